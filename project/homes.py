@@ -1,4 +1,4 @@
-"""Directories under `.run/`: one per running stack, held by a lock that ends with the process that holds it."""
+"""Directories under `.run/`: one per running stack, held by a lock that ends with its process."""
 
 import fcntl
 import json
@@ -19,7 +19,7 @@ SPARES = 8
 
 
 class HomeBusy(RuntimeError):
-    """Raised when another process holds the home: stop that one first (is `make run` up in another terminal?)."""
+    """Raised when another process holds the home: stop that one first (is `make run` up elsewhere?)."""
 
     def __init__(self, home: Path) -> None:
         self.home = home

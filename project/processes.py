@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,8 +154,23 @@ def reap(home: Path) -> int:
     for process in left_behind:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(left_behind, timeout=5)
+    wait_gone(left_behind)
     return len(left_behind)
+
+
+def wait_gone(ending: Iterable[psutil.Process], *, timeout: float = STOP_GRACE) -> None:
+    """Wait until the processes have ended, or `timeout` seconds have passed."""
+    deadline = time.monotonic() + timeout
+    for process in ending:
+        while _is_alive(process) and time.monotonic() < deadline:
+            time.sleep(POLL)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    # An orphan stays a zombie for as long as the machine's first process does not collect it.
+    with suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def _home_of(process: psutil.Process) -> str | None:
@@ -168,10 +183,10 @@ def _home_of(process: psutil.Process) -> str | None:
 class Stack:
     """The processes of one run: a context that stops all of them on the way out, whatever happens.
 
-        with embedded() as services, Stack(services.home) as stack:
-            stack.start_worker()
-            stack.start("witness", [sys.executable, "-m", "project.witness"], ready=logged("listening"))
-            stack.wait_ready()
+    >>> with embedded() as services, Stack(services.home) as stack:
+    ...     stack.start_worker()
+    ...     stack.start("other", [sys.executable, "-m", "other"], ready=logged("listening"))
+    ...     stack.wait_ready()
     """
 
     def __init__(self, home: Path, *, env: Mapping[str, str] | None = None) -> None:
@@ -214,7 +229,7 @@ class Stack:
         concurrency: int = 2,
         env: Mapping[str, str] | None = None,
     ) -> Child:
-        """Start a Celery worker for the project's tasks (`queues`: all that the settings name, if none given)."""
+        """Start a Celery worker for the project's tasks; without `queues` it serves those of the settings."""
         options = ["-Q", ",".join(queues)] if queues else []
         command = [*CELERY, "worker", "-n", f"{name}@%h", "-c", str(concurrency), "-l", "INFO", *options]
         return self.start(name, command, ready=logged(r" ready\.$"), env=env)

