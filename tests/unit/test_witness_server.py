@@ -1,0 +1,78 @@
+"""The witness over real sockets: it times, holds, refuses and reports."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import requests
+
+from project.witness.ledger import SECOND, Limits, Window
+from project.witness.server import Witness
+
+LIMITS = {
+    "single": Limits(concurrency=1),
+    "window": Limits(rate=Window(limit=2, period=60 * SECOND)),
+    "even": Limits(throttle=Window(limit=1, period=60 * SECOND)),
+    "free": Limits(),
+}
+
+
+@pytest.fixture
+def witness() -> Iterator[str]:
+    """Run a witness and yield its address."""
+    with Witness(LIMITS) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server.url
+        server.shutdown()
+        thread.join()
+
+
+def post(
+    url: str, key: str, *, call: str = "call", seconds: float = 0.0, failures: int = 0
+) -> requests.Response:
+    """Send one request to the witness."""
+    asked = {"keys": [key], "call": call, "seconds": seconds, "failures": failures}
+    return requests.post(f"{url}/anything", json=asked, timeout=10)
+
+
+def test_the_one_too_many_in_a_window_gets_429_with_a_time_to_wait(witness: str) -> None:
+    answers = [post(witness, "window") for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert answers[-1].headers["Retry-After"] == "60"
+    assert answers[-1].json() == {"broken": {"window": ["rate"]}}
+
+
+def test_a_start_too_soon_after_the_last_gets_429(witness: str) -> None:
+    assert [post(witness, "even").status_code for _ in range(2)] == [200, 429]
+
+
+def test_only_one_at_a_time_is_welcome_at_a_key_of_concurrency_one(witness: str) -> None:
+    with ThreadPoolExecutor(2) as both:
+        codes = list(both.map(lambda call: post(witness, "single", call=call, seconds=0.5).status_code, "ab"))
+    assert sorted(codes) == [200, 429]
+    assert post(witness, "single").status_code == 200
+    assert requests.get(f"{witness}/record", timeout=10).json()["keys"]["single"]["most_at_once"] == 2
+
+
+def test_a_call_fails_as_often_as_it_asks_to_and_then_succeeds(witness: str) -> None:
+    assert [post(witness, "free", failures=2).status_code for _ in range(3)] == [500, 500, 200]
+    record = requests.get(f"{witness}/record", timeout=10).json()
+    assert (record["calls"]["call"]["requests"], record["calls"]["call"]["successes"]) == (3, 1)
+
+
+def test_a_key_that_is_not_published_gets_400_that_names_it(witness: str) -> None:
+    answer = post(witness, "typo")
+    assert answer.status_code == 400
+    assert "typo" in answer.json()["error"]
+
+
+def test_the_limits_are_published_in_seconds(witness: str) -> None:
+    published = requests.get(f"{witness}/limits", timeout=10).json()
+    assert published["window"] == {
+        "concurrency": None,
+        "rate": {"limit": 2, "period_s": 60.0},
+        "throttle": None,
+    }
+    assert published["single"]["concurrency"] == 1
