@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Never, Self
+from typing import Self
 
 import psutil
 
@@ -281,8 +281,8 @@ class Stack:
 
 @contextmanager
 def ending_cleanly() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into SystemExit while inside, so that contexts and `finally` blocks run."""
-    with _handling(_exit, only_default=True):
+    """Treat SIGTERM and SIGHUP as Ctrl-C while inside, so that contexts and `finally` blocks run."""
+    with _handling(signal.default_int_handler, only_default=True):
         yield
 
 
@@ -293,13 +293,9 @@ def undisturbed() -> Iterator[None]:
         yield
 
 
-def _exit(number: int, _: FrameType | None) -> Never:
-    raise SystemExit(128 + number)
-
-
 @contextmanager
 def _handling(
-    handler: "Callable[[int, FrameType | None], Never] | signal.Handlers",
+    handler: Callable[[int, FrameType | None], object] | signal.Handlers,
     *,
     signals: Sequence[signal.Signals] = ENDING_SIGNALS,
     only_default: bool = False,

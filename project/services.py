@@ -63,7 +63,7 @@ def embedded(*, fresh: bool = True, name: str = "demo") -> Iterator[Services]:
 
     Call it before Django's settings are loaded. `fresh` starts with an empty database (never one whose
     address was given) in a home of its own, also when another run is up; otherwise the data in
-    `.run/name` is kept from run to run. Inside, SIGTERM and SIGHUP end the process as an exception would,
+    `.run/name` is kept from run to run. Inside, SIGTERM and SIGHUP raise KeyboardInterrupt as Ctrl-C does,
     so that all is stopped. What an earlier run left behind because it was killed is stopped first.
 
     Raises HomeBusy when `.run/name` is in use.

@@ -1,0 +1,78 @@
+"""Run the whole stack until Ctrl-C: servers, worker, dispenser, beat and the admin (`make run`).
+
+The web server listens on the port that PORT names, 8000 if it names none.
+"""
+
+import os
+import secrets
+import sys
+import time
+
+import django
+from django.contrib.auth import get_user_model
+from django.core.management import call_command
+from django.db import connections
+
+from project.homes import HomeBusy
+from project.processes import ChildFailed, Stack
+from project.services import Services, embedded
+
+LOGIN = "demo"
+WATCH = 1.0
+
+
+def main() -> None:
+    """Bring the stack up, say where it is, and stop all of it on Ctrl-C or SIGTERM."""
+    port = int(os.environ.get("PORT", "8000"))
+    try:
+        with embedded(fresh=False, name="run") as services, Stack(services.home) as stack:
+            password = migrate(services)
+            stack.start_worker()
+            stack.start_dispenser()
+            stack.start_beat()
+            stack.start_web(port)
+            stack.wait_ready()
+            print(greeting(services, port, password), flush=True)
+            while True:
+                time.sleep(WATCH)
+                stack.ensure_running()
+    except KeyboardInterrupt:
+        print("\nStopped.")
+    except (ChildFailed, HomeBusy) as error:
+        sys.exit(str(error))
+
+
+def migrate(services: Services) -> str | None:
+    """Bring the database up to date, and make a login for the admin; return its password.
+
+    An account of that name in a database that is not ours is left as it is: None.
+    """
+    django.setup()
+    call_command("migrate", verbosity=0)
+    user, is_new = get_user_model().objects.get_or_create(
+        username=LOGIN, defaults={"is_staff": True, "is_superuser": True}
+    )
+    password = secrets.token_urlsafe(12) if is_new or services.owns_database else None
+    if password is not None:
+        user.set_password(password)
+        user.save()
+    connections.close_all()
+    return password
+
+
+def greeting(services: Services, port: int, password: str | None) -> str:
+    """Return what is said once all runs."""
+    return "\n".join(
+        [
+            f"Admin      http://127.0.0.1:{port}/admin/",
+            f"Login      {LOGIN} / {password or '(its password is not changed)'}",
+            f"Database   {services.database_url}",
+            f"Broker     {services.broker_url}",
+            f"Logs       {services.home / 'logs'}",
+            "Ctrl-C stops it all.",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()
