@@ -225,14 +225,13 @@ class Stack:
         self,
         name: str = "worker",
         *,
-        queues: Sequence[str] = (),
+        queues: Sequence[str] = ("celery",),
         concurrency: int = 2,
         env: Mapping[str, str] | None = None,
     ) -> Child:
-        """Start a Celery worker for the project's tasks; without `queues` it serves those of the settings."""
-        options = ["-Q", ",".join(queues)] if queues else []
-        command = [*CELERY, "worker", "-n", f"{name}@%h", "-c", str(concurrency), "-l", "INFO", *options]
-        return self.start(name, command, ready=logged(r" ready\.$"), env=env)
+        """Start a Celery worker that runs the tasks of these queues."""
+        command = [*CELERY, "worker", "-n", f"{name}@%h", "-Q", ",".join(queues), "-c", str(concurrency)]
+        return self.start(name, [*command, "-l", "INFO"], ready=logged(r" ready\.$"), env=env)
 
     def start_dispenser(self, name: str = "dispenser", *, env: Mapping[str, str] | None = None) -> Child:
         """Start the small worker that runs the dispatcher's own periodic tasks, and nothing else."""

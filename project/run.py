@@ -18,6 +18,7 @@ from project.processes import ChildFailed, Stack
 from project.services import Services, embedded
 
 LOGIN = "demo"
+QUEUES = ("celery", "reports")
 WATCH = 1.0
 
 
@@ -27,7 +28,7 @@ def main() -> None:
     try:
         with embedded(fresh=False, name="run") as services, Stack(services.home) as stack:
             password = migrate(services)
-            stack.start_worker()
+            stack.start_worker(queues=QUEUES)
             stack.start_dispenser()
             stack.start_beat()
             stack.start_web(port)
