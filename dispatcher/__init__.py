@@ -1,0 +1,14 @@
+"""Global limits for Celery that hold, kept in PostgreSQL.
+
+A call walks these steps, one module of `lifecycle` and its statements in `sql` each:
+
+send     write the call in the caller's own transaction; it waits in its lane
+admit    give waiting calls their slots, as far as every limit of every key has room
+publish  hand admitted calls to Celery, after the commit
+claim    win the right to run one attempt, proven by the ticket: this is the start
+run      call the task; its end becomes a value
+finish   record that end if the ticket still holds, and give the slots back
+recover  put back what a dead process or a lost message left behind
+
+`engine` composes them. Beside them: `retention`, and `control` for what people do.
+"""

@@ -1,0 +1,162 @@
+"""Who goes now: share the room of the keys among the lanes of one pass.
+
+Pure: what was counted under the locks comes in, the decisions come out. Lanes are served in the order given,
+priority by priority, one call each in turn, so that lanes that share a key take turns.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from itertools import groupby
+from uuid import UUID
+
+from dispatcher.policy import Pace, Policy, Use, opening, pace_room, room
+from dispatcher.states import OnLimit
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyNow:
+    """A key under its lock: the policy in force, and what is spent of it."""
+
+    id: int
+    policy: Policy
+    use: Use = Use()
+    is_paused: bool = False
+    blocked_until: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """A call at the head of its lane, with its cost of each key that is not 1."""
+
+    call_id: UUID
+    costs: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaneNow:
+    """A lane under its lock, its first calls in order of sending, and whether more wait behind them."""
+
+    id: int
+    priority: int = 0
+    on_limit: OnLimit = OnLimit.WAIT
+    key_ids: Sequence[int] = ()
+    heads: Sequence[Head] = ()
+    has_more: bool = False
+    is_outranked: bool = False
+    """A lane of higher priority in the same queue is awake and not in this pass: it goes first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allotment:
+    """What one pass decided."""
+
+    admitted: list[UUID] = field(default_factory=list)
+    dropped: list[tuple[UUID, int]] = field(default_factory=list)
+    """(call, the key that stopped it)"""
+    rescheduled: list[tuple[UUID, datetime]] = field(default_factory=list)
+    """(call, when its limit is expected to allow it)"""
+    asleep: list[int] = field(default_factory=list)
+    awake: list[int] = field(default_factory=list)
+    parked: dict[int, int] = field(default_factory=dict)
+    """lane: the key that stopped it"""
+    openings: dict[int, datetime | None] = field(default_factory=dict)
+    """Key that stopped a lane: when time will open it; None if only a release or a person can."""
+    roomy: list[int] = field(default_factory=list)
+    """Keys with room left, for lanes that are parked on them."""
+
+
+def allot(
+    lanes: Iterable[LaneNow],
+    keys: Iterable[KeyNow],
+    *,
+    now: datetime,
+    pace: Pace,
+    batch: int,
+    reschedule_after: timedelta,
+) -> Allotment:
+    """Admit up to `batch` calls, and say what becomes of every lane."""
+    budgets = {key.id: _Budget(key, now, pace) for key in keys}
+    made = Allotment()
+    for _, peers in groupby(lanes, key=lambda lane: lane.priority):
+        turns = [_Turn(lane) for lane in peers]
+        while turns:
+            turns = [turn for turn in turns if turn.goes_on(made, budgets, batch, reschedule_after)]
+    made.roomy.extend(budget.key.id for budget in budgets.values() if budget.has_room(1))
+    return made
+
+
+class _Budget:
+    """What is left of one key during the pass."""
+
+    def __init__(self, key: KeyNow, now: datetime, pace: Pace) -> None:
+        self.key, self.now, self.pace = key, now, pace
+        self.use = key.use
+        is_blocked = key.blocked_until is not None and key.blocked_until > now
+        self.is_closed = key.is_paused or is_blocked
+        self.free = room(key.policy, key.use, now, pace)
+        self.paced = pace_room(key.policy, key.use, now, pace)
+
+    def has_room(self, cost: int) -> bool:
+        return not self.is_closed and cost <= self.free and self.paced >= 1
+
+    def take(self, cost: int) -> None:
+        self.use = self.use.reserve(cost)
+        self.free -= cost
+        self.paced -= cost
+
+    def opens_at(self, cost: int) -> datetime | None:
+        """When time opens the key for this cost; None if it takes a release or a person."""
+        if self.key.is_paused:
+            return None
+        times = (self.key.blocked_until, opening(self.key.policy, self.use, cost, self.now, self.pace))
+        latest = max((at for at in times if at is not None), default=self.now)
+        return latest if latest > self.now else None
+
+
+class _Turn:
+    """One lane's place in the round: its calls go one by one until they end or a limit stops it."""
+
+    def __init__(self, lane: LaneNow) -> None:
+        self.lane = lane
+        self.heads = iter(lane.heads)
+
+    def goes_on(
+        self, made: Allotment, budgets: dict[int, _Budget], batch: int, reschedule_after: timedelta
+    ) -> bool:
+        """Decide the lane's next call; return whether the lane has a turn in the next round."""
+        if self.lane.is_outranked or len(made.admitted) >= batch:
+            (made.awake if self.lane.heads else made.asleep).append(self.lane.id)
+            return False
+        head = next(self.heads, None)
+        if head is None:
+            (made.awake if self.lane.has_more else made.asleep).append(self.lane.id)
+            return False
+        spent = [(budgets[key_id], head.costs.get(key_id, 1)) for key_id in self.lane.key_ids]
+        stop = next(((budget, cost) for budget, cost in spent if not budget.has_room(cost)), None)
+        if stop is None:
+            for budget, cost in spent:
+                budget.take(cost)
+            made.admitted.append(head.call_id)
+            return True
+        return self._stopped(head, *stop, made, reschedule_after)
+
+    def _stopped(
+        self, head: Head, budget: _Budget, cost: int, made: Allotment, reschedule_after: timedelta
+    ) -> bool:
+        match self.lane.on_limit:
+            case OnLimit.DROP:
+                made.dropped.append((head.call_id, budget.key.id))
+                return True
+            case OnLimit.RESCHEDULE:
+                at = budget.opens_at(cost) or budget.now + reschedule_after
+                budget.use = replace(budget.use, unstarted=budget.use.unstarted + cost)
+                budget.is_closed = True
+                made.rescheduled.append((head.call_id, at))
+                return True
+            case OnLimit.WAIT:
+                made.parked[self.lane.id] = budget.key.id
+                made.openings.setdefault(budget.key.id, budget.opens_at(cost))
+                # Whoever is behind does not pass a dearer call by taking the room that it waits for.
+                budget.is_closed = True
+                return False

@@ -1,0 +1,183 @@
+"""The Celery side: the task base class that claims before it runs, and the worker's heartbeat.
+
+Use it as `Celery("project", task_cls="dispatcher.celery:DispatchedTask")`. A task that is sent without the
+dispatcher (`.delay()`) runs as always.
+"""
+
+import logging
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from threading import Event, Thread
+from typing import Any, assert_never
+from uuid import UUID
+
+from billiard.einfo import ExceptionInfo
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery import Celery, Task, bootsteps, signals
+from celery.exceptions import Ignore, MaxRetriesExceededError
+from celery.worker import WorkController, state
+from celery.worker.request import Request
+from django.db import DatabaseError, close_old_connections
+
+from dispatcher import engine
+from dispatcher.conf import conf
+from dispatcher.lifecycle.claim import Refused, renew
+from dispatcher.lifecycle.publish import TICKET_HEADER
+from dispatcher.lifecycle.run import Failed, Ignored, RetryAsked, Returned, Stopped
+
+logger = logging.getLogger(__name__)
+
+
+class DispatchedRequest(Request):
+    """A message in the worker: what ends without its task's word ends the attempt at once."""
+
+    @property
+    def ticket(self) -> UUID | None:
+        """The ticket that the message carries; None for a task that came without the dispatcher."""
+        return _uuid(self.request_dict.get(TICKET_HEADER))
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001 -- Celery's signature
+        """End the attempt when the hard time limit has killed its process."""
+        super().on_timeout(soft, timeout)
+        if not soft:
+            self._lose(TimeLimitExceeded(timeout))
+
+    def on_failure(self, exc_info: ExceptionInfo, *args: Any, **kwargs: Any) -> None:
+        """End the attempt when its process was lost or terminated."""
+        super().on_failure(exc_info, *args, **kwargs)
+        error = getattr(exc_info.exception, "exc", exc_info.exception)
+        if isinstance(error, WorkerLostError | Terminated | SystemExit):
+            self._lose(error)
+
+    def _lose(self, error: BaseException) -> None:
+        if self.ticket is None:
+            return
+        close_old_connections()
+        try:
+            engine.lose(UUID(self.id), self.ticket, error)
+        except DatabaseError:
+            logger.exception("call %s keeps its slots until its lease runs out", self.id)
+
+
+class DispatchedTask(Task):
+    """A task that, when it was dispatched, claims its call before it runs and finishes it after."""
+
+    Request = DispatchedRequest
+
+    @classmethod
+    def on_bound(cls, app: Celery) -> None:
+        """Give the app's workers their heartbeat."""
+        app.steps["worker"].add(Heartbeat)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run: fenced by the ticket if the message carries one, plainly otherwise."""
+        ticket = self._ticket
+        if self.request.called_directly:
+            return super().__call__(*args, **kwargs)
+        if ticket is None:
+            return self.run(*args, **kwargs)
+        outcome = engine.execute(UUID(self.request.id), ticket, partial(self.run, *args, **kwargs))
+        match outcome:
+            case Returned():
+                return outcome.result
+            case Ignored():
+                raise outcome.error
+            case Failed(may_retry=True) | Stopped():
+                wait = outcome.wait or timedelta(0)
+                raise RetryAsked(_as_exception(outcome.error), wait, may_retry=True) from outcome.error
+            case Failed():
+                raise outcome.error
+            case None | Refused():
+                raise Ignore
+            case _:
+                assert_never(outcome)
+
+    def retry(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        exc: BaseException | None = None,
+        throw: bool = True,  # noqa: FBT001, FBT002 -- Celery's signature
+        eta: datetime | None = None,
+        countdown: float | None = None,
+        max_retries: int | None = None,
+        **options: Any,
+    ) -> RetryAsked:
+        """Try again later: a dispatched call waits in the queue, counted, and with its arguments as they are."""
+        if self._ticket is None or self.request.called_directly:
+            again: RetryAsked = super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
+            return again
+        most = self.max_retries if max_retries is None else max_retries
+        wait = timedelta(seconds=self.default_retry_delay if countdown is None else countdown)
+        if eta is not None:
+            wait = eta - (datetime.now(UTC) if eta.tzinfo else datetime.now())  # noqa: DTZ005 -- Celery allows naive
+        may_retry = most is None or self.request.retries < most
+        cause = exc or (None if may_retry else MaxRetriesExceededError(f"{self.name} was tried {most + 1} times"))
+        asked = RetryAsked(cause, wait, may_retry=may_retry)
+        if throw or not may_retry:
+            raise asked
+        return asked
+
+    @property
+    def _ticket(self) -> UUID | None:
+        headers = self.request.headers or {}
+        return _uuid(headers.get(TICKET_HEADER) or self.request.get(TICKET_HEADER))
+
+
+class Heartbeat(bootsteps.StartStopStep):
+    """Renews, from a thread of the worker's own, the leases of all that it holds: running and prefetched."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, worker: WorkController, **kwargs: Any) -> None:
+        """Prepare the thread; nothing runs yet."""
+        super().__init__(worker, **kwargs)
+        self.stopping = Event()
+        self.thread = Thread(target=self._beat, name="dispatcher-heartbeat", daemon=True)
+
+    def start(self, worker: WorkController) -> None:
+        """Start the heartbeat."""
+        del worker
+        self.thread.start()
+
+    def stop(self, worker: WorkController) -> None:
+        """Stop it when the pool has stopped."""
+        del worker
+        self.stopping.set()
+
+    def _beat(self) -> None:
+        while not self.stopping.wait(conf().heartbeat.total_seconds()):
+            close_old_connections()
+            try:
+                renew(held())
+            except DatabaseError:
+                # The leases stand for several heartbeats: the next one may come through.
+                logger.warning("a heartbeat failed", exc_info=True)
+
+
+def held() -> list[tuple[UUID, UUID]]:
+    """Return (call, ticket) of every message that this worker holds, running or prefetched."""
+    requests = list(state.reserved_requests)
+    return [
+        (UUID(request.id), request.ticket)
+        for request in requests
+        if isinstance(request, DispatchedRequest) and request.ticket is not None
+    ]
+
+
+@signals.task_revoked.connect
+def cancel_revoked(request: Any, **_: Any) -> None:
+    """Cancel the call of a message that was revoked before it started; one that runs is ended by its request."""
+    if isinstance(request, DispatchedRequest) and request.ticket is not None:
+        engine.cancel([UUID(request.id)])
+
+
+def _uuid(text: object) -> UUID | None:
+    try:
+        return UUID(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
+def _as_exception(error: BaseException) -> Exception:
+    return error if isinstance(error, Exception) else Exception(str(error))

@@ -1,0 +1,94 @@
+"""The DISPATCHER setting, as one frozen dataclass; read live, so that tests can override it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import Any
+
+from django.conf import settings
+
+from dispatcher.errors import ConfigurationError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conf:
+    """The settings of the dispatcher; durations are timedeltas, or seconds as a number."""
+
+    database: str = "default"
+    """The alias of the database that holds the calls."""
+    keys: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Policies by key name, made when missing and never changed after; `tenant:*` is a template."""
+    retry: Mapping[str, Any] = field(default_factory=dict)
+    """The retry policy of calls that bring none (see policy.Retry)."""
+    dispenser_queue: str = "dispatcher"
+    """The Celery queue of the dispenser's own tasks."""
+    max_payload_bytes: int = 262_144
+    """The most that args, kwargs, call_data and meta of one call may take as JSON."""
+    batch: int = 500
+    """The most calls that one pass admits."""
+    lanes_per_pass: int = 100
+    """The most lanes that one pass locks."""
+    horizon: timedelta = timedelta(milliseconds=200)
+    """How far ahead of its start a throttled call may be admitted."""
+    margin: timedelta = timedelta(milliseconds=50)
+    """How much longer than its period a window counts a start: the way from the claim to the provider."""
+    tick: timedelta = timedelta(seconds=1)
+    """How often beat starts the dispenser, and how long one run goes on serving what falls due."""
+    min_pause: timedelta = timedelta(milliseconds=25)
+    """The least time between two passes of one tick."""
+    dispatch_lease: timedelta = timedelta(seconds=120)
+    """How long an admitted call may stay unclaimed before its message counts as lost."""
+    run_lease: timedelta = timedelta(seconds=60)
+    """How long a running call is believed without a heartbeat."""
+    heartbeat: timedelta = timedelta(seconds=15)
+    """How often a worker renews the leases of all that it holds."""
+    publish_after: timedelta = timedelta(seconds=2)
+    """How long a call may stay admitted and unpublished before a pass publishes it."""
+    publish_pause: timedelta = timedelta(seconds=5)
+    """How long publishing rests after the broker could not be reached."""
+    reschedule_after: timedelta = timedelta(seconds=5)
+    """When a rescheduled call looks again if nobody can say when its limit opens."""
+    recover_every: timedelta = timedelta(seconds=10)
+    """How often beat starts the recovery."""
+    retention: Mapping[str, timedelta | None] = field(default_factory=dict)
+    """How long ended calls are kept, by state; None keeps them. See RETENTION for the defaults."""
+    cleanup_budget: timedelta = timedelta(minutes=10)
+    """How long one cleanup may take."""
+    prepared_statements: bool = True
+    """Prepare the engine's statements; False for a pooler that does not know prepared statements."""
+
+
+RETENTION: Mapping[str, timedelta | None] = {
+    "completed": timedelta(days=7),
+    "cancelled": timedelta(days=7),
+    "discarded": timedelta(days=30),
+}
+
+
+def conf() -> Conf:
+    """Return the settings in force. Raises ConfigurationError naming what is unknown or of the wrong type."""
+    given = getattr(settings, "DISPATCHER", {})
+    return _read(given) if given else Conf()
+
+
+def _read(given: Mapping[str, Any]) -> Conf:
+    known = {f.name: f for f in fields(Conf)}
+    values = {}
+    for name, value in given.items():
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}."
+            message = f"DISPATCHER[{name!r}] is not a setting: {hint}"
+            raise ConfigurationError(message)
+        values[name] = _duration(name, value) if known[name].type is timedelta else value
+    return Conf(**values)
+
+
+def _duration(name: str, value: object) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return timedelta(seconds=value)
+    message = f"DISPATCHER[{name!r}] is {value!r}: give a timedelta, or seconds as a number."
+    raise ConfigurationError(message)

@@ -1,0 +1,92 @@
+"""What can go wrong, in the caller's words: each error names the field and the remedy."""
+
+from datetime import timedelta
+
+
+class DispatcherError(Exception):
+    """The base of every error that the dispatcher raises on purpose."""
+
+
+class CallInvalid(DispatcherError, ValueError):
+    """A call's field can't be accepted; nothing was written. Correct `field` and send again."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        """Name the field, then the problem with its remedy."""
+        self.field = field
+        super().__init__(f"{field}: {problem}")
+
+
+class CallNeverRuns(CallInvalid):
+    """A call costs more of a key than the key ever has room for. Lower the cost or raise the limit."""
+
+
+class CallTooLarge(CallInvalid):
+    """A call's payload is over `max_payload_bytes`. Send a reference to the content in its place."""
+
+
+class PolicyInvalid(DispatcherError, ValueError):
+    """A policy's field is missing, out of range or unknown."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        """Name the field, then the problem with its remedy."""
+        self.field = field
+        super().__init__(f"{field}: {problem}")
+
+
+class UnknownKey(CallInvalid):
+    """A call names a key that does not exist: a typo must never mean "unlimited"."""
+
+    def __init__(self, names: list[str]) -> None:
+        """List the names that were not found."""
+        self.names = names
+        super().__init__(
+            "keys",
+            f"no rate limit key named {', '.join(map(repr, names))}. Declare it first: "
+            'RateLimitKey.objects.declare("name", concurrency=5), or DISPATCHER["keys"] in the settings; '
+            "a key may be declared without any limit.",
+        )
+
+
+class KeyNotFound(DispatcherError, LookupError):
+    """A control verb names a key that does not exist."""
+
+    def __init__(self, name: str) -> None:
+        """Keep the name as a fact."""
+        self.name = name
+        super().__init__(f"no rate limit key named {name!r}: see manage.py rate_limit_status for those there are.")
+
+
+class UnknownMethod(DispatcherError, LookupError):
+    """A call's `call_data` names a method that no handler is registered for."""
+
+    def __init__(self, method: str, known: list[str]) -> None:
+        """Keep the method, list those that exist."""
+        self.method = method
+        super().__init__(
+            f"call_data.method: no handler for {method!r}; known are {', '.join(known)}. "
+            "Register yours with dispatcher.handlers.register in a module that the worker imports."
+        )
+
+
+class ConfigurationError(DispatcherError):
+    """The DISPATCHER setting holds something unknown or out of range."""
+
+
+class RateLimited(DispatcherError):
+    """Raise this in a task when the provider says stop: the call waits again, and no attempt is spent.
+
+    Every key of the call, or the one named by `key`, lets nothing start for `retry_after` seconds.
+    """
+
+    def __init__(self, retry_after: float | timedelta, *, key: str | None = None, reason: str = "") -> None:
+        """Take the wait in seconds, or as a timedelta; it must not be negative."""
+        self.retry_after = retry_after if isinstance(retry_after, timedelta) else timedelta(seconds=retry_after)
+        if self.retry_after < timedelta(0):
+            message = "retry_after must not be negative"
+            raise ValueError(message)
+        self.key = key
+        super().__init__(reason or f"rate limited for {self.retry_after.total_seconds():g} s")
+
+
+class WorkerLost(DispatcherError):
+    """An attempt ended without an outcome: its worker died, or fell silent for longer than its lease."""

@@ -1,0 +1,44 @@
+"""What runs a call's `call_data`: the HTTP methods, and the handlers that a project registers."""
+
+from collections.abc import Callable
+from http import HTTPMethod
+from typing import Any, Final
+
+from dispatcher.errors import CallInvalid, UnknownMethod
+
+Handler = Callable[..., Any]
+
+_HTTP: Final = frozenset(method.lower() for method in HTTPMethod if method not in {"CONNECT", "TRACE"})
+_TIMEOUT_S: Final = 30
+_registered: dict[str, Handler] = {}
+
+
+def register(method: str) -> Callable[[Handler], Handler]:
+    """Register a handler for `call_data["method"]`; it is called with `call_data["params"]` as keywords."""
+
+    def remember(handler: Handler) -> Handler:
+        _registered[method] = handler
+        return handler
+
+    return remember
+
+
+def run(call_data: dict[str, Any]) -> Any:
+    """Run a call's handler and return its result. Raises CallInvalid or UnknownMethod."""
+    method, params = call_data.get("method"), call_data.get("params", {})
+    if not isinstance(method, str) or not isinstance(params, dict):
+        raise CallInvalid("call_data", 'needs {"method": a name, "params": {...}}.')
+    if method in _registered:
+        return _registered[method](**params)
+    if method.lower() in _HTTP:
+        return _request(method, params)
+    raise UnknownMethod(method, sorted({*_registered, *_HTTP}))
+
+
+def _request(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    """Make an HTTP call with `requests` (extra `http`); a status from 400 raises, and 429 waits as it says."""
+    import requests  # noqa: PLC0415 -- an extra: only who makes HTTP calls needs it
+
+    response = requests.request(method, **{"timeout": _TIMEOUT_S, **params})
+    response.raise_for_status()
+    return {"status": response.status_code, "text": response.text}

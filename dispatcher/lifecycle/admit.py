@@ -1,0 +1,321 @@
+"""Admit: give waiting calls their slots, as far as every limit of every key has room. The one way in."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import groupby
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+
+from dispatcher import sql
+from dispatcher.allotment import Allotment, Head, KeyNow, LaneNow, allot
+from dispatcher.conf import Conf, conf
+from dispatcher.events import call_dropped
+from dispatcher.models import CallQueue, Slot
+from dispatcher.policy import Pace, Policy, Rate, Use
+from dispatcher.states import OnLimit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admitted:
+    """A call that has its slots and its ticket, and is to be published."""
+
+    id: UUID
+    ticket: UUID
+    task: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    call_data: dict[str, Any] | None
+    queue: str
+    attempt: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """What one pass did, and where the next one should look."""
+
+    calls: Sequence[Admitted] = ()
+    lanes: Sequence[int] = ()
+    """Lanes that have calls left, or got some while the pass decided."""
+    keys: Sequence[int] = ()
+    """Keys with room for lanes that are parked on them."""
+    has_moved: bool = False
+    """Whether the pass changed anything: a call admitted, put off or dropped, or a lane parked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Openable:
+    """Keys that a release may have opened, and whether any lane is awake."""
+
+    keys: list[int]
+    has_awake: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Locked:
+    lanes: list[int]
+    keys: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _KeyRow:
+    id: int
+    name: str
+    is_paused: bool
+    blocked_until: datetime | None
+    next_start_at: datetime | None
+    concurrency: int | None
+    rate_limit: int | None
+    rate_period: timedelta | None
+    throttle_limit: int | None
+    throttle_period: timedelta | None
+    override_until: datetime | None
+    override_concurrency: int | None
+    override_rate_limit: int | None
+    override_rate_period: timedelta | None
+    override_throttle_limit: int | None
+    override_throttle_period: timedelta | None
+    held: int
+    unstarted: int
+    start_at: list[datetime]
+    start_cost: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _HeadRow:
+    now: datetime
+    lane_id: int
+    queue: str
+    priority: int
+    on_limit: str
+    key_ids: list[int]
+    is_outranked: bool
+    call_id: UUID | None
+    costs: dict[str, int] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Again:
+    lanes: list[int]
+    keys: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Dropped:
+    id: UUID
+    key: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Decided:
+    """A pass before its commit: what it admitted, and what to look at after."""
+
+    made: Allotment = field(default_factory=Allotment)
+    calls: Sequence[Admitted] = ()
+    full: Mapping[int, int] = field(default_factory=dict)
+    """Keys that a lack of concurrency closed: the cost that they held when it did."""
+
+
+def admit(
+    *,
+    lanes: Collection[int] = (),
+    keys: Collection[int] = (),
+    awake: bool = False,
+    most: int | None = None,
+    now: datetime | None = None,
+) -> Pass:
+    """Make one pass over these lanes, the lanes parked on these keys, and, if `awake`, those that are awake.
+
+    most: how many calls it admits and how many lanes it takes at the most; the settings' by default.
+    """
+    settings = conf()
+    with sql.atomic():
+        decided = _decide(lanes, keys, awake=awake, most=most, now=now, settings=settings)
+    return _look_again(decided) if decided else Pass()
+
+
+def openable(keys: Collection[int], *, now: datetime | None = None) -> Openable:
+    """Say which of these keys a release may have opened for lanes parked on them."""
+    (found,) = sql.fetch("openable_keys", Openable, {"keys": list(keys), "now": now})
+    return found
+
+
+def keys_of(call_id: UUID) -> list[int]:
+    """Return the keys that a call in flight holds slots of."""
+    return list(Slot.objects.using(conf().database).filter(call=call_id, key__isnull=False).values_list("key_id", flat=True))
+
+
+def _decide(
+    lanes: Collection[int], keys: Collection[int], *, awake: bool, most: int | None, now: datetime | None, settings: Conf
+) -> _Decided | None:
+    lane_limit = min(most or settings.lanes_per_pass, settings.lanes_per_pass)
+    (locked,) = sql.fetch(
+        "lock_lanes", _Locked, {"lanes": list(lanes), "keys": list(keys), "awake": awake, "most": lane_limit}
+    )
+    if not locked.lanes:
+        if keys:
+            sql.change("close_openings", {"keys": list(keys)})
+        return None
+    batch = min(most or settings.batch, settings.batch)
+    heads = -(-batch // len(locked.lanes)) + 1
+    key_rows = sql.fetch("look_keys", _KeyRow, {"keys": locked.keys, "now": now, "margin": settings.margin})
+    head_rows = sql.fetch("look_lanes", _HeadRow, {"lanes": locked.lanes, "heads": heads, "now": now})
+    at = head_rows[0].now
+    counted = {row.id: _key(row, at) for row in key_rows}
+    names = {row.name: row.id for row in key_rows}
+    made = allot(
+        lanes_now := list(_lanes(head_rows, names, heads)),
+        counted.values(),
+        now=at,
+        pace=Pace(horizon=settings.horizon, margin=settings.margin),
+        batch=batch,
+        reschedule_after=settings.reschedule_after,
+    )
+    slots = _slots(made, lanes_now)
+    calls = _write(made, slots, lanes_now, now, settings)
+    if keys:
+        sql.change("close_openings", {"keys": [key for key in keys if key not in made.openings]})
+    return _Decided(made=made, calls=calls, full=_full(made, counted, slots))
+
+
+def _key(row: _KeyRow, now: datetime) -> KeyNow:
+    return KeyNow(
+        id=row.id,
+        policy=in_force(row, now),
+        use=Use(
+            held=row.held,
+            unstarted=row.unstarted,
+            starts=tuple(zip(row.start_at, row.start_cost, strict=True)),
+            next_start_at=row.next_start_at,
+        ),
+        is_paused=row.is_paused,
+        blocked_until=row.blocked_until,
+    )
+
+
+def in_force(key: Any, now: datetime) -> Policy:
+    """Return the policy of a key row that holds now: its own, or the override's until that ends."""
+    prefix = "override_" if key.override_until is not None and key.override_until > now else ""
+
+    def rate(name: str) -> Rate | None:
+        limit, period = getattr(key, f"{prefix}{name}_limit"), getattr(key, f"{prefix}{name}_period")
+        return Rate(limit=limit, period=period) if limit else None
+
+    return Policy(concurrency=getattr(key, f"{prefix}concurrency"), rate=rate("rate"), throttle=rate("throttle"))
+
+
+def _lanes(rows: Iterable[_HeadRow], names: Mapping[str, int], heads: int) -> Iterable[LaneNow]:
+    for _, group in groupby(rows, key=lambda row: row.lane_id):
+        calls = list(group)
+        lane = calls[0]
+        queue_key = names.get(f"queue:{lane.queue}")
+        found = [call for call in calls if call.call_id is not None]
+        yield LaneNow(
+            id=lane.lane_id,
+            priority=lane.priority,
+            on_limit=OnLimit(lane.on_limit),
+            key_ids=sorted({*lane.key_ids, *([queue_key] if queue_key else [])}),
+            heads=[
+                Head(call_id=call.call_id, costs={names[name]: cost for name, cost in (call.costs or {}).items()})
+                for call in found
+                if call.call_id is not None
+            ],
+            has_more=len(found) == heads,
+            is_outranked=lane.is_outranked,
+        )
+
+
+def _slots(made: Allotment, lanes: Iterable[LaneNow]) -> list[tuple[UUID, int | None, int]]:
+    """The slots of the admitted calls: (call, key, cost); a call without keys has one without a key."""
+    admitted = set(made.admitted)
+    return [
+        (head.call_id, key_id, head.costs.get(key_id, 1) if key_id else 1)
+        for lane in lanes
+        for head in lane.heads
+        if head.call_id in admitted
+        for key_id in lane.key_ids or (None,)
+    ]
+
+
+def _write(
+    made: Allotment,
+    slots: Sequence[tuple[UUID, int | None, int]],
+    lanes: Sequence[LaneNow],
+    now: datetime | None,
+    settings: Conf,
+) -> list[Admitted]:
+    if made.dropped:
+        calls, keys = zip(*made.dropped, strict=True)
+        dropped = sql.fetch("drop_calls", _Dropped, {"calls": list(calls), "keys": list(keys), "now": now})
+        transaction.on_commit(partial(_tell_dropped, dropped), using=settings.database, robust=True)
+    if made.rescheduled:
+        calls, times = zip(*made.rescheduled, strict=True)
+        sql.change("reschedule_calls", {"calls": list(calls), "at": list(times)})
+    admitted = set(made.admitted)
+    served = {lane.id for lane in lanes if any(head.call_id in admitted for head in lane.heads)}
+    lane_ids = [*made.awake, *made.asleep, *made.parked]
+    awake = set(made.awake)
+    return sql.fetch(
+        "admit_calls",
+        Admitted,
+        {
+            "now": now,
+            "calls": made.admitted,
+            "lease": settings.dispatch_lease,
+            "slot_call": [call for call, _, _ in slots],
+            "slot_key": [key for _, key, _ in slots],
+            "slot_cost": [cost for _, _, cost in slots],
+            "lane": lane_ids,
+            "lane_awake": [lane in awake for lane in lane_ids],
+            "lane_parked": [made.parked.get(lane) for lane in lane_ids],
+            "lane_served": [lane in served for lane in lane_ids],
+            "key": list(made.openings),
+            "key_opens": list(made.openings.values()),
+        },
+    )
+
+
+def _tell_dropped(dropped: Sequence[_Dropped]) -> None:
+    for call in dropped:
+        call_dropped.send(sender=CallQueue, call_id=call.id, key=call.key)
+
+
+def _full(
+    made: Allotment, counted: Mapping[int, KeyNow], slots: Iterable[tuple[UUID, int | None, int]]
+) -> dict[int, int]:
+    """Keys with a concurrency limit that lanes were parked on, and the cost that they hold after this pass."""
+    held = {
+        key: counted[key].use.held for key in set(made.parked.values()) if counted[key].policy.concurrency is not None
+    }
+    for _, key, cost in slots:
+        if key in held:
+            held[key] += cost
+    return held
+
+
+def _look_again(decided: _Decided) -> Pass:
+    """See, after the commit, what changed while the pass decided."""
+    made = decided.made
+    again = _Again(lanes=[], keys=[])
+    if made.asleep or decided.full or made.roomy:
+        (again,) = sql.fetch(
+            "look_again",
+            _Again,
+            {
+                "asleep": made.asleep,
+                "full": list(decided.full),
+                "held": list(decided.full.values()),
+                "roomy": made.roomy,
+            },
+        )
+    return Pass(
+        calls=decided.calls,
+        lanes=[*made.awake, *again.lanes],
+        keys=again.keys,
+        has_moved=bool(made.admitted or made.dropped or made.rescheduled or made.parked),
+    )
+
+

@@ -1,0 +1,112 @@
+"""Control: what people do. Keys: limit, pause, resume, block, override. Calls: cancel, retry, run now."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from dispatcher import sql
+from dispatcher.errors import KeyNotFound, PolicyInvalid
+from dispatcher.policy import Policy
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Key:
+    id: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """A call that waits again, and its lane."""
+
+    id: UUID
+    lane_id: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cancelled:
+    """The calls that were ended, their lanes, and the keys whose room they gave back."""
+
+    calls: list[UUID]
+    lanes: list[int]
+    keys: list[int]
+
+
+def limit(name: str, limits: Mapping[str, Any]) -> int:
+    """Store other limits for a key; return its id. Raises PolicyInvalid or KeyNotFound."""
+    return _only(sql.fetch("limit_key", _Key, {"name": name, **_columns(Policy.parse(limits))}), name)
+
+
+def pause(name: str) -> int:
+    """Let nothing start under a key; return its id. What runs goes on. Raises KeyNotFound."""
+    return _only(sql.fetch("pause_key", _Key, {"name": name, "is_paused": True}), name)
+
+
+def resume(name: str) -> int:
+    """Let a key's calls start again, after a pause or a block; return its id. Raises KeyNotFound."""
+    return _only(sql.fetch("pause_key", _Key, {"name": name, "is_paused": False}), name)
+
+
+def block(
+    wait: timedelta, *, names: Collection[str] = (), keys: Collection[int] = (), now: datetime | None = None
+) -> list[int]:
+    """Let nothing start under these keys for this long; a longer block stands. Return their ids."""
+    rows = sql.fetch("block_keys", _Key, {"wait": wait, "names": list(names), "keys": list(keys), "now": now})
+    return [row.id for row in rows]
+
+
+def override(name: str, limits: Mapping[str, Any], until: datetime) -> int:
+    """Put other limits in force until a time; strategies not named keep the key's own. Return the key's id.
+
+    Raises PolicyInvalid naming the field, or KeyNotFound.
+    """
+    if until.utcoffset() is None:
+        raise PolicyInvalid("until", f"{until!r} is naive; give a datetime with a time zone.")
+    named = {f"has_{strategy}": strategy in limits for strategy in ("concurrency", "rate", "throttle")}
+    params = {"name": name, "until": until, **named, **_columns(Policy.parse(limits, "override"))}
+    return _only(sql.fetch("override_key", _Key, params), name)
+
+
+def end_override(name: str) -> list[int]:
+    """Put a key's own limits in force again; return the keys whose override ended."""
+    return [row.id for row in sql.fetch("end_overrides", _Key, {"name": name, "now": None})]
+
+
+def cancel(calls: Iterable[UUID], *, now: datetime | None = None) -> Cancelled:
+    """End calls that have not started; those that run, or have ended, are left as they are."""
+    (done,) = sql.fetch("cancel_calls", Cancelled, {"calls": list(calls), "now": now})
+    return done
+
+
+def retry(calls: Iterable[UUID]) -> list[Moved]:
+    """Let ended calls wait again from attempt 0, their error history kept; return those that moved."""
+    return _moved("retry_calls", calls)
+
+
+def run_now(calls: Iterable[UUID]) -> list[Moved]:
+    """Let calls wait at the front of their lanes, whatever time they were sent for; limits still hold."""
+    return _moved("run_calls_now", calls)
+
+
+def _moved(statement: str, calls: Iterable[UUID]) -> list[Moved]:
+    with sql.atomic():
+        moved = sql.fetch(statement, Moved, {"calls": list(calls)})
+        sql.change("wake_lanes", {"lanes": sorted({row.lane_id for row in moved})})
+    return moved
+
+
+def _columns(policy: Policy) -> dict[str, Any]:
+    return {
+        "concurrency": policy.concurrency,
+        "rate_limit": policy.rate and policy.rate.limit,
+        "rate_period": policy.rate and policy.rate.period,
+        "throttle_limit": policy.throttle and policy.throttle.limit,
+        "throttle_period": policy.throttle and policy.throttle.period,
+    }
+
+
+def _only(rows: Sequence[_Key], name: str) -> int:
+    if not rows:
+        raise KeyNotFound(name)
+    return rows[0].id

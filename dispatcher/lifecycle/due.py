@@ -1,0 +1,49 @@
+"""Due: what depends on time alone. Calls whose time has come, calls that expire, keys that open."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from dispatcher import sql
+from dispatcher.conf import conf
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Key:
+    id: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Woken:
+    lane_id: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Next:
+    wait: timedelta | None
+
+
+def wake_due(*, now: datetime | None = None) -> int:
+    """Let scheduled and retryable calls whose time has come wait in their lanes; return how many."""
+    with sql.atomic():
+        woken = sql.fetch("wake_due", _Woken, {"now": now, "most": conf().batch})
+        if woken:
+            sql.change("wake_lanes", {"lanes": sorted({row.lane_id for row in woken})})
+    return len(woken)
+
+
+def discard_expired(*, now: datetime | None = None) -> int:
+    """Discard calls that did not start in time; return how many."""
+    return sql.change("discard_expired", {"now": now, "most": conf().batch})
+
+
+def due_keys(*, now: datetime | None = None) -> list[int]:
+    """Return the keys that time has opened, by their limits or because their override has run out."""
+    ended = sql.fetch("end_overrides", _Key, {"name": None, "now": now})
+    opened = sql.fetch("due_keys", _Key, {"now": now, "most": conf().lanes_per_pass})
+    return sorted({key.id for key in (*ended, *opened)})
+
+
+def next_due(*, now: datetime | None = None) -> timedelta | None:
+    """Return the time until something falls due, None if nothing will; negative if it is late."""
+    (row,) = sql.fetch("next_due", _Next, {"now": now})
+    return row.wait

@@ -1,0 +1,155 @@
+"""Publish: hand admitted calls to Celery, after the commit. What the broker refuses stays, and is tried again."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from time import monotonic
+from typing import Any, Protocol
+from uuid import UUID
+
+from celery import Celery, current_app
+from kombu.exceptions import OperationalError
+
+from dispatcher import sql
+from dispatcher.conf import conf
+from dispatcher.errors import CallInvalid
+
+logger = logging.getLogger(__name__)
+
+TICKET_HEADER = "dispatcher_ticket"
+"""The message header that carries the ticket."""
+
+
+class Publishable(Protocol):
+    """What a message needs to know of an admitted call."""
+
+    @property
+    def id(self) -> UUID:
+        """The call's id: the Celery task id."""
+
+    @property
+    def ticket(self) -> UUID:
+        """What the worker must show to claim it."""
+
+    @property
+    def task(self) -> str:
+        """The name of the Celery task."""
+
+    @property
+    def args(self) -> list[Any]:
+        """The task's positional arguments."""
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The task's keyword arguments."""
+
+    @property
+    def call_data(self) -> dict[str, Any] | None:
+        """The method and its params, in place of arguments."""
+
+    @property
+    def queue(self) -> str:
+        """The Celery queue."""
+
+    @property
+    def attempt(self) -> int:
+        """How many attempts were made before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpublished:
+    """A call that was admitted and, as far as the row knows, never handed to the broker."""
+
+    id: UUID
+    ticket: UUID
+    task: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    call_data: dict[str, Any] | None
+    queue: str
+    attempt: int
+
+
+class _Rest:
+    """Until when this process leaves a broker alone that it could not reach."""
+
+    until = 0.0
+
+
+def publish(calls: Sequence[Publishable], *, now: datetime | None = None) -> int:
+    """Publish these calls and note it on their rows; return how many the broker took.
+
+    A broker that can't be reached is an expected fault: the rest stays unpublished, for a later pass.
+    """
+    if not calls or monotonic() < _Rest.until:
+        return 0
+    taken = list(_taken(current_app, calls))
+    if taken:
+        sql.change(
+            "publish_calls", {"calls": [call.id for call in taken], "tickets": [call.ticket for call in taken], "now": now}
+        )
+    return len(taken)
+
+
+def unpublished(*, now: datetime | None = None) -> list[Unpublished]:
+    """Return calls that a dead process or an absent broker left unpublished, with their leases renewed."""
+    if monotonic() < _Rest.until:
+        return []
+    settings = conf()
+    return sql.fetch(
+        "unpublished_calls",
+        Unpublished,
+        {"now": now, "after": settings.publish_after, "most": settings.batch, "lease": settings.dispatch_lease},
+    )
+
+
+def route(task: object, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> tuple[str, str]:
+    """Return the name of a task and the queue that Celery routes it to. Raises CallInvalid."""
+    name = getattr(task, "name", task)
+    if not isinstance(name, str) or not name:
+        raise CallInvalid("task", f"{task!r} must be a Celery task or its name, such as 'shop.tasks.charge'.")
+    registered = current_app.tasks.get(name)
+    given = {"queue": registered.queue} if getattr(registered, "queue", None) else {}
+    routed = current_app.amqp.router.route(given, name, args or (), kwargs or {}, registered)
+    return name, routed["queue"].name if "queue" in routed else current_app.conf.task_default_queue
+
+
+def _taken(app: Celery, calls: Sequence[Publishable]) -> Iterator[Publishable]:
+    """Yield the calls that the broker took, until it takes no more."""
+    with ExitStack() as stack:
+        try:
+            producer = None if app.conf.task_always_eager else stack.enter_context(app.producer_or_acquire())
+            for call in calls:
+                _send(app, call, producer)
+                yield call
+        except (OperationalError, ConnectionError, TimeoutError) as fault:
+            pause = conf().publish_pause
+            _Rest.until = monotonic() + pause.total_seconds()
+            logger.warning("the broker can't be reached; calls stay unpublished for %s: %s", pause, fault)
+
+
+def _send(app: Celery, call: Publishable, producer: Any) -> None:
+    arguments = {
+        "args": call.args if call.call_data is None else [call.call_data],
+        "kwargs": call.kwargs,
+        "task_id": str(call.id),
+        "retries": call.attempt,
+        "headers": {TICKET_HEADER: str(call.ticket)},
+    }
+    if app.conf.task_always_eager:
+        app.tasks[call.task].apply(**arguments)
+        return
+    app.send_task(
+        call.task,
+        **arguments,
+        queue=call.queue,
+        serializer="json",
+        producer=producer,
+        retry=False,
+        # Not the task that happens to hand its room on.
+        root_id=str(call.id),
+        parent_id=str(call.id),
+        add_to_parent=False,
+    )

@@ -1,0 +1,92 @@
+"""Run: call the task; its end becomes a value."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Any
+
+from celery.exceptions import Ignore, Reject, Retry
+
+from dispatcher.errors import RateLimited
+
+_SAYS_STOP = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Returned:
+    """The task returned a result."""
+
+    result: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """The task raised; `wait` if it said itself when to try again."""
+
+    error: BaseException
+    wait: timedelta | None = None
+    may_retry: bool | None = None
+    """What the task said of another attempt; None leaves it to the call's retry policy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopped:
+    """The provider said stop: nothing is spent but time."""
+
+    error: BaseException
+    wait: timedelta
+    key: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ignored:
+    """The task raised Celery's Ignore: it is done, and Celery is to be told so."""
+
+    error: Ignore
+
+
+Outcome = Returned | Failed | Stopped | Ignored
+
+
+class RetryAsked(Retry):
+    """Raised by `self.retry()` of a dispatched task: the queue counts the attempt and waits, not the broker."""
+
+    def __init__(self, exc: BaseException | None, wait: timedelta | None, *, may_retry: bool) -> None:
+        """Keep the cause, the wait if the task gave one, and whether its max_retries allow another attempt."""
+        self.wait = wait
+        self.may_retry = may_retry
+        super().__init__(exc=exc, when=wait.total_seconds() if wait is not None else None)
+
+
+def run(task: Callable[[], Any]) -> Outcome:
+    """Call the task and return how it ended."""
+    try:
+        return Returned(result=task())
+    except RetryAsked as asked:
+        return Failed(error=asked.exc or asked, wait=asked.wait, may_retry=asked.may_retry)
+    except Ignore as ignore:
+        return Ignored(error=ignore)
+    except Reject as reject:
+        return Failed(error=reject, may_retry=False)
+    except RateLimited as stop:
+        return Stopped(error=stop, wait=stop.retry_after, key=stop.key)
+    except Exception as error:  # noqa: BLE001 -- the one place where a task's own failure becomes a value
+        wait = _retry_after(error)
+        return Failed(error=error) if wait is None else Stopped(error=error, wait=wait)
+
+
+def _retry_after(error: Exception) -> timedelta | None:
+    """Read Retry-After (RFC 9110, section 10.2.3) from the 429 or 503 that requests or httpx raised."""
+    response = getattr(error, "response", None)
+    if getattr(response, "status_code", None) not in _SAYS_STOP:
+        return None
+    value = response.headers.get("Retry-After", "")
+    if value.isdecimal():
+        return timedelta(seconds=int(value))
+    try:
+        at = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    return max(at - datetime.now(UTC), timedelta(0))

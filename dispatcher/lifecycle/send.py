@@ -1,0 +1,378 @@
+"""Send: write calls into their lanes, in the caller's own transaction."""
+
+import json
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import Any
+from uuid import UUID
+
+import uuid_utils.compat as uuid7
+from django.core.exceptions import ValidationError
+from django.core.validators import RegexValidator
+
+from dispatcher import sql
+from dispatcher.calls import Call
+from dispatcher.conf import conf
+from dispatcher.errors import CallInvalid, CallNeverRuns, CallTooLarge, PolicyInvalid, UnknownKey
+from dispatcher.events import policy_ignored
+from dispatcher.models import KEY_PATTERN, CallQueue
+from dispatcher.policy import Policy, Rate, Retry
+from dispatcher.states import OnLimit, State
+
+logger = logging.getLogger(__name__)
+
+_is_key_name = RegexValidator(KEY_PATTERN)
+_LONGEST_NAME = 255
+_DEEPEST = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What calls of one lane share; the keys by name."""
+
+    queue: str
+    priority: int
+    on_limit: OnLimit
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A checked call, ready to be written: JSON as text, times with zones."""
+
+    id: UUID
+    kind: Kind
+    task: str
+    args: str
+    kwargs: str
+    call_data: str | None
+    meta: str
+    costs: Mapping[str, int]
+    retry: str | None
+    scheduled_at: datetime | None
+    expires_at: datetime | None
+    policies: Mapping[str, Policy]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A row as the database wrote it."""
+
+    id: UUID
+    position: int
+    lane_id: int
+    state: str
+    created_at: datetime
+
+
+def draft(call: Call, *, task: str, queue: str) -> Draft:
+    """Check every field of a call. Raises CallInvalid or PolicyInvalid naming the field; nothing is written."""
+    costs, policies, on_limit = _keys(call)
+    names = tuple(sorted(costs))
+    checked = Draft(
+        id=uuid7.uuid7(),
+        kind=Kind(
+            queue=_name("queue", queue),
+            priority=_whole("priority", call.priority, -100, 100),
+            on_limit=_on_limit(call.on_limit if call.on_limit is not None else on_limit),
+            names=names,
+        ),
+        task=_name("task", task),
+        args=_json("args", _sequence("args", call.args)),
+        kwargs=_json("kwargs", _mapping("kwargs", call.kwargs) or {}),
+        call_data=None if call.call_data is None else _json("call_data", _mapping("call_data", call.call_data)),
+        meta=_json("meta", _mapping("meta", call.meta) or {}),
+        costs={name: cost for name, cost in costs.items() if cost != 1},
+        retry=None if call.retry is None else json.dumps(Retry.parse(call.retry).as_json()),
+        scheduled_at=_time("scheduled_at", call.scheduled_at),
+        expires_at=_time("expires_at", call.expires_at),
+        policies=policies,
+    )
+    if checked.scheduled_at and checked.expires_at and checked.expires_at <= checked.scheduled_at:
+        raise CallInvalid("expires_at", "is not after scheduled_at, so the call could never start.")
+    size = sum(len(text.encode()) for text in (checked.args, checked.kwargs, checked.call_data or "", checked.meta))
+    if size > conf().max_payload_bytes:
+        raise CallTooLarge(
+            "args",
+            f"args, kwargs, call_data and meta take {size} bytes as JSON, over max_payload_bytes "
+            f"({conf().max_payload_bytes}); store the content elsewhere and send a reference to it.",
+        )
+    return checked
+
+
+def write(drafts: Sequence[Draft]) -> list[CallQueue]:
+    """Write checked calls, in order. Raises UnknownKey or CallNeverRuns, then nothing was written."""
+    if not drafts:
+        return []
+    _check_costs(drafts)
+    kinds = {kind: number for number, kind in enumerate(dict.fromkeys(each.kind for each in drafts))}
+    params = _params(drafts, kinds)
+    if any(each.policies for each in drafts):
+        _declare({name: policy for each in drafts for name, policy in each.policies.items()})
+    rows = sql.fetch("send_calls", Written, params)
+    if not rows:
+        with sql.atomic():
+            open_lanes(kinds)
+            rows = sql.fetch("send_calls", Written, params)
+    written = {row.id: row for row in rows}
+    return [_saved(each, written[each.id]) for each in drafts]
+
+
+def open_lanes(kinds: Mapping[Kind, int]) -> None:
+    """Make the lanes of these kinds, and the keys that settings declare for them. Raises UnknownKey."""
+    wanted = {name for kind in kinds for name in kind.names}
+    known = set(_stored(wanted))
+    missing = sorted(wanted - known)
+    declared = {name: policy for name in missing if (policy := declared_policy(name)) is not None}
+    if unknown := [name for name in missing if name not in declared]:
+        raise UnknownKey(unknown)
+    for kind in kinds:
+        queue_key = f"queue:{kind.queue}"
+        if (policy := declared_policy(queue_key)) is not None:
+            declared[queue_key] = policy
+    make_keys(declared)
+    sql.change("make_lanes", {"kinds": _kinds_json(kinds)})
+
+
+def declared_policy(name: str) -> Policy | None:
+    """Return the policy that the settings declare for a key, exactly or by the longest template that fits."""
+    keys = conf().keys
+    if name in keys:
+        return Policy.parse(keys[name], f"DISPATCHER['keys'][{name!r}]")
+    fitting = [template for template in keys if "*" in template and fnmatchcase(name, template)]
+    if not fitting:
+        return None
+    template = max(fitting, key=len)
+    return Policy.parse(keys[template], f"DISPATCHER['keys'][{template!r}]")
+
+
+def make_keys(policies: Mapping[str, Policy]) -> None:
+    """Make the keys that do not exist; a stored policy is never changed. Raises CallInvalid for a bad name."""
+    if not policies:
+        return
+    for name in policies:
+        check_key_name(name)
+    sql.change(
+        "make_keys",
+        {
+            "name": list(policies),
+            "concurrency": [policy.concurrency for policy in policies.values()],
+            "rate_limit": [policy.rate and policy.rate.limit for policy in policies.values()],
+            "rate_period": [policy.rate and policy.rate.period for policy in policies.values()],
+            "throttle_limit": [policy.throttle and policy.throttle.limit for policy in policies.values()],
+            "throttle_period": [policy.throttle and policy.throttle.period for policy in policies.values()],
+        },
+    )
+
+
+def check_key_name(name: object) -> str:
+    """Return a key's name. Raises CallInvalid if it is not as the Open Job Spec wants it."""
+    try:
+        _is_key_name(name)
+    except ValidationError:
+        problem = f"{name!r} is not a key name: a letter or digit first, then letters, digits and . _ : - only."
+        raise CallInvalid("keys", problem) from None
+    return _name("keys", name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StoredKey:
+    id: int
+    name: str
+    concurrency: int | None
+    rate_limit: int | None
+    rate_period: timedelta | None
+    throttle_limit: int | None
+    throttle_period: timedelta | None
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(
+            concurrency=self.concurrency,
+            rate=Rate(limit=self.rate_limit, period=self.rate_period) if self.rate_limit and self.rate_period else None,
+            throttle=Rate(limit=self.throttle_limit, period=self.throttle_period)
+            if self.throttle_limit and self.throttle_period
+            else None,
+        )
+
+
+def _stored(names: set[str]) -> dict[str, Policy]:
+    rows = sql.fetch("find_keys", _StoredKey, {"names": list(names)}) if names else []
+    return {row.name: row.policy for row in rows}
+
+
+def _declare(policies: Mapping[str, Policy]) -> None:
+    """Make the keys that calls bring policies for; report a policy that differs from the stored one."""
+    stored = _stored(set(policies))
+    make_keys({name: policy for name, policy in policies.items() if name not in stored})
+    for name, policy in policies.items():
+        if name in stored and not policy.is_unlimited and policy != stored[name]:
+            logger.warning("the policy given for key %r differs from the stored one, which stands", name)
+            policy_ignored.send(sender=CallQueue, key=name, given=policy, stored=stored[name])
+
+
+def _check_costs(drafts: Sequence[Draft]) -> None:
+    """Refuse calls that cost more of a key than it ever has room for."""
+    dear = {name for each in drafts for name in each.costs}
+    if not dear:
+        return
+    policies = _stored(dear)
+    for each in drafts:
+        for name, cost in each.costs.items():
+            policy = policies.get(name) or each.policies.get(name) or declared_policy(name)
+            if policy is not None and not policy.fits(cost):
+                raise CallNeverRuns(
+                    f"keys[{name!r}]",
+                    f"a cost of {cost} can never run under concurrency {policy.concurrency} and "
+                    f"rate {policy.rate or 'unlimited'}; lower the cost or raise the key's limit.",
+                )
+
+
+def _params(drafts: Sequence[Draft], kinds: Mapping[Kind, int]) -> dict[str, Any]:
+    return {
+        "kinds": _kinds_json(kinds),
+        "now": None,
+        "ids": [each.id for each in drafts],
+        "kind_of": [kinds[each.kind] for each in drafts],
+        "costs": [json.dumps(each.costs) for each in drafts],
+        **{
+            column: [getattr(each, column) for each in drafts]
+            for column in ("task", "args", "kwargs", "call_data", "meta", "retry", "scheduled_at", "expires_at")
+        },
+    }
+
+
+def _kinds_json(kinds: Mapping[Kind, int]) -> str:
+    return json.dumps([{"number": number, **asdict(kind)} for kind, number in kinds.items()])
+
+
+def _saved(each: Draft, row: Written) -> CallQueue:
+    call = CallQueue(
+        id=row.id,
+        position=row.position,
+        lane_id=row.lane_id,
+        task=each.task,
+        args=json.loads(each.args),
+        kwargs=json.loads(each.kwargs),
+        call_data=each.call_data and json.loads(each.call_data),
+        meta=json.loads(each.meta),
+        queue=each.kind.queue,
+        priority=each.kind.priority,
+        on_limit=each.kind.on_limit,
+        costs=dict(each.costs),
+        state=State(row.state),
+        retry=each.retry and json.loads(each.retry),
+        scheduled_at=each.scheduled_at,
+        expires_at=each.expires_at,
+        created_at=row.created_at,
+    )
+    call._state.adding = False
+    call._state.db = conf().database
+    return call
+
+
+def _keys(call: Call) -> tuple[dict[str, int], dict[str, Policy], object]:
+    """Return the cost of each key, the policies that come with the call, and the policy's on_limit."""
+    given = call.keys if call.keys is not None else ()
+    if isinstance(given, str) or not isinstance(given, Mapping | Sequence | set | frozenset):
+        raise CallInvalid("keys", f'{given!r} must be a list of names or {{name: cost}}; for one key give ["name"].')
+    costs = dict(given) if isinstance(given, Mapping) else dict.fromkeys(given, 1)
+    policies: dict[str, Policy] = {}
+    on_limit: object = None
+    if call.rate_limit is not None:
+        limits = dict(_mapping("rate_limit", call.rate_limit) or {})
+        name = limits.pop("key", None)
+        if name is None:
+            raise PolicyInvalid("rate_limit.key", "required: name the key whose limits these are.")
+        on_limit = limits.pop("on_limit", None)
+        policies[check_key_name(name)] = Policy.parse(limits, "rate_limit")
+        costs.setdefault(name, 1)
+    for name, cost in costs.items():
+        check_key_name(name)
+        _whole(f"keys[{name!r}]", cost, 1, 2**31 - 1)
+    return costs, policies, on_limit
+
+
+def _on_limit(value: object) -> OnLimit:
+    if value is None:
+        return OnLimit.WAIT
+    try:
+        return OnLimit(value)  # type: ignore[arg-type]
+    except ValueError:
+        raise CallInvalid("on_limit", f"{value!r} must be one of {', '.join(OnLimit)}.") from None
+
+
+def _name(field: str, value: object) -> str:
+    if not isinstance(value, str) or not value or len(value) > _LONGEST_NAME or "\0" in value:
+        raise CallInvalid(field, f"{value!r} must be a text of 1 to {_LONGEST_NAME} characters.")
+    return value
+
+
+def _whole(field: str, value: object, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise CallInvalid(field, f"{value!r} must be a whole number from {least} to {most}.")
+    return value
+
+
+def _sequence(field: str, value: object) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list | tuple):
+        raise CallInvalid(field, f"{type(value).__name__} must be a list; for one argument give [argument].")
+    return list(value)
+
+
+def _mapping(field: str, value: object) -> Mapping[str, Any] | None:
+    if value is not None and not isinstance(value, Mapping):
+        raise CallInvalid(field, f"{type(value).__name__} must be a mapping of names to values.")
+    return value
+
+
+def _time(field: str, value: object) -> datetime | None:
+    """Read a time with a zone: a datetime, or anything that has one (an arrow)."""
+    moment = getattr(value, "datetime", value)
+    if moment is None:
+        return None
+    if not isinstance(moment, datetime):
+        raise CallInvalid(field, f"{value!r} must be a datetime with a time zone.")
+    if moment.utcoffset() is None:
+        raise CallInvalid(
+            field, f"{value!r} is naive, so nobody knows which moment it is; use django.utils.timezone or arrow.utcnow()."
+        )
+    return moment
+
+
+def _json(field: str, value: object) -> str:
+    _check_json(field, value, _DEEPEST)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _check_json(path: str, value: object, depth: int) -> None:
+    """Raise CallInvalid naming the path of the first thing in `value` that JSON, or jsonb, can't hold."""
+    if depth == 0:
+        raise CallInvalid(path, f"nested deeper than {_DEEPEST} levels.")
+    match value:
+        case None | bool() | int():
+            pass
+        case float():
+            if not math.isfinite(value):
+                raise CallInvalid(path, f"{value} is not JSON; give a finite number or None.")
+        case str():
+            if "\0" in value or not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+                raise CallInvalid(path, "holds a NUL or a lone surrogate, which PostgreSQL's jsonb can't store.")
+        case list() | tuple():
+            for index, item in enumerate(value):
+                _check_json(f"{path}[{index}]", item, depth - 1)
+        case dict():
+            for name, item in value.items():
+                if not isinstance(name, str):
+                    raise CallInvalid(path, f"the name {name!r} is not a text; JSON has only texts as names.")
+                _check_json(path, name, depth - 1)
+                _check_json(f"{path}.{name}", item, depth - 1)
+        case _:
+            kind = type(value).__name__
+            raise CallInvalid(path, f"{kind} is not JSON; send its id or a text, such as str(value).")

@@ -1,0 +1,99 @@
+"""The public Python API that people see first. Thin: the engine does the work.
+
+Models import this module, and the engine imports models; so the engine is reached through the app registry,
+when a method is called.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
+
+from django.apps import apps
+from django.db import models
+
+from dispatcher.calls import Call
+from dispatcher.states import OnLimit
+
+if TYPE_CHECKING:
+    from dispatcher.apps import DispatcherConfig
+    from dispatcher.models import CallQueue, RateLimitKey
+
+
+class CallQueueManager(models.Manager["CallQueue"]):
+    """CallQueue.objects: send calls, and the filters of CallQuerySet."""
+
+    def send(
+        self,
+        task: Any = None,
+        *,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        call_data: Mapping[str, Any] | None = None,
+        keys: Sequence[str] | Mapping[str, int] | None = None,
+        rate_limit: Mapping[str, Any] | None = None,
+        queue: str | None = None,
+        priority: int = 0,
+        scheduled_at: datetime | None = None,
+        expires_at: datetime | None = None,
+        on_limit: OnLimit | str | None = None,
+        retry: Mapping[str, Any] | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> "CallQueue":
+        """Write one call in the caller's transaction, and return it saved; after the commit it goes as limits allow.
+
+        task: a Celery task or its name; leave it out if `call_data` ({"method", "params"}) is given.
+        keys: the names of the keys that it spends, or {name: cost}; every one must exist (see UnknownKey).
+        rate_limit: an Open Job Spec policy {"key", "concurrency", "rate", "throttle", "on_limit"}; makes a new key.
+        queue: the Celery queue; by default the task's own route. priority: -100 to 100, higher first.
+        scheduled_at, expires_at: times with a zone; not before, and not after.
+        on_limit: "wait" (default), "reschedule" or "drop". retry: see policy.Retry.
+        Raises CallInvalid or PolicyInvalid naming the field; then nothing was written.
+        """
+        call = Call(
+            task=task,
+            args=args,
+            kwargs=kwargs,
+            call_data=call_data,
+            keys=keys,
+            rate_limit=rate_limit,
+            queue=queue,
+            priority=priority,
+            scheduled_at=scheduled_at,
+            expires_at=expires_at,
+            on_limit=on_limit,
+            retry=retry,
+            meta=meta,
+        )
+        sent: list[CallQueue] = _engine().send([call])
+        return sent[0]
+
+    def send_many(self, calls: Iterable[Call]) -> "list[CallQueue]":
+        """Write many calls at once, all or none, and return them saved in the order given; errors as `send`."""
+        sent: list[CallQueue] = _engine().send(list(calls))
+        return sent
+
+
+class RateLimitKeyManager(models.Manager["RateLimitKey"]):
+    """RateLimitKey.objects: declare keys."""
+
+    def declare(
+        self,
+        name: str,
+        *,
+        concurrency: int | None = None,
+        rate: object = None,
+        throttle: object = None,
+    ) -> "RateLimitKey":
+        """Make a key if it does not exist, and return it; the policy of one that does is left as it is.
+
+        rate, throttle: (limit, period) or {"limit", "period"}, the period as ISO 8601, seconds or a timedelta.
+        Raises PolicyInvalid or CallInvalid naming the field.
+        """
+        limits = {"concurrency": concurrency, "rate": rate, "throttle": throttle}
+        key: RateLimitKey = _engine().declare(name, limits)
+        return key
+
+
+def _engine() -> ModuleType:
+    return cast("DispatcherConfig", apps.get_app_config("dispatcher")).engine

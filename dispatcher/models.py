@@ -1,0 +1,287 @@
+"""The tables: calls, keys, lanes, slots, windows. Fields, constraints and filters; no transitions."""
+
+from typing import ClassVar, Final
+
+import uuid_utils.compat as uuid7
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import F, Func, Q
+from django.db.models.functions import Now
+
+from dispatcher.managers import CallQueueManager, RateLimitKeyManager
+from dispatcher.states import DUE, IN_FLIGHT, TERMINAL, OnLimit, State
+
+KEY_PATTERN: Final = r"^[a-zA-Z0-9][a-zA-Z0-9._:-]*$"
+"""A key's name (Open Job Spec, rate limiting, section 6.2)."""
+
+_STATES = [(state.value, state.label) for state in State]
+_ON_LIMIT = [(action.value, action.value) for action in OnLimit]
+
+
+class NextPosition(Func):
+    """The next place in the order of sending, over all calls."""
+
+    template = "nextval('dispatcher_call_position')"
+    output_field = models.BigIntegerField()
+    allowed_default = True
+
+
+class RateLimitKey(models.Model):
+    """Whose budget a call spends: an account, a tenant, a host, a queue (`queue:<name>`)."""
+
+    name = models.CharField(max_length=255, unique=True, help_text="Such as api.stripe.com or tenant:acme.")
+    concurrency = models.PositiveIntegerField(
+        null=True, blank=True, help_text="The most cost in flight at once; 0 lets nothing start, empty is no limit."
+    )
+    rate_limit = models.PositiveIntegerField(
+        null=True, blank=True, help_text="The most cost of starts in any window of the rate period."
+    )
+    rate_period = models.DurationField(null=True, blank=True)
+    throttle_limit = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Starts per throttle period, evenly spaced."
+    )
+    throttle_period = models.DurationField(null=True, blank=True)
+
+    is_paused = models.BooleanField("paused", default=False, help_text="Nothing starts until it is resumed.")
+    blocked_until = models.DateTimeField(null=True, blank=True, help_text="The provider said stop until then.")
+
+    override_until = models.DateTimeField(
+        null=True, blank=True, help_text="Until then the override's limits are in force, in place of those above."
+    )
+    override_concurrency = models.PositiveIntegerField(null=True, blank=True)
+    override_rate_limit = models.PositiveIntegerField(null=True, blank=True)
+    override_rate_period = models.DurationField(null=True, blank=True)
+    override_throttle_limit = models.PositiveIntegerField(null=True, blank=True)
+    override_throttle_period = models.DurationField(null=True, blank=True)
+
+    next_start_at = models.DateTimeField(
+        null=True, editable=False, help_text="The earliest next start that the throttle allows; written by the claim."
+    )
+    opens_at = models.DateTimeField(
+        null=True, editable=False, help_text="When time opens it for the lanes parked on it; written by the admission."
+    )
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    objects: ClassVar[RateLimitKeyManager] = RateLimitKeyManager()
+
+    class Meta:
+        verbose_name = "rate limit key"
+        constraints: ClassVar = [
+            models.CheckConstraint(name="key_name_is_well_formed", condition=Q(name__regex=KEY_PATTERN)),
+            models.CheckConstraint(
+                name="key_rate_is_whole_or_absent",
+                condition=Q(rate_limit__isnull=True, rate_period__isnull=True)
+                | Q(rate_limit__gte=1, rate_period__gt="0"),
+            ),
+            models.CheckConstraint(
+                name="key_throttle_is_whole_or_absent",
+                condition=Q(throttle_limit__isnull=True, throttle_period__isnull=True)
+                | Q(throttle_limit__gte=1, throttle_period__gt="0"),
+            ),
+            models.CheckConstraint(
+                name="key_override_rate_is_whole_or_absent",
+                condition=Q(override_rate_limit__isnull=True, override_rate_period__isnull=True)
+                | Q(override_rate_limit__gte=1, override_rate_period__gt="0"),
+            ),
+            models.CheckConstraint(
+                name="key_override_throttle_is_whole_or_absent",
+                condition=Q(override_throttle_limit__isnull=True, override_throttle_period__isnull=True)
+                | Q(override_throttle_limit__gte=1, override_throttle_period__gt="0"),
+            ),
+        ]
+        indexes: ClassVar = [
+            models.Index(name="key_opens", fields=["opens_at"], condition=Q(opens_at__isnull=False)),
+            models.Index(name="key_override_ends", fields=["override_until"], condition=Q(override_until__isnull=False)),
+        ]
+        permissions: ClassVar = [
+            ("pause_ratelimitkey", "Can pause and resume rate limit keys"),
+            ("override_ratelimitkey", "Can override rate limit keys for a time"),
+        ]
+
+    def __str__(self) -> str:
+        """Return the name."""
+        return self.name
+
+
+class Lane(models.Model):
+    """Calls that share queue, priority, at-limit action and exactly the same keys: first in, first out.
+
+    A lane with calls is awake, or parked on the key that stopped it; an empty one sleeps.
+    """
+
+    queue = models.CharField(max_length=255)
+    priority = models.SmallIntegerField()
+    on_limit = models.CharField(max_length=16, choices=_ON_LIMIT)
+    key_ids = ArrayField(models.BigIntegerField(), help_text="The keys that its calls name, in order of id.")
+    is_awake = models.BooleanField(default=False, db_default=False)
+    parked_on = models.ForeignKey(RateLimitKey, null=True, on_delete=models.PROTECT, related_name="parked", db_index=False)
+    served_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                name="lane_is_one_per_kind", fields=["queue", "priority", "on_limit", "key_ids"]
+            ),
+            models.CheckConstraint(
+                name="lane_parked_is_not_awake", condition=Q(parked_on__isnull=True) | Q(is_awake=False)
+            ),
+        ]
+        indexes: ClassVar = [
+            models.Index(F("priority").desc(), "queue", name="lane_awake", condition=Q(is_awake=True)),
+            models.Index(
+                "parked_on",
+                F("priority").desc(),
+                "served_at",
+                "id",
+                name="lane_parked",
+                condition=Q(parked_on__isnull=False),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        """Return what its calls share."""
+        return f"{self.queue}, priority {self.priority}, keys {self.key_ids}"
+
+
+class CallQuerySet(models.QuerySet["CallQueue"]):
+    """Filters by where a call stands."""
+
+    def waiting(self) -> "CallQuerySet":
+        """Calls whose limits have had no room for them yet."""
+        return self.filter(state=State.AVAILABLE)
+
+    def in_flight(self) -> "CallQuerySet":
+        """Calls that hold slots: admitted or running."""
+        return self.filter(state__in=IN_FLIGHT)
+
+    def ended(self) -> "CallQuerySet":
+        """Calls in a terminal state."""
+        return self.filter(state__in=TERMINAL)
+
+
+class CallQueue(models.Model):
+    """One call: a task with its arguments, from the send to its one terminal state."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7.uuid7, editable=False)
+    position = models.BigIntegerField(db_default=NextPosition(), editable=False)
+    lane = models.ForeignKey(
+        Lane, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False, related_name="calls"
+    )
+    task = models.CharField(max_length=255)
+    args = models.JSONField(default=list)
+    kwargs = models.JSONField(default=dict)
+    call_data = models.JSONField(null=True, help_text="The article's form: a method and its params.")
+    meta = models.JSONField(default=dict)
+    queue = models.CharField(max_length=255)
+    priority = models.SmallIntegerField(default=0)
+    on_limit = models.CharField(max_length=16, choices=_ON_LIMIT, default=OnLimit.WAIT)
+    costs = models.JSONField(default=dict, help_text="Its cost by key name, where that is not 1.")
+    state = models.CharField(max_length=16, choices=_STATES)
+    retry = models.JSONField(null=True, help_text="Its retry policy; empty is the setting's.")
+    scheduled_at = models.DateTimeField(null=True, help_text="Not before; of a retryable call its next attempt.")
+    expires_at = models.DateTimeField(null=True, help_text="Discarded if it has not started by then.")
+    attempt = models.PositiveSmallIntegerField(default=0)
+    ticket = models.UUIDField(null=True, editable=False)
+    created_at = models.DateTimeField(db_default=Now())
+    dispatched_at = models.DateTimeField(null=True)
+    published_at = models.DateTimeField(null=True)
+    started_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+    result = models.JSONField(null=True)
+    error = models.JSONField(null=True, help_text="The latest failure: type, message, attempt, occurred_at.")
+    errors = models.JSONField(default=list, help_text="Every failure, oldest first.")
+
+    objects: ClassVar[CallQueueManager] = CallQueueManager.from_queryset(CallQuerySet)()
+
+    class Meta:
+        verbose_name = "call"
+        constraints: ClassVar = [
+            models.CheckConstraint(name="call_state_is_known", condition=Q(state__in=[s.value for s in State])),
+            models.CheckConstraint(
+                name="call_in_flight_has_a_ticket",
+                condition=Q(state__in=IN_FLIGHT, ticket__isnull=False)
+                | (~Q(state__in=IN_FLIGHT) & Q(ticket__isnull=True)),
+            ),
+            models.CheckConstraint(
+                name="call_active_has_started", condition=~Q(state=State.ACTIVE) | Q(started_at__isnull=False)
+            ),
+            models.CheckConstraint(
+                name="call_ended_has_finished",
+                condition=Q(state__in=TERMINAL, finished_at__isnull=False)
+                | (~Q(state__in=TERMINAL) & Q(finished_at__isnull=True)),
+            ),
+            models.CheckConstraint(
+                name="call_due_has_a_time", condition=~Q(state__in=DUE) | Q(scheduled_at__isnull=False)
+            ),
+            models.CheckConstraint(name="call_priority_is_in_range", condition=Q(priority__range=(-100, 100))),
+        ]
+        indexes: ClassVar = [
+            models.Index(name="call_waiting", fields=["lane", "position"], condition=Q(state=State.AVAILABLE)),
+            models.Index(name="call_due", fields=["scheduled_at"], condition=Q(state__in=DUE)),
+            models.Index(
+                name="call_expires",
+                fields=["expires_at"],
+                condition=Q(expires_at__isnull=False, state__in=[*DUE, State.AVAILABLE, State.PENDING]),
+            ),
+            models.Index(
+                name="call_unpublished",
+                fields=["dispatched_at"],
+                condition=Q(state=State.DISPATCHED, published_at__isnull=True),
+            ),
+            models.Index(name="call_ended", fields=["state", "finished_at"], condition=Q(finished_at__isnull=False)),
+        ]
+        permissions: ClassVar = [
+            ("cancel_callqueue", "Can cancel calls"),
+            ("retry_callqueue", "Can retry ended calls"),
+            ("run_callqueue", "Can move calls to the front"),
+        ]
+
+    def __str__(self) -> str:
+        """Return the task and the id."""
+        return f"{self.task} {self.id}"
+
+
+class Slot(models.Model):
+    """What one call in flight holds of one key; without a key, that the call is in flight at all.
+
+    No foreign keys in the database: one statement writes slots, under the locks of their call and key, and a
+    check of both parents for every row would cost as much as the row. It carries the lease.
+    """
+
+    call = models.ForeignKey(
+        CallQueue, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False, related_name="slots"
+    )
+    key = models.ForeignKey(
+        RateLimitKey, null=True, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="slots"
+    )
+    cost = models.PositiveIntegerField()
+    started_at = models.DateTimeField(null=True)
+    lease_until = models.DateTimeField()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.CheckConstraint(name="slot_cost_is_positive", condition=Q(cost__gte=1)),
+            models.UniqueConstraint(name="slot_is_one_per_call_and_key", fields=["call", "key"]),
+        ]
+        indexes: ClassVar = [models.Index(name="slot_key", fields=["key"], condition=Q(key__isnull=False))]
+
+    def __str__(self) -> str:
+        """Return what is held by whom."""
+        return f"{self.cost} of {self.key_id} for {self.call_id}"
+
+
+class Window(models.Model):
+    """The cost of a key's starts in one part of its rate period, written by the claim alone."""
+
+    pk = models.CompositePrimaryKey("key_id", "bucket_at")
+    key = models.ForeignKey(
+        RateLimitKey, on_delete=models.CASCADE, db_constraint=False, db_index=False, related_name="windows"
+    )
+    bucket_at = models.DateTimeField()
+    cost = models.PositiveBigIntegerField()
+    last_start_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        """Return the part of the window and its cost."""
+        return f"{self.cost} from {self.bucket_at}"
+

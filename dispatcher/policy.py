@@ -1,0 +1,306 @@
+"""The arithmetic of limits: policies, durations, room of a key, next start, retry delay.
+
+Pure: no Django, no clock, no I/O. `now` is always handed in, and is always the database's.
+"""
+
+import math
+import random
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from typing import Any, Final, Self
+
+from dispatcher.errors import PolicyInvalid
+
+UNLIMITED: Final = sys.maxsize
+"""The room of a key that limits nothing."""
+
+BUCKETS: Final = 100
+"""A window's starts are counted in this many parts of its period; it errs to the safe side by less than 1 %."""
+
+_DURATION: Final = re.compile(
+    r"P(?:(?P<weeks>\d+)W)?(?:(?P<days>\d+)D)?"
+    r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,6})?)S)?)?"
+)
+_NAMED_PERIODS: Final = {
+    "second": timedelta(seconds=1),
+    "minute": timedelta(minutes=1),
+    "hour": timedelta(hours=1),
+    "day": timedelta(days=1),
+}
+_LONGEST_PERIOD: Final = timedelta(days=366)
+_SHORTEST_PERIOD: Final = timedelta(milliseconds=1)
+
+
+def parse_duration(value: object, field: str = "period") -> timedelta:
+    """Read an ISO 8601 duration ("PT1M"), a number of seconds, a timedelta, or second/minute/hour/day.
+
+    Months and years have no fixed length and are refused. Raises PolicyInvalid naming `field`.
+    """
+    match value:
+        case timedelta():
+            return value
+        case bool():
+            pass
+        case int() | float() if math.isfinite(value):
+            return timedelta(seconds=value)
+        case str() if value in _NAMED_PERIODS:
+            return _NAMED_PERIODS[value]
+        case str() if (found := _DURATION.fullmatch(value)) and any(found.groups()):
+            return timedelta(**{unit: float(amount) for unit, amount in found.groupdict().items() if amount})
+    raise PolicyInvalid(
+        field,
+        f"{value!r} is not a duration; give ISO 8601 such as 'PT1M' or 'PT0.5S' (no months or years), "
+        "a timedelta, or seconds.",
+    )
+
+
+def format_duration(value: timedelta) -> str:
+    """Write a duration as ISO 8601, in the largest whole units up to days: 90 s is 'PT1M30S'."""
+    days, rest = divmod(value, timedelta(days=1))
+    hours, rest = divmod(rest, timedelta(hours=1))
+    minutes, rest = divmod(rest, timedelta(minutes=1))
+    seconds = f"{rest.total_seconds():.6f}".rstrip("0").rstrip(".")
+    date = f"{days}D" if days else ""
+    time = (f"{hours}H" if hours else "") + (f"{minutes}M" if minutes else "") + (f"{seconds}S" if rest else "")
+    if not date and not time:
+        return "PT0S"
+    return f"P{date}T{time}" if time else f"P{date}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """So many starts (in cost) per period: of a sliding window, or evenly spaced for a throttle."""
+
+    limit: int
+    period: timedelta
+
+    @property
+    def spacing(self) -> timedelta:
+        """The time between two starts of cost 1, rounded up to a microsecond."""
+        return -(-self.period // self.limit)
+
+    @classmethod
+    def parse(cls, value: object, field: str) -> Self | None:
+        """Read {"limit", "period"}, {"rate", "period"} or a pair; None means no limit. Raises PolicyInvalid."""
+        match value:
+            case None:
+                return None
+            case Rate():
+                limit, period = value.limit, value.period
+            case {"limit": limit, "period": period, **rest} if not rest:
+                pass
+            case [limit, period]:
+                pass
+            case _:
+                raise PolicyInvalid(field, f'{value!r} is not a rate; give {{"limit": 100, "period": "PT1M"}}.')
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 2**31 - 1:
+            raise PolicyInvalid(
+                f"{field}.limit", f"{limit!r} must be a whole number from 1; to stop a key, pause it or set concurrency 0."
+            )
+        length = parse_duration(period, f"{field}.period")
+        if not _SHORTEST_PERIOD <= length <= _LONGEST_PERIOD:
+            raise PolicyInvalid(f"{field}.period", f"{period!r} must be from 1 millisecond to 366 days.")
+        return cls(limit=limit, period=length)
+
+    def as_json(self) -> dict[str, Any]:
+        """Write it as the Open Job Spec does (rate limiting, section 6.1)."""
+        return {"limit": self.limit, "period": format_duration(self.period)}
+
+    def __str__(self) -> str:
+        """Write it for people: 100/PT1M."""
+        return f"{self.limit}/{format_duration(self.period)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """The limits of a key; None is no limit, concurrency 0 lets nothing start."""
+
+    concurrency: int | None = None
+    rate: Rate | None = None
+    throttle: Rate | None = None
+
+    @classmethod
+    def parse(cls, value: Mapping[str, Any], field: str = "policy") -> Self:
+        """Read an Open Job Spec policy without its key and on_limit. Raises PolicyInvalid naming the field."""
+        known = {f.name for f in fields(cls)}
+        if unknown := sorted(set(value) - known):
+            raise PolicyInvalid(f"{field}.{unknown[0]}", f"unknown; a policy has {', '.join(sorted(known))}.")
+        concurrency = value.get("concurrency")
+        if concurrency is not None and (
+            isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 0 <= concurrency <= 2**31 - 1
+        ):
+            raise PolicyInvalid(
+                f"{field}.concurrency", f"{concurrency!r} must be a whole number from 0, or None for no limit."
+            )
+        return cls(
+            concurrency=concurrency,
+            rate=Rate.parse(value.get("rate"), f"{field}.rate"),
+            throttle=Rate.parse(value.get("throttle"), f"{field}.throttle"),
+        )
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether no limit is set at all."""
+        return self.concurrency is None and self.rate is None and self.throttle is None
+
+    def fits(self, cost: int) -> bool:
+        """Whether a call of this cost could ever start (a concurrency of 0 counts as a pause)."""
+        return (not self.concurrency or cost <= self.concurrency) and (self.rate is None or cost <= self.rate.limit)
+
+    def as_json(self) -> dict[str, Any]:
+        """Write it as the Open Job Spec does, None where there is no limit."""
+        return {
+            "concurrency": self.concurrency,
+            "rate": self.rate and self.rate.as_json(),
+            "throttle": self.throttle and self.throttle.as_json(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Use:
+    """What a key has spent, as counted under its lock."""
+
+    held: int = 0
+    """Cost of its slots: admitted or running."""
+    unstarted: int = 0
+    """Cost of its slots that are admitted and not yet started."""
+    starts: Sequence[tuple[datetime, int]] = ()
+    """(last start, cost) of each part of the window that may still count, oldest first."""
+    next_start_at: datetime | None = None
+    """The earliest next start that the throttle allows, from the starts given so far."""
+
+    def reserve(self, cost: int) -> "Use":
+        """The use after one more admission of this cost."""
+        return replace(self, held=self.held + cost, unstarted=self.unstarted + cost)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How far ahead and how carefully to admit."""
+
+    horizon: timedelta = timedelta(milliseconds=200)
+    """Admit what a throttle lets start within this time."""
+    margin: timedelta = timedelta(milliseconds=50)
+    """Count a start for this much longer than the window: the way from its claim to the provider."""
+
+
+def room(policy: Policy, use: Use, now: datetime, pace: Pace) -> int:
+    """Return how much cost the concurrency and the window let be admitted now; never negative."""
+    free = UNLIMITED if policy.concurrency is None else policy.concurrency - use.held
+    if policy.rate is not None:
+        free = min(free, policy.rate.limit - use.unstarted - sum(cost for _, cost in _counted(policy.rate, use, now, pace)))
+    return max(0, free)
+
+
+def pace_room(policy: Policy, use: Use, now: datetime, pace: Pace) -> int:
+    """Return how much cost the throttle lets start before the horizon, less what is on its way already.
+
+    A call goes when this is at least 1, whatever it costs: its cost delays those that come after it.
+    """
+    if policy.throttle is None:
+        return UNLIMITED
+    ahead = now + pace.horizon - _first_start(use, now)
+    if ahead < timedelta(0):
+        return 0
+    return max(0, ahead // policy.throttle.spacing + 1 - use.unstarted)
+
+
+def opening(policy: Policy, use: Use, cost: int, now: datetime, pace: Pace) -> datetime | None:
+    """Return when the window and the throttle would let `cost` be admitted; None if they do now.
+
+    Concurrency plays no part: nobody knows when a running call ends.
+    """
+    latest = max(_rate_opening(policy, use, cost, now, pace), _throttle_opening(policy, use, now, pace))
+    return latest if latest > now else None
+
+
+def _first_start(use: Use, now: datetime) -> datetime:
+    return max(now, use.next_start_at or now)
+
+
+def _counted(rate: Rate, use: Use, now: datetime, pace: Pace) -> list[tuple[datetime, int]]:
+    """The parts of the window that still count, each with the time at which it ceases to."""
+    leaving = ((last + rate.period + pace.margin, cost) for last, cost in use.starts)
+    return [(at, cost) for at, cost in leaving if at > now]
+
+
+def _rate_opening(policy: Policy, use: Use, cost: int, now: datetime, pace: Pace) -> datetime:
+    if policy.rate is None:
+        return now
+    counted = _counted(policy.rate, use, now, pace)
+    short = use.unstarted + cost + sum(spent for _, spent in counted) - policy.rate.limit
+    if short <= 0:
+        return now
+    for at, spent in sorted(counted):
+        short -= spent
+        if short <= 0:
+            return at
+    # The rest is reserved and has not even started: it fills whole windows from now on.
+    windows = -(-short // policy.rate.limit)
+    return now + windows * (policy.rate.period + pace.margin)
+
+
+def _throttle_opening(policy: Policy, use: Use, now: datetime, pace: Pace) -> datetime:
+    if policy.throttle is None:
+        return now
+    return _first_start(use, now) + use.unstarted * policy.throttle.spacing - pace.horizon
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """When a failed call may try again: exponential back-off with jitter (Open Job Spec, ojs-retry)."""
+
+    max_attempts: int = 3
+    initial_interval: timedelta = timedelta(seconds=1)
+    backoff_coefficient: float = 2.0
+    max_interval: timedelta = timedelta(minutes=5)
+    jitter: bool = True
+    non_retryable_errors: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, value: Mapping[str, Any], field: str = "retry") -> Self:
+        """Read a retry policy, durations as ISO 8601. Raises PolicyInvalid naming the field."""
+        known = [f.name for f in fields(cls)]
+        if unknown := sorted(set(value) - set(known)):
+            raise PolicyInvalid(f"{field}.{unknown[0]}", f"unknown; a retry policy has {', '.join(known)}.")
+        given = dict(value)
+        for name in ("initial_interval", "max_interval"):
+            if name in given:
+                given[name] = parse_duration(given[name], f"{field}.{name}")
+                if given[name] < timedelta(0):
+                    raise PolicyInvalid(f"{field}.{name}", "must not be negative.")
+        attempts = given.get("max_attempts", 1)
+        if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= 2**15 - 1:
+            raise PolicyInvalid(f"{field}.max_attempts", f"{attempts!r} must be a whole number from 1 to 32767.")
+        coefficient = given.get("backoff_coefficient", 1)
+        if isinstance(coefficient, bool) or not isinstance(coefficient, int | float) or not 1 <= coefficient <= 100:
+            raise PolicyInvalid(f"{field}.backoff_coefficient", f"{coefficient!r} must be a number from 1 to 100.")
+        if not isinstance(given.get("jitter", True), bool):
+            raise PolicyInvalid(f"{field}.jitter", "must be true or false.")
+        names = given.get("non_retryable_errors", ())
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+            raise PolicyInvalid(f"{field}.non_retryable_errors", 'must be a list of class names, such as ["ValueError"].')
+        given["non_retryable_errors"] = tuple(names)
+        return cls(**given)
+
+    def as_json(self) -> dict[str, Any]:
+        """Write it with ISO 8601 durations, as it is stored."""
+        return {
+            "max_attempts": self.max_attempts,
+            "initial_interval": format_duration(self.initial_interval),
+            "backoff_coefficient": self.backoff_coefficient,
+            "max_interval": format_duration(self.max_interval),
+            "jitter": self.jitter,
+            "non_retryable_errors": list(self.non_retryable_errors),
+        }
+
+    def delay(self, attempt: int, rng: random.Random | None = None) -> timedelta:
+        """Return the wait after failed attempt number `attempt` (from 1); jitter takes 50 to 100 % of it."""
+        growth = float(self.backoff_coefficient) ** min(attempt - 1, 64)
+        seconds = min(self.initial_interval.total_seconds() * growth, self.max_interval.total_seconds())
+        if self.jitter and rng is not None:
+            seconds *= rng.uniform(0.5, 1.0)
+        return timedelta(seconds=seconds)

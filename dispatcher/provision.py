@@ -1,0 +1,55 @@
+"""What the database needs after a migration: the keys that the settings declare, and beat's entries."""
+
+from datetime import timedelta
+
+from django.apps import apps
+from django.db import connections
+
+from dispatcher.conf import conf
+from dispatcher.lifecycle import send
+from dispatcher.policy import Policy
+
+
+def after_migrate(using: str) -> None:
+    """Make what is missing; whatever people have changed stays as it is."""
+    if using != conf().database:
+        return
+    tables = connections[using].introspection.table_names()
+    if "dispatcher_ratelimitkey" in tables:
+        declare_keys()
+    if apps.is_installed("django_celery_beat") and "django_celery_beat_periodictask" in tables:
+        schedule(using)
+
+
+def declare_keys() -> None:
+    """Make the keys that the settings name exactly; templates wait for the first call that fits them."""
+    declared = {name: policy for name, policy in conf().keys.items() if "*" not in name}
+    send.make_keys({name: Policy.parse(policy, f"DISPATCHER['keys'][{name!r}]") for name, policy in declared.items()})
+
+
+def schedule(using: str) -> None:
+    """Make beat's entries for the dispenser's tasks where they are missing."""
+    from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask  # noqa: PLC0415 -- optional app
+
+    settings = conf()
+    for task, every in (("dispatcher.tick", settings.tick), ("dispatcher.recover", settings.recover_every)):
+        interval, _ = IntervalSchedule.objects.using(using).get_or_create(
+            every=every // timedelta(milliseconds=1) * 1_000, period=IntervalSchedule.MICROSECONDS
+        )
+        PeriodicTask.objects.using(using).get_or_create(
+            name=task,
+            defaults={
+                "task": task,
+                "interval": interval,
+                "queue": settings.dispenser_queue,
+                # Beats that no dispenser took in time would all be served at once, for nothing.
+                "expire_seconds": max(1, round(2 * every.total_seconds())),
+            },
+        )
+    night, _ = CrontabSchedule.objects.using(using).get_or_create(
+        minute="30", hour="3", day_of_week="*", day_of_month="*", month_of_year="*", timezone="UTC"
+    )
+    PeriodicTask.objects.using(using).get_or_create(
+        name="dispatcher.cleanup",
+        defaults={"task": "dispatcher.cleanup", "crontab": night, "queue": settings.dispenser_queue},
+    )

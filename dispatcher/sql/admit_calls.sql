@@ -1,0 +1,33 @@
+-- admit_calls: give the chosen calls their tickets and slots, and settle the lanes and keys of the pass.
+-- The caller holds the locks of the lanes, their keys and the calls, and has counted since. Every way in ends here.
+WITH clock AS MATERIALIZED (
+    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
+), admitted AS (
+    UPDATE dispatcher_callqueue AS call
+       SET state = 'dispatched', ticket = gen_random_uuid(), dispatched_at = clock.now,
+           published_at = NULL, started_at = NULL
+      FROM clock, unnest(%(calls)s::uuid[]) WITH ORDINALITY AS chosen (id, turn)
+     WHERE call.id = chosen.id AND call.state = 'available'
+    RETURNING call.id, call.ticket, call.task, call.args, call.kwargs, call.call_data, call.queue, call.attempt, chosen.turn
+), held AS (
+    INSERT INTO dispatcher_slot (call_id, key_id, cost, lease_until)
+    SELECT admitted.id, slot.key_id, slot.cost, clock.now + %(lease)s::interval
+      FROM clock, unnest(%(slot_call)s::uuid[], %(slot_key)s::bigint[], %(slot_cost)s::int[]) AS slot (call_id, key_id, cost)
+      JOIN admitted ON admitted.id = slot.call_id
+), settled AS (
+    UPDATE dispatcher_lane AS lane
+       SET is_awake = settling.is_awake, parked_on_id = settling.parked_on,
+           served_at = CASE WHEN settling.is_served THEN clock.now ELSE lane.served_at END
+      FROM clock, unnest(%(lane)s::bigint[], %(lane_awake)s::bool[], %(lane_parked)s::bigint[], %(lane_served)s::bool[])
+           AS settling (id, is_awake, parked_on, is_served)
+     WHERE lane.id = settling.id
+       AND (settling.is_served OR lane.is_awake <> settling.is_awake OR lane.parked_on_id IS DISTINCT FROM settling.parked_on)
+), opening AS (
+    UPDATE dispatcher_ratelimitkey AS key
+       SET opens_at = opening.at
+      FROM unnest(%(key)s::bigint[], %(key_opens)s::timestamptz[]) AS opening (id, at)
+     WHERE key.id = opening.id AND key.opens_at IS DISTINCT FROM opening.at
+)
+SELECT id, ticket, task, args, kwargs, call_data, queue, attempt
+  FROM admitted
+ ORDER BY turn, id

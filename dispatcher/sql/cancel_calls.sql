@@ -1,0 +1,25 @@
+-- cancel_calls: end calls that have not started, whatever they wait for, and free their slots.
+-- One that runs is left alone: its slots must stay until the third party has seen the end of it.
+WITH mine AS MATERIALIZED (
+    SELECT call.id
+      FROM dispatcher_callqueue AS call
+     WHERE call.id = ANY (%(calls)s::uuid[])
+       AND call.state IN ('scheduled', 'pending', 'available', 'dispatched', 'retryable')
+     ORDER BY call.id
+       FOR NO KEY UPDATE
+), ended AS (
+    UPDATE dispatcher_callqueue AS call
+       SET state = 'cancelled', ticket = NULL, finished_at = COALESCE(%(now)s::timestamptz, clock_timestamp())
+      FROM mine
+     WHERE call.id = mine.id
+       AND call.state IN ('scheduled', 'pending', 'available', 'dispatched', 'retryable')
+    RETURNING call.id, call.lane_id
+), freed AS (
+    DELETE FROM dispatcher_slot AS slot
+     USING ended
+     WHERE slot.call_id = ended.id
+    RETURNING slot.key_id
+)
+SELECT ARRAY(SELECT id FROM ended ORDER BY id) AS calls,
+       ARRAY(SELECT DISTINCT lane_id FROM ended ORDER BY lane_id) AS lanes,
+       ARRAY(SELECT DISTINCT key_id FROM freed WHERE key_id IS NOT NULL ORDER BY key_id) AS keys

@@ -1,0 +1,73 @@
+-- claim_call: win the right to run one attempt; this is the start, and it is stamped on the windows and throttles.
+-- No row back means the ticket was used or replaced. `is_closed`: a key was paused or blocked since the admission, or
+-- the call expired; nothing was changed then. The start may lie ahead, by the throttle: the worker waits for it.
+-- The commit does not wait for the disk: what a crash loses of it, the finish still proves.
+WITH mine AS MATERIALIZED (
+    SELECT call.id, call.expires_at
+      FROM dispatcher_callqueue AS call
+     WHERE call.id = %(call)s::uuid AND call.ticket = %(ticket)s::uuid AND call.state = 'dispatched'
+       FOR NO KEY UPDATE
+), spent AS MATERIALIZED (
+    SELECT slot.key_id, slot.cost, key.is_paused, key.blocked_until,
+           CASE WHEN key.override_until > clock_timestamp() THEN key.override_concurrency ELSE key.concurrency END AS concurrency,
+           CASE WHEN key.override_until > clock_timestamp() THEN key.override_rate_period ELSE key.rate_period END AS window_period,
+           CASE WHEN key.override_until > clock_timestamp() THEN key.override_throttle_period ELSE key.throttle_period END AS throttle_period,
+           CASE WHEN key.override_until > clock_timestamp() THEN key.override_throttle_limit ELSE key.throttle_limit END AS throttle_limit
+      FROM mine
+      JOIN dispatcher_slot AS slot ON slot.call_id = mine.id
+      JOIN dispatcher_ratelimitkey AS key ON key.id = slot.key_id
+), paced AS MATERIALIZED (
+    SELECT key.id, key.next_start_at, key.is_paused, key.blocked_until
+      FROM dispatcher_ratelimitkey AS key
+     WHERE key.id IN (SELECT key_id FROM spent WHERE throttle_period IS NOT NULL)
+     ORDER BY key.id
+       FOR NO KEY UPDATE
+), clock AS MATERIALIZED (
+    SELECT now, GREATEST(now, next_start_at) AS start_at
+      FROM (SELECT max(paced.next_start_at) AS next_start_at, COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
+              FROM paced) AS locked
+), verdict AS MATERIALIZED (
+    SELECT EXISTS (SELECT
+                     FROM spent
+                    WHERE spent.is_paused OR spent.blocked_until > clock.now OR spent.concurrency = 0
+                    UNION ALL
+                   SELECT
+                     FROM paced
+                    WHERE paced.is_paused OR paced.blocked_until > clock.now) AS is_closed,
+           EXISTS (SELECT FROM mine WHERE mine.expires_at <= clock.now) AS is_expired
+      FROM clock
+), claimed AS (
+    UPDATE dispatcher_callqueue AS call
+       SET state = 'active', started_at = clock.start_at, attempt = call.attempt + 1,
+           published_at = COALESCE(call.published_at, clock.now)
+      FROM mine, clock, verdict
+     WHERE call.id = mine.id AND call.ticket = %(ticket)s::uuid AND call.state = 'dispatched'
+       AND NOT verdict.is_closed AND NOT verdict.is_expired
+    RETURNING call.id, call.attempt, call.retry
+), started AS (
+    UPDATE dispatcher_slot AS slot
+       SET started_at = clock.start_at, lease_until = clock.start_at + %(lease)s::interval
+      FROM claimed, clock
+     WHERE slot.call_id = claimed.id
+), counted AS (
+    INSERT INTO dispatcher_window AS bucket (key_id, bucket_at, cost, last_start_at)
+    SELECT spent.key_id, date_bin(spent.window_period / %(buckets)s::int, clock.start_at, 'epoch'), spent.cost, clock.start_at
+      FROM claimed, clock, spent
+     WHERE spent.window_period IS NOT NULL
+     ORDER BY spent.key_id
+        ON CONFLICT (key_id, bucket_at) DO UPDATE
+       SET cost = bucket.cost + excluded.cost, last_start_at = GREATEST(bucket.last_start_at, excluded.last_start_at)
+), spaced AS (
+    UPDATE dispatcher_ratelimitkey AS key
+       SET next_start_at = clock.start_at + make_interval(secs =>
+               ceil(EXTRACT(EPOCH FROM spent.throttle_period) * 1e6 * spent.cost / spent.throttle_limit)::float8 / 1e6)
+      FROM claimed, clock, paced
+      JOIN spent ON spent.key_id = paced.id
+     WHERE key.id = paced.id
+)
+SELECT verdict.is_closed, verdict.is_expired, clock.now, clock.start_at, claimed.attempt, claimed.retry,
+       set_config('synchronous_commit', 'off', true) AS commit
+  FROM mine
+ CROSS JOIN clock
+ CROSS JOIN verdict
+  LEFT JOIN claimed ON true

@@ -1,0 +1,16 @@
+-- discard_expired: end the calls that did not start in time. Relies on the index call_expires.
+WITH late AS MATERIALIZED (
+    SELECT call.id
+      FROM dispatcher_callqueue AS call
+     WHERE call.state IN ('scheduled', 'pending', 'available', 'retryable')
+       AND call.expires_at <= COALESCE(%(now)s::timestamptz, clock_timestamp())
+     ORDER BY call.expires_at, call.id
+     LIMIT %(most)s::int
+       FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE dispatcher_callqueue AS call
+   SET state = 'discarded', finished_at = COALESCE(%(now)s::timestamptz, clock_timestamp()),
+       error = jsonb_build_object('type', 'Expired', 'message', 'not started by ' || call.expires_at, 'attempt', call.attempt,
+                                  'occurred_at', COALESCE(%(now)s::timestamptz, clock_timestamp()))
+  FROM late
+ WHERE call.id = late.id

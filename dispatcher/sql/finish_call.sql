@@ -1,0 +1,32 @@
+-- finish_call: record how an attempt ended, if this ticket still owns the call, and give its slots back.
+-- No row back means the ticket was replaced: the outcome is dropped. `dispatched` is accepted beside `active`: the
+-- commit of the claim may be lost in a crash of the database; its start is counted now.
+WITH ended AS (
+    UPDATE dispatcher_callqueue AS call
+       SET state = %(state)s::text, ticket = NULL, result = %(result)s::jsonb,
+           scheduled_at = COALESCE(COALESCE(%(now)s::timestamptz, clock_timestamp()) + %(retry_in)s::interval, call.scheduled_at),
+           finished_at = CASE WHEN %(state)s::text = ANY (%(terminal)s::text[]) THEN COALESCE(%(now)s::timestamptz, clock_timestamp()) END,
+           started_at = COALESCE(call.started_at, call.dispatched_at),
+           attempt = call.attempt + CASE WHEN call.state = 'dispatched' THEN 1 ELSE 0 END,
+           error = failure.error, errors = CASE WHEN failure.error IS NULL THEN call.errors ELSE call.errors || failure.error END
+      FROM (SELECT %(error)s::jsonb || jsonb_build_object('occurred_at', COALESCE(%(now)s::timestamptz, clock_timestamp()))
+           ) AS failure (error)
+     WHERE call.id = %(call)s::uuid AND call.ticket = %(ticket)s::uuid AND call.state IN ('dispatched', 'active')
+    RETURNING call.id, call.lane_id
+), freed AS (
+    DELETE FROM dispatcher_slot AS slot
+     USING ended
+     WHERE slot.call_id = ended.id
+    RETURNING slot.key_id, slot.cost, slot.started_at
+), counted AS (
+    INSERT INTO dispatcher_window AS bucket (key_id, bucket_at, cost, last_start_at)
+    SELECT key.id, date_bin(key.rate_period / %(buckets)s::int, clock_timestamp(), 'epoch'), freed.cost, clock_timestamp()
+      FROM freed
+      JOIN dispatcher_ratelimitkey AS key ON key.id = freed.key_id
+     WHERE freed.started_at IS NULL AND key.rate_period IS NOT NULL
+     ORDER BY key.id
+        ON CONFLICT (key_id, bucket_at) DO UPDATE
+       SET cost = bucket.cost + excluded.cost, last_start_at = GREATEST(bucket.last_start_at, excluded.last_start_at)
+)
+SELECT ended.lane_id, ARRAY(SELECT key_id FROM freed WHERE key_id IS NOT NULL ORDER BY key_id) AS keys
+  FROM ended

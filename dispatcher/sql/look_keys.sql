@@ -1,0 +1,25 @@
+-- look_keys: the policies of these keys, and what is spent of them: slots, and starts that may still be in a window.
+-- The caller holds their locks. Slots are counted where a limit asks for it. Relies on slot_key and the key of windows.
+SELECT key.id, key.name, key.is_paused, key.blocked_until, key.next_start_at,
+       key.concurrency, key.rate_limit, key.rate_period, key.throttle_limit, key.throttle_period,
+       key.override_until, key.override_concurrency, key.override_rate_limit, key.override_rate_period,
+       key.override_throttle_limit, key.override_throttle_period,
+       COALESCE(slots.held, 0) AS held, COALESCE(slots.unstarted, 0) AS unstarted,
+       COALESCE(starts.at, '{}') AS start_at, COALESCE(starts.cost, '{}') AS start_cost
+  FROM dispatcher_ratelimitkey AS key
+  LEFT JOIN LATERAL (
+       SELECT sum(slot.cost)::bigint AS held,
+              (sum(slot.cost) FILTER (WHERE slot.started_at IS NULL))::bigint AS unstarted
+         FROM dispatcher_slot AS slot
+        WHERE slot.key_id = key.id
+          AND COALESCE(key.concurrency, key.rate_limit, key.throttle_limit, key.override_concurrency,
+                       key.override_rate_limit, key.override_throttle_limit) IS NOT NULL) AS slots ON true
+  LEFT JOIN LATERAL (
+       SELECT array_agg(bucket.last_start_at ORDER BY bucket.bucket_at) AS at,
+              array_agg(bucket.cost ORDER BY bucket.bucket_at) AS cost
+         FROM dispatcher_window AS bucket
+        WHERE bucket.key_id = key.id
+          AND bucket.last_start_at > COALESCE(%(now)s::timestamptz, clock_timestamp()) - %(margin)s::interval
+                                     - GREATEST(key.rate_period, key.override_rate_period)) AS starts ON true
+ WHERE key.id = ANY (%(keys)s::bigint[])
+ ORDER BY key.id

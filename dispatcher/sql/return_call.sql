@@ -1,0 +1,16 @@
+-- return_call: put a call back to the front of its lane without spending its attempt, and free its slots.
+-- No row back means the ticket was replaced, or the call has ended.
+WITH returned AS (
+    UPDATE dispatcher_callqueue AS call
+       SET state = 'available', ticket = NULL, published_at = NULL, started_at = NULL, dispatched_at = NULL,
+           attempt = call.attempt - CASE WHEN call.state = 'active' THEN 1 ELSE 0 END
+     WHERE call.id = %(call)s::uuid AND call.ticket = %(ticket)s::uuid AND call.state = ANY (%(states)s::text[])
+    RETURNING call.id, call.lane_id
+), freed AS (
+    DELETE FROM dispatcher_slot AS slot
+     USING returned
+     WHERE slot.call_id = returned.id
+    RETURNING slot.key_id
+)
+SELECT returned.lane_id, ARRAY(SELECT key_id FROM freed WHERE key_id IS NOT NULL ORDER BY key_id) AS keys
+  FROM returned

@@ -1,0 +1,19 @@
+-- unpublished_calls: calls that were admitted some time ago and never handed to the broker.
+-- Their leases begin anew: they waited for the broker, not for a worker. Relies on the index call_unpublished.
+WITH forgotten AS MATERIALIZED (
+    SELECT call.id, call.ticket, call.task, call.args, call.kwargs, call.call_data, call.queue, call.attempt, call.position
+      FROM dispatcher_callqueue AS call
+     WHERE call.state = 'dispatched' AND call.published_at IS NULL
+       AND call.dispatched_at < COALESCE(%(now)s::timestamptz, clock_timestamp()) - %(after)s::interval
+     ORDER BY call.dispatched_at, call.id
+     LIMIT %(most)s::int
+       FOR NO KEY UPDATE SKIP LOCKED
+), renewed AS (
+    UPDATE dispatcher_slot AS slot
+       SET lease_until = COALESCE(%(now)s::timestamptz, clock_timestamp()) + %(lease)s::interval
+      FROM forgotten
+     WHERE slot.call_id = forgotten.id
+)
+SELECT id, ticket, task, args, kwargs, call_data, queue, attempt
+  FROM forgotten
+ ORDER BY position, id

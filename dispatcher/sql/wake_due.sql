@@ -1,0 +1,15 @@
+-- wake_due: let the calls whose time has come wait in their lanes. Relies on the index call_due.
+WITH due AS MATERIALIZED (
+    SELECT call.id
+      FROM dispatcher_callqueue AS call
+     WHERE call.state IN ('scheduled', 'retryable')
+       AND call.scheduled_at <= COALESCE(%(now)s::timestamptz, clock_timestamp())
+     ORDER BY call.scheduled_at, call.id
+     LIMIT %(most)s::int
+       FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE dispatcher_callqueue AS call
+   SET state = 'available'
+  FROM due
+ WHERE call.id = due.id
+RETURNING call.lane_id

@@ -1,0 +1,67 @@
+"""The states of a call and the moves between them: the one source for guards, badges and the diagram."""
+
+from enum import StrEnum
+from typing import Final
+
+
+class State(StrEnum):
+    """Where a call stands; the Open Job Spec's states (ojs-core, section 5) and `dispatched`."""
+
+    SCHEDULED = "scheduled"
+    PENDING = "pending"
+    AVAILABLE = "available"
+    DISPATCHED = "dispatched"
+    ACTIVE = "active"
+    RETRYABLE = "retryable"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    DISCARDED = "discarded"
+
+    @property
+    def label(self) -> str:
+        """The word that people see: an `available` call is waiting."""
+        return "Waiting" if self is State.AVAILABLE else self.value.capitalize()
+
+
+class OnLimit(StrEnum):
+    """What becomes of a call that a limit stops (Open Job Spec, rate limiting, section 6.2)."""
+
+    WAIT = "wait"
+    RESCHEDULE = "reschedule"
+    DROP = "drop"
+
+
+IN_FLIGHT: Final = (State.DISPATCHED, State.ACTIVE)
+"""A call in one of these holds its slots and has a ticket."""
+
+DUE: Final = (State.SCHEDULED, State.RETRYABLE)
+"""A call in one of these waits for its `scheduled_at`."""
+
+TERMINAL: Final = (State.COMPLETED, State.CANCELLED, State.DISCARDED)
+"""A call in one of these has ended; only a person's retry opens it again."""
+
+MOVES: Final[dict[State, tuple[State, ...]]] = {
+    State.PENDING: (State.AVAILABLE, State.CANCELLED, State.DISCARDED),
+    State.SCHEDULED: (State.AVAILABLE, State.CANCELLED, State.DISCARDED),
+    State.AVAILABLE: (State.DISPATCHED, State.SCHEDULED, State.CANCELLED, State.DISCARDED),
+    State.DISPATCHED: (
+        State.ACTIVE,
+        State.AVAILABLE,
+        State.COMPLETED,
+        State.RETRYABLE,
+        State.CANCELLED,
+        State.DISCARDED,
+    ),
+    State.ACTIVE: (
+        State.COMPLETED,
+        State.RETRYABLE,
+        State.AVAILABLE,
+        State.CANCELLED,
+        State.DISCARDED,
+    ),
+    State.RETRYABLE: (State.AVAILABLE, State.CANCELLED, State.DISCARDED),
+    State.COMPLETED: (State.AVAILABLE,),
+    State.CANCELLED: (State.AVAILABLE,),
+    State.DISCARDED: (State.AVAILABLE,),
+}
+"""Every allowed move. `dispatched` may end at once: the commit of its claim may be lost in a database crash."""
