@@ -1,19 +1,22 @@
-"""docker-compose.yml and the Dockerfile name only what the project has: there may be no Docker here to try them."""
+"""docker-compose.yml and the Dockerfile name only what the project has: Docker may not be there to try."""
 
 import ast
 import importlib
 import re
 import shlex
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from celery.bin.base import CLIContext
 from celery.bin.celery import celery as celery_cli
 from django.conf import settings
 from gunicorn.config import Config
 
 from dispatcher.conf import conf
+from project.celery import app
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -26,9 +29,8 @@ PROGRAMS = {"celery", "gunicorn", "python"}
 def celery_options(arguments: list[str]) -> dict[str, Any]:
     """Parse `--app project SUBCOMMAND ...` as Celery does; an unknown option or value raises."""
     assert arguments[:2] == ["--app", "project"]
-    above = celery_cli.make_context("celery", arguments[:3])
-    subcommand = celery_cli.commands[arguments[2]]
-    return subcommand.make_context(arguments[2], arguments[3:], parent=above).params
+    context = CLIContext(app=app, no_color=True, workdir=None)
+    return celery_cli.commands[arguments[2]].make_context(arguments[2], arguments[3:], obj=context).params
 
 
 def gunicorn_options(arguments: list[str]) -> dict[str, Any]:
@@ -80,7 +82,7 @@ def test_every_service_that_stays_up_is_watched(name: str) -> None:
 
 def test_the_worker_serves_every_queue_that_has_limits() -> None:
     limited = {key.removeprefix("queue:") for key in settings.DISPATCHER["keys"] if key.startswith("queue:")}
-    assert {settings.CELERY_TASK_DEFAULT_QUEUE, *limited} <= set(options_of("worker")["queues"])
+    assert {app.conf.task_default_queue, *limited} <= set(options_of("worker")["queues"])
 
 
 def test_the_dispenser_serves_the_queue_of_the_periodic_tasks_alone() -> None:
@@ -94,9 +96,9 @@ def test_beat_takes_its_options() -> None:
 @pytest.mark.parametrize("service", ["worker", "dispenser"])
 def test_a_health_check_asks_the_worker_by_its_name(service: str) -> None:
     _, command = SERVICES[service]["healthcheck"]["test"]
-    program, *arguments = shlex.split(command.replace("$$HOSTNAME", "here"))
+    program, *arguments = shlex.split(command.replace("$$HOSTNAME", socket.gethostname()))
     assert program == "celery"
-    assert celery_options(arguments)["destination"] == [options_of(service)["hostname"].replace("%h", "here")]
+    assert celery_options(arguments)["destination"] == [options_of(service)["hostname"]]
 
 
 def test_the_web_server_serves_the_application_on_the_published_port() -> None:
