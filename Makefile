@@ -11,7 +11,7 @@ DJANGO6_PYTHON ?= $(shell for python in python3.13 python3.12 $$HOME/.pyenv/vers
 	do $$python -c "" 2>/dev/null && echo $$python && break; done)
 
 BIN := .venv/bin
-INSTALL := -m pip --disable-pip-version-check --quiet install
+INSTALL := -m pip --disable-pip-version-check -qq install
 
 .DEFAULT_GOAL := help
 .PHONY: help demo run test test-services test-django6 check bench clean
