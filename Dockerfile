@@ -11,4 +11,4 @@ COPY project project
 RUN useradd --system app
 USER app
 EXPOSE 8000
-CMD ["gunicorn", "project.wsgi", "--bind", "0.0.0.0:8000", "--threads", "4"]
+CMD ["gunicorn", "project.wsgi", "--bind", "0.0.0.0:8000", "--threads", "4", "--no-control-socket"]

@@ -90,8 +90,12 @@ class Child:
     def stop(self, *, grace: float = STOP_GRACE) -> None:
         """Ask the process to stop, wait up to `grace` seconds, then kill what is left."""
         self.ask_to_stop()
+        self.end_by(time.monotonic() + grace)
+
+    def end_by(self, deadline: float) -> None:
+        """Wait until the process that was asked to stop has ended; at `deadline` (monotonic) kill it."""
         with suppress(subprocess.TimeoutExpired):
-            self.popen.wait(timeout=grace)
+            self.popen.wait(timeout=max(0.0, deadline - time.monotonic()))
         self.kill()
 
 
@@ -246,7 +250,9 @@ class Stack:
     def start_web(self, port: int, name: str = "web", *, env: Mapping[str, str] | None = None) -> Child:
         """Start the web server (the admin) on 127.0.0.1."""
         command = [sys.executable, "-m", "gunicorn", "project.wsgi", "--bind", f"127.0.0.1:{port}"]
-        return self.start(name, [*command, "--threads", "4"], ready=listening(port), env=env)
+        return self.start(
+            name, [*command, "--threads", "4", "--no-control-socket"], ready=listening(port), env=env
+        )
 
     def wait_ready(self, *, timeout: float = 60.0) -> None:
         """Wait until every started child is ready; raise ChildFailed if one ends or `timeout` (s) passes."""
@@ -275,7 +281,7 @@ class Stack:
                 child.ask_to_stop()
             deadline = time.monotonic() + grace
             for child in children.values():
-                child.stop(grace=max(0.0, deadline - time.monotonic()))
+                child.end_by(deadline)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Run the whole stack until Ctrl-C: servers, worker, dispenser, beat and the admin (`make run`).
+"""Run the whole stack until Ctrl-C: servers, witness, worker, dispenser, beat and admin (`make run`).
 
 The web server listens on the port that PORT names, 8000 if it names none.
 """
@@ -16,6 +16,7 @@ from django.db import connections
 from project.homes import HomeBusy
 from project.processes import ChildFailed, Stack
 from project.services import Services, embedded
+from project.witness.child import start_witness
 
 LOGIN = "demo"
 QUEUES = ("celery", "reports")
@@ -28,6 +29,7 @@ def main() -> None:
     try:
         with embedded(fresh=False, name="run") as services, Stack(services.home) as stack:
             password = migrate(services)
+            start_witness(stack)
             stack.start_worker(queues=QUEUES)
             stack.start_dispenser()
             stack.start_beat()
