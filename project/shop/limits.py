@@ -23,8 +23,8 @@ TENANTS = ("acme", "bolt")
 KEYS: dict[str, Policy] = {
     # The payment provider minds both how many charges run and how fast they follow each other.
     "api.payments": {"concurrency": 4, "throttle": {"limit": 10, "period": "PT1S"}},
-    # The mail relay counts what it took in the last two seconds, wherever they begin.
-    "mail": {"rate": {"limit": 20, "period": "PT2S"}},
+    # The mail relay counts what it took in any second, wherever that begins.
+    "mail": {"rate": {"limit": 10, "period": "PT1S"}},
     # The partner is shared by all tenants; one may use all of it while the others have nothing to send.
     "partner": {"concurrency": 5},
     "tenant:*": {"concurrency": 5},

@@ -1,0 +1,111 @@
+"""Run the demo from nothing to its verdict: `python -m project.demo`; exits 0 only if every promise held."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Never
+
+import django
+from django.core.management import call_command
+from rich.console import Console
+
+from project.demo import screen
+from project.homes import RUN
+from project.processes import Stack
+from project.services import embedded
+from project.witness.child import start_witness
+
+RESULT = RUN / "demo.json"
+# So many that the limits decide when a call starts, and never a lack of processes.
+PROCESSES = 16
+# In seconds: when the calls must have ended, and when the demo does in any case.
+DRAINED_BY = 90.0
+ENDED_BY = 120.0
+INTERRUPTED = 130
+
+
+class DeadlinePassed(Exception):
+    """Raised when the demo did not end in time: something hangs, and the logs may say what."""
+
+
+def main() -> int:
+    """Run the demo, write its verdict to `.run/demo.json`, and return the exit code."""
+    console = screen.console()
+    RESULT.unlink(missing_ok=True)
+    try:
+        return run(console)
+    except KeyboardInterrupt:
+        console.print("Interrupted; everything is stopped.")
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - whatever it was, the verdict is that the demo failed
+        write({"ok": False, "faults": [f"{type(error).__name__}: {error}"]})
+        console.print(f"The demo could not run: {error}", style="bold red", markup=False, soft_wrap=True)
+        console.print(f"Logs: {RUN / 'demo' / 'logs'}", soft_wrap=True)
+        return 1
+
+
+def run(console: Console) -> int:
+    """Start everything, let the story happen, say how it ended, stop everything."""
+    began = time.monotonic()
+    console.print("Starting PostgreSQL and Valkey ...")
+    with embedded() as services, Stack(services.home) as stack, deadline(ENDED_BY):
+        console.print("Migrating, starting witness, worker, beat and dispenser ...")
+        witness = start(stack)
+        # Django can't be imported before it is set up, which needs the address of the database.
+        from project.demo import story  # noqa: PLC0415
+
+        summary = story.tell(console, stack, witness, began=began, deadline=began + DRAINED_BY)
+        write(summary.as_json())
+        screen.show_summary(console, summary)
+        console.print(
+            f"Verdict: {relative(RESULT)}   Logs: {relative(services.home / 'logs')}", soft_wrap=True
+        )
+    return 0 if summary.is_ok else 1
+
+
+def start(stack: Stack) -> str:
+    """Start the shop's processes on a migrated database, and return where the witness listens."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
+    witness = start_witness(stack)
+    django.setup()
+    call_command("migrate", verbosity=0)
+    stack.start_worker(queues=["celery", "reports"], concurrency=PROCESSES)
+    stack.start_dispenser()
+    stack.start_beat()
+    stack.wait_ready()
+    return witness
+
+
+def write(verdict: Mapping[str, object]) -> None:
+    """Write the verdict for tools."""
+    RESULT.write_text(json.dumps(verdict, indent=2) + "\n")
+
+
+def relative(path: Path) -> Path:
+    """Return a path as seen from the project's directory."""
+    return path.relative_to(RUN.parent)
+
+
+@contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """Raise DeadlinePassed when the block takes longer, wherever it is."""
+
+    def stop(_: int, __: FrameType | None) -> Never:
+        message = f"not ended after {seconds:g} s"
+        raise DeadlinePassed(message)
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+sys.exit(main())

@@ -1,0 +1,135 @@
+"""What the shop sends in the demo, in all the ways in which a project would."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.db import transaction
+
+from dispatcher.calls import Call
+from dispatcher.models import CallQueue
+from project.shop.tasks import charge, report, ship, sync_tenant
+
+CHARGES = 110
+MAILS = 110
+FLOOD = 200
+DRIP = 10
+REPORTS = 30
+PARCELS = 6
+FAILURES = 2
+ROLLED_BACK = 10
+
+
+class OutOfStock(Exception):
+    """Raised when an order can't be kept after its charge was sent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orders:
+    """The ids of the calls that were sent, by what they show."""
+
+    flood: list[UUID]
+    drip: list[UUID]
+    flaky: list[UUID]
+    others: list[UUID]
+    rolled_back: list[UUID]
+
+    @property
+    def sent(self) -> list[UUID]:
+        """Return every call that has to be run."""
+        return [*self.flood, *self.drip, *self.flaky, *self.others]
+
+
+def place() -> Orders:
+    """Send everything, the flood before what it must not hold up."""
+    return Orders(
+        flood=_sync("acme", pages=FLOOD),
+        drip=_sync("bolt", pages=DRIP),
+        flaky=_ship(),
+        others=[*_reports(), *_charge(), *_mail()],
+        rolled_back=_charge_and_roll_back(),
+    )
+
+
+def _sync(tenant: str, *, pages: int) -> list[UUID]:
+    """Send many at once, each under the partner's limits and the tenant's."""
+    return _ids(
+        CallQueue.objects.send_many(
+            Call(
+                task=sync_tenant,
+                args=[tenant, page],
+                kwargs={"seconds": 0.2},
+                keys=["partner", f"tenant:{tenant}"],
+            )
+            for page in range(pages)
+        )
+    )
+
+
+def _ship() -> list[UUID]:
+    """Send calls that fail before they succeed, with their own retry policy."""
+    retry = {"max_attempts": FAILURES + 1, "initial_interval": "PT0.3S"}
+    kwargs = {"failures": FAILURES, "seconds": 0.1}
+    return _ids(
+        CallQueue.objects.send(ship, args=[parcel], kwargs=kwargs, keys=["courier"], retry=retry)
+        for parcel in range(PARCELS)
+    )
+
+
+def _reports() -> list[UUID]:
+    """Send to a queue that has limits of its own; every other report reads the books as well."""
+    keys = [["ledger"] if number % 2 else [] for number in range(REPORTS)]
+    return _ids(
+        CallQueue.objects.send(
+            report,
+            args=[f"report {number}"],
+            kwargs={"keys": spent, "seconds": 0.3},
+            keys=spent,
+            queue="reports",
+        )
+        for number, spent in enumerate(keys)
+    )
+
+
+def _charge() -> list[UUID]:
+    """Send in the transaction of the orders; some charges take long: now the pace binds, now the number."""
+    with transaction.atomic():
+        return _ids(
+            CallQueue.objects.send(
+                "project.shop.tasks.charge",
+                args=[order],
+                kwargs={"seconds": 0.6 if order // 20 % 2 else 0.1},
+                keys=["api.payments"],
+            )
+            for order in range(CHARGES)
+        )
+
+
+def _mail() -> list[UUID]:
+    """Send calls that name a method instead of a task."""
+    addresses = [f"customer{number}@example.com" for number in range(MAILS)]
+    return _ids(
+        CallQueue.objects.send_many(
+            Call(call_data={"method": "send_email", "params": {"to": to, "seconds": 0.1}}, keys=["mail"])
+            for to in addresses
+        )
+    )
+
+
+def _charge_and_roll_back() -> list[UUID]:
+    """Send in transactions that fail afterwards: these calls never existed."""
+    never: list[UUID] = []
+    for order in range(ROLLED_BACK):
+        with suppress(OutOfStock), transaction.atomic():
+            call = CallQueue.objects.send(
+                charge, args=[order], kwargs={"seconds": 0.1}, keys=["api.payments"]
+            )
+            never.append(call.pk)
+            raise OutOfStock
+    return never
+
+
+def _ids(calls: Iterable[CallQueue]) -> list[UUID]:
+    """Return the ids of calls, which are sent as they are asked for."""
+    return [call.pk for call in calls]

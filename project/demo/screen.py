@@ -1,0 +1,163 @@
+"""What the demo shows: a live table in a terminal, elsewhere a line now and then; at the end the summary."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from project.demo.summary import KeyVerdict, Summary
+
+LINE_EVERY = 3.0
+# Columns, where nobody says how wide it is: a log keeps long lines.
+WIDTH = 120
+BAR = 14
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gauge:
+    """One key now: how much of its limits is used, how many calls wait for it, and what state it is in."""
+
+    name: str
+    in_flight: int
+    concurrency: int | None
+    used: int
+    rate: int | None
+    waiting: int
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Board:
+    """All keys now, and how many of the calls have ended."""
+
+    gauges: Sequence[Gauge]
+    ended: int
+    sent: int
+    seconds: float
+
+    @property
+    def progress(self) -> str:
+        """Return in words how far it is."""
+        return f"{self.seconds:5.1f} s  {self.ended:3} of {self.sent} calls done"
+
+
+Show = Callable[[Board], None]
+
+
+def console() -> Console:
+    """Return the console: as wide as the terminal, or wide enough if there is none."""
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, width=WIDTH)
+
+
+@contextmanager
+def showing(console: Console) -> Iterator[Show]:
+    """Yield what shows a board: by redrawing a table, or as lines where nothing can be redrawn."""
+    if console.is_terminal:
+        with Live(console=console, auto_refresh=False) as live:
+            yield lambda board: live.update(_gauges(board), refresh=True)
+    else:
+        yield _Lines(console)
+
+
+class _Lines:
+    """Shows one board every few seconds as a line, and the one in which all has ended."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.due_at = 0.0
+
+    def __call__(self, board: Board) -> None:
+        now = time.monotonic()
+        if now < self.due_at and board.ended < board.sent:
+            return
+        self.due_at = now + LINE_EVERY
+        waiting = [
+            f"{gauge.name} {gauge.in_flight}+{gauge.waiting}" for gauge in board.gauges if gauge.waiting
+        ]
+        keys = f"   in flight + waiting: {', '.join(waiting)}" if waiting else ""
+        self.console.print(board.progress + keys, soft_wrap=True)
+
+
+def show_summary(console: Console, summary: Summary) -> None:
+    """Print the figures of every key, the totals, and the verdict in words."""
+    totals = summary.totals
+    console.print(_figures(summary))
+    console.print(
+        f"{totals.sent} calls sent, {totals.lost} lost, {totals.duplicates} duplicates, "
+        f"{totals.violations} violations, {totals.rejected_429} answers 429"
+    )
+    console.print(f"The small tenant was done when the flood had {summary.flood_before_drip} calls done")
+    for fault in summary.faults:
+        console.print(f"✗ {fault}", style="red", markup=False, soft_wrap=True)
+    if summary.is_ok:
+        console.print(
+            f"✓ Every limit held, every call was done once ({summary.seconds:.1f} s)", style="green"
+        )
+
+
+def _gauges(board: Board) -> Table:
+    table = _table(board.progress, "Key", "In flight", "In the window")
+    table.add_column("Waiting", justify="right")
+    table.add_column("State")
+    for gauge in board.gauges:
+        in_flight, used = _bar(gauge.in_flight, gauge.concurrency), _bar(gauge.used, gauge.rate)
+        table.add_row(gauge.name, in_flight, used if gauge.rate else "", str(gauge.waiting), gauge.state)
+    return table
+
+
+def _bar(used: int, limit: int | None) -> RenderableType:
+    """Return a bar with its figures, or the figure alone if nothing limits it."""
+    if limit is None:
+        return str(used)
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row(
+        ProgressBar(total=limit, completed=used, width=BAR, complete_style="green", finished_style="yellow"),
+        f"{used}/{limit}",
+    )
+    return grid
+
+
+def _figures(summary: Summary) -> Table:
+    table = _table("What the third parties saw", "Key", "Limits")
+    for heading in ("Seen", "At once", "In window", "Spacing", "429"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column()
+    for name, verdict in summary.keys.items():
+        spacing = verdict.least_spacing_s if verdict.throttle else None
+        table.add_row(
+            name,
+            _limits(verdict),
+            str(verdict.requests),
+            str(verdict.most_at_once),
+            str(verdict.most_in_window) if verdict.rate else "",
+            f"{spacing * 1000:.1f} ms" if spacing is not None else "",
+            str(verdict.rejected_429),
+            "[green]✓[/]" if verdict.ok else "[red]✗[/]",
+        )
+    return table
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in headings:
+        table.add_column(heading, no_wrap=True)
+    return table
+
+
+def _limits(verdict: KeyVerdict) -> str:
+    """Return a key's limits in words."""
+    words = []
+    if verdict.concurrency is not None:
+        words.append(f"{verdict.concurrency} at once")
+    if verdict.rate is not None:
+        words.append(f"{verdict.rate['limit']} in {verdict.rate['period_s']:g} s")
+    if verdict.throttle is not None:
+        words.append(f"{verdict.throttle['period_s'] / verdict.throttle['limit'] * 1000:g} ms apart")
+    return ", ".join(words)
