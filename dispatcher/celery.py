@@ -14,7 +14,7 @@ from uuid import UUID
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery import Celery, Task, bootsteps, signals
-from celery.exceptions import Ignore, MaxRetriesExceededError
+from celery.exceptions import Ignore, MaxRetriesExceededError, Retry
 from celery.worker import WorkController, state
 from celery.worker.request import Request
 from django.db import DatabaseError, close_old_connections
@@ -83,8 +83,9 @@ class DispatchedTask(Task):
             case Ignored():
                 raise outcome.error
             case Failed(may_retry=True) | Stopped():
-                wait = outcome.wait or timedelta(0)
-                raise RetryAsked(_as_exception(outcome.error), wait, may_retry=True) from outcome.error
+                # Celery's own class: it travels from the pool's process to the worker's, whatever the cause.
+                seconds = outcome.wait.total_seconds() if outcome.wait is not None else 0
+                raise Retry(exc=outcome.error, when=seconds) from outcome.error
             case Failed():
                 raise outcome.error
             case None | Refused():
@@ -178,6 +179,3 @@ def _uuid(text: object) -> UUID | None:
     except ValueError:
         return None
 
-
-def _as_exception(error: BaseException) -> Exception:
-    return error if isinstance(error, Exception) else Exception(str(error))

@@ -57,6 +57,8 @@ class Conf:
     """How long one cleanup may take."""
     prepared_statements: bool = True
     """Prepare the engine's statements; False for a pooler that does not know prepared statements."""
+    pipeline: bool = True
+    """Send statements that do not need each other's rows together; False for a pooler that can't."""
 
 
 RETENTION: Mapping[str, timedelta | None] = {
@@ -66,10 +68,23 @@ RETENTION: Mapping[str, timedelta | None] = {
 }
 
 
+class _Last:
+    """The setting as it was last read, so that reading it live costs nothing."""
+
+    given: object = None
+    conf = Conf()
+
+
 def conf() -> Conf:
-    """Return the settings in force. Raises ConfigurationError naming what is unknown or of the wrong type."""
-    given = getattr(settings, "DISPATCHER", {})
-    return _read(given) if given else Conf()
+    """Return the settings in force. Raises ConfigurationError naming what is unknown or of the wrong type.
+
+    They follow a new DISPATCHER (as tests set one), not a change inside the dict.
+    """
+    given = getattr(settings, "DISPATCHER", None)
+    if given is not _Last.given:
+        _Last.conf = _read(given) if given else Conf()
+        _Last.given = given
+    return _Last.conf
 
 
 def _read(given: Mapping[str, Any]) -> Conf:

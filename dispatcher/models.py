@@ -57,6 +57,9 @@ class RateLimitKey(models.Model):
     next_start_at = models.DateTimeField(
         null=True, editable=False, help_text="The earliest next start that the throttle allows; written by the claim."
     )
+    admissions = models.BigIntegerField(
+        default=0, db_default=0, editable=False, help_text="Numbers the admissions under it; written under its lock."
+    )
     opens_at = models.DateTimeField(
         null=True, editable=False, help_text="When time opens it for the lanes parked on it; written by the admission."
     )

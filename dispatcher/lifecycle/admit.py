@@ -132,7 +132,7 @@ def admit(
     most: how many calls it admits and how many lanes it takes at the most; the settings' by default.
     """
     settings = conf()
-    with sql.atomic():
+    with sql.together(), sql.atomic():
         decided = _decide(lanes, keys, awake=awake, most=most, now=now, settings=settings)
     return _look_again(decided) if decided else Pass()
 
@@ -258,6 +258,7 @@ def _write(
     served = {lane.id for lane in lanes if any(head.call_id in admitted for head in lane.heads)}
     lane_ids = [*made.awake, *made.asleep, *made.parked]
     awake = set(made.awake)
+    key_ids = sorted({*made.openings, *(key for _, key, _ in slots if key is not None)})
     return sql.fetch(
         "admit_calls",
         Admitted,
@@ -272,8 +273,9 @@ def _write(
             "lane_awake": [lane in awake for lane in lane_ids],
             "lane_parked": [made.parked.get(lane) for lane in lane_ids],
             "lane_served": [lane in served for lane in lane_ids],
-            "key": list(made.openings),
-            "key_opens": list(made.openings.values()),
+            "key": key_ids,
+            "key_stopped": [key in made.openings for key in key_ids],
+            "key_opens": [made.openings.get(key) for key in key_ids],
         },
     )
 

@@ -86,6 +86,7 @@ class Migration(migrations.Migration):
                 ('override_throttle_limit', models.PositiveIntegerField(blank=True, null=True)),
                 ('override_throttle_period', models.DurationField(blank=True, null=True)),
                 ('next_start_at', models.DateTimeField(editable=False, help_text='The earliest next start that the throttle allows; written by the claim.', null=True)),
+                ('admissions', models.BigIntegerField(db_default=0, default=0, editable=False, help_text='Numbers the admissions under it; written under its lock.')),
                 ('opens_at', models.DateTimeField(editable=False, help_text='When time opens it for the lanes parked on it; written by the admission.', null=True)),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
             ],

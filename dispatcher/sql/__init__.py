@@ -1,10 +1,16 @@
-"""One statement per file; `fetch` runs one by its name and returns its rows as frozen dataclasses."""
+"""One statement per file; `fetch` runs one by its name and returns its rows as frozen dataclasses.
+
+A trip to the server costs more than most of the statements, so those that do not need each other's rows are
+sent together: `ask` several inside `together()`, and read their `rows` after it.
+"""
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any, LiteralString, TypeVar, cast
+from typing import Any, Generic, LiteralString, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import psycopg
 from django.db import connections, transaction
@@ -15,6 +21,25 @@ from psycopg.types.json import JsonbLoader
 from dispatcher.conf import conf
 
 Row = TypeVar("Row")
+
+_cursors: WeakKeyDictionary[psycopg.Connection[Any], dict[tuple[str, type], psycopg.Cursor[Any]]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Generic[Row]):
+    """A statement on its way; read its rows after `together()`."""
+
+    cursor: psycopg.Cursor[Row]
+
+    def rows(self) -> list[Row]:
+        """Return the rows; a database error comes as django.db's."""
+        with connection().wrap_database_errors:
+            return self.cursor.fetchall()
+
+    def row(self) -> Row:
+        """Return the only row."""
+        (row,) = self.rows()
+        return row
 
 
 @cache
@@ -39,30 +64,46 @@ def atomic() -> AbstractContextManager[None]:
     return transaction.atomic(using=conf().database)
 
 
-def fetch(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
-    """Run `name`.sql and return its rows; a database error comes as django.db's."""
-    with _cursor(row) as cursor:
-        cursor.execute(statement(name), params, prepare=conf().prepared_statements)
-        return cursor.fetchall()
-
-
-def change(name: str, params: Mapping[str, Any]) -> int:
-    """Run `name`.sql, which returns no rows, and return how many it changed."""
-    with _cursor(object) as cursor:
-        cursor.execute(statement(name), params, prepare=conf().prepared_statements)
-        return cursor.rowcount
-
-
 @contextmanager
-def _cursor(row: type[Row]) -> Iterator[psycopg.Cursor[Row]]:
-    """Give a cursor that binds parameters on the server, reads jsonb as values, and prepares statements."""
+def together() -> Iterator[None]:
+    """Send the statements asked inside in one go, with the begin and the commit of a transaction inside it."""
+    wrapper = connection()
+    with wrapper.wrap_database_errors:
+        wrapper.ensure_connection()
+        raw: psycopg.Connection[Any] = wrapper.connection
+        with raw.pipeline() if conf().pipeline else nullcontext():
+            yield
+
+
+def ask(name: str, row: type[Row], params: Mapping[str, Any]) -> Asked[Row]:
+    """Run `name`.sql; its rows are there at the end of `together()`, or at once outside of it."""
     wrapper = connection()
     wrapper.validate_no_broken_transaction()
     with wrapper.wrap_database_errors:
         wrapper.ensure_connection()
-        raw: psycopg.Connection[Any] = wrapper.connection
+        cursor = _cursor(wrapper.connection, name, row)
+        cursor.execute(statement(name), params, prepare=conf().prepared_statements)
+        return Asked(cursor)
+
+
+def fetch(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
+    """Run `name`.sql and return its rows; a database error comes as django.db's."""
+    return ask(name, row, params).rows()
+
+
+def change(name: str, params: Mapping[str, Any]) -> int:
+    """Run `name`.sql, which returns no rows, and return how many it changed."""
+    return ask(name, object, params).cursor.rowcount
+
+
+def _cursor(raw: psycopg.Connection[Any], name: str, row: type[Row]) -> psycopg.Cursor[Row]:
+    """Give the connection's cursor for a statement: it binds on the server, prepares, and reads jsonb as values."""
+    known = _cursors.setdefault(raw, {})
+    cursor = known.get((name, row))
+    if cursor is None:
         if raw.prepare_threshold is None and conf().prepared_statements:
             raw.prepare_threshold = 5
-        with psycopg.Cursor(raw, row_factory=class_row(row)) as cursor:
-            cursor.adapters.register_loader("jsonb", JsonbLoader)
-            yield cursor
+            raw.prepared_max = max(raw.prepared_max or 0, 100)
+        cursor = known[name, row] = psycopg.Cursor(raw, row_factory=class_row(row))
+        cursor.adapters.register_loader("jsonb", JsonbLoader)
+    return cursor

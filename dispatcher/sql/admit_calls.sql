@@ -22,11 +22,12 @@ WITH clock AS MATERIALIZED (
            AS settling (id, is_awake, parked_on, is_served)
      WHERE lane.id = settling.id
        AND (settling.is_served OR lane.is_awake <> settling.is_awake OR lane.parked_on_id IS DISTINCT FROM settling.parked_on)
-), opening AS (
+), numbered AS (
     UPDATE dispatcher_ratelimitkey AS key
-       SET opens_at = opening.at
-      FROM unnest(%(key)s::bigint[], %(key_opens)s::timestamptz[]) AS opening (id, at)
-     WHERE key.id = opening.id AND key.opens_at IS DISTINCT FROM opening.at
+       SET admissions = key.admissions + 1,
+           opens_at = CASE WHEN spent.is_stopped THEN spent.opens_at ELSE key.opens_at END
+      FROM unnest(%(key)s::bigint[], %(key_stopped)s::bool[], %(key_opens)s::timestamptz[]) AS spent (id, is_stopped, opens_at)
+     WHERE key.id = spent.id
 )
 SELECT id, ticket, task, args, kwargs, call_data, queue, attempt
   FROM admitted
