@@ -187,11 +187,28 @@ class Pace:
     """Count a start for this much longer than the window: the way from its claim to the provider."""
 
 
+def in_force(key: Any, now: datetime) -> Policy:
+    """Return the policy of a key row that holds now: its own, or the override's until that ends."""
+    prefix = "override_" if key.override_until is not None and key.override_until > now else ""
+
+    def rate(name: str) -> Rate | None:
+        limit, period = getattr(key, f"{prefix}{name}_limit"), getattr(key, f"{prefix}{name}_period")
+        return Rate(limit=limit, period=period) if limit else None
+
+    return Policy(concurrency=getattr(key, f"{prefix}concurrency"), rate=rate("rate"), throttle=rate("throttle"))
+
+
+def counted(rate: Rate, use: Use, now: datetime, pace: Pace) -> list[tuple[datetime, int]]:
+    """Return the parts of the window that still count: (when it ceases to, cost) each."""
+    leaving = ((last + rate.period + pace.margin, cost) for last, cost in use.starts)
+    return [(at, cost) for at, cost in leaving if at > now]
+
+
 def room(policy: Policy, use: Use, now: datetime, pace: Pace) -> int:
     """Return how much cost the concurrency and the window let be admitted now; never negative."""
     free = UNLIMITED if policy.concurrency is None else policy.concurrency - use.held
     if policy.rate is not None:
-        free = min(free, policy.rate.limit - use.unstarted - sum(cost for _, cost in _counted(policy.rate, use, now, pace)))
+        free = min(free, policy.rate.limit - use.unstarted - sum(cost for _, cost in counted(policy.rate, use, now, pace)))
     return max(0, free)
 
 
@@ -221,16 +238,10 @@ def _first_start(use: Use, now: datetime) -> datetime:
     return max(now, use.next_start_at or now)
 
 
-def _counted(rate: Rate, use: Use, now: datetime, pace: Pace) -> list[tuple[datetime, int]]:
-    """The parts of the window that still count, each with the time at which it ceases to."""
-    leaving = ((last + rate.period + pace.margin, cost) for last, cost in use.starts)
-    return [(at, cost) for at, cost in leaving if at > now]
-
-
 def _rate_opening(policy: Policy, use: Use, cost: int, now: datetime, pace: Pace) -> datetime:
     if policy.rate is None:
         return now
-    counted = _counted(policy.rate, use, now, pace)
+    counted = counted(policy.rate, use, now, pace)
     short = use.unstarted + cost + sum(spent for _, spent in counted) - policy.rate.limit
     if short <= 0:
         return now

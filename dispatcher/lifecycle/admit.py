@@ -15,7 +15,7 @@ from dispatcher.allotment import Allotment, Head, KeyNow, LaneNow, allot
 from dispatcher.conf import Conf, conf
 from dispatcher.events import call_dropped
 from dispatcher.models import CallQueue, Slot
-from dispatcher.policy import Pace, Policy, Rate, Use
+from dispatcher.policy import Pace, Use, in_force
 from dispatcher.states import OnLimit
 
 
@@ -194,17 +194,6 @@ def _key(row: _KeyRow, now: datetime) -> KeyNow:
         is_paused=row.is_paused,
         blocked_until=row.blocked_until,
     )
-
-
-def in_force(key: Any, now: datetime) -> Policy:
-    """Return the policy of a key row that holds now: its own, or the override's until that ends."""
-    prefix = "override_" if key.override_until is not None and key.override_until > now else ""
-
-    def rate(name: str) -> Rate | None:
-        limit, period = getattr(key, f"{prefix}{name}_limit"), getattr(key, f"{prefix}{name}_period")
-        return Rate(limit=limit, period=period) if limit else None
-
-    return Policy(concurrency=getattr(key, f"{prefix}concurrency"), rate=rate("rate"), throttle=rate("throttle"))
 
 
 def _lanes(rows: Iterable[_HeadRow], names: Mapping[str, int], heads: int) -> Iterable[LaneNow]:
