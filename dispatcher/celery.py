@@ -21,6 +21,7 @@ from django.db import DatabaseError, close_old_connections
 
 from dispatcher import engine
 from dispatcher.conf import conf
+from dispatcher.errors import UnknownTask
 from dispatcher.lifecycle.claim import Refused, renew
 from dispatcher.lifecycle.publish import TICKET_HEADER
 from dispatcher.lifecycle.run import Failed, Ignored, RetryAsked, Returned, Stopped
@@ -171,6 +172,14 @@ def cancel_revoked(request: Any, **_: Any) -> None:
     """Cancel the call of a message that was revoked before it started; one that runs is ended by its request."""
     if isinstance(request, DispatchedRequest) and request.ticket is not None:
         engine.cancel([UUID(request.id)])
+
+
+@signals.task_unknown.connect
+def fail_unknown(message: Any, exc: Exception, id: str, **_: Any) -> None:  # noqa: A002 -- Celery's signature
+    """Count an attempt of a call whose task this worker does not know, where Celery drops the message."""
+    ticket = _uuid(message.headers.get(TICKET_HEADER))
+    if ticket is not None:
+        engine.fail(UUID(id), ticket, UnknownTask(str(exc)))
 
 
 def _uuid(text: object) -> UUID | None:

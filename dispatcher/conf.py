@@ -33,6 +33,8 @@ class Conf:
     """How far ahead of its start a throttled call may be admitted."""
     margin: timedelta = timedelta(milliseconds=50)
     """How much longer than its period a window counts a start: the way from the claim to the provider."""
+    lead: timedelta = timedelta(milliseconds=10)
+    """How far ahead a throttled start lies at the least: the way of the claim's answer to the worker."""
     tick: timedelta = timedelta(seconds=1)
     """How often beat starts the dispenser, and how long one run goes on serving what falls due."""
     min_pause: timedelta = timedelta(milliseconds=25)

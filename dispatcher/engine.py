@@ -110,7 +110,7 @@ def execute(call_id: UUID, ticket: UUID, task: Callable[[], Any]) -> run.Outcome
     if isinstance(claimed, claim.Refused):
         _refuse(claimed, call_id, ticket)
         return claimed
-    sleep(max(claimed.wait, timedelta(0)).total_seconds())
+    claim.wait_for_start(claimed)
     outcome = run.run(task)
     released = _finish(call_id, ticket, outcome, claimed)
     if released is None:
@@ -133,6 +133,17 @@ def lose(call_id: UUID, ticket: UUID, error: BaseException) -> bool:
         released = _lost(call_id, ticket, error)
     if released is not None:
         dispense(lanes=[released.lane_id], keys=released.keys)
+    return released is not None
+
+
+def fail(call_id: UUID, ticket: UUID, error: BaseException) -> bool:
+    """Record a failed attempt that never ran its task; return whether the ticket still held the call."""
+    row = CallQueue.objects.using(conf().database).filter(id=call_id, ticket=ticket).values("attempt", "retry").first()
+    if row is None:
+        return False
+    released = finish.fail(call_id, ticket, error=error, attempt=row["attempt"] + 1, policy=row["retry"])
+    if released is not None:
+        hand_over(released.keys)
     return released is not None
 
 

@@ -88,5 +88,14 @@ class RateLimited(DispatcherError):
         super().__init__(reason or f"rate limited for {self.retry_after.total_seconds():g} s")
 
 
+class UnknownTask(DispatcherError):
+    """A worker got a call of a task that it does not have. Import the task's module there, or correct the name."""
+
+    def __init__(self, name: str) -> None:
+        """Keep the name as a fact."""
+        self.name = name
+        super().__init__(f"this worker has no task {name}; import its module there, or correct the name")
+
+
 class WorkerLost(DispatcherError):
     """An attempt ended without an outcome: its worker died, or fell silent for longer than its lease."""

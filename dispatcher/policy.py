@@ -8,6 +8,7 @@ import random
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Self
@@ -39,17 +40,18 @@ def parse_duration(value: object, field: str = "period") -> timedelta:
 
     Months and years have no fixed length and are refused. Raises PolicyInvalid naming `field`.
     """
-    match value:
-        case timedelta():
-            return value
-        case bool():
-            pass
-        case int() | float() if math.isfinite(value):
-            return timedelta(seconds=value)
-        case str() if value in _NAMED_PERIODS:
-            return _NAMED_PERIODS[value]
-        case str() if (found := _DURATION.fullmatch(value)) and any(found.groups()):
-            return timedelta(**{unit: float(amount) for unit, amount in found.groupdict().items() if amount})
+    with suppress(OverflowError):
+        match value:
+            case timedelta():
+                return value
+            case bool():
+                pass
+            case int() | float() if math.isfinite(value):
+                return timedelta(seconds=value)
+            case str() if value in _NAMED_PERIODS:
+                return _NAMED_PERIODS[value]
+            case str() if (found := _DURATION.fullmatch(value)) and any(found.groups()):
+                return timedelta(**{unit: float(amount) for unit, amount in found.groupdict().items() if amount})
     raise PolicyInvalid(
         field,
         f"{value!r} is not a duration; give ISO 8601 such as 'PT1M' or 'PT0.5S' (no months or years), "
@@ -126,6 +128,8 @@ class Policy:
     def parse(cls, value: Mapping[str, Any], field: str = "policy") -> Self:
         """Read an Open Job Spec policy without its key and on_limit. Raises PolicyInvalid naming the field."""
         known = {f.name for f in fields(cls)}
+        if not isinstance(value, Mapping):
+            raise PolicyInvalid(field, f'{value!r} is not a policy; give {{"concurrency": 5}}, say.')
         if unknown := sorted(set(value) - known):
             raise PolicyInvalid(f"{field}.{unknown[0]}", f"unknown; a policy has {', '.join(sorted(known))}.")
         concurrency = value.get("concurrency")
@@ -275,14 +279,16 @@ class Retry:
     def parse(cls, value: Mapping[str, Any], field: str = "retry") -> Self:
         """Read a retry policy, durations as ISO 8601. Raises PolicyInvalid naming the field."""
         known = [f.name for f in fields(cls)]
+        if not isinstance(value, Mapping):
+            raise PolicyInvalid(field, f'{value!r} is not a retry policy; give {{"max_attempts": 5}}, say.')
         if unknown := sorted(set(value) - set(known)):
             raise PolicyInvalid(f"{field}.{unknown[0]}", f"unknown; a retry policy has {', '.join(known)}.")
         given = dict(value)
         for name in ("initial_interval", "max_interval"):
             if name in given:
                 given[name] = parse_duration(given[name], f"{field}.{name}")
-                if given[name] < timedelta(0):
-                    raise PolicyInvalid(f"{field}.{name}", "must not be negative.")
+                if not timedelta(0) <= given[name] <= _LONGEST_PERIOD:
+                    raise PolicyInvalid(f"{field}.{name}", "must be from 0 to 366 days.")
         attempts = given.get("max_attempts", 1)
         if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= 2**15 - 1:
             raise PolicyInvalid(f"{field}.max_attempts", f"{attempts!r} must be a whole number from 1 to 32767.")
@@ -292,7 +298,7 @@ class Retry:
         if not isinstance(given.get("jitter", True), bool):
             raise PolicyInvalid(f"{field}.jitter", "must be true or false.")
         names = given.get("non_retryable_errors", ())
-        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
             raise PolicyInvalid(f"{field}.non_retryable_errors", 'must be a list of class names, such as ["ValueError"].')
         given["non_retryable_errors"] = tuple(names)
         return cls(**given)
@@ -310,7 +316,10 @@ class Retry:
 
     def delay(self, attempt: int, rng: random.Random | None = None) -> timedelta:
         """Return the wait after failed attempt number `attempt` (from 1); jitter takes 50 to 100 % of it."""
-        growth = float(self.backoff_coefficient) ** min(attempt - 1, 64)
+        try:
+            growth = float(self.backoff_coefficient) ** (attempt - 1)
+        except OverflowError:
+            growth = sys.float_info.max
         seconds = min(self.initial_interval.total_seconds() * growth, self.max_interval.total_seconds())
         if self.jitter and rng is not None:
             seconds *= rng.uniform(0.5, 1.0)

@@ -152,17 +152,19 @@ def _decide(
     lanes: Collection[int], keys: Collection[int], *, awake: bool, most: int | None, now: datetime | None, settings: Conf
 ) -> _Decided | None:
     lane_limit = min(most or settings.lanes_per_pass, settings.lanes_per_pass)
+    sql.ask("tune", object, {})
     (locked,) = sql.fetch(
         "lock_lanes", _Locked, {"lanes": list(lanes), "keys": list(keys), "awake": awake, "most": lane_limit}
     )
     if not locked.lanes:
         if keys:
-            sql.change("close_openings", {"keys": list(keys)})
+            sql.ask("close_openings", object, {"keys": list(keys)})
         return None
     batch = min(most or settings.batch, settings.batch)
     heads = -(-batch // len(locked.lanes)) + 1
-    key_rows = sql.fetch("look_keys", _KeyRow, {"keys": locked.keys, "now": now, "margin": settings.margin})
-    head_rows = sql.fetch("look_lanes", _HeadRow, {"lanes": locked.lanes, "heads": heads, "now": now})
+    keys_asked = sql.ask("look_keys", _KeyRow, {"keys": locked.keys, "now": now, "margin": settings.margin})
+    lanes_asked = sql.ask("look_lanes", _HeadRow, {"lanes": locked.lanes, "heads": heads, "now": now})
+    key_rows, head_rows = keys_asked.rows(), lanes_asked.rows()
     at = head_rows[0].now
     counted = {row.id: _key(row, at) for row in key_rows}
     names = {row.name: row.id for row in key_rows}
@@ -176,8 +178,8 @@ def _decide(
     )
     slots = _slots(made, lanes_now)
     calls = _write(made, slots, lanes_now, now, settings)
-    if keys:
-        sql.change("close_openings", {"keys": [key for key in keys if key not in made.openings]})
+    if opened := [key for key in keys if key not in made.openings]:
+        sql.ask("close_openings", object, {"keys": opened})
     return _Decided(made=made, calls=calls, full=_full(made, counted, slots))
 
 
@@ -292,16 +294,16 @@ def _look_again(decided: _Decided) -> Pass:
     made = decided.made
     again = _Again(lanes=[], keys=[])
     if made.asleep or decided.full or made.roomy:
-        (again,) = sql.fetch(
-            "look_again",
-            _Again,
-            {
-                "asleep": made.asleep,
-                "full": list(decided.full),
-                "held": list(decided.full.values()),
-                "roomy": made.roomy,
-            },
-        )
+        params = {
+            "asleep": made.asleep,
+            "full": list(decided.full),
+            "held": list(decided.full.values()),
+            "roomy": made.roomy,
+        }
+        with sql.together():
+            sql.ask("tune", object, {})
+            asked = sql.ask("look_again", _Again, params)
+        again = asked.row()
     return Pass(
         calls=decided.calls,
         lanes=[*made.awake, *again.lanes],

@@ -1,9 +1,11 @@
 """Claim: win the right to run one attempt, proven by the ticket. This is the start."""
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, auto
+from time import monotonic, sleep
 from typing import Any
 from uuid import UUID
 
@@ -14,10 +16,10 @@ from dispatcher.policy import BUCKETS
 
 @dataclass(frozen=True, kw_only=True)
 class Claimed:
-    """The attempt is this worker's: it is number `attempt`, and starts after `wait`."""
+    """The attempt is this worker's: it is number `attempt`, and starts at `start_at` by the database's clock."""
 
     attempt: int
-    wait: timedelta
+    start_at: datetime
     retry: Mapping[str, Any] | None
     """The call's own retry policy."""
 
@@ -37,29 +39,71 @@ class Refused(Enum):
 class _Verdict:
     is_closed: bool
     is_expired: bool
-    now: datetime
+    told_at: datetime
     start_at: datetime
     attempt: int | None
     retry: Mapping[str, Any] | None
     commit: str
 
 
+class _Clock:
+    """The database's clock, as this process sees it.
+
+    Every answer of a claim tells it, late by its way here. The least late of the last ones counts (the minimum
+    filter of NTP, RFC 5905 section 10), so a slow answer does not delay a start.
+    """
+
+    offsets: deque[float] = deque(maxlen=50)
+    """Seconds from the database's clock to the monotonic one."""
+
+    @classmethod
+    def hear(cls, told_at: datetime) -> None:
+        cls.offsets.append(monotonic() - told_at.timestamp())
+
+    @classmethod
+    def monotonic_of(cls, at: datetime) -> float:
+        return min(tuple(cls.offsets)) + at.timestamp()
+
+
+_OVERSLEEP_S = 0.004
+"""How much longer than asked a sleep may take; the last bit is slept in short naps."""
+_NAP_S = 0.0002
+
+
 def claim(call_id: UUID, ticket: UUID, *, now: datetime | None = None) -> Claimed | Refused:
     """Claim a call for its ticket; a refusal changes nothing."""
+    settings = conf()
     rows = sql.fetch(
         "claim_call",
         _Verdict,
-        {"call": call_id, "ticket": ticket, "lease": conf().run_lease, "buckets": BUCKETS, "now": now},
+        {
+            "call": call_id,
+            "ticket": ticket,
+            "lease": settings.run_lease,
+            "lead": settings.lead,
+            "buckets": BUCKETS,
+            "now": now,
+        },
     )
+    for verdict in rows:
+        _Clock.hear(verdict.told_at)
     match rows:
         case []:
             return Refused.STALE
         case [verdict] if verdict.attempt is not None:
-            return Claimed(attempt=verdict.attempt, wait=verdict.start_at - verdict.now, retry=verdict.retry)
+            return Claimed(attempt=verdict.attempt, start_at=verdict.start_at, retry=verdict.retry)
         case [verdict] if verdict.is_expired:
             return Refused.EXPIRED
         case _:
             return Refused.CLOSED
+
+
+def wait_for_start(claimed: Claimed) -> None:
+    """Hold the process until the start that the throttle gave; a start that has come is not waited for."""
+    due = _Clock.monotonic_of(claimed.start_at)
+    sleep(max(due - monotonic() - _OVERSLEEP_S, 0))
+    while monotonic() < due:
+        sleep(_NAP_S)
 
 
 def renew(held: Sequence[tuple[UUID, UUID]], *, now: datetime | None = None) -> int:

@@ -1,6 +1,6 @@
 -- claim_call: win the right to run one attempt; this is the start, and it is stamped on the windows and throttles.
 -- No row back means the ticket was used or replaced. `is_closed`: a key was paused or blocked since the admission, or
--- the call expired; nothing was changed then. The start may lie ahead, by the throttle: the worker waits for it.
+-- the call expired; nothing was changed then. Under a throttle the start lies ahead, by `lead` at least: the worker waits for it.
 -- The commit does not wait for the disk: what a crash loses of it, the finish still proves.
 WITH mine AS MATERIALIZED (
     SELECT call.id, call.expires_at
@@ -23,8 +23,9 @@ WITH mine AS MATERIALIZED (
      ORDER BY key.id
        FOR NO KEY UPDATE
 ), clock AS MATERIALIZED (
-    SELECT now, GREATEST(now, next_start_at) AS start_at
-      FROM (SELECT max(paced.next_start_at) AS next_start_at, COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
+    SELECT now, CASE WHEN is_paced THEN GREATEST(now + %(lead)s::interval, next_start_at) ELSE now END AS start_at
+      FROM (SELECT max(paced.next_start_at) AS next_start_at, count(*) > 0 AS is_paced,
+                   COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
               FROM paced) AS locked
 ), verdict AS MATERIALIZED (
     SELECT EXISTS (SELECT
@@ -65,7 +66,7 @@ WITH mine AS MATERIALIZED (
       JOIN spent ON spent.key_id = paced.id
      WHERE key.id = paced.id
 )
-SELECT verdict.is_closed, verdict.is_expired, clock.now, clock.start_at, claimed.attempt, claimed.retry,
+SELECT verdict.is_closed, verdict.is_expired, clock_timestamp() AS told_at, clock.start_at, claimed.attempt, claimed.retry,
        set_config('synchronous_commit', 'off', true) AS commit
   FROM mine
  CROSS JOIN clock

@@ -45,7 +45,7 @@ WITH clock AS MATERIALIZED (
                   AND (locked.concurrency, locked.rate_limit, locked.rate_period)
                       IS NOT DISTINCT FROM (seen.concurrency, seen.rate_limit, seen.rate_period)
                 WHERE locked.id IS NULL
-                   OR EXISTS (SELECT FROM dispatcher_lane AS ahead WHERE ahead.parked_on_id = seen.id)
+                   OR (SELECT ahead.id FROM dispatcher_lane AS ahead WHERE ahead.parked_on_id = seen.id LIMIT 1) IS NOT NULL
                    OR seen.cost + (SELECT COALESCE(sum(slot.cost), 0)
                                      FROM dispatcher_slot AS slot
                                     WHERE slot.key_id = seen.id AND seen.concurrency IS NOT NULL) > seen.concurrency

@@ -1,0 +1,5 @@
+-- tune: for this transaction, plan the prepared statements of a pass once and by their indexes.
+-- Planning them anew would cost more than running them; and a plan that is kept must not be one that read a table
+-- whole because it was small that day.
+SELECT set_config('plan_cache_mode', 'force_generic_plan', true) AS plan_cache_mode,
+       set_config('enable_seqscan', 'off', true) AS enable_seqscan
