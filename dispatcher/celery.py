@@ -175,11 +175,11 @@ def cancel_revoked(request: Any, **_: Any) -> None:
 
 
 @signals.task_unknown.connect
-def fail_unknown(message: Any, exc: Exception, id: str, **_: Any) -> None:  # noqa: A002 -- Celery's signature
+def fail_unknown(message: Any, name: str, id: str, **_: Any) -> None:  # noqa: A002 -- Celery's signature
     """Count an attempt of a call whose task this worker does not know, where Celery drops the message."""
     ticket = _uuid(message.headers.get(TICKET_HEADER))
     if ticket is not None:
-        engine.fail(UUID(id), ticket, UnknownTask(str(exc)))
+        engine.fail(UUID(id), ticket, UnknownTask(name))
 
 
 def _uuid(text: object) -> UUID | None:
