@@ -245,11 +245,11 @@ def _first_start(use: Use, now: datetime) -> datetime:
 def _rate_opening(policy: Policy, use: Use, cost: int, now: datetime, pace: Pace) -> datetime:
     if policy.rate is None:
         return now
-    counted = counted(policy.rate, use, now, pace)
-    short = use.unstarted + cost + sum(spent for _, spent in counted) - policy.rate.limit
+    leaving = counted(policy.rate, use, now, pace)
+    short = use.unstarted + cost + sum(spent for _, spent in leaving) - policy.rate.limit
     if short <= 0:
         return now
-    for at, spent in sorted(counted):
+    for at, spent in sorted(leaving):
         short -= spent
         if short <= 0:
             return at

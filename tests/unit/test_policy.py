@@ -1,0 +1,428 @@
+"""The arithmetic of limits against plain models that look at every instant."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.errors import PolicyInvalid
+from dispatcher.policy import (
+    BUCKETS,
+    UNLIMITED,
+    Pace,
+    Policy,
+    Rate,
+    Retry,
+    Use,
+    format_duration,
+    opening,
+    pace_room,
+    parse_duration,
+    room,
+)
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+TICK = timedelta(microseconds=1)
+AT_ONCE = Pace(horizon=timedelta(0), margin=timedelta(0))
+
+durations = st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=366))
+periods = st.timedeltas(min_value=timedelta(milliseconds=1), max_value=timedelta(days=366))
+rates = st.builds(Rate, limit=st.integers(1, 2**31 - 1), period=periods)
+policies = st.builds(
+    Policy,
+    concurrency=st.none() | st.integers(0, 2**31 - 1),
+    rate=st.none() | rates,
+    throttle=st.none() | rates,
+)
+# Small numbers, so that starts meet at the edges of their windows.
+short = st.integers(0, 400).map(lambda ms: timedelta(milliseconds=ms))
+small_rates = st.builds(
+    Rate, limit=st.integers(1, 6), period=st.sampled_from([timedelta(milliseconds=100), timedelta(seconds=1)])
+)
+paces = st.builds(Pace, horizon=short, margin=st.sampled_from([timedelta(0), timedelta(milliseconds=7)]))
+starts = st.lists(st.tuples(short.map(lambda ago: NOW - ago), st.integers(1, 3)), max_size=8).map(
+    lambda spent: tuple(sorted(spent))
+)
+uses = st.builds(
+    Use,
+    held=st.integers(0, 5),
+    unstarted=st.integers(0, 4),
+    starts=starts,
+    next_start_at=st.none() | short.map(lambda ahead: NOW + ahead - timedelta(milliseconds=200)),
+)
+small_policies = st.builds(
+    Policy,
+    concurrency=st.none() | st.integers(0, 6),
+    rate=st.none() | small_rates,
+    throttle=st.none() | small_rates,
+)
+
+
+# Durations
+
+
+@given(durations)
+def test_a_duration_survives_being_written_and_read(value: timedelta) -> None:
+    assert parse_duration(format_duration(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("PT1M", 60),
+        ("PT0.5S", 0.5),
+        ("PT1H30M", 5400),
+        ("P1D", 86_400),
+        ("P1DT1S", 86_401),
+        ("P2W", 1_209_600),
+        ("PT90M", 5400),
+        ("second", 1),
+        ("minute", 60),
+        ("hour", 3600),
+        ("day", 86_400),
+        (10, 10),
+        (0.25, 0.25),
+        (timedelta(seconds=3), 3),
+    ],
+)
+def test_every_way_of_writing_a_duration_is_read(text: object, seconds: float) -> None:
+    assert parse_duration(text) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (timedelta(seconds=90), "PT1M30S"),
+        (timedelta(0), "PT0S"),
+        (timedelta(days=2), "P2D"),
+        (timedelta(hours=25), "P1DT1H"),
+        (timedelta(milliseconds=50), "PT0.05S"),
+    ],
+)
+def test_a_duration_is_written_in_the_largest_whole_units(value: timedelta, text: str) -> None:
+    assert format_duration(value) == text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "P1M", "P1Y", "PT", "P", "", "1M", "pt1m", "PT1M ", "-PT1M", "PT-1M", "PT1.5M", "PT0.1234567S", "weekly",
+        True, None, [], float("inf"), float("nan"), 1e300, "P999999999999W", b"PT1M",
+    ],
+)  # fmt: skip
+def test_what_is_no_duration_is_refused_by_its_field(value: object) -> None:
+    with pytest.raises(PolicyInvalid, match=r"^rate\.period: .*ISO 8601") as caught:
+        parse_duration(value, "rate.period")
+    assert caught.value.field == "rate.period"
+
+
+# Policies
+
+
+@given(policies)
+def test_a_policy_survives_being_written_and_read(policy: Policy) -> None:
+    assert Policy.parse(policy.as_json()) == policy
+
+
+@given(rates)
+def test_a_rate_is_read_from_a_pair_a_mapping_and_itself(rate: Rate) -> None:
+    for form in (rate, (rate.limit, rate.period), [rate.limit, format_duration(rate.period)], rate.as_json()):
+        assert Rate.parse(form, "rate") == rate
+
+
+@given(rates)
+def test_spacing_is_never_shorter_than_the_throttle_says(rate: Rate) -> None:
+    exact = Fraction(rate.period // TICK, rate.limit)
+    assert exact <= rate.spacing // TICK < exact + 1
+
+
+@pytest.mark.parametrize(
+    ("given_policy", "field"),
+    [
+        ({"concurrency": -1}, "policy.concurrency"),
+        ({"concurrency": 1.0}, "policy.concurrency"),
+        ({"concurrency": True}, "policy.concurrency"),
+        ({"concurrency": "4"}, "policy.concurrency"),
+        ({"concurrency": 2**31}, "policy.concurrency"),
+        ({"concurency": 1}, "policy.concurency"),
+        ({"rate": 10}, "policy.rate"),
+        ({"rate": {"limit": 10}}, "policy.rate"),
+        ({"rate": {"limit": 10, "period": 1, "burst": 2}}, "policy.rate"),
+        ({"rate": {"limit": 0, "period": 1}}, "policy.rate.limit"),
+        ({"rate": {"limit": 2**31, "period": 1}}, "policy.rate.limit"),
+        ({"rate": {"limit": True, "period": 1}}, "policy.rate.limit"),
+        ({"rate": {"limit": 1, "period": "P1M"}}, "policy.rate.period"),
+        ({"rate": (1, 0)}, "policy.rate.period"),
+        ({"rate": (1, timedelta(microseconds=999))}, "policy.rate.period"),
+        ({"rate": (1, timedelta(days=367))}, "policy.rate.period"),
+        ({"throttle": {"limit": 0.5, "period": 1}}, "policy.throttle.limit"),
+        ({"throttle": (1, -1)}, "policy.throttle.period"),
+        ("concurrency", "policy"),
+        (None, "policy"),
+        (5, "policy"),
+        ([("concurrency", 5)], "policy"),
+    ],
+)
+def test_a_policy_that_is_wrong_is_refused_by_its_field(given_policy: Any, field: str) -> None:
+    with pytest.raises(PolicyInvalid) as caught:
+        Policy.parse(given_policy)
+    assert caught.value.field == field
+    assert str(caught.value).startswith(f"{field}: ")
+
+
+def test_a_policy_without_limits_limits_nothing() -> None:
+    policy = Policy.parse({})
+    assert policy.is_unlimited
+    assert room(policy, Use(held=10**6), NOW, AT_ONCE) == UNLIMITED
+    assert pace_room(policy, Use(unstarted=10**6), NOW, AT_ONCE) == UNLIMITED
+    assert opening(policy, Use(held=10**6), 10**6, NOW, AT_ONCE) is None
+
+
+@given(small_policies.filter(lambda policy: policy.concurrency != 0), st.integers(1, 10))
+def test_a_cost_fits_if_an_idle_key_would_let_it_in(policy: Policy, cost: int) -> None:
+    assert policy.fits(cost) == (room(policy, Use(), NOW, AT_ONCE) >= cost)
+
+
+def test_a_concurrency_of_0_is_a_pause_and_no_reason_to_refuse_a_call() -> None:
+    stopped = Policy(concurrency=0)
+    assert stopped.fits(5)
+    assert room(stopped, Use(), NOW, AT_ONCE) == 0
+
+
+# Windows
+
+
+@dataclass
+class Claims:
+    """The starts of one key, kept twice: as the claim counts them, in parts of the period, and exactly."""
+
+    period: timedelta
+    exact: list[tuple[datetime, int]] = field(default_factory=list)
+    parts: dict[int, tuple[datetime, int]] = field(default_factory=dict)
+
+    def start(self, at: datetime, cost: int) -> None:
+        part = (at - datetime(1970, 1, 1, tzinfo=UTC)) // (self.period / BUCKETS)
+        last, spent = self.parts.get(part, (at, 0))
+        self.parts[part] = max(last, at), spent + cost
+        self.exact.append((at, cost))
+
+    def use(self, unstarted: int) -> Use:
+        return Use(
+            held=unstarted, unstarted=unstarted, starts=tuple(self.parts[part] for part in sorted(self.parts))
+        )
+
+    def most_in_a_window(self, length: timedelta) -> int:
+        return max(
+            (sum(cost for at, cost in self.exact if begin <= at < begin + length) for begin, _ in self.exact),
+            default=0,
+        )
+
+
+margins = st.sampled_from([timedelta(0), timedelta(milliseconds=7)])
+# What happens: time passes by so many thousandths of the period, then so much cost is asked for, or so many start.
+thousandths = st.sampled_from([0, 1, 5, 9, 10, 100, 495, 500, 930, 985, 990, 995, 999, 1000]) | st.integers(
+    0, 100
+)
+histories = st.lists(
+    st.tuples(thousandths, st.sampled_from(["admit", "start"]), st.integers(1, 8)), min_size=1, max_size=40
+)
+
+
+@given(small_rates, margins, histories)
+def test_no_window_ever_holds_more_than_the_limit_however_late_the_starts_arrive(
+    rate: Rate, margin: timedelta, history: Sequence[tuple[int, str, int]]
+) -> None:
+    policy, pace, now = Policy(rate=rate), Pace(horizon=timedelta(0), margin=margin), NOW
+    claims, waiting = Claims(rate.period), list[int]()
+    for passed, event, amount in history:
+        now += passed * rate.period / 1000
+        if event == "admit":
+            if amount <= room(policy, claims.use(sum(waiting)), now, pace):
+                waiting.append(amount)
+        else:
+            for cost in waiting[:amount]:
+                claims.start(now, cost)
+            del waiting[:amount]
+    # Whoever was admitted may start all at once, at the worst moment.
+    for cost in waiting:
+        claims.start(now, cost)
+    # A start may be under way for as long as the margin, and the next one arrive at once.
+    assert claims.most_in_a_window(rate.period + margin) <= rate.limit
+
+
+@given(small_rates, margins, histories)
+def test_a_window_wastes_less_than_a_hundredth_of_its_period(
+    rate: Rate, margin: timedelta, history: Sequence[tuple[int, str, int]]
+) -> None:
+    policy, pace, now = Policy(rate=rate), Pace(horizon=timedelta(0), margin=margin), NOW
+    claims = Claims(rate.period)
+    for passed, _, _ in history:
+        now += passed * rate.period / 1000
+        if room(policy, claims.use(0), now, pace):
+            claims.start(now, 1)
+        else:
+            longer = rate.period + rate.period / 100 + margin
+            assert sum(cost for at, cost in claims.exact if at > now - longer) >= rate.limit
+
+
+@given(small_policies, uses, paces)
+def test_room_is_what_the_concurrency_and_the_window_both_leave(policy: Policy, use: Use, pace: Pace) -> None:
+    left = room(policy, use, NOW, pace)
+    assert left >= 0
+    if policy.concurrency is not None:
+        assert left <= max(0, policy.concurrency - use.held)
+    assert left == min(
+        room(Policy(concurrency=policy.concurrency), use, NOW, pace),
+        room(Policy(rate=policy.rate), use, NOW, pace),
+    )
+
+
+@given(small_policies, uses, paces, st.integers(1, 3))
+def test_a_reservation_takes_its_cost_from_the_room(policy: Policy, use: Use, pace: Pace, cost: int) -> None:
+    before, after = room(policy, use, NOW, pace), room(policy, use.reserve(cost), NOW, pace)
+    assert after == (UNLIMITED if before == UNLIMITED else max(0, before - cost))
+
+
+# Throttles
+
+
+@given(small_rates, uses, paces)
+def test_a_throttle_admits_what_starts_before_the_horizon_and_no_more(
+    rate: Rate, use: Use, pace: Pace
+) -> None:
+    left = pace_room(Policy(throttle=rate), use, NOW, pace)
+    first = max(NOW, use.next_start_at or NOW)
+    ahead = [first + number * rate.spacing for number in range(use.unstarted + left + 1)]
+    assert all(at <= NOW + pace.horizon for at in ahead[use.unstarted : -1])
+    assert ahead[-1] > NOW + pace.horizon or left == UNLIMITED
+
+
+# Openings
+
+
+@given(small_policies, uses, st.integers(1, 6), paces)
+def test_a_key_opens_at_once_exactly_if_it_has_room(policy: Policy, use: Use, cost: int, pace: Pace) -> None:
+    assert (opening(policy, use, cost, NOW, pace) is None) == _lets_in(policy, use, cost, NOW, pace)
+
+
+@given(small_policies, uses, st.integers(1, 6), paces)
+def test_nothing_fits_before_the_opening(policy: Policy, use: Use, cost: int, pace: Pace) -> None:
+    at = opening(policy, use, cost, NOW, pace)
+    assert at is None or (at > NOW and not _lets_in(policy, use, cost, at - TICK, pace))
+
+
+@given(small_policies, uses, st.integers(1, 6), paces)
+def test_what_waits_fits_at_the_opening(policy: Policy, use: Use, cost: int, pace: Pace) -> None:
+    """What is admitted and has not started has no time of its own: with it, the opening is an estimate."""
+    use = replace(use, unstarted=0)
+    cost = min(cost, policy.rate.limit) if policy.rate else cost
+    assert _lets_in(policy, use, cost, opening(policy, use, cost, NOW, pace) or NOW, pace)
+
+
+@given(small_rates, uses, st.integers(1, 6), paces)
+def test_what_waits_behind_reservations_fits_when_enough_starts_have_left(
+    rate: Rate, use: Use, cost: int, pace: Pace
+) -> None:
+    policy, cost = Policy(rate=rate), min(cost, rate.limit)
+    use = replace(use, unstarted=min(use.unstarted, rate.limit - cost))
+    assert _lets_in(policy, use, cost, opening(policy, use, cost, NOW, pace) or NOW, pace)
+
+
+def test_concurrency_has_no_opening_because_nobody_knows_when_a_call_ends() -> None:
+    assert opening(Policy(concurrency=1), Use(held=1), 1, NOW, AT_ONCE) is None
+
+
+def _lets_in(policy: Policy, use: Use, cost: int, at: datetime, pace: Pace) -> bool:
+    """Whether the window and the throttle let this cost in, whatever runs."""
+    timed = Policy(rate=policy.rate, throttle=policy.throttle)
+    return room(timed, use, at, pace) >= cost and pace_room(timed, use, at, pace) >= 1
+
+
+# Retries
+
+retries = st.builds(
+    Retry,
+    max_attempts=st.integers(1, 32_767),
+    initial_interval=durations,
+    backoff_coefficient=st.floats(1, 100) | st.integers(1, 100),
+    max_interval=durations,
+    jitter=st.booleans(),
+    non_retryable_errors=st.lists(st.sampled_from(["ValueError", "KeyError"])).map(tuple),
+)
+attempts = st.integers(1, 32_767)
+
+
+@given(retries)
+def test_a_retry_policy_survives_being_written_and_read(retry: Retry) -> None:
+    assert Retry.parse(retry.as_json()) == retry
+
+
+@given(retries, attempts, st.integers())
+def test_no_wait_is_negative_or_longer_than_the_longest(retry: Retry, attempt: int, seed: int) -> None:
+    assert timedelta(0) <= retry.delay(attempt, random.Random(seed)) <= retry.max_interval
+
+
+@given(retries, attempts, st.integers())
+def test_jitter_takes_at_most_half_of_the_wait(retry: Retry, attempt: int, seed: int) -> None:
+    whole = retry.delay(attempt)
+    assert whole / 2 - TICK <= retry.delay(attempt, random.Random(seed)) <= whole + TICK
+
+
+@given(retries, attempts)
+def test_a_wait_is_never_shorter_than_the_one_before(retry: Retry, attempt: int) -> None:
+    assert retry.delay(attempt) <= retry.delay(attempt + 1)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "seconds"), [(1, 1), (2, 2), (3, 4), (9, 256), (10, 300), (1_000, 300), (32_767, 300)]
+)
+def test_the_wait_doubles_up_to_five_minutes_by_default(attempt: int, seconds: int) -> None:
+    assert Retry().delay(attempt) == timedelta(seconds=seconds)
+
+
+def test_a_gentle_back_off_reaches_its_longest_wait_too() -> None:
+    gentle = Retry(
+        initial_interval=timedelta(seconds=1), backoff_coefficient=1.05, max_interval=timedelta(hours=1)
+    )
+    assert gentle.delay(100).total_seconds() == pytest.approx(1.05**99)
+    assert gentle.delay(1_000) == timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("given_retry", "field"),
+    [
+        ({"max_attempts": 0}, "retry.max_attempts"),
+        ({"max_attempts": 32_768}, "retry.max_attempts"),
+        ({"max_attempts": True}, "retry.max_attempts"),
+        ({"max_attempts": "3"}, "retry.max_attempts"),
+        ({"attempts": 3}, "retry.attempts"),
+        ({"initial_interval": "soon"}, "retry.initial_interval"),
+        ({"initial_interval": -1}, "retry.initial_interval"),
+        ({"max_interval": "P1M"}, "retry.max_interval"),
+        ({"max_interval": -1}, "retry.max_interval"),
+        ({"max_interval": "P999999999D"}, "retry.max_interval"),
+        ({"backoff_coefficient": 0.5}, "retry.backoff_coefficient"),
+        ({"backoff_coefficient": 101}, "retry.backoff_coefficient"),
+        ({"backoff_coefficient": float("nan")}, "retry.backoff_coefficient"),
+        ({"backoff_coefficient": "2"}, "retry.backoff_coefficient"),
+        ({"jitter": 1}, "retry.jitter"),
+        ({"non_retryable_errors": "ValueError"}, "retry.non_retryable_errors"),
+        ({"non_retryable_errors": [ValueError]}, "retry.non_retryable_errors"),
+        ({"non_retryable_errors": 5}, "retry.non_retryable_errors"),
+        (3, "retry"),
+        ("exponential", "retry"),
+        ([], "retry"),
+    ],
+)
+def test_a_retry_policy_that_is_wrong_is_refused_by_its_field(
+    given_retry: Mapping[str, Any], field: str
+) -> None:
+    with pytest.raises(PolicyInvalid) as caught:
+        Retry.parse(given_retry)
+    assert caught.value.field == field
