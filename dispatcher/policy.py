@@ -191,15 +191,20 @@ class Pace:
     """Count a start for this much longer than the window: the way from its claim to the provider."""
 
 
-def in_force(key: Any, now: datetime) -> Policy:
-    """Return the policy of a key row that holds now: its own, or the override's until that ends."""
-    prefix = "override_" if key.override_until is not None and key.override_until > now else ""
+def stored(key: Any, prefix: str = "") -> Policy:
+    """Return the policy that a key row stores: its own, or with the prefix `override_` its override's."""
 
     def rate(name: str) -> Rate | None:
         limit, period = getattr(key, f"{prefix}{name}_limit"), getattr(key, f"{prefix}{name}_period")
         return Rate(limit=limit, period=period) if limit else None
 
     return Policy(concurrency=getattr(key, f"{prefix}concurrency"), rate=rate("rate"), throttle=rate("throttle"))
+
+
+def in_force(key: Any, now: datetime) -> Policy:
+    """Return the policy of a key row that holds now: its own, or the override's until that ends."""
+    is_overridden = key.override_until is not None and key.override_until > now
+    return stored(key, "override_" if is_overridden else "")
 
 
 def counted(rate: Rate, use: Use, now: datetime, pace: Pace) -> list[tuple[datetime, int]]:
