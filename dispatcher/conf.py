@@ -39,7 +39,7 @@ class Conf:
     """How often beat starts the dispenser, and how long one run goes on serving what falls due."""
     min_pause: timedelta = timedelta(milliseconds=25)
     """The least time between two passes of one tick."""
-    dispatch_lease: timedelta = timedelta(seconds=120)
+    dispatch_lease: timedelta = timedelta(minutes=5)
     """How long an admitted call may stay unclaimed before its message counts as lost."""
     run_lease: timedelta = timedelta(seconds=60)
     """How long a running call is believed without a heartbeat."""

@@ -26,6 +26,8 @@ CALL_DATA_TASK = "dispatcher.call"
 
 _HAND_OVER = 10
 """The most calls that one release admits; what is left is the next release's, or the tick's."""
+_AT_ONCE = 50
+"""The most calls that one pass of a sender admits."""
 _FRUITLESS = 3
 _SWEEP = 1_000
 
@@ -60,12 +62,14 @@ def dispense(
     keys: Collection[int] = (),
     awake: bool = False,
     most: int | None = None,
+    total: int | None = None,
     until: float | None = None,
     now: datetime | None = None,
 ) -> int:
     """Admit what may go, publish it, and look again until nothing is left; return how many were admitted.
 
-    lanes, keys, awake, most: see lifecycle.admit. until: a monotonic time after which the rest is left to the next.
+    lanes, keys, awake, most: see lifecycle.admit. What is left after `total` calls, or after the monotonic time
+    `until`, is left to the next that comes along.
     """
     admitted = fruitless = 0
     while True:
@@ -74,9 +78,10 @@ def dispense(
         admitted += len(made.calls)
         fruitless = 0 if made.has_moved else fruitless + 1
         lanes, keys = made.lanes, made.keys
-        if not (lanes or keys):
+        if not (lanes or keys or (awake and made.has_moved)):
             return admitted
-        if fruitless == _FRUITLESS or (until is not None and monotonic() > until) or (most and admitted >= most):
+        is_over = (until is not None and monotonic() > until) or (total is not None and admitted >= total)
+        if is_over or fruitless == _FRUITLESS:
             _leave(lanes, keys)
             return admitted
 
@@ -124,13 +129,14 @@ def hand_over(keys: Collection[int]) -> int:
     openable = admit.openable(keys)
     if not openable.keys and not openable.has_awake:
         return 0
-    return dispense(keys=openable.keys, awake=openable.has_awake, most=_HAND_OVER)
+    return dispense(keys=openable.keys, awake=openable.has_awake, most=_HAND_OVER, total=_HAND_OVER)
 
 
 def lose(call_id: UUID, ticket: UUID, error: BaseException) -> bool:
     """End an attempt whose process is known to be gone; return whether the ticket still held the call."""
     with sql.atomic():
         released = _lost(call_id, ticket, error)
+        _wake([released] if released else [])
     if released is not None:
         dispense(lanes=[released.lane_id], keys=released.keys)
     return released is not None
@@ -157,7 +163,8 @@ def recover(*, now: datetime | None = None) -> int:
             _lost(call.call_id, call.ticket, WorkerLost("its lease ran out without a heartbeat"), now=now)
             for call in recovery.expired(now=now)
         ]
-    put_back = [released for released in found if released is not None]
+        put_back = [released for released in found if released is not None]
+        _wake(put_back)
     if put_back:
         logger.warning("%d calls were put back: their leases had run out", len(put_back))
         lanes = {released.lane_id for released in put_back}
@@ -262,7 +269,7 @@ def _refuse(refused: claim.Refused, call_id: UUID, ticket: UUID) -> None:
         case claim.Refused.STALE:
             released = None
         case claim.Refused.CLOSED:
-            released = finish.put_back(call_id, ticket, from_states=[State.DISPATCHED])
+            released = _put_back(call_id, ticket)
         case claim.Refused.EXPIRED:
             released = finish.expire(call_id, ticket)
         case _:
@@ -296,11 +303,25 @@ def _finish(
 
 
 def _stop(call_id: UUID, ticket: UUID, outcome: run.Stopped) -> finish.Released | None:
-    """Block the keys that the provider stopped, then let the call wait again; nothing can start in between."""
+    """Let the call wait again and block the keys that the provider stopped: both or neither, so nothing slips through.
+
+    In this order: a pass, too, takes its lanes before its keys.
+    """
     with sql.atomic():
         keys = admit.keys_of(call_id) if outcome.key is None else []
-        control.block(outcome.wait, keys=keys, names=[outcome.key] if outcome.key else [])
-        return finish.put_back(call_id, ticket, from_states=[State.DISPATCHED, State.ACTIVE])
+        released = finish.put_back(call_id, ticket, from_states=[State.DISPATCHED, State.ACTIVE])
+        if released is not None:
+            _wake([released])
+            control.block(outcome.wait, keys=keys, names=[outcome.key] if outcome.key else [])
+    return released
+
+
+def _put_back(call_id: UUID, ticket: UUID) -> finish.Released | None:
+    """Let a call that was not started wait again."""
+    with sql.atomic():
+        released = finish.put_back(call_id, ticket, from_states=[State.DISPATCHED])
+        _wake([released] if released else [])
+    return released
 
 
 def _lost(
@@ -314,6 +335,12 @@ def _lost(
     if row is None:
         return None
     return finish.fail(call_id, ticket, error=error, attempt=row["attempt"], policy=row["retry"], now=now)
+
+
+def _wake(put_back: Iterable[finish.Released]) -> None:
+    """Wake the lanes of calls that wait again."""
+    if lanes := {released.lane_id for released in put_back if released.state is State.AVAILABLE}:
+        recovery.wake(lanes)
 
 
 def _moved(moved: Sequence[control.Moved]) -> list[UUID]:
@@ -333,7 +360,7 @@ def _after_commit(lanes: set[int]) -> None:
         sent_to = frozenset(waiting)
         waiting.clear()
         if sent_to:
-            dispense(lanes=sent_to, most=conf().batch)
+            dispense(lanes=sent_to, most=_AT_ONCE, total=conf().batch)
 
     transaction.on_commit(serve, using=conf().database, robust=True)
 

@@ -129,10 +129,10 @@ def admit(
 ) -> Pass:
     """Make one pass over these lanes, the lanes parked on these keys, and, if `awake`, those that are awake.
 
-    most: how many calls it admits and how many lanes it takes at the most; the settings' by default.
+    most: how many calls it admits, and how many lanes of a kind it takes, at the most; the settings' by default.
     """
     settings = conf()
-    with sql.together(), sql.atomic():
+    with sql.own_transaction():
         decided = _decide(lanes, keys, awake=awake, most=most, now=now, settings=settings)
     return _look_again(decided) if decided else Pass()
 
@@ -152,7 +152,6 @@ def _decide(
     lanes: Collection[int], keys: Collection[int], *, awake: bool, most: int | None, now: datetime | None, settings: Conf
 ) -> _Decided | None:
     lane_limit = min(most or settings.lanes_per_pass, settings.lanes_per_pass)
-    sql.ask("tune", object, {})
     (locked,) = sql.fetch(
         "lock_lanes", _Locked, {"lanes": list(lanes), "keys": list(keys), "awake": awake, "most": lane_limit}
     )
@@ -301,7 +300,6 @@ def _look_again(decided: _Decided) -> Pass:
             "roomy": made.roomy,
         }
         with sql.together():
-            sql.ask("tune", object, {})
             asked = sql.ask("look_again", _Again, params)
         again = asked.row()
     return Pass(

@@ -70,17 +70,13 @@ def fail(
     return _end(call_id, ticket, State.RETRYABLE, error=_error(error, attempt), wait=pause, now=now)
 
 
-def put_back(
-    call_id: UUID, ticket: UUID, *, from_states: Sequence[State], now: datetime | None = None
-) -> Released | None:
-    """Let the call wait again at the front of its lane, without spending an attempt; None if the ticket is gone."""
-    del now
-    with sql.atomic():
-        rows = sql.fetch("return_call", _Freed, {"call": call_id, "ticket": ticket, "states": list(from_states)})
-        if not rows:
-            return None
-        sql.change("wake_lanes", {"lanes": [rows[0].lane_id]})
-    return Released(state=State.AVAILABLE, lane_id=rows[0].lane_id, keys=rows[0].keys)
+def put_back(call_id: UUID, ticket: UUID, *, from_states: Sequence[State]) -> Released | None:
+    """Let the call wait again at the front of its lane, without spending an attempt; None if the ticket is gone.
+
+    The caller wakes the lane in the same transaction.
+    """
+    rows = sql.fetch("return_call", _Freed, {"call": call_id, "ticket": ticket, "states": list(from_states)})
+    return Released(state=State.AVAILABLE, lane_id=rows[0].lane_id, keys=rows[0].keys) if rows else None
 
 
 def expire(call_id: UUID, ticket: UUID, *, now: datetime | None = None) -> Released | None:

@@ -1,10 +1,11 @@
 """Publish: hand admitted calls to Celery, after the commit. What the broker refuses stays, and is tried again."""
 
 import logging
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
+from threading import local
 from time import monotonic
 from typing import Any, Protocol
 from uuid import UUID
@@ -78,6 +79,15 @@ class _Rest:
     until = 0.0
 
 
+class _Eager(local):
+    """Calls that wait for their turn where tasks run in the sender's own thread (`task_always_eager`)."""
+
+    waiting: deque[Publishable] | None = None
+
+
+_eager = _Eager()
+
+
 def publish(calls: Sequence[Publishable], *, now: datetime | None = None) -> int:
     """Publish these calls and note it on their rows; return how many the broker took.
 
@@ -85,11 +95,13 @@ def publish(calls: Sequence[Publishable], *, now: datetime | None = None) -> int
     """
     if not calls or monotonic() < _Rest.until:
         return 0
+    if current_app.conf.task_always_eager:
+        _note(calls, now)
+        _run_eagerly(current_app, calls)
+        return len(calls)
     taken = list(_taken(current_app, calls))
     if taken:
-        sql.change(
-            "publish_calls", {"calls": [call.id for call in taken], "tickets": [call.ticket for call in taken], "now": now}
-        )
+        _note(taken, now)
     return len(taken)
 
 
@@ -116,40 +128,54 @@ def route(task: object, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | 
     return name, routed["queue"].name if "queue" in routed else current_app.conf.task_default_queue
 
 
+def _note(calls: Sequence[Publishable], now: datetime | None) -> None:
+    ids, tickets = [call.id for call in calls], [call.ticket for call in calls]
+    sql.change("publish_calls", {"calls": ids, "tickets": tickets, "now": now})
+
+
 def _taken(app: Celery, calls: Sequence[Publishable]) -> Iterator[Publishable]:
     """Yield the calls that the broker took, until it takes no more."""
-    with ExitStack() as stack:
-        try:
-            producer = None if app.conf.task_always_eager else stack.enter_context(app.producer_or_acquire())
+    try:
+        with app.producer_or_acquire() as producer:
             for call in calls:
-                _send(app, call, producer)
+                app.send_task(
+                    call.task,
+                    **_message(call),
+                    queue=call.queue,
+                    serializer="json",
+                    producer=producer,
+                    retry=False,
+                    # Not the task that happens to hand its room on.
+                    root_id=str(call.id),
+                    parent_id=str(call.id),
+                    add_to_parent=False,
+                )
                 yield call
-        except (OperationalError, ConnectionError, TimeoutError) as fault:
-            pause = conf().publish_pause
-            _Rest.until = monotonic() + pause.total_seconds()
-            logger.warning("the broker can't be reached; calls stay unpublished for %s: %s", pause, fault)
+    except (OperationalError, ConnectionError, TimeoutError) as fault:
+        pause = conf().publish_pause
+        _Rest.until = monotonic() + pause.total_seconds()
+        logger.warning("the broker can't be reached; calls stay unpublished for %s: %s", pause, fault)
 
 
-def _send(app: Celery, call: Publishable, producer: Any) -> None:
-    arguments = {
+def _run_eagerly(app: Celery, calls: Sequence[Publishable]) -> None:
+    """Run the calls one after the other; those that a finish lets in come after, not inside, the one that ends."""
+    if _eager.waiting is not None:
+        _eager.waiting.extend(calls)
+        return
+    _eager.waiting = deque(calls)
+    try:
+        while _eager.waiting:
+            call = _eager.waiting.popleft()
+            app.tasks[call.task].apply(**_message(call))
+    finally:
+        _eager.waiting = None
+
+
+def _message(call: Publishable) -> dict[str, Any]:
+    return {
         "args": call.args if call.call_data is None else [call.call_data],
         "kwargs": call.kwargs,
         "task_id": str(call.id),
         "retries": call.attempt,
         "headers": {TICKET_HEADER: str(call.ticket)},
     }
-    if app.conf.task_always_eager:
-        app.tasks[call.task].apply(**arguments)
-        return
-    app.send_task(
-        call.task,
-        **arguments,
-        queue=call.queue,
-        serializer="json",
-        producer=producer,
-        retry=False,
-        # Not the task that happens to hand its room on.
-        root_id=str(call.id),
-        parent_id=str(call.id),
-        add_to_parent=False,
-    )

@@ -1,6 +1,11 @@
--- retry_calls: let ended calls wait in their lanes again, with all their attempts and their error history kept.
+-- retry_calls: let ended calls wait in their lanes again, from attempt 0 and with their error history kept.
 UPDATE dispatcher_callqueue AS call
    SET state = 'available', attempt = 0, finished_at = NULL, started_at = NULL, dispatched_at = NULL,
        published_at = NULL, scheduled_at = NULL, expires_at = NULL, result = NULL
- WHERE call.id = ANY (%(calls)s::uuid[]) AND call.state IN ('completed', 'cancelled', 'discarded')
+  FROM (SELECT id
+          FROM dispatcher_callqueue
+         WHERE id = ANY (%(calls)s::uuid[])
+         ORDER BY id
+           FOR NO KEY UPDATE) AS locked
+ WHERE call.id = locked.id AND call.state IN ('completed', 'cancelled', 'discarded')
 RETURNING call.id, call.lane_id
