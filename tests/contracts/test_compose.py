@@ -30,7 +30,9 @@ def celery_options(arguments: list[str]) -> dict[str, Any]:
     """Parse `--app project SUBCOMMAND ...` as Celery does; an unknown option or value raises."""
     assert arguments[:2] == ["--app", "project"]
     context = CLIContext(app=app, no_color=True, workdir=None)
-    return celery_cli.commands[arguments[2]].make_context(arguments[2], arguments[3:], obj=context).params
+    return dict(
+        celery_cli.commands[arguments[2]].make_context(arguments[2], arguments[3:], obj=context).params
+    )
 
 
 def gunicorn_options(arguments: list[str]) -> dict[str, Any]:
@@ -45,11 +47,7 @@ def options_of(service: str) -> dict[str, Any]:
 def variables_read_by_settings() -> set[str]:
     tree = ast.parse((ROOT / "project" / "settings.py").read_text())
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return {
-        call.args[0].value
-        for call in calls
-        if ast.unparse(call.func) == "os.environ.get" and isinstance(call.args[0], ast.Constant)
-    }
+    return {ast.literal_eval(call.args[0]) for call in calls if ast.unparse(call.func) == "os.environ.get"}
 
 
 def test_the_stack_is_complete() -> None:

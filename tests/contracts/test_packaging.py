@@ -19,7 +19,7 @@ def requirements(lines: list[str]) -> Iterator[Requirement]:
 
 def pins(name: str) -> dict[str, str]:
     """Return the version that a requirements file pins, by the canonical name of the package."""
-    found = {}
+    found: dict[str, str] = {}
     for requirement in requirements((ROOT / name).read_text().splitlines()):
         (specifier,) = requirement.specifier
         assert specifier.operator == "==", f"{requirement} is not pinned"
