@@ -111,11 +111,10 @@ def execute(call_id: UUID, ticket: UUID, task: Callable[[], Any]) -> run.Outcome
 
     Refused: nothing was run. None: it ran, but its ticket was replaced meanwhile, and the outcome was dropped.
     """
-    claimed = claim.claim(call_id, ticket)
+    claimed = _claim(call_id, ticket)
     if isinstance(claimed, claim.Refused):
         _refuse(claimed, call_id, ticket)
         return claimed
-    claim.wait_for_start(claimed)
     outcome = run.run(task)
     released = _finish(call_id, ticket, outcome, claimed)
     if released is None:
@@ -264,6 +263,16 @@ def _draft(call: Call) -> sending.Draft:
     return sending.draft(call, task=task, queue=call.queue if call.queue is not None else queue)
 
 
+def _claim(call_id: UUID, ticket: UUID) -> claim.Claimed | claim.Refused:
+    """Claim a call and wait for its start; a start that was overslept is given up for a later one."""
+    claimed = claim.claim(call_id, ticket)
+    tries = 1
+    while isinstance(claimed, claim.Claimed) and not claim.is_in_time(claimed, tries=tries):
+        claimed = claim.claim(call_id, ticket, is_late=True)
+        tries += 1
+    return claimed
+
+
 def _refuse(refused: claim.Refused, call_id: UUID, ticket: UUID) -> None:
     match refused:
         case claim.Refused.STALE:
@@ -319,7 +328,7 @@ def _stop(call_id: UUID, ticket: UUID, outcome: run.Stopped) -> finish.Released 
 def _put_back(call_id: UUID, ticket: UUID) -> finish.Released | None:
     """Let a call that was not started wait again."""
     with sql.atomic():
-        released = finish.put_back(call_id, ticket, from_states=[State.DISPATCHED])
+        released = finish.put_back(call_id, ticket, from_states=[State.DISPATCHED, State.ACTIVE])
         _wake([released] if released else [])
     return released
 

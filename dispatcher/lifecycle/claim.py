@@ -22,6 +22,10 @@ class Claimed:
     start_at: datetime
     retry: Mapping[str, Any] | None
     """The call's own retry policy."""
+    is_paced: bool = False
+    """A throttle gave the start: it must be kept to the millisecond."""
+    is_counted: bool = False
+    """A window counts the start: it must be kept within its margin."""
 
 
 class Refused(Enum):
@@ -43,6 +47,8 @@ class _Verdict:
     start_at: datetime
     attempt: int | None
     retry: Mapping[str, Any] | None
+    is_paced: bool
+    is_counted: bool
     commit: str
 
 
@@ -68,10 +74,15 @@ class _Clock:
 _OVERSLEEP_S = 0.004
 """How much longer than asked a sleep may take; the last bit is slept in short naps."""
 _NAP_S = 0.0002
+_LATE_S = 0.002
+"""How late a throttled call may start without asking for another start."""
 
 
-def claim(call_id: UUID, ticket: UUID, *, now: datetime | None = None) -> Claimed | Refused:
-    """Claim a call for its ticket; a refusal changes nothing."""
+def claim(call_id: UUID, ticket: UUID, *, is_late: bool = False, now: datetime | None = None) -> Claimed | Refused:
+    """Claim a call for its ticket; a refusal changes nothing.
+
+    is_late: the call is claimed already, but its start was missed; it gets another one.
+    """
     settings = conf()
     rows = sql.fetch(
         "claim_call",
@@ -82,6 +93,7 @@ def claim(call_id: UUID, ticket: UUID, *, now: datetime | None = None) -> Claime
             "lease": settings.run_lease,
             "lead": settings.lead,
             "buckets": BUCKETS,
+            "is_late": is_late,
             "now": now,
         },
     )
@@ -91,19 +103,32 @@ def claim(call_id: UUID, ticket: UUID, *, now: datetime | None = None) -> Claime
         case []:
             return Refused.STALE
         case [verdict] if verdict.attempt is not None:
-            return Claimed(attempt=verdict.attempt, start_at=verdict.start_at, retry=verdict.retry)
+            return Claimed(
+                attempt=verdict.attempt,
+                start_at=verdict.start_at,
+                retry=verdict.retry,
+                is_paced=verdict.is_paced,
+                is_counted=verdict.is_counted,
+            )
         case [verdict] if verdict.is_expired:
             return Refused.EXPIRED
         case _:
             return Refused.CLOSED
 
 
-def wait_for_start(claimed: Claimed) -> None:
-    """Hold the process until the start that the throttle gave; a start that has come is not waited for."""
+def is_in_time(claimed: Claimed, *, tries: int = 1) -> bool:
+    """Hold the process until the call's start; return whether it was kept, or must be asked for anew.
+
+    With every try a little more lateness is forgiven, so a machine that is always late starts calls all the same.
+    """
     due = _Clock.monotonic_of(claimed.start_at)
     sleep(max(due - monotonic() - _OVERSLEEP_S, 0))
     while monotonic() < due:
         sleep(_NAP_S)
+    late = monotonic() - due
+    if claimed.is_paced:
+        return late <= _LATE_S * 2 ** (tries - 1)
+    return not claimed.is_counted or late <= conf().margin.total_seconds() / 2 * tries
 
 
 def renew(held: Sequence[tuple[UUID, UUID]], *, now: datetime | None = None) -> int:

@@ -5,7 +5,7 @@ sent together: `ask` several inside `together()`, and read their `rows` after it
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -65,13 +65,35 @@ def atomic() -> AbstractContextManager[None]:
 
 
 @contextmanager
+def own_transaction() -> Iterator[None]:
+    """Open a transaction of the engine's own; its begin and commit travel with the statements inside."""
+    is_own = not connection().in_atomic_block
+    with _pipeline(), atomic():
+        if is_own:
+            ask("tune", object, {})
+        yield
+
+
+@contextmanager
 def together() -> Iterator[None]:
-    """Send the statements asked inside in one go, with the begin and the commit of a transaction inside it."""
+    """Send the statements asked inside in one go, as one transaction; within the caller's they go one by one."""
+    is_own = not connection().in_atomic_block
+    with _pipeline():
+        if is_own and conf().pipeline:
+            ask("tune", object, {})
+        yield
+
+
+@contextmanager
+def _pipeline() -> Iterator[None]:
     wrapper = connection()
+    if wrapper.in_atomic_block or not conf().pipeline:
+        yield
+        return
     with wrapper.wrap_database_errors:
         wrapper.ensure_connection()
         raw: psycopg.Connection[Any] = wrapper.connection
-        with raw.pipeline() if conf().pipeline else nullcontext():
+        with raw.pipeline():
             yield
 
 

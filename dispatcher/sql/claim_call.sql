@@ -1,11 +1,14 @@
 -- claim_call: win the right to run one attempt; this is the start, and it is stamped on the windows and throttles.
 -- No row back means the ticket was used or replaced. `is_closed`: a key was paused or blocked since the admission, or
 -- the call expired; nothing was changed then. Under a throttle the start lies ahead, by `lead` at least: the worker waits for it.
+-- With `is_late`, a worker that overslept its start asks for another one: the start that it missed stays unused, those
+-- after it keep theirs, and so the spacing holds.
 -- The commit does not wait for the disk: what a crash loses of it, the finish still proves.
 WITH mine AS MATERIALIZED (
     SELECT call.id, call.expires_at
       FROM dispatcher_callqueue AS call
-     WHERE call.id = %(call)s::uuid AND call.ticket = %(ticket)s::uuid AND call.state = 'dispatched'
+     WHERE call.id = %(call)s::uuid AND call.ticket = %(ticket)s::uuid
+       AND call.state = CASE WHEN %(is_late)s::bool THEN 'active' ELSE 'dispatched' END
        FOR NO KEY UPDATE
 ), spent AS MATERIALIZED (
     SELECT slot.key_id, slot.cost, key.is_paused, key.blocked_until,
@@ -35,14 +38,14 @@ WITH mine AS MATERIALIZED (
                    SELECT
                      FROM paced
                     WHERE paced.is_paused OR paced.blocked_until > clock.now) AS is_closed,
-           EXISTS (SELECT FROM mine WHERE mine.expires_at <= clock.now) AS is_expired
+           NOT %(is_late)s::bool AND EXISTS (SELECT FROM mine WHERE mine.expires_at <= clock.now) AS is_expired
       FROM clock
 ), claimed AS (
     UPDATE dispatcher_callqueue AS call
-       SET state = 'active', started_at = clock.start_at, attempt = call.attempt + 1,
+       SET state = 'active', started_at = clock.start_at, attempt = call.attempt + CASE WHEN %(is_late)s::bool THEN 0 ELSE 1 END,
            published_at = COALESCE(call.published_at, clock.now)
       FROM mine, clock, verdict
-     WHERE call.id = mine.id AND call.ticket = %(ticket)s::uuid AND call.state = 'dispatched'
+     WHERE call.id = mine.id AND call.ticket = %(ticket)s::uuid AND call.state IN ('dispatched', 'active')
        AND NOT verdict.is_closed AND NOT verdict.is_expired
     RETURNING call.id, call.attempt, call.retry
 ), started AS (
@@ -67,6 +70,7 @@ WITH mine AS MATERIALIZED (
      WHERE key.id = paced.id
 )
 SELECT verdict.is_closed, verdict.is_expired, clock_timestamp() AS told_at, clock.start_at, claimed.attempt, claimed.retry,
+       EXISTS (SELECT FROM paced) AS is_paced, EXISTS (SELECT FROM spent WHERE window_period IS NOT NULL) AS is_counted,
        set_config('synchronous_commit', 'off', true) AS commit
   FROM mine
  CROSS JOIN clock
