@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.errors import PolicyInvalid
@@ -225,16 +225,21 @@ class Claims:
 
 
 margins = st.sampled_from([timedelta(0), timedelta(milliseconds=7)])
-# Time passes by so many thousandths of the period; then so much cost is asked for, or so many start.
-thousandths = st.sampled_from([0, 1, 5, 9, 10, 100, 495, 500, 930, 985, 990, 995, 999, 1000]) | st.integers(
-    0, 100
-)
+tight_rates = st.builds(Rate, limit=st.integers(1, 3), period=st.just(timedelta(milliseconds=100)))
+# Time passes by so many thousandths of the period; then all room is taken, or a part of it, or so many start.
 histories = st.lists(
-    st.tuples(thousandths, st.sampled_from(["admit", "start"]), st.integers(1, 8)), min_size=1, max_size=40
+    st.tuples(
+        st.sampled_from([0, 4, 30, 500, 965, 985, 1000, 1015]),
+        st.sampled_from(["fill", "admit", "start", "start"]),
+        st.integers(1, 3),
+    ),
+    min_size=1,
+    max_size=30,
 )
 
 
-@given(small_rates, margins, histories)
+@settings(max_examples=400)
+@given(tight_rates, margins, histories)
 def test_no_window_ever_holds_more_than_the_limit_however_late_the_starts_arrive(
     rate: Rate, margin: timedelta, history: Sequence[tuple[int, str, int]]
 ) -> None:
@@ -242,9 +247,11 @@ def test_no_window_ever_holds_more_than_the_limit_however_late_the_starts_arrive
     claims, waiting = Claims(rate.period), list[int]()
     for passed, event, amount in history:
         now += passed * rate.period / 1000
-        if event == "admit":
-            if amount <= room(policy, claims.use(sum(waiting)), now, pace):
-                waiting.append(amount)
+        free = room(policy, claims.use(sum(waiting)), now, pace)
+        if event == "fill":
+            waiting += [1] * free
+        elif event == "admit":
+            waiting += [amount] if amount <= free else []
         else:
             for cost in waiting[:amount]:
                 claims.start(now, cost)
@@ -252,23 +259,21 @@ def test_no_window_ever_holds_more_than_the_limit_however_late_the_starts_arrive
     # Whoever was admitted may start all at once, at the worst moment.
     for cost in waiting:
         claims.start(now, cost)
-    # A start may be under way for as long as the margin, and the next one arrive at once.
+    # A start may be under way for as long as the margin, and a later one arrive at once.
     assert claims.most_in_a_window(rate.period + margin) <= rate.limit
 
 
-@given(small_rates, margins, histories)
-def test_a_window_wastes_less_than_a_hundredth_of_its_period(
-    rate: Rate, margin: timedelta, history: Sequence[tuple[int, str, int]]
+@given(st.integers(0, 100_000), st.integers(0, 100_000), margins)
+def test_a_start_leaves_its_window_less_than_a_fiftieth_of_the_period_late(
+    began: int, later: int, margin: timedelta
 ) -> None:
-    policy, pace, now = Policy(rate=rate), Pace(horizon=timedelta(0), margin=margin), NOW
-    claims = Claims(rate.period)
-    for passed, _, _ in history:
-        now += passed * rate.period / 1000
-        if room(policy, claims.use(0), now, pace):
-            claims.start(now, 1)
-        else:
-            longer = rate.period + rate.period / 100 + margin
-            assert sum(cost for at, cost in claims.exact if at > now - longer) >= rate.limit
+    policy, pace = Policy(rate=Rate(limit=2, period=timedelta(microseconds=100_000))), Pace(margin=margin)
+    first = NOW + began * TICK
+    claims = Claims(timedelta(microseconds=100_000))
+    for at in (first, first + later * TICK):
+        claims.start(at, 1)
+    at = opening(policy, claims.use(0), 1, first + later * TICK, pace) or first + later * TICK
+    assert at <= first + max(later, 102_000) * TICK + margin
 
 
 @given(small_policies, uses, paces)
