@@ -59,7 +59,7 @@ def _sync(tenant: str, *, pages: int) -> list[UUID]:
             Call(
                 task=sync_tenant,
                 args=[tenant, page],
-                kwargs={"seconds": 0.2},
+                kwargs={"seconds": 0.25},
                 keys=["partner", f"tenant:{tenant}"],
             )
             for page in range(pages)

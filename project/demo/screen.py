@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from dispatcher.reports import KeyStatus
 from project.demo.summary import KeyVerdict, Summary
 
 LINE_EVERY = 3.0
@@ -20,23 +21,10 @@ BAR = 14
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gauge:
-    """One key now: how much of its limits is used, how many calls wait for it, and what state it is in."""
-
-    name: str
-    in_flight: int
-    concurrency: int | None
-    used: int
-    rate: int | None
-    waiting: int
-    state: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Board:
     """All keys now, and how many of the calls have ended."""
 
-    gauges: Sequence[Gauge]
+    keys: Sequence[KeyStatus]
     ended: int
     sent: int
     seconds: float
@@ -61,7 +49,7 @@ def showing(console: Console) -> Iterator[Show]:
     """Yield what shows a board: by redrawing a table, or as lines where nothing can be redrawn."""
     if console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
-            yield lambda board: live.update(_gauges(board), refresh=True)
+            yield lambda board: live.update(_keys(board), refresh=True)
     else:
         yield _Lines(console)
 
@@ -78,9 +66,7 @@ class _Lines:
         if now < self.due_at and board.ended < board.sent:
             return
         self.due_at = now + LINE_EVERY
-        waiting = [
-            f"{gauge.name} {gauge.in_flight}+{gauge.waiting}" for gauge in board.gauges if gauge.waiting
-        ]
+        waiting = [f"{key.name} {key.in_flight}+{key.waiting}" for key in board.keys if key.waiting]
         keys = f"   in flight + waiting: {', '.join(waiting)}" if waiting else ""
         self.console.print(board.progress + keys, soft_wrap=True)
 
@@ -102,13 +88,14 @@ def show_summary(console: Console, summary: Summary) -> None:
         )
 
 
-def _gauges(board: Board) -> Table:
+def _keys(board: Board) -> Table:
     table = _table(board.progress, "Key", "In flight", "In the window")
     table.add_column("Waiting", justify="right")
     table.add_column("State")
-    for gauge in board.gauges:
-        in_flight, used = _bar(gauge.in_flight, gauge.concurrency), _bar(gauge.used, gauge.rate)
-        table.add_row(gauge.name, in_flight, used if gauge.rate else "", str(gauge.waiting), gauge.state)
+    for key in board.keys:
+        in_flight = _bar(key.in_flight, key.policy.concurrency)
+        used = _bar(key.used, key.policy.rate.limit) if key.policy.rate else ""
+        table.add_row(key.name, in_flight, used, str(key.waiting), key.state.label)
     return table
 
 

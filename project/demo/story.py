@@ -7,6 +7,7 @@ from uuid import UUID
 from rich.console import Console
 
 from dispatcher.models import CallQueue, Slot
+from dispatcher.reports import rate_limit_status
 from dispatcher.states import TERMINAL
 from project.demo import orders, screen
 from project.demo.summary import Ended, Run, Summary, judge
@@ -33,7 +34,11 @@ def watch(console: Console, stack: Stack, sent: Sequence[UUID], *, deadline: flo
         while time.monotonic() < deadline:
             stack.ensure_running()
             ended = CallQueue.objects.filter(pk__in=sent, state__in=TERMINAL).count()
-            show(screen.Board(gauges=[], ended=ended, sent=len(sent), seconds=time.monotonic() - began))
+            show(
+                screen.Board(
+                    keys=rate_limit_status(), ended=ended, sent=len(sent), seconds=time.monotonic() - began
+                )
+            )
             if ended == len(sent):
                 return
             time.sleep(LOOK_EVERY)

@@ -6,9 +6,11 @@ import time
 from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedReader
 from threading import Lock
 from typing import ClassVar
 
+from project.witness.arrivals import Arrivals
 from project.witness.ledger import SECOND, Ledger, Limits, Visit, Window
 
 # Spacing is judged where requests arrive: by so much may the one before be later on its way (ns: 5 ms).
@@ -46,9 +48,16 @@ class Caller(BaseHTTPRequestHandler):
     # Headers and body leave in one packet.
     wbufsize: ClassVar[int] = -1
 
+    def setup(self) -> None:
+        """Read the connection through what knows when its bytes arrived."""
+        super().setup()
+        self.rfile.close()
+        self.arrivals = Arrivals(self.connection)
+        self.rfile = BufferedReader(self.arrivals)
+
     def parse_request(self) -> bool:
-        """Note the time before anything else: the request line has just been read."""
-        self.arrived_at = time.monotonic_ns()
+        """Note the arrival before anything else: the request line has just been read."""
+        self.arrived_at = self.arrivals.latest_at
         return super().parse_request()
 
     def do_GET(self) -> None:

@@ -36,9 +36,7 @@ def in_window(starts: Sequence[int], period: int) -> int:
 
 def at_once(open_spans: Sequence[tuple[int, int | None]]) -> int:
     """Count by looking at every instant."""
-    return max(
-        sum(start <= now and (end is None or now < end) for start, end in open_spans) for now in INSTANTS
-    )
+    return max(sum(start <= now and (end is None or now < end) for start, end in open_spans) for now in INSTANTS)
 
 
 @given(starts=st.lists(times, max_size=30), period=st.integers(1, 20))

@@ -1,12 +1,16 @@
 """The witness over real sockets: it times, holds, refuses and reports."""
 
+import socket
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
 
+from project.witness.arrivals import Arrivals
 from project.witness.ledger import SECOND, Limits, Window
 from project.witness.server import Witness
 
@@ -29,9 +33,7 @@ def witness() -> Iterator[str]:
         thread.join()
 
 
-def post(
-    url: str, key: str, *, call: str = "call", seconds: float = 0.0, failures: int = 0
-) -> requests.Response:
+def post(url: str, key: str, *, call: str = "call", seconds: float = 0.0, failures: int = 0) -> requests.Response:
     """Send one request to the witness."""
     asked = {"keys": [key], "call": call, "seconds": seconds, "failures": failures}
     return requests.post(f"{url}/anything", json=asked, timeout=10)
@@ -76,3 +78,19 @@ def test_the_limits_are_published_in_seconds(witness: str) -> None:
         "throttle": None,
     }
     assert published["single"]["concurrency"] == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux notes when bytes arrived")
+def test_bytes_count_as_arrived_when_the_kernel_had_them_however_late_they_are_read() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as caller,
+        listener.accept()[0] as connection,
+    ):
+        arrivals = Arrivals(connection)
+        before = time.monotonic_ns()
+        caller.sendall(b"POST")
+        sent_at = time.monotonic_ns()
+        time.sleep(0.2)
+        assert arrivals.read(4) == b"POST"
+        assert before - SECOND // 100 < arrivals.latest_at < sent_at + SECOND // 10
