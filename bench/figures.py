@@ -1,0 +1,115 @@
+"""A figure: ours against a reference and its bound; and how the two are measured side by side."""
+
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+from project.witness.server import Witness
+
+
+class Bound(Enum):
+    """On which side of its bound a ratio must be."""
+
+    AT_MOST = "≤"
+    AT_LEAST = "≥"
+
+
+_HOLDS = {Bound.AT_MOST: operator.le, Bound.AT_LEAST: operator.ge}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One line of the table; what could not be measured has no numbers, and is not ok."""
+
+    name: str
+    ours: float | None
+    reference: float | None
+    unit: str
+    side: Bound
+    bound: float
+
+    @property
+    def ratio(self) -> float | None:
+        """Return ours by reference, None if one of them is missing; nothing against nothing is 0."""
+        if self.ours is None or self.reference is None:
+            return None
+        return self.ours / self.reference if self.reference else self.ours
+
+    @property
+    def ok(self) -> bool:
+        """Tell whether the ratio keeps its bound."""
+        return self.ratio is not None and bool(_HOLDS[self.side](self.ratio, self.bound))
+
+    def as_json(self) -> dict[str, object]:
+        """Return the line for tools."""
+        return {
+            "name": self.name,
+            "ours": self.ours,
+            "reference": self.reference,
+            "unit": self.unit,
+            "ratio": self.ratio,
+            "bound": self.bound,
+            "ok": self.ok,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How much to measure: everything, or so little that a developer does not wait."""
+
+    rounds: int
+    """Rounds of what takes a second or less."""
+    long_rounds: int
+    """Rounds of what takes many seconds."""
+    scale: float
+    """By which the numbers of calls are multiplied."""
+
+    def calls(self, number: int) -> int:
+        """Return how many calls to use where all the effort takes `number`."""
+        return max(1, round(number * self.scale))
+
+
+FULL = Effort(rounds=9, long_rounds=3, scale=1.0)
+QUICK = Effort(rounds=3, long_rounds=1, scale=0.1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """What every group of figures is given: how much to measure, and what stands ready for it."""
+
+    effort: Effort
+    home: Path
+    """Where processes keep their logs."""
+    witness: Witness
+    """The third party; its address is in the environment."""
+
+
+Measure = Callable[[], float]
+"""Do one round and return its result, in the unit of the figure."""
+
+
+def side_by_side(ours: Measure, reference: Measure, *, rounds: int) -> tuple[float, float]:
+    """Measure both in turn, A B A B, after a round to warm up; return the median of each."""
+    ours()
+    reference()
+    pairs = [(ours(), reference()) for _ in range(rounds)]
+    return median(one for one, _ in pairs), median(other for _, other in pairs)
+
+
+def each(action: Callable[[], object], times: int) -> float:
+    """Return the median milliseconds that one action takes."""
+    return median(_timed(action) for _ in range(times))
+
+
+def _timed(action: Callable[[], object]) -> float:
+    began = perf_counter()
+    action()
+    return (perf_counter() - began) * 1_000
+
+
+Group = Callable[[Bench], Iterator[Figure]]
+"""Figures that are measured together."""

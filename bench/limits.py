@@ -1,0 +1,93 @@
+"""How much of a limit is used under a standing backlog, as a witness sees it, and whether it is kept."""
+
+import time
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from bench import scene
+from bench.figures import Bench, Bound, Figure
+from bench.tasks import visit
+from bench.third_party import THROTTLE, WINDOW
+from dispatcher import engine
+from dispatcher.calls import Call
+from dispatcher.models import CallQueue, RateLimitKey
+from project.processes import Stack
+from project.witness.ledger import SECOND
+from project.witness.server import Witness
+
+WINDOWS = 3
+PROCESSES = 4
+POLL = 0.2
+TIMEOUT = 30.0
+"""Seconds by which the starts may be later than the limits ask for."""
+
+
+def limits(bench: Bench) -> Iterator[Figure]:
+    """Keep a backlog standing behind a window and behind a throttle, and read the witness's books."""
+    windows = max(1, bench.effort.calls(WINDOWS))
+    expected = {
+        "window": (windows + 1) * WINDOW.limit,
+        "throttle": windows * WINDOW.period // THROTTLE.spacing,
+    }
+    scene.clear()
+    RateLimitKey.objects.declare("window", rate=(WINDOW.limit, WINDOW.period / SECOND))
+    RateLimitKey.objects.declare("throttle", throttle=(THROTTLE.limit, THROTTLE.period / SECOND))
+    for key, starts in expected.items():
+        engine.pause(key)
+        CallQueue.objects.send_many(Call(task=visit, args=[key], keys=[key]) for _ in range(2 * starts))
+    with Stack(bench.home) as stack:
+        stack.start_worker(queues=[scene.QUEUE], concurrency=PROCESSES)
+        stack.start_dispenser()
+        stack.start_beat()
+        stack.wait_ready()
+        for key in expected:
+            engine.resume(key)
+        seen = _watch(bench.witness, expected, windows * WINDOW.period / SECOND + TIMEOUT)
+    apart = _apart(seen["window"], windows * WINDOW.limit)
+    yield Figure(
+        name=f"starts under a window of {WINDOW.limit} in {WINDOW.period // SECOND} s",
+        ours=windows * WINDOW.limit * SECOND / apart,
+        reference=WINDOW.limit * SECOND / WINDOW.period,
+        unit="starts/s",
+        side=Bound.AT_LEAST,
+        bound=0.97,
+    )
+    yield Figure(
+        name=f"starts under a throttle of {THROTTLE.limit} in {THROTTLE.period // SECOND} s",
+        ours=(len(seen["throttle"]) - 1) * SECOND / (seen["throttle"][-1] - seen["throttle"][0]),
+        reference=THROTTLE.limit * SECOND / THROTTLE.period,
+        unit="starts/s",
+        side=Bound.AT_LEAST,
+        bound=0.97,
+    )
+    yield Figure(
+        name="violations at the witness",
+        ours=sum(len(broken) for visit in bench.witness.ledger.visits for broken in visit.broken.values()),
+        reference=len(bench.witness.ledger.visits),
+        unit="starts",
+        side=Bound.AT_MOST,
+        bound=0,
+    )
+
+
+def _watch(witness: Witness, expected: dict[str, int], patience: float) -> dict[str, list[int]]:
+    """Wait until each key has seen what is expected, and return the times of its starts (ns), sorted.
+
+    Raises TimeoutError naming how far each came.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        with witness.lock:
+            seen = {key: sorted(visit.started for visit in witness.ledger.accounts[key].visits) for key in expected}
+        if all(len(seen[key]) >= starts for key, starts in expected.items()):
+            return seen
+        if time.monotonic() > deadline:
+            came = ", ".join(f"{len(seen[key])} of {starts} under {key}" for key, starts in expected.items())
+            message = f"too few starts: {came}"
+            raise TimeoutError(message)
+        time.sleep(POLL)
+
+
+def _apart(starts: Sequence[int], distance: int) -> float:
+    """Return the median time (ns) in which so many starts were made, wherever one begins to count."""
+    return median(later - earlier for earlier, later in zip(starts, starts[distance:], strict=False))

@@ -1,0 +1,24 @@
+"""The third party of the benchmarks: the project's witness, in a thread of this process."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+
+from project.witness.ledger import SECOND, Limits, Window
+from project.witness.server import Witness
+
+WINDOW = Window(limit=100, period=10 * SECOND)
+THROTTLE = Window(limit=20, period=SECOND)
+
+
+@contextmanager
+def witness() -> Iterator[Witness]:
+    """Let it listen, and put its address where tasks look for it."""
+    with Witness({"window": Limits(rate=WINDOW), "throttle": Limits(throttle=THROTTLE)}) as server:
+        os.environ["WITNESS_URL"] = server.url
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
