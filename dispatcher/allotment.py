@@ -20,7 +20,7 @@ class KeyNow:
 
     id: int
     policy: Policy
-    use: Use = Use()
+    use: Use = field(default_factory=Use)
     is_paused: bool = False
     blocked_until: datetime | None = None
 
@@ -121,9 +121,7 @@ class _Turn:
         self.lane = lane
         self.heads = iter(lane.heads)
 
-    def goes_on(
-        self, made: Allotment, budgets: dict[int, _Budget], batch: int, reschedule_after: timedelta
-    ) -> bool:
+    def goes_on(self, made: Allotment, budgets: dict[int, _Budget], batch: int, reschedule_after: timedelta) -> bool:
         """Decide the lane's next call; return whether the lane has a turn in the next round."""
         if self.lane.is_outranked or len(made.admitted) >= batch:
             (made.awake if self.lane.heads else made.asleep).append(self.lane.id)
@@ -141,9 +139,7 @@ class _Turn:
             return True
         return self._stopped(head, *stop, made, reschedule_after)
 
-    def _stopped(
-        self, head: Head, budget: _Budget, cost: int, made: Allotment, reschedule_after: timedelta
-    ) -> bool:
+    def _stopped(self, head: Head, budget: _Budget, cost: int, made: Allotment, reschedule_after: timedelta) -> bool:
         match self.lane.on_limit:
             case OnLimit.DROP:
                 made.dropped.append((head.call_id, budget.key.id))

@@ -94,7 +94,7 @@ class DispatchedTask(Task):
             case _:
                 assert_never(outcome)
 
-    def retry(
+    def retry(  # noqa: PLR0917 -- Celery's signature
         self,
         args: Any = None,
         kwargs: Any = None,
@@ -187,4 +187,3 @@ def _uuid(text: object) -> UUID | None:
         return UUID(text) if isinstance(text, str) else None
     except ValueError:
         return None
-

@@ -12,7 +12,7 @@ from django.db import connections
 
 from dispatcher.conf import RETENTION, Conf, conf
 from dispatcher.errors import ConfigurationError, PolicyInvalid
-from dispatcher.lifecycle.send import check_key_name
+from dispatcher.fields import key_name
 from dispatcher.policy import Policy, Retry
 
 _POSTGRESQL_14 = 140_000
@@ -40,7 +40,7 @@ def check_celery(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[chec
     if not issubclass(current_app.Task, DispatchedTask):
         found.append(
             checks.Error(
-                f"The tasks of the Celery app {current_app.main!r} do not claim their calls, so no call would ever end.",
+                f"The tasks of the Celery app {current_app.main!r} do not claim their calls, so none would ever end.",
                 hint='Make the app with Celery("project", task_cls="dispatcher.celery:DispatchedTask"), and import it '
                 "in your project's __init__.py.",
                 id="dispatcher.E005",
@@ -129,7 +129,9 @@ def _ranges(settings: Conf) -> list[checks.CheckMessage]:
     if settings.tick <= timedelta(0):
         wrong.append("DISPATCHER['tick'] must be longer than 0.")
     if settings.heartbeat * 2 > settings.run_lease:
-        wrong.append("DISPATCHER['run_lease'] must be at least twice DISPATCHER['heartbeat'], or calls that run are lost.")
+        wrong.append(
+            "DISPATCHER['run_lease'] must be at least twice DISPATCHER['heartbeat'], or calls that run are lost."
+        )
     if settings.min_pause * 2 > settings.horizon:
         wrong.append("DISPATCHER['horizon'] must be at least twice DISPATCHER['min_pause'], or throttles run dry.")
     wrong += [
@@ -149,7 +151,7 @@ def _policies(settings: Conf) -> list[checks.CheckMessage]:
     found: list[checks.CheckMessage] = []
     for name, policy in settings.keys.items():
         try:
-            check_key_name(name.replace("*", "x"))
+            key_name(name.replace("*", "x"))
             Policy.parse(policy, f"DISPATCHER['keys'][{name!r}]")
         except (PolicyInvalid, ValueError) as error:
             found.append(checks.Error(str(error), id="dispatcher.E003"))

@@ -91,7 +91,7 @@ def conf() -> Conf:
 
 def _read(given: Mapping[str, Any]) -> Conf:
     known = {f.name: f for f in fields(Conf)}
-    values = {}
+    values: dict[str, Any] = {}
     for name, value in given.items():
         if name not in known:
             near = get_close_matches(name, known, n=1)

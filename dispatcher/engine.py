@@ -9,11 +9,23 @@ from uuid import UUID
 
 from django.db import transaction
 
-from dispatcher import sql
+from dispatcher import fields, sql
 from dispatcher.calls import Call
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid, WorkerLost
-from dispatcher.lifecycle import admit, claim, control, due, finish, publish, recover as recovery, retention, run
+from dispatcher.lifecycle import (
+    admit,
+    claim,
+    control,
+    due,
+    finish,
+    publish,
+    retention,
+    run,
+)
+from dispatcher.lifecycle import (
+    recover as recovery,
+)
 from dispatcher.lifecycle import send as sending
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.policy import Policy
@@ -40,7 +52,7 @@ def send(calls: Sequence[Call]) -> list[CallQueue]:
     drafts = [_draft(call) for call in calls]
     if len(drafts) == 1 and not sql.connection().in_atomic_block:
         written = [sending.write_one(drafts[0])]
-        publish.publish([call for call in written if call.ticket])
+        publish.publish([call for call in written if call.ticket is not None])
     else:
         written = sending.write(drafts)
     _after_commit({call.lane_id for call in written if call.state == State.AVAILABLE})
@@ -49,7 +61,7 @@ def send(calls: Sequence[Call]) -> list[CallQueue]:
 
 def declare(name: str, limits: Mapping[str, Any]) -> RateLimitKey:
     """Make a key if it does not exist, and return it as it is stored. Raises PolicyInvalid or CallInvalid."""
-    sending.make_keys({sending.check_key_name(name): Policy.parse(limits)})
+    sending.make_keys({fields.key_name(name): Policy.parse(limits)})
     return RateLimitKey.objects.using(conf().database).get(name=name)
 
 
@@ -287,9 +299,7 @@ def _refuse(refused: claim.Refused, call_id: UUID, ticket: UUID) -> None:
         dispense(lanes=[released.lane_id], keys=released.keys)
 
 
-def _finish(
-    call_id: UUID, ticket: UUID, outcome: run.Outcome, claimed: claim.Claimed
-) -> finish.Released | None:
+def _finish(call_id: UUID, ticket: UUID, outcome: run.Outcome, claimed: claim.Claimed) -> finish.Released | None:
     match outcome:
         case run.Returned():
             return finish.complete(call_id, ticket, result=outcome.result)
@@ -333,9 +343,7 @@ def _put_back(call_id: UUID, ticket: UUID) -> finish.Released | None:
     return released
 
 
-def _lost(
-    call_id: UUID, ticket: UUID, error: BaseException, *, now: datetime | None = None
-) -> finish.Released | None:
+def _lost(call_id: UUID, ticket: UUID, error: BaseException, *, now: datetime | None = None) -> finish.Released | None:
     """Put a lost call back: without an attempt if it was never claimed, else as a failed one."""
     returned = finish.put_back(call_id, ticket, from_states=[State.DISPATCHED])
     if returned is not None:

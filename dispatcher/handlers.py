@@ -39,6 +39,7 @@ def _request(method: str, params: dict[str, Any]) -> dict[str, Any]:
     """Make an HTTP call with `requests` (extra `http`); a status from 400 raises, and 429 waits as it says."""
     import requests  # noqa: PLC0415 -- an extra: only who makes HTTP calls needs it
 
-    response = requests.request(method, **{"timeout": _TIMEOUT_S, **params})
+    timeout, rest = params.get("timeout", _TIMEOUT_S), {k: v for k, v in params.items() if k != "timeout"}
+    response = requests.request(method, timeout=timeout, **rest)
     response.raise_for_status()
     return {"status": response.status_code, "text": response.text}

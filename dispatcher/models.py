@@ -1,6 +1,6 @@
 """The tables: calls, keys, lanes, slots, windows. Fields, constraints and filters; no transitions."""
 
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import uuid_utils.compat as uuid7
 from django.contrib.postgres.fields import ArrayField
@@ -8,11 +8,9 @@ from django.db import models
 from django.db.models import F, Func, Q
 from django.db.models.functions import Now
 
+from dispatcher.fields import KEY_PATTERN
 from dispatcher.managers import CallQueueManager, RateLimitKeyManager
 from dispatcher.states import DUE, IN_FLIGHT, TERMINAL, OnLimit, State
-
-KEY_PATTERN: Final = r"^[a-zA-Z0-9][a-zA-Z0-9._:-]*$"
-"""A key's name (Open Job Spec, rate limiting, section 6.2)."""
 
 _STATES = [(state.value, state.label) for state in State]
 _ON_LIMIT = [(action.value, action.value) for action in OnLimit]
@@ -31,7 +29,9 @@ class RateLimitKey(models.Model):
 
     name = models.CharField(max_length=255, unique=True, help_text="Such as api.stripe.com or tenant:acme.")
     concurrency = models.PositiveIntegerField(
-        null=True, blank=True, help_text="The most cost in flight at once; 0 lets nothing start, empty is no limit."
+        null=True,
+        blank=True,
+        help_text="The most cost in flight at once; 0 lets nothing start, empty is no limit.",
     )
     rate_limit = models.PositiveIntegerField(
         null=True, blank=True, help_text="The most cost of starts in any window of the rate period."
@@ -46,7 +46,9 @@ class RateLimitKey(models.Model):
     blocked_until = models.DateTimeField(null=True, blank=True, help_text="The provider said stop until then.")
 
     override_until = models.DateTimeField(
-        null=True, blank=True, help_text="Until then the override's limits are in force, in place of those above."
+        null=True,
+        blank=True,
+        help_text="Until then the override's limits are in force, in place of those above.",
     )
     override_concurrency = models.PositiveIntegerField(null=True, blank=True)
     override_rate_limit = models.PositiveIntegerField(null=True, blank=True)
@@ -55,13 +57,20 @@ class RateLimitKey(models.Model):
     override_throttle_period = models.DurationField(null=True, blank=True)
 
     next_start_at = models.DateTimeField(
-        null=True, editable=False, help_text="The earliest next start that the throttle allows; written by the claim."
+        null=True,
+        editable=False,
+        help_text="The earliest next start that the throttle allows; written by the claim.",
     )
     admissions = models.BigIntegerField(
-        default=0, db_default=0, editable=False, help_text="Numbers the admissions under it; written under its lock."
+        default=0,
+        db_default=0,
+        editable=False,
+        help_text="Numbers the admissions under it; written under its lock.",
     )
     opens_at = models.DateTimeField(
-        null=True, editable=False, help_text="When time opens it for the lanes parked on it; written by the admission."
+        null=True,
+        editable=False,
+        help_text="When time opens it for the lanes parked on it; written by the admission.",
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -94,7 +103,9 @@ class RateLimitKey(models.Model):
         ]
         indexes: ClassVar = [
             models.Index(name="key_opens", fields=["opens_at"], condition=Q(opens_at__isnull=False)),
-            models.Index(name="key_override_ends", fields=["override_until"], condition=Q(override_until__isnull=False)),
+            models.Index(
+                name="key_override_ends", fields=["override_until"], condition=Q(override_until__isnull=False)
+            ),
         ]
         permissions: ClassVar = [
             ("pause_ratelimitkey", "Can pause and resume rate limit keys"),
@@ -117,14 +128,14 @@ class Lane(models.Model):
     on_limit = models.CharField(max_length=16, choices=_ON_LIMIT)
     key_ids = ArrayField(models.BigIntegerField(), help_text="The keys that its calls name, in order of id.")
     is_awake = models.BooleanField(default=False, db_default=False)
-    parked_on = models.ForeignKey(RateLimitKey, null=True, on_delete=models.PROTECT, related_name="parked", db_index=False)
+    parked_on = models.ForeignKey(
+        RateLimitKey, null=True, on_delete=models.PROTECT, related_name="parked", db_index=False
+    )
     served_at = models.DateTimeField(db_default=Now())
 
     class Meta:
         constraints: ClassVar = [
-            models.UniqueConstraint(
-                name="lane_is_one_per_kind", fields=["queue", "priority", "on_limit", "key_ids"]
-            ),
+            models.UniqueConstraint(name="lane_is_one_per_kind", fields=["queue", "priority", "on_limit", "key_ids"]),
             models.CheckConstraint(
                 name="lane_parked_is_not_awake", condition=Q(parked_on__isnull=True) | Q(is_awake=False)
             ),
@@ -150,15 +161,15 @@ class CallQuerySet(models.QuerySet["CallQueue"]):
     """Filters by where a call stands."""
 
     def waiting(self) -> "CallQuerySet":
-        """Calls whose limits have had no room for them yet."""
+        """Filter calls whose limits have had no room for them yet."""
         return self.filter(state=State.AVAILABLE)
 
     def in_flight(self) -> "CallQuerySet":
-        """Calls that hold slots: admitted or running."""
+        """Filter calls that hold slots: admitted or running."""
         return self.filter(state__in=IN_FLIGHT)
 
     def ended(self) -> "CallQuerySet":
-        """Calls in a terminal state."""
+        """Filter calls in a terminal state."""
         return self.filter(state__in=TERMINAL)
 
 
@@ -167,9 +178,7 @@ class CallQueue(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid7.uuid7, editable=False)
     position = models.BigIntegerField(db_default=NextPosition(), editable=False)
-    lane = models.ForeignKey(
-        Lane, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False, related_name="calls"
-    )
+    lane = models.ForeignKey(Lane, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False, related_name="+")
     task = models.CharField(max_length=255)
     args = models.JSONField(default=list)
     kwargs = models.JSONField(default=dict)
@@ -255,7 +264,12 @@ class Slot(models.Model):
         CallQueue, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False, related_name="slots"
     )
     key = models.ForeignKey(
-        RateLimitKey, null=True, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="slots"
+        RateLimitKey,
+        null=True,
+        on_delete=models.PROTECT,
+        db_constraint=False,
+        db_index=False,
+        related_name="slots",
     )
     cost = models.PositiveIntegerField()
     started_at = models.DateTimeField(null=True)
@@ -287,4 +301,3 @@ class Window(models.Model):
     def __str__(self) -> str:
         """Return the part of the window and its cost."""
         return f"{self.cost} from {self.bucket_at}"
-

@@ -32,6 +32,7 @@ _NAMED_PERIODS: Final = {
     "day": timedelta(days=1),
 }
 _LONGEST_PERIOD: Final = timedelta(days=366)
+_STEEPEST: Final = 100
 _SHORTEST_PERIOD: Final = timedelta(milliseconds=1)
 
 
@@ -100,7 +101,8 @@ class Rate:
                 raise PolicyInvalid(field, f'{value!r} is not a rate; give {{"limit": 100, "period": "PT1M"}}.')
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 2**31 - 1:
             raise PolicyInvalid(
-                f"{field}.limit", f"{limit!r} must be a whole number from 1; to stop a key, pause it or set concurrency 0."
+                f"{field}.limit",
+                f"{limit!r} must be a whole number from 1; to stop a key, pause it or set concurrency 0.",
             )
         length = parse_duration(period, f"{field}.period")
         if not _SHORTEST_PERIOD <= length <= _LONGEST_PERIOD:
@@ -137,7 +139,8 @@ class Policy:
             isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 0 <= concurrency <= 2**31 - 1
         ):
             raise PolicyInvalid(
-                f"{field}.concurrency", f"{concurrency!r} must be a whole number from 0, or None for no limit."
+                f"{field}.concurrency",
+                f"{concurrency!r} must be a whole number from 0, or None for no limit.",
             )
         return cls(
             concurrency=concurrency,
@@ -177,7 +180,7 @@ class Use:
     """The earliest next start that the throttle allows, from the starts given so far."""
 
     def reserve(self, cost: int) -> "Use":
-        """The use after one more admission of this cost."""
+        """Return the use after one more admission of this cost."""
         return replace(self, held=self.held + cost, unstarted=self.unstarted + cost)
 
 
@@ -217,7 +220,10 @@ def room(policy: Policy, use: Use, now: datetime, pace: Pace) -> int:
     """Return how much cost the concurrency and the window let be admitted now; never negative."""
     free = UNLIMITED if policy.concurrency is None else policy.concurrency - use.held
     if policy.rate is not None:
-        free = min(free, policy.rate.limit - use.unstarted - sum(cost for _, cost in counted(policy.rate, use, now, pace)))
+        free = min(
+            free,
+            policy.rate.limit - use.unstarted - sum(cost for _, cost in counted(policy.rate, use, now, pace)),
+        )
     return max(0, free)
 
 
@@ -298,13 +304,19 @@ class Retry:
         if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= 2**15 - 1:
             raise PolicyInvalid(f"{field}.max_attempts", f"{attempts!r} must be a whole number from 1 to 32767.")
         coefficient = given.get("backoff_coefficient", 1)
-        if isinstance(coefficient, bool) or not isinstance(coefficient, int | float) or not 1 <= coefficient <= 100:
+        if (
+            isinstance(coefficient, bool)
+            or not isinstance(coefficient, int | float)
+            or not 1 <= coefficient <= _STEEPEST
+        ):
             raise PolicyInvalid(f"{field}.backoff_coefficient", f"{coefficient!r} must be a number from 1 to 100.")
         if not isinstance(given.get("jitter", True), bool):
             raise PolicyInvalid(f"{field}.jitter", "must be true or false.")
         names = given.get("non_retryable_errors", ())
         if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-            raise PolicyInvalid(f"{field}.non_retryable_errors", 'must be a list of class names, such as ["ValueError"].')
+            raise PolicyInvalid(
+                f"{field}.non_retryable_errors", 'must be a list of class names, such as ["ValueError"].'
+            )
         given["non_retryable_errors"] = tuple(names)
         return cls(**given)
 

@@ -145,11 +145,19 @@ def openable(keys: Collection[int], *, now: datetime | None = None) -> Openable:
 
 def keys_of(call_id: UUID) -> list[int]:
     """Return the keys that a call in flight holds slots of."""
-    return list(Slot.objects.using(conf().database).filter(call=call_id, key__isnull=False).values_list("key_id", flat=True))
+    return list(
+        Slot.objects.using(conf().database).filter(call=call_id, key__isnull=False).values_list("key_id", flat=True)
+    )
 
 
 def _decide(
-    lanes: Collection[int], keys: Collection[int], *, awake: bool, most: int | None, now: datetime | None, settings: Conf
+    lanes: Collection[int],
+    keys: Collection[int],
+    *,
+    awake: bool,
+    most: int | None,
+    now: datetime | None,
+    settings: Conf,
 ) -> _Decided | None:
     lane_limit = min(most or settings.lanes_per_pass, settings.lanes_per_pass)
     (locked,) = sql.fetch(
@@ -209,7 +217,10 @@ def _lanes(rows: Iterable[_HeadRow], names: Mapping[str, int], heads: int) -> It
             on_limit=OnLimit(lane.on_limit),
             key_ids=sorted({*lane.key_ids, *([queue_key] if queue_key else [])}),
             heads=[
-                Head(call_id=call.call_id, costs={names[name]: cost for name, cost in (call.costs or {}).items()})
+                Head(
+                    call_id=call.call_id,
+                    costs={names[name]: cost for name, cost in (call.costs or {}).items()},
+                )
                 for call in found
                 if call.call_id is not None
             ],
@@ -219,7 +230,7 @@ def _lanes(rows: Iterable[_HeadRow], names: Mapping[str, int], heads: int) -> It
 
 
 def _slots(made: Allotment, lanes: Iterable[LaneNow]) -> list[tuple[UUID, int | None, int]]:
-    """The slots of the admitted calls: (call, key, cost); a call without keys has one without a key."""
+    """Return the slots of the admitted calls as (call, key, cost); a call without keys has one without a key."""
     admitted = set(made.admitted)
     return [
         (head.call_id, key_id, head.costs.get(key_id, 1) if key_id else 1)
@@ -308,5 +319,3 @@ def _look_again(decided: _Decided) -> Pass:
         keys=again.keys,
         has_moved=bool(made.admitted or made.dropped or made.rescheduled or made.parked),
     )
-
-

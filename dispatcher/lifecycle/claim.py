@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import Enum, auto
 from time import monotonic, sleep
 from typing import Any
@@ -127,7 +127,7 @@ def is_in_time(claimed: Claimed, *, tries: int = 1) -> bool:
         sleep(_NAP_S)
     late = monotonic() - due
     if claimed.is_paced:
-        return late <= _LATE_S * 2 ** (tries - 1)
+        return late <= _LATE_S * 2.0 ** (tries - 1)
     return not claimed.is_counted or late <= conf().margin.total_seconds() / 2 * tries
 
 

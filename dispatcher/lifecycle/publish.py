@@ -31,7 +31,7 @@ class Publishable(Protocol):
         """The call's id: the Celery task id."""
 
     @property
-    def ticket(self) -> UUID:
+    def ticket(self) -> UUID | None:
         """What the worker must show to claim it."""
 
     @property
@@ -113,7 +113,12 @@ def unpublished(*, now: datetime | None = None) -> list[Unpublished]:
     return sql.fetch(
         "unpublished_calls",
         Unpublished,
-        {"now": now, "after": settings.publish_after, "most": settings.batch, "lease": settings.dispatch_lease},
+        {
+            "now": now,
+            "after": settings.publish_after,
+            "most": settings.batch,
+            "lease": settings.dispatch_lease,
+        },
     )
 
 

@@ -79,7 +79,7 @@ def run(task: Callable[[], Any]) -> Outcome:
 
 def _retry_after(error: Exception) -> timedelta | None:
     """Read Retry-After (RFC 9110, section 10.2.3) from the 429 or 503 that requests or httpx raised."""
-    response = getattr(error, "response", None)
+    response: Any = getattr(error, "response", None)
     if getattr(response, "status_code", None) not in _SAYS_STOP:
         return None
     value = response.headers.get("Retry-After", "")

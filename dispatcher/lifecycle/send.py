@@ -2,7 +2,6 @@
 
 import json
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -11,23 +10,17 @@ from typing import Any
 from uuid import UUID
 
 import uuid_utils.compat as uuid7
-from django.core.exceptions import ValidationError
-from django.core.validators import RegexValidator
 
-from dispatcher import sql
+from dispatcher import fields, sql
 from dispatcher.calls import Call
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid, CallNeverRuns, CallTooLarge, PolicyInvalid, UnknownKey
 from dispatcher.events import policy_ignored
-from dispatcher.models import KEY_PATTERN, CallQueue
+from dispatcher.models import CallQueue
 from dispatcher.policy import Policy, Rate, Retry
 from dispatcher.states import OnLimit, State
 
 logger = logging.getLogger(__name__)
-
-_is_key_name = RegexValidator(KEY_PATTERN)
-_LONGEST_NAME = 255
-_DEEPEST = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,20 +71,22 @@ def draft(call: Call, *, task: str, queue: str) -> Draft:
     checked = Draft(
         id=uuid7.uuid7(),
         kind=Kind(
-            queue=_name("queue", queue),
-            priority=_whole("priority", call.priority, -100, 100),
+            queue=fields.name("queue", queue),
+            priority=fields.whole("priority", call.priority, -100, 100),
             on_limit=_on_limit(call.on_limit if call.on_limit is not None else on_limit),
             names=names,
         ),
-        task=_name("task", task),
-        args=_json("args", _sequence("args", call.args)),
-        kwargs=_json("kwargs", _mapping("kwargs", call.kwargs) or {}),
-        call_data=None if call.call_data is None else _json("call_data", _mapping("call_data", call.call_data)),
-        meta=_json("meta", _mapping("meta", call.meta) or {}),
+        task=fields.name("task", task),
+        args=fields.json_text("args", fields.sequence("args", call.args)),
+        kwargs=fields.json_text("kwargs", fields.mapping("kwargs", call.kwargs) or {}),
+        call_data=None
+        if call.call_data is None
+        else fields.json_text("call_data", fields.mapping("call_data", call.call_data)),
+        meta=fields.json_text("meta", fields.mapping("meta", call.meta) or {}),
         costs={name: cost for name, cost in costs.items() if cost != 1},
         retry=None if call.retry is None else json.dumps(Retry.parse(call.retry).as_json()),
-        scheduled_at=_time("scheduled_at", call.scheduled_at),
-        expires_at=_time("expires_at", call.expires_at),
+        scheduled_at=fields.moment("scheduled_at", call.scheduled_at),
+        expires_at=fields.moment("expires_at", call.expires_at),
         policies=policies,
     )
     if checked.scheduled_at and checked.expires_at and checked.expires_at <= checked.scheduled_at:
@@ -187,7 +182,7 @@ def make_keys(policies: Mapping[str, Policy]) -> None:
     if not policies:
         return
     for name in policies:
-        check_key_name(name)
+        fields.key_name(name)
     sql.change(
         "make_keys",
         {
@@ -199,16 +194,6 @@ def make_keys(policies: Mapping[str, Policy]) -> None:
             "throttle_period": [policy.throttle and policy.throttle.period for policy in policies.values()],
         },
     )
-
-
-def check_key_name(name: object) -> str:
-    """Return a key's name. Raises CallInvalid if it is not as the Open Job Spec wants it."""
-    try:
-        _is_key_name(name)
-    except ValidationError:
-        problem = f"{name!r} is not a key name: a letter or digit first, then letters, digits and . _ : - only."
-        raise CallInvalid("keys", problem) from None
-    return _name("keys", name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,7 +258,16 @@ def _params(drafts: Sequence[Draft], kinds: Mapping[Kind, int]) -> dict[str, Any
         "costs": [json.dumps(each.costs) for each in drafts],
         **{
             column: [getattr(each, column) for each in drafts]
-            for column in ("task", "args", "kwargs", "call_data", "meta", "retry", "scheduled_at", "expires_at")
+            for column in (
+                "task",
+                "args",
+                "kwargs",
+                "call_data",
+                "meta",
+                "retry",
+                "scheduled_at",
+                "expires_at",
+            )
         },
     }
 
@@ -304,8 +298,9 @@ def _saved(each: Draft, row: Written) -> CallQueue:
         ticket=row.ticket,
         dispatched_at=row.dispatched_at,
     )
-    call._state.adding = False
-    call._state.db = conf().database
+    # As Model.from_db leaves it, without a second trip for what is known already.
+    call._state.adding = False  # noqa: SLF001
+    call._state.db = conf().database  # noqa: SLF001
     return call
 
 
@@ -318,16 +313,16 @@ def _keys(call: Call) -> tuple[dict[str, int], dict[str, Policy], object]:
     policies: dict[str, Policy] = {}
     on_limit: object = None
     if call.rate_limit is not None:
-        limits = dict(_mapping("rate_limit", call.rate_limit) or {})
+        limits = dict(fields.mapping("rate_limit", call.rate_limit) or {})
         name = limits.pop("key", None)
         if name is None:
             raise PolicyInvalid("rate_limit.key", "required: name the key whose limits these are.")
         on_limit = limits.pop("on_limit", None)
-        policies[check_key_name(name)] = Policy.parse(limits, "rate_limit")
+        policies[fields.key_name(name)] = Policy.parse(limits, "rate_limit")
         costs.setdefault(name, 1)
     for name, cost in costs.items():
-        check_key_name(name)
-        _whole(f"keys[{name!r}]", cost, 1, 2**31 - 1)
+        fields.key_name(name)
+        fields.whole(f"keys[{name!r}]", cost, 1, 2**31 - 1)
     return costs, policies, on_limit
 
 
@@ -338,75 +333,3 @@ def _on_limit(value: object) -> OnLimit:
         return OnLimit(value)  # type: ignore[arg-type]
     except ValueError:
         raise CallInvalid("on_limit", f"{value!r} must be one of {', '.join(OnLimit)}.") from None
-
-
-def _name(field: str, value: object) -> str:
-    if not isinstance(value, str) or not value or len(value) > _LONGEST_NAME or "\0" in value:
-        raise CallInvalid(field, f"{value!r} must be a text of 1 to {_LONGEST_NAME} characters.")
-    return value
-
-
-def _whole(field: str, value: object, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise CallInvalid(field, f"{value!r} must be a whole number from {least} to {most}.")
-    return value
-
-
-def _sequence(field: str, value: object) -> list[Any]:
-    if value is None:
-        return []
-    if not isinstance(value, list | tuple):
-        raise CallInvalid(field, f"{type(value).__name__} must be a list; for one argument give [argument].")
-    return list(value)
-
-
-def _mapping(field: str, value: object) -> Mapping[str, Any] | None:
-    if value is not None and not isinstance(value, Mapping):
-        raise CallInvalid(field, f"{type(value).__name__} must be a mapping of names to values.")
-    return value
-
-
-def _time(field: str, value: object) -> datetime | None:
-    """Read a time with a zone: a datetime, or anything that has one (an arrow)."""
-    moment = getattr(value, "datetime", value)
-    if moment is None:
-        return None
-    if not isinstance(moment, datetime):
-        raise CallInvalid(field, f"{value!r} must be a datetime with a time zone.")
-    if moment.utcoffset() is None:
-        raise CallInvalid(
-            field, f"{value!r} is naive, so nobody knows which moment it is; use django.utils.timezone or arrow.utcnow()."
-        )
-    return moment
-
-
-def _json(field: str, value: object) -> str:
-    _check_json(field, value, _DEEPEST)
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _check_json(path: str, value: object, depth: int) -> None:
-    """Raise CallInvalid naming the path of the first thing in `value` that JSON, or jsonb, can't hold."""
-    if depth == 0:
-        raise CallInvalid(path, f"nested deeper than {_DEEPEST} levels.")
-    match value:
-        case None | bool() | int():
-            pass
-        case float():
-            if not math.isfinite(value):
-                raise CallInvalid(path, f"{value} is not JSON; give a finite number or None.")
-        case str():
-            if "\0" in value or not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
-                raise CallInvalid(path, "holds a NUL or a lone surrogate, which PostgreSQL's jsonb can't store.")
-        case list() | tuple():
-            for index, item in enumerate(value):
-                _check_json(f"{path}[{index}]", item, depth - 1)
-        case dict():
-            for name, item in value.items():
-                if not isinstance(name, str):
-                    raise CallInvalid(path, f"the name {name!r} is not a text; JSON has only texts as names.")
-                _check_json(path, name, depth - 1)
-                _check_json(f"{path}.{name}", item, depth - 1)
-        case _:
-            kind = type(value).__name__
-            raise CallInvalid(path, f"{kind} is not JSON; send its id or a text, such as str(value).")

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any, Generic, LiteralString, TypeVar, cast
+from typing import Any, Generic, LiteralString, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -45,7 +45,7 @@ class Asked(Generic[Row]):
 @cache
 def statement(name: str) -> LiteralString:
     """Return the text of `name`.sql."""
-    return cast("LiteralString", resources.files(__name__).joinpath(f"{name}.sql").read_text("utf-8"))
+    return resources.files(__name__).joinpath(f"{name}.sql").read_text("utf-8")
 
 
 def names() -> list[str]:

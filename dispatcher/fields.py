@@ -1,0 +1,113 @@
+"""What the fields of a call must look like. Pure: each function returns the value, or raises CallInvalid naming it."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from dispatcher.errors import CallInvalid
+
+KEY_PATTERN: Final = r"^[a-zA-Z0-9][a-zA-Z0-9._:-]*$"
+"""A key's name (Open Job Spec, rate limiting, section 6.2)."""
+
+LONGEST_NAME: Final = 255
+_DEEPEST: Final = 64
+
+
+def name(field: str, value: object) -> str:
+    """Return a text of 1 to 255 characters."""
+    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_NAME or not _is_storable(value):
+        raise CallInvalid(field, f"{value!r} must be a text of 1 to {LONGEST_NAME} characters.")
+    return value
+
+
+def key_name(value: object) -> str:
+    """Return a key's name as the Open Job Spec wants it."""
+    if not isinstance(value, str) or re.fullmatch(KEY_PATTERN, value) is None or value.endswith("\n"):
+        problem = f"{value!r} is not a key name: a letter or digit first, then letters, digits and . _ : - only."
+        raise CallInvalid("keys", problem)
+    return name("keys", value)
+
+
+def whole(field: str, value: object, least: int, most: int) -> int:
+    """Return a whole number within bounds."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise CallInvalid(field, f"{value!r} must be a whole number from {least} to {most}.")
+    return value
+
+
+def sequence(field: str, value: object) -> list[Any]:
+    """Return a list; None is an empty one."""
+    if value is None:
+        return []
+    if not isinstance(value, list | tuple):
+        raise CallInvalid(field, f"{type(value).__name__} must be a list; for one argument give [argument].")
+    return list(value)
+
+
+def mapping(field: str, value: object) -> Mapping[str, Any] | None:
+    """Return a mapping, or None."""
+    if value is not None and not isinstance(value, Mapping):
+        raise CallInvalid(field, f"{type(value).__name__} must be a mapping of names to values.")
+    return value
+
+
+def moment(field: str, value: object) -> datetime | None:
+    """Return a time with a zone, or None: from a datetime, or from what has one (an arrow)."""
+    at = getattr(value, "datetime", value)
+    if at is None:
+        return None
+    if not isinstance(at, datetime):
+        raise CallInvalid(field, f"{value!r} must be a datetime with a time zone.")
+    if at.utcoffset() is None:
+        remedy = "use django.utils.timezone.now() or arrow.utcnow()."
+        raise CallInvalid(field, f"{value!r} is naive, so nobody knows which moment it is; {remedy}")
+    return at
+
+
+def json_text(field: str, value: object) -> str:
+    """Return a value as JSON that jsonb can hold; the error names the path of what can't be held."""
+    _check_json(field, value, _DEEPEST)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _check_json(path: str, value: object, depth: int) -> None:  # noqa: C901 -- one case a kind of value
+    if depth == 0:
+        raise CallInvalid(path, f"nested deeper than {_DEEPEST} levels.")
+    match value:
+        case None | bool() | int():
+            pass
+        case float():
+            if not math.isfinite(value):
+                raise CallInvalid(path, f"{value} is not JSON; give a finite number or None.")
+        case str():
+            if not _is_storable(value):
+                raise CallInvalid(path, "holds a NUL or a lone surrogate, which PostgreSQL can't store.")
+        case list() | tuple():
+            for index, item in enumerate(value):
+                _check_json(f"{path}[{index}]", item, depth - 1)
+        case dict():
+            _check_names(path, value)
+            for key, item in value.items():
+                _check_json(f"{path}.{key}", item, depth - 1)
+        case _:
+            kind = type(value).__name__
+            raise CallInvalid(path, f"{kind} is not JSON; send its id or a text, such as str(value).")
+
+
+def _check_names(path: str, value: dict[Any, Any]) -> None:
+    for key in value:
+        if not isinstance(key, str):
+            raise CallInvalid(path, f"the name {key!r} is not a text; JSON has only texts as names.")
+        if not _is_storable(key):
+            raise CallInvalid(path, f"the name {key!r} holds a NUL or a lone surrogate.")
+
+
+def _is_storable(text: str) -> bool:
+    """Whether PostgreSQL can store the text: UTF-8 without NUL."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
