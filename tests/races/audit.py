@@ -1,0 +1,198 @@
+"""Check the whole database against the invariants of the dispatcher, by brute force over every row."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db import connection
+from django.utils import timezone
+
+from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
+from dispatcher.states import IN_FLIGHT, TERMINAL, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent:
+    """What one call spent of one key, and when."""
+
+    cost: int
+    dispatched_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+def audit(*, has_ended: bool = True, is_fifo: bool = False, limits_changed: bool = False) -> None:
+    """Assert that every invariant holds.
+
+    has_ended: every call has reached a terminal state. is_fifo: no call was put back, put off or moved, so each
+    lane's calls were admitted in order of sending. limits_changed: past starts were under other limits.
+    """
+    found = [*_tickets(), *_slots(), *_wakeups(), *_attempts()]
+    if has_ended:
+        found += _ends()
+    if is_fifo:
+        found += _order()
+    if not limits_changed:
+        found += _limits()
+    assert not found, "\n".join(found)
+
+
+def most_at_once(spent: Iterable[Spent]) -> int:
+    """Return the most cost that was held at any moment, from the admission to the finish of each call."""
+    now = timezone.now()
+    moments = sorted(
+        (moment, change)
+        for call in spent
+        if call.dispatched_at is not None
+        for moment, change in ((call.dispatched_at, call.cost), (call.finished_at or now, -call.cost))
+    )
+    held = most = 0
+    for _, change in moments:
+        held += change
+        most = max(most, held)
+    return most
+
+
+def most_in_any_window(spent: Iterable[Spent], period: timedelta) -> int:
+    """Return the most cost that was started in any window of this length, wherever it begins."""
+    starts = sorted((call.started_at, call.cost) for call in spent if call.started_at is not None)
+    return max(
+        (sum(cost for at, cost in starts[number:] if at < begin + period) for number, (begin, _) in enumerate(starts)),
+        default=0,
+    )
+
+
+def too_close(spent: Iterable[Spent], spacing: timedelta) -> list[tuple[datetime, datetime]]:
+    """Return pairs of consecutive starts that are closer than the cost of the first allows."""
+    starts = sorted((call.started_at, call.cost) for call in spent if call.started_at is not None)
+    return [
+        (first, second)
+        for (first, cost), (second, _) in zip(starts, starts[1:], strict=False)
+        if second - first < spacing * cost
+    ]
+
+
+def spent_by_key() -> dict[int, list[Spent]]:
+    """Return what every call spent of every key, the queue's own key included."""
+    queue_keys = {
+        key.name.removeprefix("queue:"): key.id for key in RateLimitKey.objects.filter(name__startswith="queue:")
+    }
+    names = dict(RateLimitKey.objects.values_list("id", "name"))
+    lanes = {lane.id: {*lane.key_ids, *filter(None, [queue_keys.get(lane.queue)])} for lane in Lane.objects.all()}
+    spent: dict[int, list[Spent]] = defaultdict(list)
+    fields = ("lane_id", "costs", "dispatched_at", "started_at", "finished_at")
+    for call in CallQueue.objects.values(*fields):
+        for key in lanes[call["lane_id"]]:
+            spent[key].append(
+                Spent(
+                    cost=call["costs"].get(names[key], 1),
+                    dispatched_at=call["dispatched_at"],
+                    started_at=call["started_at"],
+                    finished_at=call["finished_at"],
+                )
+            )
+    return spent
+
+
+def _limits() -> Iterable[str]:
+    spent = spent_by_key()
+    for key in RateLimitKey.objects.all():
+        of_key = spent[key.id]
+        slots = list(Slot.objects.filter(key=key).values_list("cost", "started_at"))
+        if key.concurrency is not None and (held := sum(cost for cost, _ in slots)) > key.concurrency:
+            yield f"{key}: {held} in slots, {key.concurrency} allowed"
+        if key.concurrency is not None and (most := most_at_once(of_key)) > key.concurrency:
+            yield f"{key}: {most} at once, {key.concurrency} allowed"
+        if key.rate_limit is not None:
+            unstarted = sum(cost for cost, started_at in slots if started_at is None)
+            most = most_in_any_window(of_key, key.rate_period)
+            if most > key.rate_limit:
+                yield f"{key}: {most} starts in {key.rate_period}, {key.rate_limit} allowed"
+            now = timezone.now()
+            latest = [call for call in of_key if call.started_at and call.started_at > now - key.rate_period]
+            if sum(call.cost for call in latest) + unstarted > key.rate_limit:
+                yield f"{key}: {len(latest)} starts just now and {unstarted} to come, {key.rate_limit} allowed"
+        if key.throttle_limit is not None:
+            spacing = -(-key.throttle_period // key.throttle_limit)
+            yield from (
+                f"{key}: {second - first} apart, {spacing} allowed" for first, second in too_close(of_key, spacing)
+            )
+
+
+def _ends() -> Iterable[str]:
+    for call in CallQueue.objects.exclude(state__in=TERMINAL):
+        yield f"call {call.id} is {call.state} and has not ended"
+
+
+def _tickets() -> Iterable[str]:
+    tickets = list(CallQueue.objects.filter(ticket__isnull=False).values_list("ticket", flat=True))
+    if len(tickets) != len(set(tickets)):
+        yield "two calls have the same ticket"
+    for call in CallQueue.objects.exclude(state__in=IN_FLIGHT).filter(ticket__isnull=False):
+        yield f"call {call.id} is {call.state} and has a ticket"
+
+
+def _attempts() -> Iterable[str]:
+    for call in CallQueue.objects.all():
+        failed = sum(1 for error in call.errors if error["type"] not in {"Expired", "LimitReached"})
+        ran = failed + (call.state in {State.COMPLETED, State.ACTIVE})
+        if call.attempt > ran:
+            yield f"call {call.id} is {call.state} and counts {call.attempt} attempts, of which {ran} are known"
+
+
+def _slots() -> Iterable[str]:
+    held: dict[object, list[tuple[int | None, int]]] = defaultdict(list)
+    for call_id, key_id, cost in Slot.objects.values_list("call_id", "key_id", "cost"):
+        held[call_id].append((key_id, cost))
+    in_flight = {call.id: call for call in CallQueue.objects.in_flight()}
+    yield from (f"call {call_id} holds slots and is not in flight" for call_id in held.keys() - in_flight.keys())
+    yield from (f"call {call_id} is in flight and holds no slot" for call_id in in_flight.keys() - held.keys())
+    names = dict(RateLimitKey.objects.values_list("id", "name"))
+    lanes = {lane.id: lane for lane in Lane.objects.all()}
+    for call_id in held.keys() & in_flight.keys():
+        call = in_flight[call_id]
+        keys = {*lanes[call.lane_id].key_ids, *(key for key, name in names.items() if name == f"queue:{call.queue}")}
+        wanted = sorted((key, call.costs.get(names[key], 1)) for key in keys) or [(None, 1)]
+        if sorted(held[call_id]) != wanted:
+            yield f"call {call_id} holds {held[call_id]}, {wanted} is its cost"
+
+
+def _wakeups() -> Iterable[str]:
+    """A lane with waiting calls is awake, or parked on a key that a release, a person or time will open."""
+    waiting = set(CallQueue.objects.waiting().values_list("lane_id", flat=True))
+    now = timezone.now()
+    for lane in Lane.objects.select_related("parked_on").filter(id__in=waiting, is_awake=False):
+        key = lane.parked_on
+        if key is None:
+            yield f"lane {lane.id} sleeps over waiting calls"
+            continue
+        held = sum(Slot.objects.filter(key=key).values_list("cost", flat=True))
+        concurrency = key.override_concurrency if key.override_until and key.override_until > now else key.concurrency
+        costs = CallQueue.objects.waiting().filter(lane=lane).order_by("position").values_list("costs", flat=True)
+        cost = costs[0].get(key.name, 1)
+        is_full = concurrency is not None and held + cost > concurrency and (held > 0 or concurrency == 0)
+        if not (key.is_paused or key.opens_at is not None or is_full):
+            yield f"lane {lane.id} is parked on {key}, which nobody will open"
+
+
+def _order() -> Iterable[str]:
+    calls: dict[int, list[tuple[int, datetime]]] = defaultdict(list)
+    admitted = CallQueue.objects.filter(dispatched_at__isnull=False).order_by("position")
+    for lane_id, position, dispatched_at in admitted.values_list("lane_id", "position", "dispatched_at"):
+        calls[lane_id].append((position, dispatched_at))
+    for lane_id, of_lane in calls.items():
+        times = [dispatched_at for _, dispatched_at in of_lane]
+        if times != sorted(times):
+            yield f"lane {lane_id} did not admit its calls in order of sending"
+
+
+def use_now(names: Sequence[str]) -> dict[str, int]:
+    """Return the cost of the slots of each key, in one snapshot."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT key.name, COALESCE(sum(slot.cost), 0) FROM dispatcher_ratelimitkey AS key"
+            " LEFT JOIN dispatcher_slot AS slot ON slot.key_id = key.id WHERE key.name = ANY (%s) GROUP BY key.name",
+            [list(names)],
+        )
+        return dict(cursor.fetchall())

@@ -1,0 +1,147 @@
+"""Threads with connections of their own that go on step by step; what they wait for, PostgreSQL itself tells."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from threading import Barrier
+from typing import Any, ParamSpec, TypeVar
+from uuid import UUID
+
+import psycopg
+import pytest
+from celery import Celery
+from django.db import connection, transaction
+from kombu import Connection
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+DEADLINE = 20.0
+POLL = 0.005
+
+app = Celery("races", task_cls="dispatcher.celery:DispatchedTask", broker="memory://")
+"""Its broker is a queue in this process: what is published waits for whoever takes it out."""
+
+
+concurrent = pytest.mark.django_db(transaction=True, available_apps=["dispatcher"])
+"""Marks tests whose threads see each other's commits; afterwards the tables of the dispatcher are emptied."""
+
+
+class Mailbox:
+    """What the broker holds for the workers of one Celery queue."""
+
+    def __init__(self, queue: str = "celery") -> None:
+        self.queue = queue
+        self.connection: Connection = app.connection_for_read()
+        app.amqp.queues[queue](self.connection.default_channel).declare()
+
+    def take(self) -> tuple[UUID, UUID] | None:
+        """Take a message out: the call and the ticket that it carries; None if there is none."""
+        message = self.connection.default_channel.basic_get(self.queue, no_ack=True)
+        if message is None:
+            return None
+        return UUID(message.headers["id"]), UUID(message.headers["dispatcher_ticket"])
+
+    def empty(self) -> list[tuple[UUID, UUID]]:
+        """Take all messages out."""
+        return list(iter(self.take, None))
+
+
+class Actor:
+    """One thread with a database connection of its own; it does one thing at a time, and may be left waiting."""
+
+    def __init__(self) -> None:
+        self.thread = ThreadPoolExecutor(max_workers=1, initializer=app.set_current)
+        self.pid: int = self.do(_backend)
+
+    def begin(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
+        """Let it start on something, and go on here."""
+        return self.thread.submit(work, *args, **kwargs)
+
+    def do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Let it do something to the end."""
+        return self.begin(work, *args, **kwargs).result(DEADLINE)
+
+    def open(self) -> None:
+        """Open a transaction that stays open from one thing to the next."""
+        self.transaction = transaction.atomic()
+        self.do(self.transaction.__enter__)
+
+    def commit(self) -> None:
+        """Commit it, and run what was to be run after the commit."""
+        self.do(self.transaction.__exit__, None, None, None)
+
+    def roll_back(self) -> None:
+        """Roll it back."""
+        error = RuntimeError("rolled back")
+        self.do(self.transaction.__exit__, RuntimeError, error, None)
+
+    def wait_blocked(self, *, by: "Actor | psycopg.Connection[Any]") -> None:
+        """Wait until its statement waits for a lock of somebody else."""
+        holder = by.pid if isinstance(by, Actor) else by.info.backend_pid
+        eventually(partial(_is_blocked, self.pid, holder))
+
+    def close(self) -> None:
+        """End the thread and its connection."""
+        self.thread.submit(connection.close)
+        self.thread.shutdown()
+
+
+def _backend() -> int:
+    connection.ensure_connection()
+    return int(connection.connection.info.backend_pid)
+
+
+def _is_blocked(pid: int, holder: int) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT %s = ANY (pg_blocking_pids(%s))", [holder, pid])
+        return bool(cursor.fetchone()[0])
+
+
+@contextmanager
+def actors(count: int) -> Iterator[list[Actor]]:
+    """Give so many actors, and end them."""
+    made = [Actor() for _ in range(count)]
+    try:
+        yield made
+    finally:
+        for actor in made:
+            actor.close()
+
+
+@contextmanager
+def holding(statement: str, params: Sequence[Any] = ()) -> Iterator[psycopg.Connection[Any]]:
+    """Hold the locks that a statement takes, on a connection of their own; gone on the way out."""
+    with psycopg.connect(**{**connection.get_connection_params(), "autocommit": False}) as held:
+        held.execute(statement, params)
+        yield held
+        held.rollback()
+
+
+def at_once(*work: Callable[[], T]) -> list[T]:
+    """Do all of this at once, each on a thread and a connection of its own; return the results in order."""
+    barrier = Barrier(len(work))
+
+    def start(job: Callable[[], T]) -> T:
+        try:
+            app.set_current()
+            connection.ensure_connection()
+            barrier.wait(DEADLINE)
+            return job()
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(max_workers=len(work)) as threads:
+        jobs = [threads.submit(start, job) for job in work]
+    return [job.result() for job in jobs]
+
+
+def eventually(fact: Callable[[], T], *, within: float = DEADLINE, poll: float = POLL) -> T:
+    """Wait until a fact is true, and return it; fail when it is not true in time (s)."""
+    deadline = time.monotonic() + within
+    while not (found := fact()):
+        assert time.monotonic() < deadline, f"not within {within} s: {fact}"
+        time.sleep(poll)
+    return found

@@ -1,0 +1,96 @@
+"""Invariant 1: whatever dispenses and works at once, no limit of any key is ever exceeded."""
+
+import random
+from datetime import timedelta
+from functools import partial
+
+import pytest
+from pytest_django import Settings
+
+from dispatcher import engine
+from dispatcher.calls import Call
+from dispatcher.models import CallQueue, Lane, RateLimitKey, Window
+from tests.races.audit import audit, most_at_once, most_in_any_window, spent_by_key, too_close, use_now
+from tests.races.lockstep import at_once, concurrent
+from tests.races.traffic import declare_tenants, dispense_and_work, write
+
+pytestmark = concurrent
+
+
+def test_sixteen_dispensers_never_exceed_a_concurrency() -> None:
+    key = RateLimitKey.objects.declare("api", concurrency=7)
+    send_to("api", 500)
+    at_once(*[dispense_and_work] * 16)
+    assert most_at_once(spent_by_key()[key.id]) == 7
+    audit(is_fifo=True)
+
+
+def test_sixteen_dispensers_never_exceed_a_concurrency_in_cost() -> None:
+    key = RateLimitKey.objects.declare("api", concurrency=7)
+    send_to("api", 250, costs=(1, 2, 3, 7))
+    at_once(*[dispense_and_work] * 16)
+    assert most_at_once(spent_by_key()[key.id]) == 7
+    audit(is_fifo=True)
+
+
+def test_sixteen_dispensers_never_exceed_a_window(settings: Settings) -> None:
+    settings.DISPATCHER = {"margin": 0.01, "tick": 0.2}
+    key = RateLimitKey.objects.declare("api", rate=(150, 0.25))
+    send_to("api", 600, costs=(1, 1, 2))
+    at_once(*[partial(dispense_and_work, ticks=True)] * 16)
+    spent = spent_by_key()[key.id]
+    assert 140 <= most_in_any_window(spent, timedelta(seconds=0.25)) <= 150
+    assert sum(Window.objects.filter(key=key).values_list("cost", flat=True)) == sum(call.cost for call in spent)
+    audit(is_fifo=True)
+
+
+def test_sixteen_claims_at_once_keep_the_spacing_of_a_throttle(settings: Settings) -> None:
+    settings.DISPATCHER = {"tick": 0.2}
+    key = RateLimitKey.objects.declare("api", throttle=(400, 1))
+    send_to("api", 500, costs=(1, 1, 2))
+    at_once(*[partial(dispense_and_work, ticks=True)] * 16)
+    assert too_close(spent_by_key()[key.id], timedelta(seconds=1 / 400)) == []
+    audit(is_fifo=True)
+
+
+def test_sixteen_dispensers_keep_the_limits_of_all_keys_of_a_call_at_once(settings: Settings) -> None:
+    settings.DISPATCHER = {"margin": 0.01, "tick": 0.2}
+    RateLimitKey.objects.declare("few", concurrency=4)
+    RateLimitKey.objects.declare("some", rate=(60, 0.25), concurrency=12)
+    RateLimitKey.objects.declare("even", throttle=(300, 1))
+    RateLimitKey.objects.declare("queue:celery", concurrency=14)
+    dice = random.Random(2)  # noqa: S311 -- not for secrets
+    names = ("few", "some", "even")
+    costs = {"few": (1, 2, 4), "some": (1, 2), "even": (1,)}
+    CallQueue.objects.send_many(
+        Call(
+            task="noop",
+            keys={name: dice.choice(costs[name]) for name in dice.sample(names, dice.randint(0, 3))},
+            priority=dice.choice((0, 0, 5)),
+        )
+        for _ in range(300)
+    )
+    at_once(*[partial(dispense_and_work, ticks=True)] * 16)
+    assert Lane.objects.count() > 8
+    audit(is_fifo=True)
+
+
+def test_passes_that_see_the_same_room_give_it_away_once() -> None:
+    """Each of sixteen lanes has a dispenser of its own; only the key's lock is between them."""
+    declare_tenants(16)
+    for number in range(10):
+        key = f"api:{number}"
+        RateLimitKey.objects.declare(key, concurrency=5, rate=(5, 3600))
+        lanes = sorted({call.lane_id for call in write([f"tenant:{lane}", key] for lane in range(16))})
+        at_once(*[partial(engine.dispense, lanes=[lane]) for lane in lanes])
+        assert use_now([key]) == {key: 5}
+    audit(has_ended=False)
+
+
+def send_to(key: str, count: int, *, lanes: int = 24, costs: tuple[int, ...] = (1,)) -> None:
+    """Send calls of so many tenants, each of which has a lane, under a key that all of them share."""
+    declare_tenants(lanes)
+    dice = random.Random(1)  # noqa: S311 -- not for secrets
+    CallQueue.objects.send_many(
+        Call(task="noop", keys={f"tenant:{number % lanes}": 1, key: dice.choice(costs)}) for number in range(count)
+    )

@@ -1,0 +1,48 @@
+"""What threads do in the races: send, dispense, work."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from dispatcher import engine
+from dispatcher.calls import Call
+from dispatcher.lifecycle import send
+from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.states import TERMINAL, State
+from tests.races.lockstep import DEADLINE, POLL, Mailbox
+
+
+def declare_tenants(count: int) -> None:
+    """Make keys without limits, so that calls which name them have lanes of their own."""
+    for number in range(count):
+        RateLimitKey.objects.declare(f"tenant:{number}")
+
+
+def write(keys: Iterable[Sequence[str]]) -> list[CallQueue]:
+    """Write calls as a sender does who dies before its pass: they are there, and nobody looks."""
+    return send.write([send.draft(Call(keys=names), task="noop", queue="celery") for names in keys])
+
+
+def dispense_and_work(*, ticks: bool = False, task: Callable[[], Any] = lambda: None) -> int:
+    """Be a dispenser and a worker in one until every call has ended; return how many messages were run."""
+    mailbox = Mailbox()
+    deadline = time.monotonic() + DEADLINE
+    ran = 0
+    while True:
+        message = mailbox.take()
+        if message is not None:
+            engine.execute(*message, task)
+            ran += 1
+        elif not CallQueue.objects.exclude(state__in=TERMINAL).exists():
+            return ran
+        elif not (engine.tick() if ticks else engine.dispense(awake=True)):
+            time.sleep(POLL)
+        assert time.monotonic() < deadline, "the calls did not end in time"
+
+
+def in_flight(*keys: str, count: int = 1) -> list[CallQueue]:
+    """Send calls that their limits let in at once, and return them as the admission left them."""
+    sent = CallQueue.objects.send_many([Call(task="noop", keys=keys)] * count)
+    admitted = [CallQueue.objects.get(id=call.id) for call in sent]
+    assert all(call.state == State.DISPATCHED for call in admitted)
+    return admitted
