@@ -9,6 +9,7 @@ from celery import current_app
 from django.apps import AppConfig, apps
 from django.core import checks
 from django.db import connections
+from psycopg import IsolationLevel
 
 from dispatcher.conf import RETENTION, Conf, conf
 from dispatcher.errors import ConfigurationError, PolicyInvalid
@@ -16,6 +17,7 @@ from dispatcher.fields import key_name
 from dispatcher.policy import Policy, Retry
 
 _POSTGRESQL_14 = 140_000
+_READ_COMMITTED = (None, IsolationLevel.READ_COMMITTED)
 _POSITIVE = ("batch", "lanes_per_pass", "max_payload_bytes")
 
 
@@ -59,7 +61,7 @@ def check_celery(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[chec
 
 @checks.register("dispatcher")
 def check_installed(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
-    """Check the installation: W001 nothing makes the dispenser tick, E007 the database is not PostgreSQL."""
+    """Check the installation: W001 nothing ticks, E007 the database is not PostgreSQL, E009 its isolation level."""
     del app_configs
     found: list[checks.CheckMessage] = []
     if not apps.is_installed("django_celery_beat"):
@@ -85,6 +87,14 @@ def check_installed(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[c
                 f"The database {alias!r} is {connections[alias].vendor}; the dispatcher needs PostgreSQL 14 or newer.",
                 hint="Its limits rest on FOR UPDATE SKIP LOCKED. Set DISPATCHER['database'] to a PostgreSQL database.",
                 id="dispatcher.E007",
+            )
+        )
+    elif connections[alias].settings_dict["OPTIONS"].get("isolation_level") not in _READ_COMMITTED:
+        found.append(
+            checks.Error(
+                f"DATABASES[{alias!r}] has another isolation level than READ COMMITTED.",
+                hint="What was waited for must be seen: leave isolation_level out of its OPTIONS.",
+                id="dispatcher.E009",
             )
         )
     return found

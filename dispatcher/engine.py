@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from time import monotonic, sleep
 from typing import Any, assert_never
 from uuid import UUID
@@ -52,7 +53,8 @@ def send(calls: Sequence[Call]) -> list[CallQueue]:
     drafts = [_draft(call) for call in calls]
     if len(drafts) == 1 and not sql.connection().in_atomic_block:
         written = [sending.write_one(drafts[0])]
-        publish.publish([call for call in written if call.ticket is not None])
+        admitted = [call for call in written if call.ticket is not None]
+        transaction.on_commit(partial(publish.publish, admitted), using=conf().database, robust=True)
     else:
         written = sending.write(drafts)
     _after_commit({call.lane_id for call in written if call.state == State.AVAILABLE})

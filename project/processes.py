@@ -143,9 +143,7 @@ def spawn(
             start_new_session=True,
             user=user,
         )
-    return Child(
-        name=name, log=log, popen=popen, log_offset=log_offset, is_ready=ready, stop_signal=stop_signal
-    )
+    return Child(name=name, log=log, popen=popen, log_offset=log_offset, is_ready=ready, stop_signal=stop_signal)
 
 
 def reap(home: Path) -> int:
@@ -250,9 +248,7 @@ class Stack:
     def start_web(self, port: int, name: str = "web", *, env: Mapping[str, str] | None = None) -> Child:
         """Start the web server (the admin) on 127.0.0.1."""
         command = [sys.executable, "-m", "gunicorn", "project.wsgi", "--bind", f"127.0.0.1:{port}"]
-        return self.start(
-            name, [*command, "--threads", "4", "--no-control-socket"], ready=listening(port), env=env
-        )
+        return self.start(name, [*command, "--threads", "4", "--no-control-socket"], ready=listening(port), env=env)
 
     def wait_ready(self, *, timeout: float = 60.0) -> None:
         """Wait until every started child is ready; raise ChildFailed if one ends or `timeout` (s) passes."""

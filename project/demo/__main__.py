@@ -63,9 +63,7 @@ def run(console: Console) -> int:
         summary = story.tell(console, stack, witness, began=began, deadline=began + DRAINED_BY)
         write(summary.as_json())
         screen.show_summary(console, summary)
-        console.print(
-            f"Verdict: {relative(RESULT)}   Logs: {relative(services.home / 'logs')}", soft_wrap=True
-        )
+        console.print(f"Verdict: {relative(RESULT)}   Logs: {relative(services.home / 'logs')}", soft_wrap=True)
     return 0 if summary.is_ok else 1
 
 

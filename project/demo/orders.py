@@ -122,9 +122,7 @@ def _charge_and_roll_back() -> list[UUID]:
     never: list[UUID] = []
     for order in range(ROLLED_BACK):
         with suppress(OutOfStock), transaction.atomic():
-            call = CallQueue.objects.send(
-                charge, args=[order], kwargs={"seconds": 0.1}, keys=["api.payments"]
-            )
+            call = CallQueue.objects.send(charge, args=[order], kwargs={"seconds": 0.1}, keys=["api.payments"])
             never.append(call.pk)
             raise OutOfStock
     return never

@@ -83,9 +83,7 @@ def show_summary(console: Console, summary: Summary) -> None:
     for fault in summary.faults:
         console.print(f"✗ {fault}", style="red", markup=False, soft_wrap=True)
     if summary.is_ok:
-        console.print(
-            f"✓ Every limit held, every call was done once ({summary.seconds:.1f} s)", style="green"
-        )
+        console.print(f"✓ Every limit held, every call was done once ({summary.seconds:.1f} s)", style="green")
 
 
 def _keys(board: Board) -> Table:

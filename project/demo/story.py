@@ -34,11 +34,7 @@ def watch(console: Console, stack: Stack, sent: Sequence[UUID], *, deadline: flo
         while time.monotonic() < deadline:
             stack.ensure_running()
             ended = CallQueue.objects.filter(pk__in=sent, state__in=TERMINAL).count()
-            show(
-                screen.Board(
-                    keys=rate_limit_status(), ended=ended, sent=len(sent), seconds=time.monotonic() - began
-                )
-            )
+            show(screen.Board(keys=rate_limit_status(), ended=ended, sent=len(sent), seconds=time.monotonic() - began))
             if ended == len(sent):
                 return
             time.sleep(LOOK_EVERY)

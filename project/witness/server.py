@@ -63,9 +63,7 @@ class Caller(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Publish the limits, or the record."""
         if self.path == "/limits":
-            self._answer(
-                HTTPStatus.OK, {name: _published(limits) for name, limits in self.server.limits.items()}
-            )
+            self._answer(HTTPStatus.OK, {name: _published(limits) for name, limits in self.server.limits.items()})
         elif self.path == "/record":
             with self.server.lock:
                 record = self.server.ledger.record()
@@ -115,9 +113,7 @@ class Caller(BaseHTTPRequestHandler):
         windows = [window for limit in limits for window in (limit.rate, limit.throttle) if window]
         return max([1, *(math.ceil(window.period / SECOND) for window in windows)])
 
-    def _answer(
-        self, status: HTTPStatus, body: Mapping[str, object], *, retry_after: int | None = None
-    ) -> None:
+    def _answer(self, status: HTTPStatus, body: Mapping[str, object], *, retry_after: int | None = None) -> None:
         """Send JSON; the connection stays open for the next request."""
         payload = json.dumps(body).encode()
         self.send_response(status)

@@ -30,9 +30,7 @@ def celery_options(arguments: list[str]) -> dict[str, Any]:
     """Parse `--app project SUBCOMMAND ...` as Celery does; an unknown option or value raises."""
     assert arguments[:2] == ["--app", "project"]
     context = CLIContext(app=app, no_color=True, workdir=None)
-    return dict(
-        celery_cli.commands[arguments[2]].make_context(arguments[2], arguments[3:], obj=context).params
-    )
+    return dict(celery_cli.commands[arguments[2]].make_context(arguments[2], arguments[3:], obj=context).params)
 
 
 def gunicorn_options(arguments: list[str]) -> dict[str, Any]:

@@ -58,9 +58,7 @@ def marked(home: Path) -> set[int]:
     return found
 
 
-def test_what_a_killed_run_left_behind_ends_when_the_next_one_starts(
-    probe: Path, no_servers_given: None
-) -> None:
+def test_what_a_killed_run_left_behind_ends_when_the_next_one_starts(probe: Path, no_servers_given: None) -> None:
     with subprocess.Popen([sys.executable, "-c", RUN_UNTIL_KILLED], stdout=subprocess.PIPE) as run:
         assert run.stdout is not None
         assert run.stdout.readline() == b"up\n"
@@ -112,9 +110,7 @@ def test_a_home_in_use_is_refused_or_passed_over(runs: Path) -> None:
 
 def test_a_stack_ends_its_children_and_theirs(tmp_path: Path) -> None:
     with Stack(tmp_path) as stack:
-        stack.start(
-            "parent", ["sh", "-c", "trap '' TERM; sleep 60 & echo ready; wait"], ready=logged("ready")
-        )
+        stack.start("parent", ["sh", "-c", "trap '' TERM; sleep 60 & echo ready; wait"], ready=logged("ready"))
         stack.wait_ready()
         started = marked(tmp_path)
         began = time.monotonic()

@@ -213,9 +213,7 @@ class Claims:
         self.exact.append((at, cost))
 
     def use(self, unstarted: int) -> Use:
-        return Use(
-            held=unstarted, unstarted=unstarted, starts=tuple(self.parts[part] for part in sorted(self.parts))
-        )
+        return Use(held=unstarted, unstarted=unstarted, starts=tuple(self.parts[part] for part in sorted(self.parts)))
 
     def most_in_a_window(self, length: timedelta) -> int:
         return max(
@@ -298,9 +296,7 @@ def test_a_reservation_takes_its_cost_from_the_room(policy: Policy, use: Use, pa
 
 
 @given(small_rates, uses, paces)
-def test_a_throttle_admits_what_starts_before_the_horizon_and_no_more(
-    rate: Rate, use: Use, pace: Pace
-) -> None:
+def test_a_throttle_admits_what_starts_before_the_horizon_and_no_more(rate: Rate, use: Use, pace: Pace) -> None:
     left = pace_room(Policy(throttle=rate), use, NOW, pace)
     first = max(NOW, use.next_start_at or NOW)
     ahead = [first + number * rate.spacing for number in range(use.unstarted + left + 1)]
@@ -369,9 +365,7 @@ def test_a_retry_policy_survives_being_written_and_read(retry: Retry) -> None:
 
 
 @given(retries, attempts, st.randoms())
-def test_no_wait_is_negative_or_longer_than_the_longest(
-    retry: Retry, attempt: int, rng: random.Random
-) -> None:
+def test_no_wait_is_negative_or_longer_than_the_longest(retry: Retry, attempt: int, rng: random.Random) -> None:
     assert timedelta(0) <= retry.delay(attempt, rng) <= retry.max_interval
 
 
@@ -394,9 +388,7 @@ def test_the_wait_doubles_up_to_five_minutes_by_default(attempt: int, seconds: i
 
 
 def test_a_gentle_back_off_reaches_its_longest_wait_too() -> None:
-    gentle = Retry(
-        initial_interval=timedelta(seconds=1), backoff_coefficient=1.05, max_interval=timedelta(hours=1)
-    )
+    gentle = Retry(initial_interval=timedelta(seconds=1), backoff_coefficient=1.05, max_interval=timedelta(hours=1))
     assert gentle.delay(100).total_seconds() == pytest.approx(1.05**99)
     assert gentle.delay(1_000) == timedelta(hours=1)
 
@@ -427,9 +419,7 @@ def test_a_gentle_back_off_reaches_its_longest_wait_too() -> None:
         ([], "retry"),
     ],
 )
-def test_a_retry_policy_that_is_wrong_is_refused_by_its_field(
-    given_retry: Mapping[str, Any], field: str
-) -> None:
+def test_a_retry_policy_that_is_wrong_is_refused_by_its_field(given_retry: Mapping[str, Any], field: str) -> None:
     with pytest.raises(PolicyInvalid) as caught:
         Retry.parse(given_retry)
     assert caught.value.field == field
