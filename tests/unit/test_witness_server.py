@@ -88,6 +88,10 @@ def test_bytes_count_as_arrived_when_the_kernel_had_them_however_late_they_are_r
         listener.accept()[0] as connection,
     ):
         arrivals = Arrivals(connection)
+        # The kernel begins to note arrivals a moment after it was asked to.
+        caller.sendall(b"warm")
+        assert arrivals.read(4) == b"warm"
+        time.sleep(0.2)
         before = time.monotonic_ns()
         caller.sendall(b"POST")
         sent_at = time.monotonic_ns()
