@@ -135,7 +135,8 @@ def route(task: object, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | 
 
 def _note(calls: Sequence[Publishable], now: datetime | None) -> None:
     ids, tickets = [call.id for call in calls], [call.ticket for call in calls]
-    sql.change("publish_calls", {"calls": ids, "tickets": tickets, "now": now})
+    with sql.together():
+        sql.ask("publish_calls", object, {"calls": ids, "tickets": tickets, "now": now})
 
 
 def _taken(app: Celery, calls: Sequence[Publishable]) -> Iterator[Publishable]:

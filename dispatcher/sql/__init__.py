@@ -44,8 +44,13 @@ class Asked(Generic[Row]):
 
 @cache
 def statement(name: str) -> LiteralString:
-    """Return the text of `name`.sql."""
-    return resources.files(__name__).joinpath(f"{name}.sql").read_text("utf-8")
+    """Return the text of `name`.sql: its name, and the statement without comments and indents.
+
+    psycopg keeps what it has parsed only of texts up to 4,096 characters.
+    """
+    lines = resources.files(__name__).joinpath(f"{name}.sql").read_text("utf-8").splitlines()
+    text = " ".join(line.strip() for line in lines if not line.lstrip().startswith("--"))
+    return f"/* {name} */ {text}"
 
 
 def names() -> list[str]:
