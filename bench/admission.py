@@ -1,6 +1,7 @@
 """What admitting costs, and what it must not cost: the backlog, the lanes that sleep, the lanes that are parked."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from time import perf_counter
@@ -8,14 +9,16 @@ from time import perf_counter
 from django.utils import timezone
 
 from bench import database, scene
-from bench.figures import Bench, Bound, Figure, each, side_by_side
+from bench.figures import Bench, Bound, Figure, side_by_side
 from dispatcher import engine
 from dispatcher.lifecycle.admit import admit
 from dispatcher.models import RateLimitKey
 
 AMPLE = 1_000_000
-BATCH = 500
 BATCHES = 10
+CALLS = BATCHES * 500
+"""A pass, and a batch of the bare table, takes 500."""
+ALIASES = ("default", "beside")
 WORKING = 10
 """Lanes that are served in each pass, each under a key of its own."""
 ROOM = 10
@@ -23,9 +26,18 @@ ROOM = 10
 PASSES = 15
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Scene:
+    """One of the databases, and the keys and lanes in it that are served in each pass."""
+
+    alias: str
+    keys: list[int]
+    lanes: list[int]
+
+
 def admission(bench: Bench) -> Iterator[Figure]:
     """Admit a backlog in passes of 500, and mark as many rows of a bare table in batches of 500."""
-    ours, reference = side_by_side(partial(_admit, BATCHES), partial(_admit_bare, BATCHES), rounds=bench.effort.rounds)
+    ours, reference = side_by_side(_admit, _admit_bare, rounds=bench.effort.rounds)
     yield Figure(
         name="admission without publishing",
         ours=ours,
@@ -37,38 +49,33 @@ def admission(bench: Bench) -> Iterator[Figure]:
 
 
 def backlog(bench: Bench) -> Iterator[Figure]:
-    """One pass with a large backlog, and with a small one."""
+    """Make a pass with a large backlog, and with a small one."""
     many, few = bench.effort.calls(1_000_000), 1_000
-    for alias, calls in (("default", many), ("beside", few)):
-        _working(alias, waiting=calls)
-        database.tidy(alias)
-    yield _passes(f"pass with {many:,} waiting calls against {few:,}", bench, bound=1.2)
+    scenes = [_working(alias, waiting=calls) for alias, calls in (("default", many), ("beside", few))]
+    database.tidy(*ALIASES)
+    yield _passes(f"pass with {many:,} waiting calls against {few:,}", bench, *scenes, bound=1.2)
 
 
 def sleeping(bench: Bench) -> Iterator[Figure]:
-    """One pass with many lanes asleep, and with few."""
+    """Make a pass with many lanes asleep, and with few."""
     many, few = bench.effort.calls(100_000), 10
-    for alias, lanes in (("default", many), ("beside", few)):
-        _working(alias)
+    scenes = [_working(alias) for alias in ALIASES]
+    for alias, lanes in zip(ALIASES, (many, few), strict=True):
         keys = scene.make_keys([f"idle:{number}" for number in range(lanes)], concurrency=1, using=alias)
         scene.make_lanes([[key] for key in keys], using=alias)
-        database.tidy(alias)
-    yield _passes(f"pass with {many:,} sleeping lanes against {few:,}", bench, bound=1.5)
+    database.tidy(*ALIASES)
+    yield _passes(f"pass with {many:,} sleeping lanes against {few:,}", bench, *scenes, bound=1.5)
 
 
 def parked(bench: Bench) -> Iterator[Figure]:
-    """One pass, and one hand-over, with many lanes parked on one full key, and with few."""
+    """Make a pass, and a hand-over, with many lanes parked on one full key, and with few."""
     many, few = bench.effort.calls(10_000), 10
-    full = {}
-    for alias, lanes in (("default", many), ("beside", few)):
-        _working(alias)
-        full[alias] = _full(alias, lanes, waiting=2 * many // lanes)
-        database.tidy(alias)
-    yield _passes(f"pass with {many:,} lanes parked on one full key against {few:,}", bench, bound=1.5)
+    scenes = [_working(alias) for alias in ALIASES]
+    full = [_full(alias, lanes, waiting=2 * many // lanes) for alias, lanes in zip(ALIASES, (many, few), strict=True)]
+    database.tidy(*ALIASES)
+    yield _passes(f"pass with {many:,} lanes parked on one full key against {few:,}", bench, *scenes, bound=1.5)
     ours, reference = side_by_side(
-        partial(_hand_overs, "default", full["default"]),
-        partial(_hand_overs, "beside", full["beside"]),
-        rounds=bench.effort.rounds,
+        *(partial(_hand_overs, *pair) for pair in zip(scenes, full, strict=True)), rounds=bench.effort.rounds
     )
     yield Figure(
         name=f"hand-over with {many:,} lanes parked on its key against {few:,}",
@@ -80,29 +87,27 @@ def parked(bench: Bench) -> Iterator[Figure]:
     )
 
 
-def _admit(passes: int) -> float:
+def _admit() -> float:
     """Return how many calls per second a backlog is admitted at."""
-    lanes = _waiting(passes)
-    took = _seconds(lambda: sum(len(admit(lanes=lanes).calls) for _ in range(passes)), passes * BATCH)
-    return passes * BATCH / took
+    lanes = _waiting()
+    return CALLS / _seconds(lambda: sum(len(admit(lanes=lanes).calls) for _ in range(BATCHES)), CALLS)
 
 
-def _admit_bare(batches: int) -> float:
+def _admit_bare() -> float:
     """Return how many rows per second a bare table hands out."""
-    _waiting(batches)
+    _waiting()
     database.run("fill_bare")
-    database.tidy()
-    took = _seconds(lambda: sum(len(database.run("admit_bare")) for _ in range(batches)), batches * BATCH)
-    return batches * BATCH / took
+    database.tidy("default")
+    return CALLS / _seconds(lambda: sum(len(database.run("admit_bare")) for _ in range(BATCHES)), CALLS)
 
 
-def _waiting(batches: int) -> list[int]:
+def _waiting() -> list[int]:
     """Let so many batches of calls wait, with ample room, and return their lanes."""
     scene.clear()
     keys = scene.make_keys([f"key:{number}" for number in range(WORKING)], concurrency=AMPLE)
     lanes = scene.make_lanes([[key] for key in keys])
-    scene.let_wait(lanes, batches * BATCH // WORKING)
-    database.tidy()
+    scene.let_wait(lanes, CALLS // WORKING)
+    database.tidy("default")
     return lanes
 
 
@@ -117,12 +122,13 @@ def _seconds(admit_all: Callable[[], int], expected: int) -> float:
     return took
 
 
-def _working(alias: str, *, waiting: int = 1_000) -> None:
+def _working(alias: str, *, waiting: int = 1_000) -> _Scene:
     """Make the lanes that each pass serves, with so many calls waiting in all of them together."""
     scene.clear(alias)
     keys = scene.make_keys([f"key:{number}" for number in range(WORKING)], concurrency=ROOM, using=alias)
     lanes = scene.make_lanes([[key] for key in keys], awake=True, using=alias)
     scene.let_wait(lanes, waiting // WORKING, using=alias)
+    return _Scene(alias=alias, keys=keys, lanes=lanes)
 
 
 def _full(alias: str, lanes: int, *, waiting: int) -> int:
@@ -132,38 +138,35 @@ def _full(alias: str, lanes: int, *, waiting: int) -> int:
     scene.let_wait(ahead, PASSES * ROOM, using=alias)
     with scene.on(alias):
         admit(lanes=ahead)
-    tenants = scene.make_keys([f"tenant:{number}" for number in range(lanes)], concurrency=5, using=alias)
+    tenants = scene.make_keys([f"tenant:{number}" for number in range(lanes)], concurrency=AMPLE, using=alias)
     behind = scene.make_lanes([[key, tenant] for tenant in tenants], parked_on=key, using=alias)
     scene.let_wait(behind, waiting, using=alias)
     return key
 
 
-def _passes(name: str, bench: Bench, *, bound: float) -> Figure:
-    ours, reference = side_by_side(partial(_ticks, "default"), partial(_ticks, "beside"), rounds=bench.effort.rounds)
+def _passes(name: str, bench: Bench, many: _Scene, few: _Scene, *, bound: float) -> Figure:
+    ours, reference = side_by_side(partial(_ticks, many), partial(_ticks, few), rounds=bench.effort.rounds)
     return Figure(name=name, ours=ours, reference=reference, unit="ms", side=Bound.AT_MOST, bound=bound)
 
 
-def _ticks(alias: str) -> float:
-    """Return the median milliseconds of one pass as the dispenser makes it, each admitting the same number."""
-    keys = RateLimitKey.objects.using(alias).filter(name__startswith="key:")
-    ids = [key.pk for key in keys]
-    lanes = [key.parked.get().pk for key in keys] if keys.filter(parked__isnull=False).exists() else []
+def _ticks(scenery: _Scene) -> float:
+    """Return the median milliseconds of one pass as the dispenser makes it; each admits the same number."""
     times = []
-    with scene.on(alias), scene.unpublished():
+    with scene.on(scenery.alias), scene.unpublished():
         for _ in range(PASSES):
-            scene.end(ids, using=alias)
-            scene.let_wait(lanes, ROOM, using=alias)
-            # As a release leaves it when it hands nothing on itself.
-            keys.update(opens_at=timezone.now())
-            times.append(each(lambda: engine.tick(now=timezone.now()), 1))
+            scene.end(scenery.keys, using=scenery.alias)
+            scene.let_wait(scenery.lanes, ROOM, using=scenery.alias)
+            # As a release leaves them that hands nothing on itself.
+            RateLimitKey.objects.using(scenery.alias).filter(id__in=scenery.keys).update(opens_at=timezone.now())
+            times.append(1_000 * _seconds(lambda: engine.tick(now=timezone.now()), WORKING * ROOM))
     return median(times)
 
 
-def _hand_overs(alias: str, key: int) -> float:
+def _hand_overs(scenery: _Scene, key: int) -> float:
     """Return the median milliseconds in which the room of one call is handed to the next."""
     times = []
-    with scene.on(alias), scene.unpublished():
+    with scene.on(scenery.alias), scene.unpublished():
         for _ in range(PASSES):
-            scene.end([key], most=1, using=alias)
-            times.append(each(lambda: engine.hand_over([key]), 1))
+            scene.end([key], most=1, using=scenery.alias)
+            times.append(1_000 * _seconds(lambda: engine.hand_over([key]), 1))
     return median(times)

@@ -50,9 +50,10 @@ def statement(name: str) -> str:
     return resources.files("bench.sql").joinpath(f"{name}.sql").read_text("utf-8")
 
 
-def tidy(using: str = "default") -> None:
+def tidy(*aliases: str) -> None:
     """Bring statistics and visibility up to date, so that no vacuum comes in between."""
-    execute("VACUUM (ANALYZE)", using=using)
+    for alias in aliases:
+        execute("VACUUM (ANALYZE)", using=alias)
 
 
 def _name(url: str) -> str:

@@ -65,7 +65,7 @@ def send(bench: Bench) -> Iterator[Figure]:
 
 
 def send_many(bench: Bench) -> Iterator[Figure]:
-    """A thousand calls in one go, that wait behind a full key."""
+    """Send a thousand calls in one go, that wait behind a full key."""
     scene.clear()
     RateLimitKey.objects.declare("full", concurrency=0)
     calls = [Call(task=nothing, kwargs=KWARGS, keys=["full"]) for _ in range(MANY)]
