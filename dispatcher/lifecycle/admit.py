@@ -206,6 +206,7 @@ def _key(row: _KeyRow, now: datetime) -> KeyNow:
 
 
 def _lanes(rows: Iterable[_HeadRow], names: Mapping[str, int], heads: int) -> Iterable[LaneNow]:
+    key_ids = set(names.values())
     for _, group in groupby(rows, key=lambda row: row.lane_id):
         calls = list(group)
         lane = calls[0]
@@ -215,11 +216,12 @@ def _lanes(rows: Iterable[_HeadRow], names: Mapping[str, int], heads: int) -> It
             id=lane.lane_id,
             priority=lane.priority,
             on_limit=OnLimit(lane.on_limit),
-            key_ids=sorted({*lane.key_ids, *([queue_key] if queue_key else [])}),
+            # A key that was deleted limits nothing any more.
+            key_ids=sorted({*lane.key_ids, *([queue_key] if queue_key else [])} & key_ids),
             heads=[
                 Head(
                     call_id=call.call_id,
-                    costs={names[name]: cost for name, cost in (call.costs or {}).items()},
+                    costs={names[name]: cost for name, cost in (call.costs or {}).items() if name in names},
                 )
                 for call in found
                 if call.call_id is not None
