@@ -1,0 +1,350 @@
+"""Who goes now, against a model that goes one call at a time and counts everything anew for each."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from uuid import UUID
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatcher.allotment import Allotment, Head, KeyNow, LaneNow, allot
+from dispatcher.policy import Pace, Policy, Rate, Use, opening, pace_room, room
+from dispatcher.states import OnLimit
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+PACE = Pace(horizon=SECOND / 5, margin=SECOND / 20)
+LATER = 5 * SECOND
+
+rates = st.builds(Rate, limit=st.integers(1, 6), period=st.sampled_from([SECOND, 10 * SECOND]))
+policies = st.builds(
+    Policy,
+    concurrency=st.none() | st.integers(0, 6),
+    rate=st.none() | rates,
+    throttle=st.none() | st.builds(Rate, limit=st.sampled_from([1, 5, 20]), period=st.just(SECOND)),
+)
+uses = st.builds(
+    Use,
+    held=st.integers(0, 4),
+    unstarted=st.integers(0, 2),
+    starts=st.lists(st.tuples(st.sampled_from([NOW - SECOND / 2, NOW - 5 * SECOND]), st.integers(1, 3)), max_size=2),
+    next_start_at=st.sampled_from([None, NOW - SECOND, NOW + SECOND / 10, NOW + SECOND]),
+)
+blocks = st.sampled_from([None, None, NOW - SECOND, NOW + SECOND])
+
+
+@st.composite
+def passes(draw: st.DrawFn, on_limit: Sequence[OnLimit] = tuple(OnLimit)) -> tuple[list[LaneNow], list[KeyNow], int]:
+    """Make the lanes of a pass in the order in which they are served, their keys, and the size of its batch."""
+    keys = [
+        KeyNow(
+            id=number,
+            policy=draw(policies),
+            use=draw(uses),
+            is_paused=draw(st.integers(0, 9)) == 0,
+            blocked_until=draw(blocks),
+        )
+        for number in range(1, draw(st.integers(1, 4)) + 1)
+    ]
+    lanes = []
+    for number in range(draw(st.integers(1, 6))):
+        key_ids = sorted(draw(st.sets(st.sampled_from([key.id for key in keys]))))
+        costs = st.dictionaries(st.sampled_from(key_ids), st.integers(1, 4)) if key_ids else st.just({})
+        heads = [
+            Head(call_id=UUID(int=1000 * number + place), costs=draw(costs)) for place in range(draw(st.integers(0, 4)))
+        ]
+        lanes.append(
+            LaneNow(
+                id=number,
+                priority=draw(st.integers(-1, 1)),
+                on_limit=draw(st.sampled_from(on_limit)),
+                key_ids=key_ids,
+                heads=heads,
+                has_more=draw(st.booleans()) if heads else False,
+                is_outranked=draw(st.integers(0, 9)) == 0,
+            )
+        )
+    return sorted(lanes, key=lambda lane: -lane.priority), keys, draw(st.integers(1, 12))
+
+
+def made(lanes: Sequence[LaneNow], keys: Sequence[KeyNow], batch: int = 100) -> Allotment:
+    return allot(lanes, keys, now=NOW, pace=PACE, batch=batch, reschedule_after=LATER)
+
+
+# The model
+
+
+@dataclass
+class Model:
+    """One pass, call by call: what is spent is counted from the calls let in so far, for every question anew."""
+
+    lanes: Sequence[LaneNow]
+    keys: Mapping[int, KeyNow]
+    batch: int
+    stopped: set[int] = field(default_factory=set)
+    """Keys that somebody waits for: nobody behind passes."""
+    spent: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    ends: dict[UUID, str] = field(default_factory=dict)
+    lane_ends: dict[int, str] = field(default_factory=dict)
+
+    def go(self) -> "Model":
+        for priority in sorted({lane.priority for lane in self.lanes}, reverse=True):
+            waiting = {lane.id: (lane, iter(lane.heads)) for lane in self.lanes if lane.priority == priority}
+            while waiting:
+                for number, (lane, heads) in list(waiting.items()):
+                    if not self._one(lane, heads):
+                        del waiting[number]
+        return self
+
+    def _one(self, lane: LaneNow, heads: Iterator[Head]) -> bool:
+        """Decide a lane's next call; return whether it may go on."""
+        if lane.is_outranked or sum(end == "admitted" for end in self.ends.values()) == self.batch:
+            self.lane_ends[lane.id] = "awake" if lane.heads else "asleep"
+            return False
+        head = next(heads, None)
+        if head is None:
+            self.lane_ends[lane.id] = "awake" if lane.has_more else "asleep"
+            return False
+        for key in lane.key_ids:
+            if not self._lets_in(key, head.costs.get(key, 1)):
+                return self._stop(lane, head, key)
+        for key in lane.key_ids:
+            self.spent[key] += head.costs.get(key, 1)
+        self.ends[head.call_id] = "admitted"
+        return True
+
+    def _stop(self, lane: LaneNow, head: Head, key: int) -> bool:
+        if lane.on_limit is OnLimit.DROP:
+            self.ends[head.call_id] = "dropped"
+            return True
+        self.stopped.add(key)
+        if lane.on_limit is OnLimit.RESCHEDULE:
+            self.ends[head.call_id] = "rescheduled"
+            return True
+        self.lane_ends[lane.id] = f"parked on {key}"
+        return False
+
+    def _lets_in(self, number: int, cost: int) -> bool:
+        key = self.keys[number]
+        if number in self.stopped or key.is_paused or (key.blocked_until or NOW) > NOW:
+            return False
+        spent = self.spent[number]
+        use = replace(key.use, held=key.use.held + spent, unstarted=key.use.unstarted + spent)
+        return room(key.policy, use, NOW, PACE) >= cost and pace_room(key.policy, use, NOW, PACE) >= 1
+
+
+@settings(max_examples=500)
+@given(passes())
+def test_a_pass_decides_as_if_every_call_was_counted_alone(world: tuple[list[LaneNow], list[KeyNow], int]) -> None:
+    lanes, keys, batch = world
+    decided, model = made(lanes, keys, batch), Model(lanes, {key.id: key for key in keys}, batch).go()
+    ends = dict.fromkeys(decided.admitted, "admitted")
+    ends |= {call: "dropped" for call, _ in decided.dropped}
+    ends |= {call: "rescheduled" for call, _ in decided.rescheduled}
+    assert ends == model.ends
+    lane_ends = dict.fromkeys(decided.awake, "awake") | dict.fromkeys(decided.asleep, "asleep")
+    lane_ends |= {lane: f"parked on {key}" for lane, key in decided.parked.items()}
+    assert lane_ends == model.lane_ends
+
+
+# What must hold, whatever the model says
+
+
+@given(passes())
+def test_no_key_is_ever_given_more_than_its_room(world: tuple[list[LaneNow], list[KeyNow], int]) -> None:
+    lanes, keys, batch = world
+    admitted = set(made(lanes, keys, batch).admitted)
+    assert len(admitted) <= batch
+    for key in keys:
+        costs = [
+            head.costs.get(key.id, 1)
+            for lane in lanes
+            if key.id in lane.key_ids
+            for head in lane.heads
+            if head.call_id in admitted
+        ]
+        assert sum(costs) <= room(key.policy, key.use, NOW, PACE)
+        if key.is_paused or (key.blocked_until or NOW) > NOW:
+            assert not costs
+        if key.policy.throttle and costs:
+            assert sum(costs) - max(costs) < pace_room(key.policy, key.use, NOW, PACE)
+
+
+@given(passes())
+def test_a_lane_goes_in_order_of_sending(world: tuple[list[LaneNow], list[KeyNow], int]) -> None:
+    lanes, keys, batch = world
+    decided = made(lanes, keys, batch)
+    gone = {*decided.admitted, *(call for call, _ in decided.dropped), *(call for call, _ in decided.rescheduled)}
+    for lane in lanes:
+        calls = [head.call_id for head in lane.heads]
+        assert [call for call in calls if call in gone] == calls[: len(gone.intersection(calls))]
+        admitted = [call for call in decided.admitted if call in calls]
+        assert admitted == sorted(admitted)
+
+
+@given(passes())
+def test_every_lane_ends_awake_or_asleep_or_parked_and_every_call_but_once(
+    world: tuple[list[LaneNow], list[KeyNow], int],
+) -> None:
+    lanes, keys, batch = world
+    decided = made(lanes, keys, batch)
+    ends = [*decided.awake, *decided.asleep, *decided.parked]
+    assert sorted(ends) == sorted(lane.id for lane in lanes)
+    calls = [*decided.admitted, *(call for call, _ in decided.dropped), *(call for call, _ in decided.rescheduled)]
+    assert len(calls) == len(set(calls))
+    left = {lane.id: [head for head in lane.heads if head.call_id not in calls] for lane in lanes}
+    for lane in lanes:
+        if lane.id in decided.asleep:
+            assert not left[lane.id]
+            assert not lane.has_more
+        if lane.id in decided.parked:
+            assert left[lane.id]
+            assert lane.on_limit is OnLimit.WAIT
+            assert decided.parked[lane.id] in lane.key_ids
+
+
+@given(passes())
+def test_a_higher_priority_is_passed_only_where_a_limit_stops_it(
+    world: tuple[list[LaneNow], list[KeyNow], int],
+) -> None:
+    lanes, keys, batch = world
+    decided = made(lanes, keys, batch)
+    admitted = set(decided.admitted)
+    for higher in lanes:
+        left = [head for head in higher.heads if head.call_id not in admitted]
+        if higher.on_limit is not OnLimit.WAIT or not left or higher.is_outranked or higher.id in decided.parked:
+            continue
+        lower = [lane for lane in lanes if lane.priority < higher.priority]
+        assert not admitted.intersection(head.call_id for lane in lower for head in lane.heads)
+
+
+@given(passes(on_limit=[OnLimit.WAIT]))
+def test_nobody_takes_the_room_that_a_call_ahead_waits_for(
+    world: tuple[list[LaneNow], list[KeyNow], int],
+) -> None:
+    lanes, keys, batch = world
+    decided = made(lanes, keys, batch)
+    for lane in lanes:
+        if lane.id not in decided.parked:
+            continue
+        behind = [
+            other for other in lanes if other.priority < lane.priority and decided.parked[lane.id] in other.key_ids
+        ]
+        assert not set(decided.admitted).intersection(head.call_id for other in behind for head in other.heads)
+
+
+@given(passes())
+def test_a_key_that_stopped_a_lane_opens_later_or_by_a_release_or_a_person(
+    world: tuple[list[LaneNow], list[KeyNow], int],
+) -> None:
+    lanes, keys, batch = world
+    decided = made(lanes, keys, batch)
+    by_id = {key.id: key for key in keys}
+    assert set(decided.openings) == set(decided.parked.values())
+    for number, at in decided.openings.items():
+        key = by_id[number]
+        if at is None:
+            # Time does not open it: so somebody has to resume it, or a running call has to end.
+            assert key.is_paused or key.policy.concurrency is not None
+        else:
+            assert at > NOW
+    assert not set(decided.roomy).intersection(decided.openings)
+    assert all(at > NOW for _, at in decided.rescheduled)
+
+
+@given(
+    st.lists(st.integers(0, 6), min_size=2, max_size=5),
+    st.integers(0, 12),
+)
+def test_lanes_that_share_a_key_take_turns(backlogs: list[int], free: int) -> None:
+    lanes = [_lane(number, calls=calls) for number, calls in enumerate(backlogs)]
+    admitted = made(lanes, [KeyNow(id=1, policy=Policy(concurrency=free))]).admitted
+    served = [len(set(admitted).intersection(head.call_id for head in lane.heads)) for lane in lanes]
+    assert sum(served) == min(free, sum(backlogs))
+    for calls, got in zip(backlogs, served, strict=True):
+        assert got == calls or got >= max(served) - 1
+    # Those who are served first are those who waited longest: the lanes come in that order.
+    left_behind = [got for calls, got in zip(backlogs, served, strict=True) if got < calls]
+    assert all(earlier >= later for earlier, later in pairwise(left_behind))
+
+
+def _lane(number: int, *, calls: int = 1, costs: Sequence[int] = (), on_limit: OnLimit = OnLimit.WAIT) -> LaneNow:
+    each = [*costs, *[1] * (calls - len(costs))]
+    heads = [Head(call_id=UUID(int=100 * number + place), costs={1: cost}) for place, cost in enumerate(each)]
+    return LaneNow(id=number, key_ids=[1], heads=heads, on_limit=on_limit)
+
+
+def _call(lane: LaneNow, place: int = 0) -> UUID:
+    return lane.heads[place].call_id
+
+
+def test_a_cheap_call_does_not_pass_a_dear_one_that_waits_for_the_same_key() -> None:
+    dear, cheap = _lane(1, costs=[3]), _lane(2)
+    decided = made([dear, cheap], [KeyNow(id=1, policy=Policy(concurrency=4), use=Use(held=2))])
+    assert decided.admitted == []
+    assert decided.parked == {1: 1, 2: 1}
+
+
+def test_a_lane_stopped_by_one_key_leaves_its_other_keys_to_others() -> None:
+    both = LaneNow(id=1, key_ids=[1, 2], heads=[Head(call_id=UUID(int=1))])
+    other = LaneNow(id=2, key_ids=[1], heads=[Head(call_id=UUID(int=2))])
+    keys = [KeyNow(id=1, policy=Policy(concurrency=1)), KeyNow(id=2, policy=Policy(concurrency=0))]
+    decided = made([both, other], keys)
+    assert decided.admitted == [UUID(int=2)]
+    assert decided.parked == {1: 2}
+
+
+def test_a_call_that_is_dropped_leaves_the_room_to_the_next() -> None:
+    lane = _lane(1, costs=[3, 1], on_limit=OnLimit.DROP)
+    decided = made([lane], [KeyNow(id=1, policy=Policy(concurrency=2))])
+    assert decided.dropped == [(_call(lane), 1)]
+    assert decided.admitted == [_call(lane, 1)]
+    assert decided.asleep == [1]
+
+
+def test_calls_are_rescheduled_to_when_their_windows_have_room_for_each() -> None:
+    rate = Rate(limit=2, period=10 * SECOND)
+    use = Use(starts=((NOW - 4 * SECOND, 1), (NOW - 3 * SECOND, 1)))
+    lane = _lane(1, calls=3, on_limit=OnLimit.RESCHEDULE)
+    decided = made([lane], [KeyNow(id=1, policy=Policy(rate=rate), use=use)])
+    times = [at for _, at in decided.rescheduled]
+    assert [call for call, _ in decided.rescheduled] == [head.call_id for head in lane.heads]
+    assert times[:2] == [NOW + 6 * SECOND + PACE.margin, NOW + 7 * SECOND + PACE.margin]
+    assert times[2] > times[1]
+    assert times[0] == opening(Policy(rate=rate), use, 1, NOW, PACE)
+
+
+def test_a_call_that_nobody_can_say_a_time_for_is_rescheduled_by_the_setting() -> None:
+    lane = _lane(1, on_limit=OnLimit.RESCHEDULE)
+    decided = made([lane], [KeyNow(id=1, policy=Policy(concurrency=1), use=Use(held=1))])
+    assert decided.rescheduled == [(_call(lane), NOW + LATER)]
+
+
+def test_a_paused_key_opens_by_a_person_and_a_blocked_one_when_its_block_ends() -> None:
+    unlimited, until = Policy(), NOW + 30 * SECOND
+    paused = KeyNow(id=1, policy=unlimited, is_paused=True, blocked_until=until)
+    assert made([_lane(1)], [paused]).openings == {1: None}
+    assert made([_lane(1)], [replace(paused, is_paused=False)]).openings == {1: until}
+    assert made([_lane(1)], [replace(paused, is_paused=False, blocked_until=NOW)]).admitted
+
+
+def test_a_lane_that_is_outranked_waits_for_the_one_that_outranks_it() -> None:
+    decided = made([replace(_lane(1), is_outranked=True)], [KeyNow(id=1, policy=Policy())])
+    assert decided.admitted == []
+    assert decided.awake == [1]
+
+
+def test_a_key_with_room_left_is_named_for_the_lanes_that_are_parked_on_it() -> None:
+    decided = made([_lane(1)], [KeyNow(id=1, policy=Policy(concurrency=2))])
+    assert decided.roomy == [1]
+    assert made([_lane(1)], [KeyNow(id=1, policy=Policy(concurrency=1))]).roomy == []
+
+
+def test_what_a_pass_lets_in_counts_for_when_the_key_opens() -> None:
+    rate = Rate(limit=2, period=10 * SECOND)
+    decided = made([_lane(1, calls=3)], [KeyNow(id=1, policy=Policy(rate=rate))])
+    assert len(decided.admitted) == 2
+    assert decided.openings == {1: NOW + 10 * SECOND + PACE.margin}
