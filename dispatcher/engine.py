@@ -13,7 +13,7 @@ from django.db import transaction
 from dispatcher import fields, sql
 from dispatcher.calls import Call
 from dispatcher.conf import conf
-from dispatcher.errors import CallInvalid, WorkerLost
+from dispatcher.errors import CallInvalid, KeyNotFound, WorkerLost
 from dispatcher.lifecycle import (
     admit,
     claim,
@@ -226,8 +226,9 @@ def resume(name: str) -> None:
 
 
 def block(name: str, wait: timedelta) -> None:
-    """Let nothing start under a key for this long; a longer block stands."""
-    control.block(wait, names=[name])
+    """Let nothing start under a key for this long; a longer block stands. Raises KeyNotFound."""
+    if not control.block(wait, names=[name]):
+        raise KeyNotFound(name)
 
 
 def override(name: str, *, until: datetime, **limits: Any) -> None:
@@ -329,11 +330,14 @@ def _stop(call_id: UUID, ticket: UUID, outcome: run.Stopped) -> finish.Released 
     In this order: a pass, too, takes its lanes before its keys.
     """
     with sql.atomic():
-        keys = admit.keys_of(call_id) if outcome.key is None else []
-        released = finish.put_back(call_id, ticket, from_states=[State.DISPATCHED, State.ACTIVE])
+        spent = admit.keys_of(call_id)
+        stopped = [key for key, name in spent.items() if outcome.key in (None, name)]
+        # A call that spends no key that could hold it back waits by itself.
+        wait = None if stopped else outcome.wait
+        released = finish.put_back(call_id, ticket, from_states=[State.DISPATCHED, State.ACTIVE], wait=wait)
         if released is not None:
             _wake([released])
-            control.block(outcome.wait, keys=keys, names=[outcome.key] if outcome.key else [])
+            control.block(outcome.wait, keys=stopped, names=[outcome.key] if outcome.key else [])
     return released
 
 

@@ -1,5 +1,9 @@
-"""The states of a call and the moves between them: the one source for guards, badges and the diagram."""
+"""The states of a call and the moves between them: the one source for guards, badges and the diagram.
 
+`python -m dispatcher.states` prints the diagram of docs/reference/states.md.
+"""
+
+import sys
 from enum import StrEnum
 from typing import Final
 
@@ -31,6 +35,9 @@ class OnLimit(StrEnum):
     DROP = "drop"
 
 
+FIRST: Final = (State.SCHEDULED, State.AVAILABLE, State.DISPATCHED)
+"""A call is sent into one of these; it is `dispatched` at once where nothing stands in its way."""
+
 IN_FLIGHT: Final = (State.DISPATCHED, State.ACTIVE)
 """A call in one of these holds its slots and has a ticket."""
 
@@ -47,6 +54,7 @@ MOVES: Final[dict[State, tuple[State, ...]]] = {
     State.DISPATCHED: (
         State.ACTIVE,
         State.AVAILABLE,
+        State.SCHEDULED,
         State.COMPLETED,
         State.RETRYABLE,
         State.CANCELLED,
@@ -56,6 +64,7 @@ MOVES: Final[dict[State, tuple[State, ...]]] = {
         State.COMPLETED,
         State.RETRYABLE,
         State.AVAILABLE,
+        State.SCHEDULED,
         State.CANCELLED,
         State.DISCARDED,
     ),
@@ -65,3 +74,15 @@ MOVES: Final[dict[State, tuple[State, ...]]] = {
     State.DISCARDED: (State.AVAILABLE,),
 }
 """Every allowed move. `dispatched` may end at once: the commit of its claim may be lost in a database crash."""
+
+
+def diagram() -> str:
+    """Draw the states and their moves as a Mermaid state diagram."""
+    begins = [f"[*] --> {state}" for state in FIRST]
+    moves = [f"{state} --> {after}" for state, allowed in MOVES.items() for after in allowed]
+    ends = [f"{state} --> [*]" for state in TERMINAL]
+    return "\n    ".join(["stateDiagram-v2", *begins, *moves, *ends]) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(diagram())

@@ -143,11 +143,10 @@ def openable(keys: Collection[int], *, now: datetime | None = None) -> Openable:
     return found
 
 
-def keys_of(call_id: UUID) -> list[int]:
-    """Return the keys that a call in flight holds slots of."""
-    return list(
-        Slot.objects.using(conf().database).filter(call=call_id, key__isnull=False).values_list("key_id", flat=True)
-    )
+def keys_of(call_id: UUID) -> dict[int, str]:
+    """Return the keys that a call in flight holds slots of, with their names."""
+    held = Slot.objects.using(conf().database).filter(call=call_id, key__isnull=False)
+    return dict(held.values_list("key_id", "key__name"))
 
 
 def _decide(

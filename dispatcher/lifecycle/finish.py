@@ -70,13 +70,17 @@ def fail(
     return _end(call_id, ticket, State.RETRYABLE, error=_error(error, attempt), wait=pause, now=now)
 
 
-def put_back(call_id: UUID, ticket: UUID, *, from_states: Sequence[State]) -> Released | None:
+def put_back(
+    call_id: UUID, ticket: UUID, *, from_states: Sequence[State], wait: timedelta | None = None
+) -> Released | None:
     """Let the call wait again at the front of its lane, without spending an attempt; None if the ticket is gone.
 
-    The caller wakes the lane in the same transaction.
+    wait: not before this time has passed. The caller wakes the lane in the same transaction.
     """
-    rows = sql.fetch("return_call", _Freed, {"call": call_id, "ticket": ticket, "states": list(from_states)})
-    return Released(state=State.AVAILABLE, lane_id=rows[0].lane_id, keys=rows[0].keys) if rows else None
+    params = {"call": call_id, "ticket": ticket, "states": list(from_states), "wait": wait}
+    rows = sql.fetch("return_call", _Freed, params)
+    state = State.AVAILABLE if wait is None else State.SCHEDULED
+    return Released(state=state, lane_id=rows[0].lane_id, keys=rows[0].keys) if rows else None
 
 
 def expire(call_id: UUID, ticket: UUID, *, now: datetime | None = None) -> Released | None:

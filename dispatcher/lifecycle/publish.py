@@ -172,6 +172,8 @@ def _run_eagerly(app: Celery, calls: Sequence[Publishable]) -> None:
     try:
         while _eager.waiting:
             call = _eager.waiting.popleft()
+            if call.task not in app.tasks:
+                app.loader.import_default_modules()
             app.tasks[call.task].apply(**_message(call))
     finally:
         _eager.waiting = None

@@ -1,8 +1,10 @@
 -- return_call: put a call back to the front of its lane without spending its attempt, and free its slots.
--- No row back means the ticket was replaced, or the call has ended.
+-- With `wait`, it is put off for that long instead. No row back means the ticket was replaced, or the call has ended.
 WITH returned AS (
     UPDATE dispatcher_callqueue AS call
-       SET state = 'available', ticket = NULL, published_at = NULL, started_at = NULL, dispatched_at = NULL,
+       SET state = CASE WHEN %(wait)s::interval IS NULL THEN 'available' ELSE 'scheduled' END,
+           scheduled_at = COALESCE(clock_timestamp() + %(wait)s::interval, call.scheduled_at),
+           ticket = NULL, published_at = NULL, started_at = NULL, dispatched_at = NULL,
            attempt = call.attempt - CASE WHEN call.state = 'active' THEN 1 ELSE 0 END
      WHERE call.id = %(call)s::uuid AND call.ticket = %(ticket)s::uuid AND call.state = ANY (%(states)s::text[])
     RETURNING call.id, call.lane_id

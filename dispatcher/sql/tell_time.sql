@@ -1,0 +1,2 @@
+-- tell_time: what the database's clock says.
+SELECT clock_timestamp() AS told_at
