@@ -91,7 +91,8 @@ def dispense(
         publish.publish(made.calls, now=now)
         admitted += len(made.calls)
         fruitless = 0 if made.has_moved else fruitless + 1
-        lanes, keys = made.lanes, made.keys
+        again = admit.look_again(made)
+        lanes, keys = again.lanes, again.keys
         if not (lanes or keys or (awake and made.has_moved)):
             return admitted
         is_over = (until is not None and monotonic() > until) or (total is not None and admitted >= total)

@@ -13,14 +13,33 @@ from django.apps import apps
 from django.db import models
 
 from dispatcher.calls import Call
-from dispatcher.states import OnLimit
+from dispatcher.states import IN_FLIGHT, TERMINAL, OnLimit, State
 
 if TYPE_CHECKING:
     from dispatcher.apps import DispatcherConfig
     from dispatcher.models import CallQueue, RateLimitKey
 
 
-class CallQueueManager(models.Manager["CallQueue"]):
+class CallQuerySet(models.QuerySet["CallQueue"]):
+    """Filters by where a call stands."""
+
+    def waiting(self) -> "CallQuerySet":
+        """Filter calls whose limits have had no room for them yet."""
+        return self.filter(state=State.AVAILABLE)
+
+    def in_flight(self) -> "CallQuerySet":
+        """Filter calls that hold slots: admitted or running."""
+        return self.filter(state__in=IN_FLIGHT)
+
+    def ended(self) -> "CallQuerySet":
+        """Filter calls in a terminal state."""
+        return self.filter(state__in=TERMINAL)
+
+
+_Calls = models.Manager.from_queryset(CallQuerySet)
+
+
+class CallQueueManager(_Calls["CallQueue"]):
     """CallQueue.objects: send calls, and the filters of CallQuerySet."""
 
     def send(

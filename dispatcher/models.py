@@ -157,22 +157,6 @@ class Lane(models.Model):
         return f"{self.queue}, priority {self.priority}, keys {self.key_ids}"
 
 
-class CallQuerySet(models.QuerySet["CallQueue"]):
-    """Filters by where a call stands."""
-
-    def waiting(self) -> "CallQuerySet":
-        """Filter calls whose limits have had no room for them yet."""
-        return self.filter(state=State.AVAILABLE)
-
-    def in_flight(self) -> "CallQuerySet":
-        """Filter calls that hold slots: admitted or running."""
-        return self.filter(state__in=IN_FLIGHT)
-
-    def ended(self) -> "CallQuerySet":
-        """Filter calls in a terminal state."""
-        return self.filter(state__in=TERMINAL)
-
-
 class CallQueue(models.Model):
     """One call: a task with its arguments, from the send to its one terminal state."""
 
@@ -203,7 +187,7 @@ class CallQueue(models.Model):
     error = models.JSONField(null=True, help_text="The latest failure: type, message, attempt, occurred_at.")
     errors = models.JSONField(default=list, help_text="Every failure, oldest first.")
 
-    objects: ClassVar[CallQueueManager] = CallQueueManager.from_queryset(CallQuerySet)()
+    objects: ClassVar[CallQueueManager] = CallQueueManager()
 
     class Meta:
         verbose_name = "call"

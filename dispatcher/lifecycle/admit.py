@@ -35,15 +35,27 @@ class Admitted:
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """What one pass did, and where the next one should look."""
+    """What one pass decided and did."""
 
     calls: Sequence[Admitted] = ()
-    lanes: Sequence[int] = ()
+    made: Allotment = field(default_factory=Allotment)
+    full: Mapping[int, int] = field(default_factory=dict)
+    """Keys that a lack of concurrency closed, with the cost that they held when it did."""
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether it changed anything: a call admitted, put off or dropped, or a lane parked."""
+        return bool(self.made.admitted or self.made.dropped or self.made.rescheduled or self.made.parked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Again:
+    """Where the next pass should look."""
+
+    lanes: list[int]
     """Lanes that have calls left, or got some while the pass decided."""
-    keys: Sequence[int] = ()
+    keys: list[int]
     """Keys with room for lanes that are parked on them."""
-    has_moved: bool = False
-    """Whether the pass changed anything: a call admitted, put off or dropped, or a lane parked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,25 +110,9 @@ class _HeadRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Again:
-    lanes: list[int]
-    keys: list[int]
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Dropped:
     id: UUID
     key: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Decided:
-    """A pass before its commit: what it admitted, and what to look at after."""
-
-    made: Allotment = field(default_factory=Allotment)
-    calls: Sequence[Admitted] = ()
-    full: Mapping[int, int] = field(default_factory=dict)
-    """Keys that a lack of concurrency closed: the cost that they held when it did."""
 
 
 def admit(
@@ -133,8 +129,24 @@ def admit(
     """
     settings = conf()
     with sql.own_transaction():
-        decided = _decide(lanes, keys, awake=awake, most=most, now=now, settings=settings)
-    return _look_again(decided) if decided else Pass()
+        return _decide(lanes, keys, awake=awake, most=most, now=now, settings=settings)
+
+
+def look_again(done: Pass) -> Again:
+    """See, after the commit of a pass, what changed while it decided."""
+    made = done.made
+    if not (made.asleep or done.full or made.roomy):
+        return Again(lanes=made.awake, keys=[])
+    params = {
+        "asleep": made.asleep,
+        "full": list(done.full),
+        "held": list(done.full.values()),
+        "roomy": made.roomy,
+    }
+    with sql.together():
+        asked = sql.ask("look_again", Again, params)
+    again = asked.row()
+    return Again(lanes=[*made.awake, *again.lanes], keys=again.keys)
 
 
 def openable(keys: Collection[int], *, now: datetime | None = None) -> Openable:
@@ -157,7 +169,7 @@ def _decide(
     most: int | None,
     now: datetime | None,
     settings: Conf,
-) -> _Decided | None:
+) -> Pass:
     lane_limit = min(most or settings.lanes_per_pass, settings.lanes_per_pass)
     (locked,) = sql.fetch(
         "lock_lanes", _Locked, {"lanes": list(lanes), "keys": list(keys), "awake": awake, "most": lane_limit}
@@ -165,7 +177,7 @@ def _decide(
     if not locked.lanes:
         if keys:
             sql.ask("close_openings", object, {"keys": list(keys)})
-        return None
+        return Pass()
     batch = min(most or settings.batch, settings.batch)
     heads = -(-batch // len(locked.lanes)) + 1
     keys_asked = sql.ask("look_keys", _KeyRow, {"keys": locked.keys, "now": now, "margin": settings.margin})
@@ -186,7 +198,7 @@ def _decide(
     calls = _write(made, slots, lanes_now, now, settings)
     if opened := [key for key in keys if key not in made.openings]:
         sql.ask("close_openings", object, {"keys": opened})
-    return _Decided(made=made, calls=calls, full=_full(made, counted, slots))
+    return Pass(made=made, calls=calls, full=_full(made, counted, slots))
 
 
 def _key(row: _KeyRow, now: datetime) -> KeyNow:
@@ -298,25 +310,3 @@ def _full(
         if key in held:
             held[key] += cost
     return held
-
-
-def _look_again(decided: _Decided) -> Pass:
-    """See, after the commit, what changed while the pass decided."""
-    made = decided.made
-    again = _Again(lanes=[], keys=[])
-    if made.asleep or decided.full or made.roomy:
-        params = {
-            "asleep": made.asleep,
-            "full": list(decided.full),
-            "held": list(decided.full.values()),
-            "roomy": made.roomy,
-        }
-        with sql.together():
-            asked = sql.ask("look_again", _Again, params)
-        again = asked.row()
-    return Pass(
-        calls=decided.calls,
-        lanes=[*made.awake, *again.lanes],
-        keys=again.keys,
-        has_moved=bool(made.admitted or made.dropped or made.rescheduled or made.parked),
-    )
