@@ -275,7 +275,7 @@ def settle(outcome: run.Outcome, released: finish.Released) -> run.Outcome:
 def _draft(call: Call) -> sending.Draft:
     if (call.task is None) == (call.call_data is None):
         raise CallInvalid("task", "give either a task or call_data, such as {'method': 'post', 'params': {...}}.")
-    task, queue = publish.route(call.task or CALL_DATA_TASK, call.args, call.kwargs)
+    task, queue = publish.route(call.task if call.task is not None else CALL_DATA_TASK, call.args, call.kwargs)
     return sending.draft(call, task=task, queue=call.queue if call.queue is not None else queue)
 
 
@@ -383,8 +383,8 @@ def _after_commit(lanes: set[int]) -> None:
     def serve() -> None:
         sent_to = frozenset(waiting)
         waiting.clear()
-        if sent_to:
-            dispense(lanes=sent_to, most=_AT_ONCE, total=conf().batch)
+        if sent_to and (unparked := admit.unparked(sent_to)):
+            dispense(lanes=unparked, most=_AT_ONCE, total=conf().batch)
 
     transaction.on_commit(serve, using=conf().database, robust=True)
 

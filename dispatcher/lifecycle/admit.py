@@ -67,6 +67,11 @@ class Openable:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Lane:
+    id: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Locked:
     lanes: list[int]
     keys: list[int]
@@ -147,6 +152,11 @@ def look_again(done: Pass) -> Again:
         asked = sql.ask("look_again", Again, params)
     again = asked.row()
     return Again(lanes=[*made.awake, *again.lanes], keys=again.keys)
+
+
+def unparked(lanes: Collection[int]) -> list[int]:
+    """Return those of these lanes that no key holds up: they want a pass."""
+    return [lane.id for lane in sql.fetch("unparked_lanes", _Lane, {"lanes": list(lanes)})]
 
 
 def openable(keys: Collection[int], *, now: datetime | None = None) -> Openable:
