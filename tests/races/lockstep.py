@@ -18,7 +18,7 @@ from kombu import Connection
 T = TypeVar("T")
 P = ParamSpec("P")
 
-DEADLINE = 20.0
+DEADLINE = 15.0
 POLL = 0.005
 
 app = Celery("races", task_cls="dispatcher.celery:DispatchedTask", broker="memory://")
@@ -27,6 +27,12 @@ app = Celery("races", task_cls="dispatcher.celery:DispatchedTask", broker="memor
 
 concurrent = pytest.mark.django_db(transaction=True, available_apps=["dispatcher"])
 """Marks tests whose threads see each other's commits; afterwards the tables of the dispatcher are emptied."""
+
+
+STOP_PASSES = "LOCK TABLE dispatcher_lane IN SHARE MODE"
+"""Holding this stops a pass between its look and its commit; sends, claims and finishes go on."""
+STOP_ADMISSIONS = "LOCK TABLE dispatcher_slot IN SHARE MODE"
+"""This one, too; claims and finishes then wait, but lanes can be woken."""
 
 
 class Mailbox:
@@ -79,12 +85,14 @@ class Actor:
         self.do(self.transaction.__exit__, RuntimeError, error, None)
 
     def wait_blocked(self, *, by: "Actor | psycopg.Connection[Any]") -> None:
-        """Wait until its statement waits for a lock of somebody else."""
+        """Wait until its statement waits for a lock of another's, or for somebody who waits for it."""
         holder = by.pid if isinstance(by, Actor) else by.info.backend_pid
-        eventually(partial(_is_blocked, self.pid, holder))
+        eventually(lambda: holder in _blockers(self.pid))
 
     def close(self) -> None:
-        """End the thread and its connection."""
+        """End its connection, whatever it waits for, and then the thread."""
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(%s)", [self.pid])
         self.thread.submit(connection.close)
         self.thread.shutdown()
 
@@ -94,10 +102,16 @@ def _backend() -> int:
     return int(connection.connection.info.backend_pid)
 
 
-def _is_blocked(pid: int, holder: int) -> bool:
+def _blockers(pid: int) -> set[int]:
+    """Return the backends that hold up this one, those behind them included."""
+    known: set[int] = set()
+    found = {pid}
     with connection.cursor() as cursor:
-        cursor.execute("SELECT %s = ANY (pg_blocking_pids(%s))", [holder, pid])
-        return bool(cursor.fetchone()[0])
+        while found - known:
+            known |= found
+            cursor.execute("SELECT unnest(pg_blocking_pids(pid)) FROM unnest(%s) AS waiting (pid)", [list(found)])
+            found = {int(row[0]) for row in cursor.fetchall()}
+    return known - {pid}
 
 
 @contextmanager

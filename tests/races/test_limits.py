@@ -12,7 +12,7 @@ from dispatcher.calls import Call
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Window
 from tests.races.audit import audit, most_at_once, most_in_any_window, spent_by_key, too_close, use_now
 from tests.races.lockstep import at_once, concurrent
-from tests.races.traffic import declare_tenants, dispense_and_work, write
+from tests.races.traffic import declare_tenants, dispense_and_work, tick_and_work, write
 
 pytestmark = concurrent
 
@@ -37,7 +37,7 @@ def test_sixteen_dispensers_never_exceed_a_window(settings: Settings) -> None:
     settings.DISPATCHER = {"margin": 0.01, "tick": 0.2}
     key = RateLimitKey.objects.declare("api", rate=(150, 0.25))
     send_to("api", 600, costs=(1, 1, 2))
-    at_once(*[partial(dispense_and_work, ticks=True)] * 16)
+    at_once(*[tick_and_work] * 16)
     spent = spent_by_key()[key.id]
     assert 140 <= most_in_any_window(spent, timedelta(seconds=0.25)) <= 150
     assert sum(Window.objects.filter(key=key).values_list("cost", flat=True)) == sum(call.cost for call in spent)
@@ -48,7 +48,7 @@ def test_sixteen_claims_at_once_keep_the_spacing_of_a_throttle(settings: Setting
     settings.DISPATCHER = {"tick": 0.2}
     key = RateLimitKey.objects.declare("api", throttle=(400, 1))
     send_to("api", 500, costs=(1, 1, 2))
-    at_once(*[partial(dispense_and_work, ticks=True)] * 16)
+    at_once(*[tick_and_work] * 16)
     assert too_close(spent_by_key()[key.id], timedelta(seconds=1 / 400)) == []
     audit(is_fifo=True)
 
@@ -70,7 +70,7 @@ def test_sixteen_dispensers_keep_the_limits_of_all_keys_of_a_call_at_once(settin
         )
         for _ in range(300)
     )
-    at_once(*[partial(dispense_and_work, ticks=True)] * 16)
+    at_once(*[tick_and_work] * 16)
     assert Lane.objects.count() > 8
     audit(is_fifo=True)
 

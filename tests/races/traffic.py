@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from dispatcher import engine
@@ -23,8 +24,8 @@ def write(keys: Iterable[Sequence[str]]) -> list[CallQueue]:
     return send.write([send.draft(Call(keys=names), task="noop", queue="celery") for names in keys])
 
 
-def dispense_and_work(*, ticks: bool = False, task: Callable[[], Any] = lambda: None) -> int:
-    """Be a dispenser and a worker in one until every call has ended; return how many messages were run."""
+def work(between: Callable[[], int], *, task: Callable[[], Any] = lambda: None) -> int:
+    """Be a worker until every call has ended, and do something else when there is no message; return how many it ran."""
     mailbox = Mailbox()
     deadline = time.monotonic() + DEADLINE
     ran = 0
@@ -35,7 +36,7 @@ def dispense_and_work(*, ticks: bool = False, task: Callable[[], Any] = lambda: 
             ran += 1
         elif not CallQueue.objects.exclude(state__in=TERMINAL).exists():
             return ran
-        elif not (engine.tick() if ticks else engine.dispense(awake=True)):
+        elif not between():
             time.sleep(POLL)
         assert time.monotonic() < deadline, "the calls did not end in time"
 
@@ -46,3 +47,8 @@ def in_flight(*keys: str, count: int = 1) -> list[CallQueue]:
     admitted = [CallQueue.objects.get(id=call.id) for call in sent]
     assert all(call.state == State.DISPATCHED for call in admitted)
     return admitted
+
+
+dispense_and_work = partial(work, partial(engine.dispense, awake=True))
+tick_and_work = partial(work, engine.tick)
+only_work = partial(work, lambda: 0)
