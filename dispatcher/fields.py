@@ -14,6 +14,8 @@ KEY_PATTERN: Final = r"^[a-zA-Z0-9][a-zA-Z0-9._:-]*$"
 
 LONGEST_NAME: Final = 255
 _DEEPEST: Final = 64
+_LONGEST_INTEGER: Final = 13_000
+"""Bits: Python writes no more than 4,300 digits."""
 
 
 def name(field: str, value: object) -> str:
@@ -73,12 +75,15 @@ def json_text(field: str, value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _check_json(path: str, value: object, depth: int) -> None:  # noqa: C901 -- one case a kind of value
+def _check_json(path: str, value: object, depth: int) -> None:  # noqa: C901, PLR0912 -- one case a kind of value
     if depth == 0:
         raise CallInvalid(path, f"nested deeper than {_DEEPEST} levels.")
     match value:
-        case None | bool() | int():
+        case None | bool():
             pass
+        case int():
+            if value.bit_length() > _LONGEST_INTEGER:
+                raise CallInvalid(path, "is too long a number; send it as a text.")
         case float():
             if not math.isfinite(value):
                 raise CallInvalid(path, f"{value} is not JSON; give a finite number or None.")

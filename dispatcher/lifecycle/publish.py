@@ -143,6 +143,8 @@ def _taken(app: Celery, calls: Sequence[Publishable]) -> Iterator[Publishable]:
     """Yield the calls that the broker took, until it takes no more."""
     try:
         with app.producer_or_acquire() as producer:
+            # One try: by itself, kombu would try for seconds while the sender waits.
+            producer.connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
             for call in calls:
                 app.send_task(
                     call.task,

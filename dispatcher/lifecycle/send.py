@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
@@ -108,13 +109,14 @@ def write(drafts: Sequence[Draft]) -> list[CallQueue]:
     _check_costs(drafts)
     kinds = {kind: number for number, kind in enumerate(dict.fromkeys(each.kind for each in drafts))}
     params = _params(drafts, kinds)
-    if any(each.policies for each in drafts):
-        _declare({name: policy for each in drafts for name, policy in each.policies.items()})
-    rows = sql.fetch("send_calls", Written, params)
-    if not rows:
-        with sql.atomic():
-            open_lanes(kinds)
-            rows = sql.fetch("send_calls", Written, params)
+    policies = [given for each in drafts for given in each.policies.items()]
+    with sql.atomic() if policies else nullcontext():
+        _declare(policies)
+        rows = sql.fetch("send_calls", Written, params)
+        if not rows:
+            with sql.atomic():
+                open_lanes(kinds)
+                rows = sql.fetch("send_calls", Written, params)
     written = {row.id: row for row in rows}
     return [_saved(each, written[each.id]) for each in drafts]
 
@@ -222,14 +224,16 @@ def _stored(names: set[str]) -> dict[str, Policy]:
     return {row.name: row.policy for row in rows}
 
 
-def _declare(policies: Mapping[str, Policy]) -> None:
-    """Make the keys that calls bring policies for; report a policy that differs from the stored one."""
-    stored = _stored(set(policies))
-    make_keys({name: policy for name, policy in policies.items() if name not in stored})
-    for name, policy in policies.items():
-        if name in stored and not policy.is_unlimited and policy != stored[name]:
+def _declare(policies: Sequence[tuple[str, Policy]]) -> None:
+    """Make the keys that calls bring policies for; report a policy that differs from the one that stands."""
+    stored = _stored({name for name, _ in policies})
+    first = dict(reversed(policies))
+    make_keys({name: policy for name, policy in first.items() if name not in stored})
+    for name, policy in policies:
+        stands = stored.get(name, first[name])
+        if not policy.is_unlimited and policy != stands:
             logger.warning("the policy given for key %r differs from the stored one, which stands", name)
-            policy_ignored.send(sender=CallQueue, key=name, given=policy, stored=stored[name])
+            policy_ignored.send(sender=CallQueue, key=name, given=policy, stored=stands)
 
 
 def _check_costs(drafts: Sequence[Draft]) -> None:
@@ -309,7 +313,7 @@ def _keys(call: Call) -> tuple[dict[str, int], dict[str, Policy], object]:
     given = call.keys if call.keys is not None else ()
     if isinstance(given, str) or not isinstance(given, Mapping | Sequence | set | frozenset):
         raise CallInvalid("keys", f'{given!r} must be a list of names or {{name: cost}}; for one key give ["name"].')
-    costs = dict(given) if isinstance(given, Mapping) else dict.fromkeys(given, 1)
+    costs = {fields.key_name(name): given[name] if isinstance(given, Mapping) else 1 for name in given}
     policies: dict[str, Policy] = {}
     on_limit: object = None
     if call.rate_limit is not None:
@@ -321,7 +325,6 @@ def _keys(call: Call) -> tuple[dict[str, int], dict[str, Policy], object]:
         policies[fields.key_name(name)] = Policy.parse(limits, "rate_limit")
         costs.setdefault(name, 1)
     for name, cost in costs.items():
-        fields.key_name(name)
         fields.whole(f"keys[{name!r}]", cost, 1, 2**31 - 1)
     return costs, policies, on_limit
 

@@ -1,0 +1,84 @@
+"""What a test needs before it begins: keys, and calls that have come as far as it wants them.
+
+Time is what the test says it is: `T0`, and so many seconds after it.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from dispatcher.calls import Call
+from dispatcher.lifecycle import admit, claim, send
+from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
+from dispatcher.states import State
+
+T0 = datetime(2030, 1, 1, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+
+committed = pytest.mark.django_db(transaction=True, available_apps=["dispatcher"])
+"""Marks tests that commit as the application does; afterwards the tables of the dispatcher are emptied."""
+
+
+def at(seconds: float) -> datetime:
+    """Return the time so many seconds after `T0`."""
+    return T0 + timedelta(seconds=seconds)
+
+
+def key(name: str = "api", **limits: Any) -> RateLimitKey:
+    """Make a key with these limits."""
+    return RateLimitKey.objects.declare(name, **limits)
+
+
+def waiting(*keys: str, costs: Mapping[str, int] | None = None, queue: str = "celery", **fields: Any) -> CallQueue:
+    """Write a call as a sender does who dies before its pass: it is there, and nobody looks."""
+    draft = send.draft(Call(task="noop", keys=costs or keys, **fields), task="noop", queue=queue)
+    return send.write([draft])[0]
+
+
+def go(*calls: CallQueue, now: datetime = T0, **options: Any) -> list[UUID]:
+    """Make one pass over the lanes of these calls; return which calls it admitted, in order."""
+    made = admit.admit(lanes={call.lane_id for call in calls}, now=now, **options)
+    return [call.id for call in made.calls]
+
+
+def admitted(*keys: str, now: datetime = T0, **fields: Any) -> CallQueue:
+    """Return a call that has its slots and its ticket."""
+    call = waiting(*keys, **fields)
+    assert go(call, now=now) == [call.id]
+    return seen(call)
+
+
+def started(*keys: str, now: datetime = T0, **fields: Any) -> CallQueue:
+    """Return a call that a worker has claimed."""
+    call = admitted(*keys, now=now, **fields)
+    assert isinstance(claim.claim(call.id, ticket_of(call), now=now), claim.Claimed)
+    return seen(call)
+
+
+def seen(call: CallQueue) -> CallQueue:
+    """Return the call as it is now."""
+    return CallQueue.objects.get(id=call.id)
+
+
+def states(calls: Iterable[CallQueue]) -> list[State]:
+    """Return where these calls stand."""
+    return [State(seen(call).state) for call in calls]
+
+
+def ticket_of(call: CallQueue) -> UUID:
+    """Return the ticket of a call in flight."""
+    assert call.ticket is not None
+    return call.ticket
+
+
+def slots_of(call: CallQueue) -> dict[int | None, int]:
+    """Return the cost that a call holds of each key."""
+    return dict(Slot.objects.filter(call=call).values_list("key_id", "cost"))
+
+
+def lane_of(call: CallQueue) -> Lane:
+    """Return the lane of a call as it is now."""
+    return Lane.objects.get(id=call.lane_id)

@@ -1,0 +1,57 @@
+"""The steps publish to a broker inside this process; no worker is about, unless a test plays one."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+from django.apps import apps
+from kombu import Message
+
+from project.celery import app as project_app
+
+
+class Broker:
+    """What was published, and can be taken."""
+
+    def __init__(self, app: Celery) -> None:
+        self.app = app
+
+    def take(self, queue: str = "celery") -> list[Message]:
+        """Take all messages out of a queue."""
+        with self.app.connection_for_read() as connection:
+            channel = connection.default_channel
+            self.app.amqp.queues[queue](channel).declare()
+            return list(iter(lambda: channel.basic_get(queue, no_ack=True), None))
+
+    @staticmethod
+    def go_down() -> None:
+        """Publish to a broker that nobody serves from now on."""
+        make_app("gone", broker="redis://127.0.0.1:1/0").set_current()
+
+    def come_back(self) -> None:
+        """Publish to the broker that is there."""
+        self.app.set_current()
+
+
+def make_app(name: str, *, broker: str = "memory://", **options: Any) -> Celery:
+    """Make a Celery app; CELERY_BROKER_URL in the environment does not overrule its broker."""
+    made = Celery(name, task_cls="dispatcher.celery:DispatchedTask")
+    made.conf.update(broker_read_url=broker, broker_write_url=broker, task_ignore_result=True, **options)
+    return made
+
+
+app = make_app("steps")
+
+
+@pytest.fixture(autouse=True)
+def broker(request: pytest.FixtureRequest, settings: Any) -> Iterator[Broker]:
+    """Return the broker, empty at first; there are no keys, and the settings are the defaults."""
+    settings.DISPATCHER = {}
+    if request.node.get_closest_marker("django_db"):
+        apps.get_model("dispatcher", "RateLimitKey").objects.all().delete()
+    app.set_current()
+    broker = Broker(app)
+    broker.take()
+    yield broker
+    project_app.set_current()
