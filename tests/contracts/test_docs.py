@@ -1,0 +1,91 @@
+"""The documentation says what the code does, where a test can tell."""
+
+import ast
+import re
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from pytest_django import Settings
+
+from dispatcher import sql
+from dispatcher.conf import RETENTION, Conf, conf
+from dispatcher.policy import Retry
+from dispatcher.states import diagram
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+page = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """Return the fenced blocks of a language."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
+    return [textwrap.dedent(body) for _, body in found]
+
+
+def rows(text: str) -> Iterable[tuple[str, str]]:
+    """Return the first two cells of every table row whose first cell is code."""
+    return re.findall(r"^\| `([^`]+)` \| (.*?) \|", text, re.MULTILINE)
+
+
+def section(text: str, heading: str) -> str:
+    """Return what stands under a heading of the second level."""
+    return text.split(f"\n## {heading}\n")[1].split("\n## ", maxsplit=1)[0]
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the names under which the headings of a page can be linked to."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_diagram_of_states_is_the_one_that_the_code_draws() -> None:
+    (drawn,) = blocks((REFERENCE / "states.md").read_text(), "mermaid")
+    assert drawn == diagram(), "put the output of `python -m dispatcher.states` into docs/reference/states.md"
+
+
+def test_every_statement_is_listed_once_and_no_other() -> None:
+    listed = [name for name, _ in rows((REFERENCE / "sql.md").read_text())]
+    assert sorted(listed) == sql.names()
+
+
+def test_the_defaults_of_the_settings_are_the_documented_ones(settings: Settings) -> None:
+    text = (REFERENCE / "settings.md").read_text()
+    headings = ("What you are likely to set", "What rarely needs a change")
+    documented = {name: value for heading in headings for name, value in rows(section(text, heading))}
+    settings.DISPATCHER = {name: ast.literal_eval(value.strip("`")) for name, value in documented.items()}
+    assert documented.keys() == Conf.__dataclass_fields__.keys()
+    assert conf() == Conf()
+
+
+def test_the_defaults_of_retries_and_retention_are_the_documented_ones() -> None:
+    text = (REFERENCE / "settings.md").read_text()
+    retry = {name: ast.literal_eval(value.strip("`")) for name, value in rows(section(text, "retry"))}
+    retention = {name: f"{kept.days} days" for name, kept in RETENTION.items() if kept is not None}
+    assert retry == Retry().as_json()
+    assert dict(rows(section(text, "retention"))) == retention
+
+
+@page
+def test_every_link_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?://)([^)#]*)(?:#([^)]+))?\)", page.read_text())
+    for target, anchor in links:
+        path = (page.parent / target).resolve() if target else page
+        assert path.exists(), f"{target} is not there"
+        assert not anchor or anchor in anchors(path), f"{target} has no heading {anchor}"
+
+
+@page
+def test_every_piece_of_python_is_python(page: Path) -> None:
+    for block in blocks(page.read_text(), "python"):
+        ast.parse(block)
+
+
+@page
+def test_every_target_of_make_exists(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"`make ([a-z0-9-]+)", page.read_text())) <= targets
