@@ -278,8 +278,8 @@ def _write(
     if made.rescheduled:
         calls, times = zip(*made.rescheduled, strict=True)
         sql.change("reschedule_calls", {"calls": list(calls), "at": list(times)})
-    admitted = set(made.admitted)
-    served = {lane.id for lane in lanes if any(head.call_id in admitted for head in lane.heads)}
+    turn_of = {call: turn for turn, call in enumerate(made.admitted)}
+    turns = {lane.id: max((turn_of.get(head.call_id, -1) for head in lane.heads), default=-1) for lane in lanes}
     lane_ids = [*made.awake, *made.asleep, *made.parked]
     awake = set(made.awake)
     key_ids = sorted({*made.openings, *(key for _, key, _ in slots if key is not None)})
@@ -296,7 +296,7 @@ def _write(
             "lane": lane_ids,
             "lane_awake": [lane in awake for lane in lane_ids],
             "lane_parked": [made.parked.get(lane) for lane in lane_ids],
-            "lane_served": [lane in served for lane in lane_ids],
+            "lane_turn": [turn if (turn := turns[lane]) >= 0 else None for lane in lane_ids],
             "key": key_ids,
             "key_stopped": [key in made.openings for key in key_ids],
             "key_opens": [made.openings.get(key) for key in key_ids],

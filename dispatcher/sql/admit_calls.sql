@@ -17,11 +17,12 @@ WITH clock AS MATERIALIZED (
 ), settled AS (
     UPDATE dispatcher_lane AS lane
        SET is_awake = settling.is_awake, parked_on_id = settling.parked_on,
-           served_at = CASE WHEN settling.is_served THEN clock.now ELSE lane.served_at END
-      FROM clock, unnest(%(lane)s::bigint[], %(lane_awake)s::bool[], %(lane_parked)s::bigint[], %(lane_served)s::bool[])
-           AS settling (id, is_awake, parked_on, is_served)
+           -- Who had its last turn late in this pass waits for longer than who had it early.
+           served_at = COALESCE(clock.now + settling.turn * interval '1 microsecond', lane.served_at)
+      FROM clock, unnest(%(lane)s::bigint[], %(lane_awake)s::bool[], %(lane_parked)s::bigint[], %(lane_turn)s::int[])
+           AS settling (id, is_awake, parked_on, turn)
      WHERE lane.id = settling.id
-       AND (settling.is_served OR lane.is_awake <> settling.is_awake OR lane.parked_on_id IS DISTINCT FROM settling.parked_on)
+       AND (settling.turn IS NOT NULL OR lane.is_awake <> settling.is_awake OR lane.parked_on_id IS DISTINCT FROM settling.parked_on)
 ), numbered AS (
     UPDATE dispatcher_ratelimitkey AS key
        SET admissions = key.admissions + 1,
