@@ -67,8 +67,8 @@ class DispatchedTask(Task):
 
     @classmethod
     def on_bound(cls, app: Celery) -> None:
-        """Give the app's workers their heartbeat."""
-        app.steps["worker"].add(Heartbeat)
+        """Give the app's workers their heartbeat and their connections."""
+        app.steps["worker"].update((KeptConnections, Heartbeat))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run: fenced by the ticket if the message carries one, plainly otherwise."""
@@ -126,6 +126,23 @@ class DispatchedTask(Task):
         return _uuid(headers.get(TICKET_HEADER) or self.request.get(TICKET_HEADER))
 
 
+class KeptConnections(bootsteps.Step):
+    """Lets the worker keep its database connections as CONN_MAX_AGE says, as Django does between requests.
+
+    Celery closes them before and after every task, and a new one costs more than the rest of a call. A worker
+    whose CELERY_DB_REUSE_MAX is set keeps to that. (Celery reads it before any task class is known, so it is set
+    where it was read to; should that place go, connections are merely closed as before.)
+    """
+
+    def __init__(self, worker: WorkController, **kwargs: Any) -> None:
+        """Change Celery's part, before the pool's processes are forked."""
+        super().__init__(worker, **kwargs)
+        for fixup in getattr(worker.app, "_fixups", ()):
+            of_worker = getattr(fixup, "_worker_fixup", None)
+            if of_worker is not None and getattr(of_worker, "db_reuse_max", 0) is None:
+                of_worker.db_reuse_max = 2**31
+
+
 class Heartbeat(bootsteps.StartStopStep):
     """Renews, from a thread of the worker's own, the leases of all that it holds: running and prefetched."""
 
@@ -172,6 +189,14 @@ def cancel_revoked(request: Any, **_: Any) -> None:
     """Cancel the call of a message that was revoked before it started; one that runs is ended by its request."""
     if isinstance(request, DispatchedRequest) and request.ticket is not None:
         engine.cancel([UUID(request.id)])
+
+
+@signals.task_prerun.connect
+@signals.task_postrun.connect
+def keep_connections(task: Task, **_: Any) -> None:
+    """Close connections when CONN_MAX_AGE says so (see KeptConnections)."""
+    if not task.request.is_eager:
+        close_old_connections()
 
 
 @signals.task_unknown.connect

@@ -96,7 +96,7 @@ def _pipeline() -> Iterator[None]:
         yield
         return
     with wrapper.wrap_database_errors:
-        wrapper.ensure_connection()
+        _make_ready(wrapper)
         raw: psycopg.Connection[Any] = wrapper.connection
         with raw.pipeline():
             yield
@@ -107,7 +107,8 @@ def ask(name: str, row: type[Row], params: Mapping[str, Any]) -> Asked[Row]:
     wrapper = connection()
     wrapper.validate_no_broken_transaction()
     with wrapper.wrap_database_errors:
-        wrapper.ensure_connection()
+        if wrapper.connection is None or not wrapper.health_check_done:
+            _make_ready(wrapper)
         cursor = _cursor(wrapper.connection, name, row)
         cursor.execute(statement(name), params, prepare=conf().prepared_statements)
         return Asked(cursor)
@@ -121,6 +122,12 @@ def fetch(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
 def change(name: str, params: Mapping[str, Any]) -> int:
     """Run `name`.sql, which returns no rows, and return how many it changed."""
     return ask(name, object, params).cursor.rowcount
+
+
+def _make_ready(wrapper: BaseDatabaseWrapper) -> None:
+    """Connect; a connection that was kept is checked first where CONN_HEALTH_CHECKS asks for it, as Django does."""
+    wrapper.close_if_health_check_failed()
+    wrapper.ensure_connection()
 
 
 def _cursor(raw: psycopg.Connection[Any], name: str, row: type[Row]) -> psycopg.Cursor[Row]:
