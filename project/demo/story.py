@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from rich.console import Console
@@ -21,20 +22,32 @@ SETTLE = 1.0
 
 def tell(console: Console, stack: Stack, witness: str, *, began: float, deadline: float) -> Summary:
     """Send, watch until all is done or the `deadline` (monotonic) passes, and return the verdict."""
-    placed = orders.place()
-    watch(console, stack, placed.sent, deadline=deadline)
+    with screen.showing(console) as show:
+        watch = Watch(stack=stack, show=show, began=time.monotonic(), deadline=deadline)
+        opened = orders.open_up()
+        watch.until_ended(opened)
+        placed = orders.place(opened)
+        watch.until_ended(placed.sent)
     time.sleep(SETTLE)
     return judge(recall(placed, witness, seconds=time.monotonic() - began))
 
 
-def watch(console: Console, stack: Stack, sent: Sequence[UUID], *, deadline: float) -> None:
-    """Show each key filling and draining until every call has ended."""
-    began = time.monotonic()
-    with screen.showing(console) as show:
-        while time.monotonic() < deadline:
-            stack.ensure_running()
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """Shows each key filling and draining; times are monotonic."""
+
+    stack: Stack
+    show: screen.Show
+    began: float
+    deadline: float
+
+    def until_ended(self, sent: Sequence[UUID]) -> None:
+        """Watch until every call has ended, or the deadline passes; ChildFailed if a process does."""
+        while time.monotonic() < self.deadline:
+            self.stack.ensure_running()
             ended = CallQueue.objects.filter(pk__in=sent, state__in=TERMINAL).count()
-            show(screen.Board(keys=rate_limit_status(), ended=ended, sent=len(sent), seconds=time.monotonic() - began))
+            seconds = time.monotonic() - self.began
+            self.show(screen.Board(keys=rate_limit_status(), ended=ended, sent=len(sent), seconds=seconds))
             if ended == len(sent):
                 return
             time.sleep(LOOK_EVERY)
@@ -47,7 +60,7 @@ def recall(placed: orders.Orders, witness: str, *, seconds: float) -> Run:
         flood=_texts(placed.flood),
         drip=_texts(placed.drip),
         flaky=_texts(placed.flaky),
-        others=_texts(placed.others),
+        others=_texts([*placed.unlimited, *placed.others]),
         rolled_back=_texts(placed.rolled_back),
         failures=orders.FAILURES,
         rows={

@@ -1,40 +1,57 @@
-"""How the shop reaches its third parties: over one connection that each worker process keeps open."""
+"""How the shop reaches its third parties: over one connection that each worker process keeps open.
 
+By the standard library's client, the shortest way to the socket: calls that start evenly should arrive so.
+"""
+
+import json
 import os
 from functools import cache
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
+from urllib.parse import urlsplit
 
-import requests
 from celery.signals import worker_process_init
-from django.db import connection
+from django.db import connection as database
+
+from dispatcher.errors import RateLimited
 
 TIMEOUT = 30.0
 
 
-def ask(path: str, *, keys: list[str], call: str, seconds: float, failures: int = 0) -> None:
-    """Ask a third party for something that takes `seconds` and spends `keys`; HTTPError if it will not.
+class PartyFailed(Exception):
+    """Raised when a third party could not do what it was asked for; it may another time."""
 
-    `failures` is how often it shall fail before it does what call number `call` asks for.
+
+def ask(path: str, *, keys: list[str], call: str, seconds: float, failures: int = 0) -> None:
+    """Ask a third party for something that takes `seconds` and spends `keys`; `failures` times it fails first.
+
+    Raises RateLimited if it says that a limit is broken, PartyFailed if it says anything else but yes.
     """
     asked = {"keys": keys, "call": call, "seconds": seconds, "failures": failures}
-    _session().post(f"{_address()}/{path}", json=asked, timeout=TIMEOUT).raise_for_status()
+    connection = _connection()
+    try:
+        connection.request("POST", f"/{path}", json.dumps(asked).encode(), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+    except (HTTPException, OSError):
+        # The next request opens it again.
+        connection.close()
+        raise
+    if answer.status == HTTPStatus.TOO_MANY_REQUESTS:
+        raise RateLimited(retry_after=int(answer.headers["Retry-After"]))
+    if answer.status != HTTPStatus.OK:
+        message = f"/{path} answered {answer.status}: {text}"
+        raise PartyFailed(message)
 
 
 @worker_process_init.connect
 def connect(**_: object) -> None:
-    """Connect before the first call starts: a first request that has to connect would arrive late."""
-    connection.ensure_connection()
-    _session().get(f"{_address()}/limits", timeout=TIMEOUT).raise_for_status()
+    """Connect before the first call starts, since one that has to connect would arrive late."""
+    database.ensure_connection()
+    _connection().connect()
 
 
 @cache
-def _session() -> requests.Session:
-    """Return the session of this process, made at first use, which is after the fork."""
-    session = requests.Session()
-    # They are on this machine: no proxy of the environment is to be asked.
-    session.trust_env = False
-    return session
-
-
-def _address() -> str:
-    """Return where the third parties are: all of them are played by the witness."""
-    return os.environ["WITNESS_URL"]
+def _connection() -> HTTPConnection:
+    """Return this process's connection to the witness, which plays all third parties."""
+    return HTTPConnection(urlsplit(os.environ["WITNESS_URL"]).netloc, timeout=TIMEOUT)

@@ -13,8 +13,8 @@ from typing import ClassVar
 from project.witness.arrivals import Arrivals
 from project.witness.ledger import SECOND, Ledger, Limits, Visit, Window
 
-# Spacing is judged where requests arrive: by so much may the one before be later on its way (ns: 5 ms).
-TOLERANCE = 5_000_000
+# Spacing is judged where requests arrive: by so much may the one before be later on its way (ns: 8 ms).
+TOLERANCE = 8_000_000
 
 
 class Witness(ThreadingHTTPServer):
