@@ -87,6 +87,9 @@ class DispatchedTask(Task):
                 # Celery's own class: it travels from the pool's process to the worker's, whatever the cause.
                 seconds = outcome.wait.total_seconds() if outcome.wait is not None else 0
                 raise Retry(exc=outcome.error, when=seconds) from outcome.error
+            case Failed(error=Retry() as error):
+                # Celery would take it for one that is still to come.
+                raise MaxRetriesExceededError(str(error)) from error
             case Failed():
                 raise outcome.error
             case None | Refused():

@@ -55,9 +55,14 @@ class RetryAsked(Retry):
 
     def __init__(self, exc: BaseException | None, wait: timedelta | None, *, may_retry: bool) -> None:
         """Keep the cause, the wait if the task gave one, and whether its max_retries allow another attempt."""
+        self.cause = exc
         self.wait = wait
         self.may_retry = may_retry
         super().__init__(exc=exc, when=wait.total_seconds() if wait is not None else None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to the worker's main process as Celery's own class: what can't be read there ends the worker."""
+        return Retry, (str(self), None, self.when)
 
 
 def run(task: Callable[[], Any]) -> Outcome:
@@ -65,7 +70,8 @@ def run(task: Callable[[], Any]) -> Outcome:
     try:
         return Returned(result=task())
     except RetryAsked as asked:
-        return Failed(error=asked.exc or asked, wait=asked.wait, may_retry=asked.may_retry)
+        # Without a cause it is the exception that the task was handling when it asked.
+        return Failed(error=asked.cause or asked.__context__ or asked, wait=asked.wait, may_retry=asked.may_retry)
     except Ignore as ignore:
         return Ignored(error=ignore)
     except Reject as reject:
