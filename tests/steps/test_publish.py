@@ -1,0 +1,179 @@
+"""Publish: what reaches the broker, what the broker refuses, and tasks that run in the sender."""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from celery import shared_task
+
+from dispatcher import engine
+from dispatcher.calls import Call
+from dispatcher.lifecycle import admit, publish
+from dispatcher.models import CallQueue, Slot
+from dispatcher.states import State
+from tests.builders import T0, admitted, at, committed, key, seen, states, waiting
+from tests.steps.conftest import Broker, make_app
+
+pytestmark = committed
+
+ran: list[Any] = []
+"""What the tasks of these tests were called with."""
+
+
+@shared_task(name="tests.publish.note")
+def note(value: Any) -> Any:
+    ran.append(value)
+    return value
+
+
+@shared_task(name="tests.publish.stumble", bind=True)
+def stumble(self: Any) -> str:
+    ran.append(self.request.retries)
+    if self.request.retries == 0:
+        message = "the first time"
+        raise ConnectionError(message)
+    return "done"
+
+
+@pytest.fixture(autouse=True)
+def _patient(settings: Any) -> None:
+    settings.DISPATCHER = {"publish_pause": 0, "publish_after": 10}
+    ran.clear()
+
+
+@pytest.fixture
+def eagerly() -> None:
+    """Run tasks in the sender's own process."""
+    make_app("eager", task_always_eager=True).set_current()
+
+
+# To the broker
+
+
+def test_a_message_carries_the_call_its_ticket_and_its_arguments(broker: Broker) -> None:
+    draft = {"args": [1, "ä"], "kwargs": {"a": [None]}, "queue": "letters"}
+    call = admitted(**draft)
+    assert publish.publish([call], now=at(1)) == 1
+    (message,) = broker.take("letters")
+    assert message.headers["task"] == "noop"
+    assert message.headers["id"] == message.headers["root_id"] == str(call.id)
+    assert UUID(message.headers[publish.TICKET_HEADER]) == call.ticket
+    assert message.headers["retries"] == 0
+    assert message.content_type == "application/json"
+    assert message.payload[:2] == [[1, "ä"], {"a": [None]}]
+    assert seen(call).published_at == at(1)
+
+
+def test_a_message_tells_how_many_attempts_were_made_before(broker: Broker) -> None:
+    call = waiting()
+    CallQueue.objects.filter(id=call.id).update(attempt=2)
+    publish.publish(admit.admit(lanes=[call.lane_id], now=T0).calls)
+    (message,) = broker.take()
+    assert message.headers["retries"] == 2
+
+
+def test_what_was_published_is_noted_only_under_its_ticket(broker: Broker) -> None:
+    call = admitted()
+    engine.cancel([call.id])
+    publish.publish([call], now=at(1))
+    assert seen(call).published_at is None
+
+
+def test_nothing_to_publish_is_no_reason_to_connect(broker: Broker) -> None:
+    broker.go_down()
+    assert publish.publish([]) == 0
+
+
+# When the broker is down
+
+
+def test_what_the_broker_refuses_stays_and_the_next_pass_publishes_the_same_ticket(broker: Broker) -> None:
+    key("api", concurrency=2)
+    calls = [waiting("api") for _ in range(3)]
+    broker.go_down()
+    assert engine.dispense(lanes=[calls[0].lane_id], now=T0) == 2
+    tickets = [seen(call).ticket for call in calls]
+    assert states(calls) == [State.DISPATCHED, State.DISPATCHED, State.AVAILABLE]
+    engine.tick(now=at(60))
+    assert [seen(call).published_at for call in calls] == [None, None, None]
+    broker.come_back()
+    engine.tick(now=at(61))
+    assert [UUID(message.headers[publish.TICKET_HEADER]) for message in broker.take()] == tickets[:2]
+    assert [seen(call).ticket for call in calls] == tickets
+    assert [seen(call).published_at for call in calls] == [at(61), at(61), None]
+    engine.tick(now=at(120))
+    assert broker.take() == []
+
+
+def test_a_call_just_admitted_is_left_to_whoever_admitted_it() -> None:
+    call = admitted()
+    assert publish.unpublished(now=at(10)) == []
+    assert [found.id for found in publish.unpublished(now=at(10.1))] == [call.id]
+
+
+def test_calls_that_wait_for_the_broker_keep_their_slots_and_go_in_order_of_sending(settings: Any) -> None:
+    settings.DISPATCHER = {"dispatch_lease": 100, "publish_after": 10}
+    calls = [admitted(now=at(number)) for number in (3, 1, 2)]
+    found = publish.unpublished(now=at(90))
+    assert [call.id for call in found] == [call.id for call in calls]
+    assert [call.ticket for call in found] == [call.ticket for call in calls]
+    assert set(Slot.objects.values_list("lease_until", flat=True)) == {at(190)}
+
+
+def test_a_broker_that_is_down_is_left_alone_for_a_while(
+    broker: Broker, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DISPATCHER = {"publish_pause": 5}
+    clock = [0.0]
+    monkeypatch.setattr(publish, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(publish._Rest, "until", 0.0)  # noqa: SLF001 -- put back after the test
+    broker.go_down()
+    call = admitted()
+    assert publish.publish([call]) == 0
+    broker.come_back()
+    clock[0] = 4.9
+    assert publish.publish([call]) == 0
+    assert publish.unpublished(now=at(3600)) == []
+    clock[0] = 5.0
+    assert publish.publish([call]) == 1
+
+
+# In the sender
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_an_eager_task_runs_through_the_same_admission() -> None:
+    key("api", concurrency=1)
+    sent = [CallQueue.objects.send(note, args=[number], keys=["api"]) for number in range(3)]
+    assert ran == [0, 1, 2]
+    first = seen(sent[0])
+    assert (first.state, first.result, first.attempt) == (State.COMPLETED, 0, 1)
+    assert not Slot.objects.exists()
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_an_eager_task_waits_where_a_limit_stops_it() -> None:
+    key("api", rate=(2, "PT1H"))
+    key("paused", concurrency=0)
+    CallQueue.objects.send(note, args=["stopped"], keys=["paused"])
+    for number in range(3):
+        CallQueue.objects.send(note, args=[number], keys=["api"])
+    assert ran == [0, 1]
+    engine.limit("paused", {})
+    assert ran == [0, 1, "stopped"]
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_an_eager_task_hands_its_room_on_without_end(settings: Any) -> None:
+    key("api", concurrency=1)
+    CallQueue.objects.send_many(Call(task=note, args=[number], keys=["api"]) for number in range(120))
+    assert ran == list(range(120))
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_an_eager_task_that_fails_tries_again_when_its_time_has_come() -> None:
+    call = CallQueue.objects.send(stumble, retry={"initial_interval": 0, "jitter": False})
+    assert seen(call).state == State.RETRYABLE
+    engine.tick()
+    assert (seen(call).state, seen(call).result) == (State.COMPLETED, "done")
+    assert ran == [0, 1]
