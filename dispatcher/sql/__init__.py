@@ -107,8 +107,7 @@ def ask(name: str, row: type[Row], params: Mapping[str, Any]) -> Asked[Row]:
     wrapper = connection()
     wrapper.validate_no_broken_transaction()
     with wrapper.wrap_database_errors:
-        if wrapper.connection is None or not wrapper.health_check_done:
-            _make_ready(wrapper)
+        _make_ready(wrapper)
         cursor = _cursor(wrapper.connection, name, row)
         cursor.execute(statement(name), params, prepare=conf().prepared_statements)
         return Asked(cursor)
