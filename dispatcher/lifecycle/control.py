@@ -75,8 +75,11 @@ def end_override(name: str) -> list[int]:
 
 def cancel(calls: Iterable[UUID], *, now: datetime | None = None) -> Cancelled:
     """End calls that have not started; those that run, or have ended, are left as they are."""
-    (done,) = sql.fetch("cancel_calls", Cancelled, {"calls": list(calls), "now": now})
-    return done
+    ids = list(calls)
+    with sql.own_transaction():
+        sql.ask("lock_calls", object, {"calls": ids})
+        asked = sql.ask("cancel_calls", Cancelled, {"calls": ids, "now": now})
+    return asked.row()
 
 
 def retry(calls: Iterable[UUID]) -> list[Moved]:

@@ -134,6 +134,8 @@ def route(task: object, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | 
 
 
 def _note(calls: Sequence[Publishable], now: datetime | None) -> None:
+    # In order of id, as a cancel locks them.
+    calls = sorted(calls, key=lambda call: call.id)
     ids, tickets = [call.id for call in calls], [call.ticket for call in calls]
     with sql.together():
         sql.ask("publish_calls", object, {"calls": ids, "tickets": tickets, "now": now})

@@ -1,17 +1,10 @@
 -- cancel_calls: end calls that have not started, whatever they wait for, and free their slots.
 -- One that runs is left alone: its slots must stay until the third party has seen the end of it.
-WITH mine AS MATERIALIZED (
-    SELECT call.id
-      FROM dispatcher_callqueue AS call
-     WHERE call.id = ANY (%(calls)s::uuid[])
-       AND call.state IN ('scheduled', 'pending', 'available', 'dispatched', 'retryable')
-     ORDER BY call.id
-       FOR NO KEY UPDATE
-), ended AS (
+-- The caller has locked the calls, in an earlier statement: this one must see the slots that a pass gave them meanwhile.
+WITH ended AS (
     UPDATE dispatcher_callqueue AS call
        SET state = 'cancelled', ticket = NULL, finished_at = COALESCE(%(now)s::timestamptz, clock_timestamp())
-      FROM mine
-     WHERE call.id = mine.id
+     WHERE call.id = ANY (%(calls)s::uuid[])
        AND call.state IN ('scheduled', 'pending', 'available', 'dispatched', 'retryable')
     RETURNING call.id, call.lane_id
 ), freed AS (

@@ -1,5 +1,6 @@
 """Check the whole database against the invariants of the dispatcher, by brute force over every row."""
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -67,9 +68,7 @@ def too_close(spent: Iterable[Spent], spacing: timedelta) -> list[tuple[datetime
     """Return pairs of consecutive starts that are closer than the cost of the first allows."""
     starts = sorted((call.started_at, call.cost) for call in spent if call.started_at is not None)
     return [
-        (first, second)
-        for (first, cost), (second, _) in zip(starts, starts[1:], strict=False)
-        if second - first < spacing * cost
+        (first, second) for (first, cost), (second, _) in itertools.pairwise(starts) if second - first < spacing * cost
     ]
 
 
@@ -159,7 +158,7 @@ def _slots() -> Iterable[str]:
 
 
 def _wakeups() -> Iterable[str]:
-    """A lane with waiting calls is awake, or parked on a key that a release, a person or time will open."""
+    """Find lanes over waiting calls that are neither awake nor parked on a key that somebody, or time, will open."""
     waiting = set(CallQueue.objects.waiting().values_list("lane_id", flat=True))
     now = timezone.now()
     for lane in Lane.objects.select_related("parked_on").filter(id__in=waiting, is_awake=False):

@@ -4,16 +4,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from threading import Barrier
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from uuid import UUID
 
 import psycopg
 import pytest
 from celery import Celery
 from django.db import connection, transaction
-from kombu import Connection
+
+if TYPE_CHECKING:
+    from kombu import Connection
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -21,8 +22,10 @@ P = ParamSpec("P")
 DEADLINE = 15.0
 POLL = 0.005
 
-app = Celery("races", task_cls="dispatcher.celery:DispatchedTask", broker="memory://")
+app = Celery("races", task_cls="dispatcher.celery:DispatchedTask", set_as_current=False)
 """Its broker is a queue in this process: what is published waits for whoever takes it out."""
+# Not `broker_url`: CELERY_BROKER_URL in the environment would have the last word.
+app.conf.update(broker_read_url="memory://", broker_write_url="memory://")
 
 
 concurrent = pytest.mark.django_db(transaction=True, available_apps=["dispatcher"])
@@ -89,10 +92,14 @@ class Actor:
         holder = by.pid if isinstance(by, Actor) else by.info.backend_pid
         eventually(lambda: holder in _blockers(self.pid))
 
+    def wait_blocked_or_done(self, doing: "Future[Any]") -> None:
+        """Wait until what it does waits for anybody's lock, or is done."""
+        eventually(lambda: doing.done() or _blockers(self.pid))
+
     def close(self) -> None:
         """End its connection, whatever it waits for, and then the thread."""
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_terminate_backend(%s)", [self.pid])
+        with psycopg.connect(**connection.get_connection_params()) as other:
+            other.execute("SELECT pg_terminate_backend(%s)", [self.pid])
         self.thread.submit(connection.close)
         self.thread.shutdown()
 

@@ -1,5 +1,6 @@
 """After `pause` has returned, nothing starts whose claim began later; what was admitted goes back unspent."""
 
+import itertools
 import time
 from datetime import datetime, timedelta
 from functools import partial
@@ -42,9 +43,10 @@ def test_no_claim_that_began_after_the_pause_returned_starts(limits: dict[str, o
         outcomes = [outcome for batch in claims for outcome in batch]
         assert all(began_at < paused_at for began_at, outcome in outcomes if isinstance(outcome, Claimed))
         assert {outcome for _, outcome in outcomes if isinstance(outcome, Refused)} <= {Refused.CLOSED}
-        assert sum(isinstance(outcome, Claimed) for _, outcome in outcomes) == CallQueue.objects.filter(
-            state=State.ACTIVE, id__in=[call.id for call in calls]
-        ).count()
+        assert (
+            sum(isinstance(outcome, Claimed) for _, outcome in outcomes)
+            == CallQueue.objects.filter(state=State.ACTIVE, id__in=[call.id for call in calls]).count()
+        )
     audit(has_ended=False)
 
 
@@ -100,14 +102,13 @@ def test_claims_of_one_throttle_that_waited_for_each_other_are_spaced() -> None:
         workers[0].open()
         workers[0].do(claim, first.id, first.ticket)
         claims = [
-            worker.begin(claim, call.id, call.ticket)
-            for worker, call in zip(workers[1:], (second, third), strict=True)
+            worker.begin(claim, call.id, call.ticket) for worker, call in zip(workers[1:], (second, third), strict=True)
         ]
         workers[1].wait_blocked(by=workers[0])
         workers[0].commit()
         assert all(isinstance(claimed.result(), Claimed) for claimed in claims)
     starts = sorted(CallQueue.objects.values_list("started_at", flat=True))
-    assert [later - earlier for earlier, later in zip(starts, starts[1:], strict=False)] == [timedelta(seconds=0.05)] * 2
+    assert [later - earlier for earlier, later in itertools.pairwise(starts)] == [timedelta(seconds=0.05)] * 2
     audit(has_ended=False)
 
 

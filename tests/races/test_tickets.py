@@ -95,7 +95,7 @@ def test_a_claim_that_waited_for_the_recovery_is_stale(short_leases: None) -> No
         recovery.do(finish.put_back, call.id, call.ticket, from_states=[State.DISPATCHED])
         recovery.commit()
         assert claiming.result() is Refused.STALE
-    engine.dispense(awake=True)
+    engine.dispense(lanes=[call.lane_id])
     again = CallQueue.objects.get(id=call.id)
     assert (again.state, again.attempt) == (State.DISPATCHED, 0)
     assert again.ticket != call.ticket
@@ -212,11 +212,11 @@ def test_a_heartbeat_that_comes_after_the_recovery_renews_nothing(short_leases: 
     with actors(2) as (recovery, heart):
         recovery.open()
         recovery.do(recover.expired)
-        beating = heart.begin(renew, [(call.id, call.ticket)])
-        heart.wait_blocked(by=recovery)
+        assert heart.do(renew, [(call.id, call.ticket)]) == 0
         recovery.do(finish.put_back, call.id, call.ticket, from_states=[State.DISPATCHED])
         recovery.commit()
-        assert beating.result() == 0
+        assert heart.do(renew, [(call.id, call.ticket)]) == 0
+    engine.dispense(lanes=[call.lane_id])
     audit(has_ended=False)
 
 
@@ -228,6 +228,7 @@ def test_sixteen_recoveries_at_once_put_each_call_back_once(short_leases: None) 
     assert sum(at_once(*[partial(_put_back_lost, [call.id for call in calls])] * 16)) == 40
     assert {call.attempt for call in CallQueue.objects.filter(id__in=[call.id for call in calls[:20]])} == {1}
     assert {call.attempt for call in CallQueue.objects.filter(id__in=[call.id for call in calls[20:]])} == {0}
+    engine.dispense(lanes=[calls[0].lane_id])
     audit(has_ended=False)
 
 

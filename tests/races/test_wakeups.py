@@ -17,6 +17,7 @@ from tests.races.traffic import declare_tenants, in_flight, only_work, write
 
 pytestmark = concurrent
 
+
 def state_of(call: CallQueue) -> str:
     return CallQueue.objects.get(id=call.id).state
 
@@ -180,10 +181,13 @@ def test_hand_over_drains_calls_of_different_cost_under_several_keys() -> None:
     CallQueue.objects.send_many(
         engine.Call(
             task="noop",
-            keys={"api": 1 + number % 4, f"tenant:{number % 6}": 1, **({"partner": 1 + number % 3} if number % 2 else {})},
+            keys={
+                "api": 1 + number % 4,
+                f"tenant:{number % 6}": 1,
+                **({"partner": 1 + number % 3} if number % 2 else {}),
+            },
         )
         for number in range(180)
     )
     at_once(*[only_work] * 6)
     audit(is_fifo=True)
-

@@ -1,0 +1,135 @@
+"""Locks are taken in one order everywhere, or not waited for: whatever meets whatever, nobody is the victim."""
+
+from datetime import timedelta
+
+from django.utils import timezone
+from pytest_django import Settings
+
+from dispatcher import engine
+from dispatcher.calls import Call
+from dispatcher.errors import RateLimited
+from dispatcher.lifecycle import finish, publish
+from dispatcher.lifecycle.claim import claim, renew
+from dispatcher.models import CallQueue, Lane, RateLimitKey
+from dispatcher.states import State
+from tests.races.audit import audit
+from tests.races.lockstep import STOP_PASSES, actors, concurrent, holding
+from tests.races.traffic import declare_tenants, in_flight, write
+
+pytestmark = concurrent
+
+
+def test_a_provider_that_says_stop_does_not_deadlock_with_a_pass_over_its_lane() -> None:
+    key = RateLimitKey.objects.declare("api", concurrency=9)
+    (call,) = in_flight("api")
+    write([["api"]])
+
+    def stop() -> None:
+        raise RateLimited(60)
+
+    with actors(2) as (worker, dispenser):
+        with holding("SELECT FROM dispatcher_ratelimitkey WHERE id = %s FOR NO KEY UPDATE", [key.id]) as gate:
+            passing = dispenser.begin(engine.dispense, lanes=[call.lane_id])
+            dispenser.wait_blocked(by=gate)
+            stopping = worker.begin(engine.execute, call.id, call.ticket, stop)
+            worker.wait_blocked(by=dispenser)
+        assert passing.result() == 1
+        stopping.result()
+    assert CallQueue.objects.get(id=call.id).state == State.AVAILABLE
+    audit(has_ended=False)
+
+
+def test_noting_what_was_published_does_not_deadlock_with_a_cancel() -> None:
+    low, high = write([[], []])
+    CallQueue.objects.filter(id=high.id).update(position=0)
+    engine.admit.admit(lanes=[low.lane_id])
+    calls = {call.id: call for call in CallQueue.objects.all()}
+    with actors(2) as (admin, dispenser):
+        with holding("SELECT FROM dispatcher_callqueue WHERE id = %s FOR NO KEY UPDATE", [low.id]) as gate:
+            cancelling = admin.begin(engine.cancel, [low.id, high.id])
+            admin.wait_blocked(by=gate)
+            publishing = dispenser.begin(publish.publish, [calls[high.id], calls[low.id]])
+            dispenser.wait_blocked(by=gate)
+        assert publishing.result() == 2
+        assert cancelling.result() == [low.id, high.id]
+    audit()
+
+
+def test_a_heartbeat_does_not_deadlock_with_a_recovery(settings: Settings) -> None:
+    settings.DISPATCHER = {"dispatch_lease": 0}
+    RateLimitKey.objects.declare("api", concurrency=9)
+    first, second = in_flight("api", count=2)
+    held = [(call.id, call.ticket) for call in (second, first)]
+    with actors(2) as (recovery, heart):
+        with holding("SELECT FROM dispatcher_slot WHERE call_id = %s FOR NO KEY UPDATE", [first.id]) as gate:
+            recovering = recovery.begin(engine.recover)
+            recovery.wait_blocked(by=gate)
+            beating = heart.begin(renew, held)
+            heart.wait_blocked_or_done(beating)
+        assert beating.result() + recovering.result() == 2
+    audit(has_ended=False)
+
+
+def test_a_heartbeat_does_not_wait_for_a_finish() -> None:
+    RateLimitKey.objects.declare("api", concurrency=9)
+    declare_tenants(3)
+    (call,) = in_flight("api", "tenant:0", "tenant:1", "tenant:2")
+    claim(call.id, call.ticket)
+    with actors(2) as (worker, heart):
+        worker.open()
+        worker.do(finish.complete, call.id, call.ticket, result=None)
+        assert heart.do(renew, [(call.id, call.ticket)]) == 0
+        worker.commit()
+    audit()
+
+
+def test_first_senders_of_the_same_lanes_in_opposite_order_do_not_deadlock() -> None:
+    declare_tenants(3)
+    one, middle, other = (Call(task="noop", keys=[f"tenant:{number}"]) for number in range(3))
+    with actors(3) as (upwards, downwards, holder):
+        holder.open()
+        holder.do(CallQueue.objects.send_many, [middle])
+        sending = [
+            upwards.begin(CallQueue.objects.send_many, [one, middle, other]),
+            downwards.begin(CallQueue.objects.send_many, [other, middle, one]),
+        ]
+        upwards.wait_blocked(by=holder)
+        downwards.wait_blocked(by=holder)
+        holder.roll_back()
+        assert [len(sent.result()) for sent in sending] == [3, 3]
+    assert Lane.objects.count() == 3
+    audit(has_ended=False)
+
+
+def test_a_pass_over_a_key_that_opened_for_nobody_does_not_deadlock_with_another_pass() -> None:
+    """The first pass holds the second key and has the first to forget; the other one comes the right way round."""
+    first, second = (RateLimitKey.objects.declare(name, concurrency=0) for name in ("first", "second"))
+    CallQueue.objects.send("noop", keys=["second"])
+    RateLimitKey.objects.update(concurrency=9)
+    RateLimitKey.objects.filter(id=first.id).update(opens_at=timezone.now())
+    (both,) = write([["first", "second"]])
+    with actors(2) as (ticker, dispenser):
+        with holding(STOP_PASSES) as gate:
+            ticking = ticker.begin(engine.dispense, keys=[first.id, second.id])
+            ticker.wait_blocked(by=gate)
+            passing = dispenser.begin(engine.dispense, lanes=[both.lane_id])
+            dispenser.wait_blocked(by=ticker)
+        assert ticking.result() + passing.result() == 2
+    audit(has_ended=False)
+
+
+def test_a_key_is_not_forgotten_that_a_pass_has_just_given_another_opening() -> None:
+    """Not a deadlock, but what comes of waiting: the opening that was to be forgotten is not the one found."""
+    key = RateLimitKey.objects.declare("api", rate=(1, 3600))
+    in_flight("api")
+    RateLimitKey.objects.filter(id=key.id).update(opens_at=timezone.now() - timedelta(seconds=1))
+    (call,) = write([["api"]])
+    with actors(2) as (dispenser, ticker):
+        with holding(STOP_PASSES) as gate:
+            parking = dispenser.begin(engine.dispense, lanes=[call.lane_id])
+            dispenser.wait_blocked(by=gate)
+            forgetting = ticker.begin(engine.dispense, keys=[key.id])
+            ticker.wait_blocked_or_done(forgetting)
+        assert (parking.result(), forgetting.result()) == (0, 0)
+    assert RateLimitKey.objects.get(id=key.id).opens_at > timezone.now()
+    audit(has_ended=False)

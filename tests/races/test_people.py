@@ -1,0 +1,158 @@
+"""What people do to calls while the engine does its part: cancel, retry, run now."""
+
+from functools import partial
+
+from dispatcher import engine
+from dispatcher.calls import Call
+from dispatcher.lifecycle import control, finish
+from dispatcher.lifecycle.claim import Claimed, Refused, claim
+from dispatcher.models import CallQueue, RateLimitKey, Slot
+from dispatcher.states import State
+from tests.races.audit import audit
+from tests.races.lockstep import STOP_PASSES, actors, at_once, concurrent, holding
+from tests.races.traffic import in_flight, write
+
+pytestmark = concurrent
+
+
+def test_a_call_is_either_cancelled_or_claimed() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    for _ in range(20):
+        (call,) = in_flight("api")
+        claimed, cancelled = at_once(partial(claim, call.id, call.ticket), partial(engine.cancel, [call.id]))
+        now = CallQueue.objects.get(id=call.id)
+        if cancelled:
+            assert claimed is Refused.STALE
+            assert (now.state, now.attempt, now.ticket) == (State.CANCELLED, 0, None)
+        else:
+            assert isinstance(claimed, Claimed)
+            assert (now.state, now.attempt, now.ticket) == (State.ACTIVE, 1, call.ticket)
+            finish.complete(call.id, call.ticket, result=None)
+        assert not Slot.objects.exists()
+    audit()
+
+
+def test_a_claim_that_waited_for_the_cancel_is_stale() -> None:
+    (call,) = in_flight()
+    with actors(2) as (admin, worker):
+        admin.open()
+        assert admin.do(control.cancel, [call.id]).calls == [call.id]
+        claiming = worker.begin(claim, call.id, call.ticket)
+        worker.wait_blocked(by=admin)
+        admin.commit()
+        assert claiming.result() is Refused.STALE
+    audit()
+
+
+def test_a_cancel_that_waited_for_the_claim_leaves_the_call_alone() -> None:
+    (call,) = in_flight()
+    with actors(2) as (admin, worker):
+        worker.open()
+        worker.do(claim, call.id, call.ticket)
+        cancelling = admin.begin(engine.cancel, [call.id])
+        admin.wait_blocked(by=worker)
+        worker.commit()
+        assert cancelling.result() == []
+    assert CallQueue.objects.get(id=call.id).state == State.ACTIVE
+    audit(has_ended=False)
+
+
+def test_a_cancel_that_waited_for_the_pass_frees_what_the_pass_gave() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    first, second = write([["api"], ["api"]])
+    with actors(2) as (dispenser, admin):
+        with holding(STOP_PASSES) as gate:
+            passing = dispenser.begin(engine.dispense, lanes=[first.lane_id])
+            dispenser.wait_blocked(by=gate)
+            cancelling = admin.begin(engine.cancel, [first.id])
+            admin.wait_blocked(by=dispenser)
+        assert passing.result() >= 1
+        assert cancelling.result() == [first.id]
+    assert CallQueue.objects.get(id=first.id).state == State.CANCELLED
+    assert CallQueue.objects.get(id=second.id).state == State.DISPATCHED
+    audit(has_ended=False)
+
+
+def test_a_pass_leaves_out_the_call_that_is_being_cancelled() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    first, second = write([["api"], ["api"]])
+    with actors(1) as (admin,):
+        admin.open()
+        admin.do(control.cancel, [first.id])
+        assert engine.dispense(lanes=[first.lane_id]) == 1
+        admin.commit()
+    assert CallQueue.objects.get(id=second.id).state == State.DISPATCHED
+    assert CallQueue.objects.get(id=first.id).state == State.CANCELLED
+    audit(has_ended=False)
+
+
+def test_a_call_whose_cancel_is_rolled_back_is_served() -> None:
+    (call,) = write([[]])
+    with actors(1) as (admin,):
+        admin.open()
+        admin.do(control.cancel, [call.id])
+        assert engine.dispense(lanes=[call.lane_id]) == 0
+        admin.roll_back()
+    assert engine.dispense(awake=True) == 1
+    audit(has_ended=False)
+
+
+def test_cancelling_all_while_all_is_admitted_and_run_leaves_each_call_one_end() -> None:
+    RateLimitKey.objects.declare("api", concurrency=8)
+    calls = write([["api"]] * 200)
+    ran: list[object] = []
+
+    def cancel(part: int) -> list[object]:
+        return list(engine.cancel([call.id for call in calls[part::4]]))
+
+    def run() -> list[object]:
+        for _ in range(20):
+            engine.dispense(lanes=[calls[0].lane_id], awake=True)
+            for call in CallQueue.objects.filter(state=State.DISPATCHED)[:4]:
+                engine.execute(call.id, call.ticket, partial(ran.append, call.id))
+        return []
+
+    cancelled = [call for part in at_once(*[run] * 4, *[partial(cancel, part) for part in range(4)]) for call in part]
+    for call in CallQueue.objects.filter(state=State.DISPATCHED):
+        engine.execute(call.id, call.ticket, partial(ran.append, call.id))
+    assert len(ran) == len(set(ran))
+    assert sorted([*ran, *cancelled]) == sorted(call.id for call in calls)
+    audit()
+
+
+def test_of_sixteen_retries_at_once_one_moves_the_call() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    (call,) = in_flight("api")
+    for _ in range(10):
+        now = CallQueue.objects.get(id=call.id)
+        engine.execute(now.id, now.ticket, lambda: None)
+        moved = at_once(*[partial(engine.retry, [call.id])] * 16)
+        assert sorted(moved) == [[]] * 15 + [[call.id]]
+        # The others may still have held the call when the winner's pass came by: then its lane was left awake.
+        engine.dispense(awake=True)
+        assert CallQueue.objects.get(id=call.id).state == State.DISPATCHED
+        audit(has_ended=False)
+
+
+def test_run_now_at_once_with_passes_and_wake_ups_moves_each_call_to_the_front_once() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    in_flight("api")
+    calls = CallQueue.objects.send_many([Call(task="noop", keys=["api"]) for _ in range(40)])
+    chosen = [call.id for call in calls[20:]]
+    at_once(
+        *[partial(engine.run_now, chosen[part::4]) for part in range(4)],
+        *[partial(engine.dispense, awake=True)] * 4,
+    )
+    waiting = list(CallQueue.objects.waiting().order_by("position").values_list("id", flat=True))
+    assert set(waiting[:20]) == set(chosen)
+    audit(has_ended=False)
+
+
+def test_run_now_and_cancel_of_the_same_calls_leave_them_ended_or_waiting() -> None:
+    RateLimitKey.objects.declare("api", concurrency=0)
+    for _ in range(10):
+        calls = [call.id for call in CallQueue.objects.send_many([Call(task="noop", keys=["api"])] * 20)]
+        moved, cancelled = at_once(partial(engine.run_now, calls[::-1]), partial(engine.cancel, calls))
+        assert set(cancelled) == set(calls)
+        assert set(moved) <= set(calls)
+    audit()
