@@ -95,4 +95,4 @@ def _retry_after(error: Exception) -> timedelta | None:
         at = parsedate_to_datetime(value)
     except ValueError:
         return None
-    return max(at - datetime.now(UTC), timedelta(0))
+    return max((at if at.tzinfo else at.replace(tzinfo=UTC)) - datetime.now(UTC), timedelta(0))
