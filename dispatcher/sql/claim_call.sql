@@ -12,13 +12,15 @@ WITH mine AS MATERIALIZED (
        FOR NO KEY UPDATE
 ), spent AS MATERIALIZED (
     SELECT slot.key_id, slot.cost, key.is_paused, key.blocked_until,
-           CASE WHEN key.override_until > clock_timestamp() THEN key.override_concurrency ELSE key.concurrency END AS concurrency,
-           CASE WHEN key.override_until > clock_timestamp() THEN key.override_rate_period ELSE key.rate_period END AS window_period,
-           CASE WHEN key.override_until > clock_timestamp() THEN key.override_throttle_period ELSE key.throttle_period END AS throttle_period,
-           CASE WHEN key.override_until > clock_timestamp() THEN key.override_throttle_limit ELSE key.throttle_limit END AS throttle_limit
+           CASE WHEN override.holds THEN key.override_concurrency ELSE key.concurrency END AS concurrency,
+           CASE WHEN override.holds THEN key.override_rate_period ELSE key.rate_period END AS window_period,
+           CASE WHEN override.holds THEN key.override_throttle_period ELSE key.throttle_period END AS throttle_period,
+           CASE WHEN override.holds THEN key.override_throttle_limit ELSE key.throttle_limit END AS throttle_limit
       FROM mine
       JOIN dispatcher_slot AS slot ON slot.call_id = mine.id
       JOIN dispatcher_ratelimitkey AS key ON key.id = slot.key_id
+     CROSS JOIN LATERAL (
+           SELECT key.override_until > COALESCE(%(now)s::timestamptz, clock_timestamp()) AS holds) AS override
 ), paced AS MATERIALIZED (
     SELECT key.id, key.next_start_at, key.is_paused, key.blocked_until
       FROM dispatcher_ratelimitkey AS key
