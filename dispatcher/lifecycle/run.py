@@ -12,6 +12,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from dispatcher.errors import RateLimited
 
 _SAYS_STOP = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+_LONGEST_WAIT = timedelta(days=366)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +91,8 @@ def _retry_after(error: Exception) -> timedelta | None:
         return None
     value = response.headers.get("Retry-After", "")
     if value.isdecimal():
-        return timedelta(seconds=int(value))
+        # More digits than these are past any calendar.
+        return min(timedelta(seconds=int(value[:12])), _LONGEST_WAIT)
     try:
         at = parsedate_to_datetime(value)
     except ValueError:
