@@ -45,8 +45,7 @@ def main() -> int:
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - whatever it was, the verdict is that the demo failed
         write({"ok": False, "faults": [f"{type(error).__name__}: {error}"]})
-        console.print(f"The demo could not run: {error}", style="bold red", markup=False, soft_wrap=True)
-        console.print(f"Logs: {RUN / 'demo' / 'logs'}", soft_wrap=True)
+        console.print(f"✗ The demo broke off: {error}", style="red", markup=False, soft_wrap=True)
         return 1
 
 
@@ -55,7 +54,8 @@ def run(console: Console) -> int:
     began = time.monotonic()
     console.print("Starting PostgreSQL and Valkey ...")
     with embedded() as services, Stack(services.home) as stack, deadline(ENDED_BY):
-        console.print("Migrating, starting witness, worker, beat and dispenser ...")
+        logs = relative(services.home / "logs")
+        console.print(f"Migrating, starting witness, worker, beat and dispenser (logs: {logs}) ...")
         witness = start(stack)
         # Django can't be imported before it is set up, which needs the address of the database.
         from project.demo import story  # noqa: PLC0415
@@ -63,7 +63,7 @@ def run(console: Console) -> int:
         summary = story.tell(console, stack, witness, began=began, deadline=began + DRAINED_BY)
         write(summary.as_json())
         screen.show_summary(console, summary)
-        console.print(f"Verdict: {relative(RESULT)}   Logs: {relative(services.home / 'logs')}", soft_wrap=True)
+        console.print(f"The same for tools: {relative(RESULT)}   Logs: {logs}", soft_wrap=True)
     return 0 if summary.is_ok else 1
 
 

@@ -79,6 +79,9 @@ def show_summary(console: Console, summary: Summary) -> None:
         f"{totals.sent} calls sent, {totals.lost} lost, {totals.duplicates} duplicates, "
         f"{totals.violations} violations, {totals.rejected_429} answers 429"
     )
+    console.print(
+        f"Spacing may be {summary.tolerance_s * 1000:g} ms short: requests differ in their way to the witness"
+    )
     console.print(f"The small tenant was done when the flood had {summary.flood_before_drip} calls done")
     for fault in summary.faults:
         console.print(f"✗ {fault}", style="red", markup=False, soft_wrap=True)

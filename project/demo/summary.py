@@ -84,11 +84,15 @@ class Totals:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """The verdict: `faults` says in words what did not hold, and is empty if all did."""
+    """The verdict: `faults` says in words what did not hold, and is empty if all did.
+
+    `flood_before_drip`: how many calls of the flooding tenant were done when the small one had all of its own.
+    """
 
     faults: Sequence[str]
     keys: Mapping[str, KeyVerdict]
     totals: Totals
+    tolerance_s: float
     flood_before_drip: int
     seconds: float
 
@@ -108,6 +112,7 @@ class Summary:
             "duplicates": self.totals.duplicates,
             "violations": self.totals.violations,
             "rejected_429": self.totals.rejected_429,
+            "tolerance_s": self.tolerance_s,
             "flood_before_drip": self.flood_before_drip,
             "seconds": round(self.seconds, 1),
         }
@@ -137,6 +142,7 @@ def judge(run: Run) -> Summary:
         ],
         keys={name: _verdict(run.limits[name], keys[name], ok=not faults_of[name]) for name in keys},
         totals=totals,
+        tolerance_s=tolerance,
         flood_before_drip=flood_before_drip,
         seconds=run.seconds,
     )

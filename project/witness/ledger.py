@@ -48,7 +48,7 @@ class Visit:
 
 
 class KeyFigures(TypedDict):
-    """What one key saw; spacing in seconds, `None` where fewer than two requests came or no window is set."""
+    """What one key saw; spacing in seconds, `None` if fewer than two came; no window without a rate."""
 
     requests: int
     most_at_once: int
@@ -144,7 +144,7 @@ class Account:
         """Return what this key saw, refused visits included: they came, whatever they were answered."""
         starts = sorted(visit.started for visit in self.visits)
         spacing = least_spacing(starts)
-        rate = self.limits.rate or self.limits.throttle
+        rate = self.limits.rate
         return {
             "requests": len(starts),
             "most_at_once": most_at_once((visit.started, visit.ended) for visit in self.visits),
