@@ -2,7 +2,8 @@
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -20,6 +21,8 @@ from dispatcher.policy import BUCKETS, Retry
 from dispatcher.states import TERMINAL, State
 
 _LONGEST_MESSAGE = 4_000
+_UNSTORABLE = re.compile(r"(?<!\\)(?:\\\\)*\\u0000|[\ud800-\udfff]")
+"""What jsonb can't hold: an escaped NUL (but not an escaped backslash before u0000), and a lone surrogate."""
 _random = random.SystemRandom()
 
 
@@ -122,7 +125,7 @@ def _end(
 
 
 def _error(error: BaseException, attempt: int) -> dict[str, Any]:
-    message = str(error).replace("\0", "")[:_LONGEST_MESSAGE].encode("utf-8", "replace").decode()
+    message = _words(error, str).replace("\0", "")[:_LONGEST_MESSAGE].encode("utf-8", "replace").decode()
     return {"type": type(error).__name__, "message": message, "attempt": attempt}
 
 
@@ -131,9 +134,17 @@ def _json(result: Any) -> str | None:
     if result is None:
         return None
     try:
-        text = json.dumps(result, cls=DjangoJSONEncoder, allow_nan=False)
-    except (TypeError, ValueError):
-        text = json.dumps(repr(result))
-    if "\\u0000" in text or "\\ud" in text:
-        text = json.dumps(ascii(result).replace("\\x00", ""))
-    return text if len(text) <= conf().max_payload_bytes else json.dumps(f"{len(text)} bytes, not kept")
+        text = json.dumps(result, cls=DjangoJSONEncoder, allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        text = json.dumps(_words(result, repr), ensure_ascii=False)
+    if _UNSTORABLE.search(text):
+        text = json.dumps(_words(result, ascii).replace("\\x00", ""))
+    size = len(text.encode())
+    return text if size <= conf().max_payload_bytes else json.dumps(f"{size} bytes, not kept")
+
+
+def _words(value: Any, write: Callable[[Any], str]) -> str:
+    try:
+        return write(value)
+    except Exception:  # noqa: BLE001 -- the task's own code again, and its outcome is to be kept all the same
+        return f"a {type(value).__name__} that can't be written"

@@ -20,8 +20,9 @@ WITH ended AS (
     RETURNING slot.key_id, slot.cost, slot.started_at
 ), counted AS (
     INSERT INTO dispatcher_window AS bucket (key_id, bucket_at, cost, last_start_at)
-    SELECT key.id, date_bin(key.rate_period / %(buckets)s::int, clock_timestamp(), 'epoch'), freed.cost, clock_timestamp()
-      FROM freed
+    SELECT key.id, date_bin(key.rate_period / %(buckets)s::int, clock.now, 'epoch'), freed.cost, clock.now
+      FROM (SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now) AS clock
+     CROSS JOIN freed
       JOIN dispatcher_ratelimitkey AS key ON key.id = freed.key_id
      WHERE freed.started_at IS NULL AND key.rate_period IS NOT NULL
      ORDER BY key.id
