@@ -14,6 +14,7 @@ from uuid import UUID
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery import Celery, Task, bootsteps, signals
+from celery.app.task import Context
 from celery.exceptions import Ignore, MaxRetriesExceededError, Retry
 from celery.worker import WorkController, state
 from celery.worker.request import Request
@@ -188,10 +189,15 @@ def held() -> list[tuple[UUID, UUID]]:
 
 
 @signals.task_revoked.connect
-def cancel_revoked(request: Any, **_: Any) -> None:
+def cancel_revoked(request: Context, **_: Any) -> None:
     """Cancel the call of a message that was revoked before it started; one that runs is ended by its request."""
-    if isinstance(request, DispatchedRequest) and request.ticket is not None:
+    if _uuid(request.get(TICKET_HEADER)) is None:
+        return
+    close_old_connections()
+    try:
         engine.cancel([UUID(request.id)])
+    except DatabaseError:
+        logger.exception("call %s was revoked, and comes again when its lease has run out", request.id)
 
 
 @signals.task_prerun.connect

@@ -1,0 +1,74 @@
+"""The stories run in real Celery workers, processes of their own, at the broker and the database of the tests.
+
+What needs the settings is imported in the fixtures: when this file is read, the servers are not up yet.
+"""
+
+# ruff: noqa: PLC0415
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+from pytest_django import Settings
+
+from project.services import Services
+
+if TYPE_CHECKING:
+    from tests.flows.theatre import Theatre
+
+
+@pytest.fixture(scope="module")
+def theatre(services: Services, django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator["Theatre"]:
+    """Give a theatre; everything that it started is stopped when the module is done."""
+    from django.db import connection
+
+    from project.processes import Stack
+    from tests.flows.settings import QUEUE
+    from tests.flows.stories import app
+    from tests.flows.theatre import Theatre
+
+    notes = tmp_path_factory.mktemp("flows") / "notes"
+    env = {
+        "DATABASE_URL": urlsplit(services.database_url)._replace(path=f"/{connection.settings_dict['NAME']}").geturl(),
+        "CELERY_BROKER_URL": services.broker_url,
+        "DJANGO_SETTINGS_MODULE": "tests.flows.settings",
+        "FLOWS_QUEUE": QUEUE,
+        "FLOWS_NOTES": str(notes),
+        "NO_PROXY": "127.0.0.1",
+    }
+    with Stack(services.home, env=env) as stack:
+        yield Theatre(stack, notes)
+    with app.connection_for_write() as broker:
+        app.amqp.queues[QUEUE](broker.default_channel).delete()
+
+
+@pytest.fixture(scope="module")
+def worker(theatre: "Theatre") -> "Theatre":
+    """Have a worker up for all stories of the module."""
+    theatre.start_worker()
+    theatre.stack.wait_ready()
+    return theatre
+
+
+@pytest.fixture
+def sending(settings: Settings) -> Iterator[None]:
+    """Send as the workers receive."""
+    from project.celery import app as project_app
+    from tests.flows.settings import DISPATCHER
+    from tests.flows.stories import app
+
+    settings.DISPATCHER = DISPATCHER
+    app.set_current()
+    yield
+    project_app.set_current()
+
+
+@pytest.fixture
+def ticking(sending: None) -> Iterator[None]:
+    """Tick and recover as beat and the dispenser do, in threads."""
+    from dispatcher import engine
+    from tests.flows.theatre import every
+
+    with every(0.2, engine.tick), every(0.3, engine.recover):
+        yield

@@ -1,0 +1,24 @@
+"""The settings of the workers in the stories: the project's, with a queue of this run alone and short leases."""
+
+import os
+from datetime import timedelta
+from typing import Any
+
+from project.settings import *  # noqa: F403 -- all of them, but for what follows
+
+QUEUE = os.environ.setdefault("FLOWS_QUEUE", f"flows-{os.getpid()}")
+"""The Celery queue of this run: other workers may be at the same broker."""
+DISPENSER_QUEUE = f"{QUEUE}-dispenser"
+
+CELERY_TASK_DEFAULT_QUEUE = QUEUE
+# How long Celery waits for a word of a process that is gone; its own 10 s are patient.
+CELERY_WORKER_LOST_WAIT = 0.2
+DISPATCHER: dict[str, Any] = {
+    "dispenser_queue": DISPENSER_QUEUE,
+    "run_lease": timedelta(seconds=1.5),
+    "heartbeat": timedelta(seconds=0.3),
+    "publish_after": timedelta(seconds=0.3),
+    "publish_pause": timedelta(seconds=0.3),
+    "retry": {"initial_interval": 0.05},
+    "retention": {"completed": timedelta(hours=1)},
+}

@@ -1,0 +1,185 @@
+"""Stories of calls in a real worker: they run, fail, are killed, come twice; each ends once, and leaves no slot."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import transaction
+from django.utils import timezone
+
+from dispatcher.lifecycle.publish import TICKET_HEADER
+from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.states import TERMINAL, State
+from tests.flows import stories
+from tests.flows.settings import QUEUE
+from tests.flows.theatre import Theatre
+from tests.races.audit import audit, use_now
+from tests.races.lockstep import concurrent, eventually
+
+pytestmark = [concurrent, pytest.mark.usefixtures("ticking")]
+
+
+@pytest.fixture(autouse=True)
+def _one_at_a_time(worker: Theatre) -> Iterator[None]:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    yield
+    assert use_now(["api"]) == {"api": 0}
+    audit()
+
+
+def send(task: object, *args: object, **options: Any) -> CallQueue:
+    return CallQueue.objects.send(task, args=args, **{"keys": ["api"], "queue": QUEUE, **options})
+
+
+def ended(call: CallQueue) -> CallQueue:
+    """Wait until a call has ended, and return it."""
+    return eventually(CallQueue.objects.filter(id=call.id, state__in=TERMINAL).first)
+
+
+def test_a_call_that_is_sent_is_run_and_completed(worker: Theatre) -> None:
+    call = ended(send(stories.echo, "hello"))
+    assert (call.state, call.result, call.attempt, call.error) == (State.COMPLETED, "hello", 1, None)
+    assert call.created_at <= call.dispatched_at <= call.started_at <= call.finished_at
+    assert worker.noted(call.id) == 1
+
+
+def test_a_call_that_was_rolled_back_never_existed(worker: Theatre) -> None:
+    with transaction.atomic():
+        gone = send(stories.echo, "gone")
+        transaction.set_rollback(True)
+    ended(send(stories.echo, "there"))
+    assert not CallQueue.objects.filter(id=gone.id).exists()
+    assert worker.noted(gone.id) == 0
+
+
+@pytest.mark.parametrize("task", [stories.fail, stories.fail_and_be_retried, stories.fail_and_ask])
+def test_a_task_that_fails_twice_succeeds_at_its_third_attempt(worker: Theatre, task: Any) -> None:
+    call = ended(send(task, 2))
+    assert (call.state, call.attempt, call.result) == (State.COMPLETED, 3, 3)
+    assert [(error["type"], error["attempt"]) for error in call.errors] == [("ValueError", 1), ("ValueError", 2)]
+    assert worker.noted(call.id) == 3
+
+
+@pytest.mark.parametrize("task", [stories.fail, stories.fail_and_be_retried, stories.fail_and_ask])
+def test_a_task_that_always_fails_is_discarded_with_its_history(worker: Theatre, task: Any) -> None:
+    call = ended(send(task, 99))
+    assert (call.state, call.attempt, len(call.errors)) == (State.DISCARDED, 3, 3)
+    assert call.error["message"] == "attempt 3"
+    assert worker.noted(call.id) == 3
+
+
+def test_an_attempt_that_outstays_its_time_limit_is_ended_and_the_call_tried_again(worker: Theatre) -> None:
+    call = ended(send(stories.outstay, 1))
+    assert (call.state, call.result, call.attempt) == (State.COMPLETED, "in time", 2)
+    assert [error["type"] for error in call.errors] == ["TimeLimitExceeded"]
+
+
+def test_an_attempt_whose_process_is_killed_frees_its_slots_at_once_and_the_call_is_tried_again(
+    worker: Theatre,
+) -> None:
+    call = ended(send(stories.die, 1))
+    assert (call.state, call.result, call.attempt) == (State.COMPLETED, "alive", 2)
+    assert [error["type"] for error in call.errors] == ["WorkerLostError"]
+
+
+def test_a_message_that_is_delivered_again_does_nothing(worker: Theatre) -> None:
+    sent = send(stories.nap, 0.3)
+    ticket = eventually(CallQueue.objects.filter(id=sent.id, state=State.ACTIVE).values_list("ticket", flat=True).first)
+    publish_again(sent.id, ticket)
+    call = ended(sent)
+    publish_again(sent.id, ticket)
+    eventually(lambda: worker.noted(sent.id, "end") == 3)
+    assert worker.noted(sent.id) == 1
+    assert CallQueue.objects.get(id=sent.id).finished_at == call.finished_at
+
+
+def test_a_message_with_an_old_ticket_does_nothing_to_the_attempt_that_runs_now(worker: Theatre) -> None:
+    sent = send(stories.fail, 1)
+    first = CallQueue.objects.values_list("ticket", flat=True).get(id=sent.id) or UUID(int=0)
+    call = ended(sent)
+    for ticket in (first, UUID(int=1)):
+        publish_again(sent.id, ticket)
+    eventually(lambda: worker.noted(sent.id, "end") == 4)
+    assert (worker.noted(sent.id), call.attempt) == (2, 2)
+
+
+def publish_again(call: UUID, ticket: UUID) -> None:
+    """Publish a message as the dispatcher does."""
+    stories.app.send_task(
+        "tests.flows.stories.nap", args=[0.3], task_id=str(call), headers={TICKET_HEADER: str(ticket)}, queue=QUEUE
+    )
+
+
+def test_a_task_that_is_sent_without_the_dispatcher_runs_as_always(worker: Theatre) -> None:
+    plain = stories.echo.delay("plain")
+    retried = stories.fail_and_ask.delay(1)
+    eventually(lambda: worker.noted(plain.id, "end") == 1 and worker.noted(retried.id) == 2)
+    assert not CallQueue.objects.exists()
+
+
+def test_a_message_that_is_revoked_before_its_start_cancels_its_call(worker: Theatre) -> None:
+    busy = [send(stories.nap, 0.5, keys=[]) for _ in range(2)]
+    eventually(lambda: CallQueue.objects.filter(state=State.ACTIVE).count() == 2)
+    revoked = send(stories.echo, "revoked")
+    stories.app.control.revoke(str(revoked.id))
+    for call in busy:
+        assert ended(call).state == State.COMPLETED
+    call = ended(revoked)
+    assert (call.state, call.attempt, worker.noted(call.id)) == (State.CANCELLED, 0, 0)
+
+
+def test_a_long_task_keeps_its_lease_by_the_heartbeat(worker: Theatre) -> None:
+    call = ended(send(stories.nap, 2.5))
+    assert (call.state, call.attempt, call.errors) == (State.COMPLETED, 1, [])
+    assert call.finished_at - call.started_at > timedelta(seconds=2)
+
+
+def test_a_provider_that_says_stop_costs_time_and_no_attempt(worker: Theatre, tmp_path: Path) -> None:
+    call = ended(send(stories.be_told_to_stop, str(tmp_path / "told")))
+    assert (call.state, call.attempt, call.errors, worker.noted(call.id)) == (State.COMPLETED, 1, [], 2)
+    assert call.started_at - call.created_at > timedelta(seconds=0.3)
+
+
+class Provider(BaseHTTPRequestHandler):
+    """A third party that says 429 to the first request."""
+
+    bodies: list[bytes] = []
+
+    def do_POST(self) -> None:  # noqa: N802 -- the base class calls it so
+        self.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(429 if len(self.bodies) == 1 else 200)
+        self.send_header("Retry-After", "1")
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"ok")
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Provider) as server:
+        thread = Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+def test_call_data_makes_the_http_call_and_waits_as_a_429_says(worker: Theatre, address: str) -> None:
+    sent = CallQueue.objects.send(
+        call_data={"method": "post", "params": {"url": address, "json": {"order": 7}}}, keys=["api"], queue=QUEUE
+    )
+    blocked_until = eventually(RateLimitKey.objects.filter(name="api").values_list("blocked_until", flat=True).first)
+    assert timedelta(0) < blocked_until - timezone.now() <= timedelta(seconds=1)
+    call = ended(sent)
+    assert (call.state, call.attempt, call.errors) == (State.COMPLETED, 1, [])
+    assert call.result == {"status": 200, "text": "ok"}
+    assert call.started_at >= blocked_until
+    assert Provider.bodies == [b'{"order": 7}'] * 2

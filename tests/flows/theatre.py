@@ -1,0 +1,66 @@
+"""Where the stories take place: processes that are started and stopped, and what was noted in them."""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+from django.db import connection
+
+from project.processes import Stack, logged
+from tests.flows.settings import QUEUE
+from tests.flows.stories import app
+
+CELERY = (sys.executable, "-m", "celery", "-A", "tests.flows.stories")
+READY = logged(r" ready\.$")
+
+
+class Theatre:
+    """Where the stories take place: it starts processes, and knows what was noted in them."""
+
+    def __init__(self, stack: Stack, notes: Path) -> None:
+        self.stack = stack
+        self.notes = notes
+
+    def start_worker(self, name: str = "worker", *options: str) -> None:
+        """Start a worker of this run's queue, and do not wait for it."""
+        command = [*CELERY, "worker", "-n", f"{name}-{QUEUE}@%h", "-Q", QUEUE, "-c", "2", "-l", "INFO"]
+        self.stack.start(name, [*command, "--without-mingle", "--without-gossip", *options], ready=READY)
+
+    def noted(self, call: object, what: str = "run") -> int:
+        """Return how often this happened to a message: its task ran ("run"), or it was dealt with ("end")."""
+        lines = self.notes.read_text().splitlines() if self.notes.exists() else []
+        return sum(1 for line in map(json.loads, lines) if (line["id"], line["what"]) == (str(call), what))
+
+
+class every:  # noqa: N801 -- it reads as a preposition
+    """Do something again and again, so many seconds apart, in a thread with a connection of its own."""
+
+    def __init__(self, seconds: float, what: Callable[[], Any]) -> None:
+        self.seconds, self.what = seconds, what
+        self.over = Event()
+        self.thread = Thread(target=self._go_on)
+        self.errors: list[Exception] = []
+
+    def __enter__(self) -> None:
+        self.thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.thread.join()
+        assert not self.errors
+
+    def _go_on(self) -> None:
+        app.set_current()
+        due = time.monotonic()
+        try:
+            while not self.over.wait(max(0.0, due - time.monotonic())):
+                self.what()
+                due += self.seconds
+        except Exception as error:  # noqa: BLE001 -- told by the test's own thread
+            self.errors.append(error)
+        finally:
+            connection.close()
