@@ -190,16 +190,24 @@ def recover(*, now: datetime | None = None) -> int:
 class _Sweep:
     """Where this process's next sweep goes on."""
 
-    after = 0
+    lane = 0
+    key = 0
 
 
 def sweep() -> int:
-    """Wake lanes with waiting calls that nobody would serve, and report them; expected: 0."""
-    swept = recovery.sweep(_Sweep.after, _SWEEP)
-    _Sweep.after = swept.last
-    mended = recovery.wake(swept.forgotten) if swept.forgotten else 0
+    """Wake what nobody would serve, and report how much; expected: 0.
+
+    That is what a sender or a finish leaves that dies half way: lanes that sleep over waiting calls, and keys with
+    room that lanes are parked on.
+    """
+    lanes, keys = recovery.sweep_lanes(_Sweep.lane, _SWEEP), recovery.sweep_keys(_Sweep.key, _SWEEP)
+    _Sweep.lane, _Sweep.key = lanes.last, keys.last
+    mended = recovery.wake(lanes.forgotten) if lanes.forgotten else 0
+    if keys.forgotten:
+        dispense(keys=keys.forgotten)
+        mended += len(keys.forgotten)
     if mended:
-        logger.info("the sweep woke %d lanes", mended)
+        logger.info("the sweep woke %d lanes and keys", mended)
     return mended
 
 

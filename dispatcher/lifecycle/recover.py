@@ -23,7 +23,7 @@ class Expired:
 
 @dataclass(frozen=True, kw_only=True)
 class Swept:
-    """Lanes that nobody would have served, and where the next sweep goes on."""
+    """Lanes or keys that nobody would have served, and where the next sweep goes on."""
 
     forgotten: list[int]
     last: int
@@ -35,10 +35,20 @@ def expired(*, now: datetime | None = None) -> list[Expired]:
     return list({row.call_id: row for row in rows}.values())
 
 
-def sweep(after: int, most: int) -> Swept:
+def sweep_lanes(after: int, most: int) -> Swept:
     """Look for lanes with waiting calls that sleep, among the next `most` lanes with calls after this one."""
-    (swept,) = sql.fetch("sweep_lanes", Swept, {"after": after, "most": most})
-    return swept
+    return _swept("sweep_lanes", after, most)
+
+
+def sweep_keys(after: int, most: int) -> Swept:
+    """Look for keys with room that lanes are parked on, among the next `most` keys with such lanes after this one."""
+    return _swept("sweep_keys", after, most)
+
+
+def _swept(statement: str, after: int, most: int) -> Swept:
+    with sql.together():
+        asked = sql.ask(statement, Swept, {"after": after, "most": most})
+    return asked.row()
 
 
 def wake(lanes: Iterable[int]) -> int:

@@ -1,0 +1,30 @@
+-- sweep_keys: of the next keys after this one that lanes are parked on, which have room that nobody will hand on.
+-- A process may die between a finish and its hand-over; time does not open such a key. Hops from key to key on the index
+-- lane_parked, so keys without parked lanes, and the number of lanes on one, cost nothing.
+WITH RECURSIVE hop AS (
+    (SELECT lane.parked_on_id AS key_id, 1 AS number
+       FROM dispatcher_lane AS lane
+      WHERE lane.parked_on_id > %(after)s::bigint
+      ORDER BY lane.parked_on_id
+      LIMIT 1)
+     UNION ALL
+    SELECT next.key_id, hop.number + 1
+      FROM hop
+     CROSS JOIN LATERAL (
+           SELECT lane.parked_on_id AS key_id
+             FROM dispatcher_lane AS lane
+            WHERE lane.parked_on_id > hop.key_id
+            ORDER BY lane.parked_on_id
+            LIMIT 1) AS next
+     WHERE hop.number < %(most)s::int
+), held AS (
+    SELECT key.id, CASE WHEN key.override_until > clock_timestamp() THEN key.override_concurrency
+                        ELSE key.concurrency END AS concurrency,
+           (SELECT COALESCE(sum(slot.cost), 0) FROM dispatcher_slot AS slot WHERE slot.key_id = key.id) AS cost
+      FROM hop
+      JOIN dispatcher_ratelimitkey AS key ON key.id = hop.key_id
+     WHERE key.opens_at IS NULL AND NOT key.is_paused
+)
+SELECT ARRAY(SELECT held.id FROM held WHERE held.concurrency IS NULL OR held.cost < held.concurrency) AS forgotten,
+       CASE WHEN count(*) = %(most)s::int THEN max(key_id) ELSE 0 END AS last
+  FROM hop
