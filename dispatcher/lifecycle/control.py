@@ -61,8 +61,8 @@ def override(name: str, limits: Mapping[str, Any], until: datetime) -> int:
 
     Raises PolicyInvalid naming the field, or KeyNotFound.
     """
-    if until.utcoffset() is None:
-        raise PolicyInvalid("until", f"{until!r} is naive; give a datetime with a time zone.")
+    if not isinstance(until, datetime) or until.utcoffset() is None:
+        raise PolicyInvalid("until", f"{until!r} must be a datetime with a time zone, such as arrow.utcnow().datetime.")
     named = {f"has_{strategy}": strategy in limits for strategy in ("concurrency", "rate", "throttle")}
     params = {"name": name, "until": until, **named, **_columns(Policy.parse(limits, "override"))}
     return _only(sql.fetch("override_key", _Key, params), name)

@@ -1,0 +1,320 @@
+"""Control: what people do to keys and calls."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from dispatcher import engine
+from dispatcher.errors import KeyNotFound, PolicyInvalid
+from dispatcher.lifecycle import control, finish
+from dispatcher.lifecycle.claim import Refused
+from dispatcher.models import CallQueue, RateLimitKey, Slot
+from dispatcher.states import State
+from tests.builders import (
+    SECOND,
+    admitted,
+    at,
+    committed,
+    go,
+    key,
+    lane_of,
+    seen,
+    slots_of,
+    started,
+    states,
+    ticket_of,
+    waiting,
+)
+
+pytestmark = committed
+
+
+def ended(state: State) -> CallQueue:
+    """Return a call that has ended so."""
+    call = started(retry={"max_attempts": 1}) if state is not State.CANCELLED else waiting()
+    match state:
+        case State.COMPLETED:
+            finish.complete(call.id, ticket_of(call), result=1)
+        case State.DISCARDED:
+            finish.fail(call.id, ticket_of(call), error=ValueError("bad"), attempt=1, policy=call.retry)
+        case State.CANCELLED:
+            engine.cancel([call.id])
+    assert states([call]) == [state]
+    return seen(call)
+
+
+# Keys
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        engine.pause,
+        engine.resume,
+        lambda name: engine.block(name, SECOND),
+        lambda name: engine.limit(name, {"concurrency": 1}),
+        lambda name: engine.override(name, until=at(60), concurrency=1),
+    ],
+    ids=["pause", "resume", "block", "limit", "override"],
+)
+def test_a_key_that_does_not_exist_is_named(verb: Callable[[str], None]) -> None:
+    key("api")
+    with pytest.raises(KeyNotFound, match=r"no rate limit key named 'apl': see manage\.py rate_limit_status") as caught:
+        verb("apl")
+    assert caught.value.name == "apl"
+    assert isinstance(caught.value, LookupError)
+
+
+def test_a_pause_lets_what_runs_go_on() -> None:
+    key("api")
+    running, dispatched, call = started("api"), admitted("api"), waiting("api")
+    engine.pause("api")
+    assert go(call) == []
+    assert states([running, dispatched]) == [State.ACTIVE, State.DISPATCHED]
+    assert finish.complete(running.id, ticket_of(running), result=None)
+    assert engine.execute(dispatched.id, ticket_of(dispatched), lambda: None) is Refused.CLOSED
+    assert states([dispatched]) == [State.AVAILABLE]
+
+
+def test_a_resume_ends_a_pause_and_a_block_and_lets_those_in_who_waited() -> None:
+    api = key("api", concurrency=2)
+    engine.pause("api")
+    engine.block("api", timedelta(hours=1))
+    calls = [waiting("api") for _ in range(3)]
+    go(*calls)
+    engine.resume("api")
+    api.refresh_from_db()
+    assert (api.is_paused, api.blocked_until) == (False, None)
+    assert states(calls) == [State.DISPATCHED, State.DISPATCHED, State.AVAILABLE]
+
+
+def test_a_pause_outlasts_a_block_and_a_deploy() -> None:
+    api = key("api", concurrency=2)
+    engine.pause("api")
+    key("api", concurrency=9)
+    api.refresh_from_db()
+    assert (api.is_paused, api.concurrency) == (True, 2)
+    assert go(waiting("api"), now=at(10**8)) == []
+
+
+def test_a_longer_block_stands() -> None:
+    api, other = key("api"), key("other")
+    assert sorted(control.block(60 * SECOND, names=["api"], keys=[other.id], now=at(0))) == [api.id, other.id]
+    control.block(10 * SECOND, names=["api"], now=at(0))
+    control.block(90 * SECOND, keys=[other.id], now=at(0))
+    api.refresh_from_db()
+    other.refresh_from_db()
+    assert (api.blocked_until, other.blocked_until) == (at(60), at(90))
+
+
+def test_a_raised_limit_lets_in_those_who_wait_at_once() -> None:
+    key("api", concurrency=1)
+    calls = [waiting("api") for _ in range(3)]
+    assert len(go(*calls)) == 1
+    engine.limit("api", {"concurrency": 3})
+    assert states(calls) == [State.DISPATCHED] * 3
+
+
+def test_a_limit_replaces_all_limits_of_the_key() -> None:
+    api = key("api", concurrency=1, rate=(1, 1), throttle=(1, 1))
+    engine.limit("api", {"rate": {"limit": 5, "period": "PT1M"}})
+    api.refresh_from_db()
+    assert (api.concurrency, api.rate_limit, api.rate_period, api.throttle_limit) == (
+        None,
+        5,
+        timedelta(minutes=1),
+        None,
+    )
+
+
+@pytest.mark.parametrize("wrong", [{"concurrency": -1}, {"rate": 5}, {"speed": 1}, {"throttle": (1, "P1M")}], ids=str)
+def test_limits_that_are_wrong_change_nothing(wrong: Any) -> None:
+    key("api", concurrency=1)
+    before = RateLimitKey.objects.values().get()
+    with pytest.raises(PolicyInvalid):
+        engine.limit("api", wrong)
+    with pytest.raises(PolicyInvalid):
+        engine.override("api", until=at(60), **wrong)
+    assert RateLimitKey.objects.values().get() == before
+
+
+def test_an_override_needs_a_time_with_a_zone() -> None:
+    key("api")
+    for until in (datetime(2030, 1, 1), None, "2030-01-01T00:00:00Z", SECOND):  # noqa: DTZ001
+        with pytest.raises(PolicyInvalid, match=r"^until: "):
+            engine.override("api", until=until, concurrency=1)  # type: ignore[arg-type]
+
+
+def test_an_override_keeps_the_limits_that_it_does_not_name() -> None:
+    api = key("api", concurrency=7, rate=(5, 60), throttle=(3, 1))
+    engine.override("api", until=at(60), rate=None, throttle={"limit": 9, "period": "PT1S"})
+    api.refresh_from_db()
+    assert (api.override_until, api.override_concurrency) == (at(60), 7)
+    assert (api.override_rate_limit, api.override_rate_period) == (None, None)
+    assert (api.override_throttle_limit, api.override_throttle_period) == (9, SECOND)
+    assert (api.concurrency, api.rate_limit, api.throttle_limit) == (7, 5, 3)
+
+
+def test_an_override_lets_in_those_who_wait_and_its_end_stops_the_next() -> None:
+    key("api", concurrency=1)
+    calls = [waiting("api") for _ in range(4)]
+    go(*calls)
+    engine.override("api", until=at(60), concurrency=3)
+    assert states(calls) == [State.DISPATCHED] * 3 + [State.AVAILABLE]
+    engine.end_override("api")
+    api = RateLimitKey.objects.get()
+    assert (api.override_until, api.override_concurrency, api.concurrency) == (None, None, 1)
+    finish.put_back(calls[0].id, ticket_of(seen(calls[0])), from_states=[State.DISPATCHED])
+    assert go(*calls) == []
+
+
+def test_the_end_of_an_override_lets_in_those_whom_it_stopped() -> None:
+    key("api", concurrency=5)
+    engine.override("api", until=at(60), concurrency=0)
+    call = waiting("api")
+    assert go(call) == []
+    engine.end_override("api")
+    assert states([call]) == [State.DISPATCHED]
+    engine.end_override("api")
+
+
+# Cancel
+
+
+def test_calls_that_have_not_started_are_cancelled_wherever_they_wait() -> None:
+    key("api")
+    failed = started("api")
+    finish.fail(failed.id, ticket_of(failed), error=ValueError(), attempt=1, policy=None)
+    calls = [waiting(), waiting(scheduled_at=at(60)), admitted("api"), failed]
+    pending = waiting()
+    CallQueue.objects.filter(id=pending.id).update(state=State.PENDING)
+    calls.append(pending)
+    assert engine.cancel([*(call.id for call in calls), uuid4()]) == sorted(call.id for call in calls)
+    for call in calls:
+        stored = seen(call)
+        assert (stored.state, stored.ticket) == (State.CANCELLED, None)
+        assert stored.finished_at is not None
+    assert not Slot.objects.exists()
+
+
+def test_calls_that_run_or_have_ended_are_not_cancelled() -> None:
+    calls = [started(), ended(State.COMPLETED), ended(State.DISCARDED), ended(State.CANCELLED)]
+    before = list(CallQueue.objects.order_by("id").values())
+    assert engine.cancel(call.id for call in calls) == []
+    assert list(CallQueue.objects.order_by("id").values()) == before
+    assert slots_of(calls[0]) == {None: 1}
+
+
+def test_the_room_of_a_cancelled_call_goes_to_those_who_wait() -> None:
+    key("api", concurrency=1)
+    first, second = admitted("api"), waiting("api")
+    go(second)
+    assert engine.cancel([first.id]) == [first.id]
+    assert states([second]) == [State.DISPATCHED]
+
+
+def test_a_cancelled_call_that_stood_in_the_way_lets_those_behind_it_go() -> None:
+    key("api", concurrency=3)
+    running, dear, cheap = admitted(costs={"api": 2}), waiting(costs={"api": 3}), waiting("api")
+    assert go(dear) == []
+    engine.cancel([dear.id])
+    assert states([running, cheap]) == [State.DISPATCHED, State.DISPATCHED]
+
+
+def test_a_message_of_a_cancelled_call_does_nothing() -> None:
+    call = admitted()
+    engine.cancel([call.id])
+    assert engine.execute(call.id, ticket_of(call), lambda: 1) is Refused.STALE
+    assert states([call]) == [State.CANCELLED]
+
+
+# Retry
+
+
+@pytest.mark.parametrize("state", [State.COMPLETED, State.DISCARDED, State.CANCELLED])
+def test_an_ended_call_waits_again_from_the_beginning(state: State) -> None:
+    engine.pause(key("queue:celery").name)
+    control.resume("queue:celery")
+    call = ended(state)
+    engine.pause("queue:celery")
+    CallQueue.objects.filter(id=call.id).update(expires_at=at(-60), scheduled_at=at(-90))
+    assert engine.retry([call.id, uuid4()]) == [call.id]
+    stored = seen(call)
+    assert (stored.state, stored.attempt, stored.ticket) == (State.AVAILABLE, 0, None)
+    assert (stored.started_at, stored.finished_at, stored.dispatched_at, stored.published_at) == (None,) * 4
+    assert (stored.expires_at, stored.scheduled_at, stored.result) == (None, None, None)
+    assert stored.errors == call.errors
+    assert (stored.position, stored.lane_id, stored.args) == (call.position, call.lane_id, call.args)
+
+
+def test_a_retried_call_goes_at_once_and_has_all_its_attempts() -> None:
+    call = ended(State.DISCARDED)
+    engine.retry([call.id])
+    assert states([call]) == [State.DISPATCHED]
+    engine.execute(call.id, ticket_of(seen(call)), lambda: 7)
+    stored = seen(call)
+    assert (stored.state, stored.result, stored.attempt, len(stored.errors)) == (State.COMPLETED, 7, 1, 1)
+
+
+def test_a_call_that_has_not_ended_is_not_retried() -> None:
+    calls = [waiting(), waiting(scheduled_at=at(60)), admitted(queue="b"), started(queue="c")]
+    before = list(CallQueue.objects.order_by("id").values())
+    assert engine.retry(call.id for call in calls) == []
+    assert list(CallQueue.objects.order_by("id").values()) == before
+
+
+# Run now
+
+
+def test_a_call_that_is_to_run_now_goes_first_in_its_lane() -> None:
+    key("api", concurrency=1)
+    running = admitted("api")
+    calls = [waiting("api") for _ in range(4)]
+    go(*calls)
+    assert engine.run_now([calls[2].id]) == [calls[2].id]
+    assert engine.run_now([calls[3].id]) == [calls[3].id]
+    engine.limit("api", {})
+    order = CallQueue.objects.exclude(id=running.id).order_by("position").values_list("id", flat=True)
+    assert list(order) == [calls[number].id for number in (3, 2, 0, 1)]
+
+
+def test_several_that_are_to_run_now_keep_their_order() -> None:
+    key("api", concurrency=0)
+    calls = [waiting("api") for _ in range(4)]
+    assert set(engine.run_now([calls[3].id, calls[1].id])) == {calls[1].id, calls[3].id}
+    assert go(*calls) == []
+    control.limit("api", {})
+    assert go(*calls) == [calls[number].id for number in (1, 3, 0, 2)]
+
+
+@pytest.mark.parametrize("state", [State.SCHEDULED, State.RETRYABLE, State.PENDING])
+def test_a_call_that_waits_for_its_time_runs_now(state: State) -> None:
+    call = started() if state is State.RETRYABLE else waiting(scheduled_at=at(60))
+    if state is State.RETRYABLE:
+        finish.fail(call.id, ticket_of(call), error=ValueError(), attempt=1, policy=None, wait=timedelta(hours=1))
+    CallQueue.objects.filter(id=call.id).update(state=state)
+    assert engine.run_now([call.id]) == [call.id]
+    assert states([call]) == [State.DISPATCHED]
+
+
+def test_a_call_that_is_to_run_now_still_keeps_to_its_limits() -> None:
+    api = key("api", concurrency=1)
+    started("api")
+    call = waiting("api", scheduled_at=at(60))
+    assert engine.run_now([call.id]) == [call.id]
+    assert states([call]) == [State.AVAILABLE]
+    assert lane_of(call).parked_on_id == api.id
+
+
+def test_a_call_in_flight_or_ended_can_not_run_now() -> None:
+    calls = [admitted(), started(), ended(State.COMPLETED)]
+    before = list(CallQueue.objects.order_by("id").values())
+    assert engine.run_now([*(call.id for call in calls), uuid4()]) == []
+    assert list(CallQueue.objects.order_by("id").values()) == before
+
+
+def test_nothing_is_done_to_nothing() -> None:
+    assert (engine.cancel([]), engine.retry([]), engine.run_now([])) == ([], [], [])

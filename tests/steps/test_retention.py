@@ -1,0 +1,75 @@
+"""Retention: what has ended is kept for as long as the settings say, and deleted in small batches."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from dispatcher import engine
+from dispatcher.lifecycle import retention
+from dispatcher.models import CallQueue
+from dispatcher.states import TERMINAL, State
+from tests.builders import T0, admitted, at, started, states, waiting
+
+pytestmark = pytest.mark.django_db
+
+DAY = 86_400
+
+
+def ended(state: State, *, days_ago: float) -> CallQueue:
+    call = waiting()
+    CallQueue.objects.filter(id=call.id).update(state=state, finished_at=at(-days_ago * DAY))
+    return call
+
+
+def left() -> set[Any]:
+    return set(CallQueue.objects.values_list("id", flat=True))
+
+
+def test_every_ended_state_has_a_retention_of_its_own() -> None:
+    kept = [ended(state, days_ago=6.9) for state in TERMINAL] + [ended(State.DISCARDED, days_ago=29.9)]
+    for state, days in ((State.COMPLETED, 7.1), (State.CANCELLED, 7.1), (State.DISCARDED, 30.1)):
+        ended(state, days_ago=days)
+    assert engine.cleanup(now=T0) == 3
+    assert left() == {call.id for call in kept}
+
+
+def test_the_settings_change_the_retention_of_the_states_that_they_name(settings: Any) -> None:
+    settings.DISPATCHER = {"retention": {"completed": timedelta(hours=1), "discarded": None}}
+    kept = [ended(State.DISCARDED, days_ago=10_000), ended(State.CANCELLED, days_ago=6)]
+    ended(State.COMPLETED, days_ago=1)
+    ended(State.CANCELLED, days_ago=8)
+    assert engine.cleanup(now=T0) == 2
+    assert left() == {call.id for call in kept}
+
+
+def test_a_call_that_has_not_ended_is_never_deleted() -> None:
+    calls = [waiting(), waiting(scheduled_at=at(60)), admitted(queue="b"), started(queue="c")]
+    retryable = waiting(scheduled_at=at(60))
+    CallQueue.objects.filter(id=retryable.id).update(state=State.RETRYABLE)
+    assert engine.cleanup(now=at(10_000 * DAY)) == 0
+    assert left() == {call.id for call in [*calls, retryable]}
+    assert states([retryable]) == [State.RETRYABLE]
+
+
+def test_many_are_deleted_in_small_batches_the_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "_BATCH", 2)
+    for day in range(8, 13):
+        ended(State.COMPLETED, days_ago=day)
+    assert retention.delete_ended(now=T0) == 5
+    assert left() == set()
+
+
+def test_a_cleanup_stops_when_its_time_is_up_and_goes_on_the_next_day(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DISPATCHER = {"cleanup_budget": 10}
+    monkeypatch.setattr(retention, "_BATCH", 2)
+    oldest = [ended(State.COMPLETED, days_ago=20 - number) for number in range(6)]
+    clock = iter(range(0, 1_000, 4))
+    monkeypatch.setattr(retention, "monotonic", lambda: next(clock))
+    # It starts at 0; batches begin at 4 and at 8, and at 12 its time is up.
+    assert retention.delete_ended(now=T0) == 4
+    assert left() == {call.id for call in oldest[4:]}
+    assert retention.delete_ended(now=T0) == 2
+    assert left() == set()
