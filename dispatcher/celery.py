@@ -74,10 +74,12 @@ class DispatchedTask(Task):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run: fenced by the ticket if the message carries one, plainly otherwise."""
         ticket = self._ticket
-        if self.request.called_directly:
+        if self.request.called_directly or self.request.get("is_running"):
+            # From code, or by itself from within its own attempt.
             return super().__call__(*args, **kwargs)
         if ticket is None:
             return self.run(*args, **kwargs)
+        self.request.update(is_running=True)
         outcome = engine.execute(UUID(self.request.id), ticket, partial(self.run, *args, **kwargs))
         match outcome:
             case Returned():
