@@ -1,6 +1,7 @@
 """What the database needs after a migration: the keys that the settings declare, and beat's entries."""
 
 from datetime import timedelta
+from typing import Any
 
 from django.apps import apps
 from django.db import connections
@@ -33,9 +34,8 @@ def schedule(using: str) -> None:
 
     settings = conf()
     for task, every in (("dispatcher.tick", settings.tick), ("dispatcher.recover", settings.recover_every)):
-        interval, _ = IntervalSchedule.objects.using(using).get_or_create(
-            every=every // timedelta(milliseconds=1) * 1_000, period=IntervalSchedule.MICROSECONDS
-        )
+        microseconds = {"every": every // timedelta(microseconds=1), "period": IntervalSchedule.MICROSECONDS}
+        interval = _first_or_new(IntervalSchedule.objects.using(using), microseconds)
         PeriodicTask.objects.using(using).get_or_create(
             name=task,
             defaults={
@@ -46,10 +46,14 @@ def schedule(using: str) -> None:
                 "expire_seconds": max(1, round(2 * every.total_seconds())),
             },
         )
-    night, _ = CrontabSchedule.objects.using(using).get_or_create(
-        minute="30", hour="3", day_of_week="*", day_of_month="*", month_of_year="*", timezone="UTC"
-    )
+    times = {"minute": "30", "hour": "3", "day_of_week": "*", "day_of_month": "*", "month_of_year": "*"}
+    night = _first_or_new(CrontabSchedule.objects.using(using), {**times, "timezone": "UTC"})
     PeriodicTask.objects.using(using).get_or_create(
         name="dispatcher.cleanup",
         defaults={"task": "dispatcher.cleanup", "crontab": night, "queue": settings.dispenser_queue},
     )
+
+
+def _first_or_new(rows: Any, values: dict[str, Any]) -> Any:
+    """Return a row with these values; there may be several, since people make schedules of their own."""
+    return rows.filter(**values).first() or rows.create(**values)

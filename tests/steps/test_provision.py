@@ -1,0 +1,142 @@
+"""Provision: a migration makes what is missing, and leaves alone what people have changed."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.core.management import call_command
+from django.db.models.signals import post_migrate
+from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
+
+from dispatcher import provision
+from dispatcher.errors import PolicyInvalid
+from dispatcher.models import RateLimitKey
+from project.celery import app as project_app
+
+pytestmark = pytest.mark.django_db
+
+NAMES = ["dispatcher.cleanup", "dispatcher.recover", "dispatcher.tick"]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_provided() -> None:
+    PeriodicTask.objects.all().delete()
+    IntervalSchedule.objects.all().delete()
+    CrontabSchedule.objects.all().delete()
+
+
+def entries() -> list[dict[str, Any]]:
+    return list(PeriodicTask.objects.order_by("name").values())
+
+
+# Beat's entries
+
+
+def test_beat_is_told_to_tick_recover_and_clean_up() -> None:
+    provision.after_migrate("default")
+    made = {entry.name: entry for entry in PeriodicTask.objects.all()}
+    assert sorted(made) == NAMES
+    assert all(entry.task == entry.name and entry.enabled for entry in made.values())
+    assert {entry.queue for entry in made.values()} == {"dispatcher"}
+    assert made["dispatcher.tick"].schedule.run_every == timedelta(seconds=1)
+    assert made["dispatcher.recover"].schedule.run_every == timedelta(seconds=10)
+    assert (made["dispatcher.cleanup"].crontab.hour, made["dispatcher.cleanup"].crontab.minute) == ("3", "30")
+    assert made["dispatcher.tick"].expire_seconds == 2
+    assert made["dispatcher.cleanup"].expire_seconds is None
+
+
+def test_every_entry_names_a_task_that_exists() -> None:
+    provision.after_migrate("default")
+    project_app.loader.import_default_modules()
+    assert all(entry.task in project_app.tasks for entry in PeriodicTask.objects.all())
+
+
+def test_a_second_migration_changes_nothing() -> None:
+    provision.after_migrate("default")
+    before = entries()
+    provision.after_migrate("default")
+    call_command("migrate", verbosity=0)
+    assert entries() == before
+    assert (IntervalSchedule.objects.count(), CrontabSchedule.objects.count()) == (2, 1)
+
+
+def test_what_a_user_has_edited_is_kept() -> None:
+    provision.after_migrate("default")
+    often, _ = IntervalSchedule.objects.get_or_create(every=500, period=IntervalSchedule.MICROSECONDS)
+    PeriodicTask.objects.filter(name="dispatcher.tick").update(enabled=False, interval=often, queue="mine")
+    PeriodicTask.objects.filter(name="dispatcher.cleanup").update(task="mine.cleanup")
+    before = entries()
+    provision.after_migrate("default")
+    assert entries() == before
+
+
+def test_schedules_of_the_user_that_are_alike_do_no_harm() -> None:
+    for _ in range(2):
+        IntervalSchedule.objects.create(every=1_000_000, period=IntervalSchedule.MICROSECONDS)
+        CrontabSchedule.objects.create(minute="30", hour="3", timezone="UTC")
+    provision.after_migrate("default")
+    assert [entry["name"] for entry in entries()] == NAMES
+
+
+def test_the_settings_say_how_often_and_where(settings: Any) -> None:
+    settings.DISPATCHER = {"tick": 0.5, "recover_every": timedelta(minutes=1), "dispenser_queue": "other"}
+    provision.after_migrate("default")
+    assert PeriodicTask.objects.get(name="dispatcher.tick").schedule.run_every == timedelta(seconds=0.5)
+    assert PeriodicTask.objects.get(name="dispatcher.recover").schedule.run_every == timedelta(minutes=1)
+    assert set(PeriodicTask.objects.values_list("queue", flat=True)) == {"other"}
+
+
+def test_a_project_without_django_celery_beat_migrates(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_installed = apps.is_installed
+    monkeypatch.setattr(apps, "is_installed", lambda name: name != "django_celery_beat" and is_installed(name))
+    provision.after_migrate("default")
+    assert entries() == []
+
+
+def test_another_database_is_left_alone(settings: Any) -> None:
+    settings.DISPATCHER = {"database": "other", "keys": {"api": {}}}
+    provision.after_migrate("default")
+    assert entries() == []
+    assert not RateLimitKey.objects.exists()
+
+
+def test_the_signal_of_a_migration_is_heard() -> None:
+    config = apps.get_app_config("dispatcher")
+    post_migrate.send(
+        sender=config, app_config=config, using="default", verbosity=0, interactive=False, apps=apps, plan=[]
+    )
+    assert [entry["name"] for entry in entries()] == NAMES
+
+
+# Keys
+
+
+def test_keys_that_the_settings_name_are_made_and_templates_wait(settings: Any) -> None:
+    settings.DISPATCHER = {
+        "keys": {
+            "api": {"concurrency": 4, "rate": {"limit": 10, "period": "PT1S"}, "throttle": {"limit": 20, "period": 1}},
+            "unlimited": {},
+            "tenant:*": {"concurrency": 1},
+        }
+    }
+    provision.after_migrate("default")
+    assert sorted(RateLimitKey.objects.values_list("name", flat=True)) == ["api", "unlimited"]
+    api = RateLimitKey.objects.get(name="api")
+    assert (api.concurrency, api.rate_limit, api.rate_period) == (4, 10, timedelta(seconds=1))
+    assert (api.throttle_limit, api.throttle_period) == (20, timedelta(seconds=1))
+
+
+def test_a_limit_that_was_changed_survives_a_deploy(settings: Any) -> None:
+    settings.DISPATCHER = {"keys": {"api": {"concurrency": 4}}}
+    provision.after_migrate("default")
+    RateLimitKey.objects.update(concurrency=9, is_paused=True)
+    settings.DISPATCHER = {"keys": {"api": {"concurrency": 5}}}
+    provision.after_migrate("default")
+    assert list(RateLimitKey.objects.values_list("name", "concurrency", "is_paused")) == [("api", 9, True)]
+
+
+def test_a_policy_that_is_wrong_is_named_by_its_setting(settings: Any) -> None:
+    settings.DISPATCHER = {"keys": {"api": {"rate": {"limit": 0, "period": "PT1S"}}}}
+    with pytest.raises(PolicyInvalid, match=r"^DISPATCHER\['keys'\]\['api'\]\.rate\.limit: "):
+        provision.after_migrate("default")
