@@ -1,0 +1,269 @@
+"""Calls in the admin: read them, cancel, retry or run them now."""
+
+import json
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, ClassVar
+from uuid import UUID
+
+from django.contrib import admin, messages
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+from dispatcher import engine, reports
+from dispatcher.admin.paging import CappedPaginator, batches
+from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
+from dispatcher.states import IN_FLIGHT, TERMINAL, State
+
+_SEARCHED = 100_000
+"""How many of the newest calls a search by task looks through."""
+
+_COLOURS = {
+    State.COMPLETED: "#2e7d32",
+    State.DISCARDED: "#c62828",
+    State.CANCELLED: "#757575",
+    State.ACTIVE: "#1565c0",
+    State.DISPATCHED: "#0277bd",
+    State.RETRYABLE: "#ef6c00",
+}
+
+
+if TYPE_CHECKING:
+    _Admin = admin.ModelAdmin[CallQueue]
+else:
+    _Admin = admin.ModelAdmin
+
+
+class StateFilter(admin.SimpleListFilter):
+    """By state; what is in flight is found by its slots, of which there are few."""
+
+    title = "state"
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
+        """Offer every state."""
+        del request, model_admin
+        return [(state.value, state.label) for state in State]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[CallQueue]) -> QuerySet[CallQueue]:
+        """Filter by the chosen state."""
+        del request
+        value = self.value()
+        if value is None:
+            return queryset
+        if value in IN_FLIGHT:
+            queryset = queryset.filter(pk__in=Slot.objects.values("call_id"))
+        elif value in TERMINAL:
+            # Named so that the index of ended calls serves it.
+            queryset = queryset.filter(finished_at__isnull=False)
+        return queryset.filter(state=value)
+
+
+@admin.register(CallQueue)
+class CallAdmin(_Admin):
+    """Calls are written by `send` and moved by the engine: here they are read and steered, never edited."""
+
+    list_display = ("id", "task", "badge", "queue", "priority", "attempt", "created_at", "started_at", "finished_at")
+    list_filter = (StateFilter,)
+    search_fields = ("id",)
+    search_help_text = (
+        "A call's id; the name of a key, for the calls that wait for it or hold it; "
+        f"or how a task's name begins, among the newest {_SEARCHED:,} calls."
+    )
+    ordering = ("-id",)
+    paginator = CappedPaginator
+    show_full_result_count = False
+    list_per_page = 50
+    actions = ("cancel", "retry", "run_now")
+    fieldsets: ClassVar = [
+        (None, {"fields": ("id", "task", "badge", "why_it_waits", "keys_and_costs")}),
+        ("What it calls", {"fields": ("args_json", "kwargs_json", "call_data_json", "meta_json", "result_json")}),
+        ("How it goes", {"fields": ("queue", "priority", "on_limit", "attempt", "retry_json", "error_history")}),
+        (
+            "When",
+            {
+                "fields": (
+                    "created_at",
+                    "scheduled_at",
+                    "expires_at",
+                    "dispatched_at",
+                    "published_at",
+                    "started_at",
+                    "finished_at",
+                )
+            },
+        ),
+    ]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: CallQueue | None = None) -> list[str]:
+        """Make every field read-only."""
+        del request, obj
+        return [str(name) for _, group in self.fieldsets for name in group["fields"]]
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Refuse: calls are sent, not made here."""
+        del request
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: CallQueue | None = None) -> bool:
+        """Refuse: retention deletes calls, and people cancel them."""
+        del request, obj
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: CallQueue | None = None) -> bool:
+        """Refuse: nothing is edited, and actions have permissions of their own."""
+        del request, obj
+        return False
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[CallQueue], search_term: str
+    ) -> tuple[QuerySet[CallQueue], bool]:
+        """Find by id, by key or by task, each by an index."""
+        del request
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        try:
+            return queryset.filter(pk=UUID(term)), False
+        except ValueError:
+            pass
+        key = RateLimitKey.objects.filter(name=term).first()
+        if key is not None:
+            lanes = Lane.objects.filter(key_ids__contains=[key.pk]).values("pk")
+            return queryset.filter(
+                Q(pk__in=Slot.objects.filter(key=key).values("call_id")) | Q(state=State.AVAILABLE, lane__in=lanes)
+            ), False
+        oldest = CallQueue.objects.order_by("-pk").values_list("pk", flat=True)[_SEARCHED : _SEARCHED + 1].first()
+        recent = queryset if oldest is None else queryset.filter(pk__gt=oldest)
+        return recent.filter(task__startswith=term), False
+
+    @admin.display(description="state", ordering="state")
+    def badge(self, call: CallQueue) -> SafeString:
+        """Return the state as a coloured word."""
+        state = State(call.state)
+        style = f"background:{_COLOURS.get(state, '#6d4c41')};color:#fff;border-radius:3px;padding:1px 7px"
+        return format_html('<span style="{}">{}</span>', style, state.label)
+
+    @admin.display(description="why it waits")
+    def why_it_waits(self, call: CallQueue) -> str:
+        """Return what holds the call up, in a sentence."""
+        wait = reports.why_waiting(call.pk)
+        if wait is None:
+            return "It does not wait for a limit."
+        ahead = f"{wait.ahead:,} of its lane go before it" if wait.ahead else "it is the first of its lane"
+        if wait.stopped_by:
+            return (
+                f"The key {wait.stopped_by} stops its lane; {ahead}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
+            )
+        return f"Its lane is to be served; {ahead}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
+
+    @admin.display(description="keys")
+    def keys_and_costs(self, call: CallQueue) -> SafeString:
+        """Return the keys with what the call costs of each."""
+        found = reports.costs(call.pk)
+        if not found:
+            return format_html("{}", "none: nothing limits it")
+        return format_html_join(", ", "{} of {}", ((cost.cost, cost.name) for cost in found))
+
+    @admin.display(description="errors")
+    def error_history(self, call: CallQueue) -> SafeString:
+        """Return every failure, oldest first."""
+        if not call.errors:
+            return format_html("{}", call.error["message"] if call.error else "none")
+        rows = (
+            (error.get("occurred_at", ""), error.get("attempt", ""), error.get("type", ""), error.get("message", ""))
+            for error in call.errors
+        )
+        return format_html_join("", "<div>{} · attempt {} · <b>{}</b> {}</div>", rows)
+
+    @admin.display(description="arguments")
+    def args_json(self, call: CallQueue) -> SafeString:
+        """Return the positional arguments."""
+        return _pretty(call.args)
+
+    @admin.display(description="keyword arguments")
+    def kwargs_json(self, call: CallQueue) -> SafeString:
+        """Return the keyword arguments."""
+        return _pretty(call.kwargs)
+
+    @admin.display(description="call data")
+    def call_data_json(self, call: CallQueue) -> SafeString:
+        """Return the method and its params."""
+        return _pretty(call.call_data)
+
+    @admin.display(description="meta")
+    def meta_json(self, call: CallQueue) -> SafeString:
+        """Return what the sender noted."""
+        return _pretty(call.meta)
+
+    @admin.display(description="result")
+    def result_json(self, call: CallQueue) -> SafeString:
+        """Return what the task returned."""
+        return _pretty(call.result)
+
+    @admin.display(description="retry policy")
+    def retry_json(self, call: CallQueue) -> SafeString:
+        """Return the call's own retry policy."""
+        return _pretty(call.retry) if call.retry is not None else format_html("{}", "the setting's")
+
+    def has_cancel_permission(self, request: HttpRequest) -> bool:
+        """Whether the person may cancel calls."""
+        return request.user.has_perm("dispatcher.cancel_callqueue")
+
+    def has_retry_permission(self, request: HttpRequest) -> bool:
+        """Whether the person may retry calls."""
+        return request.user.has_perm("dispatcher.retry_callqueue")
+
+    def has_run_permission(self, request: HttpRequest) -> bool:
+        """Whether the person may move calls to the front."""
+        return request.user.has_perm("dispatcher.run_callqueue")
+
+    @admin.action(permissions=["cancel"], description="Cancel: end calls that have not started")
+    def cancel(self, request: HttpRequest, calls: QuerySet[CallQueue]) -> None:
+        """Cancel the chosen calls that have not started."""
+        self._each(request, calls, engine.cancel, "cancelled", "they run or have ended")
+
+    @admin.action(permissions=["retry"], description="Retry: let ended calls wait again")
+    def retry(self, request: HttpRequest, calls: QuerySet[CallQueue]) -> None:
+        """Let the chosen calls that have ended wait again."""
+        self._each(request, calls, engine.retry, "to be retried", "they have not ended")
+
+    @admin.action(permissions=["run"], description="Run now: to the front of their lanes; limits still hold")
+    def run_now(self, request: HttpRequest, calls: QuerySet[CallQueue]) -> None:
+        """Move the chosen calls that wait to the front."""
+        self._each(request, calls, engine.run_now, "moved to the front", "they do not wait")
+
+    def _each(
+        self,
+        request: HttpRequest,
+        calls: QuerySet[CallQueue],
+        verb: Callable[[Iterable[UUID]], list[UUID]],
+        done: str,
+        otherwise: str,
+    ) -> None:
+        """Do something to the calls batch by batch; say of how many, and why not of the others."""
+        moved = left = 0
+        for ids in batches(calls):
+            changed = verb(ids)
+            moved += len(changed)
+            left += len(ids) - len(changed)
+        LogEntry.objects.create(
+            user_id=str(request.user.pk),
+            content_type=ContentType.objects.get_for_model(CallQueue),
+            object_repr=f"{moved} calls"[:200],
+            action_flag=CHANGE,
+            change_message=f"{moved} calls were {done}",
+        )
+        if moved:
+            self.message_user(request, f"{moved:,} calls: {done}.", messages.SUCCESS)
+        if left:
+            self.message_user(request, f"{left:,} calls were left as they are: {otherwise}.", messages.WARNING)
+
+
+def _pretty(value: object) -> SafeString:
+    if value is None or value in ([], {}):
+        return format_html("{}", "-")
+    return format_html("<pre>{}</pre>", json.dumps(value, indent=2, ensure_ascii=False))

@@ -1,0 +1,195 @@
+"""The admin: pages that show how calls and keys stand, actions with permissions of their own."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from dispatcher.admin.paging import MANY, batches
+from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.states import State
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+CALLS = reverse("admin:dispatcher_callqueue_changelist")
+KEYS = reverse("admin:dispatcher_ratelimitkey_changelist")
+
+
+@pytest.fixture
+def boss() -> Client:
+    client = Client()
+    client.force_login(User.objects.create_superuser("boss"))
+    return client
+
+
+@pytest.fixture
+def clerk() -> Callable[..., Client]:
+    """Log in somebody who may look, and do what is named."""
+
+    def log_in(*permissions: str) -> Client:
+        user = User.objects.create_user(f"clerk-{uuid4()}", is_staff=True)
+        named = {"view_callqueue", "view_ratelimitkey", *permissions}
+        user.user_permissions.set(Permission.objects.filter(codename__in=named))
+        client = Client()
+        client.force_login(user)
+        return client
+
+    return log_in
+
+
+def waiting(number: int) -> list[CallQueue]:
+    """Return so many calls that wait for a paused key."""
+    RateLimitKey.objects.declare("api", concurrency=0)
+    return [CallQueue.objects.send("t", args=[n], keys=["api"]) for n in range(number)]
+
+
+def act(client: Client, url: str, action: str, rows: list[object], **more: object) -> str:
+    data = {"action": action, "_selected_action": [row.pk for row in rows], **more}
+    return client.post(url, data, follow=True).content.decode()
+
+
+def test_a_call_s_page_says_why_it_waits_and_what_it_spends(boss: Client) -> None:
+    (call,) = waiting(1)
+    page = boss.get(reverse("admin:dispatcher_callqueue_change", args=[call.pk])).content.decode()
+    assert "The key api stops its lane" in page
+    assert "1 of api" in page
+    assert "Waiting" in page
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_calls_are_listed_by_state(boss: Client, state: State) -> None:
+    (call,) = waiting(1)
+    page = boss.get(CALLS, {"state": state.value}).content.decode()
+    assert (str(call.pk) in page) == (state is State.AVAILABLE)
+
+
+def test_calls_are_found_by_id_by_key_and_by_task(boss: Client) -> None:
+    (call,) = waiting(1)
+    other = CallQueue.objects.send("other.task")
+    for term in (str(call.pk), "api"):
+        page = boss.get(CALLS, {"q": term}).content.decode()
+        assert str(call.pk) in page
+        assert str(other.pk) not in page
+    assert str(other.pk) in boss.get(CALLS, {"q": "other"}).content.decode()
+
+
+def test_no_page_counts_a_table_to_its_end(boss: Client) -> None:
+    waiting(1)
+    for url in (CALLS, KEYS):
+        with CaptureQueriesContext(
+            connection,
+        ) as queries:
+            assert boss.get(url).status_code == 200
+        counts = [query["sql"] for query in queries if "COUNT(" in query["sql"] and "dispatcher_" in query["sql"]]
+        assert counts
+        assert all(f"LIMIT {MANY}" in count for count in counts)
+
+
+def test_calls_can_be_neither_made_nor_edited_nor_deleted(boss: Client) -> None:
+    (call,) = waiting(1)
+    assert boss.get(reverse("admin:dispatcher_callqueue_add")).status_code == 403
+    assert boss.post(reverse("admin:dispatcher_callqueue_change", args=[call.pk]), {"task": "x"}).status_code == 403
+    assert boss.get(reverse("admin:dispatcher_callqueue_delete", args=[call.pk])).status_code == 403
+
+
+def test_calls_are_cancelled_retried_and_run(clerk: Callable[..., Client]) -> None:
+    calls = waiting(3)
+    client = clerk("cancel_callqueue", "retry_callqueue", "run_callqueue")
+    assert "3 calls: cancelled" in act(client, CALLS, "cancel", calls)
+    assert {call.state for call in CallQueue.objects.all()} == {State.CANCELLED}
+    assert "they run or have ended" in act(client, CALLS, "cancel", calls)
+    assert "3 calls: to be retried" in act(client, CALLS, "retry", calls)
+    assert "1 calls: moved to the front" in act(client, CALLS, "run_now", calls[2:])
+    assert CallQueue.objects.waiting().order_by("position").first() == calls[2]
+    assert LogEntry.objects.count() == 4
+
+
+@pytest.mark.parametrize("action", ["cancel", "retry", "run_now"])
+def test_nothing_is_done_to_calls_without_the_permission(clerk: Callable[..., Client], action: str) -> None:
+    (call,) = waiting(1)
+    others = {"cancel": "cancel_callqueue", "retry": "retry_callqueue", "run_now": "run_callqueue"}
+    client = clerk(*(permission for name, permission in others.items() if name != action))
+    before = CallQueue.objects.values().get()
+    act(client, CALLS, action, [call])
+    assert CallQueue.objects.values().get() == before
+
+
+def test_an_action_on_all_goes_batch_by_batch() -> None:
+    waiting(5)
+    ids = [pk for batch in batches(CallQueue.objects.all()) for pk in batch]
+    assert sorted(ids) == sorted(CallQueue.objects.values_list("pk", flat=True))
+
+
+def test_keys_are_paused_and_resumed(clerk: Callable[..., Client]) -> None:
+    key = RateLimitKey.objects.declare("api", concurrency=1)
+    client = clerk("pause_ratelimitkey")
+    assert "1 keys: paused" in act(client, KEYS, "pause", [key])
+    assert "Paused" in client.get(KEYS).content.decode()
+    call = CallQueue.objects.send("t", keys=["api"])
+    assert call.state == State.AVAILABLE
+    act(client, KEYS, "resume", [key])
+    call.refresh_from_db()
+    assert call.state == State.DISPATCHED
+    assert LogEntry.objects.filter(object_id=str(key.pk)).count() == 2
+
+
+def test_a_key_is_overridden_until_a_time(clerk: Callable[..., Client]) -> None:
+    (call,) = waiting(1)
+    key = RateLimitKey.objects.get(name="api")
+    client = clerk("override_ratelimitkey")
+    assert "Override until" in act(client, KEYS, "override", [key])
+    until = timezone.now() + timedelta(hours=1)
+    when = {"until_0": until.strftime("%Y-%m-%d"), "until_1": until.strftime("%H:%M:%S")}
+    refused = act(client, KEYS, "override", [key], apply="1", rate_limit="5", **when)
+    assert "Give the limit and its period, or neither." in refused
+    past = act(client, KEYS, "override", [key], apply="1", until_0="2001-01-01", until_1="00:00:00")
+    assert "Give a time to come." in past
+    assert "overridden to" in act(client, KEYS, "override", [key], apply="1", concurrency="1", **when)
+    call.refresh_from_db()
+    assert call.state == State.DISPATCHED
+    act(client, KEYS, "end_override", [key])
+    key.refresh_from_db()
+    assert key.override_until is None
+
+
+@pytest.mark.parametrize("action", ["pause", "resume", "override", "end_override"])
+def test_nothing_is_done_to_keys_without_the_permission(clerk: Callable[..., Client], action: str) -> None:
+    key = RateLimitKey.objects.declare("api", concurrency=1)
+    wrong = "override_ratelimitkey" if action in {"pause", "resume"} else "pause_ratelimitkey"
+    before = RateLimitKey.objects.values().get(name="api")
+    act(clerk(wrong), KEYS, action, [key], apply="1")
+    assert RateLimitKey.objects.values().get(name="api") == before
+
+
+def test_new_limits_let_in_what_waits(boss: Client) -> None:
+    (call,) = waiting(1)
+    key = RateLimitKey.objects.get(name="api")
+    url = reverse("admin:dispatcher_ratelimitkey_change", args=[key.pk])
+    assert str(call.pk) in boss.get(url).content.decode()
+    boss.post(url, {"concurrency": "2", "throttle_limit": "10", "throttle_period": "PT1S"})
+    key.refresh_from_db()
+    assert (key.concurrency, key.throttle_limit, key.throttle_period) == (2, 10, timedelta(seconds=1))
+    call.refresh_from_db()
+    assert call.state == State.DISPATCHED
+
+
+def test_a_key_is_made_with_clear_errors(boss: Client) -> None:
+    url = reverse("admin:dispatcher_ratelimitkey_add")
+    page = boss.post(url, {"name": "api", "rate_limit": "5", "rate_period": "tomorrow"}).content.decode()
+    assert "is not a duration" in page
+    assert "is not a key name" in boss.post(url, {"name": "no spaces"}).content.decode()
+    boss.post(url, {"name": "api", "rate_limit": "5", "rate_period": "minute"})
+    assert RateLimitKey.objects.get(name="api").rate_period == timedelta(minutes=1)
+
+
+def test_keys_are_not_deleted(boss: Client) -> None:
+    key = RateLimitKey.objects.declare("api")
+    assert boss.get(reverse("admin:dispatcher_ratelimitkey_delete", args=[key.pk])).status_code == 403
