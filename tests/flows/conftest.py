@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from tests.flows.theatre import Theatre
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def theatre(services: Services, django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator["Theatre"]:
-    """Give a theatre; everything that it started is stopped when the module is done."""
+    """Give the theatre of all stories; what it started is killed at the end, which is quicker than a farewell."""
     from django.db import connection
 
     from project.processes import Stack
-    from tests.flows.settings import QUEUE
+    from tests.flows.settings import DISPENSER_QUEUE, ELSEWHERE, QUEUE
     from tests.flows.stories import app
     from tests.flows.theatre import Theatre
 
@@ -39,15 +39,20 @@ def theatre(services: Services, django_db_setup: None, tmp_path_factory: pytest.
     }
     with Stack(services.home, env=env) as stack:
         yield Theatre(stack, notes)
+        for name in list(stack.children):
+            stack.kill(name)
     with app.connection_for_write() as broker:
-        app.amqp.queues[QUEUE](broker.default_channel).delete()
+        for queue in (QUEUE, DISPENSER_QUEUE, ELSEWHERE):
+            app.amqp.queues[queue](broker.default_channel).delete()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def worker(theatre: "Theatre") -> "Theatre":
-    """Have a worker up for all stories of the module."""
-    theatre.start_worker()
-    theatre.stack.wait_ready()
+    """Have a worker up: the one of the stories before, if they left it alive."""
+    child = theatre.stack.children.get("worker")
+    if child is None or not child.is_running():
+        theatre.start_worker()
+        theatre.stack.wait_ready()
     return theatre
 
 

@@ -9,6 +9,8 @@ from project.settings import *  # noqa: F403 -- all of them, but for what follow
 QUEUE = os.environ.setdefault("FLOWS_QUEUE", f"flows-{os.getpid()}")
 """The Celery queue of this run: other workers may be at the same broker."""
 DISPENSER_QUEUE = f"{QUEUE}-dispenser"
+ELSEWHERE = f"{QUEUE}-elsewhere"
+"""A queue that no worker serves."""
 
 CELERY_TASK_DEFAULT_QUEUE = QUEUE
 # How long Celery waits for a word of a process that is gone; its own 10 s are patient.

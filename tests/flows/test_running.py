@@ -150,7 +150,7 @@ class Provider(BaseHTTPRequestHandler):
 
     bodies: list[bytes] = []
 
-    def do_POST(self) -> None:  # noqa: N802 -- the base class calls it so
+    def do_POST(self) -> None:
         self.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
         self.send_response(429 if len(self.bodies) == 1 else 200)
         self.send_header("Retry-After", "1")

@@ -11,7 +11,7 @@ from typing import Any
 from django.db import connection
 
 from project.processes import Stack, logged
-from tests.flows.settings import QUEUE
+from tests.flows.settings import DISPENSER_QUEUE, QUEUE
 from tests.flows.stories import app
 
 CELERY = (sys.executable, "-m", "celery", "-A", "tests.flows.stories")
@@ -29,6 +29,15 @@ class Theatre:
         """Start a worker of this run's queue, and do not wait for it."""
         command = [*CELERY, "worker", "-n", f"{name}-{QUEUE}@%h", "-Q", QUEUE, "-c", "2", "-l", "INFO"]
         self.stack.start(name, [*command, "--without-mingle", "--without-gossip", *options], ready=READY)
+
+    def start_dispenser(self) -> None:
+        """Start the worker that runs the dispatcher's own tasks, and do not wait for it."""
+        command = [*CELERY, "worker", "-n", f"dispenser-{QUEUE}@%h", "-Q", DISPENSER_QUEUE, "-P", "threads", "-c", "4"]
+        self.stack.start("dispenser", [*command, "--without-mingle", "--without-gossip", "-l", "INFO"], ready=READY)
+
+    def start_beat(self) -> None:
+        """Start beat with the schedule in the database, and do not wait for it."""
+        self.stack.start("beat", [*CELERY, "beat", "-l", "INFO", "--pidfile="], ready=logged(r"beat: Starting"))
 
     def noted(self, call: object, what: str = "run") -> int:
         """Return how often this happened to a message: its task ran ("run"), or it was dealt with ("end")."""

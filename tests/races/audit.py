@@ -80,13 +80,14 @@ def spent_by_key() -> dict[int, list[Spent]]:
     names = dict(RateLimitKey.objects.values_list("id", "name"))
     lanes = {lane.id: {*lane.key_ids, *filter(None, [queue_keys.get(lane.queue)])} for lane in Lane.objects.all()}
     spent: dict[int, list[Spent]] = defaultdict(list)
-    fields = ("lane_id", "costs", "dispatched_at", "started_at", "finished_at")
+    fields = ("lane_id", "costs", "state", "dispatched_at", "started_at", "finished_at")
     for call in CallQueue.objects.values(*fields):
+        is_held = call["state"] in (*IN_FLIGHT, *TERMINAL)
         for key in lanes[call["lane_id"]]:
             spent[key].append(
                 Spent(
                     cost=call["costs"].get(names[key], 1),
-                    dispatched_at=call["dispatched_at"],
+                    dispatched_at=call["dispatched_at"] if is_held else None,
                     started_at=call["started_at"],
                     finished_at=call["finished_at"],
                 )

@@ -176,7 +176,7 @@ def test_a_backlog_drains_to_its_last_call_by_hand_over_alone() -> None:
 
 def test_hand_over_drains_calls_of_different_cost_under_several_keys() -> None:
     RateLimitKey.objects.declare("api", concurrency=4)
-    RateLimitKey.objects.declare("partner", concurrency=3)
+    RateLimitKey.objects.declare("other", concurrency=3)
     declare_tenants(6)
     CallQueue.objects.send_many(
         engine.Call(
@@ -184,7 +184,7 @@ def test_hand_over_drains_calls_of_different_cost_under_several_keys() -> None:
             keys={
                 "api": 1 + number % 4,
                 f"tenant:{number % 6}": 1,
-                **({"partner": 1 + number % 3} if number % 2 else {}),
+                **({"other": 1 + number % 3} if number % 2 else {}),
             },
         )
         for number in range(180)

@@ -1,0 +1,58 @@
+"""The story of beat: its entries drive the dispenser, which serves what time brings, recovers, and cleans up."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+from django_celery_beat.models import IntervalSchedule, PeriodicTask
+
+from dispatcher import engine, provision
+from dispatcher.lifecycle.claim import claim
+from dispatcher.models import CallQueue
+from dispatcher.states import State
+from tests.flows import stories
+from tests.flows.settings import DISPENSER_QUEUE, ELSEWHERE, QUEUE
+from tests.flows.theatre import Theatre
+from tests.races.audit import audit
+from tests.races.lockstep import eventually
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True, available_apps=["dispatcher", "django_celery_beat"]),
+    pytest.mark.usefixtures("sending"),
+]
+
+
+@pytest.fixture
+def beat(worker: Theatre) -> Iterator[None]:
+    """Have beat and the dispenser up, by entries that come every second."""
+    provision.schedule("default")
+    often, _ = IntervalSchedule.objects.get_or_create(every=1, period=IntervalSchedule.SECONDS)
+    PeriodicTask.objects.filter(task__startswith="dispatcher.").update(
+        interval=often, crontab=None, queue=DISPENSER_QUEUE
+    )
+    worker.start_dispenser()
+    worker.start_beat()
+    yield
+    worker.stack.kill("beat")
+    worker.stack.kill("dispenser")
+
+
+def test_beat_and_the_dispenser_serve_what_time_brings_recover_the_lost_and_clean_up(beat: None) -> None:
+    old, fresh, lost = (CallQueue.objects.send(stories.echo, args=["hello"], queue=ELSEWHERE) for _ in range(3))
+    for call in (old, fresh, lost):
+        call.refresh_from_db()
+    for call in (old, fresh):
+        engine.execute(call.id, call.ticket, lambda: None)
+    CallQueue.objects.filter(id=old.id).update(finished_at=timezone.now() - timedelta(hours=2))
+    claim(lost.id, lost.ticket)
+    CallQueue.objects.filter(id=lost.id).update(queue=QUEUE)
+    scheduled = CallQueue.objects.send(
+        stories.echo, args=["later"], queue=QUEUE, scheduled_at=timezone.now() + timedelta(seconds=1.5)
+    )
+    eventually(lambda: not CallQueue.objects.filter(id=old.id).exists())
+    eventually(CallQueue.objects.filter(id=scheduled.id, state=State.COMPLETED).exists)
+    recovered = eventually(CallQueue.objects.filter(id=lost.id, state=State.COMPLETED).first)
+    assert [error["type"] for error in recovered.errors] == ["WorkerLost"]
+    assert CallQueue.objects.filter(id=fresh.id).exists()
+    audit()
