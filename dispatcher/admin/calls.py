@@ -76,6 +76,7 @@ class CallAdmin(_Admin):
     ordering = ("-id",)
     paginator = CappedPaginator
     show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
     list_per_page = 50
     actions = ("cancel", "retry", "run_now")
     fieldsets: ClassVar = [

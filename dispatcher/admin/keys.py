@@ -130,6 +130,7 @@ class KeyAdmin(_Admin):
     ordering = ("name",)
     paginator = CappedPaginator
     show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
     list_per_page = 50
     actions = ("pause", "resume", "override", "end_override")
     fieldsets: ClassVar = [
