@@ -18,6 +18,7 @@ from dispatcher.policy import Policy, Retry
 
 _POSTGRESQL_14 = 140_000
 _READ_COMMITTED = (None, IsolationLevel.READ_COMMITTED)
+_PICKLE = {"pickle", "application/x-python-serialize"}
 _POSITIVE = ("batch", "lanes_per_pass", "max_payload_bytes")
 
 
@@ -48,7 +49,7 @@ def check_celery(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[chec
                 id="dispatcher.E005",
             )
         )
-    if "pickle" in current_app.conf.accept_content:
+    if _PICKLE.intersection(current_app.conf.accept_content):
         found.append(
             checks.Error(
                 "The Celery app accepts pickle, so whoever reaches the broker can run code.",
@@ -129,7 +130,7 @@ def _ranges(settings: Conf) -> list[checks.CheckMessage]:
     wrong = [
         f"DISPATCHER[{name!r}] is {getattr(settings, name)!r}: give a whole number from 1."
         for name in _POSITIVE
-        if not isinstance(getattr(settings, name), int) or getattr(settings, name) < 1
+        if getattr(settings, name) < 1
     ]
     wrong += [
         f"DISPATCHER[{field.name!r}] must not be negative."
@@ -150,9 +151,9 @@ def _ranges(settings: Conf) -> list[checks.CheckMessage]:
         if state not in RETENTION
     ]
     wrong += [
-        f"DISPATCHER['retention'][{state!r}] is {kept!r}: give a timedelta, or None to keep them."
+        f"DISPATCHER['retention'][{state!r}] is {kept!r}: give a timedelta from 0, or None to keep them."
         for state, kept in settings.retention.items()
-        if kept is not None and not isinstance(kept, timedelta)
+        if kept is not None and (not isinstance(kept, timedelta) or kept < timedelta(0))
     ]
     return [checks.Error(problem, id="dispatcher.E002") for problem in wrong]
 
@@ -161,7 +162,7 @@ def _policies(settings: Conf) -> list[checks.CheckMessage]:
     found: list[checks.CheckMessage] = []
     for name, policy in settings.keys.items():
         try:
-            key_name(name.replace("*", "x"))
+            key_name(name.replace("*", "x") if isinstance(name, str) else name)
             Policy.parse(policy, f"DISPATCHER['keys'][{name!r}]")
         except (PolicyInvalid, ValueError) as error:
             found.append(checks.Error(str(error), id="dispatcher.E003"))

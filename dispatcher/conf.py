@@ -1,10 +1,11 @@
 """The DISPATCHER setting, as one frozen dataclass; read live, so that tests can override it."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, get_origin
 
 from django.conf import settings
 
@@ -89,23 +90,39 @@ def conf() -> Conf:
     return _Last.conf
 
 
-def _read(given: Mapping[str, Any]) -> Conf:
+def _read(given: object) -> Conf:
+    if not isinstance(given, Mapping):
+        message = f"DISPATCHER is {given!r}: give a dict of settings."
+        raise ConfigurationError(message)
     known = {f.name: f for f in fields(Conf)}
     values: dict[str, Any] = {}
     for name, value in given.items():
         if name not in known:
-            near = get_close_matches(name, known, n=1)
+            near = get_close_matches(str(name), known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}."
             message = f"DISPATCHER[{name!r}] is not a setting: {hint}"
             raise ConfigurationError(message)
-        values[name] = _duration(name, value) if known[name].type is timedelta else value
+        values[name] = _value(name, value, known[name].type)
     return Conf(**values)
 
 
-def _duration(name: str, value: object) -> timedelta:
-    if isinstance(value, timedelta):
-        return value
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return timedelta(seconds=value)
-    message = f"DISPATCHER[{name!r}] is {value!r}: give a timedelta, or seconds as a number."
+def _value(name: str, value: Any, kind: Any) -> Any:
+    """Return a setting's value. Raises ConfigurationError if it is not of the setting's kind."""
+    kind = get_origin(kind) or kind
+    is_bool = isinstance(value, bool)
+    with suppress(ValueError, OverflowError):
+        if isinstance(value, kind) and is_bool == (kind is bool):
+            return value
+        if kind is timedelta and isinstance(value, int | float) and not is_bool:
+            return timedelta(seconds=value)
+    message = f"DISPATCHER[{name!r}] is {value!r}: give {_KINDS[kind]}."
     raise ConfigurationError(message)
+
+
+_KINDS = {
+    timedelta: "a timedelta, or seconds as a number",
+    Mapping: "a dict",
+    str: "a text",
+    int: "a whole number",
+    bool: "True or False",
+}

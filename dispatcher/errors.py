@@ -1,10 +1,21 @@
 """What can go wrong, in the caller's words: each error names the field and the remedy."""
 
 from datetime import timedelta
+from typing import Any
 
 
 class DispatcherError(Exception):
     """The base of every error that the dispatcher raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel between processes as it is: words and facts, and not what it was made of."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[DispatcherError], words: tuple[Any, ...], facts: dict[str, Any]) -> DispatcherError:
+    error = kind.__new__(kind, *words)
+    error.__dict__.update(facts)
+    return error
 
 
 class CallInvalid(DispatcherError, ValueError):

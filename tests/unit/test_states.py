@@ -1,0 +1,74 @@
+"""The states and their moves: nothing is missing, and nothing leads nowhere."""
+
+from dispatcher.states import DUE, FIRST, IN_FLIGHT, MOVES, TERMINAL, OnLimit, State, diagram
+
+
+def test_every_state_has_its_moves() -> None:
+    assert set(MOVES) == set(State)
+    assert all(moves for moves in MOVES.values())
+
+
+def test_no_move_is_named_twice_or_leads_to_where_it_began() -> None:
+    for state, moves in MOVES.items():
+        assert len(set(moves)) == len(moves)
+        assert state not in moves
+
+
+def reachable(start: State) -> set[State]:
+    seen, left = set[State](), [start]
+    while left:
+        state = left.pop()
+        if state not in seen:
+            seen.add(state)
+            left += MOVES[state]
+    return seen
+
+
+def test_every_state_can_be_reached_and_left_for_an_end() -> None:
+    from_the_send = set[State]().union(*(reachable(state) for state in FIRST))
+    assert from_the_send == set(State) - {State.PENDING}
+    for state in State:
+        assert reachable(state).issuperset(TERMINAL)
+
+
+def test_only_a_persons_retry_opens_what_has_ended() -> None:
+    for state in TERMINAL:
+        assert MOVES[state] == (State.AVAILABLE,)
+
+
+def test_nothing_runs_without_an_admission() -> None:
+    assert [state for state, moves in MOVES.items() if State.ACTIVE in moves] == [State.DISPATCHED]
+    assert [state for state, moves in MOVES.items() if State.DISPATCHED in moves] == [State.AVAILABLE]
+
+
+def test_the_kinds_of_states_do_not_overlap() -> None:
+    kinds = [*DUE, *IN_FLIGHT, *TERMINAL, State.AVAILABLE, State.PENDING]
+    assert sorted(kinds) == sorted(State)
+
+
+def test_states_are_stored_as_the_open_job_spec_names_them() -> None:
+    assert {str(state) for state in State} == {
+        "scheduled",
+        "pending",
+        "available",
+        "dispatched",
+        "active",
+        "retryable",
+        "completed",
+        "cancelled",
+        "discarded",
+    }
+    assert {str(action) for action in OnLimit} == {"wait", "reschedule", "drop"}
+
+
+def test_people_see_an_available_call_as_waiting() -> None:
+    assert State.AVAILABLE.label == "Waiting"
+    assert [state.label for state in (State.ACTIVE, State.COMPLETED)] == ["Active", "Completed"]
+
+
+def test_the_diagram_shows_every_move() -> None:
+    drawn = diagram()
+    for state, moves in MOVES.items():
+        assert all(f"{state} --> {after}\n" in drawn for after in moves)
+    assert all(f"{state} --> [*]\n" in drawn for state in TERMINAL)
+    assert all(f"[*] --> {state}\n" in drawn for state in FIRST)
