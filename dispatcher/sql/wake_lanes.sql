@@ -1,11 +1,15 @@
 -- wake_lanes: let the next pass serve these lanes; one that is parked stays where it is.
 -- For short transactions only: it waits for a pass that holds a lane, so that pass cannot miss what this one wrote.
--- What it decides by is read under the lock: the statement's own snapshot may be older than that pass.
+-- What it decides by is read under the lock: the statement's own snapshot may be older than that pass. Materialized,
+-- or the planner would move the conditions in front of the lock.
+WITH locked AS MATERIALIZED (
+    SELECT id, is_awake, parked_on_id
+      FROM dispatcher_lane
+     WHERE id = ANY (%(lanes)s::bigint[])
+     ORDER BY id
+       FOR NO KEY UPDATE
+)
 UPDATE dispatcher_lane AS lane
    SET is_awake = true
-  FROM (SELECT id, is_awake, parked_on_id
-          FROM dispatcher_lane
-         WHERE id = ANY (%(lanes)s::bigint[])
-         ORDER BY id
-           FOR NO KEY UPDATE) AS locked
+  FROM locked
  WHERE lane.id = locked.id AND NOT locked.is_awake AND locked.parked_on_id IS NULL

@@ -68,6 +68,35 @@ def test_of_sixteen_workers_with_one_message_exactly_one_runs_the_task() -> None
     audit(is_fifo=True)
 
 
+def test_a_late_delivery_does_not_take_the_call_from_the_ticket_that_is_valid_now(short_leases: None) -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    for _ in range(10):
+        (call,) = in_flight("api")
+        assert engine.recover() == 1
+        now = CallQueue.objects.get(id=call.id)
+        assert (now.state, now.attempt) == (State.DISPATCHED, 0)
+        late, current = at_once(partial(claim, call.id, call.ticket), partial(claim, call.id, now.ticket))
+        assert late is Refused.STALE
+        assert isinstance(current, Claimed)
+        finish.complete(call.id, now.ticket, result=None)
+    audit()
+
+
+def test_a_worker_that_was_refused_does_not_put_back_what_was_given_to_another(short_leases: None) -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    (call,) = in_flight("api")
+    engine.pause("api")
+    assert claim(call.id, call.ticket) is Refused.CLOSED
+    engine.recover()
+    engine.resume("api")
+    now = CallQueue.objects.get(id=call.id)
+    assert finish.put_back(call.id, call.ticket, from_states=[State.DISPATCHED, State.ACTIVE]) is None
+    assert finish.expire(call.id, call.ticket) is None
+    again = CallQueue.objects.get(id=call.id)
+    assert (again.state, again.ticket) == (State.DISPATCHED, now.ticket)
+    audit(has_ended=False)
+
+
 def test_claim_and_recovery_never_both_have_a_call(settings: Settings) -> None:
     settings.DISPATCHER = {"dispatch_lease": 0}
     RateLimitKey.objects.declare("api", concurrency=1)

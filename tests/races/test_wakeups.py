@@ -7,12 +7,13 @@ from django.db import transaction
 from django.utils import timezone
 
 from dispatcher import engine
-from dispatcher.lifecycle import due, finish
+from dispatcher.errors import RateLimited
+from dispatcher.lifecycle import due, finish, recover
 from dispatcher.lifecycle.claim import claim
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.states import State
 from tests.races.audit import audit
-from tests.races.lockstep import STOP_ADMISSIONS, STOP_PASSES, actors, at_once, concurrent, holding
+from tests.races.lockstep import STOP_ADMISSIONS, STOP_PASSES, actors, at_once, concurrent, eventually, holding
 from tests.races.traffic import declare_tenants, in_flight, only_work, write
 
 pytestmark = concurrent
@@ -120,6 +121,24 @@ def test_a_call_whose_time_comes_while_a_pass_puts_its_lane_to_sleep_is_served()
     audit(has_ended=False)
 
 
+def test_a_lane_that_is_awake_is_woken_again_when_a_pass_is_just_putting_it_to_sleep() -> None:
+    scheduled = CallQueue.objects.send("noop", scheduled_at=timezone.now() + timedelta(hours=1))
+    CallQueue.objects.update(scheduled_at=timezone.now())
+    recover.wake([scheduled.lane_id])
+    with actors(2) as (dispenser, ticker), holding(STOP_ADMISSIONS) as gate:
+        passing = dispenser.begin(engine.dispense, awake=True)
+        dispenser.wait_blocked(by=gate)
+        ticker.open()
+        waking = ticker.begin(due.wake_due)
+        ticker.wait_blocked(by=dispenser)
+        gate.rollback()
+        assert passing.result() == 0
+        assert waking.result() == 1
+        ticker.commit()
+    assert engine.dispense(awake=True) == 1
+    audit(has_ended=False)
+
+
 def test_a_pass_that_comes_while_a_call_is_being_woken_leaves_the_lane_awake() -> None:
     scheduled = CallQueue.objects.send("noop", scheduled_at=timezone.now() + timedelta(hours=1))
     CallQueue.objects.update(scheduled_at=timezone.now())
@@ -144,6 +163,19 @@ def test_a_call_put_back_while_a_pass_puts_its_lane_to_sleep_is_served() -> None
         passing.result()
         assert losing.result()
     assert state_of(call) == State.DISPATCHED
+    audit(has_ended=False)
+
+
+def test_a_call_whose_provider_says_stop_is_served_when_the_block_ends() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    (call,) = in_flight("api")
+
+    def stop() -> None:
+        raise RateLimited(0.05)
+
+    engine.execute(call.id, call.ticket, stop)
+    audit(has_ended=False)
+    eventually(lambda: engine.dispense(awake=True, keys=due.due_keys()) or state_of(call) == State.DISPATCHED)
     audit(has_ended=False)
 
 
