@@ -214,7 +214,7 @@ def rate_limit_status(keys: Collection[str] | None = None, *, now: datetime | No
 
 
 def waiting_calls(name: str, *, after: Place | None = None, most: int = 100) -> list[KeyCall]:
-    """Return the calls that wait for a key, the first in line first, after the place where the last page ended.
+    """Return the calls that wait for a key, the first in line first, after the place where a page ended.
 
     Lanes of one priority take turns, so between lanes the order of admission may differ.
     """

@@ -1,0 +1,185 @@
+"""How the state of the keys is laid out in a terminal: a table of many, or all the facts of a few."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from dispatcher.policy import Policy, Rate, format_duration
+from dispatcher.reports import KeyState, KeyStatus, brief, in_words
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+GAP: Final = 2
+SHORTEST_NAME: Final = 12
+_COLORS: Final = {
+    KeyState.PAUSED: "red",
+    KeyState.BLOCKED: "red",
+    KeyState.AT_LIMIT: "yellow",
+    KeyState.OPEN: "green",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column; in a narrow terminal those with the highest `rank` go first, and rank 0 stays."""
+
+    title: str
+    cells: Sequence[str]
+    is_right: bool = False
+    rank: int = 0
+
+    @property
+    def width(self) -> int:
+        """The width that its longest cell needs."""
+        return max(len(self.title), *map(len, self.cells))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it says nothing of any key."""
+        return not any(self.cells)
+
+
+def columns(keys: Sequence[KeyStatus], width: int | None) -> list[Column]:
+    """Return the columns that say something and fit; None fits all. The names are cut to what room is left."""
+    found = [column for column in _columns(keys) if not column.is_empty]
+    while width is not None and _width(found) > width:
+        last = max(found, key=lambda column: column.rank)
+        if last.rank == 0 or _width(found) - found[0].width + SHORTEST_NAME <= width:
+            break
+        found.remove(last)
+    if width is None:
+        return found
+    room = max(SHORTEST_NAME, width - _width(found) + found[0].width)
+    return [replace(found[0], cells=[_cut(cell, room) for cell in found[0].cells]), *found[1:]]
+
+
+def plain(shown: Sequence[Column]) -> str:
+    """Lay the columns out as text, aligned."""
+    lines = zip(*([column.title.upper(), *column.cells] for column in shown), strict=True)
+    widths = [column.width for column in shown]
+    return "\n".join(
+        (" " * GAP)
+        .join(
+            cell.rjust(width) if column.is_right else cell.ljust(width)
+            for cell, width, column in zip(line, widths, shown, strict=True)
+        )
+        .rstrip()
+        for line in lines
+    )
+
+
+def rich(keys: Sequence[KeyStatus], shown: Sequence[Column]) -> "Table":
+    """Lay the columns out as a table in colour."""
+    from rich.table import Table  # noqa: PLC0415 -- the extra `cli`
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
+    for column in shown:
+        table.add_column(column.title, justify="right" if column.is_right else "left", no_wrap=True)
+    for key, line in zip(keys, zip(*(column.cells for column in shown), strict=True), strict=True):
+        style = {1: _COLORS[key.state]}
+        table.add_row(*(Text(cell, style=style.get(number, "")) for number, cell in enumerate(line)))
+    return table
+
+
+def details(key: KeyStatus) -> str:
+    """Tell all that is known of one key, a line for each fact."""
+    facts = list(_details(key))
+    width = max(len(title) for title, _ in facts)
+    return "\n".join([f"{key.name}: {_state(key)}", *(f"  {title.ljust(width)}  {fact}" for title, fact in facts)])
+
+
+def period(rate: Rate) -> str:
+    """Write the period of a rate in few letters: 1m30s."""
+    return format_duration(rate.period).removeprefix("P").replace("T", "").lower()
+
+
+def limits(policy: Policy) -> str:
+    """Write a policy in words: concurrency 4, 20 in any 1m, 10 per 1s."""
+    concurrency, rate, throttle = policy.concurrency, policy.rate, policy.throttle
+    named = [
+        *([f"concurrency {concurrency}"] if concurrency is not None else []),
+        *([f"{rate.limit} in any {period(rate)}"] if rate else []),
+        *([f"{throttle.limit} per {period(throttle)}"] if throttle else []),
+    ]
+    return ", ".join(named) or "no limits"
+
+
+def _columns(keys: Sequence[KeyStatus]) -> list[Column]:
+    return [
+        Column(title="Key", cells=[key.name for key in keys]),
+        Column(title="State", cells=[_state(key) for key in keys]),
+        Column(title="In use", cells=[_in_use(key) for key in keys], is_right=True),
+        Column(title="Window", cells=[_window(key) for key in keys], is_right=True),
+        Column(title="Frees", cells=[_frees(key) for key in keys], is_right=True, rank=3),
+        Column(title="Next", cells=[_next(key) for key in keys], is_right=True, rank=1),
+        Column(title="Waiting", cells=[f"{key.waiting:,}" for key in keys], is_right=True),
+        Column(title="Oldest", cells=[_oldest(key) for key in keys], is_right=True, rank=2),
+        Column(title="Override", cells=[_override(key) for key in keys], is_right=True),
+    ]
+
+
+def _width(shown: Sequence[Column]) -> int:
+    return sum(column.width for column in shown) + GAP * (len(shown) - 1)
+
+
+def _cut(name: str, width: int) -> str:
+    return name if len(name) <= width else f"{name[: width - 1]}…"
+
+
+def _state(key: KeyStatus) -> str:
+    return key.state.label.lower()
+
+
+def _override(key: KeyStatus) -> str:
+    return brief(key.overridden_until - key.at) if key.overridden_until else ""
+
+
+def _in_use(key: KeyStatus) -> str:
+    limit = key.policy.concurrency
+    return str(key.in_flight) if limit is None else f"{key.in_flight}/{limit}"
+
+
+def _window(key: KeyStatus) -> str:
+    rate = key.policy.rate
+    return f"{key.used}/{rate.limit} in {period(rate)}" if rate else ""
+
+
+def _frees(key: KeyStatus) -> str:
+    return brief(key.frees_at - key.at) if key.frees_at else ""
+
+
+def _next(key: KeyStatus) -> str:
+    """When the next call may start, as far as time says: "-" where it takes a release or a person."""
+    if key.is_paused or "concurrency" in key.stopped_by:
+        return "-"
+    at = max(filter(None, (key.opens_at, key.next_start_at)), default=key.at)
+    return brief(at - key.at) if at > key.at else "now"
+
+
+def _oldest(key: KeyStatus) -> str:
+    return brief(key.at - key.waiting_since) if key.waiting_since else ""
+
+
+def _details(key: KeyStatus) -> Iterator[tuple[str, str]]:
+    policy = key.policy
+    limit = "without a limit" if policy.concurrency is None else f"of {policy.concurrency}"
+    whereof = f": {key.running} running, {key.admitted} on the way to a worker" if key.in_flight else ""
+    yield "In flight", f"{key.in_flight} {limit}{whereof}"
+    if policy.rate is not None:
+        frees = f"; the first frees {in_words(key.frees_at, key.at)}" if key.frees_at else ""
+        yield "Window", f"{key.used} of {policy.rate.limit} starts in any {period(policy.rate)}{frees}"
+    if policy.throttle is not None and key.next_start_at is not None:
+        next_start = "now" if key.next_start_at <= key.at else in_words(key.next_start_at, key.at)
+        yield "Throttle", f"{policy.throttle.limit} per {period(policy.throttle)}; next start {next_start}"
+    if key.stopped_by:
+        yield "At limit", ", ".join(key.stopped_by)
+    if key.opens_at is not None:
+        yield "Opens", in_words(key.opens_at, key.at)
+    if key.blocked_until is not None:
+        yield "Blocked", f"until {key.blocked_until:%Y-%m-%d %H:%M:%S %Z}, by its provider"
+    if key.overridden_until is not None:
+        yield "Override", f"until {key.overridden_until:%Y-%m-%d %H:%M:%S %Z}; then {limits(key.own_policy)}"
+    since = f", the first {in_words(key.waiting_since, key.at)}" if key.waiting_since else ""
+    yield "Waiting", f"{key.waiting:,}{since}"

@@ -1,0 +1,83 @@
+"""Reports: they say what the admission would."""
+
+import pytest
+
+from dispatcher import engine, reports
+from dispatcher.lifecycle import admit
+from dispatcher.reports import KeyState
+from tests.builders import T0, admitted, at, key, started, waiting
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def status(name: str = "api", **options: object) -> reports.KeyStatus:
+    (found,) = reports.rate_limit_status([name], **options)  # type: ignore[arg-type]
+    return found
+
+
+def test_running_and_admitted_are_told_apart() -> None:
+    key("api", concurrency=3)
+    started("api")
+    admitted("api")
+    found = status(now=T0)
+    assert (found.running, found.admitted, found.in_flight) == (1, 1, 2)
+    assert found.state is KeyState.OPEN
+
+
+def test_a_full_key_says_which_limit_stops_it() -> None:
+    key("api", concurrency=1)
+    admitted("api")
+    assert list(status(now=T0).stopped_by) == ["concurrency"]
+    assert status(now=T0).state is KeyState.AT_LIMIT
+
+
+def test_a_window_is_used_by_starts_and_by_what_will_start() -> None:
+    key("api", rate=(2, 10))
+    started("api")
+    admitted("api")
+    found = status(now=at(1))
+    assert (found.starts, found.used) == (1, 2)
+    assert list(found.stopped_by) == ["rate"]
+    assert found.frees_at is not None
+    assert at(10) <= found.frees_at <= at(10.1)
+
+
+def test_what_the_report_calls_open_is_admitted() -> None:
+    key("api", rate=(1, 10))
+    started("api")
+    call = waiting("api")
+    for now in (at(5), at(9.9), at(10.2)):
+        is_open = status(now=now).state is KeyState.OPEN
+        assert bool(admit.admit(lanes=[call.lane_id], keys=[], now=now).calls) == is_open
+
+
+def test_calls_that_wait_are_counted_with_the_oldest() -> None:
+    key("api", concurrency=0)
+    first, *_ = [waiting("api") for _ in range(3)]
+    found = status()
+    assert found.waiting == 3
+    assert found.waiting_since == first.created_at
+
+
+def test_a_call_says_which_key_it_waits_for_and_how_many_are_ahead() -> None:
+    key("api", concurrency=0)
+    first, second = waiting("api"), waiting("api")
+    engine.dispense(lanes=[first.lane_id])
+    wait = reports.why_waiting(second.id)
+    assert wait is not None
+    assert (wait.stopped_by, wait.ahead) == ("api", 1)
+
+
+def test_calls_of_a_key_are_listed_page_by_page() -> None:
+    key("api", concurrency=0)
+    calls = [waiting("api") for _ in range(5)]
+    page = reports.waiting_calls("api", most=2)
+    rest = reports.waiting_calls("api", after=page[-1].place)
+    assert [call.id for call in (*page, *rest)] == [call.id for call in calls]
+
+
+def test_costs_name_the_queue_s_own_key_too() -> None:
+    key("api", concurrency=5)
+    key("queue:mail", concurrency=5)
+    call = waiting(costs={"api": 3}, queue="mail")
+    assert {cost.name: cost.cost for cost in reports.costs(call.id)} == {"api": 3, "queue:mail": 1}
