@@ -49,6 +49,23 @@ def test_a_send_that_commits_after_the_pass_looked_again_is_served_by_its_sender
     audit(has_ended=False, is_fifo=True)
 
 
+def test_a_send_to_a_parked_lane_that_a_pass_is_just_emptying_is_seen_by_the_pass() -> None:
+    key = RateLimitKey.objects.declare("api", concurrency=1)
+    (running,) = in_flight("api")
+    waiting = CallQueue.objects.send("noop", keys=["api"])
+    RateLimitKey.objects.filter(id=key.id).update(concurrency=3)
+    with actors(1) as (dispenser,), holding(STOP_PASSES) as gate:
+        passing = dispenser.begin(engine.dispense, keys=[key.id])
+        dispenser.wait_blocked(by=gate)
+        with transaction.atomic():
+            late = CallQueue.objects.send("noop", keys=["api"])
+        assert state_of(late) == State.AVAILABLE
+        gate.rollback()
+        assert passing.result() == 2
+    assert {state_of(call) for call in (running, waiting, late)} == {State.DISPATCHED}
+    audit(has_ended=False, limits_changed=True)
+
+
 def test_a_call_whose_sender_died_after_the_commit_is_found_by_the_sweep() -> None:
     (call,) = write([[]])
     assert engine.dispense(awake=True) == 0
