@@ -16,6 +16,14 @@ _STATES = [(state.value, state.label) for state in State]
 _ON_LIMIT = [(action.value, action.value) for action in OnLimit]
 
 
+def _is_whole_or_absent(rate: str) -> Q:
+    """Return the condition that a rate has both a limit and a period, or neither; a lone one is not "unknown"."""
+    limit, period = f"{rate}_limit", f"{rate}_period"
+    absent = Q(**{f"{limit}__isnull": True, f"{period}__isnull": True})
+    present = Q(**{f"{limit}__isnull": False, f"{period}__isnull": False})
+    return absent | (present & Q(**{f"{limit}__gte": 1, f"{period}__gt": "0"}))
+
+
 class NextPosition(Func):
     """The next place in the order of sending, over all calls."""
 
@@ -82,23 +90,19 @@ class RateLimitKey(models.Model):
             models.CheckConstraint(name="key_name_is_well_formed", condition=Q(name__regex=KEY_PATTERN)),
             models.CheckConstraint(
                 name="key_rate_is_whole_or_absent",
-                condition=Q(rate_limit__isnull=True, rate_period__isnull=True)
-                | Q(rate_limit__gte=1, rate_period__gt="0"),
+                condition=_is_whole_or_absent("rate"),
             ),
             models.CheckConstraint(
                 name="key_throttle_is_whole_or_absent",
-                condition=Q(throttle_limit__isnull=True, throttle_period__isnull=True)
-                | Q(throttle_limit__gte=1, throttle_period__gt="0"),
+                condition=_is_whole_or_absent("throttle"),
             ),
             models.CheckConstraint(
                 name="key_override_rate_is_whole_or_absent",
-                condition=Q(override_rate_limit__isnull=True, override_rate_period__isnull=True)
-                | Q(override_rate_limit__gte=1, override_rate_period__gt="0"),
+                condition=_is_whole_or_absent("override_rate"),
             ),
             models.CheckConstraint(
                 name="key_override_throttle_is_whole_or_absent",
-                condition=Q(override_throttle_limit__isnull=True, override_throttle_period__isnull=True)
-                | Q(override_throttle_limit__gte=1, override_throttle_period__gt="0"),
+                condition=_is_whole_or_absent("override_throttle"),
             ),
         ]
         indexes: ClassVar = [

@@ -253,7 +253,12 @@ class Migration(migrations.Migration):
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(("rate_limit__isnull", True), ("rate_period__isnull", True)),
-                            models.Q(("rate_limit__gte", 1), ("rate_period__gt", "0")),
+                            models.Q(
+                                ("rate_limit__isnull", False),
+                                ("rate_period__isnull", False),
+                                ("rate_limit__gte", 1),
+                                ("rate_period__gt", "0"),
+                            ),
                             _connector="OR",
                         ),
                         name="key_rate_is_whole_or_absent",
@@ -261,7 +266,12 @@ class Migration(migrations.Migration):
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(("throttle_limit__isnull", True), ("throttle_period__isnull", True)),
-                            models.Q(("throttle_limit__gte", 1), ("throttle_period__gt", "0")),
+                            models.Q(
+                                ("throttle_limit__isnull", False),
+                                ("throttle_period__isnull", False),
+                                ("throttle_limit__gte", 1),
+                                ("throttle_period__gt", "0"),
+                            ),
                             _connector="OR",
                         ),
                         name="key_throttle_is_whole_or_absent",
@@ -269,7 +279,12 @@ class Migration(migrations.Migration):
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(("override_rate_limit__isnull", True), ("override_rate_period__isnull", True)),
-                            models.Q(("override_rate_limit__gte", 1), ("override_rate_period__gt", "0")),
+                            models.Q(
+                                ("override_rate_limit__isnull", False),
+                                ("override_rate_period__isnull", False),
+                                ("override_rate_limit__gte", 1),
+                                ("override_rate_period__gt", "0"),
+                            ),
                             _connector="OR",
                         ),
                         name="key_override_rate_is_whole_or_absent",
@@ -280,7 +295,12 @@ class Migration(migrations.Migration):
                                 ("override_throttle_limit__isnull", True),
                                 ("override_throttle_period__isnull", True),
                             ),
-                            models.Q(("override_throttle_limit__gte", 1), ("override_throttle_period__gt", "0")),
+                            models.Q(
+                                ("override_throttle_limit__isnull", False),
+                                ("override_throttle_period__isnull", False),
+                                ("override_throttle_limit__gte", 1),
+                                ("override_throttle_period__gt", "0"),
+                            ),
                             _connector="OR",
                         ),
                         name="key_override_throttle_is_whole_or_absent",
