@@ -11,9 +11,9 @@ from dispatcher import engine
 from dispatcher.lifecycle import admit, claim, due, finish, publish
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import DUE, FIRST, IN_FLIGHT, MOVES, TERMINAL, State
-from tests.builders import SECOND, T0, at, committed, key, seen, waiting
+from tests.builders import SECOND, T0, at, key, seen, waiting
 
-pytestmark = committed
+pytestmark = pytest.mark.django_db
 
 TICKET = UUID(int=7)
 LATER = at(3600)
