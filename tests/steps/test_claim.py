@@ -12,9 +12,9 @@ from dispatcher.lifecycle import claim, control, finish
 from dispatcher.lifecycle.claim import Claimed, Refused
 from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
 from dispatcher.states import State
-from tests.builders import SECOND, T0, admitted, at, committed, go, key, seen, slots_of, started, ticket_of, waiting
+from tests.builders import SECOND, T0, admitted, at, go, key, seen, slots_of, started, ticket_of, waiting
 
-pytestmark = committed
+pytestmark = pytest.mark.django_db
 
 MICROSECOND = timedelta(microseconds=1)
 

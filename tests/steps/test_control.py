@@ -17,7 +17,6 @@ from tests.builders import (
     SECOND,
     admitted,
     at,
-    committed,
     go,
     key,
     lane_of,
@@ -29,7 +28,7 @@ from tests.builders import (
     waiting,
 )
 
-pytestmark = committed
+pytestmark = pytest.mark.django_db
 
 
 def ended(state: State) -> CallQueue:

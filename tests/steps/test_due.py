@@ -10,9 +10,9 @@ from dispatcher import engine
 from dispatcher.lifecycle import control, due, finish
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import State
-from tests.builders import SECOND, admitted, at, committed, go, key, lane_of, seen, started, states, ticket_of, waiting
+from tests.builders import SECOND, admitted, at, go, key, lane_of, seen, started, states, ticket_of, waiting
 
-pytestmark = committed
+pytestmark = pytest.mark.django_db
 
 
 # Calls whose time has come

@@ -10,9 +10,9 @@ from dispatcher import engine
 from dispatcher.lifecycle import claim, finish, recover
 from dispatcher.models import CallQueue, Lane, Slot, Window
 from dispatcher.states import State
-from tests.builders import admitted, at, committed, go, key, lane_of, seen, started, states, ticket_of, waiting
+from tests.builders import admitted, at, go, key, lane_of, seen, started, states, ticket_of, waiting
 
-pytestmark = committed
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
