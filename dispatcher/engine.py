@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.db import DatabaseError, transaction
 
-from dispatcher import fields, sql
+from dispatcher import attempt, fields, sql
 from dispatcher.calls import Call
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid, KeyNotFound, WorkerLost
@@ -128,12 +128,12 @@ def execute(call_id: UUID, ticket: UUID, task: Callable[[], Any]) -> run.Outcome
 
     Refused: nothing was run. None: it ran, but its ticket was replaced meanwhile, and the outcome was dropped.
     """
-    claimed = _claim(call_id, ticket)
+    claimed = attempt.claim_in_time(call_id, ticket)
     if isinstance(claimed, claim.Refused):
         _refuse(claimed, call_id, ticket)
         return claimed
     outcome = run.run(task)
-    released = _finish(call_id, ticket, outcome, claimed)
+    released = attempt.finish_as(call_id, ticket, outcome, claimed)
     if released is None:
         return None
     try:
@@ -141,7 +141,7 @@ def execute(call_id: UUID, ticket: UUID, task: Callable[[], Any]) -> run.Outcome
     except DatabaseError:
         # The outcome is recorded, and stands; the sweep of the next tick finds the room that was not handed on.
         logger.exception("the room of call %s was not handed on", call_id)
-    return settle(outcome, released)
+    return attempt.settle(outcome, released)
 
 
 def hand_over(keys: Collection[int]) -> int:
@@ -155,8 +155,8 @@ def hand_over(keys: Collection[int]) -> int:
 def lose(call_id: UUID, ticket: UUID, error: BaseException) -> bool:
     """End an attempt whose process is known to be gone; return whether the ticket still held the call."""
     with sql.atomic():
-        released = _lost(call_id, ticket, error)
-        _wake([released] if released else [])
+        released = attempt.lost(call_id, ticket, error)
+        attempt.wake([released] if released else [])
     if released is not None:
         dispense(lanes=[released.lane_id], keys=released.keys)
     return released is not None
@@ -180,11 +180,11 @@ def recover(*, now: datetime | None = None) -> int:
     """
     with sql.atomic():
         found = [
-            _lost(call.call_id, call.ticket, WorkerLost("its lease ran out without a heartbeat"), now=now)
+            attempt.lost(call.call_id, call.ticket, WorkerLost("its lease ran out without a heartbeat"), now=now)
             for call in recovery.expired(now=now)
         ]
         put_back = [released for released in found if released is not None]
-        _wake(put_back)
+        attempt.wake(put_back)
     if put_back:
         logger.warning("%d calls were put back: their leases had run out", len(put_back))
         lanes = {released.lane_id for released in put_back}
@@ -279,13 +279,6 @@ def run_now(calls: Iterable[UUID]) -> list[UUID]:
 # How the verbs above hang together
 
 
-def settle(outcome: run.Outcome, released: finish.Released) -> run.Outcome:
-    """Return the outcome with the wait that the row says, so that Celery tells the same."""
-    if isinstance(outcome, run.Failed):
-        return run.Failed(error=outcome.error, wait=released.wait, may_retry=released.state is State.RETRYABLE)
-    return outcome
-
-
 def _draft(call: Call) -> sending.Draft:
     if (call.task is None) == (call.call_data is None):
         raise CallInvalid("task", "give either a task or call_data, such as {'method': 'post', 'params': {...}}.")
@@ -293,92 +286,18 @@ def _draft(call: Call) -> sending.Draft:
     return sending.draft(call, task=task, queue=call.queue if call.queue is not None else queue)
 
 
-def _claim(call_id: UUID, ticket: UUID) -> claim.Claimed | claim.Refused:
-    """Claim a call and wait for its start; a start that was overslept is given up for a later one."""
-    claimed = claim.claim(call_id, ticket)
-    tries = 1
-    while isinstance(claimed, claim.Claimed) and not claim.is_in_time(claimed, tries=tries):
-        claimed = claim.claim(call_id, ticket, is_late=True)
-        tries += 1
-    return claimed
-
-
 def _refuse(refused: claim.Refused, call_id: UUID, ticket: UUID) -> None:
     match refused:
         case claim.Refused.STALE:
             released = None
         case claim.Refused.CLOSED:
-            released = _put_back(call_id, ticket)
+            released = attempt.put_back(call_id, ticket)
         case claim.Refused.EXPIRED:
             released = finish.expire(call_id, ticket)
         case _:
             assert_never(refused)
     if released is not None:
         dispense(lanes=[released.lane_id], keys=released.keys)
-
-
-def _finish(call_id: UUID, ticket: UUID, outcome: run.Outcome, claimed: claim.Claimed) -> finish.Released | None:
-    match outcome:
-        case run.Returned():
-            return finish.complete(call_id, ticket, result=outcome.result)
-        case run.Ignored():
-            return finish.complete(call_id, ticket, result=None)
-        case run.Failed():
-            return finish.fail(
-                call_id,
-                ticket,
-                error=outcome.error,
-                attempt=claimed.attempt,
-                policy=claimed.retry,
-                wait=outcome.wait,
-                may_retry=outcome.may_retry,
-            )
-        case run.Stopped():
-            return _stop(call_id, ticket, outcome)
-        case _:
-            assert_never(outcome)
-
-
-def _stop(call_id: UUID, ticket: UUID, outcome: run.Stopped) -> finish.Released | None:
-    """Let the call wait again and block the keys that the provider stopped: both or neither, so nothing slips through.
-
-    In this order: a pass, too, takes its lanes before its keys.
-    """
-    with sql.atomic():
-        spent = admit.keys_of(call_id)
-        stopped = [key for key, name in spent.items() if outcome.key in (None, name)]
-        # A call that spends no key that could hold it back waits by itself.
-        wait = None if stopped else outcome.wait
-        released = finish.put_back(call_id, ticket, from_states=[State.DISPATCHED, State.ACTIVE], wait=wait)
-        if released is not None:
-            _wake([released])
-            control.block(outcome.wait, keys=stopped, names=[outcome.key] if outcome.key else [])
-    return released
-
-
-def _put_back(call_id: UUID, ticket: UUID) -> finish.Released | None:
-    """Let a call that was not started wait again."""
-    with sql.atomic():
-        released = finish.put_back(call_id, ticket, from_states=[State.DISPATCHED, State.ACTIVE])
-        _wake([released] if released else [])
-    return released
-
-
-def _lost(call_id: UUID, ticket: UUID, error: BaseException, *, now: datetime | None = None) -> finish.Released | None:
-    """Put a lost call back: without an attempt if it was never claimed, else as a failed one."""
-    returned = finish.put_back(call_id, ticket, from_states=[State.DISPATCHED])
-    if returned is not None:
-        return returned
-    row = CallQueue.objects.using(conf().database).filter(id=call_id, ticket=ticket).values("attempt", "retry").first()
-    if row is None:
-        return None
-    return finish.fail(call_id, ticket, error=error, attempt=row["attempt"], policy=row["retry"], now=now)
-
-
-def _wake(put_back: Iterable[finish.Released]) -> None:
-    """Wake the lanes of calls that wait again."""
-    if lanes := {released.lane_id for released in put_back if released.state is State.AVAILABLE}:
-        recovery.wake(lanes)
 
 
 def _moved(moved: Sequence[control.Moved]) -> list[UUID]:
