@@ -13,4 +13,4 @@ UPDATE dispatcher_callqueue AS call
        error = jsonb_build_object('type', 'Expired', 'message', 'not started by ' || call.expires_at, 'attempt', call.attempt,
                                   'occurred_at', COALESCE(%(now)s::timestamptz, clock_timestamp()))
   FROM late
- WHERE call.id = late.id
+ WHERE call.id = late.id AND call.state IN ('scheduled', 'pending', 'available', 'retryable')

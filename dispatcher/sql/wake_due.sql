@@ -11,5 +11,5 @@ WITH due AS MATERIALIZED (
 UPDATE dispatcher_callqueue AS call
    SET state = 'available'
   FROM due
- WHERE call.id = due.id
+ WHERE call.id = due.id AND call.state IN ('scheduled', 'retryable')
 RETURNING call.lane_id

@@ -1,0 +1,47 @@
+"""The reference names all that a user can meet: settings, checks, states, errors."""
+
+import inspect
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from dispatcher import checks, errors
+from dispatcher.conf import Conf
+from dispatcher.errors import DispatcherError
+from dispatcher.states import OnLimit, State
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+
+
+def named_in(page: str) -> set[str]:
+    """Return what a page of the reference writes as code, each word of it."""
+    code = re.findall(r"`([^`\n]+)`", (REFERENCE / page).read_text())
+    return {word for text in code for word in re.findall(r"[\w.]+", text)}
+
+
+KINDS = {
+    "settings.md": {field.name for field in fields(Conf)},
+    "checks.md": set(re.findall(r"dispatcher\.[EW]\d{3}", inspect.getsource(checks))),
+    "states.md": {str(state) for state in State},
+    "errors.md": {
+        name
+        for name, kind in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(kind, DispatcherError) and kind.__module__ == errors.__name__
+    },
+    "python-api.md": {str(action) for action in OnLimit},
+}
+
+
+@pytest.mark.parametrize("page", KINDS)
+def test_nothing_is_missing_from_the_reference(page: str) -> None:
+    missing = sorted(KINDS[page] - named_in(page))
+    assert not missing, f"docs/reference/{page} says nothing of {', '.join(missing)}"
+    assert KINDS[page]
+
+
+def test_the_reference_names_no_check_that_does_not_exist() -> None:
+    documented = {word for word in named_in("checks.md") if re.fullmatch(r"dispatcher\.[EW]\d{3}", word)}
+    assert documented == KINDS["checks.md"]

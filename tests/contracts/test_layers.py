@@ -1,0 +1,73 @@
+"""The layers hold, and the migrations are those of the models."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.db.migrations.loader import MigrationLoader
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_imports_point_down() -> None:
+    lint = Path(sys.executable).with_name("lint-imports")
+    found = subprocess.run([lint, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout
+    kept = re.search(r"Contracts: (\d+) kept, 0 broken", found.stdout)
+    assert kept is not None, found.stdout
+    assert int(kept[1]) >= 4
+
+
+def test_every_module_has_its_layer() -> None:
+    settings = (ROOT / "pyproject.toml").read_text()
+    assert "exhaustive = true" in settings
+    layers = settings.split("layers = [")[1].split("\n]")[0]
+    modules = {path.stem for path in (ROOT / "dispatcher").glob("*.py")} - {"__init__"}
+    assert modules - set(re.findall(r"\w+", layers)) == set()
+
+
+@pytest.mark.django_db
+def test_the_migrations_are_those_of_the_models() -> None:
+    call_command("makemigrations", check=True, dry_run=True, verbosity=0)
+
+
+@pytest.mark.django_db
+def test_every_migration_can_be_taken_back() -> None:
+    loader = MigrationLoader(connection)
+    ours = [migration for (app, _), migration in loader.disk_migrations.items() if app == "dispatcher"]
+    assert ours
+    assert all(operation.reversible for migration in ours for operation in migration.operations)
+
+
+@pytest.mark.django_db
+def test_the_hot_tables_have_room_for_updates_and_an_autovacuum_that_keeps_up() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT relname, reloptions::text FROM pg_class WHERE relname LIKE 'dispatcher%' AND relkind = 'r'"
+        )
+        options = dict(cursor.fetchall())
+    for table in ("ratelimitkey", "lane", "slot", "window", "callqueue"):
+        stored = options[f"dispatcher_{table}"] or ""
+        assert re.search(r"fillfactor=(?:[5-8]\d)", stored), table
+        assert "autovacuum_vacuum_scale_factor" in stored, table
+
+
+@pytest.mark.django_db
+def test_what_changes_often_is_in_no_index() -> None:
+    """An update of an indexed column is never heap-only."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT tablename, indexdef FROM pg_indexes WHERE tablename LIKE 'dispatcher%'")
+        indexes = cursor.fetchall()
+    hot = {
+        "dispatcher_slot": ["lease_until", "started_at"],
+        "dispatcher_ratelimitkey": ["next_start_at", "admissions"],
+        "dispatcher_callqueue": ["ticket", "attempt", "started_at"],
+        "dispatcher_window": ["last_start_at", "cost"],
+    }
+    for table, columns in hot.items():
+        for column in columns:
+            assert not [text for name, text in indexes if name == table and re.search(rf"\b{column}\b", text)], column

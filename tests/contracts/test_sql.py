@@ -1,0 +1,148 @@
+"""The statements: one to a file, each of them used, accepted by the server, and nowhere else any SQL."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.apps import apps
+from django.db import connection
+
+from dispatcher import sql
+
+PACKAGE = Path(sql.__file__).resolve().parents[1]
+FILES = sorted((PACKAGE / "sql").glob("*.sql"))
+MODULES = [path for path in sorted(PACKAGE.rglob("*.py")) if "migrations" not in path.parts]
+
+every_statement = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+
+RUNS = {"ask", "fetch", "change"}
+SQL = re.compile(
+    r"\b(SELECT\s.+\sFROM|INSERT\s+INTO|UPDATE\s+\w+\s+SET|DELETE\s+FROM|TRUNCATE\s|LOCK\s+TABLE|"
+    r"(?:ALTER|CREATE|DROP)\s+(?:TABLE|INDEX|SEQUENCE))\b",
+    re.IGNORECASE | re.DOTALL,
+)
+RAW = {"raw", "extra", "RawSQL", "RunSQL", "executemany", "execute", "callproc"}
+
+
+def code(file: Path) -> str:
+    """Return a statement without its comments."""
+    return "\n".join(line for line in file.read_text().splitlines() if not line.lstrip().startswith("--"))
+
+
+def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    """Return every call with the last name of what is called."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = node.func
+            yield getattr(called, "attr", getattr(called, "id", "")), node
+
+
+def names_run() -> set[str]:
+    """Return what is given by its name to ask, fetch or change."""
+    return {
+        call.args[0].value
+        for module in MODULES
+        for name, call in calls(ast.parse(module.read_text()))
+        if name in RUNS and call.args and isinstance(call.args[0], ast.Constant) and isinstance(call.args[0].value, str)
+    }
+
+
+def texts() -> set[str]:
+    """Return every text in the code: a name may be handed to what runs it."""
+    return {
+        node.value
+        for module in MODULES
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+
+
+def test_every_statement_is_used() -> None:
+    assert set(sql.names()) - texts() == set()
+
+
+def test_every_statement_that_is_run_is_there() -> None:
+    assert names_run() - set(sql.names()) == set()
+    assert len(names_run()) > 30
+
+
+@every_statement
+def test_a_statement_opens_with_its_name_and_what_it_does(file: Path) -> None:
+    first = file.read_text().splitlines()[0]
+    assert re.fullmatch(rf"-- {file.stem}: \S.*[.;:,\w]", first), first
+    assert file.read_text().endswith("\n")
+
+
+@every_statement
+def test_a_file_holds_one_statement(file: Path) -> None:
+    assert ";" not in code(file)
+    assert "--" not in code(file), "a comment has a line of its own, where the loader leaves it out"
+
+
+@every_statement
+def test_a_statement_names_its_columns_and_its_parameters(file: Path) -> None:
+    assert not re.search(r"SELECT\s+(\w+\.)?\*", code(file))
+    assert not re.search(r"RETURNING\s+(\w+\.)?\*", code(file))
+    assert "%s" not in code(file)
+    assert not re.search(r"%(?!\(\w+\)s|%)", code(file)), "a percent sign that is no parameter is written twice"
+
+
+@every_statement
+def test_a_move_names_the_states_that_it_comes_from(file: Path) -> None:
+    for update in re.findall(r"UPDATE dispatcher_callqueue.*?(?:RETURNING|\Z|\n\))", code(file), re.DOTALL):
+        if re.search(r"SET\s+state\s*=", update):
+            assert re.search(r"WHERE.*\bstate (=|IN)", update, re.DOTALL), update
+
+
+@every_statement
+def test_a_statement_is_short_enough_for_the_drivers_cache(file: Path) -> None:
+    assert len(sql.statement(file.stem)) <= 4_096
+
+
+@every_statement
+@pytest.mark.django_db
+def test_a_statement_prepares_on_the_server(file: Path) -> None:
+    numbers: dict[str, str] = {}
+
+    def number(found: re.Match[str]) -> str:
+        return numbers.setdefault(found[1], f"${len(numbers) + 1}")
+
+    text = re.sub(r"%\((\w+)\)s", number, sql.statement(file.stem)).replace("%%", "%")
+    with connection.cursor() as cursor:
+        cursor.execute(f"PREPARE tried AS {text}")
+        cursor.execute("DEALLOCATE tried")
+
+
+@every_statement
+def test_the_index_that_a_statement_relies_on_exists(file: Path) -> None:
+    comment = " ".join(line.removeprefix("-- ") for line in file.read_text().splitlines() if line.startswith("--"))
+    named = {word for word in re.findall(r"\b(?:call|key|lane|slot)_[a-z_]+\b", comment) if "_id" not in word}
+    options = [model._meta for model in apps.get_app_config("dispatcher").get_models()]
+    known = {each.name for option in options for each in (*option.indexes, *option.constraints)}
+    assert named <= known | set(sql.names())
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_sql_is_written_in_python(module: Path) -> None:
+    tree = ast.parse(module.read_text())
+    docstrings = {
+        ast.get_docstring(node, clean=False)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    written = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in docstrings
+    ]
+    assert [text for text in written if SQL.search(text)] == []
+    if module != PACKAGE / "sql" / "__init__.py":
+        raw = [f"{name}, line {call.lineno}" for name, call in calls(tree) if name in RAW and not _is_engine(call)]
+        assert raw == []
+
+
+def _is_engine(call: ast.Call) -> bool:
+    """Whether it is engine.execute, which is no statement."""
+    return ast.unparse(call.func) == "engine.execute"
