@@ -1,7 +1,8 @@
 -- wake_lanes: let the next pass serve these lanes; one that is parked stays where it is.
 -- For short transactions only: it waits for a pass that holds a lane, so that pass cannot miss what this one wrote.
 -- What it decides by is read under the lock: the statement's own snapshot may be older than that pass. Materialized,
--- or the planner would move the conditions in front of the lock.
+-- or the planner would move the conditions in front of the lock. The NULL is there already under the lock; but
+-- constraints are first tried on the row as the snapshot has it.
 WITH locked AS MATERIALIZED (
     SELECT id, is_awake, parked_on_id
       FROM dispatcher_lane
@@ -10,6 +11,6 @@ WITH locked AS MATERIALIZED (
        FOR NO KEY UPDATE
 )
 UPDATE dispatcher_lane AS lane
-   SET is_awake = true
+   SET is_awake = true, parked_on_id = NULL
   FROM locked
  WHERE lane.id = locked.id AND NOT locked.is_awake AND locked.parked_on_id IS NULL

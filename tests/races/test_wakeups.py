@@ -156,6 +156,24 @@ def test_a_lane_that_is_awake_is_woken_again_when_a_pass_is_just_putting_it_to_s
     audit(has_ended=False)
 
 
+def test_a_lane_is_woken_that_was_parked_until_a_pass_has_just_emptied_it() -> None:
+    key = RateLimitKey.objects.declare("api", concurrency=1)
+    (running,) = in_flight("api")
+    waiting = CallQueue.objects.send("noop", keys=["api"])
+    claim(running.id, running.ticket)
+    finish.complete(running.id, running.ticket, result=None)
+    with actors(2) as (dispenser, waker), holding(STOP_ADMISSIONS) as gate:
+        passing = dispenser.begin(engine.dispense, keys=[key.id])
+        dispenser.wait_blocked(by=gate)
+        waking = waker.begin(recover.wake, [waiting.lane_id])
+        waker.wait_blocked(by=dispenser)
+        gate.rollback()
+        assert passing.result() == 1
+        assert waking.result() == 1
+    assert Lane.objects.get(id=waiting.lane_id).is_awake
+    audit(has_ended=False)
+
+
 def test_a_pass_that_comes_while_a_call_is_being_woken_leaves_the_lane_awake() -> None:
     scheduled = CallQueue.objects.send("noop", scheduled_at=timezone.now() + timedelta(hours=1))
     CallQueue.objects.update(scheduled_at=timezone.now())
