@@ -31,13 +31,17 @@ WITH named AS MATERIALIZED (
     SELECT id, queue, key_ids FROM named
      UNION SELECT id, queue, key_ids FROM parked
      UNION SELECT id, queue, key_ids FROM awake
+), spent AS MATERIALIZED (
+    SELECT unnest(taken.key_ids) AS id FROM taken
+     UNION SELECT queue_key.id
+             FROM (SELECT DISTINCT 'queue:' || taken.queue AS name FROM taken) AS queue
+            CROSS JOIN LATERAL (
+                  SELECT key.id FROM dispatcher_ratelimitkey AS key WHERE key.name = queue.name LIMIT 1) AS queue_key
 ), locked AS MATERIALIZED (
+    -- An array, and a limit above: joined, the planner would read all keys to find these.
     SELECT key.id
       FROM dispatcher_ratelimitkey AS key
-     WHERE key.id IN (SELECT unnest(taken.key_ids) FROM taken
-                       UNION SELECT queue_key.id
-                               FROM taken
-                               JOIN dispatcher_ratelimitkey AS queue_key ON queue_key.name = 'queue:' || taken.queue)
+     WHERE key.id = ANY (ARRAY(SELECT spent.id FROM spent))
      ORDER BY key.id
        FOR NO KEY UPDATE
 )

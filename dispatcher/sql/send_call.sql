@@ -45,7 +45,12 @@ WITH clock AS MATERIALIZED (
                   AND (locked.concurrency, locked.rate_limit, locked.rate_period)
                       IS NOT DISTINCT FROM (seen.concurrency, seen.rate_limit, seen.rate_period)
                 WHERE locked.id IS NULL
-                   OR (SELECT ahead.id FROM dispatcher_lane AS ahead WHERE ahead.parked_on_id = seen.id LIMIT 1) IS NOT NULL
+                   -- In the order of its index, or the planner would look for one lane by reading all.
+                   OR (SELECT ahead.id
+                         FROM dispatcher_lane AS ahead
+                        WHERE ahead.parked_on_id = seen.id
+                        ORDER BY ahead.priority DESC, ahead.served_at, ahead.id
+                        LIMIT 1) IS NOT NULL
                    OR seen.cost + (SELECT COALESCE(sum(slot.cost), 0)
                                      FROM dispatcher_slot AS slot
                                     WHERE slot.key_id = seen.id AND seen.concurrency IS NOT NULL) > seen.concurrency

@@ -4,7 +4,7 @@ WITH forgotten AS MATERIALIZED (
     SELECT call.id, call.ticket, call.task, call.args, call.kwargs, call.call_data, call.queue, call.attempt, call.position
       FROM dispatcher_callqueue AS call
      WHERE call.state = 'dispatched' AND call.published_at IS NULL
-       AND call.dispatched_at < COALESCE(%(now)s::timestamptz, clock_timestamp()) - %(after)s::interval
+       AND call.dispatched_at < (SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) - %(after)s::interval)
      ORDER BY call.dispatched_at, call.id
      LIMIT %(most)s::int
        FOR NO KEY UPDATE SKIP LOCKED
