@@ -21,6 +21,7 @@ CALLS = BATCHES * 500
 ALIASES = ("default", "beside")
 WORKING = 10
 """Lanes that are served in each pass, each under a key of its own."""
+WAITING = 1_000
 ROOM = 10
 """Calls that each of them has room for in each pass."""
 PASSES = 15
@@ -50,20 +51,19 @@ def admission(bench: Bench) -> Iterator[Figure]:
 
 def backlog(bench: Bench) -> Iterator[Figure]:
     """Make a pass with a large backlog, and with a small one."""
-    many, few = bench.effort.calls(1_000_000), 1_000
-    scenes = [_working(alias, waiting=calls) for alias, calls in (("default", many), ("beside", few))]
-    database.tidy(*ALIASES)
+    many, few = bench.effort.calls(1_000_000), WAITING
+    scenes = [_working(alias) for alias in ALIASES]
+    scene.let_wait(scenes[0].lanes, (many - few) // WORKING)
     yield _passes(f"pass with {many:,} waiting calls against {few:,}", bench, *scenes, bound=1.2)
 
 
 def sleeping(bench: Bench) -> Iterator[Figure]:
-    """Make a pass with many lanes asleep, and with few."""
+    """Make a pass with many lanes asleep, and with few; were they awake, they would go first."""
     many, few = bench.effort.calls(100_000), 10
     scenes = [_working(alias) for alias in ALIASES]
     for alias, lanes in zip(ALIASES, (many, few), strict=True):
         keys = scene.make_keys([f"idle:{number}" for number in range(lanes)], concurrency=1, using=alias)
-        scene.make_lanes([[key] for key in keys], using=alias)
-    database.tidy(*ALIASES)
+        scene.make_lanes([[key] for key in keys], priority=1, using=alias)
     yield _passes(f"pass with {many:,} sleeping lanes against {few:,}", bench, *scenes, bound=1.5)
 
 
@@ -72,7 +72,6 @@ def parked(bench: Bench) -> Iterator[Figure]:
     many, few = bench.effort.calls(10_000), 10
     scenes = [_working(alias) for alias in ALIASES]
     full = [_full(alias, lanes, waiting=2 * many // lanes) for alias, lanes in zip(ALIASES, (many, few), strict=True)]
-    database.tidy(*ALIASES)
     yield _passes(f"pass with {many:,} lanes parked on one full key against {few:,}", bench, *scenes, bound=1.5)
     ours, reference = side_by_side(
         *(partial(_hand_overs, *pair) for pair in zip(scenes, full, strict=True)), rounds=bench.effort.rounds
@@ -122,13 +121,18 @@ def _seconds(admit_all: Callable[[], int], expected: int) -> float:
     return took
 
 
-def _working(alias: str, *, waiting: int = 1_000) -> _Scene:
-    """Make the lanes that each pass serves, with so many calls waiting in all of them together."""
+def _working(alias: str) -> _Scene:
+    """Make the lanes that each pass serves, and serve them, so that each statement has a plan.
+
+    What else there is comes after: the plans must be as good then, and no ANALYZE comes to their help.
+    """
     scene.clear(alias)
     keys = scene.make_keys([f"key:{number}" for number in range(WORKING)], concurrency=ROOM, using=alias)
     lanes = scene.make_lanes([[key] for key in keys], awake=True, using=alias)
-    scene.let_wait(lanes, waiting // WORKING, using=alias)
-    return _Scene(alias=alias, keys=keys, lanes=lanes)
+    made = _Scene(alias=alias, keys=keys, lanes=lanes)
+    scene.let_wait(lanes, WAITING // WORKING, using=alias)
+    _ticks(made)
+    return made
 
 
 def _full(alias: str, lanes: int, *, waiting: int) -> int:
@@ -139,7 +143,7 @@ def _full(alias: str, lanes: int, *, waiting: int) -> int:
     with scene.on(alias):
         admit(lanes=ahead)
     tenants = scene.make_keys([f"tenant:{number}" for number in range(lanes)], concurrency=AMPLE, using=alias)
-    behind = scene.make_lanes([[key, tenant] for tenant in tenants], parked_on=key, using=alias)
+    behind = scene.make_lanes([[key, tenant] for tenant in tenants], priority=1, parked_on=key, using=alias)
     scene.let_wait(behind, waiting, using=alias)
     return key
 

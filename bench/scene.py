@@ -50,11 +50,23 @@ def make_keys(names: list[str], *, concurrency: int, using: str = "default") -> 
 
 
 def make_lanes(
-    keys: list[list[int]], *, awake: bool = False, parked_on: int | None = None, using: str = "default"
+    keys: list[list[int]],
+    *,
+    priority: int = 0,
+    awake: bool = False,
+    parked_on: int | None = None,
+    using: str = "default",
 ) -> list[int]:
     """Make one lane for each list of keys and return them."""
     lanes = [
-        Lane(queue=QUEUE, priority=0, on_limit="wait", key_ids=ids, is_awake=awake, parked_on_id=parked_on)
+        Lane(
+            queue=QUEUE,
+            priority=priority,
+            on_limit="wait",
+            key_ids=ids,
+            is_awake=awake,
+            parked_on_id=parked_on,
+        )
         for ids in keys
     ]
     return [lane.pk for lane in Lane.objects.using(using).bulk_create(lanes, batch_size=5_000)]
