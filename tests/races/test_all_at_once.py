@@ -32,6 +32,7 @@ def test_everything_at_once_raises_nothing_loses_nothing_and_runs_no_ticket_twic
         "tick": 0.05,
         "margin": 0.01,
         "publish_after": 0.1,
+        "reschedule_after": 0.05,
         "retry": {"initial_interval": 0, "max_attempts": 2},
     }
     RateLimitKey.objects.declare("few", concurrency=4)
