@@ -16,7 +16,7 @@ from dispatcher.conf import Conf, conf
 from dispatcher.events import call_dropped
 from dispatcher.models import CallQueue, Slot
 from dispatcher.policy import Pace, Use, in_force
-from dispatcher.states import OnLimit
+from dispatcher.states import OnLimit, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,11 +273,12 @@ def _write(
 ) -> list[Admitted]:
     if made.dropped:
         calls, keys = zip(*made.dropped, strict=True)
-        dropped = sql.fetch("drop_calls", _Dropped, {"calls": list(calls), "keys": list(keys), "now": now})
+        params = {"calls": list(calls), "keys": list(keys), "waiting": State.AVAILABLE.value, "now": now}
+        dropped = sql.fetch("drop_calls", _Dropped, params)
         transaction.on_commit(partial(_tell_dropped, dropped), using=settings.database, robust=True)
     if made.rescheduled:
         calls, times = zip(*made.rescheduled, strict=True)
-        sql.change("reschedule_calls", {"calls": list(calls), "at": list(times)})
+        sql.change("reschedule_calls", {"calls": list(calls), "at": list(times), "waiting": State.AVAILABLE.value})
     turn_of = {call: turn for turn, call in enumerate(made.admitted)}
     turns = {lane.id: max((turn_of.get(head.call_id, -1) for head in lane.heads), default=-1) for lane in lanes}
     lane_ids = [*made.awake, *made.asleep, *made.parked]
@@ -288,6 +289,7 @@ def _write(
         Admitted,
         {
             "now": now,
+            "waiting": State.AVAILABLE.value,
             "calls": made.admitted,
             "lease": settings.dispatch_lease,
             "slot_call": [call for call, _, _ in slots],

@@ -148,23 +148,32 @@ def _taken(app: Celery, calls: Sequence[Publishable]) -> Iterator[Publishable]:
             # One try: by itself, kombu would try for seconds while the sender waits.
             producer.connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
             for call in calls:
-                app.send_task(
-                    call.task,
-                    **_message(call),
-                    queue=call.queue,
-                    serializer="json",
-                    producer=producer,
-                    retry=False,
-                    # Not the task that happens to hand its room on.
-                    root_id=str(call.id),
-                    parent_id=str(call.id),
-                    add_to_parent=False,
-                )
+                _send(app, producer, call)
                 yield call
     except (OperationalError, ConnectionError, TimeoutError) as fault:
         pause = conf().publish_pause
         _Rest.until = monotonic() + pause.total_seconds()
         logger.warning("the broker can't be reached; calls stay unpublished for %s: %s", pause, fault)
+
+
+def _send(app: Celery, producer: Any, call: Publishable) -> None:
+    """Hand one call to the broker, as `Celery.send_task` does, without looking up what is known already."""
+    sent = _message(call)
+    task_id, headers = sent.pop("task_id"), sent.pop("headers")
+    message = app.amqp.create_task_message(
+        task_id,
+        call.task,
+        **sent,
+        create_sent_event=app.conf.task_send_sent_event,
+        # Not the task that happens to hand its room on.
+        root_id=task_id,
+        parent_id=task_id,
+        reply_to=app.thread_oid,
+    )
+    app.backend.on_task_call(producer, task_id)
+    app.amqp.send_task_message(
+        producer, call.task, message, queue=call.queue, serializer="json", retry=False, headers=headers
+    )
 
 
 def _run_eagerly(app: Celery, calls: Sequence[Publishable]) -> None:

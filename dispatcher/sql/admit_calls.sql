@@ -1,5 +1,6 @@
 -- admit_calls: give the chosen calls their tickets and slots, and settle the lanes and keys of the pass.
 -- The caller holds the locks of the lanes, their keys and the calls, and has counted since. Every way in ends here.
+-- `waiting` is the state `available`: written out, it would offer the planner the index of all that wait.
 WITH clock AS MATERIALIZED (
     SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
 ), admitted AS (
@@ -7,7 +8,7 @@ WITH clock AS MATERIALIZED (
        SET state = 'dispatched', ticket = gen_random_uuid(), dispatched_at = clock.now,
            published_at = NULL, started_at = NULL
       FROM clock, unnest(%(calls)s::uuid[]) WITH ORDINALITY AS chosen (id, turn)
-     WHERE call.id = chosen.id AND call.state = 'available'
+     WHERE call.id = chosen.id AND call.state = %(waiting)s::text
     RETURNING call.id, call.ticket, call.task, call.args, call.kwargs, call.call_data, call.queue, call.attempt, chosen.turn
 ), held AS (
     INSERT INTO dispatcher_slot (call_id, key_id, cost, lease_until)

@@ -5,5 +5,5 @@ UPDATE dispatcher_callqueue AS call
                                   'attempt', call.attempt, 'occurred_at', COALESCE(%(now)s::timestamptz, clock_timestamp()))
   FROM unnest(%(calls)s::uuid[], %(keys)s::bigint[]) AS dropped (id, key_id)
   JOIN dispatcher_ratelimitkey AS key ON key.id = dropped.key_id
- WHERE call.id = dropped.id AND call.state = 'available'
+ WHERE call.id = dropped.id AND call.state = %(waiting)s::text
 RETURNING call.id, key.name AS key

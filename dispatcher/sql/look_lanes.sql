@@ -3,15 +3,19 @@
 -- Relies on the indexes call_waiting and lane_awake.
 WITH clock AS MATERIALIZED (
     SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
+), higher AS MATERIALIZED (
+    -- On its own, and not joined: few lanes are awake, however many of the queue there are.
+    SELECT lane.queue, max(lane.priority) AS priority
+      FROM dispatcher_lane AS lane
+     WHERE lane.is_awake AND lane.id <> ALL (%(lanes)s::bigint[])
+     GROUP BY lane.queue
 )
 SELECT clock.now, lane.id AS lane_id, lane.queue, lane.priority, lane.on_limit, lane.key_ids,
-       EXISTS (SELECT
-                 FROM dispatcher_lane AS higher
-                WHERE higher.is_awake AND higher.queue = lane.queue AND higher.priority > lane.priority
-                  AND higher.id <> ALL (%(lanes)s::bigint[])) AS is_outranked,
+       COALESCE(higher.priority > lane.priority, false) AS is_outranked,
        head.id AS call_id, head.costs
   FROM clock
  CROSS JOIN dispatcher_lane AS lane
+  LEFT JOIN higher ON higher.queue = lane.queue
   LEFT JOIN LATERAL (
        SELECT call.id, call.position, call.costs
          FROM dispatcher_callqueue AS call

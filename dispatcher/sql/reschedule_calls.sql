@@ -3,4 +3,4 @@
 UPDATE dispatcher_callqueue AS call
    SET state = 'scheduled', scheduled_at = later.at
   FROM unnest(%(calls)s::uuid[], %(at)s::timestamptz[]) AS later (id, at)
- WHERE call.id = later.id AND call.state = 'available'
+ WHERE call.id = later.id AND call.state = %(waiting)s::text

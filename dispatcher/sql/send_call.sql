@@ -19,6 +19,12 @@ WITH clock AS MATERIALIZED (
        AND lane.on_limit = %(on_limit)s::text
        AND lane.key_ids = ARRAY(SELECT seen.id FROM seen WHERE seen.name = ANY (%(names)s::text[]) ORDER BY seen.id)
        AND cardinality(lane.key_ids) = cardinality(%(names)s::text[])
+), awake AS MATERIALIZED (
+    -- On its own and in the order of its index: few lanes are awake, however many of the queue there are.
+    SELECT lane.queue, lane.priority
+      FROM dispatcher_lane AS lane
+     WHERE lane.is_awake
+     ORDER BY lane.priority DESC, lane.queue
 ), locked AS MATERIALIZED (
     SELECT key.id, key.admissions, key.concurrency, key.rate_limit, key.rate_period,
            key.throttle_limit IS NULL AND NOT key.is_paused AND key.override_until IS NULL
@@ -34,9 +40,8 @@ WITH clock AS MATERIALIZED (
                              FROM dispatcher_callqueue AS call
                             WHERE call.lane_id = lane.id AND call.state = 'available')
            AND NOT EXISTS (SELECT
-                             FROM dispatcher_lane AS higher
-                            WHERE higher.is_awake AND higher.queue = %(queue)s::text
-                              AND higher.priority > %(priority)s::smallint)
+                             FROM awake
+                            WHERE awake.queue = %(queue)s::text AND awake.priority > %(priority)s::smallint)
            AND NOT EXISTS (
                SELECT
                  FROM seen

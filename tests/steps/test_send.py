@@ -497,7 +497,7 @@ def test_a_pass_that_fails_after_the_commit_does_not_fail_the_send(
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(broker.app, "send_task", fail)
+    monkeypatch.setattr(broker.app.amqp, "send_task_message", fail)
     assert seen(send(task="t")).published_at is None
 
 
