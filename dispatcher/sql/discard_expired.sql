@@ -13,5 +13,5 @@ UPDATE dispatcher_callqueue AS call
    SET state = 'discarded', finished_at = COALESCE(%(now)s::timestamptz, clock_timestamp()),
        error = jsonb_build_object('type', 'Expired', 'message', 'not started by ' || call.expires_at, 'attempt', call.attempt,
                                   'occurred_at', COALESCE(%(now)s::timestamptz, clock_timestamp()))
-  FROM late
- WHERE call.id = late.id AND call.state IN ('scheduled', 'pending', 'available', 'retryable')
+ -- An array: joined, the planner may read the whole table to find these.
+ WHERE call.id = ANY (ARRAY(SELECT late.id FROM late)) AND call.state IN ('scheduled', 'pending', 'available', 'retryable')

@@ -11,6 +11,6 @@ WITH due AS MATERIALIZED (
 )
 UPDATE dispatcher_callqueue AS call
    SET state = 'available'
-  FROM due
- WHERE call.id = due.id AND call.state IN ('scheduled', 'retryable')
+ -- An array: joined, the planner may read the whole table to find these.
+ WHERE call.id = ANY (ARRAY(SELECT due.id FROM due)) AND call.state IN ('scheduled', 'retryable')
 RETURNING call.lane_id
