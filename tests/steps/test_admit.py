@@ -435,6 +435,15 @@ def test_a_release_opens_no_window_and_costs_no_pass() -> None:
     assert engine.hand_over([api.id]) == 0
 
 
+def test_a_release_does_not_open_a_key_whose_window_is_full() -> None:
+    api = key("api", concurrency=5, rate=(1, 60))
+    running, call = started("api"), waiting("api")
+    assert go(call) == []
+    end(running)
+    assert admit.openable([api.id], now=at(1)).keys == []
+    assert admit.openable([api.id], now=at(61)).keys == [api.id]
+
+
 def test_time_opens_a_window_for_the_lanes_parked_on_it() -> None:
     api = key("api", rate=(1, 60))
     started("api")
