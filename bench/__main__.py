@@ -38,6 +38,9 @@ GROUPS = {
 }
 """The groups of figures, in the order in which they are measured, and the module that each is in."""
 
+_WHOLE = 100
+"""Figures from here on are printed without decimals."""
+
 
 def main() -> int:
     """Measure what is asked for, and return the exit code."""
@@ -115,7 +118,7 @@ def _number(value: float | None) -> str:
     """Write a number with three digits that count, thousands apart."""
     if value is None:
         return "-"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= _WHOLE else f"{value:.3g}"
 
 
 sys.exit(main())

@@ -29,7 +29,7 @@ def send(bench: Bench) -> Iterator[Figure]:
     scene.clear()
     RateLimitKey.objects.declare("full", concurrency=0)
     RateLimitKey.objects.declare("ample", concurrency=AMPLE)
-    bare = partial(BareCall._default_manager.create, **_columns())
+    bare = partial(BareCall._default_manager.create, **_columns())  # noqa: SLF001 -- a model in general has no other name for it
     for name, options in (
         ("send that only records: for later", {"keys": ["ample"], "scheduled_at": LATER}),
         ("send that only records: behind a full key", {"keys": ["full"]}),
