@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
-from typing import Any, LiteralString, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
@@ -41,7 +41,7 @@ def execute(text: str, params: Mapping[str, Any] | Sequence[Any] | None = None, 
     connections[using].ensure_connection()
     connection: psycopg.Connection[Any] = connections[using].connection
     with psycopg.Cursor(connection) as cursor:
-        cursor.execute(cast("LiteralString", text), params)
+        cursor.execute(text, params)
         return cursor.fetchall() if cursor.description else []
 
 

@@ -8,7 +8,7 @@ from dispatcher.models import CallQueue
 def _columns() -> "dict[str, models.Field[object, object]]":
     """Return the columns of a call; its lane as a number."""
     return {
-        field.name: models.BigIntegerField(db_column=field.column) if field.is_relation else field.clone()
+        field.get_attname(): models.BigIntegerField() if field.is_relation else field.clone()
         for field in CallQueue._meta.concrete_fields
     }
 

@@ -8,6 +8,8 @@ from itertools import cycle, islice, pairwise
 from pathlib import Path
 from statistics import median
 
+from django.db.models import Max
+
 from bench import scene
 from bench.figures import Bench, Bound, Figure, side_by_side
 from bench.tasks import DONE, STARTED, arrive, notes, nothing, stamp
@@ -100,8 +102,8 @@ def _run(keys: Sequence[str], calls: int) -> float:
         CallQueue.objects.send(nothing, keys=[key])
     _wait(lambda: int(notes().get(DONE) or 0), calls)
     _wait(_ended, calls)
-    ended = CallQueue.objects.latest("finished_at").finished_at
-    return calls / (ended.timestamp() - began)
+    ended: float = CallQueue.objects.aggregate(at=Max("finished_at"))["at"].timestamp()
+    return calls / (ended - began)
 
 
 def _run_bare(calls: int) -> float:
@@ -121,8 +123,8 @@ def _drain(key: str, calls: int) -> float:
     engine.resume(key)
     mine = CallQueue.objects.filter(id__in=sent)
     _wait(mine.filter(finished_at__isnull=False).count, calls)
-    spans = sorted(mine.values_list("result", flat=True))
-    return median((start - end) * 1_000 for (_, end), (start, _) in pairwise(spans))
+    spans: list[list[float]] = sorted(result for result in mine.values_list("result", flat=True) if result)
+    return float(median((start - end) * 1_000 for (_, end), (start, _) in pairwise(spans)))
 
 
 def _start_bare(calls: int) -> float:

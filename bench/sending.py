@@ -97,7 +97,7 @@ def _rate(action: Any) -> float:
 def _columns() -> dict[str, Any]:
     """Return what the bare row says, column by column."""
     return {
-        "lane": 1,
+        "lane_id": 1,
         "task": nothing.name,
         "kwargs": KWARGS,
         "queue": "bench",
@@ -111,7 +111,7 @@ def _bare_insert() -> tuple[str, list[Any]]:
     made = BareCall(**_columns(), created_at=LATER)
     fields = [field for field in BareCall._meta.concrete_fields if field.name not in {"id", "position"}]
     values = [getattr(made, field.attname) for field in fields]
-    columns = [sql.Identifier("id"), *(sql.Identifier(field.column) for field in fields)]
+    columns = [sql.Identifier("id"), *(sql.Identifier(field.get_attname()) for field in fields)]
     row = sql.SQL("({})").format(sql.SQL(", ").join([sql.Placeholder()] * len(columns)))
     text = sql.SQL("INSERT INTO bench_call ({}) VALUES {}").format(
         sql.SQL(", ").join(columns), sql.SQL(", ").join([row] * MANY)

@@ -5,12 +5,10 @@ import os
 import dj_database_url
 
 from project.settings import *  # noqa: F403 - all of them, but for what follows
-from project.settings import CELERY_BROKER_URL, DATABASES, INSTALLED_APPS
+from project.settings import DATABASES, INSTALLED_APPS
 
 # The reference of a comparison between two states of one table lies here: both must exist at the same time.
 DATABASES["beside"] = dj_database_url.parse(os.environ["BENCH_BESIDE_URL"], conn_max_age=600)
 INSTALLED_APPS = [*INSTALLED_APPS, "bench"]
 CELERY_TASK_ROUTES = {"bench.*": {"queue": "bench"}}
-DISPATCHER: dict[str, object] = {}
-# Where tasks note what they saw: a broker that can't be read like this is helped out by a Valkey.
-BENCH_NOTES_URL = os.environ.get("BENCH_NOTES_URL", CELERY_BROKER_URL)
+DISPATCHER = {}

@@ -1,11 +1,11 @@
 """The tasks that are called for the benchmarks, by the dispatcher and by Celery alone."""
 
+import os
 import time
 from functools import cache
 
 import redis
 from celery import Task, shared_task
-from django.conf import settings
 
 from project.shop import parties
 
@@ -40,4 +40,4 @@ def visit(self: Task, key: str) -> None:
 @cache
 def notes() -> redis.Redis:
     """Return the connection of this process to where tasks note what they saw."""
-    return redis.Redis.from_url(settings.BENCH_NOTES_URL)
+    return redis.Redis.from_url(os.environ["BENCH_NOTES_URL"])
