@@ -1,10 +1,11 @@
 """How the state of the keys is laid out in a terminal: a table of many, or all the facts of a few."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from dispatcher.reports import KeyState, KeyStatus, words
+from dispatcher.policy import Policy, Rate, format_duration
+from dispatcher.reports import KeyState, KeyStatus, brief, in_words
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -84,25 +85,38 @@ def rich(keys: Sequence[KeyStatus], shown: Sequence[Column]) -> "Table":
 
 def details(key: KeyStatus) -> str:
     """Tell all that is known of one key, a line for each fact."""
-    facts = list(words.facts(key))
+    facts = list(_details(key))
     width = max(len(title) for title, _ in facts)
     return "\n".join([f"{key.name}: {_state(key)}", *(f"  {title.ljust(width)}  {fact}" for title, fact in facts)])
 
 
-def _columns(keys: Sequence[KeyStatus]) -> list[Column]:
-    def column(title: str, cell: Callable[[KeyStatus], str], rank: int = 0) -> Column:
-        return Column(title=title, cells=[cell(key) for key in keys], is_right=True, rank=rank)
+def period(rate: Rate) -> str:
+    """Write the period of a rate in few letters: 1m30s."""
+    return format_duration(rate.period).removeprefix("P").replace("T", "").lower()
 
+
+def limits(policy: Policy) -> str:
+    """Write a policy in words: concurrency 4, 20 in any 1m, 10 per 1s."""
+    concurrency, rate, throttle = policy.concurrency, policy.rate, policy.throttle
+    named = [
+        *([f"concurrency {concurrency}"] if concurrency is not None else []),
+        *([f"{rate.limit} in any {period(rate)}"] if rate else []),
+        *([f"{throttle.limit} per {period(throttle)}"] if throttle else []),
+    ]
+    return ", ".join(named) or "no limits"
+
+
+def _columns(keys: Sequence[KeyStatus]) -> list[Column]:
     return [
         Column(title="Key", cells=[key.name for key in keys]),
         Column(title="State", cells=[_state(key) for key in keys]),
-        column("In use", words.in_use),
-        column("Window", words.window),
-        column("Frees", words.frees, rank=3),
-        column("Next", words.next_start, rank=1),
-        column("Waiting", lambda key: f"{key.waiting:,}"),
-        column("Oldest", words.oldest, rank=2),
-        column("Override", words.override),
+        Column(title="In use", cells=[_in_use(key) for key in keys], is_right=True),
+        Column(title="Window", cells=[_window(key) for key in keys], is_right=True),
+        Column(title="Frees", cells=[_frees(key) for key in keys], is_right=True, rank=3),
+        Column(title="Next", cells=[_next(key) for key in keys], is_right=True, rank=1),
+        Column(title="Waiting", cells=[f"{key.waiting:,}" for key in keys], is_right=True),
+        Column(title="Oldest", cells=[_oldest(key) for key in keys], is_right=True, rank=2),
+        Column(title="Override", cells=[_override(key) for key in keys], is_right=True),
     ]
 
 
@@ -116,3 +130,56 @@ def _cut(name: str, width: int) -> str:
 
 def _state(key: KeyStatus) -> str:
     return key.state.label.lower()
+
+
+def _override(key: KeyStatus) -> str:
+    return brief(key.overridden_until - key.at) if key.overridden_until else ""
+
+
+def _in_use(key: KeyStatus) -> str:
+    limit = key.policy.concurrency
+    return str(key.in_flight) if limit is None else f"{key.in_flight}/{limit}"
+
+
+def _window(key: KeyStatus) -> str:
+    rate = key.policy.rate
+    return f"{key.used}/{rate.limit} in {period(rate)}" if rate else ""
+
+
+def _frees(key: KeyStatus) -> str:
+    return brief(key.frees_at - key.at) if key.frees_at else ""
+
+
+def _next(key: KeyStatus) -> str:
+    """When the next call may start, as far as time says: "-" where it takes a release or a person."""
+    if key.is_paused or "concurrency" in key.stopped_by:
+        return "-"
+    at = max(filter(None, (key.opens_at, key.next_start_at)), default=key.at)
+    return brief(at - key.at) if at > key.at else "now"
+
+
+def _oldest(key: KeyStatus) -> str:
+    return brief(key.at - key.waiting_since) if key.waiting_since else ""
+
+
+def _details(key: KeyStatus) -> Iterator[tuple[str, str]]:
+    policy = key.policy
+    limit = "without a limit" if policy.concurrency is None else f"of {policy.concurrency}"
+    whereof = f": {key.running} running, {key.admitted} on the way to a worker" if key.in_flight else ""
+    yield "In flight", f"{key.in_flight} {limit}{whereof}"
+    if policy.rate is not None:
+        frees = f"; the first frees {in_words(key.frees_at, key.at)}" if key.frees_at else ""
+        yield "Window", f"{key.used} of {policy.rate.limit} starts in any {period(policy.rate)}{frees}"
+    if policy.throttle is not None and key.next_start_at is not None:
+        next_start = "now" if key.next_start_at <= key.at else in_words(key.next_start_at, key.at)
+        yield "Throttle", f"{policy.throttle.limit} per {period(policy.throttle)}; next start {next_start}"
+    if key.stopped_by:
+        yield "At limit", ", ".join(key.stopped_by)
+    if key.opens_at is not None:
+        yield "Opens", in_words(key.opens_at, key.at)
+    if key.blocked_until is not None:
+        yield "Blocked", f"until {key.blocked_until:%Y-%m-%d %H:%M:%S %Z}, by its provider"
+    if key.overridden_until is not None:
+        yield "Override", f"until {key.overridden_until:%Y-%m-%d %H:%M:%S %Z}; then {limits(key.own_policy)}"
+    since = f", the first {in_words(key.waiting_since, key.at)}" if key.waiting_since else ""
+    yield "Waiting", f"{key.waiting:,}{since}"

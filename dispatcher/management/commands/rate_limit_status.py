@@ -29,8 +29,8 @@ NO_KEYS: Final = (
 )
 _TOO_OFTEN: Final = "--watch: the seconds must be more than 0"
 _CLEAR: Final = "\033[H\033[2J"
-_FRAME: Final = 4
-"""Lines of a screen that are not keys: the column titles, what was left out, the clock, the cursor."""
+_FRAME: Final = 3
+"""Lines of a screen that are not keys: the column titles, what was left out, the clock."""
 
 
 class Command(BaseCommand):
@@ -106,7 +106,7 @@ class Command(BaseCommand):
             else key_table.plain(key_table.columns(shown, size.columns if is_terminal else None))
         )
         clear = _CLEAR if is_terminal and watch else ""
-        return self._write(clear + "\n".join([body, *_footer(keys, shown, watch)]))
+        return self._write(f"{clear}{body}{_footer(keys, shown, watch)}")
 
     def _show_rich(self, names: Sequence[str] | None, watch: float | None, *, has_color: bool) -> None:
         from rich.console import Console, Group  # noqa: PLC0415 -- the extra `cli`
@@ -122,9 +122,9 @@ class Command(BaseCommand):
             shown = _most_telling(keys, console.height - _FRAME) if watch else keys
             footer = _footer(keys, shown, watch)
             if names:
-                return Text("\n\n".join([*map(key_table.details, shown), *footer]))
+                return Text("\n\n".join(map(key_table.details, shown)) + footer)
             table = key_table.rich(shown, key_table.columns(shown, console.width))
-            return Group(table, *map(Text, footer))
+            return Group(table, Text(footer)) if footer else table
 
         if watch is None:
             console.print(render())
@@ -160,8 +160,7 @@ def _most_telling(keys: Sequence[KeyStatus], most: int) -> list[KeyStatus]:
     return sorted(by_calls[: max(1, most)], key=lambda key: key.name)
 
 
-def _footer(keys: Sequence[KeyStatus], shown: Sequence[KeyStatus], watch: float | None) -> list[str]:
-    return [
-        *([f"{len(keys) - len(shown):,} more keys, with less going on."] if len(shown) < len(keys) else []),
-        *([f"{keys[0].at:%H:%M:%S %Z}, every {watch:g} s; Ctrl-C ends it."] if watch else []),
-    ]
+def _footer(keys: Sequence[KeyStatus], shown: Sequence[KeyStatus], watch: float | None) -> str:
+    left_out = f"\n{len(keys) - len(shown):,} more keys, with less going on." if len(shown) < len(keys) else ""
+    clock = f"\n{keys[0].at:%H:%M:%S %Z}, every {watch:g} s; Ctrl-C ends it." if watch else ""
+    return left_out + clock
