@@ -189,6 +189,26 @@ def test_a_hand_over_that_never_came_is_made_up_for_within_two_ticks() -> None:
     assert states([second]) == [State.DISPATCHED]
 
 
+def test_the_sweep_names_only_keys_with_room_that_nobody_hands_on() -> None:
+    limits: dict[str, Any] = {
+        "full": {"concurrency": 1},
+        "paused": {},
+        "timed": {"rate": (1, 60)},
+        "roomy": {"concurrency": 1},
+    }
+    keys = {name: key(name, **given) for name, given in limits.items()}
+    running = {name: started(name) for name in ("full", "timed", "roomy")}
+    engine.pause("paused")
+    for name in limits:
+        assert go(waiting(name)) == []
+    assert recover.sweep_keys(0, 100) == recover.Swept(forgotten=[], last=0)
+    finish.complete(running["roomy"].id, ticket_of(running["roomy"]), result=None)
+    finish.complete(running["timed"].id, ticket_of(running["timed"]), result=None)
+    assert recover.sweep_keys(0, 100) == recover.Swept(forgotten=[keys["roomy"].id], last=0)
+    assert recover.sweep_keys(0, 2) == recover.Swept(forgotten=[], last=keys["paused"].id)
+    assert recover.sweep_keys(keys["paused"].id, 100).forgotten == [keys["roomy"].id]
+
+
 def test_a_tick_serves_what_the_sweep_found() -> None:
     calls = [waiting(queue=name) for name in "abc"]
     engine.tick(now=at(1))
