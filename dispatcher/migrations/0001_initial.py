@@ -419,7 +419,7 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="callqueue",
             index=models.Index(
-                condition=models.Q(("published_at__isnull", True), ("state", dispatcher.states.State["DISPATCHED"])),
+                condition=models.Q(("state", dispatcher.states.State["DISPATCHED"])),
                 fields=["dispatched_at"],
                 name="call_unpublished",
             ),

@@ -2,17 +2,18 @@
 
 from django.db import migrations
 
+# The thresholds of the small tables are low, so that autovacuum comes to all of them whenever it looks: once a minute.
 STORAGE = """
 ALTER TABLE dispatcher_ratelimitkey SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
-    autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+    autovacuum_vacuum_threshold = 200, autovacuum_vacuum_cost_delay = 0);
 ALTER TABLE dispatcher_lane SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01,
-    autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+    autovacuum_vacuum_threshold = 200, autovacuum_vacuum_cost_delay = 0);
 ALTER TABLE dispatcher_slot SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
-    autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+    autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 ALTER TABLE dispatcher_window SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
-    autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+    autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 ALTER TABLE dispatcher_callqueue SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02,
-    autovacuum_vacuum_threshold = 5000, autovacuum_analyze_scale_factor = 0.05,
+    autovacuum_vacuum_threshold = 2000, autovacuum_analyze_scale_factor = 0.05,
     autovacuum_vacuum_insert_scale_factor = 0.05);
 """
 

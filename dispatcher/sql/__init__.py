@@ -108,8 +108,8 @@ def ask(name: str, row: type[Row], params: Mapping[str, Any]) -> Asked[Row]:
     wrapper.validate_no_broken_transaction()
     with wrapper.wrap_database_errors:
         _make_ready(wrapper)
-        cursor = _cursor(wrapper.connection, name, row)
-        cursor.execute(statement(name), params, prepare=conf().prepared_statements)
+        cursor = _cursor(wrapper, name, row)
+        cursor.execute(statement(name), params, prepare=_prepares(wrapper))
         return Asked(cursor)
 
 
@@ -129,12 +129,18 @@ def _make_ready(wrapper: BaseDatabaseWrapper) -> None:
     wrapper.ensure_connection()
 
 
-def _cursor(raw: psycopg.Connection[Any], name: str, row: type[Row]) -> psycopg.Cursor[Row]:
+def _prepares(wrapper: BaseDatabaseWrapper) -> bool:
+    wanted = conf().prepared_statements
+    return wanted if wanted is not None else not wrapper.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
+
+
+def _cursor(wrapper: BaseDatabaseWrapper, name: str, row: type[Row]) -> psycopg.Cursor[Row]:
     """Give the connection's cursor for a statement: it binds on the server, prepares, and reads jsonb as values."""
+    raw: psycopg.Connection[Any] = wrapper.connection
     known = _cursors.setdefault(raw, {})
     cursor = known.get((name, row))
     if cursor is None:
-        if raw.prepare_threshold is None and conf().prepared_statements:
+        if raw.prepare_threshold is None and _prepares(wrapper):
             raw.prepare_threshold = 5
             raw.prepared_max = max(raw.prepared_max or 0, 100)
         cursor = known[name, row] = psycopg.Cursor(raw, row_factory=class_row(row))

@@ -17,13 +17,14 @@ WITH clock AS MATERIALIZED (
       JOIN admitted ON admitted.id = slot.call_id
 ), settled AS (
     UPDATE dispatcher_lane AS lane
-       SET is_awake = settling.is_awake, parked_on_id = settling.parked_on,
+       SET is_awake = settling.is_awake, parked_on_id = settling.parked_on, is_held = settling.is_held,
            -- Who had its last turn late in this pass waits for longer than who had it early.
            served_at = COALESCE(clock.now + settling.turn * interval '1 microsecond', lane.served_at)
-      FROM clock, unnest(%(lane)s::bigint[], %(lane_awake)s::bool[], %(lane_parked)s::bigint[], %(lane_turn)s::int[])
-           AS settling (id, is_awake, parked_on, turn)
+      FROM clock, unnest(%(lane)s::bigint[], %(lane_awake)s::bool[], %(lane_parked)s::bigint[], %(lane_held)s::bool[],
+                         %(lane_turn)s::int[]) AS settling (id, is_awake, parked_on, is_held, turn)
      WHERE lane.id = settling.id
-       AND (settling.turn IS NOT NULL OR lane.is_awake <> settling.is_awake OR lane.parked_on_id IS DISTINCT FROM settling.parked_on)
+       AND (settling.turn IS NOT NULL OR lane.is_awake <> settling.is_awake OR lane.is_held <> settling.is_held
+            OR lane.parked_on_id IS DISTINCT FROM settling.parked_on)
 ), numbered AS (
     UPDATE dispatcher_ratelimitkey AS key
        SET admissions = key.admissions + 1,

@@ -1,14 +1,18 @@
 -- claim_call: win the right to run one attempt; this is the start, and it is stamped on the windows and throttles.
--- No row back means the ticket was used or replaced. `is_closed`: a key was paused or blocked since the admission, or
--- the call expired; nothing was changed then. Under a throttle the start lies ahead, by `lead` at least: the worker waits for it.
--- With `is_late`, a worker that overslept its start asks for another one: the start that it missed stays unused, those
--- after it keep theirs, and so the spacing holds.
--- The commit does not wait for the disk: what a crash loses of it, the finish still proves.
+-- No row back means the ticket was used or replaced. `claim` names this one claim: whoever lost its answer knows it by
+-- that. `is_closed`: a key was paused or blocked since the admission; `is_expired`: the call did not start in time; nothing
+-- was changed then. Under a throttle the start lies ahead, by `lead` at least: the worker waits for it.
+-- With `is_late`, the claim that won asks for another start, since it overslept the first or lost the answer: the start
+-- that it missed stays unused, those after it keep theirs, and so the spacing holds. `slack` is how late it may come: the
+-- next start lies that much further off, and a window remembers it that much longer.
+-- With `is_durable` the commit waits for the disk as the server's setting says; else what a crash loses of it, the finish
+-- still proves.
 WITH mine AS MATERIALIZED (
     SELECT call.id, call.expires_at
       FROM dispatcher_callqueue AS call
      WHERE call.id = %(call)s::uuid AND call.ticket = %(ticket)s::uuid
        AND call.state = CASE WHEN %(is_late)s::bool THEN 'active' ELSE 'dispatched' END
+       AND (call.claim = %(claim)s::uuid OR NOT %(is_late)s::bool)
        FOR NO KEY UPDATE
 ), spent AS MATERIALIZED (
     SELECT slot.key_id, slot.cost, key.is_paused, key.blocked_until,
@@ -44,7 +48,8 @@ WITH mine AS MATERIALIZED (
       FROM clock
 ), claimed AS (
     UPDATE dispatcher_callqueue AS call
-       SET state = 'active', started_at = clock.start_at, attempt = call.attempt + CASE WHEN %(is_late)s::bool THEN 0 ELSE 1 END,
+       SET state = 'active', claim = %(claim)s::uuid, started_at = clock.start_at,
+           attempt = call.attempt + CASE WHEN %(is_late)s::bool THEN 0 ELSE 1 END,
            published_at = COALESCE(call.published_at, clock.now)
       FROM mine, clock, verdict
      WHERE call.id = mine.id AND call.ticket = %(ticket)s::uuid AND call.state IN ('dispatched', 'active')
@@ -52,12 +57,13 @@ WITH mine AS MATERIALIZED (
     RETURNING call.id, call.attempt, call.retry
 ), started AS (
     UPDATE dispatcher_slot AS slot
-       SET started_at = clock.start_at, lease_until = clock.start_at + %(lease)s::interval
+       SET started_at = clock.start_at, lease_until = clock.start_at + %(lease)s::interval, worker_id = %(worker)s::uuid
       FROM claimed, clock
      WHERE slot.call_id = claimed.id
 ), counted AS (
     INSERT INTO dispatcher_window AS bucket (key_id, bucket_at, cost, last_start_at)
-    SELECT spent.key_id, date_bin(spent.window_period / %(buckets)s::int, clock.start_at, 'epoch'), spent.cost, clock.start_at
+    SELECT spent.key_id, date_bin(spent.window_period / %(buckets)s::int, clock.start_at + %(slack)s::interval, 'epoch'),
+           spent.cost, clock.start_at + %(slack)s::interval
       FROM claimed, clock, spent
      WHERE spent.window_period IS NOT NULL
      ORDER BY spent.key_id
@@ -65,7 +71,7 @@ WITH mine AS MATERIALIZED (
        SET cost = bucket.cost + excluded.cost, last_start_at = GREATEST(bucket.last_start_at, excluded.last_start_at)
 ), spaced AS (
     UPDATE dispatcher_ratelimitkey AS key
-       SET next_start_at = clock.start_at + make_interval(secs =>
+       SET next_start_at = clock.start_at + %(slack)s::interval + make_interval(secs =>
                ceil(EXTRACT(EPOCH FROM spent.throttle_period) * 1e6 * spent.cost / spent.throttle_limit)::float8 / 1e6)
       FROM claimed, clock, paced
       JOIN spent ON spent.key_id = paced.id
@@ -73,7 +79,8 @@ WITH mine AS MATERIALIZED (
 )
 SELECT verdict.is_closed, verdict.is_expired, clock_timestamp() AS told_at, clock.start_at, claimed.attempt, claimed.retry,
        EXISTS (SELECT FROM paced) AS is_paced, EXISTS (SELECT FROM spent WHERE window_period IS NOT NULL) AS is_counted,
-       set_config('synchronous_commit', 'off', true) AS commit
+       set_config('synchronous_commit',
+                  CASE WHEN %(is_durable)s::bool THEN current_setting('synchronous_commit') ELSE 'off' END, true) AS commit
   FROM mine
  CROSS JOIN clock
  CROSS JOIN verdict

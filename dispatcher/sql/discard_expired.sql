@@ -10,7 +10,7 @@ WITH late AS MATERIALIZED (
        FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE dispatcher_callqueue AS call
-   SET state = 'discarded', finished_at = COALESCE(%(now)s::timestamptz, clock_timestamp()),
+   SET state = 'discarded', reason = 'expired', finished_at = COALESCE(%(now)s::timestamptz, clock_timestamp()),
        error = jsonb_build_object('type', 'Expired', 'message', 'not started by ' || call.expires_at, 'attempt', call.attempt,
                                   'occurred_at', COALESCE(%(now)s::timestamptz, clock_timestamp()))
  -- An array: joined, the planner may read the whole table to find these.

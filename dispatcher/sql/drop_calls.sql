@@ -1,6 +1,6 @@
 -- drop_calls: discard the calls that asked to be dropped at a limit. The caller holds their locks.
 UPDATE dispatcher_callqueue AS call
-   SET state = 'discarded', finished_at = COALESCE(%(now)s::timestamptz, clock_timestamp()),
+   SET state = 'discarded', reason = 'limit', finished_at = COALESCE(%(now)s::timestamptz, clock_timestamp()),
        error = jsonb_build_object('type', 'LimitReached', 'message', 'dropped at the limit of ' || key.name,
                                   'attempt', call.attempt, 'occurred_at', COALESCE(%(now)s::timestamptz, clock_timestamp()))
   FROM unnest(%(calls)s::uuid[], %(keys)s::bigint[]) AS dropped (id, key_id)

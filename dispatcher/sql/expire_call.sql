@@ -1,7 +1,7 @@
 -- expire_call: end a call whose message arrived after it expired, and free its slots; nothing was started.
 WITH ended AS (
     UPDATE dispatcher_callqueue AS call
-       SET state = 'discarded', ticket = NULL, finished_at = COALESCE(%(now)s::timestamptz, clock_timestamp()),
+       SET state = 'discarded', reason = 'expired', ticket = NULL, finished_at = COALESCE(%(now)s::timestamptz, clock_timestamp()),
            error = jsonb_build_object('type', 'Expired', 'message', 'not started by ' || call.expires_at,
                                       'attempt', call.attempt, 'occurred_at', COALESCE(%(now)s::timestamptz, clock_timestamp()))
      WHERE call.id = %(call)s::uuid AND call.ticket = %(ticket)s::uuid AND call.state = 'dispatched'

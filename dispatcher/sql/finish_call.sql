@@ -3,7 +3,8 @@
 -- commit of the claim may be lost in a crash of the database; its start is counted now.
 WITH ended AS (
     UPDATE dispatcher_callqueue AS call
-       SET state = %(state)s::text, ticket = NULL, result = %(result)s::jsonb,
+       SET state = %(state)s::text, reason = %(reason)s::text, ticket = NULL, result = %(result)s::jsonb,
+           crashes = COALESCE(%(crashes)s::smallint, call.crashes),
            scheduled_at = COALESCE(COALESCE(%(now)s::timestamptz, clock_timestamp()) + %(retry_in)s::interval, call.scheduled_at),
            finished_at = CASE WHEN %(state)s::text = ANY (%(terminal)s::text[]) THEN COALESCE(%(now)s::timestamptz, clock_timestamp()) END,
            started_at = COALESCE(call.started_at, call.dispatched_at),
@@ -28,6 +29,19 @@ WITH ended AS (
      ORDER BY key.id
         ON CONFLICT (key_id, bucket_at) DO UPDATE
        SET cost = bucket.cost + excluded.cost, last_start_at = GREATEST(bucket.last_start_at, excluded.last_start_at)
+), paced AS MATERIALIZED (
+    SELECT key.id, freed.cost
+      FROM freed
+      JOIN dispatcher_ratelimitkey AS key ON key.id = freed.key_id
+     WHERE freed.started_at IS NULL AND key.throttle_period IS NOT NULL
+     ORDER BY key.id
+       FOR NO KEY UPDATE OF key
+), spaced AS (
+    UPDATE dispatcher_ratelimitkey AS key
+       SET next_start_at = GREATEST(key.next_start_at, COALESCE(%(now)s::timestamptz, clock_timestamp())
+                                    + key.throttle_period * paced.cost / key.throttle_limit)
+      FROM paced
+     WHERE key.id = paced.id
 )
 SELECT ended.lane_id, ARRAY(SELECT key_id FROM freed WHERE key_id IS NOT NULL ORDER BY key_id) AS keys
   FROM ended

@@ -1,21 +1,45 @@
--- lock_expired: calls whose lease ran out, locked with their slots: call first, then slots, as every step does.
+-- lock_expired: calls whose lease ran out, or whose worker is lost, locked with their slots: call first, then slots, as
+-- every step does.
+-- A call that nobody has fetched may just stand in a long line at the broker. While workers hold calls of its queue, it
+-- counts as lost only if one of those was published later, by `slack`: then its own message has had its turn.
+-- Those that were fetched over HTTP have leases of their own (lock_overdue).
 -- The lease is judged again under the lock, so a heartbeat that came in between saves the call.
 -- Slots are few, live only while their call is in flight, and are read whole: an index on leases would cost every heartbeat.
-WITH silent AS MATERIALIZED (
-    SELECT DISTINCT slot.call_id
-      FROM dispatcher_slot AS slot
-     WHERE slot.lease_until < COALESCE(%(now)s::timestamptz, clock_timestamp())
+WITH clock AS MATERIALIZED (
+    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
+), lost AS MATERIALIZED (
+    SELECT worker.id
+      FROM dispatcher_worker AS worker
+     WHERE worker.lost_at IS NOT NULL
+), front AS MATERIALIZED (
+    SELECT call.queue, max(call.published_at) AS published_at
+      FROM clock
+     CROSS JOIN dispatcher_slot AS slot
+      JOIN dispatcher_callqueue AS call ON call.id = slot.call_id
+     WHERE slot.worker_id IS NOT NULL AND slot.lease_until >= clock.now
+     GROUP BY call.queue
+), silent AS MATERIALIZED (
+    SELECT slot.call_id, bool_or(slot.worker_id IS NOT NULL) AS is_fetched
+      FROM clock
+     CROSS JOIN dispatcher_slot AS slot
+     WHERE slot.pulled_until IS NULL AND (slot.lease_until < clock.now OR slot.worker_id IN (SELECT lost.id FROM lost))
+     GROUP BY slot.call_id
 ), held AS MATERIALIZED (
-    SELECT call.id, call.ticket, call.state, call.attempt, call.retry
-      FROM dispatcher_callqueue AS call
-     WHERE call.id IN (SELECT call_id FROM silent) AND call.state IN ('dispatched', 'active')
+    SELECT call.id, call.ticket
+      FROM silent
+      JOIN dispatcher_callqueue AS call ON call.id = silent.call_id
+      LEFT JOIN front ON front.queue = call.queue
+     WHERE call.state IN ('dispatched', 'active')
+       AND (call.state = 'active' OR silent.is_fetched OR call.published_at IS NULL OR front.queue IS NULL
+            OR call.published_at < front.published_at - %(slack)s::interval)
      ORDER BY call.id
      LIMIT %(most)s::int
-       FOR NO KEY UPDATE SKIP LOCKED
+       FOR NO KEY UPDATE OF call SKIP LOCKED
 )
-SELECT held.id AS call_id, held.ticket, held.state, held.attempt, held.retry
+SELECT held.id AS call_id, held.ticket
   FROM held
+ CROSS JOIN clock
   JOIN dispatcher_slot AS slot ON slot.call_id = held.id
- WHERE slot.lease_until < COALESCE(%(now)s::timestamptz, clock_timestamp())
+ WHERE slot.lease_until < clock.now OR slot.worker_id IN (SELECT lost.id FROM lost)
  ORDER BY held.id
    FOR NO KEY UPDATE OF slot

@@ -1,15 +1,25 @@
--- look_again: what changed while a pass decided, seen after its commit.
+-- look_again: what changed while a pass decided, seen after its commit. An expired call is the tick's, not a pass's: for
+-- such a one, the same lane would be looked at again and again.
 -- Lanes put to sleep that have a call after all; keys found full that hold less now; keys with room and lanes parked
--- on them. Whichever of a pass and a sender or release committed last sees the other: so no wake-up is lost.
+-- on them; queues that held lanes and have room on the way to their workers now. Whichever of a pass and a sender or release committed last sees the other: so no wake-up is lost.
 SELECT ARRAY(SELECT lane.id
                FROM unnest(%(asleep)s::bigint[]) AS lane (id)
               WHERE EXISTS (SELECT
                               FROM dispatcher_callqueue AS call
-                             WHERE call.lane_id = lane.id AND call.state = 'available')) AS lanes,
+                             WHERE call.lane_id = lane.id AND call.state = 'available'
+                               AND (call.expires_at IS NULL
+                                    OR call.expires_at > COALESCE(%(now)s::timestamptz, clock_timestamp())))) AS lanes,
        ARRAY(SELECT key.id
                FROM unnest(%(full)s::bigint[], %(held)s::bigint[]) AS key (id, held)
               WHERE (SELECT COALESCE(sum(slot.cost), 0) FROM dispatcher_slot AS slot WHERE slot.key_id = key.id) < key.held
               UNION
              SELECT key.id
                FROM unnest(%(roomy)s::bigint[]) AS key (id)
-              WHERE EXISTS (SELECT FROM dispatcher_lane AS lane WHERE lane.parked_on_id = key.id)) AS keys
+              WHERE EXISTS (SELECT FROM dispatcher_lane AS lane WHERE lane.parked_on_id = key.id)) AS keys,
+       ARRAY(SELECT queue.name
+               FROM unnest(%(filled)s::text[]) AS queue (name)
+              WHERE (SELECT count(*)
+                       FROM (SELECT
+                               FROM dispatcher_callqueue AS call
+                              WHERE call.queue = queue.name AND call.state = 'dispatched'
+                              LIMIT %(ahead)s::int) AS call) < %(ahead)s::int) AS queues

@@ -12,8 +12,9 @@ SELECT key.id, key.name, key.is_paused, key.blocked_until, key.next_start_at,
               (sum(slot.cost) FILTER (WHERE slot.started_at IS NULL))::bigint AS unstarted
          FROM dispatcher_slot AS slot
         WHERE slot.key_id = key.id
-          AND COALESCE(key.concurrency, key.rate_limit, key.throttle_limit, key.override_concurrency,
-                       key.override_rate_limit, key.override_throttle_limit) IS NOT NULL) AS slots ON true
+          AND (COALESCE(key.concurrency, key.rate_limit, key.throttle_limit, key.override_concurrency,
+                       key.override_rate_limit, key.override_throttle_limit) IS NOT NULL
+               OR key.blocked_until IS NOT NULL)) AS slots ON true
   LEFT JOIN LATERAL (
        SELECT array_agg(bucket.last_start_at ORDER BY bucket.bucket_at) AS at,
               array_agg(bucket.cost ORDER BY bucket.bucket_at) AS cost

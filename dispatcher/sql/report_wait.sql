@@ -1,6 +1,11 @@
--- report_wait: which key stopped the lane that a waiting call is in, since when it waits and how many go before it.
+-- report_wait: which key or queue stopped the lane that a waiting call is in, since when it waits and how many go before it.
 -- No row back means the call does not wait. Relies on call_waiting.
 SELECT key.name AS stopped_by, GREATEST(call.created_at, call.scheduled_at) AS since, lane.is_awake,
+       CASE WHEN lane.is_held THEN lane.queue END AS held_by,
+       EXISTS (SELECT
+                 FROM dispatcher_worker AS worker
+                WHERE lane.queue = ANY (worker.queues)
+                  AND worker.serves_until > COALESCE(%(now)s::timestamptz, clock_timestamp())) AS is_served,
        (SELECT count(*)
           FROM (SELECT
                   FROM dispatcher_callqueue AS earlier

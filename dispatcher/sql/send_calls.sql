@@ -16,15 +16,19 @@ WITH kind AS MATERIALIZED (
 )
 INSERT INTO dispatcher_callqueue
        (id, lane_id, task, args, kwargs, call_data, meta, queue, priority, on_limit, costs, state, retry,
-        scheduled_at, expires_at, attempt, created_at, errors)
+        scheduled_at, expires_at, timeout, visibility, unique_key, envelope, attempt, created_at, errors)
 SELECT draft.id, kind.lane_id, draft.task, draft.args, draft.kwargs, draft.call_data, draft.meta,
        kind.queue, kind.priority, kind.on_limit, draft.costs,
-       CASE WHEN draft.scheduled_at > clock.now THEN 'scheduled' ELSE 'available' END,
-       draft.retry, draft.scheduled_at, draft.expires_at, 0, clock.now, '[]'
+       CASE WHEN draft.is_pending THEN 'pending' WHEN draft.scheduled_at > clock.now THEN 'scheduled' ELSE 'available' END,
+       draft.retry, draft.scheduled_at, draft.expires_at, draft.timeout, draft.visibility, draft.unique_key,
+       draft.envelope, 0, clock.now, '[]'
   FROM unnest(%(ids)s::uuid[], %(kind_of)s::int[], %(task)s::text[], %(args)s::jsonb[], %(kwargs)s::jsonb[],
               %(call_data)s::jsonb[], %(meta)s::jsonb[], %(costs)s::jsonb[], %(retry)s::jsonb[],
-              %(scheduled_at)s::timestamptz[], %(expires_at)s::timestamptz[]) WITH ORDINALITY
-       AS draft (id, kind, task, args, kwargs, call_data, meta, costs, retry, scheduled_at, expires_at, turn)
+              %(scheduled_at)s::timestamptz[], %(expires_at)s::timestamptz[], %(timeout)s::interval[],
+              %(visibility)s::interval[], %(unique_key)s::text[], %(envelope)s::jsonb[], %(is_pending)s::bool[])
+       WITH ORDINALITY
+       AS draft (id, kind, task, args, kwargs, call_data, meta, costs, retry, scheduled_at, expires_at, timeout,
+                 visibility, unique_key, envelope, is_pending, turn)
   JOIN kind ON kind.number = draft.kind
  CROSS JOIN clock
  WHERE (SELECT count(*) FROM kind) = jsonb_array_length(%(kinds)s::jsonb)

@@ -20,6 +20,11 @@ WITH RECURSIVE hop AS (
 SELECT ARRAY(SELECT lane.id
                FROM hop
                JOIN dispatcher_lane AS lane ON lane.id = hop.lane_id
-              WHERE NOT lane.is_awake AND lane.parked_on_id IS NULL) AS forgotten,
+              WHERE NOT lane.is_awake AND lane.parked_on_id IS NULL AND NOT lane.is_held
+                -- An expired call is discarded, and not served.
+                AND EXISTS (SELECT
+                              FROM dispatcher_callqueue AS call
+                             WHERE call.lane_id = lane.id AND call.state = 'available'
+                               AND (call.expires_at IS NULL OR call.expires_at > clock_timestamp()))) AS forgotten,
        CASE WHEN count(*) = %(most)s::int THEN max(lane_id) ELSE 0 END AS last
   FROM hop

@@ -1,0 +1,27 @@
+-- audit_over_concurrency: keys whose calls in flight cost more than their concurrency, by an admission.
+-- Lowering a limit interrupts nothing, so what was admitted before the limits last changed proves nothing; but whatever
+-- is admitted after that finds all in its count. Slots are few, live only while their call is in flight, and are read whole.
+WITH clock AS MATERIALIZED (
+    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
+), held AS MATERIALIZED (
+    SELECT slot.key_id, sum(slot.cost)::bigint AS cost, max(call.dispatched_at) AS admitted_at
+      FROM dispatcher_slot AS slot
+      JOIN dispatcher_callqueue AS call ON call.id = slot.call_id AND call.state IN ('dispatched', 'active')
+     WHERE slot.key_id IS NOT NULL
+     GROUP BY slot.key_id
+), limited AS MATERIALIZED (
+    SELECT key.id, key.name, held.cost, held.admitted_at,
+           CASE WHEN key.override_until > clock.now THEN key.override_concurrency ELSE key.concurrency END AS concurrency,
+           GREATEST(key.limited_at, CASE WHEN key.override_until <= clock.now THEN key.override_until END) AS since
+      FROM clock
+     CROSS JOIN held
+      JOIN dispatcher_ratelimitkey AS key ON key.id = held.key_id
+)
+SELECT 'key ' || name AS what, id::text AS target, '' AS version,
+       json_build_object('in_flight', cost, 'concurrency', concurrency, 'admitted_at', admitted_at,
+                         'limited_at', since) AS facts,
+       count(*) OVER () AS total
+  FROM limited
+ WHERE cost > concurrency AND admitted_at > since + %(slack)s::interval
+ ORDER BY name, id
+ LIMIT %(most)s::int

@@ -1,0 +1,37 @@
+-- audit_unserved_asleep: lanes that sleep over waiting calls: nobody would ever serve them.
+-- Hops from lane to lane on the index call_waiting, so neither the backlog nor lanes without calls cost anything.
+WITH RECURSIVE clock AS MATERIALIZED (
+    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
+), hop AS (
+    (SELECT call.lane_id
+       FROM dispatcher_callqueue AS call
+      WHERE call.state = 'available'
+      ORDER BY call.lane_id
+      LIMIT 1)
+     UNION ALL
+    SELECT next.lane_id
+      FROM hop
+     CROSS JOIN LATERAL (
+           SELECT call.lane_id
+             FROM dispatcher_callqueue AS call
+            WHERE call.state = 'available' AND call.lane_id > hop.lane_id
+            ORDER BY call.lane_id
+            LIMIT 1) AS next
+)
+SELECT 'lane ' || lane.id AS what, lane.id::text AS target, head.id || ' ' || head.version AS version,
+       json_build_object('queue', lane.queue, 'priority', lane.priority, 'first_call', head.id,
+                         'sent_at', head.created_at) AS facts,
+       count(*) OVER () AS total
+  FROM clock
+ CROSS JOIN hop
+  JOIN dispatcher_lane AS lane ON lane.id = hop.lane_id
+ CROSS JOIN LATERAL (
+       SELECT call.id, call.created_at, call.expires_at, call.xmin::text AS version
+         FROM dispatcher_callqueue AS call
+        WHERE call.lane_id = lane.id AND call.state = 'available'
+        ORDER BY call.position
+        LIMIT 1) AS head
+ WHERE NOT lane.is_awake AND lane.parked_on_id IS NULL AND NOT lane.is_held
+   AND (head.expires_at IS NULL OR head.expires_at > clock.now)
+ ORDER BY lane.id
+ LIMIT %(most)s::int

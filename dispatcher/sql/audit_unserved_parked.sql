@@ -1,0 +1,56 @@
+-- audit_unserved_parked: keys that could let the first of the calls parked on them go, which neither time nor a release will open.
+-- They have room by their concurrency and no time at which they open; or that time has passed, and nobody came.
+-- Hops from key to key on the index lane_parked, so the number of lanes that are parked on one costs nothing.
+-- Relies on slot_key and call_waiting.
+WITH RECURSIVE clock AS MATERIALIZED (
+    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
+), hop AS (
+    (SELECT lane.parked_on_id AS key_id
+       FROM dispatcher_lane AS lane
+      WHERE lane.parked_on_id IS NOT NULL
+      ORDER BY lane.parked_on_id
+      LIMIT 1)
+     UNION ALL
+    SELECT next.key_id
+      FROM hop
+     CROSS JOIN LATERAL (
+           SELECT lane.parked_on_id AS key_id
+             FROM dispatcher_lane AS lane
+            WHERE lane.parked_on_id > hop.key_id
+            ORDER BY lane.parked_on_id
+            LIMIT 1) AS next
+), closed AS MATERIALIZED (
+    SELECT key.id, key.name, key.opens_at, held.cost AS held,
+           CASE WHEN key.override_until > clock.now THEN key.override_concurrency ELSE key.concurrency END AS concurrency
+      FROM clock
+     CROSS JOIN hop
+      JOIN dispatcher_ratelimitkey AS key ON key.id = hop.key_id
+     CROSS JOIN LATERAL (
+           SELECT COALESCE(sum(slot.cost), 0) AS cost
+             FROM dispatcher_slot AS slot
+            WHERE slot.key_id = key.id) AS held
+     WHERE NOT key.is_paused AND (key.blocked_until IS NULL OR key.blocked_until <= clock.now)
+       AND (key.opens_at IS NULL OR key.opens_at < clock.now - %(late)s::interval)
+)
+SELECT 'key ' || closed.name AS what, closed.id::text AS target, head.id || ' ' || head.version AS version,
+       json_build_object('lane', front.id, 'first_call', head.id, 'in_flight', closed.held,
+                         'concurrency', closed.concurrency, 'opens_at', closed.opens_at) AS facts,
+       count(*) OVER () AS total
+  FROM clock
+ CROSS JOIN closed
+ CROSS JOIN LATERAL (
+       SELECT lane.id
+         FROM dispatcher_lane AS lane
+        WHERE lane.parked_on_id = closed.id
+        ORDER BY lane.priority DESC, lane.served_at, lane.id
+        LIMIT 1) AS front
+ CROSS JOIN LATERAL (
+       SELECT call.id, call.expires_at, COALESCE((call.costs ->> closed.name)::int, 1) AS cost, call.xmin::text AS version
+         FROM dispatcher_callqueue AS call
+        WHERE call.lane_id = front.id AND call.state = 'available'
+        ORDER BY call.position
+        LIMIT 1) AS head
+ WHERE (closed.opens_at IS NOT NULL OR closed.concurrency IS NULL OR closed.held + head.cost <= closed.concurrency)
+   AND (head.expires_at IS NULL OR head.expires_at > clock.now)
+ ORDER BY closed.name, closed.id
+ LIMIT %(most)s::int

@@ -1,0 +1,12 @@
+-- note_progress: keep what the worker of a running call says of its progress; it never goes back within an attempt.
+-- No row back means that the call does not run, or is not held by this ticket or worker.
+UPDATE dispatcher_callqueue AS call
+   SET progress = jsonb_build_object(
+           'progress', GREATEST(%(progress)s::float8,
+                                CASE WHEN (call.progress ->> 'attempt')::int = call.attempt
+                                     THEN (call.progress ->> 'progress')::float8 END),
+           'message', COALESCE(%(message)s::text, call.progress ->> 'message'),
+           'data', COALESCE(%(content)s::jsonb, call.progress -> 'data'),
+           'attempt', call.attempt, 'updated_at', clock_timestamp())
+ WHERE call.id = %(call)s::uuid AND call.state = 'active'
+RETURNING call.progress
