@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from uuid import UUID
 
-from dispatcher.policy import Pace, Policy, Use, opening, pace_room, room
+from dispatcher.policy import Pace, Policy, Use, opening, pace_room, ramp_opening, ramp_room, room
 from dispatcher.states import OnLimit
 
 
@@ -38,6 +38,7 @@ class LaneNow:
     """A lane under its lock, its first calls in order of sending, and whether more wait behind them."""
 
     id: int
+    queue: str = ""
     priority: int = 0
     on_limit: OnLimit = OnLimit.WAIT
     key_ids: Sequence[int] = ()
@@ -45,6 +46,8 @@ class LaneNow:
     has_more: bool = False
     is_outranked: bool = False
     """A lane of higher priority in the same queue is awake and not in this pass: it goes first."""
+    is_behind: bool = False
+    """One is parked on a key of this lane and not in this pass: it goes first if the key has room after all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +63,8 @@ class Allotment:
     awake: list[int] = field(default_factory=list)
     parked: dict[int, int] = field(default_factory=dict)
     """lane: the key that stopped it"""
+    held: dict[int, str] = field(default_factory=dict)
+    """lane: the queue that stopped it"""
     openings: dict[int, datetime | None] = field(default_factory=dict)
     """Key that stopped a lane: when time will open it; None if only a release or a person can."""
     roomy: list[int] = field(default_factory=list)
@@ -70,16 +75,21 @@ def allot(
     lanes: Iterable[LaneNow],
     keys: Iterable[KeyNow],
     *,
+    queues: Mapping[str, int] | None = None,
     now: datetime,
     pace: Pace,
     batch: int,
     reschedule_after: timedelta,
 ) -> Allotment:
-    """Admit up to `batch` calls, and say what becomes of every lane."""
+    """Admit up to `batch` calls, and say what becomes of every lane.
+
+    queues: how many calls more each queue takes on their way to its workers; one that is not named takes any number.
+    """
     budgets = {key.id: _Budget(key, now, pace) for key in keys}
+    room = dict(queues or {})
     made = Allotment()
     for _, peers in groupby(lanes, key=lambda lane: lane.priority):
-        turns = [_Turn(lane) for lane in peers]
+        turns = [_Turn(lane, room) for lane in peers]
         while turns:
             turns = [turn for turn in turns if turn.goes_on(made, budgets, batch, reschedule_after)]
     made.roomy.extend(budget.key.id for budget in budgets.values() if budget.has_room(1))
@@ -92,9 +102,10 @@ class _Budget:
     def __init__(self, key: KeyNow, now: datetime, pace: Pace) -> None:
         self.key, self.now, self.pace = key, now, pace
         self.use = key.use
+        self.put_off = 0
         is_blocked = key.blocked_until is not None and key.blocked_until > now
         self.is_closed = key.is_paused or is_blocked
-        self.free = room(key.policy, key.use, now, pace)
+        self.free = min(room(key.policy, key.use, now, pace), ramp_room(key.blocked_until, key.use, now, pace))
         self.paced = pace_room(key.policy, key.use, now, pace)
 
     def has_room(self, cost: int) -> bool:
@@ -105,11 +116,14 @@ class _Budget:
         self.free -= cost
         self.paced -= cost
 
-    def opens_at(self, cost: int) -> datetime | None:
-        """When time opens the key for this cost; None if it takes a release or a person."""
+    def opens_at(self, cost: int, *, behind: int = 0) -> datetime | None:
+        """When time opens the key for this cost, and what goes before; None if it takes a release or a person."""
         if self.key.is_paused:
             return None
-        times = (self.key.blocked_until, opening(self.key.policy, self.use, cost, self.now, self.pace))
+        key, now, pace = self.key, self.now, self.pace
+        use = replace(self.use, unstarted=self.use.unstarted + behind)
+        ramp = ramp_opening(key.blocked_until, use, cost, now, pace)
+        times = (key.blocked_until, ramp, opening(key.policy, use, cost, now, pace))
         latest = max((at for at in times if at is not None), default=self.now)
         return latest if latest > self.now else None
 
@@ -117,12 +131,14 @@ class _Budget:
 class _Turn:
     """One lane's place in the round: its calls go one by one until they end or a limit stops it."""
 
-    def __init__(self, lane: LaneNow) -> None:
-        self.lane = lane
+    def __init__(self, lane: LaneNow, queues: dict[str, int]) -> None:
+        self.lane, self.queues = lane, queues
         self.heads = iter(lane.heads)
 
     def goes_on(self, made: Allotment, budgets: dict[int, _Budget], batch: int, reschedule_after: timedelta) -> bool:
         """Decide the lane's next call; return whether the lane has a turn in the next round."""
+        if self.lane.heads and not self._has_queue_room:
+            return self._ends_held(made)
         if self.lane.is_outranked or len(made.admitted) >= batch:
             (made.awake if self.lane.heads else made.asleep).append(self.lane.id)
             return False
@@ -132,12 +148,29 @@ class _Turn:
             return False
         spent = [(budgets[key_id], head.costs.get(key_id, 1)) for key_id in self.lane.key_ids]
         stop = next(((budget, cost) for budget, cost in spent if not budget.has_room(cost)), None)
+        if stop is None and self.lane.is_behind:
+            made.awake.append(self.lane.id)
+            return False
         if stop is None:
             for budget, cost in spent:
                 budget.take(cost)
+            if self.lane.queue in self.queues:
+                self.queues[self.lane.queue] -= 1
             made.admitted.append(head.call_id)
             return True
         return self._stopped(head, *stop, made, reschedule_after)
+
+    @property
+    def _has_queue_room(self) -> bool:
+        return self.queues.get(self.lane.queue, 1) > 0
+
+    def _ends_held(self, made: Allotment) -> bool:
+        """Leave the lane to its queue; one that has had its last call by now sleeps."""
+        if next(self.heads, None) is None and not self.lane.has_more:
+            made.asleep.append(self.lane.id)
+        else:
+            made.held[self.lane.id] = self.lane.queue
+        return False
 
     def _stopped(self, head: Head, budget: _Budget, cost: int, made: Allotment, reschedule_after: timedelta) -> bool:
         match self.lane.on_limit:
@@ -145,9 +178,9 @@ class _Turn:
                 made.dropped.append((head.call_id, budget.key.id))
                 return True
             case OnLimit.RESCHEDULE:
-                at = budget.opens_at(cost) or budget.now + reschedule_after
-                budget.use = replace(budget.use, unstarted=budget.use.unstarted + cost)
-                budget.is_closed = True
+                at = budget.opens_at(cost, behind=budget.put_off) or budget.now + reschedule_after
+                # Only those that are put off themselves come after it: it has reserved nothing, and gave up its place.
+                budget.put_off += cost
                 made.rescheduled.append((head.call_id, at))
                 return True
             case OnLimit.WAIT:

@@ -15,8 +15,8 @@ class DispatcherConfig(AppConfig):
     engine: ModuleType
 
     def ready(self) -> None:
-        """Register the checks, and what follows a migration."""
-        from dispatcher import checks, engine  # noqa: F401, PLC0415 -- models must be loaded first
+        """Register the checks, what follows a migration, and what beat needs at its start."""
+        from dispatcher import beat, checks, engine  # noqa: F401, PLC0415 -- models must be loaded first
 
         self.engine = engine
         post_migrate.connect(_after_migrate, sender=self)

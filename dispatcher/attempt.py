@@ -3,26 +3,69 @@
 The parts of `engine.execute` and `engine.recover`, each composed of steps in `lifecycle`.
 """
 
-from collections.abc import Iterable
-from datetime import datetime
-from typing import assert_never
-from uuid import UUID
+import logging
+import random
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from functools import partial
+from time import monotonic, sleep
+from typing import TypeVar, assert_never
+from uuid import UUID, uuid4
+
+from django.db import InterfaceError, OperationalError
 
 from dispatcher import sql
 from dispatcher.conf import conf
+from dispatcher.errors import AttemptTimedOut, LeaseLapsed
 from dispatcher.lifecycle import admit, claim, control, finish, recover, run
 from dispatcher.models import CallQueue
 from dispatcher.states import State
 
+T = TypeVar("T")
 
-def claim_in_time(call_id: UUID, ticket: UUID) -> claim.Claimed | claim.Refused:
+logger = logging.getLogger(__name__)
+
+AWAY = (OperationalError, InterfaceError)
+"""What Django raises when the database is away, or has broken off."""
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 3.0
+
+
+def claim_in_time(call_id: UUID, ticket: UUID, *, worker: UUID | None = None) -> claim.Claimed | claim.Refused:
     """Claim a call and wait for its start; a start that was overslept is given up for a later one."""
-    claimed = claim.claim(call_id, ticket)
-    tries = 1
-    while isinstance(claimed, claim.Claimed) and not claim.is_in_time(claimed, tries=tries):
-        claimed = claim.claim(call_id, ticket, is_late=True)
-        tries += 1
+    mine = partial(claim.claim, call_id, ticket, number=uuid4(), worker=worker)
+    claimed = patiently(mine, again=partial(_claim_again, mine))
+    while isinstance(claimed, claim.Claimed) and not claim.is_in_time(claimed):
+        # Twice the lateness with every try: a machine that is always late starts calls all the same.
+        again = partial(mine, is_late=True, slack=claimed.lateness + claimed.slack)
+        claimed = patiently(again, again=again)
     return claimed
+
+
+def patiently(work: Callable[[], T], *, again: Callable[[], T]) -> T:
+    """Do this; where the database is away, do `again` what is left of it, for as long as `patience` lasts.
+
+    Raises what the database raised last. Within a caller's transaction there is nothing to be tried again.
+    """
+    until = monotonic() + conf().patience.total_seconds()
+    pause = _FIRST_PAUSE_S
+    while True:
+        try:
+            return work()
+        except AWAY as fault:
+            if sql.connection().in_atomic_block or monotonic() + pause > until:
+                raise
+            logger.warning("the database is away, trying again in %.1f s: %s", pause, fault)
+        sql.connection().close()
+        sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 -- so that not all come back at once
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
+        work = again
+
+
+def _claim_again(mine: Callable[..., claim.Claimed | claim.Refused]) -> claim.Claimed | claim.Refused:
+    """Claim, though the first claim may have won and only its answer was lost."""
+    claimed = mine()
+    return mine(is_late=True) if claimed is claim.Refused.STALE else claimed
 
 
 def finish_as(call_id: UUID, ticket: UUID, outcome: run.Outcome, claimed: claim.Claimed) -> finish.Released | None:
@@ -73,15 +116,46 @@ def put_back(call_id: UUID, ticket: UUID) -> finish.Released | None:
     return released
 
 
-def lost(call_id: UUID, ticket: UUID, error: BaseException, *, now: datetime | None = None) -> finish.Released | None:
-    """Put a lost call back: without an attempt if it was never claimed, else as a failed one."""
-    returned = finish.put_back(call_id, ticket, from_states=[State.DISPATCHED])
+def lost(
+    call_id: UUID, ticket: UUID, error: BaseException, *, is_crash: bool, now: datetime | None = None
+) -> finish.Released | None:
+    """Put a lost call back: without an attempt if it was never started, else as a failed one.
+
+    is_crash: its process went with it, so that it may be poison; else nobody knows, and its count stays as it is.
+    """
+    returned = finish.put_back(call_id, ticket, from_states=[State.DISPATCHED], is_lost=True, now=now)
     if returned is not None:
         return returned
-    row = CallQueue.objects.using(conf().database).filter(id=call_id, ticket=ticket).values("attempt", "retry").first()
+    calls = CallQueue.objects.using(conf().database).filter(id=call_id, ticket=ticket)
+    row = calls.values("attempt", "retry", "crashes").first()
     if row is None:
         return None
-    return finish.fail(call_id, ticket, error=error, attempt=row["attempt"], policy=row["retry"], now=now)
+    return finish.fail(
+        call_id,
+        ticket,
+        error=error,
+        attempt=row["attempt"],
+        policy=row["retry"],
+        crashes=row["crashes"] + 1 if is_crash else None,
+        now=now,
+    )
+
+
+def ran_out(left: recover.Overdue, *, now: datetime | None = None) -> finish.Released | None:
+    """End the attempt of a fetched call whose lease, or time, ran out; without a wait in the first case."""
+    row = CallQueue.objects.using(conf().database).filter(id=left.call_id).values("attempt", "retry").get()
+    return finish.fail(
+        left.call_id,
+        left.ticket,
+        error=AttemptTimedOut("it ran for longer than its timeout")
+        if left.is_timeout
+        else LeaseLapsed("nobody said in time that it still runs"),
+        attempt=row["attempt"],
+        policy=row["retry"],
+        wait=None if left.is_timeout else timedelta(0),
+        crashes=None,
+        now=now,
+    )
 
 
 def wake(back: Iterable[finish.Released]) -> None:

@@ -1,4 +1,4 @@
-"""The Celery side: the task base class that claims before it runs, and the worker's heartbeat.
+"""The Celery side: the task base class that claims before it runs, and what a worker does beside its tasks.
 
 Use it as `Celery("project", task_cls="dispatcher.celery:DispatchedTask")`. A task that is sent without the
 dispatcher (`.delay()`) runs as always.
@@ -7,25 +7,23 @@ dispatcher (`.delay()`) runs as always.
 import logging
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from threading import Event, Thread
 from typing import Any, assert_never
 from uuid import UUID
 
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
-from celery import Celery, Task, bootsteps, signals
+from celery import Celery, Task, signals
 from celery.app.task import Context
 from celery.exceptions import Ignore, MaxRetriesExceededError, Retry
-from celery.worker import WorkController, state
 from celery.worker.request import Request
-from django.db import DatabaseError, close_old_connections
+from django.db import close_old_connections
 
-from dispatcher import engine
-from dispatcher.conf import conf
-from dispatcher.errors import UnknownTask
-from dispatcher.lifecycle.claim import Refused, renew
+from dispatcher import engine, presence
+from dispatcher.errors import TicketReplaced, UnknownTask
+from dispatcher.lifecycle.claim import Refused
 from dispatcher.lifecycle.publish import TICKET_HEADER
 from dispatcher.lifecycle.run import Failed, Ignored, RetryAsked, Returned, Stopped
+from dispatcher.presence import DATABASE_ERRORS, KeptConnections, Presence
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +54,8 @@ class DispatchedRequest(Request):
             return
         close_old_connections()
         try:
-            engine.lose(UUID(self.id), self.ticket, error)
-        except DatabaseError:
+            engine.lose(UUID(self.id), self.ticket, error, is_crash=isinstance(error, WorkerLostError))
+        except DATABASE_ERRORS:
             logger.exception("call %s keeps its slots until its lease runs out", self.id)
 
 
@@ -68,8 +66,8 @@ class DispatchedTask(Task):
 
     @classmethod
     def on_bound(cls, app: Celery) -> None:
-        """Give the app's workers their heartbeat and their connections."""
-        app.steps["worker"].update((KeptConnections, Heartbeat))
+        """Give the app's workers their presence and their connections."""
+        app.steps["worker"].update((KeptConnections, Presence))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run: fenced by the ticket if the message carries one, plainly otherwise."""
@@ -80,7 +78,8 @@ class DispatchedTask(Task):
         if ticket is None:
             return self.run(*args, **kwargs)
         self.request.update(is_running=True)
-        outcome = engine.execute(UUID(self.request.id), ticket, partial(self.run, *args, **kwargs))
+        run = partial(self.run, *args, **kwargs)
+        outcome = engine.execute(UUID(self.request.id), ticket, run, worker=presence.worker_id())
         match outcome:
             case Returned():
                 return outcome.result
@@ -126,68 +125,18 @@ class DispatchedTask(Task):
             raise asked
         return asked
 
+    def ensure_held(self) -> None:
+        """Raise TicketReplaced if this attempt has lost its call to another one, and so must not act any more.
+
+        For a task that may have been stopped for long (by a frozen machine, say) before it does what can't be undone.
+        """
+        if self._ticket is not None and not engine.is_held(UUID(self.request.id), self._ticket):
+            raise TicketReplaced(self.request.id)
+
     @property
     def _ticket(self) -> UUID | None:
         headers = self.request.headers or {}
         return _uuid(headers.get(TICKET_HEADER) or self.request.get(TICKET_HEADER))
-
-
-class KeptConnections(bootsteps.Step):
-    """Lets the worker keep its database connections as CONN_MAX_AGE says, as Django does between requests.
-
-    Celery closes them before and after every task, and a new one costs more than the rest of a call. A worker
-    whose CELERY_DB_REUSE_MAX is set keeps to that. (Celery reads it before any task class is known, so it is set
-    where it was read to; should that place go, connections are merely closed as before.)
-    """
-
-    def __init__(self, worker: WorkController, **kwargs: Any) -> None:
-        """Change Celery's part, before the pool's processes are forked."""
-        super().__init__(worker, **kwargs)
-        for fixup in getattr(worker.app, "_fixups", ()):
-            of_worker = getattr(fixup, "_worker_fixup", None)
-            if of_worker is not None and getattr(of_worker, "db_reuse_max", 0) is None:
-                of_worker.db_reuse_max = 2**31
-
-
-class Heartbeat(bootsteps.StartStopStep):
-    """Renews, from a thread of the worker's own, the leases of all that it holds: running and prefetched."""
-
-    requires = ("celery.worker.components:Pool",)
-
-    def __init__(self, worker: WorkController, **kwargs: Any) -> None:
-        """Prepare the thread; nothing runs yet."""
-        super().__init__(worker, **kwargs)
-        self.stopping = Event()
-        self.thread = Thread(target=self._beat, name="dispatcher-heartbeat", daemon=True)
-
-    def start(self, worker: WorkController) -> None:
-        """Start the heartbeat."""
-        del worker
-        self.thread.start()
-
-    def stop(self, worker: WorkController) -> None:
-        """Stop it when the pool has stopped."""
-        del worker
-        self.stopping.set()
-
-    def _beat(self) -> None:
-        while not self.stopping.wait(conf().heartbeat.total_seconds()):
-            close_old_connections()
-            try:
-                renew(held())
-            except DatabaseError:
-                # The leases stand for several heartbeats: the next one may come through.
-                logger.warning("a heartbeat failed", exc_info=True)
-
-
-def held() -> list[tuple[UUID, UUID]]:
-    """Return (call, ticket) of every message that this worker holds, running or prefetched."""
-    requests = list(state.reserved_requests)
-    return [
-        (UUID(request.id), request.ticket)
-        for request in requests
-        if isinstance(request, DispatchedRequest) and request.ticket is not None
-    ]
 
 
 @signals.task_revoked.connect
@@ -198,7 +147,7 @@ def cancel_revoked(request: Context, **_: Any) -> None:
     close_old_connections()
     try:
         engine.cancel([UUID(request.id)])
-    except DatabaseError:
+    except DATABASE_ERRORS:
         logger.exception("call %s was revoked, and comes again when its lease has run out", request.id)
 
 

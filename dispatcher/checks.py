@@ -11,7 +11,7 @@ from django.core import checks
 from django.db import connections
 from psycopg import IsolationLevel
 
-from dispatcher.conf import RETENTION, Conf, conf
+from dispatcher.conf import RETENTION, SCOPES, Conf, conf
 from dispatcher.errors import ConfigurationError, PolicyInvalid
 from dispatcher.fields import key_name
 from dispatcher.policy import Policy, Retry
@@ -19,7 +19,7 @@ from dispatcher.policy import Policy, Retry
 _POSTGRESQL_14 = 140_000
 _READ_COMMITTED = (None, IsolationLevel.READ_COMMITTED)
 _PICKLE = {"pickle", "application/x-python-serialize"}
-_POSITIVE = ("batch", "lanes_per_pass", "max_payload_bytes")
+_POSITIVE = ("batch", "lanes_per_pass", "max_payload_bytes", "dispatch_ahead", "poison_after")
 
 
 @checks.register("dispatcher")
@@ -136,6 +136,11 @@ def _ranges(settings: Conf) -> list[checks.CheckMessage]:
         f"DISPATCHER[{field.name!r}] must not be negative."
         for field in fields(Conf)
         if isinstance(value := getattr(settings, field.name), timedelta) and value < timedelta(0)
+    ]
+    wrong += [
+        f"DISPATCHER['http_anonymous'] has {scope!r}: give scopes of {', '.join(SCOPES)}, such as read or fetch:mail*."
+        for scope in settings.http_anonymous
+        if str(scope).partition(":")[0] not in SCOPES
     ]
     if settings.tick <= timedelta(0):
         wrong.append("DISPATCHER['tick'] must be longer than 0.")

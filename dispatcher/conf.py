@@ -1,12 +1,14 @@
 """The DISPATCHER setting, as one frozen dataclass; read live, so that tests can override it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Any, get_origin
+from types import UnionType
+from typing import Any, Final, get_args, get_origin
 
+from celery import current_app
 from django.conf import settings
 
 from dispatcher.errors import ConfigurationError
@@ -24,7 +26,7 @@ class Conf:
     """The retry policy of calls that bring none (see policy.Retry)."""
     dispenser_queue: str = "dispatcher"
     """The Celery queue of the dispenser's own tasks."""
-    max_payload_bytes: int = 262_144
+    max_payload_bytes: int = 1_048_576
     """The most that args, kwargs, call_data and meta of one call may take as JSON."""
     batch: int = 500
     """The most calls that one pass admits."""
@@ -34,18 +36,32 @@ class Conf:
     """How far ahead of its start a throttled call may be admitted."""
     margin: timedelta = timedelta(milliseconds=50)
     """How much longer than its period a window counts a start: the way from the claim to the provider."""
+    ramp: timedelta = timedelta(seconds=10)
+    """How long after a block of a key what is in flight grows again, from 1 on; 0 lets all go at once."""
     lead: timedelta = timedelta(milliseconds=10)
     """How far ahead a throttled start lies at the least: the way of the claim's answer to the worker."""
     tick: timedelta = timedelta(seconds=1)
     """How often beat starts the dispenser, and how long one run goes on serving what falls due."""
     min_pause: timedelta = timedelta(milliseconds=25)
     """The least time between two passes of one tick."""
+    queue_grace: timedelta | None = timedelta(seconds=30)
+    """How long a queue whose last worker has gone is still served; None serves queues without known workers, too."""
+    dispatch_ahead: int = 1_000
+    """The most calls of one queue that are on their way to its workers."""
     dispatch_lease: timedelta = timedelta(minutes=5)
     """How long an admitted call may stay unclaimed before its message counts as lost."""
     run_lease: timedelta = timedelta(seconds=60)
     """How long a running call is believed without a heartbeat."""
+    visibility: timedelta = timedelta(minutes=5)
+    """How long a call that was fetched over HTTP is believed without a heartbeat."""
     heartbeat: timedelta = timedelta(seconds=15)
     """How often a worker renews the leases of all that it holds."""
+    patience: timedelta = timedelta(seconds=60)
+    """How long a worker goes on trying to claim a call, or to record its end, while the database can't be reached."""
+    durable_claims: bool = True
+    """A claim waits for the disk, so that no crash of the database forgets a start; False saves that wait."""
+    poison_after: int = 3
+    """After how many attempts in a row that took their process with them a call is discarded as poison."""
     publish_after: timedelta = timedelta(seconds=2)
     """How long a call may stay admitted and unpublished before a pass publishes it."""
     publish_pause: timedelta = timedelta(seconds=5)
@@ -58,11 +74,18 @@ class Conf:
     """How long ended calls are kept, by state; None keeps them. See RETENTION for the defaults."""
     cleanup_budget: timedelta = timedelta(minutes=10)
     """How long one cleanup may take."""
-    prepared_statements: bool = True
-    """Prepare the engine's statements; False for a pooler that does not know prepared statements."""
+    http_anonymous: Sequence[str] = ()
+    """What the HTTP face allows to who shows no credentials: scopes, as a token has them."""
+    http_origins: Sequence[str] = ()
+    """The origins whose pages may use the HTTP face (CORS)."""
+    prepared_statements: bool | None = None
+    """Prepare the engine's statements; None: not where DISABLE_SERVER_SIDE_CURSORS tells of a pooler."""
     pipeline: bool = True
     """Send statements that do not need each other's rows together; False for a pooler that can't."""
 
+
+SCOPES: Final = ("send", "fetch", "read", "admin")
+"""What the HTTP face may be used for."""
 
 RETENTION: Mapping[str, timedelta | None] = {
     "completed": timedelta(days=7),
@@ -85,9 +108,14 @@ def conf() -> Conf:
     """
     given = getattr(settings, "DISPATCHER", None)
     if given is not _Last.given:
-        _Last.conf = _read(given) if given else Conf()
+        _Last.conf = _read(given or {})
         _Last.given = given
     return _Last.conf
+
+
+def queue_grace() -> timedelta | None:
+    """Return the grace in force: None where tasks run in the sender's own process, and no worker is needed."""
+    return None if current_app.conf.task_always_eager else conf().queue_grace
 
 
 def _read(given: object) -> Conf:
@@ -108,10 +136,14 @@ def _read(given: object) -> Conf:
 
 def _value(name: str, value: Any, kind: Any) -> Any:
     """Return a setting's value. Raises ConfigurationError if it is not of the setting's kind."""
+    if get_origin(kind) is UnionType:
+        if value is None:
+            return None
+        kind = get_args(kind)[0]
     kind = get_origin(kind) or kind
     is_bool = isinstance(value, bool)
     with suppress(ValueError, OverflowError):
-        if isinstance(value, kind) and is_bool == (kind is bool):
+        if isinstance(value, kind) and is_bool == (kind is bool) and not (kind is Sequence and isinstance(value, str)):
             return value
         if kind is timedelta and isinstance(value, int | float) and not is_bool:
             return timedelta(seconds=value)
@@ -122,6 +154,7 @@ def _value(name: str, value: Any, kind: Any) -> Any:
 _KINDS = {
     timedelta: "a timedelta, or seconds as a number",
     Mapping: "a dict",
+    Sequence: "a list of texts",
     str: "a text",
     int: "a whole number",
     bool: "True or False",

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any, assert_never
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from dispatcher.lifecycle import (
     control,
     due,
     finish,
+    heartbeat,
     publish,
     retention,
     run,
@@ -31,6 +32,7 @@ from dispatcher.lifecycle import send as sending
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.policy import Policy
 from dispatcher.states import State
+from dispatcher.watch import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -39,12 +41,14 @@ CALL_DATA_TASK = "dispatcher.call"
 
 _HAND_OVER = 10
 """The most calls that one release admits; what is left is the next release's, or the tick's."""
+REFILL = 100
+"""The most calls that one release sends on the way to the workers of its queue."""
 _AT_ONCE = 50
 """The most calls that one pass of a sender admits."""
-_OVERLAP = 1.2
-"""How many ticks one run lasts: the next one starts a little late, and what falls due meanwhile is served."""
 _FRUITLESS = 3
 _SWEEP = 1_000
+_watch = Watch()
+"""This process's ticks."""
 
 
 # What callers do
@@ -76,6 +80,7 @@ def dispense(
     *,
     lanes: Collection[int] = (),
     keys: Collection[int] = (),
+    queues: Collection[str] = (),
     awake: bool = False,
     most: int | None = None,
     total: int | None = None,
@@ -84,18 +89,18 @@ def dispense(
 ) -> int:
     """Admit what may go, publish it, and look again until nothing is left; return how many were admitted.
 
-    lanes, keys, awake, most: see lifecycle.admit. What is left after `total` calls, or after the monotonic time
+    lanes, keys, queues, awake, most: see lifecycle.admit. What is left after `total` calls, or after the monotonic time
     `until`, is left to the next that comes along.
     """
     admitted = fruitless = 0
     while True:
-        made = admit.admit(lanes=lanes, keys=keys, awake=awake, most=most, now=now)
+        made = admit.admit(lanes=lanes, keys=keys, queues=queues, awake=awake, most=most, now=now)
         publish.publish(made.calls, now=now)
         admitted += len(made.calls)
         fruitless = 0 if made.has_moved else fruitless + 1
-        again = admit.look_again(made)
-        lanes, keys = again.lanes, again.keys
-        if not (lanes or keys or (awake and made.has_moved)):
+        again = admit.look_again(made, now=now)
+        lanes, keys, queues = again.lanes, again.keys, again.queues
+        if not (lanes or keys or queues or (awake and made.has_moved)):
             return admitted
         is_over = (until is not None and monotonic() > until) or (total is not None and admitted >= total)
         if is_over or fruitless == _FRUITLESS:
@@ -103,59 +108,73 @@ def dispense(
             return admitted
 
 
-def tick(*, now: datetime | None = None) -> int:
+def tick(*, now: datetime | None = None, watch: Watch = _watch) -> int:
     """Serve what time has brought, and what it brings within the tick; return how many calls were admitted.
 
-    Any number may run at once. Without a backlog that time opens, it returns at once.
+    A process does so once at a time: a tick that comes meanwhile returns 0, and the one that serves goes on for it.
+    Any number of processes may. Without a backlog that time opens, it returns at once.
     """
+    if now is not None:
+        sweep()
+        return _serve_due(now=now)
     settings = conf()
-    until = monotonic() + settings.tick.total_seconds() * _OVERLAP
-    sweep()
-    admitted = 0
-    while True:
-        due.wake_due(now=now)
-        due.discard_expired(now=now)
-        publish.publish(publish.unpublished(now=now), now=now)
-        admitted += dispense(keys=due.due_keys(now=now), awake=True, until=until, now=now)
-        wait = due.next_due(now=now)
-        if wait is None or now is not None or monotonic() + wait.total_seconds() >= until:
-            return admitted
-        sleep(max(wait, settings.min_pause).total_seconds())
+    if not watch.begin(settings.tick):
+        return 0
+    try:
+        sweep()
+        admitted = _serve_due(until=watch.until)
+        while not watch.is_over(wait := due.next_due()):
+            if watch.pause(wait or timedelta(0), least=settings.min_pause):
+                sweep()
+            admitted += _serve_due(until=watch.until)
+    except BaseException:
+        watch.break_off()
+        raise
+    return admitted
 
 
-def execute(call_id: UUID, ticket: UUID, task: Callable[[], Any]) -> run.Outcome | claim.Refused | None:
+def execute(
+    call_id: UUID, ticket: UUID, task: Callable[[], Any], *, worker: UUID | None = None
+) -> run.Outcome | claim.Refused | None:
     """Claim, run, finish, and hand the room on; return how the attempt ended.
 
+    Where the database is away, claim and finish are tried again for the setting's patience.
     Refused: nothing was run. None: it ran, but its ticket was replaced meanwhile, and the outcome was dropped.
     """
-    claimed = attempt.claim_in_time(call_id, ticket)
+    claimed = attempt.claim_in_time(call_id, ticket, worker=worker)
     if isinstance(claimed, claim.Refused):
         _refuse(claimed, call_id, ticket)
         return claimed
     outcome = run.run(task)
-    released = attempt.finish_as(call_id, ticket, outcome, claimed)
+    finish_it = partial(attempt.finish_as, call_id, ticket, outcome, claimed)
+    released = attempt.patiently(finish_it, again=finish_it)
     if released is None:
         return None
     try:
-        hand_over(released.keys)
+        hand_over(released.keys, released.lane_id)
     except DatabaseError:
         # The outcome is recorded, and stands; the sweep of the next tick finds the room that was not handed on.
         logger.exception("the room of call %s was not handed on", call_id)
     return attempt.settle(outcome, released)
 
 
-def hand_over(keys: Collection[int]) -> int:
-    """Let the calls in that a release of these keys has made room for; return how many."""
-    openable = admit.openable(keys)
+def hand_over(keys: Collection[int], lane: int | None = None) -> int:
+    """Let the calls in that a release of these keys, in this lane, has made room for; return how many."""
+    openable = admit.openable(keys, lane)
+    if openable.queues:
+        dispense(queues=openable.queues, most=REFILL, total=REFILL)
     if not openable.keys and not openable.has_awake:
         return 0
     return dispense(keys=openable.keys, awake=openable.has_awake, most=_HAND_OVER, total=_HAND_OVER)
 
 
-def lose(call_id: UUID, ticket: UUID, error: BaseException) -> bool:
-    """End an attempt whose process is known to be gone; return whether the ticket still held the call."""
+def lose(call_id: UUID, ticket: UUID, error: BaseException, *, is_crash: bool, now: datetime | None = None) -> bool:
+    """End an attempt whose process is known to be gone; return whether the ticket still held the call.
+
+    is_crash: the process broke down, and was not ended on purpose.
+    """
     with sql.atomic():
-        released = attempt.lost(call_id, ticket, error)
+        released = attempt.lost(call_id, ticket, error, is_crash=is_crash, now=now)
         attempt.wake([released] if released else [])
     if released is not None:
         dispense(lanes=[released.lane_id], keys=released.keys)
@@ -169,28 +188,53 @@ def fail(call_id: UUID, ticket: UUID, error: BaseException) -> bool:
         return False
     released = finish.fail(call_id, ticket, error=error, attempt=row["attempt"] + 1, policy=row["retry"])
     if released is not None:
-        hand_over(released.keys)
+        hand_over(released.keys, released.lane_id)
     return released is not None
 
 
-def recover(*, now: datetime | None = None) -> int:
-    """Put back the calls whose leases ran out, and trim the windows; return how many calls were put back.
+def is_held(call_id: UUID, ticket: UUID) -> bool:
+    """Return whether this ticket still holds its call."""
+    return CallQueue.objects.using(conf().database).filter(id=call_id, ticket=ticket).exists()
 
-    A call that was never claimed goes back without spending an attempt.
+
+def recover(*, now: datetime | None = None) -> int:
+    """Put back the calls whose leases ran out or whose workers are gone, and trim the windows; return how many.
+
+    A call that was never started goes back without spending an attempt. Leases are not judged just after a time
+    in which the database was away (see lifecycle.recover.can_judge), unless the caller names the time.
     """
+    retention.trim_windows(now=now)
+    if now is None and not recovery.can_judge():
+        return 0
+    for worker in heartbeat.lose_silent(now=now):
+        logger.warning("worker %s fell silent, and counts as lost", worker.name)
     with sql.atomic():
+        silent = WorkerLost("its worker fell silent for longer than a lease")
         found = [
-            attempt.lost(call.call_id, call.ticket, WorkerLost("its lease ran out without a heartbeat"), now=now)
+            attempt.lost(call.call_id, call.ticket, silent, is_crash=True, now=now)
             for call in recovery.expired(now=now)
+        ]
+        found += [
+            finish.put_back(call.call_id, call.ticket, from_states=[State.DISPATCHED])
+            for call in recovery.unserved(now=now)
         ]
         put_back = [released for released in found if released is not None]
         attempt.wake(put_back)
     if put_back:
-        logger.warning("%d calls were put back: their leases had run out", len(put_back))
-        lanes = {released.lane_id for released in put_back}
-        dispense(lanes=lanes, keys={key for released in put_back for key in released.keys}, awake=True, now=now)
-    retention.trim_windows(now=now)
+        logger.warning("%d calls were put back: their leases had run out, or no worker serves them", len(put_back))
+        serve(put_back, now=now)
     return len(put_back)
+
+
+def reclaim(*, now: datetime | None = None) -> int:
+    """End the attempts of calls that were fetched over HTTP and whose lease, or time, ran out; return how many."""
+    with sql.atomic():
+        ended = [attempt.ran_out(left, now=now) for left in recovery.overdue(now=now)]
+    released = [each for each in ended if each is not None]
+    if released:
+        logger.warning("%d fetched calls were taken back: their leases had run out", len(released))
+        serve(released, now=now)
+    return len(released)
 
 
 class _Sweep:
@@ -218,7 +262,9 @@ def sweep() -> int:
 
 
 def cleanup(*, now: datetime | None = None) -> int:
-    """Delete ended calls past their retention; return how many."""
+    """Delete ended calls past their retention, and workers long gone; return how many calls."""
+    retention.delete_workers(now=now)
+    retention.delete_workflows(now=now)
     return retention.delete_ended(now=now)
 
 
@@ -271,6 +317,11 @@ def retry(calls: Iterable[UUID]) -> list[UUID]:
     return _moved(control.retry(calls))
 
 
+def activate(calls: Iterable[UUID]) -> list[UUID]:
+    """Let calls that were sent as pending wait for their turn, and return them."""
+    return _moved(control.activate(calls))
+
+
 def run_now(calls: Iterable[UUID]) -> list[UUID]:
     """Move calls to the front of their lanes, whatever time they were sent for, and return them; limits still hold."""
     return _moved(control.run_now(calls))
@@ -300,6 +351,15 @@ def _refuse(refused: claim.Refused, call_id: UUID, ticket: UUID) -> None:
         dispense(lanes=[released.lane_id], keys=released.keys)
 
 
+def _serve_due(*, until: float | None = None, now: datetime | None = None) -> int:
+    reclaim(now=now)
+    due.wake_due(now=now)
+    due.discard_expired(now=now)
+    publish.publish(publish.unpublished(now=now), now=now)
+    keys, queues = due.due_keys(now=now), due.due_queues(now=now)
+    return dispense(keys=keys, queues=queues, awake=True, until=until, now=now)
+
+
 def _moved(moved: Sequence[control.Moved]) -> list[UUID]:
     dispense(lanes={row.lane_id for row in moved})
     return [row.id for row in moved]
@@ -320,6 +380,14 @@ def _after_commit(lanes: set[int]) -> None:
             dispense(lanes=unparked, most=_AT_ONCE, total=conf().batch)
 
     transaction.on_commit(serve, using=conf().database, robust=True)
+
+
+def serve(put_back: Collection[finish.Released], *, now: datetime | None = None) -> None:
+    """Dispense the lanes of calls that were put back, and the room that they gave up."""
+    if put_back:
+        lanes = {released.lane_id for released in put_back}
+        keys = {key for released in put_back for key in released.keys}
+        dispense(lanes=lanes, keys=keys, awake=True, now=now)
 
 
 def _leave(lanes: Collection[int], keys: Collection[int]) -> None:

@@ -44,6 +44,25 @@ class PolicyInvalid(DispatcherError, ValueError):
         super().__init__(f"{field}: {problem}")
 
 
+class DuplicateCall(DispatcherError):
+    """A call with the same id, or the same unique key, is there already; nothing was written."""
+
+    def __init__(self, call: str, state: str, unique_key: str | None = None) -> None:
+        """Keep what is there: its id, its state, and the unique key that both have."""
+        self.call, self.state, self.unique_key = call, state, unique_key
+        what = "the same id" if unique_key is None else "the same unique key"
+        super().__init__(f"a job with {what} exists already: {call}, {state}.")
+
+
+class QueueFull(DispatcherError):
+    """A queue holds as many waiting calls as it may; nothing was written. Send again later."""
+
+    def __init__(self, queue: str, depth: int, bound: int, strategy: str) -> None:
+        """Keep how many calls wait, how many may, and what the queue does with more."""
+        self.queue, self.depth, self.bound, self.strategy = queue, depth, bound, strategy
+        super().__init__(f"queue {queue!r} has reached its depth bound ({bound}).")
+
+
 class UnknownKey(CallInvalid):
     """A call names a key that does not exist: a typo must never mean "unlimited"."""
 
@@ -110,3 +129,20 @@ class UnknownTask(DispatcherError):
 
 class WorkerLost(DispatcherError):
     """An attempt ended without an outcome: its worker died, or fell silent for longer than its lease."""
+
+
+class AttemptTimedOut(DispatcherError):
+    """A call that was fetched over HTTP ran for longer than its timeout."""
+
+
+class LeaseLapsed(DispatcherError):
+    """A call was fetched over HTTP, and nobody said in time that it still runs, or how it ended."""
+
+
+class TicketReplaced(DispatcherError):
+    """An attempt asked whether it still holds its call, and it does not: its lease ran out, and another may run it."""
+
+    def __init__(self, call: str) -> None:
+        """Keep the call's id as a fact."""
+        self.call = call
+        super().__init__(f"call {call} was given to another attempt; this one must stop")

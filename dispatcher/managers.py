@@ -13,7 +13,7 @@ from django.apps import apps
 from django.db import models
 
 from dispatcher.calls import Call
-from dispatcher.states import IN_FLIGHT, TERMINAL, OnLimit, State
+from dispatcher.states import IN_FLIGHT, TERMINAL, OnLimit, Reason, State
 
 if TYPE_CHECKING:
     from dispatcher.apps import DispatcherConfig
@@ -34,6 +34,10 @@ class CallQuerySet(models.QuerySet["CallQueue"]):
     def ended(self) -> "CallQuerySet":
         """Filter calls in a terminal state."""
         return self.filter(state__in=TERMINAL)
+
+    def poison(self) -> "CallQuerySet":
+        """Filter calls that were discarded because they kept killing their workers."""
+        return self.filter(reason=Reason.POISON)
 
 
 _Calls = models.Manager.from_queryset(CallQuerySet)

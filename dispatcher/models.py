@@ -1,4 +1,4 @@
-"""The tables: calls, keys, lanes, slots, windows. Fields, constraints and filters; no transitions."""
+"""The tables: calls, keys, lanes, slots, windows, workers. Fields, constraints and filters; no transitions."""
 
 from typing import ClassVar
 
@@ -10,10 +10,12 @@ from django.db.models.functions import Now
 
 from dispatcher.fields import KEY_PATTERN
 from dispatcher.managers import CallQueueManager, RateLimitKeyManager
-from dispatcher.states import DUE, IN_FLIGHT, TERMINAL, OnLimit, State
+from dispatcher.states import DUE, IN_FLIGHT, TERMINAL, OnFull, OnLimit, Reason, State
 
 _STATES = [(state.value, state.label) for state in State]
 _ON_LIMIT = [(action.value, action.value) for action in OnLimit]
+_ON_FULL = [(action.value, action.value) for action in OnFull]
+_REASONS = [(reason.value, reason.label) for reason in Reason]
 
 
 def _is_whole_or_absent(rate: str) -> Q:
@@ -73,12 +75,15 @@ class RateLimitKey(models.Model):
         default=0,
         db_default=0,
         editable=False,
-        help_text="Numbers the admissions under it; written under its lock.",
+        help_text="Numbers the admissions under it, and the changes of its limits; written under its lock.",
     )
     opens_at = models.DateTimeField(
         null=True,
         editable=False,
         help_text="When time opens it for the lanes parked on it; written by the admission.",
+    )
+    limited_at = models.DateTimeField(
+        db_default=Now(), editable=False, help_text="When people last changed its limits; those before are not known."
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -124,7 +129,7 @@ class RateLimitKey(models.Model):
 class Lane(models.Model):
     """Calls that share queue, priority, at-limit action and exactly the same keys: first in, first out.
 
-    A lane with calls is awake, or parked on the key that stopped it; an empty one sleeps.
+    A lane with calls is awake, parked on the key that stopped it, or held by its queue; an empty one sleeps.
     """
 
     queue = models.CharField(max_length=255)
@@ -135,13 +140,21 @@ class Lane(models.Model):
     parked_on = models.ForeignKey(
         RateLimitKey, null=True, on_delete=models.PROTECT, related_name="parked", db_index=False
     )
+    is_held = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="No live worker serves its queue, or enough of its calls are on the way to one.",
+    )
     served_at = models.DateTimeField(db_default=Now())
 
     class Meta:
         constraints: ClassVar = [
             models.UniqueConstraint(name="lane_is_one_per_kind", fields=["queue", "priority", "on_limit", "key_ids"]),
             models.CheckConstraint(
-                name="lane_parked_is_not_awake", condition=Q(parked_on__isnull=True) | Q(is_awake=False)
+                name="lane_stands_in_one_place",
+                condition=Q(is_awake=False, is_held=False)
+                | Q(parked_on__isnull=True, is_held=False)
+                | Q(parked_on__isnull=True, is_awake=False),
             ),
         ]
         indexes: ClassVar = [
@@ -154,11 +167,54 @@ class Lane(models.Model):
                 name="lane_parked",
                 condition=Q(parked_on__isnull=False),
             ),
+            models.Index(
+                "queue",
+                F("priority").desc(),
+                "served_at",
+                "id",
+                name="lane_held",
+                condition=Q(is_held=True),
+            ),
         ]
 
     def __str__(self) -> str:
         """Return what its calls share."""
         return f"{self.queue}, priority {self.priority}, keys {self.key_ids}"
+
+
+class Queue(models.Model):
+    """What is set for a queue: who serves it, and how many calls may wait in it.
+
+    A queue without a row is served by Celery, and takes any number of calls.
+    """
+
+    name = models.CharField(max_length=255, primary_key=True)
+    is_pulled = models.BooleanField(
+        "pulled",
+        default=False,
+        db_default=False,
+        help_text="Its calls are fetched over HTTP by workers in any language, and Celery gets none of them.",
+    )
+    max_depth = models.PositiveIntegerField(
+        null=True, blank=True, help_text="The most calls that may wait in it; empty is no bound."
+    )
+    on_full = models.CharField(
+        max_length=16, choices=_ON_FULL, default=OnFull.REJECT, help_text="What becomes of a job sent over the bound."
+    )
+    warn_at = models.FloatField(default=0.8, help_text="From which part of the bound on it counts as nearly full.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.CheckConstraint(
+                name="queue_depth_is_positive", condition=Q(max_depth__isnull=True) | Q(max_depth__gte=1)
+            ),
+            models.CheckConstraint(name="queue_warns_at_a_share", condition=Q(warn_at__range=(0, 1))),
+        ]
+
+    def __str__(self) -> str:
+        """Return the name."""
+        return self.name
 
 
 class CallQueue(models.Model):
@@ -180,13 +236,25 @@ class CallQueue(models.Model):
     retry = models.JSONField(null=True, help_text="Its retry policy; empty is the setting's.")
     scheduled_at = models.DateTimeField(null=True, help_text="Not before; of a retryable call its next attempt.")
     expires_at = models.DateTimeField(null=True, help_text="Discarded if it has not started by then.")
+    timeout = models.DurationField(
+        null=True, help_text="How long one attempt may run, where workers fetch it over HTTP."
+    )
+    visibility = models.DurationField(null=True, help_text="How long who fetched it is believed without a heartbeat.")
+    unique_key = models.CharField(max_length=64, null=True, help_text="Of calls with the same one, one at a time.")  # noqa: DJ001 -- absent is not a text
+    envelope = models.JSONField(null=True, help_text="What its sender gave as an Open Job Spec job besides all this.")
+    progress = models.JSONField(null=True, help_text="What its worker said last: progress from 0 to 1, message, data.")
     attempt = models.PositiveSmallIntegerField(default=0)
+    crashes = models.PositiveSmallIntegerField(
+        default=0, db_default=0, help_text="Attempts in a row that took their process with them."
+    )
     ticket = models.UUIDField(null=True, editable=False)
+    claim = models.UUIDField(null=True, editable=False, help_text="Which claim won the ticket.")
     created_at = models.DateTimeField(db_default=Now())
     dispatched_at = models.DateTimeField(null=True)
     published_at = models.DateTimeField(null=True)
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
+    reason = models.CharField(max_length=16, null=True, choices=_REASONS, help_text="Why it was discarded.")  # noqa: DJ001 -- absent is not a text
     result = models.JSONField(null=True)
     error = models.JSONField(null=True, help_text="The latest failure: type, message, attempt, occurred_at.")
     errors = models.JSONField(default=list, help_text="Every failure, oldest first.")
@@ -214,6 +282,11 @@ class CallQueue(models.Model):
                 name="call_due_has_a_time", condition=~Q(state__in=DUE) | Q(scheduled_at__isnull=False)
             ),
             models.CheckConstraint(name="call_priority_is_in_range", condition=Q(priority__range=(-100, 100))),
+            models.CheckConstraint(
+                name="call_discarded_has_a_reason",
+                condition=Q(state=State.DISCARDED, reason__isnull=False)
+                | (~Q(state=State.DISCARDED) & Q(reason__isnull=True)),
+            ),
         ]
         indexes: ClassVar = [
             models.Index(name="call_waiting", fields=["lane", "position"], condition=Q(state=State.AVAILABLE)),
@@ -223,11 +296,11 @@ class CallQueue(models.Model):
                 fields=["expires_at"],
                 condition=Q(expires_at__isnull=False, state__in=[*DUE, State.AVAILABLE, State.PENDING]),
             ),
-            models.Index(
-                name="call_unpublished",
-                fields=["dispatched_at"],
-                condition=Q(state=State.DISPATCHED, published_at__isnull=True),
-            ),
+            # `published_at` is not part of it, so the note of a publication is written in place (heap-only).
+            models.Index(name="call_unpublished", fields=["dispatched_at"], condition=Q(state=State.DISPATCHED)),
+            models.Index(name="call_in_flight", fields=["queue", "state"], condition=Q(state__in=IN_FLIGHT)),
+            models.Index(name="call_unique", fields=["unique_key", "position"], condition=Q(unique_key__isnull=False)),
+            models.Index(name="call_poison", fields=["finished_at"], condition=Q(reason=Reason.POISON)),
             models.Index(name="call_ended", fields=["state", "finished_at"], condition=Q(finished_at__isnull=False)),
         ]
         permissions: ClassVar = [
@@ -262,13 +335,21 @@ class Slot(models.Model):
     cost = models.PositiveIntegerField()
     started_at = models.DateTimeField(null=True)
     lease_until = models.DateTimeField()
+    worker_id = models.UUIDField(null=True, help_text="The worker that holds the call's message, once it has said so.")
+    pulled_until = models.DateTimeField(
+        null=True, help_text="The lease of a call that was fetched over HTTP: when it runs out, or its time is up."
+    )
 
     class Meta:
         constraints: ClassVar = [
             models.CheckConstraint(name="slot_cost_is_positive", condition=Q(cost__gte=1)),
             models.UniqueConstraint(name="slot_is_one_per_call_and_key", fields=["call", "key"]),
         ]
-        indexes: ClassVar = [models.Index(name="slot_key", fields=["key"], condition=Q(key__isnull=False))]
+        indexes: ClassVar = [
+            models.Index(name="slot_key", fields=["key"], condition=Q(key__isnull=False)),
+            # Of its own: an index on `lease_until` would cost every heartbeat of Celery's workers.
+            models.Index(name="slot_pulled", fields=["pulled_until"], condition=Q(pulled_until__isnull=False)),
+        ]
 
     def __str__(self) -> str:
         """Return what is held by whom."""
@@ -289,3 +370,147 @@ class Window(models.Model):
     def __str__(self) -> str:
         """Return the part of the window and its cost."""
         return f"{self.cost} from {self.bucket_at}"
+
+
+class Worker(models.Model):
+    """A Celery worker that has said what it is; it says again with every heartbeat that it lives."""
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    name = models.CharField(max_length=255, help_text="Its Celery name, such as celery@host.")
+    host = models.CharField(max_length=255)
+    pid = models.PositiveIntegerField()
+    pool = models.CharField(max_length=64)
+    processes = models.PositiveIntegerField(help_text="How many calls it runs at once.")
+    queues = ArrayField(models.CharField(max_length=255), help_text="The Celery queues that it takes messages of.")
+    started_at = models.DateTimeField()
+    seen_at = models.DateTimeField(help_text="Its latest heartbeat.")
+    serves_until = models.DateTimeField(help_text="Its queues count as served until then.")
+    stopped_at = models.DateTimeField(null=True, help_text="It takes no more messages since then.")
+    lost_at = models.DateTimeField(null=True, help_text="It fell silent, and what it held was recovered.")
+
+    def __str__(self) -> str:
+        """Return its name and process."""
+        return f"{self.name} ({self.pid})"
+
+
+class PullWorker(models.Model):
+    """A worker that fetches calls over HTTP, as far as it has named itself."""
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    name = models.CharField(max_length=255, unique=True, help_text="The worker_id that it gives.")
+    queues = ArrayField(models.CharField(max_length=255), default=list, help_text="What it fetched of last.")
+    state = models.CharField(max_length=16, default="running", db_default="running", help_text="As it told last.")
+    directive = models.CharField(
+        max_length=16, default="running", db_default="running", help_text="What its next heartbeat is answered with."
+    )
+    started_at = models.DateTimeField(db_default=Now())
+    seen_at = models.DateTimeField(db_default=Now())
+
+    def __str__(self) -> str:
+        """Return its name."""
+        return self.name
+
+
+class ApiToken(models.Model):
+    """Who may use the HTTP face, and for what; the token itself is shown once, and only its hash is kept."""
+
+    name = models.CharField(max_length=200, unique=True, help_text="Its own limits are those of token:<name>.")
+    digest = models.CharField(max_length=64, unique=True, editable=False)
+    scopes = ArrayField(
+        models.CharField(max_length=255),
+        help_text="What it may do: send, fetch, read, admin; send:mail* and fetch:mail* for some queues only.",
+    )
+    is_active = models.BooleanField("active", default=True)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    def __str__(self) -> str:
+        """Return whose it is."""
+        return self.name
+
+
+class Pool(models.Model):
+    """Queues that workers fetch from together, and the order in which one fetch looks at them."""
+
+    name = models.CharField(max_length=255, primary_key=True)
+    strategy = models.CharField(max_length=16, default="round-robin", help_text="strict, round-robin or weighted.")
+    weights = models.JSONField(default=dict, help_text="Its queues, each with how often it comes first.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    def __str__(self) -> str:
+        """Return the name."""
+        return self.name
+
+
+class Workflow(models.Model):
+    """Jobs that belong together: one after the other, side by side, or side by side with callbacks (ojs-workflows)."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7.uuid7, editable=False)
+    name = models.CharField(max_length=255, blank=True)
+    kind = models.CharField(max_length=16, help_text="chain, group or batch.")
+    state = models.CharField(max_length=16, default="running", help_text="running, completed, failed or cancelled.")
+    plan = models.JSONField(help_text="What its parts are, in order: jobs, or workflows again.")
+    callbacks = models.JSONField(default=dict, help_text="Of a batch: what follows when all have ended.")
+    results = models.JSONField(default=dict, help_text="What it was started with: the results of what went before.")
+    failed_part = models.PositiveIntegerField(null=True)
+    parent = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="children")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes: ClassVar = [models.Index(name="workflow_running", fields=["id"], condition=Q(state="running"))]
+
+    def __str__(self) -> str:
+        """Return what it is called."""
+        return self.name or str(self.id)
+
+
+class Part(models.Model):
+    """A part of a workflow that was started: a call, or a workflow again. How it ended outlasts its call."""
+
+    workflow = models.ForeignKey(Workflow, on_delete=models.CASCADE, related_name="parts")
+    role = models.CharField(max_length=16, help_text="step, or the callback that it is.")
+    place = models.PositiveIntegerField()
+    call = models.UUIDField(null=True)
+    child = models.OneToOneField(Workflow, null=True, on_delete=models.CASCADE, related_name="part")
+    outcome = models.CharField(max_length=16, default="open", help_text="open, completed, failed or cancelled.")
+    result = models.JSONField(null=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(name="part_is_started_once", fields=["workflow", "role", "place"]),
+        ]
+
+    def __str__(self) -> str:
+        """Return which part of which workflow it is."""
+        return f"{self.role} {self.place} of {self.workflow_id}"
+
+
+class Subscription(models.Model):
+    """Where events are posted (Open Job Spec, ojs-webhooks)."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7.uuid7, editable=False)
+    url = models.URLField(max_length=2_000)
+    events = ArrayField(models.CharField(max_length=64), help_text="Types, such as job.completed, job.* or *.")
+    secret = models.CharField(max_length=255, help_text="What the posts are signed with.")
+    is_active = models.BooleanField("active", default=True)
+    told_until = models.CharField(max_length=64, default="", help_text="The latest event that was posted.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    def __str__(self) -> str:
+        """Return where it posts to."""
+        return self.url
+
+
+class LeaseWatch(models.Model):
+    """When recovery last looked at the leases, and since when it has looked without a gap; one row.
+
+    Behind a gap the database may have been away, and with it the heartbeats: their leases are not to blame.
+    """
+
+    looked_at = models.DateTimeField()
+    since = models.DateTimeField()
+
+    def __str__(self) -> str:
+        """Return when it last looked."""
+        return f"{self.looked_at}"

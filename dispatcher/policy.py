@@ -7,7 +7,7 @@ import math
 import random
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
@@ -17,6 +17,9 @@ from dispatcher.errors import PolicyInvalid
 
 UNLIMITED: Final = sys.maxsize
 """The room of a key that limits nothing."""
+
+RAMP_STEPS: Final = 8
+"""How often what may be in flight doubles while a ramp lasts: up to 256, and then as the limits say."""
 
 BUCKETS: Final = 100
 """A window's starts are counted in this many parts of its period; it errs to the safe side by less than 1 %."""
@@ -192,6 +195,8 @@ class Pace:
     """Admit what a throttle lets start within this time."""
     margin: timedelta = timedelta(milliseconds=50)
     """Count a start for this much longer than the window: the way from its claim to the provider."""
+    ramp: timedelta = timedelta(0)
+    """How long after a block what is in flight grows step by step: 1 at first, twice as much with every step."""
 
 
 def stored(key: Any, prefix: str = "") -> Policy:
@@ -240,6 +245,22 @@ def pace_room(policy: Policy, use: Use, now: datetime, pace: Pace) -> int:
     return max(0, ahead // policy.throttle.spacing + 1 - use.unstarted)
 
 
+def ramp_room(blocked_until: datetime | None, use: Use, now: datetime, pace: Pace) -> int:
+    """Return how much cost the time since a block lets be admitted now."""
+    if blocked_until is None or not blocked_until <= now < blocked_until + pace.ramp:
+        return UNLIMITED
+    return max(0, (1 << (now - blocked_until) * RAMP_STEPS // pace.ramp) - use.held)
+
+
+def ramp_opening(blocked_until: datetime | None, use: Use, cost: int, now: datetime, pace: Pace) -> datetime | None:
+    """Return when the time since a block would let `cost` be admitted; None if it does now."""
+    if blocked_until is None or cost <= ramp_room(blocked_until, use, now, pace):
+        return None
+    steps = min((use.held + cost - 1).bit_length(), RAMP_STEPS)
+    # Divided up: the step must have come when this time has.
+    return blocked_until - (-pace.ramp * steps // RAMP_STEPS)
+
+
 def opening(policy: Policy, use: Use, cost: int, now: datetime, pace: Pace) -> datetime | None:
     """Return when the window and the throttle would let `cost` be admitted; None if they do now.
 
@@ -275,6 +296,17 @@ def _throttle_opening(policy: Policy, use: Use, now: datetime, pace: Pace) -> da
     return _first_start(use, now) + use.unstarted * policy.throttle.spacing - pace.horizon
 
 
+BACKOFF: Final[Mapping[str, Callable[[int, float], float]]] = {
+    "exponential": lambda attempt, coefficient: coefficient ** (attempt - 1),
+    "linear": lambda attempt, _: attempt,
+    "polynomial": lambda attempt, coefficient: attempt**coefficient,
+    "constant": lambda _attempt, _coefficient: 1,
+    "none": lambda _attempt, _coefficient: 1,
+}
+"""How many initial intervals to wait after so many failed attempts (Open Job Spec, ojs-retry, section 7)."""
+EXHAUSTION: Final = ("discard", "dead_letter")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Retry:
     """When a failed call may try again: exponential back-off with jitter (Open Job Spec, ojs-retry)."""
@@ -285,6 +317,10 @@ class Retry:
     max_interval: timedelta = timedelta(minutes=5)
     jitter: bool = True
     non_retryable_errors: tuple[str, ...] = ()
+    backoff_strategy: str = "exponential"
+    """How the interval grows: see BACKOFF."""
+    on_exhaustion: str = "discard"
+    """`dead_letter` lists it among the dead letters when no attempt is left; `discard` does not."""
 
     @classmethod
     def parse(cls, value: Mapping[str, Any], field: str = "retry") -> Self:
@@ -318,6 +354,8 @@ class Retry:
                 f"{field}.non_retryable_errors", 'must be a list of class names, such as ["ValueError"].'
             )
         given["non_retryable_errors"] = tuple(names)
+        _check_word(given, field, "backoff_strategy", tuple(BACKOFF))
+        _check_word(given, field, "on_exhaustion", EXHAUSTION)
         return cls(**given)
 
     def as_json(self) -> dict[str, Any]:
@@ -329,15 +367,32 @@ class Retry:
             "max_interval": format_duration(self.max_interval),
             "jitter": self.jitter,
             "non_retryable_errors": list(self.non_retryable_errors),
+            **{
+                name: value
+                for name, value in (("backoff_strategy", self.backoff_strategy), ("on_exhaustion", self.on_exhaustion))
+                if value != getattr(Retry, name)
+            },
         }
+
+    def is_final(self, name: str) -> bool:
+        """Whether an error of this class is not tried again: named itself, or by a prefix such as `auth.*`."""
+        return any(
+            name == final or (final.endswith(".*") and name.startswith(final[:-1]))
+            for final in self.non_retryable_errors
+        )
 
     def delay(self, attempt: int, rng: random.Random | None = None) -> timedelta:
         """Return the wait after failed attempt number `attempt` (from 1); jitter takes 50 to 100 % of it."""
         try:
-            growth = float(self.backoff_coefficient) ** (attempt - 1)
+            growth = BACKOFF[self.backoff_strategy](attempt, float(self.backoff_coefficient))
         except OverflowError:
             growth = sys.float_info.max
         seconds = min(self.initial_interval.total_seconds() * growth, self.max_interval.total_seconds())
         if self.jitter and rng is not None:
             seconds *= rng.uniform(0.5, 1.0)
         return timedelta(seconds=seconds)
+
+
+def _check_word(given: Mapping[str, Any], field: str, name: str, known: Sequence[str]) -> None:
+    if given.get(name, known[0]) not in known:
+        raise PolicyInvalid(f"{field}.{name}", f"{given[name]!r} is unknown; give one of {', '.join(known)}.")

@@ -29,7 +29,11 @@ def declare_keys() -> None:
 
 
 def schedule(using: str) -> None:
-    """Make beat's entries for the dispenser's tasks where they are missing."""
+    """Make beat's entries for the dispenser's tasks where they are missing.
+
+    They never expire: Celery would write the time of it by beat's clock, and a dispenser whose own is ahead would drop
+    them all. A pile of old ones does no harm (see dispatcher.watch).
+    """
     from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask  # noqa: PLC0415 -- optional app
 
     settings = conf()
@@ -37,21 +41,23 @@ def schedule(using: str) -> None:
         microseconds = {"every": every // timedelta(microseconds=1), "period": IntervalSchedule.MICROSECONDS}
         interval = _first_or_new(IntervalSchedule.objects.using(using), microseconds)
         PeriodicTask.objects.using(using).get_or_create(
-            name=task,
-            defaults={
-                "task": task,
-                "interval": interval,
-                "queue": settings.dispenser_queue,
-                # Beats that no dispenser took in time would all be served at once, for nothing.
-                "expire_seconds": max(1, round(2 * every.total_seconds())),
-            },
+            name=task, defaults={"task": task, "interval": interval, "queue": settings.dispenser_queue}
         )
+        _let_live(PeriodicTask.objects.using(using).filter(name=task), every)
     times = {"minute": "30", "hour": "3", "day_of_week": "*", "day_of_month": "*", "month_of_year": "*"}
     night = _first_or_new(CrontabSchedule.objects.using(using), {**times, "timezone": "UTC"})
     PeriodicTask.objects.using(using).get_or_create(
         name="dispatcher.cleanup",
         defaults={"task": "dispatcher.cleanup", "crontab": night, "queue": settings.dispenser_queue},
     )
+
+
+def _let_live(entries: Any, every: timedelta) -> None:
+    """Clear the expiry that entries were once made with, unless somebody has set another one."""
+    for entry in entries.filter(expire_seconds=max(1, round(2 * every.total_seconds()))):
+        entry.expire_seconds = None
+        # Saved one by one, so that a beat that runs is told.
+        entry.save()
 
 
 def _first_or_new(rows: Any, values: dict[str, Any]) -> Any:

@@ -12,7 +12,7 @@ from arrow.locales import EnglishLocale
 
 from dispatcher import sql
 from dispatcher.conf import conf
-from dispatcher.policy import Pace, Policy, Use, counted, in_force, opening, pace_room, room, stored
+from dispatcher.policy import Pace, Policy, Use, counted, in_force, opening, pace_room, ramp_opening, room, stored
 
 MANY: Final = 10_000
 """How far calls ahead of another are counted."""
@@ -63,7 +63,7 @@ class KeyStatus:
     next_start_at: datetime | None
     """The first moment at which the throttle lets one more call start; None without a throttle."""
     stopped_by: Sequence[str]
-    """The limits that leave no room for a call of cost 1: concurrency, rate, throttle."""
+    """What leaves no room for a call of cost 1: concurrency, rate, throttle, and the ramp after a block."""
     opens_at: datetime | None
     """When time alone lets the next call in; None if it does now, or if it takes a release or a person."""
     waiting: int
@@ -156,9 +156,13 @@ class KeyCall:
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """Why a call waits: the key that stopped its lane, if one did, and how many of the lane go before it."""
+    """Why a call waits: the key or queue that stopped its lane, if one did, and how many of the lane go before it."""
 
     stopped_by: str | None
+    held_by: str | None
+    """The queue, if it holds the lane up: nobody serves it, or enough of its calls are on their way."""
+    is_served: bool
+    """Whether a live worker serves the call's queue."""
     since: datetime
     is_awake: bool
     ahead: int
@@ -167,11 +171,31 @@ class Wait:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Unserved:
+    """A queue whose calls wait because no live worker serves it."""
+
+    name: str
+    waiting: int
+    """Counted up to MANY."""
+    seen_at: datetime | None
+    """When a worker of it was last heard of."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Write it for other programs."""
+        return {"name": self.name, "waiting_count": self.waiting, "worker_seen_at": _json_time(self.seen_at)}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cost:
     """What a call costs of a key."""
 
     name: str
     cost: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Time:
+    told_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,8 +233,14 @@ def rate_limit_status(keys: Collection[str] | None = None, *, now: datetime | No
     names = None if keys is None else list(keys)
     settings = conf()
     rows = sql.fetch("report_keys", _KeyRow, {"names": names, "now": now, "margin": settings.margin})
-    pace = Pace(horizon=settings.horizon, margin=settings.margin)
+    pace = Pace(horizon=settings.horizon, margin=settings.margin, ramp=settings.ramp)
     return [_status(row, pace) for row in rows]
+
+
+def database_time() -> datetime:
+    """Return what the database's clock says."""
+    (told,) = sql.fetch("tell_time", _Time, {})
+    return told.told_at
 
 
 def waiting_calls(name: str, *, after: Place | None = None, most: int = 100) -> list[KeyCall]:
@@ -239,6 +269,11 @@ def why_waiting(call: UUID, *, now: datetime | None = None) -> Wait | None:
     return found[0] if found else None
 
 
+def unserved_queues(*, now: datetime | None = None) -> list[Unserved]:
+    """Return the queues whose calls wait because no live worker serves them, in order of name."""
+    return sql.fetch("report_unserved", Unserved, {"most": MANY, "now": now})
+
+
 def _status(row: _KeyRow, pace: Pace) -> KeyStatus:
     now, policy = row.now, in_force(row, row.now)
     use = Use(
@@ -248,9 +283,10 @@ def _status(row: _KeyRow, pace: Pace) -> KeyStatus:
         next_start_at=row.next_start_at,
     )
     spent = counted(policy.rate, use, now, pace) if policy.rate else []
-    stopped_by = tuple(_stopping(policy, use, now, pace))
+    ramp_opens_at = ramp_opening(row.blocked_until, use, 1, now, pace)
+    stopped_by = (*_stopping(policy, use, now, pace), *(["ramp"] if ramp_opens_at else []))
     blocked_until = row.blocked_until if row.blocked_until and row.blocked_until > now else None
-    times = (blocked_until, opening(policy, use, 1, now, pace))
+    times = (blocked_until, ramp_opens_at, opening(policy, use, 1, now, pace))
     is_time_alone = not row.is_paused and "concurrency" not in stopped_by
     return KeyStatus(
         id=row.id,

@@ -35,7 +35,36 @@ class OnLimit(StrEnum):
     DROP = "drop"
 
 
-FIRST: Final = (State.SCHEDULED, State.AVAILABLE, State.DISPATCHED)
+class OnFull(StrEnum):
+    """What becomes of a job sent to a queue that is full (Open Job Spec, backpressure)."""
+
+    REJECT = "reject"
+    BLOCK = "block"
+    DROP_OLDEST = "drop_oldest"
+
+
+class Reason(StrEnum):
+    """Why a call was discarded."""
+
+    FAILED = "failed"
+    EXPIRED = "expired"
+    LIMIT = "limit"
+    POISON = "poison"
+    CROWDED = "crowded"
+
+    @property
+    def label(self) -> str:
+        """The words that people see."""
+        return {
+            Reason.FAILED: "Failed for good",
+            Reason.EXPIRED: "Not started in time",
+            Reason.LIMIT: "Dropped at a limit",
+            Reason.POISON: "Poison: it kills its workers",
+            Reason.CROWDED: "Made room in a full queue",
+        }[self]
+
+
+FIRST: Final = (State.PENDING, State.SCHEDULED, State.AVAILABLE, State.DISPATCHED)
 """A call is sent into one of these; it is `dispatched` at once where nothing stands in its way."""
 
 IN_FLIGHT: Final = (State.DISPATCHED, State.ACTIVE)
@@ -48,7 +77,7 @@ TERMINAL: Final = (State.COMPLETED, State.CANCELLED, State.DISCARDED)
 """A call in one of these has ended; only a person's retry opens it again."""
 
 MOVES: Final[dict[State, tuple[State, ...]]] = {
-    State.PENDING: (State.AVAILABLE, State.CANCELLED, State.DISCARDED),
+    State.PENDING: (State.AVAILABLE, State.SCHEDULED, State.CANCELLED, State.DISCARDED),
     State.SCHEDULED: (State.AVAILABLE, State.CANCELLED, State.DISCARDED),
     State.AVAILABLE: (State.DISPATCHED, State.SCHEDULED, State.CANCELLED, State.DISCARDED),
     State.DISPATCHED: (

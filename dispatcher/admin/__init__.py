@@ -1,6 +1,8 @@
-"""The Django admin: watch calls and keys, and steer them."""
+"""The Django admin: watch calls, keys and workers, and steer them."""
 
 from dispatcher.admin.calls import CallAdmin
+from dispatcher.admin.http import ApiTokenAdmin, PullWorkerAdmin, QueueAdmin
 from dispatcher.admin.keys import KeyAdmin
+from dispatcher.admin.workers import WorkerAdmin
 
-__all__ = ["CallAdmin", "KeyAdmin"]
+__all__ = ["ApiTokenAdmin", "CallAdmin", "KeyAdmin", "PullWorkerAdmin", "QueueAdmin", "WorkerAdmin"]

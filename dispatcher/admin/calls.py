@@ -16,7 +16,7 @@ from django.utils.safestring import SafeString
 from dispatcher import engine, reports
 from dispatcher.admin.paging import CappedPaginator, batches
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
-from dispatcher.states import IN_FLIGHT, TERMINAL, State
+from dispatcher.states import IN_FLIGHT, TERMINAL, Reason, State
 
 _SEARCHED = 100_000
 """How many of the newest calls a search by task looks through."""
@@ -62,12 +62,31 @@ class StateFilter(admin.SimpleListFilter):
         return queryset.filter(state=value)
 
 
+class ReasonFilter(admin.SimpleListFilter):
+    """Discarded calls by the reason: those that kill their workers, say."""
+
+    title = "reason of the discard"
+    parameter_name = "reason"
+
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
+        """Offer every reason."""
+        del request, model_admin
+        return [(reason.value, reason.label) for reason in Reason]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[CallQueue]) -> QuerySet[CallQueue]:
+        """Filter by the chosen reason."""
+        del request
+        value = self.value()
+        # Named with the state, so that an index serves it.
+        return queryset.filter(state=State.DISCARDED, finished_at__isnull=False, reason=value) if value else queryset
+
+
 @admin.register(CallQueue)
 class CallAdmin(_Admin):
     """Calls are written by `send` and moved by the engine: here they are read and steered, never edited."""
 
     list_display = ("id", "task", "badge", "queue", "priority", "attempt", "created_at", "started_at", "finished_at")
-    list_filter = (StateFilter,)
+    list_filter = (StateFilter, ReasonFilter)
     search_fields = ("id",)
     search_help_text = (
         "A call's id; the name of a key, for the calls that wait for it or hold it; "
@@ -82,7 +101,21 @@ class CallAdmin(_Admin):
     fieldsets: ClassVar = [
         (None, {"fields": ("id", "task", "badge", "why_it_waits", "keys_and_costs")}),
         ("What it calls", {"fields": ("args_json", "kwargs_json", "call_data_json", "meta_json", "result_json")}),
-        ("How it goes", {"fields": ("queue", "priority", "on_limit", "attempt", "retry_json", "error_history")}),
+        (
+            "How it goes",
+            {
+                "fields": (
+                    "queue",
+                    "priority",
+                    "on_limit",
+                    "attempt",
+                    "retry_json",
+                    "reason",
+                    "crashes",
+                    "error_history",
+                )
+            },
+        ),
         (
             "When",
             {
@@ -155,6 +188,10 @@ class CallAdmin(_Admin):
         if wait is None:
             return "It does not wait for a limit."
         ahead = f"{wait.ahead:,} of its lane go before it" if wait.ahead else "it is the first of its lane"
+        if wait.held_by and not wait.is_served:
+            return f"No live worker serves the queue {wait.held_by}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
+        if wait.held_by:
+            return f"Enough calls of the queue {wait.held_by} are on their way to its workers; {ahead}."
         if wait.stopped_by:
             return (
                 f"The key {wait.stopped_by} stops its lane; {ahead}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."

@@ -12,11 +12,16 @@ from django.db import transaction
 
 from dispatcher import sql
 from dispatcher.allotment import Allotment, Head, KeyNow, LaneNow, allot
-from dispatcher.conf import Conf, conf
+from dispatcher.conf import Conf, conf, queue_grace
 from dispatcher.events import call_dropped
 from dispatcher.models import CallQueue, Slot
 from dispatcher.policy import Pace, Use, in_force
 from dispatcher.states import OnLimit, State
+
+_PULLED_LANES = 10
+"""How many lanes of a queue a pass takes at the least for who fetches from it: the first of them may be limited."""
+_AT_ONCE = 32
+"""How many passes and senders may decide on one queue at the same moment without exceeding its bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +46,14 @@ class Pass:
     made: Allotment = field(default_factory=Allotment)
     full: Mapping[int, int] = field(default_factory=dict)
     """Keys that a lack of concurrency closed, with the cost that they held when it did."""
+    filled: Collection[str] = ()
+    """Queues with enough calls on the way to their workers."""
 
     @property
     def has_moved(self) -> bool:
-        """Whether it changed anything: a call admitted, put off or dropped, or a lane parked."""
-        return bool(self.made.admitted or self.made.dropped or self.made.rescheduled or self.made.parked)
+        """Whether it changed anything: a call admitted, put off or dropped, or a lane parked or held."""
+        made = self.made
+        return bool(made.admitted or made.dropped or made.rescheduled or made.parked or made.held)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,14 +64,17 @@ class Again:
     """Lanes that have calls left, or got some while the pass decided."""
     keys: list[int]
     """Keys with room for lanes that are parked on them."""
+    queues: list[str] = field(default_factory=list)
+    """Queues with room for lanes that they have held."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Openable:
-    """Keys that a release may have opened, and whether any lane is awake."""
+    """Keys that a release may have opened, whether any lane is awake, and the queue if it wants more."""
 
     keys: list[int]
     has_awake: bool
+    queues: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +86,14 @@ class _Lane:
 class _Locked:
     lanes: list[int]
     keys: list[int]
+    tight: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _QueueRow:
+    name: str
+    unclaimed: int
+    is_served: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +129,7 @@ class _HeadRow:
     on_limit: str
     key_ids: list[int]
     is_outranked: bool
+    is_behind: bool
     call_id: UUID | None
     costs: dict[str, int] | None
 
@@ -124,45 +144,57 @@ def admit(
     *,
     lanes: Collection[int] = (),
     keys: Collection[int] = (),
+    queues: Collection[str] = (),
     awake: bool = False,
     most: int | None = None,
+    is_pull: bool = False,
     now: datetime | None = None,
 ) -> Pass:
-    """Make one pass over these lanes, the lanes parked on these keys, and, if `awake`, those that are awake.
+    """Make one pass over these lanes, those parked on these keys, held by these queues, and, if `awake`, those awake.
 
     most: how many calls it admits, and how many lanes of a kind it takes, at the most; the settings' by default.
+    is_pull: the pass is for who fetches calls over HTTP, and starts them at once.
     """
     settings = conf()
     with sql.own_transaction():
-        return _decide(lanes, keys, awake=awake, most=most, now=now, settings=settings)
+        return _decide(lanes, keys, queues, awake=awake, most=most, is_pull=is_pull, now=now, settings=settings)
 
 
-def look_again(done: Pass) -> Again:
+def look_again(done: Pass, *, now: datetime | None = None) -> Again:
     """See, after the commit of a pass, what changed while it decided."""
     made = done.made
-    if not (made.asleep or done.full or made.roomy):
+    if not (made.asleep or done.full or made.roomy or done.filled):
         return Again(lanes=made.awake, keys=[])
     params = {
         "asleep": made.asleep,
         "full": list(done.full),
         "held": list(done.full.values()),
         "roomy": made.roomy,
+        "filled": list(done.filled),
+        "ahead": bound(conf()),
+        "now": now,
     }
     with sql.together():
         asked = sql.ask("look_again", Again, params)
     again = asked.row()
-    return Again(lanes=[*made.awake, *again.lanes], keys=again.keys)
+    return Again(lanes=[*made.awake, *again.lanes], keys=again.keys, queues=again.queues)
 
 
 def unparked(lanes: Collection[int]) -> list[int]:
-    """Return those of these lanes that no key holds up: they want a pass."""
+    """Return those of these lanes that neither a key nor their queue holds up: they want a pass."""
     return [lane.id for lane in sql.fetch("unparked_lanes", _Lane, {"lanes": list(lanes)})]
 
 
-def openable(keys: Collection[int], *, now: datetime | None = None) -> Openable:
-    """Say which of these keys a release may have opened for lanes parked on them."""
-    (found,) = sql.fetch("openable_keys", Openable, {"keys": list(keys), "now": now})
+def openable(keys: Collection[int], lane: int | None = None, *, now: datetime | None = None) -> Openable:
+    """Say which of these keys a release in this lane may have opened for lanes parked on them."""
+    params = {"keys": list(keys), "lane": lane, "ahead": bound(conf()), "now": now}
+    (found,) = sql.fetch("openable_keys", Openable, params)
     return found
+
+
+def bound(settings: Conf) -> int:
+    """Return up to how many calls of a queue a pass lets go on their way; the rest is for lone senders."""
+    return settings.dispatch_ahead - _AT_ONCE if settings.dispatch_ahead > 2 * _AT_ONCE else settings.dispatch_ahead
 
 
 def keys_of(call_id: UUID) -> dict[int, str]:
@@ -174,33 +206,46 @@ def keys_of(call_id: UUID) -> dict[int, str]:
 def _decide(
     lanes: Collection[int],
     keys: Collection[int],
+    queues: Collection[str],
     *,
     awake: bool,
     most: int | None,
+    is_pull: bool,
     now: datetime | None,
     settings: Conf,
 ) -> Pass:
     lane_limit = min(most or settings.lanes_per_pass, settings.lanes_per_pass)
-    (locked,) = sql.fetch(
-        "lock_lanes", _Locked, {"lanes": list(lanes), "keys": list(keys), "awake": awake, "most": lane_limit}
-    )
+    batch = min(most or settings.batch, settings.batch)
+    if is_pull:
+        lane_limit = max(lane_limit, _PULLED_LANES)
+    gate = {"is_gated": queue_grace() is not None, "is_pull": is_pull, "ahead": bound(settings), "now": now}
+    wanted = {"lanes": list(lanes), "keys": list(keys), "queues": list(queues), "awake": awake, "most": lane_limit}
+    (locked,) = sql.fetch("lock_lanes", _Locked, {**wanted, **gate, "slack": _AT_ONCE * batch})
     if not locked.lanes:
         if keys:
             sql.ask("close_openings", object, {"keys": list(keys)})
         return Pass()
-    batch = min(most or settings.batch, settings.batch)
     heads = -(-batch // len(locked.lanes)) + 1
     keys_asked = sql.ask("look_keys", _KeyRow, {"keys": locked.keys, "now": now, "margin": settings.margin})
+    queues_asked = sql.ask("look_queues", _QueueRow, {"lanes": locked.lanes, **gate})
     lanes_asked = sql.ask("look_lanes", _HeadRow, {"lanes": locked.lanes, "heads": heads, "now": now})
     key_rows, head_rows = keys_asked.rows(), lanes_asked.rows()
     at = head_rows[0].now
     counted = {row.id: _key(row, at) for row in key_rows}
     names = {row.name: row.id for row in key_rows}
+    queue_rows = queues_asked.rows()
     made = allot(
         lanes_now := list(_lanes(head_rows, names, heads)),
         counted.values(),
+        queues={
+            row.name: (batch if row.is_served else 0)
+            if is_pull
+            else _queue_room(row, is_tight=row.name in locked.tight, settings=settings)
+            for row in queue_rows
+        },
         now=at,
-        pace=Pace(horizon=settings.horizon, margin=settings.margin),
+        # Who fetches a call starts it when the answer comes, and can't wait for a start that lies ahead.
+        pace=Pace(horizon=timedelta(0) if is_pull else settings.horizon, margin=settings.margin, ramp=settings.ramp),
         batch=batch,
         reschedule_after=settings.reschedule_after,
     )
@@ -208,7 +253,16 @@ def _decide(
     calls = _write(made, slots, lanes_now, now, settings)
     if opened := [key for key in keys if key not in made.openings]:
         sql.ask("close_openings", object, {"keys": opened})
-    return Pass(made=made, calls=calls, full=_full(made, counted, slots))
+    filled = {row.name for row in queue_rows if row.is_served and not is_pull}.intersection(made.held.values())
+    return Pass(made=made, calls=calls, full=_full(made, counted, slots), filled=filled)
+
+
+def _queue_room(row: _QueueRow, *, is_tight: bool, settings: Conf) -> int:
+    """Return how many calls more a queue takes; a pass that is not alone with it takes a share."""
+    if not row.is_served:
+        return 0
+    room = max(0, bound(settings) - row.unclaimed)
+    return room if is_tight else room // _AT_ONCE
 
 
 def _key(row: _KeyRow, now: datetime) -> KeyNow:
@@ -235,6 +289,7 @@ def _lanes(rows: Iterable[_HeadRow], names: Mapping[str, int], heads: int) -> It
         found = [call for call in calls if call.call_id is not None]
         yield LaneNow(
             id=lane.lane_id,
+            queue=lane.queue,
             priority=lane.priority,
             on_limit=OnLimit(lane.on_limit),
             # A key that was deleted limits nothing any more.
@@ -249,6 +304,7 @@ def _lanes(rows: Iterable[_HeadRow], names: Mapping[str, int], heads: int) -> It
             ],
             has_more=len(found) == heads,
             is_outranked=lane.is_outranked,
+            is_behind=lane.is_behind,
         )
 
 
@@ -281,7 +337,7 @@ def _write(
         sql.change("reschedule_calls", {"calls": list(calls), "at": list(times), "waiting": State.AVAILABLE.value})
     turn_of = {call: turn for turn, call in enumerate(made.admitted)}
     turns = {lane.id: max((turn_of.get(head.call_id, -1) for head in lane.heads), default=-1) for lane in lanes}
-    lane_ids = [*made.awake, *made.asleep, *made.parked]
+    lane_ids = [*made.awake, *made.asleep, *made.parked, *made.held]
     awake = set(made.awake)
     key_ids = sorted({*made.openings, *(key for _, key, _ in slots if key is not None)})
     return sql.fetch(
@@ -298,6 +354,7 @@ def _write(
             "lane": lane_ids,
             "lane_awake": [lane in awake for lane in lane_ids],
             "lane_parked": [made.parked.get(lane) for lane in lane_ids],
+            "lane_held": [lane in made.held for lane in lane_ids],
             "lane_turn": [turn if (turn := turns[lane]) >= 0 else None for lane in lane_ids],
             "key": key_ids,
             "key_stopped": [key in made.openings for key in key_ids],

@@ -1,13 +1,13 @@
 """Claim: win the right to run one attempt, proven by the ticket. This is the start."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum, auto
 from time import monotonic, sleep
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from dispatcher import sql
 from dispatcher.conf import conf
@@ -26,6 +26,20 @@ class Claimed:
     """A throttle gave the start: it must be kept to the millisecond."""
     is_counted: bool = False
     """A window counts the start: it must be kept within its margin."""
+    slack: timedelta = timedelta(0)
+    """How much later than that it may start: what its limits allow for was moved as far."""
+
+    @property
+    def lateness(self) -> timedelta:
+        """How late it may start without asking for another start.
+
+        A process that was frozen for as long as a lease must not start what may be another's by now.
+        """
+        settings = conf()
+        longest = max(settings.run_lease, settings.margin) / 2
+        if self.is_paced:
+            return min(_LATE + self.slack, longest)
+        return min(settings.margin / 2 + self.slack, longest) if self.is_counted else longest
 
 
 class Refused(Enum):
@@ -88,14 +102,26 @@ _ENOUGH = 5
 _OVERSLEEP_S = 0.004
 """How much longer than asked a sleep may take; the last bit is slept in short naps."""
 _NAP_S = 0.0002
-_LATE_S = 0.002
-"""How late a throttled call may start without asking for another start."""
+_LATE = timedelta(milliseconds=2)
+"""How late a throttled call may start at first."""
 
 
-def claim(call_id: UUID, ticket: UUID, *, is_late: bool = False, now: datetime | None = None) -> Claimed | Refused:
+def claim(
+    call_id: UUID,
+    ticket: UUID,
+    *,
+    number: UUID | None = None,
+    worker: UUID | None = None,
+    is_late: bool = False,
+    slack: timedelta = timedelta(0),
+    lead: timedelta | None = None,
+    now: datetime | None = None,
+) -> Claimed | Refused:
     """Claim a call for its ticket; a refusal changes nothing.
 
-    is_late: the call is claimed already, but its start was missed; it gets another one.
+    number: the claim's own; worker: who claims. is_late: this very claim has won already, but its start was missed,
+    or its answer lost; it gets another start. slack: how much later than its start it may come then, see Claimed.
+    lead: how far ahead a throttled start lies at the least; the setting's by default.
     """
     settings = conf()
     _Clock.wind()
@@ -105,10 +131,14 @@ def claim(call_id: UUID, ticket: UUID, *, is_late: bool = False, now: datetime |
         {
             "call": call_id,
             "ticket": ticket,
+            "claim": number or uuid4(),
+            "worker": worker,
             "lease": settings.run_lease,
-            "lead": settings.lead,
+            "lead": settings.lead if lead is None else lead,
             "buckets": BUCKETS,
             "is_late": is_late,
+            "slack": slack,
+            "is_durable": settings.durable_claims,
             "now": now,
         },
     )
@@ -124,6 +154,7 @@ def claim(call_id: UUID, ticket: UUID, *, is_late: bool = False, now: datetime |
                 retry=verdict.retry,
                 is_paced=verdict.is_paced,
                 is_counted=verdict.is_counted,
+                slack=slack,
             )
         case [verdict] if verdict.is_expired:
             return Refused.EXPIRED
@@ -131,25 +162,10 @@ def claim(call_id: UUID, ticket: UUID, *, is_late: bool = False, now: datetime |
             return Refused.CLOSED
 
 
-def is_in_time(claimed: Claimed, *, tries: int = 1) -> bool:
-    """Hold the process until the call's start; return whether it was kept, or must be asked for anew.
-
-    With every try a little more lateness is forgiven, so a machine that is always late starts calls all the same.
-    """
+def is_in_time(claimed: Claimed) -> bool:
+    """Hold the process until the call's start; return whether it was kept, or must be asked for anew."""
     due = _Clock.monotonic_of(claimed.start_at)
     sleep(max(due - monotonic() - _OVERSLEEP_S, 0))
     while monotonic() < due:
         sleep(_NAP_S)
-    late = monotonic() - due
-    if claimed.is_paced:
-        return late <= _LATE_S * 2.0 ** (tries - 1)
-    return not claimed.is_counted or late <= conf().margin.total_seconds() / 2 * tries
-
-
-def renew(held: Sequence[tuple[UUID, UUID]], *, now: datetime | None = None) -> int:
-    """Renew the leases of these (call, ticket) pairs in one statement; return how many slots were renewed."""
-    if not held:
-        return 0
-    calls, tickets = zip(*held, strict=True)
-    params = {"calls": list(calls), "tickets": list(tickets), "lease": conf().run_lease, "now": now}
-    return sql.change("renew_leases", params)
+    return monotonic() - due <= claimed.lateness.total_seconds()

@@ -87,6 +87,11 @@ def retry(calls: Iterable[UUID]) -> list[Moved]:
     return _moved("retry_calls", calls)
 
 
+def activate(calls: Iterable[UUID]) -> list[Moved]:
+    """Let pending calls wait, for their time or their limits; return those that moved."""
+    return _moved("activate_calls", calls)
+
+
 def run_now(calls: Iterable[UUID]) -> list[Moved]:
     """Let calls wait at the front of their lanes, whatever time they were sent for; limits still hold."""
     return _moved("run_calls_now", calls)

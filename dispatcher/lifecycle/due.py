@@ -1,15 +1,20 @@
-"""Due: what depends on time alone. Calls whose time has come, calls that expire, keys that open."""
+"""Due: what depends on time. Calls whose time has come, calls that expire, keys that open, queues that are served."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from dispatcher import sql
-from dispatcher.conf import conf
+from dispatcher.conf import conf, queue_grace
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Key:
     id: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Queue:
+    name: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +46,18 @@ def due_keys(*, now: datetime | None = None) -> list[int]:
     ended = sql.fetch("end_overrides", _Key, {"name": None, "now": now})
     opened = sql.fetch("due_keys", _Key, {"now": now, "most": conf().lanes_per_pass})
     return sorted({key.id for key in (*ended, *opened)})
+
+
+def due_queues(*, now: datetime | None = None) -> list[str]:
+    """Return the queues that hold lanes up and could let them go on."""
+    settings = conf()
+    params = {
+        "now": now,
+        "is_gated": queue_grace() is not None,
+        "ahead": settings.dispatch_ahead,
+        "most": settings.lanes_per_pass,
+    }
+    return [queue.name for queue in sql.fetch("due_queues", _Queue, params)]
 
 
 def next_due(*, now: datetime | None = None) -> timedelta | None:

@@ -4,7 +4,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from dispatcher.conf import conf
 from dispatcher.events import call_finished
 from dispatcher.models import CallQueue
 from dispatcher.policy import BUCKETS, Retry
-from dispatcher.states import TERMINAL, State
+from dispatcher.states import TERMINAL, Reason, State
 
 _LONGEST_MESSAGE = 4_000
 _UNSTORABLE = re.compile(r"(?<!\\)(?:\\\\)*\\u0000|[\ud800-\udfff]")
@@ -38,6 +38,19 @@ class Released:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Reported:
+    """A failure in the words of a worker in any language.
+
+    type: its class, such as `auth.token_expired`; more: what else is to be kept of it, as JSON.
+    """
+
+    type: str
+    message: str
+    classes: Sequence[str] = ()
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Freed:
     lane_id: int
     keys: list[int]
@@ -45,42 +58,56 @@ class _Freed:
 
 def complete(call_id: UUID, ticket: UUID, *, result: Any, now: datetime | None = None) -> Released | None:
     """Record success; None if the ticket was replaced. A result that is not JSON is kept as its repr."""
-    return _end(call_id, ticket, State.COMPLETED, result=_json(result), now=now)
+    return _end(call_id, ticket, State.COMPLETED, result=_json(result), crashes=0, now=now)
 
 
 def fail(
     call_id: UUID,
     ticket: UUID,
     *,
-    error: BaseException,
+    error: BaseException | Reported,
     attempt: int,
     policy: Mapping[str, Any] | None,
     wait: timedelta | None = None,
     may_retry: bool | None = None,
+    crashes: int | None = 0,
     now: datetime | None = None,
 ) -> Released | None:
     """Record a failed attempt: retryable while attempts are left, else discarded.
 
+    crashes: how many attempts in a row, this one included, took their process with them; None if nobody can say whether
+    this one would have.
     policy: the call's own retry policy; without one the task's word counts (`may_retry`), then the setting.
     wait: the time until the next attempt, if the task gave one; else the policy's back-off.
     """
     retry = Retry.parse(policy if policy is not None else conf().retry)
     has_attempts = attempt < retry.max_attempts if policy is not None or may_retry is None else may_retry
-    classes = {base.__name__ for base in type(error).__mro__}
-    if may_retry is False or not has_attempts or classes.intersection(retry.non_retryable_errors):
-        return _end(call_id, ticket, State.DISCARDED, error=_error(error, attempt), now=now)
+    classes = error.classes if isinstance(error, Reported) else [base.__name__ for base in type(error).__mro__]
+    what: dict[str, Any] = {"error": _error(error, attempt), "crashes": crashes, "now": now}
+    if crashes and crashes >= conf().poison_after:
+        return _end(call_id, ticket, State.DISCARDED, reason=Reason.POISON, **what)
+    if may_retry is False or not has_attempts or any(map(retry.is_final, classes)):
+        return _end(call_id, ticket, State.DISCARDED, reason=Reason.FAILED, **what)
     pause = wait if wait is not None else retry.delay(attempt, _random)
-    return _end(call_id, ticket, State.RETRYABLE, error=_error(error, attempt), wait=pause, now=now)
+    return _end(call_id, ticket, State.RETRYABLE, wait=pause, **what)
 
 
 def put_back(
-    call_id: UUID, ticket: UUID, *, from_states: Sequence[State], wait: timedelta | None = None
+    call_id: UUID,
+    ticket: UUID,
+    *,
+    from_states: Sequence[State],
+    wait: timedelta | None = None,
+    is_lost: bool = False,
+    now: datetime | None = None,
 ) -> Released | None:
     """Let the call wait again at the front of its lane, without spending an attempt; None if the ticket is gone.
 
-    wait: not before this time has passed. The caller wakes the lane in the same transaction.
+    wait: not before this time has passed. is_lost: its process is gone, so if its start has not come yet, it never
+    started. The caller wakes the lane in the same transaction.
     """
-    params = {"call": call_id, "ticket": ticket, "states": list(from_states), "wait": wait}
+    states = list(from_states)
+    params = {"call": call_id, "ticket": ticket, "states": states, "wait": wait, "is_lost": is_lost, "now": now}
     rows = sql.fetch("return_call", _Freed, params)
     state = State.AVAILABLE if wait is None else State.SCHEDULED
     return Released(state=state, lane_id=rows[0].lane_id, keys=rows[0].keys) if rows else None
@@ -92,6 +119,11 @@ def expire(call_id: UUID, ticket: UUID, *, now: datetime | None = None) -> Relea
     return Released(state=State.DISCARDED, lane_id=rows[0].lane_id, keys=rows[0].keys) if rows else None
 
 
+def cancel(call_id: UUID, ticket: UUID, *, now: datetime | None = None) -> Released | None:
+    """End a running call that was cancelled; None if the ticket was replaced. Its worker learns it when it reports."""
+    return _end(call_id, ticket, State.CANCELLED, now=now)
+
+
 def _end(
     call_id: UUID,
     ticket: UUID,
@@ -100,6 +132,8 @@ def _end(
     result: str | None = None,
     error: dict[str, Any] | None = None,
     wait: timedelta | None = None,
+    reason: Reason | None = None,
+    crashes: int | None = None,
     now: datetime | None = None,
 ) -> Released | None:
     rows = sql.fetch(
@@ -109,6 +143,8 @@ def _end(
             "call": call_id,
             "ticket": ticket,
             "state": state.value,
+            "reason": reason and reason.value,
+            "crashes": crashes,
             "result": result,
             "error": error and json.dumps(error),
             "retry_in": wait,
@@ -124,7 +160,9 @@ def _end(
     return Released(state=state, lane_id=rows[0].lane_id, keys=rows[0].keys, wait=wait)
 
 
-def _error(error: BaseException, attempt: int) -> dict[str, Any]:
+def _error(error: BaseException | Reported, attempt: int) -> dict[str, Any]:
+    if isinstance(error, Reported):
+        return {**error.more, "type": error.type, "message": error.message[:_LONGEST_MESSAGE], "attempt": attempt}
     message = _words(error, str).replace("\0", "")[:_LONGEST_MESSAGE].encode("utf-8", "replace").decode()
     return {"type": type(error).__name__, "message": message, "attempt": attempt}
 

@@ -118,6 +118,7 @@ def unpublished(*, now: datetime | None = None) -> list[Unpublished]:
             "after": settings.publish_after,
             "most": settings.batch,
             "lease": settings.dispatch_lease,
+            "settle": 2 * settings.heartbeat,
         },
     )
 
@@ -143,14 +144,17 @@ def _note(calls: Sequence[Publishable], now: datetime | None) -> None:
 
 def _taken(app: Celery, calls: Sequence[Publishable]) -> Iterator[Publishable]:
     """Yield the calls that the broker took, until it takes no more."""
+    faults: tuple[type[BaseException], ...] = (OperationalError, OSError)
     try:
         with app.producer_or_acquire() as producer:
+            # Each transport has errors of its own for a connection that breaks on the way.
+            faults += tuple(producer.connection.connection_errors)
             # One try: by itself, kombu would try for seconds while the sender waits.
             producer.connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
             for call in calls:
                 _send(app, producer, call)
                 yield call
-    except (OperationalError, ConnectionError, TimeoutError) as fault:
+    except faults as fault:
         pause = conf().publish_pause
         _Rest.until = monotonic() + pause.total_seconds()
         logger.warning("the broker can't be reached; calls stay unpublished for %s: %s", pause, fault)

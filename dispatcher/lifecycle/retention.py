@@ -1,12 +1,13 @@
-"""Retention: delete calls that ended long enough ago, and parts of windows that no longer count."""
+"""Retention: delete calls that ended long enough ago, workers long gone, parts of windows that no longer count."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from time import monotonic
 
 from dispatcher import sql
 from dispatcher.conf import RETENTION, conf
 
 _BATCH = 1_000
+_WORKERS_KEPT = timedelta(days=1)
 
 
 def delete_ended(*, now: datetime | None = None) -> int:
@@ -21,6 +22,21 @@ def delete_ended(*, now: datetime | None = None) -> int:
         while monotonic() < stop_at and (batch := sql.change("delete_ended", params)):
             deleted += batch
     return deleted
+
+
+def delete_workers(*, now: datetime | None = None) -> int:
+    """Delete the rows of workers that have been gone for a day, Celery's and those that fetch; return how many."""
+    params = {"retention": _WORKERS_KEPT, "now": now}
+    return sql.change("delete_workers", params) + sql.change("delete_pullers", params)
+
+
+def delete_workflows(*, now: datetime | None = None) -> int:
+    """Delete workflows past the longest retention of calls; return how many."""
+    kept = {**RETENTION, **conf().retention}.values()
+    longest = max((retention for retention in kept if retention is not None), default=timedelta(0))
+    if None in kept:
+        return 0
+    return sql.change("delete_workflows", {"retention": longest, "now": now})
 
 
 def trim_windows(*, now: datetime | None = None) -> int:

@@ -93,8 +93,17 @@ def _retry_after(error: Exception) -> timedelta | None:
     if value.isdecimal():
         # More digits than these are past any calendar.
         return min(timedelta(seconds=int(value[:12])), _LONGEST_WAIT)
+    until = _http_date(value)
+    if until is None:
+        return None
+    # By the clock that wrote it: the provider's Date (section 6.6.1). This machine's may be wrong.
+    now = _http_date(response.headers.get("Date", "")) or datetime.now(UTC)
+    return min(max(until - now, timedelta(0)), _LONGEST_WAIT)
+
+
+def _http_date(value: str) -> datetime | None:
     try:
         at = parsedate_to_datetime(value)
     except ValueError:
         return None
-    return max((at if at.tzinfo else at.replace(tzinfo=UTC)) - datetime.now(UTC), timedelta(0))
+    return at if at.tzinfo else at.replace(tzinfo=UTC)

@@ -13,8 +13,8 @@ from uuid import UUID
 import uuid_utils.compat as uuid7
 
 from dispatcher import fields, sql
-from dispatcher.calls import Call
-from dispatcher.conf import conf
+from dispatcher.calls import Call, More
+from dispatcher.conf import conf, queue_grace
 from dispatcher.errors import CallInvalid, CallNeverRuns, CallTooLarge, PolicyInvalid, UnknownKey
 from dispatcher.events import policy_ignored
 from dispatcher.models import CallQueue
@@ -22,6 +22,10 @@ from dispatcher.policy import Policy, Rate, Retry
 from dispatcher.states import OnLimit, State
 
 logger = logging.getLogger(__name__)
+
+_PLAIN = More()
+_AT_ONCE = 32
+"""How many lone senders may decide on one queue at the same moment without exceeding its bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +54,8 @@ class Draft:
     scheduled_at: datetime | None
     expires_at: datetime | None
     policies: Mapping[str, Policy]
+    more: More
+    envelope: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +76,7 @@ def draft(call: Call, *, task: str, queue: str) -> Draft:
     costs, policies, on_limit = _keys(call)
     names = tuple(sorted(costs))
     checked = Draft(
-        id=uuid7.uuid7(),
+        id=call.more.id or uuid7.uuid7(),
         kind=Kind(
             queue=fields.name("queue", queue),
             priority=fields.whole("priority", call.priority, -100, 100),
@@ -89,6 +95,8 @@ def draft(call: Call, *, task: str, queue: str) -> Draft:
         scheduled_at=fields.moment("scheduled_at", call.scheduled_at),
         expires_at=fields.moment("expires_at", call.expires_at),
         policies=policies,
+        more=call.more,
+        envelope=None if call.more.envelope is None else fields.json_text("envelope", call.more.envelope),
     )
     if checked.scheduled_at and checked.expires_at and checked.expires_at <= checked.scheduled_at:
         raise CallInvalid("expires_at", "is not after scheduled_at, so the call could never start.")
@@ -138,15 +146,15 @@ def write_one(draft: Draft) -> CallQueue:
         "kwargs": draft.kwargs,
         "call_data": draft.call_data,
         "meta": draft.meta,
-        "costs": json.dumps(draft.costs),
         "retry": draft.retry,
-        "scheduled_at": draft.scheduled_at,
-        "expires_at": draft.expires_at,
-        "is_now": draft.scheduled_at is None and draft.expires_at is None,
         "margin": settings.margin,
+        "ramp": settings.ramp,
         "lease": settings.dispatch_lease,
+        "is_gated": queue_grace() is not None,
+        "ahead": max(0, settings.dispatch_ahead - _AT_ONCE),
     }
-    if not draft.costs and not draft.policies and (rows := sql.fetch("send_call", Written, params)):
+    is_plain = not (draft.costs or draft.policies or draft.scheduled_at or draft.expires_at) and draft.more == _PLAIN
+    if is_plain and (rows := sql.fetch("send_call", Written, params)):
         return _saved(draft, rows[0])
     return write([draft])[0]
 
@@ -271,7 +279,12 @@ def _params(drafts: Sequence[Draft], kinds: Mapping[Kind, int]) -> dict[str, Any
                 "retry",
                 "scheduled_at",
                 "expires_at",
+                "envelope",
             )
+        },
+        **{
+            column: [getattr(each.more, column) for each in drafts]
+            for column in ("timeout", "visibility", "unique_key", "is_pending")
         },
     }
 
@@ -298,6 +311,10 @@ def _saved(each: Draft, row: Written) -> CallQueue:
         retry=each.retry and json.loads(each.retry),
         scheduled_at=each.scheduled_at,
         expires_at=each.expires_at,
+        timeout=each.more.timeout,
+        visibility=each.more.visibility,
+        unique_key=each.more.unique_key,
+        envelope=each.envelope and json.loads(each.envelope),
         created_at=row.created_at,
         ticket=row.ticket,
         dispatched_at=row.dispatched_at,

@@ -17,7 +17,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from dispatcher.conf import conf
 from dispatcher.management import key_table
 from dispatcher.models import RateLimitKey
-from dispatcher.reports import KeyState, KeyStatus, rate_limit_status
+from dispatcher.reports import KeyState, KeyStatus, rate_limit_status, unserved_queues
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -91,7 +91,8 @@ class Command(BaseCommand):
             show()
 
     def _show_json(self, names: Sequence[str] | None, *, is_line: bool) -> None:
-        document = {"items": [key.as_json() for key in _found(names)]}
+        document: dict[str, Any] = {"items": [key.as_json() for key in _found(names)]}
+        document["unserved_queues"] = [queue.as_json() for queue in unserved_queues()]
         self._write(json.dumps(document, indent=None if is_line else 2))
 
     def _show_plain(self, names: Sequence[str] | None, watch: float | None, *, is_terminal: bool) -> None:
@@ -163,4 +164,11 @@ def _most_telling(keys: Sequence[KeyStatus], most: int) -> list[KeyStatus]:
 def _footer(keys: Sequence[KeyStatus], shown: Sequence[KeyStatus], watch: float | None) -> str:
     left_out = f"\n{len(keys) - len(shown):,} more keys, with less going on." if len(shown) < len(keys) else ""
     clock = f"\n{keys[0].at:%H:%M:%S %Z}, every {watch:g} s; Ctrl-C ends it." if watch else ""
-    return left_out + clock
+    return left_out + _unserved() + clock
+
+
+def _unserved() -> str:
+    """Tell which queues nobody serves, a line for each."""
+    return "".join(
+        f"\nNo live worker serves the queue {queue.name}: {queue.waiting:,} calls wait." for queue in unserved_queues()
+    )

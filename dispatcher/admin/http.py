@@ -1,0 +1,95 @@
+"""The HTTP face in the admin: queues and who serves them, its workers, its tokens."""
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+
+from dispatcher.models import ApiToken, CallQueue, PullWorker, Queue
+from dispatcher.states import IN_FLIGHT
+
+if TYPE_CHECKING:
+    _Queues = admin.ModelAdmin[Queue]
+    _Workers = admin.ModelAdmin[PullWorker]
+    _Tokens = admin.ModelAdmin[ApiToken]
+else:
+    _Queues = _Workers = _Tokens = admin.ModelAdmin
+
+
+@admin.register(Queue)
+class QueueAdmin(_Queues):
+    """Queues: who serves them, and how many calls may wait."""
+
+    list_display = ("name", "is_pulled", "max_depth", "on_full", "created_at")
+    list_filter = ("is_pulled",)
+    search_fields = ("name",)
+    ordering = ("name",)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> tuple[str, ...]:
+        """Keep the name of a queue, and who serves it while its calls are with somebody."""
+        del request
+        if obj is None:
+            return ()
+        is_busy = CallQueue.objects.filter(queue=obj.name, state__in=IN_FLIGHT).exists()
+        return ("name", "is_pulled") if is_busy else ("name",)
+
+
+@admin.register(PullWorker)
+class PullWorkerAdmin(_Workers):
+    """Workers that fetch over HTTP: here they are read, and told to be quiet, to end, or to go on."""
+
+    list_display = ("name", "state", "directive", "queues", "started_at", "seen_at")
+    list_filter = ("state", "directive")
+    search_fields = ("name",)
+    ordering = ("-seen_at", "-id")
+    actions = ("go_on", "be_quiet", "terminate")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Refuse: a worker is known by its fetches."""
+        del request
+        return False
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
+        """Let nothing be edited but by the actions."""
+        del request, obj
+        return ("name", "queues", "state", "directive", "started_at", "seen_at")
+
+    @admin.action(description="Let it go on", permissions=["change"])
+    def go_on(self, request: HttpRequest, workers: QuerySet[PullWorker]) -> None:
+        """Tell these workers to fetch again."""
+        self._tell(request, workers, "running")
+
+    @admin.action(description="Have it fetch nothing more", permissions=["change"])
+    def be_quiet(self, request: HttpRequest, workers: QuerySet[PullWorker]) -> None:
+        """Tell these workers to finish what they have."""
+        self._tell(request, workers, "quiet")
+
+    @admin.action(description="Have it end", permissions=["change"])
+    def terminate(self, request: HttpRequest, workers: QuerySet[PullWorker]) -> None:
+        """Tell these workers to end."""
+        self._tell(request, workers, "terminate")
+
+    def _tell(self, request: HttpRequest, workers: QuerySet[PullWorker], directive: str) -> None:
+        count = workers.update(directive=directive)
+        self.message_user(request, f"{count} will be told with the next heartbeat: {directive}.")
+
+
+@admin.register(ApiToken)
+class ApiTokenAdmin(_Tokens):
+    """Tokens: switched off here; made by manage.py dispatcher_token, which shows each once."""
+
+    list_display = ("name", "scopes", "is_active", "expires_at", "created_at")
+    search_fields = ("name",)
+    ordering = ("name",)
+    readonly_fields = ("name", "created_at")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Refuse: a token is shown once, by the command that makes it."""
+        del request
+        return False
+
+    def save_model(self, request: HttpRequest, obj: ApiToken, form: Any, change: Any) -> None:
+        """Save what may be changed, and never the hash."""
+        del request, form, change
+        obj.save(update_fields=["scopes", "is_active", "expires_at"])

@@ -1,0 +1,46 @@
+"""Beat's clock: entries of the dispenser's tasks that ran, as they say, in the future, are due all the same.
+
+Beat judges by its own clock and by the time of the last run, or change, that whoever came before it wrote by theirs.
+One whose clock is an hour behind would be silent for that hour.
+"""
+
+import logging
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from celery import signals
+from celery.beat import ScheduleEntry, Service
+from celery.utils.time import maybe_make_aware
+from django.apps import apps
+from django.db.models.functions import Coalesce
+
+logger = logging.getLogger(__name__)
+
+_OURS = "dispatcher."
+
+
+@signals.beat_init.connect
+def forget_future_runs(sender: Service, **_: Any) -> None:
+    """Let the entries count from now that count from a time which is still to come."""
+    now = datetime.now(UTC)
+    if apps.is_installed("django_celery_beat"):
+        _correct_rows(now)
+    _correct_entries(sender.scheduler.schedule.values(), now)
+
+
+def _correct_rows(now: datetime) -> None:
+    """Write it down as well: beat reads them anew when one is edited."""
+    from django_celery_beat.models import PeriodicTask  # noqa: PLC0415 -- optional app
+
+    counted = PeriodicTask.objects.annotate(counts_from=Coalesce("last_run_at", "date_changed"))
+    late = counted.filter(task__startswith=_OURS, counts_from__gt=now).update(last_run_at=now)
+    if late:
+        logger.warning("%d of beat's entries ran in the future, by this machine's clock; they count from now", late)
+
+
+def _correct_entries(entries: Iterable[ScheduleEntry], now: datetime) -> None:
+    for entry in entries:
+        ours = entry.task.startswith(_OURS)
+        if ours and entry.last_run_at is not None and maybe_make_aware(entry.last_run_at) > now:
+            entry.last_run_at = now

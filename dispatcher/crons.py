@@ -1,0 +1,211 @@
+"""Crons: calls that beat sends again and again, kept in django-celery-beat's tables."""
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+from zoneinfo import available_timezones
+
+import arrow
+from celery.schedules import ParseException, crontab
+
+from dispatcher import engine, pull, sql
+from dispatcher.calls import Call, More
+from dispatcher.conf import conf
+from dispatcher.errors import CallInvalid
+from dispatcher.lifecycle import send
+from dispatcher.policy import Policy
+from dispatcher.states import TERMINAL, State
+
+logger = logging.getLogger(__name__)
+
+TASK: Final = "dispatcher.cron"
+_PREFIX: Final = "cron:"
+_FIELDS: Final = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+_WORDS: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_OPEN: Final = [str(state) for state in State if state not in TERMINAL]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cron:
+    """A call that is sent by a schedule.
+
+    job: the call as its sender gave it, for those who look at it; overlap: what becomes of a run whose predecessor has
+    not ended: `skip`, `allow`, `cancel_previous`, or `enqueue` (one after the other).
+    """
+
+    name: str
+    expression: str
+    timezone: str
+    job: Mapping[str, Any]
+    overlap: str = "skip"
+    is_enabled: bool = True
+    created_at: datetime | None = None
+    last_run_at: datetime | None = None
+    next_run_at: datetime | None = None
+    runs: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    id: UUID
+    state: str
+
+
+def fields_of(expression: str) -> dict[str, str]:
+    """Return the five fields of a cron expression. Raises CallInvalid."""
+    text = _WORDS.get(expression.strip().lower(), expression)
+    words = text.split()
+    if len(words) != len(_FIELDS):
+        raise CallInvalid("expression", f"{expression!r} must have five fields, or be one of {', '.join(_WORDS)}.")
+    named = dict(zip(_FIELDS, words, strict=True))
+    named["day_of_week"] = re.sub(r"\b7\b", "0", named["day_of_week"])
+    try:
+        crontab(**{name: value.lower() for name, value in named.items()})
+    except (ValueError, ParseException) as error:
+        raise CallInvalid("expression", f"{expression!r} is not a cron expression: {error}") from error
+    return named
+
+
+def register(cron: Cron, call: Call) -> bool:
+    """Make a cron, or change it; return whether it is new. Raises CallInvalid naming the field."""
+    from django_celery_beat.models import CrontabSchedule, PeriodicTask  # noqa: PLC0415 -- optional app
+
+    if cron.timezone not in available_timezones() or ("/" not in cron.timezone and cron.timezone != "UTC"):
+        raise CallInvalid("timezone", f"{cron.timezone!r} must be a zone of the IANA, such as Europe/Berlin.")
+    named = {**fields_of(cron.expression), "timezone": cron.timezone}
+    schedules = CrontabSchedule.objects.using(conf().database)
+    schedule = schedules.filter(**named).first() or schedules.create(**named)
+    stored = {"expression": cron.expression, "job": cron.job, "overlap": cron.overlap, "call": _as_json(call)}
+    _, is_new = PeriodicTask.objects.using(conf().database).update_or_create(
+        name=f"{_PREFIX}{cron.name}",
+        defaults={
+            "task": TASK,
+            "crontab": schedule,
+            "interval": None,
+            "args": json.dumps([cron.name]),
+            "description": json.dumps(stored),
+            "enabled": cron.is_enabled,
+            "queue": conf().dispenser_queue,
+        },
+    )
+    return bool(is_new)
+
+
+def crons(name: str | None = None) -> list[Cron]:
+    """Return the crons, or the one of this name, by name."""
+    from django_celery_beat.models import PeriodicTask  # noqa: PLC0415 -- optional app
+
+    entries = PeriodicTask.objects.using(conf().database).filter(task=TASK).select_related("crontab")
+    if name is not None:
+        entries = entries.filter(name=f"{_PREFIX}{name}")
+    return [_read(entry) for entry in entries.order_by("name")]
+
+
+def switch(name: str, *, is_enabled: bool) -> None:
+    """Switch a cron on or off."""
+    from django_celery_beat.models import PeriodicTask  # noqa: PLC0415 -- optional app
+
+    for entry in PeriodicTask.objects.using(conf().database).filter(name=f"{_PREFIX}{name}"):
+        entry.enabled = is_enabled
+        # Saved one by one, so that a beat that runs is told.
+        entry.save()
+
+
+def remove(name: str) -> None:
+    """Delete a cron; what it has sent stays."""
+    from django_celery_beat.models import PeriodicTask  # noqa: PLC0415 -- optional app
+
+    for entry in PeriodicTask.objects.using(conf().database).filter(name=f"{_PREFIX}{name}"):
+        entry.delete()
+
+
+def fire(name: str) -> str | None:
+    """Send a cron's call and return its id; None if this minute's was sent already, or its overlap policy says no."""
+    from django_celery_beat.models import PeriodicTask  # noqa: PLC0415 -- optional app
+
+    entry = PeriodicTask.objects.using(conf().database).filter(name=f"{_PREFIX}{name}", enabled=True).first()
+    if entry is None:
+        return None
+    stored = json.loads(entry.description)
+    key = f"{_PREFIX}{name}"
+    with sql.atomic():
+        sql.change("lock_unique", {"names": [key]})
+        now = arrow.utcnow()
+        # Beat may run twice, or late: one call a minute, whoever comes first.
+        this_minute = timedelta(seconds=now.second, microseconds=now.microsecond)
+        if sql.fetch("find_unique", _Found, {"unique_key": key, "states": [*State], "period": this_minute}):
+            return None
+        before = sql.fetch("find_unique", _Found, {"unique_key": key, "states": _OPEN, "period": None})
+        if before and stored["overlap"] == "skip":
+            logger.info("cron %s: skipped, since %s has not ended", name, before[0].id)
+            return None
+        call = _call(stored["call"], name, key, is_one_by_one=stored["overlap"] == "enqueue")
+        (sent,) = engine.send([call])
+    if before and stored["overlap"] == "cancel_previous":
+        pull.cancel(before[0].id)
+    return str(sent.id)
+
+
+def _call(kept: Mapping[str, Any], name: str, key: str, *, is_one_by_one: bool) -> Call:
+    keys = kept["keys"]
+    if is_one_by_one:
+        send.make_keys({key: Policy(concurrency=1)})
+        keys = {**(keys if isinstance(keys, dict) else dict.fromkeys(keys or (), 1)), key: 1}
+    meta = {**(kept["meta"] or {}), "cron_name": name, "cron_triggered_at": arrow.utcnow().isoformat()}
+    return Call(
+        **{field: kept[field] for field in ("task", "args", "queue", "priority", "retry", "rate_limit")},
+        keys=keys,
+        meta=meta,
+        more=More(
+            unique_key=key,
+            envelope=kept["envelope"],
+            timeout=_span(kept["timeout"]),
+            visibility=_span(kept["visibility"]),
+        ),
+    )
+
+
+def _span(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+def _as_json(call: Call) -> dict[str, Any]:
+    more = call.more
+    named = ("task", "args", "meta", "queue", "priority", "retry", "rate_limit", "keys")
+    spans = {"timeout": more.timeout, "visibility": more.visibility}
+    return {
+        **{field: getattr(call, field) for field in named},
+        **{field: span and span.total_seconds() for field, span in spans.items()},
+        "envelope": more.envelope,
+    }
+
+
+def _read(entry: Any) -> Cron:
+    stored = json.loads(entry.description)
+    now = arrow.utcnow().datetime
+    wait = entry.schedule.remaining_estimate(now) if entry.enabled else None
+    return Cron(
+        name=entry.name.removeprefix(_PREFIX),
+        expression=stored["expression"],
+        timezone=str(entry.crontab.timezone),
+        job=stored["job"],
+        overlap=stored["overlap"],
+        is_enabled=entry.enabled,
+        created_at=entry.date_changed,
+        last_run_at=entry.last_run_at,
+        next_run_at=None if wait is None else now + wait,
+        runs=entry.total_run_count,
+    )

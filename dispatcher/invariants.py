@@ -1,0 +1,133 @@
+"""What the audit asks: of each invariant that rows can show, statements whose every row is a finding; some notes."""
+
+from dataclasses import dataclass
+
+from dispatcher import mend
+from dispatcher.mend import Mender
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One question to the database, and what a row of the answer means."""
+
+    statement: str
+    sentence: str
+    invariant: int | None = None
+    """Its number in docs/reference/dispatcher-audit.md; None if it is a note, which breaks nothing."""
+    mend: Mender | None = None
+    passes: bool = False
+    """A healthy system goes through such states; only what stays is a finding."""
+
+    @property
+    def name(self) -> str:
+        """What it is called outside."""
+        return self.statement.removeprefix("audit_")
+
+
+CHECKS = (
+    Check(
+        statement="audit_over_concurrency",
+        invariant=1,
+        sentence="An admission brought more in flight than a key's concurrency. Nothing to mend: it drains by itself.",
+    ),
+    Check(
+        statement="audit_over_rate",
+        invariant=1,
+        sentence="An admission took more of a key's window than its rate. Nothing to mend: the window passes.",
+    ),
+    Check(
+        statement="audit_over_throttle",
+        invariant=1,
+        sentence="Calls under a key started closer than its throttle allows. Nothing to mend: they have started.",
+    ),
+    Check(
+        statement="audit_two_tickets",
+        invariant=2,
+        sentence="Two calls in flight have the same ticket. Nothing to mend: it goes when they end.",
+    ),
+    Check(
+        statement="audit_lease_unrecovered",
+        invariant=2,
+        sentence="A lease ran out long ago, and nobody recovered the call: no dispenser runs dispatcher.recover.",
+        mend=mend.recover_leases,
+    ),
+    Check(
+        statement="audit_slot_without_call",
+        invariant=4,
+        sentence="A slot is held by a call that is not in flight: room that nobody would give back.",
+        mend=mend.free_orphans,
+    ),
+    Check(
+        statement="audit_call_without_slot",
+        invariant=4,
+        sentence="A call is in flight and holds no slot: no limit counts it, and no lease ends it.",
+        mend=mend.put_back,
+    ),
+    Check(
+        statement="audit_wrong_slots",
+        invariant=4,
+        sentence="A call holds other slots than its keys and costs ask for. Nothing to mend: they go when it ends.",
+    ),
+    Check(
+        statement="audit_order",
+        invariant=5,
+        sentence="A call waited while one sent after it in the same lane was admitted. Nothing to mend. One cause is "
+        "innocent: a transaction that keeps the call's row locked.",
+        passes=True,
+    ),
+    Check(
+        statement="audit_unserved_asleep",
+        invariant=6,
+        sentence="A lane sleeps over waiting calls: nobody would serve it.",
+        mend=mend.wake_lanes,
+        passes=True,
+    ),
+    Check(
+        statement="audit_unserved_parked",
+        invariant=6,
+        sentence="A key has room, or its time has come, and nobody lets the calls go on that wait for it.",
+        mend=mend.serve_keys,
+        passes=True,
+    ),
+    Check(
+        statement="audit_unserved_held",
+        invariant=6,
+        sentence="A queue is served and has room, and nobody lets the calls go on that it holds up.",
+        mend=mend.serve_queues,
+        passes=True,
+    ),
+    Check(
+        statement="audit_unserved_awake",
+        invariant=6,
+        sentence="A lane is awake, nothing stops it, and no pass comes: no dispenser runs dispatcher.tick.",
+        mend=mend.serve_lanes,
+        passes=True,
+    ),
+    Check(
+        statement="audit_unserved_due",
+        invariant=6,
+        sentence="A call's time has come, and nobody lets it wait in its lane: no dispenser runs dispatcher.tick.",
+        mend=mend.wake_due,
+        passes=True,
+    ),
+)
+
+NOTES = (
+    Check(
+        statement="audit_queue_unserved",
+        sentence="A queue has calls, and no live worker: nothing more of it is admitted until one comes.",
+    ),
+    Check(
+        statement="audit_poison",
+        sentence="A call was discarded within the last day because it kills its workers.",
+    ),
+    Check(
+        statement="audit_old_transaction",
+        sentence="A transaction has been open for more than 10 minutes: nothing that died since can be cleaned up.",
+    ),
+)
+
+UNSEEN = (
+    "Invariants 3 (a late delivery changes nothing) and 7 (a call is part of its sender's transaction) leave no trace "
+    "in the rows: tests/races/test_tickets.py and tests/races/test_creation.py show them."
+)

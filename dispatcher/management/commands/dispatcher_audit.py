@@ -1,0 +1,92 @@
+"""manage.py dispatcher_audit: whether every invariant holds in the live database; exits 0 if so, 1 if not."""
+
+import json
+import os
+import sys
+from datetime import timedelta
+from importlib.util import find_spec
+from typing import Any, Final, TextIO, cast
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError, InterfaceError
+
+from dispatcher.audit import Report, audit
+from dispatcher.management import audit_table
+
+LONGEST: Final = 600.0
+BROKEN: Final = 1
+UNKNOWN: Final = 2
+
+
+class Command(BaseCommand):
+    """Check every invariant on a live database."""
+
+    help = (
+        "Check every invariant of the dispatcher on a live database. Exits 0 if all hold, 1 if not (with --repair: if "
+        "anything is left), 2 if it could not look."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Define the options."""
+        parser.add_argument(
+            "--repair", action="store_true", help="Mend what can be mended, count it, and look again. Expected: 0."
+        )
+        parser.add_argument("--json", action="store_true", dest="is_json", help="Print JSON, for other programs.")
+        parser.add_argument(
+            "--settle",
+            type=float,
+            metavar="SECONDS",
+            help="How long a state that may only be passing must last to count; two ticks if not said otherwise.",
+        )
+
+    def handle(
+        self,
+        *_: Any,
+        repair: bool = False,
+        is_json: bool = False,
+        settle: float | None = None,
+        no_color: bool = False,
+        **__: Any,
+    ) -> None:
+        """Print what was found. Raises CommandError for a bad argument, and where the database can't be asked."""
+        report = _audit(repair=repair, settle=_span(settle))
+        self.stdout.ending = ""
+        try:
+            if is_json:
+                self.stdout.write(json.dumps(report.as_json(), indent=2) + "\n")
+            elif self.stdout.isatty() and find_spec("rich"):
+                self._show_rich(report, repairs=repair, has_color=not no_color)
+            else:
+                self.stdout.write("".join(f"{line}\n" for line, _ in audit_table.lines(report, repairs=repair)))
+            self.stdout.flush()
+        except BrokenPipeError:
+            # The reader, `head` say, has seen enough; Python flushes once more at exit, and that goes nowhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not report.is_ok:
+            sys.exit(BROKEN)
+
+    def _show_rich(self, report: Report, *, repairs: bool, has_color: bool) -> None:
+        from rich.console import Console  # noqa: PLC0415 -- the extra `cli`
+        from rich.text import Text  # noqa: PLC0415
+
+        console = Console(file=cast("TextIO", self.stdout), no_color=not has_color, force_terminal=True)
+        for line, color in audit_table.lines(report, repairs=repairs):
+            console.print(Text(line, style=color))
+
+
+def _span(settle: float | None) -> timedelta | None:
+    """Read the time to settle. Raises CommandError if it is none."""
+    if settle is None:
+        return None
+    if not 0 <= settle <= LONGEST:
+        message = f"--settle: {settle:g} must be from 0 to {LONGEST:g} seconds"
+        raise CommandError(message, returncode=UNKNOWN)
+    return timedelta(seconds=settle)
+
+
+def _audit(*, repair: bool, settle: timedelta | None) -> Report:
+    try:
+        return audit(repair=repair, settle=settle)
+    except (DatabaseError, InterfaceError) as fault:
+        message = f"The database could not be asked: {fault}"
+        raise CommandError(message, returncode=UNKNOWN) from fault

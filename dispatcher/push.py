@@ -1,0 +1,169 @@
+"""Push: send calls that may be unique, to queues that may be full. All of them, or none."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from uuid import UUID
+
+from django.db import IntegrityError, transaction
+
+from dispatcher import engine, sql
+from dispatcher.calls import Call
+from dispatcher.conf import conf
+from dispatcher.errors import DuplicateCall, QueueFull
+from dispatcher.lifecycle import control
+from dispatcher.models import CallQueue
+from dispatcher.states import OnFull, State
+
+_BESIDE = "another of this batch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unique:
+    """Of calls with this key, sent within the period and in one of these states, there is one at a time.
+
+    on_conflict: `reject`, `ignore`, `replace` or `replace_except_schedule` (Open Job Spec, ojs-unique-jobs).
+    """
+
+    key: str
+    states: Collection[str]
+    period: timedelta | None = None
+    on_conflict: str = "reject"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A call that somebody wants to send, to a queue that is named."""
+
+    call: Call
+    queue: str
+    unique: Unique | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pushed:
+    """A call that is there now; `is_new`: this push sent it. With how full its queue is, if that is bounded."""
+
+    call: CallQueue
+    is_new: bool
+    bound: "Bound | None" = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """How many calls may wait in a queue, and how many do."""
+
+    name: str
+    max_depth: int
+    on_full: str
+    warn_at: float
+    depth: int = 0
+
+    @property
+    def is_nearly_full(self) -> bool:
+        """Whether it is time to warn."""
+        return self.depth >= self.warn_at * self.max_depth
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    id: UUID
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Count:
+    calls: int
+
+
+def push(wanted: Sequence[Wanted]) -> list[Pushed]:
+    """Send calls, all or none. Raises CallInvalid or PolicyInvalid naming the field, DuplicateCall or QueueFull."""
+    bounded = sql.fetch("queue_bounds", Bound, {"names": sorted({each.queue for each in wanted}), "is_lock": False})
+    if not (bounded or any(each.unique or each.call.more.id for each in wanted)):
+        return [Pushed(call=call, is_new=True) for call in engine.send([each.call for each in wanted])]
+    try:
+        with sql.atomic():
+            return _push(wanted)
+    except IntegrityError as error:
+        raise _duplicate(wanted) from error
+
+
+def _push(wanted: Sequence[Wanted]) -> list[Pushed]:
+    kept = _resolve(wanted)
+    fresh = [each for number, each in enumerate(wanted) if number not in kept]
+    bounds = _make_room(Counter(each.queue for each in fresh))
+    sent = iter(engine.send([_rescheduled(each) for each in fresh]))
+    pushed = []
+    for number, each in enumerate(wanted):
+        there = kept.get(number)
+        call = there if there is not None else next(sent)
+        pushed.append(Pushed(call=call, is_new=there is None, bound=bounds.get(each.queue)))
+    return pushed
+
+
+def _resolve(wanted: Sequence[Wanted]) -> dict[int, CallQueue]:
+    """Return the calls that are there in place of those that ask for it; end those that are to be replaced."""
+    keys = [each.unique.key for each in wanted if each.unique]
+    if not keys:
+        return {}
+    if twice := [key for key, count in Counter(keys).items() if count > 1]:
+        raise DuplicateCall(_BESIDE, State.AVAILABLE, twice[0])
+    sql.change("lock_unique", {"names": keys})
+    kept: dict[int, CallQueue] = {}
+    for number, each in enumerate(wanted):
+        if (unique := each.unique) is None:
+            continue
+        params = {"unique_key": unique.key, "states": _stored(unique.states), "period": unique.period}
+        for found in sql.fetch("find_unique", _Found, params):
+            if unique.on_conflict == "ignore":
+                kept[number] = CallQueue.objects.using(conf().database).get(id=found.id)
+            elif not unique.on_conflict.startswith("replace") or not _cancel(found.id):
+                raise DuplicateCall(str(found.id), shown(found.state), unique.key)
+    return kept
+
+
+def _cancel(call: UUID) -> bool:
+    done = control.cancel([call])
+    wake = partial(engine.dispense, lanes=done.lanes, keys=done.keys)
+    transaction.on_commit(wake, using=conf().database, robust=True)
+    return bool(done.calls)
+
+
+def _rescheduled(each: Wanted) -> Call:
+    """Return the call with the time of the one that it replaces, if it asks for that."""
+    if each.unique is None or each.unique.on_conflict != "replace_except_schedule":
+        return each.call
+    before = CallQueue.objects.using(conf().database).filter(unique_key=each.unique.key, state=State.CANCELLED)
+    times = before.order_by("-finished_at").values_list("scheduled_at", flat=True)[:1]
+    return replace(each.call, scheduled_at=times[0]) if times and times[0] else each.call
+
+
+def _make_room(queues: Mapping[str, int]) -> dict[str, Bound]:
+    """Count what waits in the queues that are bounded, make room where a queue drops its oldest. Raises QueueFull."""
+    bounds = {}
+    for bound in sql.fetch("queue_bounds", Bound, {"names": list(queues), "is_lock": True}):
+        (count,) = sql.fetch("count_waiting", _Count, {"queue": bound.name, "most": bound.max_depth})
+        over = count.calls + queues[bound.name] - bound.max_depth
+        if over > 0 and bound.on_full != OnFull.DROP_OLDEST:
+            raise QueueFull(bound.name, count.calls, bound.max_depth, bound.on_full)
+        if over > 0 and sql.change("drop_oldest", {"queue": bound.name, "most": over}) < over:
+            raise QueueFull(bound.name, count.calls, bound.max_depth, bound.on_full)
+        bounds[bound.name] = replace(bound, depth=min(count.calls + queues[bound.name], bound.max_depth))
+    return bounds
+
+
+def _duplicate(wanted: Sequence[Wanted]) -> DuplicateCall:
+    ids = [each.call.more.id for each in wanted if each.call.more.id]
+    there = CallQueue.objects.using(conf().database).filter(id__in=ids).first()
+    return DuplicateCall(str(there.id if there else ids[0]), shown(there.state if there else State.AVAILABLE))
+
+
+def shown(state: str) -> str:
+    """Return a state as the Open Job Spec knows it."""
+    return State.ACTIVE.value if state == State.DISPATCHED else str(state)
+
+
+def _stored(states: Collection[str]) -> list[str]:
+    return [*states, *([State.DISPATCHED.value] if State.ACTIVE in states else [])]
