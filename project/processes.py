@@ -200,7 +200,7 @@ class Stack:
     def __enter__(self) -> Self:
         """Forget the logs of earlier runs, except those of servers that are already up."""
         for log in (self.home / "logs").glob("*.log"):
-            if log.stem not in {"postgres", "valkey"}:
+            if log.stem not in {"postgres", "valkey", "pgbouncer"}:
                 log.unlink()
         return self
 

@@ -11,8 +11,8 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -43,9 +43,28 @@ START_TIMEOUT = 20.0
 SOCKET_PATH_LIMIT = 100  # Bytes; the systems that matter allow 104 or 108.
 
 
+@dataclass(kw_only=True)
+class Server:
+    """An embedded server: it can be ended at any time, and started again at the same address."""
+
+    url: str
+    launch: Callable[[], Child]
+    """Start it and return when it is ready; raises ChildFailed."""
+    child: Child
+
+    def end(self, how: signal.Signals) -> None:
+        """End it by a signal, and return when it is gone."""
+        self.child.popen.send_signal(how)
+        self.child.end_by(time.monotonic() + START_TIMEOUT)
+
+    def start(self) -> None:
+        """Start it again."""
+        self.child = self.launch()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Services:
-    """The database and the broker that run now, and whether they are ours to change.
+    """The database and the broker that run now, and the servers that are ours to change and to stop.
 
     `home` is the directory of this run: `home`/logs takes the logs of its processes.
     """
@@ -53,8 +72,18 @@ class Services:
     home: Path
     database_url: str
     broker_url: str
-    owns_database: bool
-    owns_broker: bool
+    database: Server | None
+    broker: Server | None
+
+    @property
+    def owns_database(self) -> bool:
+        """Return whether the database is embedded."""
+        return self.database is not None
+
+    @property
+    def owns_broker(self) -> bool:
+        """Return whether the broker is embedded."""
+        return self.broker is not None
 
 
 @contextmanager
@@ -70,53 +99,63 @@ def embedded(*, fresh: bool = True, name: str = "demo") -> Iterator[Services]:
     """
     with ending_cleanly(), homes.held(name, spares=fresh) as home:
         _stop_leftovers_of(home)
-        given_database = os.environ.get("DATABASE_URL")
-        given_broker = os.environ.get("CELERY_BROKER_URL")
-        with (
-            nullcontext(given_database) if given_database else postgres(home, fresh=fresh) as database_url,
-            nullcontext(given_broker) if given_broker else valkey(home) as broker_url,
-            _environment(DATABASE_URL=database_url, CELERY_BROKER_URL=broker_url),
-        ):
-            homes.publish(home, homes.Addresses(database_url=database_url, broker_url=broker_url))
-            yield Services(
+        database_url, broker_url = os.environ.get("DATABASE_URL"), os.environ.get("CELERY_BROKER_URL")
+        with ExitStack() as servers:
+            database = None if database_url else servers.enter_context(postgres(home, fresh=fresh))
+            broker = None if broker_url else servers.enter_context(valkey(home))
+            services = Services(
                 home=home,
-                database_url=database_url,
-                broker_url=broker_url,
-                owns_database=not given_database,
-                owns_broker=not given_broker,
+                database_url=database.url if database else database_url or "",
+                broker_url=broker.url if broker else broker_url or "",
+                database=database,
+                broker=broker,
             )
+            addresses = homes.Addresses(database_url=services.database_url, broker_url=services.broker_url)
+            servers.enter_context(
+                _environment(DATABASE_URL=services.database_url, CELERY_BROKER_URL=services.broker_url)
+            )
+            homes.publish(home, addresses)
+            yield services
 
 
 @contextmanager
-def postgres(home: Path, *, fresh: bool = True) -> Iterator[str]:
-    """Run PostgreSQL on the data in `home`/postgres, behind a socket only; yield the database's address."""
+def postgres(home: Path, *, fresh: bool = True) -> Iterator[Server]:
+    """Run PostgreSQL on the data in `home`/postgres, behind a socket only."""
     # PostgreSQL refuses to run as root; for root this makes a system user, who gets the directories.
     installed = PostgresServer(home / "postgres")
     with _socket_directory(installed) as sockets:
-        server = _start_postgres(installed, home, sockets, may_delete=fresh)
+        server = Server(
+            url=_postgres_url(DATABASE, sockets),
+            launch=lambda: _start_postgres_once(installed, home, sockets),
+            child=_start_postgres(installed, home, sockets, may_delete=fresh),
+        )
         try:
             create_database(_postgres_url("postgres", sockets), DATABASE, replace=fresh)
-            yield _postgres_url(DATABASE, sockets)
+            yield server
         finally:
             with undisturbed():
-                server.stop()
+                server.child.stop()
 
 
 @contextmanager
-def valkey(home: Path) -> Iterator[str]:
-    """Run Valkey on a free port of 127.0.0.1, empty and kept in memory only; yield the broker's address."""
+def valkey(home: Path) -> Iterator[Server]:
+    """Run Valkey on a free port of 127.0.0.1, empty and kept in memory only."""
     port = free_port()
     options = {"port": port, "bind": "127.0.0.1", "save": "", "appendonly": "no", "dir": home}
     # A changed title would overwrite the environment, by which `reap` knows the process.
     options["set-proc-title"] = "no"
     arguments = [word for key, value in options.items() for word in (f"--{key}", str(value))]
-    server = spawn("valkey", [str(get_binary_path()), *arguments], home=home, ready=listening(port))
+
+    def launch() -> Child:
+        child = spawn("valkey", [str(get_binary_path()), *arguments], home=home, ready=listening(port))
+        return _made_ready(child)
+
+    server = Server(url=f"redis://127.0.0.1:{port}/0", launch=launch, child=launch())
     try:
-        server.wait_ready(time.monotonic() + START_TIMEOUT)
-        yield f"redis://127.0.0.1:{port}/0"
+        yield server
     finally:
         with undisturbed():
-            server.stop()
+            server.child.stop()
 
 
 def create_database(server_url: str, name: str, *, replace: bool) -> None:
@@ -174,6 +213,11 @@ def _start_postgres_once(installed: PostgresServer, home: Path, sockets: Path) -
         user=installed.system_user,
         stop_signal=signal.SIGINT,
     )
+    return _made_ready(server)
+
+
+def _made_ready(server: Child) -> Child:
+    """Wait until a server is ready; one that does not become so is stopped."""
     try:
         server.wait_ready(time.monotonic() + START_TIMEOUT)
     except BaseException:

@@ -1,8 +1,8 @@
 """Settings of the project, from the environment where they differ from machine to machine.
 
 DATABASE_URL and CELERY_BROKER_URL name the servers; without them the embedded ones that `make run` or
-`make demo` has up are used. SECRET_KEY, ALLOWED_HOSTS (separated by commas) and DEBUG (1 or nothing) are
-for a deployment.
+`make demo` has up are used. DATABASE_POOLER=transaction says that the database is behind a pooler in
+transaction mode. SECRET_KEY, ALLOWED_HOSTS (separated by commas) and DEBUG (1 or nothing) are for a deployment.
 """
 
 import os
@@ -65,7 +65,11 @@ WHITENOISE_USE_FINDERS = True
 
 DATABASES = {
     "default": dj_database_url.parse(
-        os.environ.get("DATABASE_URL") or ADDRESSES.database_url, conn_max_age=600, conn_health_checks=True
+        os.environ.get("DATABASE_URL") or ADDRESSES.database_url,
+        conn_max_age=600,
+        conn_health_checks=True,
+        # Django's word for it; the dispatcher then prepares no statements either.
+        disable_server_side_cursors=os.environ.get("DATABASE_POOLER") == "transaction",
     )
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

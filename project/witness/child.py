@@ -13,9 +13,9 @@ LISTENING = r"^listening at (\S+)$"
 TIMEOUT = 30.0
 
 
-def start_witness(stack: Stack) -> str:
-    """Start the witness, tell the later children of the stack its address (WITNESS_URL), and return it."""
-    witness = stack.start("witness", [sys.executable, "-m", "project.witness"], ready=logged(LISTENING))
+def start_witness(stack: Stack, *, module: str = "project.witness") -> str:
+    """Start a witness, tell the later children of the stack its address (WITNESS_URL), and return it."""
+    witness = stack.start("witness", [sys.executable, "-m", module], ready=logged(LISTENING))
     witness.wait_ready(time.monotonic() + TIMEOUT)
     url = str(re.findall(LISTENING, witness.output(), re.MULTILINE)[-1])
     stack.env["WITNESS_URL"] = url

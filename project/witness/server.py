@@ -2,6 +2,7 @@
 
 import json
 import math
+import select
 import time
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -74,7 +75,8 @@ class Caller(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Judge `{"keys": [...], "call": id, "seconds": s}`; hold a welcome request for so long, then answer.
 
-        With `"failures": n` the first n welcome requests of a call get a 500, as from somebody in trouble.
+        With `"failures": n` the first n welcome requests of a call get a 500, as from somebody in trouble. A request
+        whose caller hangs up ends there and then, without success.
         """
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         try:
@@ -88,13 +90,20 @@ class Caller(BaseHTTPRequestHandler):
             return self._answer(
                 HTTPStatus.TOO_MANY_REQUESTS, {"broken": visit.broken}, retry_after=self._patience(visit)
             )
-        time.sleep(asked["seconds"])
+        if self._hangs_up(asked["seconds"]):
+            self.close_connection = True
+            return self._end(visit, succeeded=False)
         self._end(visit, succeeded=not failing)
         status = HTTPStatus.INTERNAL_SERVER_ERROR if failing else HTTPStatus.OK
         return self._answer(status, {"call": asked["call"]})
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that http.server passes
         """Stay silent: writing a line takes time, and the record says it all."""
+
+    def _hangs_up(self, seconds: float) -> bool:
+        """Hold the request for so long; return whether the caller closed the connection before that."""
+        waiting, _, _ = select.select([self.connection], [], [], seconds)
+        return bool(waiting)
 
     def _fails(self, call: str, failures: int) -> bool:
         """Return whether this call has failures left, and take one."""

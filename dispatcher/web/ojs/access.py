@@ -1,0 +1,136 @@
+"""Who asks, and what for: tokens with scopes, Django's sessions, and limits by the tokens' own keys."""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from fnmatch import fnmatchcase
+from math import ceil
+from typing import Final
+
+from django.http import HttpRequest
+from django.middleware.csrf import CsrfViewMiddleware
+from django.utils import timezone
+
+from dispatcher import sql
+from dispatcher.conf import SCOPES, conf
+from dispatcher.models import ApiToken
+from dispatcher.policy import BUCKETS
+from dispatcher.web.ojs.wire import Problem
+
+_PERMISSIONS: Final = {
+    "send": "dispatcher.add_callqueue",
+    "fetch": "dispatcher.run_callqueue",
+    "read": "dispatcher.view_callqueue",
+    "admin": "dispatcher.change_ratelimitkey",
+}
+"""What a person must be allowed to in the admin, to do the same over HTTP."""
+_SAFE: Final = ("GET", "HEAD", "OPTIONS")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """What whoever asks may do. `headers`: how much of the token's own limit is left."""
+
+    scopes: Sequence[str] = ()
+    is_known: bool = False
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def allows(self, verb: str, queue: str | None = None) -> bool:
+        """Return whether this verb is allowed, on this queue if one is named; `admin` may do everything."""
+        wanted = [scope.partition(":") for scope in self.scopes]
+        return any(
+            name in (verb, "admin") and (not glob or (queue is not None and fnmatchcase(queue, glob)))
+            for name, _, glob in wanted
+        )
+
+    def need(self, verb: str, *queues: str) -> None:
+        """Raise Problem unless this verb is allowed on all these queues."""
+        for queue in queues or (None,):
+            if not self.allows(verb, queue):
+                self._refuse(verb, queue)
+
+    def _refuse(self, verb: str, queue: str | None) -> None:
+        if not self.is_known:
+            challenge = {"WWW-Authenticate": "Bearer"}
+            raise Problem(401, "unauthenticated", "This needs credentials.", headers=challenge)
+        where = "" if queue is None else f" on queue {queue!r}"
+        raise Problem(403, "permission_denied", f"These credentials do not allow to {verb}{where}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Key:
+    id: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Spent:
+    rate_limit: int
+    is_allowed: bool
+    remaining: int
+    resets_at: datetime
+    now: datetime
+
+
+def access(request: HttpRequest) -> Access:
+    """Return what this request may do, and spend one of its token's own limit. Raises Problem."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and token:
+        return _of_token(token.strip())
+    user = getattr(request, "user", None)
+    if user is not None and user.is_authenticated:
+        if request.method not in _SAFE and _csrf_fails(request):
+            raise Problem(403, "permission_denied", "The CSRF token is missing, or wrong: send X-CSRFToken.")
+        return Access(scopes=[scope for scope in SCOPES if user.has_perm(_PERMISSIONS[scope])], is_known=True)
+    return Access(scopes=conf().http_anonymous)
+
+
+def make_token(name: str, scopes: Sequence[str], expires_at: datetime | None = None) -> str:
+    """Make a token and return it: it is not kept, and can't be shown again. Raises ValueError for an unknown scope."""
+    if unknown := [scope for scope in scopes if scope.partition(":")[0] not in SCOPES]:
+        message = f"{unknown[0]!r} is not a scope; give {', '.join(SCOPES)}, or send:mail* for some queues only."
+        raise ValueError(message)
+    token = secrets.token_urlsafe(32)
+    tokens = ApiToken.objects.using(conf().database)
+    tokens.create(name=name, digest=_digest(token), scopes=list(scopes), expires_at=expires_at)
+    return token
+
+
+def _of_token(token: str) -> Access:
+    digest = _digest(token)
+    known = ApiToken.objects.using(conf().database).filter(digest=digest, is_active=True).first()
+    if known is None or not hmac.compare_digest(known.digest, digest):
+        raise Problem(401, "unauthenticated", "This token is not known.", headers={"WWW-Authenticate": "Bearer"})
+    if known.expires_at is not None and known.expires_at <= timezone.now():
+        raise Problem(401, "unauthenticated", "This token has expired.", headers={"WWW-Authenticate": "Bearer"})
+    return Access(scopes=known.scopes, is_known=True, headers=_spend(f"token:{known.name}"))
+
+
+def _spend(name: str) -> dict[str, str]:
+    """Spend one of the token's own limit, if it has one. Raises Problem if nothing is left of it."""
+    with sql.atomic():
+        if not sql.fetch("lock_key_named", _Key, {"name": name}):
+            return {}
+        (spent,) = sql.fetch("spend_window", _Spent, {"name": name, "buckets": BUCKETS})
+    headers = {
+        "X-RateLimit-Limit": str(spent.rate_limit),
+        "X-RateLimit-Remaining": str(spent.remaining if spent.is_allowed else 0),
+        "X-RateLimit-Reset": str(ceil(spent.resets_at.timestamp())),
+    }
+    if not spent.is_allowed:
+        wait = max(1, ceil((spent.resets_at - spent.now).total_seconds()))
+        message = f"Too many requests. Try again in {wait} s."
+        raise Problem(429, "rate_limited", message, is_retryable=True, headers={**headers, "Retry-After": str(wait)})
+    return headers
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _csrf_fails(request: HttpRequest) -> bool:
+    check = CsrfViewMiddleware(lambda _: None)  # type: ignore[arg-type]
+    check.process_request(request)
+    return check.process_view(request, lambda _: None, (), {}) is not None  # type: ignore[arg-type, return-value]

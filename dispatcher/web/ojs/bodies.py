@@ -1,0 +1,339 @@
+"""What requests carry: the shapes that are checked first, and published in the schema.
+
+An explicit null is as good as nothing. What is not known is kept where the spec says so, and else ignored.
+"""
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema
+
+from dispatcher.errors import PolicyInvalid
+from dispatcher.fields import KEY_PATTERN
+from dispatcher.policy import parse_duration
+from dispatcher.web.ojs.wire import UUID7, Problem, read_moment
+
+T = TypeVar("T")
+
+_MILLISECONDS = 366 * 86_400_000
+_INTERVAL = r"^P(?!$)(\d{1,4}W)?(\d{1,3}D)?(T(?=\d)(\d{1,4}H)?(\d{1,5}M)?(\d{1,7}(\.\d{1,6})?S)?)?$"
+
+
+def _moment(value: str) -> str:
+    try:
+        read_moment("time", value)
+    except Problem as error:
+        raise ValueError(str(error)) from error
+    return value
+
+
+def _duration(value: str) -> str:
+    try:
+        parse_duration(value, "duration")
+    except PolicyInvalid as error:
+        raise ValueError(str(error)) from error
+    return value
+
+
+Moment = Annotated[
+    str,
+    AfterValidator(_moment),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "format": "date-time"},
+                {"type": "string", "pattern": r"^\+PT[1-9]\d{0,4}S$", "description": "from now, such as +PT5S"},
+            ]
+        }
+    ),
+]
+Duration = Annotated[
+    str,
+    AfterValidator(_duration),
+    WithJsonSchema({"type": "string", "pattern": r"^PT[1-9]\d{0,5}S$", "description": "ISO 8601, such as PT1M"}),
+]
+QueueName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=128)]
+KeyName = Annotated[str, Field(pattern=KEY_PATTERN, max_length=240)]
+WorkerName = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[!-~]+( [!-~]+)*$")]
+Text = Annotated[str, Field(max_length=4_000)]
+Weight = Annotated[float, Field(gt=0, le=1e6)]
+Strategy = Literal["strict", "round-robin", "weighted", "least-loaded"]
+Span = Annotated[int, Field(ge=0, le=_MILLISECONDS)]
+Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+AtLeastOne = Annotated[int, Field(ge=1, le=2**31 - 1)]
+JobId = Annotated[str, Field(pattern=f"^{UUID7.pattern}$")]
+AnyId = Annotated[str, Field(min_length=1, max_length=64)]
+StateName = Literal["scheduled", "pending", "available", "active", "retryable", "completed", "cancelled", "discarded"]
+
+
+class Body(BaseModel):
+    """What is known is checked strictly; what is not is let by."""
+
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
+
+
+class RateIn(Body):
+    """So many starts in a period."""
+
+    limit: AtLeastOne
+    period: Duration
+
+
+class RateLimitIn(Body):
+    """A policy in one of three dialects: the spec's text, `rate: 1, period: "second"`, or `max_per_second`."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    key: KeyName | None = None
+    concurrency: Count | None = None
+    rate: RateIn | AtLeastOne | None = None
+    throttle: RateIn | None = None
+    on_limit: Literal["wait", "reschedule", "drop"] | None = None
+    period: Literal["second", "minute", "hour", "day"] | None = None
+    max_per_second: AtLeastOne | None = None
+
+
+class RetryIn(Body):
+    """When a failed job is tried again (ojs-retry); intervals as ISO 8601, or in milliseconds."""
+
+    max_attempts: Annotated[int, Field(ge=0, le=32_767)] | None = None
+    initial_interval: Duration | None = None
+    initial_interval_ms: Span | None = None
+    backoff_coefficient: Annotated[float, Field(ge=1, le=100)] | None = None
+    max_interval: Duration | None = None
+    max_interval_ms: Span | None = None
+    jitter: bool | None = None
+    non_retryable_errors: list[Annotated[str, Field(min_length=1, max_length=255)]] | None = None
+    backoff_strategy: Literal["exponential", "linear", "polynomial", "constant", "none"] | None = None
+    on_exhaustion: Literal["discard", "dead_letter"] | None = None
+
+
+class UniqueIn(Body):
+    """Of jobs that agree in these parts, one at a time (ojs-unique-jobs)."""
+
+    keys: Annotated[list[Literal["type", "queue", "args", "meta"]], Field(min_length=1)] | None = None
+    args_keys: Annotated[list[str], Field(min_length=1)] | None = None
+    meta_keys: Annotated[list[str], Field(min_length=1)] | None = None
+    period: Duration | None = None
+    states: Annotated[list[StateName], Field(min_length=1)] | None = None
+    on_conflict: Literal["reject", "ignore", "replace", "replace_except_schedule"] | None = None
+
+
+class OptionsIn(Body):
+    """How a job is to be done. `keys` are those that it spends besides its rate limit's: names, or costs by name."""
+
+    queue: QueueName | None = None
+    priority: Annotated[int, Field(ge=-100, le=100)] | None = None
+    timeout_ms: Span | None = None
+    delay_until: Moment | None = None
+    scheduled_at: Moment | None = None
+    expires_at: Moment | None = None
+    retry: RetryIn | None = None
+    unique: UniqueIn | None = None
+    rate_limit: RateLimitIn | None = None
+    keys: list[KeyName] | dict[str, AtLeastOne] | None = None
+    visibility_timeout_ms: Span | None = None
+    pending: bool | None = None
+    tags: list[Text] | None = None
+
+
+class JobIn(OptionsIn):
+    """A job to be sent; its options may stand beside its type, too. Unknown fields are kept, and given back."""
+
+    type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*$", max_length=255)]
+    args: list[JsonValue]
+    meta: dict[str, JsonValue] | None = None
+    id: JobId | None = None
+    options: OptionsIn | None = None
+
+
+class BatchIn(Body):
+    """Jobs to be sent, all or none."""
+
+    jobs: Annotated[list[JobIn], Field(min_length=1, max_length=10_000)]
+
+
+class FetchIn(Body):
+    """Who wants jobs of which queues, in which order; `wait_ms`: for how long the answer may wait for one."""
+
+    queues: Annotated[list[QueueName], Field(min_length=1, max_length=100)]
+    pool: Text | None = None
+    strategy: Strategy | None = None
+    weights: dict[str, Weight] | None = None
+    count: Annotated[int, Field(ge=1, le=500)] | None = None
+    worker_id: WorkerName | None = None
+    visibility_timeout_ms: Span | None = None
+    wait_ms: Annotated[int, Field(ge=0, le=30_000)] | None = None
+
+
+class Report(Body):
+    """Who reports on which job. The ticket of the fetch proves that it is the worker's own."""
+
+    job_id: AnyId
+    ticket: AnyId | None = None
+    worker_id: WorkerName | None = None
+
+
+class AckIn(Report):
+    """A job that is done."""
+
+    result: JsonValue = None
+
+
+class ErrorIn(Body):
+    """How an attempt failed. `rate_limit_until`: the provider said stop until then."""
+
+    code: Annotated[str, Field(max_length=255)] | None = None
+    type: Annotated[str, Field(max_length=255)] | None = None
+    message: str
+    retryable: bool | None = None
+    details: dict[str, JsonValue] | None = None
+    backtrace: list[str] | None = None
+    rate_limit_until: Moment | None = None
+
+
+class NackIn(Report):
+    """A job that failed; `requeue` gives it back instead, and no attempt is spent."""
+
+    error: ErrorIn
+    requeue: bool | None = None
+
+
+class BeatIn(Body):
+    """A worker that lives, and the jobs that it runs: a list of ids, or how many."""
+
+    worker_id: WorkerName
+    active_jobs: list[AnyId] | Count | None = None
+    active_job_ids: list[AnyId] | None = None
+    visibility_timeout_ms: Span | None = None
+    state: Annotated[str, Field(max_length=16)] | None = None
+
+
+class ProgressIn(Body):
+    """How far a running job is: from 0 to 1."""
+
+    progress: Annotated[float, Field(ge=-1e9, le=1e9)]
+    message: Text | None = None
+    data: dict[str, JsonValue] | None = None
+
+
+class OverrideIn(Body):
+    """Other limits for a key, until a time; those not named stay as they are."""
+
+    concurrency: Count | None = None
+    rate: RateIn | None = None
+    throttle: RateIn | None = None
+    expires_at: Moment | None = None
+
+
+class LimitIn(Body):
+    """The limits of a queue."""
+
+    concurrency: Count | None = None
+    rate: RateIn | None = None
+    throttle: RateIn | None = None
+
+
+class BackpressureIn(Body):
+    """How many jobs may wait in a queue, and what becomes of more; 0 is no bound."""
+
+    max_depth: Count
+    strategy: Literal["reject", "block", "drop_oldest"] | None = None
+    warning_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+
+
+class QueueConfigIn(Body):
+    """What is set for a queue."""
+
+    backpressure: BackpressureIn | None = None
+    concurrency: Count | None = None
+    rate_limit: LimitIn | RateIn | None = None
+    is_pulled: bool | None = None
+
+
+class CronTemplateIn(Body):
+    """The job that a cron sends."""
+
+    type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*$", max_length=255)]
+    args: list[JsonValue] | None = None
+    meta: dict[str, JsonValue] | None = None
+    options: OptionsIn | None = None
+
+
+class CronIn(Body):
+    """A job that is sent again and again: in the words of the spec's text, or with a `job_template`."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=190)]
+    cron: Annotated[str, Field(max_length=255)] | None = None
+    expression: Annotated[str, Field(max_length=255)] | None = None
+    timezone: Annotated[str, Field(max_length=63)] | None = None
+    overlap_policy: Literal["skip", "allow", "cancel_previous", "enqueue"] | None = None
+    enabled: bool | None = None
+    type: Annotated[str, Field(max_length=255)] | None = None
+    args: list[JsonValue] | None = None
+    meta: dict[str, JsonValue] | None = None
+    options: OptionsIn | None = None
+    job_template: CronTemplateIn | None = None
+
+
+class CronPatch(Body):
+    """A cron that is switched on or off."""
+
+    enabled: bool
+
+
+class WorkflowIn(Body):
+    """Jobs that belong together: a chain's `steps`, a group's or batch's `jobs`, each a job or a workflow again."""
+
+    type: Literal["chain", "group", "batch"]
+    name: Text | None = None
+    steps: list[dict[str, JsonValue]] | None = None
+    jobs: list[dict[str, JsonValue]] | None = None
+    callbacks: dict[Literal["on_complete", "on_success", "on_failure"], dict[str, JsonValue]] | None = None
+
+
+class Confirmed(Body):
+    """What is to be done to many jobs at once, said twice."""
+
+    filter: dict[str, JsonValue] | None = None
+    confirm: bool | None = None
+
+
+class PooledIn(Body):
+    """A queue of a pool."""
+
+    weight: Weight = 1.0
+
+
+class PoolIn(Body):
+    """Queues that are fetched from together, as a list, or by name with their weights."""
+
+    queues: Annotated[list[QueueName], Field(min_length=1, max_length=100)] | dict[str, PooledIn]
+    strategy: Strategy | None = None
+    weights: dict[str, Weight] | None = None
+
+
+class SubscriptionIn(Body):
+    """Where events are to be posted."""
+
+    url: Annotated[str, Field(max_length=2_000, pattern=r"^https?://[^\s/]+")]
+    events: Annotated[list[Annotated[str, Field(min_length=1, max_length=64)]], Field(min_length=1)]
+    secret: Annotated[str, Field(min_length=8, max_length=255)] | None = None
+    active: bool | None = None
+
+
+class SubscriptionPatch(Body):
+    """What changes of a subscription."""
+
+    url: Annotated[str, Field(max_length=2_000, pattern=r"^https?://[^\s/]+")] | None = None
+    events: Annotated[list[Annotated[str, Field(min_length=1, max_length=64)]], Field(min_length=1)] | None = None
+    active: bool | None = None
+
+
+def or_default(value: T | None, default: T) -> T:
+    """Return a value, or the default where it was null or nothing."""
+    return default if value is None else value
+
+
+def plain(body: BaseModel | None) -> dict[str, Any]:
+    """Return a body as it came: without what was not given, or null."""
+    return {} if body is None else body.model_dump(exclude_none=True, exclude_unset=True)

@@ -1,0 +1,162 @@
+"""Jobs: sent, looked at, activated, cancelled, and how far they are (ojs-http-binding, section 9; ojs-progress)."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic, sleep
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Router
+
+from dispatcher import engine, pull, sql
+from dispatcher.conf import conf
+from dispatcher.errors import QueueFull
+from dispatcher.models import CallQueue
+from dispatcher.push import Pushed, Wanted, push, shown
+from dispatcher.reports import database_time
+from dispatcher.states import OnFull, State
+from dispatcher.web.ojs import envelope
+from dispatcher.web.ojs.api import access_of
+from dispatcher.web.ojs.bodies import BatchIn, JobIn, ProgressIn
+from dispatcher.web.ojs.queues import known_queues
+from dispatcher.web.ojs.replies import JobReply, JobsReply, replies
+from dispatcher.web.ojs.wire import answer, conflict, invalid, missing, read_id, stamp
+
+router = Router(tags=["jobs"])
+
+_LONGEST_BLOCK_S = 30.0
+_LOOK_S = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Progress:
+    progress: dict[str, Any]
+
+
+@router.post("/jobs", response=replies(JobReply, 201) | {200: JobReply}, summary="PUSH")
+def push_job(request: HttpRequest, job: JobIn) -> HttpResponse:
+    """Send one job."""
+    wanted = envelope.read(job)
+    access_of(request).need("send", wanted.queue)
+    (pushed,) = _push(request, [wanted])
+    body = {"job": envelope.write(pushed.call)}
+    if not pushed.is_new:
+        return answer({**body, "deduplicated": True})
+    return answer(body, 201, headers={"Location": f"/ojs/v1/jobs/{pushed.call.id}", **_pressure(pushed)})
+
+
+@router.post("/jobs/batch", response=replies(JobsReply, 201), summary="PUSH of many, all or none")
+def push_jobs(request: HttpRequest, batch: BatchIn) -> HttpResponse:
+    """Send jobs, all or none."""
+    wanted = [envelope.read(job, f"jobs.{number}.") for number, job in enumerate(batch.jobs)]
+    access_of(request).need("send", *{each.queue for each in wanted})
+    pushed = _push(request, wanted)
+    return answer({"jobs": [envelope.write(each.call) for each in pushed], "count": len(pushed)}, 201)
+
+
+@router.get("/jobs/{job_id}", response=replies(JobReply), summary="INFO")
+def info(request: HttpRequest, job_id: str) -> HttpResponse:
+    """Show a job."""
+    call = find(job_id)
+    access_of(request).need("read", call.queue)
+    return answer({"job": envelope.write(call)})
+
+
+@router.delete("/jobs/{job_id}", response=replies(JobReply), summary="CANCEL")
+def cancel(request: HttpRequest, job_id: str) -> HttpResponse:
+    """End a job, also one that a worker has fetched."""
+    call = find(job_id)
+    access_of(request).need("send", call.queue)
+    return answer({"job": {**envelope.write(cancelled(call)), "previous_state": shown(call.state)}})
+
+
+@router.post("/jobs/{job_id}/activate", response=replies(JobReply), summary="ACTIVATE")
+def activate(request: HttpRequest, job_id: str) -> HttpResponse:
+    """Let a pending job wait for its turn."""
+    call = find(job_id)
+    access_of(request).need("send", call.queue)
+    if not engine.activate([call.id]):
+        state = shown(find(job_id).state)
+        message = f"Only pending jobs can be activated; this one is {state}."
+        raise conflict(message, job_id=job_id, current_state=state)
+    now = find(job_id)
+    return answer({"job": {**envelope.write(now), "activated_at": stamp(database_time()), "previous_state": "pending"}})
+
+
+@router.put("/jobs/{job_id}/progress", response=replies(), summary="How far a running job is")
+def put_progress(request: HttpRequest, job_id: str, progress: ProgressIn) -> HttpResponse:
+    """Keep how far a job is, and renew its lease; what does not run is left alone."""
+    call = find(job_id)
+    access_of(request).need("fetch", call.queue)
+    reached = min(1.0, max(0.0, float(progress.progress)))
+    content = None if progress.data is None else json.dumps(progress.data)
+    params = {"call": call.id, "progress": reached, "message": progress.message, "content": content}
+    rows = sql.fetch("note_progress", _Progress, params)
+    pull.renew(call.id)
+    return answer(_shown_progress(call, rows[0].progress if rows else call.progress))
+
+
+@router.get("/jobs/{job_id}/progress", response=replies(), summary="How far a job is")
+def get_progress(request: HttpRequest, job_id: str) -> HttpResponse:
+    """Show how far a job is, as its worker said last."""
+    call = find(job_id)
+    access_of(request).need("read", call.queue)
+    return answer(_shown_progress(call, call.progress), headers={"Cache-Control": "no-cache"})
+
+
+def find(job_id: str) -> CallQueue:
+    """Return a call. Raises Problem if there is none."""
+    call = CallQueue.objects.using(conf().database).filter(id=read_id("job", job_id)).first()
+    if call is None:
+        raise missing("job", job_id)
+    return call
+
+
+def cancelled(call: CallQueue) -> CallQueue:
+    """End a call, and return it. Raises Problem if it has ended, or runs in Celery."""
+    ended = pull.cancel(call.id)
+    if isinstance(ended, CallQueue):
+        return ended
+    state = shown(ended.state or call.state)
+    message = f"Cannot cancel a job that is {state}."
+    raise conflict(message, job_id=str(call.id), current_state=state)
+
+
+def _push(request: HttpRequest, wanted: Sequence[Wanted]) -> list[Pushed]:
+    """Send jobs; where a full queue blocks, wait for as long as the client asks for."""
+    known_queues({each.queue for each in wanted})
+    until = monotonic() + _block_s(request)
+    while True:
+        try:
+            return push(wanted)
+        except QueueFull as full:
+            if full.strategy != OnFull.BLOCK or monotonic() > until:
+                raise
+        sleep(_LOOK_S)
+
+
+def _block_s(request: HttpRequest) -> float:
+    given = request.headers.get("OJS-Block-Timeout", "0")
+    try:
+        return min(max(float(given), 0.0), _LONGEST_BLOCK_S)
+    except ValueError as error:
+        raise invalid("OJS-Block-Timeout", f"{given!r} must be a number of seconds.") from error
+
+
+def _pressure(pushed: Pushed) -> dict[str, str]:
+    bound = pushed.bound
+    if bound is None or not bound.is_nearly_full:
+        return {}
+    return {
+        "X-OJS-Queue-Depth": str(bound.depth),
+        "X-OJS-Queue-Bound": str(bound.max_depth),
+        "X-OJS-Queue-Pressure": f"{bound.depth / bound.max_depth:.2f}",
+    }
+
+
+def _shown_progress(call: CallQueue, kept: Mapping[str, Any] | None) -> dict[str, Any]:
+    reached = {name: (kept or {}).get(name) for name in ("progress", "message", "data", "updated_at")}
+    if call.state == State.COMPLETED and kept:
+        reached["progress"] = 1.0
+    return {"job_id": str(call.id), "state": shown(call.state), **reached}

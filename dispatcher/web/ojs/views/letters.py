@@ -1,0 +1,111 @@
+"""Dead letters: jobs that have no attempt left, and asked to be kept (ojs-dead-letter)."""
+
+from typing import Any
+
+import arrow
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from ninja import Router
+
+from dispatcher import engine
+from dispatcher.conf import conf
+from dispatcher.models import CallQueue
+from dispatcher.states import Reason, State
+from dispatcher.web.ojs import envelope
+from dispatcher.web.ojs.api import access_of
+from dispatcher.web.ojs.pages import page
+from dispatcher.web.ojs.replies import JobReply, JobsReply, replies
+from dispatcher.web.ojs.wire import answer, missing, read_id, stamp
+
+router = Router(tags=["dead letters"])
+
+
+@router.get("/dead-letter", response=replies(JobsReply), summary="The dead letters")
+def letters(request: HttpRequest) -> HttpResponse:
+    """List the dead letters, latest first; `queue` and `type` choose among them."""
+    access_of(request).need("read")
+    found = page(request, dead(request))
+    return answer({"jobs": [envelope.write(call) for call in found.rows], "pagination": found.pagination})
+
+
+@router.get("/dead-letter/stats", response=replies(), summary="How many dead letters there are")
+def stats(request: HttpRequest) -> HttpResponse:
+    """Count the dead letters."""
+    access_of(request).need("read")
+    return answer(counted())
+
+
+@router.get("/dead-letter/{job_id}", response=replies(JobReply), summary="A dead letter")
+def letter(request: HttpRequest, job_id: str) -> HttpResponse:
+    """Show a dead letter."""
+    call = find(job_id)
+    access_of(request).need("read", call.queue)
+    return answer({"job": envelope.write(call)})
+
+
+@router.post("/dead-letter/{job_id}/retry", response=replies(JobReply), summary="Try a dead letter again")
+def retry(request: HttpRequest, job_id: str) -> HttpResponse:
+    """Let a dead letter wait again, from attempt 0 and with its errors kept."""
+    call = find(job_id)
+    access_of(request).need("send", call.queue)
+    return answer({"job": retried(call)})
+
+
+@router.delete("/dead-letter/{job_id}", response=replies(), summary="Delete a dead letter")
+def delete(request: HttpRequest, job_id: str) -> HttpResponse:
+    """Delete a dead letter for good."""
+    call = find(job_id)
+    access_of(request).need("admin")
+    deleted(call)
+    return answer({"deleted": True, "job_id": job_id})
+
+
+def dead(request: HttpRequest) -> QuerySet[CallQueue]:
+    """Return the dead letters that a request asks for."""
+    found = _dead()
+    if queue := request.GET.get("queue"):
+        found = found.filter(queue=queue)
+    if kind := request.GET.get("type"):
+        found = found.filter(task=kind)
+    return found.order_by("-finished_at", "-id")
+
+
+def find(job_id: str) -> CallQueue:
+    """Return a dead letter. Raises Problem if there is none."""
+    call = _dead().filter(id=read_id("dead_letter_job", job_id)).first()
+    if call is None:
+        raise missing("dead_letter_job", job_id)
+    return call
+
+
+def retried(call: CallQueue) -> dict[str, Any]:
+    """Let a dead letter wait again, and write it."""
+    engine.retry([call.id])
+    call.refresh_from_db()
+    return {**envelope.write(call), "re_enqueued_at": stamp(arrow.utcnow().datetime)}
+
+
+def deleted(call: CallQueue) -> None:
+    """Delete a dead letter."""
+    _dead().filter(id=call.id).delete()
+
+
+def counted() -> dict[str, Any]:
+    """Count the dead letters, by queue and by error."""
+    by_queue: dict[str, int] = {}
+    by_type: dict[str, int] = {}
+    times = []
+    for queue, error, at in _dead().values_list("queue", "error", "finished_at").iterator():
+        by_queue[queue] = by_queue.get(queue, 0) + 1
+        kind = str((error or {}).get("type"))
+        by_type[kind] = by_type.get(kind, 0) + 1
+        times += [at] if at else []
+    oldest, newest = (min(times), max(times)) if times else (None, None)
+    told = {"total": sum(by_queue.values()), "by_queue": by_queue, "by_error_type": by_type}
+    return {**told, "oldest_at": stamp(oldest), "newest_at": stamp(newest)}
+
+
+def _dead() -> QuerySet[CallQueue]:
+    """Return what ended for lack of attempts and asked to be kept, or kills its workers."""
+    ended = CallQueue.objects.using(conf().database).filter(state=State.DISCARDED)
+    return ended.filter(Q(reason=Reason.FAILED, retry__on_exhaustion="dead_letter") | Q(reason=Reason.POISON))

@@ -1,0 +1,113 @@
+"""Rate limits: looked at, and overridden for a time (ojs-rate-limiting, section 10)."""
+
+from typing import Any
+
+import arrow
+from django.http import HttpRequest, HttpResponse
+from ninja import Router
+
+from dispatcher import engine
+from dispatcher.conf import conf
+from dispatcher.models import RateLimitKey
+from dispatcher.policy import Rate
+from dispatcher.reports import KeyStatus, rate_limit_status
+from dispatcher.web.ojs.api import access_of
+from dispatcher.web.ojs.bodies import LimitIn, OverrideIn, plain
+from dispatcher.web.ojs.pages import page
+from dispatcher.web.ojs.queues import known_queues, queue_name
+from dispatcher.web.ojs.replies import ItemsReply, Limits, replies
+from dispatcher.web.ojs.wire import answer, invalid, missing, read_moment, stamp, without_nulls
+
+router = Router(tags=["rate limits"])
+
+_FOR_NOW_H = 1
+"""How long an override lasts that does not say it."""
+
+
+@router.get("/rate-limits", response=replies(ItemsReply), summary="The keys, and what is spent of them")
+def limits(request: HttpRequest) -> HttpResponse:
+    """List the keys."""
+    access_of(request).need("read")
+    names = RateLimitKey.objects.using(conf().database).order_by("name").values_list("name", flat=True)
+    found = page(request, names, usual=20)
+    stands = {status.name: status for status in rate_limit_status(found.rows)} if found.rows else {}
+    items = [written(stands[name]) for name in found.rows if name in stands]
+    return answer({"items": items, "pagination": found.pagination})
+
+
+@router.get("/rate-limits/{key}", response=replies(Limits), summary="One key")
+def limit(request: HttpRequest, key: str) -> HttpResponse:
+    """Show a key: its limits, what is spent of them, who waits."""
+    access_of(request).need("read")
+    return answer(_stands(key))
+
+
+@router.put("/rate-limits/{key}", response=replies(Limits), summary="Override a key for a time")
+def override(request: HttpRequest, key: str, limits: OverrideIn) -> HttpResponse:
+    """Put other limits in force until `expires_at` (in an hour by default); those not named stay as they are."""
+    access_of(request).need("admin")
+    given = {name: value for name, value in plain(limits).items() if name in ("concurrency", "rate", "throttle")}
+    if not given:
+        raise invalid("concurrency", "name at least one of concurrency, rate and throttle.")
+    until = read_moment("expires_at", limits.expires_at) or arrow.utcnow().shift(hours=_FOR_NOW_H).datetime
+    if until <= arrow.utcnow().datetime:
+        raise invalid("expires_at", "has passed; give a time to come.")
+    engine.override(key, until=until, **given)
+    return answer(_stands(key))
+
+
+@router.delete("/rate-limits/{key}", response=replies(Limits), summary="End the override of a key")
+def end_override(request: HttpRequest, key: str) -> HttpResponse:
+    """Put a key's own limits in force again."""
+    access_of(request).need("admin")
+    _stands(key)
+    engine.end_override(key)
+    return answer(_stands(key))
+
+
+@router.put("/admin/queues/{name}/rate-limit", response=replies(Limits), summary="Limit a whole queue")
+def limit_queue(request: HttpRequest, name: str, limits: LimitIn) -> HttpResponse:
+    """Store the limits of a queue: they hold for each of its jobs, on top of what the job spends."""
+    access_of(request).need("admin")
+    known_queues([queue_name(name)])
+    store(name, limits)
+    return answer(_stands(f"queue:{name}"))
+
+
+def store(queue: str, limits: LimitIn) -> None:
+    """Store the limits of a queue."""
+    given = {name: value for name, value in plain(limits).items() if name in ("concurrency", "rate", "throttle")}
+    engine.declare(f"queue:{queue}", {})
+    engine.limit(f"queue:{queue}", given)
+
+
+def written(status: KeyStatus) -> dict[str, Any]:
+    """Write a key as the spec does."""
+    policy = status.policy
+    concurrency = policy.concurrency
+    free = None if concurrency is None else max(0, concurrency - status.in_flight)
+    return without_nulls(
+        {
+            "key": status.name,
+            "concurrency": None
+            if concurrency is None
+            else {"limit": concurrency, "active": status.in_flight, "available": free},
+            "rate": _rate(policy.rate, current_count=status.starts, window_resets_at=stamp(status.resets_at)),
+            "throttle": _rate(policy.throttle, next_allowed_at=stamp(status.next_start_at)),
+            "active": status.in_flight,
+            "waiting_count": status.waiting,
+            "paused": status.is_paused,
+            "blocked_until": stamp(status.blocked_until),
+            "override_expires_at": stamp(status.overridden_until),
+        }
+    )
+
+
+def _rate(rate: Rate | None, **more: object) -> dict[str, Any] | None:
+    return None if rate is None else {**rate.as_json(), **without_nulls(more)}
+
+
+def _stands(name: str) -> dict[str, Any]:
+    for status in rate_limit_status([name]):
+        return written(status)
+    raise missing("rate_limit", name)

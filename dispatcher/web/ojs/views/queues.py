@@ -1,0 +1,124 @@
+"""Queues: listed, counted, paused and resumed (ojs-http-binding, section 11)."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import arrow
+from django.http import HttpRequest, HttpResponse
+from ninja import Router
+
+from dispatcher import engine, sql
+from dispatcher.conf import conf
+from dispatcher.models import CallQueue, Queue, RateLimitKey
+from dispatcher.web.ojs.api import access_of
+from dispatcher.web.ojs.pages import page
+from dispatcher.web.ojs.queues import known_queues, queue_name
+from dispatcher.web.ojs.replies import replies
+from dispatcher.web.ojs.wire import answer, missing, stamp
+
+router = Router(tags=["queues"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """How many calls of a queue stand where, and how it went of late."""
+
+    available: int
+    active: int
+    scheduled: int
+    retryable: int
+    completed: int
+    discarded: int
+    cancelled: int
+    completed_last_hour: int
+    failed_last_hour: int
+    completed_last_minute: int
+    failed_last_minute: int
+    duration_ms: float | None
+    wait_ms: float | None
+
+
+@router.get("/queues", response=replies(), summary="The queues")
+def queues(request: HttpRequest) -> HttpResponse:
+    """List the queues that were named over HTTP, or are set up."""
+    access_of(request).need("read")
+    found = page(request, Queue.objects.using(conf().database).order_by("name"))
+    paused = paused_of([queue.name for queue in found.rows])
+    listed = [
+        {
+            "name": queue.name,
+            "status": "paused" if queue.name in paused else "active",
+            "served_by": "http" if queue.is_pulled else "celery",
+            "created_at": stamp(queue.created_at),
+        }
+        for queue in found.rows
+    ]
+    return answer({"queues": listed, "pagination": found.pagination})
+
+
+@router.get("/queues/{name}/stats", response=replies(), summary="How full a queue is")
+def stats(request: HttpRequest, name: str) -> HttpResponse:
+    """Count a queue's jobs."""
+    access_of(request).need("read", queue_name(name))
+    counts = counted(name)
+    is_paused = name in paused_of([name])
+    told = {field: value for field, value in asdict(counts).items() if value is not None}
+    depth = counts.available + counts.scheduled + counts.retryable
+    body = {
+        "queue": {"name": name, "paused": is_paused, **told},
+        "status": "paused" if is_paused else "active",
+        "stats": {**told, "queue": name, "depth": depth},
+        "computed_at": stamp(arrow.utcnow().datetime),
+    }
+    return answer(body)
+
+
+@router.post("/queues/{name}/pause", response=replies(), summary="Pause a queue")
+def pause(request: HttpRequest, name: str) -> HttpResponse:
+    """Let nothing of a queue be fetched, or start in Celery; what runs goes on."""
+    access_of(request).need("admin")
+    return answer(paused(name))
+
+
+@router.post("/queues/{name}/resume", response=replies(), summary="Resume a queue")
+def resume(request: HttpRequest, name: str) -> HttpResponse:
+    """Let a queue go on."""
+    access_of(request).need("admin")
+    return answer(resumed(name))
+
+
+def paused(name: str) -> dict[str, Any]:
+    """Pause a queue by its own key, and say so."""
+    known_queues([queue_name(name)])
+    engine.declare(f"queue:{name}", {})
+    engine.pause(f"queue:{name}")
+    told = {"name": name, "paused": True, "paused_at": stamp(arrow.utcnow().datetime)}
+    return {**told, "queue": told, "status": "paused"}
+
+
+def resumed(name: str) -> dict[str, Any]:
+    """Resume a queue, and say so."""
+    known_queues([queue_name(name)])
+    engine.declare(f"queue:{name}", {})
+    engine.resume(f"queue:{name}")
+    told = {"name": name, "paused": False, "resumed_at": stamp(arrow.utcnow().datetime)}
+    return {**told, "queue": told, "status": "active"}
+
+
+def counted(name: str) -> Counts:
+    """Count a queue's calls. Raises Problem if nobody has heard of it."""
+    database = conf().database
+    is_known = (
+        Queue.objects.using(database).filter(name=name).exists()
+        or CallQueue.objects.using(database).filter(lane__queue=name).exists()
+    )
+    if not is_known:
+        raise missing("queue", name)
+    (counts,) = sql.fetch("report_queue", Counts, {"queue": name})
+    return counts
+
+
+def paused_of(names: list[str]) -> set[str]:
+    """Return those of these queues that are paused."""
+    keys = RateLimitKey.objects.using(conf().database).filter(name__in=[f"queue:{name}" for name in names])
+    return {key.removeprefix("queue:") for key in keys.filter(is_paused=True).values_list("name", flat=True)}

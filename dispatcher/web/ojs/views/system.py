@@ -1,0 +1,101 @@
+"""The manifest and the health of the server (ojs-http-binding, sections 8 and 21)."""
+
+from importlib.metadata import PackageNotFoundError, version
+from time import monotonic
+from typing import Any
+
+from django.db import DatabaseError
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
+from ninja import Router
+
+from dispatcher.conf import conf
+from dispatcher.reports import database_time
+from dispatcher.web.ojs.api import api
+from dispatcher.web.ojs.envelope import LARGEST_META
+from dispatcher.web.ojs.replies import Reply
+from dispatcher.web.ojs.wire import VERSION, answer
+
+router = Router(tags=["system"])
+
+_started = monotonic()
+
+CAPABILITIES = {
+    "batch_enqueue": True,
+    "cron_jobs": True,
+    "dead_letter": True,
+    "delayed_jobs": True,
+    "job_ttl": True,
+    "priority_queues": True,
+    "rate_limiting": True,
+    "schema_validation": False,
+    "unique_jobs": {"strength": "strong", "mechanism": "advisory lock in the transaction of the insert"},
+    "workflows": True,
+    "pause_resume": True,
+}
+EXTENSIONS = [
+    *("rate-limiting", "backpressure", "dead-letter", "progress", "admin-api", "events", "webhooks", "fair-scheduling"),
+    "graceful-shutdown",
+]
+
+
+def manifest(request: HttpRequest) -> HttpResponse:
+    """Say what this server can do."""
+    if request.method not in ("GET", "HEAD"):
+        return HttpResponseNotAllowed(["GET", "HEAD"])
+    payload_limits: dict[str, Any] = {
+        "max_envelope_bytes": conf().max_payload_bytes,
+        "max_meta_bytes": LARGEST_META,
+        "max_queue_name_bytes": 128,
+        "max_job_type_bytes": 255,
+        "supported_compression": [],
+    }
+    return answer(
+        {
+            "specversion": VERSION,
+            "ojs_version": VERSION,
+            "implementation": {
+                "name": "django-callqueue",
+                "version": _version(),
+                "language": "python",
+            },
+            # No case of level 3 is among those that are run, and the levels build on each other.
+            "conformance_level": 2,
+            "protocols": ["http"],
+            "backend": "postgres",
+            "capabilities": CAPABILITIES,
+            "extensions": EXTENSIONS,
+            "payload_limits": payload_limits,
+            "rate_limiting": {"window": "sliding", "max_overcount_percent": 1},
+            "endpoints": {"base_url": "/ojs/v1", "manifest": "/ojs/manifest", "health": "/ojs/v1/health"},
+        }
+    )
+
+
+def openapi(request: HttpRequest) -> HttpResponse:
+    """Publish the schema."""
+    if request.method not in ("GET", "HEAD"):
+        return HttpResponseNotAllowed(["GET", "HEAD"])
+    return JsonResponse(api.get_openapi_schema(path_prefix="/ojs/v1/"))
+
+
+def _version() -> str:
+    try:
+        return version("django-callqueue")
+    except PackageNotFoundError:
+        return "0"
+
+
+@router.get("/health", response={200: Reply, 503: Reply}, summary="Whether the server and its database are well")
+def health(request: HttpRequest) -> HttpResponse:
+    """Ask the database for the time."""
+    del request
+    began = monotonic()
+    known = {"version": VERSION, "uptime_seconds": round(began - _started)}
+    try:
+        database_time()
+    except DatabaseError as error:
+        backend = {"type": "postgres", "status": "disconnected", "error": type(error).__name__}
+        return answer({"status": "degraded", **known, "backend": backend}, 503)
+    latency = round((monotonic() - began) * 1000)
+    connected = {"type": "postgres", "status": "connected", "latency_ms": latency}
+    return answer({"status": "ok", **known, "backend": connected})

@@ -1,0 +1,186 @@
+"""Workers: they fetch, report, and say that they live (ojs-http-binding, section 10; ojs-worker-protocol)."""
+
+import logging
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import arrow
+from django.http import HttpRequest, HttpResponse
+from ninja import Router
+
+from dispatcher import pull
+from dispatcher.conf import conf
+from dispatcher.lifecycle.finish import Reported
+from dispatcher.models import CallQueue, Pool, PullWorker
+from dispatcher.pull import Fetching, Refused
+from dispatcher.push import shown
+from dispatcher.states import TERMINAL, State
+from dispatcher.web.ojs import envelope, workflows
+from dispatcher.web.ojs.api import access_of
+from dispatcher.web.ojs.bodies import AckIn, BeatIn, FetchIn, NackIn, Report, plain
+from dispatcher.web.ojs.order import ordered
+from dispatcher.web.ojs.replies import Acknowledged, Directive, Failed, JobsReply, Reply, replies
+from dispatcher.web.ojs.wire import Problem, answer, conflict, missing, read_id, read_moment, stamp, without_nulls
+
+logger = logging.getLogger(__name__)
+
+router = Router(tags=["workers"])
+
+_FINAL_CODES = ("DISCARD", "FAIL", "DEAD_LETTER", "NON_RETRYABLE_ERROR")
+_DRAINING = {"drain": "quiet", "draining": "quiet", "quiet": "quiet", "terminate": "terminate"}
+
+
+@router.post("/workers/fetch", response=replies(JobsReply), summary="FETCH")
+def fetch(request: HttpRequest, asked: FetchIn) -> HttpResponse:
+    """Start jobs for a worker."""
+    access_of(request).need("fetch", *asked.queues)
+    if celerys := pull.celerys(asked.queues):
+        message = f"Queue {celerys[0]!r} is served by Celery; its jobs can't be fetched."
+        raise Problem(422, "unsupported", message, details={"field": "queues", "queues": celerys})
+    fetched = pull.fetch(
+        Fetching(
+            queues=_in_order(asked),
+            worker=asked.worker_id,
+            count=asked.count or 1,
+            lease=envelope.milliseconds(asked.visibility_timeout_ms),
+            wait=envelope.milliseconds(asked.wait_ms) or timedelta(0),
+        )
+    )
+    return answer({"jobs": [envelope.fetched(call) for call in fetched]})
+
+
+@router.post("/workers/ack", response=replies(Acknowledged), summary="ACK")
+def ack(request: HttpRequest, done: AckIn) -> HttpResponse:
+    """Record that a job is done."""
+    call = _allowed(request, done)
+    ended = pull.ack(call, result=done.result, **_proof(done))
+    if isinstance(ended, Refused):
+        raise _refused(ended, done)
+    _advance(ended)
+    body = {"acknowledged": True, "id": str(call), "job_id": str(call), "state": shown(ended.state)}
+    return answer({**body, "completed_at": stamp(ended.finished_at)})
+
+
+@router.post("/workers/nack", response=replies(Failed), summary="FAIL")
+def nack(request: HttpRequest, failed: NackIn) -> HttpResponse:
+    """Record that an attempt failed, that the provider said stop, or that the worker gives the job back."""
+    call = _allowed(request, failed)
+    error = failed.error
+    if failed.requeue:
+        ended = pull.give_back(call, **_proof(failed))
+    elif until := read_moment("error.rate_limit_until", error.rate_limit_until):
+        wait = max(until - arrow.utcnow().datetime, timedelta(0))
+        ended = pull.stop(call, wait, **_proof(failed))
+    else:
+        is_final = error.retryable is False or error.code in _FINAL_CODES
+        is_retry = error.code == "RETRY"
+        may_retry = False if is_final and not is_retry else None
+        ended = pull.nack(call, _reported(failed), may_retry=may_retry, **_proof(failed))
+    if isinstance(ended, Refused):
+        raise _refused(ended, failed)
+    _advance(ended)
+    return answer(_failed(ended))
+
+
+@router.post("/workers/heartbeat", response=replies(Directive), summary="BEAT")
+def heartbeat(request: HttpRequest, beat: BeatIn) -> HttpResponse:
+    """Renew the leases of a worker's jobs, and tell it what to do."""
+    return answer(_beaten(request, beat))
+
+
+@router.post("/workers/beat", response=replies(), summary="BEAT of a worker that drains")
+def beat(request: HttpRequest, beat: BeatIn) -> HttpResponse:
+    """Take a heartbeat as the graceful-shutdown extension sends it: who drains is given no more jobs."""
+    body = _beaten(request, beat)
+    if beat.state in _DRAINING:
+        pull.direct(beat.worker_id, _DRAINING[beat.state])
+    return answer({**body, "acknowledged": True})
+
+
+@router.get("/workers/{worker_id}/health", response={**replies(), 503: Reply}, summary="How a worker is")
+def health(request: HttpRequest, worker_id: str) -> HttpResponse:
+    """Show what a worker said of itself; 503 from when it drains."""
+    access_of(request).need("read")
+    worker = PullWorker.objects.using(conf().database).filter(id=pull.number(worker_id)).first()
+    if worker is None:
+        raise missing("worker", worker_id)
+    is_well = worker.state == "running" and worker.directive == "running"
+    return answer(
+        {"worker_id": worker.name, "state": worker.state, "last_heartbeat_at": stamp(worker.seen_at)},
+        200 if is_well else 503,
+    )
+
+
+def _in_order(asked: FetchIn) -> list[str]:
+    """Return the queues in the order of the pool, which wins over what the request says, or else as it says."""
+    pool = Pool.objects.using(conf().database).filter(name=asked.pool).first() if asked.pool else None
+    if pool is not None:
+        return ordered([queue for queue in asked.queues if queue in pool.weights], pool.strategy, pool.weights)
+    return ordered(asked.queues, asked.strategy or "strict", asked.weights or {})
+
+
+def _beaten(request: HttpRequest, beat: BeatIn) -> dict[str, Any]:
+    access = access_of(request)
+    if not any(scope.partition(":")[0] in ("fetch", "admin") for scope in access.scopes):
+        access.need("fetch")
+    given = [*(beat.active_job_ids or []), *(beat.active_jobs if isinstance(beat.active_jobs, list) else [])]
+    calls = [read_id("job", each) for each in given]
+    lease = envelope.milliseconds(beat.visibility_timeout_ms)
+    heard = pull.beat(beat.worker_id, calls, lease=lease, state=beat.state)
+    extended = [str(call) for call in heard.kept]
+    return {"state": heard.directive, "jobs_extended": extended, "server_time": stamp(arrow.utcnow().datetime)}
+
+
+def _advance(call: CallQueue) -> None:
+    """Do what follows in the workflow of a job that has ended; what fails of it, the next look of beat's does."""
+    workflow = workflows.of_call(call)
+    if workflow is None or call.state not in TERMINAL:
+        return
+    try:
+        workflows.advance(workflow)
+    except Exception:  # the report itself is recorded, and stands
+        logger.exception("workflow %s was not carried on", workflow)
+
+
+def _allowed(request: HttpRequest, report: Report) -> UUID:
+    """Return the call that is reported on, if whoever asks may fetch of its queue."""
+    call = read_id("job", report.job_id)
+    queue = CallQueue.objects.using(conf().database).filter(id=call).values_list("queue", flat=True).first()
+    if queue is None:
+        raise missing("job", report.job_id)
+    access_of(request).need("fetch", queue)
+    return call
+
+
+def _proof(report: Report) -> dict[str, Any]:
+    ticket = None if report.ticket is None else read_id("ticket", report.ticket)
+    return {"ticket": ticket, "worker": report.worker_id}
+
+
+def _refused(refused: Refused, report: Report) -> Problem:
+    if refused.state is None:
+        return missing("job", report.job_id)
+    state = shown(refused.state)
+    message = f"The job is {state}, not active."
+    if refused.is_anothers:
+        message = "The job is another worker's by now: its lease ran out."
+    elif refused.state in (State.ACTIVE, State.DISPATCHED):
+        message = "The job runs in Celery, and can't be reported on over HTTP."
+    return conflict(message, job_id=report.job_id, current_state=state, expected_state="active")
+
+
+def _reported(failed: NackIn) -> Reported:
+    error, details = failed.error, failed.error.details or {}
+    kind = error.type or details.get("error_class") or error.code or "handler_error"
+    given = {"code": error.code or "handler_error", "details": error.details, "backtrace": error.backtrace}
+    more = without_nulls({**plain(error), **given})
+    classes = [str(name) for name in (error.type, details.get("error_class"), error.code) if name]
+    return Reported(type=str(kind)[:255], message=error.message, classes=classes, more=more)
+
+
+def _failed(call: CallQueue) -> dict[str, Any]:
+    written = envelope.write(call)
+    told = ("attempt", "max_attempts", "next_attempt_at", "retry_delay_ms", "discarded_at", "completed_at")
+    kept = {name: written[name] for name in told if name in written}
+    return {"id": str(call.id), "job_id": str(call.id), "state": shown(call.state), **kept}

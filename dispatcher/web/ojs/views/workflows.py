@@ -1,0 +1,158 @@
+"""Workflows: made, looked at, cancelled (ojs-workflows)."""
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Router
+from pydantic import ValidationError
+
+from dispatcher.conf import conf
+from dispatcher.models import CallQueue, Part, Workflow
+from dispatcher.push import shown
+from dispatcher.states import State
+from dispatcher.web.ojs import envelope, workflows
+from dispatcher.web.ojs.api import access_of
+from dispatcher.web.ojs.bodies import JobIn, WorkflowIn, plain
+from dispatcher.web.ojs.replies import replies
+from dispatcher.web.ojs.wire import Problem, answer, conflict, missing, stamp, without_nulls
+
+router = Router(tags=["workflows"])
+
+_DEEPEST = 5
+_MOST_JOBS = 1_000
+_SHOWN = {"available": "pending", "scheduled": "pending", "retryable": "active", "discarded": "failed"}
+
+
+@router.post("/workflows", response=replies(status=201), summary="Make and start a workflow")
+def create(request: HttpRequest, wanted: WorkflowIn) -> HttpResponse:
+    """Start a chain, a group or a batch; its parts may be workflows again."""
+    plan = plain(wanted)
+    _check(plan)
+    queues = {envelope.read(JobIn.model_validate(job)).queue for job in workflows.jobs_of(plan)}
+    access_of(request).need("send", *queues)
+    made = workflows.start(plan)
+    workflows.schedule()
+    return answer({"workflow": _written(made)}, 201, headers={"Location": f"/ojs/v1/workflows/{made.id}"})
+
+
+@router.get("/workflows/{number}", response=replies(), summary="A workflow")
+def show(request: HttpRequest, number: str) -> HttpResponse:
+    """Show how far a workflow is."""
+    access_of(request).need("read")
+    found = _find(number)
+    workflows.advance(found.id)
+    return answer({"workflow": _written(_find(number))})
+
+
+@router.delete("/workflows/{number}", response=replies(), summary="Cancel a workflow")
+def cancel(request: HttpRequest, number: str) -> HttpResponse:
+    """End a workflow; what runs may finish."""
+    access_of(request).need("admin")
+    found = _find(number)
+    workflows.advance(found.id)
+    found.refresh_from_db()
+    if found.state != "running":
+        message = f"The workflow is {found.state}."
+        raise conflict(message, workflow_id=number, current_state=found.state)
+    cancelled, done = workflows.cancel(found)
+    told = {**_written(_find(number)), "steps_cancelled": cancelled, "steps_already_completed": done}
+    return answer({"workflow": told})
+
+
+def _check(plan: Mapping[str, Any]) -> None:
+    """Raise Problem unless every part of a plan can be done."""
+    faults = list(_faults(plan, "$", 1))
+    if not faults and sum(1 for _ in workflows.jobs_of(plan)) > _MOST_JOBS:
+        faults = [("$", f"has more than {_MOST_JOBS} jobs.")]
+    if faults:
+        errors = [{"path": path, "message": message} for path, message in faults[:20]]
+        message = f"Workflow validation failed: {errors[0]['path']} {errors[0]['message']}"
+        raise Problem(400, "invalid_workflow", message, details={"validation_errors": errors})
+
+
+def _faults(plan: Mapping[str, Any], path: str, depth: int) -> list[tuple[str, str]]:
+    field = "steps" if plan.get("type") == "chain" else "jobs"
+    parts = plan.get(field)
+    if depth > _DEEPEST:
+        return [(path, f"is nested deeper than {_DEEPEST} levels.")]
+    if not isinstance(parts, list) or not parts:
+        return [(f"{path}.{field}", "must name at least one job.")]
+    callbacks = plan.get("callbacks") or {}
+    if plan.get("type") == "batch" and not callbacks:
+        return [(f"{path}.callbacks", "must name on_complete, on_success or on_failure.")]
+    named = [(f"{path}.{field}[{place}]", part) for place, part in enumerate(parts)]
+    named += [(f"{path}.callbacks.{role}", part) for role, part in callbacks.items()]
+    return [fault for where, part in named for fault in _faults_of_part(part, where, depth)]
+
+
+def _faults_of_part(part: object, path: str, depth: int) -> list[tuple[str, str]]:
+    if not isinstance(part, dict):
+        return [(path, "must be a job or a workflow.")]
+    if workflows.is_workflow(part):
+        return _faults(part, path, depth + 1)
+    try:
+        JobIn.model_validate(part)
+    except ValidationError as error:
+        return [(".".join([path, *map(str, each["loc"])]), each["msg"]) for each in error.errors()]
+    return []
+
+
+def _find(number: str) -> Workflow:
+    try:
+        wanted = UUID(number)
+    except ValueError as error:
+        raise missing("workflow", number) from error
+    found = Workflow.objects.using(conf().database).filter(id=wanted).first()
+    if found is None:
+        raise missing("workflow", number)
+    return found
+
+
+def _written(workflow: Workflow) -> dict[str, Any]:
+    parts = workflows.parts_of(workflow)
+    calls = CallQueue.objects.using(conf().database).in_bulk([part.call for part in parts if part.call is not None])
+    started = {part.place: _part(part, calls) for part in parts if part.role == workflows.STEP}
+    waiting = {"state": "waiting" if workflow.state == "running" else "cancelled", "job_id": None}
+    steps = [
+        {"index": place, "type": plan.get("type"), **(started.get(place) or waiting)}
+        for place, plan in enumerate(workflow.plan)
+    ]
+    counts = [step["state"] for step in steps]
+    failed = [str(part.call) for part in parts if part.outcome == "failed" and part.call]
+    return without_nulls(
+        {
+            "id": str(workflow.id),
+            "type": workflow.kind,
+            "name": workflow.name or None,
+            "state": workflow.state,
+            "steps" if workflow.kind == "chain" else "jobs": steps,
+            "callbacks": {part.role: _part(part, calls) for part in parts if part.role != workflows.STEP} or None,
+            "failed_step_index": workflow.failed_part,
+            "failed_job_ids": failed or None,
+            "created_at": stamp(workflow.created_at),
+            "cancelled_at": stamp(workflow.ended_at) if workflow.state == "cancelled" else None,
+            "metadata": {
+                "created_at": stamp(workflow.created_at),
+                "completed_at": stamp(workflow.ended_at),
+                "job_count": len(steps),
+                "completed_count": counts.count("completed"),
+                "failed_count": counts.count("failed"),
+            },
+        }
+    )
+
+
+def _part(part: Part, calls: Mapping[UUID, CallQueue]) -> dict[str, Any]:
+    if part.child is not None:
+        return {"state": part.child.state, "workflow_id": str(part.child.id), "result": part.result}
+    call = calls.get(part.call) if part.call else None
+    state = part.outcome
+    if state == "open":
+        state = "pending" if call is None else _SHOWN.get(shown(call.state), shown(call.state))
+    told = {"state": state, "job_id": str(part.call), "result": part.result}
+    if call is not None:
+        ended = call.finished_at if call.state == State.COMPLETED else None
+        told |= {"started_at": stamp(call.started_at), "completed_at": stamp(ended)}
+    return without_nulls(told)
