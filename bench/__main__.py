@@ -35,6 +35,8 @@ GROUPS = {
     "hot_key": "running",
     "hand_over": "running",
     "limits": "limits",
+    "fetching": "http",
+    "over_http": "http",
 }
 """The groups of figures, in the order in which they are measured, and the module that each is in."""
 
@@ -109,8 +111,8 @@ def _notes(services: Services) -> Iterator[None]:
         os.environ["BENCH_NOTES_URL"] = services.broker_url
         yield
         return
-    with valkey(services.home) as url:
-        os.environ["BENCH_NOTES_URL"] = url
+    with valkey(services.home) as server:
+        os.environ["BENCH_NOTES_URL"] = server.url
         yield
 
 

@@ -89,7 +89,8 @@ def parked(bench: Bench) -> Iterator[Figure]:
 def _admit() -> float:
     """Return how many calls per second a backlog is admitted at."""
     lanes = _waiting()
-    return CALLS / _seconds(lambda: sum(len(admit(lanes=lanes).calls) for _ in range(BATCHES)), CALLS)
+    with scene.on("default"):
+        return CALLS / _seconds(lambda: sum(len(admit(lanes=lanes).calls) for _ in range(BATCHES)), CALLS)
 
 
 def _admit_bare() -> float:

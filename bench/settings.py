@@ -11,4 +11,5 @@ from project.settings import DATABASES, INSTALLED_APPS
 DATABASES["beside"] = dj_database_url.parse(os.environ["BENCH_BESIDE_URL"], conn_max_age=600)
 INSTALLED_APPS = [*INSTALLED_APPS, "bench"]
 CELERY_TASK_ROUTES = {"bench.*": {"queue": "bench"}}
-DISPATCHER = {}
+# Most of what is measured needs no worker.
+DISPATCHER = {"queue_grace": None}

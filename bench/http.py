@@ -1,0 +1,150 @@
+"""What workers that fetch cost: a fetch beside a backlog, and jobs over HTTP from the push to the ack."""
+
+import http.client
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from bench import scene
+from bench.figures import Bench, Bound, Figure, side_by_side
+from dispatcher import pull
+from dispatcher.models import Lane, Queue
+from dispatcher.pull import Fetching
+from project.processes import Stack, free_port, listening
+
+WAITING = 1_000
+COUNT = 10
+FETCHES = 30
+CLIENTS = 8
+JOBS = 400
+TYPE = "application/openjobspec+json"
+
+
+def fetching(bench: Bench) -> Iterator[Figure]:
+    """Fetch 10 at once with a large backlog, and with a small one."""
+    many = bench.effort.calls(1_000_000)
+    for alias, waiting in (("default", many), ("beside", WAITING)):
+        scene.clear(alias)
+        Queue.objects.using(alias).all().delete()
+        Queue.objects.using(alias).create(name=scene.QUEUE, is_pulled=True)
+        lanes = scene.make_lanes([[]], using=alias)
+        Lane.objects.using(alias).update(is_held=True)
+        scene.let_wait(lanes, waiting, using=alias)
+    ours, reference = side_by_side(
+        partial(_fetches, "default"), partial(_fetches, "beside"), rounds=bench.effort.rounds
+    )
+    for alias in ("default", "beside"):
+        Queue.objects.using(alias).all().delete()
+    yield Figure(
+        name=f"fetch of {COUNT} with {many:,} waiting against {WAITING:,}",
+        ours=ours,
+        reference=reference,
+        unit="ms",
+        side=Bound.AT_MOST,
+        bound=1.2,
+    )
+
+
+def over_http(bench: Bench) -> Iterator[Figure]:
+    """Push, fetch and ack over HTTP by 8 clients at once, and ask for the health, which is one look at the database."""
+    jobs = bench.effort.calls(JOBS)
+    scene.clear()
+    with _server(bench) as port:
+        steps = {"push": _push, "fetch": _fetch, "ack": _ack}
+        fetched: list[str] = []
+        seen: dict[str, list[float]] = {name: [] for name in ("push", "fetch", "ack", "health")}
+        for _ in range(bench.effort.rounds):
+            for name, step in steps.items():
+                seen[name].append(_rate(port, partial(step, fetched), jobs))
+            seen["health"].append(_rate(port, _health, jobs))
+            fetched.clear()
+    for name in steps:
+        yield Figure(
+            name=f"{name} over HTTP, {CLIENTS} clients, against a look at the database",
+            ours=median(seen[name]),
+            reference=median(seen["health"]),
+            unit="requests/s",
+            side=Bound.AT_LEAST,
+            bound=0.1,
+        )
+
+
+def _fetches(alias: str) -> float:
+    """Return the median milliseconds of one fetch; what it took waits again before the next."""
+    times = []
+    with scene.on(alias):
+        for _ in range(FETCHES):
+            began = perf_counter()
+            fetched = pull.fetch(Fetching(queues=[scene.QUEUE], count=COUNT))
+            times.append((perf_counter() - began) * 1_000)
+            if len(fetched) != COUNT:
+                message = f"{len(fetched)} of {COUNT} calls were fetched"
+                raise AssertionError(message)
+            for call in reversed(fetched):
+                pull.give_back(call.id)
+    return median(times)
+
+
+@contextmanager
+def _server(bench: Bench) -> Iterator[int]:
+    """Have a production server up, with two processes, and return its port."""
+    port = free_port()
+    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "project.conformance.settings"}
+    command = [sys.executable, "-m", "gunicorn", "project.conformance.wsgi", "--bind", f"127.0.0.1:{port}"]
+    with Stack(bench.home, env=env) as stack:
+        options = ["--workers", "2", "--threads", str(CLIENTS), "--no-control-socket"]
+        stack.start("web", [*command, *options], ready=listening(port))
+        stack.wait_ready()
+        yield port
+
+
+def _rate(port: int, step: Callable[[http.client.HTTPConnection], None], jobs: int) -> float:
+    """Return how many requests per second the clients get done together."""
+    share = jobs // CLIENTS
+
+    def go(_: int) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        for _ in range(share):
+            step(connection)
+        connection.close()
+
+    began = perf_counter()
+    with ThreadPoolExecutor(CLIENTS) as clients:
+        list(clients.map(go, range(CLIENTS)))
+    return share * CLIENTS / (perf_counter() - began)
+
+
+def _ask(connection: http.client.HTTPConnection, method: str, path: str, body: object = None) -> Any:
+    sent = None if body is None else json.dumps(body)
+    connection.request(method, f"/ojs/v1{path}", sent, {"Content-Type": TYPE})
+    answer = connection.getresponse()
+    content = answer.read()
+    if answer.status not in (200, 201):
+        message = f"{method} {path}: {answer.status} {content[:200]!r}"
+        raise AssertionError(message)
+    return json.loads(content)
+
+
+def _push(fetched: list[str], connection: http.client.HTTPConnection) -> None:
+    del fetched
+    _ask(connection, "POST", "/jobs", {"type": "bench.noop", "args": [1], "options": {"queue": "pulled"}})
+
+
+def _fetch(fetched: list[str], connection: http.client.HTTPConnection) -> None:
+    told = _ask(connection, "POST", "/workers/fetch", {"queues": ["pulled"], "wait_ms": 5_000})
+    fetched.extend(job["id"] for job in told["jobs"])
+
+
+def _ack(fetched: list[str], connection: http.client.HTTPConnection) -> None:
+    _ask(connection, "POST", "/workers/ack", {"job_id": fetched.pop()})
+
+
+def _health(connection: http.client.HTTPConnection) -> None:
+    _ask(connection, "GET", "/health")

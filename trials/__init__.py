@@ -1,0 +1,1 @@
+"""Trials by the hour: what tests are too short for."""

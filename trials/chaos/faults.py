@@ -1,0 +1,210 @@
+"""How each fault of the plan strikes."""
+
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import psutil
+import psycopg
+
+from dispatcher.lifecycle.publish import TICKET_HEADER
+from project.celery import app
+from project.processes import wait_gone
+from trials.chaos import notes, traps
+from trials.chaos.plan import Fault
+from trials.chaos.servers import Servers
+from trials.chaos.stage import Stage
+from trials.chaos.verdict import Struck
+
+TRAP_PATIENCE = 4.0
+"""Seconds for which a trap waits for somebody to step into it; then the signal is sent from outside."""
+SHUTDOWN_PATIENCE = 20.0
+REPEATED = 15
+"""How many of the latest messages are delivered again, and how many of all."""
+LOOK_EVERY = 0.01
+HOLD_HORIZON = "SELECT txid_current(), (SELECT count(*) FROM dispatcher_callqueue)"
+
+
+@dataclass(kw_only=True)
+class Faults:
+    """Strikes the processes and servers of a run; each `_<kind>` returns the moment from which service is expected."""
+
+    stage: Stage
+    servers: Servers
+    notes: Path
+    remarks: list[str] = field(default_factory=list)
+
+    def strike(self, fault: Fault) -> Struck:
+        """Let a fault happen, to its end."""
+        began = time.monotonic()
+        over: float = getattr(self, f"_{fault.kind}")(fault)
+        return Struck(fault=fault, began=began, over=over)
+
+    # Workers
+
+    def _worker_killed(self, fault: Fault) -> float:
+        return self._signal(fault.target, signal.SIGKILL)
+
+    def _worker_killed_at_start(self, fault: Fault) -> float:
+        return self._trap(fault, traps.RUNNING, signal.SIGKILL)
+
+    def _child_killed(self, fault: Fault) -> float:
+        with suppress(psutil.NoSuchProcess):
+            children = psutil.Process(self.stage.child(fault.target).pid).children()
+            if children:
+                Random(fault.number).choice(children).kill()  # noqa: S311 - any of them will do
+        return time.monotonic()
+
+    def _worker_frozen(self, fault: Fault) -> float:
+        self._signal(fault.target, signal.SIGSTOP)
+        return self._thaw(fault)
+
+    def _worker_frozen_at_start(self, fault: Fault) -> float:
+        self._trap(fault, traps.RUNNING, signal.SIGSTOP)
+        return self._thaw(fault)
+
+    def _worker_warm_shutdown(self, fault: Fault) -> float:
+        return self._shut_down(fault, signal.SIGTERM)
+
+    def _worker_cold_shutdown(self, fault: Fault) -> float:
+        return self._shut_down(fault, signal.SIGQUIT)
+
+    # Dispensers, senders, beat
+
+    def _dispenser_killed(self, fault: Fault) -> float:
+        return self._signal(fault.target, signal.SIGKILL)
+
+    def _dispenser_killed_publishing(self, fault: Fault) -> float:
+        return self._trap(fault, traps.PUBLISHING, signal.SIGKILL)
+
+    def _sender_killed(self, fault: Fault) -> float:
+        return self._signal(fault.target, signal.SIGKILL)
+
+    def _sender_killed_publishing(self, fault: Fault) -> float:
+        return self._trap(fault, traps.PUBLISHING, signal.SIGKILL)
+
+    def _beat_killed(self, fault: Fault) -> float:
+        return self._signal(fault.target, signal.SIGKILL)
+
+    # The broker
+
+    def _messages_lost(self, fault: Fault) -> float:
+        del fault
+        self.servers.lose_messages()
+        return time.monotonic()
+
+    def _messages_repeated(self, fault: Fault) -> float:
+        begun = [line for line in notes.read(self.notes / notes.BEGINS) if line["what"] == "begin"]
+        earlier = Random(fault.number).sample(begun, min(REPEATED, len(begun)))  # noqa: S311 - any of them will do
+        with app.connection_for_write(self.servers.services.broker_url) as connection:
+            for line in [*begun[-REPEATED:], *earlier]:
+                _publish_again(line, connection)
+        return time.monotonic()
+
+    def _broker_cut(self, fault: Fault) -> float:
+        self.servers.broker.cut()
+        time.sleep(fault.seconds)
+        self.servers.broker.mend()
+        return time.monotonic()
+
+    def _broker_silent(self, fault: Fault) -> float:
+        self.servers.broker.silence()
+        time.sleep(fault.seconds)
+        self.servers.broker.resume()
+        return time.monotonic()
+
+    def _broker_restarted(self, fault: Fault) -> float:
+        self.servers.stop_broker()
+        time.sleep(fault.seconds)
+        self.servers.start_broker()
+        return time.monotonic()
+
+    # The database
+
+    def _database_cut(self, fault: Fault) -> float:
+        self.servers.database.cut()
+        time.sleep(fault.seconds)
+        self.servers.database.mend()
+        return time.monotonic()
+
+    def _database_silent(self, fault: Fault) -> float:
+        self.servers.database.silence()
+        time.sleep(fault.seconds)
+        self.servers.database.resume()
+        return time.monotonic()
+
+    def _database_disconnected(self, fault: Fault) -> float:
+        del fault
+        self.servers.disconnect_all()
+        return time.monotonic()
+
+    def _database_restarted_fast(self, fault: Fault) -> float:
+        return self._restart_database(fault, signal.SIGINT)
+
+    def _database_restarted_immediate(self, fault: Fault) -> float:
+        return self._restart_database(fault, signal.SIGQUIT)
+
+    def _long_transaction(self, fault: Fault) -> float:
+        # It ends with the server if that is stopped meanwhile.
+        with suppress(psycopg.OperationalError), self.servers.connect() as connection, connection.transaction():
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            connection.execute(HOLD_HORIZON)
+            time.sleep(fault.seconds)
+        return time.monotonic()
+
+    # What they are made of
+
+    def _signal(self, name: str, how: signal.Signals) -> float:
+        with suppress(ProcessLookupError):
+            os.killpg(self.stage.child(name).pid, how)
+        return time.monotonic()
+
+    def _trap(self, fault: Fault, point: str, how: signal.Signals) -> float:
+        trap = traps.path(self.notes, fault.target, point)
+        traps.arm(trap, how)
+        deadline = time.monotonic() + TRAP_PATIENCE
+        while trap.exists() and time.monotonic() < deadline:
+            time.sleep(LOOK_EVERY)
+        if traps.disarm(trap):
+            self.remarks.append(f"nobody stepped into the trap of fault {fault.number}: struck from outside")
+            return self._signal(fault.target, how)
+        return time.monotonic()
+
+    def _thaw(self, fault: Fault) -> float:
+        time.sleep(fault.seconds)
+        return self._signal(fault.target, signal.SIGCONT)
+
+    def _shut_down(self, fault: Fault, how: signal.Signals) -> float:
+        child = self.stage.child(fault.target)
+        child.popen.send_signal(how)
+        asked_at = time.monotonic()
+        with suppress(psutil.NoSuchProcess):
+            wait_gone([psutil.Process(child.pid)], timeout=SHUTDOWN_PATIENCE)
+        if child.is_running():
+            self.remarks.append(f"{fault.target} did not end {SHUTDOWN_PATIENCE:g} s after {how.name}, and was killed")
+            child.kill()
+        return asked_at
+
+    def _restart_database(self, fault: Fault, how: signal.Signals) -> float:
+        self.servers.stop_database(how)
+        time.sleep(fault.seconds)
+        self.servers.start_database()
+        return time.monotonic()
+
+
+def _publish_again(line: dict[str, Any], connection: Any) -> None:
+    """Deliver a message once more, just as it was."""
+    app.send_task(
+        line["task"],
+        kwargs=line["kwargs"],
+        task_id=line["call"],
+        queue=line["queue"],
+        headers={TICKET_HEADER: line["ticket"]},
+        retries=line["retries"],
+        connection=connection,
+    )

@@ -1,0 +1,97 @@
+"""What is sent: kinds of calls that keep every limit busy, and some that misbehave."""
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+from dispatcher.calls import Call
+from trials.chaos import limits, tasks
+from trials.chaos.settings import SIDE_QUEUE
+
+POISON = "poison"
+"""The kind whose calls kill their process every time, and so must end discarded."""
+POISON_ATTEMPTS = 5
+# Well within the 8 ms that the witness forgives, since the way to it takes some of them; and within the margin.
+EVENLY, IN_WINDOW = 0.003, 0.04
+
+
+def pay(chance: Random) -> Call:
+    """Spend a key with a concurrency and a throttle."""
+    return _visit(chance, ["pay"], most_late=EVENLY)
+
+
+def mail(chance: Random) -> Call:
+    """Spend a key with a window."""
+    return _visit(chance, ["mail"], longest=0.15, most_late=IN_WINDOW)
+
+
+def sync(chance: Random) -> Call:
+    """Spend two keys, of which all tenants share one."""
+    return _visit(chance, ["partner", f"tenant:{chance.choice(limits.TENANTS)}"])
+
+
+def think(chance: Random) -> Call:
+    """Spend more than 1 of a key."""
+    cost = chance.choice([1, 2, limits.DEAR_COST])
+    seen = ["tokens", "tokens.dear"] if cost == limits.DEAR_COST else ["tokens"]
+    return _visit(chance, {"tokens": cost}, seen=seen)
+
+
+def book(chance: Random) -> Call:
+    """Use the other queue, which has limits of its own; half of these have the ledger to themselves besides."""
+    keys = chance.choice([[], ["ledger"]])
+    return _visit(chance, keys, seen=[limits.SIDE_KEY, *keys], longest=0.2, queue=SIDE_QUEUE)
+
+
+def ship(chance: Random) -> Call:
+    """Fail once or twice."""
+    return _visit(chance, ["courier"], failures=chance.randint(1, 2))
+
+
+def be_told(chance: Random) -> Call:
+    """Hear now and then that it is too much."""
+    return Call(task=tasks.be_told, kwargs={"keys": ["strict"], "seconds": _seconds(chance)}, keys=["strict"])
+
+
+def wander(chance: Random) -> Call:
+    """Spend no key at all."""
+    return _visit(chance, [], longest=0.1)
+
+
+def poison(chance: Random) -> Call:
+    """Kill the process, every time."""
+    del chance
+    return Call(task=tasks.poison, keys=["partner"], retry={"max_attempts": POISON_ATTEMPTS, "initial_interval": 0.2})
+
+
+KINDS: Mapping[str, Callable[[Random], Call]] = {
+    "pay": pay,
+    "mail": mail,
+    "sync": sync,
+    "think": think,
+    "book": book,
+    "ship": ship,
+    "be_told": be_told,
+    "wander": wander,
+    POISON: poison,
+}
+WEIGHTS: Mapping[str, float] = dict.fromkeys(KINDS, 1.0) | {POISON: 0.08}
+BACKLOG: Mapping[str, int] = dict.fromkeys(KINDS, 20) | {"pay": 10, POISON: 1}
+"""How many calls of a kind may not have started before its senders hold back: limits are busy, and drain in seconds."""
+
+
+def _visit(
+    chance: Random,
+    keys: list[str] | dict[str, int],
+    *,
+    seen: list[str] | None = None,
+    longest: float = 0.4,
+    queue: str | None = None,
+    **asked: Any,
+) -> Call:
+    kwargs = {"keys": list(keys) if seen is None else seen, "seconds": _seconds(chance, longest), **asked}
+    return Call(task=tasks.visit, kwargs=kwargs, keys=keys, queue=queue)
+
+
+def _seconds(chance: Random, longest: float = 0.3) -> float:
+    return round(chance.uniform(0.05, longest), 3)

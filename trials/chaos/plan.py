@@ -1,0 +1,131 @@
+"""What strikes when: a pure function of the seed, the time there is, and which servers may be stopped."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import Flag, auto
+from random import Random
+
+QUEUES = ("main", "side")
+SERVES = {"worker-1": QUEUES, "worker-2": ("main",)}
+"""The queues of each worker: when the first one dies, the second queue is without a worker."""
+WORKERS = tuple(SERVES)
+DISPENSERS = ("dispenser-1", "dispenser-2", "dispenser-3")
+BEATS = ("beat-1", "beat-2")
+SENDERS = ("sender-1", "sender-2")
+
+FIRST = 3.0
+"""Seconds until the first fault."""
+GAP = (2.0, 4.0)
+"""The seconds from one fault to the next, which may begin before the one before is over."""
+
+
+class Needs(Flag):
+    """What must be embedded, and so ours to stop, for a fault to be possible."""
+
+    NOTHING = 0
+    DATABASE = auto()
+    BROKER = auto()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One kind of fault: whom it strikes, how long it lasts, and how long who was struck is then left in peace."""
+
+    words: str
+    targets: Sequence[str]
+    seconds: tuple[float, float] = (0.0, 0.0)
+    peace: float = 5.0
+    needs: Needs = Needs.NOTHING
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One fault of the schedule; `at` and `seconds` from the beginning of the schedule."""
+
+    number: int
+    kind: str
+    target: str
+    at: float
+    seconds: float
+
+    @property
+    def words(self) -> str:
+        """Return what happens to the target."""
+        return KINDS[self.kind].words
+
+
+KINDS = {
+    "worker_killed": Kind(words="killed with its children", targets=WORKERS, peace=10.0),
+    "worker_killed_at_start": Kind(words="killed between claim and run", targets=WORKERS, peace=10.0),
+    "child_killed": Kind(words="one child killed", targets=WORKERS, peace=3.0),
+    "worker_frozen": Kind(words="frozen past its leases, thawed", targets=WORKERS, seconds=(6.0, 9.0), peace=10.0),
+    "worker_frozen_at_start": Kind(
+        words="frozen between claim and run, thawed", targets=WORKERS, seconds=(6.0, 9.0), peace=10.0
+    ),
+    "worker_warm_shutdown": Kind(words="shut down (warm)", targets=WORKERS, peace=10.0),
+    "worker_cold_shutdown": Kind(words="shut down (cold)", targets=WORKERS, peace=10.0),
+    "dispenser_killed": Kind(words="killed", targets=DISPENSERS),
+    "dispenser_killed_publishing": Kind(words="killed between commit and publish", targets=DISPENSERS),
+    "sender_killed": Kind(words="killed", targets=SENDERS),
+    "sender_killed_publishing": Kind(words="killed between commit and publish", targets=SENDERS),
+    "beat_killed": Kind(words="killed", targets=BEATS),
+    "messages_lost": Kind(words="emptied: all messages lost", targets=("broker",), peace=3.0),
+    "messages_repeated": Kind(words="messages delivered again, of ended calls too", targets=("broker",), peace=1.0),
+    "broker_cut": Kind(words="unreachable", targets=("broker",), seconds=(2.0, 5.0), peace=4.0),
+    "broker_silent": Kind(words="silent", targets=("broker",), seconds=(2.0, 5.0), peace=4.0),
+    "broker_restarted": Kind(
+        words="stopped, back empty", targets=("broker",), seconds=(2.0, 5.0), peace=4.0, needs=Needs.BROKER
+    ),
+    "database_cut": Kind(words="unreachable", targets=("database",), seconds=(1.0, 4.0), peace=4.0),
+    "database_silent": Kind(words="silent", targets=("database",), seconds=(1.0, 4.0), peace=4.0),
+    "database_disconnected": Kind(words="all connections ended", targets=("database",), peace=3.0),
+    "database_restarted_fast": Kind(
+        words="restarted (fast)", targets=("database",), seconds=(0.5, 2.0), peace=4.0, needs=Needs.DATABASE
+    ),
+    "database_restarted_immediate": Kind(
+        words="restarted (immediate, a crash)",
+        targets=("database",),
+        seconds=(0.5, 2.0),
+        peace=4.0,
+        needs=Needs.DATABASE,
+    ),
+    "long_transaction": Kind(words="a transaction held open", targets=("horizon",), seconds=(8.0, 15.0), peace=5.0),
+}
+"""Every kind of fault. A target is a process of the trial, or what a server is for."""
+
+
+def queues_of(target: str) -> Sequence[str]:
+    """Return the queues that a fault of this target touches."""
+    return SERVES.get(target, QUEUES)
+
+
+def plan(seed: int, seconds: float, *, can_stop: Needs, kinds: Collection[str] = KINDS) -> list[Fault]:
+    """Return the faults, of these kinds, that begin within so many seconds.
+
+    Every kind comes once before any comes twice; those of one target follow each other at a distance.
+    """
+    chance = Random(seed)  # noqa: S311 - a schedule must be the same for the same seed
+    possible = sorted(name for name in kinds if KINDS[name].needs in can_stop)
+    deck: list[str] = []
+    free_at: dict[str, float] = {}
+    faults: list[Fault] = []
+    at = FIRST
+    while at < seconds and possible:
+        if not deck:
+            deck = chance.sample(possible, len(possible))
+        at = max(at, min(min(free_at.get(target, 0.0) for target in KINDS[name].targets) for name in deck))
+        name, target = next(
+            (name, target)
+            for name in deck
+            for target in chance.sample(KINDS[name].targets, len(KINDS[name].targets))
+            if free_at.get(target, 0.0) <= at
+        )
+        kind = KINDS[name]
+        lasts = round(chance.uniform(*kind.seconds), 1)
+        if at >= seconds:
+            break
+        deck.remove(name)
+        faults.append(Fault(number=len(faults) + 1, kind=name, target=target, at=round(at, 1), seconds=lasts))
+        free_at[target] = at + lasts + kind.peace
+        at += chance.uniform(*GAP)
+    return faults

@@ -1,0 +1,129 @@
+"""The database and the broker of a run: reached by way of proxies, and emptied, cut or stopped as the schedule says."""
+
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import redis
+from psycopg import sql
+
+from project.services import Services, create_database
+from trials.chaos.plan import Needs
+from trials.chaos.proxy import Proxy
+
+OTHERS = """
+    SELECT pg_terminate_backend(pid)
+      FROM pg_stat_activity
+     WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Servers:
+    """What the processes of a run talk to; `..._url` leads straight to it, the proxies are what they are told."""
+
+    services: Services
+    run: str
+    database_url: str
+    database: Proxy
+    broker: Proxy
+
+    @property
+    def can_stop(self) -> Needs:
+        """Return which servers are ours to stop."""
+        database = Needs.DATABASE if self.services.owns_database else Needs.NOTHING
+        return database | (Needs.BROKER if self.services.owns_broker else Needs.NOTHING)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Return what tells the processes of the run where they find all."""
+        return {"DATABASE_URL": self.database.url, "CELERY_BROKER_URL": self.broker.url, "CHAOS_RUN": self.run}
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """Connect to the database, by no proxy."""
+        return psycopg.connect(self.database_url, autocommit=True, connect_timeout=5)
+
+    def disconnect_all(self) -> None:
+        """End every connection to the run's database, as a fast restart does."""
+        with self.connect() as connection:
+            connection.execute(OTHERS)
+
+    def stop_database(self, how: signal.Signals) -> None:
+        """Stop the embedded database: SIGINT is fast, SIGQUIT immediate, which is a crash."""
+        if self.services.database is not None:
+            self.services.database.end(how)
+
+    def start_database(self) -> None:
+        """Start it again."""
+        if self.services.database is not None:
+            self.services.database.start()
+
+    def stop_broker(self) -> None:
+        """Kill the embedded broker, and with it all messages."""
+        if self.services.broker is not None:
+            self.services.broker.end(signal.SIGKILL)
+
+    def start_broker(self) -> None:
+        """Start it again, empty."""
+        if self.services.broker is not None:
+            self.services.broker.start()
+
+    def lose_messages(self) -> None:
+        """Empty the broker: all of it if it is embedded, else the queues of this run."""
+        if self.services.owns_broker:
+            self._redis().flushall()
+        elif self._is_redis:
+            self._redis().delete(*(f"{self.run}:{queue}" for queue in self._queues()))
+        else:
+            self._for_each_queue("queue_purge")
+
+    def clear(self) -> None:
+        """Leave nothing of this run in a broker that is not ours."""
+        if self.services.owns_broker:
+            return
+        if self._is_redis:
+            client = self._redis()
+            for key in list(client.scan_iter(match=f"{self.run}:*")):
+                client.delete(key)
+        else:
+            self._for_each_queue("queue_delete")
+
+    @property
+    def _is_redis(self) -> bool:
+        return self.services.broker_url.startswith("redis")
+
+    def _redis(self) -> redis.Redis:
+        return redis.Redis.from_url(self.services.broker_url)
+
+    def _for_each_queue(self, what: str) -> None:
+        from project.celery import app  # noqa: PLC0415 - its settings need the run's environment
+
+        with app.connection_for_write(self.services.broker_url) as broker:
+            for queue in self._queues():
+                getattr(broker.default_channel, what)(queue)
+
+    def _queues(self) -> Iterable[str]:
+        return (f"{self.run}-{queue}" for queue in ("main", "side", "dispenser"))
+
+
+@contextmanager
+def servers(services: Services, *, run: str, keeps: bool = False) -> Iterator[Servers]:
+    """Have a database of the run's own beside the one that is given, and the proxies; `keeps` leaves the database."""
+    url = services.database_url
+    name = f"{urlsplit(url).path.removeprefix('/')}_chaos"
+    create_database(url, name, replace=True)
+    own = urlsplit(url)._replace(path=f"/{name}").geturl()
+    made = Servers(services=services, run=run, database_url=own, database=Proxy(own), broker=Proxy(services.broker_url))
+    try:
+        yield made
+    finally:
+        made.database.close()
+        made.broker.close()
+        if not keeps:
+            with psycopg.connect(url, autocommit=True) as connection:
+                drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
+                connection.execute(drop.format(sql.Identifier(name)))

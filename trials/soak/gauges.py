@@ -1,0 +1,208 @@
+"""What is read while it churns: sizes, dead rows, updates in place, and the time that a pass takes."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from statistics import median
+from time import monotonic, sleep
+from typing import Any
+
+from django.db import connection, connections
+from django.test import override_settings
+
+from dispatcher import engine
+from dispatcher.lifecycle import admit, heartbeat, publish
+from dispatcher.models import CallQueue
+from dispatcher.states import DUE, State
+from trials.soak import scene
+from trials.soak.verdict import Reading
+
+EACH = 3
+"""Calls that each lane of a measured pass admits."""
+IDLE = "idle"
+"""The database without a churn."""
+PERIOD_S = 0.5
+"""How often a pass is measured."""
+_HEARTBEAT_S = 10.0
+_TIDY_EVERY = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """What was read at one moment."""
+
+    at: float
+    bytes: dict[str, int]
+    live: dict[str, int]
+    dead: dict[str, int]
+    updated: dict[str, int]
+    hot: dict[str, int]
+    deleted: dict[str, int]
+    vacuums: dict[str, int]
+    horizon: int
+    """Transactions since the oldest snapshot that somebody looks at."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passes:
+    """The milliseconds of two passes over as many calls, one after the other."""
+
+    busy: float
+    idle: float
+
+
+@dataclass(kw_only=True)
+class Gauges:
+    """The measuring side: a pass and a sample every half second, for as long as it is asked to look."""
+
+    notes: Path
+    """Where the traffic writes what it does."""
+    here: heartbeat.Here
+    """The worker that this process plays."""
+    full: heartbeat.Held
+    """The call that holds the room of `full`."""
+    beaten_at: float = field(default_factory=monotonic)
+
+    turn: int = 0
+
+    def watch(self, label: str, seconds: float) -> Reading:
+        """Look for so long, and return the worst sizes and dead rows, and the times of the passes and the sends."""
+        began = monotonic()
+        samples: list[Sample] = []
+        passes: list[Passes] = []
+        while (now := monotonic()) < began + seconds:
+            if (took := self.step()) is not None:
+                passes.append(took)
+            samples.append(sample())
+            sleep(max(now + PERIOD_S - monotonic(), 0))
+        return _reading(label, samples, passes, self._noted(began, monotonic()))
+
+    def pass_time(self, until: float) -> None:
+        """Let time pass until a monotonic time, measured passes included: they are part of the churn."""
+        while (now := monotonic()) < until:
+            self.step()
+            sleep(max(now + PERIOD_S - monotonic(), 0))
+
+    def step(self) -> "Passes | None":
+        """Measure a pass beside the churn and one in the idle database; keep the standing call."""
+        if monotonic() > self.beaten_at + _HEARTBEAT_S:
+            scene.keep(self.here, self.full)
+            with on_idle():
+                heartbeat.beat(self.here, [])
+            self.beaten_at = monotonic()
+        self.turn += 1
+        # In turns, so that neither always comes first.
+        order = (busy_pass, idle_pass) if self.turn % 2 else (idle_pass, busy_pass)
+        times = {measure: measure() for measure in order}
+        if self.turn % _TIDY_EVERY == 0:
+            _run("tidy", using=IDLE)
+        busy, idle = times[busy_pass], times[idle_pass]
+        return None if busy is None or idle is None else Passes(busy=busy, idle=idle)
+
+    def _noted(self, since: float, until: float) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.notes.read_text().splitlines()]
+        return [line for line in lines if since <= line["at"] <= until]
+
+
+def busy_pass() -> float | None:
+    """Measure a pass beside the churn; the workers run what it admits, like all else."""
+    lanes, made, took = _pass()
+    publish.publish(made.calls)
+    if took is None:
+        engine.dispense(lanes=lanes)
+    return took
+
+
+def idle_pass() -> float | None:
+    """Measure the same pass in the idle database, and forget its calls."""
+    with on_idle():
+        _, _, took = _pass()
+    _run("forget_slots", using=IDLE)
+    _run("forget_calls", using=IDLE)
+    return took
+
+
+@contextmanager
+def on_idle() -> Iterator[None]:
+    """Let the dispatcher use the idle database."""
+    with override_settings(DISPATCHER={"database": IDLE}):
+        yield
+
+
+def _pass() -> tuple[set[int], admit.Pass, float | None]:
+    """Let calls wait in lanes of their own, and measure the milliseconds in which a pass admits all of them.
+
+    Always as many of as many lanes, under the key that all that moves spends. None if another pass held one of the
+    lanes, as it does where a call is tried again.
+    """
+    lanes = {call.lane_id for call in scene.write(scene.probe_calls(EACH))}
+    began = monotonic()
+    made = admit.admit(lanes=lanes)
+    admit.look_again(made)
+    took = (monotonic() - began) * 1_000
+    return lanes, made, took if len(made.calls) == EACH * scene.PROBES else None
+
+
+def sample() -> Sample:
+    """Read all gauges once."""
+    sizes, tables = _rows("relations"), _rows("tables")
+    columns = ("live", "dead", "updated", "hot", "deleted", "vacuums")
+    counted = {column: {row["name"]: row[column] for row in tables} for column in columns}
+    (horizon,) = _rows("horizon")
+    return Sample(at=monotonic(), bytes={row["name"]: row["bytes"] for row in sizes}, horizon=horizon["age"], **counted)
+
+
+def index_use() -> dict[str, int]:
+    """Return how often each index was used."""
+    return {row["name"]: row["scans"] for row in _rows("indexes")}
+
+
+def _reading(
+    label: str, samples: Sequence[Sample], passes: Sequence[Passes], noted: Sequence[dict[str, Any]]
+) -> Reading:
+    first, last = samples[0], samples[-1]
+    seconds = last.at - first.at
+    sends = [took for line in noted for took in line["send_ms"]]
+    return Reading(
+        label=label,
+        seconds=seconds,
+        bytes={name: max(each.bytes[name] for each in samples) for name in last.bytes},
+        live=last.live,
+        dead={name: max(each.dead[name] for each in samples) for name in last.dead},
+        hot={
+            name: _share(last.hot[name] - first.hot[name], last.updated[name] - first.updated[name])
+            for name in last.hot
+        },
+        vacuums=last.vacuums,
+        pass_ms=median(each.busy for each in passes),
+        worst_pass_ms=max(each.busy for each in passes),
+        idle_pass_ms=median(each.idle for each in passes),
+        pass_ratio=median(each.busy / each.idle for each in passes),
+        send_ms=median(sends),
+        rate=sum(line["ended"] for line in noted) / seconds,
+        waiting=CallQueue.objects.filter(state__in=[State.AVAILABLE, *DUE]).count(),
+        horizon=max(each.horizon for each in samples),
+    )
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 1.0
+
+
+def _rows(name: str) -> list[dict[str, Any]]:
+    with connection.cursor() as cursor:
+        cursor.execute(_statement(name))
+        columns = [column.name for column in cursor.description]
+        return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+
+
+def _run(name: str, *, using: str) -> None:
+    with connections[using].cursor() as cursor:
+        cursor.execute(_statement(name))
+
+
+def _statement(name: str) -> str:
+    return resources.files("trials.soak.sql").joinpath(f"{name}.sql").read_text("utf-8")

@@ -1,0 +1,102 @@
+"""The course of a soak: warm up, churn, churn beside an open transaction, and look at what is left of that."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+import psycopg
+from django.db import connection
+
+from dispatcher.lifecycle import heartbeat
+from dispatcher.models import CallQueue
+from trials.soak import gauges, scene
+from trials.soak.gauges import Gauges
+from trials.soak.verdict import Reading
+
+ROUNDS = 3
+"""How often autovacuum must have come before the first reading: the first time it finds the bulk load, and what the
+second empties of an index is used again only after the third."""
+ROUNDS_AFTER = 2
+"""And before the readings when the transaction is gone: once to clean up after it, once after a churn without it."""
+PATIENCE_S = 300.0
+"""How long to wait for that; by default autovacuum looks into a database once a minute."""
+STRETCH_S = 120.0
+"""The longest reading: autovacuum comes twice in it."""
+HELD_S = 90.0
+"""How long the transaction is held open."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """The readings of a run."""
+
+    start: Reading
+    middle: Reading
+    end: Reading
+    held: Reading
+    """The last third of the time in which a transaction was open."""
+    after: Reading
+    """When it is gone, and autovacuum has come by."""
+    later: Reading
+
+
+def run(gauges: Gauges, minutes: float, say: Callable[[str], None]) -> Course:
+    """Go through a soak. Raises TimeoutError if autovacuum does not come."""
+    stretch = min(STRETCH_S, minutes * 60 / 3)
+    say(f"warming up until retention deletes and autovacuum has come {ROUNDS} times ...")
+    settle(gauges, ROUNDS)
+    began = monotonic()
+    say(f"churning for {minutes:g} minutes ...")
+    start = gauges.watch("start", stretch)
+    gauges.pass_time(began + (minutes * 60 - stretch) / 2)
+    middle = gauges.watch("middle", stretch)
+    gauges.pass_time(began + minutes * 60 - stretch)
+    end = gauges.watch("end", stretch)
+    say(f"holding a transaction open for {HELD_S:g} s ...")
+    with open_transaction():
+        gauges.pass_time(monotonic() + HELD_S * 2 / 3)
+        held = gauges.watch("held", HELD_S / 3)
+    say(f"it is gone; waiting until autovacuum has come {ROUNDS_AFTER} times ...")
+    settle(gauges, ROUNDS_AFTER)
+    after = gauges.watch("after", stretch)
+    return Course(start=start, middle=middle, end=end, held=held, after=after, later=gauges.watch("later", stretch))
+
+
+def settle(gauges_: Gauges, rounds: int) -> None:
+    """Churn on until autovacuum has come to the calls so often, and retention has begun to delete them."""
+    first = gauges.sample()
+    deadline = monotonic() + PATIENCE_S
+    table = CallQueue._meta.db_table
+    while True:
+        gauges_.pass_time(monotonic() + 1.0)
+        now = gauges.sample()
+        if now.vacuums[table] >= first.vacuums[table] + rounds and now.deleted[table] > first.deleted[table]:
+            return
+        if monotonic() > deadline:
+            message = f"autovacuum came {now.vacuums[table] - first.vacuums[table]} times in {PATIENCE_S:g} s"
+            raise TimeoutError(message)
+
+
+@contextmanager
+def open_transaction() -> Iterator[None]:
+    """Hold a snapshot open, as a long report or a backup does."""
+    with psycopg.connect(**{**connection.get_connection_params(), "autocommit": False}) as report:
+        report.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        report.execute("SELECT count(*) FROM dispatcher_lane")
+        yield
+        report.rollback()
+
+
+def prepare(backlog: int, notes: Path) -> Gauges:
+    """Make the keys and the backlog, and return what looks at them."""
+    here = scene.worker("gauges")
+    with gauges.on_idle():
+        heartbeat.beat(here, [])
+        scene.declare_keys()
+    heartbeat.beat(here, [])
+    scene.declare_keys()
+    full = scene.fill_full(here)
+    scene.let_wait(backlog, here, full)
+    return Gauges(notes=notes, here=here, full=full)

@@ -1,0 +1,18 @@
+"""The project's settings for the soak: what has ended goes soon, so that as much is deleted as is sent."""
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import dj_database_url
+
+from project.settings import *  # noqa: F403 - all of them, but for what follows
+from project.settings import DATABASES
+
+# The same tables without a churn: what a pass takes there is the measure of what it takes beside one.
+DATABASES["idle"] = dj_database_url.parse(os.environ["SOAK_IDLE_URL"], conn_max_age=600)
+_KEPT = timedelta(seconds=30)
+# The project's own setting holds policies only.
+_RETENTION: Any = {"completed": _KEPT, "cancelled": _KEPT, "discarded": _KEPT}
+_RETRY: Any = {"max_attempts": 2, "initial_interval": "PT2S"}
+DISPATCHER = {"retention": _RETENTION, "retry": _RETRY}
