@@ -3,20 +3,25 @@
 Time is what the test says it is: `T0`, and so many seconds after it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
 from dispatcher.calls import Call
-from dispatcher.lifecycle import admit, claim, send
+from dispatcher.lifecycle import admit, claim, heartbeat, send
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
 from dispatcher.states import State
 
 T0 = datetime(2030, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
+
+HERE = heartbeat.Here(
+    id=uuid4(), name="celery@here", host="here", pid=1, pool="prefork", processes=2, queues=["celery"]
+)
+"""A worker."""
 
 committed = pytest.mark.django_db(transaction=True, available_apps=["dispatcher"])
 """Marks tests that commit as the application does; afterwards the tables of the dispatcher are emptied."""
@@ -82,3 +87,8 @@ def slots_of(call: CallQueue) -> dict[int | None, int]:
 def lane_of(call: CallQueue) -> Lane:
     """Return the lane of a call as it is now."""
     return Lane.objects.get(id=call.lane_id)
+
+
+def renew(held: Sequence[heartbeat.Held], *, now: datetime | None = None) -> int:
+    """Send the heartbeat of a worker that holds these; return how many slots were renewed."""
+    return heartbeat.beat(HERE, held, now=now).slots

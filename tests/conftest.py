@@ -1,16 +1,32 @@
-"""The servers of a test run: embedded ones, unless DATABASE_URL and CELERY_BROKER_URL name others."""
+"""The servers of a test run: embedded ones, unless DATABASE_URL and CELERY_BROKER_URL name others.
+
+With --pooler a PgBouncer of its own, in transaction mode, stands between the tests and the database.
+"""
 
 import os
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 
 import django
 import psycopg
 import pytest
 from django.conf import settings
 
+from dispatcher import conf
+from dispatcher.conf import Conf
+from project.pooler import Pooler, PoolerMissing, pgbouncer
 from project.services import Services, embedded
 
 SERVICES = pytest.StashKey[Services]()
+POOLER = pytest.StashKey[Pooler]()
+SHARED = 6
+"""How many connections the pooler has to the database: fewer than most tests have clients."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --pooler."""
+    parser.addoption("--pooler", action="store_true", help="run behind a PgBouncer in transaction mode")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -24,6 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[SERVICES] = services
     if services.owns_database:
         _stop_waiting_for_the_disk(services.database_url)
+    if config.getoption("pooler"):
+        _go_behind_a_pooler(config, running)
     os.environ["DJANGO_SETTINGS_MODULE"] = "project.settings"
     django.setup()
 
@@ -38,6 +56,54 @@ def pytest_report_header(config: pytest.Config) -> str:
 def services(pytestconfig: pytest.Config) -> Services:
     """Return where the servers are, for tests that start processes of their own."""
     return pytestconfig.stash[SERVICES]
+
+
+@pytest.fixture(autouse=True)
+def _without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Serve queues without workers, for there are none here; a test of workers sets `queue_grace` itself."""
+    read: Callable[[object], Conf] = conf._read  # noqa: SLF001 -- the one place where all tests' settings come by
+
+    def read_for_tests(given: object) -> Conf:
+        settings = read(given)
+        is_given = isinstance(given, dict) and "queue_grace" in given
+        return settings if is_given else replace(settings, queue_grace=None)
+
+    monkeypatch.setattr(conf, "_read", read_for_tests)
+    monkeypatch.setattr(conf, "_Last", type("_Last", (), {"given": object()}))
+
+
+@pytest.fixture(scope="session")
+def pooler(pytestconfig: pytest.Config) -> Pooler:
+    """Return the pooler; a test that needs one fails without."""
+    if POOLER not in pytestconfig.stash:
+        pytest.fail("There is no pooler: run make test-pooler, or pytest --pooler.", pytrace=False)
+    return pytestconfig.stash[POOLER]
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, pytestconfig: pytest.Config) -> Iterator[None]:
+    """Have the pooler let go of the test database at the end, or it could not be dropped."""
+    from django.db import connection  # noqa: PLC0415 -- there are no settings when this file is read
+
+    yield
+    if POOLER in pytestconfig.stash:
+        connection.close()
+        pytestconfig.stash[POOLER].ask(f"KILL {connection.settings_dict['NAME']}")
+
+
+def _go_behind_a_pooler(config: pytest.Config, running: ExitStack) -> None:
+    services = config.stash[SERVICES]
+    try:
+        pooler = running.enter_context(pgbouncer(services.home, services.database_url, size=SHARED))
+    except PoolerMissing as missing:
+        raise pytest.UsageError(str(missing)) from missing
+    config.stash[POOLER] = pooler
+    config.stash[SERVICES] = replace(services, database_url=pooler.database_url)
+    os.environ.update(
+        DATABASE_URL=pooler.database_url,
+        DATABASE_POOLER="transaction",
+        TESTS_DIRECT_DATABASE_URL=pooler.direct_url,
+    )
 
 
 def _stop_waiting_for_the_disk(database_url: str) -> None:

@@ -89,3 +89,13 @@ def test_every_piece_of_python_is_python(page: Path) -> None:
 def test_every_target_of_make_exists(page: Path) -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"`make ([a-z0-9-]+)", page.read_text())) <= targets
+
+
+def test_every_guarantee_names_the_test_that_shows_it() -> None:
+    page = ROOT / "docs" / "explanation" / "guarantees.md"
+    promised = re.findall(r"^\| (?!what|fault|Fault)(.*) \|$", page.read_text(), re.MULTILINE)
+    assert len(promised) > 20
+    for line in promised:
+        link = re.search(r"\]\(([^)]+\.py)\) `(test_\w+)`$", line)
+        assert link, f"no test is named: {line}"
+        assert f"def {link[2]}(" in (page.parent / link[1]).read_text(), f"{link[1]} has no {link[2]}"

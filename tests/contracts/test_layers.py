@@ -65,7 +65,7 @@ def test_what_changes_often_is_in_no_index() -> None:
     hot = {
         "dispatcher_slot": ["lease_until", "started_at"],
         "dispatcher_ratelimitkey": ["next_start_at", "admissions"],
-        "dispatcher_callqueue": ["ticket", "attempt", "started_at"],
+        "dispatcher_callqueue": ["ticket", "attempt", "started_at", "published_at"],
         "dispatcher_window": ["last_start_at", "cost"],
     }
     for table, columns in hot.items():

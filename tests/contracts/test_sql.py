@@ -10,6 +10,7 @@ from django.apps import apps
 from django.db import connection
 
 from dispatcher import sql
+from tests.builders import committed
 
 PACKAGE = Path(sql.__file__).resolve().parents[1]
 FILES = sorted((PACKAGE / "sql").glob("*.sql"))
@@ -146,3 +147,11 @@ def test_no_sql_is_written_in_python(module: Path) -> None:
 def _is_engine(call: ast.Call) -> bool:
     """Whether it is engine.execute, which is no statement."""
     return ast.unparse(call.func) == "engine.execute"
+
+
+@committed
+def test_the_server_compiles_no_statement_of_a_pass() -> None:
+    """It would do so at every pass: the estimates that make plans use their indexes count as ruinously dear."""
+    with sql.own_transaction(), connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('jit'), current_setting('enable_seqscan')")
+        assert cursor.fetchone() == ("off", "off")

@@ -8,14 +8,19 @@ import pytest
 
 from dispatcher import errors
 from dispatcher.errors import (
+    AttemptTimedOut,
     CallInvalid,
     CallNeverRuns,
     CallTooLarge,
     ConfigurationError,
     DispatcherError,
+    DuplicateCall,
     KeyNotFound,
+    LeaseLapsed,
     PolicyInvalid,
+    QueueFull,
     RateLimited,
+    TicketReplaced,
     UnknownKey,
     UnknownMethod,
     UnknownTask,
@@ -34,6 +39,11 @@ MADE = [
     ConfigurationError("DISPATCHER['x'] is not a setting."),
     RateLimited(30, key="api", reason="slow down"),
     WorkerLost("its lease ran out"),
+    TicketReplaced("01"),
+    AttemptTimedOut("it ran for longer than its timeout"),
+    LeaseLapsed("nobody said in time that it still runs"),
+    DuplicateCall("01", "available", "key"),
+    QueueFull("mail", 5, 5, "reject"),
 ]
 
 every_error = pytest.mark.parametrize("error", MADE, ids=lambda error: type(error).__name__)

@@ -18,6 +18,8 @@ CELERY_WORKER_LOST_WAIT = 0.2
 DISPATCHER: dict[str, Any] = {
     "dispenser_queue": DISPENSER_QUEUE,
     "run_lease": timedelta(seconds=1.5),
+    # A broker may hand a message to a worker that is frozen.
+    "dispatch_lease": timedelta(seconds=4),
     "heartbeat": timedelta(seconds=0.3),
     "publish_after": timedelta(seconds=0.3),
     "publish_pause": timedelta(seconds=0.3),

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,24 @@ def nap(self: Task, seconds: float) -> None:
 
 
 @app.task(bind=True)
+def block(self: Task, seconds: float) -> None:
+    """Keep everything busy that shares the interpreter's turn, as a greenlet that never yields does."""
+    note("run", self)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+@app.task(bind=True)
+def wait_and_ask(self: Task, seconds: float) -> None:
+    """Take some time, and make sure then that it was not too much."""
+    note("run", self)
+    time.sleep(seconds)
+    self.ensure_held()
+    note("asked and still holds it", self)
+
+
+@app.task(bind=True)
 def fail(self: Task, times: int) -> int:
     """Fail so many times first; return the number of the attempt."""
     note("run", self)
@@ -69,6 +88,15 @@ def fail_and_ask(self: Task, times: int) -> int:
         return int(fail.run.__func__(self, times))
     except ValueError as error:
         raise self.retry(exc=error, countdown=0.05) from None
+
+
+@app.task(bind=True, max_retries=2)
+def fail_and_name_a_time(self: Task, times: int) -> int:
+    """Do the same, and ask for more at a time, half a second from now by this machine's clock."""
+    try:
+        return int(fail.run.__func__(self, times))
+    except ValueError as error:
+        raise self.retry(exc=error, eta=datetime.now(UTC) + timedelta(seconds=0.5)) from None
 
 
 @app.task(bind=True, time_limit=1)

@@ -8,8 +8,9 @@ from django.utils import timezone
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
 
 from dispatcher import engine, provision
+from dispatcher.calls import Call
 from dispatcher.lifecycle.claim import claim
-from dispatcher.models import CallQueue
+from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
 from dispatcher.states import State
 from tests.flows import stories
 from tests.flows.settings import DISPENSER_QUEUE, ELSEWHERE, QUEUE
@@ -47,6 +48,7 @@ def test_beat_and_the_dispenser_serve_what_time_brings_recover_the_lost_and_clea
     CallQueue.objects.filter(id=old.id).update(finished_at=timezone.now() - timedelta(hours=2))
     claim(lost.id, lost.ticket)
     CallQueue.objects.filter(id=lost.id).update(queue=QUEUE)
+    Lane.objects.filter(id=lost.lane_id).update(queue=QUEUE)
     scheduled = CallQueue.objects.send(
         stories.echo, args=["later"], queue=QUEUE, scheduled_at=timezone.now() + timedelta(seconds=1.5)
     )
@@ -56,3 +58,21 @@ def test_beat_and_the_dispenser_serve_what_time_brings_recover_the_lost_and_clea
     assert [error["type"] for error in recovered.errors] == ["WorkerLost"]
     assert CallQueue.objects.filter(id=fresh.id).exists()
     audit()
+
+
+def test_a_dispenser_that_was_away_is_done_with_the_old_ticks_in_a_moment(worker: Theatre) -> None:
+    RateLimitKey.objects.declare("api", throttle=(4, 1))
+    CallQueue.objects.send_many([Call(task=stories.echo, args=["hello"], keys=["api"], queue=QUEUE)] * 200)
+    for _ in range(400):
+        stories.app.send_task("dispatcher.tick", queue=DISPENSER_QUEUE)
+    last = CallQueue.objects.get(id=CallQueue.objects.send(stories.echo, args=["last"], queue=ELSEWHERE).id)
+    claim(last.id, last.ticket)
+    Slot.objects.filter(call=last).update(lease_until=timezone.now())
+    stories.app.send_task("dispatcher.recover", queue=DISPENSER_QUEUE)
+    worker.start_dispenser()
+    worker.stack.wait_ready()
+    # Each tick has something to serve for all of its time: four at a time, they would take two minutes.
+    eventually(lambda: CallQueue.objects.get(id=last.id).errors)
+    assert CallQueue.objects.waiting().exists()
+    worker.stack.kill("dispenser")
+    engine.cancel(CallQueue.objects.waiting().values_list("id", flat=True))

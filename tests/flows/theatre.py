@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -25,19 +25,20 @@ class Theatre:
         self.stack = stack
         self.notes = notes
 
-    def start_worker(self, name: str = "worker", *options: str) -> None:
+    def start_worker(self, name: str = "worker", *options: str, env: Mapping[str, str] | None = None) -> None:
         """Start a worker of this run's queue, and do not wait for it."""
         command = [*CELERY, "worker", "-n", f"{name}-{QUEUE}@%h", "-Q", QUEUE, "-c", "2", "-l", "INFO"]
-        self.stack.start(name, [*command, "--without-mingle", "--without-gossip", *options], ready=READY)
+        self.stack.start(name, [*command, "--without-mingle", "--without-gossip", *options], ready=READY, env=env)
 
-    def start_dispenser(self) -> None:
-        """Start the worker that runs the dispatcher's own tasks, and do not wait for it."""
-        command = [*CELERY, "worker", "-n", f"dispenser-{QUEUE}@%h", "-Q", DISPENSER_QUEUE, "-P", "threads", "-c", "4"]
-        self.stack.start("dispenser", [*command, "--without-mingle", "--without-gossip", "-l", "INFO"], ready=READY)
+    def start_dispenser(self, name: str = "dispenser", *, env: Mapping[str, str] | None = None) -> None:
+        """Start a worker that runs the dispatcher's own tasks, and do not wait for it."""
+        command = [*CELERY, "worker", "-n", f"{name}-{QUEUE}@%h", "-Q", DISPENSER_QUEUE, "-P", "threads", "-c", "4"]
+        self.stack.start(name, [*command, "--without-mingle", "--without-gossip", "-l", "INFO"], ready=READY, env=env)
 
-    def start_beat(self) -> None:
+    def start_beat(self, *, env: Mapping[str, str] | None = None) -> None:
         """Start beat with the schedule in the database, and do not wait for it."""
-        self.stack.start("beat", [*CELERY, "beat", "-l", "INFO", "--pidfile="], ready=logged(r"beat: Starting"))
+        command = [*CELERY, "beat", "-l", "INFO", "--pidfile="]
+        self.stack.start("beat", command, ready=logged(r"beat: Starting"), env=env)
 
     def noted(self, call: object, what: str = "run") -> int:
         """Return how often this happened to a message: its task ran ("run"), or it was dealt with ("end")."""

@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from django.db import connection
 from django.utils import timezone
 
+from dispatcher.conf import conf
+from dispatcher.lifecycle.admit import bound
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
 from dispatcher.states import IN_FLIGHT, TERMINAL, State
 
@@ -23,19 +25,23 @@ class Spent:
     finished_at: datetime | None
 
 
-def audit(*, has_ended: bool = True, is_fifo: bool = False, limits_changed: bool = False) -> None:
+def audit(
+    *, has_ended: bool = True, is_fifo: bool = False, limits_changed: bool = False, now: datetime | None = None
+) -> None:
     """Assert that every invariant holds.
 
     has_ended: every call has reached a terminal state. is_fifo: no call was put back, put off or moved, so each
-    lane's calls were admitted in order of sending. limits_changed: past starts were under other limits.
+    lane's calls were admitted in order of sending. limits_changed: past starts were under other limits. now: what time
+    it is, if not the clock's.
     """
-    found = [*_tickets(), *_slots(), *_wakeups(), *_attempts()]
+    now = now or timezone.now()
+    found = [*_tickets(), *_slots(), *_wakeups(now), *_attempts()]
     if has_ended:
         found += _ends()
     if is_fifo:
         found += _order()
     if not limits_changed:
-        found += _limits()
+        found += _limits(now)
     assert not found, "\n".join(found)
 
 
@@ -95,7 +101,7 @@ def spent_by_key() -> dict[int, list[Spent]]:
     return spent
 
 
-def _limits() -> Iterable[str]:
+def _limits(now: datetime) -> Iterable[str]:
     spent = spent_by_key()
     for key in RateLimitKey.objects.all():
         of_key = spent[key.id]
@@ -109,7 +115,6 @@ def _limits() -> Iterable[str]:
             most = most_in_any_window(of_key, key.rate_period)
             if most > key.rate_limit:
                 yield f"{key}: {most} starts in {key.rate_period}, {key.rate_limit} allowed"
-            now = timezone.now()
             latest = [call for call in of_key if call.started_at and call.started_at > now - key.rate_period]
             if sum(call.cost for call in latest) + unstarted > key.rate_limit:
                 yield f"{key}: {len(latest)} starts just now and {unstarted} to come, {key.rate_limit} allowed"
@@ -158,12 +163,14 @@ def _slots() -> Iterable[str]:
             yield f"call {call_id} holds {held[call_id]}, {wanted} is its cost"
 
 
-def _wakeups() -> Iterable[str]:
+def _wakeups(now: datetime) -> Iterable[str]:
     """Find lanes over waiting calls that are neither awake nor parked on a key that somebody, or time, will open."""
     waiting = set(CallQueue.objects.waiting().values_list("lane_id", flat=True))
-    now = timezone.now()
     for lane in Lane.objects.select_related("parked_on").filter(id__in=waiting, is_awake=False):
         key = lane.parked_on
+        if lane.is_held:
+            yield from _held(lane)
+            continue
         if key is None:
             yield f"lane {lane.id} sleeps over waiting calls"
             continue
@@ -174,6 +181,14 @@ def _wakeups() -> Iterable[str]:
         is_full = concurrency is not None and held + cost > concurrency and (held > 0 or concurrency == 0)
         if not (key.is_paused or key.opens_at is not None or is_full):
             yield f"lane {lane.id} is parked on {key}, which nobody will open"
+
+
+def _held(lane: Lane) -> Iterable[str]:
+    """Find a lane whose queue has held it and has room again; half of it may be left until a finish fills it up."""
+    on_way = CallQueue.objects.filter(queue=lane.queue, state=State.DISPATCHED).count()
+    in_flight = CallQueue.objects.in_flight().filter(queue=lane.queue).exists()
+    if conf().queue_grace is None and not in_flight and on_way < bound(conf()):
+        yield f"lane {lane.id} is held by its queue, which has room and nobody to let it go on"
 
 
 def _order() -> Iterable[str]:

@@ -6,12 +6,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Barrier
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 from celery import Celery
 from django.db import connection, transaction
+
+from tests import backstage
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = ParamSpec("P")
 
-DEADLINE = 15.0
+DEADLINE = 60.0
 POLL = 0.005
 
 app = Celery("races", task_cls="dispatcher.celery:DispatchedTask", set_as_current=False)
@@ -59,11 +61,15 @@ class Mailbox:
 
 
 class Actor:
-    """One thread with a database connection of its own; it does one thing at a time, and may be left waiting."""
+    """One thread with a database connection of its own; it does one thing at a time, and may be left waiting.
+
+    Behind a pooler another process of the server may serve each of its transactions: they are known by its name.
+    """
 
     def __init__(self) -> None:
         self.thread = ThreadPoolExecutor(max_workers=1, initializer=app.set_current)
-        self.pid: int = self.do(_backend)
+        self.name = f"actor-{uuid4()}"
+        self.do(_be_called, self.name)
 
     def begin(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         """Let it start on something, and go on here."""
@@ -89,36 +95,33 @@ class Actor:
 
     def wait_blocked(self, *, by: "Actor | psycopg.Connection[Any]") -> None:
         """Wait until its statement waits for a lock of another's, or for somebody who waits for it."""
-        holder = by.pid if isinstance(by, Actor) else by.info.backend_pid
-        eventually(lambda: holder in _blockers(self.pid))
+
+        def is_blocked() -> bool:
+            holders = backstage.backends(by.name) if isinstance(by, Actor) else {by.info.backend_pid}
+            return bool(holders & backstage.blockers(backstage.backends(self.name)))
+
+        eventually(is_blocked)
 
     def wait_blocked_or_done(self, doing: "Future[Any]") -> None:
         """Wait until what it does waits for anybody's lock, or is done."""
-        eventually(lambda: doing.done() or _blockers(self.pid))
+        eventually(lambda: doing.done() or backstage.blockers(backstage.backends(self.name)))
 
     def close(self) -> None:
         """End its connection, whatever it waits for, and then the thread."""
-        with psycopg.connect(**connection.get_connection_params()) as other:
-            other.execute("SELECT pg_terminate_backend(%s)", [self.pid])
-        self.thread.submit(connection.close)
+        backstage.end(self.name)
+        self.thread.submit(_close)
         self.thread.shutdown()
 
 
-def _backend() -> int:
-    connection.ensure_connection()
-    return int(connection.connection.info.backend_pid)
-
-
-def _blockers(pid: int) -> set[int]:
-    """Return the backends that hold up this one, those behind them included."""
-    known: set[int] = set()
-    found = {pid}
+def _be_called(name: str) -> None:
     with connection.cursor() as cursor:
-        while found - known:
-            known |= found
-            cursor.execute("SELECT unnest(pg_blocking_pids(pid)) FROM unnest(%s) AS waiting (pid)", [list(found)])
-            found = {int(row[0]) for row in cursor.fetchall()}
-    return known - {pid}
+        # For good: it is one of the few settings that a pooler knows of, and sets wherever its client is served.
+        cursor.execute("SELECT set_config('application_name', %s, false)", [name])
+
+
+def _close() -> None:
+    # Looked up on the thread whose connection it is.
+    connection.close()
 
 
 @contextmanager
@@ -135,7 +138,7 @@ def actors(count: int) -> Iterator[list[Actor]]:
 @contextmanager
 def holding(statement: str, params: Sequence[Any] = ()) -> Iterator[psycopg.Connection[Any]]:
     """Hold the locks that a statement takes, on a connection of their own; gone on the way out."""
-    with psycopg.connect(**{**connection.get_connection_params(), "autocommit": False}) as held:
+    with backstage.connect(autocommit=False) as held:
         held.execute(statement, params)
         yield held
         held.rollback()

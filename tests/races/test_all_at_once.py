@@ -12,12 +12,12 @@ from pytest_django import Settings
 from dispatcher import engine
 from dispatcher.calls import Call
 from dispatcher.errors import RateLimited
-from dispatcher.lifecycle.claim import renew
 from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.states import State
+from tests.builders import renew
 from tests.races.audit import audit
 from tests.races.lockstep import Mailbox, at_once, concurrent
-from tests.races.traffic import declare_tenants, work
+from tests.races.traffic import declare_tenants, tick, work
 
 pytestmark = concurrent
 
@@ -59,7 +59,7 @@ def play(seed: int, turns: int, ran: list[UUID]) -> None:
 
 def drain(seed: int, ran: list[UUID]) -> None:
     """Run what is left, to the last call."""
-    work(lambda: engine.recover() + engine.tick(), run=Player(seed, ran).run)
+    work(lambda: engine.recover() + tick(), run=Player(seed, ran).run)
 
 
 class Player:
@@ -82,7 +82,7 @@ class Player:
             self.override,
             self.beat,
             engine.recover,
-            engine.tick,
+            tick,
             partial(engine.dispense, awake=True),
         ]
 

@@ -9,9 +9,10 @@ from dispatcher import engine
 from dispatcher.calls import Call
 from dispatcher.errors import RateLimited
 from dispatcher.lifecycle import finish, publish
-from dispatcher.lifecycle.claim import claim, renew
+from dispatcher.lifecycle.claim import claim
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.states import State
+from tests.builders import renew
 from tests.races.audit import audit
 from tests.races.lockstep import STOP_PASSES, actors, concurrent, holding
 from tests.races.traffic import declare_tenants, in_flight, write

@@ -9,10 +9,11 @@ from pytest_django import Settings
 
 from dispatcher import engine
 from dispatcher.lifecycle import finish, recover
-from dispatcher.lifecycle.claim import Claimed, Refused, claim, renew
+from dispatcher.lifecycle.claim import Claimed, Refused, claim
 from dispatcher.lifecycle.run import Returned
 from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
 from dispatcher.states import State
+from tests.builders import renew
 from tests.races.audit import audit
 from tests.races.lockstep import actors, at_once, concurrent
 from tests.races.traffic import in_flight
@@ -267,7 +268,7 @@ def _put_back_lost(calls: list[UUID]) -> int:
         lost = [call for call in recover.expired() if call.call_id in calls]
         released = [
             finish.put_back(call.call_id, call.ticket, from_states=[State.DISPATCHED])
-            or finish.fail(call.call_id, call.ticket, error=LOST, attempt=call.attempt, policy=None)
+            or finish.fail(call.call_id, call.ticket, error=LOST, attempt=1, policy=None)
             for call in lost
         ]
     return sum(each is not None for each in released)

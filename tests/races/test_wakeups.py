@@ -192,7 +192,7 @@ def test_a_call_put_back_while_a_pass_puts_its_lane_to_sleep_is_served() -> None
     with actors(2) as (dispenser, worker), holding(STOP_PASSES) as gate:
         passing = dispenser.begin(engine.dispense, lanes=[call.lane_id])
         dispenser.wait_blocked(by=gate)
-        losing = worker.begin(engine.lose, call.id, call.ticket, TimeoutError())
+        losing = worker.begin(engine.lose, call.id, call.ticket, TimeoutError(), is_crash=True)
         worker.wait_blocked(by=gate)
         gate.rollback()
         passing.result()

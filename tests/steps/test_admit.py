@@ -486,6 +486,17 @@ def test_a_call_that_waits_is_admitted_in_the_end(limits: Any, broker: Broker) -
 # Calls that do not go
 
 
+def test_an_expired_call_does_not_keep_a_pass_busy() -> None:
+    """A lane that its key parks again in every pass looked like progress, so the passes never ended."""
+    key("api", concurrency=0)
+    stopped, late = waiting("api"), waiting("api", priority=1, expires_at=at(10))
+    assert go(stopped) == []
+    made = admit.admit(lanes=[late.lane_id], now=at(11))
+    assert (made.made.asleep, list(made.made.parked)) == ([late.lane_id], [stopped.lane_id])
+    assert admit.look_again(made, now=at(11)) == admit.Again(lanes=[], keys=[])
+    assert engine.dispense(lanes=[late.lane_id], now=at(11)) == 0
+
+
 def test_an_expired_call_is_skipped_and_those_behind_it_go() -> None:
     late, good = waiting(expires_at=at(10)), waiting()
     assert late.lane_id == good.lane_id

@@ -18,10 +18,11 @@ from celery.worker import state as worker_state
 from celery.worker.request import Request
 
 from dispatcher import engine
-from dispatcher.celery import DispatchedRequest, DispatchedTask, held
+from dispatcher.celery import DispatchedRequest, DispatchedTask
 from dispatcher.errors import RateLimited
 from dispatcher.lifecycle import publish
 from dispatcher.models import CallQueue, Slot
+from dispatcher.presence import held
 from dispatcher.states import State
 from tests.builders import SECOND, committed, go, key, seen, states, ticket_of
 from tests.steps.conftest import Broker

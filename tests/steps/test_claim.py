@@ -1,18 +1,20 @@
 """Claim: who may run an attempt, when it starts, and what the start is counted in."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.db.models import Max
 
-from dispatcher import engine
+from dispatcher import attempt, engine
 from dispatcher.lifecycle import claim, control, finish
 from dispatcher.lifecycle.claim import Claimed, Refused
 from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
 from dispatcher.states import State
-from tests.builders import SECOND, T0, admitted, at, go, key, seen, slots_of, started, ticket_of, waiting
+from tests.builders import SECOND, T0, admitted, at, go, key, renew, seen, slots_of, started, ticket_of, waiting
 
 pytestmark = pytest.mark.django_db
 
@@ -269,12 +271,69 @@ def test_a_start_that_was_overslept_is_given_up_for_a_later_one(settings: Any) -
     key("api", throttle=(1, 1), rate=(10, 100))
     calls = [waiting("api") for _ in range(2)]
     go(*calls)
-    assert [claimed(call).start_at for call in calls] == [T0, at(1)]
-    again = claim.claim(calls[0].id, ticket_of(seen(calls[0])), is_late=True, now=at(0.5))
+    number = uuid4()
+    won = [claim.claim(call.id, ticket_of(call), number=number, now=T0) for call in map(seen, calls)]
+    assert [claimed.start_at for claimed in won if isinstance(claimed, Claimed)] == [T0, at(1)]
+    again = claim.claim(calls[0].id, ticket_of(seen(calls[0])), number=number, is_late=True, now=at(0.5))
     assert isinstance(again, Claimed)
     assert (again.start_at, again.attempt) == (at(2), 1)
     assert (seen(calls[0]).started_at, seen(calls[0]).state) == (at(2), State.ACTIVE)
-    assert claim.claim(calls[0].id, uuid4(), is_late=True, now=at(0.5)) is Refused.STALE
+    assert claim.claim(calls[0].id, uuid4(), number=number, is_late=True, now=at(0.5)) is Refused.STALE
+    assert claim.claim(calls[0].id, ticket_of(seen(calls[0])), is_late=True, now=at(0.5)) is Refused.STALE
+
+
+def test_a_start_that_may_come_late_keeps_all_that_it_counts_in_as_far_off(settings: Any) -> None:
+    settings.DISPATCHER = {"horizon": 60, "lead": 0}
+    api = key("api", throttle=(1, 1), rate=(10, 100))
+    call = waiting("api")
+    go(call)
+    number, ticket = uuid4(), ticket_of(seen(call))
+    claim.claim(call.id, ticket, number=number, now=T0)
+    again = claim.claim(call.id, ticket, number=number, is_late=True, slack=3 * SECOND, now=at(1))
+    assert isinstance(again, Claimed)
+    assert (again.start_at, again.slack) == (at(1), 3 * SECOND)
+    api.refresh_from_db()
+    assert api.next_start_at == at(1 + 3 + 1)
+    assert Window.objects.aggregate(last=Max("last_start_at"))["last"] == at(1 + 3)
+
+
+@pytest.mark.parametrize(
+    ("limits", "lateness"),
+    [
+        ({"is_paced": True}, 0.002),
+        ({"is_counted": True}, 0.4),
+        ({"is_paced": True, "is_counted": True}, 0.002),
+        ({}, 4),
+    ],
+)
+def test_how_late_a_start_may_come(settings: Any, limits: dict[str, bool], lateness: float) -> None:
+    settings.DISPATCHER = {"margin": 0.8, "run_lease": 8, "heartbeat": 4}
+    assert Claimed(attempt=1, start_at=T0, retry=None, **limits).lateness == lateness * SECOND
+    forgiving = Claimed(attempt=1, start_at=T0, retry=None, slack=SECOND, **limits)
+    assert forgiving.lateness == min(lateness + 1, 4) * SECOND
+
+
+def test_a_machine_that_is_always_late_starts_a_call_when_its_limits_allow_for_it(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DISPATCHER = {"horizon": 60}
+    api = key("api", throttle=(100, 1))
+    call = waiting("api")
+    go(call, now=None)
+    is_in_time = claim.is_in_time
+    tried = []
+
+    def late(made: Claimed) -> bool:
+        tried.append(made.lateness)
+        return is_in_time(replace(made, start_at=made.start_at - 20 * claim._LATE))  # noqa: SLF001
+
+    monkeypatch.setattr(claim, "is_in_time", late)
+    made = attempt.claim_in_time(call.id, ticket_of(seen(call)))
+    assert isinstance(made, Claimed)
+    assert len(tried) > 1
+    assert tried == [2**n * claim._LATE for n in range(len(tried))]  # noqa: SLF001
+    api.refresh_from_db()
+    assert api.next_start_at == made.start_at + SECOND / 100 + made.slack
 
 
 # Heartbeats
@@ -286,7 +345,7 @@ def test_a_heartbeat_renews_all_slots_of_the_calls_that_it_names(settings: Any) 
     key("tenant")
     mine, prefetched, other = started("api", "tenant"), admitted("api"), started("api")
     before = Slot.objects.get(call=other).lease_until
-    assert claim.renew([(call.id, ticket_of(call)) for call in (mine, prefetched)], now=at(30)) == 3
+    assert renew([(call.id, ticket_of(call)) for call in (mine, prefetched)], now=at(30)) == 3
     assert set(Slot.objects.exclude(call=other).values_list("lease_until", flat=True)) == {at(90)}
     assert Slot.objects.get(call=other).lease_until == before
 
@@ -297,6 +356,6 @@ def test_a_heartbeat_with_an_old_ticket_renews_nothing() -> None:
     finish.put_back(call.id, old, from_states=[State.DISPATCHED])
     go(call)
     before = snapshot()
-    assert claim.renew([(call.id, old), (uuid4(), uuid4())], now=at(30)) == 0
-    assert claim.renew([], now=at(30)) == 0
+    assert renew([(call.id, old), (uuid4(), uuid4())], now=at(30)) == 0
+    assert renew([], now=at(30)) == 0
     assert snapshot() == before

@@ -317,3 +317,21 @@ def test_a_call_in_flight_or_ended_can_not_run_now() -> None:
 
 def test_nothing_is_done_to_nothing() -> None:
     assert (engine.cancel([]), engine.retry([]), engine.run_now([])) == ([], [], [])
+
+
+# The ramp after a block
+
+
+def test_after_a_block_calls_start_step_by_step(settings: Any) -> None:
+    settings.DISPATCHER = {"ramp": 8}
+    key("api")
+    calls = [waiting("api") for _ in range(20)]
+    control.block(SECOND, names=["api"], now=at(-1))
+    admitted_by = []
+    for seconds in (0, 0.5, 1, 2, 3, 3.5):
+        go(*calls, now=at(seconds))
+        admitted_by.append(CallQueue.objects.filter(state=State.DISPATCHED).count())
+    assert admitted_by == [1, 1, 2, 4, 8, 8]
+    assert RateLimitKey.objects.get().opens_at == at(4)
+    go(*calls, now=at(8))
+    assert CallQueue.objects.filter(state=State.DISPATCHED).count() == 20

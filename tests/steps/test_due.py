@@ -1,15 +1,17 @@
 """Due: what time alone brings."""
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, Never
 
 import pytest
+from django.db import OperationalError
 from django.utils import timezone
 
 from dispatcher import engine
 from dispatcher.lifecycle import control, due, finish
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import State
+from dispatcher.watch import Watch
 from tests.builders import SECOND, admitted, at, go, key, lane_of, seen, started, states, ticket_of, waiting
 
 pytestmark = pytest.mark.django_db
@@ -198,3 +200,46 @@ def test_a_tick_serves_what_falls_due_within_its_second(settings: Any) -> None:
     # It waits for the first, and ends when nothing more is due before its own end.
     assert engine.tick() == 1
     assert states([soon, later]) == [State.DISPATCHED, State.SCHEDULED]
+
+
+def test_a_tick_that_comes_while_its_process_serves_another_returns_at_once() -> None:
+    watch = Watch()
+    assert watch.begin(SECOND)
+    call = waiting()
+    assert engine.tick(watch=watch) == 0
+    assert states([call]) == [State.AVAILABLE]
+    # Another process does not mind, and this one neither when the first tick has ended.
+    assert engine.tick(watch=Watch()) == 1
+    watch.break_off()
+    waiting()
+    assert engine.tick(watch=watch) == 1
+
+
+def test_a_tick_that_is_served_looks_again_for_those_that_came_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, late = Watch(), []
+
+    def look() -> timedelta | None:
+        """Have a call and a tick come between the look of a pass and the end of the tick."""
+        if not late:
+            late.append(waiting())
+            assert engine.tick(watch=watch) == 0
+        return None
+
+    monkeypatch.setattr(due, "next_due", look)
+    assert engine.tick(watch=watch) == 1
+    assert states(late) == [State.DISPATCHED]
+
+
+def test_a_tick_that_fails_leaves_the_next_one_free_to_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, call = Watch(), waiting()
+
+    def fail() -> Never:
+        raise OperationalError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(due, "next_due", fail)
+        with pytest.raises(OperationalError):
+            engine.tick(watch=watch)
+    assert states([call]) == [State.DISPATCHED]
+    waiting()
+    assert engine.tick(watch=watch) == 1

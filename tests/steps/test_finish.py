@@ -46,7 +46,7 @@ def outcomes(call: CallQueue, ticket: UUID) -> list[Any]:
         finish.put_back(call.id, ticket, from_states=FLIGHT),
         finish.put_back(call.id, ticket, from_states=FLIGHT, wait=SECOND),
         finish.expire(call.id, ticket, now=at(9)),
-        engine.lose(call.id, ticket, RuntimeError()),
+        engine.lose(call.id, ticket, RuntimeError(), is_crash=True),
         engine.fail(call.id, ticket, RuntimeError()),
         engine.execute(call.id, ticket, lambda: "late"),
     ]

@@ -7,7 +7,7 @@ import pytest
 from django.apps import apps
 from django.core.management import call_command
 from django.db.models.signals import post_migrate
-from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
+from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask, PeriodicTasks
 
 from dispatcher import provision
 from dispatcher.errors import PolicyInvalid
@@ -42,8 +42,8 @@ def test_beat_is_told_to_tick_recover_and_clean_up() -> None:
     assert made["dispatcher.tick"].schedule.run_every == timedelta(seconds=1)
     assert made["dispatcher.recover"].schedule.run_every == timedelta(seconds=10)
     assert (made["dispatcher.cleanup"].crontab.hour, made["dispatcher.cleanup"].crontab.minute) == ("3", "30")
-    assert made["dispatcher.tick"].expire_seconds == 2
-    assert made["dispatcher.cleanup"].expire_seconds is None
+    # Beat's clock would say when: a dispenser that is an hour ahead would take them all for expired.
+    assert {entry.expire_seconds for entry in made.values()} == {None}
 
 
 def test_every_entry_names_a_task_that_exists() -> None:
@@ -69,6 +69,24 @@ def test_what_a_user_has_edited_is_kept() -> None:
     before = entries()
     provision.after_migrate("default")
     assert entries() == before
+
+
+def test_the_expiry_that_entries_were_once_made_with_is_cleared(settings: Any) -> None:
+    settings.DISPATCHER = {"tick": 0.2}
+    provision.after_migrate("default")
+    PeriodicTask.objects.filter(name="dispatcher.tick").update(expire_seconds=1)
+    PeriodicTask.objects.filter(name="dispatcher.recover").update(expire_seconds=20)
+    changed_at = PeriodicTasks.last_change()
+    provision.after_migrate("default")
+    assert {entry["expire_seconds"] for entry in entries()} == {None}
+    assert PeriodicTasks.last_change() > changed_at
+
+
+def test_an_expiry_that_a_user_has_set_is_kept() -> None:
+    provision.after_migrate("default")
+    PeriodicTask.objects.filter(name="dispatcher.tick").update(expire_seconds=30)
+    provision.after_migrate("default")
+    assert PeriodicTask.objects.get(name="dispatcher.tick").expire_seconds == 30
 
 
 def test_schedules_of_the_user_that_are_alike_do_no_harm() -> None:

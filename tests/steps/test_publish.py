@@ -1,5 +1,6 @@
 """Publish: what reaches the broker, what the broker refuses, and tasks that run in the sender."""
 
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -138,6 +139,24 @@ def test_a_broker_that_is_down_is_left_alone_for_a_while(
     assert publish.publish([call]) == 1
 
 
+def test_what_a_broker_took_before_its_connection_broke_is_noted(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = [admitted() for _ in range(3)]
+    send, sent = broker.app.amqp.send_task_message, []
+
+    def send_one(*args: Any, **kwargs: Any) -> None:
+        """Fail the second time as py-amqp does while it waits for the broker's word: with a plain OSError."""
+        if sent:
+            message = "Server unexpectedly closed connection"
+            raise OSError(message)
+        sent.append(send(*args, **kwargs))
+
+    monkeypatch.setattr(broker.app.amqp, "send_task_message", send_one)
+    assert publish.publish(calls, now=at(1)) == 1
+    assert [seen(call).published_at for call in calls] == [at(1), None, None]
+
+
 # In the sender
 
 
@@ -177,3 +196,11 @@ def test_an_eager_task_that_fails_tries_again_when_its_time_has_come() -> None:
     engine.tick()
     assert (seen(call).state, seen(call).result) == (State.COMPLETED, "done")
     assert ran == [0, 1]
+
+
+def test_after_a_start_of_the_database_workers_have_time_to_say_what_they_hold(settings: Any) -> None:
+    call = admitted(now=at(-1_000_000_000))
+    settings.DISPATCHER = {"heartbeat": timedelta(days=30_000), "run_lease": timedelta(days=90_000)}
+    assert publish.unpublished() == []
+    settings.DISPATCHER = {"heartbeat": timedelta(0)}
+    assert [left.id for left in publish.unpublished()] == [call.id]

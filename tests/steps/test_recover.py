@@ -5,12 +5,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from dispatcher import engine
 from dispatcher.lifecycle import claim, finish, recover
-from dispatcher.models import CallQueue, Lane, Slot, Window
+from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot, Window
 from dispatcher.states import State
-from tests.builders import admitted, at, go, key, lane_of, seen, started, states, ticket_of, waiting
+from tests.builders import admitted, at, go, key, lane_of, renew, seen, started, states, ticket_of, waiting
 
 pytestmark = pytest.mark.django_db
 
@@ -41,7 +42,7 @@ def test_a_worker_that_fell_silent_costs_its_call_an_attempt() -> None:
     stored = seen(call)
     assert (stored.state, stored.attempt, stored.scheduled_at) == (State.RETRYABLE, 1, at(91))
     assert (stored.error["type"], stored.error["attempt"]) == ("WorkerLost", 1)
-    assert "lease ran out" in stored.error["message"]
+    assert "silent for longer than a lease" in stored.error["message"]
     assert not Slot.objects.exists()
 
 
@@ -54,14 +55,14 @@ def test_a_call_whose_workers_are_always_lost_is_discarded_in_the_end() -> None:
 def test_a_worker_that_comes_back_after_the_recovery_changes_nothing() -> None:
     call = started()
     engine.recover(now=at(61))
-    assert claim.renew([(call.id, ticket_of(call))], now=at(62)) == 0
+    assert renew([(call.id, ticket_of(call))], now=at(62)) == 0
     assert finish.complete(call.id, ticket_of(call), result="late") is None
     assert states([call]) == [State.RETRYABLE]
 
 
 def test_a_heartbeat_keeps_a_call() -> None:
     call = started()
-    claim.renew([(call.id, ticket_of(call))], now=at(50))
+    renew([(call.id, ticket_of(call))], now=at(50))
     assert engine.recover(now=at(61)) == 0
     assert states([call]) == [State.ACTIVE]
 
@@ -90,7 +91,7 @@ def test_one_slot_without_news_is_enough(settings: Any) -> None:
     call = started("a", "b")
     Slot.objects.filter(key__name="a").update(lease_until=at(5))
     (found,) = recover.expired(now=at(10))
-    assert (found.call_id, found.ticket, found.state, found.attempt) == (call.id, call.ticket, State.ACTIVE, 1)
+    assert (found.call_id, found.ticket) == (call.id, call.ticket)
 
 
 def test_no_more_than_a_batch_is_recovered_at_once(settings: Any) -> None:
@@ -116,14 +117,14 @@ def test_a_call_that_is_known_to_be_lost_ends_its_attempt_at_once() -> None:
     key("api", concurrency=1)
     call, second = started("api"), waiting("api")
     assert go(second) == []
-    assert engine.lose(call.id, ticket_of(call), RuntimeError("killed"))
+    assert engine.lose(call.id, ticket_of(call), RuntimeError("killed"), is_crash=True, now=at(1))
     assert (seen(call).state, seen(call).error["message"]) == (State.RETRYABLE, "killed")
     assert states([second]) == [State.DISPATCHED]
 
 
 def test_a_call_that_is_lost_before_its_claim_goes_back_unspent() -> None:
     call = admitted()
-    assert engine.lose(call.id, ticket_of(call), RuntimeError("killed"))
+    assert engine.lose(call.id, ticket_of(call), RuntimeError("killed"), is_crash=True, now=at(1))
     assert (seen(call).attempt, seen(call).errors) == (0, [])
     assert states([call]) == [State.DISPATCHED]
     assert seen(call).ticket != call.ticket
@@ -169,6 +170,13 @@ def test_the_sweep_leaves_alone_what_is_in_order() -> None:
     assert states([later]) == [State.SCHEDULED]
 
 
+def test_the_sweep_leaves_an_expired_call_to_the_tick() -> None:
+    late = waiting(expires_at=timezone.now() - timedelta(seconds=1))
+    assert engine.sweep() == 0
+    engine.tick()
+    assert states([late]) == [State.DISCARDED]
+
+
 def test_the_sweep_goes_on_where_it_stopped() -> None:
     lanes = sorted(waiting(queue=name).lane_id for name in "abcde")
     first = recover.sweep_lanes(0, 2)
@@ -207,6 +215,28 @@ def test_the_sweep_names_only_keys_with_room_that_nobody_hands_on() -> None:
     assert recover.sweep_keys(0, 100) == recover.Swept(forgotten=[keys["roomy"].id], last=0)
     assert recover.sweep_keys(0, 2) == recover.Swept(forgotten=[], last=keys["paused"].id)
     assert recover.sweep_keys(keys["paused"].id, 100).forgotten == [keys["roomy"].id]
+
+
+def test_the_sweep_leaves_alone_a_key_with_too_little_room_for_the_dear_call_in_front() -> None:
+    api = key("api", concurrency=3)
+    first, second = started("api"), started("api")
+    dear = waiting(costs={"api": 2})
+    assert go(dear) == []
+    assert engine.sweep() == 0
+    finish.complete(first.id, ticket_of(first), result=None)
+    finish.complete(second.id, ticket_of(second), result=None)
+    assert recover.sweep_keys(0, 100).forgotten == [api.id]
+
+
+def test_the_sweep_leaves_an_override_that_has_run_out_to_the_tick() -> None:
+    key("api")
+    engine.override("api", until=timezone.now() + timedelta(hours=1), concurrency=0)
+    call = waiting("api")
+    assert go(call, now=timezone.now()) == []
+    RateLimitKey.objects.update(override_until=timezone.now() - timedelta(seconds=1))
+    assert engine.sweep() == 0
+    assert engine.tick() == 1
+    assert states([call]) == [State.DISPATCHED]
 
 
 def test_a_tick_serves_what_the_sweep_found() -> None:

@@ -8,7 +8,7 @@ import pytest
 from dispatcher import engine
 from dispatcher.lifecycle import retention
 from dispatcher.models import CallQueue
-from dispatcher.states import TERMINAL, State
+from dispatcher.states import TERMINAL, Reason, State
 from tests.builders import T0, admitted, at, started, states, waiting
 
 pytestmark = pytest.mark.django_db
@@ -18,7 +18,11 @@ DAY = 86_400
 
 def ended(state: State, *, days_ago: float) -> CallQueue:
     call = waiting()
-    CallQueue.objects.filter(id=call.id).update(state=state, finished_at=at(-days_ago * DAY))
+    CallQueue.objects.filter(id=call.id).update(
+        state=state,
+        reason=Reason.FAILED if state is State.DISCARDED else None,
+        finished_at=at(-days_ago * DAY),
+    )
     return call
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -14,7 +15,7 @@ from celery import shared_task
 from django.db import connection, transaction
 from django.utils import timezone
 
-from dispatcher import engine
+from dispatcher import engine, sql
 from dispatcher.calls import Call
 from dispatcher.errors import (
     CallInvalid,
@@ -596,3 +597,20 @@ def test_a_sender_that_is_not_prepared_for_prepared_statements_sends_too(setting
     settings.DISPATCHER = {"prepared_statements": False, "pipeline": False}
     assert seen(alone(task="t")).state == State.DISPATCHED
     assert connection.in_atomic_block is False
+
+
+@pytest.mark.parametrize(
+    ("setting", "is_behind_a_pooler", "prepares"),
+    [(None, False, True), (None, True, False), (True, True, True), (False, False, False)],
+)
+def test_statements_are_prepared_unless_the_setting_or_a_pooler_says_otherwise(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, *, setting: bool | None, is_behind_a_pooler: bool, prepares: bool
+) -> None:
+    settings.DISPATCHER = {"prepared_statements": setting}
+    monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", is_behind_a_pooler)
+    connection.ensure_connection()
+    monkeypatch.setattr(connection.connection, "prepare_threshold", None)
+    sql._cursors.pop(connection.connection, None)  # noqa: SLF001 -- as on a new connection
+    # Nothing is sent: behind a pooler it would not be understood.
+    sql._cursor(sql.connection(), "tell_time", SimpleNamespace)  # noqa: SLF001
+    assert (connection.connection.prepare_threshold is not None) == prepares

@@ -120,10 +120,10 @@ class Model:
         if lane.on_limit is OnLimit.DROP:
             self.ends[head.call_id] = "dropped"
             return True
-        self.stopped.add(key)
         if lane.on_limit is OnLimit.RESCHEDULE:
             self.ends[head.call_id] = "rescheduled"
             return True
+        self.stopped.add(key)
         self.lane_ends[lane.id] = f"parked on {key}"
         return False
 
@@ -315,6 +315,28 @@ def test_calls_are_rescheduled_to_when_their_windows_have_room_for_each() -> Non
     assert times[:2] == [NOW + 6 * SECOND + PACE.margin, NOW + 7 * SECOND + PACE.margin]
     assert times[2] > times[1]
     assert times[0] == opening(Policy(rate=rate), use, 1, NOW, PACE)
+
+
+def test_a_call_that_is_put_off_leaves_the_room_to_the_next() -> None:
+    lanes = [_lane(1, costs=[3], on_limit=OnLimit.RESCHEDULE), _lane(2, calls=1)]
+    decided = made(lanes, [KeyNow(id=1, policy=Policy(concurrency=2))])
+    assert [call for call, _ in decided.rescheduled] == [_call(lanes[0])]
+    assert decided.admitted == [_call(lanes[1])]
+
+
+def test_a_call_that_was_put_off_does_not_hide_when_the_key_opens_for_those_who_wait() -> None:
+    """It may be cancelled, or expire: then nobody would look before the time that was written down."""
+    start = NOW - timedelta(seconds=50)
+    key = KeyNow(
+        id=1,
+        policy=Policy(rate=Rate(limit=1, period=timedelta(minutes=1))),
+        use=Use(starts=[(start, 1)]),
+    )
+    opens = start + timedelta(minutes=1) + PACE.margin
+    put_off, waits = _lane(1, on_limit=OnLimit.RESCHEDULE), _lane(2)
+    decided = made([put_off, waits], [key])
+    assert [at for _, at in decided.rescheduled] == [opens]
+    assert decided.openings == {1: opens}
 
 
 def test_a_call_that_nobody_can_say_a_time_for_is_rescheduled_by_the_setting() -> None:

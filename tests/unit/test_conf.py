@@ -10,13 +10,16 @@ from dispatcher.conf import RETENTION, Conf, conf
 from dispatcher.errors import ConfigurationError, DispatcherError
 from dispatcher.states import TERMINAL
 
+WITHOUT_WORKERS = Conf(queue_grace=None)
+"""The defaults, but for what holds in all tests."""
+
 
 @pytest.mark.parametrize("nothing", [{}, None])
 def test_without_the_setting_the_defaults_hold(nothing: Any, settings: Any) -> None:
     settings.DISPATCHER = nothing
-    assert conf() == Conf()
+    assert conf() == WITHOUT_WORKERS
     del settings.DISPATCHER
-    assert conf() == Conf()
+    assert conf() == WITHOUT_WORKERS
 
 
 def test_the_setting_is_read_live(settings: Any) -> None:
@@ -102,6 +105,12 @@ def test_a_setting_that_is_no_dict_is_refused(wrong: Any, settings: Any) -> None
     settings.DISPATCHER = wrong
     with pytest.raises(ConfigurationError, match=r"DISPATCHER is .*: give a dict"):
         conf()
+
+
+def test_a_setting_that_may_be_left_open_takes_none_and_its_own_kind(settings: Any) -> None:
+    for value in (None, True, False):
+        settings.DISPATCHER = {"prepared_statements": value}
+        assert conf().prepared_statements is value
 
 
 def test_every_ended_state_has_a_retention_and_no_other_has() -> None:

@@ -1,11 +1,13 @@
 """The witness over real sockets: it times, holds, refuses and reports."""
 
+import json
 import socket
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 
 import pytest
 import requests
@@ -44,6 +46,20 @@ def test_the_one_too_many_in_a_window_gets_429_with_a_time_to_wait(witness: str)
     assert [answer.status_code for answer in answers] == [200, 200, 429]
     assert answers[-1].headers["Retry-After"] == "60"
     assert answers[-1].json() == {"broken": {"window": ["rate"]}}
+
+
+def test_a_request_whose_caller_hangs_up_is_over_at_once_and_no_success(witness: str) -> None:
+    asked = json.dumps({"keys": ["single"], "call": "gone", "seconds": 60, "failures": 0})
+    caller = HTTPConnection(witness.removeprefix("http://"))
+    caller.request("POST", "/anything", asked, {"Content-Type": "application/json"})
+    while "gone" not in requests.get(f"{witness}/record", timeout=10).json()["calls"]:
+        time.sleep(0.01)
+    caller.close()
+    deadline = time.monotonic() + 10
+    while post(witness, "single", call="next").status_code != 200:
+        assert time.monotonic() < deadline
+    calls = requests.get(f"{witness}/record", timeout=10).json()["calls"]
+    assert (calls["gone"]["requests"], calls["gone"]["successes"]) == (1, 0)
 
 
 def test_a_start_too_soon_after_the_last_gets_429(witness: str) -> None:

@@ -1,0 +1,69 @@
+"""The HTTP face in the admin: who serves a queue, what workers are told, which tokens hold."""
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.urls import reverse
+
+from dispatcher import pull
+from dispatcher.models import ApiToken, CallQueue, PullWorker, Queue
+from dispatcher.pull import Fetching
+from dispatcher.web.ojs.access import make_token
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def boss() -> Client:
+    client = Client()
+    client.force_login(User.objects.create_superuser("boss"))
+    return client
+
+
+def test_who_serves_a_queue_is_set_until_its_calls_are_with_somebody(boss: Client) -> None:
+    queue = Queue.objects.create(name="mail", is_pulled=True)
+    url = reverse("admin:dispatcher_queue_change", args=["mail"])
+    assert 'name="is_pulled"' in boss.get(url).content.decode()
+    CallQueue.objects.send("mail.send", queue="mail")
+    pull.fetch(Fetching(queues=["mail"]))
+    assert 'name="is_pulled"' not in boss.get(url).content.decode()
+    boss.post(url, {"max_depth": 5, "on_full": "reject", "warn_at": 0.5})
+    queue.refresh_from_db()
+    assert (queue.max_depth, queue.is_pulled) == (5, True)
+
+
+@pytest.mark.parametrize(
+    ("action", "directive"), [("be_quiet", "quiet"), ("terminate", "terminate"), ("go_on", "running")]
+)
+def test_workers_are_told_what_to_do(boss: Client, action: str, directive: str) -> None:
+    pull.see("one")
+    url = reverse("admin:dispatcher_pullworker_changelist")
+    worker = PullWorker.objects.get()
+    page = boss.post(url, {"action": action, "_selected_action": [worker.pk]}, follow=True).content.decode()
+    assert "will be told" in page
+    assert pull.beat("one", []).directive == directive
+
+
+def test_who_may_only_look_tells_no_worker_anything() -> None:
+    pull.see("one")
+    clerk = User.objects.create_user("clerk", is_staff=True)
+    clerk.user_permissions.set(Permission.objects.filter(codename="view_pullworker"))
+    client = Client()
+    client.force_login(clerk)
+    url = reverse("admin:dispatcher_pullworker_changelist")
+    client.post(url, {"action": "terminate", "_selected_action": [PullWorker.objects.get().pk]})
+    assert pull.beat("one", []).directive == "running"
+    assert client.get(reverse("admin:dispatcher_apitoken_changelist")).status_code == 403
+
+
+def test_a_token_is_switched_off_and_neither_made_nor_shown(boss: Client) -> None:
+    token = make_token("me", ["read"])
+    row = ApiToken.objects.get()
+    url = reverse("admin:dispatcher_apitoken_change", args=[row.pk])
+    page = boss.get(url).content.decode()
+    assert token not in page
+    assert row.digest not in page
+    boss.post(url, {"scopes": "read,send", "expires_at_0": "", "expires_at_1": ""})
+    row.refresh_from_db()
+    assert (row.is_active, row.scopes) == (False, ["read", "send"])
+    assert boss.get(reverse("admin:dispatcher_apitoken_add")).status_code == 403

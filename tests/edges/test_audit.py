@@ -1,0 +1,471 @@
+"""manage.py dispatcher_audit: each breach is found by its name, mended where that is promised, and nothing else is."""
+
+import io
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+from django.db import connection
+from django.utils import timezone
+
+from dispatcher import engine, mend
+from dispatcher.audit import Report, audit
+from dispatcher.calls import Call
+from dispatcher.invariants import CHECKS, NOTES
+from dispatcher.lifecycle import claim, heartbeat, recover
+from dispatcher.models import CallQueue, Lane, LeaseWatch, RateLimitKey, Slot, Window, Worker
+from dispatcher.states import Reason, State
+from tests.builders import HERE, committed, seen, states, ticket_of, waiting
+
+pytestmark = committed
+
+HOUR = timedelta(hours=1)
+QUICK = {"run_lease": 1, "recover_every": 0.1, "heartbeat": 0.2}
+"""Leases that run out soon: those of an hour ago were to be recovered in the life of this server."""
+
+
+def send(*keys: str, count: int = 1, **fields: Any) -> list[CallQueue]:
+    """Send calls, and return them as the pass after the commit left them."""
+    sent = CallQueue.objects.send_many([Call(task="noop", keys=keys, **fields)] * count)
+    return [seen(call) for call in sent]
+
+
+def start(*calls: CallQueue) -> None:
+    """Claim calls, as workers do."""
+    for call in calls:
+        assert isinstance(claim.claim(call.id, ticket_of(call)), claim.Claimed)
+
+
+def limited_long_ago(**limits: Any) -> None:
+    """Write limits into the keys, as if they had been in force for an hour."""
+    RateLimitKey.objects.update(limited_at=timezone.now() - HOUR, **limits)
+
+
+def names(report: Report) -> list[str]:
+    """Return the checks that found something."""
+    return [found.check.name for found in report.found if found.count]
+
+
+def found(**options: Any) -> list[str]:
+    """Look once, without waiting for what may only be passing, and return the checks that found something."""
+    return names(audit(settle=timedelta(0), **options))
+
+
+def noted() -> dict[str, int]:
+    """Return the notes, and how much each is about."""
+    return {note.check.name: note.count for note in audit(settle=timedelta(0)).notes if note.count}
+
+
+def printed(*args: str) -> tuple[str, int]:
+    """Run the command, and return what it printed and its exit code."""
+    out = io.StringIO()
+    try:
+        call_command("dispatcher_audit", "--settle", "0", *args, stdout=out)
+    except SystemExit as ended:
+        return out.getvalue(), int(str(ended.code))
+    return out.getvalue(), 0
+
+
+# A breach of every kind
+
+
+def over_concurrency() -> None:
+    RateLimitKey.objects.declare("api", concurrency=2)
+    send("api", count=2)
+    limited_long_ago(concurrency=1)
+
+
+def over_rate() -> None:
+    key = RateLimitKey.objects.declare("api", rate=(2, 60))
+    send("api", count=2)
+    before = timezone.now() - timedelta(seconds=10)
+    Window.objects.create(key=key, bucket_at=before, cost=1, last_start_at=before)
+    limited_long_ago()
+
+
+def over_throttle() -> None:
+    RateLimitKey.objects.declare("api")
+    start(*send("api", count=2))
+    limited_long_ago(throttle_limit=1, throttle_period=timedelta(seconds=10))
+
+
+def two_tickets() -> None:
+    send(count=2)
+    CallQueue.objects.update(ticket=uuid4())
+
+
+def lease_unrecovered() -> None:
+    start(*send())
+    Slot.objects.update(lease_until=timezone.now() - HOUR)
+
+
+def slot_without_call() -> None:
+    RateLimitKey.objects.declare("api")
+    ended, gone = send("api", count=2)
+    CallQueue.objects.filter(id=ended.id).update(state=State.COMPLETED, ticket=None, finished_at=timezone.now())
+    CallQueue.objects.filter(id=gone.id).delete()
+
+
+def call_without_slot() -> None:
+    _, running = send(count=2)
+    start(running)
+    Slot.objects.all().delete()
+
+
+def wrong_slots() -> None:
+    RateLimitKey.objects.declare("api")
+    send("api")
+    Slot.objects.update(cost=5)
+
+
+def unserved_asleep() -> None:
+    waiting()
+
+
+def unserved_parked() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    held, _ = send("api", count=2)
+    Slot.objects.filter(call=held).delete()
+    CallQueue.objects.filter(id=held.id).delete()
+
+
+def unserved_held() -> None:
+    send()
+    assert Lane.objects.get().is_held
+    heartbeat.beat(HERE, [])
+
+
+def unserved_awake() -> None:
+    recover.wake([waiting().lane_id])
+
+
+def unserved_due() -> None:
+    send(scheduled_at=timezone.now() + HOUR)
+    CallQueue.objects.update(scheduled_at=timezone.now() - HOUR)
+
+
+BREACHES: list[Callable[[], None]] = [
+    over_concurrency,
+    over_rate,
+    over_throttle,
+    two_tickets,
+    lease_unrecovered,
+    slot_without_call,
+    call_without_slot,
+    wrong_slots,
+    unserved_asleep,
+    unserved_parked,
+    unserved_held,
+    unserved_awake,
+    unserved_due,
+]
+LATER = {"order"}
+"""Seen only while it happens; it has tests of its own."""
+SETTINGS: dict[str, dict[str, Any]] = {"unserved_held": {"queue_grace": 30}, "lease_unrecovered": QUICK}
+MENDED = {check.name for check in CHECKS if check.mend}
+
+breach = pytest.mark.parametrize("breach", BREACHES, ids=lambda breach: breach.__name__)
+
+
+@pytest.fixture
+def broken(breach: Callable[[], None], settings: Any) -> str:
+    settings.DISPATCHER = SETTINGS.get(breach.__name__, {})
+    assert found() == []
+    breach()
+    return breach.__name__
+
+
+def test_every_check_has_its_breach_here() -> None:
+    assert {breach.__name__ for breach in BREACHES} | LATER == {check.name for check in CHECKS}
+
+
+@breach
+def test_a_breach_is_found_by_its_name(breach: Callable[[], None], broken: str) -> None:
+    assert found() == [broken]
+
+
+@breach
+def test_what_can_be_mended_is_and_the_rest_is_left(breach: Callable[[], None], broken: str) -> None:
+    report = audit(settle=timedelta(0), repair=True)
+    mended = {found.check.name: found.mended for found in report.found if found.mended}
+    assert mended.keys() == MENDED & {broken}
+    assert report.is_ok == (broken in MENDED)
+    again = audit(settle=timedelta(0), repair=True)
+    assert again.mended == 0
+
+
+# What a repair leaves
+
+
+def test_a_repair_frees_slots_and_lets_the_next_call_in() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    held, next_call = send("api", count=2)
+    CallQueue.objects.filter(id=held.id).delete()
+    report = audit(settle=timedelta(0), repair=True)
+    assert (report.mended, report.is_ok) == (1, True)
+    assert states([next_call]) == [State.DISPATCHED]
+
+
+def test_a_repair_puts_back_what_no_limit_counts_and_spends_attempts_only_of_what_had_started() -> None:
+    fresh, running = send(count=2)
+    start(running)
+    Slot.objects.all().delete()
+    assert audit(settle=timedelta(0), repair=True).mended == 2
+    assert states([fresh, running]) == [State.DISPATCHED, State.RETRYABLE]
+    assert [seen(call).attempt for call in (fresh, running)] == [0, 1]
+    assert Slot.objects.filter(call=fresh).exists()
+
+
+def test_a_repair_does_not_touch_a_call_that_has_a_new_ticket() -> None:
+    (call,) = send()
+    Slot.objects.all().delete()
+    found = next(each for each in audit().found if each.check.name == "call_without_slot")
+    CallQueue.objects.update(ticket=uuid4())
+    assert mend.put_back(found.findings) == 0
+    assert states([call]) == [State.DISPATCHED]
+
+
+# What is no breach
+
+
+def test_lowering_a_limit_is_no_breach() -> None:
+    RateLimitKey.objects.declare("api", concurrency=3, rate=(3, 60))
+    start(*send("api", count=3))
+    limited_long_ago()
+    engine.limit("api", {"concurrency": 1, "rate": (1, 60), "throttle": (1, 60)})
+    assert found() == []
+
+
+def test_an_override_counts_while_it_lasts_and_its_end_is_no_breach() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    send("api")
+    engine.override("api", until=timezone.now() + HOUR, concurrency=3)
+    send("api", count=2)
+    limited_long_ago()
+    assert found() == []
+    RateLimitKey.objects.update(override_until=timezone.now())
+    assert found() == []
+    RateLimitKey.objects.update(override_until=timezone.now() - HOUR)
+    assert found() == ["over_concurrency"]
+
+
+def test_calls_admitted_before_their_queue_had_a_key_are_in_order() -> None:
+    send()
+    RateLimitKey.objects.declare("queue:celery", concurrency=1)
+    assert found() == []
+    CallQueue.objects.update(dispatched_at=timezone.now() + HOUR)
+    assert found() == ["wrong_slots"]
+
+
+def test_slots_of_costly_calls_with_several_keys_and_a_key_of_their_queue_are_in_order() -> None:
+    for name in ("tokens", "requests", "queue:celery"):
+        RateLimitKey.objects.declare(name, concurrency=10)
+    CallQueue.objects.send("noop", keys={"tokens": 7, "requests": 1})
+    RateLimitKey.objects.update(created_at=timezone.now() - HOUR)
+    assert found() == []
+    Slot.objects.filter(key__name="queue:celery").delete()
+    assert found() == ["wrong_slots"]
+
+
+def test_a_lane_is_parked_by_right_while_its_first_call_is_too_dear() -> None:
+    RateLimitKey.objects.declare("api", concurrency=3)
+    CallQueue.objects.send("noop", keys={"api": 2})
+    CallQueue.objects.send("noop", keys={"api": 2})
+    assert found() == []
+
+
+def test_a_key_whose_time_has_come_long_ago_is_a_breach() -> None:
+    RateLimitKey.objects.declare("api", rate=(1, 60))
+    send("api", count=2)
+    assert found() == []
+    RateLimitKey.objects.update(opens_at=timezone.now() - HOUR)
+    assert found() == ["unserved_parked"]
+
+
+def test_leases_are_not_judged_where_the_recovery_has_only_just_come_back(settings: Any) -> None:
+    settings.DISPATCHER = QUICK
+    lease_unrecovered()
+    LeaseWatch.objects.create(id=1, looked_at=timezone.now(), since=timezone.now())
+    assert found() == []
+    LeaseWatch.objects.update(since=timezone.now() - HOUR)
+    assert found() == ["lease_unrecovered"]
+
+
+def test_what_passes_while_it_looks_is_no_breach() -> None:
+    call = waiting()
+    looks = []
+
+    def serve(seconds: float) -> None:
+        looks.append(seconds)
+        engine.dispense(lanes=[call.lane_id])
+
+    assert names(audit(settle=timedelta(seconds=2), pause=serve)) == []
+    assert looks == [0.5]
+
+
+def test_what_stays_is_looked_at_for_two_ticks(settings: Any) -> None:
+    settings.DISPATCHER = {"tick": 3}
+    waiting()
+    waits: list[float] = []
+    assert names(audit(pause=waits.append)) == ["unserved_asleep"]
+    assert sum(waits) == 6
+
+
+# Order
+
+
+@pytest.fixture
+def passed() -> tuple[CallQueue, Callable[[], None]]:
+    """Give the first of two calls that wait behind one that seems to be later, and what lets the other one pass it."""
+    RateLimitKey.objects.declare("api", concurrency=1)
+    held, first, second = send("api", count=3)
+    CallQueue.objects.filter(id=held.id).update(position=held.position + 1_000_000)
+
+    def admit_second() -> None:
+        changed = {"state": State.DISPATCHED, "ticket": uuid4(), "dispatched_at": timezone.now()}
+        if CallQueue.objects.filter(id=second.id, state=State.AVAILABLE).update(**changed):
+            key = RateLimitKey.objects.get(name="api")
+            Slot.objects.create(call=second, key=key, cost=1, lease_until=timezone.now() + HOUR)
+
+    RateLimitKey.objects.update(concurrency=2, is_paused=True)
+    return first, admit_second
+
+
+def test_a_call_that_another_passes_before_our_eyes_is_found(
+    passed: tuple[CallQueue, Callable[[], None]],
+) -> None:
+    first, admit_second = passed
+    report = audit(settle=timedelta(0), pause=lambda _: admit_second())
+    (order,) = (found for found in report.found if found.count)
+    assert (order.check.name, order.findings[0].target) == ("order", str(first.id))
+
+
+def test_a_call_at_the_head_that_was_put_back_is_no_breach(
+    passed: tuple[CallQueue, Callable[[], None]],
+) -> None:
+    first, admit_second = passed
+    assert found() == []
+
+    def put_back(_: float) -> None:
+        admit_second()
+        CallQueue.objects.filter(id=first.id).update(published_at=None)
+
+    assert found(pause=put_back) == []
+
+
+# Notes
+
+
+def test_a_queue_without_workers_is_noted_and_breaks_nothing(settings: Any) -> None:
+    settings.DISPATCHER = {"queue_grace": 30}
+    send()
+    assert noted() == {"queue_unserved": 1}
+    assert found() == []
+    heartbeat.beat(HERE, [])
+    assert noted() == {}
+    Worker.objects.update(serves_until=timezone.now() - HOUR)
+    assert noted() == {"queue_unserved": 1}
+
+
+def test_poison_is_noted_for_a_day() -> None:
+    (call,) = send()
+    Slot.objects.all().delete()
+    ended = {"state": State.DISCARDED, "ticket": None, "reason": Reason.POISON}
+    CallQueue.objects.filter(id=call.id).update(**ended, finished_at=timezone.now())
+    assert noted() == {"poison": 1}
+    CallQueue.objects.update(finished_at=timezone.now() - 25 * HOUR)
+    assert noted() == {}
+
+
+def test_a_transaction_that_stays_open_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    with psycopg.connect(**{**connection.get_connection_params(), "autocommit": False}) as other:
+        other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        other.execute("SELECT 1")
+        assert noted() == {}
+        monkeypatch.setattr("dispatcher.audit._OLD", timedelta(0))
+        report = audit(settle=timedelta(0))
+        sessions = {finding.target for note in report.notes for finding in note.findings}
+        assert str(other.info.backend_pid) in sessions
+
+
+# The command
+
+
+def test_a_healthy_database_exits_with_0_and_lists_every_check() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    send("api", count=3)
+    text, code = printed()
+    assert code == 0
+    lines = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
+    assert all(lines[check.name][1:] == [str(check.invariant), "0"] for check in CHECKS)
+    assert "✓ Every invariant that rows can show holds" in text
+    assert "Invariants 3 " in text
+
+
+def test_a_breach_exits_with_1_and_says_what_it_is_about() -> None:
+    over_concurrency()
+    text, code = printed()
+    assert code == 1
+    assert "over_concurrency (invariant 1), 1: An admission brought more in flight" in text
+    assert "  key api: in_flight 2, concurrency 1" in text
+    assert "✗ 1 findings" in text
+
+
+def test_json_has_every_check_with_its_findings(settings: Any) -> None:
+    settings.DISPATCHER = {"queue_grace": 30}
+    send()
+    Lane.objects.update(is_held=False)
+    text, code = printed("--json")
+    told = json.loads(text)
+    checks = {check["name"]: check for check in told["checks"]}
+    assert (code, told["ok"]) == (1, False)
+    assert list(checks) == [check.name for check in CHECKS]
+    assert {**checks["unserved_asleep"], "examples": []} == {
+        "name": "unserved_asleep",
+        "invariant": 6,
+        "sentence": next(check.sentence for check in CHECKS if check.name == "unserved_asleep"),
+        "findings": 1,
+        "mended": 0,
+        "examples": [],
+    }
+    assert checks["unserved_asleep"]["examples"][0]["queue"] == "celery"
+    assert told["notes"] == []
+
+
+def test_a_repair_says_what_it_mended_and_exits_with_0_if_nothing_is_left(settings: Any) -> None:
+    waiting()
+    text, code = printed("--repair")
+    assert code == 0
+    assert "Mended: 1 (expected: 0)" in text
+    assert printed("--repair", "--json")[1] == 0
+
+
+def test_findings_beyond_the_examples_are_counted() -> None:
+    send(count=25)
+    Slot.objects.all().delete()
+    text, code = printed()
+    assert code == 1
+    assert "call_without_slot (invariant 4), 25:" in text
+    assert "  and 15 more" in text
+
+
+@pytest.mark.parametrize("seconds", ["-1", "nan", "inf", "601"])
+def test_a_time_to_settle_that_is_none_is_refused(seconds: str) -> None:
+    with pytest.raises(CommandError, match=r"--settle: .* must be from 0 to 600 seconds") as refused:
+        call_command("dispatcher_audit", "--settle", seconds)
+    assert refused.value.returncode == 2
+
+
+def test_a_word_that_is_no_number_is_refused() -> None:
+    with pytest.raises(CommandError, match="invalid float value: 'soon'"):
+        call_command("dispatcher_audit", "--settle", "soon")
+
+
+def test_every_note_has_its_own_name() -> None:
+    assert len({check.name for check in (*CHECKS, *NOTES)}) == len(CHECKS) + len(NOTES)

@@ -1,0 +1,184 @@
+"""Workflows over HTTP: what follows what, when, and once."""
+
+import json
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+from pytest_django import Settings
+
+from dispatcher import engine
+from dispatcher.models import CallQueue, Part, Workflow
+from dispatcher.web.ojs import workflows
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _open(settings: Settings) -> None:
+    settings.DISPATCHER = {"http_anonymous": ["admin"]}
+
+
+def ask(method: str, path: str, body: object = None, status: int = 200) -> dict[str, Any]:
+    kind = "application/openjobspec+json"
+    answer = Client().generic(method, f"/ojs/v1{path}", json.dumps(body or {}), content_type=kind)
+    assert answer.status_code == status, answer.content
+    told: dict[str, Any] = json.loads(answer.content)
+    return told
+
+
+def job(name: str, **options: Any) -> dict[str, Any]:
+    return {"type": name, "args": [], "options": {"retry": {"max_attempts": 1}, **options}}
+
+
+def make(**plan: Any) -> str:
+    made: str = ask("POST", "/workflows", plan, 201)["workflow"]["id"]
+    return made
+
+
+def work(*failing: str) -> list[dict[str, Any]]:
+    """Do what is there to be done, and what follows from it; return the jobs in the order of their fetches."""
+    done = []
+    while fetched := ask("POST", "/workers/fetch", {"queues": ["default"], "count": 1})["jobs"]:
+        done += fetched
+        if fetched[0]["type"] in failing:
+            ask("POST", "/workers/nack", {"job_id": fetched[0]["id"], "error": {"message": "no"}})
+        else:
+            ask("POST", "/workers/ack", {"job_id": fetched[0]["id"], "result": {"of": fetched[0]["type"]}})
+    return done
+
+
+def stands(number: str) -> dict[str, Any]:
+    told: dict[str, Any] = ask("GET", f"/workflows/{number}")["workflow"]
+    return told
+
+
+def test_a_chain_goes_step_by_step_and_hands_the_results_on() -> None:
+    number = make(type="chain", name="onboard", steps=[job("a"), job("b"), job("c")])
+    assert [step["state"] for step in stands(number)["steps"]] == ["pending", "waiting", "waiting"]
+    done = work()
+    assert [each["type"] for each in done] == ["a", "b", "c"]
+    assert (done[0]["parent_results"], done[0]["workflow_id"]) == ({}, number)
+    assert done[2]["parent_results"] == {"0": {"of": "a"}, "1": {"of": "b"}}
+    told = stands(number)
+    assert (told["state"], told["metadata"]["completed_count"]) == ("completed", 3)
+
+
+def test_a_chain_ends_with_the_step_that_fails() -> None:
+    number = make(type="chain", steps=[job("a"), job("b"), job("c")])
+    assert [each["type"] for each in work("b")] == ["a", "b"]
+    told = stands(number)
+    assert (told["state"], told["failed_step_index"]) == ("failed", 1)
+    assert [step["state"] for step in told["steps"]] == ["completed", "failed", "cancelled"]
+
+
+def test_a_group_goes_side_by_side_and_fails_when_all_have_ended() -> None:
+    number = make(type="group", jobs=[job("a"), job("b"), job("c")])
+    assert CallQueue.objects.filter(state="available").count() == 3
+    assert [each["type"] for each in work("a")] == ["a", "b", "c"]
+    told = stands(number)
+    assert (told["state"], told["metadata"]["failed_count"], len(told["failed_job_ids"])) == ("failed", 1, 1)
+
+
+@pytest.mark.parametrize(("failing", "callback"), [((), "yes"), (("b",), "no")])
+def test_a_batch_calls_back_once_when_all_have_ended(failing: tuple[str, ...], callback: str) -> None:
+    callbacks = {"on_complete": job("end"), "on_success": job("yes"), "on_failure": job("no")}
+    number = make(type="batch", jobs=[job("a"), job("b")], callbacks=callbacks)
+    done = work(*failing)
+    assert sorted(each["type"] for each in done) == sorted(["a", "b", "end", callback])
+    (end,) = (each for each in done if each["type"] == "end")
+    assert end["parent_results"]["0"] == {"of": "a"}
+    assert stands(number)["state"] == "completed"
+
+
+def test_a_batch_fails_with_its_callback() -> None:
+    number = make(type="batch", jobs=[job("a")], callbacks={"on_complete": job("end")})
+    work("end")
+    assert stands(number)["state"] == "failed"
+
+
+def test_a_workflow_in_a_workflow_is_a_part_like_any_other() -> None:
+    inner = {"type": "group", "jobs": [job("b"), job("c")]}
+    number = make(type="chain", steps=[job("a"), inner, job("d")])
+    done = work()
+    assert [each["type"] for each in done] == ["a", "b", "c", "d"]
+    assert done[3]["parent_results"]["1"] == {"0": {"of": "b"}, "1": {"of": "c"}}
+    assert stands(number)["state"] == "completed"
+
+
+def test_what_a_process_left_behind_the_next_look_does() -> None:
+    number = make(type="chain", steps=[job("a"), job("b")])
+    CallQueue.objects.update(state="completed", finished_at=CallQueue.objects.get().created_at, result=1)
+    assert workflows.advance_all() == 1
+    assert workflows.advance_all() == 1
+    assert Part.objects.count() == 2
+    assert [each["type"] for each in work()] == ["b"]
+    assert workflows.advance_all() == 0
+    assert stands(number)["state"] == "completed"
+
+
+def test_how_a_part_ended_outlasts_its_call() -> None:
+    number = make(type="chain", steps=[job("a"), job("b")])
+    (first,) = ask("POST", "/workers/fetch", {"queues": ["default"]})["jobs"]
+    ask("POST", "/workers/ack", {"job_id": first["id"], "result": 1})
+    CallQueue.objects.filter(id=first["id"]).delete()
+    (second,) = work()
+    assert second["parent_results"] == {"0": 1}
+    assert stands(number)["state"] == "completed"
+
+
+def test_a_workflow_that_is_cancelled_starts_nothing_more() -> None:
+    inner = {"type": "group", "jobs": [job("b"), job("c")]}
+    number = make(type="group", jobs=[job("a"), inner])
+    ask("POST", "/workers/fetch", {"queues": ["default"]})
+    told = ask("DELETE", f"/workflows/{number}")["workflow"]
+    assert (told["state"], told["steps_cancelled"]) == ("cancelled", 2)
+    assert work() == []
+    assert set(Workflow.objects.values_list("state", flat=True)) == {"cancelled"}
+    ask("DELETE", f"/workflows/{number}", status=409)
+
+
+@pytest.mark.parametrize(
+    ("plan", "path"),
+    [
+        ({"type": "chain"}, "$.steps"),
+        ({"type": "group", "jobs": []}, "$.jobs"),
+        ({"type": "batch", "jobs": [job("a")]}, "$.callbacks"),
+        ({"type": "chain", "steps": [job("a"), {"args": []}]}, "$.steps[1].type"),
+        (
+            {"type": "chain", "steps": [{"type": "group", "jobs": [{"type": "A", "args": []}]}]},
+            "$.steps[0].jobs[0].type",
+        ),
+    ],
+)
+def test_a_plan_that_can_t_be_done_is_refused_whole(plan: dict[str, Any], path: str) -> None:
+    told = ask("POST", "/workflows", plan, 400)["error"]
+    assert (told["code"], told["details"]["validation_errors"][0]["path"]) == ("invalid_workflow", path)
+    assert not CallQueue.objects.exists()
+
+
+def test_a_plan_is_not_nested_without_end() -> None:
+    plan: dict[str, Any] = {"type": "group", "jobs": [job("a")]}
+    for _ in range(6):
+        plan = {"type": "group", "jobs": [plan]}
+    assert "deeper" in ask("POST", "/workflows", plan, 400)["error"]["message"]
+
+
+def test_workflows_are_kept_as_long_as_their_calls_and_go_whole() -> None:
+    inner = {"type": "group", "jobs": [job("b")]}
+    make(type="chain", steps=[job("a"), inner])
+    running = make(type="chain", steps=[job("c", queue="else")])
+    work()
+    engine.cleanup(now=timezone.now() + timedelta(days=29))
+    assert Workflow.objects.count() == 3
+    engine.cleanup(now=timezone.now() + timedelta(days=31))
+    assert [str(workflow.id) for workflow in Workflow.objects.all()] == [running]
+    assert Part.objects.count() == 1
+
+
+def test_what_is_no_workflow_is_not_found() -> None:
+    ask("GET", f"/workflows/{uuid4()}", status=404)
+    ask("GET", "/workflows/x", status=404)

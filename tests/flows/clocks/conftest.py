@@ -1,0 +1,51 @@
+"""The whole cast, each with its own idea of the time: two workers, two dispensers and beat.
+
+What needs the settings is imported in the fixtures: when this file is read, the servers are not up yet.
+"""
+
+# ruff: noqa: PLC0415
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.flows.clocks.faketime import HOUR, clock_of, off
+
+if TYPE_CHECKING:
+    from tests.flows.theatre import Theatre
+
+WORKERS = {"ahead": (HOUR, "prefork"), "behind": (-HOUR, "threads")}
+
+
+@pytest.fixture
+def cast(theatre: "Theatre", sending: None) -> Iterator[Callable[..., "Theatre"]]:
+    """Have all up once it is called with how far off the dispenser's and beat's clocks are; nobody's is right.
+
+    Each worker takes the calls of a queue of its own beside those of the common one.
+    """
+    from django_celery_beat.models import PeriodicTask
+
+    from dispatcher import provision
+    from tests.flows.settings import DISPENSER_QUEUE, QUEUE
+    from tests.flows.stories import app
+
+    def enter(*, dispenser: timedelta, beat: timedelta) -> "Theatre":
+        provision.schedule("default")
+        PeriodicTask.objects.filter(task__startswith="dispatcher.").update(queue=DISPENSER_QUEUE)
+        for name, (hours, pool) in WORKERS.items():
+            theatre.start_worker(name, "-P", pool, "-Q", f"{QUEUE},{QUEUE}-{name}", env=off(hours))
+        theatre.start_dispenser(env=off(dispenser))
+        theatre.start_beat(env=off(beat))
+        theatre.stack.wait_ready()
+        clocks = {name: clock_of(child) for name, child in theatre.stack.children.items()}
+        assert clocks == {"ahead": HOUR, "behind": -HOUR, "dispenser": dispenser, "beat": beat}
+        return theatre
+
+    yield enter
+    for name in list(theatre.stack.children):
+        theatre.stack.kill(name)
+    with app.connection_for_write() as broker:
+        for name in WORKERS:
+            app.amqp.queues[f"{QUEUE}-{name}"](broker.default_channel).delete()

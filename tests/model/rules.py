@@ -1,0 +1,260 @@
+"""The rules of the dispatcher, in about a hundred lines, from its design and not from its code: a second opinion.
+
+Pure: neither a database nor a clock; `now` is handed in. A window is counted in parts, which round: `is_lax` asks for
+what the engine may admit by the exact rule, and without it for what it must, with 2 % of a period wasted.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+from uuid import UUID
+
+MARGIN, HORIZON, LEAD = timedelta(milliseconds=50), timedelta(milliseconds=200), timedelta(milliseconds=10)
+DISPATCH_LEASE, RUN_LEASE = timedelta(seconds=40), timedelta(seconds=20)
+WASTE = 0.02
+POISON_AFTER = 3
+IN_LINE = timedelta(seconds=15)
+NEVER, ALWAYS = datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)
+TERMINAL = ("completed", "cancelled", "discarded")
+
+
+class Limits(NamedTuple):
+    concurrency: int | None = None
+    rate: tuple[int, timedelta] | None = None
+    throttle: tuple[int, timedelta] | None = None
+
+
+class Lane(NamedTuple):
+    queue: str
+    priority: int
+    on_limit: str
+    keys: tuple[str, ...]
+
+
+class Retry(NamedTuple):
+    attempts: int
+    first: timedelta
+    factor: int
+    longest: timedelta
+
+
+class Start(NamedTuple):
+    at: datetime
+    cost: int
+    period: timedelta
+    is_sure: bool = True
+
+    def counts(self, now: datetime, window: timedelta, *, is_lax: bool) -> bool:
+        known = not is_lax or (self.is_sure and self.period == window)
+        return known and now < self.at + window + MARGIN + (0 if is_lax else WASTE) * max(window, self.period)
+
+
+UNLIMITED = Limits()
+
+
+@dataclass
+class Key:
+    own: Limits
+    other: Limits = UNLIMITED
+    other_until: datetime = ALWAYS
+    is_paused: bool = False
+    blocked_until: datetime = ALWAYS
+    next_start_at: datetime = ALWAYS
+    starts: list[Start] = field(default_factory=list)
+
+    def limits(self, now: datetime) -> Limits:
+        return self.other if now < self.other_until else self.own
+
+    def is_closed(self, now: datetime) -> bool:
+        return self.is_paused or now < self.blocked_until or self.limits(now).concurrency == 0
+
+    def windows(self, now: datetime) -> set[timedelta]:
+        return {limits.rate[1] for limits in (self.own, *([self.other] * (now < self.other_until))) if limits.rate}
+
+    def put(self, now: datetime, *, own: Limits, other: Limits = UNLIMITED, until: datetime = ALWAYS) -> None:
+        before = self.windows(now)
+        self.own, self.other, self.other_until = own, other, until
+        if before != self.windows(now):
+            # Starts under other windows may be known, or not.
+            self.starts = [start._replace(is_sure=False) for start in self.starts]
+
+
+@dataclass
+class Call:
+    position: int
+    lane: Lane
+    costs: Mapping[str, int]
+    retry: Retry
+    state: str
+    scheduled_at: datetime | None = None
+    expires_at: datetime = NEVER
+    attempt: int = 0
+    crashes: int = 0
+    held: Mapping[str, int] = field(default_factory=dict)
+    admitted_at: datetime = ALWAYS
+    is_fetched: bool = False
+    started_at: datetime | None = None
+    lease_until: datetime = NEVER
+
+    def move(self, state: str, scheduled_at: datetime | None = None) -> None:
+        self.state, self.scheduled_at, self.held = state, scheduled_at or self.scheduled_at, {}
+
+
+@dataclass
+class Rules:
+    keys: dict[str, Key]
+    calls: dict[UUID, Call] = field(default_factory=dict)
+    served: dict[Lane, tuple[datetime, int]] = field(default_factory=dict)  # when last, and the lane's number
+
+    def in_state(self, *states: str) -> list[UUID]:
+        return sorted(
+            (call_id for call_id, call in self.calls.items() if call.state in states),
+            key=lambda call_id: self.calls[call_id].position,
+        )
+
+    def costs(self, call: Call) -> dict[str, int]:
+        queue = f"queue:{call.lane.queue}"
+        return {**call.costs, **({queue: 1} if queue in self.keys else {})}
+
+    def has_room(self, name: str, cost: int, now: datetime, *, is_lax: bool) -> bool:
+        key, limits = self.keys[name], self.keys[name].limits(now)
+        held = [(call.held[name], call.state) for call in self.calls.values() if name in call.held]
+        unstarted = sum(cost for cost, state in held if state == "dispatched")
+        has_room = not key.is_closed(now)
+        if limits.concurrency is not None:
+            has_room &= sum(cost for cost, _ in held) + cost <= limits.concurrency
+        if limits.rate is not None:
+            most, window = limits.rate
+            counted = sum(start.cost for start in key.starts if start.counts(now, window, is_lax=is_lax))
+            has_room &= counted + unstarted + cost <= most
+        if limits.throttle is not None:
+            most, period = limits.throttle
+            has_room &= max(now, key.next_start_at) + unstarted * period / most <= now + HORIZON
+        return has_room
+
+    def fits(self, call: Call, now: datetime, *, is_lax: bool) -> bool:
+        return all(self.has_room(name, cost, now, is_lax=is_lax) for name, cost in self.costs(call).items())
+
+    def waiting(self, now: datetime) -> dict[Lane, list[UUID]]:
+        lanes: dict[Lane, list[UUID]] = {}
+        for call_id in self.in_state("available"):
+            if now < self.calls[call_id].expires_at:
+                lanes.setdefault(self.calls[call_id].lane, []).append(call_id)
+        return lanes
+
+    def turns(self, now: datetime, *, is_lax: bool) -> dict[UUID, str]:
+        """Say what a pass over everything makes of those who wait: by priority, then lane by lane, one call each."""
+        plan: dict[UUID, str] = {}
+        trial = Rules(self.keys, {call_id: replace(call) for call_id, call in self.calls.items()}, self.served)
+        lanes = trial.waiting(now)
+        for priority in sorted({lane.priority for lane in lanes}, reverse=True):
+            turn = sorted((lane for lane in lanes if lane.priority == priority), key=lambda lane: self.served[lane])
+            while turn := [lane for lane in turn if lanes[lane]]:
+                for lane in list(turn):
+                    call_id = lanes[lane].pop(0)
+                    if trial.fits(trial.calls[call_id], now, is_lax=is_lax):
+                        trial.admit(call_id, now)
+                        plan[call_id] = "dispatched"
+                    elif lane.on_limit == "wait":
+                        turn.remove(lane)
+                    else:
+                        plan[call_id] = "scheduled" if lane.on_limit == "reschedule" else "discarded"
+        return plan
+
+    def admit(self, call_id: UUID, now: datetime) -> None:
+        call = self.calls[call_id]
+        call.state, call.held, call.lease_until = "dispatched", self.costs(call), now + DISPATCH_LEASE
+        call.admitted_at, call.is_fetched = now, False
+
+    def claim(self, call_id: UUID, now: datetime) -> str:
+        call = self.calls[call_id]
+        if call.expires_at <= now:
+            call.move("discarded")
+            return "EXPIRED"
+        if any(self.keys[name].is_closed(now) for name in call.held):
+            call.move("available")
+            return "CLOSED"
+        self.start(call_id, now)
+        return "claimed"
+
+    def start(self, call_id: UUID, now: datetime) -> None:
+        call = self.calls[call_id]
+        spent = [(self.keys[name], cost) for name, cost in call.held.items()]
+        paced = [(key, cost, throttle) for key, cost in spent if (throttle := key.limits(now).throttle)]
+        start = max([now + LEAD, *(key.next_start_at for key, _, _ in paced)]) if paced else now
+        for key, cost, (most, period) in paced:
+            key.next_start_at = start + cost * period / most
+        self.count(call, start, now)
+        call.is_fetched = False
+        call.state, call.attempt, call.started_at, call.lease_until = (
+            "active",
+            call.attempt + 1,
+            start,
+            start + RUN_LEASE,
+        )
+
+    def count(self, call: Call, start: datetime, now: datetime) -> None:
+        for name, cost in call.held.items():
+            if rate := self.keys[name].limits(now).rate:
+                self.keys[name].starts.append(Start(start, cost, rate[1]))
+
+    def prove(self, call_id: UUID, now: datetime) -> None:
+        """Count the start of a call now whose claim a crash has lost: its end proves it."""
+        call = self.calls[call_id]
+        self.count(call, now, now)
+        for name, cost in call.held.items():
+            if throttle := self.keys[name].limits(now).throttle:
+                next_start_at = now + cost * throttle[1] / throttle[0]
+                self.keys[name].next_start_at = max(self.keys[name].next_start_at, next_start_at)
+        call.attempt += 1
+
+    def stop(self, call_id: UUID, now: datetime, wait: timedelta, only: str | None) -> None:
+        call, stopped = self.calls[call_id], [name for name in self.calls[call_id].held if only in (None, name)]
+        self.put_back(call, None if stopped else now + wait)
+        for name in {*stopped, *([only] if only else [])}:
+            self.keys[name].blocked_until = max(self.keys[name].blocked_until, now + wait)
+
+    def fail(self, call_id: UUID, now: datetime, *, may_retry: bool = True, is_crash: bool = False) -> None:
+        call = self.calls[call_id]
+        call.crashes = call.crashes + 1 if is_crash else 0
+        wait = min(call.retry.first * call.retry.factor ** (call.attempt - 1), call.retry.longest)
+        if may_retry and call.attempt < call.retry.attempts and call.crashes < POISON_AFTER:
+            call.move("retryable", now + wait)
+        else:
+            call.move("discarded")
+
+    def due(self, now: datetime) -> None:
+        for call_id in self.in_state("scheduled", "retryable"):
+            if self.calls[call_id].scheduled_at <= now:
+                self.calls[call_id].move("available")
+        for call_id in self.in_state("scheduled", "retryable", "available"):
+            if self.calls[call_id].expires_at <= now:
+                self.calls[call_id].move("discarded")
+
+    def recover(self, now: datetime) -> list[UUID]:
+        flying = [self.calls[call_id] for call_id in self.in_state("dispatched", "active")]
+        seen = [(call.lane.queue, call.admitted_at) for call in flying if call.is_fetched and call.lease_until >= now]
+
+        def is_lost(call: Call) -> bool:
+            """One whose message nobody has seen yet may stand in line, as long as none from behind it was fetched."""
+            front = max((at for queue, at in seen if queue == call.lane.queue), default=NEVER)
+            is_known = call.state == "active" or call.is_fetched
+            return call.lease_until < now and (is_known or call.admitted_at < front - IN_LINE)
+
+        lost = [call_id for call_id in self.in_state("dispatched", "active") if is_lost(self.calls[call_id])]
+        for call_id in lost:
+            self.lose(call_id, now)
+        return lost
+
+    def lose(self, call_id: UUID, now: datetime) -> None:
+        call = self.calls[call_id]
+        if call.state == "active" and call.started_at <= now:
+            self.fail(call_id, now, is_crash=True)
+        else:
+            self.put_back(call)
+
+    def put_back(self, call: Call, scheduled_at: datetime | None = None) -> None:
+        if call.state == "active":
+            call.attempt, call.crashes = call.attempt - 1, 0
+        call.move("scheduled" if scheduled_at else "available", scheduled_at)

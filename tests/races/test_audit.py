@@ -1,0 +1,118 @@
+"""The audit beside a running system: it finds nothing where nothing is wrong, and mends nothing that is not broken."""
+
+import time
+from collections import Counter
+from datetime import timedelta
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.utils import timezone
+
+from dispatcher import engine, mend
+from dispatcher.audit import Report, audit
+from dispatcher.calls import Call
+from dispatcher.lifecycle import heartbeat
+from dispatcher.models import CallQueue, RateLimitKey, Slot
+from dispatcher.states import TERMINAL, State
+from tests.builders import HERE
+from tests.races import audit as by_force
+from tests.races.lockstep import POLL, Mailbox, actors, at_once, concurrent, eventually
+from tests.races.traffic import declare_tenants, execute, in_flight, tick
+
+pytestmark = concurrent
+
+TIMES = 20
+TENANTS = 5
+BACKLOG = 300
+HANGS = 100.0
+SOON = timedelta(seconds=0.2)
+
+
+def produce(until: list[Report]) -> None:
+    """Send to tenants that share keys of every kind, singly and in bulk, until the audits are done."""
+    while len(until) < TIMES:
+        for number in range(TENANTS):
+            keys = [f"tenant:{number}", ("few", "some", "spaced")[number % 3]]
+            CallQueue.objects.send("noop", keys=keys, priority=number % 2)
+            CallQueue.objects.send_many([Call(task="noop", keys=keys)] * 3)
+        eventually(lambda: CallQueue.objects.waiting().count() < BACKLOG or len(until) == TIMES, within=HANGS)
+
+
+def look(reports: list[Report]) -> None:
+    """Audit again and again."""
+    while len(reports) < TIMES:
+        reports.append(audit())
+
+
+def work(until: list[Report]) -> None:
+    """Be a worker until the audits are done."""
+    mailbox = Mailbox()
+    while len(until) < TIMES:
+        message = mailbox.take()
+        if message is None:
+            time.sleep(POLL)
+        else:
+            execute(*message)
+
+
+def serve(until: list[Report], times: int = TIMES) -> None:
+    """Be a dispenser until the audits are done."""
+    while len(until) < times:
+        tick()
+
+
+def stir(until: list[Report]) -> None:
+    """Change limits, and pause, override and cancel, until the audits are done."""
+    while len(until) < TIMES:
+        engine.limit("few", {"concurrency": 1})
+        engine.override("some", until=timezone.now() + SOON, rate=(40, 1))
+        engine.pause("spaced")
+        engine.cancel(CallQueue.objects.waiting().values_list("id", flat=True)[:5])
+        engine.resume("spaced")
+        engine.limit("few", {"concurrency": 3})
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"queue_grace": 60, "dispatch_ahead": 4}], ids=["limits", "a queue that is full"]
+)
+def test_a_busy_system_yields_nothing(given: dict[str, int], settings: Any) -> None:
+    settings.DISPATCHER = given
+    heartbeat.beat(HERE, [])
+    declare_tenants(TENANTS)
+    RateLimitKey.objects.declare("few", concurrency=3)
+    RateLimitKey.objects.declare("some", rate=(20, 1))
+    RateLimitKey.objects.declare("spaced", throttle=(40, 1))
+    reports: list[Report] = []
+    at_once(*(partial(part, reports) for part in (look, produce, stir, serve, work, work)))
+    broken = [found for report in reports for found in report.found if found.count]
+    assert broken == []
+    assert CallQueue.objects.filter(state__in=TERMINAL).count() > TIMES
+    by_force.audit(has_ended=False, limits_changed=True)
+
+
+def test_a_slot_whose_call_is_admitted_while_it_is_to_be_freed_stays() -> None:
+    (call,) = in_flight()
+    CallQueue.objects.filter(id=call.id).update(state=State.AVAILABLE, ticket=None)
+    (orphan,) = (found for found in audit(settle=timedelta(0)).found if found.check.name == "slot_without_call")
+    with actors(2) as (admitter, mender):
+        admitter.open()
+        admitter.do(CallQueue.objects.filter(id=call.id).update, state=State.DISPATCHED, ticket=uuid4())
+        mending = mender.begin(mend.free_orphans, orphan.findings)
+        mender.wait_blocked(by=admitter)
+        admitter.commit()
+        assert mending.result() == 0
+    assert Slot.objects.filter(call=call).exists()
+
+
+def test_repairs_at_once_mend_each_breach_once() -> None:
+    calls = in_flight(count=10)
+    Slot.objects.all().delete()
+    reports: list[Report] = []
+    at_once(*[lambda: reports.append(audit(repair=True))] * 3, partial(serve, reports, 3))
+    assert [found for report in reports for found in report.found if found.count] == []
+    mended = Counter(found.check.name for report in reports for found in report.found for _ in range(found.mended))
+    assert mended == {"call_without_slot": len(calls)}
+    assert not CallQueue.objects.exclude(id__in=[call.id for call in calls]).exists()
+    by_force.audit(has_ended=False)

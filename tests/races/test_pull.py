@@ -1,0 +1,99 @@
+"""Fetchers at once: nobody gets what another has, no limit is exceeded, and Celery's calls share the same budgets."""
+
+import time
+from collections import Counter
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from pytest_django import Settings
+
+from dispatcher import engine, pull
+from dispatcher.calls import Call
+from dispatcher.models import CallQueue, Queue, RateLimitKey
+from dispatcher.pull import Fetching, Refused
+from dispatcher.states import TERMINAL
+from tests.races.audit import audit, most_at_once, most_in_any_window, spent_by_key, too_close
+from tests.races.lockstep import DEADLINE, POLL, at_once, concurrent
+from tests.races.traffic import dispense_and_work
+
+pytestmark = concurrent
+
+
+@pytest.fixture(autouse=True)
+def _pulled(transactional_db: None) -> None:
+    Queue.objects.create(name="mail", is_pulled=True)
+
+
+def send(count: int, *keys: str, queue: str = "mail") -> None:
+    CallQueue.objects.send_many([Call(task="noop", keys=keys, queue=queue)] * count)
+
+
+def fetch_and_ack(count: int = 3) -> list[UUID]:
+    """Be a worker until every call has ended; return what was fetched."""
+    deadline = time.monotonic() + DEADLINE
+    mine: list[UUID] = []
+    while CallQueue.objects.exclude(state__in=TERMINAL).exists():
+        fetched = pull.fetch(Fetching(queues=["mail"], count=count))
+        for call in fetched:
+            assert not isinstance(pull.ack(call.id, result=None, ticket=call.ticket), Refused)
+            mine.append(call.id)
+        if not fetched:
+            time.sleep(POLL)
+        assert time.monotonic() < deadline, "the calls did not end in time"
+    return mine
+
+
+def test_eight_fetchers_get_every_call_once() -> None:
+    send(200)
+    fetched = Counter(call for mine in at_once(*[fetch_and_ack] * 8) for call in mine)
+    assert (len(fetched), set(fetched.values())) == (200, {1})
+    audit(is_fifo=True)
+
+
+def test_no_fetcher_comes_back_empty_while_calls_are_there() -> None:
+    send(64)
+    fetched = at_once(*[lambda: pull.fetch(Fetching(queues=["mail"], count=4))] * 16)
+    assert sorted(map(len, fetched)) == [4] * 16
+
+
+def test_eight_fetchers_never_exceed_a_concurrency() -> None:
+    key = RateLimitKey.objects.declare("api", concurrency=5)
+    send(150, "api")
+    at_once(*[fetch_and_ack] * 8)
+    assert most_at_once(spent_by_key()[key.id]) <= 5
+    audit(is_fifo=True)
+
+
+def test_eight_fetchers_never_exceed_a_window(settings: Settings) -> None:
+    settings.DISPATCHER = {"margin": 0.01}
+    key = RateLimitKey.objects.declare("api", rate=(20, 0.5))
+    send(60, "api")
+    at_once(*[fetch_and_ack] * 7, tick_until_all_ended)
+    assert most_in_any_window(spent_by_key()[key.id], timedelta(seconds=0.5)) <= 20
+    audit(is_fifo=True)
+
+
+def test_eight_fetchers_keep_the_spacing_of_a_throttle() -> None:
+    key = RateLimitKey.objects.declare("api", throttle=(50, 1))
+    send(40, "api")
+    at_once(*[fetch_and_ack] * 7, tick_until_all_ended)
+    assert too_close(spent_by_key()[key.id], timedelta(seconds=1 / 50)) == []
+    audit(is_fifo=True)
+
+
+def test_fetchers_and_celery_s_workers_share_a_concurrency() -> None:
+    key = RateLimitKey.objects.declare("shared", concurrency=4)
+    send(80, "shared")
+    send(80, "shared", queue="celery")
+    at_once(*[fetch_and_ack] * 4, *[dispense_and_work] * 4)
+    assert most_at_once(spent_by_key()[key.id]) <= 4
+    audit()
+
+
+def tick_until_all_ended() -> list[UUID]:
+    """Be the dispenser until every call has ended."""
+    while CallQueue.objects.exclude(state__in=TERMINAL).exists():
+        engine.tick()
+        time.sleep(POLL)
+    return []

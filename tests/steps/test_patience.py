@@ -1,0 +1,127 @@
+"""Where the database is away, a worker tries again; what it asked for may have been done all the same."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from django.db import InterfaceError, OperationalError, connection, transaction
+
+from dispatcher import attempt, engine
+from dispatcher.lifecycle import claim, finish
+from dispatcher.lifecycle.run import Returned
+from dispatcher.models import CallQueue, Slot
+from dispatcher.states import State
+from tests.builders import committed, key, seen, states, ticket_of
+
+pytestmark = committed
+
+
+def break_off() -> None:
+    """Have the server end this connection, as it does when it is shut down."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+def losing_answers(step: Callable[..., Any], times: int = 1) -> Callable[..., Any]:
+    """Do a step, and lose its answer so many times: what it did is done."""
+    left = [None] * times
+
+    def lose(*args: Any, **kwargs: Any) -> Any:
+        done = step(*args, **kwargs)
+        if left:
+            left.pop()
+            break_off()
+        return done
+
+    return lose
+
+
+def losing_questions(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Lose the first question: what it asked for was not done."""
+    left = [None]
+
+    def lose(*args: Any, **kwargs: Any) -> Any:
+        if left:
+            left.pop()
+            break_off()
+        return step(*args, **kwargs)
+
+    return lose
+
+
+@pytest.fixture
+def call() -> CallQueue:
+    key("api", concurrency=1)
+    return seen(CallQueue.objects.send("noop", keys=["api"]))
+
+
+@pytest.mark.parametrize("losing", [losing_questions, losing_answers])
+def test_a_claim_outlasts_a_connection_that_breaks(
+    call: CallQueue, losing: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim, "claim", losing(claim.claim))
+    assert isinstance(attempt.claim_in_time(call.id, ticket_of(call)), claim.Claimed)
+    assert (seen(call).state, seen(call).attempt) == (State.ACTIVE, 1)
+    finish.complete(call.id, ticket_of(call), result=None)
+
+
+def test_the_claim_of_another_is_not_taken_for_ones_own_whose_answer_was_lost(
+    call: CallQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_another = partial(claim.claim, call.id, ticket_of(call))
+
+    def lose_to_another(*args: Any, **kwargs: Any) -> Any:
+        by_another()
+        return claim_it(*args, **kwargs)
+
+    claim_it = losing_questions(claim.claim)
+    monkeypatch.setattr(claim, "claim", lose_to_another)
+    ran: list[int] = []
+    assert engine.execute(call.id, ticket_of(call), partial(ran.append, 1)) is claim.Refused.STALE
+    assert (ran, seen(call).attempt) == ([], 1)
+
+
+@pytest.mark.parametrize("losing", [losing_questions, losing_answers])
+def test_the_outcome_of_a_run_outlasts_a_connection_that_breaks(
+    call: CallQueue, losing: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind = CallQueue.objects.send("noop", keys=["api"])
+    monkeypatch.setattr(finish, "complete", losing(finish.complete))
+    outcome = engine.execute(call.id, ticket_of(call), lambda: "done")
+    # If the answer was lost, nobody knows whose room it was; the next tick looks for what nobody handed on.
+    assert isinstance(outcome, Returned) or (outcome is None and engine.sweep() == 1)
+    assert (seen(call).state, seen(call).result, seen(call).attempt) == (State.COMPLETED, "done", 1)
+    assert states([behind]) == [State.DISPATCHED]
+    assert Slot.objects.count() == 1
+
+
+@pytest.mark.parametrize("fault", [OperationalError, InterfaceError])
+def test_patience_ends_and_then_tells_what_was_wrong(settings: Any, fault: type[Exception]) -> None:
+    settings.DISPATCHER = {"patience": 0.3}
+    tried: list[int] = []
+
+    def fail() -> None:
+        tried.append(1)
+        raise fault
+
+    with pytest.raises(fault):
+        attempt.patiently(fail, again=fail)
+    assert len(tried) > 1
+
+
+def test_within_the_callers_transaction_nothing_is_tried_again() -> None:
+    tried: list[int] = []
+
+    def fail() -> None:
+        tried.append(1)
+        raise OperationalError
+
+    with pytest.raises(OperationalError), transaction.atomic():
+        attempt.patiently(fail, again=fail)
+    assert len(tried) == 1
+
+
+def test_errors_of_other_kinds_are_told_at_once() -> None:
+    with pytest.raises(ZeroDivisionError):
+        attempt.patiently(lambda: 1 / 0, again=pytest.fail)

@@ -1,0 +1,263 @@
+"""Pull: calls that workers fetch over HTTP: who gets them, under which lease, and whose reports count."""
+
+from datetime import timedelta
+from threading import Thread
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import connection
+
+from dispatcher import engine, pull
+from dispatcher.calls import Call, More
+from dispatcher.lifecycle.finish import Reported
+from dispatcher.models import CallQueue, Lane, PullWorker, Queue, RateLimitKey, Slot
+from dispatcher.pull import Fetching, Refused
+from dispatcher.states import State
+from tests.builders import SECOND, committed, seen
+
+pytestmark = committed
+
+BROKEN = Reported(type="smtp.refused", message="no", classes=["smtp.refused"], more={"code": "handler_error"})
+
+
+@pytest.fixture(autouse=True)
+def _pulled(db: None) -> None:
+    Queue.objects.create(name="mail", is_pulled=True)
+
+
+def send(count: int = 1, *, queue: str = "mail", **fields: Any) -> list[CallQueue]:
+    return CallQueue.objects.send_many([Call(task="mail.send", queue=queue, **fields) for _ in range(count)])
+
+
+def fetch(*queues: str, **fields: Any) -> list[CallQueue]:
+    return pull.fetch(Fetching(queues=queues or ("mail",), **fields))
+
+
+# What a fetch gives
+
+
+def test_a_call_of_a_pulled_queue_is_never_given_to_celery() -> None:
+    (call,) = send()
+    lone = CallQueue.objects.send("mail.send", queue="mail")
+    engine.tick(now=None)
+    assert [seen(each).state for each in (call, lone)] == [State.AVAILABLE, State.AVAILABLE]
+    assert Lane.objects.get().is_held
+
+
+def test_a_fetch_starts_calls_in_order_of_sending() -> None:
+    calls = send(5)
+    fetched = [*fetch(count=2), *fetch(), *fetch(count=9)]
+    assert [call.id for call in fetched] == [call.id for call in calls]
+    assert {(call.state, call.attempt, call.started_at is not None) for call in fetched} == {("active", 1, True)}
+    assert Slot.objects.filter(pulled_until__isnull=False, started_at__isnull=False).count() == 5
+    assert fetch() == []
+
+
+def test_a_fetch_goes_through_its_queues_in_their_order_and_by_priority() -> None:
+    Queue.objects.create(name="bulk", is_pulled=True)
+    low, high = send(priority=-5)[0], send(priority=5)[0]
+    (bulk,) = send(queue="bulk", priority=100)
+    assert [call.id for call in fetch("mail", "bulk", count=5)] == [high.id, low.id, bulk.id]
+
+
+def test_a_fetch_skips_what_is_limited_and_gives_the_next() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    first, second = send(2, keys=["api"], priority=1)
+    (free,) = send()
+    assert [call.id for call in fetch(count=5)] == [first.id, free.id]
+    assert seen(second).state == State.AVAILABLE
+    pull.ack(first.id, result=None)
+    assert [call.id for call in fetch(count=5)] == [second.id]
+
+
+def test_a_fetch_finds_the_one_lane_of_many_that_is_not_limited() -> None:
+    for tenant in range(30):
+        RateLimitKey.objects.declare(f"tenant:{tenant}", concurrency=0)
+        send(keys=[f"tenant:{tenant}"])
+    (free,) = send()
+    assert [call.id for call in fetch()] == [free.id]
+
+
+def test_a_throttled_queue_gives_one_call_at_a_time() -> None:
+    RateLimitKey.objects.declare("queue:mail", throttle=(1, 3600))
+    send(3)
+    assert len(fetch(count=3)) == 1
+    assert fetch(count=3) == []
+
+
+def test_a_queue_of_celery_gives_nothing() -> None:
+    Queue.objects.create(name="celerys", is_pulled=False)
+    (call,) = send(queue="celerys")
+    assert fetch("celerys") == []
+    assert seen(call).state == State.DISPATCHED
+    assert pull.celerys(["mail", "celerys", "unknown"]) == ["celerys"]
+
+
+def test_a_queue_first_named_over_http_is_pulled_unless_celery_has_to_do_with_it() -> None:
+    CallQueue.objects.send("noop", queue="old")
+    for name in ("old", "new", "new"):
+        pull.open_queue(name)
+    assert dict(Queue.objects.values_list("name", "is_pulled")) == {"mail": True, "old": False, "new": True}
+
+
+def test_a_fetch_that_waits_gets_what_is_sent_meanwhile() -> None:
+    def send_later() -> None:
+        send()
+        connection.close()
+
+    sender = Thread(target=send_later)
+    sender.start()
+    fetched = fetch(wait=timedelta(seconds=20))
+    sender.join()
+    assert len(fetched) == 1
+
+
+# Whose report counts
+
+
+def test_an_ack_completes_the_call_and_frees_its_slots() -> None:
+    send()
+    (call,) = fetch(worker="one")
+    done = pull.ack(call.id, result={"sent": True}, worker="one", ticket=call.ticket)
+    assert isinstance(done, CallQueue)
+    assert (done.state, done.result) == (State.COMPLETED, {"sent": True})
+    assert not Slot.objects.exists()
+    assert pull.ack(call.id, result=None) == Refused(state=State.COMPLETED)
+
+
+def test_reports_of_others_and_late_ones_change_nothing() -> None:
+    send()
+    (call,) = fetch(worker="one")
+    anothers = Refused(state=State.ACTIVE, is_anothers=True)
+    assert pull.ack(call.id, result=None, worker="two") == anothers
+    assert pull.ack(call.id, result=None, ticket=uuid4()) == anothers
+    assert pull.nack(call.id, BROKEN, worker="two") == anothers
+    assert pull.beat("two", [call.id]).kept == []
+    assert pull.ack(uuid4(), result=None) == Refused(state=None)
+    assert seen(call).state == State.ACTIVE
+
+
+def test_a_call_that_runs_in_celery_is_not_reported_over_http() -> None:
+    (call,) = send(queue="celerys")
+    engine.claim.claim(call.id, seen(call).ticket)  # type: ignore[arg-type]
+    assert pull.ack(call.id, result=None) == Refused(state=State.ACTIVE)
+    assert pull.cancel(call.id) == Refused(state=State.ACTIVE)
+
+
+def test_a_failure_is_tried_again_as_the_policy_says() -> None:
+    send(retry={"max_attempts": 2, "initial_interval": 0})
+    (call,) = fetch()
+    failed = pull.nack(call.id, BROKEN)
+    assert isinstance(failed, CallQueue)
+    assert (failed.state, failed.error["code"], failed.error["type"]) == ("retryable", "handler_error", "smtp.refused")
+    engine.tick(now=None)
+    assert [again.id for again in fetch()] == [call.id]
+    ended = pull.nack(call.id, BROKEN)
+    assert isinstance(ended, CallQueue)
+    assert (ended.state, len(ended.errors)) == ("discarded", 2)
+
+
+@pytest.mark.parametrize("final", ["smtp.refused", "smtp.*"])
+def test_a_failure_that_is_named_final_ends_the_call(final: str) -> None:
+    send(retry={"max_attempts": 9, "non_retryable_errors": [final]})
+    (call,) = fetch()
+    ended = pull.nack(call.id, BROKEN)
+    assert isinstance(ended, CallQueue)
+    assert ended.state == "discarded"
+
+
+def test_a_worker_that_was_told_to_stop_blocks_the_key_and_spends_no_attempt() -> None:
+    RateLimitKey.objects.declare("api", concurrency=5)
+    send(2, keys=["api"])
+    (call,) = fetch()
+    assert isinstance(pull.stop(call.id, timedelta(minutes=1)), CallQueue)
+    assert (seen(call).state, seen(call).attempt) == (State.AVAILABLE, 0)
+    assert fetch() == []
+
+
+def test_a_call_that_is_given_back_is_the_next_one() -> None:
+    first, _ = send(2)
+    (call,) = fetch(worker="one")
+    pull.give_back(call.id, worker="one")
+    assert [again.id for again in fetch(worker="two")] == [first.id]
+    assert seen(first).attempt == 1
+
+
+def test_a_running_call_can_be_cancelled_and_its_report_is_refused() -> None:
+    send()
+    (call,) = fetch()
+    cancelled = pull.cancel(call.id)
+    assert isinstance(cancelled, CallQueue)
+    assert (cancelled.state, cancelled.attempt) == ("cancelled", 1)
+    assert pull.ack(call.id, result=None) == Refused(state=State.CANCELLED)
+
+
+# Leases
+
+
+def test_a_lease_that_runs_out_lets_the_call_wait_again_and_counts_the_attempt() -> None:
+    send(more=More(visibility=SECOND))
+    (call,) = fetch()
+    engine.tick(now=call.started_at + 2 * SECOND)
+    assert (seen(call).state, seen(call).attempt, seen(call).error["type"]) == ("available", 1, "LeaseLapsed")
+    assert pull.ack(call.id, result=None, ticket=call.ticket) == Refused(state=State.AVAILABLE)
+
+
+def test_a_lapsed_lease_ends_a_call_without_attempts_left() -> None:
+    send(more=More(visibility=SECOND), retry={"max_attempts": 1})
+    (call,) = fetch()
+    engine.tick(now=call.started_at + 2 * SECOND)
+    assert seen(call).state == "discarded"
+
+
+def test_a_heartbeat_renews_the_lease_but_not_the_time_of_the_attempt() -> None:
+    send(more=More(visibility=10 * SECOND, timeout=60 * SECOND))
+    (call,) = fetch(worker="one")
+    (slot,) = Slot.objects.all()
+    assert pull.beat("one", [call.id], lease=30 * SECOND).kept == [call.id]
+    renewed = Slot.objects.get()
+    assert renewed.pulled_until > slot.pulled_until + 15 * SECOND
+    pull.beat("one", [call.id], lease=3600 * SECOND)
+    assert Slot.objects.get().pulled_until == call.started_at + 60 * SECOND
+    engine.tick(now=call.started_at + 61 * SECOND)
+    assert (seen(call).state, seen(call).error["type"]) == ("retryable", "AttemptTimedOut")
+
+
+def test_the_recovery_of_celerys_workers_leaves_fetched_calls_alone() -> None:
+    send(more=More(visibility=3600 * SECOND))
+    (call,) = fetch()
+    Slot.objects.update(lease_until=call.started_at - SECOND)
+    assert engine.recover(now=call.started_at + SECOND) == 0
+    assert seen(call).state == State.ACTIVE
+
+
+def test_a_worker_that_is_to_be_quiet_gets_nothing_and_is_told() -> None:
+    send()
+    assert pull.beat("one", []).directive == "running"
+    PullWorker.objects.update(directive="quiet")
+    assert fetch(worker="one") == []
+    assert pull.beat("one", []).directive == "quiet"
+    assert len(fetch(worker="two")) == 1
+
+
+def test_a_worker_that_is_long_gone_is_forgotten() -> None:
+    pull.see("one")
+    now = PullWorker.objects.get().seen_at
+    engine.cleanup(now=now + timedelta(hours=23))
+    assert PullWorker.objects.exists()
+    engine.cleanup(now=now + timedelta(hours=25))
+    assert not PullWorker.objects.exists()
+
+
+def test_what_a_job_brings_besides_is_kept() -> None:
+    wanted = uuid4()
+    more = More(id=wanted, envelope={"tags": ["a"], "x": 1}, is_pending=True, unique_key="u")
+    (call,) = send(more=more)
+    stored = seen(call)
+    assert (stored.id, stored.envelope, stored.state, stored.unique_key) == (
+        wanted,
+        {"tags": ["a"], "x": 1},
+        "pending",
+        "u",
+    )

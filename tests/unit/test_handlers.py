@@ -1,0 +1,123 @@
+"""What runs a call's `call_data`: registered handlers, and HTTP."""
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+import requests
+
+from dispatcher import handlers
+from dispatcher.errors import CallInvalid, UnknownMethod
+from dispatcher.lifecycle.run import Stopped, run
+
+
+class Echo(BaseHTTPRequestHandler):
+    """Answers with what it was asked; the path is the status."""
+
+    def answer(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length).decode()
+        said = json.dumps({"method": self.command, "path": self.path, "body": body}).encode()
+        self.send_response(int(self.path.split("/")[1].split("?")[0]))
+        self.send_header("Retry-After", "120")
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(said)
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = answer  # noqa: N815 -- the names that http.server calls
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the signature of http.server
+        """Keep quiet."""
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """Return the address of a server that answers with what it was asked."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _handlers_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handlers, "_registered", dict(handlers._registered))  # noqa: SLF001 -- put back after the test
+
+
+def test_a_registered_handler_is_called_with_the_params() -> None:
+    @handlers.register("greet")
+    def greet(*, name: str, often: int = 1) -> str:
+        return f"hello {name}" * often
+
+    assert handlers.run({"method": "greet", "params": {"name": "ann", "often": 2}}) == "hello annhello ann"
+    assert greet(name="bob") == "hello bob"
+
+
+def test_params_may_be_left_out() -> None:
+    handlers.register("ping")(lambda: "pong")
+    assert handlers.run({"method": "ping"}) == "pong"
+
+
+def test_a_registered_handler_stands_in_for_an_http_method() -> None:
+    handlers.register("get")(lambda url: f"got {url}")
+    assert handlers.run({"method": "get", "params": {"url": "x"}}) == "got x"
+
+
+def test_an_unknown_method_names_those_there_are() -> None:
+    handlers.register("greet")(lambda: None)
+    with pytest.raises(UnknownMethod, match=r"no handler for 'sms'; known are .*get, greet, .*register") as caught:
+        handlers.run({"method": "sms", "params": {}})
+    assert caught.value.method == "sms"
+
+
+@pytest.mark.parametrize("method", ["connect", "trace"])
+def test_methods_that_make_no_call_are_unknown(method: str) -> None:
+    with pytest.raises(UnknownMethod):
+        handlers.run({"method": method, "params": {"url": "http://127.0.0.1:1"}})
+
+
+@pytest.mark.parametrize(
+    "wrong", [{}, {"method": 5}, {"method": None, "params": {}}, {"method": "get", "params": []}], ids=str
+)
+def test_call_data_of_another_shape_is_refused(wrong: Any) -> None:
+    with pytest.raises(CallInvalid, match=r"^call_data: needs "):
+        handlers.run(wrong)
+
+
+@pytest.mark.parametrize("method", ["get", "POST", "put", "Patch", "delete", "options"])
+def test_an_http_method_makes_the_call(method: str, url: str) -> None:
+    answer = handlers.run({"method": method, "params": {"url": f"{url}/200", "json": {"a": "ä"}, "params": {"q": 1}}})
+    assert answer["status"] == 200
+    said = json.loads(answer["text"])
+    assert (said["method"], said["path"]) == (method.upper(), "/200?q=1")
+    assert json.loads(said["body"]) == {"a": "ä"}
+
+
+@pytest.mark.parametrize("status", [400, 404, 500])
+def test_an_answer_that_is_an_error_raises(status: int, url: str) -> None:
+    with pytest.raises(requests.HTTPError, match=str(status)):
+        handlers.run({"method": "get", "params": {"url": f"{url}/{status}"}})
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_an_answer_that_says_stop_is_taken_at_its_word(status: int, url: str) -> None:
+    outcome = run(lambda: handlers.run({"method": "get", "params": {"url": f"{url}/{status}"}}))
+    assert isinstance(outcome, Stopped)
+    assert outcome.wait.total_seconds() == 120
+
+
+def test_a_call_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    answer = requests.Response()
+    answer.status_code = 200
+    monkeypatch.setattr(requests, "request", lambda *_, timeout, **__: given.append(timeout) or answer)
+    handlers.run({"method": "get", "params": {"url": "x"}})
+    handlers.run({"method": "get", "params": {"url": "x", "timeout": 3}})
+    assert given == [30, 3]
