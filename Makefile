@@ -14,7 +14,7 @@ BIN := .venv/bin
 INSTALL := -m pip --disable-pip-version-check -qq install
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test test-services test-django6 check bench clean
+.PHONY: help demo run test test-services test-django6 check bench chaos chaos-services soak conformance test-clocks test-pooler clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{ printf "make %-15s %s\n", $$1, $$2 }'
@@ -34,6 +34,13 @@ test-services: .venv/dev.stamp ## run the tests on PostgreSQL with RabbitMQ, and
 		DATABASE_URL="$(SERVICES_DATABASE_URL)" CELERY_BROKER_URL="$$broker" $(BIN)/pytest $(ARGS) || exit; \
 	done
 
+test-pooler: .venv/dev.stamp ## run the engine's tests behind a PgBouncer in transaction mode (needs pgbouncer)
+	@$(BIN)/pytest --pooler -m "not clocks" $(ARGS) tests/steps tests/races tests/edges/test_admin.py \
+		tests/contracts/test_sql.py tests/flows/test_running.py tests/flows/test_limits_at_work.py
+
+test-clocks: .venv/dev.stamp ## run the stories in processes whose clocks are an hour off (needs libfaketime)
+	@$(BIN)/pytest -m clocks $(ARGS) tests/flows/clocks
+
 test-django6: .venv-django6/dev.stamp ## run the tests with Django 6 and Python 3.12 or newer (DJANGO6_PYTHON=...)
 	@.venv-django6/bin/pytest $(ARGS)
 
@@ -47,8 +54,24 @@ check: .venv/dev.stamp ## check format, style, types, layers, settings and migra
 	@# Without a database it warns that it cannot compare with the migrations that were run there.
 	$(BIN)/python -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
 
+chaos: .venv/dev.stamp ## let faults strike under load, then audit (SEED=1 MINUTES=0.8, about 1.5 minutes in all)
+	@$(BIN)/python -m trials.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+
+chaos-services: .venv/dev.stamp ## the same on PostgreSQL with RabbitMQ, and again with Redis (SERVICES_..._URL)
+	@$(BIN)/python -m project.reachable "$(SERVICES_DATABASE_URL)" "$(SERVICES_RABBITMQ_URL)" "$(SERVICES_REDIS_URL)"
+	@for broker in "$(SERVICES_RABBITMQ_URL)" "$(SERVICES_REDIS_URL)"; do \
+		DATABASE_URL="$(SERVICES_DATABASE_URL)" CELERY_BROKER_URL="$$broker" \
+			$(BIN)/python -m trials.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS) || exit; \
+	done
+
+conformance: .venv/dev.stamp ## run the Open Job Spec's public cases against a live server (SUITES=DIR, ARGS=--strict; 5 minutes)
+	@$(BIN)/python -m project.conformance $(if $(SUITES),--suites $(SUITES)) $(ARGS)
+
 bench: .venv/dev.stamp ## measure the speed against its bounds, side by side with the bare way
 	@$(BIN)/python -m bench
+
+soak: .venv/dev.stamp ## churn beside a backlog of 100,000 and look for growth (MINUTES=10, and 12 around them)
+	@$(BIN)/python -m trials.soak $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 clean: ## stop what a killed run left behind; delete virtual environments, data and caches
 	@! test -e .venv/run.stamp || $(BIN)/python -m project.services
