@@ -20,6 +20,7 @@ class KeyNow:
 
     id: int
     policy: Policy
+    name: str = ""
     use: Use = field(default_factory=Use)
     is_paused: bool = False
     blocked_until: datetime | None = None
@@ -44,6 +45,8 @@ class LaneNow:
     key_ids: Sequence[int] = ()
     heads: Sequence[Head] = ()
     has_more: bool = False
+    parked_on: int | None = None
+    """The key that it was parked on until now."""
     is_outranked: bool = False
     """A lane of higher priority in the same queue is awake and not in this pass: it goes first."""
     is_behind: bool = False
@@ -59,6 +62,8 @@ class Allotment:
     """(call, the key that stopped it)"""
     rescheduled: list[tuple[UUID, datetime]] = field(default_factory=list)
     """(call, when its limit is expected to allow it)"""
+    stopped: list[tuple[UUID, int]] = field(default_factory=list)
+    """(call that stays, the key that stopped it)"""
     asleep: list[int] = field(default_factory=list)
     awake: list[int] = field(default_factory=list)
     parked: dict[int, int] = field(default_factory=dict)
@@ -173,6 +178,8 @@ class _Turn:
         return False
 
     def _stopped(self, head: Head, budget: _Budget, cost: int, made: Allotment, reschedule_after: timedelta) -> bool:
+        if self.lane.on_limit != OnLimit.DROP:
+            made.stopped.append((head.call_id, budget.key.id))
         match self.lane.on_limit:
             case OnLimit.DROP:
                 made.dropped.append((head.call_id, budget.key.id))

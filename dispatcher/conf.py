@@ -72,6 +72,8 @@ class Conf:
     """How often beat starts the recovery."""
     retention: Mapping[str, timedelta | None] = field(default_factory=dict)
     """How long ended calls are kept, by state; None keeps them. See RETENTION for the defaults."""
+    journal: timedelta | None = None
+    """How long it is kept what limits and queues went through, for who asks over HTTP; None writes nothing down."""
     cleanup_budget: timedelta = timedelta(minutes=10)
     """How long one cleanup may take."""
     http_anonymous: Sequence[str] = ()

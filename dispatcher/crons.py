@@ -13,10 +13,11 @@ from zoneinfo import available_timezones
 import arrow
 from celery.schedules import ParseException, crontab
 
-from dispatcher import engine, pull, sql
+from dispatcher import engine, journal, pull, sql
 from dispatcher.calls import Call, More
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid
+from dispatcher.journal import Entry
 from dispatcher.lifecycle import send
 from dispatcher.policy import Policy
 from dispatcher.states import TERMINAL, State
@@ -24,6 +25,10 @@ from dispatcher.states import TERMINAL, State
 logger = logging.getLogger(__name__)
 
 TASK: Final = "dispatcher.cron"
+META_NAME: Final = "cron_name"
+META_EXPRESSION: Final = "cron_expression"
+META_TRIGGERED: Final = "cron_triggered_at"
+"""What a call carries in its `meta` that a cron has sent."""
 _PREFIX: Final = "cron:"
 _FIELDS: Final = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 _WORDS: Final = {
@@ -151,20 +156,25 @@ def fire(name: str) -> str | None:
         before = sql.fetch("find_unique", _Found, {"unique_key": key, "states": _OPEN, "period": None})
         if before and stored["overlap"] == "skip":
             logger.info("cron %s: skipped, since %s has not ended", name, before[0].id)
+            about = {"cron_name": name, "cron_expr": stored["expression"], "job_type": stored["call"]["task"]}
+            why = {"reason": "overlap_prevention", "existing_job_id": str(before[0].id)}
+            journal.note([Entry(kind="cron.skipped", queue=stored["call"]["queue"], data={**about, **why})])
             return None
-        call = _call(stored["call"], name, key, is_one_by_one=stored["overlap"] == "enqueue")
+        call = _call(stored, name, key)
         (sent,) = engine.send([call])
     if before and stored["overlap"] == "cancel_previous":
         pull.cancel(before[0].id)
     return str(sent.id)
 
 
-def _call(kept: Mapping[str, Any], name: str, key: str, *, is_one_by_one: bool) -> Call:
+def _call(stored: Mapping[str, Any], name: str, key: str) -> Call:
+    kept = stored["call"]
     keys = kept["keys"]
-    if is_one_by_one:
+    if stored["overlap"] == "enqueue":
         send.make_keys({key: Policy(concurrency=1)})
         keys = {**(keys if isinstance(keys, dict) else dict.fromkeys(keys or (), 1)), key: 1}
-    meta = {**(kept["meta"] or {}), "cron_name": name, "cron_triggered_at": arrow.utcnow().isoformat()}
+    fired = {META_NAME: name, META_EXPRESSION: stored["expression"], META_TRIGGERED: arrow.utcnow().isoformat()}
+    meta = {**(kept["meta"] or {}), **fired}
     return Call(
         **{field: kept[field] for field in ("task", "args", "queue", "priority", "retry", "rate_limit")},
         keys=keys,

@@ -262,9 +262,10 @@ def sweep() -> int:
 
 
 def cleanup(*, now: datetime | None = None) -> int:
-    """Delete ended calls past their retention, and workers long gone; return how many calls."""
+    """Delete what has ended and been kept for long enough, and workers long gone; return how many calls."""
     retention.delete_workers(now=now)
     retention.delete_workflows(now=now)
+    retention.delete_entries(now=now)
     return retention.delete_ended(now=now)
 
 
@@ -276,14 +277,20 @@ def limit(name: str, limits: Mapping[str, Any]) -> None:
     dispense(keys=[control.limit(name, limits)])
 
 
-def pause(name: str) -> None:
-    """Let nothing start under a key until it is resumed; what runs goes on. Raises KeyNotFound."""
-    control.pause(name)
+def pause(name: str, *, by: str = "") -> None:
+    """Let nothing start under a key until it is resumed; what runs goes on. Raises KeyNotFound.
+
+    by: who does it, for the journal.
+    """
+    control.pause(name, by=by)
 
 
-def resume(name: str) -> None:
-    """Let a key's calls start again, after a pause or a block. Raises KeyNotFound."""
-    dispense(keys=[control.resume(name)])
+def resume(name: str, *, by: str = "") -> None:
+    """Let a key's calls start again, after a pause or a block. Raises KeyNotFound.
+
+    by: who does it, for the journal.
+    """
+    dispense(keys=[control.resume(name, by=by)])
 
 
 def block(name: str, wait: timedelta) -> None:

@@ -1,5 +1,6 @@
 """What can go wrong, in the caller's words: each error names the field and the remedy."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -57,9 +58,9 @@ class DuplicateCall(DispatcherError):
 class QueueFull(DispatcherError):
     """A queue holds as many waiting calls as it may; nothing was written. Send again later."""
 
-    def __init__(self, queue: str, depth: int, bound: int, strategy: str) -> None:
-        """Keep how many calls wait, how many may, and what the queue does with more."""
-        self.queue, self.depth, self.bound, self.strategy = queue, depth, bound, strategy
+    def __init__(self, queue: str, depth: int, bound: int, strategy: str, tasks: Sequence[str] = ()) -> None:
+        """Keep how many calls wait, how many may, what the queue does with more, and what it did not take."""
+        self.queue, self.depth, self.bound, self.strategy, self.tasks = queue, depth, bound, strategy, tasks
         super().__init__(f"queue {queue!r} has reached its depth bound ({bound}).")
 
 

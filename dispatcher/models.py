@@ -502,6 +502,23 @@ class Subscription(models.Model):
         return self.url
 
 
+class JournalEntry(models.Model):
+    """What happened to a limit or a queue, where a journal is kept."""
+
+    kind = models.CharField(max_length=64, help_text="Such as rate_limit.exceeded.")
+    queue = models.CharField(max_length=255, null=True)  # noqa: DJ001 -- absent is not a text
+    data = models.JSONField()
+    at = models.DateTimeField()
+
+    class Meta:
+        verbose_name_plural = "journal entries"
+        indexes: ClassVar = [models.Index(name="entry_at", fields=["at"])]
+
+    def __str__(self) -> str:
+        """Return what happened when."""
+        return f"{self.kind} {self.at}"
+
+
 class LeaseWatch(models.Model):
     """When recovery last looked at the leases, and since when it has looked without a gap; one row.
 

@@ -5,14 +5,16 @@ held under a lease, and fenced by the ticket: a report that comes late, or from 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic, sleep
+from typing import Any
 from uuid import UUID, uuid5
 
-from dispatcher import attempt, engine, sql
+from dispatcher import attempt, engine, journal, sql
 from dispatcher.conf import conf
+from dispatcher.journal import Entry
 from dispatcher.lifecycle import admit, claim, finish, run
 from dispatcher.models import CallQueue, PullWorker, Queue, Slot
 from dispatcher.states import State
@@ -151,7 +153,18 @@ def beat(worker: str, calls: Iterable[UUID], *, lease: timedelta | None = None, 
     directive = see(worker, state=state)
     params = {"calls": list(calls), "worker": number(worker), "lease": lease, "usual": conf().visibility, "now": None}
     kept = sql.fetch("beat_pulled", _Kept, params) if params["calls"] else []
-    return Heard(directive=directive, kept=[row.call_id for row in kept])
+    ids = [row.call_id for row in kept]
+    if journal.is_kept():
+        journal.note([*_beaten(worker, ids)])
+    return Heard(directive=directive, kept=ids)
+
+
+def _beaten(worker: str, calls: Sequence[UUID]) -> Iterator[Entry]:
+    held = Slot.objects.using(conf().database).filter(call__in=calls, pulled_until__isnull=False)
+    for slot in held.order_by("call").distinct("call").select_related("call"):
+        told: dict[str, Any] = {"job_id": str(slot.call.id), "job_type": slot.call.task, "worker_id": worker}
+        told |= {"attempt": slot.call.attempt, "visible_until": slot.pulled_until and slot.pulled_until.isoformat()}
+        yield Entry(kind="job.heartbeat", queue=slot.call.queue, data=told)
 
 
 def renew(call: UUID) -> None:

@@ -1,7 +1,7 @@
 """Push: send calls that may be unique, to queues that may be full. All of them, or none."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -9,10 +9,11 @@ from uuid import UUID
 
 from django.db import IntegrityError, transaction
 
-from dispatcher import engine, sql
+from dispatcher import engine, journal, sql
 from dispatcher.calls import Call
 from dispatcher.conf import conf
 from dispatcher.errors import DuplicateCall, QueueFull
+from dispatcher.journal import Entry
 from dispatcher.lifecycle import control
 from dispatcher.models import CallQueue
 from dispatcher.states import OnFull, State
@@ -66,11 +67,20 @@ class Bound:
         """Whether it is time to warn."""
         return self.depth >= self.warn_at * self.max_depth
 
+    def entry(self, kind: str) -> Entry:
+        """Return this as an entry of the journal."""
+        return Entry(kind=kind, queue=self.name, data={"depth": self.depth, "bound": self.max_depth})
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
     id: UUID
     state: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Crowded:
+    name: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +103,7 @@ def push(wanted: Sequence[Wanted]) -> list[Pushed]:
 def _push(wanted: Sequence[Wanted]) -> list[Pushed]:
     kept = _resolve(wanted)
     fresh = [each for number, each in enumerate(wanted) if number not in kept]
-    bounds = _make_room(Counter(each.queue for each in fresh))
+    bounds = _make_room(fresh)
     sent = iter(engine.send([_rescheduled(each) for each in fresh]))
     pushed = []
     for number, each in enumerate(wanted):
@@ -140,18 +150,41 @@ def _rescheduled(each: Wanted) -> Call:
     return replace(each.call, scheduled_at=times[0]) if times and times[0] else each.call
 
 
-def _make_room(queues: Mapping[str, int]) -> dict[str, Bound]:
+def _make_room(fresh: Sequence[Wanted]) -> dict[str, Bound]:
     """Count what waits in the queues that are bounded, make room where a queue drops its oldest. Raises QueueFull."""
+    queues = Counter(each.queue for each in fresh)
     bounds = {}
     for bound in sql.fetch("queue_bounds", Bound, {"names": list(queues), "is_lock": True}):
         (count,) = sql.fetch("count_waiting", _Count, {"queue": bound.name, "most": bound.max_depth})
         over = count.calls + queues[bound.name] - bound.max_depth
-        if over > 0 and bound.on_full != OnFull.DROP_OLDEST:
-            raise QueueFull(bound.name, count.calls, bound.max_depth, bound.on_full)
-        if over > 0 and sql.change("drop_oldest", {"queue": bound.name, "most": over}) < over:
-            raise QueueFull(bound.name, count.calls, bound.max_depth, bound.on_full)
-        bounds[bound.name] = replace(bound, depth=min(count.calls + queues[bound.name], bound.max_depth))
+        if over > 0 and not (bound.on_full == OnFull.DROP_OLDEST and _drop_oldest(bound.name, over)):
+            tasks = [str(each.call.task) for each in fresh if each.queue == bound.name]
+            raise QueueFull(bound.name, count.calls, bound.max_depth, bound.on_full, tasks)
+        before = replace(bound, depth=count.calls)
+        bounds[bound.name] = after = replace(bound, depth=min(count.calls + queues[bound.name], bound.max_depth))
+        if after.is_nearly_full and not before.is_nearly_full:
+            journal.note([after.entry("backpressure.warning")])
     return bounds
+
+
+def _drop_oldest(queue: str, count: int) -> bool:
+    """Discard the calls that have waited longest; return whether there were so many."""
+    return sql.change("drop_oldest", {"queue": queue, "most": count}) == count
+
+
+def ease() -> int:
+    """Note the queues that were nearly full and are not any more; return how many (backpressure.cleared)."""
+    if not journal.is_kept():
+        return 0
+    named = {queue.name: queue for queue in sql.fetch("crowded_queues", _Crowded, {})}
+    cleared = []
+    for bound in sql.fetch("queue_bounds", Bound, {"names": sorted(named), "is_lock": False}):
+        (count,) = sql.fetch("count_waiting", _Count, {"queue": bound.name, "most": bound.max_depth})
+        now = replace(bound, depth=count.calls)
+        if not now.is_nearly_full:
+            cleared.append(now.entry("backpressure.cleared"))
+    journal.note(cleared)
+    return len(cleared)
 
 
 def _duplicate(wanted: Sequence[Wanted]) -> DuplicateCall:

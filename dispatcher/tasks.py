@@ -4,7 +4,7 @@ from typing import Any
 
 from celery import shared_task
 
-from dispatcher import crons, engine, handlers
+from dispatcher import crons, engine, handlers, push
 
 
 @shared_task(name="dispatcher.tick", ignore_result=True)
@@ -16,6 +16,7 @@ def tick() -> int:
 @shared_task(name="dispatcher.recover", ignore_result=True)
 def recover() -> int:
     """Put back calls whose leases ran out; return how many."""
+    push.ease()
     return engine.recover()
 
 

@@ -1,6 +1,7 @@
 """Keys in the admin: how they stand, their limits, and pause, resume, override."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django import forms
@@ -231,12 +232,12 @@ class KeyAdmin(_Admin):
     @admin.action(permissions=["pause"], description="Pause: let nothing start")
     def pause(self, request: HttpRequest, keys: QuerySet[RateLimitKey]) -> None:
         """Pause the chosen keys."""
-        self._each(request, keys, engine.pause, "paused")
+        self._each(request, keys, partial(engine.pause, by=request.user.get_username()), "paused")
 
     @admin.action(permissions=["pause"], description="Resume after a pause or a block")
     def resume(self, request: HttpRequest, keys: QuerySet[RateLimitKey]) -> None:
         """Resume the chosen keys."""
-        self._each(request, keys, engine.resume, "resumed")
+        self._each(request, keys, partial(engine.resume, by=request.user.get_username()), "resumed")
 
     @admin.action(permissions=["override"], description="End the override")
     def end_override(self, request: HttpRequest, keys: QuerySet[RateLimitKey]) -> None:

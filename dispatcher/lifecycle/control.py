@@ -3,17 +3,27 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
-from dispatcher import sql
+from dispatcher import journal, sql
 from dispatcher.errors import KeyNotFound, PolicyInvalid
+from dispatcher.journal import Entry
 from dispatcher.policy import Policy
+
+_QUEUE: Final = "queue:"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Key:
     id: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Blocked:
+    id: int
+    name: str
+    blocked_until: datetime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,21 +48,25 @@ def limit(name: str, limits: Mapping[str, Any]) -> int:
     return _only(sql.fetch("limit_key", _Key, {"name": name, **_columns(Policy.parse(limits))}), name)
 
 
-def pause(name: str) -> int:
+def pause(name: str, *, by: str = "") -> int:
     """Let nothing start under a key; return its id. What runs goes on. Raises KeyNotFound."""
-    return _only(sql.fetch("pause_key", _Key, {"name": name, "is_paused": True}), name)
+    return _switch(name, is_paused=True, kind="queue.paused", by={"paused_by": by})
 
 
-def resume(name: str) -> int:
+def resume(name: str, *, by: str = "") -> int:
     """Let a key's calls start again, after a pause or a block; return its id. Raises KeyNotFound."""
-    return _only(sql.fetch("pause_key", _Key, {"name": name, "is_paused": False}), name)
+    return _switch(name, is_paused=False, kind="queue.resumed", by={"resumed_by": by})
 
 
 def block(
     wait: timedelta, *, names: Collection[str] = (), keys: Collection[int] = (), now: datetime | None = None
 ) -> list[int]:
     """Let nothing start under these keys for this long; a longer block stands. Return their ids."""
-    rows = sql.fetch("block_keys", _Key, {"wait": wait, "names": list(names), "keys": list(keys), "now": now})
+    with sql.atomic():
+        params = {"wait": wait, "names": list(names), "keys": list(keys), "now": now}
+        rows = sql.fetch("block_keys", _Blocked, params)
+        told = [{"key": row.name, "until": row.blocked_until.isoformat(), "reason": "blocked"} for row in rows]
+        journal.note([Entry(kind="rate_limit.dynamic_adjusted", data=each) for each in told])
     return [row.id for row in rows]
 
 
@@ -95,6 +109,15 @@ def activate(calls: Iterable[UUID]) -> list[Moved]:
 def run_now(calls: Iterable[UUID]) -> list[Moved]:
     """Let calls wait at the front of their lanes, whatever time they were sent for; limits still hold."""
     return _moved("run_calls_now", calls)
+
+
+def _switch(name: str, *, is_paused: bool, kind: str, by: Mapping[str, str]) -> int:
+    with sql.atomic():
+        key = _only(sql.fetch("pause_key", _Key, {"name": name, "is_paused": is_paused}), name)
+        if name.startswith(_QUEUE):
+            queue = name.removeprefix(_QUEUE)
+            journal.note([Entry(kind=kind, queue=queue, data={"queue": queue, **by})])
+    return key
 
 
 def _moved(statement: str, calls: Iterable[UUID]) -> list[Moved]:

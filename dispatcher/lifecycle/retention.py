@@ -39,6 +39,12 @@ def delete_workflows(*, now: datetime | None = None) -> int:
     return sql.change("delete_workflows", {"retention": longest, "now": now})
 
 
+def delete_entries(*, now: datetime | None = None) -> int:
+    """Delete what the journal has kept for long enough; return how many entries."""
+    retention = conf().journal
+    return 0 if retention is None else sql.change("delete_entries", {"retention": retention, "now": now})
+
+
 def trim_windows(*, now: datetime | None = None) -> int:
     """Delete the parts of windows that can no longer count; return how many."""
     return sql.change("trim_windows", {"now": now})

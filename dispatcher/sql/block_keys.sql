@@ -7,4 +7,4 @@ UPDATE dispatcher_ratelimitkey AS key
          ORDER BY id
            FOR NO KEY UPDATE) AS locked
  WHERE key.id = locked.id
-RETURNING key.id
+RETURNING key.id, key.name, key.blocked_until

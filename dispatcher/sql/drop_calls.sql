@@ -2,7 +2,7 @@
 UPDATE dispatcher_callqueue AS call
    SET state = 'discarded', reason = 'limit', finished_at = COALESCE(%(now)s::timestamptz, clock_timestamp()),
        error = jsonb_build_object('type', 'LimitReached', 'message', 'dropped at the limit of ' || key.name,
-                                  'attempt', call.attempt, 'occurred_at', COALESCE(%(now)s::timestamptz, clock_timestamp()))
+                                  'attempt', call.attempt, 'key', key.name, 'occurred_at', COALESCE(%(now)s::timestamptz, clock_timestamp()))
   FROM unnest(%(calls)s::uuid[], %(keys)s::bigint[]) AS dropped (id, key_id)
   JOIN dispatcher_ratelimitkey AS key ON key.id = dropped.key_id
  WHERE call.id = dropped.id AND call.state = %(waiting)s::text

@@ -36,7 +36,7 @@ WITH clock AS MATERIALIZED (
                AND ahead.id <> ALL (%(lanes)s::bigint[])
              LIMIT 1) IS NOT NULL
 )
-SELECT clock.now, lane.id AS lane_id, lane.queue, lane.priority, lane.on_limit, lane.key_ids,
+SELECT clock.now, lane.id AS lane_id, lane.queue, lane.priority, lane.on_limit, lane.key_ids, lane.parked_on_id AS parked_on,
        COALESCE(higher.priority > lane.priority, false) AS is_outranked,
        behind.id IS NOT NULL AS is_behind,
        head.id AS call_id, head.costs

@@ -1,5 +1,6 @@
 """Settings of the server that the cases run against: open to everybody, and wiped between two cases."""
 
+from datetime import timedelta
 from typing import Any
 
 from project.settings import *  # noqa: F403 -- the project's own, with what the cases need besides
@@ -8,4 +9,4 @@ from project.settings import DATABASES
 ROOT_URLCONF = "project.conformance.urls"
 DATABASES["default"]["CONN_MAX_AGE"] = None
 # The cases show no credentials.
-DISPATCHER: dict[str, Any] = {"http_anonymous": ["admin"]}  # type: ignore[no-redef]
+DISPATCHER: dict[str, Any] = {"http_anonymous": ["admin"], "journal": timedelta(hours=1)}  # type: ignore[no-redef]

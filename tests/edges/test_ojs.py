@@ -3,13 +3,10 @@
 import json
 from collections.abc import Callable
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 from typing import Any
 from uuid import uuid4
 
 import pytest
-import requests
 import uuid_utils
 from django.contrib.auth.models import Permission, User
 from django.core.management import CommandError, call_command
@@ -18,62 +15,12 @@ from django.test import Client
 from pytest_django import Settings
 
 from dispatcher import engine
-from dispatcher.crons import crons, fire
-from dispatcher.models import ApiToken, CallQueue, Queue, RateLimitKey, Subscription
+from dispatcher.models import ApiToken, CallQueue, Queue, RateLimitKey
 from dispatcher.states import State
-from dispatcher.web.ojs import hooks
 from dispatcher.web.ojs.access import make_token
+from tests.edges.ojs import MEDIA, Api, error_of
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("_open")]
-
-MEDIA = "application/openjobspec+json"
-
-
-@pytest.fixture
-def _open(settings: Settings) -> None:
-    settings.DISPATCHER = {"http_anonymous": ["admin"]}
-
-
-class Api:
-    """A client that sends and reads JSON."""
-
-    def __init__(self, **headers: str) -> None:
-        self.client, self.headers = Client(), headers
-
-    def ask(self, method: str, path: str, body: object = None, *, status: int = 200, **headers: str) -> dict[str, Any]:
-        raw = body if isinstance(body, bytes) else json.dumps({} if body is None else body).encode()
-        asked = {**self.headers, **headers}
-        kind = asked.pop("content_type", MEDIA)
-        answer = self.client.generic(method, f"/ojs/v1{path}", raw, content_type=kind, headers=asked)
-        assert answer.status_code == status, answer.content
-        self.last = answer
-        return json.loads(answer.content) if answer.content else {}
-
-    def get(self, path: str, **more: Any) -> dict[str, Any]:
-        return self.ask("GET", path, **more)
-
-    def post(self, path: str, body: object = None, **more: Any) -> dict[str, Any]:
-        return self.ask("POST", path, body, **more)
-
-    def push(self, **job: Any) -> dict[str, Any]:
-        pushed = self.post("/jobs", {"type": "mail.send", "args": [], **job}, status=201)["job"]
-        assert isinstance(pushed, dict)
-        return pushed
-
-    def fetch(self, *queues: str, **more: Any) -> list[dict[str, Any]]:
-        fetched = self.post("/workers/fetch", {"queues": queues or ["default"], **more})["jobs"]
-        assert isinstance(fetched, list)
-        return fetched
-
-
-@pytest.fixture
-def api() -> Api:
-    return Api()
-
-
-def error_of(answer: dict[str, Any]) -> tuple[str, str]:
-    return answer["error"]["code"], answer["error"]["message"]
-
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
 
 # What every answer has
 
@@ -558,138 +505,6 @@ def test_the_administrators_see_all_in_numbers(api: Api) -> None:
     assert api.post(f"/admin/jobs/{job['id']}/retry")["state"] == "available"
     api.post(f"/admin/jobs/{job['id']}/retry", status=409)
     api.get("/admin/jobs?state=lost", status=400)
-
-
-# Events, webhooks, crons
-
-
-def test_events_are_told_in_order_and_once(api: Api) -> None:
-    job = api.push()
-    api.fetch()
-    api.post("/workers/ack", {"job_id": job["id"]})
-    told = api.get("/events?queues=default")
-    kinds = [event["type"] for event in told["events"]]
-    assert kinds == ["job.enqueued", "job.started", "job.completed"]
-    assert told["events"][2]["data"]["duration_ms"] >= 0
-    assert api.get(f"/events?after={told['cursor']}")["events"] == []
-    assert [event["type"] for event in api.get("/events?types=job.comp*")["events"]] == ["job.completed"]
-    first = api.get(f"/events?after={told['events'][0]['id']}&limit=1")
-    assert ([event["type"] for event in first["events"]], first["has_more"]) == (["job.started"], True)
-
-
-def test_subscribers_are_told_once_and_by_calls_of_their_own(api: Api) -> None:
-    api.push()
-    wanted = {"url": "https://example.org/hook", "events": ["job.enqueued"], "secret": "whsec_very_secret"}
-    made = api.post("/webhooks/subscriptions", wanted, status=201)["subscription"]
-    assert made["secret"] == wanted["secret"]
-    path = f"/webhooks/subscriptions/{made['id']}"
-    assert "secret" not in api.get(path)["subscription"]
-    assert hooks.tell() == 0, "what was before is nobody's news"
-    job = api.push()
-    assert (hooks.tell(), hooks.tell()) == (1, 0)
-    call = CallQueue.objects.get(task="dispatcher.post_event")
-    assert call.args[1]["data"]["job_id"] == job["id"]
-    assert api.ask("PATCH", path, {"active": False})["subscription"]["active"] is False
-    api.ask("DELETE", path)
-    assert not Subscription.objects.exists()
-    api.get(path, status=404)
-
-
-def test_an_event_is_posted_with_its_signature_to_whoever_subscribed(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[tuple[dict[str, str], str]] = []
-
-    class Hook(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            heard.append((dict(self.headers), self.rfile.read(int(self.headers["Content-Length"])).decode()))
-            self.send_response(200 if len(heard) > 1 else 500)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with HTTPServer(("127.0.0.1", 0), Hook) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        wanted = {"url": f"http://127.0.0.1:{server.server_port}/", "events": ["job.*"], "secret": "whsec_very_secret"}
-        made = api.post("/webhooks/subscriptions", wanted, status=201)
-        event = {"id": "evt_1", "type": "job.completed", "data": {"job_type": "a"}}
-        with pytest.raises(requests.HTTPError):
-            hooks.post(made["id"].removeprefix("sub_"), event)
-        assert hooks.post(made["id"].removeprefix("sub_"), event) == {"status": 200}
-        server.shutdown()
-    headers, body = heard[1]
-    assert json.loads(body) == event
-    assert headers["X-OJS-Signature"] == hooks.signature("whsec_very_secret", headers["X-OJS-Timestamp"], body)
-    assert headers["X-OJS-Delivery-ID"] == heard[0][0]["X-OJS-Delivery-ID"]
-
-
-def test_a_stream_tells_what_happens_as_it_happens(api: Api) -> None:
-    job = api.push()
-    answer = api.client.get(f"/ojs/v1/jobs/{job['id']}/events")
-    assert answer.headers["Content-Type"].startswith("text/event-stream")
-    told = iter(answer.streaming_content)
-    assert next(told) == b"retry: 3000\n\n"
-    assert next(told).startswith(b"event: job.enqueued\nid: evt_")
-    api.fetch()
-    assert next(told).startswith(b"event: job.started")
-    answer.close()
-
-
-def test_a_post_is_signed_as_the_spec_says() -> None:
-    # As `openssl dgst -sha256 -hmac secret` says it.
-    wanted = "b8569b78799ff9e3cbff0fc2d63a33a2b57f3282abd07c37ae5e8e7d79a5f163"
-    assert hooks.signature("secret", "1700000000", "{}") == f"sha256={wanted}"
-
-
-def test_a_cron_sends_one_job_a_minute_and_none_beside_one_that_runs(api: Api) -> None:
-    template = {"type": "report.make", "args": [1], "options": {"queue": "reports", "priority": 3}}
-    wanted = {"name": "daily", "expression": "0 9 * * 7", "timezone": "Europe/Berlin", "job_template": template}
-    made = api.post("/cron", wanted, status=201)["cron"]
-    assert (made["enabled"], made["overlap_policy"], bool(made["next_run_at"])) == (True, "skip", True)
-    api.post("/cron", wanted, status=200)
-    assert [cron["name"] for cron in api.get("/cron")["crons"]] == ["daily"]
-    sent = fire("daily")
-    assert sent is not None
-    assert fire("daily") is None
-    call = CallQueue.objects.get(id=sent)
-    assert (call.task, call.args, call.queue, call.priority) == ("report.make", [1], "reports", 3)
-    assert call.meta["cron_name"] == "daily"
-    CallQueue.objects.update(created_at=call.created_at - timedelta(minutes=5))
-    assert fire("daily") is None, "the one before has not ended"
-    engine.cancel([call.id])
-    assert fire("daily") is not None
-    assert api.ask("PATCH", "/cron/daily", {"enabled": False})["cron"]["next_run_at"] is None
-    assert api.ask("DELETE", "/cron/daily")["deleted"] is True
-    assert crons() == []
-
-
-@pytest.mark.parametrize(
-    ("overlap", "running", "waiting"), [("allow", 2, 0), ("enqueue", 1, 1), ("cancel_previous", 1, 0)]
-)
-def test_what_becomes_of_a_run_beside_another_is_the_cron_s_choice(
-    api: Api, overlap: str, running: int, waiting: int
-) -> None:
-    template = {"type": "report.make", "options": {"queue": "reports"}}
-    api.post(
-        "/cron", {"name": "often", "cron": "* * * * *", "overlap_policy": overlap, "job_template": template}, status=201
-    )
-    for _ in range(2):
-        assert fire("often")
-        api.fetch("reports")
-        CallQueue.objects.update(created_at=CallQueue.objects.latest("position").created_at - timedelta(minutes=5))
-    states = list(CallQueue.objects.values_list("state", flat=True))
-    assert (states.count("active"), states.count("available")) == (running, waiting)
-
-
-@pytest.mark.parametrize("expression", ["", "x", "99 25 32 13 8", "* * * *", "0 0 0 0 0 0 0", "@never"])
-def test_what_is_no_cron_expression_is_refused(api: Api, expression: str) -> None:
-    wanted = {"name": "x", "cron": expression, "type": "a", "args": []}
-    assert api.post("/cron", wanted, status=400)["error"]["message"]
-
-
-def test_a_cron_s_zone_is_one_of_the_iana(api: Api) -> None:
-    wanted = {"name": "x", "cron": "@daily", "type": "a", "timezone": "EST"}
-    assert "timezone" in api.post("/cron", wanted, status=400)["error"]["message"]
 
 
 # Who may

@@ -8,18 +8,12 @@ from uuid import uuid4
 import pytest
 from django.test import Client
 from django.utils import timezone
-from pytest_django import Settings
 
 from dispatcher import engine
 from dispatcher.models import CallQueue, Part, Workflow
 from dispatcher.web.ojs import workflows
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def _open(settings: Settings) -> None:
-    settings.DISPATCHER = {"http_anonymous": ["admin"]}
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
 
 
 def ask(method: str, path: str, body: object = None, status: int = 200) -> dict[str, Any]:

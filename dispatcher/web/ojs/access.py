@@ -32,9 +32,10 @@ _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """What whoever asks may do. `headers`: how much of the token's own limit is left."""
+    """What whoever asks may do, and who it is. `headers`: how much of the token's own limit is left."""
 
     scopes: Sequence[str] = ()
+    name: str = ""
     is_known: bool = False
     headers: dict[str, str] = field(default_factory=dict)
 
@@ -83,7 +84,8 @@ def access(request: HttpRequest) -> Access:
     if user is not None and user.is_authenticated:
         if request.method not in _SAFE and _csrf_fails(request):
             raise Problem(403, "permission_denied", "The CSRF token is missing, or wrong: send X-CSRFToken.")
-        return Access(scopes=[scope for scope in SCOPES if user.has_perm(_PERMISSIONS[scope])], is_known=True)
+        scopes = [scope for scope in SCOPES if user.has_perm(_PERMISSIONS[scope])]
+        return Access(scopes=scopes, name=user.get_username(), is_known=True)
     return Access(scopes=conf().http_anonymous)
 
 
@@ -105,7 +107,8 @@ def _of_token(token: str) -> Access:
         raise Problem(401, "unauthenticated", "This token is not known.", headers={"WWW-Authenticate": "Bearer"})
     if known.expires_at is not None and known.expires_at <= timezone.now():
         raise Problem(401, "unauthenticated", "This token has expired.", headers={"WWW-Authenticate": "Bearer"})
-    return Access(scopes=known.scopes, is_known=True, headers=_spend(f"token:{known.name}"))
+    name = f"token:{known.name}"
+    return Access(scopes=known.scopes, name=name, is_known=True, headers=_spend(name))
 
 
 def _spend(name: str) -> dict[str, str]:

@@ -18,8 +18,10 @@ from ninja.errors import HttpError, ValidationError
 from ninja.parser import Parser
 from ninja.renderers import JSONRenderer
 
+from dispatcher import journal
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid, CallTooLarge, DuplicateCall, KeyNotFound, PolicyInvalid, QueueFull
+from dispatcher.journal import Entry
 from dispatcher.web.ojs.access import Access, access
 from dispatcher.web.ojs.wire import MEDIA_TYPE, VERSION, Problem, invalid, missing, read_json
 
@@ -172,7 +174,10 @@ def _queue_full(request: HttpRequest, error: QueueFull) -> HttpResponse:
         "X-OJS-Queue-Depth": str(error.depth),
         "X-OJS-Queue-Bound": str(error.bound),
     }
-    more = {"queue": error.queue, "depth": error.depth, "bound": error.bound, "strategy": error.strategy}
+    told = {"depth": error.depth, "bound": error.bound}
+    rejected = [{**told, "job_type": task} for task in dict.fromkeys(error.tasks)]
+    journal.note([Entry(kind="backpressure.rejected", queue=error.queue, data=each) for each in rejected])
+    more = {"queue": error.queue, **told, "strategy": error.strategy}
     return Problem(429, "QUEUE_FULL", str(error), is_retryable=True, more=more, headers=headers).answer(_id_of(request))
 
 

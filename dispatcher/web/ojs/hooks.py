@@ -45,7 +45,7 @@ def tell() -> int:
 def _tell(subscription: Subscription) -> int:
     found = [event for event in events(Asked(types=subscription.events)) if event["id"] > subscription.told_until]
     # What a post brings about is not told of: it would never end.
-    wanted = [event for event in found if event["data"]["job_type"] != _POST]
+    wanted = [event for event in found if event["data"].get("job_type") != _POST]
     for event in wanted:
         CallQueue.objects.send(_POST, args=[str(subscription.id), event], retry=_RETRY)
     if found:

@@ -1,24 +1,24 @@
-"""What happened to jobs, as events (ojs-events): told from their rows, so that nothing more is written for them.
+"""What happened, as events (ojs-events): told from the rows of jobs, workflows and workers, and from the journal.
 
-A row says when its call was sent, started, failed and ended. What it no longer says is lost: the start of an earlier
-attempt, and all of a job whose retention is over.
+For the first three nothing more is written than is there. What a row no longer says is lost: the start of an earlier
+attempt, and all of a job whose retention is over. What happens to limits and queues is known where a journal is kept.
 """
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from fnmatch import fnmatchcase
-from hashlib import sha256
+from itertools import chain
 from typing import Any, Final
 from uuid import UUID
 
 from django.db.models import QuerySet
 
 from dispatcher.conf import conf
-from dispatcher.models import CallQueue
-from dispatcher.states import IN_FLIGHT, TERMINAL, Reason, State
-from dispatcher.web.ojs import envelope
-from dispatcher.web.ojs.wire import read_moment, stamp
+from dispatcher.models import CallQueue, JournalEntry, Worker, Workflow
+from dispatcher.states import IN_FLIGHT, TERMINAL
+from dispatcher.web.ojs.job_events import of_job
+from dispatcher.web.ojs.told import event
+from dispatcher.web.ojs.workflow_events import of_workflow
 
 _ROWS: Final = 2_000
 """How many rows of a kind are looked at, latest first."""
@@ -35,66 +35,31 @@ class Asked:
 
     def wants(self, event: Mapping[str, Any]) -> bool:
         """Return whether an event is asked for."""
-        return not self.types or any(fnmatchcase(event["type"], kind) for kind in self.types)
+        return (
+            (not self.types or any(fnmatchcase(event["type"], kind) for kind in self.types))
+            and (not self.queues or event["data"].get("queue") in self.queues)
+            and (not self.job_types or event["data"].get("job_type") in self.job_types)
+        )
+
+    def may_want(self, *families: str) -> bool:
+        """Return whether an event of one of these families could be asked for."""
+        heads = {kind.partition(".")[0] for kind in self.types}
+        return not self.types or bool(heads.intersection((*families, "*")))
 
 
 def events(asked: Asked) -> list[dict[str, Any]]:
     """Return the events, oldest first."""
-    told = [event for row in _rows(asked) for event in of(row) if asked.wants(event)]
-    return sorted(told, key=lambda event: str(event["id"]))
+    found = chain(
+        _of_jobs(asked), _of_journal(asked), *([] if asked.job else [_of_workflows(asked), _of_workers(asked)])
+    )
+    return sorted((told for told in found if asked.wants(told)), key=lambda told: str(told["id"]))
 
 
-def of(row: CallQueue) -> Iterator[dict[str, Any]]:
-    """Tell what happened to one call."""
-    about: dict[str, Any] = {"job_id": str(row.id), "job_type": row.task, "queue": row.queue}
-    if (trace := row.meta.get("trace_id")) is not None:
-        about["trace_id"] = trace
-    first = State.SCHEDULED if row.scheduled_at and row.scheduled_at > row.created_at and not row.errors else None
-    kind = "job.scheduled" if first else "job.enqueued"
-    yield _event(row, kind, row.created_at, {**about, "priority": row.priority})
-    if row.started_at and row.attempt:
-        yield _event(row, "job.started", row.started_at, {**about, "attempt": row.attempt})
-    for failure in row.errors:
-        at = read_moment("occurred_at", failure.get("occurred_at"))
-        if at is not None:
-            told = {"attempt": failure.get("attempt"), "error": envelope.error(failure)}
-            yield _event(row, "job.failed", at, {**about, **told})
-    if row.state == State.RETRYABLE and row.errors:
-        more = {"next_retry_at": stamp(row.scheduled_at), "max_attempts": envelope.max_attempts(row)}
-        failed_at = read_moment("occurred_at", row.errors[-1].get("occurred_at"))
-        yield _event(row, "job.retrying", failed_at or row.created_at, {**about, "attempt": row.attempt, **more})
-    if row.finished_at:
-        yield _event(row, _ended(row), row.finished_at, {**about, **_end(row)})
-
-
-def _ended(row: CallQueue) -> str:
-    return "job.expired" if row.reason == Reason.EXPIRED else f"job.{row.state}"
-
-
-def _end(row: CallQueue) -> dict[str, Any]:
-    began = row.started_at or row.created_at
-    spent = None if row.finished_at is None else max(0, round((row.finished_at - began).total_seconds() * 1000))
-    told: dict[str, Any] = {"attempt": row.attempt, "duration_ms": spent}
-    if row.state == State.DISCARDED:
-        told |= {"total_attempts": row.attempt, "reason": row.reason}
-        told |= {"last_error": envelope.error(row.error)} if row.error else {}
-    return told
-
-
-def _event(row: CallQueue, kind: str, at: datetime, told: dict[str, Any]) -> dict[str, Any]:
-    """Return an event; its id is of the time and of what it tells, so the same event is told under the same id."""
-    digest = sha256(f"{row.id} {kind} {told.get('attempt', '')}".encode()).hexdigest()
-    number = f"{int(at.timestamp() * 1000):012x}7{digest[:3]}8{digest[3:18]}"
-    return {
-        "specversion": "1.0",
-        "id": f"evt_{UUID(number)}",
-        "type": kind,
-        "source": "ojs://django-callqueue",
-        "time": stamp(at),
-        "subject": str(row.id),
-        "datacontenttype": "application/json",
-        "data": told,
-    }
+def _of_jobs(asked: Asked) -> Iterator[dict[str, Any]]:
+    # Told from the rows of jobs, too: what a limit or a full queue dropped, and what a cron sent.
+    if asked.may_want("job", "rate_limit", "backpressure", "cron"):
+        for row in _rows(asked):
+            yield from of_job(row)
 
 
 def _rows(asked: Asked) -> list[CallQueue]:
@@ -112,3 +77,39 @@ def _rows(asked: Asked) -> list[CallQueue]:
 def _chosen(calls: QuerySet[CallQueue], asked: Asked) -> QuerySet[CallQueue]:
     chosen = calls.filter(queue__in=asked.queues) if asked.queues else calls
     return chosen.filter(task__in=asked.job_types) if asked.job_types else chosen
+
+
+def _of_journal(asked: Asked) -> Iterator[dict[str, Any]]:
+    entries = JournalEntry.objects.using(conf().database).order_by("-at")
+    if asked.queues:
+        entries = entries.filter(queue__in=asked.queues)
+    if asked.job is not None:
+        entries = entries.filter(data__job_id=str(asked.job))
+    for entry in entries[:_ROWS]:
+        told = {"queue": entry.queue, **entry.data} if entry.queue else entry.data
+        subject = next(str(told[name]) for name in ("job_id", "cron_name", "key", "queue") if told.get(name))
+        yield event(entry.kind, entry.at, subject, told, mark=entry.pk)
+
+
+def _of_workflows(asked: Asked) -> Iterator[dict[str, Any]]:
+    if not asked.may_want("workflow") or asked.queues or asked.job_types:
+        return
+    database = conf().database
+    latest = Workflow.objects.using(database).order_by("-id").prefetch_related("parts")[:_ROWS]
+    parts = {workflow: list(workflow.parts.all()) for workflow in latest}
+    numbers = [part.call for each in parts.values() for part in each if part.call is not None]
+    calls = CallQueue.objects.using(database).in_bulk(numbers)
+    for workflow, its in parts.items():
+        yield from of_workflow(workflow, its, calls)
+
+
+def _of_workers(asked: Asked) -> Iterator[dict[str, Any]]:
+    if not asked.may_want("worker") or asked.queues or asked.job_types:
+        return
+    database = conf().database
+    for worker in Worker.objects.using(database).order_by("-started_at")[:_ROWS]:
+        told = {"worker_id": str(worker.id), "queues": worker.queues, "concurrency": worker.processes}
+        yield event("worker.started", worker.started_at, str(worker.id), told)
+        if (ended := worker.stopped_at or worker.lost_at) is not None:
+            why = {"worker_id": str(worker.id), "reason": "shutdown" if worker.stopped_at else "error"}
+            yield event("worker.stopped", ended, str(worker.id), why)

@@ -74,14 +74,14 @@ def shown_queue(request: HttpRequest, name: str) -> HttpResponse:
 def pause(request: HttpRequest, name: str) -> HttpResponse:
     """Let nothing of a queue start; what runs goes on."""
     access_of(request).need("admin")
-    return answer(queues.paused(name))
+    return answer(queues.paused(name, by=access_of(request).name))
 
 
 @router.post("/admin/queues/{name}/resume", response=replies(), summary="Resume a queue")
 def resume(request: HttpRequest, name: str) -> HttpResponse:
     """Let a queue go on."""
     access_of(request).need("admin")
-    return answer(queues.resumed(name))
+    return answer(queues.resumed(name, by=access_of(request).name))
 
 
 @router.put("/admin/queues/{name}/config", response=replies(), summary="Set a queue up")

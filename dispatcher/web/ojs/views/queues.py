@@ -77,30 +77,30 @@ def stats(request: HttpRequest, name: str) -> HttpResponse:
 def pause(request: HttpRequest, name: str) -> HttpResponse:
     """Let nothing of a queue be fetched, or start in Celery; what runs goes on."""
     access_of(request).need("admin")
-    return answer(paused(name))
+    return answer(paused(name, by=access_of(request).name))
 
 
 @router.post("/queues/{name}/resume", response=replies(), summary="Resume a queue")
 def resume(request: HttpRequest, name: str) -> HttpResponse:
     """Let a queue go on."""
     access_of(request).need("admin")
-    return answer(resumed(name))
+    return answer(resumed(name, by=access_of(request).name))
 
 
-def paused(name: str) -> dict[str, Any]:
+def paused(name: str, *, by: str) -> dict[str, Any]:
     """Pause a queue by its own key, and say so."""
     known_queues([queue_name(name)])
     engine.declare(f"queue:{name}", {})
-    engine.pause(f"queue:{name}")
+    engine.pause(f"queue:{name}", by=by)
     told = {"name": name, "paused": True, "paused_at": stamp(arrow.utcnow().datetime)}
     return {**told, "queue": told, "status": "paused"}
 
 
-def resumed(name: str) -> dict[str, Any]:
+def resumed(name: str, *, by: str) -> dict[str, Any]:
     """Resume a queue, and say so."""
     known_queues([queue_name(name)])
     engine.declare(f"queue:{name}", {})
-    engine.resume(f"queue:{name}")
+    engine.resume(f"queue:{name}", by=by)
     told = {"name": name, "paused": False, "resumed_at": stamp(arrow.utcnow().datetime)}
     return {**told, "queue": told, "status": "active"}
 

@@ -8,6 +8,7 @@ from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
 from ninja import Router
 
+from dispatcher import journal
 from dispatcher.conf import conf
 from dispatcher.reports import database_time
 from dispatcher.web.ojs.api import api
@@ -32,10 +33,9 @@ CAPABILITIES = {
     "workflows": True,
     "pause_resume": True,
 }
-EXTENSIONS = [
-    *("rate-limiting", "backpressure", "dead-letter", "progress", "admin-api", "events", "webhooks", "fair-scheduling"),
-    "graceful-shutdown",
-]
+EXTENSIONS = ["dead-letter", "progress", "admin-api", "events", "webhooks", "fair-scheduling", "graceful-shutdown"]
+TELLING = ["rate-limiting", "backpressure"]
+"""Extensions that ask for events which only a journal knows."""
 
 
 def manifest(request: HttpRequest) -> HttpResponse:
@@ -63,7 +63,7 @@ def manifest(request: HttpRequest) -> HttpResponse:
             "protocols": ["http"],
             "backend": "postgres",
             "capabilities": CAPABILITIES,
-            "extensions": EXTENSIONS,
+            "extensions": [*EXTENSIONS, *(TELLING if journal.is_kept() else [])],
             "payload_limits": payload_limits,
             "rate_limiting": {"window": "sliding", "max_overcount_percent": 1},
             "endpoints": {"base_url": "/ojs/v1", "manifest": "/ojs/manifest", "health": "/ojs/v1/health"},

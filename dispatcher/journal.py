@@ -1,0 +1,40 @@
+"""The journal: what happened to limits and queues, and no row tells (setting `journal`).
+
+What happened to a call is told by its row. That a limit held it up, that a queue refused one or was paused is not:
+who wants to know has it written down, in the transaction in which it happens.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dispatcher import sql
+from dispatcher.conf import conf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """Something that happened: its kind, as the Open Job Spec names it (ojs-events, section 3), and what it tells."""
+
+    kind: str
+    data: Mapping[str, Any]
+    queue: str | None = None
+    """The queue that it happened to, or in."""
+
+
+def is_kept() -> bool:
+    """Whether a journal is kept at all."""
+    return conf().journal is not None
+
+
+def note(entries: Collection[Entry]) -> None:
+    """Write down what happened, if a journal is kept; at the time of writing."""
+    if not entries or not is_kept():
+        return
+    params = {
+        "kinds": [entry.kind for entry in entries],
+        "queues": [entry.queue for entry in entries],
+        "data": [json.dumps(entry.data) for entry in entries],
+    }
+    sql.ask("note_entries", object, params)

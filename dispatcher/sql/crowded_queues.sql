@@ -1,0 +1,11 @@
+-- crowded_queues: the bounded queues of which the journal tells last that they were nearly full. Relies on the index entry_at.
+SELECT queue.name
+  FROM dispatcher_queue AS queue
+ CROSS JOIN LATERAL (
+       SELECT entry.kind
+         FROM dispatcher_journalentry AS entry
+        WHERE entry.queue = queue.name AND entry.kind IN ('backpressure.warning', 'backpressure.cleared')
+        ORDER BY entry.at DESC
+        LIMIT 1) AS latest
+ WHERE queue.max_depth IS NOT NULL AND latest.kind = 'backpressure.warning'
+ ORDER BY queue.name

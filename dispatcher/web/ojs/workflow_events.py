@@ -1,0 +1,46 @@
+"""What happened to a workflow, told from its row and those of its parts (ojs-events, section 3.5)."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from uuid import UUID
+
+from dispatcher.models import CallQueue, Part, Workflow
+from dispatcher.web.ojs import envelope
+from dispatcher.web.ojs.told import event, milliseconds
+
+Told = dict[str, Any]
+
+
+def of_workflow(workflow: Workflow, parts: list[Part], calls: Mapping[UUID, CallQueue]) -> Iterator[Told]:
+    """Tell what happened to one workflow. Of a part whose call is deleted by now, nothing is known."""
+    number, total = str(workflow.id), len(workflow.plan)
+    about: Told = {"workflow_id": number, "workflow_name": workflow.name}
+    yield event("workflow.started", workflow.created_at, number, {**about, "total_steps": total})
+    steps = [(part, calls.get(part.call)) for part in parts if part.call is not None and part.role == "step"]
+    ended = [(part, call) for part, call in steps if call is not None]
+    done = sorted(
+        ((part, call) for part, call in ended if part.outcome == "completed" and call.finished_at is not None),
+        key=lambda each: each[1].position,
+    )
+    for place, (part, call) in enumerate(done, 1):
+        if call.finished_at is not None:
+            took = milliseconds(call.started_at or call.created_at, call.finished_at)
+            told = {**about, "step_id": str(part.place), "step_type": call.task, "duration_ms": took}
+            told["steps_remaining"] = total - place
+            yield event("workflow.step_completed", call.finished_at, number, told, mark=part.place)
+    if workflow.ended_at is None:
+        return
+    if workflow.state == "completed":
+        took = milliseconds(workflow.created_at, workflow.ended_at)
+        told = {**about, "total_steps": total, "duration_ms": took}
+        yield event("workflow.completed", workflow.ended_at, number, told)
+    if workflow.state == "failed":
+        yield event("workflow.failed", workflow.ended_at, number, {**about, **_failure(ended)})
+
+
+def _failure(ended: list[tuple[Part, CallQueue]]) -> Told:
+    for part, call in ended:
+        if part.outcome != "completed" and call.finished_at is not None:
+            error = envelope.error(call.error) if call.error else {"code": "cancelled", "message": "it was cancelled"}
+            return {"failed_step_id": str(part.place), "failed_step_type": call.task, "error": error}
+    return {}

@@ -1,0 +1,44 @@
+"""A client of the HTTP face, for the tests."""
+
+import json
+from typing import Any
+
+from django.test import Client
+
+MEDIA = "application/openjobspec+json"
+
+
+class Api:
+    """A client that sends and reads JSON."""
+
+    def __init__(self, **headers: str) -> None:
+        self.client, self.headers = Client(), headers
+
+    def ask(self, method: str, path: str, body: object = None, *, status: int = 200, **headers: str) -> dict[str, Any]:
+        raw = body if isinstance(body, bytes) else json.dumps({} if body is None else body).encode()
+        asked = {**self.headers, **headers}
+        kind = asked.pop("content_type", MEDIA)
+        answer = self.client.generic(method, f"/ojs/v1{path}", raw, content_type=kind, headers=asked)
+        assert answer.status_code == status, answer.content
+        self.last = answer
+        return json.loads(answer.content) if answer.content else {}
+
+    def get(self, path: str, **more: Any) -> dict[str, Any]:
+        return self.ask("GET", path, **more)
+
+    def post(self, path: str, body: object = None, **more: Any) -> dict[str, Any]:
+        return self.ask("POST", path, body, **more)
+
+    def push(self, **job: Any) -> dict[str, Any]:
+        pushed = self.post("/jobs", {"type": "mail.send", "args": [], **job}, status=201)["job"]
+        assert isinstance(pushed, dict)
+        return pushed
+
+    def fetch(self, *queues: str, **more: Any) -> list[dict[str, Any]]:
+        fetched = self.post("/workers/fetch", {"queues": queues or ["default"], **more})["jobs"]
+        assert isinstance(fetched, list)
+        return fetched
+
+
+def error_of(answer: dict[str, Any]) -> tuple[str, str]:
+    return answer["error"]["code"], answer["error"]["message"]

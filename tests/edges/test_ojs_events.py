@@ -1,0 +1,336 @@
+"""Events, webhooks and crons over HTTP."""
+
+import json
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+import requests
+from django.utils import timezone
+from pytest_django import Settings
+
+from dispatcher import engine, push
+from dispatcher.crons import crons, fire
+from dispatcher.models import CallQueue, JournalEntry, Subscription
+from dispatcher.web.ojs import hooks, workflows
+from tests.edges.ojs import Api
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def told(api: Api, types: str, **more: str) -> list[dict[str, Any]]:
+    """Return the events of these types, oldest first."""
+    query = "&".join(f"{name}={value}" for name, value in more.items())
+    events = api.get(f"/events?types={types}&{query}")["events"]
+    assert isinstance(events, list)
+    return events
+
+
+def data(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [event["data"] for event in events]
+
+
+# What limits do
+
+
+def test_a_job_that_a_limit_holds_up_is_told_of_once_and_again_when_it_goes(api: Api) -> None:
+    first, second, third = (api.push(rate_limit={"key": "one", "concurrency": 1}) for _ in range(3))
+    assert len(api.fetch(count=3)) == 1
+    api.fetch(count=3)
+    exceeded = {"queue": "default", "key": "one", "strategy": "concurrency", "limit": 1, "current": 1}
+    assert data(told(api, "rate_limit.*")) == [{**exceeded, "job_id": second["id"]}]
+    api.post("/workers/ack", {"job_id": first["id"]})
+    assert [job["id"] for job in api.fetch(count=3)] == [second["id"]]
+    released = {"queue": "default", "key": "one", "strategy": "concurrency", "job_id": second["id"]}
+    events = told(api, "rate_limit.*")
+    assert [event["type"].partition(".")[2] for event in events] == ["exceeded", "released", "exceeded"]
+    assert data(events)[1:] == [released, {**exceeded, "job_id": third["id"]}]
+    assert len({event["id"] for event in events}) == 3
+
+
+def test_the_strategy_that_an_event_names_is_the_one_that_is_spent(api: Api) -> None:
+    limits = {"key": "paced", "concurrency": 9, "rate": {"limit": 2, "period": "PT1H"}}
+    for _ in range(3):
+        api.push(rate_limit=limits)
+    api.fetch(count=3)
+    api.fetch()
+    (exceeded,) = data(told(api, "rate_limit.exceeded"))
+    assert (exceeded["strategy"], exceeded["limit"], exceeded["current"]) == ("rate", 2, 2)
+
+
+def test_who_waits_for_a_person_or_the_end_of_a_block_is_at_no_limit(api: Api) -> None:
+    api.push(rate_limit={"key": "one", "concurrency": 1})
+    engine.pause("one")
+    assert api.fetch() == []
+    engine.resume("one")
+    engine.block("one", timedelta(hours=1))
+    assert api.fetch() == []
+    assert told(api, "rate_limit.exceeded") == []
+
+
+def test_a_limit_that_a_worker_reports_is_told_of_with_its_end(api: Api) -> None:
+    api.push(rate_limit={"key": "one", "concurrency": 1})
+    (job,) = api.fetch()
+    until = (timezone.now() + timedelta(minutes=5)).isoformat()
+    error = {"code": "rate_limited", "message": "429", "rate_limit_until": until}
+    api.post("/workers/nack", {"job_id": job["id"], "error": error})
+    (adjusted,) = data(told(api, "rate_limit.dynamic_adjusted"))
+    assert (adjusted["key"], adjusted["reason"]) == ("one", "blocked")
+    assert adjusted["until"][:16] == until[:16]
+
+
+def test_what_a_limit_drops_is_told_of_with_its_key(api: Api) -> None:
+    jobs = [api.push(rate_limit={"key": "one", "concurrency": 1, "on_limit": "drop"}) for _ in range(2)]
+    api.fetch(count=2)
+    (dropped,) = data(told(api, "rate_limit.dropped"))
+    assert dropped == {"key": "one", "job_id": jobs[1]["id"], "job_type": "mail.send", "queue": "default"}
+
+
+def test_a_celery_queue_tells_of_its_limits_too(api: Api) -> None:
+    engine.declare("narrow", {"concurrency": 1})
+    for _ in range(2):
+        CallQueue.objects.send("a.task", keys=["narrow"], queue="celery")
+    (exceeded,) = data(told(api, "rate_limit.exceeded", queues="celery"))
+    assert (exceeded["key"], exceeded["current"]) == ("narrow", 1)
+
+
+# What queues do
+
+
+def test_a_full_queue_tells_when_it_warns_refuses_and_is_at_ease_again(api: Api) -> None:
+    bound = {"backpressure": {"max_depth": 4, "warning_threshold": 0.5}}
+    api.ask("PUT", "/admin/queues/small/config", bound)
+    for _ in range(4):
+        api.push(queue="small")
+    api.post("/jobs", {"type": "mail.send", "args": [], "queue": "small"}, status=429)
+    assert push.ease() == 0
+    api.fetch("small", count=3)
+    assert (push.ease(), push.ease()) == (1, 0)
+    events = told(api, "backpressure.*", queues="small")
+    assert [(event["type"].partition(".")[2], event["data"]["depth"]) for event in events] == [
+        ("warning", 2),
+        ("rejected", 4),
+        ("cleared", 1),
+    ]
+    assert events[1]["data"] == {"queue": "small", "depth": 4, "bound": 4, "job_type": "mail.send"}
+
+
+def test_what_makes_room_in_a_full_queue_is_told_of(api: Api) -> None:
+    api.ask("PUT", "/admin/queues/fresh/config", {"backpressure": {"max_depth": 1, "strategy": "drop_oldest"}})
+    oldest = api.push(queue="fresh")
+    api.push(queue="fresh")
+    (dropped,) = data(told(api, "backpressure.dropped"))
+    assert dropped == {"queue": "fresh", "job_id": oldest["id"], "job_type": "mail.send"}
+
+
+def test_a_pause_tells_who_did_it(api: Api) -> None:
+    api.push(queue="mail")
+    api.post("/queues/mail/pause")
+    engine.resume("queue:mail", by="ada")
+    engine.declare("api", {})
+    engine.pause("api", by="ada")
+    events = told(api, "queue.*")
+    assert [event["type"] for event in events] == ["queue.paused", "queue.resumed"]
+    assert data(events) == [{"queue": "mail", "paused_by": ""}, {"queue": "mail", "resumed_by": "ada"}]
+
+
+def test_a_heartbeat_is_told_of_for_each_job_that_it_keeps(api: Api) -> None:
+    job = api.push()
+    api.fetch(worker_id="w1")
+    api.post("/workers/heartbeat", {"worker_id": "w1", "active_jobs": [job["id"]]})
+    (beaten,) = data(told(api, "job.heartbeat"))
+    assert (beaten["job_id"], beaten["worker_id"], beaten["attempt"]) == (job["id"], "w1", 1)
+    assert beaten["visible_until"] > timezone.now().isoformat()
+
+
+def test_a_job_has_its_own_part_of_the_journal(api: Api) -> None:
+    jobs = [api.push(rate_limit={"key": "one", "concurrency": 1}) for _ in range(2)]
+    api.fetch()
+    api.fetch()
+    answer = api.client.get(f"/ojs/v1/jobs/{jobs[1]['id']}/events")
+    stream = iter(answer.streaming_content)
+    assert [next(stream).partition(b"\n")[0] for _ in range(3)][1:] == [
+        b"event: job.enqueued",
+        b"event: rate_limit.exceeded",
+    ]
+    answer.close()
+
+
+def test_the_journal_forgets_in_time_and_is_not_kept_where_nobody_asks_for_it(api: Api, settings: Settings) -> None:
+    engine.declare("queue:mail", {})
+    engine.pause("queue:mail")
+    engine.cleanup()
+    assert JournalEntry.objects.count() == 1
+    engine.cleanup(now=timezone.now() + timedelta(hours=2))
+    assert not JournalEntry.objects.exists()
+    assert "rate-limiting" in api.client.get("/ojs/manifest").json()["extensions"]
+    settings.DISPATCHER = {"http_anonymous": ["admin"]}
+    engine.resume("queue:mail")
+    assert not JournalEntry.objects.exists()
+    assert not {"rate-limiting", "backpressure"}.intersection(api.client.get("/ojs/manifest").json()["extensions"])
+
+
+# What workflows and workers do
+
+
+def test_a_workflow_tells_of_its_steps_and_its_end(api: Api) -> None:
+    steps = [{"type": "a", "args": []}, {"type": "b", "args": []}]
+    made = api.post("/workflows", {"type": "chain", "name": "two", "steps": steps}, status=201)["workflow"]
+    for _ in steps:
+        (job,) = api.fetch()
+        api.post("/workers/ack", {"job_id": job["id"]})
+        workflows.advance_all()
+    events = told(api, "workflow.*")
+    assert [event["type"].partition(".")[2] for event in events] == [
+        "started",
+        "step_completed",
+        "step_completed",
+        "completed",
+    ]
+    assert {event["subject"] for event in events} == {made["id"]}
+    assert [event["data"]["steps_remaining"] for event in events[1:3]] == [1, 0]
+    assert (events[1]["data"]["step_type"], events[3]["data"]["total_steps"]) == ("a", 2)
+
+
+def test_a_workflow_that_fails_tells_of_the_step_and_its_error(api: Api) -> None:
+    step = {"type": "a", "args": [], "options": {"retry": {"max_attempts": 1}}}
+    api.post("/workflows", {"type": "chain", "name": "one", "steps": [step]}, status=201)
+    (job,) = api.fetch()
+    api.post("/workers/nack", {"job_id": job["id"], "error": {"code": "handler_error", "message": "no"}})
+    workflows.advance_all()
+    (failed,) = data(told(api, "workflow.failed"))
+    assert (failed["failed_step_id"], failed["failed_step_type"], failed["error"]["message"]) == ("0", "a", "no")
+
+
+# What jobs do
+
+
+def test_events_are_told_in_order_and_once(api: Api) -> None:
+    job = api.push()
+    api.fetch()
+    api.post("/workers/ack", {"job_id": job["id"]})
+    told = api.get("/events?queues=default")
+    kinds = [event["type"] for event in told["events"]]
+    assert kinds == ["job.enqueued", "job.started", "job.completed"]
+    assert told["events"][2]["data"]["duration_ms"] >= 0
+    assert api.get(f"/events?after={told['cursor']}")["events"] == []
+    assert [event["type"] for event in api.get("/events?types=job.comp*")["events"]] == ["job.completed"]
+    first = api.get(f"/events?after={told['events'][0]['id']}&limit=1")
+    assert ([event["type"] for event in first["events"]], first["has_more"]) == (["job.started"], True)
+
+
+def test_subscribers_are_told_once_and_by_calls_of_their_own(api: Api) -> None:
+    api.push()
+    wanted = {"url": "https://example.org/hook", "events": ["job.enqueued"], "secret": "whsec_very_secret"}
+    made = api.post("/webhooks/subscriptions", wanted, status=201)["subscription"]
+    assert made["secret"] == wanted["secret"]
+    path = f"/webhooks/subscriptions/{made['id']}"
+    assert "secret" not in api.get(path)["subscription"]
+    assert hooks.tell() == 0, "what was before is nobody's news"
+    job = api.push()
+    assert (hooks.tell(), hooks.tell()) == (1, 0)
+    call = CallQueue.objects.get(task="dispatcher.post_event")
+    assert call.args[1]["data"]["job_id"] == job["id"]
+    assert api.ask("PATCH", path, {"active": False})["subscription"]["active"] is False
+    api.ask("DELETE", path)
+    assert not Subscription.objects.exists()
+    api.get(path, status=404)
+
+
+def test_an_event_is_posted_with_its_signature_to_whoever_subscribed(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[tuple[dict[str, str], str]] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            heard.append((dict(self.headers), self.rfile.read(int(self.headers["Content-Length"])).decode()))
+            self.send_response(200 if len(heard) > 1 else 500)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with HTTPServer(("127.0.0.1", 0), Hook) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        wanted = {"url": f"http://127.0.0.1:{server.server_port}/", "events": ["job.*"], "secret": "whsec_very_secret"}
+        made = api.post("/webhooks/subscriptions", wanted, status=201)
+        event = {"id": "evt_1", "type": "job.completed", "data": {"job_type": "a"}}
+        with pytest.raises(requests.HTTPError):
+            hooks.post(made["id"].removeprefix("sub_"), event)
+        assert hooks.post(made["id"].removeprefix("sub_"), event) == {"status": 200}
+        server.shutdown()
+    headers, body = heard[1]
+    assert json.loads(body) == event
+    assert headers["X-OJS-Signature"] == hooks.signature("whsec_very_secret", headers["X-OJS-Timestamp"], body)
+    assert headers["X-OJS-Delivery-ID"] == heard[0][0]["X-OJS-Delivery-ID"]
+
+
+def test_a_stream_tells_what_happens_as_it_happens(api: Api) -> None:
+    job = api.push()
+    answer = api.client.get(f"/ojs/v1/jobs/{job['id']}/events")
+    assert answer.headers["Content-Type"].startswith("text/event-stream")
+    told = iter(answer.streaming_content)
+    assert next(told) == b"retry: 3000\n\n"
+    assert next(told).startswith(b"event: job.enqueued\nid: evt_")
+    api.fetch()
+    assert next(told).startswith(b"event: job.started")
+    answer.close()
+
+
+def test_a_post_is_signed_as_the_spec_says() -> None:
+    # As `openssl dgst -sha256 -hmac secret` says it.
+    wanted = "b8569b78799ff9e3cbff0fc2d63a33a2b57f3282abd07c37ae5e8e7d79a5f163"
+    assert hooks.signature("secret", "1700000000", "{}") == f"sha256={wanted}"
+
+
+def test_a_cron_sends_one_job_a_minute_and_none_beside_one_that_runs(api: Api) -> None:
+    template = {"type": "report.make", "args": [1], "options": {"queue": "reports", "priority": 3}}
+    wanted = {"name": "daily", "expression": "0 9 * * 7", "timezone": "Europe/Berlin", "job_template": template}
+    made = api.post("/cron", wanted, status=201)["cron"]
+    assert (made["enabled"], made["overlap_policy"], bool(made["next_run_at"])) == (True, "skip", True)
+    api.post("/cron", wanted, status=200)
+    assert [cron["name"] for cron in api.get("/cron")["crons"]] == ["daily"]
+    sent = fire("daily")
+    assert sent is not None
+    assert fire("daily") is None
+    call = CallQueue.objects.get(id=sent)
+    assert (call.task, call.args, call.queue, call.priority) == ("report.make", [1], "reports", 3)
+    assert call.meta["cron_name"] == "daily"
+    CallQueue.objects.update(created_at=call.created_at - timedelta(minutes=5))
+    assert fire("daily") is None, "the one before has not ended"
+    engine.cancel([call.id])
+    assert fire("daily") is not None
+    assert api.ask("PATCH", "/cron/daily", {"enabled": False})["cron"]["next_run_at"] is None
+    assert api.ask("DELETE", "/cron/daily")["deleted"] is True
+    assert crons() == []
+
+
+@pytest.mark.parametrize(
+    ("overlap", "running", "waiting"), [("allow", 2, 0), ("enqueue", 1, 1), ("cancel_previous", 1, 0)]
+)
+def test_what_becomes_of_a_run_beside_another_is_the_cron_s_choice(
+    api: Api, overlap: str, running: int, waiting: int
+) -> None:
+    template = {"type": "report.make", "options": {"queue": "reports"}}
+    api.post(
+        "/cron", {"name": "often", "cron": "* * * * *", "overlap_policy": overlap, "job_template": template}, status=201
+    )
+    for _ in range(2):
+        assert fire("often")
+        api.fetch("reports")
+        CallQueue.objects.update(created_at=CallQueue.objects.latest("position").created_at - timedelta(minutes=5))
+    states = list(CallQueue.objects.values_list("state", flat=True))
+    assert (states.count("active"), states.count("available")) == (running, waiting)
+
+
+@pytest.mark.parametrize("expression", ["", "x", "99 25 32 13 8", "* * * *", "0 0 0 0 0 0 0", "@never"])
+def test_what_is_no_cron_expression_is_refused(api: Api, expression: str) -> None:
+    wanted = {"name": "x", "cron": expression, "type": "a", "args": []}
+    assert api.post("/cron", wanted, status=400)["error"]["message"]
+
+
+def test_a_cron_s_zone_is_one_of_the_iana(api: Api) -> None:
+    wanted = {"name": "x", "cron": "@daily", "type": "a", "timezone": "EST"}
+    assert "timezone" in api.post("/cron", wanted, status=400)["error"]["message"]
