@@ -443,11 +443,11 @@ class Pool(models.Model):
 
 
 class Workflow(models.Model):
-    """Jobs that belong together: one after the other, side by side, or side by side with callbacks (ojs-workflows)."""
+    """Jobs that belong together: in a row, side by side, or as they depend on one another (ojs-workflows)."""
 
     id = models.UUIDField(primary_key=True, default=uuid7.uuid7, editable=False)
     name = models.CharField(max_length=255, blank=True)
-    kind = models.CharField(max_length=16, help_text="chain, group or batch.")
+    kind = models.CharField(max_length=16, help_text="chain, group, batch or graph.")
     state = models.CharField(max_length=16, default="running", help_text="running, completed, failed or cancelled.")
     plan = models.JSONField(help_text="What its parts are, in order: jobs, or workflows again.")
     callbacks = models.JSONField(default=dict, help_text="Of a batch: what follows when all have ended.")

@@ -202,7 +202,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("name", models.CharField(blank=True, max_length=255)),
-                ("kind", models.CharField(help_text="chain, group or batch.", max_length=16)),
+                ("kind", models.CharField(help_text="chain, group, batch or graph.", max_length=16)),
                 (
                     "state",
                     models.CharField(

@@ -135,9 +135,53 @@ def test_a_workflow_that_is_cancelled_starts_nothing_more() -> None:
     ask("DELETE", f"/workflows/{number}", status=409)
 
 
+def step(name: str, *before: str, **options: Any) -> dict[str, Any]:
+    return {"id": name, "depends_on": [*before], **job(f"do.{name}", **options)}
+
+
+def test_steps_start_when_those_before_them_are_completed_and_get_their_results() -> None:
+    steps = [step("last", "left", "right"), step("left", "first"), step("right", "first", queue="else"), step("first")]
+    number = make(name="diamond", steps=steps)
+    assert [each["type"] for each in work()] == ["do.first", "do.left"]
+    assert [each["state"] for each in stands(number)["steps"]] == ["pending", "completed", "pending", "completed"]
+    (right,) = ask("POST", "/workers/fetch", {"queues": ["else"]})["jobs"]
+    ask("POST", "/workers/ack", {"job_id": right["id"], "result": 7})
+    (last,) = work()
+    assert last["parent_results"] == {"left": {"of": "do.left"}, "right": 7}
+    told = stands(number)
+    assert (told["state"], told["steps"][0]["id"], told["steps"][0]["depends_on"]) == (
+        "completed",
+        "last",
+        ["left", "right"],
+    )
+
+
+def test_after_a_failed_step_no_more_start_and_what_runs_may_end() -> None:
+    number = make(name="fails", steps=[step("a"), step("b"), step("c", "a"), step("d", "b")])
+    first, second = ask("POST", "/workers/fetch", {"queues": ["default"], "count": 2})["jobs"]
+    ask("POST", "/workers/nack", {"job_id": first["id"], "error": {"code": "handler_error", "message": "no"}})
+    assert stands(number)["state"] == "running"
+    ask("POST", "/workers/ack", {"job_id": second["id"]})
+    told = stands(number)
+    assert [each["state"] for each in told["steps"]] == ["failed", "completed", "cancelled", "cancelled"]
+    assert (told["state"], told["failed_step_index"]) == ("failed", 0)
+
+
+def test_the_options_of_a_workflow_are_those_of_each_step_that_has_no_own() -> None:
+    make(name="two", options={"queue": "far", "priority": 5}, steps=[step("a"), step("b", priority=1)])
+    assert set(CallQueue.objects.values_list("queue", "priority")) == {("far", 5), ("far", 1)}
+
+
 @pytest.mark.parametrize(
     ("plan", "path"),
     [
+        ({"name": "w", "steps": [step("a"), step("a")]}, "$.steps[0].id"),
+        ({"name": "w", "steps": [job("a")]}, "$.steps[0].id"),
+        ({"name": "w", "steps": [step("a", "b")]}, "$.steps[0].depends_on"),
+        ({"name": "w", "steps": [step("a", "b"), step("b", "a")]}, "$.steps"),
+        ({"name": "w", "steps": [{**step("a"), "type": "A"}]}, "$.steps[0].type"),
+        ({"name": "w", "options": {"priority": 1}, "steps": [{**step("a"), "options": 7}]}, "$.steps[0].options"),
+        ({"name": "w"}, "$.steps"),
         ({"type": "chain"}, "$.steps"),
         ({"type": "group", "jobs": []}, "$.jobs"),
         ({"type": "batch", "jobs": [job("a")]}, "$.callbacks"),

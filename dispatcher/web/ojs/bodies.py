@@ -282,9 +282,13 @@ class CronPatch(Body):
 
 
 class WorkflowIn(Body):
-    """Jobs that belong together: a chain's `steps`, a group's or batch's `jobs`, each a job or a workflow again."""
+    """Jobs that belong together: a chain's `steps`, a group's or batch's `jobs`, each a job or a workflow again.
 
-    type: Literal["chain", "group", "batch"]
+    Without a type they are steps that name those before them in `depends_on` (ojs-http-binding, section 14).
+    """
+
+    type: Literal["chain", "group", "batch"] | None = None
+    options: OptionsIn | None = None
     name: Text | None = None
     steps: list[dict[str, JsonValue]] | None = None
     jobs: list[dict[str, JsonValue]] | None = None

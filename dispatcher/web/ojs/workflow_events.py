@@ -25,7 +25,7 @@ def of_workflow(workflow: Workflow, parts: list[Part], calls: Mapping[UUID, Call
     for place, (part, call) in enumerate(done, 1):
         if call.finished_at is not None:
             took = milliseconds(call.started_at or call.created_at, call.finished_at)
-            told = {**about, "step_id": str(part.place), "step_type": call.task, "duration_ms": took}
+            told = {**about, "step_id": _name(workflow, part), "step_type": call.task, "duration_ms": took}
             told["steps_remaining"] = total - place
             yield event("workflow.step_completed", call.finished_at, number, told, mark=part.place)
     if workflow.ended_at is None:
@@ -35,12 +35,17 @@ def of_workflow(workflow: Workflow, parts: list[Part], calls: Mapping[UUID, Call
         told = {**about, "total_steps": total, "duration_ms": took}
         yield event("workflow.completed", workflow.ended_at, number, told)
     if workflow.state == "failed":
-        yield event("workflow.failed", workflow.ended_at, number, {**about, **_failure(ended)})
+        yield event("workflow.failed", workflow.ended_at, number, {**about, **_failure(workflow, ended)})
 
 
-def _failure(ended: list[tuple[Part, CallQueue]]) -> Told:
+def _name(workflow: Workflow, part: Part) -> str:
+    """Return what a step is called: where it stands, if it has no name."""
+    return str(workflow.plan[part.place].get("id", part.place))
+
+
+def _failure(workflow: Workflow, ended: list[tuple[Part, CallQueue]]) -> Told:
     for part, call in ended:
         if part.outcome != "completed" and call.finished_at is not None:
             error = envelope.error(call.error) if call.error else {"code": "cancelled", "message": "it was cancelled"}
-            return {"failed_step_id": str(part.place), "failed_step_type": call.task, "error": error}
+            return {"failed_step_id": _name(workflow, part), "failed_step_type": call.task, "error": error}
     return {}

@@ -1,5 +1,7 @@
 """Workflows: chains, groups and batches of jobs (ojs-workflows), each part an ordinary call.
 
+A graph is a fourth kind: steps that wait for those that they name (ojs-http-binding, section 14).
+
 `advance` looks at how the parts ended and does what follows. It may be called at any time, by anybody, as often as one
 likes: it locks the workflow, and a part is started once. So what a process leaves behind that dies half way, the next
 look does.
@@ -23,6 +25,9 @@ from dispatcher.web.ojs.bodies import JobIn
 from dispatcher.web.ojs.queues import known_queues
 
 STEP: Final = "step"
+GRAPH: Final = "graph"
+_OF_THE_GRAPH: Final = ("id", "depends_on")
+"""What a step of a graph says besides its job."""
 _ENDED: Final = ("completed", "failed", "cancelled")
 _OUTCOMES: Final = {State.COMPLETED: "completed", State.CANCELLED: "cancelled", State.DISCARDED: "failed"}
 _MOST: Final = 100
@@ -39,13 +44,15 @@ def start(
         made = Workflow.objects.using(conf().database).create(
             name=plan.get("name") or "",
             kind=kind,
-            plan=plan["steps"] if kind == "chain" else plan["jobs"],
+            plan=plan["jobs"] if kind in ("group", "batch") else plan["steps"],
             callbacks=plan.get("callbacks") or {},
             results=dict(results or {}),
             parent=parent,
         )
         if kind == "chain":
             _start_part(made, STEP, 0, made.plan[0], made.results)
+        elif kind == GRAPH:
+            _advance_graph(made, {})
         else:
             for place, each in enumerate(made.plan):
                 _start_part(made, STEP, place, each, made.results)
@@ -64,6 +71,8 @@ def advance(number: UUID) -> None:
         steps = {part.place: part for part in workflow.parts.filter(role=STEP)}
         if workflow.kind == "chain":
             _advance_chain(workflow, steps)
+        elif workflow.kind == GRAPH:
+            _advance_graph(workflow, steps)
         elif len(steps) == len(workflow.plan) and all(part.outcome != "open" for part in steps.values()):
             _advance_group(workflow, steps)
         parent = workflow.parent_id if workflow.state in _ENDED else None
@@ -119,7 +128,9 @@ def of_call(call: CallQueue) -> UUID | None:
 def jobs_of(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Return the jobs of a plan, and of the workflows in it."""
     for part in [*plan.get("steps", ()), *plan.get("jobs", ()), *(plan.get("callbacks") or {}).values()]:
-        if is_workflow(part):
+        if plan["type"] == GRAPH:
+            yield job_of_step(part)
+        elif is_workflow(part):
             yield from jobs_of(part)
         else:
             yield part
@@ -145,6 +156,29 @@ def _advance_chain(workflow: Workflow, steps: Mapping[int, Part]) -> None:
             return
         results[str(place)] = part.result
     _end(workflow, "completed")
+
+
+def _advance_graph(workflow: Workflow, steps: Mapping[int, Part]) -> None:
+    """Start the steps whose own are all completed; after a failure none, and the end comes with what still runs."""
+    outcomes = {plan["id"]: steps[place].outcome for place, plan in enumerate(workflow.plan) if place in steps}
+    failed = [place for place, part in steps.items() if part.outcome not in ("open", "completed")]
+    if failed:
+        if "open" not in outcomes.values():
+            workflow.failed_part = failed[0]
+            _end(workflow, "failed")
+        return
+    for place, plan in enumerate(workflow.plan):
+        if place not in steps and all(outcomes.get(name) == "completed" for name in plan["depends_on"]):
+            results = {workflow.plan[at]["id"]: part.result for at, part in steps.items()}
+            before = {name: results[name] for name in plan["depends_on"]}
+            _start_part(workflow, STEP, place, job_of_step(plan), {**workflow.results, **before})
+    if len(outcomes) == len(workflow.plan) and set(outcomes.values()) == {"completed"}:
+        _end(workflow, "completed")
+
+
+def job_of_step(step: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the job of a step of a graph."""
+    return {name: value for name, value in step.items() if name not in _OF_THE_GRAPH}
 
 
 def _advance_group(workflow: Workflow, steps: Mapping[int, Part]) -> None:

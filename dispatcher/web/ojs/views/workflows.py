@@ -1,6 +1,7 @@
 """Workflows: made, looked at, cancelled (ojs-workflows)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 from uuid import UUID
 
@@ -27,8 +28,10 @@ _SHOWN = {"available": "pending", "scheduled": "pending", "retryable": "active",
 
 @router.post("/workflows", response=replies(status=201), summary="Make and start a workflow")
 def create(request: HttpRequest, wanted: WorkflowIn) -> HttpResponse:
-    """Start a chain, a group or a batch; its parts may be workflows again."""
+    """Start a chain, a group or a batch, whose parts may be workflows again; or steps that depend on one another."""
     plan = plain(wanted)
+    if wanted.type is None:
+        plan = _graph(plan)
     _check(plan)
     queues = {envelope.read(JobIn.model_validate(job)).queue for job in workflows.jobs_of(plan)}
     access_of(request).need("send", *queues)
@@ -72,8 +75,37 @@ def _check(plan: Mapping[str, Any]) -> None:
         raise Problem(400, "invalid_workflow", message, details={"validation_errors": errors})
 
 
+def _graph(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a plan of steps that depend on one another, each with the options that are meant for all."""
+    usual = plan.get("options") or {}
+    steps = [{"depends_on": [], **step} for step in plan.get("steps") or []]
+    for step in steps:
+        own = step.get("options")
+        step["options"] = {**usual, **own} if isinstance(own, dict) else (usual if own is None else own)
+    return {**plan, "type": workflows.GRAPH, "steps": steps}
+
+
+def _faults_of_graph(steps: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    names = [step.get("id") for step in steps]
+    is_sound = True
+    for place, step in enumerate(steps):
+        name, before, path = step.get("id"), step["depends_on"], f"$.steps[{place}]"
+        if not isinstance(name, str) or not name or names.count(name) > 1:
+            is_sound = False
+            yield f"{path}.id", "must be a text that no other step has."
+        if not isinstance(before, list) or not all(each in names for each in before):
+            is_sound = False
+            yield f"{path}.depends_on", "must be a list of the ids of other steps."
+        yield from _faults_of_job(workflows.job_of_step(step), path)
+    if is_sound:
+        try:
+            TopologicalSorter({step["id"]: step["depends_on"] for step in steps}).prepare()
+        except CycleError as error:
+            yield "$.steps", f"depend on one another in a circle: {' -> '.join(error.args[1])}."
+
+
 def _faults(plan: Mapping[str, Any], path: str, depth: int) -> list[tuple[str, str]]:
-    field = "steps" if plan.get("type") == "chain" else "jobs"
+    field = "jobs" if plan.get("type") in ("group", "batch") else "steps"
     parts = plan.get(field)
     if depth > _DEEPEST:
         return [(path, f"is nested deeper than {_DEEPEST} levels.")]
@@ -82,6 +114,8 @@ def _faults(plan: Mapping[str, Any], path: str, depth: int) -> list[tuple[str, s
     callbacks = plan.get("callbacks") or {}
     if plan.get("type") == "batch" and not callbacks:
         return [(f"{path}.callbacks", "must name on_complete, on_success or on_failure.")]
+    if plan["type"] == workflows.GRAPH:
+        return [*_faults_of_graph(parts)]
     named = [(f"{path}.{field}[{place}]", part) for place, part in enumerate(parts)]
     named += [(f"{path}.callbacks.{role}", part) for role, part in callbacks.items()]
     return [fault for where, part in named for fault in _faults_of_part(part, where, depth)]
@@ -92,6 +126,10 @@ def _faults_of_part(part: object, path: str, depth: int) -> list[tuple[str, str]
         return [(path, "must be a job or a workflow.")]
     if workflows.is_workflow(part):
         return _faults(part, path, depth + 1)
+    return _faults_of_job(part, path)
+
+
+def _faults_of_job(part: Mapping[str, Any], path: str) -> list[tuple[str, str]]:
     try:
         JobIn.model_validate(part)
     except ValidationError as error:
@@ -114,9 +152,15 @@ def _written(workflow: Workflow) -> dict[str, Any]:
     parts = workflows.parts_of(workflow)
     calls = CallQueue.objects.using(conf().database).in_bulk([part.call for part in parts if part.call is not None])
     started = {part.place: _part(part, calls) for part in parts if part.role == workflows.STEP}
-    waiting = {"state": "waiting" if workflow.state == "running" else "cancelled", "job_id": None}
+    is_graph = workflow.kind == workflows.GRAPH
+    open_state = "pending" if is_graph else "waiting"
+    waiting = {"state": open_state if workflow.state == "running" else "cancelled", "job_id": None}
     steps = [
-        {"index": place, "type": plan.get("type"), **(started.get(place) or waiting)}
+        {
+            **({"id": plan["id"], "depends_on": plan["depends_on"]} if is_graph else {"index": place}),
+            "type": plan.get("type"),
+            **(started.get(place) or waiting),
+        }
         for place, plan in enumerate(workflow.plan)
     ]
     counts = [step["state"] for step in steps]
@@ -127,7 +171,7 @@ def _written(workflow: Workflow) -> dict[str, Any]:
             "type": workflow.kind,
             "name": workflow.name or None,
             "state": workflow.state,
-            "steps" if workflow.kind == "chain" else "jobs": steps,
+            "jobs" if workflow.kind in ("group", "batch") else "steps": steps,
             "callbacks": {part.role: _part(part, calls) for part in parts if part.role != workflows.STEP} or None,
             "failed_step_index": workflow.failed_part,
             "failed_job_ids": failed or None,
