@@ -1,0 +1,29 @@
+"""The table of the public cases: which failures are the cases' own."""
+
+import pytest
+
+from project.conformance.table import Case, page
+
+
+def case(number: str, *said: str) -> Case:
+    return Case(test_id=number, name="x", folder="extensions", category="", has_passed=not said, said=said)
+
+
+@pytest.mark.parametrize(
+    ("number", "said", "is_explained"),
+    [
+        ("EXT-DLQ-004", ["expected status 200, got 404"], True),
+        ("EXT-DLQ-004", ["expected status 200, got 404", "expected status 200, got 500"], False),
+        ("EXT-ADM-005", ['$.items: expected {"$type": "array"}, got []'], True),
+        ("EXT-ADM-005", ["expected status 200, got 500"], False),
+        ("L1-RTR-014", ['$.job.errors[0].type: expected "ConnectionTimeout", got "handler_error"'], True),
+        ("L1-RTR-014", ["no answer"], False),
+        ("L0-ENV-001", ["expected status 200, got 404"], False),
+    ],
+)
+def test_a_failure_is_the_case_s_own_if_the_runner_says_what_its_flaw_makes_it_say(
+    number: str, said: list[str], is_explained: bool
+) -> None:
+    failed = case(number, *said)
+    assert bool(failed.why) is is_explained
+    assert ("a fault of the server" in page([failed])) is not is_explained
