@@ -22,7 +22,7 @@ def case(number: str, *said: str) -> Case:
     ],
 )
 def test_a_failure_is_the_case_s_own_if_the_runner_says_what_its_flaw_makes_it_say(
-    number: str, said: list[str], is_explained: bool
+    number: str, said: list[str], *, is_explained: bool
 ) -> None:
     failed = case(number, *said)
     assert bool(failed.why) is is_explained
