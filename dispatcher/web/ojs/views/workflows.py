@@ -1,5 +1,6 @@
 """Workflows: made, looked at, cancelled (ojs-workflows)."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -86,14 +87,14 @@ def _graph(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _faults_of_graph(steps: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    names = [step.get("id") for step in steps]
+    names = Counter(name for step in steps if isinstance(name := step.get("id"), str))
     is_sound = True
     for place, step in enumerate(steps):
         name, before, path = step.get("id"), step["depends_on"], f"$.steps[{place}]"
-        if not isinstance(name, str) or not name or names.count(name) > 1:
+        if not isinstance(name, str) or not name or names[name] > 1:
             is_sound = False
             yield f"{path}.id", "must be a text that no other step has."
-        if not isinstance(before, list) or not all(each in names for each in before):
+        if not isinstance(before, list) or not all(isinstance(each, str) and each in names for each in before):
             is_sound = False
             yield f"{path}.depends_on", "must be a list of the ids of other steps."
         yield from _faults_of_job(workflows.job_of_step(step), path)
