@@ -278,18 +278,12 @@ def limit(name: str, limits: Mapping[str, Any]) -> None:
 
 
 def pause(name: str, *, by: str = "") -> None:
-    """Let nothing start under a key until it is resumed; what runs goes on. Raises KeyNotFound.
-
-    by: who does it, for the journal.
-    """
+    """Let nothing start under a key until it is resumed; `by`: who does it, for the journal. Raises KeyNotFound."""
     control.pause(name, by=by)
 
 
 def resume(name: str, *, by: str = "") -> None:
-    """Let a key's calls start again, after a pause or a block. Raises KeyNotFound.
-
-    by: who does it, for the journal.
-    """
+    """Let a key's calls start again, after a pause or a block; `by`: as for a pause. Raises KeyNotFound."""
     dispense(keys=[control.resume(name, by=by)])
 
 

@@ -261,30 +261,6 @@ def ramp_opening(blocked_until: datetime | None, use: Use, cost: int, now: datet
     return blocked_until - (-pace.ramp * steps // RAMP_STEPS)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tight:
-    """One limit of a key, and how much of it is spent."""
-
-    strategy: str
-    """`concurrency`, `rate` or `throttle`."""
-    limit: int
-    spent: int
-
-
-def tightest(policy: Policy, use: Use, now: datetime, pace: Pace) -> Tight | None:
-    """Return the limit that leaves the least room; None if there is no limit."""
-    found: list[tuple[int, Tight]] = []
-    if (limit := policy.concurrency) is not None:
-        found.append((limit - use.held, Tight(strategy="concurrency", limit=limit, spent=use.held)))
-    if policy.rate is not None:
-        spent = use.unstarted + sum(cost for _, cost in counted(policy.rate, use, now, pace))
-        found.append((policy.rate.limit - spent, Tight(strategy="rate", limit=policy.rate.limit, spent=spent)))
-    if policy.throttle is not None:
-        paced = Tight(strategy="throttle", limit=policy.throttle.limit, spent=use.unstarted)
-        found.append((pace_room(policy, use, now, pace), paced))
-    return min(found, key=lambda each: each[0])[1] if found else None
-
-
 def opening(policy: Policy, use: Use, cost: int, now: datetime, pace: Pace) -> datetime | None:
     """Return when the window and the throttle would let `cost` be admitted; None if they do now.
 

@@ -1,7 +1,6 @@
 """Admit: give waiting calls their slots, as far as every limit of every key has room. The one way in."""
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -11,13 +10,12 @@ from uuid import UUID
 
 from django.db import transaction
 
-from dispatcher import journal, sql
+from dispatcher import happenings, journal, sql
 from dispatcher.allotment import Allotment, Head, KeyNow, LaneNow, allot
 from dispatcher.conf import Conf, conf, queue_grace
 from dispatcher.events import call_dropped
-from dispatcher.journal import Entry
 from dispatcher.models import CallQueue, Slot
-from dispatcher.policy import Pace, Tight, Use, in_force, tightest
+from dispatcher.policy import Pace, Use, in_force
 from dispatcher.states import OnLimit, State
 
 _PULLED_LANES = 10
@@ -259,7 +257,7 @@ def _decide(
     if opened := [key for key in keys if key not in made.openings]:
         sql.ask("close_openings", object, {"keys": opened})
     if journal.is_kept():
-        journal.note([*_entries(made, lanes_now, counted, _tight(counted, slots, at, pace))])
+        journal.note([*happenings.of_pass(made, lanes_now, happenings.stand(counted.values(), slots, at, pace))])
     filled = {row.name for row in queue_rows if row.is_served and not is_pull}.intersection(made.held.values())
     return Pass(made=made, calls=calls, full=_full(made, counted, slots), filled=filled)
 
@@ -370,44 +368,6 @@ def _write(
             "key_opens": [made.openings.get(key) for key in key_ids],
         },
     )
-
-
-def _tight(
-    counted: Mapping[int, KeyNow], slots: Iterable[tuple[UUID, int | None, int]], now: datetime, pace: Pace
-) -> dict[int, Tight]:
-    """Say how the tightest limit of each key stands after a pass, save of keys that a person or a block has closed."""
-    spent = Counter[int]()
-    for _, key_id, cost in slots:
-        if key_id is not None:
-            spent[key_id] += cost
-    found = {
-        key.id: tightest(key.policy, key.use.reserve(spent[key.id]), now, pace)
-        for key in counted.values()
-        if not key.is_paused and (key.blocked_until is None or key.blocked_until <= now)
-    }
-    return {key_id: limit for key_id, limit in found.items() if limit is not None}
-
-
-def _entries(
-    made: Allotment, lanes: Iterable[LaneNow], counted: Mapping[int, KeyNow], tight: Mapping[int, Tight]
-) -> Iterator[Entry]:
-    """Tell which calls a limit stopped now, and which it had stopped and lets go (ojs-rate-limiting, section 11.1).
-
-    A call is told of once for each time that it waits. One that is left to its queue waits for no limit any more.
-    """
-    admitted, stopped = set(made.admitted), dict(made.stopped)
-    for lane in lanes:
-        for head in lane.heads:
-            stop, waited = stopped.get(head.call_id), lane.parked_on if head is lane.heads[0] else None
-            about: dict[str, Any] = {"job_id": str(head.call_id)}
-            if stop is not None and stop != waited and (limit := tight.get(stop)):
-                told = {"key": counted[stop].name, "strategy": limit.strategy, "limit": limit.limit}
-                told["current"] = limit.spent
-                yield Entry(kind="rate_limit.exceeded", queue=lane.queue, data={**about, **told})
-            is_free = head.call_id in admitted or lane.id in made.held
-            if waited is not None and is_free and (limit := tight.get(waited)):
-                told = {"key": counted[waited].name, "strategy": limit.strategy}
-                yield Entry(kind="rate_limit.released", queue=lane.queue, data={**about, **told})
 
 
 def _tell_dropped(dropped: Sequence[_Dropped]) -> None:

@@ -1,4 +1,4 @@
-"""The tables: calls, keys, lanes, slots, windows, workers. Fields, constraints and filters; no transitions."""
+"""The tables of the engine: calls, keys, lanes, slots, windows. Fields, constraints and filters; no transitions."""
 
 from typing import ClassVar
 
@@ -10,11 +10,10 @@ from django.db.models.functions import Now
 
 from dispatcher.fields import KEY_PATTERN
 from dispatcher.managers import CallQueueManager, RateLimitKeyManager
-from dispatcher.states import DUE, IN_FLIGHT, TERMINAL, OnFull, OnLimit, Reason, State
+from dispatcher.states import DUE, IN_FLIGHT, TERMINAL, OnLimit, Reason, State
 
 _STATES = [(state.value, state.label) for state in State]
 _ON_LIMIT = [(action.value, action.value) for action in OnLimit]
-_ON_FULL = [(action.value, action.value) for action in OnFull]
 _REASONS = [(reason.value, reason.label) for reason in Reason]
 
 
@@ -182,41 +181,6 @@ class Lane(models.Model):
         return f"{self.queue}, priority {self.priority}, keys {self.key_ids}"
 
 
-class Queue(models.Model):
-    """What is set for a queue: who serves it, and how many calls may wait in it.
-
-    A queue without a row is served by Celery, and takes any number of calls.
-    """
-
-    name = models.CharField(max_length=255, primary_key=True)
-    is_pulled = models.BooleanField(
-        "pulled",
-        default=False,
-        db_default=False,
-        help_text="Its calls are fetched over HTTP by workers in any language, and Celery gets none of them.",
-    )
-    max_depth = models.PositiveIntegerField(
-        null=True, blank=True, help_text="The most calls that may wait in it; empty is no bound."
-    )
-    on_full = models.CharField(
-        max_length=16, choices=_ON_FULL, default=OnFull.REJECT, help_text="What becomes of a job sent over the bound."
-    )
-    warn_at = models.FloatField(default=0.8, help_text="From which part of the bound on it counts as nearly full.")
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
-
-    class Meta:
-        constraints: ClassVar = [
-            models.CheckConstraint(
-                name="queue_depth_is_positive", condition=Q(max_depth__isnull=True) | Q(max_depth__gte=1)
-            ),
-            models.CheckConstraint(name="queue_warns_at_a_share", condition=Q(warn_at__range=(0, 1))),
-        ]
-
-    def __str__(self) -> str:
-        """Return the name."""
-        return self.name
-
-
 class CallQueue(models.Model):
     """One call: a task with its arguments, from the send to its one terminal state."""
 
@@ -370,164 +334,3 @@ class Window(models.Model):
     def __str__(self) -> str:
         """Return the part of the window and its cost."""
         return f"{self.cost} from {self.bucket_at}"
-
-
-class Worker(models.Model):
-    """A Celery worker that has said what it is; it says again with every heartbeat that it lives."""
-
-    id = models.UUIDField(primary_key=True, editable=False)
-    name = models.CharField(max_length=255, help_text="Its Celery name, such as celery@host.")
-    host = models.CharField(max_length=255)
-    pid = models.PositiveIntegerField()
-    pool = models.CharField(max_length=64)
-    processes = models.PositiveIntegerField(help_text="How many calls it runs at once.")
-    queues = ArrayField(models.CharField(max_length=255), help_text="The Celery queues that it takes messages of.")
-    started_at = models.DateTimeField()
-    seen_at = models.DateTimeField(help_text="Its latest heartbeat.")
-    serves_until = models.DateTimeField(help_text="Its queues count as served until then.")
-    stopped_at = models.DateTimeField(null=True, help_text="It takes no more messages since then.")
-    lost_at = models.DateTimeField(null=True, help_text="It fell silent, and what it held was recovered.")
-
-    def __str__(self) -> str:
-        """Return its name and process."""
-        return f"{self.name} ({self.pid})"
-
-
-class PullWorker(models.Model):
-    """A worker that fetches calls over HTTP, as far as it has named itself."""
-
-    id = models.UUIDField(primary_key=True, editable=False)
-    name = models.CharField(max_length=255, unique=True, help_text="The worker_id that it gives.")
-    queues = ArrayField(models.CharField(max_length=255), default=list, help_text="What it fetched of last.")
-    state = models.CharField(max_length=16, default="running", db_default="running", help_text="As it told last.")
-    directive = models.CharField(
-        max_length=16, default="running", db_default="running", help_text="What its next heartbeat is answered with."
-    )
-    started_at = models.DateTimeField(db_default=Now())
-    seen_at = models.DateTimeField(db_default=Now())
-
-    def __str__(self) -> str:
-        """Return its name."""
-        return self.name
-
-
-class ApiToken(models.Model):
-    """Who may use the HTTP face, and for what; the token itself is shown once, and only its hash is kept."""
-
-    name = models.CharField(max_length=200, unique=True, help_text="Its own limits are those of token:<name>.")
-    digest = models.CharField(max_length=64, unique=True, editable=False)
-    scopes = ArrayField(
-        models.CharField(max_length=255),
-        help_text="What it may do: send, fetch, read, admin; send:mail* and fetch:mail* for some queues only.",
-    )
-    is_active = models.BooleanField("active", default=True)
-    expires_at = models.DateTimeField(null=True, blank=True)
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
-
-    def __str__(self) -> str:
-        """Return whose it is."""
-        return self.name
-
-
-class Pool(models.Model):
-    """Queues that workers fetch from together, and the order in which one fetch looks at them."""
-
-    name = models.CharField(max_length=255, primary_key=True)
-    strategy = models.CharField(max_length=16, default="round-robin", help_text="strict, round-robin or weighted.")
-    weights = models.JSONField(default=dict, help_text="Its queues, each with how often it comes first.")
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
-
-    def __str__(self) -> str:
-        """Return the name."""
-        return self.name
-
-
-class Workflow(models.Model):
-    """Jobs that belong together: in a row, side by side, or as they depend on one another (ojs-workflows)."""
-
-    id = models.UUIDField(primary_key=True, default=uuid7.uuid7, editable=False)
-    name = models.CharField(max_length=255, blank=True)
-    kind = models.CharField(max_length=16, help_text="chain, group, batch or graph.")
-    state = models.CharField(max_length=16, default="running", help_text="running, completed, failed or cancelled.")
-    plan = models.JSONField(help_text="What its parts are, in order: jobs, or workflows again.")
-    callbacks = models.JSONField(default=dict, help_text="Of a batch: what follows when all have ended.")
-    results = models.JSONField(default=dict, help_text="What it was started with: the results of what went before.")
-    failed_part = models.PositiveIntegerField(null=True)
-    parent = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="children")
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
-    ended_at = models.DateTimeField(null=True)
-
-    class Meta:
-        indexes: ClassVar = [models.Index(name="workflow_running", fields=["id"], condition=Q(state="running"))]
-
-    def __str__(self) -> str:
-        """Return what it is called."""
-        return self.name or str(self.id)
-
-
-class Part(models.Model):
-    """A part of a workflow that was started: a call, or a workflow again. How it ended outlasts its call."""
-
-    workflow = models.ForeignKey(Workflow, on_delete=models.CASCADE, related_name="parts")
-    role = models.CharField(max_length=16, help_text="step, or the callback that it is.")
-    place = models.PositiveIntegerField()
-    call = models.UUIDField(null=True)
-    child = models.OneToOneField(Workflow, null=True, on_delete=models.CASCADE, related_name="part")
-    outcome = models.CharField(max_length=16, default="open", help_text="open, completed, failed or cancelled.")
-    result = models.JSONField(null=True)
-
-    class Meta:
-        constraints: ClassVar = [
-            models.UniqueConstraint(name="part_is_started_once", fields=["workflow", "role", "place"]),
-        ]
-
-    def __str__(self) -> str:
-        """Return which part of which workflow it is."""
-        return f"{self.role} {self.place} of {self.workflow_id}"
-
-
-class Subscription(models.Model):
-    """Where events are posted (Open Job Spec, ojs-webhooks)."""
-
-    id = models.UUIDField(primary_key=True, default=uuid7.uuid7, editable=False)
-    url = models.URLField(max_length=2_000)
-    events = ArrayField(models.CharField(max_length=64), help_text="Types, such as job.completed, job.* or *.")
-    secret = models.CharField(max_length=255, help_text="What the posts are signed with.")
-    is_active = models.BooleanField("active", default=True)
-    told_until = models.CharField(max_length=64, default="", help_text="The latest event that was posted.")
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
-
-    def __str__(self) -> str:
-        """Return where it posts to."""
-        return self.url
-
-
-class JournalEntry(models.Model):
-    """What happened to a limit or a queue, where a journal is kept."""
-
-    kind = models.CharField(max_length=64, help_text="Such as rate_limit.exceeded.")
-    queue = models.CharField(max_length=255, null=True)  # noqa: DJ001 -- absent is not a text
-    data = models.JSONField()
-    at = models.DateTimeField()
-
-    class Meta:
-        verbose_name_plural = "journal entries"
-        indexes: ClassVar = [models.Index(name="entry_at", fields=["at"])]
-
-    def __str__(self) -> str:
-        """Return what happened when."""
-        return f"{self.kind} {self.at}"
-
-
-class LeaseWatch(models.Model):
-    """When recovery last looked at the leases, and since when it has looked without a gap; one row.
-
-    Behind a gap the database may have been away, and with it the heartbeats: their leases are not to blame.
-    """
-
-    looked_at = models.DateTimeField()
-    since = models.DateTimeField()
-
-    def __str__(self) -> str:
-        """Return when it last looked."""
-        return f"{self.looked_at}"

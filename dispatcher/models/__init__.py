@@ -1,0 +1,25 @@
+"""The tables."""
+
+from dispatcher.models.calls import CallQueue, Lane, NextPosition, RateLimitKey, Slot, Window
+from dispatcher.models.http import ApiToken, JournalEntry, Part, Subscription, Workflow
+from dispatcher.models.queues import Pool, Queue
+from dispatcher.models.workers import LeaseWatch, PullWorker, Worker
+
+__all__ = [
+    "ApiToken",
+    "CallQueue",
+    "JournalEntry",
+    "Lane",
+    "LeaseWatch",
+    "NextPosition",
+    "Part",
+    "Pool",
+    "PullWorker",
+    "Queue",
+    "RateLimitKey",
+    "Slot",
+    "Subscription",
+    "Window",
+    "Worker",
+    "Workflow",
+]

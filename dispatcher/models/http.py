@@ -1,0 +1,104 @@
+"""The tables of the HTTP face: tokens, workflows, subscriptions, the journal of what limits and queues go through."""
+
+from typing import ClassVar
+
+import uuid_utils.compat as uuid7
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+
+class ApiToken(models.Model):
+    """Who may use the HTTP face, and for what; the token itself is shown once, and only its hash is kept."""
+
+    name = models.CharField(max_length=200, unique=True, help_text="Its own limits are those of token:<name>.")
+    digest = models.CharField(max_length=64, unique=True, editable=False)
+    scopes = ArrayField(
+        models.CharField(max_length=255),
+        help_text="What it may do: send, fetch, read, admin; send:mail* and fetch:mail* for some queues only.",
+    )
+    is_active = models.BooleanField("active", default=True)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    def __str__(self) -> str:
+        """Return whose it is."""
+        return self.name
+
+
+class Workflow(models.Model):
+    """Jobs that belong together: in a row, side by side, or as they depend on one another (ojs-workflows)."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7.uuid7, editable=False)
+    name = models.CharField(max_length=255, blank=True)
+    kind = models.CharField(max_length=16, help_text="chain, group, batch or graph.")
+    state = models.CharField(max_length=16, default="running", help_text="running, completed, failed or cancelled.")
+    plan = models.JSONField(help_text="What its parts are, in order: jobs, or workflows again.")
+    callbacks = models.JSONField(default=dict, help_text="Of a batch: what follows when all have ended.")
+    results = models.JSONField(default=dict, help_text="What it was started with: the results of what went before.")
+    failed_part = models.PositiveIntegerField(null=True)
+    parent = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="children")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes: ClassVar = [models.Index(name="workflow_running", fields=["id"], condition=Q(state="running"))]
+
+    def __str__(self) -> str:
+        """Return what it is called."""
+        return self.name or str(self.id)
+
+
+class Part(models.Model):
+    """A part of a workflow that was started: a call, or a workflow again. How it ended outlasts its call."""
+
+    workflow = models.ForeignKey(Workflow, on_delete=models.CASCADE, related_name="parts")
+    role = models.CharField(max_length=16, help_text="step, or the callback that it is.")
+    place = models.PositiveIntegerField()
+    call = models.UUIDField(null=True)
+    child = models.OneToOneField(Workflow, null=True, on_delete=models.CASCADE, related_name="part")
+    outcome = models.CharField(max_length=16, default="open", help_text="open, completed, failed or cancelled.")
+    result = models.JSONField(null=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(name="part_is_started_once", fields=["workflow", "role", "place"]),
+        ]
+
+    def __str__(self) -> str:
+        """Return which part of which workflow it is."""
+        return f"{self.role} {self.place} of {self.workflow_id}"
+
+
+class Subscription(models.Model):
+    """Where events are posted (Open Job Spec, ojs-webhooks)."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7.uuid7, editable=False)
+    url = models.URLField(max_length=2_000)
+    events = ArrayField(models.CharField(max_length=64), help_text="Types, such as job.completed, job.* or *.")
+    secret = models.CharField(max_length=255, help_text="What the posts are signed with.")
+    is_active = models.BooleanField("active", default=True)
+    told_until = models.CharField(max_length=64, default="", help_text="The latest event that was posted.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    def __str__(self) -> str:
+        """Return where it posts to."""
+        return self.url
+
+
+class JournalEntry(models.Model):
+    """What happened to a limit or a queue, where a journal is kept."""
+
+    kind = models.CharField(max_length=64, help_text="Such as rate_limit.exceeded.")
+    queue = models.CharField(max_length=255, null=True)  # noqa: DJ001 -- absent is not a text
+    data = models.JSONField()
+    at = models.DateTimeField()
+
+    class Meta:
+        verbose_name_plural = "journal entries"
+        indexes: ClassVar = [models.Index(name="entry_at", fields=["at"])]
+
+    def __str__(self) -> str:
+        """Return what happened when."""
+        return f"{self.kind} {self.at}"

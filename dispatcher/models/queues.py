@@ -1,0 +1,59 @@
+"""The tables of queues: who serves each, how many calls may wait, and which are fetched from together."""
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from dispatcher.states import OnFull
+
+_ON_FULL = [(action.value, action.value) for action in OnFull]
+
+
+class Queue(models.Model):
+    """What is set for a queue: who serves it, and how many calls may wait in it.
+
+    A queue without a row is served by Celery, and takes any number of calls.
+    """
+
+    name = models.CharField(max_length=255, primary_key=True)
+    is_pulled = models.BooleanField(
+        "pulled",
+        default=False,
+        db_default=False,
+        help_text="Its calls are fetched over HTTP by workers in any language, and Celery gets none of them.",
+    )
+    max_depth = models.PositiveIntegerField(
+        null=True, blank=True, help_text="The most calls that may wait in it; empty is no bound."
+    )
+    on_full = models.CharField(
+        max_length=16, choices=_ON_FULL, default=OnFull.REJECT, help_text="What becomes of a job sent over the bound."
+    )
+    warn_at = models.FloatField(default=0.8, help_text="From which part of the bound on it counts as nearly full.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.CheckConstraint(
+                name="queue_depth_is_positive", condition=Q(max_depth__isnull=True) | Q(max_depth__gte=1)
+            ),
+            models.CheckConstraint(name="queue_warns_at_a_share", condition=Q(warn_at__range=(0, 1))),
+        ]
+
+    def __str__(self) -> str:
+        """Return the name."""
+        return self.name
+
+
+class Pool(models.Model):
+    """Queues that workers fetch from together, and the order in which one fetch looks at them."""
+
+    name = models.CharField(max_length=255, primary_key=True)
+    strategy = models.CharField(max_length=16, default="round-robin", help_text="strict, round-robin or weighted.")
+    weights = models.JSONField(default=dict, help_text="Its queues, each with how often it comes first.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    def __str__(self) -> str:
+        """Return the name."""
+        return self.name

@@ -1,0 +1,135 @@
+"""Who may do what over HTTP."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.core.management import CommandError, call_command
+from django.db import connection
+from django.test import Client
+from pytest_django import Settings
+
+from dispatcher.models import ApiToken, CallQueue, Queue, RateLimitKey
+from dispatcher.web.ojs.access import make_token
+from tests.edges.ojs import Api
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
+
+
+# Who may
+
+
+def test_without_credentials_nothing_is_allowed_by_default(api: Api, settings: Settings) -> None:
+    settings.DISPATCHER = {}
+    for method, path, body in (
+        ("POST", "/jobs", {"type": "a", "args": []}),
+        ("POST", "/workers/fetch", {"queues": ["default"]}),
+        ("POST", "/workers/heartbeat", {"worker_id": "one"}),
+        ("GET", "/queues", None),
+        ("GET", "/admin/stats", None),
+        ("PUT", "/admin/queues/default/config", {}),
+        ("POST", "/cron", {"name": "x", "cron": "@daily", "type": "a"}),
+    ):
+        answer = api.ask(method, path, body, status=401)
+        assert (answer["error"]["code"], api.last.headers["WWW-Authenticate"]) == ("unauthenticated", "Bearer")
+    api.get("/health")
+    assert api.client.get("/ojs/manifest").status_code == 200
+    assert not CallQueue.objects.exists()
+
+
+@pytest.fixture
+def holder(settings: Settings) -> Callable[..., Api]:
+    settings.DISPATCHER = {}
+    return lambda *scopes, name="me": Api(Authorization=f"Bearer {make_token(name, scopes)}")
+
+
+def test_a_token_allows_what_its_scopes_say(holder: Callable[..., Api]) -> None:
+    api = holder("send:mail*", "fetch:mail")
+    job = api.push(options={"queue": "mail"})
+    api.push(options={"queue": "mail-bulk"})
+    api.post("/jobs", {"type": "a", "args": []}, status=403)
+    api.post("/jobs/batch", {"jobs": [{"type": "a", "args": [], "options": {"queue": "x"}}]}, status=403)
+    api.post("/workers/fetch", {"queues": ["mail", "mail-bulk"]}, status=403)
+    assert [each["id"] for each in api.fetch("mail")] == [job["id"]]
+    api.get(f"/jobs/{job['id']}", status=403)
+    api.post("/queues/mail/pause", status=403)
+    api.post("/workers/ack", {"job_id": job["id"]})
+
+
+def test_a_token_that_is_unknown_revoked_or_expired_is_refused(holder: Callable[..., Api]) -> None:
+    api = holder("admin")
+    api.get("/queues")
+    call_command("dispatcher_token", "me", "--revoke")
+    api.get("/queues", status=401)
+    Api(Authorization="Bearer nonsense").get("/queues", status=401)
+    late = Api(Authorization=f"Bearer {make_token('late', ['read'])}")
+    ApiToken.objects.filter(name="late").update(expires_at=ApiToken.objects.get(name="late").created_at)
+    late.get("/queues", status=401)
+
+
+def test_the_token_itself_is_not_kept() -> None:
+    token = make_token("me", ["read"])
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT row_to_json(token)::text FROM dispatcher_apitoken AS token")
+        assert token not in cursor.fetchone()[0]
+
+
+def test_a_token_is_limited_by_its_own_key(holder: Callable[..., Api]) -> None:
+    RateLimitKey.objects.declare("token:me", rate=(2, 60))
+    api = holder("read")
+    api.get("/queues")
+    assert (api.last.headers["X-RateLimit-Limit"], api.last.headers["X-RateLimit-Remaining"]) == ("2", "1")
+    api.get("/queues")
+    answer = api.get("/queues", status=429)
+    assert (answer["error"]["code"], answer["error"]["retryable"]) == ("rate_limited", True)
+    assert 1 <= int(api.last.headers["Retry-After"]) <= 61
+    assert api.last.headers["X-RateLimit-Remaining"] == "0"
+
+
+def test_people_do_over_http_what_they_may_in_the_admin_if_their_page_sends_the_token(settings: Settings) -> None:
+    settings.DISPATCHER = {}
+    user = User.objects.create_user("clerk")
+    user.user_permissions.set(Permission.objects.filter(codename="view_callqueue"))
+    api = Api()
+    api.client = Client(enforce_csrf_checks=True)
+    api.client.force_login(user)
+    api.get("/queues")
+    api.get("/admin/workers")
+    assert "CSRF" in api.post("/queues/a/pause", status=403)["error"]["message"]
+
+
+def test_pages_of_other_origins_are_let_in_only_if_they_are_named(api: Api, settings: Settings) -> None:
+    api.get("/health", Origin="https://app.example.org")
+    assert "Access-Control-Allow-Origin" not in api.last.headers
+    settings.DISPATCHER = {"http_origins": ["https://app.example.org"]}
+    api.ask("OPTIONS", "/jobs", status=204, Origin="https://app.example.org")
+    assert api.last.headers["Access-Control-Allow-Origin"] == "https://app.example.org"
+    api.ask("OPTIONS", "/jobs", status=204, Origin="https://evil.example.org")
+    assert "Access-Control-Allow-Origin" not in api.last.headers
+
+
+def test_the_token_command_says_what_is_wrong() -> None:
+    for arguments, words in (
+        ([], "NAME"),
+        (["me"], "scope"),
+        (["me", "dance"], "dance"),
+        (["unheard", "--revoke"], "no token"),
+    ):
+        with pytest.raises(CommandError, match=words):
+            call_command("dispatcher_token", *arguments)
+    call_command("dispatcher_token", "me", "read")
+    with pytest.raises(CommandError, match="already"):
+        call_command("dispatcher_token", "me", "read")
+
+
+def test_the_manifest_claims_what_is_there(api: Api) -> None:
+    told = json.loads(api.client.get("/ojs/manifest").content)
+    assert (told["specversion"], told["conformance_level"], told["backend"]) == ("1.0", 2, "postgres")
+    assert told["capabilities"]["schema_validation"] is False
+
+
+def test_queues_of_python_are_not_known_before_they_are_named(api: Api) -> None:
+    CallQueue.objects.send("noop", queue="celery")
+    assert not Queue.objects.exists()
+    api.get("/queues/celery/stats")

@@ -1,0 +1,223 @@
+"""Queues, rate limits, workers and dead letters over HTTP."""
+
+from typing import Any
+
+import pytest
+
+from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.states import State
+from tests.edges.ojs import Api
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
+
+
+# Queues
+
+
+def test_celery_s_queues_are_not_fetched_from_and_pulled_ones_not_sent_to_celery(api: Api) -> None:
+    CallQueue.objects.send("noop", queue="celery")
+    job = api.push(options={"queue": "celery"})
+    assert CallQueue.objects.get(id=job["id"]).state == State.DISPATCHED
+    answer = api.post("/workers/fetch", {"queues": ["mail", "celery"]}, status=422)
+    assert "Celery" in answer["error"]["message"]
+    assert api.get(f"/jobs/{job['id']}")["job"]["state"] == "active"
+    assert {each["name"]: each["served_by"] for each in api.get("/queues")["queues"]} == {"celery": "celery"}
+
+
+def test_a_queue_is_paused_for_fetchers_and_counted(api: Api) -> None:
+    api.push()
+    assert api.post("/queues/default/pause")["queue"]["paused"] is True
+    api.push()
+    assert api.fetch() == []
+    told = api.get("/queues/default/stats")
+    assert (told["queue"]["available"], told["stats"]["depth"], told["status"]) == (2, 2, "paused")
+    assert api.post("/queues/default/resume")["queue"]["paused"] is False
+    assert len(api.fetch(count=5)) == 2
+    api.get("/queues/unheard/stats", status=404)
+
+
+def bound(api: Api, depth: int, **more: Any) -> None:
+    api.ask("PUT", "/admin/queues/default/config", {"backpressure": {"max_depth": depth, **more}})
+
+
+def test_a_full_queue_refuses_more(api: Api) -> None:
+    bound(api, 2)
+    api.push()
+    api.push(options={"scheduled_at": "2099-01-01T00:00:00Z"})
+    assert api.last.headers["X-OJS-Queue-Pressure"] == "1.00"
+    answer = api.post("/jobs", {"type": "a", "args": []}, status=429)
+    assert (answer["error"]["code"], answer["error"]["retryable"]) == ("QUEUE_FULL", True)
+    assert {"Retry-After", "X-OJS-Queue-Depth", "X-OJS-Queue-Bound"} <= set(api.last.headers)
+    api.post("/jobs/batch", {"jobs": [{"type": "a", "args": []}]}, status=429)
+    assert CallQueue.objects.count() == 2
+    api.fetch()
+    api.push()
+
+
+def test_a_full_queue_can_drop_its_oldest(api: Api) -> None:
+    bound(api, 2, strategy="drop_oldest")
+    first, second, third = (api.push() for _ in range(3))
+    assert api.get(f"/jobs/{first['id']}")["job"]["reason"] == "crowded"
+    assert [job["id"] for job in api.fetch(count=5)] == [second["id"], third["id"]]
+
+
+def test_a_full_queue_can_have_senders_wait(api: Api) -> None:
+    bound(api, 1, strategy="block")
+    api.push()
+    api.post("/jobs", {"type": "a", "args": []}, status=429)
+    api.post("/jobs", {"type": "a", "args": []}, status=429, **{"OJS-Block-Timeout": "0.2"})
+    api.post("/jobs", {"type": "a", "args": []}, status=400, **{"OJS-Block-Timeout": "soon"})
+
+
+def test_who_serves_a_queue_does_not_change_under_running_jobs(api: Api) -> None:
+    api.push()
+    api.fetch()
+    api.ask("PUT", "/admin/queues/default/config", {"is_pulled": False}, status=409)
+    api.post("/workers/ack", {"job_id": api.get("/admin/jobs")["items"][0]["id"]})
+    assert api.ask("PUT", "/admin/queues/default/config", {"is_pulled": False})["served_by"] == "celery"
+
+
+# Rate limits
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "rate"),
+    [
+        ({"key": "api", "rate": {"limit": 1, "period": "PT1M"}}, "api", {"limit": 1, "period": "PT1M"}),
+        ({"key": "api", "rate": 1, "period": "minute"}, "api", {"limit": 1, "period": "PT1M"}),
+        ({"max_per_second": 1}, "queue:default", {"limit": 1, "period": "PT1S"}),
+    ],
+)
+def test_three_dialects_of_a_rate_limit_mean_the_same(
+    api: Api, given: dict[str, Any], key: str, rate: dict[str, Any]
+) -> None:
+    for _ in range(2):
+        api.push(options={"rate_limit": given})
+    assert len(api.fetch(count=2)) == 1
+    assert api.fetch(count=2) == []
+    told = api.get(f"/rate-limits/{key}")
+    assert {name: told["rate"][name] for name in rate} == rate
+    assert (told["rate"]["current_count"], told["waiting_count"]) == (1, 1)
+
+
+def test_a_key_is_overridden_for_a_time_and_back(api: Api) -> None:
+    api.push(options={"rate_limit": {"key": "api", "concurrency": 5}})
+    told = api.ask("PUT", "/rate-limits/api", {"concurrency": 0, "expires_at": "+PT60S"})
+    assert (told["concurrency"]["limit"], bool(told["override_expires_at"])) == (0, True)
+    assert api.fetch() == []
+    assert api.ask("DELETE", "/rate-limits/api")["concurrency"] == {"limit": 5, "active": 0, "available": 5}
+    assert len(api.fetch()) == 1
+    listed = api.get("/rate-limits?per_page=1")
+    assert (listed["items"][0]["key"], listed["pagination"]["total"]) == ("api", RateLimitKey.objects.count())
+    api.ask("PUT", "/rate-limits/api", {"concurrency": 1, "expires_at": "2001-01-01T00:00:00Z"}, status=400)
+    api.ask("PUT", "/rate-limits/api", {}, status=400)
+    api.ask("PUT", "/rate-limits/unheard", {"concurrency": 1}, status=404)
+
+
+def test_a_queue_s_own_limit_comes_on_top(api: Api) -> None:
+    api.ask("PUT", "/admin/queues/default/rate-limit", {"concurrency": 1})
+    for _ in range(2):
+        api.push(options={"rate_limit": {"key": "api", "concurrency": 5}})
+    assert len(api.fetch(count=5)) == 1
+
+
+def test_several_keys_with_costs_are_spent_at_once(api: Api) -> None:
+    RateLimitKey.objects.declare("tokens", concurrency=10)
+    for _ in range(3):
+        api.push(options={"keys": {"tokens": 4}})
+    assert len(api.fetch(count=5)) == 2
+
+
+# Workers
+
+
+def test_a_worker_that_drains_gets_nothing_more(api: Api) -> None:
+    api.push()
+    api.post("/workers/heartbeat", {"worker_id": "one", "active_jobs": []})
+    assert api.get("/workers/one/health")["state"] == "running"
+    assert api.post("/workers/beat", {"worker_id": "one", "state": "drain", "active_jobs": 0})["acknowledged"] is True
+    assert api.fetch(worker_id="one") == []
+    api.get("/workers/one/health", status=503)
+    assert len(api.fetch(worker_id="two")) == 1
+
+
+def test_an_administrator_tells_a_worker_what_to_do(api: Api) -> None:
+    api.push()
+    api.fetch(worker_id="one")
+    assert api.get("/admin/workers")["summary"]["total"] == 1
+    assert len(api.get("/admin/workers/one")["jobs"]) == 1
+    api.post("/admin/workers/one/quiet")
+    assert api.post("/workers/heartbeat", {"worker_id": "one"})["state"] == "quiet"
+    api.post("/admin/workers/unheard/quiet", status=404)
+    api.post("/admin/workers/one/dance", status=404)
+
+
+def test_a_job_that_is_given_back_waits_again(api: Api) -> None:
+    job = api.push()
+    api.fetch(worker_id="one")
+    body = {"job_id": job["id"], "worker_id": "one", "requeue": True, "error": {"message": "ending"}}
+    assert api.post("/workers/nack", body)["state"] == "available"
+    assert api.fetch(worker_id="two")[0]["attempt"] == 1
+
+
+@pytest.mark.parametrize("strategy", ["round-robin", "weighted"])
+def test_a_pool_looks_at_its_queues_in_turns(api: Api, strategy: str) -> None:
+    queues = {"queues": {"a": {"weight": 1}, "b": {"weight": 1}}, "strategy": strategy}
+    assert api.ask("PUT", "/admin/pools/mine", queues, status=201)["pool"]["strategy"] == strategy
+    api.ask("PUT", "/admin/pools/mine", queues)
+    assert [pool["name"] for pool in api.get("/admin/pools")["items"]] == ["mine"]
+    jobs = [{"type": "t", "args": [], "options": {"queue": queue}} for queue in ("a", "b") for _ in range(40)]
+    api.post("/jobs/batch", {"jobs": jobs}, status=201)
+    first = [api.fetch("a", "b", pool="mine")[0]["queue"] for _ in range(40)]
+    assert set(first) == {"a", "b"}
+    assert {api.fetch("a", "b")[0]["queue"] for _ in range(5)} == {"a"}
+
+
+# Dead letters and the administrators' views
+
+
+def test_dead_letters_are_those_that_asked_for_it(api: Api) -> None:
+    for policy in ("dead_letter", "discard"):
+        job = api.push(options={"retry": {"max_attempts": 1, "on_exhaustion": policy}})
+        api.fetch()
+        api.post("/workers/nack", {"job_id": job["id"], "error": {"message": "no", "type": "smtp"}})
+    (letter,) = api.get("/dead-letter?queue=default&type=mail.send")["jobs"]
+    assert api.get("/dead-letter/stats") | {"oldest_at": 0, "newest_at": 0} == {
+        "total": 1,
+        "by_queue": {"default": 1},
+        "by_error_type": {"smtp": 1},
+        "oldest_at": 0,
+        "newest_at": 0,
+    }
+    again = api.post(f"/dead-letter/{letter['id']}/retry")["job"]
+    assert (again["state"], again["attempt"], len(again["errors"])) == ("available", 0, 1)
+    api.post(f"/dead-letter/{letter['id']}/retry", status=404)
+
+
+def test_many_jobs_are_changed_at_once_only_if_that_is_said_twice(api: Api) -> None:
+    for _ in range(3):
+        api.push()
+    api.post("/admin/jobs/bulk/cancel", {"filter": {"queue": "default"}}, status=400)
+    told = api.post("/admin/jobs/bulk/cancel", {"filter": {"queue": "default"}, "confirm": True})
+    assert (told["matched"], told["succeeded"]) == (3, 3)
+    assert api.post("/admin/jobs/bulk/retry", {"filter": {"state": "cancelled"}, "confirm": True})["succeeded"] == 3
+    api.ask("DELETE", "/admin/queues/default/jobs", {"states": ["available"]}, status=400)
+    purged = api.ask("DELETE", "/admin/queues/default/jobs", {"states": ["available"], "confirm": True})
+    assert (purged["purged_count"], CallQueue.objects.filter(state="cancelled").count()) == (3, 3)
+    assert api.post("/admin/jobs/bulk/delete", {"filter": {}, "confirm": True})["succeeded"] == 3
+    api.post("/admin/jobs/bulk/dance", {"confirm": True}, status=404)
+
+
+def test_the_administrators_see_all_in_numbers(api: Api) -> None:
+    job = api.push(options={"queue": "mail"})
+    api.push()
+    api.fetch()
+    stats = api.get("/admin/stats")
+    assert (stats["queues"], stats["jobs"]["available"], stats["jobs"]["active"]) == (2, 1, 1)
+    assert [queue["name"] for queue in api.get("/admin/queues")["items"]] == ["default", "mail"]
+    assert api.get("/admin/jobs?queue=mail&type=mail.*&state=available")["items"][0]["id"] == job["id"]
+    assert api.get(f"/admin/jobs/{job['id']}")["queue"] == "mail"
+    assert api.post(f"/admin/jobs/{job['id']}/cancel")["state"] == "cancelled"
+    assert api.post(f"/admin/jobs/{job['id']}/retry")["state"] == "available"
+    api.post(f"/admin/jobs/{job['id']}/retry", status=409)
+    api.get("/admin/jobs?state=lost", status=400)
