@@ -2,7 +2,16 @@
 
 from dispatcher.admin.calls import CallAdmin
 from dispatcher.admin.http import ApiTokenAdmin, PullWorkerAdmin, QueueAdmin
+from dispatcher.admin.journal import JournalEntryAdmin
 from dispatcher.admin.keys import KeyAdmin
 from dispatcher.admin.workers import WorkerAdmin
 
-__all__ = ["ApiTokenAdmin", "CallAdmin", "KeyAdmin", "PullWorkerAdmin", "QueueAdmin", "WorkerAdmin"]
+__all__ = [
+    "ApiTokenAdmin",
+    "CallAdmin",
+    "JournalEntryAdmin",
+    "KeyAdmin",
+    "PullWorkerAdmin",
+    "QueueAdmin",
+    "WorkerAdmin",
+]

@@ -1,12 +1,15 @@
 """The HTTP face in the admin: who serves a queue, what workers are told, which tokens hold."""
 
+from datetime import timedelta
+
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
+from pytest_django import Settings
 
-from dispatcher import pull
-from dispatcher.models import ApiToken, CallQueue, PullWorker, Queue
+from dispatcher import engine, pull
+from dispatcher.models import ApiToken, CallQueue, JournalEntry, PullWorker, Queue
 from dispatcher.pull import Fetching
 from dispatcher.web.ojs.access import make_token
 
@@ -30,6 +33,25 @@ def test_who_serves_a_queue_is_set_until_its_calls_are_with_somebody(boss: Clien
     boss.post(url, {"max_depth": 5, "on_full": "reject", "warn_at": 0.5})
     queue.refresh_from_db()
     assert (queue.max_depth, queue.is_pulled) == (5, True)
+
+
+def test_the_journal_is_read_and_nothing_else(boss: Client, settings: Settings) -> None:
+    settings.DISPATCHER = {"journal": 60}
+    engine.declare("queue:mail", {})
+    engine.pause("queue:mail", by="ada")
+    engine.declare("api", {})
+    engine.block("api", timedelta(hours=1))
+    url = reverse("admin:dispatcher_journalentry_changelist")
+    page = boss.get(url).content.decode()
+    assert "paused_by ada" in page
+    assert "rate_limit.dynamic_adjusted" in page
+    assert "paused_by ada" not in boss.get(url, {"q": "api"}).content.decode()
+    assert boss.get(reverse("admin:dispatcher_journalentry_add")).status_code == 403
+    entry = JournalEntry.objects.first()
+    assert entry is not None
+    assert (
+        boss.post(reverse("admin:dispatcher_journalentry_delete", args=[entry.pk]), {"post": "yes"}).status_code == 403
+    )
 
 
 @pytest.mark.parametrize(

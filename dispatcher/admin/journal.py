@@ -1,0 +1,48 @@
+"""The journal in the admin: what limits and queues went through, the latest first."""
+
+from typing import TYPE_CHECKING
+
+from django.contrib import admin
+from django.http import HttpRequest
+
+from dispatcher.admin.paging import CappedPaginator
+from dispatcher.models import JournalEntry
+
+if TYPE_CHECKING:
+    _Admin = admin.ModelAdmin[JournalEntry]
+else:
+    _Admin = admin.ModelAdmin
+
+
+@admin.register(JournalEntry)
+class JournalEntryAdmin(_Admin):
+    """Entries are written by what happens: here they are read."""
+
+    list_display = ("at", "kind", "queue", "told")
+    list_filter = ("kind",)
+    search_fields = ("queue", "data__key", "data__job_id")
+    search_help_text = "A queue, a key, or the id of a call."
+    ordering = ("-at", "-id")
+    list_per_page = 50
+    paginator = CappedPaginator
+    show_full_result_count = False
+
+    @admin.display(description="what it tells")
+    def told(self, entry: JournalEntry) -> str:
+        """Return the data in words."""
+        return ", ".join(f"{name} {value}" for name, value in entry.data.items())
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Refuse: nobody writes history."""
+        del request
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: JournalEntry | None = None) -> bool:
+        """Refuse: nobody changes it."""
+        del request, obj
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: JournalEntry | None = None) -> bool:
+        """Refuse: the cleanup deletes what has been kept for long enough."""
+        del request, obj
+        return False
