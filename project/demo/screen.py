@@ -80,7 +80,8 @@ def show_summary(console: Console, summary: Summary) -> None:
         f"{totals.violations} violations, {totals.rejected_429} answers 429"
     )
     console.print(
-        f"Spacing may be {summary.tolerance_s * 1000:g} ms short: requests differ in their way to the witness"
+        f"Spacing is that of setting out, and may be {summary.tolerance_s * 1000:g} ms short; "
+        f"the longest way took {summary.longest_way_s * 1000:.1f} ms"
     )
     console.print(f"The small tenant was done when the flood had {summary.flood_before_drip} calls done")
     for fault in summary.faults:

@@ -93,6 +93,7 @@ class Summary:
     keys: Mapping[str, KeyVerdict]
     totals: Totals
     tolerance_s: float
+    longest_way_s: float
     flood_before_drip: int
     seconds: float
 
@@ -113,6 +114,7 @@ class Summary:
             "violations": self.totals.violations,
             "rejected_429": self.totals.rejected_429,
             "tolerance_s": self.tolerance_s,
+            "longest_way_s": self.longest_way_s,
             "flood_before_drip": self.flood_before_drip,
             "seconds": round(self.seconds, 1),
         }
@@ -143,6 +145,7 @@ def judge(run: Run) -> Summary:
         keys={name: _verdict(run.limits[name], keys[name], ok=not faults_of[name]) for name in keys},
         totals=totals,
         tolerance_s=tolerance,
+        longest_way_s=run.record["longest_way_s"],
         flood_before_drip=flood_before_drip,
         seconds=run.seconds,
     )

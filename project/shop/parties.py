@@ -5,6 +5,7 @@ By the standard library's client, the shortest way to the socket: calls that sta
 
 import json
 import os
+import time
 from functools import cache
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
@@ -22,12 +23,17 @@ class PartyFailed(Exception):
     """Raised when a third party could not do what it was asked for; it may another time."""
 
 
-def ask(path: str, *, keys: list[str], call: str, seconds: float, failures: int = 0) -> None:
+def ask(
+    path: str, *, keys: list[str], call: str, seconds: float, failures: int = 0, set_out: int | None = None
+) -> None:
     """Ask a third party for something that takes `seconds` and spends `keys`; `failures` times it fails first.
+
+    set_out: monotonic nanoseconds at which the caller made up its mind; now, if it does not say.
 
     Raises RateLimited if it says that a limit is broken, PartyFailed if it says anything else but yes.
     """
     asked = {"keys": keys, "call": call, "seconds": seconds, "failures": failures}
+    asked["set_out"] = time.monotonic_ns() if set_out is None else set_out
     connection = _connection()
     try:
         connection.request("POST", f"/{path}", json.dumps(asked).encode(), {"Content-Type": "application/json"})

@@ -1,5 +1,8 @@
 """The witness's books: who came when, and which published limit that broke.
 
+Numbers at once and in a window are counted where requests arrive. Spacing is judged by when they set out, as each says:
+what a busy machine does to one on its way is nobody's fault, and would be taken for the fault of whoever comes next.
+
 Pure: no clock, no sockets. Every time is a whole number of nanoseconds of one monotonic clock, so that every
 comparison is exact; every span of time is half open, its end no longer being part of it.
 """
@@ -38,9 +41,10 @@ class Limits:
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Visit:
-    """One request: when it came, when it was answered, and which limits of which keys it broke."""
+    """One request: when it set out, came, and was answered, and which limits of which keys it broke."""
 
     call: str
+    set_out: int
     started: int
     ended: int | None = None
     broken: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -70,6 +74,7 @@ class Record(TypedDict):
     """The whole book, as GET /record gives it; a refusal that broke two keys is one `rejected_429` here."""
 
     tolerance_s: float
+    longest_way_s: float
     rejected_429: int
     keys: dict[str, KeyFigures]
     calls: dict[str, CallFigures]
@@ -112,9 +117,10 @@ class Account:
     visits: list[Visit] = field(default_factory=list)
     welcome: list[Visit] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
+    departures: list[int] = field(default_factory=list)
 
-    def broken_by(self, at: int, *, tolerance: int) -> list[str]:
-        """Return the limits that one more start `at` would break among the welcome ones.
+    def broken_by(self, at: int, *, set_out: int, tolerance: int) -> list[str]:
+        """Return the limits that one more start `at`, having set out before, would break among the welcome ones.
 
         Requests are timed as they arrive and booked a moment later, maybe in another order: what starts or
         ends after `at` is looked at too.
@@ -125,10 +131,10 @@ class Account:
             beside = [(max(v.started, at), v.ended) for v in self.welcome if v.ended is None or v.ended > at]
             if most_at_once([*beside, (at, None)]) > concurrency:
                 broken.append("concurrency")
-        if rate is not None and most_in_window(self._near(at, rate.period), rate.period) > rate.limit:
+        if rate is not None and most_in_window(_near(self.starts, at, rate.period), rate.period) > rate.limit:
             broken.append("rate")
         if throttle is not None:
-            spacing = least_spacing(self._near(at, throttle.spacing))
+            spacing = least_spacing(_near(self.departures, set_out, throttle.spacing))
             if spacing is not None and spacing < throttle.spacing - tolerance:
                 broken.append("throttle")
         return broken
@@ -139,11 +145,12 @@ class Account:
         if not visit.broken:
             self.welcome.append(visit)
             insort(self.starts, visit.started)
+            insort(self.departures, visit.set_out)
 
     def figures(self, name: str) -> KeyFigures:
         """Return what this key saw, refused visits included: they came, whatever they were answered."""
         starts = sorted(visit.started for visit in self.visits)
-        spacing = least_spacing(starts)
+        spacing = least_spacing(sorted(visit.set_out for visit in self.visits))
         rate = self.limits.rate
         return {
             "requests": len(starts),
@@ -154,15 +161,16 @@ class Account:
             "violations": sum(len(visit.broken.get(name, ())) for visit in self.visits),
         }
 
-    def _near(self, at: int, period: int) -> list[int]:
-        """Return `at` among the counted starts that may share a window of `period` with it, sorted."""
-        near = self.starts[bisect_left(self.starts, at - period) : bisect_left(self.starts, at + period)]
-        insort(near, at)
-        return near
+
+def _near(counted: list[int], at: int, period: int) -> list[int]:
+    """Return `at` among those of the counted times that may share a window of `period` with it, sorted."""
+    near = counted[bisect_left(counted, at - period) : bisect_left(counted, at + period)]
+    insort(near, at)
+    return near
 
 
 class Ledger:
-    """The books of all keys; `tolerance` (ns) is forgiven in spacing alone, for the way here."""
+    """The books of all keys; `tolerance` (ns) is forgiven in spacing alone, for starts that come a little late."""
 
     def __init__(self, limits: Mapping[str, Limits], *, tolerance: int) -> None:
         """Open an empty account for each key that is published."""
@@ -170,11 +178,18 @@ class Ledger:
         self.accounts = {name: Account(limits=published) for name, published in limits.items()}
         self.visits: list[Visit] = []
 
-    def start(self, *, keys: Iterable[str], call: str, at: int) -> Visit:
-        """Book a request that came `at`; `broken` names the limits that it broke. KeyError: unknown key."""
+    def start(self, *, keys: Iterable[str], call: str, at: int, set_out: int | None = None) -> Visit:
+        """Book a request that came `at`; `broken` names the limits that it broke. KeyError: unknown key.
+
+        set_out: when it began its way, if it says so; else it took no time.
+        """
+        began = at if set_out is None else min(at, set_out)
         accounts = {key: self.accounts[key] for key in keys}
-        judged = {key: account.broken_by(at, tolerance=self.tolerance) for key, account in accounts.items()}
-        visit = Visit(call=call, started=at, broken={key: broken for key, broken in judged.items() if broken})
+        judged = {
+            key: account.broken_by(at, set_out=began, tolerance=self.tolerance) for key, account in accounts.items()
+        }
+        broken = {key: limits for key, limits in judged.items() if limits}
+        visit = Visit(call=call, set_out=began, started=at, broken=broken)
         for account in accounts.values():
             account.book(visit)
         self.visits.append(visit)
@@ -193,6 +208,7 @@ class Ledger:
         finished = {visit.call: visit.ended / SECOND for visit in successes if visit.ended is not None}
         return {
             "tolerance_s": self.tolerance / SECOND,
+            "longest_way_s": max((visit.started - visit.set_out for visit in self.visits), default=0) / SECOND,
             "rejected_429": sum(bool(visit.broken) for visit in self.visits),
             "keys": {name: account.figures(name) for name, account in self.accounts.items()},
             "calls": {

@@ -14,7 +14,7 @@ from typing import ClassVar
 from project.witness.arrivals import Arrivals
 from project.witness.ledger import SECOND, Ledger, Limits, Visit, Window
 
-# Spacing is judged where requests arrive: by so much may the one before be later on its way (ns: 8 ms).
+# By so much may a request set out later than its start allowed for (ns: 8 ms).
 TOLERANCE = 8_000_000
 
 
@@ -75,13 +75,16 @@ class Caller(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Judge `{"keys": [...], "call": id, "seconds": s}`; hold a welcome request for so long, then answer.
 
-        With `"failures": n` the first n welcome requests of a call get a 500, as from somebody in trouble. A request
-        whose caller hangs up ends there and then, without success.
+        `"set_out"` says when it began its way, in monotonic nanoseconds. With `"failures": n` the
+        first n welcome requests of a call get a 500, as from somebody in trouble. A request whose caller hangs up ends
+        there and then, without success.
         """
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         try:
             with self.server.lock:
-                visit = self.server.ledger.start(keys=asked["keys"], call=asked["call"], at=self.arrived_at)
+                visit = self.server.ledger.start(
+                    keys=asked["keys"], call=asked["call"], at=self.arrived_at, set_out=asked.get("set_out")
+                )
                 failing = not visit.broken and self._fails(asked["call"], asked.get("failures", 0))
         except KeyError as error:
             return self._answer(HTTPStatus.BAD_REQUEST, {"error": f"no limits are published for {error}"})

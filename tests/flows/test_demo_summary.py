@@ -36,6 +36,7 @@ def run() -> Run:
         limits={"even": EVEN, "window": WINDOW},
         record={
             "tolerance_s": 0.005,
+            "longest_way_s": 0.001,
             "rejected_429": 0,
             "keys": {"even": SEEN, "window": {**SEEN, "most_in_window": 20, "least_spacing_s": 0.0}},
             "calls": {

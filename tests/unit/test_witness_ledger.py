@@ -132,3 +132,20 @@ def test_a_key_that_is_not_published_is_an_error_and_books_nothing() -> None:
     with pytest.raises(KeyError):
         ledger.start(keys=["key", "typo"], call="call", at=0)
     assert ledger.record()["keys"]["key"]["requests"] == 0
+
+
+def test_spacing_is_that_of_setting_out_and_all_else_is_counted_on_arrival() -> None:
+    throttle = Window(limit=1, period=100)
+    ledger = Ledger({"even": Limits(throttle=throttle), "window": Limits(rate=throttle)}, tolerance=0)
+    held_up = ledger.start(keys=["even", "window"], call="held up", at=30, set_out=0)
+    in_time = ledger.start(keys=["even"], call="in time", at=101, set_out=100)
+    early = ledger.start(keys=["even"], call="early", at=299, set_out=199)
+    together = ledger.start(keys=["window"], call="together", at=129, set_out=129)
+    assert [visit.broken for visit in (held_up, in_time, early, together)] == [
+        {},
+        {},
+        {"even": ["throttle"]},
+        {"window": ["rate"]},
+    ]
+    record = ledger.record()
+    assert (record["longest_way_s"], record["keys"]["even"]["least_spacing_s"]) == (1e-07, 9.9e-08)

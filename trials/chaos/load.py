@@ -11,7 +11,7 @@ from trials.chaos.settings import SIDE_QUEUE
 POISON = "poison"
 """The kind whose calls kill their process every time, and so must end discarded."""
 POISON_ATTEMPTS = 5
-# Well within the 8 ms that the witness forgives, since the way to it takes some of them; and within the margin.
+# Within the 8 ms that the witness forgives, and within the margin.
 EVENLY, IN_WINDOW = 0.003, 0.04
 
 

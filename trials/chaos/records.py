@@ -32,6 +32,7 @@ def gather(home: Path, struck: Sequence[Struck], *, witness: str) -> Records:
         struck=struck,
         successes={call: figures["successes"] for call, figures in record["calls"].items()},
         keys=record["keys"],
+        longest_way_s=record["longest_way_s"],
         late=sum(line["what"] == "late" for line in lines),
         audit=audited(),
     )

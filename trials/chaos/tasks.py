@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import cache
@@ -69,15 +70,17 @@ def ask(task: Task, *, keys: Sequence[str], seconds: float, most_late: timedelta
     """Ask the witness, if the ticket still owns the call and the start is not long ago.
 
     A process can be frozen, or its database silent, between its start and here: the provider must not see what
-    was meant for another moment. What happens after this look and before the request nobody can prevent.
+    was meant for another moment. What happens after this look and before the request nobody can prevent: the witness
+    is told when this was.
     """
     if most_late >= A_QUERY:
         task.ensure_held()
-    if (by := traps.since_start()) > most_late:
+    set_out = time.monotonic_ns()
+    if (by := traps.since_start(set_out)) > most_late:
         notes.write(_path(), "late", call=task.request.id, by=by.total_seconds())
         stop(task, seconds=0.02)
     try:
-        parties.ask("chaos", keys=list(keys), call=task.request.id, seconds=seconds)
+        parties.ask("chaos", keys=list(keys), call=task.request.id, seconds=seconds, set_out=set_out)
     except RateLimited:
         notes.write(_path(), "refused", call=task.request.id, keys=keys)
         _note_stop(task)

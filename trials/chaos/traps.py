@@ -5,7 +5,6 @@ The trial arms one for a process by name; who next comes to that point gets the 
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -54,9 +53,9 @@ def disarm(trap: Path) -> bool:
     return True
 
 
-def since_start() -> timedelta:
-    """Return how long ago the start of the task that runs now was due, by this process's own clock."""
-    return timedelta(seconds=time.monotonic() - _Start.due)
+def since_start(now: int) -> timedelta:
+    """Return how long before `now` the start of the task that runs was due, in nanoseconds of the monotonic clock."""
+    return timedelta(seconds=now / 1_000_000_000 - _Start.due)
 
 
 class _Start:

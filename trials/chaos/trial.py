@@ -55,6 +55,7 @@ class Outcome:
             "wrong_attempts": verdict.wrong_attempts,
             "wrong_ends": verdict.wrong_ends,
             "late": verdict.late,
+            "longest_way_s": round(verdict.longest_way_s, 3),
             "recovery_s": verdict.recovery,
             "faults": [self._told(struck) for struck in self.struck],
             "failures": list(verdict.failures),

@@ -81,7 +81,7 @@ class Records:
 
     stops: how often each call was told by its task to wait again. successes: of each call, at the witness.
     keys: what the witness saw of each key. late: starts that were given up, since it was too late for them.
-    audit: what the audit of the database found.
+    longest_way_s: of a request, to the witness. audit: what the audit of the database found.
     """
 
     orders: Mapping[str, Order]
@@ -92,6 +92,7 @@ class Records:
     successes: Mapping[str, int]
     keys: Mapping[str, KeyFigures]
     late: int = 0
+    longest_way_s: float = 0.0
     audit: Sequence[str] = ()
 
 
@@ -119,6 +120,7 @@ class Verdict:
     wrong_attempts: int
     wrong_ends: int
     late: int
+    longest_way_s: float
     recovery: Recovery
     recovered: Mapping[int, float | None]
     failures: Sequence[str]
@@ -148,6 +150,7 @@ def judge(records: Records) -> Verdict:
         wrong_attempts=sum(count.wrong for count in counts.values()),
         wrong_ends=len(ends),
         late=records.late,
+        longest_way_s=records.longest_way_s,
         recovery=_recovery(records.struck, recovered),
         recovered=recovered,
         failures=[
