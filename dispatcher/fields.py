@@ -3,10 +3,11 @@
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from dispatcher.conf import SCOPES
 from dispatcher.errors import CallInvalid
 
 KEY_PATTERN: Final = r"^[a-zA-Z0-9][a-zA-Z0-9._:-]*$"
@@ -31,6 +32,15 @@ def key_name(value: object) -> str:
         problem = f"{value!r} is not a key name: a letter or digit first, then letters, digits and . _ : - only."
         raise CallInvalid("keys", problem)
     return name("keys", value)
+
+
+def scopes(value: Sequence[str]) -> list[str]:
+    """Return what a token of the HTTP face may do."""
+    for scope in value:
+        if scope.partition(":")[0] not in SCOPES:
+            hint = f"give {', '.join(SCOPES)}, or send:mail* for some queues only."
+            raise CallInvalid("scopes", f"{scope!r} is not a scope; {hint}")
+    return list(value)
 
 
 def whole(field: str, value: object, least: int, most: int) -> int:

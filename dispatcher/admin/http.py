@@ -2,10 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
+from django import forms
 from django.contrib import admin
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
+from dispatcher.errors import CallInvalid
+from dispatcher.fields import scopes
 from dispatcher.models import ApiToken, CallQueue, PullWorker, Queue
 from dispatcher.states import IN_FLIGHT
 
@@ -13,14 +16,17 @@ if TYPE_CHECKING:
     _Queues = admin.ModelAdmin[Queue]
     _Workers = admin.ModelAdmin[PullWorker]
     _Tokens = admin.ModelAdmin[ApiToken]
+    _Form = forms.ModelForm[ApiToken]
 else:
     _Queues = _Workers = _Tokens = admin.ModelAdmin
+    _Form = forms.ModelForm
 
 
 @admin.register(Queue)
 class QueueAdmin(_Queues):
     """Queues: who serves them, and how many calls may wait."""
 
+    fields = ("name", "is_pulled", "max_depth", "on_full", "warn_at")
     list_display = ("name", "is_pulled", "max_depth", "on_full", "created_at")
     list_filter = ("is_pulled",)
     search_fields = ("name",)
@@ -75,10 +81,23 @@ class PullWorkerAdmin(_Workers):
         self.message_user(request, f"{count} will be told with the next heartbeat: {directive}.")
 
 
+class TokenForm(_Form):
+    """What may be changed of a token."""
+
+    def clean_scopes(self) -> list[str]:
+        """Refuse what is no scope."""
+        try:
+            return scopes(self.cleaned_data["scopes"])
+        except CallInvalid as error:
+            raise forms.ValidationError(str(error)) from error
+
+
 @admin.register(ApiToken)
 class ApiTokenAdmin(_Tokens):
     """Tokens: switched off here; made by manage.py dispatcher_token, which shows each once."""
 
+    form = TokenForm
+    fields = ("name", "scopes", "is_active", "expires_at", "created_at")
     list_display = ("name", "scopes", "is_active", "expires_at", "created_at")
     search_fields = ("name",)
     ordering = ("name",)

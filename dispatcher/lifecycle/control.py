@@ -116,7 +116,7 @@ def _switch(name: str, *, is_paused: bool, kind: str, by: Mapping[str, str]) -> 
         key = _only(sql.fetch("pause_key", _Key, {"name": name, "is_paused": is_paused}), name)
         if name.startswith(_QUEUE):
             queue = name.removeprefix(_QUEUE)
-            journal.note([Entry(kind=kind, queue=queue, data={"queue": queue, **by})])
+            journal.note([Entry(kind=kind, queue=queue, data=by)])
     return key
 
 

@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 class ApiToken(models.Model):
     """Who may use the HTTP face, and for what; the token itself is shown once, and only its hash is kept."""
 
-    name = models.CharField(max_length=200, unique=True, help_text="Its own limits are those of token:<name>.")
+    name = models.CharField(max_length=200, unique=True, help_text="The key token:NAME has its own limits.")
     digest = models.CharField(max_length=64, unique=True, editable=False)
     scopes = ArrayField(
         models.CharField(max_length=255),
@@ -21,6 +21,9 @@ class ApiToken(models.Model):
     is_active = models.BooleanField("active", default=True)
     expires_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        verbose_name = "API token"
 
     def __str__(self) -> str:
         """Return whose it is."""

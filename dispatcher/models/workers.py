@@ -39,6 +39,9 @@ class PullWorker(models.Model):
     started_at = models.DateTimeField(db_default=Now())
     seen_at = models.DateTimeField(db_default=Now())
 
+    class Meta:
+        verbose_name = "fetching worker"
+
     def __str__(self) -> str:
         """Return its name."""
         return self.name

@@ -89,3 +89,7 @@ def test_a_token_is_switched_off_and_neither_made_nor_shown(boss: Client) -> Non
     row.refresh_from_db()
     assert (row.is_active, row.scopes) == (False, ["read", "send"])
     assert boss.get(reverse("admin:dispatcher_apitoken_add")).status_code == 403
+    refused = boss.post(url, {"scopes": "read,everything", "expires_at_0": "", "expires_at_1": ""}).content.decode()
+    assert "is not a scope; give send, fetch, read, admin, or send:mail* for some queues only." in refused
+    row.refresh_from_db()
+    assert row.scopes == ["read", "send"]

@@ -6,6 +6,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import IntegrityError
 
 from dispatcher.conf import conf
+from dispatcher.errors import CallInvalid
 from dispatcher.models import ApiToken
 from dispatcher.web.ojs.access import make_token
 
@@ -45,7 +46,7 @@ class Command(BaseCommand):
             raise CommandError(message)
         try:
             self.stdout.write(make_token(name, options["scopes"]))
-        except ValueError as error:
+        except CallInvalid as error:
             raise CommandError(str(error)) from error
         except IntegrityError as error:
             message = f"There is a token of {name} already; revoke it, or take another name."
