@@ -48,7 +48,7 @@ class Refused(Enum):
     STALE = auto()
     """The ticket was used or replaced: a late or duplicate delivery."""
     CLOSED = auto()
-    """A key was paused or blocked since the admission."""
+    """A key was paused or blocked since the admission, or has forgotten the start that was missed."""
     EXPIRED = auto()
     """The call did not start in time."""
 

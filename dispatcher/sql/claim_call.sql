@@ -4,7 +4,8 @@
 -- was changed then. Under a throttle the start lies ahead, by `lead` at least: the worker waits for it.
 -- With `is_late`, the claim that won asks for another start, since it overslept the first or lost the answer: the start
 -- that it missed stays unused, those after it keep theirs, and so the spacing holds. `slack` is how late it may come: the
--- next start lies that much further off, and a window remembers it that much longer.
+-- next start lies that much further off, and a window remembers it that much longer. A start that a window has forgotten
+-- by now has left its room to others: then the key counts as closed, and the call must be admitted anew.
 -- With `is_durable` the commit waits for the disk as the server's setting says; else what a crash loses of it, the finish
 -- still proves.
 WITH mine AS MATERIALIZED (
@@ -15,7 +16,7 @@ WITH mine AS MATERIALIZED (
        AND (call.claim = %(claim)s::uuid OR NOT %(is_late)s::bool)
        FOR NO KEY UPDATE
 ), spent AS MATERIALIZED (
-    SELECT slot.key_id, slot.cost, key.is_paused, key.blocked_until,
+    SELECT slot.key_id, slot.cost, slot.started_at, key.is_paused, key.blocked_until,
            CASE WHEN override.holds THEN key.override_concurrency ELSE key.concurrency END AS concurrency,
            CASE WHEN override.holds THEN key.override_rate_period ELSE key.rate_period END AS window_period,
            CASE WHEN override.holds THEN key.override_throttle_period ELSE key.throttle_period END AS throttle_period,
@@ -40,6 +41,7 @@ WITH mine AS MATERIALIZED (
     SELECT EXISTS (SELECT
                      FROM spent
                     WHERE spent.is_paused OR spent.blocked_until > clock.now OR spent.concurrency = 0
+                       OR (%(is_late)s::bool AND spent.started_at + spent.window_period <= clock.start_at)
                     UNION ALL
                    SELECT
                      FROM paced

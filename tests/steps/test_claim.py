@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from typing import Any
 from uuid import uuid4
@@ -280,6 +281,22 @@ def test_a_start_that_was_overslept_is_given_up_for_a_later_one(settings: Any) -
     assert (seen(calls[0]).started_at, seen(calls[0]).state) == (at(2), State.ACTIVE)
     assert claim.claim(calls[0].id, uuid4(), number=number, is_late=True, now=at(0.5)) is Refused.STALE
     assert claim.claim(calls[0].id, ticket_of(seen(calls[0])), is_late=True, now=at(0.5)) is Refused.STALE
+
+
+def test_a_start_that_its_window_has_forgotten_is_not_given_again_but_the_room_is_asked_for_anew() -> None:
+    key("api", rate=(1, 1))
+    key("hour", rate=(10, 3_600))
+    call, other = waiting("api", "hour"), waiting("api")
+    go(call, other)
+    number, ticket = uuid4(), ticket_of(seen(call))
+    claim.claim(call.id, ticket, number=number, now=T0)
+    late = partial(claim.claim, call.id, ticket, number=number, is_late=True)
+    # While it counts, its room is its own, and another start may be had for it.
+    assert isinstance(late(now=at(0.9)), Claimed)
+    # When it counts no more, the room may be another's by now.
+    assert late(now=at(1.9)) is Refused.CLOSED
+    assert (seen(call).state, seen(call).started_at) == (State.ACTIVE, at(0.9))
+    assert sum(Window.objects.filter(key__name="api").values_list("cost", flat=True)) == 2
 
 
 def test_a_start_that_may_come_late_keeps_all_that_it_counts_in_as_far_off(settings: Any) -> None:

@@ -1,16 +1,18 @@
 """Where the database is away, a worker tries again; what it asked for may have been done all the same."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
 from django.db import InterfaceError, OperationalError, connection, transaction
+from django.utils import timezone
 
 from dispatcher import attempt, engine
 from dispatcher.lifecycle import claim, finish
 from dispatcher.lifecycle.run import Returned
-from dispatcher.models import CallQueue, Slot
+from dispatcher.models import CallQueue, Slot, Window
 from dispatcher.states import State
 from tests.builders import committed, key, seen, states, ticket_of
 
@@ -80,6 +82,29 @@ def test_the_claim_of_another_is_not_taken_for_ones_own_whose_answer_was_lost(
     ran: list[int] = []
     assert engine.execute(call.id, ticket_of(call), partial(ran.append, 1)) is claim.Refused.STALE
     assert (ran, seen(call).attempt) == ([], 1)
+
+
+def test_a_claim_whose_answer_comes_when_its_window_is_over_is_admitted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    key("counted", rate=(1, 60))
+    call = seen(CallQueue.objects.send("noop", keys=["counted"]))
+    claim_it = losing_answers(claim.claim)
+
+    def claim_for_long(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return claim_it(*args, **kwargs)
+        finally:
+            connection.close()
+            long_ago = timezone.now() - timedelta(minutes=2)
+            Slot.objects.filter(started_at__isnull=False).update(started_at=long_ago)
+            Window.objects.update(last_start_at=long_ago)
+
+    monkeypatch.setattr(claim, "claim", claim_for_long)
+    ran: list[int] = []
+    ticket = ticket_of(call)
+    assert engine.execute(call.id, ticket, partial(ran.append, 1)) is claim.Refused.CLOSED
+    # The key has room again, so it went at once, under another ticket.
+    again = seen(call)
+    assert (ran, again.state, again.attempt, again.ticket != ticket) == ([], State.DISPATCHED, 0, True)
 
 
 @pytest.mark.parametrize("losing", [losing_questions, losing_answers])
