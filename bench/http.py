@@ -24,6 +24,8 @@ COUNT = 10
 FETCHES = 30
 CLIENTS = 8
 JOBS = 400
+FLOOR = 0.05
+"""No figure is asked for here: far below what is reached, so that it tells a breakage from a busy machine."""
 TYPE = "application/openjobspec+json"
 
 
@@ -72,7 +74,7 @@ def over_http(bench: Bench) -> Iterator[Figure]:
             reference=median(seen["health"]),
             unit="requests/s",
             side=Bound.AT_LEAST,
-            bound=0.1,
+            bound=FLOOR,
         )
 
 
