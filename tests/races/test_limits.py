@@ -3,17 +3,33 @@
 import random
 from datetime import timedelta
 from functools import partial
+from uuid import UUID
 
+import pytest
 from pytest_django import Settings
 
-from dispatcher import engine
+from dispatcher import attempt, engine
 from dispatcher.calls import Call
+from dispatcher.lifecycle import finish
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Window
 from tests.races.audit import audit, most_at_once, most_in_any_window, spent_by_key, too_close, use_now
 from tests.races.lockstep import at_once, concurrent
 from tests.races.traffic import declare_tenants, dispense_and_work, tick_and_work, write
 
 pytestmark = concurrent
+
+
+@pytest.fixture
+def admitted_anew(monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
+    """Note the calls whose claim came when their window was over: a busy machine has put them out of their order."""
+    put_back, noted = attempt.put_back, list[UUID]()
+
+    def note(call_id: UUID, ticket: UUID) -> finish.Released | None:
+        noted.append(call_id)
+        return put_back(call_id, ticket)
+
+    monkeypatch.setattr(attempt, "put_back", note)
+    return noted
 
 
 def test_sixteen_dispensers_never_exceed_a_concurrency() -> None:
@@ -32,7 +48,7 @@ def test_sixteen_dispensers_never_exceed_a_concurrency_in_cost() -> None:
     audit(is_fifo=True)
 
 
-def test_sixteen_dispensers_never_exceed_a_window(settings: Settings) -> None:
+def test_sixteen_dispensers_never_exceed_a_window(settings: Settings, admitted_anew: list[UUID]) -> None:
     settings.DISPATCHER = {"margin": 0.01, "tick": 0.2}
     key = RateLimitKey.objects.declare("api", rate=(40, 1))
     send_to("api", 90, costs=(1, 1, 2))
@@ -41,7 +57,7 @@ def test_sixteen_dispensers_never_exceed_a_window(settings: Settings) -> None:
     assert 36 <= most_in_any_window(spent, timedelta(seconds=1)) <= 40
     # A start that was overslept is counted again.
     assert sum(Window.objects.filter(key=key).values_list("cost", flat=True)) >= sum(call.cost for call in spent)
-    audit(is_fifo=True)
+    audit(is_fifo=not admitted_anew)
 
 
 def test_sixteen_claims_at_once_keep_the_spacing_of_a_throttle(settings: Settings) -> None:
@@ -53,7 +69,9 @@ def test_sixteen_claims_at_once_keep_the_spacing_of_a_throttle(settings: Setting
     audit(is_fifo=True)
 
 
-def test_sixteen_dispensers_keep_the_limits_of_all_keys_of_a_call_at_once(settings: Settings) -> None:
+def test_sixteen_dispensers_keep_the_limits_of_all_keys_of_a_call_at_once(
+    settings: Settings, admitted_anew: list[UUID]
+) -> None:
     settings.DISPATCHER = {"margin": 0.01, "tick": 0.2}
     RateLimitKey.objects.declare("few", concurrency=4)
     RateLimitKey.objects.declare("some", rate=(60, 0.25), concurrency=12)
@@ -72,7 +90,7 @@ def test_sixteen_dispensers_keep_the_limits_of_all_keys_of_a_call_at_once(settin
     )
     at_once(*[tick_and_work] * 16)
     assert Lane.objects.count() > 8
-    audit(is_fifo=True)
+    audit(is_fifo=not admitted_anew)
 
 
 def test_passes_that_see_the_same_room_give_it_away_once() -> None:
