@@ -5,6 +5,7 @@ from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import requests
@@ -13,7 +14,7 @@ from pytest_django import Settings
 
 from dispatcher import engine, push
 from dispatcher.crons import crons, fire
-from dispatcher.models import CallQueue, JournalEntry, Subscription
+from dispatcher.models import CallQueue, JournalEntry, Subscription, Worker
 from dispatcher.web.ojs import hooks, workflows
 from tests.edges.ojs import Api
 
@@ -283,6 +284,45 @@ def test_a_post_is_signed_as_the_spec_says() -> None:
     # As `openssl dgst -sha256 -hmac secret` says it.
     wanted = "b8569b78799ff9e3cbff0fc2d63a33a2b57f3282abd07c37ae5e8e7d79a5f163"
     assert hooks.signature("secret", "1700000000", "{}") == f"sha256={wanted}"
+
+
+def test_a_cron_tells_when_it_fires_and_when_it_does_not(api: Api) -> None:
+    template = {"type": "report.make", "args": [], "options": {"queue": "reports"}}
+    api.post("/cron", {"name": "daily", "expression": "0 9 * * *", "job_template": template}, status=201)
+    sent = fire("daily")
+    CallQueue.objects.update(created_at=timezone.now() - timedelta(minutes=5))
+    assert fire("daily") is None
+    triggered, skipped = told(api, "cron.*")
+    assert (triggered["type"], triggered["subject"], triggered["data"]["job_id"]) == ("cron.triggered", "daily", sent)
+    about = {"cron_name": "daily", "cron_expr": "0 9 * * *", "job_type": "report.make", "queue": "reports"}
+    assert about.items() <= triggered["data"].items()
+    assert (skipped["type"], skipped["subject"]) == ("cron.skipped", "daily")
+    assert skipped["data"] == {**about, "reason": "overlap_prevention", "existing_job_id": sent}
+
+
+def test_a_job_tells_of_the_time_that_it_is_sent_for_and_of_that_when_it_expired(api: Api) -> None:
+    later = (timezone.now() + timedelta(hours=1)).isoformat()
+    api.push(type="later", options={"scheduled_at": later})
+    (scheduled,) = data(told(api, "job.scheduled"))
+    assert (scheduled["job_type"], scheduled["scheduled_at"][:16]) == ("later", later[:16])
+    job = api.push(type="soon", options={"expires_at": later})
+    engine.tick(now=timezone.now() + timedelta(hours=2))
+    (expired,) = (each for each in data(told(api, "job.expired")) if each["job_id"] == job["id"])
+    assert 3_590_000 < expired["ttl_ms"] <= 3_600_000
+    assert expired["created_at"] < expired["expired_at"]
+
+
+def test_celery_s_workers_tell_of_their_coming_and_going(api: Api) -> None:
+    now, queues = timezone.now(), ["celery"]
+    common = {"name": "celery@host", "host": "host", "pid": 1, "pool": "prefork", "processes": 4, "queues": queues}
+    times = {"started_at": now, "seen_at": now, "serves_until": now}
+    gone = Worker.objects.create(id=uuid4(), **common, **times, stopped_at=now + timedelta(seconds=1))
+    lost = Worker.objects.create(id=uuid4(), **common, **times, lost_at=now + timedelta(seconds=1))
+    started = data(told(api, "worker.started"))
+    assert {each["worker_id"] for each in started} == {str(gone.id), str(lost.id)}
+    assert [(each["queues"], each["concurrency"]) for each in started] == [(queues, 4)] * 2
+    stopped = {each["worker_id"]: each["reason"] for each in data(told(api, "worker.stopped"))}
+    assert stopped == {str(gone.id): "shutdown", str(lost.id): "error"}
 
 
 def test_a_cron_sends_one_job_a_minute_and_none_beside_one_that_runs(api: Api) -> None:
