@@ -63,7 +63,7 @@ class _Verdict:
     retry: Mapping[str, Any] | None
     is_paced: bool
     is_counted: bool
-    commit: str
+    commit: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +136,7 @@ def claim(
             "lease": settings.run_lease,
             "lead": settings.lead if lead is None else lead,
             "buckets": BUCKETS,
+            "margin": settings.margin,
             "is_late": is_late,
             "slack": slack,
             "is_durable": settings.durable_claims,

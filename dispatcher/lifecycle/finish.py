@@ -150,6 +150,7 @@ def _end(
             "retry_in": wait,
             "terminal": list(TERMINAL),
             "buckets": BUCKETS,
+            "margin": conf().margin,
             "now": now,
         },
     )

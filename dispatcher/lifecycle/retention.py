@@ -46,5 +46,5 @@ def delete_entries(*, now: datetime | None = None) -> int:
 
 
 def trim_windows(*, now: datetime | None = None) -> int:
-    """Delete the parts of windows that can no longer count; return how many."""
-    return sql.change("trim_windows", {"now": now})
+    """Delete the parts of windows that can no longer count and were not used again; return how many."""
+    return sql.change("trim_windows", {"margin": conf().margin, "now": now})

@@ -321,16 +321,20 @@ class Slot(models.Model):
 
 
 class Window(models.Model):
-    """The cost of a key's starts in one part of its rate period, written by the claim alone."""
+    """The cost of a key's starts in one part of its rate period.
 
-    pk = models.CompositePrimaryKey("key_id", "bucket_at")
+    Parts have their places in a lap of two and a half periods: a row whose starts count no more is used again by the
+    next lap, so that a busy window has as many rows as places, and nothing to delete.
+    """
+
+    pk = models.CompositePrimaryKey("key_id", "place")
     key = models.ForeignKey(
         RateLimitKey, on_delete=models.CASCADE, db_constraint=False, db_index=False, related_name="windows"
     )
-    bucket_at = models.DateTimeField()
+    place = models.BigIntegerField()
     cost = models.PositiveBigIntegerField()
     last_start_at = models.DateTimeField()
 
     def __str__(self) -> str:
-        """Return the part of the window and its cost."""
-        return f"{self.cost} from {self.bucket_at}"
+        """Return what was spent, and until when."""
+        return f"{self.cost} until {self.last_start_at}"

@@ -1,6 +1,6 @@
 -- finish_call: record how an attempt ended, if this ticket still owns the call, and give its slots back.
 -- No row back means the ticket was replaced: the outcome is dropped. `dispatched` is accepted beside `active`: the
--- commit of the claim may be lost in a crash of the database; its start is counted now.
+-- commit of the claim may be lost in a crash of the database; its start is counted now, as claim_call does.
 WITH ended AS (
     UPDATE dispatcher_callqueue AS call
        SET state = %(state)s::text, reason = %(reason)s::text, ticket = NULL, result = %(result)s::jsonb,
@@ -19,16 +19,26 @@ WITH ended AS (
      USING ended
      WHERE slot.call_id = ended.id
     RETURNING slot.key_id, slot.cost, slot.started_at
-), counted AS (
-    INSERT INTO dispatcher_window AS bucket (key_id, bucket_at, cost, last_start_at)
-    SELECT key.id, date_bin(key.rate_period / %(buckets)s::int, clock.now, 'epoch'), freed.cost, clock.now
-      FROM (SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now) AS clock
-     CROSS JOIN freed
+), uncounted AS MATERIALIZED (
+    SELECT key.id, freed.cost, COALESCE(key.rate_period, key.override_rate_period) AS window_period,
+           GREATEST(key.rate_period, key.override_rate_period, %(margin)s::interval) AS longest,
+           COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
+      FROM freed
       JOIN dispatcher_ratelimitkey AS key ON key.id = freed.key_id
-     WHERE freed.started_at IS NULL AND key.rate_period IS NOT NULL
-     ORDER BY key.id
-        ON CONFLICT (key_id, bucket_at) DO UPDATE
-       SET cost = bucket.cost + excluded.cost, last_start_at = GREATEST(bucket.last_start_at, excluded.last_start_at)
+     WHERE freed.started_at IS NULL
+), counted AS (
+    INSERT INTO dispatcher_window AS bucket (key_id, place, cost, last_start_at)
+    SELECT id,
+           trunc(mod(EXTRACT(EPOCH FROM now), EXTRACT(EPOCH FROM 2.5 * longest))
+                 / EXTRACT(EPOCH FROM window_period / %(buckets)s::int)),
+           cost, now
+      FROM uncounted
+     WHERE window_period IS NOT NULL
+     ORDER BY id
+        ON CONFLICT (key_id, place) DO UPDATE
+       SET last_start_at = GREATEST(bucket.last_start_at, excluded.last_start_at),
+           cost = excluded.cost + CASE WHEN excluded.last_start_at - bucket.last_start_at < (
+                      SELECT 2 * longest FROM uncounted WHERE id = bucket.key_id) THEN bucket.cost ELSE 0 END
 ), paced AS MATERIALIZED (
     SELECT key.id, freed.cost
       FROM freed

@@ -16,8 +16,8 @@ SELECT key.id, key.name, key.is_paused, key.blocked_until, key.next_start_at,
                        key.override_rate_limit, key.override_throttle_limit) IS NOT NULL
                OR key.blocked_until IS NOT NULL)) AS slots ON true
   LEFT JOIN LATERAL (
-       SELECT array_agg(bucket.last_start_at ORDER BY bucket.bucket_at) AS at,
-              array_agg(bucket.cost ORDER BY bucket.bucket_at) AS cost
+       SELECT array_agg(bucket.last_start_at ORDER BY bucket.last_start_at) AS at,
+              array_agg(bucket.cost ORDER BY bucket.last_start_at) AS cost
          FROM dispatcher_window AS bucket
         WHERE bucket.key_id = key.id
           AND bucket.last_start_at > COALESCE(%(now)s::timestamptz, clock_timestamp()) - %(margin)s::interval

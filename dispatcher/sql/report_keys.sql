@@ -18,8 +18,8 @@ WITH clock AS MATERIALIZED (
       JOIN dispatcher_slot AS slot ON slot.key_id = chosen.id
      GROUP BY slot.key_id
 ), starts AS (
-    SELECT bucket.key_id, array_agg(bucket.last_start_at ORDER BY bucket.bucket_at) AS at,
-           array_agg(bucket.cost ORDER BY bucket.bucket_at) AS cost
+    SELECT bucket.key_id, array_agg(bucket.last_start_at ORDER BY bucket.last_start_at) AS at,
+           array_agg(bucket.cost ORDER BY bucket.last_start_at) AS cost
       FROM clock
      CROSS JOIN chosen
       JOIN dispatcher_window AS bucket ON bucket.key_id = chosen.id

@@ -75,8 +75,8 @@ SELECT id, 1 + row_number() OVER () % 10000, 1, '2030-01-01'
   FROM dispatcher_callqueue
  WHERE state IN ('dispatched', 'active');
 
-INSERT INTO dispatcher_window (key_id, bucket_at, cost, last_start_at)
-SELECT key, timestamptz '2029-12-31' + part * interval '1 second', 1,
+INSERT INTO dispatcher_window (key_id, place, cost, last_start_at)
+SELECT key, part, 1,
        timestamptz '2029-12-31' + part * interval '1 second'
   FROM generate_series(1, 1000) AS key, generate_series(1, 100) AS part;
 
@@ -168,6 +168,7 @@ FINISH = {
     "retry_in": None,
     "terminal": [str(state) for state in TERMINAL],
     "buckets": BUCKETS,
+    "margin": MARGIN,
     "now": NOW,
 }
 CLAIM = {
@@ -176,6 +177,7 @@ CLAIM = {
     "lease": LEASE,
     "lead": MARGIN,
     "buckets": BUCKETS,
+    "margin": MARGIN,
     "is_late": False,
     "slack": MARGIN,
     "is_durable": True,

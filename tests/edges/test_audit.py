@@ -85,7 +85,7 @@ def over_rate() -> None:
     key = RateLimitKey.objects.declare("api", rate=(2, 60))
     send("api", count=2)
     before = timezone.now() - timedelta(seconds=10)
-    Window.objects.create(key=key, bucket_at=before, cost=1, last_start_at=before)
+    Window.objects.create(key=key, place=-1, cost=1, last_start_at=before)
     limited_long_ago()
 
 

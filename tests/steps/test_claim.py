@@ -196,7 +196,7 @@ def test_starts_share_the_parts_of_a_window_and_keep_their_last_time() -> None:
     for seconds in (0, 0.1, 0.59, 0.6):
         started("api", now=at(seconds))
     # A part is a hundredth of the period: 0.6 s.
-    parts = Window.objects.order_by("bucket_at").values_list("cost", "last_start_at")
+    parts = Window.objects.order_by("last_start_at").values_list("cost", "last_start_at")
     assert list(parts) == [(3, at(0.59)), (1, at(0.6))]
 
 

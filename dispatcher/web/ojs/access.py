@@ -113,7 +113,7 @@ def _spend(name: str) -> dict[str, str]:
     with sql.atomic():
         if not sql.fetch("lock_key_named", _Key, {"name": name}):
             return {}
-        (spent,) = sql.fetch("spend_window", _Spent, {"name": name, "buckets": BUCKETS})
+        (spent,) = sql.fetch("spend_window", _Spent, {"name": name, "buckets": BUCKETS, "margin": conf().margin})
     headers = {
         "X-RateLimit-Limit": str(spent.rate_limit),
         "X-RateLimit-Remaining": str(spent.remaining if spent.is_allowed else 0),

@@ -1,0 +1,157 @@
+"""Windows: the rows of a window are used again and again, and forget no start that still counts."""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dispatcher.lifecycle import claim, control, finish, retention
+from dispatcher.models import RateLimitKey, Slot, Window
+from dispatcher.policy import BUCKETS
+from tests.builders import SECOND, T0, at, go, key, seen, started, ticket_of, waiting
+
+pytestmark = pytest.mark.django_db
+
+LAP = 2.5
+"""Periods."""
+
+
+def counted(since: datetime) -> int:
+    """Return what the window of `api` counts from then on."""
+    return sum(Window.objects.filter(last_start_at__gt=since).values_list("cost", flat=True))
+
+
+def test_the_next_lap_uses_the_rows_of_the_last_one_again() -> None:
+    key("api", rate=(10, 60))
+    started("api")
+    started("api", now=at(60 * LAP))
+    assert Window.objects.values_list("cost", "last_start_at").get() == (1, at(60 * LAP))
+
+
+def test_a_busy_window_has_no_more_rows_than_places_and_nothing_to_delete() -> None:
+    key("api", rate=(10_000, 1))
+    for turn in range(260):
+        started("api", now=at(turn * 0.01))
+        assert retention.trim_windows(now=at(turn * 0.01)) == 0
+    assert Window.objects.count() == LAP * BUCKETS
+
+
+def test_an_override_with_a_shorter_period_forgets_nothing_of_the_longer_one() -> None:
+    key("api", rate=(100, 60))
+    control.override("api", {"rate": (10, 1)}, at(3_600))
+    for second in range(60):
+        started("api", now=at(second))
+        retention.trim_windows(now=at(second))
+    assert counted(at(59) - SECOND) == 1
+    assert counted(at(60) - 60 * SECOND) == 59
+
+
+def test_parts_that_a_change_of_the_period_brings_to_one_place_count_together() -> None:
+    key("api", rate=(100, 60))
+    # Place 200 of the parts of 0.6 s, and in the next lap of those of 0.01 s.
+    started("api", now=at(120))
+    control.override("api", {"rate": (10, 1)}, at(3_600))
+    started("api", now=at(152))
+    assert Window.objects.values_list("place", "cost", "last_start_at").get() == (200, 2, at(152))
+
+
+def test_an_override_with_a_longer_period_forgets_nothing_of_its_own() -> None:
+    key("api", rate=(100, 1))
+    control.override("api", {"rate": (100, 60)}, at(3_600))
+    for second in range(60):
+        started("api", now=at(second))
+    assert counted(at(60) - 60 * SECOND) == 59
+
+
+def test_a_window_shorter_than_the_margin_counts_its_starts_for_as_long_as_that(settings: Any) -> None:
+    settings.DISPATCHER = {"margin": 10}
+    key("api", rate=(100, 1))
+    for second in range(10):
+        started("api", now=at(second))
+        retention.trim_windows(now=at(second))
+    assert counted(at(10) - 11 * SECOND) == 10
+
+
+@pytest.mark.parametrize("settle", ["claim", "finish"])
+def test_all_who_count_a_start_take_over_what_is_old(settle: str) -> None:
+    key("api", rate=(10, 60))
+    started("api")
+    call = waiting("api")
+    later = at(60 * LAP)
+    go(call, now=later)
+    if settle == "claim":
+        claim.claim(call.id, ticket_of(seen(call)), now=later)
+    else:
+        finish.complete(call.id, ticket_of(seen(call)), result=None, now=later)
+    assert Window.objects.values_list("cost", "last_start_at").get() == (1, later)
+
+
+def test_the_migration_keeps_what_windows_count_in_both_directions() -> None:
+    def migrate(to: str) -> None:
+        MigrationExecutor(connection).migrate([("dispatcher", to)])
+
+    key("api", rate=(10, 60))
+    for second in range(3):
+        started("api", now=at(second))
+    migrate("0004_pull")
+    migrate("0005_window_places")
+    started("api", now=at(2))
+    rows = Window.objects.order_by("last_start_at", "place").values_list("cost", "last_start_at")
+    assert list(rows) == [(1, at(0)), (1, at(1)), (1, at(2)), (1, at(2))]
+
+
+@dataclass
+class Book:
+    """Every start of one key, and the longest time that its windows look back."""
+
+    starts: list[datetime] = field(default_factory=list)
+
+    def since(self, moment: datetime) -> int:
+        """Return how many starts came after a moment."""
+        return sum(start > moment for start in self.starts)
+
+
+periods = st.sampled_from([0.5, 1, 7, 60])
+events = st.lists(
+    st.one_of(
+        st.tuples(st.just("start"), st.sampled_from([0, 0.004, 0.3, 1.2, 2.5, 20, 149.9, 150])),
+        st.tuples(st.just("override"), periods),
+        st.tuples(st.just("end"), st.just(0)),
+        st.tuples(st.just("trim"), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(periods, events)
+def test_no_window_forgets_a_start_that_still_counts(period: float, history: list[tuple[str, float]]) -> None:
+    Slot.objects.all().delete()
+    Window.objects.all().delete()
+    RateLimitKey.objects.all().delete()
+    key("api", rate=(10_000, period))
+    book, now, longest, known_from = Book(), T0, period, T0 - SECOND
+    for event, amount in history:
+        match event:
+            case "start":
+                now += timedelta(seconds=amount)
+                started("api", now=now)
+                book.starts.append(now)
+            case "override":
+                control.override("api", {"rate": (10_000, amount)}, at(1_000_000))
+                # What is older than two of the periods so far may be forgotten, and a longer one can't bring it back.
+                known_from = max(known_from, now - 2 * timedelta(seconds=longest))
+                longest = max(period, amount)
+            case "end":
+                control.end_override("api")
+                longest = period
+            case _:
+                retention.trim_windows(now=now)
+        for length in {period, longest}:
+            since = max(now - timedelta(seconds=length), known_from)
+            assert counted(since) >= book.since(since)
