@@ -20,10 +20,7 @@ from tests.model.asked import NAMES, PERIODS, drafts, limits_of, names, numbers,
 from tests.model.pair import STEP, Pair
 from tests.model.rules import (
     ALWAYS,
-    DISPATCH_LEASE,
     HORIZON,
-    IN_LINE,
-    LEAD,
     MARGIN,
     NEVER,
     RUN_LEASE,
@@ -35,17 +32,6 @@ from tests.model.rules import (
     Retry,
 )
 from tests.races.audit import audit
-
-SETTINGS = {
-    # The rules let all go at the end of a block.
-    "ramp": timedelta(0),
-    "margin": MARGIN,
-    "horizon": HORIZON,
-    "lead": LEAD,
-    "dispatch_lease": DISPATCH_LEASE,
-    "run_lease": RUN_LEASE,
-    "heartbeat": IN_LINE,
-}
 
 
 class Machine(RuleBasedStateMachine):

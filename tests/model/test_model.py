@@ -5,6 +5,7 @@ MODEL_SHRINK=1 one that fails is made shorter, which takes minutes.
 """
 
 import os
+from datetime import timedelta
 
 import pytest
 from hypothesis import HealthCheck, Phase
@@ -14,10 +15,21 @@ from pytest_django import Settings
 
 from tests.builders import committed
 from tests.model.clock import stopped_clock
-from tests.model.machine import SETTINGS, Machine
+from tests.model.machine import Machine
+from tests.model.rules import DISPATCH_LEASE, HORIZON, IN_LINE, LEAD, MARGIN, RUN_LEASE
 
 EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "0"))
 STEPS = int(os.environ.get("MODEL_STEPS", "20"))
+SETTINGS = {
+    # The rules let all go at the end of a block.
+    "ramp": timedelta(0),
+    "margin": MARGIN,
+    "horizon": HORIZON,
+    "lead": LEAD,
+    "dispatch_lease": DISPATCH_LEASE,
+    "run_lease": RUN_LEASE,
+    "heartbeat": IN_LINE,
+}
 
 
 @committed

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.worker import state as worker_state
 from django.apps import apps
 from kombu import Message
 
@@ -55,3 +56,14 @@ def broker(request: pytest.FixtureRequest, settings: Any) -> Iterator[Broker]:
     broker.take()
     yield broker
     project_app.set_current()
+
+
+@pytest.fixture
+def nothing_ran() -> Iterator[None]:
+    """Let the tasks of tests.steps.doings be done, and forget what they did before."""
+    from tests.steps.doings import doings, ran  # noqa: PLC0415 -- there are no models when this file is read
+
+    ran.clear()
+    doings[:] = [lambda _: "done"]
+    yield
+    worker_state.reserved_requests.clear()

@@ -8,12 +8,10 @@ from uuid import UUID, uuid4
 import pytest
 
 from dispatcher import engine
-from dispatcher.errors import RateLimited
 from dispatcher.events import call_finished
 from dispatcher.lifecycle import finish
 from dispatcher.lifecycle.claim import Refused
-from dispatcher.lifecycle.run import Failed, RetryAsked, Returned
-from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
+from dispatcher.models import CallQueue, Slot, Window
 from dispatcher.states import State
 from tests.builders import SECOND, T0, admitted, at, committed, go, key, seen, started, states, ticket_of, waiting
 from tests.steps.test_claim import snapshot
@@ -338,101 +336,6 @@ def test_a_call_is_put_back_only_from_the_states_named() -> None:
     call = started()
     assert finish.put_back(call.id, ticket_of(call), from_states=[State.DISPATCHED]) is None
     assert states([call]) == [State.ACTIVE]
-
-
-# From the claim to the next call: engine.execute
-
-
-def test_an_end_hands_its_room_to_the_next_call() -> None:
-    key("api", concurrency=1)
-    first, second = admitted("api"), waiting("api")
-    assert go(second) == []
-    assert engine.execute(first.id, ticket_of(first), lambda: 7) == Returned(result=7)
-    assert states([first, second]) == [State.COMPLETED, State.DISPATCHED]
-
-
-def test_a_failure_hands_its_room_on_too_and_tells_how_long_it_waits() -> None:
-    key("api", concurrency=1)
-    first, second = admitted("api", retry={"initial_interval": 9, "jitter": False}), waiting("api")
-    assert go(second) == []
-    error = CardDeclined()
-
-    def task() -> None:
-        raise error
-
-    assert engine.execute(first.id, ticket_of(first), task) == Failed(error=error, wait=9 * SECOND, may_retry=True)
-    assert states([first, second]) == [State.RETRYABLE, State.DISPATCHED]
-
-
-def test_a_last_failure_says_that_it_is_the_last() -> None:
-    call = admitted(retry={"max_attempts": 1})
-    error = RetryAsked(CardDeclined(), SECOND, may_retry=True)
-
-    def task() -> None:
-        raise error
-
-    outcome = engine.execute(call.id, ticket_of(call), task)
-    assert isinstance(outcome, Failed)
-    assert not outcome.may_retry
-    assert states([call]) == [State.DISCARDED]
-
-
-def test_an_attempt_that_lost_its_ticket_while_it_ran_has_no_outcome() -> None:
-    call = admitted()
-    again: list[CallQueue] = []
-
-    def task() -> str:
-        finish.put_back(call.id, ticket_of(call), from_states=FLIGHT)
-        go(call)
-        again.append(seen(call))
-        return "late"
-
-    assert engine.execute(call.id, ticket_of(call), task) is None
-    assert (seen(call).state, seen(call).ticket, seen(call).result) == (State.DISPATCHED, again[0].ticket, None)
-
-
-def test_a_provider_that_says_stop_blocks_the_keys_of_its_call_and_no_attempt_is_spent() -> None:
-    key("api")
-    key("tenant")
-    first, second = admitted("api", "tenant"), admitted("api")
-    stop = RateLimited(3600)
-
-    def task() -> None:
-        raise stop
-
-    engine.execute(first.id, ticket_of(first), task)
-    assert (seen(first).state, seen(first).attempt, seen(first).errors) == (State.AVAILABLE, 0, [])
-    assert RateLimitKey.objects.filter(blocked_until__isnull=False).count() == 2
-    assert engine.execute(second.id, ticket_of(second), task) is Refused.CLOSED
-    assert states([first, second]) == [State.AVAILABLE, State.AVAILABLE]
-    assert not Slot.objects.exists()
-
-
-def test_a_provider_may_stop_one_key_only() -> None:
-    key("api")
-    tenant = key("tenant")
-    call = admitted("api", "tenant")
-
-    def task() -> None:
-        raise RateLimited(3600, key="tenant")
-
-    engine.execute(call.id, ticket_of(call), task)
-    assert list(RateLimitKey.objects.filter(blocked_until__isnull=False)) == [tenant]
-    assert (seen(call).state, seen(call).attempt) == (State.AVAILABLE, 0)
-
-
-@pytest.mark.parametrize("named", [None, "typo", "other"])
-def test_a_call_that_is_told_to_stop_and_spends_no_key_to_block_waits_by_itself(named: str | None) -> None:
-    key("other")
-    call = admitted()
-
-    def task() -> None:
-        raise RateLimited(3600, key=named)
-
-    engine.execute(call.id, ticket_of(call), task)
-    stored = seen(call)
-    assert (stored.state, stored.attempt, stored.ticket) == (State.SCHEDULED, 0, None)
-    assert stored.scheduled_at - stored.created_at > timedelta(minutes=59)
 
 
 # Who listens

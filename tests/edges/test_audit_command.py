@@ -1,0 +1,134 @@
+"""manage.py dispatcher_audit: what it notes, prints and returns."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+from django.db import connection
+from django.utils import timezone
+
+from dispatcher.audit import audit
+from dispatcher.invariants import CHECKS, NOTES
+from dispatcher.lifecycle import heartbeat
+from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot, Worker
+from dispatcher.states import Reason, State
+from tests.builders import HERE, committed, waiting
+from tests.edges.auditing import HOUR, found, noted, over_concurrency, printed, send
+
+pytestmark = committed
+
+
+# Notes
+
+
+def test_a_queue_without_workers_is_noted_and_breaks_nothing(settings: Any) -> None:
+    settings.DISPATCHER = {"queue_grace": 30}
+    send()
+    assert noted() == {"queue_unserved": 1}
+    assert found() == []
+    heartbeat.beat(HERE, [])
+    assert noted() == {}
+    Worker.objects.update(serves_until=timezone.now() - HOUR)
+    assert noted() == {"queue_unserved": 1}
+
+
+def test_poison_is_noted_for_a_day() -> None:
+    (call,) = send()
+    Slot.objects.all().delete()
+    ended = {"state": State.DISCARDED, "ticket": None, "reason": Reason.POISON}
+    CallQueue.objects.filter(id=call.id).update(**ended, finished_at=timezone.now())
+    assert noted() == {"poison": 1}
+    CallQueue.objects.update(finished_at=timezone.now() - 25 * HOUR)
+    assert noted() == {}
+
+
+def test_a_transaction_that_stays_open_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    with psycopg.connect(**{**connection.get_connection_params(), "autocommit": False}) as other:
+        other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        other.execute("SELECT 1")
+        assert noted() == {}
+        monkeypatch.setattr("dispatcher.audit._OLD", timedelta(0))
+        report = audit(settle=timedelta(0))
+        sessions = {finding.target for note in report.notes for finding in note.findings}
+        assert str(other.info.backend_pid) in sessions
+
+
+# The command
+
+
+def test_a_healthy_database_exits_with_0_and_lists_every_check() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    send("api", count=3)
+    text, code = printed()
+    assert code == 0
+    lines = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
+    assert all(lines[check.name][1:] == [str(check.invariant), "0"] for check in CHECKS)
+    assert "✓ Every invariant that rows can show holds" in text
+    assert "Invariants 3 " in text
+
+
+def test_a_breach_exits_with_1_and_says_what_it_is_about() -> None:
+    over_concurrency()
+    text, code = printed()
+    assert code == 1
+    assert "over_concurrency (invariant 1), 1: An admission brought more in flight" in text
+    assert "  key api: in_flight 2, concurrency 1" in text
+    assert "✗ 1 findings" in text
+
+
+def test_json_has_every_check_with_its_findings(settings: Any) -> None:
+    settings.DISPATCHER = {"queue_grace": 30}
+    send()
+    Lane.objects.update(is_held=False)
+    text, code = printed("--json")
+    told = json.loads(text)
+    checks = {check["name"]: check for check in told["checks"]}
+    assert (code, told["ok"]) == (1, False)
+    assert list(checks) == [check.name for check in CHECKS]
+    assert {**checks["unserved_asleep"], "examples": []} == {
+        "name": "unserved_asleep",
+        "invariant": 6,
+        "sentence": next(check.sentence for check in CHECKS if check.name == "unserved_asleep"),
+        "findings": 1,
+        "mended": 0,
+        "examples": [],
+    }
+    assert checks["unserved_asleep"]["examples"][0]["queue"] == "celery"
+    assert told["notes"] == []
+
+
+def test_a_repair_says_what_it_mended_and_exits_with_0_if_nothing_is_left(settings: Any) -> None:
+    waiting()
+    text, code = printed("--repair")
+    assert code == 0
+    assert "Mended: 1 (expected: 0)" in text
+    assert printed("--repair", "--json")[1] == 0
+
+
+def test_findings_beyond_the_examples_are_counted() -> None:
+    send(count=25)
+    Slot.objects.all().delete()
+    text, code = printed()
+    assert code == 1
+    assert "call_without_slot (invariant 4), 25:" in text
+    assert "  and 15 more" in text
+
+
+@pytest.mark.parametrize("seconds", ["-1", "nan", "inf", "601"])
+def test_a_time_to_settle_that_is_none_is_refused(seconds: str) -> None:
+    with pytest.raises(CommandError, match=r"--settle: .* must be from 0 to 600 seconds") as refused:
+        call_command("dispatcher_audit", "--settle", seconds)
+    assert refused.value.returncode == 2
+
+
+def test_a_word_that_is_no_number_is_refused() -> None:
+    with pytest.raises(CommandError, match="invalid float value: 'soon'"):
+        call_command("dispatcher_audit", "--settle", "soon")
+
+
+def test_every_note_has_its_own_name() -> None:
+    assert len({check.name for check in (*CHECKS, *NOTES)}) == len(CHECKS) + len(NOTES)

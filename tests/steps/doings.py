@@ -1,0 +1,81 @@
+"""Tasks that do what a test tells them to, and the ways to run them."""
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from celery import Task, shared_task
+from celery.result import EagerResult
+
+from dispatcher.lifecycle import publish
+from dispatcher.models import CallQueue
+from dispatcher.states import State
+from tests.builders import go, seen, ticket_of
+
+Doing = Callable[[Task], Any]
+doings: list[Doing] = []
+"""What the task does, attempt by attempt; the last one over and over."""
+ran: list[Any] = []
+"""(retries, args) of every run of the task."""
+
+
+@shared_task(name="tests.do", bind=True)
+def do(self: Task, *args: Any) -> Any:
+    ran.append((self.request.retries, args))
+    return doings[min(len(ran), len(doings)) - 1](self)
+
+
+@shared_task(
+    name="tests.autoretry", bind=True, autoretry_for=(OSError,), max_retries=2, retry_backoff=7, retry_jitter=False
+)
+def autoretry(self: Task) -> Any:
+    ran.append((self.request.retries, ()))
+    return doings[0](self)
+
+
+@shared_task(name="tests.patient", bind=True, default_retry_delay=40, max_retries=None)
+def patient(self: Task) -> Any:
+    ran.append((self.request.retries, ()))
+    return doings[0](self)
+
+
+def raising(error: BaseException) -> Doing:
+    def doing(_: Task) -> None:
+        raise error
+
+    return doing
+
+
+def retrying(*args: Any, **options: Any) -> Doing:
+    def doing(self: Task) -> None:
+        raise self.retry(*args, **options)
+
+    return doing
+
+
+def sent(task: Any = do, **fields: Any) -> CallQueue:
+    """Send a call that is admitted at once."""
+    call = seen(CallQueue.objects.send(task, **fields))
+    assert call.state == State.DISPATCHED
+    return call
+
+
+def deliver(call: CallQueue, ticket: UUID | None = None) -> EagerResult:
+    """Run a call's message as a worker does, and return what Celery made of it."""
+    call = seen(call)
+    return call_task(call).apply(
+        args=call.args,
+        task_id=str(call.id),
+        retries=call.attempt,
+        headers={publish.TICKET_HEADER: str(ticket or ticket_of(call))},
+    )
+
+
+def call_task(call: CallQueue) -> Task:
+    return {task.name: task for task in (do, autoretry, patient)}[call.task]
+
+
+def wake(call: CallQueue) -> None:
+    """Let a call that waits for its next attempt go."""
+    CallQueue.objects.filter(id=call.id, state=State.RETRYABLE).update(state=State.AVAILABLE)
+    assert go(call) == [call.id]

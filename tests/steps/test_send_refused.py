@@ -1,0 +1,180 @@
+"""Send: what is refused, by its field and with its remedy; nothing is written then."""
+
+from collections.abc import Mapping
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from dispatcher.errors import (
+    CallInvalid,
+    CallNeverRuns,
+    CallTooLarge,
+    DispatcherError,
+    PolicyInvalid,
+    UnknownKey,
+)
+from dispatcher.models import CallQueue, Lane, RateLimitKey
+from tests.builders import T0, committed, key
+from tests.steps.ways import Way, alone, among_many, every_way
+
+pytestmark = committed
+
+
+def circle() -> list[Any]:
+    loop: list[Any] = []
+    loop.append(loop)
+    return loop
+
+
+# The field, and words of the problem or its remedy.
+REFUSED: list[tuple[Mapping[str, Any], str, str]] = [
+    ({}, "task", "either a task or call_data"),
+    ({"task": "t", "call_data": {"method": "get"}}, "task", "either a task or call_data"),
+    ({"task": ""}, "task", "its name"),
+    ({"task": 5}, "task", "its name"),
+    ({"task": "t" * 256}, "task", "1 to 255 characters"),
+    ({"task": "t\0"}, "task", "1 to 255 characters"),
+    ({"task": "t", "queue": ""}, "queue", "1 to 255 characters"),
+    ({"task": "t", "queue": 5}, "queue", "1 to 255 characters"),
+    ({"task": "t", "queue": "\ud800"}, "queue", "1 to 255 characters"),
+    ({"task": "t", "args": "text"}, "args", "for one argument give [argument]"),
+    ({"task": "t", "args": {"a": 1}}, "args", "must be a list"),
+    ({"task": "t", "args": [{1, 2}]}, "args[0]", "set is not JSON"),
+    ({"task": "t", "args": [1, [Decimal(1)]]}, "args[1][0]", "Decimal is not JSON; send its id or a text"),
+    ({"task": "t", "args": [b"raw"]}, "args[0]", "bytes is not JSON"),
+    ({"task": "t", "args": [float("nan")]}, "args[0]", "finite number or None"),
+    ({"task": "t", "args": [float("-inf")]}, "args[0]", "finite number or None"),
+    ({"task": "t", "args": ["a\0b"]}, "args[0]", "NUL"),
+    ({"task": "t", "args": ["\ud800"]}, "args[0]", "surrogate"),
+    ({"task": "t", "args": circle()}, "args" + "[0]" * 64, "deeper than 64 levels"),
+    ({"task": "t", "kwargs": [("a", 1)]}, "kwargs", "must be a mapping"),
+    ({"task": "t", "kwargs": {"user": {"born": date(2000, 1, 1)}}}, "kwargs.user.born", "date is not JSON"),
+    ({"task": "t", "kwargs": {"list": [{"deep": object()}]}}, "kwargs.list[0].deep", "object is not JSON"),
+    ({"task": "t", "kwargs": {"counts": {1: "one"}}}, "kwargs.counts", "the name 1 is not a text"),
+    ({"task": "t", "kwargs": {"a\0": 1}}, "kwargs", "NUL"),
+    ({"task": "t", "meta": "text"}, "meta", "must be a mapping"),
+    ({"task": "t", "meta": {"of": uuid4()}}, "meta.of", "UUID is not JSON"),
+    ({"call_data": "get"}, "call_data", "must be a mapping"),
+    ({"call_data": {"method": "get", "params": {"url": object()}}}, "call_data.params.url", "object is not JSON"),
+    ({"task": "t", "keys": "api"}, "keys", 'for one key give ["name"]'),
+    ({"task": "t", "keys": 5}, "keys", "list of names or {name: cost}"),
+    ({"task": "t", "keys": ["api", 5]}, "keys", "5 is not a key name"),
+    ({"task": "t", "keys": [["api"]]}, "keys", "is not a key name"),
+    ({"task": "t", "keys": [{"name": "api"}]}, "keys", "is not a key name"),
+    ({"task": "t", "keys": [None]}, "keys", "None is not a key name"),
+    ({"task": "t", "keys": [""]}, "keys", "a letter or digit first"),
+    ({"task": "t", "keys": [":api"]}, "keys", "a letter or digit first"),
+    ({"task": "t", "keys": ["a b"]}, "keys", "a letter or digit first"),
+    ({"task": "t", "keys": ["api\n"]}, "keys", "a letter or digit first"),
+    ({"task": "t", "keys": ["é"]}, "keys", "a letter or digit first"),
+    ({"task": "t", "keys": ["a" * 256]}, "keys", "1 to 255 characters"),
+    ({"task": "t", "keys": {"api": 0}}, "keys['api']", "whole number from 1"),
+    ({"task": "t", "keys": {"api": -1}}, "keys['api']", "whole number from 1"),
+    ({"task": "t", "keys": {"api": 1.5}}, "keys['api']", "whole number from 1"),
+    ({"task": "t", "keys": {"api": True}}, "keys['api']", "whole number from 1"),
+    ({"task": "t", "keys": {"api": "1"}}, "keys['api']", "whole number from 1"),
+    ({"task": "t", "keys": {"api": 2**31}}, "keys['api']", "to 2147483647"),
+    ({"task": "t", "priority": 101}, "priority", "from -100 to 100"),
+    ({"task": "t", "priority": -101}, "priority", "from -100 to 100"),
+    ({"task": "t", "priority": "high"}, "priority", "from -100 to 100"),
+    ({"task": "t", "priority": None}, "priority", "from -100 to 100"),
+    ({"task": "t", "priority": True}, "priority", "from -100 to 100"),
+    ({"task": "t", "scheduled_at": datetime(2030, 1, 1)}, "scheduled_at", "naive"),  # noqa: DTZ001
+    ({"task": "t", "scheduled_at": "2030-01-01T00:00:00Z"}, "scheduled_at", "datetime with a time zone"),
+    ({"task": "t", "scheduled_at": date(2030, 1, 1)}, "scheduled_at", "datetime with a time zone"),
+    ({"task": "t", "scheduled_at": 60}, "scheduled_at", "datetime with a time zone"),
+    ({"task": "t", "expires_at": datetime(2030, 1, 1)}, "expires_at", "django.utils.timezone"),  # noqa: DTZ001
+    ({"task": "t", "expires_at": timedelta(hours=1)}, "expires_at", "datetime with a time zone"),
+    ({"task": "t", "scheduled_at": T0, "expires_at": T0}, "expires_at", "not after scheduled_at"),
+    ({"task": "t", "on_limit": "retry"}, "on_limit", "wait, reschedule, drop"),
+    ({"task": "t", "retry": {"max_attempts": 0}}, "retry.max_attempts", "from 1 to 32767"),
+    ({"task": "t", "retry": {"tries": 3}}, "retry.tries", "unknown"),
+    ({"task": "t", "retry": 3}, "retry", "is not a retry policy"),
+    ({"task": "t", "rate_limit": {"concurrency": 1}}, "rate_limit.key", "required"),
+    ({"task": "t", "rate_limit": {"key": "a b"}}, "keys", "is not a key name"),
+    ({"task": "t", "rate_limit": {"key": "new", "limit": 1}}, "rate_limit.limit", "unknown"),
+    ({"task": "t", "rate_limit": {"key": "new", "rate": {"limit": 1}}}, "rate_limit.rate", "is not a rate"),
+    (
+        {"task": "t", "rate_limit": {"key": "new", "rate": {"limit": 1, "period": "P1M"}}},
+        "rate_limit.rate.period",
+        "no months or years",
+    ),
+    ({"task": "t", "rate_limit": {"key": "new", "on_limit": "stop"}}, "on_limit", "wait, reschedule, drop"),
+    ({"task": "t", "rate_limit": "api"}, "rate_limit", "must be a mapping"),
+]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("fields", "field", "words"), REFUSED)
+def test_a_field_that_is_wrong_is_named_with_its_remedy_and_nothing_is_written(
+    fields: Mapping[str, Any], field: str, words: str
+) -> None:
+    for send in (alone, among_many):
+        with pytest.raises(DispatcherError) as caught:
+            send(**fields)
+        assert isinstance(caught.value, CallInvalid | PolicyInvalid)
+        assert caught.value.field == field
+        assert str(caught.value).startswith(f"{field}: ")
+        assert words in str(caught.value)
+    assert not CallQueue.objects.exists()
+    assert not RateLimitKey.objects.exists()
+    assert not Lane.objects.exists()
+
+
+@every_way
+def test_a_key_that_does_not_exist_is_refused_and_nothing_is_written(send: Way) -> None:
+    key("api")
+    with pytest.raises(UnknownKey, match=r"no rate limit key named 'apl', 'zzz'\. Declare it first") as caught:
+        send(task="t", keys=["zzz", "api", "apl"])
+    assert caught.value.names == ["apl", "zzz"]
+    assert caught.value.field == "keys"
+    assert not CallQueue.objects.exists()
+
+
+@every_way
+def test_a_key_that_a_call_brings_is_not_made_if_another_does_not_exist(send: Way) -> None:
+    with pytest.raises(UnknownKey):
+        send(task="t", keys=["typo"], rate_limit={"key": "new", "concurrency": 1})
+    assert not RateLimitKey.objects.exists()
+    assert not CallQueue.objects.exists()
+
+
+@every_way
+@pytest.mark.parametrize("limits", [{"concurrency": 4}, {"rate": (4, "PT1M")}], ids=["concurrency", "rate"])
+def test_a_cost_that_can_never_fit_is_refused(send: Way, limits: Mapping[str, Any]) -> None:
+    key("api", **limits)
+    with pytest.raises(CallNeverRuns, match=r"a cost of 5 can never run .*; lower the cost or raise") as caught:
+        send(task="t", keys={"api": 5})
+    assert caught.value.field == "keys['api']"
+    assert not CallQueue.objects.exists()
+    assert send(task="t", keys={"api": 4}).costs == {"api": 4}
+
+
+@every_way
+def test_a_cost_that_never_fits_the_policy_that_it_brings_is_refused(send: Way) -> None:
+    with pytest.raises(CallNeverRuns):
+        send(task="t", keys={"new": 2}, rate_limit={"key": "new", "concurrency": 1})
+    assert not RateLimitKey.objects.exists()
+
+
+def test_a_throttle_and_a_concurrency_of_0_refuse_no_cost() -> None:
+    key("paced", throttle=(1, 1))
+    key("stopped", concurrency=0)
+    assert alone(task="t", keys={"paced": 5, "stopped": 5}).costs == {"paced": 5, "stopped": 5}
+
+
+def test_a_payload_over_the_limit_is_refused_by_its_size_as_json(settings: Any) -> None:
+    settings.DISPATCHER = {"max_payload_bytes": 100}
+    with pytest.raises(CallTooLarge, match=r"take 101 bytes .*max_payload_bytes \(100\); store .* a reference"):
+        alone(task="t", args=["é" * 46 + "a"])
+    assert alone(task="t", args=["é" * 46])
+    with pytest.raises(CallTooLarge):
+        alone(task="t", args=["a" * 30], kwargs={"a": "a" * 30}, meta={"a": "a" * 30})
+
+
+def test_an_integer_too_long_for_a_text_is_refused_by_its_field() -> None:
+    with pytest.raises(CallInvalid, match=r"^args\[0\]: "):
+        alone(task="t", args=[10**5000])
