@@ -14,7 +14,8 @@ from psycopg import IsolationLevel
 from dispatcher.conf import RETENTION, SCOPES, Conf, conf
 from dispatcher.errors import ConfigurationError, PolicyInvalid
 from dispatcher.fields import key_name
-from dispatcher.policy import Policy, Retry
+from dispatcher.policy import Policy
+from dispatcher.retry import Retry
 
 _POSTGRESQL_14 = 140_000
 _READ_COMMITTED = (None, IsolationLevel.READ_COMMITTED)

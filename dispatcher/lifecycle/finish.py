@@ -17,7 +17,8 @@ from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.events import call_finished
 from dispatcher.models import CallQueue
-from dispatcher.policy import BUCKETS, Retry
+from dispatcher.policy import BUCKETS
+from dispatcher.retry import Retry
 from dispatcher.states import TERMINAL, Reason, State
 
 _LONGEST_MESSAGE = 4_000

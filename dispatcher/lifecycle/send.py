@@ -18,7 +18,8 @@ from dispatcher.conf import conf, queue_grace
 from dispatcher.errors import CallInvalid, CallNeverRuns, CallTooLarge, PolicyInvalid, UnknownKey
 from dispatcher.events import policy_ignored
 from dispatcher.models import CallQueue
-from dispatcher.policy import Policy, Rate, Retry
+from dispatcher.policy import Policy, Rate
+from dispatcher.retry import Retry
 from dispatcher.states import OnLimit, State
 
 logger = logging.getLogger(__name__)

@@ -12,8 +12,9 @@ from dispatcher.calls import Call, More
 from dispatcher.conf import conf
 from dispatcher.errors import PolicyInvalid
 from dispatcher.models import CallQueue
-from dispatcher.policy import Retry, parse_duration
+from dispatcher.policy import parse_duration
 from dispatcher.push import Unique, Wanted, shown
+from dispatcher.retry import Retry
 from dispatcher.states import Reason, State
 from dispatcher.web.ojs.bodies import JobIn, OptionsIn, RateLimitIn, RetryIn, UniqueIn, plain
 from dispatcher.web.ojs.wire import Problem, invalid, read_moment, stamp, without_nulls
