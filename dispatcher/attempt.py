@@ -19,6 +19,7 @@ from dispatcher.conf import conf
 from dispatcher.errors import AttemptTimedOut, LeaseLapsed
 from dispatcher.lifecycle import admit, claim, control, finish, recover, run
 from dispatcher.models import CallQueue
+from dispatcher.policy import LONGEST_PERIOD
 from dispatcher.states import State
 
 T = TypeVar("T")
@@ -94,17 +95,18 @@ def finish_as(call_id: UUID, ticket: UUID, outcome: run.Outcome, claimed: claim.
 def stop(call_id: UUID, ticket: UUID, outcome: run.Stopped) -> finish.Released | None:
     """Let the call wait again and block the keys that the provider stopped: both or neither, so nothing slips through.
 
-    In this order: a pass, too, takes its lanes before its keys.
+    For 366 days at the most. In this order: a pass, too, takes its lanes before its keys.
     """
+    pause = min(outcome.wait, LONGEST_PERIOD)
     with sql.atomic():
         spent = admit.keys_of(call_id)
         stopped = [key for key, name in spent.items() if outcome.key in (None, name)]
         # A call that spends no key that could hold it back waits by itself.
-        wait = None if stopped else outcome.wait
+        wait = None if stopped else pause
         released = finish.put_back(call_id, ticket, from_states=[State.DISPATCHED, State.ACTIVE], wait=wait)
         if released is not None:
             wake([released])
-            control.block(outcome.wait, keys=stopped, names=[outcome.key] if outcome.key else [])
+            control.block(pause, keys=stopped, names=[outcome.key] if outcome.key else [])
     return released
 
 

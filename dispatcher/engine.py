@@ -288,7 +288,7 @@ def resume(name: str, *, by: str = "") -> None:
 
 
 def block(name: str, wait: timedelta) -> None:
-    """Let nothing start under a key for this long; a longer block stands. Raises KeyNotFound."""
+    """Let nothing start under a key for this long; a longer block stands. Raises PolicyInvalid or KeyNotFound."""
     if not control.block(wait, names=[name]):
         raise KeyNotFound(name)
 

@@ -4,16 +4,19 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from dispatcher.conf import SCOPES
-from dispatcher.errors import CallInvalid
+from dispatcher.errors import CallInvalid, PolicyInvalid
 
 KEY_PATTERN: Final = r"^[a-zA-Z0-9][a-zA-Z0-9._:-]*$"
 """A key's name (Open Job Spec, rate limiting, section 6.2)."""
 
 LONGEST_NAME: Final = 255
+EARLIEST: Final = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
+LATEST: Final = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
+"""Python's calendar, but for a day at both ends: PostgreSQL keeps more, which nobody could read or show."""
 _DEEPEST: Final = 64
 _LONGEST_INTEGER: Final = 13_000
 """Bits: Python writes no more than 4,300 digits."""
@@ -66,16 +69,21 @@ def mapping(field: str, value: object) -> Mapping[str, Any] | None:
     return value
 
 
-def moment(field: str, value: object) -> datetime | None:
-    """Return a time with a zone, or None: from a datetime, or from what has one (an arrow)."""
+def moment(
+    field: str, value: object, *, error: type[CallInvalid] | type[PolicyInvalid] = CallInvalid
+) -> datetime | None:
+    """Return a time with a zone, or None: from a datetime, or from what has one (an arrow). Raises `error`."""
     at = getattr(value, "datetime", value)
     if at is None:
         return None
     if not isinstance(at, datetime):
-        raise CallInvalid(field, f"{value!r} must be a datetime with a time zone.")
+        raise error(field, f"{value!r} must be a datetime with a time zone.")
     if at.utcoffset() is None:
         remedy = "use django.utils.timezone.now() or arrow.utcnow()."
-        raise CallInvalid(field, f"{value!r} is naive, so nobody knows which moment it is; {remedy}")
+        raise error(field, f"{value!r} is naive, so nobody knows which moment it is; {remedy}")
+    if not EARLIEST <= at <= LATEST:
+        remedy = f"give a time from {EARLIEST.date()} to {LATEST.date()}."
+        raise error(field, f"{at.isoformat()} is past the calendar; {remedy}")
     return at
 
 

@@ -34,6 +34,7 @@ _NAMED_PERIODS: Final = {
     "day": timedelta(days=1),
 }
 LONGEST_PERIOD: Final = timedelta(days=366)
+_CENTURY: Final = timedelta(days=36_525)
 _SHORTEST_PERIOD: Final = timedelta(milliseconds=1)
 
 
@@ -155,8 +156,12 @@ class Policy:
         return self.concurrency is None and self.rate is None and self.throttle is None
 
     def fits(self, cost: int) -> bool:
-        """Whether a call of this cost could ever start (a concurrency of 0 counts as a pause)."""
-        return (not self.concurrency or cost <= self.concurrency) and (self.rate is None or cost <= self.rate.limit)
+        """Whether a call of this cost could ever start, and another one after it; a concurrency of 0 is a pause."""
+        return (
+            (not self.concurrency or cost <= self.concurrency)
+            and (self.rate is None or cost <= self.rate.limit)
+            and (self.throttle is None or cost <= LONGEST_PERIOD // self.throttle.spacing)
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Write it as the Open Job Spec does, None where there is no limit."""
@@ -268,6 +273,11 @@ def opening(policy: Policy, use: Use, cost: int, now: datetime, pace: Pace) -> d
     return latest if latest > now else None
 
 
+def _after(start: datetime, times: int, step: timedelta) -> datetime:
+    """Return when so many steps are over, in a hundred years at the latest: a limit may be that far below a cost."""
+    return start + min(times, _CENTURY // step) * step
+
+
 def _first_start(use: Use, now: datetime) -> datetime:
     return max(now, use.next_start_at or now)
 
@@ -285,10 +295,10 @@ def _rate_opening(policy: Policy, use: Use, cost: int, now: datetime, pace: Pace
             return at
     # The rest is reserved and has not even started: it fills whole windows from now on.
     windows = -(-short // policy.rate.limit)
-    return now + windows * (policy.rate.period + pace.margin)
+    return _after(now, windows, policy.rate.period + pace.margin)
 
 
 def _throttle_opening(policy: Policy, use: Use, now: datetime, pace: Pace) -> datetime:
     if policy.throttle is None:
         return now
-    return _first_start(use, now) + use.unstarted * policy.throttle.spacing - pace.horizon
+    return _after(_first_start(use, now), use.unstarted, policy.throttle.spacing) - pace.horizon

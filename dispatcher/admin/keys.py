@@ -20,7 +20,7 @@ from django.utils.safestring import SafeString
 from dispatcher import engine, reports
 from dispatcher.admin.paging import CappedPaginator
 from dispatcher.errors import CallInvalid, PolicyInvalid
-from dispatcher.fields import key_name
+from dispatcher.fields import key_name, moment
 from dispatcher.models import RateLimitKey
 from dispatcher.policy import Policy, format_duration, parse_duration
 
@@ -101,11 +101,14 @@ class OverrideForm(LimitsForm):
     until = forms.SplitDateTimeField(widget=AdminSplitDateTime(), help_text="When the key's own limits hold again.")
 
     def clean_until(self) -> Any:
-        """Refuse a time that has passed."""
+        """Refuse a time that has passed, or is past the calendar."""
         until = self.cleaned_data["until"]
         if until <= timezone.now():
             raise ValidationError(_PASSED)
-        return until
+        try:
+            return moment("until", until)
+        except CallInvalid as error:
+            raise ValidationError(str(error)) from error
 
 
 def limits_of(values: dict[str, Any]) -> dict[str, Any]:

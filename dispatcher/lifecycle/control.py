@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from dispatcher import journal, sql
+from dispatcher import fields, journal, sql
 from dispatcher.errors import KeyNotFound, PolicyInvalid
 from dispatcher.journal import Entry
-from dispatcher.policy import Policy
+from dispatcher.policy import LONGEST_PERIOD, Policy
 
 _QUEUE: Final = "queue:"
 
@@ -61,7 +61,12 @@ def resume(name: str, *, by: str = "") -> int:
 def block(
     wait: timedelta, *, names: Collection[str] = (), keys: Collection[int] = (), now: datetime | None = None
 ) -> list[int]:
-    """Let nothing start under these keys for this long; a longer block stands. Return their ids."""
+    """Let nothing start under these keys for this long; a longer block stands. Return their ids.
+
+    Raises PolicyInvalid.
+    """
+    if not timedelta(0) <= wait <= LONGEST_PERIOD:
+        raise PolicyInvalid("wait", f"{wait} must be from 0 to 366 days; to stop a key for longer, pause it.")
     with sql.atomic():
         params = {"wait": wait, "names": list(names), "keys": list(keys), "now": now}
         rows = sql.fetch("block_keys", _Blocked, params)
@@ -75,8 +80,8 @@ def override(name: str, limits: Mapping[str, Any], until: datetime) -> int:
 
     Raises PolicyInvalid naming the field, or KeyNotFound.
     """
-    if not isinstance(until, datetime) or until.utcoffset() is None:
-        raise PolicyInvalid("until", f"{until!r} must be a datetime with a time zone, such as arrow.utcnow().datetime.")
+    if fields.moment("until", until, error=PolicyInvalid) is None:
+        raise PolicyInvalid("until", "required: say when the key's own limits hold again.")
     named = {f"has_{strategy}": strategy in limits for strategy in ("concurrency", "rate", "throttle")}
     params = {"name": name, "until": until, **named, **_columns(Policy.parse(limits, "override"))}
     return _only(sql.fetch("override_key", _Key, params), name)

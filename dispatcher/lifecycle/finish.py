@@ -17,7 +17,7 @@ from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.events import call_finished
 from dispatcher.models import CallQueue
-from dispatcher.policy import BUCKETS
+from dispatcher.policy import BUCKETS, LONGEST_PERIOD
 from dispatcher.retry import Retry
 from dispatcher.states import TERMINAL, Reason, State
 
@@ -79,7 +79,7 @@ def fail(
     crashes: how many attempts in a row, this one included, took their process with them; None if nobody can say whether
     this one would have.
     policy: the call's own retry policy; without one the task's word counts (`may_retry`), then the setting.
-    wait: the time until the next attempt, if the task gave one; else the policy's back-off.
+    wait: the time until the next attempt, 366 days at the most, if the task gave one; else the policy's back-off.
     """
     retry = Retry.parse(policy if policy is not None else conf().retry)
     has_attempts = attempt < retry.max_attempts if policy is not None or may_retry is None else may_retry
@@ -89,7 +89,7 @@ def fail(
         return _end(call_id, ticket, State.DISCARDED, reason=Reason.POISON, **what)
     if may_retry is False or not has_attempts or any(map(retry.is_final, classes)):
         return _end(call_id, ticket, State.DISCARDED, reason=Reason.FAILED, **what)
-    pause = wait if wait is not None else retry.delay(attempt, _random)
+    pause = retry.delay(attempt, _random) if wait is None else min(wait, LONGEST_PERIOD)
     return _end(call_id, ticket, State.RETRYABLE, wait=pause, **what)
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from celery.exceptions import Ignore, Reject, Retry
 
 from dispatcher.errors import RateLimited
+from dispatcher.policy import LONGEST_PERIOD
 
 _SAYS_STOP = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
-_LONGEST_WAIT = timedelta(days=366)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,13 +92,13 @@ def _retry_after(error: Exception) -> timedelta | None:
     value = response.headers.get("Retry-After", "")
     if value.isdecimal():
         # More digits than these are past any calendar.
-        return min(timedelta(seconds=int(value[:12])), _LONGEST_WAIT)
+        return min(timedelta(seconds=int(value[:12])), LONGEST_PERIOD)
     until = _http_date(value)
     if until is None:
         return None
     # By the clock that wrote it: the provider's Date (section 6.6.1). This machine's may be wrong.
     now = _http_date(response.headers.get("Date", "")) or datetime.now(UTC)
-    return min(max(until - now, timedelta(0)), _LONGEST_WAIT)
+    return min(max(until - now, timedelta(0)), LONGEST_PERIOD)
 
 
 def _http_date(value: str) -> datetime | None:

@@ -257,8 +257,9 @@ def _check_costs(drafts: Sequence[Draft]) -> None:
             if policy is not None and not policy.fits(cost):
                 raise CallNeverRuns(
                     f"keys[{name!r}]",
-                    f"a cost of {cost} can never run under concurrency {policy.concurrency} and "
-                    f"rate {policy.rate or 'unlimited'}; lower the cost or raise the key's limit.",
+                    f"a cost of {cost} can never run under concurrency {policy.concurrency}, rate "
+                    f"{policy.rate or 'unlimited'} and throttle {policy.throttle or 'unlimited'} (a year at the most); "
+                    "lower the cost or raise the key's limit.",
                 )
 
 

@@ -19,7 +19,7 @@ WITH clock AS MATERIALIZED (
      WHERE start.earlier_at IS NOT NULL
 ), spaced AS MATERIALIZED (
     SELECT id, name, call_id, at, earlier_call, earlier_at, since,
-           make_interval(secs => ceil(EXTRACT(EPOCH FROM period) * 1e6 * earlier_cost / pace)::float8 / 1e6) AS spacing
+           make_interval(secs => LEAST(ceil(EXTRACT(EPOCH FROM period) * 1e6 * earlier_cost / pace), 1e15)::float8 / 1e6) AS spacing
       FROM paced
      WHERE pace IS NOT NULL
 )

@@ -81,13 +81,13 @@ WITH mine AS MATERIALIZED (
 ), spaced AS (
     UPDATE dispatcher_ratelimitkey AS key
        SET next_start_at = clock.latest_at + interval '1 microsecond' *
-               ceil(EXTRACT(EPOCH FROM spent.throttle_period) * 1e6 * cost / spent.throttle_limit)::float8
+               LEAST(ceil(EXTRACT(EPOCH FROM spent.throttle_period) * 1e6 * cost / spent.throttle_limit), 1e15)::float8
       FROM claimed, clock, paced
       JOIN spent USING (key_id)
      WHERE key.id = paced.key_id
 )
 SELECT is_closed, is_expired, clock_timestamp() AS told_at, start_at, attempt, retry,
-       EXISTS (SELECT FROM paced) AS is_paced, EXISTS (SELECT FROM spent WHERE window_period IS NOT NULL) AS is_counted,
+       EXISTS (SELECT FROM paced) AS is_paced, (SELECT count(window_period) > 0 FROM spent) AS is_counted,
        CASE WHEN NOT %(is_durable)s::bool THEN set_config('synchronous_commit', 'off', true) END AS commit
   FROM mine
  CROSS JOIN clock

@@ -49,7 +49,8 @@ WITH ended AS (
 ), spaced AS (
     UPDATE dispatcher_ratelimitkey AS key
        SET next_start_at = GREATEST(key.next_start_at, COALESCE(%(now)s::timestamptz, clock_timestamp())
-                                    + key.throttle_period * paced.cost / key.throttle_limit)
+                                    + LEAST(EXTRACT(EPOCH FROM key.throttle_period) * paced.cost / key.throttle_limit, 1e9)
+                                      * interval '1 second')
       FROM paced
      WHERE key.id = paced.id
 )

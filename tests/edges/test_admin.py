@@ -152,6 +152,8 @@ def test_a_key_is_overridden_until_a_time(clerk: Callable[..., Client]) -> None:
     assert "Give the limit and its period, or neither." in refused
     past = act(client, KEYS, "override", [key], apply="1", until_0="2001-01-01", until_1="00:00:00")
     assert "Give a time to come." in past
+    ever = act(client, KEYS, "override", [key], apply="1", until_0="9999-12-31", until_1="23:59:59")
+    assert "give a time from 0001-01-02 to 9999-12-30" in ever
     assert "overridden to" in act(client, KEYS, "override", [key], apply="1", concurrency="1", **when)
     call.refresh_from_db()
     assert call.state == State.DISPATCHED

@@ -11,6 +11,7 @@ import pytest
 from django.db.models import Max
 
 from dispatcher import attempt, engine
+from dispatcher.audit import audit
 from dispatcher.lifecycle import claim, control, finish
 from dispatcher.lifecycle.claim import Claimed, Refused
 from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
@@ -198,6 +199,19 @@ def test_starts_share_the_parts_of_a_window_and_keep_their_last_time() -> None:
     # A part is a hundredth of the period: 0.6 s.
     parts = Window.objects.order_by("last_start_at").values_list("cost", "last_start_at")
     assert list(parts) == [(3, at(0.59)), (1, at(0.6))]
+
+
+@pytest.mark.parametrize("is_claimed", [True, False])
+def test_a_throttle_far_below_a_cost_keeps_its_next_start_within_the_calendar(*, is_claimed: bool) -> None:
+    key("api")
+    call = admitted(costs={"api": 2**31 - 1})
+    engine.limit("api", {"throttle": (1, "P366D")})
+    if is_claimed:
+        claimed(call, now=at(1))
+    else:
+        finish.complete(call.id, ticket_of(call), result=None, now=at(1))
+    assert timedelta(days=10_000) < (RateLimitKey.objects.get().next_start_at or T0) - T0 < timedelta(days=12_000)
+    assert audit().is_ok
 
 
 def test_an_override_decides_whether_and_how_a_start_is_counted() -> None:

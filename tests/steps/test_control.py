@@ -147,6 +147,22 @@ def test_an_override_needs_a_time_with_a_zone() -> None:
             engine.override("api", until=until, concurrency=1)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("until", ["9999-12-31T23:59:59-05:00", "9999-12-31T23:59:59+00:00"])
+def test_an_override_past_the_calendar_is_refused_since_no_pass_could_read_it(until: str) -> None:
+    key("api")
+    with pytest.raises(PolicyInvalid, match=r"^until: .* give a time from 0001-01-02 to 9999-12-30"):
+        engine.override("api", until=datetime.fromisoformat(until), concurrency=1)
+    assert RateLimitKey.objects.get().override_until is None
+
+
+@pytest.mark.parametrize("wait", [-SECOND, timedelta(days=367), timedelta.max])
+def test_a_block_that_is_too_long_is_refused_with_its_remedy(wait: timedelta) -> None:
+    key("api")
+    with pytest.raises(PolicyInvalid, match=r"^wait: .* from 0 to 366 days; to stop a key for longer, pause it"):
+        engine.block("api", wait)
+    assert RateLimitKey.objects.get().blocked_until is None
+
+
 def test_an_override_keeps_the_limits_that_it_does_not_name() -> None:
     api = key("api", concurrency=7, rate=(5, 60), throttle=(3, 1))
     engine.override("api", until=at(60), rate=None, throttle={"limit": 9, "period": "PT1S"})

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 
 from dispatcher import engine
 from dispatcher.errors import RateLimited
@@ -85,6 +86,20 @@ def test_a_provider_that_says_stop_blocks_the_keys_of_its_call_and_no_attempt_is
     assert engine.execute(second.id, ticket_of(second), task) is Refused.CLOSED
     assert states([first, second]) == [State.AVAILABLE, State.AVAILABLE]
     assert not Slot.objects.exists()
+
+
+@pytest.mark.parametrize("keys", [["api"], []], ids=["with a key", "without one"])
+def test_a_provider_stops_for_a_year_at_the_most(keys: list[str]) -> None:
+    key("api")
+    call = admitted(*keys)
+
+    def task() -> None:
+        raise RateLimited(timedelta.max)
+
+    engine.execute(call.id, ticket_of(call), task)
+    until = RateLimitKey.objects.get().blocked_until if keys else seen(call).scheduled_at
+    assert until is not None
+    assert timedelta(days=365) < until - timezone.now() < timedelta(days=367)
 
 
 def test_a_provider_may_stop_one_key_only() -> None:

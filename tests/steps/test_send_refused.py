@@ -1,7 +1,7 @@
 """Send: what is refused, by its field and with its remedy; nothing is written then."""
 
 from collections.abc import Mapping
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 from uuid import uuid4
@@ -21,6 +21,10 @@ from tests.builders import T0, committed, key
 from tests.steps.ways import Way, alone, among_many, every_way
 
 pytestmark = committed
+
+
+AHEAD = timezone(timedelta(hours=1))
+"""Its first day began before the calendar did."""
 
 
 def circle() -> list[Any]:
@@ -89,6 +93,12 @@ REFUSED: list[tuple[Mapping[str, Any], str, str]] = [
     ({"task": "t", "expires_at": datetime(2030, 1, 1)}, "expires_at", "django.utils.timezone"),  # noqa: DTZ001
     ({"task": "t", "expires_at": timedelta(hours=1)}, "expires_at", "datetime with a time zone"),
     ({"task": "t", "scheduled_at": T0, "expires_at": T0}, "expires_at", "not after scheduled_at"),
+    (
+        {"task": "t", "scheduled_at": datetime.min.replace(tzinfo=AHEAD)},
+        "scheduled_at",
+        "from 0001-01-02 to 9999-12-30",
+    ),
+    ({"task": "t", "expires_at": datetime.max.replace(tzinfo=UTC)}, "expires_at", "from 0001-01-02 to 9999-12-30"),
     ({"task": "t", "on_limit": "retry"}, "on_limit", "wait, reschedule, drop"),
     ({"task": "t", "retry": {"max_attempts": 0}}, "retry.max_attempts", "from 1 to 32767"),
     ({"task": "t", "retry": {"tries": 3}}, "retry.tries", "unknown"),
@@ -160,7 +170,15 @@ def test_a_cost_that_never_fits_the_policy_that_it_brings_is_refused(send: Way) 
     assert not RateLimitKey.objects.exists()
 
 
-def test_a_throttle_and_a_concurrency_of_0_refuse_no_cost() -> None:
+@every_way
+def test_a_cost_that_would_close_its_throttle_for_longer_than_a_year_is_refused(send: Way) -> None:
+    key("daily", throttle=(1, "P1D"))
+    with pytest.raises(CallNeverRuns, match=r"throttle 1/P1D \(a year at the most\)"):
+        send(task="t", keys={"daily": 367})
+    assert send(task="t", keys={"daily": 366}).costs == {"daily": 366}
+
+
+def test_a_throttle_and_a_concurrency_of_0_refuse_no_small_cost() -> None:
     key("paced", throttle=(1, 1))
     key("stopped", concurrency=0)
     assert alone(task="t", keys={"paced": 5, "stopped": 5}).costs == {"paced": 5, "stopped": 5}

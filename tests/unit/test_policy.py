@@ -332,6 +332,13 @@ def test_what_waits_behind_reservations_fits_when_enough_starts_have_left(
     assert _lets_in(policy, use, cost, opening(policy, use, cost, NOW, pace) or NOW, pace)
 
 
+def test_an_opening_is_a_century_away_at_the_most_however_far_a_limit_was_lowered_below_a_cost() -> None:
+    rate = Rate(limit=1, period=timedelta(days=366))
+    century = NOW + timedelta(days=36_525)
+    assert NOW < (opening(Policy(rate=rate), Use(), 2**31, NOW, AT_ONCE) or NOW) <= century
+    assert NOW < (opening(Policy(throttle=rate), Use(unstarted=2**31), 1, NOW, AT_ONCE) or NOW) <= century
+
+
 def test_concurrency_has_no_opening_because_nobody_knows_when_a_call_ends() -> None:
     assert opening(Policy(concurrency=1), Use(held=1), 1, NOW, AT_ONCE) is None
 

@@ -10,6 +10,7 @@ from uuid import UUID
 import arrow
 from django.http import HttpRequest, HttpResponse
 
+from dispatcher import fields
 from dispatcher.policy import parse_duration
 
 MEDIA_TYPE: Final = "application/openjobspec+json"
@@ -138,14 +139,15 @@ def read_moment(field: str, value: object) -> datetime | None:
     """Return a time: RFC 3339 with a zone, or from now, such as "+PT5S". Raises Problem."""
     if value is None:
         return None
-    if isinstance(value, str) and value.startswith("+P"):
-        return arrow.utcnow().datetime + parse_duration(value[1:], field)
+    wait = parse_duration(value[1:], field) if isinstance(value, str) and value.startswith("+P") else None
     try:
+        if wait is not None:
+            return fields.moment(field, arrow.utcnow().datetime + wait)
         if not isinstance(value, str) or not _RFC3339.fullmatch(value):
             raise ValueError  # noqa: TRY301 -- one remedy for all that is no time
-        return arrow.get(value).datetime
+        return fields.moment(field, arrow.get(value).datetime)
     except (ValueError, arrow.ParserError, OverflowError) as error:
-        problem = f'{value!r} is not a time with a zone (RFC 3339), such as "2030-01-01T12:00:00Z".'
+        problem = f'{value!r} is not a time of this calendar with a zone (RFC 3339), such as "2030-01-01T12:00:00Z".'
         raise invalid(field, problem) from error
 
 
