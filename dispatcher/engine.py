@@ -104,7 +104,7 @@ def dispense(
             return admitted
         is_over = (until is not None and monotonic() > until) or (total is not None and admitted >= total)
         if is_over or fruitless == _FRUITLESS:
-            _leave(lanes, keys)
+            recovery.leave(lanes, keys)
             return admitted
 
 
@@ -274,7 +274,7 @@ def cleanup(*, now: datetime | None = None) -> int:
 
 def limit(name: str, limits: Mapping[str, Any]) -> None:
     """Store other limits for a key, in force at once. Raises PolicyInvalid or KeyNotFound."""
-    dispense(keys=[control.limit(name, limits)])
+    _soon(keys=[control.limit(name, limits)])
 
 
 def pause(name: str, *, by: str = "") -> None:
@@ -284,7 +284,7 @@ def pause(name: str, *, by: str = "") -> None:
 
 def resume(name: str, *, by: str = "") -> None:
     """Let a key's calls start again, after a pause or a block; `by`: as for a pause. Raises KeyNotFound."""
-    dispense(keys=[control.resume(name, by=by)])
+    _soon(keys=[control.resume(name, by=by)])
 
 
 def block(name: str, wait: timedelta) -> None:
@@ -298,18 +298,18 @@ def override(name: str, *, until: datetime, **limits: Any) -> None:
 
     Raises PolicyInvalid naming the field, or KeyNotFound.
     """
-    dispense(keys=[control.override(name, limits, until)])
+    _soon(keys=[control.override(name, limits, until)])
 
 
 def end_override(name: str) -> None:
     """Put a key's own limits in force again."""
-    dispense(keys=control.end_override(name))
+    _soon(keys=control.end_override(name))
 
 
 def cancel(calls: Iterable[UUID]) -> list[UUID]:
     """End calls that have not started, and return them; those that run, or have ended, are left as they are."""
     done = control.cancel(calls)
-    dispense(lanes=done.lanes, keys=done.keys)
+    _soon(lanes=done.lanes, keys=done.keys)
     return done.calls
 
 
@@ -362,8 +362,13 @@ def _serve_due(*, until: float | None = None, now: datetime | None = None) -> in
 
 
 def _moved(moved: Sequence[control.Moved]) -> list[UUID]:
-    dispense(lanes={row.lane_id for row in moved})
+    _soon(lanes={row.lane_id for row in moved})
     return [row.id for row in moved]
+
+
+def _soon(*, lanes: Collection[int] = (), keys: Collection[int] = ()) -> None:
+    """Dispense at once, or when the caller's transaction has committed: until then no worker could claim."""
+    transaction.on_commit(partial(dispense, lanes=lanes, keys=keys), using=conf().database, robust=True)
 
 
 def _after_commit(lanes: set[int]) -> None:
@@ -389,11 +394,3 @@ def serve(put_back: Collection[finish.Released], *, now: datetime | None = None)
         lanes = {released.lane_id for released in put_back}
         keys = {key for released in put_back for key in released.keys}
         dispense(lanes=lanes, keys=keys, awake=True, now=now)
-
-
-def _leave(lanes: Collection[int], keys: Collection[int]) -> None:
-    """Leave lanes and keys to the next pass that comes along."""
-    if lanes:
-        recovery.wake(lanes)
-    if keys:
-        sql.change("leave_open", {"keys": list(keys), "now": None})

@@ -1,6 +1,6 @@
 """Recover: find what a dead process or a lost message left behind."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -90,3 +90,11 @@ def _swept(statement: str, after: int, most: int) -> Swept:
 def wake(lanes: Iterable[int]) -> int:
     """Wake these lanes for the next pass; return how many were asleep."""
     return sql.change("wake_lanes", {"lanes": list(lanes)})
+
+
+def leave(lanes: Collection[int], keys: Collection[int]) -> None:
+    """Leave lanes and keys to the next pass that comes along."""
+    if lanes:
+        wake(lanes)
+    if keys:
+        sql.change("leave_open", {"keys": list(keys), "now": None})

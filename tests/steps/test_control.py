@@ -6,6 +6,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.db import transaction
+from django.utils import timezone
 
 from dispatcher import engine
 from dispatcher.errors import KeyNotFound, PolicyInvalid
@@ -17,6 +19,7 @@ from tests.builders import (
     SECOND,
     admitted,
     at,
+    committed,
     go,
     key,
     lane_of,
@@ -27,8 +30,9 @@ from tests.builders import (
     ticket_of,
     waiting,
 )
+from tests.steps.conftest import Broker
 
-pytestmark = pytest.mark.django_db
+pytestmark = committed
 
 
 def ended(state: State) -> CallQueue:
@@ -145,6 +149,38 @@ def test_an_override_needs_a_time_with_a_zone() -> None:
     for until in (datetime(2030, 1, 1), None, "2030-01-01T00:00:00Z", SECOND):  # noqa: DTZ001
         with pytest.raises(PolicyInvalid, match=r"^until: "):
             engine.override("api", until=until, concurrency=1)  # type: ignore[arg-type]
+
+
+def orders() -> list[Any]:
+    def limit(_: CallQueue) -> None:
+        engine.limit("api", {"concurrency": 1})
+
+    def resume(_: CallQueue) -> None:
+        engine.limit("api", {})
+        engine.resume("api")
+
+    def override(_: CallQueue) -> None:
+        engine.override("api", until=timezone.now() + timedelta(hours=1), concurrency=1)
+
+    def run_now(call: CallQueue) -> None:
+        engine.limit("api", {})
+        engine.run_now([call.id])
+
+    return [limit, resume, override, run_now]
+
+
+@pytest.mark.parametrize("order", orders(), ids=lambda order: order.__name__)
+def test_what_an_order_lets_in_is_published_when_the_order_is_committed(
+    order: Callable[[CallQueue], None], broker: Broker
+) -> None:
+    key("api", concurrency=0)
+    call = waiting("api")
+    go(call)
+    with transaction.atomic():
+        order(call)
+        assert (states([call]), broker.take()) == ([State.AVAILABLE], [])
+    assert states([call]) == [State.DISPATCHED]
+    assert [message.headers["id"] for message in broker.take()] == [str(call.id)]
 
 
 @pytest.mark.parametrize("until", ["9999-12-31T23:59:59-05:00", "9999-12-31T23:59:59+00:00"])
