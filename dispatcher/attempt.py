@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic, sleep
 from typing import TypeVar, assert_never
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from django.db import InterfaceError, OperationalError
 
@@ -32,9 +32,11 @@ _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 3.0
 
 
-def claim_in_time(call_id: UUID, ticket: UUID, *, worker: UUID | None = None) -> claim.Claimed | claim.Refused:
-    """Claim a call and wait for its start; a start that was overslept is given up for a later one."""
-    mine = partial(claim.claim, call_id, ticket, number=uuid4(), worker=worker)
+def claim_in_time(
+    call_id: UUID, ticket: UUID, *, number: UUID, worker: UUID | None = None
+) -> claim.Claimed | claim.Refused:
+    """Claim a call by this number and wait for its start; a start that was overslept is given up for a later one."""
+    mine = partial(claim.claim, call_id, ticket, number=number, worker=worker)
     claimed = patiently(mine, again=partial(_claim_again, mine))
     while isinstance(claimed, claim.Claimed) and not claim.is_in_time(claimed):
         # Twice the lateness with every try: a machine that is always late starts calls all the same.
@@ -110,10 +112,10 @@ def stop(call_id: UUID, ticket: UUID, outcome: run.Stopped) -> finish.Released |
     return released
 
 
-def put_back(call_id: UUID, ticket: UUID) -> finish.Released | None:
-    """Let a call that was not started wait again."""
+def put_back(call_id: UUID, ticket: UUID, *, number: UUID | None = None) -> finish.Released | None:
+    """Let a call that was not started wait again; one that is claimed only for the claim of this number, if given."""
     with sql.atomic():
-        released = finish.put_back(call_id, ticket, from_states=[State.DISPATCHED, State.ACTIVE])
+        released = finish.put_back(call_id, ticket, from_states=[State.DISPATCHED, State.ACTIVE], number=number)
         wake([released] if released else [])
     return released
 

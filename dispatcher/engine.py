@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic
 from typing import Any, assert_never
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from django.db import DatabaseError, transaction
 
@@ -141,9 +141,10 @@ def execute(
     Where the database is away, claim and finish are tried again for the setting's patience.
     Refused: nothing was run. None: it ran, but its ticket was replaced meanwhile, and the outcome was dropped.
     """
-    claimed = attempt.claim_in_time(call_id, ticket, worker=worker)
+    number = uuid4()
+    claimed = attempt.claim_in_time(call_id, ticket, number=number, worker=worker)
     if isinstance(claimed, claim.Refused):
-        _refuse(claimed, call_id, ticket)
+        _refuse(claimed, call_id, ticket, number)
         return claimed
     outcome = run.run(task)
     finish_it = partial(attempt.finish_as, call_id, ticket, outcome, claimed)
@@ -338,12 +339,12 @@ def _draft(call: Call) -> sending.Draft:
     return sending.draft(call, task=task, queue=call.queue if call.queue is not None else queue)
 
 
-def _refuse(refused: claim.Refused, call_id: UUID, ticket: UUID) -> None:
+def _refuse(refused: claim.Refused, call_id: UUID, ticket: UUID, number: UUID) -> None:
     match refused:
         case claim.Refused.STALE:
             released = None
         case claim.Refused.CLOSED:
-            released = attempt.put_back(call_id, ticket)
+            released = attempt.put_back(call_id, ticket, number=number)
         case claim.Refused.EXPIRED:
             released = finish.expire(call_id, ticket)
         case _:

@@ -100,16 +100,17 @@ def put_back(
     from_states: Sequence[State],
     wait: timedelta | None = None,
     is_lost: bool = False,
+    number: UUID | None = None,
     now: datetime | None = None,
 ) -> Released | None:
     """Let the call wait again at the front of its lane, without spending an attempt; None if the ticket is gone.
 
     wait: not before this time has passed. is_lost: its process is gone, so if its start has not come yet, it never
-    started. The caller wakes the lane in the same transaction.
+    started. number: the only claim that may give an active call back; any, without one. The caller wakes the lane in
+    the same transaction.
     """
-    states = list(from_states)
-    params = {"call": call_id, "ticket": ticket, "states": states, "wait": wait, "is_lost": is_lost, "now": now}
-    rows = sql.fetch("return_call", _Freed, params)
+    which = {"call": call_id, "ticket": ticket, "states": list(from_states), "claim": number}
+    rows = sql.fetch("return_call", _Freed, {**which, "wait": wait, "is_lost": is_lost, "now": now})
     state = State.AVAILABLE if wait is None else State.SCHEDULED
     return Released(state=state, lane_id=rows[0].lane_id, keys=rows[0].keys) if rows else None
 

@@ -28,8 +28,11 @@ WITH clock AS MATERIALIZED (
 ), numbered AS (
     UPDATE dispatcher_ratelimitkey AS key
        SET admissions = key.admissions + 1,
-           opens_at = CASE WHEN spent.is_stopped THEN spent.opens_at ELSE key.opens_at END
-      FROM unnest(%(key)s::bigint[], %(key_stopped)s::bool[], %(key_opens)s::timestamptz[]) AS spent (id, is_stopped, opens_at)
+           -- An opening to come stands: it may be that of a cheaper call, whose lane this pass did not look at.
+           opens_at = CASE WHEN NOT spent.is_stopped THEN key.opens_at
+                           WHEN key.opens_at > clock.now AND spent.opens_at IS NOT NULL THEN LEAST(key.opens_at, spent.opens_at)
+                           ELSE spent.opens_at END
+      FROM clock, unnest(%(key)s::bigint[], %(key_stopped)s::bool[], %(key_opens)s::timestamptz[]) AS spent (id, is_stopped, opens_at)
      WHERE key.id = spent.id
 )
 SELECT id, ticket, task, args, kwargs, call_data, queue, attempt

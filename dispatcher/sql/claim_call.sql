@@ -76,8 +76,8 @@ WITH mine AS MATERIALIZED (
      ORDER BY key_id
         ON CONFLICT (key_id, place) DO UPDATE
        SET last_start_at = GREATEST(bucket.last_start_at, excluded.last_start_at),
-           cost = excluded.cost + CASE WHEN excluded.last_start_at - bucket.last_start_at < (
-                      SELECT 2 * longest FROM spent WHERE spent.key_id = bucket.key_id) THEN bucket.cost ELSE 0 END
+           cost = excluded.cost + CASE WHEN bucket.last_start_at > (
+                      SELECT now - 2 * longest FROM clock, spent WHERE key_id = bucket.key_id) THEN bucket.cost ELSE 0 END
 ), spaced AS (
     UPDATE dispatcher_ratelimitkey AS key
        SET next_start_at = clock.latest_at + interval '1 microsecond' *

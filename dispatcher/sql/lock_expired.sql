@@ -3,12 +3,13 @@
 -- A call that nobody has fetched may just stand in a long line at the broker. While workers hold calls of its queue, it
 -- counts as lost only if one of those was published later, by `slack`: then its own message has had its turn.
 -- Those that were fetched over HTTP have leases of their own (lock_overdue).
+-- What a worker claimed after it was given up for lost has a lease of its own: it was frozen, and lives.
 -- The lease is judged again under the lock, so a heartbeat that came in between saves the call.
 -- Slots are few, live only while their call is in flight, and are read whole: an index on leases would cost every heartbeat.
 WITH clock AS MATERIALIZED (
     SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
 ), lost AS MATERIALIZED (
-    SELECT worker.id
+    SELECT worker.id, worker.lost_at
       FROM dispatcher_worker AS worker
      WHERE worker.lost_at IS NOT NULL
 ), front AS MATERIALIZED (
@@ -22,7 +23,9 @@ WITH clock AS MATERIALIZED (
     SELECT slot.call_id, bool_or(slot.worker_id IS NOT NULL) AS is_fetched
       FROM clock
      CROSS JOIN dispatcher_slot AS slot
-     WHERE slot.pulled_until IS NULL AND (slot.lease_until < clock.now OR slot.worker_id IN (SELECT lost.id FROM lost))
+      LEFT JOIN lost ON lost.id = slot.worker_id
+     WHERE slot.pulled_until IS NULL
+       AND (slot.lease_until < clock.now OR lost.lost_at >= COALESCE(slot.started_at, lost.lost_at))
      GROUP BY slot.call_id
 ), held AS MATERIALIZED (
     SELECT call.id, call.ticket
@@ -40,6 +43,7 @@ SELECT held.id AS call_id, held.ticket
   FROM held
  CROSS JOIN clock
   JOIN dispatcher_slot AS slot ON slot.call_id = held.id
- WHERE slot.lease_until < clock.now OR slot.worker_id IN (SELECT lost.id FROM lost)
+  LEFT JOIN lost ON lost.id = slot.worker_id
+ WHERE slot.lease_until < clock.now OR lost.lost_at >= COALESCE(slot.started_at, lost.lost_at)
  ORDER BY held.id
    FOR NO KEY UPDATE OF slot

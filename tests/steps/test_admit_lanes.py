@@ -6,7 +6,7 @@ import pytest
 
 from dispatcher import engine
 from dispatcher.events import call_dropped
-from dispatcher.lifecycle import admit, due
+from dispatcher.lifecycle import admit, due, recover
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.states import State
 from tests.builders import (
@@ -144,6 +144,24 @@ def test_time_opens_a_window_for_the_lanes_parked_on_it() -> None:
     assert states([call]) == [State.DISPATCHED]
     api.refresh_from_db()
     assert api.opens_at is None
+
+
+def test_a_dearer_call_does_not_put_off_the_opening_that_a_cheaper_one_waits_for() -> None:
+    key("api", rate=(2, 60))
+    key("other")
+    started("api")
+    started("api", now=at(30))
+    cheap = waiting("api")
+    go(cheap, now=at(31))
+    first = RateLimitKey.objects.get(name="api").opens_at
+    dear = waiting(costs={"api": 2, "other": 1})
+    # Its pass looks at the lanes that are awake, and not at those that are parked on their keys.
+    recover.wake([dear.lane_id])
+    assert engine.dispense(awake=True, now=at(32)) == 0
+    assert lane_of(dear).parked_on is not None
+    api = RateLimitKey.objects.get(name="api")
+    assert api.opens_at == first
+    assert due.due_keys(now=at(61)) == [api.id]
 
 
 def test_a_key_that_nobody_is_parked_on_has_no_opening_time() -> None:

@@ -359,7 +359,7 @@ def test_a_machine_that_is_always_late_starts_a_call_when_its_limits_allow_for_i
         return is_in_time(replace(made, start_at=made.start_at - 20 * claim._LATE))  # noqa: SLF001
 
     monkeypatch.setattr(claim, "is_in_time", late)
-    made = attempt.claim_in_time(call.id, ticket_of(seen(call)))
+    made = attempt.claim_in_time(call.id, ticket_of(seen(call)), number=uuid4())
     assert isinstance(made, Claimed)
     assert len(tried) > 1
     assert tried == [2**n * claim._LATE for n in range(len(tried))]  # noqa: SLF001

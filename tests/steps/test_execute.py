@@ -1,13 +1,15 @@
 """From the claim to the next call: engine.execute."""
 
 from datetime import timedelta
+from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.utils import timezone
 
-from dispatcher import engine
+from dispatcher import attempt, engine
 from dispatcher.errors import RateLimited
-from dispatcher.lifecycle import finish
+from dispatcher.lifecycle import claim, finish
 from dispatcher.lifecycle.claim import Refused
 from dispatcher.lifecycle.run import Failed, RetryAsked, Returned
 from dispatcher.models import CallQueue, RateLimitKey, Slot
@@ -86,6 +88,28 @@ def test_a_provider_that_says_stop_blocks_the_keys_of_its_call_and_no_attempt_is
     assert engine.execute(second.id, ticket_of(second), task) is Refused.CLOSED
     assert states([first, second]) == [State.AVAILABLE, State.AVAILABLE]
     assert not Slot.objects.exists()
+
+
+def test_a_message_that_came_twice_and_was_refused_once_leaves_the_attempt_to_whom_it_started_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    key("api")
+    call = admitted("api")
+    ticket = ticket_of(call)
+
+    def refused(*args: Any, **kwargs: Any) -> Refused:
+        """Refuse the one just before the block ends, and let the other one in just after."""
+        engine.block("api", SECOND)
+        answer = claim.claim(*args, **kwargs)
+        engine.resume("api")
+        claim.claim(call.id, ticket, number=uuid4())
+        assert isinstance(answer, Refused)
+        return answer
+
+    monkeypatch.setattr(attempt, "claim_in_time", refused)
+    assert engine.execute(call.id, ticket, lambda: pytest.fail("it runs elsewhere")) is Refused.CLOSED
+    assert (seen(call).state, seen(call).attempt, seen(call).ticket) == (State.ACTIVE, 1, ticket)
+    assert Slot.objects.filter(call=call).exists()
 
 
 @pytest.mark.parametrize("keys", [["api"], []], ids=["with a key", "without one"])

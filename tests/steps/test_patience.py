@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.db import InterfaceError, OperationalError, connection, transaction
@@ -63,7 +64,7 @@ def test_a_claim_outlasts_a_connection_that_breaks(
     call: CallQueue, losing: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claim, "claim", losing(claim.claim))
-    assert isinstance(attempt.claim_in_time(call.id, ticket_of(call)), claim.Claimed)
+    assert isinstance(attempt.claim_in_time(call.id, ticket_of(call), number=uuid4()), claim.Claimed)
     assert (seen(call).state, seen(call).attempt) == (State.ACTIVE, 1)
     finish.complete(call.id, ticket_of(call), result=None)
 

@@ -239,6 +239,17 @@ def test_a_worker_that_falls_silent_is_lost_and_all_that_it_held_recovered() -> 
     ]
 
 
+def test_what_a_worker_claims_after_it_was_given_up_has_a_lease_of_its_own() -> None:
+    heartbeat.beat(HERE, [], now=at(0))
+    call = admitted()
+    assert heartbeat.lose_silent(now=at(61))
+    # It was frozen, and thaws; its first heartbeat is still to come.
+    engine.claim.claim(call.id, ticket_of(call), worker=HERE.id, now=at(70))
+    assert engine.recover(now=at(130)) == 0
+    assert (seen(call).state, seen(call).attempt) == (State.ACTIVE, 1)
+    assert engine.recover(now=at(131)) == 1
+
+
 def test_a_worker_that_was_lost_and_speaks_again_is_not_lost() -> None:
     heartbeat.beat(HERE, [], now=at(0))
     assert [lost.name for lost in heartbeat.lose_silent(now=at(61))] == [HERE.name]

@@ -2,6 +2,7 @@
 
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.db import connection
@@ -57,6 +58,18 @@ def test_parts_that_a_change_of_the_period_brings_to_one_place_count_together() 
     control.override("api", {"rate": (10, 1)}, at(3_600))
     started("api", now=at(152))
     assert Window.objects.values_list("place", "cost", "last_start_at").get() == (200, 2, at(152))
+
+
+def test_a_start_that_lies_ahead_takes_over_nothing_that_still_counts() -> None:
+    key("api", rate=(10, 1))
+    started("api")
+    call = waiting("api")
+    go(call, now=at(0.8))
+    number, ticket = uuid4(), ticket_of(seen(call))
+    claim.claim(call.id, ticket, number=number, now=at(0.8))
+    # It was late again and again: its window counts the latest that it may start now, a lap after the first start.
+    claim.claim(call.id, ticket, number=number, is_late=True, slack=1.6 * SECOND, now=at(0.9))
+    assert counted(at(0.9) - SECOND) == 3
 
 
 def test_an_override_with_a_longer_period_forgets_nothing_of_its_own() -> None:
