@@ -221,6 +221,7 @@ def recover(*, now: datetime | None = None) -> int:
         ]
         put_back = [released for released in found if released is not None]
         attempt.wake(put_back)
+    publish.publish(publish.to_repeat(now=now), now=now)
     if put_back:
         logger.warning("%d calls were put back: their leases had run out, or no worker serves them", len(put_back))
         serve(put_back, now=now)

@@ -72,7 +72,7 @@ def mapping(field: str, value: object) -> Mapping[str, Any] | None:
 def moment(
     field: str, value: object, *, error: type[CallInvalid] | type[PolicyInvalid] = CallInvalid
 ) -> datetime | None:
-    """Return a time with a zone, or None: from a datetime, or from what has one (an arrow). Raises `error`."""
+    """Return a time in UTC, or None: from a datetime with a zone, or from what has one (an arrow). Raises `error`."""
     at = getattr(value, "datetime", value)
     if at is None:
         return None
@@ -84,7 +84,8 @@ def moment(
     if not EARLIEST <= at <= LATEST:
         remedy = f"give a time from {EARLIEST.date()} to {LATEST.date()}."
         raise error(field, f"{at.isoformat()} is past the calendar; {remedy}")
-    return at
+    # PostgreSQL knows no zone further off than 16 hours.
+    return at.astimezone(UTC)
 
 
 def json_text(field: str, value: object) -> str:

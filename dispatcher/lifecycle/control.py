@@ -80,10 +80,11 @@ def override(name: str, limits: Mapping[str, Any], until: datetime) -> int:
 
     Raises PolicyInvalid naming the field, or KeyNotFound.
     """
-    if fields.moment("until", until, error=PolicyInvalid) is None:
+    ends_at = fields.moment("until", until, error=PolicyInvalid)
+    if ends_at is None:
         raise PolicyInvalid("until", "required: say when the key's own limits hold again.")
     named = {f"has_{strategy}": strategy in limits for strategy in ("concurrency", "rate", "throttle")}
-    params = {"name": name, "until": until, **named, **_columns(Policy.parse(limits, "override"))}
+    params = {"name": name, "until": ends_at, **named, **_columns(Policy.parse(limits, "override"))}
     return _only(sql.fetch("override_key", _Key, params), name)
 
 

@@ -123,6 +123,13 @@ def unpublished(*, now: datetime | None = None) -> list[Unpublished]:
     )
 
 
+def to_repeat(*, now: datetime | None = None) -> list[Unpublished]:
+    """Return calls that may stand in a line at the broker or be lost with it, their leases renewed."""
+    settings = conf()
+    params = {"now": now, "most": settings.batch, "lease": settings.dispatch_lease}
+    return sql.fetch("repeat_calls", Unpublished, params)
+
+
 def route(task: object, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> tuple[str, str]:
     """Return the name of a task and the queue that Celery routes it to. Raises CallInvalid."""
     name = getattr(task, "name", task)

@@ -1,5 +1,5 @@
 -- unpublished_calls: calls that were admitted some time ago and never handed to the broker.
--- Their leases begin anew: they waited for the broker, not for a worker. Relies on the index call_unpublished,
+-- Their leases begin anew, unless they have longer ones: they waited for the broker, not for a worker. Relies on the index call_unpublished,
 -- which holds what is published and unclaimed as well: with `published_at` in it, the note of a publication would cost
 -- an entry in every index.
 -- After a crash of the database the note that a call was published, or even claimed, may be missing: whoever holds it
@@ -16,7 +16,7 @@ WITH forgotten AS MATERIALIZED (
        FOR NO KEY UPDATE SKIP LOCKED
 ), renewed AS (
     UPDATE dispatcher_slot AS slot
-       SET lease_until = COALESCE(%(now)s::timestamptz, clock_timestamp()) + %(lease)s::interval
+       SET lease_until = GREATEST(slot.lease_until, COALESCE(%(now)s::timestamptz, clock_timestamp()) + %(lease)s::interval)
       FROM forgotten
      WHERE slot.call_id = forgotten.id
 )

@@ -1,6 +1,6 @@
 """The Open Job Spec over HTTP: what every answer has, jobs, unique jobs."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -47,6 +47,11 @@ def test_a_fault_of_the_request_is_an_error_object(api: Api) -> None:
         assert answer["error"]["request_id"] == api.last.headers["X-Request-Id"]
         assert answer["error"]["retryable"] is False
         assert answer["error"]["message"]
+
+
+def test_a_zone_that_the_database_does_not_know_is_turned_into_utc(api: Api) -> None:
+    api.push(options={"scheduled_at": "2099-01-02T00:00:00+16:56"})
+    assert CallQueue.objects.get().scheduled_at == datetime(2099, 1, 1, 7, 4, tzinfo=UTC)
 
 
 def test_other_versions_and_media_types_are_refused(api: Api) -> None:

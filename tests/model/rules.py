@@ -93,6 +93,7 @@ class Call:
     crashes: int = 0
     held: Mapping[str, int] = field(default_factory=dict)
     admitted_at: datetime = ALWAYS
+    sent_at: datetime = ALWAYS
     is_fetched: bool = False
     started_at: datetime | None = None
     lease_until: datetime = NEVER
@@ -106,6 +107,7 @@ class Rules:
     keys: dict[str, Key]
     calls: dict[UUID, Call] = field(default_factory=dict)
     served: dict[Lane, tuple[datetime, int]] = field(default_factory=dict)  # when last, and the lane's number
+    repeated: list[UUID] = field(default_factory=list)
 
     def in_state(self, *states: str) -> list[UUID]:
         return sorted(
@@ -165,7 +167,7 @@ class Rules:
     def admit(self, call_id: UUID, now: datetime) -> None:
         call = self.calls[call_id]
         call.state, call.held, call.lease_until = "dispatched", self.costs(call), now + DISPATCH_LEASE
-        call.admitted_at, call.is_fetched = now, False
+        call.admitted_at, call.sent_at, call.is_fetched = now, now, False
 
     def claim(self, call_id: UUID, now: datetime) -> str:
         call = self.calls[call_id]
@@ -234,17 +236,20 @@ class Rules:
 
     def recover(self, now: datetime) -> list[UUID]:
         flying = [self.calls[call_id] for call_id in self.in_state("dispatched", "active")]
-        seen = [(call.lane.queue, call.admitted_at) for call in flying if call.is_fetched and call.lease_until >= now]
+        seen = [(call.lane.queue, call.sent_at) for call in flying if call.is_fetched and call.lease_until >= now]
 
         def is_lost(call: Call) -> bool:
             """One whose message nobody has seen yet may stand in line, as long as none from behind it was fetched."""
             front = max((at for queue, at in seen if queue == call.lane.queue), default=NEVER)
             is_known = call.state == "active" or call.is_fetched
-            return call.lease_until < now and (is_known or call.admitted_at < front - IN_LINE)
+            return call.lease_until < now and (is_known or call.sent_at < front - IN_LINE)
 
         lost = [call_id for call_id in self.in_state("dispatched", "active") if is_lost(self.calls[call_id])]
         for call_id in lost:
             self.lose(call_id, now)
+        self.repeated = [call_id for call_id in self.in_state("dispatched") if self.calls[call_id].lease_until < now]
+        for call in map(self.calls.__getitem__, self.repeated):
+            call.sent_at, call.lease_until = now, now + max(DISPATCH_LEASE, now - call.admitted_at)
         return lost
 
     def lose(self, call_id: UUID, now: datetime) -> None:

@@ -9,11 +9,13 @@ from uuid import uuid4
 import pytest
 
 from dispatcher import engine, workers
+from dispatcher.audit import audit
 from dispatcher.calls import Call
 from dispatcher.lifecycle import due, finish, heartbeat
 from dispatcher.models import CallQueue, Lane, LeaseWatch, Slot, Worker
 from dispatcher.states import State
 from tests.builders import HERE, admitted, at, committed, go, key, seen, started, states, ticket_of, waiting
+from tests.steps.conftest import Broker
 
 pytestmark = committed
 
@@ -319,8 +321,27 @@ def test_a_message_in_a_long_line_is_not_lost_before_its_turn(settings: Any) -> 
     assert seen(overtaken).dispatched_at == at(301)
     # Nobody holds anything of the queue any more, so there is no line.
     finish.complete(first.id, ticket_of(seen(first)), result=None, now=at(302))
+    CallQueue.objects.filter(id=behind.id).update(published_at=at(21))
+    Slot.objects.filter(call=behind).update(lease_until=at(300))
     assert engine.recover(now=at(303)) == 1
     assert seen(behind).dispatched_at == at(303)
+
+
+def test_a_line_that_does_not_move_on_is_sent_again_less_and_less_often(settings: Any, broker: Broker) -> None:
+    settings.DISPATCHER = {"queue_grace": None, "dispatch_lease": 300, "heartbeat": 15}
+    key("api", concurrency=2)
+    long, call = waiting("api"), waiting("api")
+    go(long, call, now=at(0))
+    CallQueue.objects.update(published_at=at(0))
+    ticket = ticket_of(seen(call))
+    repeated = []
+    for second in range(0, 3_000, 10):
+        heartbeat.beat(HERE, [(long.id, ticket_of(seen(long)))], now=at(second))
+        assert engine.recover(now=at(second)) == 0
+        repeated += [second for message in broker.take() if message.headers["id"] == str(call.id)]
+    assert repeated == [310, 630, 1270, 2550]
+    assert (seen(call).state, seen(call).ticket, seen(call).published_at) == (State.DISPATCHED, ticket, at(2550))
+    assert audit(now=at(3_000)).is_ok
 
 
 # A process that broke down
