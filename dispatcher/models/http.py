@@ -54,7 +54,7 @@ class Workflow(models.Model):
 
 
 class Part(models.Model):
-    """A part of a workflow that was started: a call, or a workflow again. How it ended outlasts its call."""
+    """A part of a workflow whose turn came: a call, or a workflow again. How it ended outlasts its call."""
 
     workflow = models.ForeignKey(Workflow, on_delete=models.CASCADE, related_name="parts")
     role = models.CharField(max_length=16, help_text="step, or the callback that it is.")
@@ -63,6 +63,9 @@ class Part(models.Model):
     child = models.OneToOneField(Workflow, null=True, on_delete=models.CASCADE, related_name="part")
     outcome = models.CharField(max_length=16, default="open", help_text="open, completed, failed or cancelled.")
     result = models.JSONField(null=True)
+    error = models.JSONField(
+        null=True, help_text="Why it has failed, if its call can't say so: it was not sent, or is gone."
+    )
 
     class Meta:
         constraints: ClassVar = [

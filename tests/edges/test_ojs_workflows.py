@@ -3,14 +3,14 @@
 import json
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from django.test import Client
 from django.utils import timezone
 
 from dispatcher import engine
-from dispatcher.models import CallQueue, Part, Workflow
+from dispatcher.models import CallQueue, Part, RateLimitKey, Workflow
 from dispatcher.web.ojs import workflows
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
@@ -133,6 +133,95 @@ def test_a_workflow_that_is_cancelled_starts_nothing_more() -> None:
     assert work() == []
     assert set(Workflow.objects.values_list("state", flat=True)) == {"cancelled"}
     ask("DELETE", f"/workflows/{number}", status=409)
+
+
+def lock(name: str) -> None:
+    """Have a job there, of which no other with this type may be."""
+    ask("POST", "/jobs", job(name, queue="else", unique={"keys": ["type"]}), 201)
+
+
+def unique(name: str) -> dict[str, Any]:
+    return job(name, unique={"keys": ["type"]})
+
+
+def bound(queue: str, depth: int) -> None:
+    ask("PUT", f"/admin/queues/{queue}/config", {"backpressure": {"max_depth": depth, "strategy": "reject"}})
+
+
+def test_a_step_that_can_t_be_sent_has_failed_and_says_why() -> None:
+    RateLimitKey.objects.declare("spent")
+    number = make(type="chain", name="one", steps=[job("a"), job("b", keys=["spent"]), job("c")])
+    RateLimitKey.objects.all().delete()
+    assert [each["type"] for each in work()] == ["a"]
+    told = stands(number)
+    assert (told["state"], told["failed_step_index"]) == ("failed", 1)
+    assert [each["state"] for each in told["steps"]] == ["completed", "failed", "cancelled"]
+    assert (told["steps"][1]["error"]["code"], "spent" in told["errors"][0]["message"]) == ("invalid_request", True)
+    assert "job_id" not in told["steps"][1]
+    failed = ask("GET", "/events?types=workflow.failed")["events"][0]["data"]
+    assert (failed["failed_step_type"], "spent" in failed["error"]["message"]) == ("b", True)
+
+
+def test_a_workflow_that_can_t_go_on_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    first = make(type="chain", steps=[job("a"), unique("b")])
+    second = make(type="chain", steps=[job("c"), job("d")])
+    lock("b")
+    broken = str(Workflow.objects.create(id=UUID(int=1), kind="chain", plan=[{"type": "group", "jobs": [None]}]).id)
+    CallQueue.objects.filter(queue="default").update(state="completed", finished_at=timezone.now())
+    assert workflows.advance_all() == 3
+    assert f"{broken} can't go on" in caplog.text
+    assert [stands(number)["state"] for number in (first, second, broken)] == ["failed", "running", "running"]
+    assert stands(first)["steps"][1]["error"]["code"] == "duplicate"
+    assert [each["type"] for each in work()] == ["d"]
+    assert ask("DELETE", f"/workflows/{broken}")["workflow"]["state"] == "cancelled"
+
+
+def test_a_step_waits_for_room_in_its_queue_and_its_workflow_can_be_cancelled_meanwhile() -> None:
+    bound("narrow", 1)
+    ask("POST", "/jobs", job("x", queue="narrow"), 201)
+    waits, ends = (make(type="chain", steps=[job(name), job(f"{name}.next", queue="narrow")]) for name in "ab")
+    assert len(work()) == 2
+    workflows.advance_all()
+    assert [each["state"] for each in stands(waits)["steps"]] == ["completed", "waiting"]
+    assert ask("DELETE", f"/workflows/{ends}")["workflow"]["state"] == "cancelled"
+    ask("POST", "/workers/fetch", {"queues": ["narrow"]})
+    assert stands(waits)["steps"][1]["state"] == "pending"
+    assert [part.outcome for part in Part.objects.order_by("id")] == ["completed", "completed", "open"]
+
+
+def test_a_workflow_in_a_workflow_starts_whole_or_has_failed() -> None:
+    inner = {"type": "group", "jobs": [job("b"), unique("c")]}
+    number = make(type="chain", steps=[job("a"), inner])
+    lock("c")
+    assert [each["type"] for each in work()] == ["a"]
+    assert stands(number)["state"] == "failed"
+    assert Workflow.objects.count() == 1
+
+
+def test_a_callback_that_can_t_be_sent_fails_its_batch_and_the_other_is_called() -> None:
+    number = make(type="batch", jobs=[job("a")], callbacks={"on_success": unique("b"), "on_complete": job("c")})
+    lock("b")
+    assert [each["type"] for each in work()] == ["a", "c"]
+    told = stands(number)
+    assert (told["state"], told["callbacks"]["on_success"]["error"]["code"]) == ("failed", "duplicate")
+
+
+def test_a_step_of_a_graph_that_can_t_be_sent_fails_it_when_the_others_have_ended() -> None:
+    steps = [step("a"), step("b", "a", unique={"keys": ["type"]}), step("c", "a"), step("d")]
+    number = make(name="graph", steps=steps)
+    lock("do.b")
+    assert [each["type"] for each in work()] == ["do.a", "do.d"]
+    told = stands(number)
+    assert [each["state"] for each in told["steps"]] == ["completed", "failed", "cancelled", "completed"]
+    assert (told["state"], told["failed_step_index"]) == ("failed", 1)
+
+
+def test_a_part_whose_job_was_deleted_before_it_was_seen_to_end_has_failed() -> None:
+    number = make(type="group", jobs=[job("a"), job("b")])
+    CallQueue.objects.filter(task="b").delete()
+    assert len(work()) == 1
+    told = stands(number)
+    assert (told["state"], told["jobs"][1]["error"]["code"]) == ("failed", "not_found")
 
 
 def step(name: str, *before: str, **options: Any) -> dict[str, Any]:

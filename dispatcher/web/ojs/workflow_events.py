@@ -35,7 +35,7 @@ def of_workflow(workflow: Workflow, parts: list[Part], calls: Mapping[UUID, Call
         told = {**about, "total_steps": total, "duration_ms": took}
         yield event("workflow.completed", workflow.ended_at, number, told)
     if workflow.state == "failed":
-        yield event("workflow.failed", workflow.ended_at, number, {**about, **_failure(workflow, ended)})
+        yield event("workflow.failed", workflow.ended_at, number, {**about, **_failure(workflow, parts, calls)})
 
 
 def _name(workflow: Workflow, part: Part) -> str:
@@ -43,9 +43,13 @@ def _name(workflow: Workflow, part: Part) -> str:
     return str(workflow.plan[part.place].get("id", part.place))
 
 
-def _failure(workflow: Workflow, ended: list[tuple[Part, CallQueue]]) -> Told:
-    for part, call in ended:
-        if part.outcome != "completed" and call.finished_at is not None:
-            error = envelope.error(call.error) if call.error else {"code": "cancelled", "message": "it was cancelled"}
-            return {"failed_step_id": _name(workflow, part), "failed_step_type": call.task, "error": error}
+def _failure(workflow: Workflow, parts: list[Part], calls: Mapping[UUID, CallQueue]) -> Told:
+    for part in parts:
+        call = calls.get(part.call) if part.call else None
+        if part.role != "step" or part.outcome in ("open", "completed") or not (part.error or call):
+            continue
+        kept = part.error or (call and call.error)
+        error = envelope.error(kept) if kept else {"code": "cancelled", "message": "it was cancelled"}
+        kind = workflow.plan[part.place].get("type")
+        return {"failed_step_id": _name(workflow, part), "failed_step_type": kind, "error": error}
     return {}

@@ -4,25 +4,31 @@ A graph is a fourth kind: steps that wait for those that they name (ojs-http-bin
 
 `advance` looks at how the parts ended and does what follows. It may be called at any time, by anybody, as often as one
 likes: it locks the workflow, and a part is started once. So what a process leaves behind that dies half way, the next
-look does.
+look does. A part that can't be sent has failed, and says why; where its queue is full, the next look sends it.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import transaction
+from django.db import connections, transaction
 from django.utils import timezone
+from pydantic import ValidationError
 
 from dispatcher import engine
 from dispatcher.conf import conf
+from dispatcher.errors import CallInvalid, DuplicateCall, PolicyInvalid, QueueFull
 from dispatcher.models import CallQueue, Part, Workflow
 from dispatcher.push import push
 from dispatcher.states import TERMINAL, State
 from dispatcher.web.ojs import envelope
 from dispatcher.web.ojs.bodies import JobIn
 from dispatcher.web.ojs.queues import known_queues
+from dispatcher.web.ojs.wire import Problem
+
+logger = logging.getLogger(__name__)
 
 STEP: Final = "step"
 GRAPH: Final = "graph"
@@ -30,7 +36,8 @@ _OF_THE_GRAPH: Final = ("id", "depends_on")
 """What a step of a graph says besides its job."""
 _ENDED: Final = ("completed", "failed", "cancelled")
 _OUTCOMES: Final = {State.COMPLETED: "completed", State.CANCELLED: "cancelled", State.DISCARDED: "failed"}
-_MOST: Final = 100
+_NOT_SENT: Final = (CallInvalid, PolicyInvalid, DuplicateCall, Problem, ValidationError)
+"""What is the matter with a part itself, so that no later look could send it."""
 _ADVANCE: Final = "dispatcher.advance"
 _EVERY_S: Final = 1
 
@@ -38,7 +45,10 @@ _EVERY_S: Final = 1
 def start(
     plan: Mapping[str, Any], *, parent: Workflow | None = None, results: Mapping[str, Any] | None = None
 ) -> Workflow:
-    """Make a workflow of a checked plan, and start the first of its parts, or all of them."""
+    """Make a workflow of a checked plan, and start the first of its parts, or all of them.
+
+    Raises what sending them raises; then there is no workflow.
+    """
     kind = plan["type"]
     with transaction.atomic(using=conf().database):
         made = Workflow.objects.using(conf().database).create(
@@ -49,12 +59,10 @@ def start(
             results=dict(results or {}),
             parent=parent,
         )
-        if kind == "chain":
-            _start_part(made, STEP, 0, made.plan[0], made.results)
-        elif kind == GRAPH:
-            _advance_graph(made, {})
-        else:
-            for place, each in enumerate(made.plan):
+        for place, each in enumerate(made.plan):
+            if kind == GRAPH and not each["depends_on"]:
+                _start_part(made, STEP, place, job_of_step(each), made.results)
+            elif kind != GRAPH and (kind != "chain" or place == 0):
                 _start_part(made, STEP, place, each, made.results)
     made.refresh_from_db()
     return made
@@ -80,21 +88,36 @@ def advance(number: UUID) -> None:
         advance(parent)
 
 
+def look(number: UUID) -> None:
+    """Advance a workflow; what stands in its way goes to the log, and stops no other."""
+    try:
+        advance(number)
+    except Exception:
+        if not connections[conf().database].is_usable():
+            raise
+        logger.exception("workflow %s can't go on", number)
+
+
 def advance_all() -> int:
     """Look at the workflows that run; return how many there were. The latest begun are looked at last."""
     running = Workflow.objects.using(conf().database).filter(state="running", children__state="running").distinct()
     inner = Workflow.objects.using(conf().database).filter(state="running").exclude(id__in=running.values("id"))
     numbers = list(inner.order_by("id").values_list("id", flat=True))
     for number in numbers:
-        advance(number)
+        look(number)
     return len(numbers)
 
 
-def cancel(workflow: Workflow) -> tuple[int, int]:
-    """End a workflow: what waits is cancelled, what runs may finish; return how many were, and had ended before."""
+def cancel(workflow: Workflow) -> tuple[int, int] | None:
+    """End a workflow: what waits is cancelled, what runs may finish.
+
+    Return how many were cancelled, and how many had been completed before; None if the workflow does not run any more.
+    """
     database = conf().database
     with transaction.atomic(using=database):
-        locked = Workflow.objects.using(database).select_for_update().get(id=workflow.id)
+        locked = Workflow.objects.using(database).select_for_update().filter(id=workflow.id, state="running").first()
+        if locked is None:
+            return None
         _see(locked)
         parts = list(locked.parts.all())
         calls = [part.call for part in parts if part.call is not None and part.outcome == "open"]
@@ -102,8 +125,8 @@ def cancel(workflow: Workflow) -> tuple[int, int]:
         _end(locked, "cancelled")
     cancelled = len(engine.cancel(calls))
     for child in Workflow.objects.using(database).filter(parent=workflow, state="running"):
-        more, ended = cancel(child)
-        cancelled, done = cancelled + more, done + ended
+        if (inside := cancel(child)) is not None:
+            cancelled, done = cancelled + inside[0], done + inside[1]
     return cancelled, done
 
 
@@ -144,11 +167,8 @@ def is_workflow(part: Mapping[str, Any]) -> bool:
 def _advance_chain(workflow: Workflow, steps: Mapping[int, Part]) -> None:
     results = dict(workflow.results)
     for place, plan in enumerate(workflow.plan):
-        part = steps.get(place)
-        if part is None:
-            _start_part(workflow, STEP, place, plan, results)
-            return
-        if part.outcome == "open":
+        part = steps.get(place) or _follow(workflow, STEP, place, plan, results)
+        if part is None or part.outcome == "open":
             return
         if part.outcome != "completed":
             workflow.failed_part = place
@@ -160,19 +180,22 @@ def _advance_chain(workflow: Workflow, steps: Mapping[int, Part]) -> None:
 
 def _advance_graph(workflow: Workflow, steps: Mapping[int, Part]) -> None:
     """Start the steps whose own are all completed; after a failure none, and the end comes with what still runs."""
-    outcomes = {plan["id"]: steps[place].outcome for place, plan in enumerate(workflow.plan) if place in steps}
-    failed = [place for place, part in steps.items() if part.outcome not in ("open", "completed")]
-    if failed:
-        if "open" not in outcomes.values():
-            workflow.failed_part = failed[0]
-            _end(workflow, "failed")
-        return
+    started = dict(steps)
+    completed = {workflow.plan[at]["id"]: part.result for at, part in steps.items() if part.outcome == "completed"}
     for place, plan in enumerate(workflow.plan):
-        if place not in steps and all(outcomes.get(name) == "completed" for name in plan["depends_on"]):
-            results = {workflow.plan[at]["id"]: part.result for at, part in steps.items()}
-            before = {name: results[name] for name in plan["depends_on"]}
-            _start_part(workflow, STEP, place, job_of_step(plan), {**workflow.results, **before})
-    if len(outcomes) == len(workflow.plan) and set(outcomes.values()) == {"completed"}:
+        if any(part.outcome not in ("open", "completed") for part in started.values()):
+            break
+        if place not in started and all(name in completed for name in plan["depends_on"]):
+            before = {name: completed[name] for name in plan["depends_on"]}
+            part = _follow(workflow, STEP, place, job_of_step(plan), {**workflow.results, **before})
+            started |= {} if part is None else {place: part}
+    outcomes = {part.outcome for part in started.values()}
+    if "open" in outcomes:
+        return
+    if failed := [place for place, part in started.items() if part.outcome != "completed"]:
+        workflow.failed_part = failed[0]
+        _end(workflow, "failed")
+    elif len(started) == len(workflow.plan):
         _end(workflow, "completed")
 
 
@@ -192,8 +215,8 @@ def _advance_group(workflow: Workflow, steps: Mapping[int, Part]) -> None:
     called = {part.role: part for part in workflow.parts.exclude(role=STEP)}
     results = {str(place): part.result for place, part in steps.items()}
     for role, plan in calling.items():
-        if role not in called:
-            _start_part(workflow, role, 0, plan, results)
+        if role not in called and (part := _follow(workflow, role, 0, plan, results)) is not None:
+            called[role] = part
     if set(called) == set(calling) and all(part.outcome != "open" for part in called.values()):
         _end(workflow, "completed" if all(part.outcome == "completed" for part in called.values()) else "failed")
 
@@ -206,10 +229,12 @@ def _see(workflow: Workflow) -> None:
         if part.child is not None:
             part.outcome = part.child.state if part.child.state in _ENDED else "open"
             part.result = results_of(part.child) if part.outcome == "completed" else None
-        elif (call := calls.get(part.call)) is not None and call.state in TERMINAL:
+        elif (call := calls.get(part.call)) is None:
+            part.outcome, part.error = "failed", _error("not_found", "Its job was deleted before it was seen to end.")
+        elif call.state in TERMINAL:
             part.outcome, part.result = _OUTCOMES[State(call.state)], call.result
         if part.outcome != "open":
-            part.save(update_fields=["outcome", "result"])
+            part.save(update_fields=["outcome", "result", "error"])
 
 
 def results_of(workflow: Workflow) -> dict[str, Any]:
@@ -217,7 +242,33 @@ def results_of(workflow: Workflow) -> dict[str, Any]:
     return {str(part.place): part.result for part in workflow.parts.filter(role=STEP).order_by("place")}
 
 
-def _start_part(workflow: Workflow, role: str, place: int, plan: Mapping[str, Any], results: Mapping[str, Any]) -> None:
+def _follow(
+    workflow: Workflow, role: str, place: int, plan: Mapping[str, Any], results: Mapping[str, Any]
+) -> Part | None:
+    """Start a part of a workflow that runs; one that can't be sent has failed. None: its queue is full."""
+    try:
+        with transaction.atomic(using=conf().database):
+            return _start_part(workflow, role, place, plan, results)
+    except QueueFull:
+        return None
+    except _NOT_SENT as refused:
+        part = Part(workflow=workflow, role=role, place=place, outcome="failed", error=_refusal(refused))
+        part.save(using=conf().database)
+        return part
+
+
+def _refusal(refused: Exception) -> dict[str, Any]:
+    """Return why a part could not be sent, as the answer to a push of it would say."""
+    if isinstance(refused, Problem):
+        return _error(refused.code, refused.message)
+    return _error("duplicate" if isinstance(refused, DuplicateCall) else "invalid_request", str(refused))
+
+
+def _error(code: str, message: str) -> dict[str, Any]:
+    return {"type": code, "code": code, "message": message, "occurred_at": timezone.now().isoformat()}
+
+
+def _start_part(workflow: Workflow, role: str, place: int, plan: Mapping[str, Any], results: Mapping[str, Any]) -> Part:
     part = Part(workflow=workflow, role=role, place=place)
     if is_workflow(plan):
         part.child = start(plan, parent=workflow, results=results)
@@ -229,6 +280,7 @@ def _start_part(workflow: Workflow, role: str, place: int, plan: Mapping[str, An
         (pushed,) = push([replace(wanted, call=replace(wanted.call, more=more))])
         part.call = pushed.call.id
     part.save(using=conf().database)
+    return part
 
 
 def _end(workflow: Workflow, state: str) -> None:

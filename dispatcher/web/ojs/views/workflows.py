@@ -45,8 +45,7 @@ def create(request: HttpRequest, wanted: WorkflowIn) -> HttpResponse:
 def show(request: HttpRequest, number: str) -> HttpResponse:
     """Show how far a workflow is."""
     access_of(request).need("read")
-    found = _find(number)
-    workflows.advance(found.id)
+    workflows.look(_find(number).id)
     return answer({"workflow": _written(_find(number))})
 
 
@@ -54,14 +53,12 @@ def show(request: HttpRequest, number: str) -> HttpResponse:
 def cancel(request: HttpRequest, number: str) -> HttpResponse:
     """End a workflow; what runs may finish."""
     access_of(request).need("admin")
+    ended = workflows.cancel(_find(number))
     found = _find(number)
-    workflows.advance(found.id)
-    found.refresh_from_db()
-    if found.state != "running":
+    if ended is None:
         message = f"The workflow is {found.state}."
         raise conflict(message, workflow_id=number, current_state=found.state)
-    cancelled, done = workflows.cancel(found)
-    told = {**_written(_find(number)), "steps_cancelled": cancelled, "steps_already_completed": done}
+    told = {**_written(found), "steps_cancelled": ended[0], "steps_already_completed": ended[1]}
     return answer({"workflow": told})
 
 
@@ -166,6 +163,7 @@ def _written(workflow: Workflow) -> dict[str, Any]:
     ]
     counts = [step["state"] for step in steps]
     failed = [str(part.call) for part in parts if part.outcome == "failed" and part.call]
+    errors = [_error(part, calls) for part in parts if part.outcome == "failed"]
     return without_nulls(
         {
             "id": str(workflow.id),
@@ -176,6 +174,7 @@ def _written(workflow: Workflow) -> dict[str, Any]:
             "callbacks": {part.role: _part(part, calls) for part in parts if part.role != workflows.STEP} or None,
             "failed_step_index": workflow.failed_part,
             "failed_job_ids": failed or None,
+            "errors": [error for error in errors if error] or None,
             "created_at": stamp(workflow.created_at),
             "cancelled_at": stamp(workflow.ended_at) if workflow.state == "cancelled" else None,
             "metadata": {
@@ -196,8 +195,16 @@ def _part(part: Part, calls: Mapping[UUID, CallQueue]) -> dict[str, Any]:
     state = part.outcome
     if state == "open":
         state = "pending" if call is None else _SHOWN.get(shown(call.state), shown(call.state))
-    told = {"state": state, "job_id": str(part.call), "result": part.result}
+    told = {"state": state, "job_id": part.call and str(part.call), "result": part.result}
+    told["error"] = _error(part, calls) if part.outcome == "failed" else None
     if call is not None:
         ended = call.finished_at if call.state == State.COMPLETED else None
         told |= {"started_at": stamp(call.started_at), "completed_at": stamp(ended)}
     return without_nulls(told)
+
+
+def _error(part: Part, calls: Mapping[UUID, CallQueue]) -> dict[str, Any] | None:
+    """Write why a part has failed; of a workflow in it, its own parts say so (ojs-workflows, section 9.6)."""
+    call = calls.get(part.call) if part.call else None
+    kept = part.error or (call and call.error)
+    return {**envelope.error(kept), **without_nulls({"job_id": part.call and str(part.call)})} if kept else None
