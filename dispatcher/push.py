@@ -12,9 +12,9 @@ from django.db import IntegrityError, transaction
 from dispatcher import engine, journal, sql
 from dispatcher.calls import Call
 from dispatcher.conf import conf
-from dispatcher.errors import DuplicateCall, QueueFull
+from dispatcher.errors import CallInvalid, DuplicateCall, PolicyInvalid, QueueFull, UnknownKey
 from dispatcher.journal import Entry
-from dispatcher.lifecycle import control
+from dispatcher.lifecycle import control, send
 from dispatcher.models import CallQueue
 from dispatcher.states import OnFull, State
 
@@ -98,6 +98,26 @@ def push(wanted: Sequence[Wanted]) -> list[Pushed]:
             return _push(wanted)
     except IntegrityError as error:
         raise _duplicate(wanted) from error
+
+
+def faults(wanted: Sequence[Wanted]) -> dict[int, CallInvalid | PolicyInvalid]:
+    """Return what can be known to be wrong with calls that are sent later, by their places.
+
+    A key may be made by any of them: one may be sent after another.
+    """
+    found: dict[int, CallInvalid | PolicyInvalid] = {}
+    drafts = {}
+    for number, each in enumerate(wanted):
+        try:
+            drafts[number] = send.draft(each.call, task=str(each.call.task), queue=each.queue)
+        except (CallInvalid, PolicyInvalid) as error:
+            found[number] = error
+    made = {name for draft in drafts.values() for name in draft.policies}
+    unknown = send.unknown_keys({name for draft in drafts.values() for name in draft.kind.names} - made)
+    for number, draft in drafts.items():
+        if names := sorted(unknown.intersection(draft.kind.names)):
+            found[number] = UnknownKey(names)
+    return found
 
 
 def _push(wanted: Sequence[Wanted]) -> list[Pushed]:

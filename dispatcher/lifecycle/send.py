@@ -188,6 +188,11 @@ def declared_policy(name: str) -> Policy | None:
     return Policy.parse(keys[template], f"DISPATCHER['keys'][{template!r}]")
 
 
+def unknown_keys(names: set[str]) -> set[str]:
+    """Return those of these keys that do not exist, and that no setting makes."""
+    return {name for name in names - set(_stored(names)) if declared_policy(name) is None}
+
+
 def make_keys(policies: Mapping[str, Policy]) -> None:
     """Make the keys that do not exist; a stored policy is never changed. Raises CallInvalid for a bad name."""
     if not policies:

@@ -279,12 +279,56 @@ def test_the_options_of_a_workflow_are_those_of_each_step_that_has_no_own() -> N
             {"type": "chain", "steps": [{"type": "group", "jobs": [{"type": "A", "args": []}]}]},
             "$.steps[0].jobs[0].type",
         ),
+        ({"type": "group", "jobs": [job("a")], "steps": [{}]}, "$.steps"),
+        ({"type": "chain", "steps": [job("a")], "callbacks": {"on_success": job("b")}}, "$.callbacks"),
+        ({"type": "chain", "steps": [job("a")], "options": {"queue": "far"}}, "$.options"),
+        ({"name": "w", "steps": [step("a")], "jobs": [job("b")]}, "$.jobs"),
+        ({"type": "chain", "steps": [{"type": "group", "jobs": [job("a")], "steps": [{}]}]}, "$.steps[0].steps"),
+        ({"type": "chain", "steps": [{"type": "group", "jobs": [job("a")], "name": 7}]}, "$.steps[0].name"),
+        (
+            {"type": "chain", "steps": [{"type": "group", "jobs": [job("a")], "name": "w" * 256}]},
+            "$.steps[0].name",
+        ),
+        (
+            {"type": "chain", "steps": [{"type": "batch", "jobs": [job("a")], "callbacks": [1]}]},
+            "$.steps[0].callbacks",
+        ),
+        ({"type": "chain", "steps": [{"type": "group", "jobs": [7]}]}, "$.steps[0].jobs.0"),
+        ({"type": "chain", "steps": [job("a"), job("b", keys=["unheard"])]}, "$.steps[1].options.keys"),
+        (
+            {"type": "chain", "steps": [job("a"), job("b", rate_limit={"concurrency": 1})]},
+            "$.steps[1].options.rate_limit.key",
+        ),
     ],
 )
 def test_a_plan_that_can_t_be_done_is_refused_whole(plan: dict[str, Any], path: str) -> None:
     told = ask("POST", "/workflows", plan, 400)["error"]
     assert (told["code"], told["details"]["validation_errors"][0]["path"]) == ("invalid_workflow", path)
     assert not CallQueue.objects.exists()
+    assert not Workflow.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("plan", "field"),
+    [
+        ({"type": "chain", "name": "w" * 256, "steps": [job("a")]}, "name"),
+        ({"type": "batch", "jobs": [job("a")], "callbacks": [1]}, "callbacks"),
+        (
+            {"type": "chain", "steps": [job("a"), job("b", unique={"args_keys": ["x"]})]},
+            "$.steps[1].options.unique.args_keys",
+        ),
+    ],
+)
+def test_a_plan_with_a_field_that_is_wrong_is_refused_by_its_name(plan: dict[str, Any], field: str) -> None:
+    assert ask("POST", "/workflows", plan, 400)["error"]["details"]["field"] == field
+    assert not Workflow.objects.exists()
+
+
+def test_a_step_may_spend_a_key_that_one_before_it_makes() -> None:
+    limit = {"key": "made", "concurrency": 1}
+    number = make(type="chain", steps=[job("a", rate_limit=limit), job("b", keys=["made"])])
+    assert [each["type"] for each in work()] == ["a", "b"]
+    assert stands(number)["state"] == "completed"
 
 
 def test_a_plan_is_not_nested_without_end() -> None:

@@ -284,12 +284,13 @@ class CronPatch(Body):
 class WorkflowIn(Body):
     """Jobs that belong together: a chain's `steps`, a group's or batch's `jobs`, each a job or a workflow again.
 
-    Without a type they are steps that name those before them in `depends_on` (ojs-http-binding, section 14).
+    Without a type they are steps that name those before them in `depends_on`, and only these have `options` that are
+    meant for all (ojs-http-binding, section 14).
     """
 
     type: Literal["chain", "group", "batch"] | None = None
     options: OptionsIn | None = None
-    name: Text | None = None
+    name: Annotated[str, Field(max_length=255)] | None = None
     steps: list[dict[str, JsonValue]] | None = None
     jobs: list[dict[str, JsonValue]] | None = None
     callbacks: dict[Literal["on_complete", "on_success", "on_failure"], dict[str, JsonValue]] | None = None

@@ -54,7 +54,7 @@ def start(
         made = Workflow.objects.using(conf().database).create(
             name=plan.get("name") or "",
             kind=kind,
-            plan=plan["jobs"] if kind in ("group", "batch") else plan["steps"],
+            plan=plan[parts_field(plan)],
             callbacks=plan.get("callbacks") or {},
             results=dict(results or {}),
             parent=parent,
@@ -148,15 +148,27 @@ def of_call(call: CallQueue) -> UUID | None:
     return UUID(belongs["id"]) if belongs else None
 
 
-def jobs_of(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Return the jobs of a plan, and of the workflows in it."""
-    for part in [*plan.get("steps", ()), *plan.get("jobs", ()), *(plan.get("callbacks") or {}).values()]:
+def parts_in(plan: Mapping[str, Any], path: str = "$") -> Iterator[tuple[str, Any]]:
+    """Return the parts of a plan, jobs or workflows, each after its path."""
+    field = parts_field(plan)
+    yield from ((f"{path}.{field}[{place}]", part) for place, part in enumerate(plan[field]))
+    yield from ((f"{path}.callbacks.{role}", part) for role, part in (plan.get("callbacks") or {}).items())
+
+
+def parts_field(plan: Mapping[str, Any]) -> str:
+    """Return where a plan has its parts."""
+    return "jobs" if plan["type"] in ("group", "batch") else "steps"
+
+
+def jobs_of(plan: Mapping[str, Any], path: str = "$") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Return the jobs of a plan, and of the workflows in it, each after its path."""
+    for where, part in parts_in(plan, path):
         if plan["type"] == GRAPH:
-            yield job_of_step(part)
+            yield where, job_of_step(part)
         elif is_workflow(part):
-            yield from jobs_of(part)
+            yield from jobs_of(part, where)
         else:
-            yield part
+            yield where, part
 
 
 def is_workflow(part: Mapping[str, Any]) -> bool:

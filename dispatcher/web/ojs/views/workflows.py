@@ -8,11 +8,12 @@ from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from dispatcher.conf import conf
+from dispatcher.errors import CallInvalid, PolicyInvalid
 from dispatcher.models import CallQueue, Part, Workflow
-from dispatcher.push import shown
+from dispatcher.push import faults, shown
 from dispatcher.states import State
 from dispatcher.web.ojs import envelope, workflows
 from dispatcher.web.ojs.api import access_of
@@ -24,6 +25,9 @@ router = Router(tags=["workflows"])
 
 _DEEPEST = 5
 _MOST_JOBS = 1_000
+_FIELDS = ("steps", "jobs", "callbacks", "options")
+_MORE = {"batch": ("callbacks",), workflows.GRAPH: ("options",)}
+"""What a kind has besides its parts."""
 _SHOWN = {"available": "pending", "scheduled": "pending", "retryable": "active", "discarded": "failed"}
 
 
@@ -33,9 +37,14 @@ def create(request: HttpRequest, wanted: WorkflowIn) -> HttpResponse:
     plan = plain(wanted)
     if wanted.type is None:
         plan = _graph(plan)
-    _check(plan)
-    queues = {envelope.read(JobIn.model_validate(job)).queue for job in workflows.jobs_of(plan)}
-    access_of(request).need("send", *queues)
+    _refuse(_faults(plan, "$", 1))
+    jobs = {path: JobIn.model_validate(job) for path, job in workflows.jobs_of(plan)}
+    if len(jobs) > _MOST_JOBS:
+        _refuse([("$", f"has more than {_MOST_JOBS} jobs.")])
+    calls = {path: envelope.read(job, f"{path}.") for path, job in jobs.items()}
+    access_of(request).need("send", *{each.queue for each in calls.values()})
+    wrong = faults([*calls.values()])
+    _refuse([_fault_of_call(path, wrong[place]) for place, path in enumerate(calls) if place in wrong])
     made = workflows.start(plan)
     workflows.schedule()
     return answer({"workflow": _written(made)}, 201, headers={"Location": f"/ojs/v1/workflows/{made.id}"})
@@ -62,13 +71,10 @@ def cancel(request: HttpRequest, number: str) -> HttpResponse:
     return answer({"workflow": told})
 
 
-def _check(plan: Mapping[str, Any]) -> None:
-    """Raise Problem unless every part of a plan can be done."""
-    faults = list(_faults(plan, "$", 1))
-    if not faults and sum(1 for _ in workflows.jobs_of(plan)) > _MOST_JOBS:
-        faults = [("$", f"has more than {_MOST_JOBS} jobs.")]
-    if faults:
-        errors = [{"path": path, "message": message} for path, message in faults[:20]]
+def _refuse(found: Sequence[tuple[str, str]]) -> None:
+    """Raise Problem if a plan has faults."""
+    if found:
+        errors = [{"path": path, "message": message} for path, message in found[:20]]
         message = f"Workflow validation failed: {errors[0]['path']} {errors[0]['message']}"
         raise Problem(400, "invalid_workflow", message, details={"validation_errors": errors})
 
@@ -94,7 +100,7 @@ def _faults_of_graph(steps: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, 
         if not isinstance(before, list) or not all(isinstance(each, str) and each in names for each in before):
             is_sound = False
             yield f"{path}.depends_on", "must be a list of the ids of other steps."
-        yield from _faults_of_job(workflows.job_of_step(step), path)
+        yield from _faults_of_model(JobIn, workflows.job_of_step(step), path)
     if is_sound:
         try:
             TopologicalSorter({step["id"]: step["depends_on"] for step in steps}).prepare()
@@ -103,36 +109,44 @@ def _faults_of_graph(steps: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, 
 
 
 def _faults(plan: Mapping[str, Any], path: str, depth: int) -> list[tuple[str, str]]:
-    field = "jobs" if plan.get("type") in ("group", "batch") else "steps"
-    parts = plan.get(field)
     if depth > _DEEPEST:
         return [(path, f"is nested deeper than {_DEEPEST} levels.")]
-    if not isinstance(parts, list) or not parts:
-        return [(f"{path}.{field}", "must name at least one job.")]
-    callbacks = plan.get("callbacks") or {}
-    if plan.get("type") == "batch" and not callbacks:
-        return [(f"{path}.callbacks", "must name on_complete, on_success or on_failure.")]
+    if found := _faults_of_model(WorkflowIn, plan, path) if depth > 1 else []:
+        return found
+    if found := [*_faults_of_shape(plan, path)]:
+        return found
     if plan["type"] == workflows.GRAPH:
-        return [*_faults_of_graph(parts)]
-    named = [(f"{path}.{field}[{place}]", part) for place, part in enumerate(parts)]
-    named += [(f"{path}.callbacks.{role}", part) for role, part in callbacks.items()]
+        return [*_faults_of_graph(plan["steps"])]
+    named = workflows.parts_in(plan, path)
     return [fault for where, part in named for fault in _faults_of_part(part, where, depth)]
 
 
-def _faults_of_part(part: object, path: str, depth: int) -> list[tuple[str, str]]:
-    if not isinstance(part, dict):
-        return [(path, "must be a job or a workflow.")]
-    if workflows.is_workflow(part):
-        return _faults(part, path, depth + 1)
-    return _faults_of_job(part, path)
+def _faults_of_shape(plan: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
+    kind, field = plan["type"], workflows.parts_field(plan)
+    for name in _FIELDS:
+        if plan.get(name) and name not in (field, *_MORE.get(kind, ())):
+            yield f"{path}.{name}", f"is no field of a {kind}, whose parts are its {field}; leave it out."
+    if not plan.get(field):
+        yield f"{path}.{field}", "must name at least one job."
+    if kind == "batch" and not plan.get("callbacks"):
+        yield f"{path}.callbacks", "must name on_complete, on_success or on_failure."
 
 
-def _faults_of_job(part: Mapping[str, Any], path: str) -> list[tuple[str, str]]:
+def _faults_of_part(part: Mapping[str, Any], path: str, depth: int) -> list[tuple[str, str]]:
+    return _faults(part, path, depth + 1) if workflows.is_workflow(part) else _faults_of_model(JobIn, part, path)
+
+
+def _faults_of_model(model: type[BaseModel], part: Mapping[str, Any], path: str) -> list[tuple[str, str]]:
     try:
-        JobIn.model_validate(part)
+        model.model_validate(part)
     except ValidationError as error:
         return [(".".join([path, *map(str, each["loc"])]), each["msg"]) for each in error.errors()]
     return []
+
+
+def _fault_of_call(path: str, fault: CallInvalid | PolicyInvalid) -> tuple[str, str]:
+    field = fault.field if fault.field in ("args", "meta") else f"options.{fault.field}"
+    return f"{path}.{field}", str(fault).removeprefix(f"{fault.field}: ")
 
 
 def _find(number: str) -> Workflow:
