@@ -1,5 +1,6 @@
 """Crons: calls that beat sends again and again, kept in django-celery-beat's tables."""
 
+import hashlib
 import json
 import logging
 import re
@@ -30,6 +31,7 @@ META_EXPRESSION: Final = "cron_expression"
 META_TRIGGERED: Final = "cron_triggered_at"
 """What a call carries in its `meta` that a cron has sent."""
 _PREFIX: Final = "cron:"
+_LONGEST_UNIQUE: Final = 64
 _FIELDS: Final = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 _WORDS: Final = {
     "@yearly": "0 0 1 1 *",
@@ -90,7 +92,11 @@ def register(cron: Cron, call: Call) -> bool:
 
     if cron.timezone not in available_timezones() or ("/" not in cron.timezone and cron.timezone != "UTC"):
         raise CallInvalid("timezone", f"{cron.timezone!r} must be a zone of the IANA, such as Europe/Berlin.")
-    named = {**fields_of(cron.expression), "timezone": cron.timezone}
+    named = fields_of(cron.expression)
+    for name, text in named.items():
+        if len(text) > (most := CrontabSchedule._meta.get_field(name).max_length):
+            raise CallInvalid("expression", f"{name} takes more than {most} characters; write it shorter, as ranges.")
+    named["timezone"] = cron.timezone
     schedules = CrontabSchedule.objects.using(conf().database)
     schedule = schedules.filter(**named).first() or schedules.create(**named)
     stored = {"expression": cron.expression, "job": cron.job, "overlap": cron.overlap, "call": _as_json(call)}
@@ -145,7 +151,7 @@ def fire(name: str) -> str | None:
     if entry is None:
         return None
     stored = json.loads(entry.description)
-    key = f"{_PREFIX}{name}"
+    key = _unique_key(name)
     with sql.atomic():
         sql.change("lock_unique", {"names": [key]})
         now = arrow.utcnow()
@@ -160,17 +166,24 @@ def fire(name: str) -> str | None:
             why = {"reason": "overlap_prevention", "existing_job_id": str(before[0].id)}
             journal.note([Entry(kind="cron.skipped", queue=stored["call"]["queue"], data={**about, **why})])
             return None
-        call = _call(stored, name, key)
+        call = _call(stored, name)
         (sent,) = engine.send([call])
     if before and stored["overlap"] == "cancel_previous":
         pull.cancel(before[0].id)
     return str(sent.id)
 
 
-def _call(stored: Mapping[str, Any], name: str, key: str) -> Call:
+def _unique_key(name: str) -> str:
+    """Return what the calls of a cron have in common: its name, or the hash of one that is too long to be kept."""
+    key = f"{_PREFIX}{name}"
+    return key if len(key) <= _LONGEST_UNIQUE else hashlib.sha256(key.encode()).hexdigest()
+
+
+def _call(stored: Mapping[str, Any], name: str) -> Call:
     kept = stored["call"]
     keys = kept["keys"]
     if stored["overlap"] == "enqueue":
+        key = f"{_PREFIX}{name}"
         send.make_keys({key: Policy(concurrency=1)})
         keys = {**(keys if isinstance(keys, dict) else dict.fromkeys(keys or (), 1)), key: 1}
     fired = {META_NAME: name, META_EXPRESSION: stored["expression"], META_TRIGGERED: arrow.utcnow().isoformat()}
@@ -180,7 +193,7 @@ def _call(stored: Mapping[str, Any], name: str, key: str) -> Call:
         keys=keys,
         meta=meta,
         more=More(
-            unique_key=key,
+            unique_key=_unique_key(name),
             envelope=kept["envelope"],
             timeout=_span(kept["timeout"]),
             visibility=_span(kept["visibility"]),

@@ -250,8 +250,8 @@ class QueueConfigIn(Body):
     is_pulled: bool | None = None
 
 
-class CronTemplateIn(Body):
-    """The job that a cron sends."""
+class CronTemplateIn(OptionsIn):
+    """The job that a cron sends; its options may stand beside its type, too."""
 
     type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*$", max_length=255)]
     args: list[JsonValue] | None = None
@@ -259,7 +259,7 @@ class CronTemplateIn(Body):
     options: OptionsIn | None = None
 
 
-class CronIn(Body):
+class CronIn(OptionsIn):
     """A job that is sent again and again: in the words of the spec's text, or with a `job_template`."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=190)]

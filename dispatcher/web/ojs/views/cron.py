@@ -10,12 +10,22 @@ from dispatcher import crons
 from dispatcher.crons import Cron
 from dispatcher.web.ojs import envelope
 from dispatcher.web.ojs.api import access_of
-from dispatcher.web.ojs.bodies import CronIn, CronPatch, JobIn, or_default, plain
+from dispatcher.web.ojs.bodies import CronIn, CronPatch, JobIn, OptionsIn, or_default, plain
 from dispatcher.web.ojs.queues import known_queues
 from dispatcher.web.ojs.replies import replies
 from dispatcher.web.ojs.wire import answer, invalid, missing, stamp, without_nulls
 
 router = Router(tags=["cron"])
+
+_ITS_TIME = "the cron's expression says when its job is due"
+_NOT_KEPT = {
+    "scheduled_at": _ITS_TIME,
+    "delay_until": _ITS_TIME,
+    "expires_at": "a time would be over after the first run",
+    "pending": "what a cron sends is due at once",
+    "unique": "the cron's overlap_policy says what becomes of a run beside another",
+}
+"""What a job may have, but not that of a cron, and why."""
 
 
 @router.post("/cron", response={**replies(status=201), **replies()}, summary="Register a cron")
@@ -80,10 +90,16 @@ def remove(request: HttpRequest, name: str) -> HttpResponse:
 def _job(wanted: CronIn) -> JobIn:
     """Return the job of a cron: its template's, or what stands beside its name."""
     template = wanted.job_template
-    source = template if template is not None else wanted
+    source, path = (wanted, "") if template is None else (template, "job_template.")
     if not source.type:
         raise invalid("type", "is missing; name the kind of job, or give a job_template.")
-    parts = {"type": source.type, "args": source.args or [], "meta": source.meta, "options": plain(source.options)}
+    beside = {name: value for name, value in plain(source).items() if name in OptionsIn.model_fields}
+    options = plain(source.options)
+    for name, reason in _NOT_KEPT.items():
+        for where, given in (("", beside), ("options.", options)):
+            if given.get(name):
+                raise invalid(f"{path}{where}{name}", f"is not for the job of a cron: {reason}. Leave it out.")
+    parts = {"type": source.type, "args": source.args or [], "meta": source.meta, "options": {**beside, **options}}
     try:
         return JobIn.model_validate(without_nulls(parts))
     except ValidationError as error:

@@ -1,0 +1,68 @@
+"""Crons over HTTP: what they may be called, and what their jobs may have."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from dispatcher.crons import crons, fire
+from dispatcher.models import CallQueue
+from tests.edges.ojs import Api
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.mark.parametrize("overlap", ["skip", "enqueue"])
+@pytest.mark.parametrize("length", [59, 60, 190])
+def test_a_cron_with_a_long_name_fires_as_any_other(api: Api, length: int, overlap: str) -> None:
+    name = "n" * length
+    wanted = {"name": name, "cron": "@daily", "overlap_policy": overlap, "type": "a"}
+    api.post("/cron", wanted, status=201)
+    assert fire(name)
+    assert fire(name) is None, "this minute's was sent"
+    CallQueue.objects.update(created_at=timezone.now() - timedelta(minutes=5))
+    assert (fire(name) is None) == (overlap == "skip")
+
+
+def test_a_cron_of_another_name_that_begins_alike_does_not_stand_in_the_way(api: Api) -> None:
+    names = [f"{'n' * 100}-{end}" for end in "ab"]
+    for name in names:
+        api.post("/cron", {"name": name, "cron": "@daily", "type": "a"}, status=201)
+    assert all(fire(name) for name in names)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"scheduled_at": "+PT5S"},
+        {"delay_until": "2030-01-01T00:00:00Z"},
+        {"expires_at": "2030-01-01T00:00:00Z"},
+        {"pending": True},
+        {"unique": {"keys": ["type"]}},
+    ],
+)
+@pytest.mark.parametrize("path", ["", "options.", "job_template.", "job_template.options."])
+def test_an_option_that_a_cron_s_job_can_t_have_is_refused_by_its_name(
+    api: Api, option: dict[str, Any], path: str
+) -> None:
+    job: dict[str, Any] = {"type": "a", "args": []}
+    if "options" in path:
+        job["options"] = option
+    else:
+        job |= option
+    wanted = {"name": "x", "cron": "@daily", **({"job_template": job} if "template" in path else job)}
+    assert api.post("/cron", wanted, status=400)["error"]["details"]["field"] == path + next(iter(option))
+    assert crons() == []
+
+
+def test_the_options_of_a_cron_s_job_may_stand_beside_its_type(api: Api) -> None:
+    template = {"type": "a", "queue": "far", "priority": 3, "options": {"priority": 5}, "pending": False}
+    api.post("/cron", {"name": "x", "cron": "@daily", "job_template": template}, status=201)
+    assert fire("x")
+    assert CallQueue.objects.values_list("queue", "priority").get() == ("far", 5)
+
+
+def test_an_expression_that_is_too_long_to_be_kept_is_refused(api: Api) -> None:
+    wanted = {"name": "x", "cron": f"* * * * {','.join(['mon', 'tue'] * 10)}", "type": "a"}
+    assert "day_of_week" in api.post("/cron", wanted, status=400)["error"]["message"]
