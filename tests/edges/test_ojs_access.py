@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
@@ -55,6 +56,59 @@ def test_a_token_allows_what_its_scopes_say(holder: Callable[..., Api]) -> None:
     api.get(f"/jobs/{job['id']}", status=403)
     api.post("/queues/mail/pause", status=403)
     api.post("/workers/ack", {"job_id": job["id"]})
+
+
+OTHERS = [
+    ({"rate_limit": {"key": "queue:celery", "concurrency": 0}}, "options.rate_limit.key"),
+    ({"rate_limit": {"key": "token:ops", "rate": {"limit": 1, "period": "P366D"}}}, "options.rate_limit.key"),
+    ({"rate_limit": {"key": "queue:celery", "max_per_second": 1}}, "options.rate_limit.key"),
+    ({"keys": ["queue:celery"]}, "options.keys"),
+    ({"keys": {"token:ops": 5}}, "options.keys"),
+]
+"""What a job may name only by one who may do everything; and where."""
+
+
+@pytest.mark.parametrize(("limits", "field"), OTHERS)
+def test_who_may_send_can_neither_make_nor_spend_the_keys_of_tokens_and_other_queues(
+    holder: Callable[..., Api], limits: dict[str, Any], field: str
+) -> None:
+    for name in limits.get("keys", ()):
+        RateLimitKey.objects.declare(name, rate=(9, 60))
+    there = RateLimitKey.objects.count()
+    api = holder("send:mail")
+    mine, job = {"queue": "mail"}, {"type": "a", "args": [], "options": {"queue": "mail", **limits}}
+    beside = {"type": "a", "args": [], **mine, **limits}
+    plain = {"type": "a", "args": [], "options": mine}
+    group = {"type": "group", "jobs": [plain, job]}
+    for path, body, where in (
+        ("/jobs", job, ""),
+        ("/jobs", beside, ""),
+        ("/jobs/batch", {"jobs": [plain, job]}, "jobs.1."),
+        ("/workflows", {"type": "chain", "steps": [plain, group]}, "$.steps[1].jobs[1]."),
+        ("/workflows", {"type": "batch", "jobs": [plain], "callbacks": {"on_success": job}}, "$.callbacks.on_success."),
+        ("/workflows", {"name": "graph", "steps": [{"id": "one", **job}]}, "$.steps[0]."),
+    ):
+        error = api.post(path, body, status=403)["error"]
+        assert (error["code"], error["details"]["field"]) == ("permission_denied", where + field)
+    api.post("/cron", {"name": "x", "cron": "@daily", **job}, status=403)
+    assert not CallQueue.objects.exists()
+    assert RateLimitKey.objects.count() == there
+
+
+@pytest.mark.parametrize(("limits", "field"), OTHERS)
+def test_who_may_do_everything_names_any_key(holder: Callable[..., Api], limits: dict[str, Any], field: str) -> None:
+    del field
+    for name in limits.get("keys", ()):
+        RateLimitKey.objects.declare(name, rate=(9, 60))
+    holder("admin", name="boss").push(options={"queue": "mail", **limits})
+
+
+def test_who_may_send_to_a_queue_may_limit_it_and_make_keys_of_no_queue(holder: Callable[..., Api]) -> None:
+    api = holder("send:mail")
+    api.push(options={"queue": "mail", "rate_limit": {"max_per_second": 5}})
+    api.push(options={"queue": "mail", "rate_limit": {"key": "smtp", "concurrency": 5}, "keys": ["queue:mail"]})
+    assert RateLimitKey.objects.get(name="queue:mail").rate_limit == 5
+    assert RateLimitKey.objects.get(name="smtp").concurrency == 5
 
 
 def test_a_token_that_is_unknown_revoked_or_expired_is_refused(holder: Callable[..., Api]) -> None:

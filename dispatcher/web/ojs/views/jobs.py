@@ -21,6 +21,7 @@ from dispatcher.web.ojs.api import access_of
 from dispatcher.web.ojs.bodies import BatchIn, JobIn, ProgressIn
 from dispatcher.web.ojs.queues import known_queues
 from dispatcher.web.ojs.replies import JobReply, JobsReply, replies
+from dispatcher.web.ojs.sending import need_to_send
 from dispatcher.web.ojs.wire import answer, conflict, invalid, missing, read_id, stamp
 
 router = Router(tags=["jobs"])
@@ -38,7 +39,7 @@ class _Progress:
 def push_job(request: HttpRequest, job: JobIn) -> HttpResponse:
     """Send one job."""
     wanted = envelope.read(job)
-    access_of(request).need("send", wanted.queue)
+    need_to_send(access_of(request), {"": wanted})
     (pushed,) = _push(request, [wanted])
     body = {"job": envelope.write(pushed.call)}
     if not pushed.is_new:
@@ -49,9 +50,10 @@ def push_job(request: HttpRequest, job: JobIn) -> HttpResponse:
 @router.post("/jobs/batch", response=replies(JobsReply, 201), summary="PUSH of many, all or none")
 def push_jobs(request: HttpRequest, batch: BatchIn) -> HttpResponse:
     """Send jobs, all or none."""
-    wanted = [envelope.read(job, f"jobs.{number}.") for number, job in enumerate(batch.jobs)]
-    access_of(request).need("send", *{each.queue for each in wanted})
-    pushed = _push(request, wanted)
+    paths = {f"jobs.{number}.": job for number, job in enumerate(batch.jobs)}
+    wanted = {path: envelope.read(job, path) for path, job in paths.items()}
+    need_to_send(access_of(request), wanted)
+    pushed = _push(request, [*wanted.values()])
     return answer({"jobs": [envelope.write(each.call) for each in pushed], "count": len(pushed)}, 201)
 
 

@@ -19,6 +19,7 @@ from dispatcher.web.ojs import envelope, workflows
 from dispatcher.web.ojs.api import access_of
 from dispatcher.web.ojs.bodies import JobIn, WorkflowIn, plain
 from dispatcher.web.ojs.replies import replies
+from dispatcher.web.ojs.sending import need_to_send
 from dispatcher.web.ojs.wire import Problem, answer, conflict, missing, stamp, without_nulls
 
 router = Router(tags=["workflows"])
@@ -41,8 +42,8 @@ def create(request: HttpRequest, wanted: WorkflowIn) -> HttpResponse:
     jobs = {path: JobIn.model_validate(job) for path, job in workflows.jobs_of(plan)}
     if len(jobs) > _MOST_JOBS:
         _refuse([("$", f"has more than {_MOST_JOBS} jobs.")])
-    calls = {path: envelope.read(job, f"{path}.") for path, job in jobs.items()}
-    access_of(request).need("send", *{each.queue for each in calls.values()})
+    calls = {f"{path}.": envelope.read(job, f"{path}.") for path, job in jobs.items()}
+    need_to_send(access_of(request), calls)
     wrong = faults([*calls.values()])
     _refuse([_fault_of_call(path, wrong[place]) for place, path in enumerate(calls) if place in wrong])
     made = workflows.start(plan)
@@ -146,7 +147,7 @@ def _faults_of_model(model: type[BaseModel], part: Mapping[str, Any], path: str)
 
 def _fault_of_call(path: str, fault: CallInvalid | PolicyInvalid) -> tuple[str, str]:
     field = fault.field if fault.field in ("args", "meta") else f"options.{fault.field}"
-    return f"{path}.{field}", str(fault).removeprefix(f"{fault.field}: ")
+    return f"{path}{field}", str(fault).removeprefix(f"{fault.field}: ")
 
 
 def _find(number: str) -> Workflow:

@@ -1,0 +1,30 @@
+"""Who may send what: to which queues, and whose keys a job may name."""
+
+from collections.abc import Iterator, Mapping
+
+from dispatcher.push import Wanted
+from dispatcher.web.ojs.access import Access
+from dispatcher.web.ojs.wire import Problem
+
+
+def need_to_send(access: Access, wanted: Mapping[str, Wanted]) -> None:
+    """Raise Problem unless all these calls, each after the path of its job, may be sent.
+
+    The keys of tokens and of other queues are for `admin`: who may limit or spend them could stop what is not theirs.
+    """
+    access.need("send", *{each.queue for each in wanted.values()})
+    if access.allows("admin"):
+        return
+    for path, each in wanted.items():
+        for field, key in _named(each):
+            if key.startswith("token:") or (key.startswith("queue:") and key != f"queue:{each.queue}"):
+                message = f"{path}{field}: {key!r} limits a token or another queue; only the scope admin may name it."
+                raise Problem(403, "permission_denied", message, details={"field": f"{path}{field}"})
+
+
+def _named(each: Wanted) -> Iterator[tuple[str, str]]:
+    """Return the keys that a call names, each after its field."""
+    if (key := (each.call.rate_limit or {}).get("key")) is not None:
+        yield "options.rate_limit.key", key
+    for key in each.call.keys or ():
+        yield "options.keys", key
