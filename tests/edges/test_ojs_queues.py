@@ -1,5 +1,6 @@
 """Queues, rate limits, workers and dead letters over HTTP."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -206,6 +207,77 @@ def test_many_jobs_are_changed_at_once_only_if_that_is_said_twice(api: Api) -> N
     assert (purged["purged_count"], CallQueue.objects.filter(state="cancelled").count()) == (3, 3)
     assert api.post("/admin/jobs/bulk/delete", {"filter": {}, "confirm": True})["succeeded"] == 3
     api.post("/admin/jobs/bulk/dance", {"confirm": True}, status=404)
+
+
+def done(api: Api) -> str:
+    api.push()
+    (job,) = api.fetch()
+    api.post("/workers/ack", {"job_id": job["id"]})
+    return str(job["id"])
+
+
+def test_a_purge_spares_what_ended_later_and_what_has_not_ended(api: Api) -> None:
+    long_done, just_done, waiting = done(api), done(api), api.push()["id"]
+    CallQueue.objects.filter(id=long_done).update(finished_at=datetime(2019, 1, 1, tzinfo=UTC))
+    wanted = {"states": ["completed", "available"], "older_than": "2020-01-01T00:00:00Z", "confirm": True}
+    for purged in (1, 0):
+        assert api.ask("DELETE", "/admin/queues/default/jobs", wanted)["purged_count"] == purged
+        assert {str(call.id) for call in CallQueue.objects.all()} == {just_done, waiting}
+    assert api.get(f"/jobs/{waiting}")["job"]["state"] == "available"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "field"),
+    [
+        ({"filter": {"state": ["discarded"]}}, "filter.state"),
+        ({"filter": {"state": "lost"}}, "filter.state"),
+        ({"filter": {"queues": "mail"}}, "filter.queues"),
+        ({"filter": {"queue": ["mail"]}}, "filter.queue"),
+        ({"filter": {"queue": None}}, "filter.queue"),
+        ({"filter": {"queue": ""}}, "filter.queue"),
+        ({"filter": {"since": "yesterday"}}, "filter.since"),
+        ({"filter": None}, "filter"),
+        ({"filter": {"queue": "mail"}, "older_than": "2020-01-01T00:00:00Z"}, "older_than"),
+        ({"filters": {"queue": "mail"}}, "filters"),
+        ({}, "filter"),
+    ],
+)
+def test_a_filter_that_is_not_understood_chooses_nothing(api: Api, wanted: dict[str, Any], field: str) -> None:
+    done(api)
+    api.push()
+    for action in ("cancel", "retry", "delete"):
+        answer = api.post(f"/admin/jobs/bulk/{action}", {**wanted, "confirm": True}, status=400)
+        assert answer["error"]["details"]["field"] == field
+    assert sorted(CallQueue.objects.values_list("state", flat=True)) == ["available", "completed"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "field"),
+    [
+        ({"states": ["completed"], "older_then": "2020-01-01T00:00:00Z"}, "older_then"),
+        ({"states": ["completed"], "older_than": "long ago"}, "older_than"),
+        ({"states": ["completed"], "older_than": None}, "older_than"),
+        ({"states": ["completed", "lost"]}, "states.1"),
+        ({"states": []}, "states"),
+        ({}, "states"),
+    ],
+)
+def test_a_purge_that_is_not_understood_deletes_nothing(api: Api, wanted: dict[str, Any], field: str) -> None:
+    done(api)
+    answer = api.ask("DELETE", "/admin/queues/default/jobs", {**wanted, "confirm": True}, status=400)
+    assert answer["error"]["details"]["field"] == field
+    assert CallQueue.objects.count() == 1
+
+
+def test_many_jobs_are_changed_oldest_first_past_those_that_can_t_be(api: Api) -> None:
+    ended, late = done(api), api.push()["id"]
+    CallQueue.objects.update(created_at=datetime(2099, 1, 1, tzinfo=UTC))
+    api.post("/jobs/batch", {"jobs": [{"type": "a", "args": []}] * 1_000}, status=201)
+    for action, count in (("delete", 1), ("cancel", 1_000)):
+        told = api.post(f"/admin/jobs/bulk/{action}", {"filter": {}, "confirm": True})
+        assert (told["matched"], told["succeeded"]) == (count, count)
+    api.get(f"/jobs/{ended}", status=404)
+    assert api.get(f"/jobs/{late}")["job"]["state"] == "available"
 
 
 def test_the_administrators_see_all_in_numbers(api: Api) -> None:

@@ -1,11 +1,12 @@
 """What requests carry: the shapes that are checked first, and published in the schema.
 
-An explicit null is as good as nothing. What is not known is kept where the spec says so, and else ignored.
+An explicit null is as good as nothing. What is not known is kept where the spec says so, and else ignored. Not so where
+jobs are chosen or limits are set: there a slip would do more, or limit less, than was meant.
 """
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema, field_validator
 
 from dispatcher.errors import PolicyInvalid
 from dispatcher.fields import KEY_PATTERN
@@ -63,12 +64,20 @@ AtLeastOne = Annotated[int, Field(ge=1, le=2**31 - 1)]
 JobId = Annotated[str, Field(pattern=f"^{UUID7.pattern}$")]
 AnyId = Annotated[str, Field(min_length=1, max_length=64)]
 StateName = Literal["scheduled", "pending", "available", "active", "retryable", "completed", "cancelled", "discarded"]
+AnyState = Literal[StateName, "dispatched"]
+Name = Annotated[str, Field(min_length=1, max_length=255)]
 
 
 class Body(BaseModel):
     """What is known is checked strictly; what is not is let by."""
 
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
+
+
+class Exact(Body):
+    """What is known is checked strictly, and what is not is refused."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
 
 
 class RateIn(Body):
@@ -296,11 +305,45 @@ class WorkflowIn(Body):
     callbacks: dict[Literal["on_complete", "on_success", "on_failure"], dict[str, JsonValue]] | None = None
 
 
-class Confirmed(Body):
+class Choice(Exact):
+    """Which jobs something is to be done to. A condition that is null would be none, and is refused."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_null(cls, value: object) -> object:
+        if value is None:
+            message = "must not be null; leave it out if it is not to choose."
+            raise ValueError(message)
+        return value
+
+
+class FilterIn(Choice):
+    """What must hold of a job, all of it; a `type` may end in `*`."""
+
+    queue: Name | None = None
+    state: AnyState | None = None
+    type: Name | None = None
+    since: Moment | None = None
+    until: Moment | None = None
+
+
+class Confirmed(Choice):
     """What is to be done to many jobs at once, said twice."""
 
-    filter: dict[str, JsonValue] | None = None
     confirm: bool | None = None
+
+
+class BulkIn(Confirmed):
+    """The jobs that are meant; an empty filter means all."""
+
+    filter: FilterIn | None = None
+
+
+class PurgeIn(Confirmed):
+    """The jobs of a queue that are to go: those in these states, or only those of them that had ended by a time."""
+
+    states: Annotated[list[AnyState], Field(min_length=1)]
+    older_than: Moment | None = None
 
 
 class PooledIn(Body):

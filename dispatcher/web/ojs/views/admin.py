@@ -2,7 +2,8 @@
 
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
+from uuid import UUID
 
 import arrow
 from django.db.models import Count, QuerySet
@@ -16,7 +17,7 @@ from dispatcher.push import shown
 from dispatcher.states import TERMINAL, OnFull, State
 from dispatcher.web.ojs import envelope
 from dispatcher.web.ojs.api import access_of
-from dispatcher.web.ojs.bodies import Confirmed, LimitIn, QueueConfigIn, RateIn
+from dispatcher.web.ojs.bodies import BulkIn, Confirmed, LimitIn, PurgeIn, QueueConfigIn, RateIn, plain
 from dispatcher.web.ojs.pages import page
 from dispatcher.web.ojs.queues import known_queues, queue_name
 from dispatcher.web.ojs.replies import ItemsReply, replies
@@ -31,6 +32,9 @@ _SILENT = timedelta(seconds=30)
 """A worker that was not heard of for so long is stale (ojs-worker-protocol)."""
 _MOST = 1_000
 """How many jobs one bulk call takes."""
+_NOT_STARTED: Final = [state for state in State if state not in (State.ACTIVE, *TERMINAL)]
+_MOVABLE: Final = {"retry": TERMINAL, "cancel": _NOT_STARTED, "delete": TERMINAL}
+"""What can be done to many jobs, and from which states."""
 
 
 @router.get("/admin/stats", response=replies(), summary="The whole server in numbers")
@@ -107,19 +111,24 @@ def configure(request: HttpRequest, name: str, wanted: QueueConfigIn) -> HttpRes
 
 
 @router.delete("/admin/queues/{name}/jobs", response=replies(), summary="Delete the ended jobs of a queue")
-def purge(request: HttpRequest, name: str, confirmed: Confirmed) -> HttpResponse:
-    """Cancel the waiting jobs of a queue, and delete its ended ones, as `states` say."""
+def purge(request: HttpRequest, name: str, wanted: PurgeIn) -> HttpResponse:
+    """Cancel the waiting jobs of a queue, and delete its ended ones, as `states` say; up to 1,000 of each at a time.
+
+    With `older_than` only what ended before goes; what waits has not ended.
+    """
     access_of(request).need("admin")
-    _confirm(confirmed)
-    states = (confirmed.model_extra or {}).get("states")
-    if not isinstance(states, list) or not states or not all(state in [*State] for state in states):
-        raise invalid("states", f"must be a list of states, of {', '.join(State)}.")
-    calls = CallQueue.objects.using(conf().database).filter(queue=name, state__in=states)
-    waiting = list(calls.exclude(state__in=TERMINAL).values_list("id", flat=True)[:_MOST])
+    _confirm(wanted)
+    calls = CallQueue.objects.using(conf().database).filter(queue=name, state__in=wanted.states)
+    ended = calls.filter(state__in=TERMINAL)
+    waiting: list[UUID] = []
+    if before := read_moment("older_than", wanted.older_than):
+        ended = ended.filter(finished_at__lt=before)
+    else:
+        waiting = _oldest(calls.filter(state__in=_NOT_STARTED))
     count = len(engine.cancel(waiting))
-    ended = calls.filter(state__in=TERMINAL).exclude(id__in=waiting).values_list("id", flat=True)[:_MOST]
-    count += CallQueue.objects.using(conf().database).filter(id__in=list(ended), state__in=TERMINAL).delete()[0]
-    return answer({"purged_count": count, "states": states})
+    ended = ended.exclude(id__in=waiting)
+    count += ended.filter(id__in=_oldest(ended)).delete()[0]
+    return answer({"purged_count": count, "states": wanted.states})
 
 
 @router.get("/admin/jobs", response=replies(ItemsReply), summary="The jobs")
@@ -131,21 +140,22 @@ def jobs(request: HttpRequest) -> HttpResponse:
 
 
 @router.post("/admin/jobs/bulk/{action}", response=replies(), summary="Retry, cancel or delete many jobs")
-def bulk(request: HttpRequest, action: str, confirmed: Confirmed) -> HttpResponse:
-    """Retry, cancel or delete the jobs that the filter names; up to 1,000 at a time."""
+def bulk(request: HttpRequest, action: str, wanted: BulkIn) -> HttpResponse:
+    """Retry, cancel or delete those of the jobs that the filter names that can be; the 1,000 oldest at a time."""
     access_of(request).need("admin")
-    _confirm(confirmed)
-    if action not in ("retry", "cancel", "delete"):
+    _confirm(wanted)
+    if action not in _MOVABLE:
         raise missing("action", action)
-    given = {name: value for name, value in (confirmed.filter or {}).items() if isinstance(value, str)}
-    matched = list(_filtered(given).values_list("id", flat=True)[:_MOST])
-    calls = CallQueue.objects.using(conf().database).filter(id__in=matched)
+    if wanted.filter is None:
+        raise invalid("filter", "must say which jobs; {} means all.")
+    movable = _filtered(plain(wanted.filter)).filter(state__in=_MOVABLE[action])
+    matched = _oldest(movable)
     if action == "retry":
         done = len(engine.retry(matched))
     elif action == "cancel":
         done = len(engine.cancel(matched))
     else:
-        done = calls.filter(state__in=TERMINAL).delete()[0]
+        done = movable.filter(id__in=matched).delete()[0]
     told = {"action": action, "matched": len(matched), "succeeded": done, "failed": len(matched) - done, "errors": []}
     return answer(told)
 
@@ -245,6 +255,11 @@ def delete_letter(request: HttpRequest, job_id: str) -> HttpResponse:
 def _confirm(confirmed: Confirmed) -> None:
     if confirmed.confirm is not True:
         raise invalid("confirm", "must be true: this is done to many jobs at once.")
+
+
+def _oldest(calls: QuerySet[CallQueue]) -> list[UUID]:
+    """Return as many of these calls as one request takes: the oldest, so that asking again gets on."""
+    return list(calls.order_by("created_at", "id").values_list("id", flat=True)[:_MOST])
 
 
 def _filtered(given: dict[str, str]) -> QuerySet[CallQueue]:
