@@ -12,6 +12,7 @@ from dispatcher.journal import Entry
 from dispatcher.policy import LONGEST_PERIOD, Policy
 
 _QUEUE: Final = "queue:"
+_STRATEGIES: Final = ("concurrency", "rate", "throttle")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +44,13 @@ class Cancelled:
     keys: list[int]
 
 
-def limit(name: str, limits: Mapping[str, Any]) -> int:
-    """Store other limits for a key; return its id. Raises PolicyInvalid or KeyNotFound."""
-    return _only(sql.fetch("limit_key", _Key, {"name": name, **_columns(Policy.parse(limits))}), name)
+def limit(name: str, limits: Mapping[str, Any], *, keeps_others: bool = False) -> int:
+    """Store other limits for a key; return its id. Raises PolicyInvalid or KeyNotFound.
+
+    keeps_others: strategies not named stay as they are; else they are taken away.
+    """
+    changes = {f"has_{strategy}": not keeps_others or strategy in limits for strategy in _STRATEGIES}
+    return _only(sql.fetch("limit_key", _Key, {"name": name, **changes, **_columns(Policy.parse(limits))}), name)
 
 
 def pause(name: str, *, by: str = "") -> int:
@@ -83,7 +88,7 @@ def override(name: str, limits: Mapping[str, Any], until: datetime) -> int:
     ends_at = fields.moment("until", until, error=PolicyInvalid)
     if ends_at is None:
         raise PolicyInvalid("until", "required: say when the key's own limits hold again.")
-    named = {f"has_{strategy}": strategy in limits for strategy in ("concurrency", "rate", "throttle")}
+    named = {f"has_{strategy}": strategy in limits for strategy in _STRATEGIES}
     params = {"name": name, "until": ends_at, **named, **_columns(Policy.parse(limits, "override"))}
     return _only(sql.fetch("override_key", _Key, params), name)
 

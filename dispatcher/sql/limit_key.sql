@@ -1,7 +1,10 @@
--- limit_key: change the stored limits of a key, in force from the next admission on.
+-- limit_key: change the stored limits of a key, in force from the next admission on; a strategy not named stays as it is.
 UPDATE dispatcher_ratelimitkey
-   SET concurrency = %(concurrency)s::int, rate_limit = %(rate_limit)s::int, rate_period = %(rate_period)s::interval,
-       throttle_limit = %(throttle_limit)s::int, throttle_period = %(throttle_period)s::interval,
+   SET concurrency = CASE WHEN %(has_concurrency)s::bool THEN %(concurrency)s::int ELSE concurrency END,
+       rate_limit = CASE WHEN %(has_rate)s::bool THEN %(rate_limit)s::int ELSE rate_limit END,
+       rate_period = CASE WHEN %(has_rate)s::bool THEN %(rate_period)s::interval ELSE rate_period END,
+       throttle_limit = CASE WHEN %(has_throttle)s::bool THEN %(throttle_limit)s::int ELSE throttle_limit END,
+       throttle_period = CASE WHEN %(has_throttle)s::bool THEN %(throttle_period)s::interval ELSE throttle_period END,
        limited_at = clock_timestamp(), admissions = admissions + 1
  WHERE name = %(name)s::text
 RETURNING id

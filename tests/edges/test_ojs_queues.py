@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.models import CallQueue, Queue, RateLimitKey
+from dispatcher.policy import stored
 from dispatcher.states import State
 from tests.edges.ojs import Api
 
@@ -120,6 +121,66 @@ def test_a_queue_s_own_limit_comes_on_top(api: Api) -> None:
     for _ in range(2):
         api.push(options={"rate_limit": {"key": "api", "concurrency": 5}})
     assert len(api.fetch(count=5)) == 1
+
+
+def queue_limits() -> tuple[int | None, str, str]:
+    policy = stored(RateLimitKey.objects.get(name="queue:default"))
+    return policy.concurrency, str(policy.rate), str(policy.throttle)
+
+
+def test_limits_of_a_queue_that_are_not_named_stay_and_null_takes_one_away(api: Api) -> None:
+    config, limits = "/admin/queues/default/config", "/admin/queues/default/rate-limit"
+    rate = {"limit": 10, "period": "PT1M"}
+    for path, wanted, left in (
+        (limits, {"rate": rate, "throttle": {"limit": 1, "period": "PT1S"}}, (None, "10/PT1M", "1/PT1S")),
+        (config, {"concurrency": 5}, (5, "10/PT1M", "1/PT1S")),
+        (config, {"rate_limit": {**rate, "limit": 20}}, (5, "20/PT1M", "1/PT1S")),
+        (config, {"rate_limit": {"rate": rate, "throttle": None}}, (5, "10/PT1M", "None")),
+        (config, {"concurrency": None, "rate_limit": None}, (5, "10/PT1M", "None")),
+        (limits, {"concurrency": None}, (None, "10/PT1M", "None")),
+        (limits, {"rate": None}, (None, "None", "None")),
+    ):
+        api.ask("PUT", path, wanted)
+        assert queue_limits() == left
+
+
+@pytest.mark.parametrize(
+    ("path", "wanted", "field"),
+    [
+        ("config", {"rate_limit": {"limit": 100, "period": "1 minute"}}, "rate_limit.period"),
+        ("config", {"rate_limit": {"limit": 0, "period": "PT1M"}}, "rate_limit.limit"),
+        ("config", {"rate_limit": {"limit": 1, "period": "P400D"}}, "policy.rate.period"),
+        ("config", {"rate_limit": {"limit": 1}}, "rate_limit"),
+        ("config", {"rate_limit": {"limit": 1, "period": "PT1M", "rate": None}}, "rate_limit"),
+        ("config", {"rate_limit": {"max_per_second": 5}}, "rate_limit.max_per_second"),
+        ("config", {"rate_limit": {}}, "rate_limit"),
+        ("config", {"rate_limit": {"limit": None}}, "rate_limit"),
+        ("config", {"rate_limit": {"rate": {"limit": 1, "period": "PT1M", "burst": 9}}}, "rate_limit.rate.burst"),
+        ("config", {"concurrency": 1, "rate_limit": {"concurrency": None}}, "rate_limit.concurrency"),
+        ("config", {"rate": {"limit": 1, "period": "PT1M"}}, "rate"),
+        ("rate-limit", {"limit": 10, "period": "PT1S"}, "limit"),
+        ("rate-limit", {"rate": {"limit": 1, "period": "P400D"}}, "policy.rate.period"),
+        ("rate-limit", {}, "concurrency"),
+    ],
+)
+def test_a_limit_that_is_not_understood_leaves_the_queue_as_it_is(
+    api: Api, path: str, wanted: dict[str, Any], field: str
+) -> None:
+    api.ask("PUT", "/admin/queues/default/rate-limit", {"concurrency": 3, "rate": {"limit": 7, "period": "PT1M"}})
+    bound(api, 5)
+    for queue in ("default", "unheard"):
+        more = {"backpressure": {"max_depth": 9}} if path == "config" else {}
+        answer = api.ask("PUT", f"/admin/queues/{queue}/{path}", {**more, **wanted}, status=400)
+        assert answer["error"]["details"]["field"] == field
+    assert queue_limits() == (3, "7/PT1M", "None")
+    assert [(queue.name, queue.max_depth) for queue in Queue.objects.all()] == [("default", 5)]
+
+
+def test_an_override_that_is_not_understood_is_refused(api: Api) -> None:
+    RateLimitKey.objects.declare("api", concurrency=5)
+    answer = api.ask("PUT", "/rate-limits/api", {"concurrency": 0, "expire_at": "+PT60S"}, status=400)
+    assert answer["error"]["details"]["field"] == "expire_at"
+    assert api.get("/rate-limits/api")["concurrency"]["limit"] == 5
 
 
 def test_several_keys_with_costs_are_spent_at_once(api: Api) -> None:

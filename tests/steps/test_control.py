@@ -14,6 +14,7 @@ from dispatcher.errors import KeyNotFound, PolicyInvalid
 from dispatcher.lifecycle import control, finish
 from dispatcher.lifecycle.claim import Refused
 from dispatcher.models import CallQueue, RateLimitKey, Slot
+from dispatcher.policy import Policy, stored
 from dispatcher.states import State
 from tests.builders import (
     SECOND,
@@ -131,6 +132,13 @@ def test_a_limit_replaces_all_limits_of_the_key() -> None:
         timedelta(minutes=1),
         None,
     )
+
+
+def test_a_limit_can_keep_those_that_it_does_not_name() -> None:
+    api = key("api", concurrency=1, rate=(1, 1), throttle=(1, 1))
+    control.limit("api", {"rate": (5, 60), "throttle": None}, keeps_others=True)
+    api.refresh_from_db()
+    assert stored(api) == Policy.parse({"concurrency": 1, "rate": (5, 60)})
 
 
 @pytest.mark.parametrize("wrong", [{"concurrency": -1}, {"rate": 5}, {"speed": 1}, {"throttle": (1, "P1M")}], ids=str)

@@ -4,9 +4,18 @@ An explicit null is as good as nothing. What is not known is kept where the spec
 jobs are chosen or limits are set: there a slip would do more, or limit less, than was meant.
 """
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from dispatcher.errors import PolicyInvalid
 from dispatcher.fields import KEY_PATTERN
@@ -80,17 +89,15 @@ class Exact(Body):
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
-class RateIn(Body):
+class RateIn(Exact):
     """So many starts in a period."""
 
     limit: AtLeastOne
     period: Duration
 
 
-class RateLimitIn(Body):
+class RateLimitIn(Exact):
     """A policy in one of three dialects: the spec's text, `rate: 1, period: "second"`, or `max_per_second`."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     key: KeyName | None = None
     concurrency: Count | None = None
@@ -225,7 +232,7 @@ class ProgressIn(Body):
     data: dict[str, JsonValue] | None = None
 
 
-class OverrideIn(Body):
+class OverrideIn(Exact):
     """Other limits for a key, until a time; those not named stay as they are."""
 
     concurrency: Count | None = None
@@ -234,12 +241,33 @@ class OverrideIn(Body):
     expires_at: Moment | None = None
 
 
-class LimitIn(Body):
-    """The limits of a queue."""
+class LimitIn(Exact):
+    """The limits of a queue; null takes one away, and those not named stay as they are."""
 
     concurrency: Count | None = None
     rate: RateIn | None = None
     throttle: RateIn | None = None
+
+    def named(self) -> dict[str, Any]:
+        """Return the limits that are named, None for those to be taken away."""
+        return self.model_dump(exclude_unset=True, include={"concurrency", "rate", "throttle"})
+
+
+class QueueLimitIn(LimitIn):
+    """The same within the configuration of a queue, where a rate may stand without its name (ojs-admin-api, 6.6)."""
+
+    limit: AtLeastOne | None = None
+    period: Duration | None = None
+
+    @model_validator(mode="after")
+    def _name_rate(self) -> Self:
+        if self.limit is None and self.period is None:
+            return self
+        if self.limit is None or self.period is None or "rate" in self.model_fields_set:
+            message = "a rate is both a limit and a period, said once."
+            raise ValueError(message)
+        self.rate = RateIn(limit=self.limit, period=self.period)
+        return self
 
 
 class BackpressureIn(Body):
@@ -250,12 +278,12 @@ class BackpressureIn(Body):
     warning_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
-class QueueConfigIn(Body):
-    """What is set for a queue."""
+class QueueConfigIn(Exact):
+    """What is set for a queue; what is not named, or null, stays as it is."""
 
     backpressure: BackpressureIn | None = None
     concurrency: Count | None = None
-    rate_limit: LimitIn | RateIn | None = None
+    rate_limit: QueueLimitIn | None = None
     is_pulled: bool | None = None
 
 

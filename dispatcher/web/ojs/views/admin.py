@@ -10,14 +10,14 @@ from django.db.models import Count, QuerySet
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
-from dispatcher import engine, pull
+from dispatcher import engine, pull, sql
 from dispatcher.conf import conf
 from dispatcher.models import CallQueue, PullWorker, Queue, Slot, Worker
 from dispatcher.push import shown
-from dispatcher.states import TERMINAL, OnFull, State
+from dispatcher.states import IN_FLIGHT, TERMINAL, OnFull, State
 from dispatcher.web.ojs import envelope
 from dispatcher.web.ojs.api import access_of
-from dispatcher.web.ojs.bodies import BulkIn, Confirmed, LimitIn, PurgeIn, QueueConfigIn, RateIn, plain
+from dispatcher.web.ojs.bodies import BulkIn, Confirmed, PurgeIn, QueueConfigIn, plain
 from dispatcher.web.ojs.pages import page
 from dispatcher.web.ojs.queues import known_queues, queue_name
 from dispatcher.web.ojs.replies import ItemsReply, replies
@@ -90,23 +90,14 @@ def resume(request: HttpRequest, name: str) -> HttpResponse:
 
 @router.put("/admin/queues/{name}/config", response=replies(), summary="Set a queue up")
 def configure(request: HttpRequest, name: str, wanted: QueueConfigIn) -> HttpResponse:
-    """Bound a queue, limit it, or say who serves it."""
+    """Bound a queue, limit it, or say who serves it: all that is asked for, or nothing."""
     access_of(request).need("admin")
-    known_queues([queue_name(name)])
-    queue = Queue.objects.using(conf().database).get(name=name)
-    if (pressure := wanted.backpressure) is not None:
-        queue.max_depth = pressure.max_depth or None
-        queue.on_full = OnFull(pressure.strategy or OnFull.REJECT)
-        queue.warn_at = queue.warn_at if pressure.warning_threshold is None else pressure.warning_threshold
-    if wanted.is_pulled is not None and wanted.is_pulled != queue.is_pulled:
-        if CallQueue.objects.using(conf().database).filter(queue=name, state__in=["dispatched", "active"]).exists():
-            message = "Jobs of this queue are with the workers that serve it now; wait until they have ended."
-            raise conflict(message, queue=name)
-        queue.is_pulled = wanted.is_pulled
-    queue.save()
-    if wanted.concurrency is not None or wanted.rate_limit is not None:
-        store(name, _limits(wanted))
-    engine.dispense(queues=[name])
+    limits = _limits(wanted)
+    with sql.atomic():
+        known_queues([queue_name(name)])
+        _set_up(Queue.objects.using(conf().database).get(name=name), wanted)
+        keys = [store(name, limits)] if limits else []
+    engine.dispense(queues=[name], keys=keys)
     return answer(_shown_queue(name))
 
 
@@ -252,6 +243,19 @@ def delete_letter(request: HttpRequest, job_id: str) -> HttpResponse:
     return nothing()
 
 
+def _set_up(queue: Queue, wanted: QueueConfigIn) -> None:
+    if (pressure := wanted.backpressure) is not None:
+        queue.max_depth = pressure.max_depth or None
+        queue.on_full = OnFull(pressure.strategy or OnFull.REJECT)
+        queue.warn_at = queue.warn_at if pressure.warning_threshold is None else pressure.warning_threshold
+    if wanted.is_pulled is not None and wanted.is_pulled != queue.is_pulled:
+        if CallQueue.objects.using(conf().database).filter(queue=queue.name, state__in=IN_FLIGHT).exists():
+            message = "Jobs of this queue are with the workers that serve it now; wait until they have ended."
+            raise conflict(message, queue=queue.name)
+        queue.is_pulled = wanted.is_pulled
+    queue.save()
+
+
 def _confirm(confirmed: Confirmed) -> None:
     if confirmed.confirm is not True:
         raise invalid("confirm", "must be true: this is done to many jobs at once.")
@@ -278,13 +282,17 @@ def _filtered(given: dict[str, str]) -> QuerySet[CallQueue]:
     return calls
 
 
-def _limits(wanted: QueueConfigIn) -> LimitIn:
-    given = wanted.rate_limit
-    if isinstance(given, RateIn):
-        return LimitIn(concurrency=wanted.concurrency, rate=given)
-    parts = given or LimitIn()
-    concurrency = wanted.concurrency if parts.concurrency is None else parts.concurrency
-    return LimitIn(concurrency=concurrency, rate=parts.rate, throttle=parts.throttle)
+def _limits(wanted: QueueConfigIn) -> dict[str, Any]:
+    """Return the limits that a configuration names, None for those to be taken away. Raises Problem."""
+    given = {} if wanted.concurrency is None else {"concurrency": wanted.concurrency}
+    if wanted.rate_limit is None:
+        return given
+    named = wanted.rate_limit.named()
+    if not named:
+        raise invalid("rate_limit", "name limit and period, or one of concurrency, rate and throttle.")
+    if given.keys() & named.keys():
+        raise invalid("rate_limit.concurrency", "concurrency stands beside rate_limit, too; give it once.")
+    return given | named
 
 
 def _queue(queue: Queue, *, is_paused: bool) -> dict[str, Any]:

@@ -1,13 +1,15 @@
 """Rate limits: looked at, and overridden for a time (ojs-rate-limiting, section 10)."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import arrow
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
-from dispatcher import engine
+from dispatcher import engine, sql
 from dispatcher.conf import conf
+from dispatcher.lifecycle import control
 from dispatcher.models import RateLimitKey
 from dispatcher.policy import Rate
 from dispatcher.reports import KeyStatus, rate_limit_status
@@ -20,6 +22,7 @@ from dispatcher.web.ojs.wire import answer, invalid, missing, read_moment, stamp
 
 router = Router(tags=["rate limits"])
 
+_NAME_ONE = "name at least one of concurrency, rate and throttle"
 _FOR_NOW_H = 1
 """How long an override lasts that does not say it."""
 
@@ -48,7 +51,7 @@ def override(request: HttpRequest, key: str, limits: OverrideIn) -> HttpResponse
     access_of(request).need("admin")
     given = {name: value for name, value in plain(limits).items() if name in ("concurrency", "rate", "throttle")}
     if not given:
-        raise invalid("concurrency", "name at least one of concurrency, rate and throttle.")
+        raise invalid("concurrency", f"{_NAME_ONE}.")
     until = read_moment("expires_at", limits.expires_at) or arrow.utcnow().shift(hours=_FOR_NOW_H).datetime
     if until <= arrow.utcnow().datetime:
         raise invalid("expires_at", "has passed; give a time to come.")
@@ -67,18 +70,22 @@ def end_override(request: HttpRequest, key: str) -> HttpResponse:
 
 @router.put("/admin/queues/{name}/rate-limit", response=replies(Limits), summary="Limit a whole queue")
 def limit_queue(request: HttpRequest, name: str, limits: LimitIn) -> HttpResponse:
-    """Store the limits of a queue: they hold for each of its jobs, on top of what the job spends."""
+    """Store those limits of a queue that are named: they hold for each of its jobs, on top of what the job spends."""
     access_of(request).need("admin")
-    known_queues([queue_name(name)])
-    store(name, limits)
+    given = limits.named()
+    if not given:
+        raise invalid("concurrency", f"{_NAME_ONE}; null takes it away.")
+    with sql.atomic():
+        known_queues([queue_name(name)])
+        key = store(name, given)
+    engine.dispense(keys=[key])
     return answer(_stands(f"queue:{name}"))
 
 
-def store(queue: str, limits: LimitIn) -> None:
-    """Store the limits of a queue."""
-    given = {name: value for name, value in plain(limits).items() if name in ("concurrency", "rate", "throttle")}
+def store(queue: str, limits: Mapping[str, Any]) -> int:
+    """Store some limits of a queue, and return its key's id: the caller dispenses it after the commit."""
     engine.declare(f"queue:{queue}", {})
-    engine.limit(f"queue:{queue}", given)
+    return control.limit(f"queue:{queue}", limits, keeps_others=True)
 
 
 def written(status: KeyStatus) -> dict[str, Any]:
