@@ -68,7 +68,13 @@ def test_a_full_queue_can_have_senders_wait(api: Api) -> None:
     api.push()
     api.post("/jobs", {"type": "a", "args": []}, status=429)
     api.post("/jobs", {"type": "a", "args": []}, status=429, **{"OJS-Block-Timeout": "0.2"})
-    api.post("/jobs", {"type": "a", "args": []}, status=400, **{"OJS-Block-Timeout": "soon"})
+
+
+@pytest.mark.parametrize("wait", ["soon", "nan", "inf", "-inf", ""])
+def test_a_sender_waits_for_a_number_of_seconds(api: Api, wait: str) -> None:
+    answer = api.post("/jobs", {"type": "a", "args": []}, status=400, **{"OJS-Block-Timeout": wait})
+    assert answer["error"]["details"]["field"] == "OJS-Block-Timeout"
+    assert not Queue.objects.exists()
 
 
 def test_who_serves_a_queue_does_not_change_under_running_jobs(api: Api) -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite, nan
 from time import monotonic, sleep
 from typing import Any
 
@@ -127,8 +128,8 @@ def cancelled(call: CallQueue) -> CallQueue:
 
 def _push(request: HttpRequest, wanted: Sequence[Wanted]) -> list[Pushed]:
     """Send jobs; where a full queue blocks, wait for as long as the client asks for."""
-    known_queues({each.queue for each in wanted})
     until = monotonic() + _block_s(request)
+    known_queues({each.queue for each in wanted})
     while True:
         try:
             return push(wanted)
@@ -141,9 +142,12 @@ def _push(request: HttpRequest, wanted: Sequence[Wanted]) -> list[Pushed]:
 def _block_s(request: HttpRequest) -> float:
     given = request.headers.get("OJS-Block-Timeout", "0")
     try:
-        return min(max(float(given), 0.0), _LONGEST_BLOCK_S)
-    except ValueError as error:
-        raise invalid("OJS-Block-Timeout", f"{given!r} must be a number of seconds.") from error
+        seconds = float(given)
+    except ValueError:
+        seconds = nan
+    if not isfinite(seconds):
+        raise invalid("OJS-Block-Timeout", f"{given!r} must be a number of seconds.")
+    return min(max(seconds, 0.0), _LONGEST_BLOCK_S)
 
 
 def _pressure(pushed: Pushed) -> dict[str, str]:
