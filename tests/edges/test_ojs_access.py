@@ -1,7 +1,7 @@
 """Who may do what over HTTP."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,8 +12,9 @@ from django.test import Client
 from pytest_django import Settings
 
 from dispatcher.models import ApiToken, CallQueue, Queue, RateLimitKey
+from dispatcher.web.ojs import access
 from dispatcher.web.ojs.access import make_token
-from tests.edges.ojs import Api
+from tests.edges.ojs import MEDIA, Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
 
@@ -120,6 +121,34 @@ def test_a_token_that_is_unknown_revoked_or_expired_is_refused(holder: Callable[
     late = Api(Authorization=f"Bearer {make_token('late', ['read'])}")
     ApiToken.objects.filter(name="late").update(expires_at=ApiToken.objects.get(name="late").created_at)
     late.get("/queues", status=401)
+
+
+@pytest.fixture
+def away() -> Iterator[None]:
+    """Look for the database where nobody answers."""
+    connection.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(connection.settings_dict, "PORT", "1")
+        yield
+
+
+@pytest.mark.usefixtures("away")
+def test_a_token_that_can_t_be_looked_up_for_now_may_be_tried_again() -> None:
+    api = Api(Authorization="Bearer some-token")
+    for method, path in (("GET", "/queues"), ("POST", "/jobs"), ("GET", "/health")):
+        answer = api.ask(method, path, {"type": "a", "args": []}, status=503)
+        assert (answer["error"]["code"], answer["error"]["retryable"]) == ("backend_error", True)
+        assert answer["error"]["request_id"] == api.last.headers["X-Request-Id"]
+        assert (api.last.headers["Retry-After"], api.last.headers["Content-Type"]) == ("1", MEDIA)
+
+
+def test_a_fault_while_a_token_is_looked_up_is_an_error_object(
+    holder: Callable[..., Api], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = holder("read")
+    monkeypatch.setattr(access, "_spend", lambda _: 1 / 0)
+    answer = api.get("/queues", status=500)
+    assert (answer["error"]["code"], answer["error"]["retryable"]) == ("backend_error", True)
 
 
 def test_the_token_itself_is_not_kept() -> None:

@@ -87,8 +87,7 @@ def _dressed(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpRespons
                 response: HttpResponseBase = HttpResponse(status=204, content_type=MEDIA_TYPE)
             else:
                 _check_version(request)
-                if "\0" in request.path or "%00" in request.META.get("QUERY_STRING", ""):
-                    raise invalid("path", "holds a NUL, which names nothing.")
+                _check_path(request)
                 request.ojs_access = access(request)  # type: ignore[attr-defined]
                 headers = access_of(request).headers
                 response = view(request, *args, **kwargs)
@@ -96,8 +95,8 @@ def _dressed(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpRespons
                 allowed = response.headers["Allow"]
                 message = f"{request.method} is not allowed here, only {allowed}."
                 raise Problem(405, "invalid_request", message, headers={"Allow": allowed})  # noqa: TRY301
-        except Problem as problem:
-            response = problem.answer(request_id)
+        except Exception as error:  # noqa: BLE001 -- who asks is looked up before ninja's handlers are there
+            response = api.on_exception(request, error)
         for name, value in {"OJS-Version": VERSION, "X-Request-Id": request_id, **headers, **_cors(request)}.items():
             response.headers.setdefault(name, value)
         return response
@@ -109,6 +108,11 @@ def _check_version(request: HttpRequest) -> None:
     wanted = request.headers.get("OJS-Version", VERSION)
     if wanted.split(".")[0] != VERSION.split(".", maxsplit=1)[0]:
         raise Problem(422, "unsupported", f"OJS-Version {wanted!r} is not supported, only {VERSION}.")
+
+
+def _check_path(request: HttpRequest) -> None:
+    if "\0" in request.path or "%00" in request.META.get("QUERY_STRING", ""):
+        raise invalid("path", "holds a NUL, which names nothing.")
 
 
 def _cors(request: HttpRequest) -> dict[str, str]:
