@@ -1,5 +1,6 @@
 """The Open Job Spec over HTTP: what every answer has, jobs, unique jobs."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -127,6 +128,23 @@ def test_what_can_t_be_stored_is_refused_and_what_looks_like_it_is_not(api: Api)
     api.get("/jobs/a%00b", status=400)
     api.get("/events?types=a%00", status=400)
     assert api.push(args=[r"\u0000", "\U0001f600"])["args"] == [r"\u0000", "\U0001f600"]
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999"])
+def test_a_number_that_can_t_be_stored_is_refused(api: Api, number: str) -> None:
+    job = api.push()["id"]
+    api.fetch()
+    before = CallQueue.objects.values().get()
+    for method, path, body in (
+        ("POST", "/jobs", {"type": "a", "args": ["?"]}),
+        ("POST", "/workflows", {"type": "group", "jobs": [{"type": "a", "args": ["?"]}]}),
+        ("POST", "/workers/nack", {"job_id": job, "error": {"message": "no", "details": {"x": "?"}}}),
+        ("PUT", f"/jobs/{job}/progress", {"progress": 0.5, "data": {"x": "?"}}),
+    ):
+        answer = api.ask(method, path, json.dumps(body).replace('"?"', number).encode(), status=400)
+        assert (error_of(answer)[0], number in error_of(answer)[1]) == ("invalid_request", True)
+        assert CallQueue.objects.values().get() == before
+    assert api.push(args=[1e308])["args"] == [1e308]
 
 
 # Jobs

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from math import isfinite
 from typing import Any, Final
 from uuid import UUID
 
@@ -114,7 +115,7 @@ def read_json(request: HttpRequest) -> dict[str, Any]:
     if kind not in ACCEPTED and request.body:
         raise Problem(400, "invalid_request", f"Content-Type: {kind or 'none'} is not {MEDIA_TYPE}.")
     try:
-        body = json.loads(request.body.decode(), parse_constant=_refuse)
+        body = json.loads(request.body.decode(), parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise Problem(400, "invalid_payload", f"The body is not JSON in UTF-8: {error}.") from error
     if not isinstance(body, dict):
@@ -160,6 +161,13 @@ def read_id(what: str, value: str) -> UUID:
         return UUID(value)
     except ValueError as error:
         raise missing(what, value) from error
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not isfinite(number):
+        raise Problem(400, "invalid_request", f"The number {text[:40]} is too large to be stored; send it as a text.")
+    return number
 
 
 def _refuse(name: str) -> None:
