@@ -6,7 +6,7 @@ held under a lease, and fenced by the ticket: a report that comes late, or from 
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from time import monotonic, sleep
 from typing import Any
@@ -50,6 +50,15 @@ class Heard:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Reached:
+    """How far a call is, from 0 to 1, and what its worker says besides: `content` is a JSON text."""
+
+    progress: float
+    message: str | None = None
+    content: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Name:
     name: str
 
@@ -62,6 +71,11 @@ class _Directive:
 @dataclass(frozen=True, kw_only=True)
 class _Kept:
     call_id: UUID
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Progress:
+    progress: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,12 +181,26 @@ def _beaten(worker: str, calls: Sequence[UUID]) -> Iterator[Entry]:
         yield Entry(kind="job.heartbeat", queue=slot.call.queue, data=told)
 
 
-def renew(call: UUID) -> None:
-    """Let the lease of a running call begin anew, whoever holds it: its worker has just spoken of it."""
-    holders = Slot.objects.using(conf().database).filter(call=call, pulled_until__isnull=False)
-    for holder in set(holders.values_list("worker_id", flat=True)):
-        params = {"calls": [call], "worker": holder, "lease": None, "usual": conf().visibility, "now": None}
-        sql.fetch("beat_pulled", _Kept, params)
+def note_progress(
+    call: UUID, reached: Reached, *, ticket: UUID | None = None, worker: str | None = None
+) -> dict[str, Any] | Refused | None:
+    """Keep how far a running call is, and return what is kept; None if it does not run.
+
+    Its lease begins anew only for the ticket or the worker that holds it: who names neither may have lost the call to
+    another, whose lease must end if it falls silent.
+    """
+    name = None if worker is None else number(worker)
+    with sql.atomic():
+        kept = sql.fetch(
+            "note_progress", _Progress, {"call": call, "ticket": ticket, "worker": name, **asdict(reached)}
+        )
+        if kept and (ticket, name) != (None, None):
+            _renew(call, [holder for holder in _holders(call) if ticket is not None or holder == name])
+    if kept:
+        return kept[0].progress
+    if (ticket, name) == (None, None) or _row(call, CallQueue()).state != State.ACTIVE:
+        return None
+    return Refused(state=State.ACTIVE, is_anothers=bool(_holders(call)))
 
 
 def direct(worker: str, directive: str) -> bool:
@@ -258,6 +286,19 @@ def _start(admitted: Sequence[admit.Admitted], asked: Fetching) -> list[UUID]:
     return started
 
 
+def _holders(call: UUID) -> set[UUID | None]:
+    """Return who has fetched a call and holds it: a worker without a name is None; nobody does if it runs in Celery."""
+    slots = Slot.objects.using(conf().database).filter(call=call, pulled_until__isnull=False)
+    return set(slots.values_list("worker_id", flat=True))
+
+
+def _renew(call: UUID, holders: Iterable[UUID | None]) -> None:
+    """Let the leases that these hold of a call begin anew; the caller has locked it, so nobody else gets it now."""
+    for holder in holders:
+        params = {"calls": [call], "worker": holder, "lease": None, "usual": conf().visibility, "now": None}
+        sql.fetch("beat_pulled", _Kept, params)
+
+
 def _report(
     call: UUID,
     ticket: UUID | None,
@@ -268,8 +309,7 @@ def _report(
     row = CallQueue.objects.using(conf().database).filter(id=call).first()
     if row is None:
         return Refused(state=None)
-    slots = Slot.objects.using(conf().database).filter(call=call, pulled_until__isnull=False)
-    holders = set(slots.values_list("worker_id", flat=True))
+    holders = _holders(call)
     if row.state != State.ACTIVE or row.ticket is None or not holders:
         return Refused(state=State(row.state))
     is_anothers = worker is not None and not holders & {None, number(worker)}

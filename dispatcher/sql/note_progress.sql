@@ -1,5 +1,5 @@
 -- note_progress: keep what the worker of a running call says of its progress; it never goes back within an attempt.
--- No row back means that the call does not run, or is not held by this ticket or worker.
+-- No row back means that the call does not run, or that the ticket or the worker that is named does not hold it.
 UPDATE dispatcher_callqueue AS call
    SET progress = jsonb_build_object(
            'progress', GREATEST(%(progress)s::float8,
@@ -9,4 +9,10 @@ UPDATE dispatcher_callqueue AS call
            'data', COALESCE(%(content)s::jsonb, call.progress -> 'data'),
            'attempt', call.attempt, 'updated_at', clock_timestamp())
  WHERE call.id = %(call)s::uuid AND call.state = 'active'
+   AND (%(ticket)s::uuid IS NULL OR call.ticket = %(ticket)s::uuid)
+   AND (%(worker)s::uuid IS NULL
+        OR EXISTS (SELECT
+                     FROM dispatcher_slot AS slot
+                    WHERE slot.call_id = call.id AND slot.pulled_until IS NOT NULL
+                      AND (slot.worker_id IS NULL OR slot.worker_id = %(worker)s::uuid)))
 RETURNING call.progress

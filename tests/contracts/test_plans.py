@@ -171,6 +171,7 @@ FINISH = {
     "margin": MARGIN,
     "now": NOW,
 }
+PROGRESS = {"progress": 0.5, "message": None, "content": None}
 CLAIM = {
     "claim": uuid4(),
     "worker": uuid4(),
@@ -263,7 +264,7 @@ HOT = [
     Hot("beat_pulled", {"calls": [RUNNING], "lease": None, "usual": LEASE, "worker": uuid4(), "now": NOW}, 100),
     Hot("lock_overdue", {"now": NOW, "most": 500}, 50),
     Hot("find_unique", {"unique_key": "x", "states": ["available"], "period": None}, 20),
-    Hot("note_progress", {"call": RUNNING, "progress": 0.5, "message": None, "content": None}, 60),
+    Hot("note_progress", {"call": RUNNING, "ticket": uuid4(), "worker": uuid4(), **PROGRESS}, 60),
     Hot("activate_calls", {"calls": [call_id(5)]}, 50),
     Hot("queue_bounds", {"names": ["served"], "is_lock": True}, 20),
     # The retention.

@@ -7,10 +7,11 @@ from uuid import uuid4
 
 import pytest
 import uuid_utils
+from django.utils import timezone
 from pytest_django import Settings
 
 from dispatcher import engine
-from dispatcher.models import CallQueue
+from dispatcher.models import CallQueue, Slot
 from tests.edges.ojs import MEDIA, Api, error_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
@@ -261,7 +262,7 @@ def test_a_job_can_be_cancelled_waiting_or_running_but_not_twice(api: Api) -> No
         api.post("/workers/ack", {"job_id": job["id"]}, status=409)
 
 
-def test_progress_never_goes_back_and_keeps_the_lease(api: Api) -> None:
+def test_progress_never_goes_back(api: Api) -> None:
     job = api.push()
     api.fetch()
     path = f"/jobs/{job['id']}/progress"
@@ -270,6 +271,50 @@ def test_progress_never_goes_back_and_keeps_the_lease(api: Api) -> None:
     assert api.ask("PUT", path, {"progress": 7})["progress"] == 1.0
     told = api.get(path)
     assert (told["message"], told["data"], told["state"]) == ("half", {"row": 2}, "active")
+
+
+def lapsing() -> datetime:
+    """Let the lease of the one job that runs end in ten seconds, and return when it ends."""
+    ends_at = timezone.now() + timedelta(seconds=10)
+    Slot.objects.update(lease_until=ends_at, pulled_until=ends_at)
+    return ends_at
+
+
+def test_the_progress_of_a_job_s_holder_renews_its_lease(api: Api) -> None:
+    job = api.push()
+    (fetched,) = api.fetch(worker_id="one")
+    for proof in (
+        {"ticket": fetched["ticket"]},
+        {"worker_id": "one"},
+        {"ticket": fetched["ticket"], "worker_id": "one"},
+    ):
+        ends_at = lapsing()
+        assert api.ask("PUT", f"/jobs/{job['id']}/progress", {"progress": 0.5, **proof})["progress"] == 0.5
+        assert Slot.objects.get().pulled_until > ends_at
+
+
+def test_progress_without_a_proof_is_kept_but_renews_nothing(api: Api) -> None:
+    job = api.push()
+    api.fetch(worker_id="one")
+    ends_at = lapsing()
+    assert api.ask("PUT", f"/jobs/{job['id']}/progress", {"progress": 0.5})["progress"] == 0.5
+    assert Slot.objects.get().pulled_until == ends_at
+
+
+def test_the_progress_of_who_has_lost_the_job_changes_nothing(api: Api) -> None:
+    job = api.push(options={"visibility_timeout_ms": 1_000})
+    path = f"/jobs/{job['id']}/progress"
+    (first,) = api.fetch(worker_id="one")
+    engine.tick(now=CallQueue.objects.get().started_at + timedelta(seconds=2))
+    # What waits again is spoken of in vain, and that is no fault (ojs-progress, section 6.1).
+    assert api.ask("PUT", path, {"progress": 0.9, "ticket": first["ticket"]})["progress"] is None
+    (second,) = api.fetch(worker_id="two")
+    ends_at = lapsing()
+    for proof in ({"ticket": first["ticket"]}, {"worker_id": "one"}, {"ticket": second["ticket"], "worker_id": "one"}):
+        answer = api.ask("PUT", path, {"progress": 0.9, **proof}, status=409)
+        assert (answer["error"]["code"], "another worker's" in answer["error"]["message"]) == ("conflict", True)
+    assert (api.get(path)["progress"], Slot.objects.get().pulled_until) == (None, ends_at)
+    api.ask("PUT", path, {"progress": 0.1, "ticket": "nonsense"}, status=404)
 
 
 # Unique jobs

@@ -181,12 +181,17 @@ class FetchIn(Body):
     wait_ms: Annotated[int, Field(ge=0, le=30_000)] | None = None
 
 
-class Report(Body):
-    """Who reports on which job. The ticket of the fetch proves that it is the worker's own."""
+class Proof(Body):
+    """Who speaks of a job. The ticket of the fetch proves that it is the worker's own."""
 
-    job_id: AnyId
     ticket: AnyId | None = None
     worker_id: WorkerName | None = None
+
+
+class Report(Proof):
+    """Which job is reported on, and by whom."""
+
+    job_id: AnyId
 
 
 class AckIn(Report):
@@ -224,7 +229,7 @@ class BeatIn(Body):
     state: Annotated[str, Field(max_length=16)] | None = None
 
 
-class ProgressIn(Body):
+class ProgressIn(Proof):
     """How far a running job is: from 0 to 1."""
 
     progress: Annotated[float, Field(ge=-1e9, le=1e9)]

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite, nan
 from time import monotonic, sleep
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
-from dispatcher import engine, pull, sql
+from dispatcher import engine, pull
 from dispatcher.conf import conf
 from dispatcher.errors import QueueFull
 from dispatcher.models import CallQueue
@@ -23,17 +22,13 @@ from dispatcher.web.ojs.bodies import BatchIn, JobIn, ProgressIn
 from dispatcher.web.ojs.queues import known_queues
 from dispatcher.web.ojs.replies import JobReply, JobsReply, replies
 from dispatcher.web.ojs.sending import need_to_send
+from dispatcher.web.ojs.views.workers import proof, refused
 from dispatcher.web.ojs.wire import answer, conflict, invalid, missing, read_id, stamp
 
 router = Router(tags=["jobs"])
 
 _LONGEST_BLOCK_S = 30.0
 _LOOK_S = 0.1
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Progress:
-    progress: dict[str, Any]
 
 
 @router.post("/jobs", response=replies(JobReply, 201) | {200: JobReply}, summary="PUSH")
@@ -89,15 +84,16 @@ def activate(request: HttpRequest, job_id: str) -> HttpResponse:
 
 @router.put("/jobs/{job_id}/progress", response=replies(), summary="How far a running job is")
 def put_progress(request: HttpRequest, job_id: str, progress: ProgressIn) -> HttpResponse:
-    """Keep how far a job is, and renew its lease; what does not run is left alone."""
+    """Keep how far a job is; what does not run is left alone. A ticket or a worker that holds it renews its lease."""
     call = find(job_id)
     access_of(request).need("fetch", call.queue)
     reached = min(1.0, max(0.0, float(progress.progress)))
     content = None if progress.data is None else json.dumps(progress.data)
-    params = {"call": call.id, "progress": reached, "message": progress.message, "content": content}
-    rows = sql.fetch("note_progress", _Progress, params)
-    pull.renew(call.id)
-    return answer(_shown_progress(call, rows[0].progress if rows else call.progress))
+    said = pull.Reached(progress=reached, message=progress.message, content=content)
+    kept = pull.note_progress(call.id, said, **proof(progress))
+    if isinstance(kept, pull.Refused):
+        raise refused(kept, job_id)
+    return answer(_shown_progress(call, call.progress if kept is None else kept))
 
 
 @router.get("/jobs/{job_id}/progress", response=replies(), summary="How far a job is")

@@ -18,7 +18,7 @@ from dispatcher.push import shown
 from dispatcher.states import TERMINAL, State
 from dispatcher.web.ojs import envelope, workflows
 from dispatcher.web.ojs.api import access_of
-from dispatcher.web.ojs.bodies import AckIn, BeatIn, FetchIn, NackIn, Report, plain
+from dispatcher.web.ojs.bodies import AckIn, BeatIn, FetchIn, NackIn, Proof, Report, plain
 from dispatcher.web.ojs.order import ordered
 from dispatcher.web.ojs.replies import Acknowledged, Directive, Failed, JobsReply, Reply, replies
 from dispatcher.web.ojs.wire import Problem, answer, conflict, missing, read_id, read_moment, stamp, without_nulls
@@ -54,9 +54,9 @@ def fetch(request: HttpRequest, asked: FetchIn) -> HttpResponse:
 def ack(request: HttpRequest, done: AckIn) -> HttpResponse:
     """Record that a job is done."""
     call = _allowed(request, done)
-    ended = pull.ack(call, result=done.result, **_proof(done))
+    ended = pull.ack(call, result=done.result, **proof(done))
     if isinstance(ended, Refused):
-        raise _refused(ended, done)
+        raise refused(ended, done.job_id)
     _advance(ended)
     body = {"acknowledged": True, "id": str(call), "job_id": str(call), "state": shown(ended.state)}
     return answer({**body, "completed_at": stamp(ended.finished_at)})
@@ -68,17 +68,17 @@ def nack(request: HttpRequest, failed: NackIn) -> HttpResponse:
     call = _allowed(request, failed)
     error = failed.error
     if failed.requeue:
-        ended = pull.give_back(call, **_proof(failed))
+        ended = pull.give_back(call, **proof(failed))
     elif until := read_moment("error.rate_limit_until", error.rate_limit_until):
         wait = max(until - arrow.utcnow().datetime, timedelta(0))
-        ended = pull.stop(call, wait, **_proof(failed))
+        ended = pull.stop(call, wait, **proof(failed))
     else:
         is_final = error.retryable is False or error.code in _FINAL_CODES
         is_retry = error.code == "RETRY"
         may_retry = False if is_final and not is_retry else None
-        ended = pull.nack(call, _reported(failed), may_retry=may_retry, **_proof(failed))
+        ended = pull.nack(call, _reported(failed), may_retry=may_retry, **proof(failed))
     if isinstance(ended, Refused):
-        raise _refused(ended, failed)
+        raise refused(ended, failed.job_id)
     _advance(ended)
     return answer(_failed(ended))
 
@@ -110,6 +110,25 @@ def health(request: HttpRequest, worker_id: str) -> HttpResponse:
         {"worker_id": worker.name, "state": worker.state, "last_heartbeat_at": stamp(worker.seen_at)},
         200 if is_well else 503,
     )
+
+
+def proof(said: Proof) -> dict[str, Any]:
+    """Return what shows that it is the holder of a job who speaks of it. Raises Problem."""
+    ticket = None if said.ticket is None else read_id("ticket", said.ticket)
+    return {"ticket": ticket, "worker": said.worker_id}
+
+
+def refused(left: Refused, job_id: str) -> Problem:
+    """Return the problem that somebody speaks of a job who does not hold it."""
+    if left.state is None:
+        return missing("job", job_id)
+    state = shown(left.state)
+    message = f"The job is {state}, not active."
+    if left.is_anothers:
+        message = "The job is another worker's by now: its lease ran out."
+    elif left.state in (State.ACTIVE, State.DISPATCHED):
+        message = "The job runs in Celery, and can't be reported on over HTTP."
+    return conflict(message, job_id=job_id, current_state=state, expected_state="active")
 
 
 def _in_order(asked: FetchIn) -> list[str]:
@@ -151,23 +170,6 @@ def _allowed(request: HttpRequest, report: Report) -> UUID:
         raise missing("job", report.job_id)
     access_of(request).need("fetch", queue)
     return call
-
-
-def _proof(report: Report) -> dict[str, Any]:
-    ticket = None if report.ticket is None else read_id("ticket", report.ticket)
-    return {"ticket": ticket, "worker": report.worker_id}
-
-
-def _refused(refused: Refused, report: Report) -> Problem:
-    if refused.state is None:
-        return missing("job", report.job_id)
-    state = shown(refused.state)
-    message = f"The job is {state}, not active."
-    if refused.is_anothers:
-        message = "The job is another worker's by now: its lease ran out."
-    elif refused.state in (State.ACTIVE, State.DISPATCHED):
-        message = "The job runs in Celery, and can't be reported on over HTTP."
-    return conflict(message, job_id=report.job_id, current_state=state, expected_state="active")
 
 
 def _reported(failed: NackIn) -> Reported:
