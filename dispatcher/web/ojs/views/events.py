@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterator
 from time import monotonic, sleep
 
-from django.db import connection
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from ninja import Router
 
+from dispatcher import sql
 from dispatcher.web.ojs.api import access_of
 from dispatcher.web.ojs.replies import replies
 from dispatcher.web.ojs.stories import Asked, events
@@ -72,7 +72,7 @@ def _told(asked: Asked, after: str) -> Iterator[str]:
             spoke = monotonic()
             yield ":heartbeat\n\n"
         # A stream that waits holds no connection to the database.
-        connection.close()
+        sql.connection().close()
         sleep(_LOOK_S)
 
 
