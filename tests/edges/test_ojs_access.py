@@ -172,7 +172,7 @@ def test_a_token_is_limited_by_its_own_key(holder: Callable[..., Api]) -> None:
 
 def test_people_do_over_http_what_they_may_in_the_admin_if_their_page_sends_the_token(settings: Settings) -> None:
     settings.DISPATCHER = {}
-    user = User.objects.create_user("clerk")
+    user = User.objects.create_user("clerk", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename="view_callqueue"))
     api = Api()
     api.client = Client(enforce_csrf_checks=True)
@@ -180,6 +180,34 @@ def test_people_do_over_http_what_they_may_in_the_admin_if_their_page_sends_the_
     api.get("/queues")
     api.get("/admin/workers")
     assert "CSRF" in api.post("/queues/a/pause", status=403)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("who", "allowed"),
+    [
+        ({"is_staff": True, "is_superuser": True}, {"send", "fetch", "read", "admin"}),
+        ({"is_staff": True}, {"send", "read"}),
+        ({"is_superuser": True}, set()),
+        ({}, set()),
+    ],
+    ids=["a superuser", "a clerk", "a superuser who is no staff", "a customer"],
+)
+def test_what_steers_takes_a_superuser_since_it_is_more_than_any_permission_of_the_admin(
+    settings: Settings, who: dict[str, bool], allowed: set[str]
+) -> None:
+    settings.DISPATCHER = {}
+    user = User.objects.create_user("clerk", **who)
+    user.user_permissions.set(Permission.objects.filter(content_type__app_label="dispatcher"))
+    api = Api()
+    api.client.force_login(user)
+    for scope, method, path, body in (
+        ("send", "POST", "/jobs", {"type": "a", "args": []}),
+        ("fetch", "POST", "/workers/fetch", {"queues": ["default"]}),
+        ("read", "GET", "/admin/workers", None),
+        ("admin", "POST", "/queues/a/pause", {}),
+    ):
+        status = (201 if scope == "send" else 200) if scope in allowed else 403
+        api.ask(method, path, body, status=status)
 
 
 def test_pages_of_other_origins_are_let_in_only_if_they_are_named(api: Api, settings: Settings) -> None:

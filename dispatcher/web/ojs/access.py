@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
 from math import ceil
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from django.http import HttpRequest
 from django.middleware.csrf import CsrfViewMiddleware
@@ -20,13 +20,14 @@ from dispatcher.models import ApiToken
 from dispatcher.policy import BUCKETS
 from dispatcher.web.ojs.wire import Problem
 
-_PERMISSIONS: Final = {
-    "send": "dispatcher.add_callqueue",
-    "fetch": "dispatcher.run_callqueue",
-    "read": "dispatcher.view_callqueue",
-    "admin": "dispatcher.change_ratelimitkey",
-}
-"""What a person must be allowed to in the admin, to do the same over HTTP."""
+if TYPE_CHECKING:
+    from django.contrib.auth.models import AbstractUser
+
+_PERMISSIONS: Final = {"send": "dispatcher.add_callqueue", "read": "dispatcher.view_callqueue"}
+"""What a person must be allowed to in the admin, to do the same over HTTP.
+
+All else takes a superuser: in the admin each order has a permission of its own, and nobody there is a worker.
+"""
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 
 
@@ -84,8 +85,7 @@ def access(request: HttpRequest) -> Access:
     if user is not None and user.is_authenticated:
         if request.method not in _SAFE and _csrf_fails(request):
             raise Problem(403, "permission_denied", "The CSRF token is missing, or wrong: send X-CSRFToken.")
-        scopes = [scope for scope in SCOPES if user.has_perm(_PERMISSIONS[scope])]
-        return Access(scopes=scopes, name=user.get_username(), is_known=True)
+        return Access(scopes=_scopes_of(user), name=user.get_username(), is_known=True)
     return Access(scopes=conf().http_anonymous)
 
 
@@ -95,6 +95,14 @@ def make_token(name: str, scopes: Sequence[str], expires_at: datetime | None = N
     tokens = ApiToken.objects.using(conf().database)
     tokens.create(name=name, digest=_digest(token), scopes=fields.scopes(scopes), expires_at=expires_at)
     return token
+
+
+def _scopes_of(user: "AbstractUser") -> list[str]:
+    if not user.is_staff:
+        return []
+    return [
+        scope for scope in SCOPES if user.is_superuser or (scope in _PERMISSIONS and user.has_perm(_PERMISSIONS[scope]))
+    ]
 
 
 def _of_token(token: str) -> Access:
