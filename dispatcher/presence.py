@@ -97,12 +97,16 @@ class Presence(bootsteps.StartStopStep):
         )
 
     def _try(self, what: str, work: Callable[[], object]) -> bool:
-        close_old_connections()
         try:
+            close_old_connections()
             work()
         except DATABASE_ERRORS:
             # What it holds is believed for several heartbeats, and recovered after that.
             logger.warning("worker %s could not %s", self.worker.hostname, what, exc_info=True)
+            return False
+        except Exception:
+            # A worker that falls silent over it would lose all that it runs.
+            logger.exception("worker %s could not %s", self.worker.hostname, what)
             return False
         return True
 
@@ -135,5 +139,7 @@ class KeptConnections(bootsteps.Step):
 
 def held() -> list[Held]:
     """Return (call, ticket) of every message that this worker holds, running or fetched."""
-    requests = [(request.id, getattr(request, "ticket", None)) for request in list(state.reserved_requests)]
+    # The consumer's thread changes the set meanwhile: only the copy of what is under it can't be interrupted.
+    reserved = [reference() for reference in list(state.reserved_requests.data)]
+    requests = [(request.id, getattr(request, "ticket", None)) for request in reserved if request is not None]
     return [(UUID(call), ticket) for call, ticket in requests if ticket is not None]
