@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any, assert_never
 from uuid import UUID, uuid4
 
-from django.db import DatabaseError, transaction
+from django.db import transaction
 
 from dispatcher import attempt, fields, sql
 from dispatcher.calls import Call
@@ -153,7 +153,7 @@ def execute(
         return None
     try:
         hand_over(released.keys, released.lane_id)
-    except DatabaseError:
+    except Exception:
         # The outcome is recorded, and stands; the sweep of the next tick finds the room that was not handed on.
         logger.exception("the room of call %s was not handed on", call_id)
     return attempt.settle(outcome, released)

@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 from django.utils import timezone
+from django.db import InterfaceError
 
 from dispatcher import attempt, engine
 from dispatcher.errors import RateLimited
@@ -14,7 +15,7 @@ from dispatcher.lifecycle.claim import Refused
 from dispatcher.lifecycle.run import Failed, RetryAsked, Returned
 from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.states import State
-from tests.builders import SECOND, admitted, committed, go, key, seen, states, ticket_of, waiting
+from tests.builders import SECOND, admitted, at, committed, go, key, seen, states, ticket_of, waiting
 
 pytestmark = committed
 
@@ -31,6 +32,26 @@ def test_an_end_hands_its_room_to_the_next_call() -> None:
     assert go(second) == []
     assert engine.execute(first.id, ticket_of(first), lambda: 7) == Returned(result=7)
     assert states([first, second]) == [State.COMPLETED, State.DISPATCHED]
+
+
+@pytest.mark.parametrize("fault", [InterfaceError("connection already closed"), RuntimeError("broker")], ids=repr)
+def test_an_outcome_that_is_recorded_stands_though_its_room_is_not_handed_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: Exception
+) -> None:
+    key("api", concurrency=1)
+    first, second = admitted("api"), waiting("api")
+    assert go(second) == []
+
+    def dispense(**_: object) -> int:
+        raise fault
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "dispense", dispense)
+        assert engine.execute(first.id, ticket_of(first), lambda: 7) == Returned(result=7)
+    assert states([first, second]) == [State.COMPLETED, State.AVAILABLE]
+    assert f"the room of call {first.id} was not handed on" in caplog.messages
+    engine.tick(now=at(60))
+    assert states([second]) == [State.DISPATCHED]
 
 
 def test_a_failure_hands_its_room_on_too_and_tells_how_long_it_waits() -> None:
