@@ -1,13 +1,13 @@
 """Publish: hand admitted calls to Celery, after the commit. What the broker refuses stays, and is tried again."""
 
 import logging
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from threading import local
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from celery import Celery, current_app
@@ -74,9 +74,24 @@ class Unpublished:
 
 
 class _Rest:
-    """Until when this process leaves a broker alone that it could not reach."""
+    """Until when this process leaves a broker alone that it could not reach, and a queue whose calls it refused."""
 
     until = 0.0
+    queues: Final[dict[str, float]] = {}
+    """A queue rests from what was refused before, not from new calls: it may have room again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answers:
+    """What became of the calls that a broker was offered; those in neither were not offered."""
+
+    taken: list[Publishable] = field(default_factory=list)
+    refused: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How many calls of a queue were refused with an error."""
+
+
+class _SomeRefused(Exception):
+    """Leaves kombu's block as an error does, so that it connects anew: a Redis that lost its place refuses for ever."""
 
 
 class _Eager(local):
@@ -91,7 +106,8 @@ _eager = _Eager()
 def publish(calls: Sequence[Publishable], *, now: datetime | None = None) -> int:
     """Publish these calls and note it on their rows; return how many the broker took.
 
-    A broker that can't be reached is an expected fault: the rest stays unpublished, for a later pass.
+    A broker that can't be reached is an expected fault, and so is one that refuses a call: what it did not take stays
+    unpublished, for a later pass.
     """
     if not calls or monotonic() < _Rest.until:
         return 0
@@ -99,14 +115,21 @@ def publish(calls: Sequence[Publishable], *, now: datetime | None = None) -> int
         _note(calls, now)
         _run_eagerly(current_app, calls)
         return len(calls)
-    taken = list(_taken(current_app, calls))
-    if taken:
-        _note(taken, now)
-    return len(taken)
+    answers = _Answers()
+    try:
+        _offer(current_app, calls, answers)
+    finally:
+        # Whatever ends the pass: what was taken and not noted would be sent again and again.
+        if answers.taken:
+            _note(answers.taken, now)
+    return len(answers.taken)
 
 
 def unpublished(*, now: datetime | None = None) -> list[Unpublished]:
-    """Return calls that a dead process or an absent broker left unpublished, with their leases renewed."""
+    """Return calls that a dead process or an absent broker left unpublished, with their leases renewed.
+
+    Those that the broker refused come in their turn: after a pause, so that however many they are, others come between.
+    """
     if monotonic() < _Rest.until:
         return []
     settings = conf()
@@ -116,6 +139,7 @@ def unpublished(*, now: datetime | None = None) -> list[Unpublished]:
         {
             "now": now,
             "after": settings.publish_after,
+            "resting": [queue for queue, until in _Rest.queues.copy().items() if monotonic() < until],
             "most": settings.batch,
             "lease": settings.dispatch_lease,
             "settle": 2 * settings.heartbeat,
@@ -149,22 +173,45 @@ def _note(calls: Sequence[Publishable], now: datetime | None) -> None:
         sql.ask("publish_calls", object, {"calls": ids, "tickets": tickets, "now": now})
 
 
-def _taken(app: Celery, calls: Sequence[Publishable]) -> Iterator[Publishable]:
-    """Yield the calls that the broker took, until it takes no more."""
-    faults: tuple[type[BaseException], ...] = (OperationalError, OSError)
+def _offer(app: Celery, calls: Sequence[Publishable], answers: _Answers) -> None:
+    """Offer the calls to the broker one after the other, until it is away."""
+    pause = conf().publish_pause
+    away: tuple[type[BaseException], ...] = (OperationalError, OSError)
     try:
         with app.producer_or_acquire() as producer:
-            # Each transport has errors of its own for a connection that breaks on the way.
-            faults += tuple(producer.connection.connection_errors)
+            # Each transport has errors of its own for a connection that breaks on the way. With Redis a KeyError counts
+            # among them, which here means a queue that the settings do not name.
+            away += tuple(kind for kind in producer.connection.connection_errors if kind is not KeyError)
             # One try: by itself, kombu would try for seconds while the sender waits.
             producer.connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
             for call in calls:
-                _send(app, producer, call)
-                yield call
-    except faults as fault:
-        pause = conf().publish_pause
+                _ask(app, producer, call, away, answers)
+            if answers.refused:
+                raise _SomeRefused  # noqa: TRY301 -- it has to leave the block
+    except _SomeRefused:
+        pass
+    except Exception as fault:
+        # A login that is denied has an error of its own with every broker.
         _Rest.until = monotonic() + pause.total_seconds()
-        logger.warning("the broker can't be reached; calls stay unpublished for %s: %s", pause, fault)
+        unknown = None if isinstance(fault, away) else fault
+        logger.warning("the broker can't be reached; calls stay unpublished for %s: %s", pause, fault, exc_info=unknown)
+    for (queue, error), count in answers.refused.items():
+        _Rest.queues[queue] = monotonic() + pause.total_seconds()
+        logger.warning("the broker refused %d calls of queue %s, which stay unpublished: %s", count, queue, error)
+
+
+def _ask(
+    app: Celery, producer: Any, call: Publishable, away: tuple[type[BaseException], ...], answers: _Answers
+) -> None:
+    """Offer one call, and note the answer; one that is refused must not stand in the way of those behind it."""
+    try:
+        _send(app, producer, call)
+    except away:
+        raise
+    except Exception as refusal:  # noqa: BLE001 -- full, too large, not allowed: each broker has errors of its own
+        answers.refused[call.queue, repr(refusal)] += 1
+    else:
+        answers.taken.append(call)
 
 
 def _send(app: Celery, producer: Any, call: Publishable) -> None:

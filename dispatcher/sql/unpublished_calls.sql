@@ -1,5 +1,6 @@
--- unpublished_calls: calls that were admitted some time ago and never handed to the broker.
--- Their leases begin anew, unless they have longer ones: they waited for the broker, not for a worker. Relies on the index call_unpublished,
+-- unpublished_calls: calls that were admitted some time ago and never handed to the broker; none of the resting queues.
+-- Their leases begin anew, unless they have longer ones: they waited for the broker, not for a worker. Relies on the
+-- index call_unpublished,
 -- which holds what is published and unclaimed as well: with `published_at` in it, the note of a publication would cost
 -- an entry in every index.
 -- After a crash of the database the note that a call was published, or even claimed, may be missing: whoever holds it
@@ -9,6 +10,7 @@ WITH forgotten AS MATERIALIZED (
       FROM dispatcher_callqueue AS call
      WHERE call.state = 'dispatched' AND call.published_at IS NULL
        AND call.dispatched_at < (SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) - %(after)s::interval)
+       AND call.queue <> ALL(%(resting)s::text[])
        AND (call.dispatched_at > (SELECT pg_postmaster_start_time())
             OR (SELECT clock_timestamp() > pg_postmaster_start_time() + %(settle)s::interval))
      ORDER BY call.dispatched_at, call.id

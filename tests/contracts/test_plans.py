@@ -236,8 +236,16 @@ HOT = [
     Hot("due_queues", {**GATE, "most": 100}, 100),
     Hot("end_overrides", {"name": None, "now": None}, 20),
     Hot("next_due", {"now": None}, 50),
-    Hot("unpublished_calls", {"now": None, "after": MARGIN, "most": 500, "lease": LEASE, "settle": LEASE}, 20),
-    Hot("unpublished_calls", {"now": NOW, "after": MARGIN, "most": 500, "lease": LEASE, "settle": LEASE}, 10_000),
+    Hot(
+        "unpublished_calls",
+        {"now": None, "after": MARGIN, "resting": [], "most": 500, "lease": LEASE, "settle": LEASE},
+        20,
+    ),
+    Hot(
+        "unpublished_calls",
+        {"now": NOW, "after": MARGIN, "resting": [], "most": 500, "lease": LEASE, "settle": LEASE},
+        10_000,
+    ),
     Hot("sweep_lanes", {"after": 0, "most": 1_000}, 12_000),
     Hot("sweep_keys", {"after": 0, "most": 1_000}, 500),
     Hot("lock_expired", {"now": NOW + LEASE, "most": 500, "slack": LEASE}, 12_000),

@@ -1,18 +1,23 @@
 """Publish: what reaches the broker, what the broker refuses, and tasks that run in the sender."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
+from amqp.exceptions import MessageNacked, PreconditionFailed
 from celery import shared_task
+from kombu import Queue
+from redis.exceptions import OutOfMemoryError
 
 from dispatcher import engine
 from dispatcher.calls import Call
 from dispatcher.lifecycle import admit, publish
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
-from tests.builders import T0, admitted, at, committed, key, seen, states, waiting
+from project.services import Services
+from tests.builders import T0, admitted, at, committed, go, key, seen, started, states, waiting
 from tests.steps.conftest import Broker, make_app
 
 pytestmark = committed
@@ -155,6 +160,134 @@ def test_what_a_broker_took_before_its_connection_broke_is_noted(
     monkeypatch.setattr(broker.app.amqp, "send_task_message", send_one)
     assert publish.publish(calls, now=at(1)) == 1
     assert [seen(call).published_at for call in calls] == [at(1), None, None]
+
+
+# When the broker refuses a call
+
+
+def refusing(broker: Broker, monkeypatch: pytest.MonkeyPatch, refusal: BaseException) -> Callable[[], None]:
+    """Refuse what goes to the queue `full`, until the answer is called."""
+    send, queues = broker.app.amqp.send_task_message, ["full"]
+
+    def send_or_refuse(*args: Any, **kwargs: Any) -> None:
+        if kwargs["queue"] in queues:
+            raise refusal
+        send(*args, **kwargs)
+
+    monkeypatch.setattr(broker.app.amqp, "send_task_message", send_or_refuse)
+    return queues.clear
+
+
+@pytest.mark.parametrize(
+    "refusal", [MessageNacked(), PreconditionFailed("too large"), OutOfMemoryError(), ValueError("bad")], ids=repr
+)
+def test_a_call_that_the_broker_refuses_stays_and_does_not_stand_in_the_way(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refusal: Exception
+) -> None:
+    calls = [admitted(queue=queue) for queue in ("full", "celery", "full")]
+    accept = refusing(broker, monkeypatch, refusal)
+    assert publish.publish(calls, now=at(1)) == 1
+    assert [seen(call).published_at for call in calls] == [None, at(1), None]
+    assert f"the broker refused 2 calls of queue full, which stay unpublished: {refusal!r}" in caplog.messages
+    accept()
+    engine.tick(now=at(60))
+    assert [seen(call).published_at for call in calls] == [at(60), at(1), at(60)]
+    assert [UUID(message.headers["id"]) for message in broker.take("full")] == [calls[0].id, calls[2].id]
+
+
+def test_what_is_due_is_served_though_the_broker_refuses_a_call(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key("api", rate=(1, "PT1M"))
+    refused = admitted(queue="full")
+    started("api")
+    second = waiting("api")
+    assert go(second, now=at(1)) == []
+    refusing(broker, monkeypatch, MessageNacked())
+    engine.tick(now=at(90))
+    assert [seen(call).published_at for call in (refused, second)] == [None, at(90)]
+
+
+def test_a_broker_that_refuses_is_connected_anew_for_the_next_pass(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connection() -> object:
+        with broker.app.producer_or_acquire() as producer:
+            return producer.connection.connection
+
+    refusing(broker, monkeypatch, OutOfMemoryError())
+    before = connection()
+    publish.publish([admitted()])
+    assert connection() is before
+    publish.publish([admitted(queue="full")])
+    assert connection() is not before
+
+
+def test_what_was_refused_is_not_offered_again_for_a_while_and_the_rest_is(
+    broker: Broker, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DISPATCHER = {"publish_pause": 5}
+    clock = [0.0]
+    monkeypatch.setattr(publish, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(publish._Rest, "until", 0.0)  # noqa: SLF001 -- put back after the test
+    monkeypatch.setattr(publish._Rest, "queues", {})  # noqa: SLF001 -- put back after the test
+    refusing(broker, monkeypatch, MessageNacked())
+    refused, other = admitted(queue="full"), admitted()
+    assert publish.publish([refused]) == 0
+    clock[0] = 4.9
+    assert [call.id for call in publish.unpublished(now=at(3600))] == [other.id]
+    clock[0] = 5.0
+    assert [call.id for call in publish.unpublished(now=at(3600))] == [refused.id, other.id]
+
+
+def test_more_refused_calls_than_a_pass_takes_leave_others_their_turn(
+    broker: Broker, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DISPATCHER = {"publish_pause": 60, "batch": 2}
+    monkeypatch.setattr(publish._Rest, "queues", {})  # noqa: SLF001 -- put back after the test
+    refusing(broker, monkeypatch, MessageNacked())
+    calls = [admitted(queue=queue, now=at(number)) for number, queue in enumerate(["full", "full", "full", "celery"])]
+    engine.tick(now=at(60))
+    assert [seen(call).published_at for call in calls] == [None] * 4
+    engine.tick(now=at(61))
+    assert [seen(call).published_at for call in calls] == [None, None, None, at(61)]
+
+
+def test_what_was_taken_is_noted_whatever_ends_the_pass(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = [admitted(), admitted(queue="full")]
+    refusing(broker, monkeypatch, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        publish.publish(calls, now=at(1))
+    assert [seen(call).published_at for call in calls] == [at(1), None]
+
+
+def test_a_queue_of_another_kind_at_the_broker_refuses_its_calls_only(services: Services) -> None:
+    app = make_app("clash", broker=services.broker_url, task_queues=[Queue("tests.clash"), Queue("tests.good")])
+    with app.connection_for_write() as connection:
+        channel = connection.default_channel
+        if connection.transport.driver_type == "redis":
+            channel.client.set("tests.clash", "no list")
+        else:
+            channel.queue_declare("tests.clash", durable=True, auto_delete=False, arguments={"x-max-length": 1})
+        app.set_current()
+        calls = [admitted(queue=queue) for queue in ("tests.clash", "tests.good", "tests.clash", "tests.good")]
+        try:
+            assert publish.publish(calls, now=at(1)) == 2
+            assert [seen(call).published_at for call in calls] == [None, at(1), None, at(1)]
+        finally:
+            for queue in ("tests.clash", "tests.good"):
+                channel.queue_delete(queue)
+
+
+def test_a_queue_that_the_settings_do_not_name_refuses_its_calls_only(services: Services) -> None:
+    queues = [Queue("tests.named")]
+    app = make_app("strict", broker=services.broker_url, task_create_missing_queues=False, task_queues=queues)
+    app.set_current()
+    calls = [admitted(queue=queue) for queue in ("tests.unheard", "tests.named")]
+    assert publish.publish(calls, now=at(1)) == 1
+    assert [seen(call).published_at for call in calls] == [None, at(1)]
+    with app.connection_for_write() as connection:
+        connection.default_channel.queue_delete("tests.named")
 
 
 # In the sender
