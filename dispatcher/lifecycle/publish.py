@@ -215,7 +215,10 @@ def _ask(
 
 
 def _send(app: Celery, producer: Any, call: Publishable) -> None:
-    """Hand one call to the broker, as `Celery.send_task` does, without looking up what is known already."""
+    """Hand one call to the broker, as `Celery.send_task` does, without looking up what is known already.
+
+    The result backend is not told: senders have no AsyncResult, and for each call it would listen for ever.
+    """
     sent = _message(call)
     task_id, headers = sent.pop("task_id"), sent.pop("headers")
     message = app.amqp.create_task_message(
@@ -228,7 +231,6 @@ def _send(app: Celery, producer: Any, call: Publishable) -> None:
         parent_id=task_id,
         reply_to=app.thread_oid,
     )
-    app.backend.on_task_call(producer, task_id)
     app.amqp.send_task_message(
         producer, call.task, message, queue=call.queue, serializer="json", retry=False, headers=headers
     )

@@ -35,9 +35,9 @@ class Broker:
         self.app.set_current()
 
 
-def make_app(name: str, *, broker: str = "memory://", **options: Any) -> Celery:
+def make_app(name: str, *, broker: str = "memory://", backend: str | None = None, **options: Any) -> Celery:
     """Make a Celery app; CELERY_BROKER_URL in the environment does not overrule its broker."""
-    made = Celery(name, task_cls="dispatcher.celery:DispatchedTask")
+    made = Celery(name, backend=backend, task_cls="dispatcher.celery:DispatchedTask")
     made.conf.update(broker_read_url=broker, broker_write_url=broker, task_ignore_result=True, **options)
     return made
 

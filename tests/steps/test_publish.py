@@ -9,6 +9,7 @@ import pytest
 from amqp.exceptions import MessageNacked, PreconditionFailed
 from celery import shared_task
 from kombu import Queue
+from kombu.exceptions import ChannelError
 from redis.exceptions import OutOfMemoryError
 
 from dispatcher import engine
@@ -288,6 +289,14 @@ def test_a_queue_that_the_settings_do_not_name_refuses_its_calls_only(services: 
     assert [seen(call).published_at for call in calls] == [None, at(1)]
     with app.connection_for_write() as connection:
         connection.default_channel.queue_delete("tests.named")
+
+
+def test_a_sender_does_not_listen_for_results(broker: Broker) -> None:
+    app = make_app("asking", backend="rpc://")
+    app.set_current()
+    assert publish.publish([admitted()]) == 1
+    with app.connection_for_read() as connection, pytest.raises(ChannelError):
+        connection.default_channel.queue_declare(app.thread_oid, passive=True)
 
 
 # In the sender
