@@ -106,7 +106,7 @@ class ConfigurationError(DispatcherError):
 class RateLimited(DispatcherError):
     """Raise this in a task when the provider says stop: the call waits again, and no attempt is spent.
 
-    Every key of the call, or the one named by `key`, lets nothing start for `retry_after` seconds.
+    Every key of the call, or the one named by `key`, lets nothing start for `retry_after` seconds, one at the least.
     """
 
     def __init__(self, retry_after: float | timedelta, *, key: str | None = None, reason: str = "") -> None:

@@ -135,7 +135,11 @@ def nack(
 def stop(
     call: UUID, wait: timedelta, *, key: str | None = None, ticket: UUID | None = None, worker: str | None = None
 ) -> CallQueue | Refused:
-    """Let the call wait again, no attempt spent, and nothing start under its keys (or the one named) for this long."""
+    """Let the call wait again, no attempt spent, and nothing start under its keys (or the one named) for this long.
+
+    A second at the least.
+    """
+    wait = max(wait, run.SHORTEST_STOP)
     stopped = run.Stopped(error=RuntimeError("the provider said stop"), wait=wait, key=key)
     return _report(call, ticket, worker, lambda row, held: attempt.stop(row.id, held, stopped))
 

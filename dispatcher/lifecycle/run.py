@@ -13,6 +13,8 @@ from dispatcher.errors import RateLimited
 from dispatcher.policy import LONGEST_PERIOD
 
 _SAYS_STOP = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+SHORTEST_STOP = timedelta(seconds=1)
+"""The least that a stop puts off, whatever was said: it spends no attempt, so without a wait it would never end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +80,10 @@ def run(task: Callable[[], Any]) -> Outcome:
     except Reject as reject:
         return Failed(error=reject, may_retry=False)
     except RateLimited as stop:
-        return Stopped(error=stop, wait=stop.retry_after, key=stop.key)
+        return Stopped(error=stop, wait=max(stop.retry_after, SHORTEST_STOP), key=stop.key)
     except Exception as error:  # noqa: BLE001 -- the one place where a task's own failure becomes a value
         wait = _retry_after(error)
-        return Failed(error=error) if wait is None else Stopped(error=error, wait=wait)
+        return Failed(error=error) if wait is None else Stopped(error=error, wait=max(wait, SHORTEST_STOP))
 
 
 def _retry_after(error: Exception) -> timedelta | None:

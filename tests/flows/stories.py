@@ -124,5 +124,5 @@ def be_told_to_stop(self: Task, path: str) -> str:
     note("run", self)
     if not Path(path).exists():
         Path(path).touch()
-        raise RateLimited(0.3)
+        raise RateLimited(1)
     return "done"

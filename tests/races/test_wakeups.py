@@ -206,7 +206,7 @@ def test_a_call_whose_provider_says_stop_is_served_when_the_block_ends() -> None
     (call,) = in_flight("api")
 
     def stop() -> None:
-        raise RateLimited(0.05)
+        raise RateLimited(1)
 
     engine.execute(call.id, call.ticket, stop)
     audit(has_ended=False)

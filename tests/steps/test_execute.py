@@ -172,3 +172,16 @@ def test_a_call_that_is_told_to_stop_and_spends_no_key_to_block_waits_by_itself(
     stored = seen(call)
     assert (stored.state, stored.attempt, stored.ticket) == (State.SCHEDULED, 0, None)
     assert stored.scheduled_at - stored.created_at > timedelta(minutes=59)
+
+
+@pytest.mark.parametrize("keys", [["api"], []], ids=["with a key", "without one"])
+def test_a_provider_that_says_stop_without_a_wait_is_not_asked_again_at_once(keys: list[str]) -> None:
+    key("api")
+    call = admitted(*keys)
+
+    def task() -> None:
+        raise RateLimited(0)
+
+    engine.execute(call.id, ticket_of(call), task)
+    assert engine.dispense(lanes=[call.lane_id], awake=True) == 0
+    assert states([call]) == [State.AVAILABLE if keys else State.SCHEDULED]

@@ -176,6 +176,14 @@ def test_a_worker_that_was_told_to_stop_blocks_the_key_and_spends_no_attempt() -
     assert fetch() == []
 
 
+def test_a_stop_without_a_wait_puts_off_all_the_same() -> None:
+    RateLimitKey.objects.declare("api", concurrency=5)
+    send(keys=["api"])
+    (call,) = fetch()
+    assert isinstance(pull.stop(call.id, timedelta(0)), CallQueue)
+    assert fetch() == []
+
+
 def test_a_call_that_is_given_back_is_the_next_one() -> None:
     first, _ = send(2)
     (call,) = fetch(worker="one")

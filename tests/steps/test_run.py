@@ -88,6 +88,12 @@ def test_a_task_may_say_that_the_provider_said_stop() -> None:
     assert run(raising(stop)) == Stopped(error=stop, wait=60 * SECOND, key=None)
 
 
+@pytest.mark.parametrize("seconds", [0, 0.02, 1])
+def test_a_stop_puts_off_for_a_second_at_the_least(seconds: float) -> None:
+    stop = RateLimited(seconds)
+    assert run(raising(stop)) == Stopped(error=stop, wait=SECOND)
+
+
 def test_a_wait_that_is_negative_is_refused() -> None:
     with pytest.raises(ValueError, match="must not be negative"):
         RateLimited(-1)
@@ -99,7 +105,7 @@ def test_an_answer_that_says_stop_is_taken_at_its_word(raised: Callable[..., Exc
     error = raised(status, "120")
     assert run(raising(error)) == Stopped(error=error, wait=120 * SECOND)
     error = raised(status, "0")
-    assert run(raising(error)) == Stopped(error=error, wait=timedelta(0))
+    assert run(raising(error)) == Stopped(error=error, wait=SECOND)
 
 
 @clients
@@ -111,7 +117,7 @@ def test_an_answer_may_name_the_time(raised: Callable[..., Exception]) -> None:
     past = format_datetime(datetime(2020, 1, 1, tzinfo=UTC), usegmt=True)
     outcome = run(raising(raised(503, past)))
     assert isinstance(outcome, Stopped)
-    assert outcome.wait == timedelta(0)
+    assert outcome.wait == SECOND
 
 
 @clients
@@ -119,7 +125,7 @@ def test_an_answer_may_name_the_time(raised: Callable[..., Exception]) -> None:
 def test_a_time_without_a_zone_is_gmt(raised: Callable[..., Exception], text: str) -> None:
     outcome = run(raising(raised(429, text)))
     assert isinstance(outcome, Stopped)
-    assert outcome.wait == timedelta(0)
+    assert outcome.wait == SECOND
 
 
 @clients
