@@ -5,8 +5,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from django.utils import timezone
 from django.db import InterfaceError
+from django.utils import timezone
 
 from dispatcher import attempt, engine
 from dispatcher.errors import RateLimited
