@@ -7,10 +7,24 @@ who wants to know has it written down, in the transaction in which it happens.
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from dispatcher import sql
 from dispatcher.conf import conf
+
+KINDS: Final = (
+    "backpressure.cleared",
+    "backpressure.rejected",
+    "backpressure.warning",
+    "cron.skipped",
+    "job.heartbeat",
+    "queue.paused",
+    "queue.resumed",
+    "rate_limit.dynamic_adjusted",
+    "rate_limit.exceeded",
+    "rate_limit.released",
+)
+"""What is written down."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,9 +3,11 @@
 from typing import TYPE_CHECKING
 
 from django.contrib import admin
+from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from dispatcher.admin.paging import CappedPaginator
+from dispatcher.journal import KINDS
 from dispatcher.models import JournalEntry
 
 if TYPE_CHECKING:
@@ -14,12 +16,31 @@ else:
     _Admin = admin.ModelAdmin
 
 
+class KindFilter(admin.SimpleListFilter):
+    """By kind, of those there can be: to look for those there are would read all of the journal."""
+
+    title = "kind"
+    parameter_name = "kind"
+
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
+        """Offer every kind."""
+        del request, model_admin
+        return [(kind, kind) for kind in KINDS]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[JournalEntry]) -> QuerySet[JournalEntry]:
+        """Filter by the chosen kind."""
+        del request
+        value = self.value()
+        return queryset.filter(kind=value) if value else queryset
+
+
 @admin.register(JournalEntry)
 class JournalEntryAdmin(_Admin):
     """Entries are written by what happens: here they are read."""
 
     list_display = ("at", "kind", "queue", "told")
-    list_filter = ("kind",)
+    list_filter = (KindFilter,)
+    show_facets = admin.ShowFacets.NEVER
     search_fields = ("queue", "data__key", "data__job_id")
     search_help_text = "A queue, a key, or the id of a call."
     ordering = ("-at", "-id")

@@ -1,14 +1,18 @@
 """The HTTP face in the admin: who serves a queue, what workers are told, which tokens hold."""
 
+import re
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
-from pytest_django import Settings
+from pytest_django import DjangoAssertNumQueries, Settings
 
+import dispatcher
 from dispatcher import engine, pull
+from dispatcher.journal import KINDS
 from dispatcher.models import ApiToken, CallQueue, JournalEntry, PullWorker, Queue
 from dispatcher.pull import Fetching
 from dispatcher.web.ojs.access import make_token
@@ -52,6 +56,27 @@ def test_the_journal_is_read_and_nothing_else(boss: Client, settings: Settings) 
     assert (
         boss.post(reverse("admin:dispatcher_journalentry_delete", args=[entry.pk]), {"post": "yes"}).status_code == 403
     )
+
+
+def test_the_kinds_of_the_journal_are_offered_without_reading_it(
+    boss: Client, django_assert_num_queries: DjangoAssertNumQueries, settings: Settings
+) -> None:
+    settings.DISPATCHER = {"journal": 60}
+    engine.declare("queue:mail", {})
+    engine.pause("queue:mail")
+    engine.resume("queue:mail")
+    url = reverse("admin:dispatcher_journalentry_changelist")
+    with django_assert_num_queries(4) as asked:
+        page = boss.get(url, {"kind": "queue.paused"}).content.decode()
+    assert not [query["sql"] for query in asked.captured_queries if "DISTINCT" in query["sql"]]
+    assert ("paused_by" in page, "resumed_by" in page) == (True, False)
+    assert all(f"?kind={kind}" in page for kind in KINDS)
+
+
+def test_whatever_is_written_into_the_journal_can_be_chosen_there() -> None:
+    source = "".join(path.read_text() for path in Path(dispatcher.__file__).parent.rglob("*.py"))
+    named = re.findall(r'(?:kind=|\.entry\()"([a-z_]+\.[a-z_]+)"', source)
+    assert set(named) == set(KINDS)
 
 
 @pytest.mark.parametrize(
