@@ -67,6 +67,9 @@ class Reason(StrEnum):
 FIRST: Final = (State.PENDING, State.SCHEDULED, State.AVAILABLE, State.DISPATCHED)
 """A call is sent into one of these; it is `dispatched` at once where nothing stands in its way."""
 
+WAITING: Final = (State.PENDING, State.SCHEDULED, State.AVAILABLE)
+"""A call in one of these waits to be admitted."""
+
 IN_FLIGHT: Final = (State.DISPATCHED, State.ACTIVE)
 """A call in one of these holds its slots and has a ticket."""
 

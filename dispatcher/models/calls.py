@@ -6,11 +6,12 @@ import uuid_utils.compat as uuid7
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import F, Func, Q
+from django.db.models.fields.json import KT
 from django.db.models.functions import Now
 
 from dispatcher.fields import KEY_PATTERN
 from dispatcher.managers import CallQueueManager, RateLimitKeyManager
-from dispatcher.states import DUE, IN_FLIGHT, TERMINAL, OnLimit, Reason, State
+from dispatcher.states import DUE, IN_FLIGHT, TERMINAL, WAITING, OnLimit, Reason, State
 
 _STATES = [(state.value, state.label) for state in State]
 _ON_LIMIT = [(action.value, action.value) for action in OnLimit]
@@ -266,6 +267,13 @@ class CallQueue(models.Model):
             models.Index(name="call_unique", fields=["unique_key", "position"], condition=Q(unique_key__isnull=False)),
             models.Index(name="call_poison", fields=["finished_at"], condition=Q(reason=Reason.POISON)),
             models.Index(name="call_ended", fields=["state", "finished_at"], condition=Q(finished_at__isnull=False)),
+            # For what is told of calls (events): who was sent lately and waits, and whose attempt has failed.
+            models.Index(name="call_sent", fields=["created_at"], condition=Q(state__in=WAITING)),
+            models.Index(
+                KT("error__occurred_at"),
+                name="call_failed",
+                condition=Q(error__isnull=False, finished_at__isnull=True),
+            ),
         ]
         permissions: ClassVar = [
             ("cancel_callqueue", "Can cancel calls"),

@@ -6,6 +6,7 @@ import uuid_utils.compat as uuid7
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
+from django.db.models.fields.json import KT
 from django.db.models.functions import Now
 
 
@@ -46,7 +47,11 @@ class Workflow(models.Model):
     ended_at = models.DateTimeField(null=True)
 
     class Meta:
-        indexes: ClassVar = [models.Index(name="workflow_running", fields=["id"], condition=Q(state="running"))]
+        indexes: ClassVar = [
+            models.Index(name="workflow_running", fields=["id"], condition=Q(state="running")),
+            models.Index(name="workflow_made", fields=["created_at"]),
+            models.Index(name="workflow_ended", fields=["ended_at"], condition=Q(ended_at__isnull=False)),
+        ]
 
     def __str__(self) -> str:
         """Return what it is called."""
@@ -71,6 +76,7 @@ class Part(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(name="part_is_started_once", fields=["workflow", "role", "place"]),
         ]
+        indexes: ClassVar = [models.Index(name="part_call", fields=["call"], condition=Q(call__isnull=False))]
 
     def __str__(self) -> str:
         """Return which part of which workflow it is."""
@@ -85,7 +91,7 @@ class Subscription(models.Model):
     events = ArrayField(models.CharField(max_length=64), help_text="Types, such as job.completed, job.* or *.")
     secret = models.CharField(max_length=255, help_text="What the posts are signed with.")
     is_active = models.BooleanField("active", default=True)
-    told_until = models.CharField(max_length=64, default="", help_text="The latest event that was posted.")
+    told_until = models.CharField(max_length=64, default="", help_text="Up to where events were posted.")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     def __str__(self) -> str:
@@ -103,7 +109,10 @@ class JournalEntry(models.Model):
 
     class Meta:
         verbose_name_plural = "journal entries"
-        indexes: ClassVar = [models.Index(name="entry_at", fields=["at"])]
+        indexes: ClassVar = [
+            models.Index(name="entry_at", fields=["at"]),
+            models.Index(KT("data__job_id"), name="entry_job"),
+        ]
 
     def __str__(self) -> str:
         """Return what happened when."""

@@ -6,7 +6,7 @@ rolled back. Buffers are counted, not time.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,10 +14,14 @@ from uuid import UUID, uuid4
 
 import pytest
 from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from dispatcher import sql
 from dispatcher.policy import BUCKETS
 from dispatcher.states import TERMINAL
+from dispatcher.web.ojs import stories
+from dispatcher.web.ojs.stories import Asked
+from dispatcher.web.ojs.views import letters
 
 WAITING = 1_000_000
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -354,6 +358,29 @@ def test_a_hot_statement_reads_only_what_it_touches(hot: Hot, mode: str) -> None
     read_whole = {node.get("Relation Name") for node in nodes(plan) if node["Node Type"] == "Seq Scan"}
     assert not read_whole & TABLES, outline(plan)
     assert buffers(plan) <= hot.most, outline(plan)
+
+
+LOOKS: dict[str, Callable[[], object]] = {
+    "what happened since": lambda: stories.after(Asked(), stories.now(), 100),
+    "the latest": lambda: stories.latest(Asked(), 100),
+    "the latest of some jobs": lambda: stories.latest(Asked(queues=["queue"], job_types=["rare"]), 100),
+    "what happened to one job": lambda: stories.after(Asked(job=RUNNING), "", 100),
+    "the dead letters": letters.counted,
+}
+
+
+@pytest.mark.django_db(transaction=False)
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_a_look_at_what_happened_reads_no_table_whole(look: Callable[[], object]) -> None:
+    with CaptureQueriesContext(connection) as asked, connection.cursor() as cursor:
+        look()
+        reads = [query["sql"] for query in asked.captured_queries if '"dispatcher_callqueue"' in query["sql"]]
+        assert reads
+        for read in reads:
+            cursor.execute(f"EXPLAIN (FORMAT JSON) {read[read.index('SELECT') :]}")
+            plan = cursor.fetchone()[0][0]["Plan"]
+            read_whole = {node.get("Relation Name") for node in nodes(plan) if node["Node Type"] == "Seq Scan"}
+            assert not read_whole & TABLES, read
 
 
 @pytest.mark.django_db(transaction=False)

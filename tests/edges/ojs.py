@@ -1,8 +1,12 @@
 """A client of the HTTP face, for the tests."""
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
 from typing import Any
 
+from django.db import connection, transaction
 from django.test import Client
 
 MEDIA = "application/openjobspec+json"
@@ -42,3 +46,28 @@ class Api:
 
 def error_of(answer: dict[str, Any]) -> tuple[str, str]:
     return answer["error"]["code"], answer["error"]["message"]
+
+
+@contextmanager
+def another_transaction(deed: Callable[[], object]) -> Iterator[None]:
+    """Do something in a transaction of another connection, which commits at the end of the block."""
+    is_done, may_commit = Event(), Event()
+
+    def do() -> None:
+        try:
+            with transaction.atomic():
+                deed()
+                is_done.set()
+                may_commit.wait(30)
+        finally:
+            is_done.set()
+            connection.close()
+
+    doer = Thread(target=do)
+    doer.start()
+    is_done.wait(30)
+    try:
+        yield
+    finally:
+        may_commit.set()
+        doer.join(30)

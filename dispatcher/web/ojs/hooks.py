@@ -7,19 +7,24 @@ import hashlib
 import hmac
 import json
 from datetime import timedelta
+from itertools import islice
 from time import time
 from typing import Any, Final
 from uuid import UUID
 
 from django.db import transaction
 
+from dispatcher.calls import Call
 from dispatcher.conf import conf
 from dispatcher.models import CallQueue, Subscription
-from dispatcher.web.ojs.stories import Asked, events
+from dispatcher.web.ojs.rows import settled_at
+from dispatcher.web.ojs.stories import Asked, between
+from dispatcher.web.ojs.told import mark
 
 _TELL: Final = "dispatcher.tell"
 _EVERY_S: Final = 5
 _POST: Final = "dispatcher.post_event"
+_BATCH: Final = 500
 _TIMEOUT_S: Final = 30
 _RETRY: Final = {
     "max_attempts": 8,
@@ -43,15 +48,17 @@ def tell() -> int:
 
 
 def _tell(subscription: Subscription) -> int:
-    found = [event for event in events(Asked(types=subscription.events)) if event["id"] > subscription.told_until]
+    until = settled_at()
+    found = between(Asked(types=subscription.events), subscription.told_until, until)
     # What a post brings about is not told of: it would never end.
-    wanted = [event for event in found if event["data"].get("job_type") != _POST]
-    for event in wanted:
-        CallQueue.objects.send(_POST, args=[str(subscription.id), event], retry=_RETRY)
-    if found:
-        subscription.told_until = found[-1]["id"]
-        subscription.save(update_fields=["told_until"])
-    return len(wanted)
+    wanted = (event for event in found if event["data"].get("job_type") != _POST)
+    told = 0
+    while batch := list(islice(wanted, _BATCH)):
+        calls = [Call(task=_POST, args=[str(subscription.id), event], retry=_RETRY) for event in batch]
+        told += len(CallQueue.objects.send_many(calls))
+    subscription.told_until = max(subscription.told_until, mark(until))
+    subscription.save(update_fields=["told_until"])
+    return told
 
 
 def schedule() -> None:

@@ -2,26 +2,30 @@
 
 For the first three nothing more is written than is there. What a row no longer says is lost: the start of an earlier
 attempt, and all of a job whose retention is over. What happens to limits and queues is known where a journal is kept.
+
+An event is told once nothing earlier can come any more: when no transaction is open that began before it. So who asks
+for what comes after an event, or after the mark of a moment, misses nothing.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
+from heapq import nsmallest
 from itertools import chain
 from typing import Any, Final
 from uuid import UUID
 
-from django.db.models import QuerySet
-
-from dispatcher.conf import conf
 from dispatcher.models import CallQueue, JournalEntry, Worker, Workflow
-from dispatcher.states import IN_FLIGHT, TERMINAL
+from dispatcher.web.ojs import rows
 from dispatcher.web.ojs.job_events import of_job
-from dispatcher.web.ojs.told import event
+from dispatcher.web.ojs.rows import Span, Which
+from dispatcher.web.ojs.told import event, mark, moment
 from dispatcher.web.ojs.workflow_events import of_workflow
 
-_ROWS: Final = 2_000
-"""How many rows of a kind are looked at, latest first."""
+Told = dict[str, Any]
+_FIRST_LOOK: Final = timedelta(minutes=1)
+_FURTHER: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +36,11 @@ class Asked:
     queues: Collection[str] = ()
     job_types: Collection[str] = ()
     job: UUID | None = None
+
+    @property
+    def which(self) -> Which:
+        """Of which calls they tell."""
+        return Which(queues=self.queues, tasks=self.job_types, call=self.job)
 
     def wants(self, event: Mapping[str, Any]) -> bool:
         """Return whether an event is asked for."""
@@ -46,68 +55,108 @@ class Asked:
         heads = {kind.partition(".")[0] for kind in self.types}
         return not self.types or bool(heads.intersection((*families, "*")))
 
+    @property
+    def may_want_jobs(self) -> bool:
+        """Whether what rows of jobs tell could be asked for: also what a limit or a full queue dropped, a cron sent."""
+        return self.may_want("job", "rate_limit", "backpressure", "cron")
 
-def events(asked: Asked) -> list[dict[str, Any]]:
-    """Return the events, oldest first."""
-    found = chain(
-        _of_jobs(asked), _of_journal(asked), *([] if asked.job else [_of_workflows(asked), _of_workers(asked)])
-    )
-    return sorted((told for told in found if asked.wants(told)), key=lambda told: str(told["id"]))
+    @property
+    def may_want_workflows(self) -> bool:
+        """Whether what workflows tell could be asked for."""
+        return self.job is None and self.may_want("workflow") and not (self.queues or self.job_types)
 
-
-def _of_jobs(asked: Asked) -> Iterator[dict[str, Any]]:
-    # Told from the rows of jobs, too: what a limit or a full queue dropped, and what a cron sent.
-    if asked.may_want("job", "rate_limit", "backpressure", "cron"):
-        for row in _rows(asked):
-            yield from of_job(row)
-
-
-def _rows(asked: Asked) -> list[CallQueue]:
-    calls = CallQueue.objects.using(conf().database)
-    if asked.job is not None:
-        return list(calls.filter(id=asked.job))
-    chosen = _chosen(calls, asked)
-    found = {row.id: row for row in chosen.order_by("-id")[:_ROWS]}
-    for state in TERMINAL:
-        found |= {row.id: row for row in chosen.filter(state=state).order_by("-finished_at")[:_ROWS]}
-    found |= {row.id: row for row in chosen.filter(state__in=IN_FLIGHT)[:_ROWS]}
-    return list(found.values())
+    @property
+    def may_want_workers(self) -> bool:
+        """Whether what Celery's workers tell could be asked for."""
+        return self.job is None and self.may_want("worker") and not (self.queues or self.job_types)
 
 
-def _chosen(calls: QuerySet[CallQueue], asked: Asked) -> QuerySet[CallQueue]:
-    chosen = calls.filter(queue__in=asked.queues) if asked.queues else calls
-    return chosen.filter(task__in=asked.job_types) if asked.job_types else chosen
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """Events, oldest first, and after what to go on."""
+
+    events: list[Told]
+    cursor: str
+    has_more: bool = False
 
 
-def _of_journal(asked: Asked) -> Iterator[dict[str, Any]]:
-    entries = JournalEntry.objects.using(conf().database).order_by("-at")
-    if asked.queues:
-        entries = entries.filter(queue__in=asked.queues)
-    if asked.job is not None:
-        entries = entries.filter(data__job_id=str(asked.job))
-    for entry in entries[:_ROWS]:
+def now() -> str:
+    """Return the mark of now: what is told after it is all that comes."""
+    return mark(rows.settled_at())
+
+
+def latest(asked: Asked, most: int) -> Page:
+    """Return the latest events; of very many rows only the latest are looked at."""
+    until = now()
+    found = {
+        told["id"]: told
+        for told in chain(
+            _of_jobs(rows.latest_calls(asked.which)) if asked.may_want_jobs else (),
+            _of_journal(rows.latest_entries(asked.which)),
+            _of_workflows(rows.latest_workflows()) if asked.may_want_workflows else (),
+            _of_workers(rows.workers()) if asked.may_want_workers else (),
+        )
+        if told["id"] < until and asked.wants(told)
+    }
+    return Page(events=[found[number] for number in sorted(found)][-most:], cursor=until)
+
+
+def after(asked: Asked, cursor: str, most: int) -> Page:
+    """Return the next events after a cursor. Raises ValueError if that is no id of an event."""
+    begin, until = moment(cursor), rows.settled_at()
+    found: dict[str, Told] = {}
+    for edge in [until] if asked.job else _edges(begin, until):
+        there = between(asked, cursor, edge)
+        found |= {told["id"]: told for told in nsmallest(most + 1, there, key=lambda told: str(told["id"]))}
+        if len(found) > most:
+            told = [found[number] for number in sorted(found)][:most]
+            return Page(events=told, cursor=told[-1]["id"], has_more=True)
+        cursor = max(cursor, mark(edge))
+    return Page(events=[found[number] for number in sorted(found)], cursor=cursor)
+
+
+def between(asked: Asked, cursor: str, until: datetime) -> Iterator[Told]:
+    """Return the events after a cursor and before a moment, each once and in no order."""
+    span, end = Span(since=moment(cursor), until=until), mark(until)
+    seen = set()
+    for told in chain(
+        _of_jobs(rows.calls_of(asked.which, span)) if asked.may_want_jobs else (),
+        _of_journal(rows.entries_of(asked.which, span)),
+        _of_workflows(rows.workflows_of(span)) if asked.may_want_workflows else (),
+        _of_workers(rows.workers()) if asked.may_want_workers else (),
+    ):
+        if cursor < told["id"] < end and told["id"] not in seen and asked.wants(told):
+            seen.add(told["id"])
+            yield told
+
+
+def _edges(begin: datetime, until: datetime) -> Iterator[datetime]:
+    """Return how far to look, further each time: a page needs no more than its events."""
+    edge, step = max(begin, min(until, rows.first_at() or until)), _FIRST_LOOK
+    while (edge := edge + step) < until:
+        yield edge
+        step *= _FURTHER
+    yield until
+
+
+def _of_jobs(calls: Iterable[CallQueue]) -> Iterator[Told]:
+    return chain.from_iterable(map(of_job, calls))
+
+
+def _of_journal(entries: Iterable[JournalEntry]) -> Iterator[Told]:
+    for entry in entries:
         told = {"queue": entry.queue, **entry.data} if entry.queue else entry.data
         subject = next(str(told[name]) for name in ("job_id", "cron_name", "key", "queue") if told.get(name))
         yield event(entry.kind, entry.at, subject, told, mark=entry.pk)
 
 
-def _of_workflows(asked: Asked) -> Iterator[dict[str, Any]]:
-    if not asked.may_want("workflow") or asked.queues or asked.job_types:
-        return
-    database = conf().database
-    latest = Workflow.objects.using(database).order_by("-id").prefetch_related("parts")[:_ROWS]
-    parts = {workflow: list(workflow.parts.all()) for workflow in latest}
-    numbers = [part.call for each in parts.values() for part in each if part.call is not None]
-    calls = CallQueue.objects.using(database).in_bulk(numbers)
-    for workflow, its in parts.items():
-        yield from of_workflow(workflow, its, calls)
+def _of_workflows(workflows: Iterable[Workflow]) -> Iterator[Told]:
+    for workflow in workflows:
+        yield from of_workflow(workflow, list(workflow.parts.all()), rows.steps_of(workflow))
 
 
-def _of_workers(asked: Asked) -> Iterator[dict[str, Any]]:
-    if not asked.may_want("worker") or asked.queues or asked.job_types:
-        return
-    database = conf().database
-    for worker in Worker.objects.using(database).order_by("-started_at")[:_ROWS]:
+def _of_workers(workers: Iterable[Worker]) -> Iterator[Told]:
+    for worker in workers:
         told = {"worker_id": str(worker.id), "queues": worker.queues, "concurrency": worker.processes}
         yield event("worker.started", worker.started_at, str(worker.id), told)
         if (ended := worker.stopped_at or worker.lost_at) is not None:

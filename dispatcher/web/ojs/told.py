@@ -1,7 +1,7 @@
 """An event as the Open Job Spec writes it (ojs-events, section 2)."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
@@ -9,6 +9,9 @@ from uuid import UUID
 from dispatcher.web.ojs.wire import stamp
 
 _SOURCE: Final = "ojs://django-callqueue"
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_PREFIX: Final = "evt_"
 
 
 def event(kind: str, at: datetime, subject: str, told: Mapping[str, Any], *, mark: object = "") -> dict[str, Any]:
@@ -17,10 +20,10 @@ def event(kind: str, at: datetime, subject: str, told: Mapping[str, Any], *, mar
     mark: what tells it from another of its kind about the same subject.
     """
     digest = sha256(f"{subject} {kind} {mark}".encode()).hexdigest()
-    number = f"{int(at.timestamp() * 1000):012x}7{digest[:3]}8{digest[3:18]}"
+    number = f"{_since_epoch(at):012x}7{digest[:3]}8{digest[3:18]}"
     return {
         "specversion": "1.0",
-        "id": f"evt_{UUID(number)}",
+        "id": f"{_PREFIX}{UUID(number)}",
         "type": kind,
         "source": _SOURCE,
         "time": stamp(at),
@@ -28,6 +31,29 @@ def event(kind: str, at: datetime, subject: str, told: Mapping[str, Any], *, mar
         "datacontenttype": "application/json",
         "data": told,
     }
+
+
+def mark(at: datetime) -> str:
+    """Return the lowest id of this millisecond: what was before has a lower one, and what comes has not."""
+    return f"{_PREFIX}{UUID(f'{_since_epoch(at):012x}70008{0:015x}')}"
+
+
+def moment(mark: str) -> datetime:
+    """Return the millisecond of an id or a mark; the epoch for an empty one. Raises ValueError if it is neither."""
+    if not mark:
+        return _EPOCH
+    number = mark.removeprefix(_PREFIX)
+    if number == mark or str(UUID(number)) != number:
+        message = f"{mark!r} is not the id of an event"
+        raise ValueError(message)
+    try:
+        return _EPOCH + (UUID(number).int >> 80) * _MILLISECOND
+    except OverflowError as error:
+        raise ValueError(mark) from error
+
+
+def _since_epoch(at: datetime) -> int:
+    return (at - _EPOCH) // _MILLISECOND
 
 
 def milliseconds(since: datetime, until: datetime) -> int:

@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from dispatcher.models import CallQueue, Part, Workflow
+from dispatcher.states import State
 from dispatcher.web.ojs import envelope
 from dispatcher.web.ojs.told import event, milliseconds
 
@@ -18,8 +19,9 @@ def of_workflow(workflow: Workflow, parts: list[Part], calls: Mapping[UUID, Call
     yield event("workflow.started", workflow.created_at, number, {**about, "total_steps": total})
     steps = [(part, calls.get(part.call)) for part in parts if part.call is not None and part.role == "step"]
     ended = [(part, call) for part, call in steps if call is not None]
+    # As its call says it: the part is told of its outcome a little later, when others may have been told already.
     done = sorted(
-        ((part, call) for part, call in ended if part.outcome == "completed" and call.finished_at is not None),
+        ((part, call) for part, call in ended if call.state == State.COMPLETED and call.finished_at is not None),
         key=lambda each: each[1].position,
     )
     for place, (part, call) in enumerate(done, 1):

@@ -14,6 +14,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db import connections, transaction
+from django.db.models.functions import Now
 from django.utils import timezone
 from pydantic import ValidationError
 
@@ -296,7 +297,7 @@ def _start_part(workflow: Workflow, role: str, place: int, plan: Mapping[str, An
 
 
 def _end(workflow: Workflow, state: str) -> None:
-    workflow.state, workflow.ended_at = state, timezone.now()
+    workflow.state, workflow.ended_at = state, Now()
     workflow.save(update_fields=["state", "ended_at", "failed_part"])
 
 

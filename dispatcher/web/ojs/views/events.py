@@ -10,7 +10,8 @@ from ninja import Router
 from dispatcher import sql
 from dispatcher.web.ojs.api import access_of
 from dispatcher.web.ojs.replies import replies
-from dispatcher.web.ojs.stories import Asked, events
+from dispatcher.web.ojs.stories import Asked, after, latest, now
+from dispatcher.web.ojs.told import moment
 from dispatcher.web.ojs.views.jobs import find
 from dispatcher.web.ojs.wire import answer, invalid
 
@@ -28,12 +29,9 @@ def asked_for(request: HttpRequest) -> HttpResponse:
     """List events, oldest first: those after `after`, or else the latest."""
     asked = _asked(request)
     _need(request, asked)
-    most = _limit(request)
-    after = request.GET.get("after")
-    found = [event for event in events(asked) if after is None or event["id"] > after]
-    told = found[:most] if after is not None else found[-most:]
-    has_more = len(found) > len(told) and after is not None
-    return answer({"events": told, "cursor": told[-1]["id"] if told else after, "has_more": has_more})
+    most, cursor = _limit(request), request.GET.get("after")
+    page = latest(asked, most) if cursor is None else after(asked, _known("after", cursor), most)
+    return answer({"events": page.events, "cursor": page.cursor, "has_more": page.has_more})
 
 
 @router.get("/events/stream", response=replies(), summary="What happens, live (SSE)")
@@ -53,27 +51,40 @@ def of_job(request: HttpRequest, job_id: str) -> HttpResponse:
 
 
 def _stream(request: HttpRequest, asked: Asked) -> HttpResponse:
-    after = request.headers.get("Last-Event-ID")
-    if after is None and asked.job is None:
-        after = max((event["id"] for event in events(asked)), default="")
+    cursor = request.headers.get("Last-Event-ID")
+    if cursor is None:
+        cursor = now() if asked.job is None else ""
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    return StreamingHttpResponse(_told(asked, after or ""), content_type="text/event-stream", headers=headers)  # type: ignore[return-value]
+    told = _told(asked, _known("Last-Event-ID", cursor))
+    return StreamingHttpResponse(told, content_type="text/event-stream", headers=headers)  # type: ignore[return-value]
 
 
-def _told(asked: Asked, after: str) -> Iterator[str]:
+def _told(asked: Asked, cursor: str) -> Iterator[str]:
     until, spoke = monotonic() + _LONGEST_S, monotonic()
     yield "retry: 3000\n\n"
     while monotonic() < until:
-        for event in events(asked):
-            if event["id"] > after:
-                after, spoke = event["id"], monotonic()
-                yield f"event: {event['type']}\nid: {event['id']}\ndata: {json.dumps(event)}\n\n"
-        if monotonic() - spoke > _HEARTBEAT_S:
+        page = after(asked, cursor, _MOST)
+        cursor = page.cursor
+        for event in page.events:
+            yield f"event: {event['type']}\nid: {event['id']}\ndata: {json.dumps(event)}\n\n"
+        if page.has_more:
+            continue
+        if page.events:
+            spoke = monotonic()
+        elif monotonic() - spoke > _HEARTBEAT_S:
             spoke = monotonic()
             yield ":heartbeat\n\n"
         # A stream that waits holds no connection to the database.
         sql.connection().close()
         sleep(_LOOK_S)
+
+
+def _known(field: str, cursor: str) -> str:
+    try:
+        moment(cursor)
+    except ValueError as error:
+        raise invalid(field, f"{cursor!r} is not the id of an event; leave it out to begin anew.") from error
+    return cursor
 
 
 def _need(request: HttpRequest, asked: Asked) -> None:

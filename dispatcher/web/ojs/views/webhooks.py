@@ -14,7 +14,7 @@ from dispatcher.web.ojs.bodies import SubscriptionIn, SubscriptionPatch, or_defa
 from dispatcher.web.ojs.hooks import schedule
 from dispatcher.web.ojs.pages import page
 from dispatcher.web.ojs.replies import replies
-from dispatcher.web.ojs.stories import Asked, events
+from dispatcher.web.ojs.stories import now
 from dispatcher.web.ojs.wire import answer, missing, stamp
 
 router = Router(tags=["webhooks"])
@@ -32,7 +32,7 @@ def subscribe(request: HttpRequest, wanted: SubscriptionIn) -> HttpResponse:
         secret=wanted.secret or f"whsec_{secrets.token_urlsafe(32)}",
         is_active=or_default(wanted.active, default=True),
         # From now on: what was before is nobody's news.
-        told_until=max((event["id"] for event in events(Asked())), default=""),
+        told_until=now(),
     )
     made.refresh_from_db()
     schedule()
@@ -64,7 +64,8 @@ def change(request: HttpRequest, number: str, wanted: SubscriptionPatch) -> Http
     found.url = wanted.url or found.url
     found.events = wanted.events or found.events
     found.is_active = or_default(wanted.active, found.is_active)
-    found.save()
+    # Not up to where it was told: that may go on meanwhile.
+    found.save(update_fields=["url", "events", "is_active"])
     told = _written(found)
     return answer({**told, "subscription": told})
 
