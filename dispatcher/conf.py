@@ -80,6 +80,8 @@ class Conf:
     """What the HTTP face allows to who shows no credentials: scopes, as a token has them."""
     http_origins: Sequence[str] = ()
     """The origins whose pages may use the HTTP face (CORS)."""
+    http_hooks_anywhere: bool = False
+    """Webhooks may post to private and local addresses, too, and without TLS."""
     prepared_statements: bool | None = None
     """Prepare the engine's statements; None: not where DISABLE_SERVER_SIDE_CURSORS tells of a pooler."""
     pipeline: bool = True

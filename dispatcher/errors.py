@@ -140,6 +140,13 @@ class LeaseLapsed(DispatcherError):
     """A call was fetched over HTTP, and nobody said in time that it still runs, or how it ended."""
 
 
+class WebhookRefused(DispatcherError):
+    """An event can't be delivered, and trying again would not help: its receiver refused it, or is not to be reached.
+
+    Correct the subscription's URL, or the receiver; then retry the dead letter.
+    """
+
+
 class TicketReplaced(DispatcherError):
     """An attempt asked whether it still holds its call, and it does not: its lease ran out, and another may run it."""
 

@@ -82,13 +82,12 @@ def run(task: Callable[[], Any]) -> Outcome:
     except RateLimited as stop:
         return Stopped(error=stop, wait=max(stop.retry_after, SHORTEST_STOP), key=stop.key)
     except Exception as error:  # noqa: BLE001 -- the one place where a task's own failure becomes a value
-        wait = _retry_after(error)
+        wait = retry_after(getattr(error, "response", None))
         return Failed(error=error) if wait is None else Stopped(error=error, wait=max(wait, SHORTEST_STOP))
 
 
-def _retry_after(error: Exception) -> timedelta | None:
-    """Read Retry-After (RFC 9110, section 10.2.3) from the 429 or 503 that requests or httpx raised."""
-    response: Any = getattr(error, "response", None)
+def retry_after(response: Any) -> timedelta | None:
+    """Read Retry-After (RFC 9110, section 10.2.3) from a 429 or 503 of requests or httpx; None if it has none."""
     if getattr(response, "status_code", None) not in _SAYS_STOP:
         return None
     value = response.headers.get("Retry-After", "")

@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import json
 from datetime import timedelta
+from http import HTTPStatus
 from itertools import islice
 from time import time
 from typing import Any, Final
@@ -14,23 +15,31 @@ from uuid import UUID
 
 from django.db import transaction
 
+from dispatcher import engine
 from dispatcher.calls import Call
 from dispatcher.conf import conf
+from dispatcher.errors import RateLimited, WebhookRefused
+from dispatcher.lifecycle.run import retry_after
 from dispatcher.models import CallQueue, Subscription
-from dispatcher.web.ojs.rows import settled_at
+from dispatcher.web.ojs import targets
+from dispatcher.web.ojs.rows import posts_among, settled_at
 from dispatcher.web.ojs.stories import Asked, between
 from dispatcher.web.ojs.told import mark
 
 _TELL: Final = "dispatcher.tell"
 _EVERY_S: Final = 5
 _POST: Final = "dispatcher.post_event"
+_KEY: Final = "webhook:"
 _BATCH: Final = 500
-_TIMEOUT_S: Final = 30
+_LONGEST_WAIT: Final = timedelta(days=1)
+_CLIENT_ERROR: Final = 4
+"""The first digit of the statuses that say that the fault is with the post."""
 _RETRY: Final = {
     "max_attempts": 8,
     "initial_interval": timedelta(seconds=30),
     "backoff_coefficient": 4,
     "max_interval": timedelta(days=1),
+    "non_retryable_errors": [WebhookRefused.__name__],
     "on_exhaustion": "dead_letter",
 }
 
@@ -49,16 +58,34 @@ def tell() -> int:
 
 def _tell(subscription: Subscription) -> int:
     until = settled_at()
+    # Made anew if somebody has deleted it: a limit of its own, so that what this receiver says stops no other.
+    key = engine.declare(key_of(subscription), {}).name
     found = between(Asked(types=subscription.events), subscription.told_until, until)
-    # What a post brings about is not told of: it would never end.
-    wanted = (event for event in found if event["data"].get("job_type") != _POST)
     told = 0
-    while batch := list(islice(wanted, _BATCH)):
-        calls = [Call(task=_POST, args=[str(subscription.id), event], retry=_RETRY) for event in batch]
+    while batch := list(islice(found, _BATCH)):
+        calls = [
+            Call(task=_POST, args=[str(subscription.id), event], keys=[key], retry=_RETRY) for event in _wanted(batch)
+        ]
         told += len(CallQueue.objects.send_many(calls))
     subscription.told_until = max(subscription.told_until, mark(until))
     subscription.save(update_fields=["told_until"])
     return told
+
+
+def _wanted(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out what a post brings about: to tell of it would never end."""
+    jobs = {str(event["data"]["job_id"]) for event in events if "job_id" in event["data"]}
+    posts = posts_among(jobs, _POST)
+    return [
+        event
+        for event in events
+        if event["data"].get("job_id") not in posts and not str(event["data"].get("key")).startswith(_KEY)
+    ]
+
+
+def key_of(subscription: Subscription) -> str:
+    """Return the name of the key that all posts to a subscription spend."""
+    return f"{_KEY}{subscription.id}"
 
 
 def schedule() -> None:
@@ -73,9 +100,11 @@ def schedule() -> None:
 
 
 def post(subscription: str, event: dict[str, Any]) -> dict[str, Any]:
-    """Post one event, signed; a status from 400 raises, and 429 waits as it says."""
-    import requests  # noqa: PLC0415 -- an extra, as is all of this face
+    """Post one event, signed; only a 2xx delivers it (ojs-webhooks, section 7.1).
 
+    Raises RateLimited for this receiver alone if it says when to come again, WebhookRefused at another 4xx, HTTPError
+    at anything else.
+    """
     found = Subscription.objects.using(conf().database).filter(id=UUID(subscription), is_active=True).first()
     if found is None:
         return {"status": "ended"}
@@ -90,7 +119,12 @@ def post(subscription: str, event: dict[str, Any]) -> dict[str, Any]:
         "X-OJS-Timestamp": now,
         "X-OJS-Signature": signature(found.secret, now, body),
     }
-    answer = requests.post(found.url, data=body.encode(), headers=headers, timeout=_TIMEOUT_S)
+    answer = targets.post(found.url, body.encode(), headers)
+    if (wait := retry_after(answer)) is not None:
+        raise RateLimited(min(wait, _LONGEST_WAIT), key=key_of(found))
+    if answer.status_code != HTTPStatus.TOO_MANY_REQUESTS and answer.status_code // 100 == _CLIENT_ERROR:
+        message = f"the receiver answered {answer.status_code} {answer.reason}: correct the URL, or the receiver"
+        raise WebhookRefused(message)
     answer.raise_for_status()
     return {"status": answer.status_code}
 

@@ -145,6 +145,12 @@ def workers() -> Iterator[Worker]:
     yield from Worker.objects.using(conf().database).order_by("-started_at")[:LATEST]
 
 
+def posts_among(calls: Collection[str], task: str) -> set[str]:
+    """Return which of these calls are of this task."""
+    found = CallQueue.objects.using(conf().database).filter(id__in=calls, task=task)
+    return {str(number) for number in found.values_list("id", flat=True)}
+
+
 def _calls() -> QuerySet[CallQueue]:
     return CallQueue.objects.using(conf().database).defer(*_UNTOLD)
 

@@ -15,7 +15,8 @@ from dispatcher.web.ojs.hooks import schedule
 from dispatcher.web.ojs.pages import page
 from dispatcher.web.ojs.replies import replies
 from dispatcher.web.ojs.stories import now
-from dispatcher.web.ojs.wire import answer, missing, stamp
+from dispatcher.web.ojs.targets import problem_of
+from dispatcher.web.ojs.wire import answer, invalid, missing, stamp
 
 router = Router(tags=["webhooks"])
 
@@ -26,6 +27,7 @@ _PREFIX = "sub_"
 def subscribe(request: HttpRequest, wanted: SubscriptionIn) -> HttpResponse:
     """Have events posted; the secret that signs them is shown here, and never again."""
     access_of(request).need("admin")
+    _check(wanted.url)
     made = Subscription.objects.using(conf().database).create(
         url=wanted.url,
         events=wanted.events,
@@ -61,6 +63,8 @@ def change(request: HttpRequest, number: str, wanted: SubscriptionPatch) -> Http
     """Change where and what is posted, or whether."""
     access_of(request).need("admin")
     found = _find(number)
+    if wanted.url:
+        _check(wanted.url)
     found.url = wanted.url or found.url
     found.events = wanted.events or found.events
     found.is_active = or_default(wanted.active, found.is_active)
@@ -76,6 +80,11 @@ def remove(request: HttpRequest, number: str) -> HttpResponse:
     access_of(request).need("admin")
     _find(number).delete()
     return answer({"deleted": True, "id": number})
+
+
+def _check(url: str) -> None:
+    if (problem := problem_of(url)) is not None:
+        raise invalid("url", problem)
 
 
 def _find(number: str) -> Subscription:
