@@ -166,7 +166,10 @@ class CallAdmin(_Admin):
             pass
         key = RateLimitKey.objects.filter(name=term).first()
         if key is not None:
-            lanes = Lane.objects.filter(key_ids__contains=[key.pk]).values("pk")
+            named = Q(key_ids__contains=[key.pk])
+            # The key of a queue counts for all lanes of the queue, and none names it.
+            of_queue = Q(queue=term.removeprefix("queue:")) if term.startswith("queue:") else named
+            lanes = Lane.objects.filter(named | of_queue).values("pk")
             return queryset.filter(
                 Q(pk__in=Slot.objects.filter(key=key).values("call_id")) | Q(state=State.AVAILABLE, lane__in=lanes)
             ), False

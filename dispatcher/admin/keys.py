@@ -1,6 +1,7 @@
 """Keys in the admin: how they stand, their limits, and pause, resume, override."""
 
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -111,6 +112,12 @@ class OverrideForm(LimitsForm):
             raise ValidationError(str(error)) from error
 
 
+def _shown(at: datetime) -> str:
+    """Write a time in the zone of whoever looks, with its day unless that is today."""
+    here = timezone.localtime(at)
+    return f"{here:%H:%M:%S}" if here.date() == timezone.localdate() else f"{here:%Y-%m-%d %H:%M:%S}"
+
+
 def limits_of(values: dict[str, Any]) -> dict[str, Any]:
     """Return form values as a policy's fields."""
 
@@ -194,8 +201,8 @@ class KeyAdmin(_Admin):
         status = _status(key)
         words = status.state.label
         if status.blocked_until:
-            words += f" until {status.blocked_until:%H:%M:%S}"
-        return words + (f", overridden until {status.overridden_until:%H:%M}" if status.overridden_until else "")
+            words += f" until {_shown(status.blocked_until)}"
+        return words + (f", overridden until {_shown(status.overridden_until)}" if status.overridden_until else "")
 
     @admin.display(description="limits in force")
     def limits(self, key: RateLimitKey) -> str:

@@ -1,7 +1,7 @@
 """The admin: pages that show how calls and keys stand, actions with permissions of their own."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
@@ -12,6 +12,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
+from pytest_django import Settings
 
 from dispatcher.admin.paging import MANY, batches
 from dispatcher.models import CallQueue, RateLimitKey
@@ -79,6 +80,21 @@ def test_calls_are_found_by_id_by_key_and_by_task(boss: Client) -> None:
         assert str(call.pk) in page
         assert str(other.pk) not in page
     assert str(other.pk) in boss.get(CALLS, {"q": "other"}).content.decode()
+
+
+def test_calls_that_wait_for_a_queue_are_found_by_its_key(boss: Client) -> None:
+    RateLimitKey.objects.declare("queue:mail", concurrency=0)
+    call = CallQueue.objects.send("t", queue="mail")
+    other = CallQueue.objects.send("t", queue="others")
+    page = boss.get(CALLS, {"q": "queue:mail"}).content.decode()
+    assert (str(call.pk) in page, str(other.pk) in page) == (True, False)
+
+
+def test_until_when_a_key_is_blocked_is_shown_in_the_zone_of_who_looks(boss: Client, settings: Settings) -> None:
+    settings.TIME_ZONE = "Asia/Tokyo"
+    key = RateLimitKey.objects.declare("api")
+    RateLimitKey.objects.filter(pk=key.pk).update(blocked_until=datetime(2040, 5, 1, 20, 30, tzinfo=UTC))
+    assert "until 2040-05-02 05:30:00" in boss.get(KEYS).content.decode()
 
 
 def test_no_page_counts_a_table_to_its_end(boss: Client) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from io import StringIO
 from typing import Any
 
 import pytest
@@ -156,6 +157,20 @@ def test_the_token_itself_is_not_kept() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT row_to_json(token)::text FROM dispatcher_apitoken AS token")
         assert token not in cursor.fetchone()[0]
+
+
+def test_a_name_has_one_token_and_gets_another_when_that_is_revoked(holder: Callable[..., Api]) -> None:
+    first = holder("read")
+    first.get("/queues")
+    name = ApiToken.objects.get().name
+    with pytest.raises(CommandError, match="already; revoke it first"):
+        call_command("dispatcher_token", name, "read")
+    call_command("dispatcher_token", name, "--revoke")
+    said = StringIO()
+    call_command("dispatcher_token", name, "send", stdout=said)
+    first.get("/queues", status=401)
+    Api(Authorization=f"Bearer {said.getvalue().strip()}").push()
+    assert ApiToken.objects.get().scopes == ["send"]
 
 
 def test_a_token_is_limited_by_its_own_key(holder: Callable[..., Api]) -> None:

@@ -49,5 +49,5 @@ class Command(BaseCommand):
         except CallInvalid as error:
             raise CommandError(str(error)) from error
         except IntegrityError as error:
-            message = f"There is a token of {name} already; revoke it, or take another name."
+            message = f"There is a token of {name} already; revoke it first, or take another name."
             raise CommandError(message) from error

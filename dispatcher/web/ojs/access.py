@@ -90,10 +90,15 @@ def access(request: HttpRequest) -> Access:
 
 
 def make_token(name: str, scopes: Sequence[str], expires_at: datetime | None = None) -> str:
-    """Make a token and return it: it is not kept, and can't be shown again. Raises CallInvalid for an unknown scope."""
+    """Make a token and return it: it is not kept, and can't be shown again. One that was revoked gives its name away.
+
+    Raises CallInvalid for an unknown scope, IntegrityError for a name that is in use.
+    """
     token = secrets.token_urlsafe(32)
     tokens = ApiToken.objects.using(conf().database)
-    tokens.create(name=name, digest=_digest(token), scopes=fields.scopes(scopes), expires_at=expires_at)
+    made = {"digest": _digest(token), "scopes": fields.scopes(scopes), "expires_at": expires_at, "is_active": True}
+    if not tokens.filter(name=name, is_active=False).update(**made):
+        tokens.create(name=name, **made)
     return token
 
 
