@@ -24,6 +24,7 @@ from dispatcher.errors import (
     UnknownKey,
     UnknownMethod,
     UnknownTask,
+    WebhookRefused,
     WorkerLost,
 )
 
@@ -44,6 +45,7 @@ MADE = [
     LeaseLapsed("nobody said in time that it still runs"),
     DuplicateCall("01", "available", "key"),
     QueueFull("mail", 5, 5, "reject"),
+    WebhookRefused("the receiver answered 410 Gone"),
 ]
 
 every_error = pytest.mark.parametrize("error", MADE, ids=lambda error: type(error).__name__)

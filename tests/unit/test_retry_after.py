@@ -7,7 +7,7 @@ from typing import Never
 import pytest
 import requests
 
-from dispatcher.lifecycle.run import Failed, Stopped, run
+from dispatcher.lifecycle.run import SHORTEST_STOP, Failed, Stopped, run
 
 LATER = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
 HOUR = timedelta(hours=1)
@@ -48,7 +48,7 @@ def test_a_provider_that_says_when_stops_the_call(status: int, retry_after: str,
     [
         (LATER + 30 * SECOND, format_datetime(LATER, usegmt=True), 30 * SECOND),
         (LATER - 3 * HOUR, format_datetime(LATER - 4 * HOUR, usegmt=True), HOUR),
-        (LATER, format_datetime(LATER + SECOND, usegmt=True), timedelta(0)),
+        (LATER, format_datetime(LATER + SECOND, usegmt=True), SHORTEST_STOP),
         (LATER + timedelta(days=9999), format_datetime(LATER, usegmt=True), timedelta(days=366)),
     ],
 )
