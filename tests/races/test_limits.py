@@ -24,9 +24,9 @@ def admitted_anew(monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
     """Note the calls whose claim came when their window was over: a busy machine has put them out of their order."""
     put_back, noted = attempt.put_back, list[UUID]()
 
-    def note(call_id: UUID, ticket: UUID) -> finish.Released | None:
+    def note(call_id: UUID, ticket: UUID, *, number: UUID) -> finish.Released | None:
         noted.append(call_id)
-        return put_back(call_id, ticket)
+        return put_back(call_id, ticket, number=number)
 
     monkeypatch.setattr(attempt, "put_back", note)
     return noted
