@@ -201,8 +201,9 @@ def is_held(call_id: UUID, ticket: UUID) -> bool:
 def recover(*, now: datetime | None = None) -> int:
     """Put back the calls whose leases ran out or whose workers are gone, and trim the windows; return how many.
 
-    A call that was never started goes back without spending an attempt. Leases are not judged just after a time
-    in which the database was away (see lifecycle.recover.can_judge), unless the caller names the time.
+    A call that was never started goes back without spending an attempt; one that may just stand in a line at the broker
+    is published again. Leases are not judged just after a time in which the database was away (see
+    lifecycle.recover.can_judge), unless the caller names the time.
     """
     retention.trim_windows(now=now)
     if now is None and not recovery.can_judge():
