@@ -152,6 +152,19 @@ def test_a_fault_while_a_token_is_looked_up_is_an_error_object(
     assert (answer["error"]["code"], answer["error"]["retryable"]) == ("backend_error", True)
 
 
+def test_a_request_is_no_transaction_whatever_the_project_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", value=True)
+    seen: list[bool] = []
+
+    def look(_: object) -> access.Access:
+        seen.append(connection.in_atomic_block)
+        return access.Access(scopes=["read"])
+
+    monkeypatch.setattr("dispatcher.web.ojs.api.access", look)
+    Api().get("/queues")
+    assert seen == [False]
+
+
 def test_the_token_itself_is_not_kept() -> None:
     token = make_token("me", ["read"])
     with connection.cursor() as cursor:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import uuid_utils.compat as uuid7
 from django.core.exceptions import RequestDataTooBig
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, OperationalError, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern
@@ -75,6 +75,8 @@ def nowhere(request: HttpRequest) -> HttpResponse:
 
 
 def _dressed(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+    # Each step commits by itself: what is published, or told to a worker, must be there for whoever comes next.
+    @transaction.non_atomic_requests(using=conf().database)
     @csrf_exempt
     @wraps(view)
     def answered(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
