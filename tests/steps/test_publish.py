@@ -127,13 +127,18 @@ def test_calls_that_wait_for_the_broker_keep_their_slots_and_go_in_order_of_send
     assert set(Slot.objects.values_list("lease_until", flat=True)) == {at(190)}
 
 
-def test_a_broker_that_is_down_is_left_alone_for_a_while(
-    broker: Broker, settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def clock(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the time by which a broker and its queues rest, for 5 s; nothing rests yet."""
     settings.DISPATCHER = {"publish_pause": 5}
     clock = [0.0]
     monkeypatch.setattr(publish, "monotonic", lambda: clock[0])
     monkeypatch.setattr(publish._Rest, "until", 0.0)  # noqa: SLF001 -- put back after the test
+    monkeypatch.setattr(publish._Rest, "queues", {})  # noqa: SLF001 -- put back after the test
+    return clock
+
+
+def test_a_broker_that_is_down_is_left_alone_for_a_while(broker: Broker, clock: list[float]) -> None:
     broker.go_down()
     call = admitted()
     assert publish.publish([call]) == 0
@@ -225,13 +230,8 @@ def test_a_broker_that_refuses_is_connected_anew_for_the_next_pass(
 
 
 def test_what_was_refused_is_not_offered_again_for_a_while_and_the_rest_is(
-    broker: Broker, settings: Any, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.DISPATCHER = {"publish_pause": 5}
-    clock = [0.0]
-    monkeypatch.setattr(publish, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(publish._Rest, "until", 0.0)  # noqa: SLF001 -- put back after the test
-    monkeypatch.setattr(publish._Rest, "queues", {})  # noqa: SLF001 -- put back after the test
     refusing(broker, monkeypatch, MessageNacked())
     refused, other = admitted(queue="full"), admitted()
     assert publish.publish([refused]) == 0
