@@ -1,25 +1,37 @@
 """Calls in the admin: read them, cancel, retry or run them now."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 from uuid import UUID
 
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.views.main import SEARCH_VAR
 from django.contrib.contenttypes.models import ContentType
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
+from django.db.models.expressions import Combinable
 from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from dispatcher import engine, reports
-from dispatcher.admin.paging import CappedPaginator, batches
-from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
-from dispatcher.states import IN_FLIGHT, TERMINAL, Reason, State
+from dispatcher import engine, reports, sql
+from dispatcher.admin.paging import MANY, BoundedList, batches
+from dispatcher.models import CallQueue, RateLimitKey, Slot
+from dispatcher.states import DUE, IN_FLIGHT, TERMINAL, Reason, State
 
-_SEARCHED = 100_000
-"""How many of the newest calls a search by task looks through."""
+_FOUND = 1_000
+"""How many calls a search by key finds at the most that wait for it, and that hold it."""
+_OVERSIZED = "oversized"
+_BY_END = ("-finished_at", "-id")
+_ORDERS: Mapping[str, tuple[str | Combinable, ...]] = {
+    **dict.fromkeys(TERMINAL, _BY_END),
+    **dict.fromkeys((State.AVAILABLE, _OVERSIZED), ("lane_id", "position")),
+    **dict.fromkeys(DUE, ("queue", "scheduled_at", "id")),
+    State.PENDING: ("queue", "id"),
+}
+"""The order of the calls in a state: that of the index which finds them."""
 
 _COLOURS = {
     State.COMPLETED: "#2e7d32",
@@ -37,8 +49,13 @@ else:
     _Admin = admin.ModelAdmin
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    id: UUID
+
+
 class StateFilter(admin.SimpleListFilter):
-    """By state; what is in flight is found by its slots, of which there are few."""
+    """By state, each found by an index; what is in flight by its slots, of which there are few."""
 
     title = "state"
     parameter_name = "state"
@@ -46,19 +63,24 @@ class StateFilter(admin.SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
         """Offer every state."""
         del request, model_admin
-        return [(state.value, state.label) for state in State]
+        return [*((state.value, state.label) for state in State), (_OVERSIZED, "Waiting alone: costs too much")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[CallQueue]) -> QuerySet[CallQueue]:
-        """Filter by the chosen state."""
+        """Filter by the chosen state, with the condition of its index."""
         del request
         value = self.value()
         if value is None:
             return queryset
+        if value == _OVERSIZED:
+            return queryset.filter(oversized_key__isnull=False)
         if value in IN_FLIGHT:
             queryset = queryset.filter(pk__in=Slot.objects.values("call_id"))
         elif value in TERMINAL:
-            # Named so that the index of ended calls serves it.
             queryset = queryset.filter(finished_at__isnull=False)
+        elif value in DUE:
+            queryset = queryset.filter(state__in=DUE)
+        elif value == State.AVAILABLE:
+            queryset = queryset.filter(oversized_key__isnull=True)
         return queryset.filter(state=value)
 
 
@@ -75,28 +97,25 @@ class ReasonFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[CallQueue]) -> QuerySet[CallQueue]:
         """Filter by the chosen reason."""
-        del request
         value = self.value()
-        # Named with the state, so that an index serves it.
-        return queryset.filter(state=State.DISCARDED, finished_at__isnull=False, reason=value) if value else queryset
+        if not value:
+            return queryset
+        if request.GET.get(StateFilter.parameter_name, State.DISCARDED) != State.DISCARDED:
+            return queryset.none()
+        return queryset.filter(reason=value)
 
 
 @admin.register(CallQueue)
-class CallAdmin(_Admin):
+class CallAdmin(BoundedList, _Admin):
     """Calls are written by `send` and moved by the engine: here they are read and steered, never edited."""
 
     list_display = ("id", "task", "badge", "queue", "priority", "attempt", "created_at", "started_at", "finished_at")
     list_filter = (StateFilter, ReasonFilter)
     search_fields = ("id",)
     search_help_text = (
-        "A call's id; the name of a key, for the calls that wait for it or hold it; "
-        f"or how a task's name begins, among the newest {_SEARCHED:,} calls."
+        f"A call's id; the name of a key, for up to {_FOUND:,} calls that wait for it and {_FOUND:,} that hold it; "
+        f"or how a task's name begins, among the newest {MANY:,} calls."
     )
-    ordering = ("-id",)
-    paginator = CappedPaginator
-    show_full_result_count = False
-    show_facets = admin.ShowFacets.NEVER
-    list_per_page = 50
     actions = ("cancel", "retry", "run_now")
     fieldsets: ClassVar = [
         (None, {"fields": ("id", "task", "badge", "why_it_waits", "keys_and_costs")}),
@@ -164,20 +183,22 @@ class CallAdmin(_Admin):
             return queryset.filter(pk=UUID(term)), False
         except ValueError:
             pass
-        key = RateLimitKey.objects.filter(name=term).first()
-        if key is not None:
-            named = Q(key_ids__contains=[key.pk])
-            # The key of a queue counts for all lanes of the queue, and none names it.
-            of_queue = Q(queue=term.removeprefix("queue:")) if term.startswith("queue:") else named
-            lanes = Lane.objects.filter(named | of_queue).values("pk")
-            return queryset.filter(
-                Q(pk__in=Slot.objects.filter(key=key).values("call_id")) | Q(state=State.AVAILABLE, lane__in=lanes)
-            ), False
-        oldest = CallQueue.objects.order_by("-pk").values_list("pk", flat=True)[_SEARCHED : _SEARCHED + 1].first()
+        if RateLimitKey.objects.filter(name=term).exists():
+            found = sql.fetch("find_calls_of_key", _Found, {"name": term, "most": _FOUND})
+            return queryset.filter(pk__in=[row.id for row in found]), False
+        oldest = CallQueue.objects.order_by("-pk").values_list("pk", flat=True)[MANY : MANY + 1].first()
         recent = queryset if oldest is None else queryset.filter(pk__gt=oldest)
         return recent.filter(task__startswith=term), False
 
-    @admin.display(description="state", ordering="state")
+    def get_ordering(self, request: HttpRequest) -> tuple[str | Combinable, ...]:
+        """Return the order that an index has for what is chosen; the newest first, if nothing is or it is searched."""
+        if request.GET.get(SEARCH_VAR):
+            return ("-id",)
+        if request.GET.get(ReasonFilter.parameter_name):
+            return _BY_END
+        return _ORDERS.get(request.GET.get(StateFilter.parameter_name, ""), ("-id",))
+
+    @admin.display(description="state")
     def badge(self, call: CallQueue) -> SafeString:
         """Return the state as a coloured word."""
         state = State(call.state)
@@ -190,16 +211,7 @@ class CallAdmin(_Admin):
         wait = reports.why_waiting(call.pk)
         if wait is None:
             return "It does not wait for a limit."
-        ahead = f"{wait.ahead:,} of its lane go before it" if wait.ahead else "it is the first of its lane"
-        if wait.held_by and not wait.is_served:
-            return f"No live worker serves the queue {wait.held_by}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
-        if wait.held_by:
-            return f"Enough calls of the queue {wait.held_by} are on their way to its workers; {ahead}."
-        if wait.stopped_by:
-            return (
-                f"The key {wait.stopped_by} stops its lane; {ahead}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
-            )
-        return f"Its lane is to be served; {ahead}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
+        return _why_unstarted(wait) or _why_stopped(wait)
 
     @admin.display(description="keys")
     def keys_and_costs(self, call: CallQueue) -> SafeString:
@@ -211,14 +223,18 @@ class CallAdmin(_Admin):
 
     @admin.display(description="errors")
     def error_history(self, call: CallQueue) -> SafeString:
-        """Return every failure, oldest first."""
+        """Return the failures that are kept, oldest first, and how many there were."""
         if not call.errors:
             return format_html("{}", call.error["message"] if call.error else "none")
+        count = max(call.error_count, len(call.errors))
+        is_all = count == len(call.errors)
+        title = f"{count:,} in all" if is_all else f"{count:,} in all; the first 5 and the last 20 are kept"
         rows = (
             (error.get("occurred_at", ""), error.get("attempt", ""), error.get("type", ""), error.get("message", ""))
             for error in call.errors
         )
-        return format_html_join("", "<div>{} · attempt {} · <b>{}</b> {}</div>", rows)
+        listed = format_html_join("", "<div>{} · attempt {} · <b>{}</b> {}</div>", rows)
+        return format_html("<div>{}</div>{}", title, listed)
 
     @admin.display(description="arguments")
     def args_json(self, call: CallQueue) -> SafeString:
@@ -308,3 +324,42 @@ def _pretty(value: object) -> SafeString:
     if value is None or value in ([], {}):
         return format_html("{}", "-")
     return format_html("<pre>{}</pre>", json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _why_unstarted(wait: reports.Wait) -> str | None:
+    """Return why a call came back without a start, in a sentence; None if that is not why it waits."""
+    if wait.is_served and not wait.is_known:
+        return (
+            f"No live worker of queue {wait.queue} knows task {wait.task}. The call goes on when such a worker comes."
+        )
+    if wait.until is None:
+        return None
+    return (
+        f"It was published and came back without a start {wait.returns:,} times: its workers do not know its task, "
+        f"or run without the dispatcher. It is tried again at {wait.until:%Y-%m-%d %H:%M:%S} UTC."
+    )
+
+
+def _why_stopped(wait: reports.Wait) -> str:
+    """Return what holds up the lane of a call, in a sentence."""
+    if wait.oversized_for:
+        return (
+            f"It costs {wait.oversized_cost:,} of the key {wait.oversized_for}, whose limits never allow it. "
+            f"It waits alone, since {wait.since:%Y-%m-%d %H:%M:%S} UTC, until they are raised or it is cancelled."
+        )
+    ahead = f"{wait.ahead:,} of its lane go before it" if wait.ahead else "it is the first of its lane"
+    if not wait.is_placed:
+        return (
+            "Its lane is to be made: by its sender, or by the next tick, as soon as no open transaction has made "
+            f"one of its keys. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
+        )
+    if wait.held_by and not wait.is_served:
+        return (
+            f"No live worker serves the queue {wait.held_by}: start one with -Q {wait.held_by}. "
+            f"Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
+        )
+    if wait.held_by:
+        return f"Enough calls of the queue {wait.held_by} are on their way to its workers; {ahead}."
+    if wait.stopped_by:
+        return f"The key {wait.stopped_by} stops its lane; {ahead}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
+    return f"Its lane is to be served; {ahead}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."

@@ -7,6 +7,7 @@ from django.contrib import admin
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
+from dispatcher.admin.paging import BoundedList
 from dispatcher.errors import CallInvalid
 from dispatcher.fields import scopes
 from dispatcher.models import ApiToken, CallQueue, PullWorker, Queue
@@ -23,7 +24,7 @@ else:
 
 
 @admin.register(Queue)
-class QueueAdmin(_Queues):
+class QueueAdmin(BoundedList, _Queues):
     """Queues: who serves them, and how many calls may wait."""
 
     fields = ("name", "is_pulled", "max_depth", "on_full", "warn_at")
@@ -42,7 +43,7 @@ class QueueAdmin(_Queues):
 
 
 @admin.register(PullWorker)
-class PullWorkerAdmin(_Workers):
+class PullWorkerAdmin(BoundedList, _Workers):
     """Workers that fetch over HTTP: here they are read, and told to be quiet, to end, or to go on."""
 
     list_display = ("name", "state", "directive", "queues", "started_at", "seen_at")
@@ -93,7 +94,7 @@ class TokenForm(_Form):
 
 
 @admin.register(ApiToken)
-class ApiTokenAdmin(_Tokens):
+class ApiTokenAdmin(BoundedList, _Tokens):
     """Tokens: switched off here; made by manage.py dispatcher_token, which shows each once."""
 
     form = TokenForm

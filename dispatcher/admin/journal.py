@@ -1,12 +1,14 @@
 """The journal in the admin: what limits and queues went through, the latest first."""
 
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from django.contrib import admin
 from django.db.models import QuerySet
+from django.db.models.fields.json import KT
 from django.http import HttpRequest
 
-from dispatcher.admin.paging import CappedPaginator
+from dispatcher.admin.paging import MANY, BoundedList
 from dispatcher.journal import KINDS
 from dispatcher.models import JournalEntry
 
@@ -35,18 +37,30 @@ class KindFilter(admin.SimpleListFilter):
 
 
 @admin.register(JournalEntry)
-class JournalEntryAdmin(_Admin):
+class JournalEntryAdmin(BoundedList, _Admin):
     """Entries are written by what happens: here they are read."""
 
     list_display = ("at", "kind", "queue", "told")
     list_filter = (KindFilter,)
-    show_facets = admin.ShowFacets.NEVER
-    search_fields = ("queue", "data__key", "data__job_id")
-    search_help_text = "A queue, a key, or the id of a call."
+    search_fields = ("queue", "data__key")
+    search_help_text = f"The id of a call; or a queue or a key, among the latest {MANY:,} entries."
     ordering = ("-at", "-id")
-    list_per_page = 50
-    paginator = CappedPaginator
-    show_full_result_count = False
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[JournalEntry], search_term: str
+    ) -> tuple[QuerySet[JournalEntry], bool]:
+        """Find by the id of a call, which has an index, or among the latest entries."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        try:
+            # Named so that the index of jobs serves it.
+            return queryset.alias(job=KT("data__job_id")).filter(job=str(UUID(term))), False
+        except ValueError:
+            pass
+        oldest = JournalEntry.objects.order_by("-at").values_list("at", flat=True)[MANY : MANY + 1].first()
+        latest = queryset if oldest is None else queryset.filter(at__gt=oldest)
+        return super().get_search_results(request, latest, term)
 
     @admin.display(description="what it tells")
     def told(self, entry: JournalEntry) -> str:

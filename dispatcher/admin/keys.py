@@ -1,6 +1,6 @@
 """Keys in the admin: how they stand, their limits, and pause, resume, override."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,7 +19,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from dispatcher import engine, reports
-from dispatcher.admin.paging import CappedPaginator
+from dispatcher.admin.paging import BoundedList
 from dispatcher.errors import CallInvalid, PolicyInvalid
 from dispatcher.fields import key_name, moment
 from dispatcher.models import RateLimitKey
@@ -81,7 +81,25 @@ class LimitsForm(forms.Form):
         return cleaned
 
 
-class KeyForm(LimitsForm, _KeyForm):
+class ConfirmedForm(LimitsForm):
+    """Limits that are stored at once unless waiting calls cost more than they ever allow: that must be confirmed."""
+
+    accept_oversized = forms.BooleanField(
+        required=False,
+        label="Let calls wait alone",
+        help_text="Store the limits although some waiting calls never fit them: those wait alone until they do.",
+    )
+
+    def ask_to_confirm(self, oversized: int) -> None:
+        """Refuse the limits, if so many calls never fit them, until the person has accepted that."""
+        if oversized and not self.cleaned_data.get("accept_oversized"):
+            self.add_error(
+                "accept_oversized",
+                f"{oversized:,} waiting calls cost more than these limits ever allow. Raise the limits, or tick this.",
+            )
+
+
+class KeyForm(ConfirmedForm, _KeyForm):
     """A key with its own limits."""
 
     class Meta:
@@ -95,9 +113,16 @@ class KeyForm(LimitsForm, _KeyForm):
         except CallInvalid as error:
             raise ValidationError(str(error)) from error
 
+    def clean(self) -> dict[str, Any]:
+        """Ask before waiting calls are set aside."""
+        cleaned = super().clean()
+        if self.instance.pk is not None and not self.errors:
+            self.ask_to_confirm(engine.count_oversized(self.instance.name, limits_of(cleaned)))
+        return cleaned
 
-class OverrideForm(LimitsForm):
-    """Limits for a time; they start out as the key's own."""
+
+class OverrideForm(ConfirmedForm):
+    """Limits for a time; they start out as those that the chosen keys have alike."""
 
     until = forms.SplitDateTimeField(widget=AdminSplitDateTime(), help_text="When the key's own limits hold again.")
 
@@ -118,6 +143,18 @@ def _shown(at: datetime) -> str:
     return f"{here:%H:%M:%S}" if here.date() == timezone.localdate() else f"{here:%Y-%m-%d %H:%M:%S}"
 
 
+def _shared_limits(keys: Iterable[RateLimitKey]) -> dict[str, Any]:
+    """Return the limits that all of these keys have alike, by the names of the form's fields."""
+    chosen = list(keys)
+    found = {name: [getattr(key, name) for key in chosen] for name in LimitsForm.base_fields}
+    return {name: values[0] for name, values in found.items() if values and all(value == values[0] for value in values)}
+
+
+def _fields(strategy: str) -> set[str]:
+    """Return the names of the form's fields for a limit."""
+    return {name for name in LimitsForm.base_fields if name.startswith(strategy)}
+
+
 def limits_of(values: dict[str, Any]) -> dict[str, Any]:
     """Return form values as a policy's fields."""
 
@@ -129,7 +166,7 @@ def limits_of(values: dict[str, Any]) -> dict[str, Any]:
 
 
 @admin.register(RateLimitKey)
-class KeyAdmin(_Admin):
+class KeyAdmin(BoundedList, _Admin):
     """Limits are changed through the engine, so that what waits is let in at once."""
 
     form = KeyForm
@@ -139,10 +176,6 @@ class KeyAdmin(_Admin):
     search_fields = ("name__startswith",)
     search_help_text = "How the key's name begins."
     ordering = ("name",)
-    paginator = CappedPaginator
-    show_full_result_count = False
-    show_facets = admin.ShowFacets.NEVER
-    list_per_page = 50
     actions = ("pause", "resume", "override", "end_override")
     fieldsets: ClassVar = [
         (None, {"fields": ("name",)}),
@@ -157,6 +190,11 @@ class KeyAdmin(_Admin):
         del request
         return ("name",) if obj else ()
 
+    def get_fieldsets(self, request: HttpRequest, obj: RateLimitKey | None = None) -> Any:
+        """Add what confirms new limits of a key that exists."""
+        confirms = [("Confirm", {"fields": ("accept_oversized",)})]
+        return [*self.fieldsets, *(confirms if obj and self.has_change_permission(request, obj) else ())]
+
     def has_delete_permission(self, request: HttpRequest, obj: RateLimitKey | None = None) -> bool:
         """Refuse: lanes and calls know the key by its id."""
         del request, obj
@@ -164,10 +202,9 @@ class KeyAdmin(_Admin):
 
     def save_model(self, request: HttpRequest, obj: RateLimitKey, form: Any, change: bool) -> None:  # noqa: FBT001
         """Make the key, or store its limits through the engine."""
-        del request
         limits = limits_of(form.cleaned_data)
         if change:
-            engine.limit(obj.name, limits)
+            self._warn(request, engine.limit(obj.name, limits))
         else:
             obj.pk = engine.declare(obj.name, limits).pk
 
@@ -252,19 +289,36 @@ class KeyAdmin(_Admin):
     @admin.action(permissions=["override"], description="End the override")
     def end_override(self, request: HttpRequest, keys: QuerySet[RateLimitKey]) -> None:
         """Put the chosen keys' own limits in force again."""
-        self._each(request, keys.filter(override_until__isnull=False), engine.end_override, "back to their own limits")
+        oversized: list[int] = []
+        self._each(
+            request,
+            keys.filter(override_until__isnull=False),
+            lambda name: oversized.append(engine.end_override(name)),
+            "back to their own limits",
+        )
+        self._warn(request, sum(oversized))
 
     @admin.action(permissions=["override"], description="Override until ...")
     def override(self, request: HttpRequest, keys: QuerySet[RateLimitKey]) -> HttpResponse | None:
         """Ask for limits and a time, then put them in force."""
-        first = keys.first()
-        own = {} if first is None else {name: getattr(first, name) for name in LimitsForm.base_fields}
-        form = OverrideForm(request.POST if "apply" in request.POST else None, initial=own)
+        shared = _shared_limits(keys)
+        form = OverrideForm(request.POST if "apply" in request.POST else None, initial=shared)
         if form.is_valid():
-            limits, until = limits_of(form.cleaned_data), form.cleaned_data["until"]
+            given, until = limits_of(form.cleaned_data), form.cleaned_data["until"]
+            # Where the keys differ, a limit that is left empty stays each key's own.
+            limits = {
+                name: limit for name, limit in given.items() if limit is not None or _fields(name) <= shared.keys()
+            }
+            form.ask_to_confirm(sum(engine.count_oversized(key.name, limits) for key in keys))
+        if form.is_valid():
+            oversized: list[int] = []
             self._each(
-                request, keys, lambda name: engine.override(name, until=until, **limits), f"overridden to {until}"
+                request,
+                keys,
+                lambda name: oversized.append(engine.override(name, until=until, **limits)),
+                f"overridden to {until}",
             )
+            self._warn(request, sum(oversized))
             return None
         context = {
             **self.admin_site.each_context(request),
@@ -277,6 +331,12 @@ class KeyAdmin(_Admin):
         }
         return TemplateResponse(request, "admin/dispatcher/ratelimitkey/override.html", context)
 
+    def _warn(self, request: HttpRequest, oversized: int) -> None:
+        """Say how many waiting calls the limits never allow."""
+        if oversized:
+            what = f"{oversized:,} waiting calls cost more than the limits ever allow"
+            self.message_user(request, f"{what}: they wait alone until these are raised.", messages.WARNING)
+
     def _each(self, request: HttpRequest, keys: QuerySet[RateLimitKey], verb: Callable[[str], None], done: str) -> None:
         """Do something to the keys, note each in the history, and say how many there were."""
         chosen = list(keys)
@@ -284,7 +344,7 @@ class KeyAdmin(_Admin):
             verb(key.name)
             self.log_change(request, key, done)
         if chosen:
-            self.message_user(request, f"{len(chosen)} keys: {done}.", messages.SUCCESS)
+            self.message_user(request, f"{len(chosen)} key{'' if len(chosen) == 1 else 's'}: {done}.", messages.SUCCESS)
         else:
             self.message_user(request, "No key was changed: none was in a state for it.", messages.WARNING)
 

@@ -1,11 +1,16 @@
 """Pages of tables with millions of rows: nothing is counted to its end."""
 
 from collections.abc import Iterator
-from typing import Final
+from itertools import islice
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
+from django.contrib.admin import ShowFacets
+from django.contrib.admin.views.main import ORDER_VAR, ChangeList
 from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
+from django.db.models.expressions import Combinable
+from django.http import HttpRequest
 from django.utils.functional import cached_property
 
 MANY: Final = 10_000
@@ -23,13 +28,38 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg]
         return rows.order_by()[:MANY].count()
 
 
+class _IndexOrder(ChangeList):
+    """A list in the order that its ModelAdmin has for it, whatever the address asks for."""
+
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Model]) -> list[str | Combinable]:
+        """Return the order of the ModelAdmin."""
+        self.params.pop(ORDER_VAR, None)
+        return super().get_ordering(request, queryset)
+
+
+class BoundedList:
+    """What a ModelAdmin needs so that its list costs the same however many rows there are.
+
+    Columns can't be sorted by: an index would be needed for each, and for each together with each filter.
+    """
+
+    paginator: type = CappedPaginator
+    show_full_result_count = False
+    show_facets = ShowFacets.NEVER
+    sortable_by: ClassVar[list[str] | tuple[str, ...] | tuple[()] | None] = ()
+    list_per_page = 50
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        """Return the list that ignores other orders."""
+        del request, kwargs
+        return _IndexOrder
+
+
 def batches(calls: QuerySet[Model]) -> Iterator[list[UUID]]:
-    """Yield the ids of all these calls, batch by batch, from the newest to the oldest at this moment."""
-    before: UUID | None = None
-    while True:
-        rows = calls.order_by("-pk") if before is None else calls.order_by("-pk").filter(pk__lt=before)
-        ids: list[UUID] = list(rows.values_list("pk", flat=True)[:_BATCH])
-        if not ids:
-            return
-        yield ids
-        before = ids[-1]
+    """Yield the ids of all these calls, batch by batch, from the newest to the oldest at this moment.
+
+    They are asked for once: batch by batch, each question could read and sort all that are left.
+    """
+    ids: Iterator[UUID] = calls.order_by("-pk").values_list("pk", flat=True).iterator(chunk_size=_BATCH)
+    while batch := list(islice(ids, _BATCH)):
+        yield batch

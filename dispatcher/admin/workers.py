@@ -7,6 +7,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from dispatcher.admin.paging import BoundedList
 from dispatcher.models import Worker
 
 if TYPE_CHECKING:
@@ -18,14 +19,13 @@ _COLOURS = {"live": "#2e7d32", "stopped": "#757575", "lost": "#c62828"}
 
 
 @admin.register(Worker)
-class WorkerAdmin(_Admin):
+class WorkerAdmin(BoundedList, _Admin):
     """Workers say themselves what they are: here they are read."""
 
     list_display = ("name", "standing", "queues", "pool", "processes", "host", "pid", "started_at", "seen_at")
     list_filter = ("pool",)
     search_fields = ("name", "host")
     ordering = ("-seen_at", "-id")
-    list_per_page = 50
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Refuse: a worker registers by its heartbeat."""

@@ -64,4 +64,4 @@ def _verdict(report: Report, *, repairs: bool) -> Iterator[tuple[str, str]]:
     if report.is_ok:
         yield f"✓ Every invariant that rows can show holds, {at}", GOOD
     else:
-        yield f"✗ {count:,} findings, {at}", BAD
+        yield f"✗ {count:,} finding{'' if count == 1 else 's'}, {at}", BAD

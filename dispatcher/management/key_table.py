@@ -116,6 +116,7 @@ def _columns(keys: Sequence[KeyStatus]) -> list[Column]:
         Column(title="Next", cells=[_next(key) for key in keys], is_right=True, rank=1),
         Column(title="Waiting", cells=[f"{key.waiting:,}" for key in keys], is_right=True),
         Column(title="Oldest", cells=[_oldest(key) for key in keys], is_right=True, rank=2),
+        Column(title="Oversized", cells=[_oversized(key) for key in keys], is_right=True),
         Column(title="Override", cells=[_override(key) for key in keys], is_right=True),
     ]
 
@@ -130,6 +131,10 @@ def _cut(name: str, width: int) -> str:
 
 def _state(key: KeyStatus) -> str:
     return key.state.label.lower()
+
+
+def _oversized(key: KeyStatus) -> str:
+    return f"{key.oversized:,}" if key.oversized else ""
 
 
 def _override(key: KeyStatus) -> str:
@@ -172,14 +177,17 @@ def _details(key: KeyStatus) -> Iterator[tuple[str, str]]:
         yield "Window", f"{key.used} of {policy.rate.limit} starts in any {period(policy.rate)}{frees}"
     if policy.throttle is not None and key.next_start_at is not None:
         next_start = "now" if key.next_start_at <= key.at else in_words(key.next_start_at, key.at)
-        yield "Throttle", f"{policy.throttle.limit} per {period(policy.throttle)}; next start {next_start}"
+        following = "" if key.is_paused else f"; next start {next_start}"
+        yield "Throttle", f"{policy.throttle.limit} per {period(policy.throttle)}{following}"
     if key.stopped_by:
         yield "At limit", ", ".join(key.stopped_by)
     if key.opens_at is not None:
         yield "Opens", in_words(key.opens_at, key.at)
     if key.blocked_until is not None:
-        yield "Blocked", f"until {key.blocked_until:%Y-%m-%d %H:%M:%S %Z}, by its provider"
+        yield "Blocked", f"until {key.blocked_until:%Y-%m-%d %H:%M:%S %Z}"
     if key.overridden_until is not None:
         yield "Override", f"until {key.overridden_until:%Y-%m-%d %H:%M:%S %Z}; then {limits(key.own_policy)}"
     since = f", the first {in_words(key.waiting_since, key.at)}" if key.waiting_since else ""
     yield "Waiting", f"{key.waiting:,}{since}"
+    if key.oversized:
+        yield "Oversized", f"{key.oversized:,} of these cost more than the limits ever allow, and wait alone"

@@ -10,8 +10,10 @@ from typing import Any, Final, TextIO, cast
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, InterfaceError
 
+from dispatcher import faults
 from dispatcher.audit import Report, audit
 from dispatcher.management import audit_table
+from dispatcher.management.command import explained
 
 LONGEST: Final = 600.0
 BROKEN: Final = 1
@@ -39,6 +41,7 @@ class Command(BaseCommand):
             help="How long a state that may only be passing must last to count; two ticks if not said otherwise.",
         )
 
+    @explained(returncode=UNKNOWN)
     def handle(
         self,
         *_: Any,
@@ -88,5 +91,5 @@ def _audit(*, repair: bool, settle: timedelta | None) -> Report:
     try:
         return audit(repair=repair, settle=settle)
     except (DatabaseError, InterfaceError) as fault:
-        message = f"The database could not be asked: {fault}"
+        message = faults.in_words(fault) or f"The database could not be asked: {fault}"
         raise CommandError(message, returncode=UNKNOWN) from fault

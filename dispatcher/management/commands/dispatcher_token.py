@@ -7,6 +7,7 @@ from django.db import IntegrityError
 
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid
+from dispatcher.management.command import explained
 from dispatcher.models import ApiToken
 from dispatcher.web.ojs.access import make_token
 
@@ -23,6 +24,7 @@ class Command(BaseCommand):
         parser.add_argument("--list", action="store_true", help="list the tokens, without what is secret")
         parser.add_argument("--revoke", action="store_true", help="end the token of NAME at once")
 
+    @explained()
     def handle(self, *_: Any, **options: Any) -> None:
         """Do what is asked."""
         tokens = ApiToken.objects.using(conf().database)

@@ -14,10 +14,22 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from dispatcher import faults, sql
 from dispatcher.conf import conf
+from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK, LastRun, last_runs, periodic
+from dispatcher.lifecycle.unstarted import FREE
 from dispatcher.management import key_table
+from dispatcher.management.command import explained
 from dispatcher.models import RateLimitKey
-from dispatcher.reports import KeyState, KeyStatus, rate_limit_status, unserved_queues
+from dispatcher.reports import (
+    KeyState,
+    KeyStatus,
+    in_words,
+    old_transactions,
+    rate_limit_status,
+    unserved_queues,
+    unstarted_tasks,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,8 +41,14 @@ NO_KEYS: Final = (
 )
 _TOO_OFTEN: Final = "--watch: the seconds must be more than 0"
 _CLEAR: Final = "\033[H\033[2J"
-_FRAME: Final = 3
-"""Lines of a screen that are not keys: the column titles, what was left out, the clock."""
+_WITHOUT: Final = {
+    TICK: "Calls that wait for a time do not start.",
+    RECOVER: "Calls of workers that died are not put back.",
+    CLEANUP: "Calls that ended are not deleted.",
+}
+"""What is missing without a periodic task."""
+_FRAME: Final = 4
+"""Lines of a screen that are not keys: the column titles, what was left out, the last tick, the clock."""
 
 
 class Command(BaseCommand):
@@ -58,6 +76,7 @@ class Command(BaseCommand):
             help=f"Show it again and again until Ctrl-C, every {EVERY:g} seconds if not said otherwise.",
         )
 
+    @explained()
     def handle(
         self,
         *_: Any,
@@ -84,21 +103,35 @@ class Command(BaseCommand):
             # The reader, `head` say, has seen enough; Python flushes once more at exit, and that goes nowhere.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
-    def _repeat(self, watch: float | None, show: Callable[[], None]) -> None:
+    def _repeat(self, watch: float | None, show: Callable[[], None], tell: Callable[[str], None] | None = None) -> None:
+        """Show it, again and again if it is to be watched; a database that is unavailable meanwhile is waited for."""
         show()
         while watch is not None:
             time.sleep(watch)
-            show()
+            try:
+                show()
+            except sql.DATABASE_ERRORS as fault:
+                if not sql.is_unavailable(fault) or (words := faults.in_words(fault)) is None:
+                    raise
+                sql.discard_connection()
+                (tell or self._tell)(f"{words.splitlines()[0]}\nIt is asked again every {watch:g} s; Ctrl-C ends it.")
+
+    def _tell(self, words: str) -> None:
+        self.stderr.write(words)
+        self.stderr.flush()
 
     def _show_json(self, names: Sequence[str] | None, *, is_line: bool) -> None:
         document: dict[str, Any] = {"items": [key.as_json() for key in _found(names)]}
         document["unserved_queues"] = [queue.as_json() for queue in unserved_queues()]
+        document["unstarted_tasks"] = [task.as_json() for task in unstarted_tasks()]
+        document["old_transactions"] = [old.as_json() for old in old_transactions()]
+        document["periodic_tasks"] = [run.as_json() for run in last_runs(periodic())]
         self._write(json.dumps(document, indent=None if is_line else 2))
 
     def _show_plain(self, names: Sequence[str] | None, watch: float | None, *, is_terminal: bool) -> None:
         keys = _found(names)
         if not keys:
-            return self._write(NO_KEYS)
+            return self._write(f"{NO_KEYS}{_runs()}")
         size = shutil.get_terminal_size()
         shown = _most_telling(keys, size.lines - _FRAME) if is_terminal and watch else keys
         body = (
@@ -119,7 +152,7 @@ class Command(BaseCommand):
         def render() -> "RenderableType":
             keys = _found(names)
             if not keys:
-                return Text(NO_KEYS)
+                return Text(f"{NO_KEYS}{_runs()}")
             shown = _most_telling(keys, console.height - _FRAME) if watch else keys
             footer = _footer(keys, shown, watch)
             if names:
@@ -131,7 +164,11 @@ class Command(BaseCommand):
             console.print(render())
             return
         with Live(console=console, screen=True, auto_refresh=False) as live:
-            self._repeat(watch, lambda: live.update(render(), refresh=True))
+            self._repeat(
+                watch,
+                lambda: live.update(render(), refresh=True),
+                lambda words: live.update(Text(words), refresh=True),
+            )
 
     def _write(self, text: str) -> None:
         self.stdout.write(f"{text}\n")
@@ -164,11 +201,48 @@ def _most_telling(keys: Sequence[KeyStatus], most: int) -> list[KeyStatus]:
 def _footer(keys: Sequence[KeyStatus], shown: Sequence[KeyStatus], watch: float | None) -> str:
     left_out = f"\n{len(keys) - len(shown):,} more keys, with less going on." if len(shown) < len(keys) else ""
     clock = f"\n{keys[0].at:%H:%M:%S %Z}, every {watch:g} s; Ctrl-C ends it." if watch else ""
-    return left_out + _unserved() + clock
+    return left_out + _unserved() + _old_transactions() + _runs() + clock
 
 
 def _unserved() -> str:
-    """Tell which queues nobody serves, a line for each."""
+    """Return a line for each queue without a live worker, and for each task whose calls came back without a start."""
+    queues = [
+        f"\nNo live worker serves the queue {queue.name}: {_wait(queue.waiting)} "
+        f"Start a worker with -Q {queue.name}, or correct the name of the queue."
+        for queue in unserved_queues()
+    ]
+    unknown, unclaimed = "No live worker of queue {} knows task {}", "Calls of queue {} never start, of task {}"
+    tasks = [
+        f"\n{(unclaimed if each.is_known else unknown).format(each.queue, each.task)}: {_wait(each.waiting)}"
+        for each in unstarted_tasks()
+        if not each.is_known or each.returns > FREE
+    ]
+    return "".join([*queues, *tasks])
+
+
+def _old_transactions() -> str:
+    """Return a warning for each transaction that has been open for long."""
     return "".join(
-        f"\nNo live worker serves the queue {queue.name}: {queue.waiting:,} calls wait." for queue in unserved_queues()
+        f"\nWARNING: {old.what} ({', '.join(filter(None, (old.facts['application'], old.facts['state'])))}) has had a "
+        f"transaction open for {old.facts['open_for']}: until it ends, each call costs more than the one before."
+        for old in old_transactions()
     )
+
+
+def _wait(calls: int) -> str:
+    return f"{calls:,} {'call waits' if calls == 1 else 'calls wait'}."
+
+
+def _runs() -> str:
+    """Return a line on the last tick, and a warning for each other periodic task that has not run for long."""
+    tick, *others = last_runs(periodic())
+    return "".join(f"\n{_run(run)}" for run in (tick, *(run for run in others if run.is_late)))
+
+
+def _run(run: LastRun) -> str:
+    by = f", by worker {run.worker} without beat" if run.worker else ""
+    if run.ran_at is not None and not run.is_late:
+        return f"Last tick: {in_words(run.ran_at, run.at)}{by}."
+    last = "has never run" if run.ran_at is None else f"last ran {in_words(run.ran_at, run.at)}{by}"
+    remedy = f"Start beat, and a worker that takes the queue {conf().dispenser_queue}."
+    return f"WARNING: {run.name} {last}. {_WITHOUT[run.name]} {remedy}"

@@ -5,7 +5,7 @@ import hmac
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from math import ceil
 from typing import TYPE_CHECKING, Final
@@ -28,6 +28,8 @@ _PERMISSIONS: Final = {"send": "dispatcher.add_callqueue", "read": "dispatcher.v
 
 All else takes a superuser: in the admin each order has a permission of its own, and nobody there is a worker.
 """
+_PAUSED: Final = timedelta(seconds=60)
+"""When a token whose key is paused may try again: nobody knows when the pause ends."""
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 
 
@@ -69,10 +71,12 @@ class _Key:
 
 @dataclass(frozen=True, kw_only=True)
 class _Spent:
-    rate_limit: int
+    rate_limit: int | None
+    is_closed: bool
+    blocked_until: datetime | None
     is_allowed: bool
-    remaining: int
-    resets_at: datetime
+    remaining: int | None
+    resets_at: datetime | None
     now: datetime
 
 
@@ -122,18 +126,21 @@ def _of_token(token: str) -> Access:
 
 
 def _spend(name: str) -> dict[str, str]:
-    """Spend one of the token's own limit, if it has one. Raises Problem if nothing is left of it."""
+    """Spend one of the token's own limit, if it has one. Raises Problem if nothing is left of it, or it is paused."""
     with sql.atomic():
         if not sql.fetch("lock_key_named", _Key, {"name": name}):
             return {}
         (spent,) = sql.fetch("spend_window", _Spent, {"name": name, "buckets": BUCKETS, "margin": conf().margin})
-    headers = {
-        "X-RateLimit-Limit": str(spent.rate_limit),
-        "X-RateLimit-Remaining": str(spent.remaining if spent.is_allowed else 0),
-        "X-RateLimit-Reset": str(ceil(spent.resets_at.timestamp())),
-    }
+    headers = {}
+    if spent.rate_limit is not None and spent.resets_at is not None:
+        headers = {
+            "X-RateLimit-Limit": str(spent.rate_limit),
+            "X-RateLimit-Remaining": str(spent.remaining if spent.is_allowed else 0),
+            "X-RateLimit-Reset": str(ceil(spent.resets_at.timestamp())),
+        }
     if not spent.is_allowed:
-        wait = max(1, ceil((spent.resets_at - spent.now).total_seconds()))
+        opens_at = (spent.blocked_until or spent.now + _PAUSED) if spent.is_closed else spent.resets_at or spent.now
+        wait = max(1, ceil((opens_at - spent.now).total_seconds()))
         message = f"Too many requests. Try again in {wait} s."
         raise Problem(429, "rate_limited", message, is_retryable=True, headers={**headers, "Retry-After": str(wait)})
     return headers

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import uuid_utils.compat as uuid7
 from django.core.exceptions import RequestDataTooBig
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import DatabaseError, InterfaceError, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern
@@ -18,7 +18,7 @@ from ninja.errors import HttpError, ValidationError
 from ninja.parser import Parser
 from ninja.renderers import JSONRenderer
 
-from dispatcher import journal
+from dispatcher import journal, sql
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid, CallTooLarge, DuplicateCall, KeyNotFound, PolicyInvalid, QueueFull
 from dispatcher.journal import Entry
@@ -207,10 +207,12 @@ def _too_big(request: HttpRequest, error: RequestDataTooBig) -> HttpResponse:
     return Problem(413, "envelope_too_large", message).answer(_id_of(request))
 
 
-@api.exception_handler(OperationalError)
+@api.exception_handler(DatabaseError)
 @api.exception_handler(InterfaceError)
 def _away(request: HttpRequest, error: Exception) -> HttpResponse:
-    logger.warning("the database is away: %s", error)
+    if not sql.is_unavailable(error):
+        return _fault(request, error)
+    logger.warning("the database is unavailable: %s", error)
     problem = Problem(
         503, "backend_error", "The database is away.", is_retryable=True, headers={"Retry-After": _RETRY_AFTER}
     )

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
+from dispatcher.retry import MOST_ATTEMPTS
 from dispatcher.web.ojs.kinds import (
     AnyId,
     AnyState,
@@ -64,7 +65,7 @@ class RateLimitIn(Exact):
 class RetryIn(Body):
     """When a failed job is tried again (ojs-retry); intervals as ISO 8601, or in milliseconds."""
 
-    max_attempts: Annotated[int, Field(ge=0, le=32_767)] | None = None
+    max_attempts: Annotated[int, Field(ge=0, le=MOST_ATTEMPTS)] | None = None
     initial_interval: Duration | None = None
     initial_interval_ms: Span | None = None
     backoff_coefficient: Annotated[float, Field(ge=1, le=100)] | None = None
@@ -320,9 +321,10 @@ class Confirmed(Choice):
 
 
 class BulkIn(Confirmed):
-    """The jobs that are meant; an empty filter means all."""
+    """The jobs that are meant; an empty filter means all. `cursor` goes on behind the request that answered with it."""
 
     filter: FilterIn | None = None
+    cursor: str | None = None
 
 
 class PurgeIn(Confirmed):

@@ -82,7 +82,9 @@ class Pagination(Reply):
     """Where in a list an answer stands."""
 
     total: int
+    total_is_exact: bool = True
     has_more: bool
+    next_cursor: str | None = None
 
 
 class ItemsReply(Reply):
@@ -97,6 +99,7 @@ class Limits(Reply):
 
     key: str
     waiting_count: int
+    oversized_count: int
 
 
 def replies(of: type[BaseModel] | None = Reply, status: int = 200) -> dict[Any, Any]:

@@ -2,45 +2,82 @@
 
 A graph is a fourth kind: steps that wait for those that they name (ojs-http-binding, section 14).
 
-`advance` looks at how the parts ended and does what follows. It may be called at any time, by anybody, as often as one
-likes: it locks the workflow, and a part is started once. So what a process leaves behind that dies half way, the next
-look does. A part that can't be sent has failed, and says why; where its queue is full, the next look sends it.
+A look at workflows records how their parts ended and starts what follows. It may run at any time, in any process, any
+number of times: it locks the workflows, and a part is started once. What a process leaves behind that dies half way,
+the next look does. A part that can't be sent has failed, with its error; while its queue is full, it is tried again.
+
+`advance_all` looks only at workflows with news: a call of theirs has ended (`CallQueue.is_awaited`), a workflow in them
+has ended, or it is the time that an earlier look has set (`Workflow.look_at`).
 """
 
+import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import sys
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from itertools import groupby
+from time import monotonic
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import connections, transaction
+from django.db import connections
 from django.db.models.functions import Now
 from django.utils import timezone
 from pydantic import ValidationError
 
-from dispatcher import engine
+from dispatcher import engine, sql
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid, DuplicateCall, PolicyInvalid, QueueFull
 from dispatcher.models import CallQueue, Part, Workflow
-from dispatcher.push import push
-from dispatcher.states import TERMINAL, State
+from dispatcher.push import Wanted, push
 from dispatcher.web.ojs import envelope
 from dispatcher.web.ojs.bodies import JobIn
+from dispatcher.web.ojs.plans import GRAPH, STEP, End, Next, follow, is_workflow, parts_field
 from dispatcher.web.ojs.queues import known_queues
 from dispatcher.web.ojs.wire import Problem
 
 logger = logging.getLogger(__name__)
 
-STEP: Final = "step"
-GRAPH: Final = "graph"
-_OF_THE_GRAPH: Final = ("id", "depends_on")
-"""What a step of a graph says besides its job."""
-_ENDED: Final = ("completed", "failed", "cancelled")
-_OUTCOMES: Final = {State.COMPLETED: "completed", State.CANCELLED: "cancelled", State.DISCARDED: "failed"}
 _NOT_SENT: Final = (CallInvalid, PolicyInvalid, DuplicateCall, Problem, ValidationError)
-"""What is the matter with a part itself, so that no later look could send it."""
+"""What is wrong with a part itself, so that no later look could send it."""
+_CANNOT: Final = "workflow %s can't go on"
 _ADVANCE: Final = "dispatcher.advance"
 _EVERY_S: Final = 1
+_BUDGET_S: Final = 0.5
+"""How long one run of `advance_all` begins to look at workflows; the next run goes on."""
+_MOST: Final = 2_000
+"""The most workflows of one run."""
+_BATCH: Final = 100
+"""The most workflows that one transaction locks."""
+_CHECKED: Final = 200
+"""How many open parts one run checks for an end without news."""
+_FULL: Final = timedelta(seconds=1)
+"""When a workflow is looked at again whose part found its queue full."""
+_BROKEN: Final = timedelta(seconds=10)
+"""When a workflow is looked at again after an error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WithNews:
+    id: UUID
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Checked:
+    """The workflows of one slice of open parts that have one without a call that runs or waits, and where it ends."""
+
+    workflows: list[UUID]
+    after: UUID
+    after_part: int
+
+
+class _Slices:
+    """Where this process goes on with its check of open parts."""
+
+    after: UUID = UUID(int=0)
+    after_part: int = 0
 
 
 def start(
@@ -50,63 +87,50 @@ def start(
 
     Raises what sending them raises; then there is no workflow.
     """
-    kind = plan["type"]
-    with transaction.atomic(using=conf().database):
+    with sql.atomic():
         made = Workflow.objects.using(conf().database).create(
             name=plan.get("name") or "",
-            kind=kind,
+            kind=plan["type"],
             plan=plan[parts_field(plan)],
             callbacks=plan.get("callbacks") or {},
             results=dict(results or {}),
             parent=parent,
         )
-        for place, each in enumerate(made.plan):
-            if kind == GRAPH and not each["depends_on"]:
-                _start_part(made, STEP, place, job_of_step(each), made.results)
-            elif kind != GRAPH and (kind != "chain" or place == 0):
-                _start_part(made, STEP, place, each, made.results)
+        following = follow(made, {})
+        _start([] if isinstance(following, End) else following)
     made.refresh_from_db()
     return made
 
 
 def advance(number: UUID) -> None:
-    """Do what follows from how the parts of a workflow ended."""
-    workflows = Workflow.objects.using(conf().database)
-    with transaction.atomic(using=conf().database):
-        workflow = workflows.select_for_update().filter(id=number, state="running").first()
-        if workflow is None:
-            return
-        _see(workflow)
-        steps = {part.place: part for part in workflow.parts.filter(role=STEP)}
-        if workflow.kind == "chain":
-            _advance_chain(workflow, steps)
-        elif workflow.kind == GRAPH:
-            _advance_graph(workflow, steps)
-        elif len(steps) == len(workflow.plan) and all(part.outcome != "open" for part in steps.values()):
-            _advance_group(workflow, steps)
-        parent = workflow.parent_id if workflow.state in _ENDED else None
-    if parent is not None:
-        advance(parent)
+    """Do what follows from how the parts of a workflow ended, and in the workflows that it is a part of."""
+    numbers = {number}
+    while numbers:
+        numbers = _look(numbers, waits=True)
 
 
 def look(number: UUID) -> None:
-    """Advance a workflow; what stands in its way goes to the log, and stops no other."""
+    """Advance a workflow; an error goes to the log."""
     try:
         advance(number)
     except Exception:
-        if not connections[conf().database].is_usable():
-            raise
-        logger.exception("workflow %s can't go on", number)
+        _check_usable()
+        logger.exception(_CANNOT, number)
 
 
 def advance_all() -> int:
-    """Look at the workflows that run; return how many there were. The latest begun are looked at last."""
-    running = Workflow.objects.using(conf().database).filter(state="running", children__state="running").distinct()
-    inner = Workflow.objects.using(conf().database).filter(state="running").exclude(id__in=running.values("id"))
-    numbers = list(inner.order_by("id").values_list("id", flat=True))
-    for number in numbers:
-        look(number)
-    return len(numbers)
+    """Look at the workflows with news, those with the oldest news first; return how many there were.
+
+    What is left after 0.5 seconds is left to the next run.
+    """
+    until = monotonic() + _BUDGET_S
+    numbers = _find()
+    done = 0
+    while numbers and (not done or monotonic() < until):
+        batch, numbers = numbers[:_BATCH], numbers[_BATCH:]
+        numbers += [each for each in _look_safely(batch) if each not in numbers]
+        done += len(batch)
+    return done
 
 
 def cancel(workflow: Workflow) -> tuple[int, int] | None:
@@ -115,15 +139,16 @@ def cancel(workflow: Workflow) -> tuple[int, int] | None:
     Return how many were cancelled, and how many had been completed before; None if the workflow does not run any more.
     """
     database = conf().database
-    with transaction.atomic(using=database):
+    with sql.atomic():
         locked = Workflow.objects.using(database).select_for_update().filter(id=workflow.id, state="running").first()
         if locked is None:
             return None
-        _see(locked)
+        _record([locked.id])
         parts = list(locked.parts.all())
         calls = [part.call for part in parts if part.call is not None and part.outcome == "open"]
         done = sum(part.outcome == "completed" for part in parts)
-        _end(locked, "cancelled")
+        locked.state = "cancelled"
+        _save([locked], {})
     cancelled = len(engine.cancel(calls))
     for child in Workflow.objects.using(database).filter(parent=workflow, state="running"):
         if (inside := cancel(child)) is not None:
@@ -149,125 +174,209 @@ def of_call(call: CallQueue) -> UUID | None:
     return UUID(belongs["id"]) if belongs else None
 
 
-def parts_in(plan: Mapping[str, Any], path: str = "$") -> Iterator[tuple[str, Any]]:
-    """Return the parts of a plan, jobs or workflows, each after its path."""
-    field = parts_field(plan)
-    yield from ((f"{path}.{field}[{place}]", part) for place, part in enumerate(plan[field]))
-    yield from ((f"{path}.callbacks.{role}", part) for role, part in (plan.get("callbacks") or {}).items())
+def parts_of(workflow: Workflow) -> Sequence[Part]:
+    """Return the parts of a workflow that were started, in their order."""
+    return list(workflow.parts.select_related("child").order_by("id"))
 
 
-def parts_field(plan: Mapping[str, Any]) -> str:
-    """Return where a plan has its parts."""
-    return "jobs" if plan["type"] in ("group", "batch") else "steps"
+def _find() -> list[UUID]:
+    """Return the workflows with news, and those of the next slice of open parts that should have had some."""
+    params = {"after": _Slices.after, "after_part": _Slices.after_part, "most": _CHECKED}
+    with sql.together():
+        sql.ask("settle_awaited", object, {"most": _MOST, "now": None})
+        news = sql.ask("workflows_with_news", _WithNews, {"most": _MOST, "now": None})
+        checked = sql.ask("check_parts", _Checked, params)
+    found = checked.row()
+    _Slices.after, _Slices.after_part = found.after, found.after_part
+    return list(dict.fromkeys([*(row.id for row in news.rows()), *found.workflows]))
 
 
-def jobs_of(plan: Mapping[str, Any], path: str = "$") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Return the jobs of a plan, and of the workflows in it, each after its path."""
-    for where, part in parts_in(plan, path):
-        if plan["type"] == GRAPH:
-            yield where, job_of_step(part)
-        elif is_workflow(part):
-            yield from jobs_of(part, where)
-        else:
-            yield where, part
+def _look_safely(numbers: Sequence[UUID]) -> set[UUID]:
+    """Look at workflows; where that fails, at each alone, so that none stops another. Return the parents of ended ones.
 
-
-def is_workflow(part: Mapping[str, Any]) -> bool:
-    """Return whether a part is a workflow again, and no job."""
-    return part.get("type") in ("chain", "group", "batch") and ("steps" in part or "jobs" in part)
-
-
-def _advance_chain(workflow: Workflow, steps: Mapping[int, Part]) -> None:
-    results = dict(workflow.results)
-    for place, plan in enumerate(workflow.plan):
-        part = steps.get(place) or _follow(workflow, STEP, place, plan, results)
-        if part is None or part.outcome == "open":
-            return
-        if part.outcome != "completed":
-            workflow.failed_part = place
-            _end(workflow, "failed")
-            return
-        results[str(place)] = part.result
-    _end(workflow, "completed")
-
-
-def _advance_graph(workflow: Workflow, steps: Mapping[int, Part]) -> None:
-    """Start the steps whose own are all completed; after a failure none, and the end comes with what still runs."""
-    started = dict(steps)
-    completed = {workflow.plan[at]["id"]: part.result for at, part in steps.items() if part.outcome == "completed"}
-    for place, plan in enumerate(workflow.plan):
-        if any(part.outcome not in ("open", "completed") for part in started.values()):
-            break
-        if place not in started and all(name in completed for name in plan["depends_on"]):
-            before = {name: completed[name] for name in plan["depends_on"]}
-            part = _follow(workflow, STEP, place, job_of_step(plan), {**workflow.results, **before})
-            started |= {} if part is None else {place: part}
-    outcomes = {part.outcome for part in started.values()}
-    if "open" in outcomes:
-        return
-    if failed := [place for place, part in started.items() if part.outcome != "completed"]:
-        workflow.failed_part = failed[0]
-        _end(workflow, "failed")
-    elif len(started) == len(workflow.plan):
-        _end(workflow, "completed")
-
-
-def job_of_step(step: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the job of a step of a graph."""
-    return {name: value for name, value in step.items() if name not in _OF_THE_GRAPH}
-
-
-def _advance_group(workflow: Workflow, steps: Mapping[int, Part]) -> None:
-    """Do what follows when all parts have ended: a group ends, a batch calls back, once."""
-    has_failed = any(part.outcome != "completed" for part in steps.values())
-    if workflow.kind == "group":
-        _end(workflow, "failed" if has_failed else "completed")
-        return
-    wanted = ["on_complete", "on_failure" if has_failed else "on_success"]
-    calling = {role: workflow.callbacks[role] for role in wanted if role in workflow.callbacks}
-    called = {part.role: part for part in workflow.parts.exclude(role=STEP)}
-    results = {str(place): part.result for place, part in steps.items()}
-    for role, plan in calling.items():
-        if role not in called and (part := _follow(workflow, role, 0, plan, results)) is not None:
-            called[role] = part
-    if set(called) == set(calling) and all(part.outcome != "open" for part in called.values()):
-        _end(workflow, "completed" if all(part.outcome == "completed" for part in called.values()) else "failed")
-
-
-def _see(workflow: Workflow) -> None:
-    """Note how the parts ended that were open until now."""
-    parts = list(workflow.parts.filter(outcome="open").select_related("child"))
-    calls = CallQueue.objects.using(conf().database).in_bulk([part.call for part in parts if part.call is not None])
-    for part in parts:
-        if part.child is not None:
-            part.outcome = part.child.state if part.child.state in _ENDED else "open"
-            part.result = results_of(part.child) if part.outcome == "completed" else None
-        elif (call := calls.get(part.call)) is None:
-            part.outcome, part.error = "failed", _error("not_found", "Its job was deleted before it was seen to end.")
-        elif call.state in TERMINAL:
-            part.outcome, part.result = _OUTCOMES[State(call.state)], call.result
-        if part.outcome != "open":
-            part.save(update_fields=["outcome", "result", "error"])
-
-
-def results_of(workflow: Workflow) -> dict[str, Any]:
-    """Return the results of a workflow's parts, by their places."""
-    return {str(part.place): part.result for part in workflow.parts.filter(role=STEP).order_by("place")}
-
-
-def _follow(
-    workflow: Workflow, role: str, place: int, plan: Mapping[str, Any], results: Mapping[str, Any]
-) -> Part | None:
-    """Start a part of a workflow that runs; one that can't be sent has failed. None: its queue is full."""
+    One that fails alone is looked at again in 10 seconds.
+    """
     try:
-        with transaction.atomic(using=conf().database):
-            return _start_part(workflow, role, place, plan, results)
-    except QueueFull:
-        return None
-    except _NOT_SENT as refused:
-        part = Part(workflow=workflow, role=role, place=place, outcome="failed", error=_refusal(refused))
+        return _look(numbers, waits=False)
+    except Exception:
+        _check_usable()
+        if len(numbers) > 1:
+            return {parent for number in numbers for parent in _look_safely([number])}
+        logger.exception(_CANNOT, numbers[0])
+        running = Workflow.objects.using(conf().database).filter(id__in=numbers, state="running")
+        running.update(look_at=Now() + _BROKEN)
+        return set()
+
+
+def _look(numbers: Collection[UUID], *, waits: bool) -> set[UUID]:
+    """Record how the parts of workflows ended, and do what follows; return the parents of those that ended.
+
+    waits: for the locks; without, workflows that are locked are left to whoever looks at them now.
+    """
+    with sql.atomic():
+        rows = Workflow.objects.using(conf().database).select_for_update(skip_locked=not waits)
+        workflows = {row.id: row for row in rows.filter(id__in=numbers, state="running").order_by("id")}
+        if not workflows:
+            return set()
+        _record(workflows)
+        later: dict[UUID, timedelta] = {}
+        todo = _ready(workflows.values())
+        parts = _parts(todo)
+        while todo:
+            following = [each for workflow in todo for each in _follow(workflow, parts[workflow.id], later)]
+            refused = _start_each(following, later)
+            for part in refused:
+                parts[part.workflow_id][part.role, part.place] = part
+            todo = [workflows[number] for number in dict.fromkeys(part.workflow_id for part in refused)]
+        _save(workflows.values(), later)
+        return {each.parent_id for each in workflows.values() if each.state != "running" and each.parent_id}
+
+
+def _record(workflows: Iterable[UUID]) -> None:
+    """Record how the open parts of workflows ended; the caller has locked the workflows."""
+    lost = json.dumps(_error("not_found", "Its job was deleted before it was seen to end."))
+    sql.change("record_parts", {"workflows": list(workflows), "lost": lost})
+
+
+def _ready(workflows: Iterable[Workflow]) -> list[Workflow]:
+    """Return the workflows in which something may follow: graphs, and those without an open part."""
+    found = list(workflows)
+    open_parts = Part.objects.using(conf().database).filter(workflow__in=found, outcome="open")
+    waiting = set(open_parts.values_list("workflow_id", flat=True).distinct())
+    return [each for each in found if each.kind == GRAPH or each.id not in waiting]
+
+
+def _parts(workflows: Collection[Workflow]) -> Mapping[UUID, dict[tuple[str, int], Part]]:
+    """Return the parts of workflows that were started, by workflow, role and place."""
+    found: dict[UUID, dict[tuple[str, int], Part]] = defaultdict(dict)
+    if workflows:
+        for part in Part.objects.using(conf().database).filter(workflow__in=workflows).order_by("id"):
+            found[part.workflow_id][part.role, part.place] = part
+    return found
+
+
+def _follow(workflow: Workflow, parts: Mapping[tuple[str, int], Part], later: dict[UUID, timedelta]) -> Sequence[Next]:
+    """Return the parts of a workflow to start now; its end is noted on it."""
+    try:
+        following = follow(workflow, parts)
+    except Exception:
+        logger.exception(_CANNOT, workflow.id)
+        later[workflow.id] = _BROKEN
+        return []
+    if isinstance(following, End):
+        workflow.state, workflow.failed_part = following.state, following.failed_part
+        return []
+    return following
+
+
+def _start_each(following: Sequence[Next], later: dict[UUID, timedelta]) -> list[Part]:
+    """Start parts of workflows that run, all at once if that goes; return those that can't be sent: they have failed.
+
+    later: gets when to look again at the workflows whose queue is full, or which fail.
+    """
+    if not following:
+        return []
+    try:
+        with sql.atomic():
+            _start(following)
+    except Exception:  # noqa: BLE001 -- each by itself then: the error comes again, for the one that has it
+        _check_usable()
+    else:
+        return []
+    refused: list[Part] = []
+    full: set[str] = set()
+    for each in following:
+        # After a step that can't be sent, no other step of its workflow starts.
+        if each.role != STEP or each.workflow.id not in {part.workflow_id for part in refused}:
+            refused += _start_alone(each, later, full)
+    return refused
+
+
+def _start_alone(each: Next, later: dict[UUID, timedelta], full: set[str]) -> list[Part]:
+    """Start one part; return it if it can't be sent.
+
+    full: the queues that had no room for a part of this look; what is for them waits.
+    """
+    try:
+        if full and not is_workflow(each.plan) and _wanted(each).queue in full:
+            later[each.workflow.id] = _FULL
+            return []
+        with sql.atomic():
+            _start([each])
+    except QueueFull as error:
+        full.add(error.queue)
+        later[each.workflow.id] = _FULL
+    except _NOT_SENT as error:
+        part = Part(workflow=each.workflow, role=each.role, place=each.place, outcome="failed", error=_refusal(error))
         part.save(using=conf().database)
-        return part
+        return [part]
+    except Exception:
+        _check_usable()
+        logger.exception(_CANNOT, each.workflow.id)
+        later[each.workflow.id] = _BROKEN
+    return []
+
+
+def _start(following: Iterable[Next]) -> None:
+    """Start parts of workflows: the calls of a run of jobs are sent together, in their order. Raises what sending does.
+
+    A unique job is sent alone: another one of the same push would be refused, not resolved.
+    """
+    sent: list[UUID] = []
+    parts = []
+    wanted = [(each, None if is_workflow(each.plan) else _wanted(each)) for each in following]
+    known_queues({job.queue for _, job in wanted if job is not None})
+    for _, several in groupby(enumerate(wanted), key=lambda item: _run_of(*item)):
+        run = [each for _, each in several]
+        pushed = iter(push([job for _, job in run if job is not None]) if run[0][1] else ())
+        for each, job in run:
+            part = Part(workflow=each.workflow, role=each.role, place=each.place)
+            if job is None:
+                part.child = start(each.plan, parent=each.workflow, results=each.results)
+            else:
+                part.call = next(pushed).call.id
+                sent.append(part.call)
+            parts.append(part)
+    Part.objects.using(conf().database).bulk_create(parts)
+    CallQueue.objects.using(conf().database).filter(id__in=sent).update(is_awaited=True)
+
+
+def _run_of(number: int, wanted: tuple[Next, Wanted | None]) -> int:
+    """Return the same number for jobs that may be sent together, and one of its own for every other part."""
+    job = wanted[1]
+    return -1 if job is not None and job.unique is None else number
+
+
+def _wanted(each: Next) -> Wanted:
+    wanted = envelope.read(JobIn.model_validate(each.plan))
+    belongs = {"workflow": {"id": str(each.workflow.id), "results": dict(each.results)}}
+    more = replace(wanted.call.more, envelope={**(wanted.call.more.envelope or {}), **belongs})
+    return replace(wanted, call=replace(wanted.call, more=more))
+
+
+def _save(workflows: Iterable[Workflow], later: Mapping[UUID, timedelta]) -> None:
+    """Store which workflows ended and when to look at the others again; the caller has locked them."""
+    changed = []
+    for each in workflows:
+        pause = later.get(each.id)
+        if each.state != "running":
+            each.ended_at = Now()
+            # Until its parent has been looked at: `advance_all` does that if this process does not.
+            each.look_at = Now() if each.parent_id else None
+        elif pause is None and each.look_at is None:
+            continue
+        else:
+            each.look_at = None if pause is None else Now() + pause
+        changed.append(each)
+    fields = ["state", "failed_part", "ended_at", "look_at"]
+    Workflow.objects.using(conf().database).bulk_update(changed, fields)
+
+
+def _check_usable() -> None:
+    """Raise the error that is handled now if the database can't be used."""
+    error = sys.exception()
+    if error is not None and not connections[conf().database].is_usable():
+        raise error
 
 
 def _refusal(refused: Exception) -> dict[str, Any]:
@@ -279,28 +388,3 @@ def _refusal(refused: Exception) -> dict[str, Any]:
 
 def _error(code: str, message: str) -> dict[str, Any]:
     return {"type": code, "code": code, "message": message, "occurred_at": timezone.now().isoformat()}
-
-
-def _start_part(workflow: Workflow, role: str, place: int, plan: Mapping[str, Any], results: Mapping[str, Any]) -> Part:
-    part = Part(workflow=workflow, role=role, place=place)
-    if is_workflow(plan):
-        part.child = start(plan, parent=workflow, results=results)
-    else:
-        wanted = envelope.read(JobIn.model_validate(plan))
-        known_queues([wanted.queue])
-        belongs = {"workflow": {"id": str(workflow.id), "results": dict(results)}}
-        more = replace(wanted.call.more, envelope={**(wanted.call.more.envelope or {}), **belongs})
-        (pushed,) = push([replace(wanted, call=replace(wanted.call, more=more))])
-        part.call = pushed.call.id
-    part.save(using=conf().database)
-    return part
-
-
-def _end(workflow: Workflow, state: str) -> None:
-    workflow.state, workflow.ended_at = state, Now()
-    workflow.save(update_fields=["state", "ended_at", "failed_part"])
-
-
-def parts_of(workflow: Workflow) -> Sequence[Part]:
-    """Return the parts of a workflow that were started, in their order."""
-    return list(workflow.parts.select_related("child").order_by("id"))

@@ -1,37 +1,53 @@
 """The administrators' endpoints (ojs-admin-api, ojs-backpressure, ojs-fair-scheduling)."""
 
-from dataclasses import asdict
+from collections.abc import Callable, Sequence, Sized
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
 import arrow
-from django.db.models import Count, QuerySet
+from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
 from dispatcher import engine, pull, sql
 from dispatcher.conf import conf
+from dispatcher.dispenser import serve_limited
 from dispatcher.models import CallQueue, PullWorker, Queue, Slot, Worker
 from dispatcher.push import shown
 from dispatcher.states import IN_FLIGHT, TERMINAL, OnFull, State
-from dispatcher.web.ojs import envelope
+from dispatcher.web.ojs import chosen, envelope
 from dispatcher.web.ojs.api import access_of
 from dispatcher.web.ojs.bodies import BulkIn, Confirmed, PurgeIn, QueueConfigIn, plain
-from dispatcher.web.ojs.pages import page
+from dispatcher.web.ojs.chosen import MOST
+from dispatcher.web.ojs.pages import MANY, page
 from dispatcher.web.ojs.queues import known_queues, queue_name
 from dispatcher.web.ojs.replies import ItemsReply, replies
 from dispatcher.web.ojs.views import letters, queues
 from dispatcher.web.ojs.views.jobs import cancelled, find
 from dispatcher.web.ojs.views.limits import store
-from dispatcher.web.ojs.wire import answer, conflict, invalid, missing, nothing, read_moment, stamp
+from dispatcher.web.ojs.wire import answer, conflict, invalid, missing, nothing, read_moment, stamp, without_nulls
 
 router = Router(tags=["admin"])
 
+
+@dataclass(frozen=True, kw_only=True)
+class _InState:
+    state: str
+    calls: int
+    last_minute: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    id: UUID
+
+
 _SILENT = timedelta(seconds=30)
 """A worker that was not heard of for so long is stale (ojs-worker-protocol)."""
-_MOST = 1_000
-"""How many jobs one bulk call takes."""
+_BATCH = 250
+"""How many of them one transaction locks."""
 _NOT_STARTED: Final = [state for state in State if state not in (State.ACTIVE, *TERMINAL)]
 _MOVABLE: Final = {"retry": TERMINAL, "cancel": _NOT_STARTED, "delete": TERMINAL}
 """What can be done to many jobs, and from which states."""
@@ -39,32 +55,34 @@ _MOVABLE: Final = {"retry": TERMINAL, "cancel": _NOT_STARTED, "delete": TERMINAL
 
 @router.get("/admin/stats", response=replies(), summary="The whole server in numbers")
 def stats(request: HttpRequest) -> HttpResponse:
-    """Count queues, workers and jobs."""
+    """Count queues, workers and jobs; counts end at `counts_up_to`."""
     access_of(request).need("read")
     database = conf().database
-    minute = arrow.utcnow().shift(minutes=-1).datetime
-    ended = CallQueue.objects.using(database).filter(finished_at__gt=minute)
-    by_state = CallQueue.objects.using(database).values_list("state").annotate(calls=Count("id"))
     jobs = {str(state): 0 for state in State if state is not State.DISPATCHED}
-    for state, calls in by_state:
-        jobs[shown(state)] += calls
+    ended = dict.fromkeys(jobs, 0)
+    for row in sql.fetch_in_order("count_states", _InState, {"most": MANY}):
+        jobs[row.state] = min(jobs[row.state] + row.calls, MANY)
+        ended[row.state] += row.last_minute
     throughput = {
-        "processed_per_minute": ended.filter(state=State.COMPLETED).count(),
-        "failed_per_minute": ended.filter(state=State.DISCARDED).count(),
+        "processed_per_minute": ended[State.COMPLETED],
+        "failed_per_minute": ended[State.DISCARDED],
     }
-    workers = _live().count() + Worker.objects.using(database).filter(serves_until__gt=arrow.utcnow().datetime).count()
-    known = Queue.objects.using(database).count()
-    return answer({"queues": known, "workers": workers, "jobs": jobs, "throughput": throughput})
+    celery = Worker.objects.using(database).filter(serves_until__gt=arrow.utcnow().datetime)
+    workers = _live()[:MANY].count() + celery[:MANY].count()
+    known = Queue.objects.using(database)[:MANY].count()
+    told = {"queues": known, "workers": workers, "jobs": jobs, "throughput": throughput, "counts_up_to": MANY}
+    return answer(told)
 
 
 @router.get("/admin/queues", response=replies(ItemsReply), summary="The queues in numbers")
 def listed_queues(request: HttpRequest) -> HttpResponse:
     """List the queues, with how many jobs of each stand where."""
     access_of(request).need("read")
-    found = page(request, Queue.objects.using(conf().database).order_by("name"), usual=20)
-    paused = queues.paused_of([queue.name for queue in found.rows])
-    items = [_queue(queue, is_paused=queue.name in paused) for queue in found.rows]
-    return answer({"items": items, "pagination": found.pagination})
+    found = page(request, Queue.objects.using(conf().database).all(), order=["name"], usual=20)
+    names = [queue.name for queue in found.rows]
+    paused, counts = queues.paused_of(names), queues.counts_of(names)
+    items = [_queue(queue, counts[queue.name], is_paused=queue.name in paused) for queue in found.rows]
+    return answer({"items": items, "counts_up_to": queues.LISTED, "pagination": found.pagination})
 
 
 @router.get("/admin/queues/{name}", response=replies(), summary="A queue in numbers")
@@ -97,7 +115,8 @@ def configure(request: HttpRequest, name: str, wanted: QueueConfigIn) -> HttpRes
         known_queues([queue_name(name)])
         _set_up(Queue.objects.using(conf().database).get(name=name), wanted)
         keys = [store(name, limits)] if limits else []
-    engine.dispense(queues=[name], keys=keys)
+    serve_limited(keys)
+    engine.dispense_briefly(queues=[name])
     return answer(_shown_queue(name))
 
 
@@ -105,50 +124,52 @@ def configure(request: HttpRequest, name: str, wanted: QueueConfigIn) -> HttpRes
 def purge(request: HttpRequest, name: str, wanted: PurgeIn) -> HttpResponse:
     """Cancel the waiting jobs of a queue, and delete its ended ones, as `states` say; up to 1,000 of each at a time.
 
-    With `older_than` only what ended before goes; what waits has not ended.
+    With `older_than` only what ended before goes; what waits has not ended. `has_more`: there may be others, ask again.
     """
     access_of(request).need("admin")
     _confirm(wanted)
-    calls = CallQueue.objects.using(conf().database).filter(queue=name, state__in=wanted.states)
-    ended = calls.filter(state__in=TERMINAL)
-    waiting: list[UUID] = []
-    if before := read_moment("older_than", wanted.older_than):
-        ended = ended.filter(finished_at__lt=before)
-    else:
-        waiting = _oldest(calls.filter(state__in=_NOT_STARTED))
-    count = len(engine.cancel(waiting))
-    ended = ended.exclude(id__in=waiting)
-    count += ended.filter(id__in=_oldest(ended)).delete()[0]
-    return answer({"purged_count": count, "states": wanted.states})
+    before = read_moment("older_than", wanted.older_than)
+    ended = chosen.ended_of(name, [state for state in wanted.states if state in TERMINAL], before)
+    states = sorted({*map(str, _NOT_STARTED)}.intersection(wanted.states))
+    params = {"queue": name, "states": states, "most": MOST}
+    waiting = [] if before or not states else [row.id for row in sql.fetch("find_cancellable", _Found, params)]
+    count = _by_batches(waiting, engine.cancel) + _by_batches(ended, _delete)
+    has_more = MOST in (len(waiting), len(ended))
+    return answer({"purged_count": count, "states": wanted.states, "has_more": has_more})
 
 
 @router.get("/admin/jobs", response=replies(ItemsReply), summary="The jobs")
 def jobs(request: HttpRequest) -> HttpResponse:
-    """List jobs, latest first: of a `queue`, in a `state`, of a `type` (or `prefix*`), `since` and `until`."""
+    """List jobs, latest first: of a `queue`, in a `state`, of a `type` (or `prefix*`), `since` and `until`.
+
+    Those that wait for their time come by queue and time, pending ones by queue. One page looks through 10,000 jobs: it
+    may hold fewer than asked for. Go on while there is a `next_cursor`.
+    """
     access_of(request).need("read")
-    found = page(request, _filtered(request.GET.dict()).order_by("-id"), usual=20)
+    given = request.GET.dict()
+    rows, order, among = chosen.listed(given)
+    found = page(request, rows, order=order, among=among, usual=20)
     return answer({"items": [envelope.write(call) for call in found.rows], "pagination": found.pagination})
 
 
 @router.post("/admin/jobs/bulk/{action}", response=replies(), summary="Retry, cancel or delete many jobs")
 def bulk(request: HttpRequest, action: str, wanted: BulkIn) -> HttpResponse:
-    """Retry, cancel or delete those of the jobs that the filter names that can be; the 1,000 oldest at a time."""
+    """Retry, cancel or delete those of the jobs that the filter names that can be; the 1,000 oldest at a time.
+
+    With `has_more`, send the request again with its `next_cursor` as `cursor`: it goes on behind those.
+    """
     access_of(request).need("admin")
     _confirm(wanted)
     if action not in _MOVABLE:
         raise missing("action", action)
     if wanted.filter is None:
         raise invalid("filter", "must say which jobs; {} means all.")
-    movable = _filtered(plain(wanted.filter)).filter(state__in=_MOVABLE[action])
-    matched = _oldest(movable)
-    if action == "retry":
-        done = len(engine.retry(matched))
-    elif action == "cancel":
-        done = len(engine.cancel(matched))
-    else:
-        done = movable.filter(id__in=matched).delete()[0]
+    movable = chosen.filtered(plain(wanted.filter)).filter(state__in=_MOVABLE[action])
+    matched, next_cursor = chosen.oldest(movable, wanted.cursor)
+    done = _by_batches(matched, {"retry": engine.retry, "cancel": engine.cancel, "delete": _delete}[action])
     told = {"action": action, "matched": len(matched), "succeeded": done, "failed": len(matched) - done, "errors": []}
-    return answer(told)
+    more = {"has_more": next_cursor is not None, "next_cursor": next_cursor}
+    return answer(without_nulls({**told, **more}))
 
 
 @router.get("/admin/jobs/{job_id}", response=replies(), summary="A job")
@@ -181,16 +202,21 @@ def retry(request: HttpRequest, job_id: str) -> HttpResponse:
 def workers(request: HttpRequest) -> HttpResponse:
     """List the workers that fetch over HTTP."""
     access_of(request).need("read")
-    found = page(request, PullWorker.objects.using(conf().database).order_by("name"), usual=20)
-    known = list(PullWorker.objects.using(conf().database).values_list("directive", "seen_at"))
-    stale = arrow.utcnow().datetime - _SILENT
-    summary = {
-        "total": len(known),
-        "running": sum(directive == "running" and seen_at > stale for directive, seen_at in known),
-        "quiet": sum(directive != "running" and seen_at > stale for directive, seen_at in known),
-        "stale": sum(seen_at <= stale for _, seen_at in known),
-    }
-    return answer({"items": [_worker(each) for each in found.rows], "summary": summary, "pagination": found.pagination})
+    found = page(request, PullWorker.objects.using(conf().database).all(), order=["name"], usual=20)
+    is_live, is_running = Q(seen_at__gt=arrow.utcnow().datetime - _SILENT), Q(directive="running")
+    # The latest seen, if there are more.
+    summary = (
+        PullWorker.objects.using(conf().database)
+        .order_by("-seen_at")[:MANY]
+        .aggregate(
+            total=Count("id"),
+            running=Count("id", filter=is_live & is_running),
+            quiet=Count("id", filter=is_live & ~is_running),
+            stale=Count("id", filter=~is_live),
+        )
+    )
+    items = _workers(found.rows)
+    return answer({"items": items, "summary": summary, "pagination": found.pagination})
 
 
 @router.get("/admin/workers/{worker_id}", response=replies(), summary="A worker")
@@ -199,7 +225,7 @@ def worker(request: HttpRequest, worker_id: str) -> HttpResponse:
     access_of(request).need("read")
     held = Slot.objects.using(conf().database).filter(worker_id=pull.number(worker_id), pulled_until__isnull=False)
     calls = [str(call) for call in sorted(set(held.values_list("call_id", flat=True)))]
-    return answer({**_worker(_find(worker_id)), "jobs": calls})
+    return answer({**_workers([_find(worker_id)])[0], "jobs": calls})
 
 
 @router.post("/admin/workers/{worker_id}/{directive}", response=replies(), summary="Tell a worker what to do")
@@ -210,14 +236,14 @@ def direct(request: HttpRequest, worker_id: str, directive: str) -> HttpResponse
         raise missing("directive", directive)
     if not pull.direct(worker_id, directive):
         raise missing("worker", worker_id)
-    return answer(_worker(_find(worker_id)))
+    return answer(_workers([_find(worker_id)])[0])
 
 
 @router.get("/admin/dead-letter", response=replies(ItemsReply), summary="The dead letters")
 def dead_letters(request: HttpRequest) -> HttpResponse:
     """List the dead letters."""
     access_of(request).need("read")
-    found = page(request, letters.dead(request), usual=20)
+    found = letters.listed(request, usual=20)
     return answer({"items": [envelope.write(call) for call in found.rows], "pagination": found.pagination})
 
 
@@ -261,25 +287,15 @@ def _confirm(confirmed: Confirmed) -> None:
         raise invalid("confirm", "must be true: this is done to many jobs at once.")
 
 
-def _oldest(calls: QuerySet[CallQueue]) -> list[UUID]:
-    """Return as many of these calls as one request takes: the oldest, so that asking again gets on."""
-    return list(calls.order_by("created_at", "id").values_list("id", flat=True)[:_MOST])
+def _by_batches(calls: Sequence[UUID], move: Callable[[list[UUID]], Sized]) -> int:
+    """Move calls batch by batch, each in a transaction of its own; return how many moved."""
+    return sum(len(move([*calls[start : start + _BATCH]])) for start in range(0, len(calls), _BATCH))
 
 
-def _filtered(given: dict[str, str]) -> QuerySet[CallQueue]:
-    calls = CallQueue.objects.using(conf().database).all()
-    if queue := given.get("queue"):
-        calls = calls.filter(queue=queue)
-    if state := given.get("state"):
-        if state not in [*State]:
-            raise invalid("state", f"{state!r} must be one of {', '.join(State)}.")
-        calls = calls.filter(state__in=["active", "dispatched"] if state == State.ACTIVE else [state])
-    if kind := given.get("type"):
-        calls = calls.filter(task__startswith=kind[:-1]) if kind.endswith("*") else calls.filter(task=kind)
-    for name, lookup in (("since", "created_at__gte"), ("until", "created_at__lte")):
-        if at := read_moment(name, given.get(name)):
-            calls = calls.filter(**{lookup: at})
-    return calls
+def _delete(calls: Sequence[UUID]) -> range:
+    """Delete those of these calls that have ended; a call that was retried meanwhile is left alone."""
+    ended = CallQueue.objects.using(conf().database).filter(id__in=calls, state__in=TERMINAL)
+    return range(ended.delete()[0])
 
 
 def _limits(wanted: QueueConfigIn) -> dict[str, Any]:
@@ -295,8 +311,8 @@ def _limits(wanted: QueueConfigIn) -> dict[str, Any]:
     return given | named
 
 
-def _queue(queue: Queue, *, is_paused: bool) -> dict[str, Any]:
-    counts = asdict(queues.counted(queue.name))
+def _queue(queue: Queue, numbers: queues.Counts, *, is_paused: bool) -> dict[str, Any]:
+    counts = asdict(numbers)
     named = ("available", "active", "scheduled", "retryable", "completed", "discarded", "cancelled")
     return {
         "name": queue.name,
@@ -317,8 +333,9 @@ def _shown_queue(name: str) -> dict[str, Any]:
     if queue is None:
         raise missing("queue", name)
     pressure = {"max_depth": queue.max_depth or 0, "strategy": queue.on_full, "warning_threshold": queue.warn_at}
-    told = _queue(queue, is_paused=name in queues.paused_of([name]))
-    return {**told, "configuration": {"backpressure": pressure, "is_pulled": queue.is_pulled}}
+    counts = queues.counts_of([name], most=MANY)[name]
+    told = _queue(queue, counts, is_paused=name in queues.paused_of([name]))
+    return {**told, "counts_up_to": MANY, "configuration": {"backpressure": pressure, "is_pulled": queue.is_pulled}}
 
 
 def _live() -> QuerySet[PullWorker]:
@@ -332,14 +349,20 @@ def _find(worker_id: str) -> PullWorker:
     return found
 
 
-def _worker(each: PullWorker) -> dict[str, Any]:
-    held = Slot.objects.using(conf().database).filter(worker_id=each.id, pulled_until__isnull=False)
-    return {
-        "id": each.name,
-        "state": each.state,
-        "directive": each.directive,
-        "queues": each.queues,
-        "active_jobs": held.values("call_id").distinct().count(),
-        "started_at": stamp(each.started_at),
-        "last_heartbeat_at": stamp(each.seen_at),
-    }
+def _workers(found: Sequence[PullWorker]) -> list[dict[str, Any]]:
+    held = Slot.objects.using(conf().database).filter(
+        pulled_until__isnull=False, worker_id__in=[row.id for row in found]
+    )
+    jobs = dict(held.values_list("worker_id").annotate(calls=Count("call_id", distinct=True)))
+    return [
+        {
+            "id": each.name,
+            "state": each.state,
+            "directive": each.directive,
+            "queues": each.queues,
+            "active_jobs": jobs.get(each.id, 0),
+            "started_at": stamp(each.started_at),
+            "last_heartbeat_at": stamp(each.seen_at),
+        }
+        for each in found
+    ]

@@ -9,12 +9,11 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
-from dispatcher import engine, pull
+from dispatcher import engine, pull, sql
 from dispatcher.conf import conf
 from dispatcher.errors import QueueFull
 from dispatcher.models import CallQueue
 from dispatcher.push import Pushed, Wanted, push, shown
-from dispatcher.reports import database_time
 from dispatcher.states import OnFull, State
 from dispatcher.web.ojs import envelope
 from dispatcher.web.ojs.api import access_of
@@ -79,7 +78,7 @@ def activate(request: HttpRequest, job_id: str) -> HttpResponse:
         message = f"Only pending jobs can be activated; this one is {state}."
         raise conflict(message, job_id=job_id, current_state=state)
     now = find(job_id)
-    return answer({"job": {**envelope.write(now), "activated_at": stamp(database_time()), "previous_state": "pending"}})
+    return answer({"job": {**envelope.write(now), "activated_at": stamp(sql.now()), "previous_state": "pending"}})
 
 
 @router.put("/jobs/{job_id}/progress", response=replies(), summary="How far a running job is")

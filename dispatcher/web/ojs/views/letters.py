@@ -1,6 +1,6 @@
 """Dead letters: jobs that have no attempt left, and asked to be kept (ojs-dead-letter)."""
 
-from typing import Any
+from typing import Any, Final
 
 import arrow
 from django.db.models import Count, Max, Min, Q, QuerySet, TextField, Value
@@ -15,18 +15,20 @@ from dispatcher.models import CallQueue
 from dispatcher.states import Reason, State
 from dispatcher.web.ojs import envelope
 from dispatcher.web.ojs.api import access_of
-from dispatcher.web.ojs.pages import page
+from dispatcher.web.ojs.pages import Page, page, window
 from dispatcher.web.ojs.replies import JobReply, JobsReply, replies
 from dispatcher.web.ojs.wire import answer, missing, read_id, stamp
 
 router = Router(tags=["dead letters"])
+
+_ORDER: Final = ("-finished_at", "-id")
 
 
 @router.get("/dead-letter", response=replies(JobsReply), summary="The dead letters")
 def letters(request: HttpRequest) -> HttpResponse:
     """List the dead letters, latest first; `queue` and `type` choose among them."""
     access_of(request).need("read")
-    found = page(request, dead(request))
+    found = listed(request)
     return answer({"jobs": [envelope.write(call) for call in found.rows], "pagination": found.pagination})
 
 
@@ -62,14 +64,14 @@ def delete(request: HttpRequest, job_id: str) -> HttpResponse:
     return answer({"deleted": True, "job_id": job_id})
 
 
-def dead(request: HttpRequest) -> QuerySet[CallQueue]:
-    """Return the dead letters that a request asks for."""
+def listed(request: HttpRequest, *, usual: int = 50) -> Page:
+    """Return the page of dead letters that a request asks for. Raises Problem."""
     found = _dead()
     if queue := request.GET.get("queue"):
         found = found.filter(queue=queue)
     if kind := request.GET.get("type"):
         found = found.filter(task=kind)
-    return found.order_by("-finished_at", "-id")
+    return page(request, found, order=_ORDER, among=_discarded(), usual=usual)
 
 
 def find(job_id: str) -> CallQueue:
@@ -93,12 +95,15 @@ def deleted(call: CallQueue) -> None:
 
 
 def counted() -> dict[str, Any]:
-    """Count the dead letters, by queue and by error."""
-    by_queue = _counts(_dead().values_list("queue"))
-    by_type = _counts(_dead().values_list(Coalesce(KT("error__type"), Value("None", output_field=TextField()))))
-    times = _dead().aggregate(oldest=Min("finished_at"), newest=Max("finished_at"))
-    told = {"total": sum(by_queue.values()), "by_queue": by_queue, "by_error_type": by_type}
-    return {**told, "oldest_at": stamp(times["oldest"]), "newest_at": stamp(times["newest"])}
+    """Count the dead letters among the latest MANY discarded jobs, by queue and by error."""
+    looked_through = window(_dead(), _ORDER, _discarded())
+    letters = looked_through.rows.order_by()
+    by_queue = _counts(letters.values_list("queue"))
+    by_type = _counts(letters.values_list(Coalesce(KT("error__type"), Value("None", output_field=TextField()))))
+    times = letters.aggregate(oldest=Min("finished_at"), newest=Max("finished_at"))
+    told = {"total": sum(by_queue.values()), "total_is_exact": looked_through.last is None}
+    counts = {"by_queue": by_queue, "by_error_type": by_type}
+    return {**told, **counts, "oldest_at": stamp(times["oldest"]), "newest_at": stamp(times["newest"])}
 
 
 def _counts(rows: QuerySet[CallQueue, tuple[str]]) -> dict[str, int]:
@@ -107,6 +112,9 @@ def _counts(rows: QuerySet[CallQueue, tuple[str]]) -> dict[str, int]:
 
 def _dead() -> QuerySet[CallQueue]:
     """Return what ended for lack of attempts and asked to be kept, or kills its workers."""
+    return _discarded().filter(Q(reason=Reason.FAILED, retry__on_exhaustion="dead_letter") | Q(reason=Reason.POISON))
+
+
+def _discarded() -> QuerySet[CallQueue]:
     # Both are named so that the index of ended calls serves it.
-    ended = CallQueue.objects.using(conf().database).filter(state=State.DISCARDED, finished_at__isnull=False)
-    return ended.filter(Q(reason=Reason.FAILED, retry__on_exhaustion="dead_letter") | Q(reason=Reason.POISON))
+    return CallQueue.objects.using(conf().database).filter(state=State.DISCARDED, finished_at__isnull=False)

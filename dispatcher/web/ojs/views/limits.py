@@ -9,6 +9,7 @@ from ninja import Router
 
 from dispatcher import engine, sql
 from dispatcher.conf import conf
+from dispatcher.dispenser import serve_limited
 from dispatcher.lifecycle import control
 from dispatcher.models import RateLimitKey
 from dispatcher.policy import Rate
@@ -31,10 +32,10 @@ _FOR_NOW_H = 1
 def limits(request: HttpRequest) -> HttpResponse:
     """List the keys."""
     access_of(request).need("read")
-    names = RateLimitKey.objects.using(conf().database).order_by("name").values_list("name", flat=True)
-    found = page(request, names, usual=20)
-    stands = {status.name: status for status in rate_limit_status(found.rows)} if found.rows else {}
-    items = [written(stands[name]) for name in found.rows if name in stands]
+    found = page(request, RateLimitKey.objects.using(conf().database).only("name"), order=["name"], usual=20)
+    names = [key.name for key in found.rows]
+    stands = {status.name: status for status in rate_limit_status(names)} if names else {}
+    items = [written(stands[name]) for name in names if name in stands]
     return answer({"items": items, "pagination": found.pagination})
 
 
@@ -55,8 +56,8 @@ def override(request: HttpRequest, key: str, limits: OverrideIn) -> HttpResponse
     until = read_moment("expires_at", limits.expires_at) or arrow.utcnow().shift(hours=_FOR_NOW_H).datetime
     if until <= arrow.utcnow().datetime:
         raise invalid("expires_at", "has passed; give a time to come.")
-    engine.override(key, until=until, **given)
-    return answer(_stands(key))
+    oversized = engine.override(key, until=until, **given)
+    return answer({**_stands(key), "oversized_count": oversized})
 
 
 @router.delete("/rate-limits/{key}", response=replies(Limits), summary="End the override of a key")
@@ -64,8 +65,8 @@ def end_override(request: HttpRequest, key: str) -> HttpResponse:
     """Put a key's own limits in force again."""
     access_of(request).need("admin")
     _stands(key)
-    engine.end_override(key)
-    return answer(_stands(key))
+    oversized = engine.end_override(key)
+    return answer({**_stands(key), "oversized_count": oversized})
 
 
 @router.put("/admin/queues/{name}/rate-limit", response=replies(Limits), summary="Limit a whole queue")
@@ -78,8 +79,9 @@ def limit_queue(request: HttpRequest, name: str, limits: LimitIn) -> HttpRespons
     with sql.atomic():
         known_queues([queue_name(name)])
         key = store(name, given)
-    engine.dispense(keys=[key])
-    return answer(_stands(f"queue:{name}"))
+    serve_limited([key])
+    oversized = engine.count_oversized(f"queue:{name}", {}, keeps_others=True)
+    return answer({**_stands(f"queue:{name}"), "oversized_count": oversized})
 
 
 def store(queue: str, limits: Mapping[str, Any]) -> int:
@@ -99,10 +101,11 @@ def written(status: KeyStatus) -> dict[str, Any]:
             "concurrency": None
             if concurrency is None
             else {"limit": concurrency, "active": status.in_flight, "available": free},
-            "rate": _rate(policy.rate, current_count=status.starts, window_resets_at=stamp(status.resets_at)),
+            "rate": _rate(policy.rate, current_count=status.used, window_resets_at=stamp(status.resets_at)),
             "throttle": _rate(policy.throttle, next_allowed_at=stamp(status.next_start_at)),
             "active": status.in_flight,
             "waiting_count": status.waiting,
+            "oversized_count": status.oversized,
             "paused": status.is_paused,
             "blocked_until": stamp(status.blocked_until),
             "override_expires_at": stamp(status.overridden_until),

@@ -9,9 +9,10 @@ from dispatcher.conf import conf
 from dispatcher.models import Pool, Queue
 from dispatcher.web.ojs.api import access_of
 from dispatcher.web.ojs.bodies import PoolIn
+from dispatcher.web.ojs.pages import page
 from dispatcher.web.ojs.queues import queue_name
 from dispatcher.web.ojs.replies import ItemsReply, replies
-from dispatcher.web.ojs.views.queues import counted
+from dispatcher.web.ojs.views.queues import LISTED, counts_of
 from dispatcher.web.ojs.wire import answer, invalid, missing, stamp
 
 router = Router(tags=["pools"])
@@ -58,10 +59,10 @@ def shown(request: HttpRequest, name: str) -> HttpResponse:
 
 @router.get("/admin/scheduling/stats", response=replies(), summary="How the queues are served")
 def stats(request: HttpRequest) -> HttpResponse:
-    """Say of each queue how much of the last minute's work was its own, and how long its jobs wait."""
+    """List the queues with their shares of what was completed in the last minute, and how long their jobs wait."""
     access_of(request).need("read")
-    names = Queue.objects.using(conf().database).order_by("name").values_list("name", flat=True)
-    counts = {name: counted(name) for name in names}
+    found = page(request, Queue.objects.using(conf().database).all(), order=["name"], usual=200)
+    counts = counts_of([queue.name for queue in found.rows])
     total = sum(each.completed_last_minute for each in counts.values()) or 1
     queues = [
         {
@@ -73,8 +74,8 @@ def stats(request: HttpRequest) -> HttpResponse:
         }
         for name, each in counts.items()
     ]
-    told = {"queues": queues, "window": "PT1M"}
-    return answer({**told, "stats": told})
+    told = {"queues": queues, "window": "PT1M", "counts_up_to": LISTED}
+    return answer({**told, "stats": told, "pagination": found.pagination})
 
 
 def _written(pool: Pool) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Queues: listed, counted, paused and resumed (ojs-http-binding, section 11)."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 import arrow
 from django.http import HttpRequest, HttpResponse
@@ -9,20 +10,27 @@ from ninja import Router
 
 from dispatcher import engine, sql
 from dispatcher.conf import conf
-from dispatcher.models import CallQueue, Queue, RateLimitKey
+from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey
 from dispatcher.web.ojs.api import access_of
-from dispatcher.web.ojs.pages import page
+from dispatcher.web.ojs.pages import MANY, page
 from dispatcher.web.ojs.queues import known_queues, queue_name
 from dispatcher.web.ojs.replies import replies
 from dispatcher.web.ojs.wire import answer, missing, stamp
 
 router = Router(tags=["queues"])
 
+LISTED: Final = 1_000
+"""How far the calls of a queue are counted where many queues are listed; of one queue, up to MANY."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """How many calls of a queue stand where, and how it went of late."""
+    """How many calls of a queue are in which state, up to a bound; and how it went of late, by a tenth as many ends.
 
+    Above that, what ended in an hour or a minute is estimated from how long the latest ends took.
+    """
+
+    name: str
     available: int
     active: int
     scheduled: int
@@ -37,12 +45,16 @@ class Counts:
     duration_ms: float | None
     wait_ms: float | None
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the numbers that are known."""
+        return {field: value for field, value in asdict(self).items() if value is not None and field != "name"}
+
 
 @router.get("/queues", response=replies(), summary="The queues")
 def queues(request: HttpRequest) -> HttpResponse:
     """List the queues that were named over HTTP, or are set up."""
     access_of(request).need("read")
-    found = page(request, Queue.objects.using(conf().database).order_by("name"))
+    found = page(request, Queue.objects.using(conf().database).all(), order=["name"])
     paused = paused_of([queue.name for queue in found.rows])
     listed = [
         {
@@ -62,9 +74,10 @@ def stats(request: HttpRequest, name: str) -> HttpResponse:
     access_of(request).need("read", queue_name(name))
     counts = counted(name)
     is_paused = name in paused_of([name])
-    told = {field: value for field, value in asdict(counts).items() if value is not None}
+    told = counts.as_json()
     depth = counts.available + counts.scheduled + counts.retryable
     body = {
+        "counts_up_to": MANY,
         "queue": {"name": name, "paused": is_paused, **told},
         "status": "paused" if is_paused else "active",
         "stats": {**told, "queue": name, "depth": depth},
@@ -110,15 +123,21 @@ def counted(name: str) -> Counts:
     database = conf().database
     is_known = (
         Queue.objects.using(database).filter(name=name).exists()
-        or CallQueue.objects.using(database).filter(lane__queue=name).exists()
+        or Lane.objects.using(database).filter(queue=name).exists()
+        or CallQueue.objects.using(database).filter(lane=None, finished_at=None, queue=name).exists()
     )
     if not is_known:
         raise missing("queue", name)
-    (counts,) = sql.fetch("report_queue", Counts, {"queue": name})
-    return counts
+    return counts_of([name], most=MANY)[name]
 
 
-def paused_of(names: list[str]) -> set[str]:
+def counts_of(names: Sequence[str], *, most: int = LISTED) -> dict[str, Counts]:
+    """Count the calls of queues up to a bound, by their names."""
+    params = {"queues": list(names), "most": most, "recent": most // 10}
+    return {counts.name: counts for counts in sql.fetch("report_queues", Counts, params)}
+
+
+def paused_of(names: Sequence[str]) -> set[str]:
     """Return those of these queues that are paused."""
     keys = RateLimitKey.objects.using(conf().database).filter(name__in=[f"queue:{name}" for name in names])
     return {key.removeprefix("queue:") for key in keys.filter(is_paused=True).values_list("name", flat=True)}

@@ -4,13 +4,11 @@ from importlib.metadata import PackageNotFoundError, version
 from time import monotonic
 from typing import Any
 
-from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
 from ninja import Router
 
-from dispatcher import journal
+from dispatcher import journal, sql
 from dispatcher.conf import conf
-from dispatcher.reports import database_time
 from dispatcher.web.ojs.api import api
 from dispatcher.web.ojs.envelope import LARGEST_META
 from dispatcher.web.ojs.replies import Reply
@@ -92,8 +90,8 @@ def health(request: HttpRequest) -> HttpResponse:
     began = monotonic()
     known = {"version": VERSION, "uptime_seconds": round(began - _started)}
     try:
-        database_time()
-    except DatabaseError as error:
+        sql.now()
+    except sql.DATABASE_ERRORS as error:
         backend = {"type": "postgres", "status": "disconnected", "error": type(error).__name__}
         return answer({"status": "degraded", **known, "backend": backend}, 503)
     latency = round((monotonic() - began) * 1000)

@@ -46,7 +46,7 @@ def subscribe(request: HttpRequest, wanted: SubscriptionIn) -> HttpResponse:
 def listed(request: HttpRequest) -> HttpResponse:
     """List the subscriptions."""
     access_of(request).need("admin")
-    found = page(request, Subscription.objects.using(conf().database).order_by("id"))
+    found = page(request, Subscription.objects.using(conf().database).all(), order=["id"])
     return answer({"subscriptions": [_written(each) for each in found.rows], "pagination": found.pagination})
 
 

@@ -15,7 +15,7 @@ from dispatcher.errors import CallInvalid, PolicyInvalid
 from dispatcher.models import CallQueue, Part, Workflow
 from dispatcher.push import faults, shown
 from dispatcher.states import State
-from dispatcher.web.ojs import envelope, workflows
+from dispatcher.web.ojs import envelope, plans, workflows
 from dispatcher.web.ojs.api import access_of
 from dispatcher.web.ojs.bodies import JobIn, WorkflowIn, plain
 from dispatcher.web.ojs.replies import replies
@@ -27,7 +27,7 @@ router = Router(tags=["workflows"])
 _DEEPEST = 5
 _MOST_JOBS = 1_000
 _FIELDS = ("steps", "jobs", "callbacks", "options")
-_MORE = {"batch": ("callbacks",), workflows.GRAPH: ("options",)}
+_MORE = {"batch": ("callbacks",), plans.GRAPH: ("options",)}
 """What a kind has besides its parts."""
 _SHOWN = {"available": "pending", "scheduled": "pending", "retryable": "active", "discarded": "failed"}
 
@@ -39,7 +39,7 @@ def create(request: HttpRequest, wanted: WorkflowIn) -> HttpResponse:
     if wanted.type is None:
         plan = _graph(plan)
     _refuse(_faults(plan, "$", 1))
-    jobs = {path: JobIn.model_validate(job) for path, job in workflows.jobs_of(plan)}
+    jobs = {path: JobIn.model_validate(job) for path, job in plans.jobs_of(plan)}
     if len(jobs) > _MOST_JOBS:
         _refuse([("$", f"has more than {_MOST_JOBS} jobs.")])
     calls = {f"{path}.": envelope.read(job, f"{path}.") for path, job in jobs.items()}
@@ -87,7 +87,7 @@ def _graph(plan: Mapping[str, Any]) -> dict[str, Any]:
     for step in steps:
         own = step.get("options")
         step["options"] = {**usual, **own} if isinstance(own, dict) else (usual if own is None else own)
-    return {**plan, "type": workflows.GRAPH, "steps": steps}
+    return {**plan, "type": plans.GRAPH, "steps": steps}
 
 
 def _faults_of_graph(steps: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
@@ -101,7 +101,7 @@ def _faults_of_graph(steps: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, 
         if not isinstance(before, list) or not all(isinstance(each, str) and each in names for each in before):
             is_sound = False
             yield f"{path}.depends_on", "must be a list of the ids of other steps."
-        yield from _faults_of_model(JobIn, workflows.job_of_step(step), path)
+        yield from _faults_of_model(JobIn, plans.job_of_step(step), path)
     if is_sound:
         try:
             TopologicalSorter({step["id"]: step["depends_on"] for step in steps}).prepare()
@@ -116,14 +116,14 @@ def _faults(plan: Mapping[str, Any], path: str, depth: int) -> list[tuple[str, s
         return found
     if found := [*_faults_of_shape(plan, path)]:
         return found
-    if plan["type"] == workflows.GRAPH:
+    if plan["type"] == plans.GRAPH:
         return [*_faults_of_graph(plan["steps"])]
-    named = workflows.parts_in(plan, path)
+    named = plans.parts_in(plan, path)
     return [fault for where, part in named for fault in _faults_of_part(part, where, depth)]
 
 
 def _faults_of_shape(plan: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
-    kind, field = plan["type"], workflows.parts_field(plan)
+    kind, field = plan["type"], plans.parts_field(plan)
     for name in _FIELDS:
         if plan.get(name) and name not in (field, *_MORE.get(kind, ())):
             yield f"{path}.{name}", f"is no field of a {kind}, whose parts are its {field}; leave it out."
@@ -134,7 +134,7 @@ def _faults_of_shape(plan: Mapping[str, Any], path: str) -> Iterator[tuple[str, 
 
 
 def _faults_of_part(part: Mapping[str, Any], path: str, depth: int) -> list[tuple[str, str]]:
-    return _faults(part, path, depth + 1) if workflows.is_workflow(part) else _faults_of_model(JobIn, part, path)
+    return _faults(part, path, depth + 1) if plans.is_workflow(part) else _faults_of_model(JobIn, part, path)
 
 
 def _faults_of_model(model: type[BaseModel], part: Mapping[str, Any], path: str) -> list[tuple[str, str]]:
@@ -164,8 +164,8 @@ def _find(number: str) -> Workflow:
 def _written(workflow: Workflow) -> dict[str, Any]:
     parts = workflows.parts_of(workflow)
     calls = CallQueue.objects.using(conf().database).in_bulk([part.call for part in parts if part.call is not None])
-    started = {part.place: _part(part, calls) for part in parts if part.role == workflows.STEP}
-    is_graph = workflow.kind == workflows.GRAPH
+    started = {part.place: _part(part, calls) for part in parts if part.role == plans.STEP}
+    is_graph = workflow.kind == plans.GRAPH
     open_state = "pending" if is_graph else "waiting"
     waiting = {"state": open_state if workflow.state == "running" else "cancelled", "job_id": None}
     steps = [
@@ -186,7 +186,7 @@ def _written(workflow: Workflow) -> dict[str, Any]:
             "name": workflow.name or None,
             "state": workflow.state,
             "jobs" if workflow.kind in ("group", "batch") else "steps": steps,
-            "callbacks": {part.role: _part(part, calls) for part in parts if part.role != workflows.STEP} or None,
+            "callbacks": {part.role: _part(part, calls) for part in parts if part.role != plans.STEP} or None,
             "failed_step_index": workflow.failed_part,
             "failed_job_ids": failed or None,
             "errors": [error for error in errors if error] or None,
