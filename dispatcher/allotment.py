@@ -62,6 +62,8 @@ class Allotment:
     """(call, the key that stopped it)"""
     rescheduled: list[tuple[UUID, datetime]] = field(default_factory=list)
     """(call, when its limit is expected to allow it)"""
+    oversized: list[tuple[UUID, int, int]] = field(default_factory=list)
+    """(call that waits alone from now on, the key that never allows its cost, that cost)"""
     stopped: list[tuple[UUID, int]] = field(default_factory=list)
     """(call that stays, the key that stopped it)"""
     asleep: list[int] = field(default_factory=list)
@@ -72,6 +74,8 @@ class Allotment:
     """lane: the queue that stopped it"""
     openings: dict[int, datetime | None] = field(default_factory=dict)
     """Key that stopped a lane: when time will open it; None if only a release or a person can."""
+    unread: list[int] = field(default_factory=list)
+    """Lanes that could go on with calls that were not read."""
     roomy: list[int] = field(default_factory=list)
     """Keys with room left, for lanes that are parked on them."""
 
@@ -113,6 +117,9 @@ class _Budget:
         self.free = min(room(key.policy, key.use, now, pace), ramp_room(key.blocked_until, key.use, now, pace))
         self.paced = pace_room(key.policy, key.use, now, pace)
 
+    def fits(self, cost: int) -> bool:
+        return self.key.policy.fits(cost)
+
     def has_room(self, cost: int) -> bool:
         return not self.is_closed and cost <= self.free and self.paced >= 1
 
@@ -150,9 +157,11 @@ class _Turn:
         head = next(self.heads, None)
         if head is None:
             (made.awake if self.lane.has_more else made.asleep).append(self.lane.id)
+            made.unread.extend([self.lane.id] if self.lane.has_more else [])
             return False
         spent = [(budgets[key_id], head.costs.get(key_id, 1)) for key_id in self.lane.key_ids]
-        stop = next(((budget, cost) for budget, cost in spent if not budget.has_room(cost)), None)
+        stops = [(budget, cost) for budget, cost in spent if not (budget.has_room(cost) and budget.fits(cost))]
+        stop = next((stop for stop in stops if not stop[0].fits(stop[1])), next(iter(stops), None))
         if stop is None and self.lane.is_behind:
             made.awake.append(self.lane.id)
             return False
@@ -183,6 +192,10 @@ class _Turn:
         match self.lane.on_limit:
             case OnLimit.DROP:
                 made.dropped.append((head.call_id, budget.key.id))
+                return True
+            case _ if not budget.fits(cost):
+                # No release and no time would let it start: it waits alone, and those behind it go on.
+                made.oversized.append((head.call_id, budget.key.id, cost))
                 return True
             case OnLimit.RESCHEDULE:
                 at = budget.opens_at(cost, behind=budget.put_off) or budget.now + reschedule_after

@@ -11,10 +11,10 @@ from functools import partial
 from time import sleep
 from typing import Any
 
-from dispatcher import mend, sql
-from dispatcher.conf import Conf, conf, queue_grace
+from dispatcher import mend, reports, sql
+from dispatcher.conf import Conf, conf, pass_bound, queue_grace
 from dispatcher.invariants import CHECKS, NOTES, UNSEEN, Check
-from dispatcher.lifecycle import admit
+from dispatcher.lifecycle import periodic_runs
 
 EXAMPLES = 10
 """How many findings of a check are told; the others are counted."""
@@ -25,8 +25,7 @@ _LOOKS = 4
 _ROUNDS = 10
 _SLACK = timedelta(seconds=1)
 """How soon after a change of limits an admission may still have known the old ones."""
-_OLD = timedelta(minutes=10)
-"""The age from which an open transaction is worth a note."""
+_OLD = reports.OLD_TRANSACTION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,9 +142,11 @@ def _params(settings: Conf, now: datetime | None) -> Params:
         "late": 2 * settings.tick,
         "overdue": mend.overdue(settings),
         "is_gated": queue_grace() is not None,
-        "ahead": admit.bound(settings),
+        "ahead": pass_bound(settings),
         "long": _OLD,
         "passed_after": None,
+        "periodic": [task.name for task in periodic_runs.periodic()],
+        "periodic_late": [task.late for task in periodic_runs.periodic()],
     }
 
 

@@ -1,4 +1,4 @@
-"""Beat's clock: entries of the dispenser's tasks that ran, as they say, in the future, are due all the same.
+"""In beat: entries of the dispenser's tasks are due whatever its clock says, and their messages fill no log.
 
 Beat judges by its own clock and by the time of the last run, or change, that whoever came before it wrote by theirs.
 One whose clock is an hour behind would be silent for that hour.
@@ -15,9 +15,30 @@ from celery.utils.time import maybe_make_aware
 from django.apps import apps
 from django.db.models.functions import Coalesce
 
+from dispatcher.periodic import NAMES
+
 logger = logging.getLogger(__name__)
 
 _OURS = "dispatcher."
+
+
+class _Quiet(logging.Filter):
+    """Leaves out beat's line "Sending due task" for the dispenser's tasks: the tick alone would write 86,400 a day."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a line is to be written."""
+        is_sending = isinstance(record.msg, str) and record.msg.startswith("Scheduler: Sending due task")
+        task = record.args[-1] if isinstance(record.args, tuple) and record.args else None
+        return not (is_sending and record.levelno == logging.INFO and task in NAMES)
+
+
+_quiet = _Quiet()
+
+
+@signals.beat_init.connect
+def be_quiet(**_: Any) -> None:
+    """Keep what is sent every second out of the log."""
+    logging.getLogger("celery.beat").addFilter(_quiet)
 
 
 @signals.beat_init.connect

@@ -1,12 +1,27 @@
 """What a caller asks for, and what it must look like. Pure: knows neither Django nor Celery."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
+from dispatcher.errors import CallInvalid
+from dispatcher.fields import only_named
 from dispatcher.states import OnLimit
+
+_IN = "or give task.s(...).set({}=...) in place of the task."
+REMEDIES: Final = {
+    "countdown": "give scheduled_at=, a time with a zone; " + _IN.format("countdown"),
+    "eta": "give scheduled_at=, a time with a zone; " + _IN.format("eta"),
+    "expires": "give expires_at=, a time with a zone; " + _IN.format("expires"),
+    "key": 'give keys=["name"].',
+    "task_id": "the id is made at the send; read call.id.",
+    "max_retries": 'give retry={"max_attempts": 5}.',
+    "routing_key": "give queue=.",
+    "exchange": "give queue=.",
+}
+"""What to give in place of Celery's options that `send` does not have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +40,7 @@ class More:
 class Call:
     """One call for `CallQueue.objects.send_many`; the fields are those of `send`, and checked there."""
 
-    task: Any = None
+    task: Any = field(default=None, kw_only=False)
     args: Sequence[Any] | None = None
     kwargs: Mapping[str, Any] | None = None
     call_data: Mapping[str, Any] | None = None
@@ -38,5 +53,9 @@ class Call:
     on_limit: OnLimit | str | None = None
     retry: Mapping[str, Any] | None = None
     meta: Mapping[str, Any] | None = None
+    headers: Mapping[str, Any] | None = None
     more: More = More()
     """What only the HTTP face gives."""
+
+
+Call.__init__ = only_named(CallInvalid, REMEDIES)(Call.__init__)  # type: ignore[method-assign]

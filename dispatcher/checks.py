@@ -7,49 +7,55 @@ from typing import Any
 
 from celery import current_app
 from django.apps import AppConfig, apps
+from django.conf import settings as django_settings
 from django.core import checks
-from django.db import connections
+from django.db import OperationalError, connections, router
+from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import IsolationLevel
 
-from dispatcher.conf import RETENTION, SCOPES, Conf, conf
+from dispatcher.conf import RETENTION, SCOPES, Conf, conf, read
 from dispatcher.errors import ConfigurationError, PolicyInvalid
 from dispatcher.fields import key_name
+from dispatcher.models import CallQueue
 from dispatcher.policy import Policy
 from dispatcher.retry import Retry
 
 _POSTGRESQL_14 = 140_000
 _READ_COMMITTED = (None, IsolationLevel.READ_COMMITTED)
+_LOOKS = 5
+"""How often each of two clients asks which process of the server it has."""
 _PICKLE = {"pickle", "application/x-python-serialize"}
-_POSITIVE = ("batch", "lanes_per_pass", "max_payload_bytes", "dispatch_ahead", "poison_after")
+_MOST_CRASHES = 2**15 - 1
+_POSITIVE = ("batch", "max_payload_bytes", "dispatch_ahead", "poison_after")
 
 
 @checks.register("dispatcher")
 def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
     """Check the DISPATCHER setting: E001 unknown or of the wrong type, E002 ranges, E003 policies, E004 retry."""
     del app_configs
-    try:
-        settings = conf()
-    except ConfigurationError as error:
-        return [checks.Error(str(error), id="dispatcher.E001")]
-    return [*_ranges(settings), *_policies(settings)]
+    given = getattr(django_settings, "DISPATCHER", None)
+    settings, problems = read({} if given is None else given)
+    unread = [checks.Error(problem, id="dispatcher.E001") for problem in problems]
+    return [*unread, *_ranges(settings), *_policies(settings)]
 
 
 @checks.register("dispatcher")
 def check_celery(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
-    """Check the Celery app: E005 its tasks lack the base class, E006 it accepts pickle."""
-    from dispatcher.celery import DispatchedTask  # noqa: PLC0415 -- it needs the app registry
+    """Check the Celery app: E005 its tasks can't claim their calls, or there is none, E006 it accepts pickle."""
+    from dispatcher import compose, fence  # noqa: PLC0415 -- they need the app registry
 
     del app_configs
     found: list[checks.CheckMessage] = []
-    if not issubclass(current_app.Task, DispatchedTask):
-        found.append(
-            checks.Error(
-                f"The tasks of the Celery app {current_app.main!r} do not claim their calls, so none would ever end.",
-                hint='Make the app with Celery("project", task_cls="dispatcher.celery:DispatchedTask"), and import it '
-                "in your project's __init__.py.",
-                id="dispatcher.E005",
-            )
+    if not compose.has_app():
+        found.append(checks.Error(compose.NO_APP, hint=compose.IMPORT_APP, id="dispatcher.E005"))
+    found += [
+        checks.Error(
+            f"The calls of a task would never be claimed: {problem}.",
+            hint="Give the task another base class, such as your own subclass of dispatcher.celery.DispatchedTask.",
+            id="dispatcher.E005",
         )
+        for problem in fence.unfenced(current_app)
+    ]
     if _PICKLE.intersection(current_app.conf.accept_content):
         found.append(
             checks.Error(
@@ -63,14 +69,16 @@ def check_celery(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[chec
 
 @checks.register("dispatcher")
 def check_installed(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
-    """Check the installation: W001 nothing ticks, E007 the database is not PostgreSQL, E009 its isolation level."""
+    """Check the installation: W001 nothing ticks, E007 not PostgreSQL, E009 isolation level, E014 models elsewhere."""
     del app_configs
     found: list[checks.CheckMessage] = []
-    if not apps.is_installed("django_celery_beat"):
+    if not (apps.is_installed("django_celery_beat") or _has_plain_entry() or _settings().fallback_schedule):
         found.append(
             checks.Warning(
-                "django_celery_beat is not installed, so beat does not make the dispenser tick.",
-                hint='Add "django_celery_beat" to INSTALLED_APPS, or run dispatcher.tick every second in another way.',
+                "Nothing runs dispatcher.tick: django_celery_beat is not installed, CELERY_BEAT_SCHEDULE has no entry "
+                "for it, and DISPATCHER['fallback_schedule'] is False.",
+                hint='Add "django_celery_beat" to INSTALLED_APPS, or entries to CELERY_BEAT_SCHEDULE, or leave '
+                "fallback_schedule at True, so that workers tick by themselves.",
                 id="dispatcher.W001",
             )
         )
@@ -99,14 +107,35 @@ def check_installed(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[c
                 id="dispatcher.E009",
             )
         )
+    if alias in connections and (elsewhere := router.db_for_write(CallQueue)) != alias:
+        found.append(
+            checks.Error(
+                f"DISPATCHER['database'] is {alias!r}, but by DATABASE_ROUTERS the dispatcher's models are in "
+                f"{elsewhere!r}: the admin and the managers would look there.",
+                hint='Put "dispatcher.routers.DispatcherRouter" first in DATABASE_ROUTERS, then run '
+                f"manage.py migrate --database {alias}.",
+                id="dispatcher.E014",
+            )
+        )
     return found
 
 
-@checks.register("dispatcher", checks.Tags.database)
+@checks.register("dispatcher")
+def check_network(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
+    """Check the connections: W011 Redis, W012 RabbitMQ, W013 the database may block for ever, W015 none is kept."""
+    del app_configs
+    return [*_broker_timeouts(), *_database_timeouts(), *_closed_connections()]
+
+
+# Not under the tag "dispatcher": Django 6.1 runs the database checks of a tag on all databases, and so would connect.
+@checks.register(checks.Tags.database)
 def check_server(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **_: Any
 ) -> list[checks.CheckMessage]:
-    """Check the server: E008 it is older than PostgreSQL 14. Runs with `check --database` and with migrate."""
+    """Check the server: E008 it is older than PostgreSQL 14, W014 a transaction pooler is in between.
+
+    Runs with `check --database` and with migrate.
+    """
     del app_configs
     alias = _alias()
     if alias not in (databases or ()) or connections[alias].vendor != "postgresql":
@@ -114,17 +143,127 @@ def check_server(
     connection = connections[alias]
     connection.ensure_connection()
     version = connection.connection.info.server_version
-    if version >= _POSTGRESQL_14:
+    if version < _POSTGRESQL_14:
+        hint = "Upgrade the server to PostgreSQL 14 or newer."
+        return [checks.Error(f"PostgreSQL is version {version}.", hint=hint, id="dispatcher.E008")]
+    if connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS") or not _shares_servers(connection):
         return []
-    hint = "Upgrade the server to PostgreSQL 14 or newer."
-    return [checks.Error(f"PostgreSQL is version {version}.", hint=hint, id="dispatcher.E008")]
+    return [
+        checks.Warning(
+            f"DATABASES[{alias!r}] is behind a pooler in transaction mode, without DISABLE_SERVER_SIDE_CURSORS.",
+            hint=f"Set DATABASES[{alias!r}]['DISABLE_SERVER_SIDE_CURSORS'] = True: prepared statements and server-side "
+            "cursors belong to one server connection, and the next transaction may get another.",
+            id="dispatcher.W014",
+        )
+    ]
+
+
+def _settings() -> Conf:
+    """Return the settings, or the defaults where they can't be read, which E001 reports."""
+    try:
+        return conf()
+    except ConfigurationError:
+        return Conf()
 
 
 def _alias() -> str:
+    return _settings().database
+
+
+def _has_plain_entry() -> bool:
+    """Return whether beat's schedule in the settings names the tick."""
+    entries = (current_app.conf.beat_schedule or {}).values()
+    return any(entry.get("task") == "dispatcher.tick" for entry in entries if isinstance(entry, dict))
+
+
+def _broker_timeouts() -> list[checks.CheckMessage]:
+    if current_app.conf.task_always_eager:
+        return []
+    options = current_app.conf.broker_transport_options
+    with current_app.connection_for_write() as broker:
+        try:
+            kind, address = broker.transport.driver_type, broker.hostname or ""
+        except (ImportError, KeyError):
+            # Its library is missing, which Celery reports by itself.
+            return []
+    if kind == "redis" and not address.startswith("socket"):
+        missing = [name for name in ("socket_timeout", "socket_connect_timeout") if not options.get(name)]
+        what, code = "A Redis that does not answer blocks workers and .delay() for ever", "dispatcher.W011"
+        remedy = '{"socket_timeout": 5, "socket_connect_timeout": 2, "socket_keepalive": True}'
+    elif kind == "amqp":
+        missing = [] if options.get("confirm_publish") else ["confirm_publish"]
+        what, code = "A message that RabbitMQ did not take is lost without an error", "dispatcher.W012"
+        remedy = '{"confirm_publish": True}'
+    else:
+        return []
+    if not missing:
+        return []
+    message = f"{what}: broker_transport_options has no {' and no '.join(missing)}."
+    return [checks.Warning(message, hint=f"Set CELERY_BROKER_TRANSPORT_OPTIONS = {remedy}.", id=code)]
+
+
+def _database_timeouts() -> list[checks.CheckMessage]:
+    alias = _alias()
+    if alias not in connections or connections[alias].vendor != "postgresql":
+        return []
+    settings = connections[alias].settings_dict
+    options = settings["OPTIONS"]
+    host = str(options.get("host") or settings["HOST"] or "")
+    if "service" in options or not host or host.startswith(("/", "@")):
+        return []
+    missing = [name for name in ("connect_timeout", "tcp_user_timeout") if not options.get(name)]
+    if not missing:
+        return []
+    return [
+        checks.Warning(
+            f"A database that does not answer blocks workers and senders for minutes: DATABASES[{alias!r}]['OPTIONS'] "
+            f"has no {' and no '.join(missing)}.",
+            hint='Set "connect_timeout": 5 (seconds), "tcp_user_timeout": 15000 (milliseconds), "keepalives_idle": 5, '
+            '"keepalives_interval": 5, "keepalives_count": 3.',
+            id="dispatcher.W013",
+        )
+    ]
+
+
+def _closed_connections() -> list[checks.CheckMessage]:
+    alias = _alias()
+    if alias not in connections or connections[alias].vendor != "postgresql":
+        return []
+    settings = connections[alias].settings_dict
+    if settings["CONN_MAX_AGE"] != 0 or settings["OPTIONS"].get("pool"):
+        return []
+    return [
+        checks.Warning(
+            f"DATABASES[{alias!r}] has CONN_MAX_AGE = 0 and no pool: each request connects anew, which costs several "
+            "times as much as a send. Workers keep their connections all the same.",
+            hint=f"Set DATABASES[{alias!r}]['CONN_MAX_AGE'] = 600 and ['CONN_HEALTH_CHECKS'] = True; under ASGI, or "
+            "with gevent, ['OPTIONS']['pool'] = True instead.",
+            id="dispatcher.W015",
+        )
+    ]
+
+
+def _shares_servers(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether two clients are seen to share a process of the server, as behind a pooler in transaction mode."""
+    other = connection.copy()
     try:
-        return conf().database
-    except ConfigurationError:
-        return Conf().database
+        if connection.connection.info.backend_pid == _server_pid(connection):
+            # A pooler gives its clients cancellation keys of its own.
+            return False
+        seen = [(_server_pid(connection), _server_pid(other)) for _ in range(_LOOKS)]
+    except OperationalError:
+        # There may be no second connection to be had.
+        return False
+    finally:
+        other.close()
+    pids, others = ({pair[client] for pair in seen} for client in range(2))
+    return bool(pids & others) or len(pids) > 1 or len(others) > 1
+
+
+def _server_pid(client: BaseDatabaseWrapper) -> int:
+    """Return which process of the server answers; by the simple protocol, which prepares nothing."""
+    client.ensure_connection()
+    return int(client.connection.pgconn.exec_(b"SELECT pg_backend_pid()").get_value(0, 0) or 0)
 
 
 def _ranges(settings: Conf) -> list[checks.CheckMessage]:
@@ -143,21 +282,23 @@ def _ranges(settings: Conf) -> list[checks.CheckMessage]:
         for scope in settings.http_anonymous
         if str(scope).partition(":")[0] not in SCOPES
     ]
+    if settings.poison_after > _MOST_CRASHES:
+        wrong.append(
+            f"DISPATCHER['poison_after'] is {settings.poison_after}: give a whole number up to {_MOST_CRASHES}."
+        )
     if settings.tick <= timedelta(0):
         wrong.append("DISPATCHER['tick'] must be longer than 0.")
     if settings.heartbeat * 2 > settings.run_lease:
         wrong.append(
             "DISPATCHER['run_lease'] must be at least twice DISPATCHER['heartbeat'], or calls that run are lost."
         )
-    if settings.min_pause * 2 > settings.horizon:
-        wrong.append("DISPATCHER['horizon'] must be at least twice DISPATCHER['min_pause'], or throttles run dry.")
     wrong += [
         f"DISPATCHER['retention'][{state!r}] is not an ended state; use {', '.join(RETENTION)}."
         for state in settings.retention
         if state not in RETENTION
     ]
     wrong += [
-        f"DISPATCHER['retention'][{state!r}] is {kept!r}: give a timedelta from 0, or None to keep them."
+        f"DISPATCHER['retention'][{state!r}] is {kept!r}: give a timedelta or seconds from 0, or None to keep them."
         for state, kept in settings.retention.items()
         if kept is not None and (not isinstance(kept, timedelta) or kept < timedelta(0))
     ]

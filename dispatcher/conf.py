@@ -1,8 +1,8 @@
 """The DISPATCHER setting, as one frozen dataclass; read live, so that tests can override it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import timedelta
 from difflib import get_close_matches
 from types import UnionType
@@ -15,7 +15,36 @@ from dispatcher.errors import ConfigurationError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conf:
+class Tuning:
+    """Constants of the engine: no operator has what it takes to choose them better. Tests and trials replace TUNING."""
+
+    lanes_per_pass: int = 100
+    """The most lanes that one pass takes of a kind: named, awake, parked or held."""
+    horizon: timedelta = timedelta(milliseconds=200)
+    """How far ahead of its start a throttled call may be admitted: it waits in a worker process for so long.
+
+    At least twice `min_pause`, or a throttle runs dry between two passes.
+    """
+    margin: timedelta = timedelta(milliseconds=50)
+    """How much longer than its period a window counts a start: the way from the claim to the provider."""
+    lead: timedelta = timedelta(milliseconds=10)
+    """How far ahead a throttled start lies at the least: the way of the claim's answer to the worker."""
+    min_pause: timedelta = timedelta(milliseconds=25)
+    """The least time between two passes of one tick: 40 passes a second keep up with any throttle."""
+    publish_pause: timedelta = timedelta(seconds=5)
+    """How long publishing rests after the broker could not be reached: a try costs a connection's timeout."""
+    reschedule_after: timedelta = timedelta(seconds=5)
+    """When a rescheduled call looks again if nobody can say when its limit opens."""
+    pipeline: bool = True
+    """Send statements that do not need each other's rows together; every pooler that is supported lets them through."""
+
+
+TUNING = Tuning()
+"""The constants in force."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conf(Tuning):
     """The settings of the dispatcher; durations are timedeltas, or seconds as a number."""
 
     database: str = "default"
@@ -23,27 +52,17 @@ class Conf:
     keys: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Policies by key name, made when missing and never changed after; `tenant:*` is a template."""
     retry: Mapping[str, Any] = field(default_factory=dict)
-    """The retry policy of calls that bring none (see policy.Retry)."""
+    """The retry policy of calls that bring none (see retry.Retry)."""
     dispenser_queue: str = "dispatcher"
     """The Celery queue of the dispenser's own tasks."""
     max_payload_bytes: int = 1_048_576
     """The most that args, kwargs, call_data and meta of one call may take as JSON."""
     batch: int = 500
     """The most calls that one pass admits."""
-    lanes_per_pass: int = 100
-    """The most lanes that one pass locks."""
-    horizon: timedelta = timedelta(milliseconds=200)
-    """How far ahead of its start a throttled call may be admitted."""
-    margin: timedelta = timedelta(milliseconds=50)
-    """How much longer than its period a window counts a start: the way from the claim to the provider."""
     ramp: timedelta = timedelta(seconds=10)
     """How long after a block of a key what is in flight grows again, from 1 on; 0 lets all go at once."""
-    lead: timedelta = timedelta(milliseconds=10)
-    """How far ahead a throttled start lies at the least: the way of the claim's answer to the worker."""
     tick: timedelta = timedelta(seconds=1)
     """How often beat starts the dispenser, and how long one run goes on serving what falls due."""
-    min_pause: timedelta = timedelta(milliseconds=25)
-    """The least time between two passes of one tick."""
     queue_grace: timedelta | None = timedelta(seconds=30)
     """How long a queue whose last worker has gone is still served; None serves queues without known workers, too."""
     dispatch_ahead: int = 1_000
@@ -64,14 +83,14 @@ class Conf:
     """After how many attempts in a row that took their process with them a call is discarded as poison."""
     publish_after: timedelta = timedelta(seconds=2)
     """How long a call may stay admitted and unpublished before a pass publishes it."""
-    publish_pause: timedelta = timedelta(seconds=5)
-    """How long publishing rests after the broker could not be reached."""
-    reschedule_after: timedelta = timedelta(seconds=5)
-    """When a rescheduled call looks again if nobody can say when its limit opens."""
     recover_every: timedelta = timedelta(seconds=10)
     """How often beat starts the recovery."""
+    fallback_schedule: bool = True
+    """Workers run the periodic tasks by themselves where nothing else has for some periods; False leaves it to beat."""
     retention: Mapping[str, timedelta | None] = field(default_factory=dict)
     """How long ended calls are kept, by state; None keeps them. See RETENTION for the defaults."""
+    unused_retention: timedelta | None = timedelta(days=30)
+    """How long lanes, and keys that were made from templates, are kept without calls; None keeps them."""
     journal: timedelta | None = None
     """How long it is kept what limits and queues went through, for who asks over HTTP; None writes nothing down."""
     cleanup_budget: timedelta = timedelta(minutes=10)
@@ -84,8 +103,25 @@ class Conf:
     """Webhooks may post to private and local addresses, too, and without TLS."""
     prepared_statements: bool | None = None
     """Prepare the engine's statements; None: not where DISABLE_SERVER_SIDE_CURSORS tells of a pooler."""
-    pipeline: bool = True
-    """Send statements that do not need each other's rows together; False for a pooler that can't."""
+
+
+DECIDE_AT_ONCE: Final = 32
+"""How many passes and lone senders may decide on one queue at the same moment without exceeding its bound."""
+
+
+def pass_bound(settings: Conf) -> int:
+    """Return how many calls of a queue may be on their way before a pass admits no more of it.
+
+    It never falls as the setting rises. Lone senders do not see each other, so room for those that decide at once is
+    kept where senders admit at all.
+    """
+    return max(min(settings.dispatch_ahead, 2 * DECIDE_AT_ONCE), settings.dispatch_ahead - DECIDE_AT_ONCE)
+
+
+def send_bound(settings: Conf) -> int:
+    """Return how many calls of a queue may be on their way before a lone sender leaves its call to a pass."""
+    bound = pass_bound(settings)
+    return bound if bound + DECIDE_AT_ONCE <= settings.dispatch_ahead else 0
 
 
 SCOPES: Final = ("send", "fetch", "read", "admin")
@@ -112,30 +148,58 @@ def conf() -> Conf:
     """
     given = getattr(settings, "DISPATCHER", None)
     if given is not _Last.given:
-        _Last.conf = _read(given or {})
+        _Last.conf = _read({} if given is None else given)
         _Last.given = given
     return _Last.conf
 
 
 def queue_grace() -> timedelta | None:
     """Return the grace in force: None where tasks run in the sender's own process, and no worker is needed."""
-    return None if current_app.conf.task_always_eager else conf().queue_grace
+    return None if is_eager() else conf().queue_grace
+
+
+def is_eager() -> bool:
+    """Return whether Celery runs tasks in the sender's own process."""
+    return bool(current_app.conf.task_always_eager)
+
+
+def eager_propagates() -> bool:
+    """Return whether Celery runs tasks in the sender's own process and raises there what they raise."""
+    return is_eager() and bool(current_app.conf.task_eager_propagates)
+
+
+def settable() -> dict[str, Any]:
+    """Return the names that DISPATCHER may hold, each with the type of its value."""
+    constants = {each.name for each in fields(Tuning)}
+    return {each.name: each.type for each in fields(Conf) if each.name not in constants}
+
+
+def read(given: object) -> tuple[Conf, list[str]]:
+    """Return the settings, with defaults for those that are wrong, and what is wrong with these."""
+    if not isinstance(given, Mapping):
+        return Conf(**asdict(TUNING)), [f"DISPATCHER is {given!r}: give a dict of settings."]
+    known = settable()
+    values: dict[str, Any] = asdict(TUNING)
+    problems = [_unknown(str(name), known) for name in given if name not in known]
+    for name in [name for name in given if name in known]:
+        try:
+            values[name] = _value(name, given[name], known[name])
+        except ConfigurationError as error:
+            problems.append(str(error))
+    return Conf(**values), problems
 
 
 def _read(given: object) -> Conf:
-    if not isinstance(given, Mapping):
-        message = f"DISPATCHER is {given!r}: give a dict of settings."
-        raise ConfigurationError(message)
-    known = {f.name: f for f in fields(Conf)}
-    values: dict[str, Any] = {}
-    for name, value in given.items():
-        if name not in known:
-            near = get_close_matches(str(name), known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}."
-            message = f"DISPATCHER[{name!r}] is not a setting: {hint}"
-            raise ConfigurationError(message)
-        values[name] = _value(name, value, known[name].type)
-    return Conf(**values)
+    settings, problems = read(given)
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+    return settings
+
+
+def _unknown(name: str, known: Collection[str]) -> str:
+    near = get_close_matches(name.lower(), known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}."
+    return f"DISPATCHER[{name!r}] is not a setting: {hint}"
 
 
 def _value(name: str, value: Any, kind: Any) -> Any:
@@ -148,11 +212,16 @@ def _value(name: str, value: Any, kind: Any) -> Any:
     is_bool = isinstance(value, bool)
     with suppress(ValueError, OverflowError):
         if isinstance(value, kind) and is_bool == (kind is bool) and not (kind is Sequence and isinstance(value, str)):
-            return value
+            return {state: _kept(kept) for state, kept in value.items()} if name == "retention" else value
         if kind is timedelta and isinstance(value, int | float) and not is_bool:
             return timedelta(seconds=value)
-    message = f"DISPATCHER[{name!r}] is {value!r}: give {_KINDS[kind]}."
+    message = f"DISPATCHER[{name!r}] is {value!r}: give {_KINDS[kind]}{_EXAMPLES.get(name, '')}."
     raise ConfigurationError(message)
+
+
+def _kept(kept: Any) -> Any:
+    """Return a retention as a timedelta where it is seconds."""
+    return timedelta(seconds=kept) if isinstance(kept, int | float) and not isinstance(kept, bool) else kept
 
 
 _KINDS = {
@@ -162,4 +231,9 @@ _KINDS = {
     str: "a text",
     int: "a whole number",
     bool: "True or False",
+}
+_EXAMPLES = {
+    "keys": ', such as {"api.example.com": {"concurrency": 5}}',
+    "retry": ', such as {"max_attempts": 5}',
+    "retention": ', such as {"completed": timedelta(days=1)}',
 }

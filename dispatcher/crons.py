@@ -13,13 +13,13 @@ from zoneinfo import available_timezones
 
 import arrow
 from celery.schedules import ParseException, crontab
+from django.db import router
 
-from dispatcher import engine, journal, pull, sql
+from dispatcher import engine, journal, lanes, pull, sql
 from dispatcher.calls import Call, More
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid
 from dispatcher.journal import Entry
-from dispatcher.lifecycle import send
 from dispatcher.policy import Policy
 from dispatcher.states import TERMINAL, State
 
@@ -88,7 +88,7 @@ def fields_of(expression: str) -> dict[str, str]:
 
 def register(cron: Cron, call: Call) -> bool:
     """Make a cron, or change it; return whether it is new. Raises CallInvalid naming the field."""
-    from django_celery_beat.models import CrontabSchedule, PeriodicTask  # noqa: PLC0415 -- optional app
+    from django_celery_beat.models import CrontabSchedule  # noqa: PLC0415 -- optional app
 
     if cron.timezone not in available_timezones() or ("/" not in cron.timezone and cron.timezone != "UTC"):
         raise CallInvalid("timezone", f"{cron.timezone!r} must be a zone of the IANA, such as Europe/Berlin.")
@@ -97,10 +97,10 @@ def register(cron: Cron, call: Call) -> bool:
         if len(text) > (most := CrontabSchedule._meta.get_field(name).max_length):
             raise CallInvalid("expression", f"{name} takes more than {most} characters; write it shorter, as ranges.")
     named["timezone"] = cron.timezone
-    schedules = CrontabSchedule.objects.using(conf().database)
+    schedules = CrontabSchedule.objects.using(router.db_for_write(CrontabSchedule))
     schedule = schedules.filter(**named).first() or schedules.create(**named)
     stored = {"expression": cron.expression, "job": cron.job, "overlap": cron.overlap, "call": _as_json(call)}
-    _, is_new = PeriodicTask.objects.using(conf().database).update_or_create(
+    _, is_new = _entries().update_or_create(
         name=f"{_PREFIX}{cron.name}",
         defaults={
             "task": TASK,
@@ -117,9 +117,7 @@ def register(cron: Cron, call: Call) -> bool:
 
 def crons(name: str | None = None) -> list[Cron]:
     """Return the crons, or the one of this name, by name."""
-    from django_celery_beat.models import PeriodicTask  # noqa: PLC0415 -- optional app
-
-    entries = PeriodicTask.objects.using(conf().database).filter(task=TASK).select_related("crontab")
+    entries = _entries().filter(task=TASK).select_related("crontab")
     if name is not None:
         entries = entries.filter(name=f"{_PREFIX}{name}")
     return [_read(entry) for entry in entries.order_by("name")]
@@ -127,9 +125,7 @@ def crons(name: str | None = None) -> list[Cron]:
 
 def switch(name: str, *, is_enabled: bool) -> None:
     """Switch a cron on or off."""
-    from django_celery_beat.models import PeriodicTask  # noqa: PLC0415 -- optional app
-
-    for entry in PeriodicTask.objects.using(conf().database).filter(name=f"{_PREFIX}{name}"):
+    for entry in _entries().filter(name=f"{_PREFIX}{name}"):
         entry.enabled = is_enabled
         # Saved one by one, so that a beat that runs is told.
         entry.save()
@@ -137,21 +133,20 @@ def switch(name: str, *, is_enabled: bool) -> None:
 
 def remove(name: str) -> None:
     """Delete a cron; what it has sent stays."""
-    from django_celery_beat.models import PeriodicTask  # noqa: PLC0415 -- optional app
-
-    for entry in PeriodicTask.objects.using(conf().database).filter(name=f"{_PREFIX}{name}"):
+    for entry in _entries().filter(name=f"{_PREFIX}{name}"):
         entry.delete()
 
 
 def fire(name: str) -> str | None:
     """Send a cron's call and return its id; None if this minute's was sent already, or its overlap policy says no."""
-    from django_celery_beat.models import PeriodicTask  # noqa: PLC0415 -- optional app
-
-    entry = PeriodicTask.objects.using(conf().database).filter(name=f"{_PREFIX}{name}", enabled=True).first()
+    entry = _entries().filter(name=f"{_PREFIX}{name}", enabled=True).first()
     if entry is None:
         return None
     stored = json.loads(entry.description)
     key = _unique_key(name)
+    if stored["overlap"] == "enqueue":
+        # Before the transaction: a key that it had made would stop others until its end.
+        lanes.make_keys({f"{_PREFIX}{name}": Policy(concurrency=1)}, is_declared=True)
     with sql.atomic():
         sql.change("lock_unique", {"names": [key]})
         now = arrow.utcnow()
@@ -173,6 +168,13 @@ def fire(name: str) -> str | None:
     return str(sent.id)
 
 
+def _entries() -> Any:
+    """Return beat's entries, in the database of beat's own models."""
+    from django_celery_beat.models import PeriodicTask  # noqa: PLC0415 -- optional app
+
+    return PeriodicTask.objects.using(router.db_for_write(PeriodicTask))
+
+
 def _unique_key(name: str) -> str:
     """Return what the calls of a cron have in common: its name, or the hash of one that is too long to be kept."""
     key = f"{_PREFIX}{name}"
@@ -184,7 +186,6 @@ def _call(stored: Mapping[str, Any], name: str) -> Call:
     keys = kept["keys"]
     if stored["overlap"] == "enqueue":
         key = f"{_PREFIX}{name}"
-        send.make_keys({key: Policy(concurrency=1)})
         keys = {**(keys if isinstance(keys, dict) else dict.fromkeys(keys or (), 1)), key: 1}
     fired = {META_NAME: name, META_EXPRESSION: stored["expression"], META_TRIGGERED: arrow.utcnow().isoformat()}
     meta = {**(kept["meta"] or {}), **fired}

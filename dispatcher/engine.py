@@ -5,29 +5,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic
-from typing import Any, assert_never
+from typing import Any
 from uuid import UUID, uuid4
 
-from django.db import transaction
-
-from dispatcher import attempt, fields, sql
+from dispatcher import attempt, compose, dispenser, fields, heads, sent, sql
+from dispatcher import lanes as lanes_of
 from dispatcher.calls import Call
 from dispatcher.conf import conf
-from dispatcher.errors import CallInvalid, KeyNotFound, WorkerLost
-from dispatcher.lifecycle import (
-    admit,
-    claim,
-    control,
-    due,
-    finish,
-    heartbeat,
-    publish,
-    retention,
-    run,
-)
-from dispatcher.lifecycle import (
-    recover as recovery,
-)
+from dispatcher.errors import KeyNotFound
+from dispatcher.lifecycle import admit, claim, control, due, finish, oversized, place, publish, retention, run, unused
+from dispatcher.lifecycle import recover as recovery
 from dispatcher.lifecycle import send as sending
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.policy import Policy
@@ -36,17 +23,20 @@ from dispatcher.watch import Watch
 
 logger = logging.getLogger(__name__)
 
-CALL_DATA_TASK = "dispatcher.call"
+CALL_DATA_TASK = compose.CALL_DATA_TASK
 """The built-in task that runs a call's `call_data`."""
 
-_HAND_OVER = 10
-"""The most calls that one release admits; what is left is the next release's, or the tick's."""
-REFILL = 100
-"""The most calls that one release sends on the way to the workers of its queue."""
-_AT_ONCE = 50
-"""The most calls that one pass of a sender admits."""
-_FRUITLESS = 3
 _SWEEP = 1_000
+_SWEEP_S = 0.2
+"""How long a sweep lets calls go on that waited alone, before it leaves the others to the next one."""
+_LOCK_WAIT = timedelta(milliseconds=25)
+"""How long a sender waits for another transaction that has made a key or lane which its calls need."""
+_TICK_LOCK_WAIT = timedelta(milliseconds=5)
+"""How long a tick does: the next one tries again."""
+_LOCKED_PAUSES = 4
+"""How many times longer than usual a tick pauses at the least while somebody keeps a key locked."""
+dispense, dispense_briefly = dispenser.dispense, dispenser.dispense_briefly
+hand_over, serve, serve_changed = dispenser.hand_over, dispenser.serve, dispenser.serve_changed
 _watch = Watch()
 """This process's ticks."""
 
@@ -56,56 +46,34 @@ _watch = Watch()
 
 def send(calls: Sequence[Call]) -> list[CallQueue]:
     """Write calls, all or none, and dispense their lanes after the commit. Raises CallInvalid or PolicyInvalid."""
-    drafts = [_draft(call) for call in calls]
-    if len(drafts) == 1 and not sql.connection().in_atomic_block:
+    drafts = compose.drafts(calls)
+    if len(drafts) == 1 and not sql.in_transaction():
         written = [sending.write_one(drafts[0])]
         admitted = [call for call in written if call.ticket is not None]
-        transaction.on_commit(partial(publish.publish, admitted), using=conf().database, robust=True)
+        sql.after_commit(partial(publish.publish, admitted))
     else:
         written = sending.write(drafts)
-    _after_commit({call.lane_id for call in written if call.state == State.AVAILABLE})
+    lanes = heads.first(
+        heads.Place(lane_id=call.lane_id, position=call.position) for call in written if call.state == State.AVAILABLE
+    )
+    sent.after_commit(_serve_sent, lanes=lanes, calls={call.id for call in written if call.lane_id is None})
     return written
 
 
 def declare(name: str, limits: Mapping[str, Any]) -> RateLimitKey:
-    """Make a key if it does not exist, and return it as it is stored. Raises PolicyInvalid or CallInvalid."""
-    sending.make_keys({fields.key_name(name): Policy.parse(limits)})
-    return RateLimitKey.objects.using(conf().database).get(name=name)
+    """Make a key if it does not exist, and return it as it is stored. Raises PolicyInvalid or CallInvalid.
+
+    One that a template has made is kept from now on, even if it is unused.
+    """
+    policies = {fields.key_name(name): Policy.parse(limits)}
+    keys = RateLimitKey.objects.using(conf().database).filter(name=name)
+    # First, so that it is not removed meanwhile.
+    keys.filter(is_from_template=True).update(is_from_template=False)
+    lanes_of.make_keys(policies, is_declared=True)
+    return keys.get()
 
 
 # What moves calls
-
-
-def dispense(
-    *,
-    lanes: Collection[int] = (),
-    keys: Collection[int] = (),
-    queues: Collection[str] = (),
-    awake: bool = False,
-    most: int | None = None,
-    total: int | None = None,
-    until: float | None = None,
-    now: datetime | None = None,
-) -> int:
-    """Admit what may go, publish it, and look again until nothing is left; return how many were admitted.
-
-    lanes, keys, queues, awake, most: see lifecycle.admit. What is left after `total` calls, or after the monotonic time
-    `until`, is left to the next that comes along.
-    """
-    admitted = fruitless = 0
-    while True:
-        made = admit.admit(lanes=lanes, keys=keys, queues=queues, awake=awake, most=most, now=now)
-        publish.publish(made.calls, now=now)
-        admitted += len(made.calls)
-        fruitless = 0 if made.has_moved else fruitless + 1
-        again = admit.look_again(made, now=now)
-        lanes, keys, queues = again.lanes, again.keys, again.queues
-        if not (lanes or keys or queues or (awake and made.has_moved)):
-            return admitted
-        is_over = (until is not None and monotonic() > until) or (total is not None and admitted >= total)
-        if is_over or fruitless == _FRUITLESS:
-            recovery.leave(lanes, keys)
-            return admitted
 
 
 def tick(*, now: datetime | None = None, watch: Watch = _watch) -> int:
@@ -116,16 +84,21 @@ def tick(*, now: datetime | None = None, watch: Watch = _watch) -> int:
     """
     if now is not None:
         sweep()
+        place_left()
         return _serve_due(now=now)
     settings = conf()
     if not watch.begin(settings.tick):
         return 0
     try:
         sweep()
+        place_left()
         admitted = _serve_due(until=watch.until)
         while not watch.is_over(wait := due.next_due()):
-            if watch.pause(wait or timedelta(0), least=settings.min_pause):
+            # What is due at a key that somebody keeps locked stays due.
+            least = _LOCKED_PAUSES * settings.min_pause if admit.stuck_keys() else settings.min_pause
+            if watch.pause(wait or timedelta(0), least=least):
                 sweep()
+                place_left()
             admitted += _serve_due(until=watch.until)
     except BaseException:
         watch.break_off()
@@ -134,51 +107,62 @@ def tick(*, now: datetime | None = None, watch: Watch = _watch) -> int:
 
 
 def execute(
-    call_id: UUID, ticket: UUID, task: Callable[[], Any], *, worker: UUID | None = None
+    call_id: UUID,
+    ticket: UUID,
+    task: Callable[[], Any],
+    *,
+    worker: UUID | None = None,
+    number: UUID | None = None,
 ) -> run.Outcome | claim.Refused | None:
     """Claim, run, finish, and hand the room on; return how the attempt ended.
 
-    Where the database is away, claim and finish are tried again for the setting's patience.
+    worker: who claims. number: the claim's own; a new one by default. Where the database is unavailable, claim and
+    finish are tried again for the setting's patience; a finish after every error but one of its own data.
     Refused: nothing was run. None: it ran, but its ticket was replaced meanwhile, and the outcome was dropped.
     """
-    number = uuid4()
-    claimed = attempt.claim_in_time(call_id, ticket, number=number, worker=worker)
+    this = attempt.Attempt(call_id, ticket, number=number or uuid4(), worker=worker)
+    return this.to_its_end(partial(_execute, this, task))
+
+
+def _execute(this: attempt.Attempt, task: Callable[[], Any]) -> run.Outcome | claim.Refused | None:
+    claimed = this.claim_call()
     if isinstance(claimed, claim.Refused):
-        _refuse(claimed, call_id, ticket, number)
+        if (returned := this.refuse(claimed)) is not None:
+            dispense_briefly(lanes=[returned.lane_id], keys=returned.keys)
         return claimed
-    outcome = run.run(task)
-    finish_it = partial(attempt.finish_as, call_id, ticket, outcome, claimed)
-    released = attempt.patiently(finish_it, again=finish_it)
+    outcome = this.run_task(task)
+    released = this.record(outcome, claimed)
     if released is None:
         return None
     try:
         hand_over(released.keys, released.lane_id)
-    except Exception:
+    except Exception as error:
+        if sql.is_interruption(error):
+            raise
         # The outcome is recorded, and stands; the sweep of the next tick finds the room that was not handed on.
-        logger.exception("the room of call %s was not handed on", call_id)
+        logger.exception("the room of call %s was not handed on", this.call_id)
     return attempt.settle(outcome, released)
 
 
-def hand_over(keys: Collection[int], lane: int | None = None) -> int:
-    """Let the calls in that a release of these keys, in this lane, has made room for; return how many."""
-    openable = admit.openable(keys, lane)
-    if openable.queues:
-        dispense(queues=openable.queues, most=REFILL, total=REFILL)
-    if not openable.keys and not openable.has_awake:
-        return 0
-    return dispense(keys=openable.keys, awake=openable.has_awake, most=_HAND_OVER, total=_HAND_OVER)
-
-
-def lose(call_id: UUID, ticket: UUID, error: BaseException, *, is_crash: bool, now: datetime | None = None) -> bool:
+def lose(
+    call_id: UUID,
+    ticket: UUID,
+    error: BaseException,
+    *,
+    is_crash: bool,
+    number: UUID | None = None,
+    now: datetime | None = None,
+) -> bool:
     """End an attempt whose process is known to be gone; return whether the ticket still held the call.
 
-    is_crash: the process broke down, and was not ended on purpose.
+    is_crash: the process broke down, and was not ended on purpose. number: the claim of that process; an attempt of
+    another claim goes on.
     """
     with sql.atomic():
-        released = attempt.lost(call_id, ticket, error, is_crash=is_crash, now=now)
+        released = attempt.lost(call_id, ticket, error, is_crash=is_crash, number=number, now=now)
         attempt.wake([released] if released else [])
     if released is not None:
-        dispense(lanes=[released.lane_id], keys=released.keys)
+        dispense_briefly(lanes=[released.lane_id], keys=released.keys)
     return released is not None
 
 
@@ -199,40 +183,43 @@ def is_held(call_id: UUID, ticket: UUID) -> bool:
 
 
 def recover(*, now: datetime | None = None) -> int:
-    """Put back the calls whose leases ran out or whose workers are gone, and trim the windows; return how many.
+    """Put back the calls whose leases ran out or whose workers are gone; return how many.
+
+    It also trims the windows and the journal, and frees the slots of calls that were deleted.
 
     A call that was never started goes back without spending an attempt; one that may just stand in a line at the broker
     is published again. Leases are not judged just after a time in which the database was away (see
-    lifecycle.recover.can_judge), unless the caller names the time.
+    lifecycle.recover.judged_until), unless the caller names the time.
     """
     retention.trim_windows(now=now)
-    if now is None and not recovery.can_judge():
+    retention.delete_entries(now=now)
+    freed = recovery.free_orphans(after=_Sweep.slot, now=now)
+    _Sweep.slot = freed.last
+    if freed.keys:
+        logger.warning("%d slots were freed: their calls were deleted, or are not in flight", len(freed.keys))
+        dispense(keys={key for key in freed.keys if key is not None}, total=conf().batch, now=now)
+    until = now or recovery.judged_until()
+    if until is None:
         return 0
-    for worker in heartbeat.lose_silent(now=now):
-        logger.warning("worker %s fell silent, and counts as lost", worker.name)
-    with sql.atomic():
-        silent = WorkerLost("its worker fell silent for longer than a lease")
-        found = [
-            attempt.lost(call.call_id, call.ticket, silent, is_crash=True, now=now)
-            for call in recovery.expired(now=now)
-        ]
-        found += [
-            finish.put_back(call.call_id, call.ticket, from_states=[State.DISPATCHED])
-            for call in recovery.unserved(now=now)
-        ]
-        put_back = [released for released in found if released is not None]
-        attempt.wake(put_back)
-    publish.publish(publish.to_repeat(now=now), now=now)
+    put_back = attempt.put_back_lost(until=until, now=now)
+    reclaim(now=now, until=until)
+    publish.publish(publish.to_repeat(now=now, until=until), now=now)
     if put_back:
         logger.warning("%d calls were put back: their leases had run out, or no worker serves them", len(put_back))
         serve(put_back, now=now)
     return len(put_back)
 
 
-def reclaim(*, now: datetime | None = None) -> int:
-    """End the attempts of calls that were fetched over HTTP and whose lease, or time, ran out; return how many."""
+def reclaim(*, now: datetime | None = None, until: datetime | None = None) -> int:
+    """End the attempts of calls that were fetched over HTTP and whose lease, or time, ran out; return how many.
+
+    until: their leases were over by then; by default as `recover` judges them, or `now` if that is given.
+    """
+    until = until or now or recovery.overdue_until()
+    if until is None:
+        return 0
     with sql.atomic():
-        ended = [attempt.ran_out(left, now=now) for left in recovery.overdue(now=now)]
+        ended = [attempt.ran_out(left, now=now) for left in recovery.overdue(now=until)]
     released = [each for each in ended if each is not None]
     if released:
         logger.warning("%d fetched calls were taken back: their leases had run out", len(released))
@@ -241,20 +228,24 @@ def reclaim(*, now: datetime | None = None) -> int:
 
 
 class _Sweep:
-    """Where this process's next sweep goes on."""
+    """Where this process's next sweep, or recovery, goes on."""
 
     lane = 0
     key = 0
+    slot = 0
+    position = place.FIRST
+    oversized = 0
 
 
 def sweep() -> int:
     """Wake what nobody would serve, and report how much; expected: 0.
 
     That is what a sender or a finish leaves that dies half way: lanes that sleep over waiting calls, and keys with
-    room that lanes are parked on.
+    room that lanes are parked on. And let calls go on that waited alone, where limits allow their cost by now.
     """
     lanes, keys = recovery.sweep_lanes(_Sweep.lane, _SWEEP), recovery.sweep_keys(_Sweep.key, _SWEEP)
     _Sweep.lane, _Sweep.key = lanes.last, keys.last
+    _Sweep.oversized = oversized.release(after=_Sweep.oversized, until=monotonic() + _SWEEP_S).last
     mended = recovery.wake(lanes.forgotten) if lanes.forgotten else 0
     if keys.forgotten:
         dispense(keys=keys.forgotten)
@@ -264,20 +255,59 @@ def sweep() -> int:
     return mended
 
 
+def place_left() -> int:
+    """Put calls into their lanes that their senders left without one, and dispense them; return how many."""
+    found = place.left(_Sweep.position, conf().batch)
+    _Sweep.position = found.last
+    return place_and_dispense(found.calls, lock_wait=_TICK_LOCK_WAIT)
+
+
+def place_and_dispense(
+    calls: Collection[UUID], *, lanes: Mapping[int, int] | None = None, lock_wait: timedelta = _LOCK_WAIT
+) -> int:
+    """Put calls that have no lane yet into theirs, dispense these and the other lanes; return how many were placed.
+
+    lanes: each with the first of the positions that were sent to it.
+    """
+    placed = place.place(calls, lock_wait=lock_wait)
+    there = [heads.Place(lane_id=lane, position=position) for lane, position in (lanes or {}).items()]
+    serve_changed(heads.first([*there, *placed]))
+    return len(placed)
+
+
 def cleanup(*, now: datetime | None = None) -> int:
-    """Delete what has ended and been kept for long enough, and workers long gone; return how many calls."""
+    """Delete what has ended and been kept for long enough, workers long gone, unused lanes and keys.
+
+    Return how many calls.
+    """
     retention.delete_workers(now=now)
     retention.delete_workflows(now=now)
-    retention.delete_entries(now=now)
-    return retention.delete_ended(now=now)
+    retention.delete_entries(budget=conf().cleanup_budget, now=now)
+    deleted = retention.delete_ended(now=now)
+    unused.remove_lanes(now=now)
+    unused.remove_keys(now=now)
+    return deleted
 
 
 # What people do
 
 
-def limit(name: str, limits: Mapping[str, Any]) -> None:
-    """Store other limits for a key, in force at once. Raises PolicyInvalid or KeyNotFound."""
-    _soon(keys=[control.limit(name, limits)])
+def limit(name: str, limits: Mapping[str, Any]) -> int:
+    """Store other limits for a key, in force at once; return how many waiting calls cost more than they ever allow.
+
+    Those wait alone until the limits allow them. Raises PolicyInvalid or KeyNotFound.
+    """
+    _limited([control.limit(name, limits)])
+    return count_oversized(name, limits)
+
+
+def count_oversized(name: str, limits: Mapping[str, Any], *, keeps_others: bool = False) -> int:
+    """Return how many waiting calls cost more of a key than these limits would ever allow, and change nothing.
+
+    Among the first 100,000 that wait. keeps_others: strategies not named stay as they are, as in an override. Raises
+    PolicyInvalid or KeyNotFound.
+    """
+    return oversized.count(name, limits, keeps_others=keeps_others)
 
 
 def pause(name: str, *, by: str = "") -> None:
@@ -290,71 +320,61 @@ def resume(name: str, *, by: str = "") -> None:
     _soon(keys=[control.resume(name, by=by)])
 
 
-def block(name: str, wait: timedelta) -> None:
-    """Let nothing start under a key for this long; a longer block stands. Raises PolicyInvalid or KeyNotFound."""
+def block(name: str, wait: timedelta | float | str) -> None:
+    """Let nothing start under a key for this long; a longer block stands. Raises PolicyInvalid or KeyNotFound.
+
+    wait: a timedelta, seconds or ISO 8601.
+    """
     if not control.block(wait, names=[name]):
-        raise KeyNotFound(name)
+        raise KeyNotFound(name, lanes_of.known_names())
 
 
-def override(name: str, *, until: datetime, **limits: Any) -> None:
+def override(name: str, *, until: datetime, **limits: Any) -> int:
     """Put other limits (concurrency, rate, throttle) in force until a time; those not named stay as they are.
 
-    Raises PolicyInvalid naming the field, or KeyNotFound.
+    Return how many waiting calls cost more than they ever allow. Raises PolicyInvalid naming the field, or KeyNotFound.
     """
-    _soon(keys=[control.override(name, limits, until)])
+    _limited([control.override(name, limits, until)])
+    return count_oversized(name, limits, keeps_others=True)
 
 
-def end_override(name: str) -> None:
-    """Put a key's own limits in force again."""
-    _soon(keys=control.end_override(name))
+def end_override(name: str) -> int:
+    """Put a key's own limits in force again; return how many waiting calls cost more than they ever allow."""
+    ended = control.end_override(name)
+    _limited(ended)
+    return count_oversized(name, {}, keeps_others=True) if ended else 0
 
 
-def cancel(calls: Iterable[UUID]) -> list[UUID]:
-    """End calls that have not started, and return them; those that run, or have ended, are left as they are."""
-    done = control.cancel(calls)
+Calls = CallQueue | UUID | str | Iterable[CallQueue | UUID | str]
+"""Calls as people name them: a call, its id, or several of these. Anything else raises CallInvalid."""
+
+
+def cancel(calls: Calls) -> list[UUID]:
+    """End calls that have not started, and return their ids; those that run, or have ended, are left as they are."""
+    done = control.cancel(fields.call_ids(calls))
     _soon(lanes=done.lanes, keys=done.keys)
     return done.calls
 
 
-def retry(calls: Iterable[UUID]) -> list[UUID]:
-    """Let ended calls wait again from attempt 0, and return them."""
-    return _moved(control.retry(calls))
+def retry(calls: Calls) -> list[UUID]:
+    """Let ended calls wait again from attempt 0, and return their ids."""
+    return _moved(control.retry(fields.call_ids(calls)))
 
 
-def activate(calls: Iterable[UUID]) -> list[UUID]:
-    """Let calls that were sent as pending wait for their turn, and return them."""
-    return _moved(control.activate(calls))
+def activate(calls: Calls) -> list[UUID]:
+    """Let calls that were sent as pending wait for their turn, and return their ids."""
+    return _moved(control.activate(fields.call_ids(calls)))
 
 
-def run_now(calls: Iterable[UUID]) -> list[UUID]:
-    """Move calls to the front of their lanes, whatever time they were sent for, and return them; limits still hold."""
-    return _moved(control.run_now(calls))
+def run_now(calls: Calls) -> list[UUID]:
+    """Move calls to the front of their lanes, whatever time they were sent for; return their ids. Limits still hold."""
+    return _moved(control.run_now(fields.call_ids(calls)))
 
 
 # How the verbs above hang together
 
 
-def _draft(call: Call) -> sending.Draft:
-    if (call.task is None) == (call.call_data is None):
-        raise CallInvalid("task", "give either a task or call_data, such as {'method': 'post', 'params': {...}}.")
-    task, queue = publish.route(call.task if call.task is not None else CALL_DATA_TASK, call.args, call.kwargs)
-    return sending.draft(call, task=task, queue=call.queue if call.queue is not None else queue)
-
-
-def _refuse(refused: claim.Refused, call_id: UUID, ticket: UUID, number: UUID) -> None:
-    match refused:
-        case claim.Refused.STALE:
-            released = None
-        case claim.Refused.CLOSED:
-            released = attempt.put_back(call_id, ticket, number=number)
-        case claim.Refused.EXPIRED:
-            released = finish.expire(call_id, ticket)
-        case _:
-            assert_never(refused)
-    if released is not None:
-        dispense(lanes=[released.lane_id], keys=released.keys)
-
-
+@publish.eager_errors_last()
 def _serve_due(*, until: float | None = None, now: datetime | None = None) -> int:
     reclaim(now=now)
     due.wake_due(now=now)
@@ -364,36 +384,24 @@ def _serve_due(*, until: float | None = None, now: datetime | None = None) -> in
     return dispense(keys=keys, queues=queues, awake=True, until=until, now=now)
 
 
+def _limited(keys: Collection[int]) -> None:
+    """Serve keys whose limits have changed, after the commit; first let go on what waited alone and fits now."""
+    sql.after_commit(partial(dispenser.serve_limited, keys))
+
+
 def _moved(moved: Sequence[control.Moved]) -> list[UUID]:
-    _soon(lanes={row.lane_id for row in moved})
+    lanes = {row.lane_id for row in moved if row.lane_id is not None}
+    # After the commit, so that no open transaction keeps a lane locked; a pass that holds one is waited for.
+    sql.after_commit(partial(recovery.wake, lanes))
+    _soon(lanes=lanes)
+    sent.after_commit(_serve_sent, calls={row.id for row in moved if row.lane_id is None})
     return [row.id for row in moved]
 
 
 def _soon(*, lanes: Collection[int] = (), keys: Collection[int] = ()) -> None:
     """Dispense at once, or when the caller's transaction has committed: until then no worker could claim."""
-    transaction.on_commit(partial(dispense, lanes=lanes, keys=keys), using=conf().database, robust=True)
+    sql.after_commit(partial(dispense_briefly, lanes=lanes, keys=keys, total=dispenser.AT_ONCE))
 
 
-def _after_commit(lanes: set[int]) -> None:
-    """Dispense these lanes when the caller's transaction has committed, together with all others that it sent to."""
-    if not lanes:
-        return
-    connection = sql.connection()
-    waiting: set[int] = connection.__dict__.setdefault("dispatcher_lanes", set())
-    waiting |= lanes
-
-    def serve() -> None:
-        sent_to = frozenset(waiting)
-        waiting.clear()
-        if sent_to and (unparked := admit.unparked(sent_to)):
-            dispense(lanes=unparked, most=_AT_ONCE, total=conf().batch)
-
-    transaction.on_commit(serve, using=conf().database, robust=True)
-
-
-def serve(put_back: Collection[finish.Released], *, now: datetime | None = None) -> None:
-    """Dispense the lanes of calls that were put back, and the room that they gave up."""
-    if put_back:
-        lanes = {released.lane_id for released in put_back}
-        keys = {key for released in put_back for key in released.keys}
-        dispense(lanes=lanes, keys=keys, awake=True, now=now)
+def _serve_sent(found: sent.Sent) -> None:
+    place_and_dispense(found.calls, lanes=found.lanes)

@@ -1,7 +1,8 @@
 """What can go wrong, in the caller's words: each error names the field and the remedy."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import Any
 
 
@@ -22,6 +23,9 @@ def _restored(kind: type[DispatcherError], words: tuple[Any, ...], facts: dict[s
 class CallInvalid(DispatcherError, ValueError):
     """A call's field can't be accepted; nothing was written. Correct `field` and send again."""
 
+    index: int | None = None
+    """The place of the call among those of a `send_many`, from 0."""
+
     def __init__(self, field: str, problem: str) -> None:
         """Name the field, then the problem with its remedy."""
         self.field = field
@@ -38,6 +42,9 @@ class CallTooLarge(CallInvalid):
 
 class PolicyInvalid(DispatcherError, ValueError):
     """A policy's field is missing, out of range or unknown."""
+
+    index: int | None = None
+    """The place of the call among those of a `send_many`, from 0."""
 
     def __init__(self, field: str, problem: str) -> None:
         """Name the field, then the problem with its remedy."""
@@ -67,12 +74,12 @@ class QueueFull(DispatcherError):
 class UnknownKey(CallInvalid):
     """A call names a key that does not exist: a typo must never mean "unlimited"."""
 
-    def __init__(self, names: list[str]) -> None:
-        """List the names that were not found."""
+    def __init__(self, names: list[str], known: Iterable[str] = ()) -> None:
+        """List the names that were not found; known: those that exist, of which the closest are suggested."""
         self.names = names
         super().__init__(
             "keys",
-            f"no rate limit key named {', '.join(map(repr, names))}. Declare it first: "
+            f"no rate limit key named {', '.join(map(repr, names))}.{_close(names, known)} Declare it first: "
             'RateLimitKey.objects.declare("name", concurrency=5), or DISPATCHER["keys"] in the settings; '
             "a key may be declared without any limit.",
         )
@@ -81,10 +88,42 @@ class UnknownKey(CallInvalid):
 class KeyNotFound(DispatcherError, LookupError):
     """A control verb names a key that does not exist."""
 
-    def __init__(self, name: str) -> None:
-        """Keep the name as a fact."""
+    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
+        """Keep the name as a fact; known: those that exist, of which the closest are suggested."""
         self.name = name
-        super().__init__(f"no rate limit key named {name!r}: see manage.py rate_limit_status for those there are.")
+        close = _close([name], known)
+        super().__init__(
+            f"no rate limit key named {name!r}.{close} See manage.py rate_limit_status for those there are."
+        )
+
+
+def _close(names: Iterable[str], known: Iterable[str]) -> str:
+    """Return a question for the names that are like these; a template is shown by its own name."""
+    templates = list(known)
+    near = dict.fromkeys(
+        template
+        for name in names
+        for template in get_close_matches(name, templates, n=2) or _templates(name, templates)
+    )
+    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def _templates(name: str, known: Iterable[str]) -> list[str]:
+    """Return the templates whose fixed part is like the beginning of a name."""
+    parts = {each.removesuffix("*"): each for each in known if each.endswith("*")}
+    return [parts[part] for part in parts if get_close_matches(name[: len(part) + 1], [part], cutoff=0.8)]
+
+
+class CallNotEnded(DispatcherError):
+    """A call that has not ended can't be deleted: its worker, its slots and its room would be forgotten; cancel it."""
+
+    def __init__(self, call: str, state: str) -> None:
+        """Keep the call's id and its state as facts."""
+        self.call, self.state = call, state
+        super().__init__(
+            f"call {call} is {state}: only calls that have ended can be deleted. End it first with "
+            f"dispatcher.engine.cancel([{call!r}]), or the action Cancel of the admin; one that runs has to end."
+        )
 
 
 class UnknownMethod(DispatcherError, LookupError):
@@ -119,17 +158,8 @@ class RateLimited(DispatcherError):
         super().__init__(reason or f"rate limited for {self.retry_after.total_seconds():g} s")
 
 
-class UnknownTask(DispatcherError):
-    """A worker got a call of a task that it does not have. Import the task's module there, or correct the name."""
-
-    def __init__(self, name: str) -> None:
-        """Keep the name as a fact."""
-        self.name = name
-        super().__init__(f"this worker has no task {name}; import its module there, or correct the name")
-
-
 class WorkerLost(DispatcherError):
-    """An attempt ended without an outcome: its worker died, or fell silent for longer than its lease."""
+    """An attempt ended without an outcome: its worker died, fell silent for longer than its lease, or was left."""
 
 
 class AttemptTimedOut(DispatcherError):

@@ -1,11 +1,18 @@
 """What the fields of a call must look like. Pure: each function returns the value, or raises CallInvalid naming it."""
 
+import inspect
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from difflib import get_close_matches
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar
+from uuid import UUID
+
+from kombu.utils import json as celery_json
 
 from dispatcher.conf import SCOPES
 from dispatcher.errors import CallInvalid, PolicyInvalid
@@ -20,6 +27,52 @@ LATEST: Final = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 _DEEPEST: Final = 64
 _LONGEST_INTEGER: Final = 13_000
 """Bits: Python writes no more than 4,300 digits."""
+_CELERYS: Final = (datetime, date, time, Decimal, UUID)
+"""What Celery's own JSON holds beside JSON's types: the worker gets it back as it was."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def only_named(
+    error: type[CallInvalid] | type[PolicyInvalid], remedies: Mapping[str, str]
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Have a function refuse arguments that it does not have, by name and with the remedy. Raises `error`."""
+
+    def wrap(function: Callable[P, R]) -> Callable[P, R]:
+        parameters = inspect.signature(function).parameters
+        by_place = sum(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters.values())
+        known = [name for name in parameters if name != "self"]
+
+        @wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            for name in kwargs:
+                if name not in parameters:
+                    near = get_close_matches(name, known, n=1)
+                    guess = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}."
+                    raise error(name, f"is not known here; {remedies.get(name, guess)}")
+            if len(args) > by_place:
+                problem = f"must be given by its name: {', '.join(known[max(0, by_place - 1) :])}."
+                raise error(repr(args[by_place]), problem)
+            return function(*args, **kwargs)
+
+        return checked
+
+    return wrap
+
+
+def call_ids(calls: object) -> list[UUID]:
+    """Return the ids of calls: of a call, of an id, or of several of them. Raises CallInvalid for anything else."""
+    several = calls if isinstance(calls, Iterable) and not isinstance(calls, str | bytes) else [calls]
+    return [_call_id(each) for each in several]
+
+
+def _call_id(call: object) -> UUID:
+    found = getattr(call, "pk", call)
+    try:
+        return found if isinstance(found, UUID) else UUID(found)  # type: ignore[arg-type]
+    except (TypeError, ValueError, AttributeError):
+        raise CallInvalid("calls", f"{call!r} is no call; give a call, its id, or a list of these.") from None
 
 
 def name(field: str, value: object) -> str:
@@ -79,7 +132,7 @@ def moment(
     if not isinstance(at, datetime):
         raise error(field, f"{value!r} must be a datetime with a time zone.")
     if at.utcoffset() is None:
-        remedy = "use django.utils.timezone.now() or arrow.utcnow()."
+        remedy = "use datetime.now(timezone.utc), or django.utils.timezone.now() where USE_TZ is True."
         raise error(field, f"{value!r} is naive, so nobody knows which moment it is; {remedy}")
     if not EARLIEST <= at <= LATEST:
         remedy = f"give a time from {EARLIEST.date()} to {LATEST.date()}."
@@ -88,13 +141,33 @@ def moment(
     return at.astimezone(UTC)
 
 
-def json_text(field: str, value: object) -> str:
-    """Return a value as JSON that jsonb can hold; the error names the path of what can't be held."""
-    _check_json(field, value, _DEEPEST)
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+def json_text(field: str, value: object, *, has_celerys: bool = False) -> str:
+    """Return a value as JSON that jsonb can hold; the error names the path of what can't be held.
+
+    has_celerys: it may hold the types of Celery's own JSON, too, and is written as Celery writes it.
+    """
+    _check_json(field, value, _DEEPEST, _CELERYS if has_celerys else ())
+    default = celery_json.JSONEncoder().default if has_celerys else None
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=default)
 
 
-def _check_json(path: str, value: object, depth: int) -> None:  # noqa: C901, PLR0912 -- one case a kind of value
+def from_json(value: Any) -> Any:
+    """Return arguments as the worker gets them: what Celery's own JSON marks as a type of its own is of that type."""
+    match value:
+        case {"__type__": str(), "__value__": _, **rest} if not rest:
+            try:
+                return celery_json.object_hook(value)
+            except (TypeError, ValueError, ArithmeticError):
+                # No type that is known here; Celery's worker decides.
+                return value
+        case dict():
+            return {name: from_json(item) for name, item in value.items()}
+        case list():
+            return [from_json(item) for item in value]
+    return value
+
+
+def _check_json(path: str, value: object, depth: int, others: tuple[type, ...]) -> None:  # noqa: C901, PLR0912 -- one case a kind of value
     if depth == 0:
         raise CallInvalid(path, f"nested deeper than {_DEEPEST} levels.")
     match value:
@@ -111,12 +184,12 @@ def _check_json(path: str, value: object, depth: int) -> None:  # noqa: C901, PL
                 raise CallInvalid(path, "holds a NUL or a lone surrogate, which PostgreSQL can't store.")
         case list() | tuple():
             for index, item in enumerate(value):
-                _check_json(f"{path}[{index}]", item, depth - 1)
+                _check_json(f"{path}[{index}]", item, depth - 1, others)
         case dict():
             _check_names(path, value)
             for key, item in value.items():
-                _check_json(f"{path}.{key}", item, depth - 1)
-        case _:
+                _check_json(f"{path}.{key}", item, depth - 1, others)
+        case _ if not isinstance(value, others):
             kind = type(value).__name__
             raise CallInvalid(path, f"{kind} is not JSON; send its id or a text, such as str(value).")
 

@@ -1,23 +1,19 @@
 """What runs a call's `call_data`: the HTTP methods, and the handlers that a project registers."""
 
 from collections.abc import Callable
-from http import HTTPMethod
 from typing import Any, Final
 
-from dispatcher.errors import CallInvalid, UnknownMethod
+from dispatcher.errors import UnknownMethod
+from dispatcher.methods import HTTP, Handler, check, registered
 
-Handler = Callable[..., Any]
-
-_HTTP: Final = frozenset(method.lower() for method in HTTPMethod if method not in {"CONNECT", "TRACE"})
 _TIMEOUT_S: Final = 30
-_registered: dict[str, Handler] = {}
 
 
 def register(method: str) -> Callable[[Handler], Handler]:
     """Register a handler for `call_data["method"]`; it is called with `call_data["params"]` as keywords."""
 
     def remember(handler: Handler) -> Handler:
-        _registered[method] = handler
+        registered[method] = handler
         return handler
 
     return remember
@@ -25,14 +21,13 @@ def register(method: str) -> Callable[[Handler], Handler]:
 
 def run(call_data: dict[str, Any]) -> Any:
     """Run a call's handler and return its result. Raises CallInvalid or UnknownMethod."""
-    method, params = call_data.get("method"), call_data.get("params", {})
-    if not isinstance(method, str) or not isinstance(params, dict):
-        raise CallInvalid("call_data", 'needs {"method": a name, "params": {...}}.')
-    if method in _registered:
-        return _registered[method](**params)
-    if method.lower() in _HTTP:
+    check(call_data)
+    method, params = call_data["method"], call_data.get("params", {})
+    if method in registered:
+        return registered[method](**params)
+    if method.lower() in HTTP:
         return _request(method, params)
-    raise UnknownMethod(method, sorted({*_registered, *_HTTP}))
+    raise UnknownMethod(method, sorted({*registered, *HTTP}))
 
 
 def _request(method: str, params: dict[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,12 @@ CHECKS = (
         sentence="An admission brought more in flight than a key's concurrency. Nothing to mend: it drains by itself.",
     ),
     Check(
+        statement="audit_miscounted",
+        invariant=1,
+        sentence="More is in flight under a key than a lone send takes as known: slots were written by hand. "
+        "Nothing to mend: after its next pass it is counted again.",
+    ),
+    Check(
         statement="audit_over_rate",
         invariant=1,
         sentence="An admission took more of a key's window than its rate. Nothing to mend: the window passes.",
@@ -50,6 +56,8 @@ CHECKS = (
         invariant=2,
         sentence="A lease ran out long ago, and nobody recovered the call: no dispenser runs dispatcher.recover.",
         mend=mend.recover_leases,
+        # A table that was locked keeps heartbeats out; they come through when it is open again.
+        passes=True,
     ),
     Check(
         statement="audit_slot_without_call",
@@ -104,6 +112,22 @@ CHECKS = (
         passes=True,
     ),
     Check(
+        statement="audit_unplaced",
+        invariant=6,
+        sentence="A call has no lane yet: no dispenser runs dispatcher.tick, or an open transaction has made one of "
+        "its keys.",
+        mend=mend.place,
+        passes=True,
+    ),
+    Check(
+        statement="audit_oversized",
+        invariant=9,
+        sentence="Calls cost more than the limits of a key in force ever allow: they wait alone until these are "
+        "raised, or they are cancelled. Only those that fit by now can be repaired.",
+        mend=mend.release_oversized,
+        passes=True,
+    ),
+    Check(
         statement="audit_unserved_due",
         invariant=6,
         sentence="A call's time has come, and nobody lets it wait in its lane: no dispenser runs dispatcher.tick.",
@@ -118,12 +142,21 @@ NOTES = (
         sentence="A queue has calls, and no live worker: nothing more of it is admitted until one comes.",
     ),
     Check(
+        statement="audit_unstarted",
+        sentence="A call was published and came back without a start, three times or because no live worker knows its "
+        "task: it waits, each time for longer.",
+    ),
+    Check(
         statement="audit_poison",
         sentence="A call was discarded within the last day because it kills its workers.",
     ),
     Check(
         statement="audit_old_transaction",
-        sentence="A transaction has been open for more than 10 minutes: nothing that died since can be cleaned up.",
+        sentence="A transaction has been open for more than a minute: nothing that died since can be cleaned up.",
+    ),
+    Check(
+        statement="audit_periodic_overdue",
+        sentence="A periodic task has not run for long: neither beat nor a worker runs it.",
     ),
 )
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 from django.apps import apps
 from django.db import models
 
-from dispatcher.calls import Call
+from dispatcher.calls import REMEDIES, Call
+from dispatcher.errors import CallInvalid, CallNotEnded, PolicyInvalid
+from dispatcher.fields import only_named
 from dispatcher.states import IN_FLIGHT, TERMINAL, OnLimit, Reason, State
 
 if TYPE_CHECKING:
@@ -39,6 +41,39 @@ class CallQuerySet(models.QuerySet["CallQueue"]):
         """Filter calls that were discarded because they kept killing their workers."""
         return self.filter(reason=Reason.POISON)
 
+    def bulk_create(self, objs: "Iterable[CallQueue]", *args: Any, **options: Any) -> "list[CallQueue]":
+        """Write rows of calls as they are. Raises CallInvalid for a call that was made by hand."""
+        calls = list(objs)
+        for call in calls:
+            check_is_sent(call)
+        return super().bulk_create(calls, *args, **options)
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Delete calls that have ended. Raises CallNotEnded if one of them has not; then nothing is deleted."""
+        calls = self.order_by()
+        unended = calls.exclude(state__in=TERMINAL).values_list("pk", "state").first()
+        if unended is not None:
+            raise CallNotEnded(str(unended[0]), unended[1])
+        # The statement that deletes checks the state again: a call may have been retried since.
+        return super(CallQuerySet, calls.filter(state__in=TERMINAL)).delete()
+
+    # As Django's own `delete`: templates may not call it, and a manager does not have it.
+    delete.alters_data = True  # type: ignore[attr-defined]
+    delete.queryset_only = True  # type: ignore[attr-defined]
+
+
+def check_is_sent(call: "CallQueue") -> None:
+    """Refuse to write a call that was made by hand: no pass would serve it. Raises CallInvalid."""
+    if call._state.adding and call.lane_id is None and call.placement is None:  # noqa: SLF001 -- Django's own name
+        raise CallInvalid("id", "a call is made by CallQueue.objects.send(task, args=[...], keys=[...]).")
+
+
+def check_has_ended(call: "models.QuerySet[CallQueue]") -> None:
+    """Lock one call for the rest of the transaction. Raises CallNotEnded if it has not ended."""
+    row = call.select_for_update().values_list("pk", "state").first()
+    if row is not None and row[1] not in TERMINAL:
+        raise CallNotEnded(str(row[0]), row[1])
+
 
 _Calls = models.Manager.from_queryset(CallQuerySet)
 
@@ -46,6 +81,7 @@ _Calls = models.Manager.from_queryset(CallQuerySet)
 class CallQueueManager(_Calls["CallQueue"]):
     """CallQueue.objects: send calls, and the filters of CallQuerySet."""
 
+    @only_named(CallInvalid, REMEDIES)
     def send(
         self,
         task: Any = None,
@@ -62,15 +98,17 @@ class CallQueueManager(_Calls["CallQueue"]):
         on_limit: OnLimit | str | None = None,
         retry: Mapping[str, Any] | None = None,
         meta: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
     ) -> "CallQueue":
         """Write one call in the caller's transaction, and return it saved; after the commit it goes as limits allow.
 
-        task: a Celery task or its name; leave it out if `call_data` ({"method", "params"}) is given.
+        task: a Celery task, its name or a signature; leave it out if `call_data` ({"method", "params"}) is given.
         keys: the names of the keys that it spends, or {name: cost}; every one must exist (see UnknownKey).
         rate_limit: an Open Job Spec policy {"key", "concurrency", "rate", "throttle", "on_limit"}; makes a new key.
         queue: the Celery queue; by default the task's own route. priority: -100 to 100, higher first.
         scheduled_at, expires_at: times with a zone; not before, and not after.
-        on_limit: "wait" (default), "reschedule" or "drop". retry: see policy.Retry.
+        on_limit: "wait" (default), "reschedule" or "drop". retry: see retry.Retry.
+        headers: headers of the message, as of `apply_async`.
         Raises CallInvalid or PolicyInvalid naming the field; then nothing was written.
         """
         call = Call(
@@ -87,12 +125,18 @@ class CallQueueManager(_Calls["CallQueue"]):
             on_limit=on_limit,
             retry=retry,
             meta=meta,
+            headers=headers,
         )
         sent: list[CallQueue] = _engine().send([call])
         return sent[0]
 
     def send_many(self, calls: Iterable[Call]) -> "list[CallQueue]":
-        """Write many calls at once, all or none, and return them saved in the order given; errors as `send`."""
+        """Write many calls at once, all or none, and return them saved in the order given.
+
+        Errors as `send`; their `.index` is the place of the call that is wrong.
+        """
+        if not isinstance(calls, Iterable):
+            raise CallInvalid("calls", f"{type(calls).__name__} must be a list, such as [Call(task, args=[...])].")
         sent: list[CallQueue] = _engine().send(list(calls))
         return sent
 
@@ -100,6 +144,7 @@ class CallQueueManager(_Calls["CallQueue"]):
 class RateLimitKeyManager(models.Manager["RateLimitKey"]):
     """RateLimitKey.objects: declare keys."""
 
+    @only_named(PolicyInvalid, {})
     def declare(
         self,
         name: str,
@@ -110,8 +155,8 @@ class RateLimitKeyManager(models.Manager["RateLimitKey"]):
     ) -> "RateLimitKey":
         """Make a key if it does not exist, and return it; the policy of one that does is left as it is.
 
-        rate, throttle: (limit, period) or {"limit", "period"}, the period as ISO 8601, seconds or a timedelta.
-        Raises PolicyInvalid or CallInvalid naming the field.
+        rate, throttle: (limit, period), {"limit", "period"} or Celery's "100/m"; the period as ISO 8601, seconds or a
+        timedelta. Raises PolicyInvalid or CallInvalid naming the field.
         """
         limits = {"concurrency": concurrency, "rate": rate, "throttle": throttle}
         key: RateLimitKey = _engine().declare(name, limits)

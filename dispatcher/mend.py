@@ -5,15 +5,14 @@ somebody else has put right meanwhile is left as it is.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Protocol
 from uuid import UUID
 
 from dispatcher import attempt, engine, sql
 from dispatcher.conf import Conf, conf
 from dispatcher.errors import WorkerLost
-from dispatcher.lifecycle import due, finish, recover
+from dispatcher.lifecycle import due, finish, oversized, recover
 
 
 class Broken(Protocol):
@@ -31,16 +30,6 @@ class Broken(Protocol):
 Mender = Callable[[Sequence[Broken]], int]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Freed:
-    key_id: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Time:
-    told_at: datetime
-
-
 def overdue(settings: Conf) -> timedelta:
     """Return how long after the end of its lease a call must have been recovered, wherever recovery runs."""
     return settings.run_lease + 3 * settings.recover_every
@@ -48,9 +37,9 @@ def overdue(settings: Conf) -> timedelta:
 
 def free_orphans(found: Sequence[Broken]) -> int:
     """Delete slots without a call in flight, and hand their room on."""
-    freed = sql.fetch("free_orphans", _Freed, {"slots": _ids(found)})
-    engine.dispense(keys={slot.key_id for slot in freed if slot.key_id is not None}, total=conf().batch)
-    return len(freed)
+    keys = recover.free_orphans(_ids(found)).keys
+    engine.dispense(keys={key for key in keys if key is not None}, total=conf().batch)
+    return len(keys)
 
 
 def put_back(found: Sequence[Broken]) -> int:
@@ -67,9 +56,9 @@ def recover_leases(found: Sequence[Broken]) -> int:
     """Put back calls whose leases ran out long ago, as the recovery does; those found now, under their locks."""
     del found
     silent = WorkerLost("its worker fell silent for longer than a lease")
-    (clock,) = sql.fetch("tell_time", _Time, {})
+    now = sql.now()
     with sql.atomic():
-        left = recover.expired(now=clock.told_at - overdue(conf()))
+        left = recover.expired(now=now - overdue(conf()))
         ended = _wake(attempt.lost(call.call_id, call.ticket, silent, is_crash=True) for call in left)
     engine.serve(ended)
     return len(ended)
@@ -98,6 +87,19 @@ def serve_queues(found: Sequence[Broken]) -> int:
     """Let the lanes go on that are held by queues with room."""
     engine.dispense(queues=[each.target for each in found], total=conf().batch)
     return len(found)
+
+
+def place(found: Sequence[Broken]) -> int:
+    """Put calls into their lanes that have none yet, and serve these."""
+    return engine.place_and_dispense([UUID(each.target) for each in found])
+
+
+def release_oversized(found: Sequence[Broken]) -> int:
+    """Let calls that waited alone go on where the limits in force allow their cost."""
+    released = oversized.release(_ids(found))
+    if released.calls:
+        engine.dispense(awake=True, total=conf().batch)
+    return released.calls
 
 
 def wake_due(found: Sequence[Broken]) -> int:

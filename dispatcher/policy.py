@@ -33,9 +33,15 @@ _NAMED_PERIODS: Final = {
     "hour": timedelta(hours=1),
     "day": timedelta(days=1),
 }
+_CELERYS: Final = re.compile(r"(\d{1,10})/([smh])")
+_CELERYS_PERIODS: Final = {"s": timedelta(seconds=1), "m": timedelta(minutes=1), "h": timedelta(hours=1)}
+"""Celery's notation of a rate limit: "100/m"."""
 LONGEST_PERIOD: Final = timedelta(days=366)
 _CENTURY: Final = timedelta(days=36_525)
 _SHORTEST_PERIOD: Final = timedelta(milliseconds=1)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_LONGEST_SPACING: Final = 10**15 * _MICROSECOND
+"""31 years, as in claim_call: a throttle may be far below a cost."""
 
 
 def parse_duration(value: object, field: str = "period") -> timedelta:
@@ -87,9 +93,15 @@ class Rate:
         """The time between two starts of cost 1, rounded up to a microsecond."""
         return -(-self.period // self.limit)
 
+    def spaced(self, cost: int) -> timedelta:
+        """Return the time between a start of this cost and the next one, rounded up to a microsecond."""
+        return (
+            min(-(-(self.period // _MICROSECOND) * cost // self.limit), _LONGEST_SPACING // _MICROSECOND) * _MICROSECOND
+        )
+
     @classmethod
     def parse(cls, value: object, field: str) -> Self | None:
-        """Read {"limit", "period"}, {"rate", "period"} or a pair; None means no limit. Raises PolicyInvalid."""
+        """Read {"limit", "period"}, a pair or Celery's "100/m"; None means no limit. Raises PolicyInvalid."""
         match value:
             case None:
                 return None
@@ -99,8 +111,13 @@ class Rate:
                 pass
             case [limit, period]:
                 pass
+            case str() if found := _CELERYS.fullmatch(value):
+                limit, period = int(found[1]), _CELERYS_PERIODS[found[2]]
             case _:
-                raise PolicyInvalid(field, f'{value!r} is not a rate; give {{"limit": 100, "period": "PT1M"}}.')
+                raise PolicyInvalid(
+                    field,
+                    f'{value!r} is not a rate; give {{"limit": 100, "period": "PT1M"}}, (100, "PT1M") or "100/m".',
+                )
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 2**31 - 1:
             raise PolicyInvalid(
                 f"{field}.limit",
@@ -157,11 +174,27 @@ class Policy:
 
     def fits(self, cost: int) -> bool:
         """Whether a call of this cost could ever start, and another one after it; a concurrency of 0 is a pause."""
-        return (
-            (not self.concurrency or cost <= self.concurrency)
-            and (self.rate is None or cost <= self.rate.limit)
-            and (self.throttle is None or cost <= LONGEST_PERIOD // self.throttle.spacing)
+        return cost <= self.largest_cost
+
+    @property
+    def largest_cost(self) -> int:
+        """The most that a call may cost to start at all, and another one after it; UNLIMITED without a limit."""
+        return min(
+            self.concurrency or UNLIMITED,
+            UNLIMITED if self.rate is None else self.rate.limit,
+            UNLIMITED if self.throttle is None else LONGEST_PERIOD // self.throttle.spacing,
         )
+
+    def exceeded_by(self, cost: int) -> str:
+        """Return in words the limits that never allow this cost."""
+        words = []
+        if self.concurrency and cost > self.concurrency:
+            words.append(f"the concurrency is {self.concurrency}")
+        if self.rate is not None and cost > self.rate.limit:
+            words.append(f"the rate is {self.rate}")
+        if self.throttle is not None and cost > LONGEST_PERIOD // self.throttle.spacing:
+            words.append(f"under the throttle {self.throttle} the next start would be more than a year away")
+        return " and ".join(words)
 
     def as_json(self) -> dict[str, Any]:
         """Write it as the Open Job Spec does, None where there is no limit."""
@@ -183,7 +216,7 @@ class Use:
     starts: Sequence[tuple[datetime, int]] = ()
     """(last start, cost) of each part of the window that may still count, oldest first."""
     next_start_at: datetime | None = None
-    """The earliest next start that the throttle allows, from the starts given so far."""
+    """The earliest start that the throttle in force allows after the last one (see next_start)."""
 
     def reserve(self, cost: int) -> "Use":
         """Return the use after one more admission of this cost."""
@@ -216,6 +249,13 @@ def in_force(key: Any, now: datetime) -> Policy:
     """Return the policy of a key row that holds now: its own, or the override's until that ends."""
     is_overridden = key.override_until is not None and key.override_until > now
     return stored(key, "override_" if is_overridden else "")
+
+
+def next_start(policy: Policy, last_start_at: datetime | None, last_cost: int) -> datetime | None:
+    """Return the earliest start after the last one that the policy's throttle allows; None if it allows any."""
+    if policy.throttle is None or last_start_at is None:
+        return None
+    return last_start_at + policy.throttle.spaced(last_cost)
 
 
 def counted(rate: Rate, use: Use, now: datetime, pace: Pace) -> list[tuple[datetime, int]]:

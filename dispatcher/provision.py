@@ -1,31 +1,53 @@
 """What the database needs after a migration: the keys that the settings declare, and beat's entries."""
 
+import logging
 from datetime import timedelta
 from typing import Any
 
 from django.apps import apps
-from django.db import connections
+from django.db import connections, router
 
+from dispatcher import lanes
 from dispatcher.conf import conf
-from dispatcher.lifecycle import send
+from dispatcher.management.key_table import limits
 from dispatcher.policy import Policy
+
+logger = logging.getLogger(__name__)
 
 
 def after_migrate(using: str) -> None:
-    """Make what is missing; whatever people have changed stays as it is."""
-    if using != conf().database:
-        return
+    """Make what is missing in this database; whatever people have changed stays as it is.
+
+    Beat reads its entries from the database of its own models, which may be another than that of the calls.
+    """
     tables = connections[using].introspection.table_names()
-    if "dispatcher_ratelimitkey" in tables:
+    if using == conf().database and "dispatcher_ratelimitkey" in tables:
         declare_keys()
-    if apps.is_installed("django_celery_beat") and "django_celery_beat_periodictask" in tables:
+    if using == _beats_database() and "django_celery_beat_periodictask" in tables:
         schedule(using)
+
+
+def _beats_database() -> str | None:
+    if not apps.is_installed("django_celery_beat"):
+        return None
+    from django_celery_beat.models import PeriodicTask  # noqa: PLC0415 -- optional app
+
+    return router.db_for_write(PeriodicTask)
 
 
 def declare_keys() -> None:
     """Make the keys that the settings name exactly; templates wait for the first call that fits them."""
     declared = {name: policy for name, policy in conf().keys.items() if "*" not in name}
-    send.make_keys({name: Policy.parse(policy, f"DISPATCHER['keys'][{name!r}]") for name, policy in declared.items()})
+    policies = {name: Policy.parse(policy, f"DISPATCHER['keys'][{name!r}]") for name, policy in declared.items()}
+    lanes.make_keys(policies, is_declared=True)
+    for name, stored in lanes.stored_policies(policies).items():
+        if stored != policies[name]:
+            logger.warning(
+                "key %s has %s; DISPATCHER['keys'] declares %s, which only makes a key: change it with engine.limit",
+                name,
+                limits(stored),
+                limits(policies[name]),
+            )
 
 
 def schedule(using: str) -> None:

@@ -151,8 +151,8 @@ def give_back(call: UUID, *, ticket: UUID | None = None, worker: str | None = No
         return attempt.put_back(row.id, held)
 
     reported = _report(call, ticket, worker, put_back)
-    if isinstance(reported, CallQueue):
-        engine.dispense(lanes=[reported.lane_id])
+    if isinstance(reported, CallQueue) and reported.lane_id is not None:
+        engine.dispense_briefly(lanes=[reported.lane_id])
     return reported
 
 
@@ -259,15 +259,19 @@ def _fetch_now(asked: Fetching) -> list[CallQueue]:
 def _take(queue: str, most: int, asked: Fetching) -> list[UUID]:
     """Start up to so many calls of one queue."""
     taken: list[UUID] = []
+    avoid: set[int] = set()
     for _ in range(_PASSES):
         with sql.own_transaction():
             sql.ask("lock_fetch", object, {"queue": queue})
-            made = admit.admit(queues=[queue], most=most - len(taken), is_pull=True)
+            made = admit.admit(queues=[queue], most=most - len(taken), avoid=avoid, is_pull=True)
             taken += _start(made.calls, asked)
+        # Lanes of a key that somebody keeps locked do not take the places of others again.
+        is_new = not avoid.issuperset(made.busy)
+        avoid.update(made.busy)
         again = admit.look_again(made)
         if again.lanes or again.keys:
-            engine.dispense(lanes=again.lanes, keys=again.keys)
-        if len(taken) >= most or not made.has_moved:
+            engine.dispense_briefly(lanes=again.lanes, keys=again.keys)
+        if len(taken) >= most or not (made.has_moved or is_new):
             break
     return taken
 
@@ -282,6 +286,8 @@ def _start(admitted: Sequence[admit.Admitted], asked: Fetching) -> list[UUID]:
                 started.append(call.id)
             case claim.Refused.EXPIRED:
                 finish.expire(call.id, call.ticket)
+            case claim.Refused.REVOKED:
+                attempt.cancel(call.id)
             case _:
                 attempt.put_back(call.id, call.ticket)
     if started:

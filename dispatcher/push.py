@@ -7,14 +7,14 @@ from datetime import timedelta
 from functools import partial
 from uuid import UUID
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 
-from dispatcher import engine, journal, sql
+from dispatcher import compose, engine, heads, journal, lanes, sql
 from dispatcher.calls import Call
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid, DuplicateCall, PolicyInvalid, QueueFull, UnknownKey
 from dispatcher.journal import Entry
-from dispatcher.lifecycle import control, send
+from dispatcher.lifecycle import control
 from dispatcher.models import CallQueue
 from dispatcher.states import OnFull, State
 
@@ -109,11 +109,11 @@ def faults(wanted: Sequence[Wanted]) -> dict[int, CallInvalid | PolicyInvalid]:
     drafts = {}
     for number, each in enumerate(wanted):
         try:
-            drafts[number] = send.draft(each.call, task=str(each.call.task), queue=each.queue)
+            drafts[number] = compose.check(replace(each.call, queue=each.queue))
         except (CallInvalid, PolicyInvalid) as error:
             found[number] = error
     made = {name for draft in drafts.values() for name in draft.policies}
-    unknown = send.unknown_keys({name for draft in drafts.values() for name in draft.kind.names} - made)
+    unknown = lanes.unknown_keys({name for draft in drafts.values() for name in draft.kind.names} - made)
     for number, draft in drafts.items():
         if names := sorted(unknown.intersection(draft.kind.names)):
             found[number] = UnknownKey(names)
@@ -121,10 +121,10 @@ def faults(wanted: Sequence[Wanted]) -> dict[int, CallInvalid | PolicyInvalid]:
 
 
 def _push(wanted: Sequence[Wanted]) -> list[Pushed]:
-    kept = _resolve(wanted)
-    fresh = [each for number, each in enumerate(wanted) if number not in kept]
-    bounds = _make_room(fresh)
-    sent = iter(engine.send([_rescheduled(each) for each in fresh]))
+    kept, replaced = _resolve(wanted)
+    fresh = {number: each for number, each in enumerate(wanted) if number not in kept}
+    bounds = _make_room([*fresh.values()])
+    sent = iter(engine.send([_rescheduled(each, replaced.get(number)) for number, each in fresh.items()]))
     pushed = []
     for number, each in enumerate(wanted):
         there = kept.get(number)
@@ -133,15 +133,16 @@ def _push(wanted: Sequence[Wanted]) -> list[Pushed]:
     return pushed
 
 
-def _resolve(wanted: Sequence[Wanted]) -> dict[int, CallQueue]:
-    """Return the calls that are there in place of those that ask for it; end those that are to be replaced."""
+def _resolve(wanted: Sequence[Wanted]) -> tuple[dict[int, CallQueue], dict[int, UUID]]:
+    """Return the calls that are there in place of those that ask for it, and those that were ended to be replaced."""
     keys = [each.unique.key for each in wanted if each.unique]
     if not keys:
-        return {}
+        return {}, {}
     if twice := [key for key, count in Counter(keys).items() if count > 1]:
         raise DuplicateCall(_BESIDE, State.AVAILABLE, twice[0])
     sql.change("lock_unique", {"names": keys})
     kept: dict[int, CallQueue] = {}
+    replaced: dict[int, UUID] = {}
     for number, each in enumerate(wanted):
         if (unique := each.unique) is None:
             continue
@@ -151,23 +152,23 @@ def _resolve(wanted: Sequence[Wanted]) -> dict[int, CallQueue]:
                 kept[number] = CallQueue.objects.using(conf().database).get(id=found.id)
             elif not unique.on_conflict.startswith("replace") or not _cancel(found.id):
                 raise DuplicateCall(str(found.id), shown(found.state), unique.key)
-    return kept
+            else:
+                replaced[number] = found.id
+    return kept, replaced
 
 
 def _cancel(call: UUID) -> bool:
     done = control.cancel([call])
-    wake = partial(engine.dispense, lanes=done.lanes, keys=done.keys)
-    transaction.on_commit(wake, using=conf().database, robust=True)
+    sql.after_commit(partial(engine.dispense_briefly, lanes=done.lanes, keys=done.keys))
     return bool(done.calls)
 
 
-def _rescheduled(each: Wanted) -> Call:
+def _rescheduled(each: Wanted, before: UUID | None) -> Call:
     """Return the call with the time of the one that it replaces, if it asks for that."""
-    if each.unique is None or each.unique.on_conflict != "replace_except_schedule":
+    if before is None or each.unique is None or each.unique.on_conflict != "replace_except_schedule":
         return each.call
-    before = CallQueue.objects.using(conf().database).filter(unique_key=each.unique.key, state=State.CANCELLED)
-    times = before.order_by("-finished_at").values_list("scheduled_at", flat=True)[:1]
-    return replace(each.call, scheduled_at=times[0]) if times and times[0] else each.call
+    at = CallQueue.objects.using(conf().database).values_list("scheduled_at", flat=True).get(id=before)
+    return replace(each.call, scheduled_at=at) if at else each.call
 
 
 def _make_room(fresh: Sequence[Wanted]) -> dict[str, Bound]:
@@ -189,7 +190,9 @@ def _make_room(fresh: Sequence[Wanted]) -> dict[str, Bound]:
 
 def _drop_oldest(queue: str, count: int) -> bool:
     """Discard the calls that have waited longest; return whether there were so many."""
-    return sql.change("drop_oldest", {"queue": queue, "most": count}) == count
+    dropped = sql.fetch("drop_oldest", heads.Place, {"queue": queue, "most": count})
+    sql.after_commit(partial(engine.serve_changed, heads.first(dropped)))
+    return len(dropped) == count
 
 
 def ease() -> int:

@@ -1,6 +1,6 @@
 """Reports: how each key stands, which calls hold it or wait for it, why a call waits. They change nothing."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -12,7 +12,20 @@ from arrow.locales import EnglishLocale
 
 from dispatcher import sql
 from dispatcher.conf import conf
-from dispatcher.policy import Pace, Policy, Use, counted, in_force, opening, pace_room, ramp_opening, room, stored
+from dispatcher.counts import KeyRow
+from dispatcher.policy import (
+    Pace,
+    Policy,
+    Use,
+    counted,
+    in_force,
+    next_start,
+    opening,
+    pace_room,
+    ramp_opening,
+    room,
+    stored,
+)
 
 MANY: Final = 10_000
 """How far calls ahead of another are counted."""
@@ -20,6 +33,11 @@ MANY: Final = 10_000
 
 _EXACT = 10
 """Shorter spans than so many seconds are told exactly."""
+
+
+OLD_TRANSACTION: Final = timedelta(minutes=1)
+"""The age from which an open transaction is reported: what died since can't be cleaned up, and each call costs more."""
+_FEW = 10
 
 
 class KeyState(StrEnum):
@@ -70,6 +88,8 @@ class KeyStatus:
     """How many calls wait."""
     waiting_since: datetime | None
     """Since when the first in line waits."""
+    oversized: int = 0
+    """How many of those cost more than the limits in force ever allow: they wait alone until the limits change."""
 
     @property
     def in_flight(self) -> int:
@@ -110,6 +130,7 @@ class KeyStatus:
             "admitted": self.admitted,
             "waiting_count": self.waiting,
             "waiting_since": _json_time(self.waiting_since),
+            "oversized_count": self.oversized,
             "opens_at": _json_time(self.opens_at),
             "paused": self.is_paused,
             "blocked_until": _json_time(self.blocked_until),
@@ -134,7 +155,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class KeyCall:
-    """A call that holds a key or waits for it, what it costs, and since when it does."""
+    """A call that holds a key or waits for it, what it costs, and since when it does; lane 0: it has none yet."""
 
     id: UUID
     task: str
@@ -158,12 +179,26 @@ class KeyCall:
 class Wait:
     """Why a call waits: the key or queue that stopped its lane, if one did, and how many of the lane go before it."""
 
+    oversized_for: str | None
+    """The key whose limits in force never allow its cost: the call waits alone, and its lane goes on."""
+    oversized_cost: int | None
+    """What it costs of that key."""
     stopped_by: str | None
     held_by: str | None
     """The queue, if it holds the lane up: nobody serves it, or enough of its calls are on their way."""
     is_served: bool
     """Whether a live worker serves the call's queue."""
+    queue: str
+    task: str
+    is_known: bool
+    """Whether a live worker of the queue knows the task, as far as the workers have registered their tasks."""
+    returns: int
+    """How often in a row it was published and came back without a start."""
+    until: datetime | None
+    """When a call that came back is tried again, unless a worker that knows its task comes before."""
     since: datetime
+    is_placed: bool
+    """Whether it has a lane; else its keys or its lane are still to be made."""
     is_awake: bool
     ahead: int
     """Counted up to MANY."""
@@ -186,6 +221,47 @@ class Unserved:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Unstarted:
+    """A task whose calls wait in a queue since they were published and came back without a start."""
+
+    queue: str
+    task: str
+    waiting: int
+    """Counted up to MANY, of all tasks together."""
+    returns: int
+    """How often in a row one of them came back, at the most."""
+    is_known: bool
+    """Whether a live worker of the queue knows the task."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Write it for other programs."""
+        return {
+            "queue": self.queue,
+            "task": self.task,
+            "waiting_count": self.waiting,
+            "returns": self.returns,
+            "known": self.is_known,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class OldTransaction:
+    """A transaction that has been open for long, in the dispatcher's database."""
+
+    what: str
+    """The session, by the process of the server, or the prepared transaction."""
+    facts: Mapping[str, Any]
+    """How long it is `open_for`, as hh:mm:ss, the session's `application`, `state` and latest `query`."""
+    target: str
+    version: str
+    total: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Write it for other programs."""
+        return {"what": self.what, **self.facts}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cost:
     """What a call costs of a key."""
 
@@ -194,35 +270,11 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Time:
-    told_at: datetime
-
-
-@dataclass(frozen=True, kw_only=True)
-class _KeyRow:
+class _KeyRow(KeyRow):
     now: datetime
-    id: int
-    name: str
-    is_paused: bool
-    blocked_until: datetime | None
-    next_start_at: datetime | None
-    concurrency: int | None
-    rate_limit: int | None
-    rate_period: timedelta | None
-    throttle_limit: int | None
-    throttle_period: timedelta | None
-    override_until: datetime | None
-    override_concurrency: int | None
-    override_rate_limit: int | None
-    override_rate_period: timedelta | None
-    override_throttle_limit: int | None
-    override_throttle_period: timedelta | None
-    held: int
-    unstarted: int
-    start_at: list[datetime]
-    start_cost: list[int]
     waiting: int
     waiting_since: datetime | None
+    oversized: int
 
 
 def rate_limit_status(keys: Collection[str] | None = None, *, now: datetime | None = None) -> list[KeyStatus]:
@@ -235,12 +287,6 @@ def rate_limit_status(keys: Collection[str] | None = None, *, now: datetime | No
     rows = sql.fetch("report_keys", _KeyRow, {"names": names, "now": now, "margin": settings.margin})
     pace = Pace(horizon=settings.horizon, margin=settings.margin, ramp=settings.ramp)
     return [_status(row, pace) for row in rows]
-
-
-def database_time() -> datetime:
-    """Return what the database's clock says."""
-    (told,) = sql.fetch("tell_time", _Time, {})
-    return told.told_at
 
 
 def waiting_calls(name: str, *, after: Place | None = None, most: int = 100) -> list[KeyCall]:
@@ -274,13 +320,27 @@ def unserved_queues(*, now: datetime | None = None) -> list[Unserved]:
     return sql.fetch("report_unserved", Unserved, {"most": MANY, "now": now})
 
 
+def unstarted_tasks(*, now: datetime | None = None) -> list[Unstarted]:
+    """Return the tasks whose calls came back without a start and wait, in order of queue and name."""
+    return sql.fetch("report_unstarted", Unstarted, {"most": MANY, "now": now})
+
+
+def old_transactions(*, age: timedelta | None = None) -> list[OldTransaction]:
+    """Return up to 10 transactions that have been open for longer than this (a minute), the oldest first.
+
+    Those of other users are seen by roles that may read all statistics only (pg_read_all_stats).
+    """
+    long = OLD_TRANSACTION if age is None else age
+    return sql.fetch("audit_old_transaction", OldTransaction, {"long": long, "most": _FEW})
+
+
 def _status(row: _KeyRow, pace: Pace) -> KeyStatus:
     now, policy = row.now, in_force(row, row.now)
     use = Use(
         held=row.held,
         unstarted=row.unstarted,
         starts=tuple(zip(row.start_at, row.start_cost, strict=True)),
-        next_start_at=row.next_start_at,
+        next_start_at=next_start(policy, row.last_start_at, row.last_cost),
     )
     spent = counted(policy.rate, use, now, pace) if policy.rate else []
     ramp_opens_at = ramp_opening(row.blocked_until, use, 1, now, pace)
@@ -307,6 +367,7 @@ def _status(row: _KeyRow, pace: Pace) -> KeyStatus:
         opens_at=max(filter(None, times), default=None) if is_time_alone else None,
         waiting=row.waiting,
         waiting_since=row.waiting_since,
+        oversized=row.oversized,
     )
 
 

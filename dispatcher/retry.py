@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 from dispatcher.errors import PolicyInvalid
 from dispatcher.policy import LONGEST_PERIOD, format_duration, parse_duration
 
+MOST_ATTEMPTS: Final = 2**31 - 1
 _STEEPEST: Final = 100
 
 BACKOFF: Final[Mapping[str, Callable[[int, float], float]]] = {
@@ -53,8 +54,10 @@ class Retry:
                 if not timedelta(0) <= given[name] <= LONGEST_PERIOD:
                     raise PolicyInvalid(f"{field}.{name}", "must be from 0 to 366 days.")
         attempts = given.get("max_attempts", 1)
-        if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= 2**15 - 1:
-            raise PolicyInvalid(f"{field}.max_attempts", f"{attempts!r} must be a whole number from 1 to 32767.")
+        if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= MOST_ATTEMPTS:
+            raise PolicyInvalid(
+                f"{field}.max_attempts", f"{attempts!r} must be a whole number from 1 to {MOST_ATTEMPTS}."
+            )
         coefficient = given.get("backoff_coefficient", 1)
         if (
             isinstance(coefficient, bool)

@@ -1,45 +1,49 @@
-"""The Celery entry points: beat calls the first three, workers run the last."""
+"""The Celery entry points: beat calls the first five, workers run the last."""
 
-from typing import Any
+from typing import Any, Final
 
 from celery import shared_task
 
-from dispatcher import crons, engine, handlers, push
+from dispatcher import crons, engine, handlers, periodic
+from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK
+
+_PERIODIC: Final[dict[str, Any]] = {
+    "ignore_result": True,
+    "send_events": False,
+    "Strategy": "dispatcher.periodic:strategy",
+    "apply_async": periodic.send_quietly,
+}
+"""What keeps a task quiet that runs 86,400 times a day."""
 
 
-@shared_task(name="dispatcher.tick", ignore_result=True)
+@shared_task(name=TICK, **_PERIODIC)
 def tick() -> int:
     """Serve what time brings within this tick; return how many calls were admitted."""
-    return engine.tick()
+    return periodic.run(TICK)
 
 
-@shared_task(name="dispatcher.recover", ignore_result=True)
+@shared_task(name=RECOVER, **_PERIODIC)
 def recover() -> int:
     """Put back calls whose leases ran out; return how many."""
-    push.ease()
-    return engine.recover()
+    return periodic.run(RECOVER)
 
 
-@shared_task(name="dispatcher.cleanup", ignore_result=True)
+@shared_task(name=CLEANUP, **_PERIODIC)
 def cleanup() -> int:
     """Delete ended calls past their retention; return how many."""
-    return engine.cleanup()
+    return periodic.run(CLEANUP)
 
 
-@shared_task(name="dispatcher.tell", ignore_result=True)
+@shared_task(name=periodic.TELL, **_PERIODIC)
 def tell() -> int:
     """Post what happened to whoever subscribed over HTTP; return how many posts that makes."""
-    from dispatcher.web.ojs import hooks  # noqa: PLC0415 -- an extra
-
-    return hooks.tell()
+    return periodic.run(periodic.TELL)
 
 
-@shared_task(name="dispatcher.advance", ignore_result=True)
+@shared_task(name=periodic.ADVANCE, **_PERIODIC)
 def advance() -> int:
     """Do what follows in the workflows that run; return how many there were."""
-    from dispatcher.web.ojs import workflows  # noqa: PLC0415 -- an extra
-
-    return workflows.advance_all()
+    return periodic.run(periodic.ADVANCE)
 
 
 @shared_task(name="dispatcher.post_event")

@@ -52,7 +52,8 @@ class Watch:
         """End the watch if nothing falls due within it; not while somebody counts on another look."""
         with self._lock:
             self._heard_at = self._clock()
-            is_idle = wait is None or self._heard_at + wait.total_seconds() >= self.until
+            # What is late is due now: counted from its time, a watch with a backlog would end as much later.
+            is_idle = wait is None or self._heard_at + max(0.0, wait.total_seconds()) >= self.until
             if self._called.is_set() or not is_idle:
                 return False
             self._keepers -= 1

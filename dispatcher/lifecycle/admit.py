@@ -4,24 +4,37 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import groupby
-from typing import Any
+from time import monotonic
+from typing import Any, ClassVar
 from uuid import UUID
 
-from django.db import transaction
+from django.db import OperationalError
 
 from dispatcher import happenings, journal, sql
-from dispatcher.allotment import Allotment, Head, KeyNow, LaneNow, allot
-from dispatcher.conf import Conf, conf, queue_grace
+from dispatcher.allotment import Allotment, KeyNow, LaneNow, allot
+from dispatcher.conf import DECIDE_AT_ONCE, Conf, conf, pass_bound, queue_grace
+from dispatcher.counts import HeadRow, KeyRow, key_now, lanes_now
 from dispatcher.events import call_dropped
 from dispatcher.models import CallQueue, Slot
-from dispatcher.policy import Pace, Use, in_force
-from dispatcher.states import OnLimit, State
+from dispatcher.policy import Pace
+from dispatcher.states import State
 
+_FIRST_HEADS = 32
+"""How many calls a pass reads of a lane at first; more only if all of them may go, since it locks what it reads."""
 _PULLED_LANES = 10
 """How many lanes of a queue a pass takes at the least for who fetches from it: the first of them may be limited."""
-_AT_ONCE = 32
-"""How many passes and senders may decide on one queue at the same moment without exceeding its bound."""
+
+
+KEY_WAIT = timedelta(milliseconds=200)
+"""How long a pass waits for a key that it was made for: longer than passes, sends and claims of a hot key hold it."""
+_LOCK_NOT_AVAILABLE = "55P03"
+"""The SQLSTATE of a wait that lock_timeout has ended."""
+
+
+class _Stuck:
+    """Keys that were waited for in vain, and until when nobody of this process waits for them again."""
+
+    until: ClassVar[dict[int, float]] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +47,8 @@ class Admitted:
     args: list[Any]
     kwargs: dict[str, Any]
     call_data: dict[str, Any] | None
+    headers: dict[str, Any] | None
+    options: dict[str, Any] | None
     queue: str
     attempt: int
 
@@ -47,13 +62,17 @@ class Pass:
     full: Mapping[int, int] = field(default_factory=dict)
     """Keys that a lack of concurrency closed, with the cost that they held when it did."""
     filled: Collection[str] = ()
-    """Queues with enough calls on the way to their workers."""
+    """Queues that hold lanes: enough of their calls are on the way to workers, or the pass took a part of the lanes."""
+    left: Mapping[int, int] = field(default_factory=dict)
+    """Lanes that the pass should have served and left out, each with a key of its that somebody else had locked."""
+    busy: Collection[int] = ()
+    """All keys that kept it from a lane."""
 
     @property
     def has_moved(self) -> bool:
         """Whether it changed anything: a call admitted, put off or dropped, or a lane parked or held."""
         made = self.made
-        return bool(made.admitted or made.dropped or made.rescheduled or made.parked or made.held)
+        return bool(made.admitted or made.oversized or made.dropped or made.rescheduled or made.parked or made.held)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,15 +97,14 @@ class Openable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Lane:
-    id: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Locked:
     lanes: list[int]
     keys: list[int]
+    left_lanes: list[int]
+    left_keys: list[int]
+    is_left_wanted: list[bool]
     tight: list[str]
+    held_queues: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,45 +112,6 @@ class _QueueRow:
     name: str
     unclaimed: int
     is_served: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class _KeyRow:
-    id: int
-    name: str
-    is_paused: bool
-    blocked_until: datetime | None
-    next_start_at: datetime | None
-    concurrency: int | None
-    rate_limit: int | None
-    rate_period: timedelta | None
-    throttle_limit: int | None
-    throttle_period: timedelta | None
-    override_until: datetime | None
-    override_concurrency: int | None
-    override_rate_limit: int | None
-    override_rate_period: timedelta | None
-    override_throttle_limit: int | None
-    override_throttle_period: timedelta | None
-    held: int
-    unstarted: int
-    start_at: list[datetime]
-    start_cost: list[int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _HeadRow:
-    now: datetime
-    lane_id: int
-    queue: str
-    priority: int
-    on_limit: str
-    key_ids: list[int]
-    parked_on: int | None
-    is_outranked: bool
-    is_behind: bool
-    call_id: UUID | None
-    costs: dict[str, int] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,17 +127,43 @@ def admit(
     queues: Collection[str] = (),
     awake: bool = False,
     most: int | None = None,
+    avoid: Collection[int] = (),
+    wait_for: int | None = None,
     is_pull: bool = False,
     now: datetime | None = None,
 ) -> Pass:
     """Make one pass over these lanes, those parked on these keys, held by these queues, and, if `awake`, those awake.
 
     most: how many calls it admits, and how many lanes of a kind it takes, at the most; the settings' by default.
+    avoid: keys that somebody has locked; lanes that are awake or held and spend one are not looked at.
+    wait_for: a key to wait for, up to KEY_WAIT, if somebody has locked it; lanes of other keys that are locked are left
+    out.
     is_pull: the pass is for who fetches calls over HTTP, and starts them at once.
     """
-    settings = conf()
+    wanted = {"lanes": list(lanes), "keys": list(keys), "queues": list(queues), "awake": awake, "avoid": list(avoid)}
+    decide = partial(_decide, most=most, is_pull=is_pull, now=now, settings=conf())
+    # Within the caller's transaction the bound on the wait would outlast the pass.
+    if wait_for is not None and not sql.connection().in_atomic_block:
+        try:
+            with sql.own_transaction():
+                sql.ask("limit_wait", object, {"wait": f"{KEY_WAIT // timedelta(milliseconds=1)}ms"})
+                return decide({**wanted, "wait_for": wait_for})
+        except OperationalError as fault:
+            if getattr(fault.__cause__, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+                raise
+            _Stuck.until[wait_for] = monotonic() + conf().tick.total_seconds()
     with sql.own_transaction():
-        return _decide(lanes, keys, queues, awake=awake, most=most, is_pull=is_pull, now=now, settings=settings)
+        return decide({**wanted, "wait_for": None})
+
+
+def stuck_keys() -> set[int]:
+    """Return the keys that this process has waited for in vain lately: a transaction keeps them locked."""
+    now = monotonic()
+    known = list(_Stuck.until.items())
+    for key, until in known:
+        if until <= now:
+            _Stuck.until.pop(key, None)
+    return {key for key, until in known if until > now}
 
 
 def look_again(done: Pass, *, now: datetime | None = None) -> Again:
@@ -172,7 +177,7 @@ def look_again(done: Pass, *, now: datetime | None = None) -> Again:
         "held": list(done.full.values()),
         "roomy": made.roomy,
         "filled": list(done.filled),
-        "ahead": bound(conf()),
+        "ahead": pass_bound(conf()),
         "now": now,
     }
     with sql.together():
@@ -181,21 +186,11 @@ def look_again(done: Pass, *, now: datetime | None = None) -> Again:
     return Again(lanes=[*made.awake, *again.lanes], keys=again.keys, queues=again.queues)
 
 
-def unparked(lanes: Collection[int]) -> list[int]:
-    """Return those of these lanes that neither a key nor their queue holds up: they want a pass."""
-    return [lane.id for lane in sql.fetch("unparked_lanes", _Lane, {"lanes": list(lanes)})]
-
-
 def openable(keys: Collection[int], lane: int | None = None, *, now: datetime | None = None) -> Openable:
     """Say which of these keys a release in this lane may have opened for lanes parked on them."""
-    params = {"keys": list(keys), "lane": lane, "ahead": bound(conf()), "now": now}
+    params = {"keys": list(keys), "lane": lane, "ahead": pass_bound(conf()), "now": now}
     (found,) = sql.fetch("openable_keys", Openable, params)
     return found
-
-
-def bound(settings: Conf) -> int:
-    """Return up to how many calls of a queue a pass lets go on their way; the rest is for lone senders."""
-    return settings.dispatch_ahead - _AT_ONCE if settings.dispatch_ahead > 2 * _AT_ONCE else settings.dispatch_ahead
 
 
 def keys_of(call_id: UUID) -> dict[int, str]:
@@ -205,11 +200,8 @@ def keys_of(call_id: UUID) -> dict[int, str]:
 
 
 def _decide(
-    lanes: Collection[int],
-    keys: Collection[int],
-    queues: Collection[str],
+    wanted: Mapping[str, Any],
     *,
-    awake: bool,
     most: int | None,
     is_pull: bool,
     now: datetime | None,
@@ -219,100 +211,80 @@ def _decide(
     batch = min(most or settings.batch, settings.batch)
     if is_pull:
         lane_limit = max(lane_limit, _PULLED_LANES)
-    gate = {"is_gated": queue_grace() is not None, "is_pull": is_pull, "ahead": bound(settings), "now": now}
-    wanted = {"lanes": list(lanes), "keys": list(keys), "queues": list(queues), "awake": awake, "most": lane_limit}
-    (locked,) = sql.fetch("lock_lanes", _Locked, {**wanted, **gate, "slack": _AT_ONCE * batch})
+    gate = {"is_gated": queue_grace() is not None, "is_pull": is_pull, "ahead": pass_bound(settings), "now": now}
+    bounds = {"most": lane_limit, "slack": DECIDE_AT_ONCE * batch}
+    sql.read_in_order()
+    (locked,) = sql.fetch("lock_lanes", _Locked, {**wanted, **gate, **bounds})
     if not locked.lanes:
-        if keys:
-            sql.ask("close_openings", object, {"keys": list(keys)})
-        return Pass()
-    heads = -(-batch // len(locked.lanes)) + 1
-    keys_asked = sql.ask("look_keys", _KeyRow, {"keys": locked.keys, "now": now, "margin": settings.margin})
+        if wanted["keys"]:
+            sql.ask("close_openings", object, {"keys": wanted["keys"]})
+        return Pass(left=_left(locked), busy=tuple(locked.left_keys))
+    heads = min(_FIRST_HEADS, -(-batch // len(locked.lanes)) + 1)
+    keys_asked = sql.ask("look_keys", KeyRow, {"keys": locked.keys, "now": now, "margin": settings.margin})
     queues_asked = sql.ask("look_queues", _QueueRow, {"lanes": locked.lanes, **gate})
-    lanes_asked = sql.ask("look_lanes", _HeadRow, {"lanes": locked.lanes, "heads": heads, "now": now})
+    looked_at = {"lanes": locked.lanes, "stuck": [*stuck_keys()], "now": now}
+    lanes_asked = sql.ask("look_lanes", HeadRow, {**looked_at, "heads": heads})
     key_rows, head_rows = keys_asked.rows(), lanes_asked.rows()
     at = head_rows[0].now
-    counted = {row.id: _key(row, at) for row in key_rows}
+    counted = {row.id: key_now(row, at) for row in key_rows}
     names = {row.name: row.id for row in key_rows}
     queue_rows = queues_asked.rows()
     # Who fetches a call starts it when the answer comes, and can't wait for a start that lies ahead.
     horizon = timedelta(0) if is_pull else settings.horizon
     pace = Pace(horizon=horizon, margin=settings.margin, ramp=settings.ramp)
-    made = allot(
-        lanes_now := list(_lanes(head_rows, names, heads)),
-        counted.values(),
-        queues={
-            row.name: (batch if row.is_served else 0)
-            if is_pull
-            else _queue_room(row, is_tight=row.name in locked.tight, settings=settings)
-            for row in queue_rows
-        },
+    rooms = {
+        row.name: (batch if row.is_served else 0)
+        if is_pull
+        else _queue_room(row, is_tight=row.name in locked.tight, settings=settings)
+        for row in queue_rows
+    }
+    decide = partial(
+        allot,
+        keys=counted.values(),
+        queues=rooms,
         now=at,
         pace=pace,
         batch=batch,
         reschedule_after=settings.reschedule_after,
     )
-    slots = _slots(made, lanes_now)
-    calls = _write(made, slots, lanes_now, now, settings)
-    if opened := [key for key in keys if key not in made.openings]:
+    made = decide(lanes_seen := list(lanes_now(head_rows, names, heads)))
+    if made.unread and heads < (most_heads := -(-settings.batch // len(locked.lanes)) + 1):
+        head_rows = sql.fetch("look_lanes", HeadRow, {**looked_at, "heads": most_heads})
+        made = decide(lanes_seen := list(lanes_now(head_rows, names, most_heads)))
+    slots = _slots(made, lanes_seen)
+    calls = _write(made, slots, lanes_seen, now, settings)
+    if opened := [key for key in wanted["keys"] if key not in made.openings]:
         sql.ask("close_openings", object, {"keys": opened})
     if journal.is_kept():
-        journal.note([*happenings.of_pass(made, lanes_now, happenings.stand(counted.values(), slots, at, pace))])
-    filled = {row.name for row in queue_rows if row.is_served and not is_pull}.intersection(made.held.values())
-    return Pass(made=made, calls=calls, full=_full(made, counted, slots), filled=filled)
+        journal.note([*happenings.of_pass(made, lanes_seen, happenings.stand(counted.values(), slots, at, pace))])
+    served = {row.name for row in queue_rows if row.is_served and not is_pull}
+    filled = served.intersection((*made.held.values(), *locked.held_queues))
+    is_waited_for = any(lane.is_outranked for lane in lanes_seen)
+    return Pass(
+        made=made,
+        calls=calls,
+        full=_full(made, counted, slots),
+        filled=filled,
+        left=_left(locked, everything=is_waited_for),
+        busy=tuple(locked.left_keys),
+    )
+
+
+def _left(locked: _Locked, *, everything: bool = False) -> dict[int, int]:
+    """Return the lanes that were left out and must be come back to; everything: those that are awake as well.
+
+    Those stay awake for the next pass, but lower priorities of their queues wait for them.
+    """
+    left = zip(locked.left_lanes, locked.left_keys, locked.is_left_wanted, strict=True)
+    return {lane: key for lane, key, is_wanted in left if is_wanted or everything}
 
 
 def _queue_room(row: _QueueRow, *, is_tight: bool, settings: Conf) -> int:
     """Return how many calls more a queue takes; a pass that is not alone with it takes a share."""
     if not row.is_served:
         return 0
-    room = max(0, bound(settings) - row.unclaimed)
-    return room if is_tight else room // _AT_ONCE
-
-
-def _key(row: _KeyRow, now: datetime) -> KeyNow:
-    return KeyNow(
-        id=row.id,
-        name=row.name,
-        policy=in_force(row, now),
-        use=Use(
-            held=row.held,
-            unstarted=row.unstarted,
-            starts=tuple(zip(row.start_at, row.start_cost, strict=True)),
-            next_start_at=row.next_start_at,
-        ),
-        is_paused=row.is_paused,
-        blocked_until=row.blocked_until,
-    )
-
-
-def _lanes(rows: Iterable[_HeadRow], names: Mapping[str, int], heads: int) -> Iterable[LaneNow]:
-    key_ids = set(names.values())
-    for _, group in groupby(rows, key=lambda row: row.lane_id):
-        calls = list(group)
-        lane = calls[0]
-        queue_key = names.get(f"queue:{lane.queue}")
-        found = [call for call in calls if call.call_id is not None]
-        yield LaneNow(
-            id=lane.lane_id,
-            queue=lane.queue,
-            priority=lane.priority,
-            on_limit=OnLimit(lane.on_limit),
-            # A key that was deleted limits nothing any more.
-            key_ids=sorted({*lane.key_ids, *([queue_key] if queue_key else [])} & key_ids),
-            heads=[
-                Head(
-                    call_id=call.call_id,
-                    costs={names[name]: cost for name, cost in (call.costs or {}).items() if name in names},
-                )
-                for call in found
-                if call.call_id is not None
-            ],
-            has_more=len(found) == heads,
-            parked_on=lane.parked_on,
-            is_outranked=lane.is_outranked,
-            is_behind=lane.is_behind,
-        )
+    room = max(0, pass_bound(settings) - row.unclaimed)
+    return room if is_tight else room // DECIDE_AT_ONCE
 
 
 def _slots(made: Allotment, lanes: Iterable[LaneNow]) -> list[tuple[UUID, int | None, int]]:
@@ -338,7 +310,11 @@ def _write(
         calls, keys = zip(*made.dropped, strict=True)
         params = {"calls": list(calls), "keys": list(keys), "waiting": State.AVAILABLE.value, "now": now}
         dropped = sql.fetch("drop_calls", _Dropped, params)
-        transaction.on_commit(partial(_tell_dropped, dropped), using=settings.database, robust=True)
+        sql.after_commit(partial(_report_dropped, dropped))
+    if made.oversized:
+        calls, keys, costs = zip(*made.oversized, strict=True)
+        params = {"calls": list(calls), "keys": list(keys), "costs": list(costs), "waiting": State.AVAILABLE.value}
+        sql.change("set_aside", params)
     if made.rescheduled:
         calls, times = zip(*made.rescheduled, strict=True)
         sql.change("reschedule_calls", {"calls": list(calls), "at": list(times), "waiting": State.AVAILABLE.value})
@@ -370,9 +346,9 @@ def _write(
     )
 
 
-def _tell_dropped(dropped: Sequence[_Dropped]) -> None:
+def _report_dropped(dropped: Sequence[_Dropped]) -> None:
     for call in dropped:
-        call_dropped.send(sender=CallQueue, call_id=call.id, key=call.key)
+        call_dropped.send_robust(sender=CallQueue, call_id=call.id, key=call.key)
 
 
 def _full(

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, auto
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, Final
 from uuid import UUID, uuid4
 
-from dispatcher import sql
+from django.db import OperationalError
+
+from dispatcher import lanes, sql
 from dispatcher.conf import conf
 from dispatcher.policy import BUCKETS
 
@@ -18,6 +20,8 @@ from dispatcher.policy import BUCKETS
 class Claimed:
     """The attempt is this worker's: it is number `attempt`, and starts at `start_at` by the database's clock."""
 
+    number: UUID
+    """The claim's own."""
     attempt: int
     start_at: datetime
     retry: Mapping[str, Any] | None
@@ -51,12 +55,22 @@ class Refused(Enum):
     """A key was paused or blocked since the admission, or has forgotten the start that was missed."""
     EXPIRED = auto()
     """The call did not start in time."""
+    EARLY = auto()
+    """Its start lies beyond the horizon: the throttle was changed since the admission, or starts were missed."""
+    INTERRUPTED = auto()
+    """A soft time limit came before the start."""
+    BUSY = auto()
+    """Another transaction keeps a key locked that was to give the start."""
+    REVOKED = auto()
+    """The call was revoked while an earlier attempt ran."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Verdict:
     is_closed: bool
     is_expired: bool
+    is_early: bool
+    is_revoked: bool
     told_at: datetime
     start_at: datetime
     attempt: int | None
@@ -75,7 +89,8 @@ class _Clock:
     """The database's clock, as this process sees it.
 
     Every answer of a claim tells it, late by its way here. The least late of the last ones counts (the minimum
-    filter of NTP, RFC 5905 section 10), so a slow answer does not delay a start.
+    filter of NTP, RFC 5905 section 10), so a slow answer does not delay a start. An answer can't be later than the time
+    since its question: one that seems to be shows that the database's clock was set back, and the others count no more.
     """
 
     offsets: deque[float] = deque(maxlen=50)
@@ -84,12 +99,18 @@ class _Clock:
     @classmethod
     def wind(cls) -> None:
         """Ask the time until one late answer no longer matters; it also opens the connection before the first start."""
-        while len(cls.offsets) < _ENOUGH:
+        # Not until there are enough: a clock that is set back again and again would never give them.
+        for _ in range(_ENOUGH - len(cls.offsets)):
+            asked_at = monotonic()
             for row in sql.fetch("tell_time", _Time, {}):
-                cls.hear(row.told_at)
+                cls.hear(row.told_at, asked_at)
 
     @classmethod
-    def hear(cls, told_at: datetime) -> None:
+    def hear(cls, told_at: datetime, asked_at: float) -> None:
+        """Learn from an answer; `asked_at`: the monotonic time of its question."""
+        least = asked_at - told_at.timestamp()
+        if any(offset < least for offset in tuple(cls.offsets)):
+            cls.offsets.clear()
         cls.offsets.append(monotonic() - told_at.timestamp())
 
     @classmethod
@@ -104,6 +125,11 @@ _OVERSLEEP_S = 0.004
 _NAP_S = 0.0002
 _LATE = timedelta(milliseconds=2)
 """How late a throttled call may start at first."""
+LOCK_WAIT: Final = timedelta(milliseconds=500)
+"""How long a claim waits for a key that is locked: longer than claims and passes hold a busy one, and less than
+PostgreSQL's deadlock_timeout. It holds its call, which a transaction that holds the key may cancel."""
+_BEYOND = timedelta(milliseconds=100)
+"""How far beyond horizon and lead a start may be: missed starts, and calls of several throttles, delay the next."""
 
 
 def claim(
@@ -114,53 +140,70 @@ def claim(
     worker: UUID | None = None,
     is_late: bool = False,
     slack: timedelta = timedelta(0),
+    missed: timedelta = timedelta(0),
     lead: timedelta | None = None,
     now: datetime | None = None,
 ) -> Claimed | Refused:
     """Claim a call for its ticket; a refusal changes nothing.
 
     number: the claim's own; worker: who claims. is_late: this very claim has won already, but its start was missed,
-    or its answer lost; it gets another start. slack: how much later than its start it may come then, see Claimed.
-    lead: how far ahead a throttled start lies at the least; the setting's by default.
+    or its answer lost; it gets another start. slack: how much later than its start it may come then, see Claimed;
+    missed: the slack of the start that was missed. lead: how far ahead a throttled start is at the least; the setting's
+    by default. A start beyond the horizon is not granted: a process of the pool never sleeps for longer.
     """
     settings = conf()
+    number = number or uuid4()
+    least = settings.lead if lead is None else lead
     _Clock.wind()
-    rows = sql.fetch(
-        "claim_call",
-        _Verdict,
-        {
-            "call": call_id,
-            "ticket": ticket,
-            "claim": number or uuid4(),
-            "worker": worker,
-            "lease": settings.run_lease,
-            "lead": settings.lead if lead is None else lead,
-            "buckets": BUCKETS,
-            "margin": settings.margin,
-            "is_late": is_late,
-            "slack": slack,
-            "is_durable": settings.durable_claims,
-            "now": now,
-        },
-    )
+    asked_at = monotonic()
+    params = {
+        # Within a caller's transaction the bound would outlast the claim.
+        "lock_wait": None if sql.in_transaction() else LOCK_WAIT // timedelta(milliseconds=1),
+        "call": call_id,
+        "ticket": ticket,
+        "claim": number,
+        "worker": worker,
+        "lease": settings.run_lease,
+        "lead": least,
+        "ahead": settings.horizon + least + _BEYOND,
+        "buckets": BUCKETS,
+        "margin": settings.margin,
+        "is_late": is_late,
+        "slack": slack,
+        "missed": missed,
+        "is_durable": settings.durable_claims,
+        "now": now,
+    }
+    try:
+        rows = sql.fetch("claim_call", _Verdict, params)
+    except OperationalError as fault:
+        if not lanes.is_lock_timeout(fault):
+            raise
+        return Refused.BUSY
     for verdict in rows:
-        _Clock.hear(verdict.told_at)
-    match rows:
-        case []:
-            return Refused.STALE
-        case [verdict] if verdict.attempt is not None:
-            return Claimed(
-                attempt=verdict.attempt,
-                start_at=verdict.start_at,
-                retry=verdict.retry,
-                is_paced=verdict.is_paced,
-                is_counted=verdict.is_counted,
-                slack=slack,
-            )
-        case [verdict] if verdict.is_expired:
-            return Refused.EXPIRED
-        case _:
-            return Refused.CLOSED
+        _Clock.hear(verdict.told_at, asked_at)
+    if not rows:
+        return Refused.STALE
+    (verdict,) = rows
+    if verdict.attempt is None:
+        return _refusal(verdict)
+    return Claimed(
+        number=number,
+        attempt=verdict.attempt,
+        start_at=verdict.start_at,
+        retry=verdict.retry,
+        is_paced=verdict.is_paced,
+        is_counted=verdict.is_counted,
+        slack=slack,
+    )
+
+
+def _refusal(verdict: _Verdict) -> Refused:
+    if verdict.is_revoked:
+        return Refused.REVOKED
+    if verdict.is_expired:
+        return Refused.EXPIRED
+    return Refused.EARLY if verdict.is_early and not verdict.is_closed else Refused.CLOSED
 
 
 def is_in_time(claimed: Claimed) -> bool:

@@ -6,10 +6,12 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from dispatcher import fields, journal, sql
+from dispatcher import fields, journal, lanes, sql
+from dispatcher.conf import conf
 from dispatcher.errors import KeyNotFound, PolicyInvalid
 from dispatcher.journal import Entry
-from dispatcher.policy import LONGEST_PERIOD, Policy
+from dispatcher.models import CallQueue
+from dispatcher.policy import LONGEST_PERIOD, Policy, parse_duration
 
 _QUEUE: Final = "queue:"
 _STRATEGIES: Final = ("concurrency", "rate", "throttle")
@@ -29,10 +31,10 @@ class _Blocked:
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """A call that waits again, and its lane."""
+    """A call that waits again, and its lane if it has one yet."""
 
     id: UUID
-    lane_id: int
+    lane_id: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,19 @@ class Cancelled:
     calls: list[UUID]
     lanes: list[int]
     keys: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Revoked:
+    """The calls that exist of those that were revoked, and those that were ended."""
+
+    calls: list[UUID]
+    cancelled: Cancelled
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Call:
+    id: UUID
 
 
 def limit(name: str, limits: Mapping[str, Any], *, keeps_others: bool = False) -> int:
@@ -64,12 +79,13 @@ def resume(name: str, *, by: str = "") -> int:
 
 
 def block(
-    wait: timedelta, *, names: Collection[str] = (), keys: Collection[int] = (), now: datetime | None = None
+    wait: object, *, names: Collection[str] = (), keys: Collection[int] = (), now: datetime | None = None
 ) -> list[int]:
     """Let nothing start under these keys for this long; a longer block stands. Return their ids.
 
-    Raises PolicyInvalid.
+    wait: a timedelta, seconds or ISO 8601. Raises PolicyInvalid.
     """
+    wait = parse_duration(wait, "wait")
     if not timedelta(0) <= wait <= LONGEST_PERIOD:
         raise PolicyInvalid("wait", f"{wait} must be from 0 to 366 days; to stop a key for longer, pause it.")
     with sql.atomic():
@@ -88,6 +104,8 @@ def override(name: str, limits: Mapping[str, Any], until: datetime) -> int:
     ends_at = fields.moment("until", until, error=PolicyInvalid)
     if ends_at is None:
         raise PolicyInvalid("until", "required: say when the key's own limits hold again.")
+    if ends_at <= (now := sql.now()):
+        raise PolicyInvalid("until", f"{ends_at.isoformat()} is past (it is {now.isoformat()}); give a time to come.")
     named = {f"has_{strategy}": strategy in limits for strategy in _STRATEGIES}
     params = {"name": name, "until": ends_at, **named, **_columns(Policy.parse(limits, "override"))}
     return _only(sql.fetch("override_key", _Key, params), name)
@@ -95,7 +113,7 @@ def override(name: str, limits: Mapping[str, Any], until: datetime) -> int:
 
 def end_override(name: str) -> list[int]:
     """Put a key's own limits in force again; return the keys whose override ended."""
-    return [row.id for row in sql.fetch("end_overrides", _Key, {"name": name, "now": None})]
+    return [row.id for row in sql.fetch("end_override", _Key, {"name": name})]
 
 
 def cancel(calls: Iterable[UUID], *, now: datetime | None = None) -> Cancelled:
@@ -105,6 +123,20 @@ def cancel(calls: Iterable[UUID], *, now: datetime | None = None) -> Cancelled:
         sql.ask("lock_calls", object, {"calls": ids})
         asked = sql.ask("cancel_calls", Cancelled, {"calls": ids, "now": now})
     return asked.row()
+
+
+def revoke(calls: Iterable[UUID], *, now: datetime | None = None) -> Revoked:
+    """End calls that have not started, and note on those that run that no other attempt of them may start."""
+    ids = list(calls)
+    with sql.own_transaction():
+        found = sql.ask("revoke_calls", _Call, {"calls": ids})
+        cancelled = sql.ask("cancel_calls", Cancelled, {"calls": ids, "now": now})
+    return Revoked(calls=[row.id for row in found.rows()], cancelled=cancelled.row())
+
+
+def is_revoked(call: UUID) -> bool:
+    """Return whether a call was revoked while it ran, and no person has retried it since."""
+    return CallQueue.objects.using(conf().database).filter(id=call, is_revoked=True).exists()
 
 
 def retry(calls: Iterable[UUID]) -> list[Moved]:
@@ -132,10 +164,8 @@ def _switch(name: str, *, is_paused: bool, kind: str, by: Mapping[str, str]) -> 
 
 
 def _moved(statement: str, calls: Iterable[UUID]) -> list[Moved]:
-    with sql.atomic():
-        moved = sql.fetch(statement, Moved, {"calls": list(calls)})
-        sql.change("wake_lanes", {"lanes": sorted({row.lane_id for row in moved})})
-    return moved
+    """Move calls; the caller wakes their lanes after the commit, so that no open transaction keeps a lane locked."""
+    return sql.fetch(statement, Moved, {"calls": list(calls)})
 
 
 def _columns(policy: Policy) -> dict[str, Any]:
@@ -150,5 +180,5 @@ def _columns(policy: Policy) -> dict[str, Any]:
 
 def _only(rows: Sequence[_Key], name: str) -> int:
     if not rows:
-        raise KeyNotFound(name)
+        raise KeyNotFound(name, lanes.known_names())
     return rows[0].id

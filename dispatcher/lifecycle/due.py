@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from dispatcher import sql
-from dispatcher.conf import conf, queue_grace
+from dispatcher import heads, sql
+from dispatcher.conf import conf, pass_bound, queue_grace
+from dispatcher.states import DUE, WAITING, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,32 +19,37 @@ class _Queue:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Woken:
-    lane_id: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Next:
     wait: timedelta | None
 
 
 def wake_due(*, now: datetime | None = None) -> int:
     """Let scheduled and retryable calls whose time has come wait in their lanes; return how many."""
-    with sql.atomic():
-        woken = sql.fetch("wake_due", _Woken, {"now": now, "most": conf().batch})
-        if woken:
-            sql.change("wake_lanes", {"lanes": sorted({row.lane_id for row in woken})})
+    with sql.own_transaction():
+        sql.read_in_order(sorts=False)
+        woken = sql.fetch("wake_due", heads.Place, {"now": now, "most": conf().batch, "states": list(DUE)})
+        sql.read_in_order()
+        if positions := heads.first(woken):
+            sql.change("wake_lanes", {"lanes": sorted(positions)})
+            heads.leave_changed(positions, now=now)
     return len(woken)
 
 
 def discard_expired(*, now: datetime | None = None) -> int:
-    """Discard calls that did not start in time; return how many."""
-    return sql.change("discard_expired", {"now": now, "most": conf().batch})
+    """Discard calls that did not start in time; return how many. The next pass serves those that they kept waiting."""
+    with sql.own_transaction():
+        sql.read_in_order(sorts=False)
+        ended = sql.fetch(
+            "discard_expired", heads.Place, {"now": now, "most": conf().batch, "states": [*WAITING, State.RETRYABLE]}
+        )
+        sql.read_in_order()
+        heads.leave_changed(heads.first(ended), now=now)
+    return len(ended)
 
 
 def due_keys(*, now: datetime | None = None) -> list[int]:
     """Return the keys that time has opened, by their limits or because their override has run out."""
-    ended = sql.fetch("end_overrides", _Key, {"name": None, "now": now})
+    ended = sql.fetch("end_overrides", _Key, {"now": now})
     opened = sql.fetch("due_keys", _Key, {"now": now, "most": conf().lanes_per_pass})
     return sorted({key.id for key in (*ended, *opened)})
 
@@ -54,7 +60,7 @@ def due_queues(*, now: datetime | None = None) -> list[str]:
     params = {
         "now": now,
         "is_gated": queue_grace() is not None,
-        "ahead": settings.dispatch_ahead,
+        "ahead": pass_bound(settings),
         "most": settings.lanes_per_pass,
     }
     return [queue.name for queue in sql.fetch("due_queues", _Queue, params)]

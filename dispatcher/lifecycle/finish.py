@@ -4,16 +4,16 @@ import json
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 from django.core.serializers.json import DjangoJSONEncoder
-from django.db import transaction
 
 from dispatcher import sql
+from dispatcher.changes import Changes
 from dispatcher.conf import conf
 from dispatcher.events import call_finished
 from dispatcher.models import CallQueue
@@ -22,6 +22,7 @@ from dispatcher.retry import Retry
 from dispatcher.states import TERMINAL, Reason, State
 
 _LONGEST_MESSAGE = 4_000
+_MOST_CRASHES = 2**15 - 1
 _UNSTORABLE = re.compile(r"(?<!\\)(?:\\\\)*\\u0000|[\ud800-\udfff]")
 """What jsonb can't hold: an escaped NUL (but not an escaped backslash before u0000), and a lone surrogate."""
 _random = random.SystemRandom()
@@ -57,9 +58,25 @@ class _Freed:
     keys: list[int]
 
 
-def complete(call_id: UUID, ticket: UUID, *, result: Any, now: datetime | None = None) -> Released | None:
-    """Record success; None if the ticket was replaced. A result that is not JSON is kept as its repr."""
-    return _end(call_id, ticket, State.COMPLETED, result=_json(result), crashes=0, now=now)
+@dataclass(frozen=True, kw_only=True)
+class _Restored:
+    id: UUID
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Finished(_Freed):
+    state: str
+    wait: timedelta | None
+
+
+def complete(
+    call_id: UUID, ticket: UUID, *, result: Any, number: UUID | None = None, now: datetime | None = None
+) -> Released | None:
+    """Record success; None if the ticket was replaced. A result that is not JSON is kept as its repr.
+
+    number: the only claim whose attempt this may end; any, without one.
+    """
+    return _end(call_id, ticket, State.COMPLETED, result=_json(result), crashes=0, number=number, is_own=True, now=now)
 
 
 def fail(
@@ -72,6 +89,8 @@ def fail(
     wait: timedelta | None = None,
     may_retry: bool | None = None,
     crashes: int | None = 0,
+    number: UUID | None = None,
+    is_own: bool = False,
     now: datetime | None = None,
 ) -> Released | None:
     """Record a failed attempt: retryable while attempts are left, else discarded.
@@ -80,11 +99,15 @@ def fail(
     this one would have.
     policy: the call's own retry policy; without one the task's word counts (`may_retry`), then the setting.
     wait: the time until the next attempt, 366 days at the most, if the task gave one; else the policy's back-off.
+    number: the only claim whose attempt this may end; any, without one. is_own: that claim ends it itself.
     """
     retry = Retry.parse(policy if policy is not None else conf().retry)
     has_attempts = attempt < retry.max_attempts if policy is not None or may_retry is None else may_retry
     classes = error.classes if isinstance(error, Reported) else [base.__name__ for base in type(error).__mro__]
+    # What the column holds: the setting may ask for more.
+    crashes = None if crashes is None else min(crashes, _MOST_CRASHES)
     what: dict[str, Any] = {"error": _error(error, attempt), "crashes": crashes, "now": now}
+    what |= {"number": number, "is_own": is_own}
     if crashes and crashes >= conf().poison_after:
         return _end(call_id, ticket, State.DISCARDED, reason=Reason.POISON, **what)
     if may_retry is False or not has_attempts or any(map(retry.is_final, classes)):
@@ -93,24 +116,44 @@ def fail(
     return _end(call_id, ticket, State.RETRYABLE, wait=pause, **what)
 
 
+def terminate(
+    call_id: UUID,
+    ticket: UUID,
+    *,
+    error: BaseException,
+    attempt: int,
+    number: UUID | None = None,
+    now: datetime | None = None,
+) -> Released | None:
+    """End a call that was revoked and whose attempt was terminated, however many attempts it had left."""
+    return _end(call_id, ticket, State.CANCELLED, error=_error(error, attempt), number=number, now=now)
+
+
+def amend(call_id: UUID, changes: Changes, *, now: datetime | None = None) -> bool:
+    """Change what a retryable call is tried again with; False if the lane that it moves to is missing.
+
+    The caller has ended its attempt in the same transaction.
+    """
+    return bool(sql.change("amend_call", {"call": call_id, **asdict(changes), "now": now}))
+
+
 def put_back(
     call_id: UUID,
     ticket: UUID,
     *,
     from_states: Sequence[State],
     wait: timedelta | None = None,
-    is_lost: bool = False,
     number: UUID | None = None,
+    is_own: bool = False,
     now: datetime | None = None,
 ) -> Released | None:
     """Let the call wait again at the front of its lane, without spending an attempt; None if the ticket is gone.
 
-    wait: not before this time has passed. is_lost: its process is gone, so if its start has not come yet, it never
-    started. number: the only claim that may give an active call back; any, without one. The caller wakes the lane in
-    the same transaction.
+    wait: not before this time has passed. number: the only claim that may give an active call back; any, without one.
+    is_own: that claim itself ends its attempt so. The caller wakes the lane in the same transaction.
     """
-    which = {"call": call_id, "ticket": ticket, "states": list(from_states), "claim": number}
-    rows = sql.fetch("return_call", _Freed, {**which, "wait": wait, "is_lost": is_lost, "now": now})
+    which = {"call": call_id, "ticket": ticket, "states": list(from_states), "claim": number, "is_own": is_own}
+    rows = sql.fetch("return_call", _Freed, {**which, "wait": wait, "now": now})
     state = State.AVAILABLE if wait is None else State.SCHEDULED
     return Released(state=state, lane_id=rows[0].lane_id, keys=rows[0].keys) if rows else None
 
@@ -126,6 +169,16 @@ def cancel(call_id: UUID, ticket: UUID, *, now: datetime | None = None) -> Relea
     return _end(call_id, ticket, State.CANCELLED, now=now)
 
 
+def find(call_id: UUID, ticket: UUID, *, number: UUID) -> Released | None:
+    """Return what this claim has released by a finish whose answer was lost; None if it has not finished the call."""
+    rows = sql.fetch("find_finished", _Finished, {"call": call_id, "ticket": ticket, "claim": number})
+    return (
+        Released(state=State(rows[0].state), lane_id=rows[0].lane_id, keys=rows[0].keys, wait=rows[0].wait)
+        if rows
+        else None
+    )
+
+
 def _end(
     call_id: UUID,
     ticket: UUID,
@@ -136,14 +189,19 @@ def _end(
     wait: timedelta | None = None,
     reason: Reason | None = None,
     crashes: int | None = None,
+    number: UUID | None = None,
+    is_own: bool = False,
     now: datetime | None = None,
 ) -> Released | None:
-    rows = sql.fetch(
+    end = partial(
+        sql.fetch,
         "finish_call",
         _Freed,
         {
             "call": call_id,
             "ticket": ticket,
+            "claim": number,
+            "is_own": is_own,
             "state": state.value,
             "reason": reason and reason.value,
             "crashes": crashes,
@@ -151,16 +209,30 @@ def _end(
             "error": error and json.dumps(error),
             "retry_in": wait,
             "terminal": list(TERMINAL),
-            "buckets": BUCKETS,
-            "margin": conf().margin,
             "now": now,
         },
     )
+    rows = end() or _restored(call_id, ticket, number, end, now)
     if not rows:
         return None
-    tell = partial(call_finished.send_robust, sender=CallQueue, call_id=call_id, state=state, error=error)
-    transaction.on_commit(tell, using=conf().database, robust=True)
+    sql.after_commit(partial(call_finished.send_robust, sender=CallQueue, call_id=call_id, state=state, error=error))
     return Released(state=state, lane_id=rows[0].lane_id, keys=rows[0].keys, wait=wait)
+
+
+def _restored(
+    call_id: UUID, ticket: UUID, number: UUID | None, end: Callable[[], list[_Freed]], now: datetime | None
+) -> list[_Freed]:
+    """End a call whose claim a crash of the database lost: record the claim first."""
+    claim = {
+        "call": call_id,
+        "ticket": ticket,
+        "claim": number,
+        "buckets": BUCKETS,
+        "margin": conf().margin,
+        "now": now,
+    }
+    with sql.atomic():
+        return end() if sql.fetch("restore_claim", _Restored, claim) else []
 
 
 def _error(error: BaseException | Reported, attempt: int) -> dict[str, Any]:

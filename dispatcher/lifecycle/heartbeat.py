@@ -13,6 +13,15 @@ Held = tuple[UUID, UUID]
 
 
 @dataclass(frozen=True, kw_only=True)
+class InFlight:
+    """A call in flight that a worker holds; `claim` is the claim that started it, None if it has not started."""
+
+    call_id: UUID
+    ticket: UUID
+    claim: UUID | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Here:
     """A worker as it describes itself."""
 
@@ -23,14 +32,17 @@ class Here:
     pool: str
     processes: int
     queues: Sequence[str]
+    tasks: Sequence[str] | None = None
+    """The names of the tasks that it knows, in order; None of a worker that may know every task."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Heard:
-    """What came of a heartbeat: how many slots it renewed, and whether the worker's queues count as served again."""
+    """What came of a heartbeat: how many slots it renewed, and what the worker serves and knows that was not known."""
 
     slots: int
     is_back: bool
+    knows_more: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +51,6 @@ class Lost:
 
     id: UUID
     name: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Held:
-    call_id: UUID
-    ticket: UUID
 
 
 def beat(here: Here, held: Sequence[Held], *, now: datetime | None = None) -> Heard:
@@ -59,6 +65,7 @@ def beat(here: Here, held: Sequence[Held], *, now: datetime | None = None) -> He
         "pool": here.pool,
         "processes": here.processes,
         "queues": list(here.queues),
+        "tasks": here.tasks,
         "calls": [call for call, _ in held],
         "tickets": [ticket for _, ticket in held],
         "lease": settings.run_lease,
@@ -75,9 +82,9 @@ def stop(worker: UUID, *, now: datetime | None = None) -> None:
     sql.change("stop_worker", {"worker": worker, "grace": grace, "now": now})
 
 
-def held(worker: UUID) -> list[Held]:
-    """Return what this worker holds, as far as it has said so."""
-    return [(row.call_id, row.ticket) for row in sql.fetch("held_calls", _Held, {"worker": worker})]
+def held(worker: UUID) -> list[InFlight]:
+    """Return the calls that this worker has claimed, or holds by its heartbeats."""
+    return sql.fetch("held_calls", InFlight, {"worker": worker})
 
 
 def lose_silent(*, now: datetime | None = None) -> list[Lost]:

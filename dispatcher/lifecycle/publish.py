@@ -2,25 +2,50 @@
 
 import logging
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from threading import local
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 from celery import Celery, current_app
+from celery.exceptions import Retry
+from django.apps import apps
+from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
 
-from dispatcher import sql
+from dispatcher import broker, fields, signature, sql
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid
+from dispatcher.tickets import CALL_HEADER, TICKET_HEADER
+
+if TYPE_CHECKING:
+    from dispatcher.apps import DispatcherConfig
 
 logger = logging.getLogger(__name__)
 
-TICKET_HEADER = "dispatcher_ticket"
-"""The message header that carries the ticket."""
+_OF_THE_TASK: Final = frozenset(
+    {
+        "argsrepr",
+        "ignore_result",
+        "kwargsrepr",
+        "parent_id",
+        "root_id",
+        "shadow",
+        "soft_time_limit",
+        "stamped_headers",
+        "time_limit",
+    }
+)
+"""The options of a message that are headers of Celery's; the others are the broker's."""
+
+
+_defaults: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+"""What the settings of an app, known by its `amqp`, give each message; read once, as Celery does."""
 
 
 class Publishable(Protocol):
@@ -51,6 +76,14 @@ class Publishable(Protocol):
         """The method and its params, in place of arguments."""
 
     @property
+    def headers(self) -> dict[str, Any] | None:
+        """Headers of the message beside Celery's own."""
+
+    @property
+    def options(self) -> dict[str, Any] | None:
+        """Options of the message, as of Celery's `apply_async`."""
+
+    @property
     def queue(self) -> str:
         """The Celery queue."""
 
@@ -69,6 +102,8 @@ class Unpublished:
     args: list[Any]
     kwargs: dict[str, Any]
     call_data: dict[str, Any] | None
+    headers: dict[str, Any] | None
+    options: dict[str, Any] | None
     queue: str
     attempt: int
 
@@ -98,6 +133,10 @@ class _Eager(local):
     """Calls that wait for their turn where tasks run in the sender's own thread (`task_always_eager`)."""
 
     waiting: deque[Publishable] | None = None
+    is_held = False
+    """Whether what tasks raise waits for the end of `eager_errors_last`."""
+    error: Exception | None = None
+    """The first that was raised meanwhile."""
 
 
 _eager = _Eager()
@@ -113,7 +152,8 @@ def publish(calls: Sequence[Publishable], *, now: datetime | None = None) -> int
         return 0
     if current_app.conf.task_always_eager:
         _note(calls, now)
-        _run_eagerly(current_app, calls)
+        with eager_errors_last():
+            _run_eagerly(current_app, calls)
         return len(calls)
     answers = _Answers()
     try:
@@ -123,6 +163,22 @@ def publish(calls: Sequence[Publishable], *, now: datetime | None = None) -> int
         if answers.taken:
             _note(answers.taken, now)
     return len(answers.taken)
+
+
+@contextmanager
+def eager_errors_last() -> Iterator[None]:
+    """Raise what eager tasks raise (`task_eager_propagates`) at the end, the first of it, and do all else before."""
+    if _eager.is_held:
+        yield
+        return
+    _eager.is_held, _eager.error = True, None
+    try:
+        yield
+    finally:
+        _eager.is_held = False
+    if (error := _eager.error) is not None:
+        _eager.error = None
+        raise error
 
 
 def unpublished(*, now: datetime | None = None) -> list[Unpublished]:
@@ -147,22 +203,14 @@ def unpublished(*, now: datetime | None = None) -> list[Unpublished]:
     )
 
 
-def to_repeat(*, now: datetime | None = None) -> list[Unpublished]:
-    """Return calls that may stand in a line at the broker or be lost with it, their leases renewed."""
+def to_repeat(*, now: datetime | None = None, until: datetime | None = None) -> list[Unpublished]:
+    """Return calls that may stand in a line at the broker or be lost with it, their leases renewed.
+
+    until: their leases were over by then; by default now.
+    """
     settings = conf()
-    params = {"now": now, "most": settings.batch, "lease": settings.dispatch_lease}
+    params = {"now": now, "until": until, "most": settings.batch, "lease": settings.dispatch_lease}
     return sql.fetch("repeat_calls", Unpublished, params)
-
-
-def route(task: object, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> tuple[str, str]:
-    """Return the name of a task and the queue that Celery routes it to. Raises CallInvalid."""
-    name = getattr(task, "name", task)
-    if not isinstance(name, str) or not name:
-        raise CallInvalid("task", f"{task!r} must be a Celery task or its name, such as 'shop.tasks.charge'.")
-    registered = current_app.tasks.get(name)
-    given = {"queue": registered.queue} if getattr(registered, "queue", None) else {}
-    routed = current_app.amqp.router.route(given, name, args or (), kwargs or {}, registered)
-    return name, routed["queue"].name if "queue" in routed else current_app.conf.task_default_queue
 
 
 def _note(calls: Sequence[Publishable], now: datetime | None) -> None:
@@ -178,19 +226,26 @@ def _offer(app: Celery, calls: Sequence[Publishable], answers: _Answers) -> None
     pause = conf().publish_pause
     away: tuple[type[BaseException], ...] = (OperationalError, OSError)
     try:
-        with app.producer_or_acquire() as producer:
+        with broker.bounded_producers(app).acquire(block=True, timeout=broker.BOUND_S) as producer:
             # Each transport has errors of its own for a connection that breaks on the way. With Redis a KeyError counts
             # among them, which here means a queue that the settings do not name.
             away += tuple(kind for kind in producer.connection.connection_errors if kind is not KeyError)
-            # One try: by itself, kombu would try for seconds while the sender waits.
-            producer.connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
-            for call in calls:
-                _ask(app, producer, call, away, answers)
+            try:
+                broker.connect(producer.connection)
+                for call in calls:
+                    _ask(app, producer, call, away, answers)
+            except BaseException as fault:
+                if isinstance(fault, away) or sql.is_interruption(fault):
+                    # Without a farewell: half a message may be sent, or nothing be answered.
+                    producer.connection.collect()
+                raise
             if answers.refused:
                 raise _SomeRefused  # noqa: TRY301 -- it has to leave the block
     except _SomeRefused:
         pass
     except Exception as fault:
+        if sql.is_interruption(fault):
+            raise
         # A login that is denied has an error of its own with every broker.
         _Rest.until = monotonic() + pause.total_seconds()
         unknown = None if isinstance(fault, away) else fault
@@ -206,9 +261,10 @@ def _ask(
     """Offer one call, and note the answer; one that is refused must not stand in the way of those behind it."""
     try:
         _send(app, producer, call)
-    except away:
-        raise
-    except Exception as refusal:  # noqa: BLE001 -- full, too large, not allowed: each broker has errors of its own
+    except Exception as refusal:
+        # Full, too large, not allowed: each broker has errors of its own.
+        if isinstance(refusal, away) or sql.is_interruption(refusal):
+            raise
         answers.refused[call.queue, repr(refusal)] += 1
     else:
         answers.taken.append(call)
@@ -217,23 +273,52 @@ def _ask(
 def _send(app: Celery, producer: Any, call: Publishable) -> None:
     """Hand one call to the broker, as `Celery.send_task` does, without looking up what is known already.
 
-    The result backend is not told: senders have no AsyncResult, and for each call it would listen for ever.
+    The result backend is not told: senders have no AsyncResult, and for each call it would listen for ever. Nor are
+    the receivers of Celery's publish signals, which have seen the call at its send: see dispatcher.capture.
     """
-    sent = _message(call)
-    task_id, headers = sent.pop("task_id"), sent.pop("headers")
-    message = app.amqp.create_task_message(
-        task_id,
-        call.task,
-        **sent,
+    of_task, of_broker = _options(app, call)
+    headers, properties, body, sent_event = app.amqp.create_task_message(
+        **_arguments(call),
+        name=call.task,
         create_sent_event=app.conf.task_send_sent_event,
         # Not the task that happens to hand its room on.
-        root_id=task_id,
-        parent_id=task_id,
+        **{"root_id": str(call.id), **of_task},
         reply_to=app.thread_oid,
     )
-    app.amqp.send_task_message(
-        producer, call.task, message, queue=call.queue, serializer="json", retry=False, headers=headers
-    )
+    headers.update(_headers(call))
+    queue = app.amqp.queues[call.queue]
+    where = _where(app, queue, of_broker.pop("routing_key", None))
+    given = {**_defaults_of(app), **properties, **of_broker}
+    if "delivery_mode" not in of_broker and (mode := getattr(queue.exchange, "delivery_mode", None)) is not None:
+        given["delivery_mode"] = mode
+    declare = None if isinstance(queue, Broadcast) else [queue]
+    bounds = {"timeout": broker.BOUND_S, "confirm_timeout": broker.BOUND_S}
+    producer.publish(body, headers=headers, declare=declare, retry=False, **bounds, **where, **given)
+    if sent_event:
+        where["exchange"] = getattr(where["exchange"], "name", where["exchange"])
+        events = app.amqp._event_dispatcher  # noqa: SLF001 -- another one would have a connection of its own
+        events.publish("task-sent", {**sent_event, **where, "queue": queue.name}, producer, retry=False)
+
+
+def _where(app: Celery, queue: Any, routing_key: str | None) -> dict[str, Any]:
+    """Return the exchange and the routing key of a queue, as Celery does: a direct one is named by itself."""
+    if getattr(queue.exchange, "type", "direct") == "direct":
+        return {"exchange": "", "routing_key": queue.name}
+    return {
+        "exchange": queue.exchange.name or app.amqp.default_exchange,
+        "routing_key": routing_key or queue.routing_key or app.conf.task_default_routing_key,
+    }
+
+
+def _defaults_of(app: Celery) -> dict[str, Any]:
+    defaults = _defaults.get(app.amqp)
+    if defaults is None:
+        defaults = _defaults[app.amqp] = {
+            "serializer": "json",
+            "compression": app.conf.task_compression,
+            "delivery_mode": app.conf.task_default_delivery_mode,
+        }
+    return defaults
 
 
 def _run_eagerly(app: Celery, calls: Sequence[Publishable]) -> None:
@@ -247,16 +332,51 @@ def _run_eagerly(app: Celery, calls: Sequence[Publishable]) -> None:
             call = _eager.waiting.popleft()
             if call.task not in app.tasks:
                 app.loader.import_default_modules()
-            app.tasks[call.task].apply(**_message(call))
+            of_task, of_broker = _options(app, call)
+            given = {**_arguments(call), **of_task, **of_broker, "headers": _headers(call)}
+            fence(call.task)
+            try:
+                app.tasks[call.task].apply(**given)
+            except Exception as error:  # noqa: BLE001 -- the task's own; it is raised when all that may run has run
+                # A call that is tried again ends its message with Celery's Retry; its task raised the cause.
+                cause = error.exc if isinstance(error, Retry) and error.exc is not None else error
+                _eager.error = _eager.error or cause
     finally:
         _eager.waiting = None
 
 
-def _message(call: Publishable) -> dict[str, Any]:
+def fence(name: str) -> None:
+    """Let a task that is registered here claim its calls. Raises CallInvalid if its class can't."""
+    task = current_app.tasks.get(name)
+    if task is None:
+        return
+    try:
+        cast("DispatcherConfig", apps.get_app_config("dispatcher")).fence(task)
+    except TypeError as error:
+        raise CallInvalid("task", f"its calls would never be claimed: {error}.") from error
+
+
+def _arguments(call: Publishable) -> dict[str, Any]:
     return {
-        "args": call.args if call.call_data is None else [call.call_data],
-        "kwargs": call.kwargs,
+        "args": fields.from_json(call.args) if call.call_data is None else [call.call_data],
+        "kwargs": fields.from_json(call.kwargs),
         "task_id": str(call.id),
         "retries": call.attempt,
-        "headers": {TICKET_HEADER: str(call.ticket)},
     }
+
+
+def _headers(call: Publishable) -> dict[str, Any]:
+    return {**(call.headers or {}), TICKET_HEADER: str(call.ticket), CALL_HEADER: str(call.id)}
+
+
+def _options(app: Celery, call: Publishable) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options of the message: those of the task, and those of the broker. What the sender stored wins."""
+    options = {**signature.options_of(app.tasks.get(call.task)), **(call.options or {})}
+    stamps = options.get("stamped_headers") or ()
+    # Where neither sender nor task gives it, the worker's own task decides.
+    of_task: dict[str, Any] = {"ignore_result": None}
+    of_broker: dict[str, Any] = {}
+    for name, value in options.items():
+        if value is not None:
+            (of_task if name in _OF_THE_TASK or name in stamps else of_broker)[name] = value
+    return of_task, of_broker

@@ -8,6 +8,9 @@ from uuid import UUID
 from dispatcher import sql
 from dispatcher.conf import conf, queue_grace
 
+_SLOTS = 5_000
+"""How many slots one recovery looks at."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Left:
@@ -33,20 +36,40 @@ class Swept:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Freed:
+    """The key of each slot that was freed (None: it counted for none), and where the next look goes on."""
+
+    keys: list[int | None]
+    last: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Watch:
-    is_sure: bool
+    until: datetime | None
 
 
-def can_judge() -> bool:
-    """Note that the leases are looked at; return whether they can be judged.
+@dataclass(frozen=True, kw_only=True)
+class _Due:
+    is_due: bool
 
-    Where nobody has looked for a while, the database may have been away, and the heartbeats with it: the workers
-    then get the time of two heartbeats to speak up.
+
+def judged_until(*, now: datetime | None = None) -> datetime | None:
+    """Note that the leases are looked at; return the time by which one must have been over to be judged, if any may be.
+
+    Leases are judged as they were at that time, however long the statements that judge them wait for a lock.
     """
     settings = conf()
-    gap = max(3 * settings.recover_every, settings.heartbeat)
-    (watch,) = sql.fetch("watch_leases", _Watch, {"gap": gap, "wait": 2 * settings.heartbeat})
-    return watch.is_sure
+    wait = 2 * settings.heartbeat
+    # Within `gap` no lease runs out that was renewed in time.
+    gap = max(min(3 * settings.recover_every, settings.run_lease - settings.heartbeat), wait)
+    (watch,) = sql.fetch("watch_leases", _Watch, {"gap": gap, "wait": wait, "now": now})
+    return watch.until
+
+
+def overdue_until() -> datetime | None:
+    """Return by when the lease of a fetched call must have been over to be judged; None if none is over, or may be."""
+    (overdue,) = sql.fetch("find_overdue", _Due, {"wait": 2 * conf().heartbeat})
+    return judged_until() if overdue.is_due else None
 
 
 def expired(*, now: datetime | None = None) -> list[Left]:
@@ -61,6 +84,15 @@ def overdue(*, now: datetime | None = None) -> list[Overdue]:
     """Lock and return calls that were fetched over HTTP and whose lease ran out; the caller ends their attempts."""
     rows = sql.fetch("lock_overdue", Overdue, {"now": now, "most": conf().batch})
     return list({row.call_id: row for row in rows}.values())
+
+
+def free_orphans(slots: Collection[int] | None = None, *, after: int = 0, now: datetime | None = None) -> Freed:
+    """Delete slots without a call in flight, of these or of the next few thousand after one; a batch at the most."""
+    named = None if slots is None else list(slots)
+    bounds = {"after": after, "looked_at": _SLOTS, "most": conf().batch}
+    with sql.together():
+        asked = sql.ask("free_orphans", Freed, {"slots": named, **bounds, "now": now})
+    return asked.row()
 
 
 def unserved(*, now: datetime | None = None) -> list[Left]:
@@ -98,3 +130,8 @@ def leave(lanes: Collection[int], keys: Collection[int]) -> None:
         wake(lanes)
     if keys:
         sql.change("leave_open", {"keys": list(keys), "now": None})
+
+
+def leave_lanes(lanes: Collection[int]) -> int:
+    """Leave lanes that wait for a locked key to the next pass, parked or not; return how many were not awake."""
+    return sql.change("leave_lanes", {"lanes": list(lanes)})

@@ -1,5 +1,6 @@
 """Run: call the task; its end becomes a value."""
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -9,6 +10,7 @@ from typing import Any
 
 from celery.exceptions import Ignore, Reject, Retry
 
+from dispatcher.changes import Changes
 from dispatcher.errors import RateLimited
 from dispatcher.policy import LONGEST_PERIOD
 
@@ -32,6 +34,8 @@ class Failed:
     wait: timedelta | None = None
     may_retry: bool | None = None
     """What the task said of another attempt; None leaves it to the call's retry policy."""
+    changes: Changes | None = None
+    """What the next attempt is made with, where the task named it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +60,14 @@ Outcome = Returned | Failed | Stopped | Ignored
 class RetryAsked(Retry):
     """Raised by `self.retry()` of a dispatched task: the queue counts the attempt and waits, not the broker."""
 
-    def __init__(self, exc: BaseException | None, wait: timedelta | None, *, may_retry: bool) -> None:
-        """Keep the cause, the wait if the task gave one, and whether its max_retries allow another attempt."""
+    def __init__(
+        self, exc: BaseException | None, wait: timedelta | None, *, may_retry: bool, changes: Changes | None = None
+    ) -> None:
+        """Keep the cause, the wait if the task gave one, whether another attempt may be made, and what it changes."""
         self.cause = exc
         self.wait = wait
         self.may_retry = may_retry
+        self.changes = changes
         super().__init__(exc=exc, when=wait.total_seconds() if wait is not None else None)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -68,22 +75,38 @@ class RetryAsked(Retry):
         return Retry, (str(self), None, self.when)
 
 
-def run(task: Callable[[], Any]) -> Outcome:
-    """Call the task and return how it ended."""
+def run(task: Callable[[], Any], *, results: list[Any] | None = None) -> Outcome:
+    """Call the task and return how it ended.
+
+    results: takes what the task returns, in the same moment: a soft time limit that is raised after that, at any line,
+    does not change how the task ended.
+    """
+    results = [] if results is None else results
     try:
-        return Returned(result=task())
-    except RetryAsked as asked:
-        # Without a cause it is the exception that the task was handling when it asked.
-        return Failed(error=asked.cause or asked.__context__ or asked, wait=asked.wait, may_retry=asked.may_retry)
-    except Ignore as ignore:
-        return Ignored(error=ignore)
-    except Reject as reject:
-        return Failed(error=reject, may_retry=False)
-    except RateLimited as stop:
-        return Stopped(error=stop, wait=max(stop.retry_after, SHORTEST_STOP), key=stop.key)
+        # In C: no handler of a signal runs between the task's return and the result being kept.
+        results.extend(map(operator.call, [task]))
     except Exception as error:  # noqa: BLE001 -- the one place where a task's own failure becomes a value
-        wait = retry_after(getattr(error, "response", None))
-        return Failed(error=error) if wait is None else Stopped(error=error, wait=max(wait, SHORTEST_STOP))
+        if not results:
+            return raised(error)
+    return Returned(result=results[0])
+
+
+def raised(error: BaseException) -> Outcome:
+    """Return how a task ended that raised this."""
+    match error:
+        case RetryAsked():
+            # Without a cause it is the exception that the task was handling when it asked.
+            cause = error.cause or error.__context__ or error
+            return Failed(error=cause, wait=error.wait, may_retry=error.may_retry, changes=error.changes)
+        case Ignore():
+            return Ignored(error=error)
+        case Reject():
+            return Failed(error=error, may_retry=False)
+        case RateLimited():
+            return Stopped(error=error, wait=max(error.retry_after, SHORTEST_STOP), key=error.key)
+        case _:
+            wait = retry_after(getattr(error, "response", None))
+            return Failed(error=error) if wait is None else Stopped(error=error, wait=max(wait, SHORTEST_STOP))
 
 
 def retry_after(response: Any) -> timedelta | None:

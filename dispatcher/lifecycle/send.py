@@ -2,41 +2,29 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import uuid_utils.compat as uuid7
 
-from dispatcher import fields, sql
+from dispatcher import fields, lanes, sql
 from dispatcher.calls import Call, More
-from dispatcher.conf import conf, queue_grace
-from dispatcher.errors import CallInvalid, CallNeverRuns, CallTooLarge, PolicyInvalid, UnknownKey
+from dispatcher.conf import conf, queue_grace, send_bound
+from dispatcher.errors import CallInvalid, CallNeverRuns, CallTooLarge, PolicyInvalid
 from dispatcher.events import policy_ignored
+from dispatcher.lanes import Kind, Placement
 from dispatcher.models import CallQueue
-from dispatcher.policy import Policy, Rate
+from dispatcher.policy import Policy
 from dispatcher.retry import Retry
 from dispatcher.states import OnLimit, State
 
 logger = logging.getLogger(__name__)
 
 _PLAIN = More()
-_AT_ONCE = 32
-"""How many lone senders may decide on one queue at the same moment without exceeding its bound."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kind:
-    """What calls of one lane share; the keys by name."""
-
-    queue: str
-    priority: int
-    on_limit: OnLimit
-    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +45,10 @@ class Draft:
     policies: Mapping[str, Policy]
     more: More
     envelope: str | None
+    headers: str | None
+    options: str | None
+    scheduled_in: timedelta | None
+    expires_in: timedelta | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,17 +57,32 @@ class Written:
 
     id: UUID
     position: int
-    lane_id: int
+    lane_id: int | None
     state: str
     created_at: datetime
+    scheduled_at: datetime | None = None
+    expires_at: datetime | None = None
     ticket: UUID | None = None
     dispatched_at: datetime | None = None
 
 
-def draft(call: Call, *, task: str, queue: str) -> Draft:
-    """Check every field of a call. Raises CallInvalid or PolicyInvalid naming the field; nothing is written."""
+def draft(
+    call: Call,
+    *,
+    task: str,
+    queue: str,
+    options: Mapping[str, Any] | None = None,
+    scheduled_in: timedelta | None = None,
+    expires_in: timedelta | None = None,
+) -> Draft:
+    """Check every field of a call. Raises CallInvalid or PolicyInvalid naming the field; nothing is written.
+
+    options, scheduled_in, expires_in: see signature.SendRequest.
+    """
     costs, policies, on_limit = _keys(call)
     names = tuple(sorted(costs))
+    # Only Celery's own JSON has types beyond JSON's that come back as they were.
+    is_json = "serializer" not in (options or {})
     checked = Draft(
         id=call.more.id or uuid7.uuid7(),
         kind=Kind(
@@ -85,8 +92,8 @@ def draft(call: Call, *, task: str, queue: str) -> Draft:
             names=names,
         ),
         task=fields.name("task", task),
-        args=fields.json_text("args", fields.sequence("args", call.args)),
-        kwargs=fields.json_text("kwargs", fields.mapping("kwargs", call.kwargs) or {}),
+        args=fields.json_text("args", fields.sequence("args", call.args), has_celerys=is_json),
+        kwargs=fields.json_text("kwargs", fields.mapping("kwargs", call.kwargs) or {}, has_celerys=is_json),
         call_data=None
         if call.call_data is None
         else fields.json_text("call_data", fields.mapping("call_data", call.call_data)),
@@ -98,36 +105,52 @@ def draft(call: Call, *, task: str, queue: str) -> Draft:
         policies=policies,
         more=call.more,
         envelope=None if call.more.envelope is None else fields.json_text("envelope", call.more.envelope),
+        headers=fields.json_text("headers", dict(call.headers)) if call.headers else None,
+        options=fields.json_text("options", dict(options)) if options else None,
+        scheduled_in=scheduled_in,
+        expires_in=expires_in,
     )
     if checked.scheduled_at and checked.expires_at and checked.expires_at <= checked.scheduled_at:
         raise CallInvalid("expires_at", "is not after scheduled_at, so the call could never start.")
-    size = sum(len(text.encode()) for text in (checked.args, checked.kwargs, checked.call_data or "", checked.meta))
-    if size > conf().max_payload_bytes:
-        raise CallTooLarge(
-            "args",
-            f"args, kwargs, call_data and meta take {size} bytes as JSON, over max_payload_bytes "
-            f"({conf().max_payload_bytes}); store the content elsewhere and send a reference to it.",
-        )
+    check_size((checked.args, checked.kwargs, checked.call_data or "", checked.meta, checked.headers or ""))
     return checked
 
 
+def check_size(texts: Iterable[str]) -> None:
+    """Check how much a call's args, kwargs, call_data, meta and headers take together. Raises CallTooLarge."""
+    size = sum(len(text.encode()) for text in texts)
+    if size > conf().max_payload_bytes:
+        raise CallTooLarge(
+            "args",
+            f"args, kwargs, call_data, meta and headers take {size} bytes as JSON, over max_payload_bytes "
+            f"({conf().max_payload_bytes}); store the content elsewhere and send a reference to it.",
+        )
+
+
 def write(drafts: Sequence[Draft]) -> list[CallQueue]:
-    """Write checked calls, in order. Raises UnknownKey or CallNeverRuns, then nothing was written."""
+    """Write checked calls, in order. Raises UnknownKey or CallNeverRuns, then nothing was written.
+
+    Keys and lanes that do not exist are made before, in a transaction of their own. Within a caller's transaction, and
+    where another one is in the way, the calls are written without a lane: `place` gives them theirs after the commit.
+    """
     if not drafts:
         return []
     _check_costs(drafts)
-    kinds = {kind: number for number, kind in enumerate(dict.fromkeys(each.kind for each in drafts))}
-    params = _params(drafts, kinds)
+    _check_expiry(drafts)
     policies = [given for each in drafts for given in each.policies.items()]
-    with sql.atomic() if policies else nullcontext():
-        _declare(policies)
-        rows = sql.fetch("send_calls", Written, params)
-        if not rows:
-            with sql.atomic():
-                open_lanes(kinds)
-                rows = sql.fetch("send_calls", Written, params)
+    _report_ignored(policies)
+    kinds = {kind: number for number, kind in enumerate(dict.fromkeys(each.kind for each in drafts))}
+    placements: dict[Kind, Placement] = {}
+    rows = _insert(drafts, kinds)
+    if not rows:
+        missing = lanes.missing_keys(kinds, dict(reversed(policies)))
+        placements = {kind: Placement.of(kind, missing) for kind in kinds}
+        if not sql.in_transaction() and lanes.open_lanes(kinds, missing):
+            rows = _insert(drafts, kinds)
+    if not rows:
+        rows = _insert(drafts, kinds, placements)
     written = {row.id: row for row in rows}
-    return [_saved(each, written[each.id]) for each in drafts]
+    return [_saved(each, written[each.id], placements.get(each.kind)) for each in drafts]
 
 
 def write_one(draft: Draft) -> CallQueue:
@@ -147,107 +170,41 @@ def write_one(draft: Draft) -> CallQueue:
         "kwargs": draft.kwargs,
         "call_data": draft.call_data,
         "meta": draft.meta,
+        "headers": draft.headers,
+        "options": draft.options,
         "retry": draft.retry,
         "margin": settings.margin,
         "ramp": settings.ramp,
         "lease": settings.dispatch_lease,
         "is_gated": queue_grace() is not None,
-        "ahead": max(0, settings.dispatch_ahead - _AT_ONCE),
+        "ahead": send_bound(settings),
     }
-    is_plain = not (draft.costs or draft.policies or draft.scheduled_at or draft.expires_at) and draft.more == _PLAIN
+    has_times = any((draft.scheduled_at, draft.expires_at, draft.scheduled_in, draft.expires_in))
+    is_plain = not (draft.costs or draft.policies or has_times) and draft.more == _PLAIN
     if is_plain and (rows := sql.fetch("send_call", Written, params)):
         return _saved(draft, rows[0])
     return write([draft])[0]
 
 
-def open_lanes(kinds: Mapping[Kind, int]) -> None:
-    """Make the lanes of these kinds, and the keys that settings declare for them. Raises UnknownKey."""
-    wanted = {name for kind in kinds for name in kind.names}
-    known = set(_stored(wanted))
-    missing = sorted(wanted - known)
-    declared = {name: policy for name in missing if (policy := declared_policy(name)) is not None}
-    if unknown := [name for name in missing if name not in declared]:
-        raise UnknownKey(unknown)
-    for kind in kinds:
-        queue_key = f"queue:{kind.queue}"
-        if (policy := declared_policy(queue_key)) is not None:
-            declared[queue_key] = policy
-    make_keys(declared)
-    sql.change("make_lanes", {"kinds": _kinds_json(kinds)})
-
-
-def declared_policy(name: str) -> Policy | None:
-    """Return the policy that the settings declare for a key, exactly or by the longest template that fits."""
-    keys = conf().keys
-    if name in keys:
-        return Policy.parse(keys[name], f"DISPATCHER['keys'][{name!r}]")
-    fitting = [template for template in keys if "*" in template and fnmatchcase(name, template)]
-    if not fitting:
-        return None
-    template = max(fitting, key=len)
-    return Policy.parse(keys[template], f"DISPATCHER['keys'][{template!r}]")
-
-
-def unknown_keys(names: set[str]) -> set[str]:
-    """Return those of these keys that do not exist, and that no setting makes."""
-    return {name for name in names - set(_stored(names)) if declared_policy(name) is None}
-
-
-def make_keys(policies: Mapping[str, Policy]) -> None:
-    """Make the keys that do not exist; a stored policy is never changed. Raises CallInvalid for a bad name."""
-    if not policies:
-        return
-    for name in policies:
-        fields.key_name(name)
-    sql.change(
-        "make_keys",
-        {
-            "name": list(policies),
-            "concurrency": [policy.concurrency for policy in policies.values()],
-            "rate_limit": [policy.rate and policy.rate.limit for policy in policies.values()],
-            "rate_period": [policy.rate and policy.rate.period for policy in policies.values()],
-            "throttle_limit": [policy.throttle and policy.throttle.limit for policy in policies.values()],
-            "throttle_period": [policy.throttle and policy.throttle.period for policy in policies.values()],
-        },
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _StoredKey:
-    id: int
-    name: str
-    concurrency: int | None
-    rate_limit: int | None
-    rate_period: timedelta | None
-    throttle_limit: int | None
-    throttle_period: timedelta | None
-
-    @property
-    def policy(self) -> Policy:
-        return Policy(
-            concurrency=self.concurrency,
-            rate=Rate(limit=self.rate_limit, period=self.rate_period) if self.rate_limit and self.rate_period else None,
-            throttle=Rate(limit=self.throttle_limit, period=self.throttle_period)
-            if self.throttle_limit and self.throttle_period
-            else None,
-        )
-
-
-def _stored(names: set[str]) -> dict[str, Policy]:
-    rows = sql.fetch("find_keys", _StoredKey, {"names": list(names)}) if names else []
-    return {row.name: row.policy for row in rows}
-
-
-def _declare(policies: Sequence[tuple[str, Policy]]) -> None:
-    """Make the keys that calls bring policies for; report a policy that differs from the one that stands."""
-    stored = _stored({name for name, _ in policies})
+def _report_ignored(policies: Sequence[tuple[str, Policy]]) -> None:
+    """Report the policies of calls that differ from those that stand."""
+    stored = lanes.stored_policies({name for name, _ in policies})
     first = dict(reversed(policies))
-    make_keys({name: policy for name, policy in first.items() if name not in stored})
     for name, policy in policies:
         stands = stored.get(name, first[name])
         if not policy.is_unlimited and policy != stands:
             logger.warning("the policy given for key %r differs from the stored one, which stands", name)
-            policy_ignored.send(sender=CallQueue, key=name, given=policy, stored=stands)
+            report = partial(policy_ignored.send_robust, sender=CallQueue, key=name, given=policy, stored=stands)
+            sql.after_commit(report)
+
+
+def _check_expiry(drafts: Sequence[Draft]) -> None:
+    """Refuse calls that have expired by the database's clock; over HTTP such a job is discarded, as its spec has it."""
+    times = [each.expires_at for each in drafts if each.expires_at is not None and each.envelope is None]
+    if times and min(times) <= (now := sql.now()):
+        raise CallInvalid(
+            "expires_at", f"{min(times).isoformat()} is past (it is {now.isoformat()}), so the call could never start."
+        )
 
 
 def _check_costs(drafts: Sequence[Draft]) -> None:
@@ -255,22 +212,24 @@ def _check_costs(drafts: Sequence[Draft]) -> None:
     dear = {name for each in drafts for name in each.costs}
     if not dear:
         return
-    policies = _stored(dear)
+    policies = lanes.stored_policies(dear)
     for each in drafts:
         for name, cost in each.costs.items():
-            policy = policies.get(name) or each.policies.get(name) or declared_policy(name)
+            policy = policies.get(name) or each.policies.get(name) or lanes.declared_policy(name)
             if policy is not None and not policy.fits(cost):
                 raise CallNeverRuns(
                     f"keys[{name!r}]",
-                    f"a cost of {cost} can never run under concurrency {policy.concurrency}, rate "
-                    f"{policy.rate or 'unlimited'} and throttle {policy.throttle or 'unlimited'} (a year at the most); "
-                    "lower the cost or raise the key's limit.",
+                    f"a cost of {cost} can never run: {policy.exceeded_by(cost)}; lower the cost or raise the limit.",
                 )
 
 
-def _params(drafts: Sequence[Draft], kinds: Mapping[Kind, int]) -> dict[str, Any]:
-    return {
-        "kinds": _kinds_json(kinds),
+def _insert(
+    drafts: Sequence[Draft], kinds: Mapping[Kind, int], placements: Mapping[Kind, Placement] | None = None
+) -> list[Written]:
+    """Write the rows; without placements none if a lane is missing, with them those of such a lane without one."""
+    params = {
+        "kinds": lanes.kinds_json(kinds, placements),
+        "may_defer": placements is not None,
         "now": None,
         "ids": [each.id for each in drafts],
         "kind_of": [kinds[each.kind] for each in drafts],
@@ -286,6 +245,10 @@ def _params(drafts: Sequence[Draft], kinds: Mapping[Kind, int]) -> dict[str, Any
                 "retry",
                 "scheduled_at",
                 "expires_at",
+                "scheduled_in",
+                "expires_in",
+                "headers",
+                "options",
                 "envelope",
             )
         },
@@ -294,17 +257,15 @@ def _params(drafts: Sequence[Draft], kinds: Mapping[Kind, int]) -> dict[str, Any
             for column in ("timeout", "visibility", "unique_key", "is_pending")
         },
     }
+    return sql.fetch("send_calls", Written, params)
 
 
-def _kinds_json(kinds: Mapping[Kind, int]) -> str:
-    return json.dumps([{"number": number, **asdict(kind)} for kind, number in kinds.items()])
-
-
-def _saved(each: Draft, row: Written) -> CallQueue:
+def _saved(each: Draft, row: Written, placement: Placement | None = None) -> CallQueue:
     call = CallQueue(
         id=row.id,
         position=row.position,
         lane_id=row.lane_id,
+        placement=placement.as_json() if placement is not None and row.lane_id is None else None,
         task=each.task,
         args=json.loads(each.args),
         kwargs=json.loads(each.kwargs),
@@ -316,8 +277,10 @@ def _saved(each: Draft, row: Written) -> CallQueue:
         costs=dict(each.costs),
         state=State(row.state),
         retry=each.retry and json.loads(each.retry),
-        scheduled_at=each.scheduled_at,
-        expires_at=each.expires_at,
+        scheduled_at=row.scheduled_at,
+        expires_at=row.expires_at,
+        headers=each.headers and json.loads(each.headers),
+        options=each.options and json.loads(each.options),
         timeout=each.more.timeout,
         visibility=each.more.visibility,
         unique_key=each.more.unique_key,

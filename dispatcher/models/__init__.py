@@ -3,7 +3,7 @@
 from dispatcher.models.calls import CallQueue, Lane, NextPosition, RateLimitKey, Slot, Window
 from dispatcher.models.http import ApiToken, JournalEntry, Part, Subscription, Workflow
 from dispatcher.models.queues import Pool, Queue
-from dispatcher.models.workers import LeaseWatch, PullWorker, Worker
+from dispatcher.models.workers import LeaseWatch, PeriodicRun, PullWorker, ResultCursor, Worker
 
 __all__ = [
     "ApiToken",
@@ -13,10 +13,12 @@ __all__ = [
     "LeaseWatch",
     "NextPosition",
     "Part",
+    "PeriodicRun",
     "Pool",
     "PullWorker",
     "Queue",
     "RateLimitKey",
+    "ResultCursor",
     "Slot",
     "Subscription",
     "Window",

@@ -1,16 +1,16 @@
 """The tables of the engine: calls, keys, lanes, slots, windows. Fields, constraints and filters; no transitions."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import uuid_utils.compat as uuid7
 from django.contrib.postgres.fields import ArrayField
-from django.db import models
+from django.db import models, router, transaction
 from django.db.models import F, Func, Q
 from django.db.models.fields.json import KT
 from django.db.models.functions import Now
 
 from dispatcher.fields import KEY_PATTERN
-from dispatcher.managers import CallQueueManager, RateLimitKeyManager
+from dispatcher.managers import CallQueueManager, RateLimitKeyManager, check_has_ended, check_is_sent
 from dispatcher.states import DUE, IN_FLIGHT, TERMINAL, WAITING, OnLimit, Reason, State
 
 _STATES = [(state.value, state.label) for state in State]
@@ -66,10 +66,11 @@ class RateLimitKey(models.Model):
     override_throttle_limit = models.PositiveIntegerField(null=True, blank=True)
     override_throttle_period = models.DurationField(null=True, blank=True)
 
-    next_start_at = models.DateTimeField(
-        null=True,
-        editable=False,
-        help_text="The earliest next start that the throttle allows; written by the claim.",
+    last_start_at = models.DateTimeField(
+        null=True, editable=False, help_text="The latest start given under a throttle; written by the claim."
+    )
+    last_cost = models.PositiveIntegerField(
+        default=1, db_default=1, editable=False, help_text="The cost of that start: it delays the next one."
     )
     admissions = models.BigIntegerField(
         default=0,
@@ -77,10 +78,27 @@ class RateLimitKey(models.Model):
         editable=False,
         help_text="Numbers the admissions under it, and the changes of its limits; written under its lock.",
     )
+    counted_admissions = models.BigIntegerField(
+        null=True,
+        editable=False,
+        help_text="Up to which of its admissions the next two count; a lone send writes all three.",
+    )
+    most_held = models.BigIntegerField(
+        null=True, editable=False, help_text="No more cost than this is in flight under it, until its next admission."
+    )
+    most_unstarted = models.BigIntegerField(
+        null=True, editable=False, help_text="No more of that cost than this has not started."
+    )
     opens_at = models.DateTimeField(
         null=True,
         editable=False,
         help_text="When time opens it for the lanes parked on it; written by the admission.",
+    )
+    is_from_template = models.BooleanField(
+        default=False,
+        db_default=False,
+        editable=False,
+        help_text="A template of the settings made it, and nobody has changed its limits: it goes when it is unused.",
     )
     limited_at = models.DateTimeField(
         db_default=Now(), editable=False, help_text="When people last changed its limits; those before are not known."
@@ -158,7 +176,9 @@ class Lane(models.Model):
             ),
         ]
         indexes: ClassVar = [
-            models.Index(F("priority").desc(), "queue", name="lane_awake", condition=Q(is_awake=True)),
+            # Those awake: of a queue, the highest first; and all, in the order in which they are served.
+            models.Index("queue", F("priority").desc(), name="lane_awake", condition=Q(is_awake=True)),
+            models.Index(F("priority").desc(), "served_at", "id", name="lane_turn", condition=Q(is_awake=True)),
             models.Index(
                 "parked_on",
                 F("priority").desc(),
@@ -187,7 +207,12 @@ class CallQueue(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid7.uuid7, editable=False)
     position = models.BigIntegerField(db_default=NextPosition(), editable=False)
-    lane = models.ForeignKey(Lane, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False, related_name="+")
+    lane = models.ForeignKey(
+        Lane, null=True, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="+"
+    )
+    placement = models.JSONField(
+        null=True, editable=False, help_text="What makes its keys and its lane, as long as it has no lane."
+    )
     task = models.CharField(max_length=255)
     args = models.JSONField(default=list)
     kwargs = models.JSONField(default=dict)
@@ -207,10 +232,39 @@ class CallQueue(models.Model):
     visibility = models.DurationField(null=True, help_text="How long who fetched it is believed without a heartbeat.")
     unique_key = models.CharField(max_length=64, null=True, help_text="Of calls with the same one, one at a time.")  # noqa: DJ001 -- absent is not a text
     envelope = models.JSONField(null=True, help_text="What its sender gave as an Open Job Spec job besides all this.")
+    headers = models.JSONField(
+        null=True, help_text="Headers of its message: the sender's, and those that instrumentation added at the send."
+    )
+    options = models.JSONField(
+        null=True, help_text="Options of its message, as of apply_async: time limits, the broker's priority, and so on."
+    )
     progress = models.JSONField(null=True, help_text="What its worker said last: progress from 0 to 1, message, data.")
-    attempt = models.PositiveSmallIntegerField(default=0)
+    oversized_key = models.ForeignKey(
+        RateLimitKey,
+        null=True,
+        editable=False,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="+",
+        help_text="The key whose limits in force never allow its cost: it waits alone until they do.",
+    )
+    oversized_cost = models.PositiveIntegerField(null=True, editable=False, help_text="What it costs of that key.")
+    attempt = models.PositiveIntegerField(default=0)
     crashes = models.PositiveSmallIntegerField(
         default=0, db_default=0, help_text="Attempts in a row that took their process with them."
+    )
+    returns = models.PositiveSmallIntegerField(
+        default=0, db_default=0, help_text="How often in a row it was published and came back without a start."
+    )
+    is_revoked = models.BooleanField(
+        default=False, db_default=False, help_text="It was revoked while it ran: no other attempt of it starts."
+    )
+    is_awaited = models.BooleanField(
+        default=False,
+        db_default=False,
+        editable=False,
+        help_text="A workflow waits for its end, and has not yet recorded it.",
     )
     ticket = models.UUIDField(null=True, editable=False)
     claim = models.UUIDField(null=True, editable=False, help_text="Which claim won the ticket.")
@@ -222,7 +276,10 @@ class CallQueue(models.Model):
     reason = models.CharField(max_length=16, null=True, choices=_REASONS, help_text="Why it was discarded.")  # noqa: DJ001 -- absent is not a text
     result = models.JSONField(null=True)
     error = models.JSONField(null=True, help_text="The latest failure: type, message, attempt, occurred_at.")
-    errors = models.JSONField(default=list, help_text="Every failure, oldest first.")
+    errors = models.JSONField(default=list, help_text="The first 5 failures and the last 20, oldest first.")
+    error_count = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="How many failures there were, those included that are not kept."
+    )
 
     objects: ClassVar[CallQueueManager] = CallQueueManager()
 
@@ -246,6 +303,18 @@ class CallQueue(models.Model):
             models.CheckConstraint(
                 name="call_due_has_a_time", condition=~Q(state__in=DUE) | Q(scheduled_at__isnull=False)
             ),
+            models.CheckConstraint(
+                name="call_has_a_lane_or_its_placement",
+                condition=Q(lane__isnull=False, placement__isnull=True) | Q(lane__isnull=True, placement__isnull=False),
+            ),
+            models.CheckConstraint(
+                name="call_in_flight_has_a_lane", condition=~Q(state__in=IN_FLIGHT) | Q(lane__isnull=False)
+            ),
+            models.CheckConstraint(
+                name="call_oversized_waits",
+                condition=Q(oversized_key__isnull=True, oversized_cost__isnull=True)
+                | Q(oversized_key__isnull=False, oversized_cost__isnull=False, state=State.AVAILABLE),
+            ),
             models.CheckConstraint(name="call_priority_is_in_range", condition=Q(priority__range=(-100, 100))),
             models.CheckConstraint(
                 name="call_discarded_has_a_reason",
@@ -254,7 +323,24 @@ class CallQueue(models.Model):
             ),
         ]
         indexes: ClassVar = [
-            models.Index(name="call_waiting", fields=["lane", "position"], condition=Q(state=State.AVAILABLE)),
+            models.Index(
+                name="call_waiting",
+                fields=["lane", "position"],
+                condition=Q(state=State.AVAILABLE, oversized_key__isnull=True),
+            ),
+            models.Index(name="call_of_queue", fields=["queue", "position"], condition=Q(state=State.AVAILABLE)),
+            models.Index(
+                name="call_unplaced", fields=["position"], condition=Q(lane__isnull=True, finished_at__isnull=True)
+            ),
+            # All others but those in flight, of which there are few: whether a lane has any.
+            models.Index(name="call_of_lane", fields=["lane"], condition=Q(state__in=[State.PENDING, *DUE, *TERMINAL])),
+            # Calls that wait alone: by lane, as above, and by key, the cheapest first.
+            models.Index(name="call_aside", fields=["lane", "position"], condition=Q(oversized_key__isnull=False)),
+            models.Index(
+                name="call_oversized",
+                fields=["oversized_key", "oversized_cost", "position"],
+                condition=Q(oversized_key__isnull=False),
+            ),
             models.Index(name="call_due", fields=["scheduled_at"], condition=Q(state__in=DUE)),
             models.Index(
                 name="call_expires",
@@ -264,9 +350,29 @@ class CallQueue(models.Model):
             # `published_at` is not part of it, so the note of a publication is written in place (heap-only).
             models.Index(name="call_unpublished", fields=["dispatched_at"], condition=Q(state=State.DISPATCHED)),
             models.Index(name="call_in_flight", fields=["queue", "state"], condition=Q(state__in=IN_FLIGHT)),
-            models.Index(name="call_unique", fields=["unique_key", "position"], condition=Q(unique_key__isnull=False)),
-            models.Index(name="call_poison", fields=["finished_at"], condition=Q(reason=Reason.POISON)),
+            models.Index(
+                name="call_unique",
+                fields=["unique_key", "state", "created_at"],
+                condition=Q(unique_key__isnull=False),
+            ),
+            models.Index(
+                name="call_returned", fields=["queue", "task"], condition=Q(returns__gt=0, finished_at__isnull=True)
+            ),
+            models.Index(name="call_reason", fields=["reason", "finished_at"], condition=Q(reason__isnull=False)),
             models.Index(name="call_ended", fields=["state", "finished_at"], condition=Q(finished_at__isnull=False)),
+            # For what people ask of one queue: how many calls are in which state, and the latest or oldest of them.
+            models.Index(
+                name="call_ended_queue",
+                fields=["queue", "state", "finished_at"],
+                condition=Q(finished_at__isnull=False),
+            ),
+            models.Index(
+                name="call_due_queue", fields=["state", "queue", "scheduled_at", "id"], condition=Q(state__in=DUE)
+            ),
+            models.Index(name="call_pending", fields=["queue", "id"], condition=Q(state=State.PENDING)),
+            models.Index(
+                name="call_awaited", fields=["finished_at"], condition=Q(is_awaited=True, finished_at__isnull=False)
+            ),
             # For what is told of calls (events): who was sent lately and waits, and whose attempt has failed.
             models.Index(name="call_sent", fields=["created_at"], condition=Q(state__in=WAITING)),
             models.Index(
@@ -284,6 +390,18 @@ class CallQueue(models.Model):
     def __str__(self) -> str:
         """Return the task and the id."""
         return f"{self.task} {self.id}"
+
+    def save(self, **options: Any) -> None:
+        """Save what is written already; a new call is sent. Raises CallInvalid for one that was not."""
+        check_is_sent(self)
+        super().save(**options)
+
+    def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:  # noqa: FBT001, FBT002 -- Django's
+        """Delete a call that has ended. Raises CallNotEnded if it has not."""
+        using = using or router.db_for_write(type(self), instance=self)
+        with transaction.atomic(using=using):
+            check_has_ended(CallQueue.objects.using(using).filter(pk=self.pk))
+            return super().delete(using=using, keep_parents=keep_parents)
 
 
 class Slot(models.Model):

@@ -45,12 +45,24 @@ class Workflow(models.Model):
     parent = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="children")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     ended_at = models.DateTimeField(null=True)
+    look_at = models.DateTimeField(
+        null=True,
+        editable=False,
+        help_text="When it is looked at although no call of it has ended; of one that ended: when its parent is.",
+    )
 
     class Meta:
         indexes: ClassVar = [
+            models.Index(name="workflow_look", fields=["look_at"], condition=Q(look_at__isnull=False)),
             models.Index(name="workflow_running", fields=["id"], condition=Q(state="running")),
             models.Index(name="workflow_made", fields=["created_at"]),
             models.Index(name="workflow_ended", fields=["ended_at"], condition=Q(ended_at__isnull=False)),
+            # Those that are parts of others go with these.
+            models.Index(
+                name="workflow_root_ended",
+                fields=["ended_at"],
+                condition=Q(parent__isnull=True, ended_at__isnull=False),
+            ),
         ]
 
     def __str__(self) -> str:
@@ -76,7 +88,10 @@ class Part(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(name="part_is_started_once", fields=["workflow", "role", "place"]),
         ]
-        indexes: ClassVar = [models.Index(name="part_call", fields=["call"], condition=Q(call__isnull=False))]
+        indexes: ClassVar = [
+            models.Index(name="part_call", fields=["call"], condition=Q(call__isnull=False)),
+            models.Index(name="part_open", fields=["workflow", "id"], condition=Q(outcome="open")),
+        ]
 
     def __str__(self) -> str:
         """Return which part of which workflow it is."""
@@ -111,7 +126,13 @@ class JournalEntry(models.Model):
         verbose_name_plural = "journal entries"
         indexes: ClassVar = [
             models.Index(name="entry_at", fields=["at"]),
+            models.Index(name="entry_kind", fields=["kind", "at"]),
             models.Index(KT("data__job_id"), name="entry_job"),
+            models.Index(
+                name="entry_pressure",
+                fields=["queue", "at"],
+                condition=Q(kind__in=["backpressure.warning", "backpressure.cleared"]),
+            ),
         ]
 
     def __str__(self) -> str:

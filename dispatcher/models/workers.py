@@ -1,4 +1,4 @@
-"""The tables of those who work: Celery's workers, those that fetch over HTTP, and when their leases were looked at."""
+"""The tables of workers: Celery's, those that fetch over HTTP, when leases were judged, when periodic tasks ran."""
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -15,6 +15,9 @@ class Worker(models.Model):
     pool = models.CharField(max_length=64)
     processes = models.PositiveIntegerField(help_text="How many calls it runs at once.")
     queues = ArrayField(models.CharField(max_length=255), help_text="The Celery queues that it takes messages of.")
+    tasks = ArrayField(
+        models.CharField(max_length=255), null=True, help_text="The names of the tasks that it knows, in order."
+    )
     started_at = models.DateTimeField()
     seen_at = models.DateTimeField(help_text="Its latest heartbeat.")
     serves_until = models.DateTimeField(help_text="Its queues count as served until then.")
@@ -59,3 +62,29 @@ class LeaseWatch(models.Model):
     def __str__(self) -> str:
         """Return when it last looked."""
         return f"{self.looked_at}"
+
+
+class ResultCursor(models.Model):
+    """Up to which call Celery's backend has the results of calls that ended in the database alone; one row."""
+
+    finished_at = models.DateTimeField()
+    call_id = models.UUIDField()
+
+    def __str__(self) -> str:
+        """Return when the last of them ended."""
+        return f"{self.finished_at}"
+
+
+class PeriodicRun(models.Model):
+    """When a periodic task of the dispenser last started; one row per task, written every few seconds at the most."""
+
+    name = models.CharField(max_length=64, primary_key=True, help_text="The task, such as dispatcher.tick.")
+    created_at = models.DateTimeField(db_default=Now())
+    ran_at = models.DateTimeField(null=True, help_text="When it last started; null: never.")
+    ran_by = models.UUIDField(
+        null=True, help_text="The worker that ran it by itself; null: it was asked for, by beat say."
+    )
+
+    def __str__(self) -> str:
+        """Return its name and when it last started."""
+        return f"{self.name}: {self.ran_at}"

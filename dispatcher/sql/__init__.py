@@ -4,25 +4,87 @@ A trip to the server costs more than most of the statements, so those that do no
 sent together: `ask` several inside `together()`, and read their `rows` after it.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib import resources
-from typing import Any, Generic, LiteralString, TypeVar
+from typing import Any, Final, Generic, LiteralString, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
-from django.db import connections, transaction
+from billiard.exceptions import SoftTimeLimitExceeded
+from django.db import (
+    DatabaseError,
+    DataError,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+    connections,
+    transaction,
+)
 from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg import adapters
+from psycopg.abc import Buffer
+from psycopg.adapt import Dumper
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import class_row
+from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.json import JsonbLoader
 
-from dispatcher.conf import conf
+from dispatcher.conf import conf, eager_propagates
+
+logger = logging.getLogger(__name__)
 
 Row = TypeVar("Row")
 
+_PARAMETER = re.compile(r"%\((\w+)\)s")
+_HOOKS = "dispatcher_hooks"
+"""Where a connection keeps what to do after the commit of a transaction of the engine's own."""
+
+DATABASE_ERRORS: Final = (DatabaseError, InterfaceError)
+"""Every error that Django raises for a database."""
+
+_AWAY_CLASSES: Final = frozenset({"08", "25", "26", "40", "53", "57", "58"})
+"""SQLSTATE classes of a server or a connection that can't do its work now: connection lost, read-only, prepared
+statement unknown, rolled back, out of resources, shut down, system error."""
+_AWAY_STATES: Final = frozenset(
+    {
+        "0A000",  # "cached plan must not change result type": after a migration, and gone with the connection
+        "42P05",  # a prepared statement of another client of the same pooler
+        "55006",
+        "55P03",
+    }
+)
+_REFUSED_CLASSES: Final = frozenset({"20", "21", "22", "23", "42", "44", "54"})
+"""SQLSTATE classes of a statement, or of its data, that the server will never accept."""
+_BUSY: Final = (TransactionStatus.ACTIVE, TransactionStatus.UNKNOWN)
+
 _cursors: WeakKeyDictionary[psycopg.Connection[Any], dict[tuple[str, type], psycopg.Cursor[Any]]] = WeakKeyDictionary()
+
+
+class _UtcLoader(TimestamptzLoader):
+    """Reads times in UTC, whatever USE_TZ and the connection's zone are: a local hour may come twice."""
+
+    def load(self, data: Buffer) -> datetime:
+        return super().load(data).astimezone(UTC)
+
+
+class _SecondsDumper(Dumper):
+    """Writes durations in seconds: a day may have 23 hours in the connection's zone."""
+
+    oid = adapters.types["interval"].oid
+
+    def dump(self, obj: timedelta) -> Buffer:
+        seconds, microseconds = divmod(obj // timedelta(microseconds=1), 1_000_000)
+        return f"{seconds} seconds {microseconds} microseconds".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +95,8 @@ class Asked(Generic[Row]):
 
     def rows(self) -> list[Row]:
         """Return the rows; a database error comes as django.db's."""
-        with connection().wrap_database_errors:
+        wrapper = connection()
+        with _intact(wrapper), wrapper.wrap_database_errors:
             return self.cursor.fetchall()
 
     def row(self) -> Row:
@@ -42,15 +105,26 @@ class Asked(Generic[Row]):
         return row
 
 
-@cache
-def statement(name: str) -> LiteralString:
-    """Return the text of `name`.sql: its name, and the statement without comments and indents.
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement as the server takes it, with `$1`, `$2`, ... in place of the names of its parameters."""
 
-    psycopg keeps what it has parsed only of texts up to 4,096 characters.
+    text: LiteralString
+    parameters: tuple[str, ...]
+    """The name of each parameter, in order of number."""
+
+
+@cache
+def statement(name: str) -> Statement:
+    """Return `name`.sql without comments and indents, its name in front as a comment.
+
+    Numbered here, once: psycopg would parse a text of over 4,096 characters again at each run.
     """
     lines = resources.files(__name__).joinpath(f"{name}.sql").read_text("utf-8").splitlines()
     text = " ".join(line.strip() for line in lines if not line.lstrip().startswith("--"))
-    return f"/* {name} */ {text}"
+    numbers = {parameter: f"${number}" for number, parameter in enumerate(dict.fromkeys(_PARAMETER.findall(text)), 1)}
+    numbered = _PARAMETER.sub(lambda found: numbers[found[1]], text).replace("%%", "%")
+    return Statement(text=f"/* {name} */ {numbered}", parameters=tuple(numbers))
 
 
 def names() -> list[str]:
@@ -64,27 +138,176 @@ def connection() -> BaseDatabaseWrapper:
     return connections[conf().database]
 
 
-def atomic() -> AbstractContextManager[None]:
-    """Open a transaction on the dispatcher's database."""
-    return transaction.atomic(using=conf().database)
+def in_transaction() -> bool:
+    """Return whether what is written now commits with the caller: in an open block, or with autocommit off."""
+    wrapper = connection()
+    is_autocommit = wrapper.autocommit if wrapper.connection is not None else wrapper.settings_dict["AUTOCOMMIT"]
+    return wrapper.in_atomic_block or not is_autocommit
+
+
+def is_unavailable(error: BaseException) -> bool:
+    """Return whether the same statement may succeed on another connection, or a little later.
+
+    The SQLSTATE decides; without one the error is the client's own: the connection is gone, or could not be made.
+    """
+    state = sqlstate(error)
+    if state is None:
+        return isinstance(error, OperationalError | InterfaceError | InternalError)
+    return state[:2] in _AWAY_CLASSES or state in _AWAY_STATES
+
+
+def is_refused(error: BaseException) -> bool:
+    """Return whether the database refused the statement or its data, so that trying again is useless."""
+    if is_unavailable(error):
+        return False
+    state = sqlstate(error)
+    if state is None:
+        return not isinstance(error, DATABASE_ERRORS) or isinstance(
+            error, DataError | IntegrityError | NotSupportedError | ProgrammingError
+        )
+    return state[:2] in _REFUSED_CLASSES
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """Return PostgreSQL's code of an error; None if it is not the server's."""
+    for each in (error, error.__cause__):
+        if isinstance(each, psycopg.Error):
+            return each.sqlstate or each.diag.sqlstate
+    return None
+
+
+def discard_connection() -> None:
+    """Close this thread's connection, so that the next statement makes another one."""
+    _discard(connection())
+
+
+def _discard(wrapper: BaseDatabaseWrapper) -> None:
+    if wrapper.connection is not None:
+        # A pool must not give it to the next one either.
+        wrapper.connection.close()
+    wrapper.close()
 
 
 @contextmanager
-def own_transaction() -> Iterator[None]:
-    """Open a transaction of the engine's own; its begin and commit travel with the statements inside."""
-    is_own = not connection().in_atomic_block
-    with _pipeline(), atomic():
-        if is_own:
-            ask("tune", object, {})
+def _intact(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
+    """Leave no connection behind on which a statement was broken off, or whose server can't do its work now.
+
+    A soft time limit is raised by a signal's handler, so also in the middle of a statement: what is sent on that
+    connection next would fail, or read the answer that was left there.
+    """
+    try:
         yield
+    except DATABASE_ERRORS as error:
+        if is_unavailable(error) and not wrapper.in_atomic_block:
+            _discard(wrapper)
+        raise
+    except BaseException as error:
+        if _is_busy(wrapper, in_pipeline=is_interruption(error)):
+            _discard(wrapper)
+        raise
+
+
+def is_interruption(error: BaseException) -> bool:
+    """Return whether an error came from outside, at any line: a soft time limit, the end of a process or greenlet."""
+    return isinstance(error, SoftTimeLimitExceeded) or not isinstance(error, Exception)
+
+
+def interruption_of(fault: BaseException, handled: BaseException | None = None) -> BaseException | None:
+    """Return what came from outside in the middle of a statement, where it left the driver with this fault.
+
+    handled: what was being handled before, and so is no part of it.
+    """
+    error: BaseException | None = fault
+    while error is not None and error is not handled:
+        if is_interruption(error):
+            return error
+        error = error.__context__
+    return None
+
+
+def _is_busy(wrapper: BaseDatabaseWrapper, *, in_pipeline: bool) -> bool:
+    """Return whether a statement is under way; in a pipeline one always may be: `in_pipeline` is the answer there."""
+    raw: psycopg.Connection[Any] | None = wrapper.connection
+    if raw is None:
+        return False
+    return in_pipeline if raw.pgconn.pipeline_status != PipelineStatus.OFF else raw.pgconn.transaction_status in _BUSY
+
+
+@contextmanager
+def atomic() -> Iterator[None]:
+    """Open a transaction on the dispatcher's database."""
+    wrapper = connection()
+    with _intact(wrapper), transaction.atomic(using=wrapper.alias), _intact(wrapper):
+        yield
+
+
+def after_commit(work: Callable[[], object]) -> None:
+    """Do this after the caller's commit, or at once without a transaction; not at all if it rolls back.
+
+    With autocommit off, outside of an atomic block, Django has no such hooks: it is left to the next tick.
+    A failure is logged: it reaches neither the caller nor the other hooks. Where Celery runs tasks eagerly and
+    propagates what they raise, it is raised. So is a soft time limit of the task that sends.
+    """
+
+    def do() -> None:
+        handled = sys.exception()
+        try:
+            work()
+        except Exception as error:
+            if (interruption := interruption_of(error, handled)) is not None:
+                raise interruption from None
+            if eager_propagates():
+                raise
+            logger.exception("work after the commit failed; the next tick does what is left of it")
+
+    hooks: list[Callable[[], None]] | None = connection().__dict__.get(_HOOKS)
+    if hooks is not None:
+        hooks.append(do)
+    elif connection().in_atomic_block or not in_transaction():
+        transaction.on_commit(do, using=conf().database)
+
+
+@contextmanager
+def own_transaction(*, lock_wait: timedelta | None = None) -> Iterator[None]:
+    """Open a transaction of the engine's own; its begin and commit travel with the statements inside.
+
+    lock_wait: how long a statement waits for a lock; then it raises OperationalError. Within a caller's transaction it
+    is a part of that, and waits as that does.
+    """
+    wrapper = connection()
+    if in_transaction():
+        with atomic():
+            yield
+        return
+    # Django would run hooks at the commit, inside the pipeline: a failing statement of theirs would end the pass.
+    hooks: list[Callable[[], None]] = []
+    wrapper.__dict__[_HOOKS] = hooks
+    try:
+        with _pipeline(), atomic():
+            ask("tune", object, {})
+            if lock_wait is not None:
+                ask("limit_lock_wait", object, {"most": lock_wait // timedelta(milliseconds=1)})
+            yield
+    finally:
+        del wrapper.__dict__[_HOOKS]
+    for hook in hooks:
+        hook()
+
+
+def read_in_order(*, sorts: bool = True) -> None:
+    """Plan the next statements of a transaction of the engine's own by the order of indexes (see tune_order.sql).
+
+    Within a caller's transaction nothing is changed: it would outlast the statements.
+    """
+    if _HOOKS in connection().__dict__:
+        ask("tune_order", object, {"sorts": "on" if sorts else "off"})
 
 
 @contextmanager
 def together() -> Iterator[None]:
     """Send the statements asked inside in one go, as one transaction; within the caller's they go one by one."""
-    is_own = not connection().in_atomic_block
     with _pipeline():
-        if is_own and conf().pipeline:
+        if conf().pipeline and not in_transaction():
             ask("tune", object, {})
         yield
 
@@ -92,13 +315,13 @@ def together() -> Iterator[None]:
 @contextmanager
 def _pipeline() -> Iterator[None]:
     wrapper = connection()
-    if wrapper.in_atomic_block or not conf().pipeline:
+    if in_transaction() or not conf().pipeline:
         yield
         return
-    with wrapper.wrap_database_errors:
+    with _intact(wrapper), wrapper.wrap_database_errors:
         _make_ready(wrapper)
         raw: psycopg.Connection[Any] = wrapper.connection
-        with raw.pipeline():
+        with raw.pipeline(), _intact(wrapper):
             yield
 
 
@@ -106,10 +329,12 @@ def ask(name: str, row: type[Row], params: Mapping[str, Any]) -> Asked[Row]:
     """Run `name`.sql; its rows are there at the end of `together()`, or at once outside of it."""
     wrapper = connection()
     wrapper.validate_no_broken_transaction()
-    with wrapper.wrap_database_errors:
+    with _intact(wrapper), wrapper.wrap_database_errors:
         _make_ready(wrapper)
         cursor = _cursor(wrapper, name, row)
-        cursor.execute(statement(name), params, prepare=_prepares(wrapper))
+        wanted = statement(name)
+        values = [params[parameter] for parameter in wanted.parameters]
+        cursor.execute(wanted.text, values, prepare=_prepares(wrapper))
         return Asked(cursor)
 
 
@@ -118,13 +343,37 @@ def fetch(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
     return ask(name, row, params).rows()
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Time:
+    told_at: datetime
+
+
+def now() -> datetime:
+    """Return what the database's clock says."""
+    (time,) = fetch("tell_time", _Time, {})
+    return time.told_at
+
+
+def fetch_in_order(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
+    """Run `name`.sql in its own transaction, planned by the order of indexes and without sorts; return its rows."""
+    with own_transaction():
+        read_in_order(sorts=False)
+        asked = ask(name, row, params)
+    return asked.rows()
+
+
 def change(name: str, params: Mapping[str, Any]) -> int:
     """Run `name`.sql, which returns no rows, and return how many it changed."""
     return ask(name, object, params).cursor.rowcount
 
 
 def _make_ready(wrapper: BaseDatabaseWrapper) -> None:
-    """Connect; a connection that was kept is checked first where CONN_HEALTH_CHECKS asks for it, as Django does."""
+    """Connect; a connection that was kept is checked first where CONN_HEALTH_CHECKS asks for it, as Django does.
+
+    One on which a statement of the task's own was broken off is replaced.
+    """
+    if not wrapper.in_atomic_block and _is_busy(wrapper, in_pipeline=False):
+        _discard(wrapper)
     wrapper.close_if_health_check_failed()
     wrapper.ensure_connection()
 
@@ -143,6 +392,8 @@ def _cursor(wrapper: BaseDatabaseWrapper, name: str, row: type[Row]) -> psycopg.
         if raw.prepare_threshold is None and _prepares(wrapper):
             raw.prepare_threshold = 5
             raw.prepared_max = max(raw.prepared_max or 0, 100)
-        cursor = known[name, row] = psycopg.Cursor(raw, row_factory=class_row(row))
+        cursor = known[name, row] = psycopg.RawCursor(raw, row_factory=class_row(row))
         cursor.adapters.register_loader("jsonb", JsonbLoader)
+        cursor.adapters.register_loader("timestamptz", _UtcLoader)
+        cursor.adapters.register_dumper(timedelta, _SecondsDumper)
     return cursor

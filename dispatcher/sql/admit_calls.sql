@@ -9,7 +9,8 @@ WITH clock AS MATERIALIZED (
            published_at = NULL, started_at = NULL
       FROM clock, unnest(%(calls)s::uuid[]) WITH ORDINALITY AS chosen (id, turn)
      WHERE call.id = chosen.id AND call.state = %(waiting)s::text
-    RETURNING call.id, call.ticket, call.task, call.args, call.kwargs, call.call_data, call.queue, call.attempt, chosen.turn
+    RETURNING call.id, call.ticket, call.task, call.args, call.kwargs, call.call_data, call.headers, call.options,
+              call.queue, call.attempt, chosen.turn
 ), held AS (
     INSERT INTO dispatcher_slot (call_id, key_id, cost, lease_until)
     SELECT admitted.id, slot.key_id, slot.cost, clock.now + %(lease)s::interval
@@ -35,6 +36,6 @@ WITH clock AS MATERIALIZED (
       FROM clock, unnest(%(key)s::bigint[], %(key_stopped)s::bool[], %(key_opens)s::timestamptz[]) AS spent (id, is_stopped, opens_at)
      WHERE key.id = spent.id
 )
-SELECT id, ticket, task, args, kwargs, call_data, queue, attempt
+SELECT id, ticket, task, args, kwargs, call_data, headers, options, queue, attempt
   FROM admitted
  ORDER BY turn, id

@@ -1,4 +1,5 @@
--- audit_old_transaction: transactions open for minutes: what died since cannot be cleaned up, and the hot tables swell.
+-- audit_old_transaction: transactions open for long: what died since cannot be cleaned up, and the hot tables swell.
+-- Autovacuum is not among them: it hinders itself only, and nobody could do anything about it.
 -- Of other users' sessions a role sees this only if it may read all statistics (pg_read_all_stats).
 WITH open AS MATERIALIZED (
     SELECT 'session ' || activity.pid AS what, activity.pid::text AS target, activity.xact_start AS since,
@@ -6,6 +7,7 @@ WITH open AS MATERIALIZED (
       FROM pg_stat_activity AS activity
      WHERE activity.datname = current_database() AND activity.pid <> pg_backend_pid()
        AND (activity.backend_xmin IS NOT NULL OR activity.backend_xid IS NOT NULL)
+       AND activity.backend_type IS DISTINCT FROM 'autovacuum worker'
      UNION ALL
     SELECT 'prepared transaction ' || prepared.gid, prepared.gid, prepared.prepared, NULL, NULL, NULL
       FROM pg_prepared_xacts AS prepared

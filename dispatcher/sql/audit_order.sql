@@ -20,7 +20,7 @@ SELECT 'call ' || head.id AS what, head.id::text AS target, head.version,
  CROSS JOIN LATERAL (
        SELECT call.id, call.position, call.created_at, call.expires_at, call.xmin::text AS version
          FROM dispatcher_callqueue AS call
-        WHERE call.lane_id = flown.lane_id AND call.state = 'available'
+        WHERE call.lane_id = flown.lane_id AND call.state = 'available' AND call.oversized_key_id IS NULL
         ORDER BY call.position
         LIMIT 1) AS head
  WHERE head.position < flown.position AND (head.expires_at IS NULL OR head.expires_at > clock.now)

@@ -32,7 +32,7 @@ WITH clock AS MATERIALIZED (
      CROSS JOIN LATERAL (
            SELECT COALESCE(sum(bucket.cost), 0) AS cost
              FROM dispatcher_window AS bucket
-            WHERE bucket.key_id = limited.id AND bucket.last_start_at > limited.at - limited.rate_period
+            WHERE bucket.key_id = limited.id AND limited.at - bucket.last_start_at < limited.rate_period
               AND bucket.last_start_at <= limited.at - %(margin)s::interval) AS earlier
      WHERE limited.rate_limit IS NOT NULL AND limited.at > limited.since + %(slack)s::interval
      ORDER BY limited.id, limited.reserved + earlier.cost DESC

@@ -1,4 +1,4 @@
--- audit_poison: calls of the last day that were discarded because they kill their workers. Relies on the index call_poison.
+-- audit_poison: calls of the last day that were discarded because they kill their workers. Relies on the index call_reason.
 SELECT 'call ' || call.id AS what, call.id::text AS target, '' AS version,
        json_build_object('task', call.task, 'queue', call.queue, 'attempt', call.attempt,
                          'finished_at', call.finished_at) AS facts,

@@ -5,7 +5,7 @@ WITH RECURSIVE clock AS MATERIALIZED (
 ), hop AS (
     (SELECT call.lane_id
        FROM dispatcher_callqueue AS call
-      WHERE call.state = 'available'
+      WHERE call.state = 'available' AND call.oversized_key_id IS NULL
       ORDER BY call.lane_id
       LIMIT 1)
      UNION ALL
@@ -14,7 +14,7 @@ WITH RECURSIVE clock AS MATERIALIZED (
      CROSS JOIN LATERAL (
            SELECT call.lane_id
              FROM dispatcher_callqueue AS call
-            WHERE call.state = 'available' AND call.lane_id > hop.lane_id
+            WHERE call.state = 'available' AND call.oversized_key_id IS NULL AND call.lane_id > hop.lane_id
             ORDER BY call.lane_id
             LIMIT 1) AS next
 )
@@ -28,7 +28,7 @@ SELECT 'lane ' || lane.id AS what, lane.id::text AS target, head.id || ' ' || he
  CROSS JOIN LATERAL (
        SELECT call.id, call.created_at, call.expires_at, call.xmin::text AS version
          FROM dispatcher_callqueue AS call
-        WHERE call.lane_id = lane.id AND call.state = 'available'
+        WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
         ORDER BY call.position
         LIMIT 1) AS head
  WHERE NOT lane.is_awake AND lane.parked_on_id IS NULL AND NOT lane.is_held

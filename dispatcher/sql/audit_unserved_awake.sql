@@ -10,7 +10,7 @@ WITH clock AS MATERIALIZED (
      CROSS JOIN LATERAL (
            SELECT call.id, call.expires_at, call.xmin::text AS version
              FROM dispatcher_callqueue AS call
-            WHERE call.lane_id = lane.id AND call.state = 'available'
+            WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
             ORDER BY call.position
             LIMIT 1) AS head
      WHERE lane.is_awake AND (head.expires_at IS NULL OR head.expires_at > clock.now)

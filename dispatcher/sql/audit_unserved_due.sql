@@ -6,7 +6,7 @@ WITH late AS MATERIALIZED (
      WHERE call.state IN ('scheduled', 'retryable')
        -- A subquery is asked once, so the index can be used: the clock by itself would be asked for every row.
        AND call.scheduled_at < (SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) - %(late)s::interval)
-     ORDER BY call.scheduled_at, call.id
+     ORDER BY call.scheduled_at
      LIMIT 100
 )
 SELECT 'call ' || id AS what, id::text AS target, version,

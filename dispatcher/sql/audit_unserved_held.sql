@@ -46,7 +46,7 @@ SELECT 'queue ' || going.queue AS what, going.queue AS target, head.id || ' ' ||
  CROSS JOIN LATERAL (
        SELECT call.id, call.expires_at, call.xmin::text AS version
          FROM dispatcher_callqueue AS call
-        WHERE call.lane_id = front.id AND call.state = 'available'
+        WHERE call.lane_id = front.id AND call.state = 'available' AND call.oversized_key_id IS NULL
         ORDER BY call.position
         LIMIT 1) AS head
  WHERE going.unclaimed < %(ahead)s::int AND (head.expires_at IS NULL OR head.expires_at > clock.now)

@@ -1,5 +1,5 @@
 -- audit_unserved_parked: keys that could let the first of the calls parked on them go, which neither time nor a release will open.
--- They have room by their concurrency and no time at which they open; or that time has passed, and nobody came.
+-- They have room by their concurrency and no time at which they open, or the call costs more than their concurrency; or that time has passed, and nobody came.
 -- Hops from key to key on the index lane_parked, so the number of lanes that are parked on one costs nothing.
 -- Relies on slot_key and call_waiting.
 WITH RECURSIVE clock AS MATERIALIZED (
@@ -47,10 +47,11 @@ SELECT 'key ' || closed.name AS what, closed.id::text AS target, head.id || ' ' 
  CROSS JOIN LATERAL (
        SELECT call.id, call.expires_at, COALESCE((call.costs ->> closed.name)::int, 1) AS cost, call.xmin::text AS version
          FROM dispatcher_callqueue AS call
-        WHERE call.lane_id = front.id AND call.state = 'available'
+        WHERE call.lane_id = front.id AND call.state = 'available' AND call.oversized_key_id IS NULL
         ORDER BY call.position
         LIMIT 1) AS head
- WHERE (closed.opens_at IS NOT NULL OR closed.concurrency IS NULL OR closed.held + head.cost <= closed.concurrency)
+ WHERE (closed.opens_at IS NOT NULL OR closed.concurrency IS NULL OR closed.held + head.cost <= closed.concurrency
+        OR (closed.concurrency > 0 AND head.cost > closed.concurrency))
    AND (head.expires_at IS NULL OR head.expires_at > clock.now)
  ORDER BY closed.name, closed.id
  LIMIT %(most)s::int

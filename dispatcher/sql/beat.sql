@@ -1,21 +1,24 @@
 -- beat: this worker lives, and what it holds is believed a while longer: one statement, however much that is.
--- Only what these tickets still own. A slot that somebody has locked is left out: a claim renews it itself, and all
--- others are about to free it. What a worker holds was published, even if a crash of the database lost the note of that.
--- `is_back`: its queues did not count as served by it until now.
+-- Only what these tickets still own. A slot that another worker has started is left to that worker: this one holds a
+-- duplicate of the message. A slot that somebody has locked is left out: a claim renews it itself, and all others are
+-- about to free it. What a worker holds was published, even if a crash of the database lost the note of that.
+-- `is_back`: its queues did not count as served by it until now. `knows_more`: nor that they are served with these tasks.
 WITH clock AS MATERIALIZED (
     SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
 ), known AS MATERIALIZED (
-    SELECT worker.serves_until
+    SELECT worker.serves_until, worker.queues, worker.tasks
       FROM dispatcher_worker AS worker
      WHERE worker.id = %(worker)s::uuid
 ), alive AS (
     INSERT INTO dispatcher_worker AS worker
-           (id, name, host, pid, pool, processes, queues, started_at, seen_at, serves_until)
+           (id, name, host, pid, pool, processes, queues, tasks, started_at, seen_at, serves_until)
     SELECT %(worker)s::uuid, %(name)s::text, %(host)s::text, %(pid)s::int, %(pool)s::text, %(processes)s::int,
-           %(queues)s::text[], clock.now, clock.now, clock.now + %(serves)s::interval
+           %(queues)s::text[], %(tasks)s::text[], clock.now, clock.now, clock.now + %(serves)s::interval
       FROM clock
         ON CONFLICT (id) DO UPDATE
        SET seen_at = excluded.seen_at, processes = excluded.processes, lost_at = NULL,
+           -- What is the same is kept as it is stored, out of line.
+           tasks = CASE WHEN worker.tasks = excluded.tasks THEN worker.tasks ELSE excluded.tasks END,
            queues = CASE WHEN worker.stopped_at IS NULL THEN excluded.queues ELSE worker.queues END,
            serves_until = CASE WHEN worker.stopped_at IS NULL THEN excluded.serves_until ELSE worker.serves_until END
 ), mine AS MATERIALIZED (
@@ -23,6 +26,7 @@ WITH clock AS MATERIALIZED (
       FROM unnest(%(calls)s::uuid[], %(tickets)s::uuid[]) AS beat (call_id, ticket)
       JOIN dispatcher_callqueue AS call ON call.id = beat.call_id AND call.ticket = beat.ticket
       JOIN dispatcher_slot AS held ON held.call_id = call.id
+     WHERE held.started_at IS NULL OR held.worker_id IS NULL OR held.worker_id = %(worker)s::uuid
        FOR NO KEY UPDATE OF held SKIP LOCKED
 ), unnoted AS MATERIALIZED (
     SELECT call.id
@@ -43,5 +47,7 @@ WITH clock AS MATERIALIZED (
     RETURNING slot.id
 )
 SELECT (SELECT count(*) FROM renewed) AS slots,
-       NOT EXISTS (SELECT FROM known WHERE known.serves_until > clock.now) AS is_back
+       NOT EXISTS (SELECT FROM known WHERE known.serves_until > clock.now) AS is_back,
+       NOT EXISTS (SELECT FROM known WHERE known.serves_until > clock.now AND known.tasks = %(tasks)s::varchar[]
+                     AND known.queues = %(queues)s::varchar[]) AS knows_more
   FROM clock

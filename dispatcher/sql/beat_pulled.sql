@@ -1,5 +1,6 @@
 -- beat_pulled: this worker says that it still runs these calls; their leases begin anew, but no attempt gets more time than
 -- it has. Only what the worker holds itself, or somebody without a name; a slot that is locked is about to be freed.
+-- A lease that is over is renewed as long as nobody has judged it: the heartbeat may have waited for the database.
 WITH clock AS MATERIALIZED (
     SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
 ), mine AS MATERIALIZED (
@@ -9,7 +10,8 @@ WITH clock AS MATERIALIZED (
       FROM clock
      CROSS JOIN dispatcher_callqueue AS call
       JOIN dispatcher_slot AS slot ON slot.call_id = call.id
-     WHERE call.id = ANY (%(calls)s::uuid[]) AND call.state = 'active' AND slot.pulled_until > clock.now
+     WHERE call.id = ANY (%(calls)s::uuid[]) AND call.state = 'active' AND slot.pulled_until IS NOT NULL
+       AND (call.timeout IS NULL OR call.started_at + call.timeout > clock.now)
        AND (slot.worker_id IS NULL OR slot.worker_id = %(worker)s::uuid)
        FOR NO KEY UPDATE OF slot SKIP LOCKED
 ), renewed AS (

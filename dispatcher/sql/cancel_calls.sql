@@ -3,7 +3,7 @@
 -- The caller has locked the calls, in an earlier statement: this one must see the slots that a pass gave them meanwhile.
 WITH ended AS (
     UPDATE dispatcher_callqueue AS call
-       SET state = 'cancelled', ticket = NULL, finished_at = COALESCE(%(now)s::timestamptz, clock_timestamp())
+       SET state = 'cancelled', ticket = NULL, oversized_key_id = NULL, oversized_cost = NULL, finished_at = COALESCE(%(now)s::timestamptz, clock_timestamp())
      WHERE call.id = ANY (%(calls)s::uuid[])
        AND call.state IN ('scheduled', 'pending', 'available', 'dispatched', 'retryable')
     RETURNING call.id, call.lane_id
@@ -14,5 +14,5 @@ WITH ended AS (
     RETURNING slot.key_id
 )
 SELECT ARRAY(SELECT id FROM ended ORDER BY id) AS calls,
-       ARRAY(SELECT DISTINCT lane_id FROM ended ORDER BY lane_id) AS lanes,
+       ARRAY(SELECT DISTINCT lane_id FROM ended WHERE lane_id IS NOT NULL ORDER BY lane_id) AS lanes,
        ARRAY(SELECT DISTINCT key_id FROM freed WHERE key_id IS NOT NULL ORDER BY key_id) AS keys

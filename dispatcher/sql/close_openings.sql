@@ -5,16 +5,21 @@ WITH seen AS MATERIALIZED (
     SELECT key.id, key.opens_at, key.admissions
       FROM dispatcher_ratelimitkey AS key
      WHERE key.id = ANY (%(keys)s::bigint[]) AND key.opens_at IS NOT NULL
-       AND NOT EXISTS (SELECT FROM dispatcher_lane AS lane WHERE lane.parked_on_id = key.id)
+       AND (SELECT lane.id
+              FROM dispatcher_lane AS lane
+             WHERE lane.parked_on_id = key.id
+             ORDER BY lane.priority DESC, lane.served_at, lane.id
+             LIMIT 1) IS NULL
 ), locked AS MATERIALIZED (
     SELECT key.id, key.opens_at, key.admissions
       FROM dispatcher_ratelimitkey AS key
-     WHERE key.id IN (SELECT id FROM seen)
+     WHERE key.id = ANY (ARRAY(SELECT seen.id FROM seen))
      ORDER BY key.id
        FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE dispatcher_ratelimitkey AS key
    SET opens_at = NULL
-  FROM locked
-  JOIN seen ON seen.id = locked.id AND seen.opens_at = locked.opens_at AND seen.admissions = locked.admissions
- WHERE key.id = locked.id
+ -- Arrays, here and above: joined, the planner would read all keys to find these.
+ WHERE key.id = ANY (ARRAY(SELECT locked.id
+                             FROM locked
+                             JOIN seen USING (id, opens_at, admissions)))

@@ -1,22 +1,36 @@
 -- drop_oldest: discard the calls that have waited longest in a queue, so that others have room in it.
--- What a pass has locked is on its way out, and is left alone. Relies on the unique index of lane kinds, and on call_waiting.
-WITH oldest AS MATERIALIZED (
-    SELECT call.id
-      FROM (SELECT call.id, call.position
-              FROM dispatcher_lane AS lane
-             CROSS JOIN LATERAL (
-                   SELECT call.id, call.position
-                     FROM dispatcher_callqueue AS call
-                    WHERE call.lane_id = lane.id AND call.state = 'available'
-                    ORDER BY call.position
-                    LIMIT %(most)s::int) AS call
-             WHERE lane.queue = %(queue)s::text
-             ORDER BY call.position
-             LIMIT %(most)s::int) AS first
-      JOIN dispatcher_callqueue AS call ON call.id = first.id AND call.state = 'available'
-       FOR NO KEY UPDATE OF call SKIP LOCKED
+-- `position`: as in discard_expired.
+-- What a pass has locked is on its way out, and is left alone. Hops from call to call on the index call_of_queue: of a limit
+-- that is a parameter the planner believes that it lets a tenth of the table through.
+WITH RECURSIVE hop AS (
+    (SELECT call.id, call.position, 1 AS number
+       FROM dispatcher_callqueue AS call
+      WHERE call.queue = %(queue)s::text AND call.state = 'available'
+      ORDER BY call.position
+      LIMIT 1)
+     UNION ALL
+    SELECT next.id, next.position, hop.number + 1
+      FROM hop
+     CROSS JOIN LATERAL (
+           SELECT call.id, call.position
+             FROM dispatcher_callqueue AS call
+            WHERE call.queue = %(queue)s::text AND call.state = 'available' AND call.position > hop.position
+            ORDER BY call.position
+            LIMIT 1) AS next
+     WHERE hop.number < %(most)s::int
+), oldest AS MATERIALIZED (
+    SELECT locked.id
+      FROM hop
+     CROSS JOIN LATERAL (
+           SELECT call.id
+             FROM dispatcher_callqueue AS call
+            WHERE call.id = hop.id
+            LIMIT 1
+              FOR NO KEY UPDATE SKIP LOCKED) AS locked
 )
 UPDATE dispatcher_callqueue AS call
-   SET state = 'discarded', reason = 'crowded', finished_at = clock_timestamp()
-  FROM oldest
- WHERE call.id = oldest.id AND call.state = 'available'
+   SET state = 'discarded', reason = 'crowded', oversized_key_id = NULL, oversized_cost = NULL, finished_at = clock_timestamp()
+ WHERE call.id = ANY (ARRAY(SELECT oldest.id FROM oldest))
+   -- Selected, and not written plainly: a partial index of such calls must not look cheaper than the primary key.
+   AND call.state = (SELECT 'available')
+RETURNING call.lane_id, CASE WHEN call.costs <> '{}' THEN call.position END AS position

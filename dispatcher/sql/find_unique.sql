@@ -1,8 +1,17 @@
 -- find_unique: the latest call with this unique key, in one of these states and sent within the period, if there is one.
--- The caller holds the key's lock (lock_unique). Relies on the index call_unique.
-SELECT call.id, call.state
-  FROM dispatcher_callqueue AS call
- WHERE call.unique_key = %(unique_key)s::text AND call.state = ANY (%(states)s::text[])
-   AND (%(period)s::interval IS NULL OR call.created_at > clock_timestamp() - %(period)s::interval)
- ORDER BY call.position DESC
+-- State by state: of calls that ended long ago any number may have the same key. The caller holds the key's lock
+-- (lock_unique). Relies on the index call_unique.
+WITH since AS MATERIALIZED (
+    SELECT COALESCE(clock_timestamp() - %(period)s::interval, '-infinity') AS at
+)
+SELECT latest.id, latest.state
+  FROM unnest(%(states)s::text[]) AS wanted (state)
+ CROSS JOIN LATERAL (
+       SELECT call.id, call.state, call.created_at
+         FROM dispatcher_callqueue AS call
+        WHERE call.unique_key = %(unique_key)s::text AND call.state = wanted.state
+          AND call.created_at > (SELECT since.at FROM since)
+        ORDER BY call.created_at DESC
+        LIMIT 1) AS latest
+ ORDER BY latest.created_at DESC, latest.id DESC
  LIMIT 1

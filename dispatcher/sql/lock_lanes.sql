@@ -1,12 +1,17 @@
 -- lock_lanes: take the lanes of one pass, and lock their keys in order of id, then their queues.
+-- Of each kind, parked, awake and held, up to `most`: keys and queues share that, each has one lane at the least.
 -- The lanes: those named; those at the front of the keys named, and of the named lanes' own keys (a newcomer does
 -- not overtake them); if asked, those awake; and those that an open queue has held, of the queues named and of all these
 -- lanes. What another pass has locked is skipped, not waited for.
+-- A key that somebody else has locked is skipped as well, and with it the lanes that spend it: they come back in `left_lanes`,
+-- each with such a key; `is_left_wanted` are those that were asked for by name, key or queue. Only for the key `wait_for` the
+-- statement waits, before it has locked any other key, for as long as lock_timeout allows. Lanes that are awake or held and spend
+-- a key of `avoid` are not taken: they would only take the places of others.
 -- With `is_pull` a queue is open if workers fetch its calls over HTTP, else if Celery serves it.
 -- A queue is locked for as long as the transaction: alone where the pass may come close to the queue's bound (it is
 -- `tight`), else together with others, so that passes wait for each other only where they must.
 -- Counting must come in a later statement: this one's snapshot is older than its locks.
--- Relies on the indexes lane_awake, lane_parked, lane_held and call_in_flight.
+-- Relies on the indexes lane_turn, lane_parked, lane_held and call_in_flight.
 WITH clock AS MATERIALIZED (
     SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
 ), named AS MATERIALIZED (
@@ -14,22 +19,36 @@ WITH clock AS MATERIALIZED (
       FROM dispatcher_lane AS lane
      WHERE lane.id = ANY (%(lanes)s::bigint[])
        FOR NO KEY UPDATE SKIP LOCKED
+), shut AS MATERIALIZED (
+    SELECT id, bool_or(is_named) AS is_named
+      FROM (SELECT unnest(%(keys)s::bigint[]), true
+            UNION ALL SELECT unnest(named.key_ids), false FROM named
+            UNION ALL SELECT key.id, false
+                        FROM named JOIN dispatcher_ratelimitkey AS key ON key.name = 'queue:' || named.queue
+           ) AS key (id, is_named)
+     GROUP BY id
+     ORDER BY is_named DESC, id
 ), parked AS MATERIALIZED (
-    SELECT front.id, front.queue, front.key_ids
-      FROM (SELECT unnest(%(keys)s::bigint[]) UNION SELECT unnest(named.key_ids) FROM named
-            UNION SELECT key.id FROM named JOIN dispatcher_ratelimitkey AS key ON key.name = 'queue:' || named.queue
-           ) AS key (id)
+    SELECT front.id, front.queue, front.key_ids, key.is_named
+      FROM shut AS key
      CROSS JOIN LATERAL (
            SELECT lane.id, lane.queue, lane.key_ids
              FROM dispatcher_lane AS lane
             WHERE lane.parked_on_id = key.id
             ORDER BY lane.priority DESC, lane.served_at, lane.id
-            LIMIT %(most)s::int
+            LIMIT (SELECT GREATEST(1, %(most)s::int / GREATEST(1, count(*))) FROM shut)
               FOR NO KEY UPDATE SKIP LOCKED) AS front
+     LIMIT %(most)s::int
 ), awake AS MATERIALIZED (
     SELECT lane.id, lane.queue, lane.key_ids
       FROM dispatcher_lane AS lane
      WHERE lane.is_awake AND %(awake)s::bool
+       -- A CASE, of which the planner knows nothing: where it takes few rows to be left, it reads and sorts all that are awake.
+       AND CASE WHEN lane.id = ANY (%(lanes)s::bigint[]) OR lane.key_ids && %(avoid)s::bigint[] THEN false
+                ELSE lane.queue <> ALL (ARRAY(SELECT substr(key.name, 7)
+                                                FROM dispatcher_ratelimitkey AS key
+                                               WHERE key.id = ANY (%(avoid)s::bigint[]) AND starts_with(key.name, 'queue:')))
+           END
      ORDER BY lane.priority DESC, lane.served_at, lane.id
      LIMIT %(most)s::int
        FOR NO KEY UPDATE SKIP LOCKED
@@ -50,7 +69,7 @@ WITH clock AS MATERIALIZED (
            SELECT count(*) AS unclaimed
              FROM (SELECT
                      FROM dispatcher_callqueue AS call
-                    WHERE call.queue = name.name AND call.state = 'dispatched'
+                    WHERE call.queue = name.name AND call.state IN ('dispatched', 'active') AND call.state >= 'dispatched'
                     LIMIT %(ahead)s::int) AS call) AS going
 ), held AS MATERIALIZED (
     SELECT front.id, front.queue, front.key_ids
@@ -58,31 +77,61 @@ WITH clock AS MATERIALIZED (
      CROSS JOIN LATERAL (
            SELECT lane.id, lane.queue, lane.key_ids
              FROM dispatcher_lane AS lane
-            WHERE lane.is_held AND lane.queue = queue.name
+            WHERE lane.is_held AND lane.queue = queue.name AND NOT lane.key_ids && %(avoid)s::bigint[]
             ORDER BY lane.priority DESC, lane.served_at, lane.id
-            LIMIT %(most)s::int
+            LIMIT (SELECT GREATEST(1, %(most)s::int / GREATEST(1, count(*))) FROM queue)
               FOR NO KEY UPDATE SKIP LOCKED) AS front
      WHERE queue.is_served AND queue.unclaimed < %(ahead)s::int
 ), taken AS MATERIALIZED (
-    SELECT id, queue, key_ids FROM named
-     UNION SELECT id, queue, key_ids FROM parked
-     UNION SELECT id, queue, key_ids FROM awake
-     UNION SELECT id, queue, key_ids FROM held
+    SELECT id, queue, key_ids, bool_or(is_wanted) AS is_wanted
+      FROM (SELECT id, queue, key_ids, true AS is_wanted FROM named
+            UNION ALL SELECT id, queue, key_ids, is_named FROM parked
+            UNION ALL SELECT id, queue, key_ids, false FROM awake
+            UNION ALL SELECT id, queue, key_ids, true FROM held) AS found
+     GROUP BY id, queue, key_ids
 ), spent AS MATERIALIZED (
-    SELECT unnest(taken.key_ids) AS id FROM taken
-     UNION SELECT queue_key.id
-             FROM (SELECT DISTINCT 'queue:' || taken.queue AS name FROM taken) AS queue
+    SELECT taken.id AS lane_id, unnest(taken.key_ids) AS key_id FROM taken
+     UNION SELECT taken.id, queue_key.id
+             FROM (SELECT DISTINCT taken.queue FROM taken) AS queue
             CROSS JOIN LATERAL (
-                  SELECT key.id FROM dispatcher_ratelimitkey AS key WHERE key.name = queue.name LIMIT 1) AS queue_key
-), locked AS MATERIALIZED (
-    -- An array, and a limit above: joined, the planner would read all keys to find these.
+                  SELECT key.id FROM dispatcher_ratelimitkey AS key WHERE key.name = 'queue:' || queue.queue LIMIT 1) AS queue_key
+             JOIN taken ON taken.queue = queue.queue
+), waited AS MATERIALIZED (
     SELECT key.id
       FROM dispatcher_ratelimitkey AS key
-     WHERE key.id = ANY (ARRAY(SELECT spent.id FROM spent))
-     ORDER BY key.id
+     WHERE key.id = %(wait_for)s::bigint AND key.id = ANY (ARRAY(SELECT spent.key_id FROM spent))
        FOR NO KEY UPDATE
+), locked AS MATERIALIZED (
+    -- An array, and a limit above: joined, the planner would read all keys to find these. The count comes first: whoever
+    -- waits holds no key that another waits for.
+    SELECT key.id
+      FROM dispatcher_ratelimitkey AS key
+     WHERE (SELECT count(*) FROM waited) >= 0 AND key.id = ANY (ARRAY(SELECT spent.key_id FROM spent))
+       AND key.id IS DISTINCT FROM %(wait_for)s::bigint
+     ORDER BY key.id
+       FOR NO KEY UPDATE SKIP LOCKED
+), busy AS MATERIALIZED (
+    SELECT key.id
+      FROM dispatcher_ratelimitkey AS key
+     WHERE key.id = ANY (ARRAY(SELECT spent.key_id FROM spent EXCEPT SELECT id FROM locked EXCEPT SELECT id FROM waited))
+), unable AS MATERIALIZED (
+    SELECT spent.lane_id AS id, min(spent.key_id) AS key_id
+      FROM busy
+      JOIN spent ON spent.key_id = busy.id
+     GROUP BY spent.lane_id
+), able AS MATERIALIZED (
+    SELECT taken.id FROM taken WHERE NOT EXISTS (SELECT FROM unable WHERE unable.id = taken.id)
 )
-SELECT ARRAY(SELECT id FROM taken) AS lanes, ARRAY(SELECT id FROM locked) AS keys,
+SELECT ARRAY(SELECT id FROM able) AS lanes,
+       ARRAY(SELECT DISTINCT spent.key_id
+               FROM able
+               JOIN spent ON spent.lane_id = able.id
+              WHERE spent.key_id IN (SELECT id FROM locked UNION ALL SELECT id FROM waited)
+              ORDER BY spent.key_id) AS keys,
+       ARRAY(SELECT id FROM unable ORDER BY id) AS left_lanes,
+       ARRAY(SELECT key_id FROM unable ORDER BY id) AS left_keys,
+       ARRAY(SELECT DISTINCT queue FROM held) AS held_queues,
+       ARRAY(SELECT taken.is_wanted FROM unable JOIN taken ON taken.id = unable.id ORDER BY unable.id) AS is_left_wanted,
        ARRAY(SELECT name
                FROM (SELECT name, is_tight,
                             CASE WHEN is_tight THEN pg_advisory_xact_lock(number)

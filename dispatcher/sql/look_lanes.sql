@@ -1,26 +1,31 @@
 -- look_lanes: these lanes in the order in which they are served, each with the calls at its head, locked.
 -- The caller holds the locks of the lanes. A call that somebody else has locked (to cancel it, say) is left out.
--- Relies on the indexes call_waiting, lane_awake, lane_held and lane_parked.
+-- A lane that spends a key of `stuck`, which somebody keeps locked, goes before no other.
+-- What stands before others is looked up in the order of an index, queue by queue and key by key: so many lanes as are awake,
+-- held or parked cost nothing. Relies on the indexes call_waiting, lane_awake, lane_held and lane_parked.
 WITH clock AS MATERIALIZED (
     SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
 ), higher AS MATERIALIZED (
-    -- On its own, and not joined: few lanes are awake, however many of the queue there are.
-    SELECT other.queue, max(other.priority) AS priority
-      FROM (SELECT lane.queue, lane.priority
+    SELECT mine.queue, GREATEST(awake.priority, held.priority) AS priority
+      FROM (SELECT lane.queue, min(lane.priority) AS lowest
               FROM dispatcher_lane AS lane
-             WHERE lane.is_awake AND lane.id <> ALL (%(lanes)s::bigint[])
-             UNION ALL
-            SELECT held.queue, held.priority
-              FROM (SELECT DISTINCT lane.queue FROM dispatcher_lane AS lane WHERE lane.id = ANY (%(lanes)s::bigint[])) AS mine
-             CROSS JOIN LATERAL (
-                   SELECT lane.queue, lane.priority
-                     FROM dispatcher_lane AS lane
-                    WHERE lane.is_held AND lane.queue = mine.queue AND lane.id <> ALL (%(lanes)s::bigint[])
-                    ORDER BY lane.priority DESC, lane.served_at, lane.id
-                    LIMIT 1) AS held) AS other
-     GROUP BY other.queue
+             WHERE lane.id = ANY (%(lanes)s::bigint[])
+             GROUP BY lane.queue) AS mine
+      LEFT JOIN LATERAL (
+           SELECT lane.priority
+             FROM dispatcher_lane AS lane
+            WHERE lane.is_awake AND lane.queue = mine.queue AND lane.priority > mine.lowest
+              AND lane.id <> ALL (%(lanes)s::bigint[]) AND NOT lane.key_ids && %(stuck)s::bigint[]
+            ORDER BY lane.queue, lane.priority DESC
+            LIMIT 1) AS awake ON true
+      LEFT JOIN LATERAL (
+           SELECT lane.priority
+             FROM dispatcher_lane AS lane
+            WHERE lane.is_held AND lane.queue = mine.queue AND lane.priority > mine.lowest
+              AND lane.id <> ALL (%(lanes)s::bigint[]) AND NOT lane.key_ids && %(stuck)s::bigint[]
+            ORDER BY lane.priority DESC, lane.served_at, lane.id
+            LIMIT 1) AS held ON true
 ), behind AS MATERIALIZED (
-    -- Key by key: one look into the index, however many lanes are parked.
     SELECT DISTINCT lane.id
       FROM dispatcher_lane AS lane
      CROSS JOIN LATERAL (
@@ -33,7 +38,8 @@ WITH clock AS MATERIALIZED (
        AND (SELECT ahead.id
               FROM dispatcher_lane AS ahead
              WHERE ahead.parked_on_id = spent.key_id AND ahead.priority > lane.priority AND ahead.queue = lane.queue
-               AND ahead.id <> ALL (%(lanes)s::bigint[])
+               AND ahead.id <> ALL (%(lanes)s::bigint[]) AND NOT ahead.key_ids && %(stuck)s::bigint[]
+             ORDER BY ahead.priority DESC, ahead.served_at, ahead.id
              LIMIT 1) IS NOT NULL
 )
 SELECT clock.now, lane.id AS lane_id, lane.queue, lane.priority, lane.on_limit, lane.key_ids, lane.parked_on_id AS parked_on,
@@ -47,7 +53,7 @@ SELECT clock.now, lane.id AS lane_id, lane.queue, lane.priority, lane.on_limit, 
   LEFT JOIN LATERAL (
        SELECT call.id, call.position, call.costs
          FROM dispatcher_callqueue AS call
-        WHERE call.lane_id = lane.id AND call.state = 'available'
+        WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
           AND (call.expires_at IS NULL OR call.expires_at > clock.now)
         ORDER BY call.position
         LIMIT %(heads)s::int

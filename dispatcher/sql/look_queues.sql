@@ -17,5 +17,5 @@ SELECT queue.name, going.unclaimed,
        SELECT count(*) AS unclaimed
          FROM (SELECT
                  FROM dispatcher_callqueue AS call
-                WHERE call.queue = queue.name AND call.state = 'dispatched'
+                WHERE call.queue = queue.name AND call.state IN ('dispatched', 'active') AND call.state >= 'dispatched'
                 LIMIT %(ahead)s::int) AS call) AS going

@@ -11,6 +11,10 @@ SELECT LEAST((SELECT opens_at FROM dispatcher_ratelimitkey
              (SELECT expires_at FROM dispatcher_callqueue
                WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'pending', 'available', 'retryable')
                ORDER BY expires_at LIMIT 1),
-             (SELECT pulled_until FROM dispatcher_slot
+             -- One that was over at the latest look could not be judged then (watch_leases).
+             (SELECT CASE WHEN pulled_until > watch.looked_at THEN pulled_until
+                          ELSE GREATEST(pulled_until, watch.looked_at + interval '1 second') END
+                FROM dispatcher_slot
+                LEFT JOIN dispatcher_leasewatch AS watch ON true
                WHERE pulled_until IS NOT NULL ORDER BY pulled_until LIMIT 1))
        - COALESCE(%(now)s::timestamptz, clock_timestamp()) AS wait

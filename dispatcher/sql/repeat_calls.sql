@@ -8,7 +8,7 @@ WITH clock AS MATERIALIZED (
     SELECT slot.call_id
       FROM clock
      CROSS JOIN dispatcher_slot AS slot
-     WHERE slot.pulled_until IS NULL AND slot.lease_until < clock.now
+     WHERE slot.pulled_until IS NULL AND slot.lease_until < COALESCE(%(until)s::timestamptz, clock.now)
      GROUP BY slot.call_id
     HAVING count(slot.worker_id) = 0
 ), line AS MATERIALIZED (
@@ -29,4 +29,5 @@ UPDATE dispatcher_callqueue AS call
    SET published_at = NULL
   FROM line
  WHERE call.id = line.id AND call.state = 'dispatched'
-RETURNING call.id, call.ticket, call.task, call.args, call.kwargs, call.call_data, call.queue, call.attempt
+RETURNING call.id, call.ticket, call.task, call.args, call.kwargs, call.call_data, call.headers, call.options,
+          call.queue, call.attempt

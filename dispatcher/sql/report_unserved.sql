@@ -29,7 +29,7 @@ SELECT hop.queue AS name, line.calls AS waiting,
                 CROSS JOIN LATERAL (
                       SELECT
                         FROM dispatcher_callqueue AS call
-                       WHERE call.lane_id = lane.id AND call.state = 'available'
+                       WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
                        LIMIT %(most)s::int) AS waiting
                 WHERE lane.is_held AND lane.queue = hop.queue
                 LIMIT %(most)s::int) AS call) AS line

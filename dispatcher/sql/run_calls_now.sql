@@ -1,10 +1,16 @@
 -- run_calls_now: let calls wait at the very front of their lanes, whatever time they were sent for; limits still hold.
--- Several keep their order among themselves. Relies on the index call_waiting.
+-- Several keep their order among themselves. One without a lane comes before all that were not moved.
+-- Relies on the indexes call_waiting and call_aside.
 UPDATE dispatcher_callqueue AS call
    SET state = 'available',
-       position = (SELECT LEAST(min(first.position), 0)
-                     FROM dispatcher_callqueue AS first
-                    WHERE first.lane_id = call.lane_id AND first.state = 'available') - locked.place
+       oversized_key_id = NULL, oversized_cost = NULL,
+       position = LEAST((SELECT min(first.position)
+                           FROM dispatcher_callqueue AS first
+                          WHERE first.lane_id = call.lane_id AND first.state = 'available' AND first.oversized_key_id IS NULL),
+                        (SELECT min(first.position)
+                           FROM dispatcher_callqueue AS first
+                          WHERE first.lane_id = call.lane_id AND first.oversized_key_id IS NOT NULL),
+                        0) - locked.place
   FROM (SELECT mine.id, row_number() OVER (ORDER BY mine.position DESC, mine.id DESC) AS place
           FROM (SELECT id, position
                   FROM dispatcher_callqueue

@@ -1,17 +1,24 @@
 -- send_call: write one call that costs 1 of each key and may start now and ever after; if nothing stands in its way,
 -- admit it in the same statement.
 -- Nothing is written if a key or the lane is missing. For a transaction of its own: it holds its keys to the commit.
--- In the way are: calls that wait already, a key with a throttle, a pause, a block, an override, lanes parked or too
--- little room, a queue without workers, or whose calls are fetched over HTTP, or with as many calls on their way as `ahead` allows; the
--- call then waits for an ordinary pass, as all others do.
+-- In the way are: calls that wait already, a key that somebody else has locked (a send never waits for it), a key with a
+-- throttle, a pause, a block, an override, lanes parked or too little room, a queue without workers, or whose calls are
+-- fetched over HTTP, or with as many calls on their way as `ahead` allows; the call then waits for an ordinary pass, as
+-- all others do.
 -- It counts by its own snapshot, older than its locks. That is sound since every admission and every change of limits
 -- numbers its keys: if a key's number under the lock is the one in the snapshot, what was counted stands.
+-- With a key's number it stores how much is in flight under it at the most: until another admission numbers the key, slots
+-- only go. So it counts them again when that leaves no room, or after a pass, and not at each send to a hot key.
+-- Whether a row is there is asked by ORDER BY and LIMIT, as the index has them: an EXISTS reads a table whole where the
+-- statistics say that most rows would do.
 -- Relies on the unique indexes of key names and lane kinds, on slot_key, call_waiting, lane_parked, lane_awake, lane_held
 -- and call_in_flight.
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), seen AS MATERIALIZED (
-    SELECT key.id, key.name, key.admissions, key.concurrency, key.rate_limit, key.rate_period
+    SELECT key.id, key.name, key.admissions, key.concurrency, key.rate_limit, key.rate_period,
+           CASE WHEN key.counted_admissions = key.admissions THEN key.most_held END AS most_held,
+           CASE WHEN key.counted_admissions = key.admissions THEN key.most_unstarted END AS most_unstarted
       FROM dispatcher_ratelimitkey AS key
      WHERE key.name = ANY (%(names)s::text[] || ('queue:' || %(queue)s::text))
 ), lane AS MATERIALIZED (
@@ -21,12 +28,8 @@ WITH clock AS MATERIALIZED (
        AND lane.on_limit = %(on_limit)s::text
        AND lane.key_ids = ARRAY(SELECT seen.id FROM seen WHERE seen.name = ANY (%(names)s::text[]) ORDER BY seen.id)
        AND cardinality(lane.key_ids) = cardinality(%(names)s::text[])
-), awake AS MATERIALIZED (
-    -- On its own and in the order of its index: few lanes are awake, however many of the queue there are.
-    SELECT lane.queue, lane.priority
-      FROM dispatcher_lane AS lane
-     WHERE lane.is_awake
-     ORDER BY lane.priority DESC, lane.queue
+       -- Against its removal; neither passes nor other senders wait for that.
+       FOR KEY SHARE
 ), locked AS MATERIALIZED (
     SELECT key.id, key.admissions, key.throttle_limit IS NULL AND NOT key.is_paused AND key.override_until IS NULL
                                    AND (key.blocked_until IS NULL OR key.blocked_until <= clock.now - %(ramp)s::interval) AS is_plain
@@ -34,7 +37,29 @@ WITH clock AS MATERIALIZED (
      CROSS JOIN dispatcher_ratelimitkey AS key
      WHERE key.id IN (SELECT seen.id FROM seen)
      ORDER BY key.id
-       FOR NO KEY UPDATE OF key
+       FOR NO KEY UPDATE OF key SKIP LOCKED
+), used AS MATERIALIZED (
+    -- The slots are read only where what is known of them leaves no room: under a hot key they are most of what a send reads.
+    SELECT seen.id, starts.cost AS started,
+           CASE WHEN known.is_enough THEN seen.most_held WHEN known.is_limited THEN slots.held END AS held,
+           CASE WHEN known.is_enough THEN seen.most_unstarted WHEN known.is_limited THEN slots.unstarted END AS unstarted
+      FROM clock
+     CROSS JOIN seen
+     CROSS JOIN LATERAL (
+           SELECT COALESCE(sum(bucket.cost), 0) AS cost
+             FROM dispatcher_window AS bucket
+            WHERE bucket.key_id = seen.id AND seen.rate_limit IS NOT NULL
+              AND clock.now - bucket.last_start_at < seen.rate_period + %(margin)s::interval) AS starts
+     CROSS JOIN LATERAL (
+           SELECT COALESCE(seen.concurrency, seen.rate_limit) IS NOT NULL AS is_limited,
+                  seen.most_held IS NOT NULL
+                  AND (seen.concurrency IS NULL OR seen.most_held < seen.concurrency)
+                  AND (seen.rate_limit IS NULL OR seen.most_unstarted + starts.cost < seen.rate_limit) AS is_enough) AS known
+     CROSS JOIN LATERAL (
+           SELECT COALESCE(sum(slot.cost), 0) AS held,
+                  COALESCE(sum(slot.cost) FILTER (WHERE slot.started_at IS NULL), 0) AS unstarted
+             FROM dispatcher_slot AS slot
+            WHERE slot.key_id = seen.id AND known.is_limited AND NOT known.is_enough) AS slots
 ), verdict AS MATERIALIZED (
     SELECT NOT lane.is_busy
            AND NOT EXISTS (SELECT FROM dispatcher_queue WHERE name = %(queue)s AND is_pulled)
@@ -46,47 +71,42 @@ WITH clock AS MATERIALIZED (
                           FROM dispatcher_callqueue AS call
                          WHERE call.queue = %(queue)s AND call.state = 'dispatched'
                          LIMIT %(ahead)s::int) AS call) < %(ahead)s
-           AND NOT EXISTS (SELECT
-                             FROM dispatcher_callqueue AS call
-                            WHERE call.lane_id = lane.id AND call.state = 'available')
-           AND NOT EXISTS (SELECT
-                             FROM dispatcher_lane AS held
-                            WHERE held.is_held AND held.queue = %(queue)s)
-           AND NOT EXISTS (SELECT
-                             FROM awake
-                            WHERE awake.queue = %(queue)s AND awake.priority > %(priority)s)
+           AND (SELECT call.id
+                  FROM dispatcher_callqueue AS call
+                 WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
+                 ORDER BY call.position
+                 LIMIT 1) IS NULL
+           AND (SELECT held.id
+                  FROM dispatcher_lane AS held
+                 WHERE held.is_held AND held.queue = %(queue)s
+                 ORDER BY held.priority DESC, held.served_at, held.id
+                 LIMIT 1) IS NULL
+           AND (SELECT awake.id
+                  FROM dispatcher_lane AS awake
+                 WHERE awake.is_awake AND awake.queue = %(queue)s AND awake.priority > %(priority)s
+                 ORDER BY awake.priority DESC, awake.queue
+                 LIMIT 1) IS NULL
            AND NOT EXISTS (
                SELECT
                  FROM seen
                  LEFT JOIN locked ON locked.id = seen.id AND locked.is_plain AND locked.admissions = seen.admissions
-                CROSS JOIN LATERAL (
-                      -- Once for both limits: under a hot key this is most of what a send reads.
-                      SELECT COALESCE(sum(slot.cost), 0) AS held,
-                             COALESCE(sum(slot.cost) FILTER (WHERE slot.started_at IS NULL), 0) AS unstarted
-                        FROM dispatcher_slot AS slot
-                       WHERE slot.key_id = seen.id AND COALESCE(seen.concurrency, seen.rate_limit) IS NOT NULL) AS slots
+                 JOIN used ON used.id = seen.id
                 WHERE locked.id IS NULL
-                   -- In the order of its index, or the planner would look for one lane by reading all.
                    OR (SELECT ahead.id
                          FROM dispatcher_lane AS ahead
                         WHERE ahead.parked_on_id = seen.id
                         ORDER BY ahead.priority DESC, ahead.served_at, ahead.id
                         LIMIT 1) IS NOT NULL
-                   OR slots.held >= seen.concurrency
-                   OR slots.unstarted
-                      + (SELECT COALESCE(sum(bucket.cost), 0)
-                           FROM dispatcher_window AS bucket
-                          WHERE bucket.key_id = seen.id
-                            AND bucket.last_start_at > clock.now - seen.rate_period - %(margin)s::interval)
-                      >= seen.rate_limit) AS goes
+                   OR used.held >= seen.concurrency
+                   OR used.unstarted + used.started >= seen.rate_limit) AS goes
       FROM lane
      CROSS JOIN clock
 ), written AS (
     INSERT INTO dispatcher_callqueue
-           (id, lane_id, task, args, kwargs, call_data, meta, queue, priority, on_limit, costs, state, retry,
-            attempt, created_at, errors, ticket, dispatched_at)
+           (id, lane_id, task, args, kwargs, call_data, meta, headers, options, queue, priority, on_limit, costs, state,
+            retry, attempt, created_at, errors, ticket, dispatched_at)
     SELECT %(id)s::uuid, lane.id, %(task)s::text, %(args)s::jsonb, %(kwargs)s::jsonb, %(call_data)s::jsonb,
-           %(meta)s::jsonb, %(queue)s::text, %(priority)s, %(on_limit)s, '{}',
+           %(meta)s::jsonb, %(headers)s::jsonb, %(options)s::jsonb, %(queue)s::text, %(priority)s, %(on_limit)s, '{}',
            CASE WHEN verdict.goes THEN 'dispatched' ELSE 'available' END, %(retry)s::jsonb, 0, clock.now, '[]',
            CASE WHEN verdict.goes THEN gen_random_uuid() END, CASE WHEN verdict.goes THEN clock.now END
       FROM lane
@@ -102,7 +122,9 @@ WITH clock AS MATERIALIZED (
      WHERE written.state = 'dispatched'
 ), numbered AS (
     UPDATE dispatcher_ratelimitkey AS key
-       SET admissions = locked.admissions + 1
+       SET admissions = locked.admissions + 1, counted_admissions = locked.admissions + 1,
+           most_held = (SELECT used.held + 1 FROM used WHERE used.id = key.id),
+           most_unstarted = (SELECT used.unstarted + 1 FROM used WHERE used.id = key.id)
       FROM locked, written
      WHERE key.id = locked.id AND written.state = 'dispatched'
 )

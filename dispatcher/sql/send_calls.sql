@@ -1,36 +1,49 @@
 -- send_calls: write calls into their lanes, in the order given; nothing at all if a key or a lane is missing.
--- Positions are drawn in that order, so a lane starts them in it. Relies on the unique indexes of key names and lane kinds.
+-- With `may_defer`, calls whose lane is missing are written without one, with what makes it (`placement`, see place_calls).
+-- Positions are drawn in that order, so a lane starts them in it.
+-- The lanes are locked against removal until the commit; neither passes nor other senders wait for that.
+-- Relies on the unique indexes of key names and lane kinds.
 WITH kind AS MATERIALIZED (
-    SELECT kind.number, kind.queue, kind.priority, kind.on_limit, lane.id AS lane_id
-      FROM jsonb_to_recordset(%(kinds)s::jsonb) AS kind (number int, queue text, priority smallint, on_limit text, names text[])
+    SELECT kind.number, kind.queue, kind.priority, kind.on_limit, kind.placement, lane.id AS lane_id
+      FROM jsonb_to_recordset(%(kinds)s::jsonb)
+        AS kind (number int, queue text, priority smallint, on_limit text, names text[], placement jsonb)
      CROSS JOIN LATERAL (
            SELECT COALESCE(array_agg(key.id ORDER BY key.id), '{}') AS ids
              FROM dispatcher_ratelimitkey AS key
             WHERE key.name = ANY (kind.names)) AS named
-      JOIN dispatcher_lane AS lane
-        ON lane.queue = kind.queue AND lane.priority = kind.priority
-       AND lane.on_limit = kind.on_limit AND lane.key_ids = named.ids
-     WHERE cardinality(named.ids) = cardinality(kind.names)
+      LEFT JOIN LATERAL (
+           SELECT lane.id
+             FROM dispatcher_lane AS lane
+            WHERE lane.queue = kind.queue AND lane.priority = kind.priority AND lane.on_limit = kind.on_limit
+              AND lane.key_ids = named.ids AND cardinality(named.ids) = cardinality(kind.names)
+            LIMIT 1
+              FOR KEY SHARE) AS lane ON true
 ), clock AS MATERIALIZED (
     SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
 )
 INSERT INTO dispatcher_callqueue
-       (id, lane_id, task, args, kwargs, call_data, meta, queue, priority, on_limit, costs, state, retry,
-        scheduled_at, expires_at, timeout, visibility, unique_key, envelope, attempt, created_at, errors)
-SELECT draft.id, kind.lane_id, draft.task, draft.args, draft.kwargs, draft.call_data, draft.meta,
+       (id, lane_id, placement, task, args, kwargs, call_data, meta, headers, options, queue, priority, on_limit, costs,
+        state, retry, scheduled_at, expires_at, timeout, visibility, unique_key, envelope, attempt, created_at, errors)
+SELECT draft.id, kind.lane_id, CASE WHEN kind.lane_id IS NULL THEN kind.placement END,
+       draft.task, draft.args, draft.kwargs, draft.call_data, draft.meta, draft.headers, draft.options,
        kind.queue, kind.priority, kind.on_limit, draft.costs,
-       CASE WHEN draft.is_pending THEN 'pending' WHEN draft.scheduled_at > clock.now THEN 'scheduled' ELSE 'available' END,
-       draft.retry, draft.scheduled_at, draft.expires_at, draft.timeout, draft.visibility, draft.unique_key,
+       CASE WHEN draft.is_pending THEN 'pending' WHEN times.scheduled_at > clock.now THEN 'scheduled' ELSE 'available' END,
+       draft.retry, times.scheduled_at, times.expires_at, draft.timeout, draft.visibility, draft.unique_key,
        draft.envelope, 0, clock.now, '[]'
   FROM unnest(%(ids)s::uuid[], %(kind_of)s::int[], %(task)s::text[], %(args)s::jsonb[], %(kwargs)s::jsonb[],
-              %(call_data)s::jsonb[], %(meta)s::jsonb[], %(costs)s::jsonb[], %(retry)s::jsonb[],
-              %(scheduled_at)s::timestamptz[], %(expires_at)s::timestamptz[], %(timeout)s::interval[],
+              %(call_data)s::jsonb[], %(meta)s::jsonb[], %(headers)s::jsonb[],
+              %(options)s::jsonb[], %(costs)s::jsonb[], %(retry)s::jsonb[],
+              %(scheduled_at)s::timestamptz[], %(expires_at)s::timestamptz[],
+              %(scheduled_in)s::interval[], %(expires_in)s::interval[], %(timeout)s::interval[],
               %(visibility)s::interval[], %(unique_key)s::text[], %(envelope)s::jsonb[], %(is_pending)s::bool[])
        WITH ORDINALITY
-       AS draft (id, kind, task, args, kwargs, call_data, meta, costs, retry, scheduled_at, expires_at, timeout,
-                 visibility, unique_key, envelope, is_pending, turn)
+       AS draft (id, kind, task, args, kwargs, call_data, meta, headers, options, costs, retry, scheduled_at,
+                 expires_at, scheduled_in, expires_in, timeout, visibility, unique_key, envelope, is_pending, turn)
   JOIN kind ON kind.number = draft.kind
  CROSS JOIN clock
- WHERE (SELECT count(*) FROM kind) = jsonb_array_length(%(kinds)s::jsonb)
+ CROSS JOIN LATERAL (
+       SELECT COALESCE(draft.scheduled_at, clock.now + draft.scheduled_in) AS scheduled_at,
+              COALESCE(draft.expires_at, clock.now + draft.expires_in) AS expires_at) AS times
+ WHERE %(may_defer)s::bool OR NOT EXISTS (SELECT FROM kind WHERE kind.lane_id IS NULL)
  ORDER BY draft.turn
-RETURNING id, position, lane_id, state, created_at
+RETURNING id, position, lane_id, state, created_at, scheduled_at, expires_at

@@ -1,31 +1,49 @@
--- spend_window: spend one of a key that is locked, if its window has room; what is left comes back either way.
--- Counted as claim_call does.
+-- spend_window: spend one of a key that is locked, if the limits in force let it; what is left comes back either way.
+-- `is_closed`: it is paused or blocked (until `blocked_until`), or has a concurrency of 0. Without a rate in force there is no
+-- `rate_limit`. Counted as claim_call does: by the rate in force, or else by the key's own, which holds again later.
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
-), spent AS MATERIALIZED (
-    SELECT key.id, key.rate_limit, key.rate_period, GREATEST(key.rate_period, key.override_rate_period, %(margin)s::interval) AS longest,
-           COALESCE(sum(bucket.cost), 0)::bigint AS cost, min(bucket.last_start_at) AS oldest
+), force AS MATERIALIZED (
+    SELECT key.id, CASE WHEN holds THEN key.override_rate_limit ELSE key.rate_limit END AS rate_limit,
+           CASE WHEN holds THEN key.override_rate_period ELSE key.rate_period END AS rate_period,
+           COALESCE(CASE WHEN holds THEN key.override_rate_period END, key.rate_period) AS window_period,
+           GREATEST(key.rate_period, key.override_rate_period, %(margin)s::interval) AS longest,
+           CASE WHEN key.blocked_until > clock.now THEN key.blocked_until END AS blocked_until,
+           key.is_paused OR COALESCE(key.blocked_until > clock.now, false)
+           OR COALESCE(CASE WHEN holds THEN key.override_concurrency ELSE key.concurrency END = 0, false) AS is_closed
       FROM clock
      CROSS JOIN dispatcher_ratelimitkey AS key
-      LEFT JOIN dispatcher_window AS bucket ON bucket.key_id = key.id AND bucket.last_start_at > clock.now - key.rate_period
-     WHERE key.name = %(name)s::text AND key.rate_limit IS NOT NULL
-     GROUP BY key.id
+     CROSS JOIN LATERAL (SELECT key.override_until > clock.now AS holds) AS override
+     WHERE key.name = %(name)s::text
+), spent AS MATERIALIZED (
+    SELECT COALESCE(sum(bucket.cost), 0)::bigint AS cost, min(bucket.last_start_at) AS oldest
+      FROM clock
+     CROSS JOIN force
+      JOIN dispatcher_window AS bucket ON bucket.key_id = force.id
+     WHERE clock.now - bucket.last_start_at < force.rate_period
+), verdict AS MATERIALIZED (
+    SELECT NOT force.is_closed AND (force.rate_limit IS NULL OR spent.cost < force.rate_limit) AS is_allowed
+      FROM force
+     CROSS JOIN spent
 ), counted AS (
     INSERT INTO dispatcher_window AS bucket (key_id, place, cost, last_start_at)
-    SELECT spent.id,
+    SELECT force.id,
            trunc(mod(EXTRACT(EPOCH FROM now), EXTRACT(EPOCH FROM 2.5 * longest))
-                 / EXTRACT(EPOCH FROM rate_period / %(buckets)s::int)),
+                 / EXTRACT(EPOCH FROM window_period / %(buckets)s::int)),
            1, now
-      FROM spent
+      FROM force
      CROSS JOIN clock
-     WHERE spent.cost < spent.rate_limit
+     CROSS JOIN verdict
+     WHERE verdict.is_allowed AND force.window_period IS NOT NULL
         ON CONFLICT (key_id, place) DO UPDATE
        SET last_start_at = GREATEST(bucket.last_start_at, excluded.last_start_at),
            cost = excluded.cost + CASE WHEN excluded.last_start_at - bucket.last_start_at < (
-                      SELECT 2 * longest FROM spent) THEN bucket.cost ELSE 0 END
+                      SELECT 2 * longest FROM force) THEN bucket.cost ELSE 0 END
 )
-SELECT spent.rate_limit, spent.cost < spent.rate_limit AS is_allowed,
-       GREATEST(spent.rate_limit - spent.cost - 1, 0)::bigint AS remaining,
-       COALESCE(spent.oldest, clock.now) + spent.rate_period AS resets_at, clock.now
-  FROM spent
+SELECT force.rate_limit, force.is_closed, force.blocked_until, verdict.is_allowed, clock.now,
+       GREATEST(force.rate_limit - spent.cost - 1, 0)::bigint AS remaining,
+       COALESCE(spent.oldest, clock.now) + EXTRACT(EPOCH FROM force.rate_period) * interval '1 second' AS resets_at
+  FROM force
+ CROSS JOIN spent
+ CROSS JOIN verdict
  CROSS JOIN clock

@@ -3,7 +3,7 @@
 WITH RECURSIVE hop AS (
     (SELECT call.lane_id, 1 AS number
        FROM dispatcher_callqueue AS call
-      WHERE call.state = 'available' AND call.lane_id > %(after)s::bigint
+      WHERE call.state = 'available' AND call.oversized_key_id IS NULL AND call.lane_id > %(after)s::bigint
       ORDER BY call.lane_id
       LIMIT 1)
      UNION ALL
@@ -12,7 +12,7 @@ WITH RECURSIVE hop AS (
      CROSS JOIN LATERAL (
            SELECT call.lane_id
              FROM dispatcher_callqueue AS call
-            WHERE call.state = 'available' AND call.lane_id > hop.lane_id
+            WHERE call.state = 'available' AND call.oversized_key_id IS NULL AND call.lane_id > hop.lane_id
             ORDER BY call.lane_id
             LIMIT 1) AS next
      WHERE hop.number < %(most)s::int
@@ -22,9 +22,11 @@ SELECT ARRAY(SELECT lane.id
                JOIN dispatcher_lane AS lane ON lane.id = hop.lane_id
               WHERE NOT lane.is_awake AND lane.parked_on_id IS NULL AND NOT lane.is_held
                 -- An expired call is discarded, and not served.
-                AND EXISTS (SELECT
-                              FROM dispatcher_callqueue AS call
-                             WHERE call.lane_id = lane.id AND call.state = 'available'
-                               AND (call.expires_at IS NULL OR call.expires_at > clock_timestamp()))) AS forgotten,
+                AND (SELECT call.id
+                       FROM dispatcher_callqueue AS call
+                      WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
+                        AND (call.expires_at IS NULL OR call.expires_at > clock_timestamp())
+                      ORDER BY call.position
+                      LIMIT 1) IS NOT NULL) AS forgotten,
        CASE WHEN count(*) = %(most)s::int THEN max(lane_id) ELSE 0 END AS last
   FROM hop

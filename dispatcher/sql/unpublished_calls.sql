@@ -5,7 +5,8 @@
 -- After a crash of the database the note that a call was published, or even claimed, may be missing: whoever holds it
 -- says so by its heartbeat, for which `settle` gives time.
 WITH forgotten AS MATERIALIZED (
-    SELECT call.id, call.ticket, call.task, call.args, call.kwargs, call.call_data, call.queue, call.attempt, call.position
+    SELECT call.id, call.ticket, call.task, call.args, call.kwargs, call.call_data, call.headers, call.options,
+           call.queue, call.attempt, call.position
       FROM dispatcher_callqueue AS call
      WHERE call.state = 'dispatched' AND call.published_at IS NULL
        AND call.dispatched_at < (SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) - %(after)s::interval)
@@ -21,6 +22,6 @@ WITH forgotten AS MATERIALIZED (
       FROM forgotten
      WHERE slot.call_id = forgotten.id
 )
-SELECT id, ticket, task, args, kwargs, call_data, queue, attempt
+SELECT id, ticket, task, args, kwargs, call_data, headers, options, queue, attempt
   FROM forgotten
  ORDER BY position, id

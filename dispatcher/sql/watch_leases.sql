@@ -1,12 +1,33 @@
--- watch_leases: note that the leases are looked at now; say whether they can be judged.
--- They can't for a while behind a gap: if nobody could look, then maybe no heartbeat could come through.
-WITH clock AS MATERIALIZED (
-    SELECT clock_timestamp() AS now
+-- watch_leases: note that the leases are looked at now; return by when a lease must have been over to be judged.
+-- NULL: none may be judged. Where nobody could look for longer than `gap`, perhaps no heartbeat came through either: workers
+-- then have the time `wait` for it. Where every look comes after such a gap, a lease is judged that was over at the look
+-- before; not if the server was started since then.
+-- The updates change no row. They take the locks that a heartbeat takes, before the clock is read: a look waits for what
+-- stops heartbeats, such as a table that is rewritten, and finds the gap after it.
+WITH calls AS (
+    UPDATE dispatcher_callqueue SET published_at = NULL WHERE false
+), slots AS (
+    UPDATE dispatcher_slot SET worker_id = NULL WHERE false
+), workers AS (
+    UPDATE dispatcher_worker SET lost_at = NULL WHERE false
+), clock AS MATERIALIZED (
+    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
+), previous AS MATERIALIZED (
+    SELECT looked_at
+      FROM dispatcher_leasewatch
+     WHERE looked_at > pg_postmaster_start_time()
+), noted AS (
+    INSERT INTO dispatcher_leasewatch AS watch (id, looked_at, since)
+    SELECT 1, clock.now, 'epoch'
+      FROM clock
+        ON CONFLICT (id) DO UPDATE
+       SET looked_at = GREATEST(watch.looked_at, excluded.looked_at),
+           since = CASE WHEN excluded.looked_at - watch.looked_at > %(gap)s::interval THEN excluded.looked_at
+                        ELSE watch.since END
+    RETURNING watch.since <= watch.looked_at - %(wait)s::interval AS is_sure,
+              watch.since = watch.looked_at AS is_after_gap
 )
-INSERT INTO dispatcher_leasewatch AS watch (id, looked_at, since)
-SELECT 1, clock.now, 'epoch'
-  FROM clock
-    ON CONFLICT (id) DO UPDATE
-   SET looked_at = excluded.looked_at,
-       since = CASE WHEN excluded.looked_at - watch.looked_at > %(gap)s::interval THEN excluded.looked_at ELSE watch.since END
-RETURNING watch.since <= watch.looked_at - %(wait)s::interval AS is_sure
+SELECT CASE WHEN noted.is_sure THEN clock.now WHEN noted.is_after_gap THEN previous.looked_at END AS until
+  FROM noted
+ CROSS JOIN clock
+  LEFT JOIN previous ON true

@@ -1,0 +1,90 @@
+"""Blocks: keys that a provider stopped while another transaction kept them locked. A thread blocks them when it can."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from time import monotonic, sleep
+from typing import ClassVar
+
+from django.db import OperationalError, connections
+
+from dispatcher import lanes, sql, threads
+from dispatcher.lifecycle import control
+
+logger = logging.getLogger(__name__)
+
+_LOCK_WAIT = timedelta(seconds=1)
+"""How long one try waits for a locked key, before the others have their turn."""
+_PAUSE_S = 1.0
+"""How long it leaves the database alone after an error of another kind."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Time:
+    told_at: datetime
+
+
+class _Pending:
+    """What this process has yet to write."""
+
+    until: ClassVar[dict[str, float]] = {}
+    """The keys by name, each with the monotonic time at which its block ends: from then on it is not worth writing."""
+    is_served = False
+    """Whether a thread writes them."""
+
+
+def write_later(names: Iterable[str], wait: timedelta) -> None:
+    """Block these keys for this long from now on: a thread does it, as soon as no other transaction locks them.
+
+    Returns at once. A process that ends before that has not blocked them.
+    """
+    until = monotonic() + wait.total_seconds()
+    for name in names:
+        _add(name, until)
+    if _Pending.until and not _Pending.is_served:
+        _Pending.is_served = True
+        threads.start(_write_pending, name="dispatcher-blocks")
+
+
+def _add(name: str, until: float) -> None:
+    """Keep the block that lasts longest."""
+    _Pending.until[name] = max(until, _Pending.until.get(name, until))
+
+
+def _write_pending() -> None:
+    try:
+        while True:
+            while _Pending.until:
+                _try_each()
+            _Pending.is_served = False
+            # What was added before is written here; what is added after starts a thread of its own.
+            if not _Pending.until:
+                return
+    finally:
+        _Pending.is_served = False
+        connections.close_all()
+
+
+def _try_each() -> None:
+    for name in list(_Pending.until):
+        until = _Pending.until.pop(name, 0.0)
+        if monotonic() >= until:
+            continue
+        try:
+            _write(name, until)
+        except sql.DATABASE_ERRORS as fault:
+            _add(name, until)
+            if isinstance(fault, OperationalError) and lanes.is_lock_timeout(fault):
+                continue
+            logger.warning("failed to block key %s, trying again in %.1f s: %s", name, _PAUSE_S, fault)
+            sql.discard_connection()
+            sleep(_PAUSE_S)
+
+
+def _write(name: str, until: float) -> None:
+    # The time is read before the wait for the lock, which must not make the block longer.
+    (clock,) = sql.fetch("tell_time", _Time, {})
+    left = timedelta(seconds=max(until - monotonic(), 0))
+    with sql.own_transaction(lock_wait=_LOCK_WAIT):
+        control.block(left, names=[name], now=clock.told_at)

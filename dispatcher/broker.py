@@ -1,0 +1,57 @@
+"""The broker: producers that wait for no answer of it for longer than a bound."""
+
+from collections.abc import Mapping
+from os import getpid
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from celery import Celery
+from celery.app.amqp import AMQP
+from kombu.connection import Connection
+from kombu.pools import ProducerPool, producers
+
+BOUND_S: Final = 2.0
+"""How long publishing waits at the most for each answer of the broker."""
+
+
+class _Producers:
+    """The pool of producers of each app, and the process that made it: connections do not survive a fork."""
+
+    by_app: Final[WeakKeyDictionary[AMQP, tuple[int, ProducerPool]]] = WeakKeyDictionary()
+
+
+def bounded_producers(app: Celery) -> ProducerPool:
+    """Return this process's producers, which wait for no answer of the broker for longer than the bound.
+
+    A pool of their own, unless the project's transport options are as strict: workers read from the broker under its.
+    """
+    known = _Producers.by_app.get(app.amqp)
+    if known is None or known[0] != getpid():
+        given, patience = app.conf.broker_transport_options, app.conf.broker_connection_timeout or BOUND_S
+        wait = min(patience, BOUND_S)
+        with app.connection_for_write() as probe:
+            options = _transport_options(probe.transport.driver_type, given)
+        pool = producers[app.connection_for_write(transport_options=options, connect_timeout=wait)]
+        pool.limit = app.pool.limit
+        known = _Producers.by_app[app.amqp] = getpid(), pool
+    return known[1]
+
+
+def _transport_options(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what bounds each answer of a broker of this kind; what the project has set more strictly holds."""
+    match kind:
+        case "redis":
+            names = ("socket_timeout", "socket_connect_timeout")
+            return {name: min(given.get(name) or BOUND_S, BOUND_S) for name in names}
+        case "amqp":
+            return {"confirm_publish": given.get("confirm_publish", True)}
+        case _:
+            return {}
+
+
+def connect(connection: Connection) -> None:
+    """Connect, by one try for each host: by itself, kombu would try for seconds while the sender waits."""
+    connection.ensure_connection(max_retries=max(len(connection.alt), 1) - 1, interval_start=0, interval_step=0)
+    if connection.transport.driver_type == "amqp":
+        # py-amqp bounds only the time to connect; a read or write in a frame would wait for ever.
+        connection.connection.transport.sock.settimeout(BOUND_S)

@@ -1,0 +1,47 @@
+"""What a fault of the database means to people, and what they can do about it, in two lines."""
+
+import logging
+from typing import Final
+
+from dispatcher import sql
+from dispatcher.conf import conf
+
+logger = logging.getLogger(__name__)
+
+_MISSING: Final = {"42P01", "42703", "42883"}
+"""SQLSTATE of a table, a column and a function that do not exist."""
+_LONGEST: Final = 300
+_reported: set[str | None] = set()
+
+
+def in_words(error: BaseException) -> str | None:
+    """Return what is wrong, then the remedy; None for a fault that is neither an outage nor a missing migration."""
+    alias = conf().database
+    if sql.sqlstate(error) in _MISSING:
+        option = "" if alias == "default" else f" --database {alias}"
+        return (
+            f"The tables of the dispatcher are missing, or older than its code: {_brief(error)}\n"
+            f"Run: python manage.py migrate{option}"
+        )
+    if sql.is_unavailable(error):
+        return (
+            f"The database {alias!r} is unavailable: {_brief(error)}\n"
+            f"Start it, or correct DATABASES[{alias!r}] in the settings; then try again."
+        )
+    return None
+
+
+def report_unmigrated(error: BaseException) -> bool:
+    """Return whether migrations are missing; log the remedy, once in a process: it stays so until somebody migrates."""
+    if sql.sqlstate(error) not in _MISSING:
+        return False
+    words = in_words(error)
+    if words not in _reported:
+        _reported.add(words)
+        logger.error("%s", words)
+    return True
+
+
+def _brief(error: BaseException) -> str:
+    """Return the first line of a message."""
+    return str(error).strip().partition("\n")[0][:_LONGEST]

@@ -1,0 +1,47 @@
+"""Heads: calls came to lanes, or left them; who is first there now may have room where who was first had none."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from dispatcher import sql
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a call waits, or waited; without a lane or a position it has kept nobody from a start."""
+
+    lane_id: int | None
+    position: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    """Lanes that nothing holds up, and keys that are shut for a call which is not the first of its lane any more."""
+
+    lanes: list[int] = field(default_factory=list)
+    keys: list[int] = field(default_factory=list)
+
+
+def first(places: Iterable[Place]) -> dict[int, int]:
+    """Return the lanes of these places, each with the first of its positions."""
+    found: dict[int, int] = {}
+    for place in places:
+        if place.lane_id is not None and place.position is not None:
+            found[place.lane_id] = min(place.position, found.get(place.lane_id, place.position))
+    return found
+
+
+def changed(positions: Mapping[int, int]) -> Changed:
+    """Return where a pass is wanted since calls came to, or left, these lanes; each with the first of the positions."""
+    if not positions:
+        return Changed()
+    params = {"lanes": list(positions), "positions": list(positions.values())}
+    (found,) = sql.fetch("changed_lanes", Changed, params)
+    return found
+
+
+def leave_changed(positions: Mapping[int, int], *, now: datetime | None = None) -> None:
+    """Leave the keys to the next pass that are shut for a call which is not the first of its lane any more."""
+    if keys := changed(positions).keys:
+        sql.change("leave_open", {"keys": keys, "now": now})

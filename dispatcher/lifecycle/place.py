@@ -1,0 +1,124 @@
+"""Place: make the lanes of calls that were written without one, and put them in, in transactions of its own."""
+
+import logging
+import random
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from time import monotonic
+from typing import Any
+from uuid import UUID
+
+from django.db import OperationalError
+
+from dispatcher import lanes, sql
+from dispatcher.heads import Place
+from dispatcher.lanes import Kind, Placement
+from dispatcher.policy import Policy
+from dispatcher.states import OnLimit
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE_S = 0.25
+FIRST = -(2**63)
+"""Before all positions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """Calls that have no lane yet, and where the next look goes on."""
+
+    calls: list[UUID]
+    last: int = FIRST
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Unplaced:
+    id: UUID
+    queue: str
+    priority: int
+    on_limit: str
+    placement: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Position:
+    id: UUID
+    position: int
+
+
+_Group = tuple[Kind, Sequence[UUID]]
+
+
+def place(calls: Collection[UUID], *, lock_wait: timedelta) -> list[Place]:
+    """Put these calls into their lanes; return where each waits that was placed.
+
+    Those whose key or lane another open transaction has made are left for a later time, after a wait of `lock_wait`.
+    So are others when such waits have taken a quarter of a second; the order is random, so that all have their turn.
+    """
+    rows = sql.fetch("find_unplaced", _Unplaced, {"calls": list(calls)}) if calls else []
+    if not rows:
+        return []
+    placements = {row.id: Placement.read(row.placement) for row in rows}
+    missing, gone = _missing(placements.values())
+    groups: dict[Kind, list[UUID]] = {}
+    for row in rows:
+        names = tuple(name for name in placements[row.id].names if name not in gone)
+        kind = Kind(queue=row.queue, priority=row.priority, on_limit=OnLimit(row.on_limit), names=names)
+        groups.setdefault(kind, []).append(row.id)
+    mixed = random.sample(list(groups.items()), len(groups))
+    return [*_place(mixed, missing, lock_wait, monotonic() + _PATIENCE_S)]
+
+
+def left(after: int, most: int) -> Left:
+    """Look for calls without a lane among the next `most` after a position, in order of sending."""
+    with sql.together():
+        asked = sql.ask("unplaced_calls", _Position, {"after": after, "most": most})
+    rows = asked.rows()
+    return Left(calls=[row.id for row in rows], last=rows[-1].position if len(rows) == most else FIRST)
+
+
+def _missing(placements: Collection[Placement]) -> tuple[dict[str, Policy], set[str]]:
+    """Return the keys that are to be made, and those that were deleted since the send: these limit nothing any more."""
+    given = {name: policy for each in reversed([*placements]) for name, policy in each.policies.items()}
+    named = {name for each in placements for name in each.names}
+    absent = (named | given.keys()) - lanes.stored_policies(named | given.keys()).keys()
+    policies = {name: given.get(name) or lanes.declared_policy(name) for name in absent}
+    made = {name: policy for name, policy in policies.items() if policy is not None}
+    return made, named & absent - made.keys()
+
+
+def _place(
+    groups: Sequence[_Group], missing: Mapping[str, Policy], lock_wait: timedelta, until: float
+) -> Iterator[Place]:
+    """Place all at once; where another transaction is in the way, half by half, until it alone is left out."""
+    try:
+        placed = _place_together(groups, missing, lock_wait)
+    except OperationalError as fault:
+        if not lanes.is_lock_timeout(fault):
+            raise
+        middle = len(groups) // 2
+        for half in (groups[:middle], groups[middle:]):
+            if middle and monotonic() < until:
+                yield from _place(half, missing, lock_wait, until)
+        if not middle:
+            logger.info(
+                "another transaction has made a key or the lane of %s and is open; its calls wait", groups[0][0]
+            )
+    else:
+        yield from placed
+
+
+def _place_together(groups: Sequence[_Group], missing: Mapping[str, Policy], lock_wait: timedelta) -> list[Place]:
+    kinds = {kind: number for number, (kind, _) in enumerate(groups)}
+    needed = {name for kind in kinds for name in (*kind.names, kind.queue_key)}
+    params = {
+        "kinds": lanes.kinds_json(kinds),
+        "calls": [call for _, calls in groups for call in calls],
+        "kind_of": [kinds[kind] for kind, calls in groups for _ in calls],
+    }
+    with sql.own_transaction(lock_wait=lock_wait):
+        lanes.make_keys({name: policy for name, policy in missing.items() if name in needed})
+        lanes.make_lanes(kinds)
+        asked = sql.ask("place_calls", Place, params)
+    return asked.rows()

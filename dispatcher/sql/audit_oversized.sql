@@ -1,0 +1,42 @@
+-- audit_oversized: keys for which calls wait alone, since their cost exceeds what the limits in force ever allow.
+-- Hops from key to key on the index call_oversized, and counts the calls of one up to 10,000.
+WITH RECURSIVE hop AS (
+    (SELECT call.oversized_key_id AS key_id
+       FROM dispatcher_callqueue AS call
+      WHERE call.oversized_key_id IS NOT NULL
+      ORDER BY call.oversized_key_id
+      LIMIT 1)
+     UNION ALL
+    SELECT next.key_id
+      FROM hop
+     CROSS JOIN LATERAL (
+           SELECT call.oversized_key_id AS key_id
+             FROM dispatcher_callqueue AS call
+            WHERE call.oversized_key_id > hop.key_id
+            ORDER BY call.oversized_key_id
+            LIMIT 1) AS next
+)
+SELECT 'key ' || COALESCE(key.name, hop.key_id::text) AS what, hop.key_id::text AS target,
+       cheapest.id || ' ' || cheapest.version AS version,
+       json_build_object('calls', waiting.calls, 'cheapest_call', cheapest.id, 'cost', cheapest.cost,
+                         'concurrency', CASE WHEN override.holds THEN key.override_concurrency ELSE key.concurrency END,
+                         'rate_limit', CASE WHEN override.holds THEN key.override_rate_limit ELSE key.rate_limit END,
+                         'throttle_limit',
+                         CASE WHEN override.holds THEN key.override_throttle_limit ELSE key.throttle_limit END) AS facts,
+       count(*) OVER () AS total
+  FROM hop
+  LEFT JOIN dispatcher_ratelimitkey AS key ON key.id = hop.key_id
+ CROSS JOIN LATERAL (
+       SELECT key.override_until > COALESCE(%(now)s::timestamptz, clock_timestamp()) AS holds) AS override
+ CROSS JOIN LATERAL (
+       SELECT call.id, call.oversized_cost AS cost, call.xmin::text AS version
+         FROM dispatcher_callqueue AS call
+        WHERE call.oversized_key_id = hop.key_id
+        ORDER BY call.oversized_cost, call.position, call.id
+        LIMIT 1) AS cheapest
+ CROSS JOIN LATERAL (
+       SELECT count(*) AS calls
+         FROM (SELECT FROM dispatcher_callqueue AS call WHERE call.oversized_key_id = hop.key_id LIMIT 10000) AS found
+       ) AS waiting
+ ORDER BY key.name, hop.key_id
+ LIMIT %(most)s::int

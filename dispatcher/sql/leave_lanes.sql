@@ -1,0 +1,14 @@
+-- leave_lanes: leave these lanes, asleep or parked, to the next pass: a key of theirs was locked by somebody else.
+-- It waits for a pass that holds a lane, so that pass can't put it elsewhere afterwards. What it decides by is read under
+-- the lock, and materialized, as wake_lanes does. A lane that its queue has held is found by its queue.
+WITH locked AS MATERIALIZED (
+    SELECT id, is_awake, is_held
+      FROM dispatcher_lane
+     WHERE id = ANY (%(lanes)s::bigint[])
+     ORDER BY id
+       FOR NO KEY UPDATE
+)
+UPDATE dispatcher_lane AS lane
+   SET is_awake = true, parked_on_id = NULL
+  FROM locked
+ WHERE lane.id = locked.id AND NOT locked.is_awake AND NOT locked.is_held

@@ -1,0 +1,32 @@
+-- place_calls: put calls that have no lane yet into those of their kinds; they keep their places in the order of sending.
+-- What another transaction has locked stays without a lane, and so does what has no lane after all: both are tried again.
+-- The lanes are locked as in send_calls. Relies on the unique indexes of key names and lane kinds.
+WITH kind AS MATERIALIZED (
+    SELECT kind.number, lane.id AS lane_id
+      FROM jsonb_to_recordset(%(kinds)s::jsonb) AS kind (number int, queue text, priority smallint, on_limit text, names text[])
+     CROSS JOIN LATERAL (
+           SELECT COALESCE(array_agg(key.id ORDER BY key.id), '{}') AS ids
+             FROM dispatcher_ratelimitkey AS key
+            WHERE key.name = ANY (kind.names)) AS named
+     CROSS JOIN LATERAL (
+           SELECT lane.id
+             FROM dispatcher_lane AS lane
+            WHERE lane.queue = kind.queue AND lane.priority = kind.priority AND lane.on_limit = kind.on_limit
+              AND lane.key_ids = named.ids
+            LIMIT 1
+              FOR KEY SHARE) AS lane
+     WHERE cardinality(named.ids) = cardinality(kind.names)
+), mine AS MATERIALIZED (
+    SELECT call.id, wanted.kind
+      FROM unnest(%(calls)s::uuid[], %(kind_of)s::int[]) AS wanted (id, kind)
+      JOIN dispatcher_callqueue AS call ON call.id = wanted.id
+     WHERE call.lane_id IS NULL AND call.finished_at IS NULL
+     ORDER BY call.id
+       FOR NO KEY UPDATE OF call SKIP LOCKED
+)
+UPDATE dispatcher_callqueue AS call
+   SET lane_id = kind.lane_id, placement = NULL
+  FROM mine
+  JOIN kind ON kind.number = mine.kind
+ WHERE call.id = mine.id AND call.lane_id IS NULL AND call.finished_at IS NULL
+RETURNING call.lane_id, call.position

@@ -1,0 +1,40 @@
+-- settle_awaited: take the mark off ended calls whose end is recorded: no running workflow has an open part with them.
+-- A workflow with a time to be looked at needs no mark. What somebody has locked is left to the next run.
+-- Of workflows that ended, the time goes whose parent does not run any more. Relies on call_awaited, part_call and workflow_look.
+WITH ended AS MATERIALIZED (
+    SELECT call.id
+      FROM dispatcher_callqueue AS call
+     WHERE call.is_awaited AND call.finished_at IS NOT NULL
+     ORDER BY call.finished_at
+     LIMIT %(most)s::int
+       FOR NO KEY UPDATE SKIP LOCKED
+), due AS MATERIALIZED (
+    SELECT workflow.id
+      FROM dispatcher_workflow AS workflow
+     WHERE workflow.look_at <= (SELECT COALESCE(%(now)s::timestamptz, clock_timestamp())) AND workflow.state <> 'running'
+     ORDER BY workflow.look_at
+     LIMIT %(most)s::int
+       FOR NO KEY UPDATE SKIP LOCKED
+), settled AS (
+    UPDATE dispatcher_callqueue AS call
+       SET is_awaited = false
+     WHERE call.id = ANY (ARRAY(
+           SELECT ended.id
+             FROM ended
+            WHERE (SELECT part.id
+                     FROM dispatcher_part AS part
+                     JOIN dispatcher_workflow AS workflow ON workflow.id = part.workflow_id
+                    WHERE part.call = ended.id AND part.outcome = 'open' AND workflow.state = 'running'
+                      AND workflow.look_at IS NULL
+                    LIMIT 1) IS NULL))
+)
+UPDATE dispatcher_workflow AS workflow
+   SET look_at = NULL
+ WHERE workflow.id = ANY (ARRAY(
+       SELECT due.id
+         FROM due
+        WHERE (SELECT part.id
+                 FROM dispatcher_part AS part
+                 JOIN dispatcher_workflow AS parent ON parent.id = part.workflow_id
+                WHERE part.child_id = due.id AND part.outcome = 'open' AND parent.state = 'running'
+                LIMIT 1) IS NULL))

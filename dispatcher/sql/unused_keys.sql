@@ -1,0 +1,34 @@
+-- unused_keys: those of these keys that a template has made and nobody has changed, that no lane spends, and that nothing
+-- has happened to for this long: no start that still counts, no pause, no block, no override.
+-- Keys of queues are not among them: they count for lanes that do not name them.
+-- Whoever removes them asks again under their locks, in a statement of its own: this one's snapshot may be older.
+-- It reads all lanes, once for all keys. Relies on the key of windows and on slot_key.
+WITH clock AS MATERIALIZED (
+    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
+), free AS MATERIALIZED (
+    SELECT unnest(%(ids)s::bigint[]) AS id
+    EXCEPT
+    SELECT unnest(lane.key_ids) FROM dispatcher_lane AS lane
+)
+SELECT key.id, key.name
+  FROM clock
+ CROSS JOIN dispatcher_ratelimitkey AS key
+ WHERE key.id = ANY (ARRAY(SELECT free.id FROM free))
+   AND key.is_from_template AND NOT starts_with(key.name, 'queue:')
+   AND key.created_at < clock.now - %(unused)s::interval
+   AND NOT key.is_paused
+   AND (key.override_until IS NULL OR key.override_until < clock.now)
+   AND (key.blocked_until IS NULL OR key.blocked_until < clock.now - %(unused)s::interval)
+   AND (key.last_start_at IS NULL
+        OR key.last_start_at < clock.now - GREATEST(%(unused)s::interval, key.last_cost * key.throttle_period / key.throttle_limit))
+   AND NOT EXISTS (SELECT
+                     FROM dispatcher_window AS bucket
+                    WHERE bucket.key_id = key.id
+                      AND bucket.last_start_at
+                          >= clock.now - GREATEST(%(unused)s::interval, key.rate_period + %(margin)s::interval))
+   AND (SELECT slot.key_id
+          FROM dispatcher_slot AS slot
+         WHERE slot.key_id = key.id
+         ORDER BY slot.key_id
+         LIMIT 1) IS NULL
+ ORDER BY key.id

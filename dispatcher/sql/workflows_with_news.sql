@@ -1,0 +1,33 @@
+-- workflows_with_news: the running workflows in which a call or a workflow has ended, or which are to be looked at by now.
+-- Those with the oldest news come first. One that is to be looked at later is left out until then.
+-- Relies on call_awaited, part_call and workflow_look.
+WITH ended AS MATERIALIZED (
+    SELECT call.id, call.finished_at
+      FROM dispatcher_callqueue AS call
+     WHERE call.is_awaited AND call.finished_at IS NOT NULL
+     ORDER BY call.finished_at
+     LIMIT %(most)s::int
+), due AS MATERIALIZED (
+    SELECT CASE WHEN workflow.state = 'running' THEN workflow.id ELSE workflow.parent_id END AS id, workflow.look_at
+      FROM dispatcher_workflow AS workflow
+     WHERE workflow.look_at <= (SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()))
+     ORDER BY workflow.look_at
+     LIMIT %(most)s::int
+)
+SELECT workflow.id
+  FROM (SELECT part.workflow_id AS id, ended.finished_at AS at
+          FROM ended
+         CROSS JOIN LATERAL (
+               SELECT part.workflow_id
+                 FROM dispatcher_part AS part
+                WHERE part.call = ended.id AND part.outcome = 'open'
+                LIMIT 100) AS part
+         UNION ALL
+        SELECT due.id, due.look_at
+          FROM due) AS news
+  JOIN dispatcher_workflow AS workflow
+    ON workflow.id = news.id AND workflow.state = 'running'
+       AND (workflow.look_at IS NULL OR workflow.look_at <= COALESCE(%(now)s::timestamptz, clock_timestamp()))
+ GROUP BY workflow.id
+ ORDER BY min(news.at), workflow.id
+ LIMIT %(most)s::int

@@ -1,0 +1,25 @@
+"""Tickets in messages: the headers that carry them, and which message may use them. Pure."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+from uuid import UUID
+
+TICKET_HEADER: Final = "dispatcher_ticket"
+"""The message header that carries the ticket."""
+CALL_HEADER: Final = "dispatcher_call"
+"""The message header that names the ticket's call: a task may pass its own headers on to another message."""
+
+
+def ticket_in(headers: Mapping[str, Any], message_id: object) -> UUID | None:
+    """Return the ticket of a message; None if it has none, or the headers of another call's message."""
+    if headers.get(CALL_HEADER, message_id) != message_id or uuid_of(message_id) is None:
+        return None
+    return uuid_of(headers.get(TICKET_HEADER))
+
+
+def uuid_of(text: object) -> UUID | None:
+    """Return the UUID that a text is; None if it is anything else."""
+    try:
+        return UUID(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
