@@ -14,6 +14,7 @@ const HEADERS = {
 };
 const HEARTBEAT_MS = 5_000;
 const WAIT_MS = 10_000;
+const NOT_ALLOWED = [401, 403];
 
 const HANDLERS = {
   // An example: ask a third party for something that takes a while.
@@ -31,14 +32,18 @@ async function post(path, body) {
   const answer = await fetch(`${BASE}/${path}`, { method: "POST", headers: HEADERS, body: JSON.stringify(body) });
   if (answer.ok) return answer.json();
   console.error(`${path}: ${answer.status} ${await answer.text()}`);
+  // A wrong token, or one for other queues: asking again does not help.
+  if (path === "fetch" && NOT_ALLOWED.includes(answer.status)) process.exit(1);
   return null;
 }
 
 async function work(job) {
   active = job.id;
   const proof = { job_id: job.id, ticket: job.ticket, worker_id: NAME };
+  const handler = HANDLERS[job.type];
   try {
-    await post("ack", { ...proof, result: await HANDLERS[job.type](...job.args) });
+    if (handler) await post("ack", { ...proof, result: await handler(...job.args) });
+    else await post("nack", { ...proof, error: { code: "no_handler", type: "NoHandler", message: `no handler for ${job.type}` } });
   } catch (error) {
     await post("nack", { ...proof, error: { code: "handler_error", type: error.name, message: error.message } });
   }

@@ -22,6 +22,10 @@ HEADERS = {"Content-Type": "application/openjobspec+json", "Authorization": f"Be
 NAME = f"{socket.gethostname()}-{os.getpid()}"
 HEARTBEAT_S = 5.0
 WAIT_MS = 10_000
+REFUSED_S = 1.0
+"""How long it asks no more after the server refused, or was away."""
+NOT_ALLOWED = (401, 403)
+"""A wrong token, or one for other queues: asking again does not help."""
 
 
 def visit(url: str, seconds: float = 0.1) -> dict[str, Any]:
@@ -34,14 +38,10 @@ HANDLERS: dict[str, Callable[..., Any]] = {"example.visit": visit, "example.echo
 
 
 def post(path: str, body: dict[str, Any], timeout: float = 30.0) -> Any:
-    """Send a request; return the answer, None if the server refused it. Raises OSError if it can't be reached."""
+    """Send a request and return the answer. Raises HTTPError if the server refuses it, OSError if it is away."""
     request = urllib.request.Request(f"{URL}/{path}", json.dumps(body).encode(), HEADERS)
-    try:
-        with urllib.request.urlopen(request, timeout=timeout) as answer:
-            return json.load(answer)
-    except urllib.error.HTTPError as refused:
-        print(f"{path}: {refused.code} {refused.read().decode()}", file=sys.stderr, flush=True)
-        return None
+    with urllib.request.urlopen(request, timeout=timeout) as answer:
+        return json.load(answer)
 
 
 class Worker:
@@ -58,22 +58,38 @@ class Worker:
         while self.state == "running":
             try:
                 asked = {"queues": self.queues, "worker_id": NAME, "wait_ms": WAIT_MS}
-                for job in (post("fetch", asked, WAIT_MS / 1000 + 20) or {"jobs": []})["jobs"]:
+                for job in post("fetch", asked, WAIT_MS / 1000 + 20)["jobs"]:
                     self.work(job)
+            except urllib.error.HTTPError as refused:
+                said = f"the server refused: {refused.code} {refused.read().decode()}"
+                if refused.code in NOT_ALLOWED:
+                    sys.exit(said)
+                print(said, file=sys.stderr, flush=True)
+                time.sleep(REFUSED_S)
             except OSError as away:
                 print(f"the server is away: {away}", file=sys.stderr, flush=True)
-                time.sleep(1)
+                time.sleep(REFUSED_S)
 
     def work(self, job: dict[str, Any]) -> None:
         """Do one job, and report how it ended."""
         self.job = job["id"]
         report: dict[str, Any] = {"job_id": job["id"], "ticket": job["ticket"], "worker_id": NAME}
+        handler = HANDLERS.get(job["type"])
         try:
-            report["result"] = HANDLERS[job["type"]](*job["args"])
+            if handler is None:
+                report["error"] = {
+                    "code": "no_handler",
+                    "type": "NoHandler",
+                    "message": f"no handler for {job['type']}",
+                }
+            else:
+                report["result"] = handler(*job["args"])
         except Exception as error:  # noqa: BLE001 -- whatever a handler raises is to be reported
             report["error"] = {"code": "handler_error", "type": type(error).__name__, "message": str(error)}
-        post("nack" if "error" in report else "ack", report)
-        self.job = None
+        try:
+            post("nack" if "error" in report else "ack", report)
+        finally:
+            self.job = None
 
     def beat(self) -> None:
         """Say every few seconds that it lives, and do as it is told."""
@@ -83,7 +99,7 @@ class Worker:
                 told = post("heartbeat", {"worker_id": NAME, "active_jobs": [self.job] if self.job else []})
             except OSError:
                 continue
-            self.state = told["state"] if told and self.state == "running" else self.state
+            self.state = told["state"] if self.state == "running" else self.state
 
     def stop(self, *_: object) -> None:
         """End when the job is done."""

@@ -24,7 +24,7 @@ _SETTINGS = """\
 [databases]
 * = {target}
 [pgbouncer]
-pool_mode = transaction
+pool_mode = {mode}
 default_pool_size = {size}
 listen_addr = 127.0.0.1
 listen_port = {port}
@@ -69,7 +69,7 @@ class Pooler:
 
 
 @contextmanager
-def pgbouncer(home: Path, direct_url: str, *, size: int) -> Iterator[Pooler]:
+def pgbouncer(home: Path, direct_url: str, *, size: int, mode: str = "transaction") -> Iterator[Pooler]:
     """Run PgBouncer on a free port of 127.0.0.1, with so many connections to each database. Raises PoolerMissing."""
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
     program = shutil.which("pgbouncer", path=path)
@@ -78,7 +78,7 @@ def pgbouncer(home: Path, direct_url: str, *, size: int) -> Iterator[Pooler]:
     port = free_port()
     settings, user = home / "pgbouncer.ini", _user()
     given = conninfo_to_dict(direct_url)
-    _write(settings, _SETTINGS.format(target=_target(given), size=size, port=port, admin=_ADMIN), user)
+    _write(settings, _SETTINGS.format(target=_target(given), size=size, port=port, admin=_ADMIN, mode=mode), user)
     server = spawn("pgbouncer", [program, str(settings)], home=home, ready=listening(port), user=user)
     try:
         server.wait_ready(time.monotonic() + START_TIMEOUT)

@@ -124,8 +124,9 @@ def spawn(
     ready: Readiness | None = None,
     user: str | None = None,
     stop_signal: signal.Signals = signal.SIGTERM,
+    cwd: Path = ROOT,
 ) -> Child:
-    """Start one process whose output goes to `home`/logs/`name`.log; do not wait for it.
+    """Start one process in `cwd` whose output goes to `home`/logs/`name`.log; do not wait for it.
 
     Only root may give a `user` to run it as.
     """
@@ -135,7 +136,7 @@ def spawn(
         log_offset = output.tell()
         popen = subprocess.Popen(
             command,
-            cwd=ROOT,
+            cwd=cwd,
             env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {}), HOME_MARK: str(home)},
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -217,9 +218,10 @@ class Stack:
         *,
         ready: Readiness | None = None,
         env: Mapping[str, str] | None = None,
+        cwd: Path = ROOT,
     ) -> Child:
         """Start a process under a name (free to use again after `stop`); `wait_ready` waits for it."""
-        child = spawn(name, command, home=self.home, env={**self.env, **(env or {})}, ready=ready)
+        child = spawn(name, command, home=self.home, env={**self.env, **(env or {})}, ready=ready, cwd=cwd)
         self.children[name] = child
         return child
 

@@ -21,6 +21,7 @@ from project.witness.child import start_witness
 LOGIN = "demo"
 QUEUES = ("celery", "reports")
 WATCH = 1.0
+ORDERS = 100
 
 
 def main() -> None:
@@ -35,6 +36,7 @@ def main() -> None:
             stack.start_beat()
             stack.start_web(port)
             stack.wait_ready()
+            place_orders()
             print(greeting(services, port, password), flush=True)
             while True:
                 time.sleep(WATCH)
@@ -63,11 +65,21 @@ def migrate(services: Services) -> str | None:
     return password
 
 
+def place_orders() -> None:
+    """Leave something to look at: calls that wait for their limits, that run, and that are due in an hour."""
+    # Models can't be imported before Django is set up.
+    from project.shop.views import place  # noqa: PLC0415
+
+    place(ORDERS)
+    connections.close_all()
+
+
 def greeting(services: Services, port: int, password: str | None) -> str:
     """Return what is said once all runs."""
     return "\n".join(
         [
             f"Admin      http://127.0.0.1:{port}/admin/",
+            f"Shop       http://127.0.0.1:{port}/shop/ (places orders, after the login)",
             f"Login      {LOGIN} / {password or '(its password is not changed)'}",
             f"Database   {services.database_url}",
             f"Broker     {services.broker_url}",

@@ -1,11 +1,5 @@
-"""The project's addresses: the admin, and the way to it."""
+"""All addresses of the project in one server, as `make run` has it."""
 
-from django.contrib import admin
-from django.urls import include, path
-from django.views.generic import RedirectView
+from project import admin_urls, job_urls
 
-urlpatterns = [
-    path("admin/", admin.site.urls),
-    path("", include("dispatcher.web.ojs.urls")),
-    path("", RedirectView.as_view(pattern_name="admin:index")),
-]
+urlpatterns = [*job_urls.urlpatterns, *admin_urls.urlpatterns]

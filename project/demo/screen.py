@@ -115,9 +115,11 @@ def _bar(used: int, limit: int | None) -> RenderableType:
 
 def _figures(summary: Summary) -> Table:
     table = _table("What the third parties saw", "Key", "Limits")
+    # The limits give way where the terminal is narrow: the figures and the verdict are what the demo is for.
+    table.columns[1].no_wrap = False
     for heading in ("Seen", "At once", "In window", "Spacing", "429"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column()
+    table.add_column(no_wrap=True)
     for name, verdict in summary.keys.items():
         spacing = verdict.least_spacing_s if verdict.throttle else None
         table.add_row(

@@ -1,0 +1,5 @@
+"""The addresses of the service `api`: the Open Job Spec, whose requests may wait for half a minute each."""
+
+from django.urls import include, path
+
+urlpatterns = [path("", include("dispatcher.web.ojs.urls"))]
