@@ -1,24 +1,23 @@
 """Measure the figures and print them with their bounds: `python -m bench [--quick] [names]`.
 
-Exits 0 only if every figure keeps its bound. Writes `.run/bench.json`.
+Exits 0 only if every figure keeps its bound. Writes `.run/bench.json`, figure by figure.
 """
 
 import argparse
-import json
 import os
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 
 import django
 from django.core.management import call_command
+from django.db import connections
 from rich.console import Console
-from rich.table import Table
 
 from bench import database
-from bench.figures import FULL, QUICK, Bench, Bound, Effort, Figure, Group
+from bench.figures import FULL, QUICK, Bench, Effort, Group
+from bench.report import Report
 from bench.third_party import witness
 from project.homes import RUN
 from project.services import Services, embedded, valkey
@@ -40,9 +39,6 @@ GROUPS = {
 }
 """The groups of figures, in the order in which they are measured, and the module that each is in."""
 
-_WHOLE = 100
-"""Figures from here on are printed without decimals."""
-
 
 def main() -> int:
     """Measure what is asked for, and return the exit code."""
@@ -52,43 +48,20 @@ def main() -> int:
     asked = parser.parse_args()
     if unknown := sorted(set(asked.names) - set(GROUPS)):
         parser.error(f"{unknown[0]!r} is not one of {', '.join(GROUPS)}")
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    with embedded(name="bench") as services, _ready(services, QUICK if asked.quick else FULL) as bench:
-        figures = [figure for name in asked.names or GROUPS for figure in measured(console, name, bench)]
-    show(console, figures)
-    RESULT.write_text(json.dumps([figure.as_json() for figure in figures], indent=2) + "\n")
-    return 0 if all(figure.ok for figure in figures) else 1
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    effort = QUICK if asked.quick else FULL
+    with embedded(name="bench") as services, _ready(services, effort) as bench:
+        report = Report(console, RESULT)
+        for name in asked.names or GROUPS:
+            _measure(name, report, bench)
+    return 0 if report.is_ok else 1
 
 
-def measured(console: Console, name: str, bench: Bench) -> Iterator[Figure]:
-    """Yield the figures of a group; what goes wrong is said, and is one that is not ok."""
-    began = time.monotonic()
-    console.print(f"{name} ...", end=" ")
-    try:
-        group: Group = getattr(import_module(f"bench.{GROUPS[name]}"), name)
-        yield from group(bench)
-    except Exception as error:  # noqa: BLE001 - the others are measured all the same
-        console.print(f"{type(error).__name__}: {error}", style="red", markup=False)
-        yield Figure(name=name, ours=None, reference=None, unit="", side=Bound.AT_LEAST, bound=0)
-    console.print(f"{time.monotonic() - began:.0f} s")
-
-
-def show(console: Console, figures: Sequence[Figure]) -> None:
-    """Print the table."""
-    table = Table("Figure")
-    for heading in ("ours", "reference", "", "ratio", "bound", ""):
-        table.add_column(heading, justify="right" if heading else "left")
-    for figure in figures:
-        table.add_row(
-            figure.name,
-            _number(figure.ours),
-            _number(figure.reference),
-            figure.unit,
-            "-" if figure.ratio is None else f"{figure.ratio:.3g}",
-            f"{figure.side.value} {figure.bound:g}",
-            "[green]ok[/]" if figure.ok else "[bold red]short[/]",
-        )
-    console.print(table)
+def _measure(name: str, report: Report, bench: Bench) -> None:
+    """Measure the figures of a group; one that fails, or takes too long, is short, and the next group goes on."""
+    group: Group = getattr(import_module(f"bench.{GROUPS[name]}"), name)
+    if not report.measure_all(name, group(bench), limit=bench.effort.limit):
+        connections.close_all()
 
 
 @contextmanager
@@ -97,6 +70,7 @@ def _ready(services: Services, effort: Effort) -> Iterator[Bench]:
     os.environ["DJANGO_SETTINGS_MODULE"] = "bench.settings"
     with database.databases(services) as (address, beside), _notes(services), witness() as third_party:
         os.environ["DATABASE_URL"], os.environ["BENCH_BESIDE_URL"] = address, beside
+        os.environ["BENCH_LIMIT"] = str(effort.limit)
         django.setup()
         for alias in ("default", "beside"):
             call_command("migrate", database=alias, verbosity=0)
@@ -114,13 +88,6 @@ def _notes(services: Services) -> Iterator[None]:
     with valkey(services.home) as server:
         os.environ["BENCH_NOTES_URL"] = server.url
         yield
-
-
-def _number(value: float | None) -> str:
-    """Write a number with three digits that count, thousands apart."""
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if value >= _WHOLE else f"{value:.3g}"
 
 
 sys.exit(main())

@@ -31,6 +31,10 @@ class Figure:
     unit: str
     side: Bound
     bound: float
+    floor: float = 0.0
+    """By so much, in the unit, ours may be more than the reference whatever the ratio is."""
+    note: str = ""
+    """Why there are no numbers."""
 
     @property
     def ratio(self) -> float | None:
@@ -41,8 +45,11 @@ class Figure:
 
     @property
     def ok(self) -> bool:
-        """Tell whether the ratio keeps its bound."""
-        return self.ratio is not None and bool(_HOLDS[self.side](self.ratio, self.bound))
+        """Tell whether the ratio keeps its bound, or the difference is below the floor."""
+        if self.ours is None or self.reference is None or self.ratio is None:
+            return False
+        is_equal = self.side is Bound.AT_MOST and self.floor > 0 and self.ours - self.reference <= self.floor
+        return is_equal or bool(_HOLDS[self.side](self.ratio, self.bound))
 
     def as_json(self) -> dict[str, object]:
         """Return the line for tools."""
@@ -53,7 +60,9 @@ class Figure:
             "unit": self.unit,
             "ratio": self.ratio,
             "bound": self.bound,
+            "floor": self.floor,
             "ok": self.ok,
+            "note": self.note,
         }
 
 
@@ -67,14 +76,16 @@ class Effort:
     """Rounds of what takes many seconds."""
     scale: float
     """By which the numbers of calls are multiplied."""
+    limit: float
+    """After how many seconds a figure is given up."""
 
     def calls(self, number: int) -> int:
         """Return how many calls to use where all the effort takes `number`."""
         return max(1, round(number * self.scale))
 
 
-FULL = Effort(rounds=9, long_rounds=3, scale=1.0)
-QUICK = Effort(rounds=3, long_rounds=1, scale=0.1)
+FULL = Effort(rounds=9, long_rounds=3, scale=1.0, limit=900)
+QUICK = Effort(rounds=3, long_rounds=1, scale=0.1, limit=300)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from statistics import median
+from threading import Event
 from time import perf_counter
 from typing import Any
 
@@ -23,6 +24,8 @@ WAITING = 1_000
 COUNT = 10
 FETCHES = 30
 CLIENTS = 8
+PATIENCE_S = 60
+"""How long a client waits for an answer."""
 JOBS = 400
 FLOOR = 0.1
 """The least part of the requests that only look at the database."""
@@ -111,15 +114,23 @@ def _rate(port: int, step: Callable[[http.client.HTTPConnection], None], jobs: i
     """Return how many requests per second the clients get done together."""
     share = jobs // CLIENTS
 
+    is_over = Event()
+
     def go(_: int) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
         for _ in range(share):
+            if is_over.is_set():
+                break
             step(connection)
         connection.close()
 
     began = perf_counter()
     with ThreadPoolExecutor(CLIENTS) as clients:
-        list(clients.map(go, range(CLIENTS)))
+        try:
+            list(clients.map(go, range(CLIENTS)))
+        finally:
+            # A figure that is given up leaves no thread behind that goes on.
+            is_over.set()
     return share * CLIENTS / (perf_counter() - began)
 
 

@@ -2,8 +2,6 @@
 
 from django.apps import AppConfig
 
-from trials.chaos import traps
-
 
 class ChaosConfig(AppConfig):
     """Name the app; its tasks are found by Celery in `tasks`."""
@@ -13,4 +11,6 @@ class ChaosConfig(AppConfig):
 
     def ready(self) -> None:
         """Set the traps."""
+        from trials.chaos import traps  # noqa: PLC0415 -- models must be loaded first
+
         traps.install()

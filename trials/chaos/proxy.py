@@ -1,6 +1,9 @@
 """A way between the processes and a server that can be cut, or go silent, while the server itself lives on."""
 
 import asyncio
+import ctypes
+import socket
+import struct
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from threading import Thread
@@ -14,6 +17,11 @@ CHUNK = 65_536
 ENDING = 2.0
 """Seconds that connections have to end when the proxy does."""
 HOST = "127.0.0.1"
+_ATTACH_FILTER = 26
+"""Linux: SO_ATTACH_FILTER and SO_DETACH_FILTER of <asm-generic/socket.h>."""
+_DETACH_FILTER = 27
+_DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)
+"""A classic BPF program of one instruction: keep 0 bytes of every packet."""
 PORTS = {"postgresql": 5432, "postgres": 5432, "redis": 6379, "amqp": 5672}
 
 
@@ -55,6 +63,14 @@ class Proxy:
         """Let through what has waited, and all that follows."""
         self._loop.call_soon_threadsafe(self._flowing.set)
 
+    def drop(self) -> None:
+        """Drop every packet that comes in, as a cut cable does: nothing is acknowledged, new connections neither."""
+        self._do(self._filter(is_dropping=True))
+
+    def pick_up(self) -> None:
+        """Take packets again."""
+        self._do(self._filter(is_dropping=False))
+
     def close(self) -> None:
         """End it."""
         self._do(self._close())
@@ -73,6 +89,16 @@ class Proxy:
         self._server.close()
         for writer in self._open:
             writer.transport.abort()
+
+    async def _filter(self, *, is_dropping: bool) -> None:
+        sockets = [writer.get_extra_info("socket") for writer in self._open]
+        for each in (*self._server.sockets, *sockets):
+            if is_dropping:
+                program = ctypes.create_string_buffer(_DROP_ALL)
+                each.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, struct.pack("HL", 1, ctypes.addressof(program)))
+            else:
+                with suppress(FileNotFoundError):
+                    each.setsockopt(socket.SOL_SOCKET, _DETACH_FILTER, 0)
 
     async def _close(self) -> None:
         await self._cut()

@@ -1,9 +1,11 @@
 """The settings of the trial's processes: the project's, with queues of this run alone and short leases."""
 
 import os
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from dispatcher import conf
 from project.settings import *  # noqa: F403 -- all of them, but for what follows
 from project.settings import CELERY_BROKER_TRANSPORT_OPTIONS as TRANSPORT_OPTIONS
 from project.settings import CELERY_BROKER_URL, DATABASES, INSTALLED_APPS
@@ -28,6 +30,7 @@ if CELERY_BROKER_URL.startswith("redis"):
         "visibility_timeout": 20,
     }
 
+conf.TUNING = replace(conf.TUNING, publish_pause=timedelta(seconds=0.5))
 # The project's own setting holds policies only.
 _OURS: dict[str, Any] = {
     "keys": {**KEYS, f"queue:{SIDE_QUEUE}": SIDE},
@@ -36,7 +39,6 @@ _OURS: dict[str, Any] = {
     "run_lease": timedelta(seconds=4),
     "heartbeat": timedelta(seconds=1),
     "publish_after": timedelta(seconds=0.5),
-    "publish_pause": timedelta(seconds=0.5),
     "recover_every": timedelta(seconds=1),
     "queue_grace": timedelta(seconds=3),
     "retry": {"max_attempts": 30, "initial_interval": 0.1, "max_interval": 2},

@@ -138,7 +138,7 @@ def _pass() -> tuple[set[int], admit.Pass, float | None]:
     Always as many of as many lanes, under the key that all that moves spends. None if another pass held one of the
     lanes, as it does where a call is tried again.
     """
-    lanes = {call.lane_id for call in scene.write(scene.probe_calls(EACH))}
+    lanes = scene.lanes_of(scene.write(scene.probe_calls(EACH)))
     began = monotonic()
     made = admit.admit(lanes=lanes)
     admit.look_again(made)

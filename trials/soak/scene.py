@@ -1,6 +1,6 @@
 """What the soak plays on: the keys, and a standing backlog of calls that closed and slow keys hold back."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
@@ -45,7 +45,7 @@ def declare_keys() -> None:
 def fill_full(here: heartbeat.Here) -> heartbeat.Held:
     """Let one call take all the room of `full` for as long as this worker's heart beats."""
     (written,) = write([call("full")])
-    (admitted,) = admit.admit(lanes=[written.lane_id]).calls
+    (admitted,) = admit.admit(lanes=lanes_of([written])).calls
     claim.claim(admitted.id, admitted.ticket, worker=here.id)
     return admitted.id, admitted.ticket
 
@@ -55,7 +55,12 @@ def let_wait(backlog: int, here: heartbeat.Here, full: heartbeat.Held) -> None:
     calls = _backlog(backlog)
     while batch := list(islice(calls, _BATCH)):
         keep(here, full)
-        engine.dispense(lanes={each.lane_id for each in write(batch)}, most=1)
+        engine.dispense(lanes=lanes_of(write(batch)), most=1)
+
+
+def lanes_of(calls: Iterable[CallQueue]) -> set[int]:
+    """Return the lanes that calls were written into."""
+    return {each.lane_id for each in calls if each.lane_id is not None}
 
 
 def worker(name: str) -> heartbeat.Here:

@@ -1,0 +1,226 @@
+"""What callers and workers do: send, claim, finish, fetch; and single orders about calls and keys."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from django.db import transaction
+
+from bench.scale.compare import Operation, Task
+from bench.scale.systems import System
+from bench.scale.tasks import nothing
+from dispatcher import engine, pull
+from dispatcher.calls import Call
+from dispatcher.conf import conf
+from dispatcher.lifecycle import claim, finish
+from dispatcher.models import CallQueue
+from dispatcher.pull import Fetching
+
+MANY = 1_000
+FETCHED = 10
+LANES = 50
+"""Tenants that a bulk goes to: as many as are idle in the small system."""
+random_numbers = random.Random(1)  # noqa: S311 -- which tenant is taken is no secret
+
+
+def idle(system: System) -> str:
+    """Return the key of a tenant with room, in the queue that most share."""
+    return f"tenant:{2 + 4 * random_numbers.randrange(system.size.tenants // 4)}"
+
+
+def busy(system: System) -> str:
+    """Return the key of a tenant whose calls wait, but not that of the one with most of them."""
+    return f"tenant:{3 + 4 * random_numbers.randrange(system.size.tenants // 4 - 1)}"
+
+
+def send(key: str, **options: object) -> CallQueue:
+    """Send one call under a key, to the queue of its tenant."""
+    return CallQueue.objects.send(nothing, keys=[key], queue="q00", **options)  # type: ignore[arg-type]
+
+
+def sent(system: System, key: Callable[[System], str] = busy) -> list[UUID]:
+    """Return a new call."""
+    return [send(key(system)).id]
+
+
+def sending() -> Iterator[Task]:
+    """Yield the ways to send."""
+    later = datetime(2100, 1, 1, tzinfo=UTC)
+    yield Operation(name="send alone, admitted at once", prepare=idle, do=send)
+    yield Operation(name="send alone, behind its tenant's backlog", prepare=busy, do=send)
+    yield Operation(
+        name="send alone, to the tenant with half of all that waits", do=lambda _: send("tenant:1"), prepare=busy
+    )
+    yield Operation(name="send alone, for later", prepare=idle, do=lambda key: send(key, scheduled_at=later))
+    yield Operation(name="send alone, for a tenant that is new", prepare=_new, do=_send_with_policy)
+    yield Operation(name="send in atomic(), admitted at its commit", prepare=idle, do=_send_in_atomic)
+    yield Operation(name="send in atomic(), behind a backlog", prepare=busy, do=_send_in_atomic)
+    yield Operation(name=f"send_many({MANY}) to one tenant with a backlog", prepare=_bulk(1, busy), do=_send_many)
+    yield Operation(name=f"send_many({MANY}) to {LANES} with backlogs", prepare=_bulk(LANES, busy), do=_send_many)
+    yield Operation(name=f"send_many({MANY}) to {LANES} with room", prepare=_bulk(LANES, idle), do=_send_many)
+
+
+def running() -> Iterator[Task]:
+    """Yield what a worker does."""
+    yield Operation(name="claim", prepare=_admitted, do=lambda call: claim.claim(call.id, call.ticket))
+    yield Operation(name="finish", prepare=_claimed, do=_finish)
+    yield Operation(name="claim, finish and hand over, to nobody", prepare=_admitted, do=_run)
+    yield Operation(name="claim, finish and hand over, to the tenant's next call", prepare=_last_of_backlog, do=_run)
+    yield Operation(name=f"fetch of {FETCHED} with a backlog", prepare=_give_back, do=_fetch)
+    yield Operation(name="fetch and ack of one", do=_fetch_and_ack)
+
+
+def orders() -> Iterator[Task]:
+    """Yield what people do to one call, or one key of a tenant."""
+    until = datetime(2100, 1, 1, tzinfo=UTC)
+    yield Operation(name="cancel of one call that waits", prepare=sent, do=engine.cancel)
+    yield Operation(name="retry of one call that ended", prepare=_cancelled, do=engine.retry)
+    yield Operation(name="run_now of one call for later", prepare=_scheduled, do=engine.run_now)
+    yield Operation(name="declare of a new key", prepare=_new, do=lambda name: engine.declare(name, {"concurrency": 1}))
+    yield Operation(
+        name="limit of a tenant's key", prepare=idle, do=lambda key: engine.limit(key, {"concurrency": 90_000})
+    )
+    yield Operation(
+        name="limit of a key with a backlog", prepare=busy, do=lambda key: engine.limit(key, {"concurrency": 1})
+    )
+    yield Operation(name="override", prepare=busy, do=lambda key: engine.override(key, until=until, concurrency=1))
+    yield Operation(name="end_override", prepare=_overridden, do=engine.end_override)
+    yield Operation(name="pause", prepare=_resumed, do=engine.pause)
+    yield Operation(name="resume", prepare=_paused, do=engine.resume)
+    yield Operation(name="pause and resume of the largest queue", prepare=_queue_key, do=_pause_and_resume)
+    yield Operation(name="block", prepare=idle, do=lambda key: engine.block(key, timedelta(milliseconds=1)))
+
+
+def _send_in_atomic(key: str) -> None:
+    with transaction.atomic(using=conf().database):
+        send(key)
+
+
+def _send_with_policy(name: str) -> None:
+    CallQueue.objects.send(nothing, queue="q00", rate_limit={"key": name, "concurrency": 5})
+
+
+def _send_many(calls: Sequence[Call]) -> None:
+    CallQueue.objects.send_many(calls)
+
+
+def _bulk(lanes: int, key: Callable[[System], str]) -> Callable[[System], list[Call]]:
+    def prepare(system: System) -> list[Call]:
+        keys = [key(system) for _ in range(lanes)]
+        return [Call(task=nothing, keys=[keys[number % lanes]], queue="q00") for number in range(MANY)]
+
+    return prepare
+
+
+def _new(system: System) -> str:
+    return f"new:{system.alias}:{random_numbers.getrandbits(60)}"
+
+
+def _admitted(system: System) -> CallQueue:
+    call = send(idle(system))
+    if call.ticket is None:
+        message = "the call was not admitted"
+        raise AssertionError(message)
+    return call
+
+
+def _claimed(system: System) -> CallQueue:
+    call = _admitted(system)
+    claim.claim(call.id, _ticket(call))
+    return call
+
+
+def _last_of_backlog(system: System) -> CallQueue:
+    """Return the call that runs for a busy tenant, as one that its worker has yet to claim; another one waits."""
+    key = busy(system)
+    send(key)
+    number = int(key.partition(":")[2])
+    calls = CallQueue.objects.using(system.alias).filter(lane_id=number, state__in=("active", "dispatched"))
+    call = calls.get()
+    if call.state == "active":
+        calls.update(state="dispatched", started_at=None, attempt=0)
+    return call
+
+
+def _run(call: CallQueue) -> None:
+    claim.claim(call.id, _ticket(call))
+    _finish(call)
+
+
+def _finish(call: CallQueue) -> None:
+    released = finish.complete(call.id, _ticket(call), result=None)
+    if released is None:
+        message = "the ticket was replaced"
+        raise AssertionError(message)
+    engine.hand_over(released.keys, released.lane_id)
+
+
+def _ticket(call: CallQueue) -> UUID:
+    if call.ticket is None:
+        message = "the call has no ticket"
+        raise AssertionError(message)
+    return call.ticket
+
+
+_held: dict[str, list[UUID]] = {}
+"""What the last fetch of a system has taken."""
+
+
+def _give_back(system: System) -> System:
+    for call in _held.pop(system.alias, []):
+        pull.give_back(call)
+    return system
+
+
+def _fetch(system: System) -> None:
+    _held[system.alias] = [call.id for call in pull.fetch(Fetching(queues=["q23"], count=FETCHED))]
+    if len(_held[system.alias]) != FETCHED:
+        message = f"{len(_held[system.alias])} of {FETCHED} calls were fetched"
+        raise AssertionError(message)
+
+
+def _fetch_and_ack(system: System) -> None:
+    del system
+    for call in pull.fetch(Fetching(queues=["q23"])):
+        pull.ack(call.id, result=None)
+
+
+def _cancelled(system: System) -> list[UUID]:
+    return engine.cancel(sent(system))
+
+
+def _scheduled(system: System) -> list[UUID]:
+    return [send(idle(system), scheduled_at=datetime(2100, 1, 1, tzinfo=UTC)).id]
+
+
+def _overridden(system: System) -> str:
+    key = busy(system)
+    engine.override(key, until=datetime(2100, 1, 1, tzinfo=UTC), concurrency=1)
+    return key
+
+
+_last_paused: dict[str, str] = {}
+
+
+def _resumed(system: System) -> str:
+    """Return a busy key, after the one that was paused last has been resumed."""
+    if system.alias in _last_paused:
+        engine.resume(_last_paused[system.alias])
+    return _last_paused.setdefault(system.alias, busy(system))
+
+
+def _paused(system: System) -> str:
+    key = busy(system)
+    engine.pause(key)
+    return key
+
+
+def _queue_key(system: System) -> str:
+    del system
+    return engine.declare("queue:q00", {}).name
+
+
+def _pause_and_resume(key: str) -> None:
+    engine.pause(key)
+    engine.resume(key)

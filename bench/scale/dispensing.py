@@ -1,0 +1,93 @@
+"""What the dispenser does by itself: ticks, passes, recovery, retention, workflows, webhooks."""
+
+from collections.abc import Iterator
+
+from django.utils import timezone
+
+from bench.scale.compare import Operation, Task
+from bench.scale.systems import System
+from dispatcher import engine, push, sql
+from dispatcher.conf import RETENTION
+from dispatcher.lifecycle import due, retention
+from dispatcher.lifecycle.admit import admit
+from dispatcher.web.ojs import hooks, workflows
+
+WORKED = 100
+"""Calls that each busy tick, or pass, admits."""
+BATCH = 1_000
+"""Calls that one statement of the cleanup deletes."""
+FEW = 100
+"""Calls that fall due, or expire, in one sample."""
+
+
+def ticking() -> Iterator[Task]:
+    """Yield ticks and passes."""
+    yield Operation(name="idle tick", do=lambda _: engine.tick(now=timezone.now()))
+    yield Operation(name=f"busy tick, {WORKED} calls of 10 lanes", prepare=_work, do=_tick)
+    yield Operation(name=f"pass, {WORKED} calls of 10 lanes", prepare=_work, do=_pass)
+    yield Operation(name=f"tick with {FEW} calls due", prepare=_make_due, do=_tick)
+    yield Operation(name=f"{FEW} calls due, waking them", prepare=_make_due, do=lambda _: due.wake_due())
+    yield Operation(name=f"{FEW} calls expired, discarding them", prepare=_expire, do=lambda _: due.discard_expired())
+    yield Operation(name="the time until something falls due", do=lambda _: due.next_due())
+
+
+def cleaning() -> Iterator[Task]:
+    """Yield what recovery and cleanup do."""
+    yield Operation(name="recovery", do=lambda _: engine.recover(now=timezone.now()))
+    yield Operation(name="trimming of windows", prepare=_from_the_first, do=lambda _: retention.trim_windows())
+    yield Operation(name="easing of crowded queues", do=lambda _: push.ease())
+    yield Operation(name=f"cleanup of {BATCH} ended calls", prepare=_age, do=_delete_ended)
+    yield Operation(name="cleanup of the journal, one slice", do=lambda _: retention.delete_entries())
+    yield Operation(name="cleanup of workflows", do=lambda _: retention.delete_workflows())
+    yield Operation(name="cleanup of workers", do=lambda _: retention.delete_workers())
+    yield Operation(name="advancing of workflows without news", do=lambda _: workflows.advance_all())
+    yield Operation(name="telling of events without subscriptions", do=lambda _: hooks.tell())
+
+
+def _work(system: System) -> System:
+    system.run("work")
+    return system
+
+
+def _tick(system: System) -> None:
+    del system
+    engine.tick(now=timezone.now())
+
+
+def _pass(system: System) -> None:
+    del system
+    admitted = len(admit(awake=True).calls)
+    if admitted != WORKED:
+        message = f"{admitted} of {WORKED} calls were admitted"
+        raise AssertionError(message)
+
+
+def _make_due(system: System) -> System:
+    """Leave nothing due, or awake, of the sample before, and let some calls be due now."""
+    engine.tick(now=timezone.now())
+    system.run("due_now")
+    return system
+
+
+def _expire(system: System) -> System:
+    system.run("expired_now")
+    return system
+
+
+def _from_the_first(system: System) -> System:
+    """Have the next slice of windows begin with the first one: where this process goes on counts for one database."""
+    retention._Trim.key = retention._Trim.place = -(2**63)  # noqa: SLF001
+    return system
+
+
+def _age(system: System) -> System:
+    system.run("ended_long_ago")
+    return system
+
+
+def _delete_ended(system: System) -> None:
+    del system
+    params = {"state": "completed", "retention": RETENTION["completed"], "most": BATCH, "now": None}
+    if sql.change("delete_ended", params) != BATCH:
+        message = f"there were no {BATCH} calls to delete"
+        raise AssertionError(message)

@@ -1,0 +1,181 @@
+"""What people look at: the commands and the admin's pages."""
+
+import io
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.contrib.auth import get_user_model
+from django.core.management import call_command
+from django.test import Client, RequestFactory
+from django.urls import reverse
+
+from bench.scale.calls import sent
+from bench.scale.compare import PER_PAGE, Operation, Order, Task
+from bench.scale.systems import System
+from dispatcher import engine
+from dispatcher.audit import audit
+from dispatcher.models import CallQueue, RateLimitKey
+
+if TYPE_CHECKING:
+    from django.contrib.admin import ModelAdmin
+
+SEARCHES = {
+    "callqueue": {"a task": "bench.scale.tasks.task_1", "a key": "tenant:3", "a queue's key": "queue:q00"},
+    "ratelimitkey": {"a name": "tenant:3", "a name that is none": "nowhere"},
+    "journalentry": {"a key": "tenant:3", "a queue": "q00", "what is none": "nowhere"},
+    "worker": {"a host": "host7"},
+    "pullworker": {"a name": "worker-7"},
+}
+"""The models whose rows grow with the system, and what people search for on their pages."""
+CHOICES = 10
+"""How many choices of a filter of calls are looked at; of other models two, which take what all others do."""
+CHOSEN = 50
+"""How many rows an action is for: a page of calls."""
+
+
+def commands() -> Iterator[Task]:
+    """Yield the commands; one that reads all of a system is compared per row that it reads."""
+    yield _page("rate_limit_status --key", lambda _: _command("rate_limit_status", names=["tenant:2", "tenant:3"]))
+    yield Operation(
+        name="rate_limit_status of all keys",
+        do=lambda _: _command("rate_limit_status", is_json=True),
+        bound=PER_PAGE,
+        share=lambda system: system.size.tenants / 1_000,
+        unit="ms/1k keys",
+    )
+    yield Operation(
+        name="audit",
+        do=lambda _: audit(settle=None, pause=lambda _: None),
+        bound=PER_PAGE,
+        share=lambda system: (system.size.waiting + system.size.ended) / 1_000,
+        unit="ms/1k rows",
+    )
+    yield _page("dispatcher_token --list", lambda _: _command("dispatcher_token", list=True))
+
+
+def admin_lists() -> Iterator[Task]:
+    """Yield the other lists of the admin: as they open, and by columns, filters and searches where they grow."""
+    yield _page("admin: index", _visit(reverse("admin:index")))
+    for model, page in admin.site._registry.items():  # noqa: SLF001 -- what there is to look at
+        if model._meta.app_label == "dispatcher" and model is not CallQueue:
+            yield from _list(model.__name__, page)
+
+
+def admin_calls() -> Iterator[Task]:
+    """Yield the list of calls as it opens, by each column, filter and search that it offers."""
+    yield from _list(CallQueue.__name__, admin.site._registry[CallQueue])  # noqa: SLF001
+
+
+def admin_pages() -> Iterator[Task]:
+    """Yield the pages of single rows, and actions."""
+    yield _page("admin: a call that waits", _get, prepare=lambda system: _url("callqueue", sent(system)[0]))
+    for state in ("active", "completed", "discarded"):
+        yield _page(f"admin: a call, {state}", _get, prepare=partial(_a_call, state=state))
+    for name in ("tenant:1", "tenant:2", "tenant:3"):
+        yield _page(f"admin: the key {name}", _get, prepare=partial(_a_key, name=name))
+    chosen = {"action": "cancel"}
+    yield Operation(
+        name=f"admin: cancel of {CHOSEN} chosen calls",
+        prepare=lambda system: [call for _ in range(CHOSEN) for call in sent(system)],
+        do=lambda calls: _post("callqueue", {**chosen, "_selected_action": [str(call) for call in calls]}),
+        bound=PER_PAGE,
+    )
+
+
+def bulk_orders() -> Iterator[Task]:
+    """Yield what people order for many calls at once, and for whole queues."""
+    yield Order(name="cancel of 1,000 calls", prepare=partial(_many, state="available"), do=engine.cancel)
+    yield Order(name="retry of 1,000 calls", prepare=partial(_many, state="completed"), do=engine.retry)
+    yield Order(name="run_now of 1,000 calls", prepare=partial(_many, state="scheduled"), do=engine.run_now)
+
+
+def _page(
+    name: str, do: Callable[[Any], object], prepare: Callable[[System], Any] = lambda system: system
+) -> Operation:
+    return Operation(name=name, prepare=prepare, do=do, bound=PER_PAGE)
+
+
+def _list(name: str, page: "ModelAdmin[Any]") -> Iterator[Task]:
+    model = page.model._meta.model_name or ""
+    url = reverse(f"admin:dispatcher_{model}_changelist")
+    yield _page(f"admin: {name} list", _visit(url))
+    request = RequestFactory().get(url)
+    request.user = get_user_model()(is_superuser=True, is_active=True)
+    page_of = page.get_changelist_instance(request)
+    sorted_by = page.get_sortable_by(request)
+    if model not in SEARCHES:
+        return
+    for number, column in enumerate(page_of.list_display):
+        if column in sorted_by and page_of.get_ordering_field(column):
+            yield _page(f"admin: {name} list by {column}", _visit(f"{url}?o={number}"))
+    for spec in page_of.filter_specs:
+        for choice in list(spec.choices(page_of))[1 : 1 + (CHOICES if model == "callqueue" else 2)]:
+            yield _page(
+                f"admin: {name} list, {spec.title} {choice['display']}", _visit(f"{url}{choice['query_string']}")
+            )
+    for what, term in SEARCHES.get(model, {}).items():
+        yield _page(f"admin: {name} list, search for {what}", _visit(f"{url}?q={term}"))
+    if model == "callqueue":
+        yield _page(f"admin: {name} list, its last page", _visit(f"{url}?p=10"))
+
+
+def _visit(url: str) -> Callable[[object], None]:
+    return lambda _: _get(url)
+
+
+_clients: dict[str, Client] = {}
+
+
+def _client() -> Client:
+    """Return a client that is logged in as a person who may do everything."""
+    if "admin" not in _clients:
+        _clients["admin"] = Client(headers={"host": "localhost"})
+        user = get_user_model()
+        person = user.objects.filter(username="admin").first() or user.objects.create_superuser("admin")
+        _clients["admin"].force_login(person)
+    return _clients["admin"]
+
+
+def forget_client() -> None:
+    """Log in anew: the databases have changed."""
+    _clients.clear()
+
+
+def _get(url: str) -> None:
+    answer = _client().get(url)
+    if answer.status_code != 200:  # noqa: PLR2004
+        message = f"{url}: {answer.status_code}"
+        raise AssertionError(message)
+
+
+def _post(model: str, form: dict[str, Any]) -> None:
+    answer = _client().post(reverse(f"admin:dispatcher_{model}_changelist"), form)
+    if answer.status_code != 302:  # noqa: PLR2004
+        message = f"{form['action']}: {answer.status_code}"
+        raise AssertionError(message)
+
+
+def _url(model: str, pk: object) -> str:
+    return reverse(f"admin:dispatcher_{model}_change", args=[pk])
+
+
+def _a_call(system: System, *, state: str) -> str:
+    calls = CallQueue.objects.using(system.alias).filter(state=state)
+    return _url("callqueue", calls.values_list("pk", flat=True)[:1][0])
+
+
+def _a_key(system: System, *, name: str) -> str:
+    return _url("ratelimitkey", RateLimitKey.objects.using(system.alias).get(name=name).pk)
+
+
+def _many(system: System, *, state: str) -> list[Any]:
+    calls = CallQueue.objects.using(system.alias).filter(state=state)
+    if state == "completed":
+        calls = calls.filter(finished_at__isnull=False).order_by("-finished_at")
+    return list(calls.values_list("pk", flat=True)[:1_000])
+
+
+def _command(name: str, **options: Any) -> None:
+    call_command(name, stdout=io.StringIO(), **options)

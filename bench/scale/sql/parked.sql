@@ -1,0 +1,15 @@
+-- parked: so many lanes, each with two waiting calls and a key of its own with room, that a key without room stops.
+INSERT INTO dispatcher_ratelimitkey (id, name, is_paused, concurrency) VALUES (30000000, 'hot', false, 0);
+INSERT INTO dispatcher_ratelimitkey (id, name, is_paused, concurrency)
+SELECT 30000000 + n, 'hot:' || n, false, 1000 FROM generate_series(1, :parked) AS n;
+INSERT INTO dispatcher_lane (id, queue, priority, on_limit, key_ids, parked_on_id)
+SELECT 30000000 + n, 'hot', 0, 'wait', ARRAY[30000000, 30000000 + n], 30000000 FROM generate_series(1, :parked) AS n;
+INSERT INTO dispatcher_callqueue
+       (id, lane_id, task, args, kwargs, meta, queue, priority, on_limit, costs, state, attempt, errors, created_at)
+SELECT (lpad(to_hex((EXTRACT(EPOCH FROM now()) * 1000)::bigint), 12, '0')
+        || '7' || substr(md5(random()::text), 14))::uuid,
+       lane.id, 'bench.scale.tasks.nothing', '[]', '{}', '{}', lane.queue, 0, 'wait', '{}', 'available', 0, '[]', now()
+  FROM generate_series(1, 2) AS turn
+ CROSS JOIN dispatcher_lane AS lane
+ WHERE lane.queue = 'hot';
+ANALYZE;

@@ -1,0 +1,217 @@
+"""The systems that are measured, one after the other, and the groups of tasks on each."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from django.db import transaction
+from django.utils import timezone
+
+from bench.scale import calls, dispensing, http_api, pages
+from bench.scale.calls import MANY
+from bench.scale.compare import Operation, Order, Task, Tick
+from bench.scale.systems import System
+from bench.scale.tasks import nothing
+from dispatcher import engine
+from dispatcher.calls import Call
+from dispatcher.conf import conf
+from dispatcher.lifecycle import due
+from dispatcher.lifecycle.admit import admit
+from dispatcher.models import CallQueue
+from dispatcher.watch import Watch
+
+Group = Callable[[], Iterator[Task]]
+AWAKE = 100
+"""Lanes that a pass takes."""
+LANES_SENT_TO = 3_000
+UNTIL = datetime(2100, 1, 1, tzinfo=UTC)
+"""When the overrides end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """One pair of systems."""
+
+    adds: tuple[str, ...] = ()
+    """The files of statements that add to the yardstick, and to the small system, what it has more of."""
+    groups: tuple[Group, ...]
+
+
+def lanes() -> Iterator[Task]:
+    """Yield what many lanes in one queue must not slow down, asleep at first and awake then."""
+    yield Operation(name="lanes: send alone", prepare=_far, do=_send_far)
+    yield Operation(name=f"lanes: send_many({MANY}) to {AWAKE} lanes", prepare=_bulk_far, do=_send_many)
+    yield Operation(
+        name=f"lanes: send_many to {LANES_SENT_TO:,} lanes and the pass after it",
+        prepare=_wide_bulk_far,
+        do=_send_many,
+        share=lambda system: min(LANES_SENT_TO, system.size.lanes) / 100,
+        unit="ms/100",
+    )
+    yield Operation(name="lanes: idle tick", do=lambda _: engine.tick(now=timezone.now()))
+    yield Operation(name="lanes: busy tick", prepare=_work, do=lambda _: engine.tick(now=timezone.now()))
+
+
+def awake() -> Iterator[Task]:
+    """Yield what many lanes that are awake must not slow down."""
+    yield Operation(name=f"awake: pass over {AWAKE} lanes", prepare=_wake, do=lambda _: admit(awake=True))
+    yield Operation(name="awake: send alone", prepare=_far, do=lambda key: _send_far(key, queue="awake"))
+    yield Tick(name="awake: longest tick", do=_whole_tick, prepare=_wake)
+
+
+def due_at_once() -> Iterator[Task]:
+    """Yield what many calls that are due at one instant must not slow down."""
+    yield Operation(name="due: waking a batch of those of one instant", do=lambda _: _in_vain(due.wake_due))
+    yield Operation(name="due: send alone", prepare=calls.idle, do=calls.send)
+    yield Tick(name="due: longest tick", do=_whole_tick)
+
+
+def expiring() -> Iterator[Task]:
+    """Yield what many calls that expire at one instant must not slow down."""
+    yield Operation(
+        name="expiring: discarding a batch of those of one instant", do=lambda _: _in_vain(due.discard_expired)
+    )
+    yield Tick(name="expiring: longest tick", do=_whole_tick)
+
+
+def parked() -> Iterator[Task]:
+    """Yield what many lanes that are parked on one key must not slow down."""
+    yield Operation(name="parked: idle tick", do=lambda _: engine.tick(now=timezone.now()))
+    yield Operation(name="parked: send behind the key", prepare=_hot, do=_send_hot)
+    yield Order(
+        name="parked: override that opens the key",
+        prepare=_close_hot,
+        do=lambda _: engine.override("hot", until=UNTIL, concurrency=1_000_000),
+    )
+    yield Order(
+        name="parked: end_override that opens the key",
+        prepare=_override_hot,
+        do=lambda _: engine.end_override("hot"),
+    )
+    yield Order(
+        name="parked: limit that opens the key",
+        prepare=_close_hot,
+        do=lambda _: engine.limit("hot", {"concurrency": 1_000_000}),
+    )
+    yield Order(name="parked: pause", prepare=_close_hot, do=lambda _: engine.pause("hot"))
+    yield Order(name="parked: resume that opens the key", prepare=_pause_hot, do=lambda _: engine.resume("hot"))
+    yield Order(name="parked: block", prepare=_close_hot, do=lambda _: engine.block("hot", timedelta(seconds=1)))
+    yield Tick(name="parked: longest tick after the key has opened", prepare=_open_hot, do=_whole_tick)
+
+
+def ended() -> Iterator[Task]:
+    """Yield what many ended calls must not slow down."""
+    yield from calls.sending()
+    yield from calls.running()
+    yield from dispensing.ticking()
+    yield from dispensing.cleaning()
+
+
+VARIANTS = {
+    "yardstick": Variant(
+        groups=(
+            calls.sending,
+            calls.running,
+            dispensing.ticking,
+            calls.orders,
+            http_api.writing,
+            http_api.reading,
+            pages.commands,
+            pages.admin_pages,
+            pages.admin_calls,
+            pages.admin_lists,
+            dispensing.cleaning,
+            pages.bulk_orders,
+            http_api.bulk_http,
+        )
+    ),
+    "parked": Variant(adds=("parked",), groups=(parked,)),
+    "due": Variant(adds=("due",), groups=(due_at_once,)),
+    "expiring": Variant(adds=("expiring",), groups=(expiring,)),
+    "lanes": Variant(adds=("lanes",), groups=(lanes,)),
+    "awake": Variant(adds=("lanes", "awake"), groups=(awake,)),
+    "ended": Variant(adds=("ended",), groups=(ended, http_api.reading, pages.admin_calls)),
+}
+
+
+def _far(system: System) -> str:
+    return f"far:{1 + calls.random_numbers.randrange(system.size.lanes)}"
+
+
+def _send_far(key: str, *, queue: str = "far") -> None:
+    CallQueue.objects.send(nothing, keys=[key], queue=queue)
+
+
+def _send_many(batch: list[Call]) -> None:
+    CallQueue.objects.send_many(batch)
+
+
+def _bulk_far(system: System) -> list[Call]:
+    keys = [_far(system) for _ in range(AWAKE)]
+    return [Call(task=nothing, keys=[keys[number % AWAKE]], queue="far") for number in range(MANY)]
+
+
+def _wide_bulk_far(system: System) -> list[Call]:
+    lanes_sent_to = min(LANES_SENT_TO, system.size.lanes)
+    return [Call(task=nothing, keys=[f"far:{number + 1}"], queue="far") for number in range(lanes_sent_to)]
+
+
+def _work(system: System) -> System:
+    system.run("work")
+    return system
+
+
+def _wake(system: System) -> System:
+    """Let a call wait in as many lanes as a pass takes, and all others be as they were."""
+    system.run("wake_again")
+    return system
+
+
+def _hot(system: System) -> list[str]:
+    return ["hot", f"hot:{1 + calls.random_numbers.randrange(system.size.parked)}"]
+
+
+def _send_hot(keys: list[str]) -> None:
+    CallQueue.objects.send(nothing, keys=keys, queue="hot")
+
+
+def _close_hot(system: System) -> System:
+    system.run("close_hot")
+    return system
+
+
+def _pause_hot(system: System) -> System:
+    _close_hot(system)
+    engine.pause("hot")
+    # Behind the pause there is room.
+    system.run("widen_hot")
+    return system
+
+
+def _override_hot(system: System) -> System:
+    _close_hot(system)
+    engine.override("hot", until=UNTIL, concurrency=0)
+    system.run("widen_hot")
+    return system
+
+
+def _open_hot(system: System) -> System:
+    """Let time open the key."""
+    _close_hot(system)
+    system.run("widen_hot")
+    system.run("open_hot")
+    return system
+
+
+def _in_vain(batch: Callable[[], int]) -> None:
+    """Do a batch and roll it back, so that there is another one of the same instant for the next sample."""
+    with transaction.atomic(using=conf().database):
+        if not batch():
+            message = "nothing is left"
+            raise AssertionError(message)
+        transaction.set_rollback(True, using=conf().database)
+
+
+def _whole_tick(system: System) -> None:
+    del system
+    engine.tick(watch=Watch())
