@@ -9,9 +9,12 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
 
+from dispatcher import policy
 from dispatcher.calls import Call
-from dispatcher.lifecycle import admit, claim, finish, heartbeat, send
+from dispatcher.lifecycle import admit, claim, finish, heartbeat, place, send
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
 from dispatcher.states import State
 
@@ -42,7 +45,9 @@ def key(name: str = "api", **limits: Any) -> RateLimitKey:
 def waiting(*keys: str, costs: Mapping[str, int] | None = None, queue: str = "celery", **fields: Any) -> CallQueue:
     """Write a call as a sender does who dies before its pass: it is there, and nobody looks."""
     draft = send.draft(Call(task="noop", keys=costs or keys, **fields), task="noop", queue=queue)
-    return send.write([draft])[0]
+    call = send.write([draft])[0]
+    # Within a test's transaction it has no lane yet.
+    return call if call.lane_id is not None or not place.place([call.id], lock_wait=SECOND) else seen(call)
 
 
 def go(*calls: CallQueue, now: datetime = T0, **options: Any) -> list[UUID]:
@@ -80,6 +85,12 @@ def seen(call: CallQueue) -> CallQueue:
     return CallQueue.objects.get(id=call.id)
 
 
+def erase(*calls: CallQueue) -> None:
+    """Delete these calls as a statement does that knows nothing of the engine, whatever they wait for or hold."""
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM dispatcher_callqueue WHERE id = ANY (%s)", [[call.id for call in calls]])
+
+
 def states(calls: Iterable[CallQueue]) -> list[State]:
     """Return where these calls stand."""
     return [State(seen(call).state) for call in calls]
@@ -89,6 +100,14 @@ def ticket_of(call: CallQueue) -> UUID:
     """Return the ticket of a call in flight."""
     assert call.ticket is not None
     return call.ticket
+
+
+def next_start(key: RateLimitKey) -> datetime:
+    """Return the earliest next start of a key that its throttle in force at `T0` allows."""
+    key.refresh_from_db()
+    at = policy.next_start(policy.in_force(key, T0), key.last_start_at, key.last_cost)
+    assert at is not None
+    return at
 
 
 def slots_of(call: CallQueue) -> dict[int | None, int]:
@@ -104,3 +123,10 @@ def lane_of(call: CallQueue) -> Lane:
 def renew(held: Sequence[heartbeat.Held], *, now: datetime | None = None) -> int:
     """Send the heartbeat of a worker that holds these; return how many slots were renewed."""
     return heartbeat.beat(HERE, held, now=now).slots
+
+
+def migrate(to: str | None = None) -> None:
+    """Migrate the dispatcher's tables to this migration; to the last one by default."""
+    connection.check_constraints()
+    executor = MigrationExecutor(connection)
+    executor.migrate([("dispatcher", to)] if to else executor.loader.graph.leaf_nodes("dispatcher"))

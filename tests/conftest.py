@@ -1,12 +1,14 @@
 """The servers of a test run: embedded ones, unless DATABASE_URL and CELERY_BROKER_URL name others.
 
-With --pooler a PgBouncer of its own, in transaction mode, stands between the tests and the database.
+With --pooler a PgBouncer of its own, in transaction mode, is between the tests and the database. With `-n 2`
+(pytest-xdist) each process has servers and a database of its own.
 """
 
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import timedelta
 from typing import Any
 
 import django
@@ -35,6 +37,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if settings.configured:
         message = "Unset DJANGO_SETTINGS_MODULE: the settings must not be loaded before the servers are up."
         raise pytest.UsageError(message)
+    if _only_distributes(config):
+        # Set when the project was imported; in the processes it would load the settings before their servers are up.
+        os.environ.pop("DJANGO_SETTINGS_MODULE", None)
+        return
     running = ExitStack()
     config.add_cleanup(running.close)
     services = running.enter_context(embedded(name="tests"))
@@ -48,7 +54,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Say which servers are used."""
+    """Report which servers are used."""
+    if _only_distributes(config):
+        return f"database and broker: of each process; {config.getoption('numprocesses')} processes"
     services = config.stash[SERVICES]
     return f"database: {services.database_url}, broker: {services.broker_url}"
 
@@ -60,14 +68,25 @@ def services(pytestconfig: pytest.Config) -> Services:
 
 
 @pytest.fixture(autouse=True)
-def _without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Serve queues without workers, for there are none here; a test of workers sets `queue_grace` itself."""
+def _settings_of_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let DISPATCHER set the engine's constants, too, and serve queues without workers, for there are none here.
+
+    A test of workers sets `queue_grace` itself.
+    """
     read: Callable[[object], Conf] = conf._read  # noqa: SLF001 -- the one place where all tests' settings come by
 
     def read_for_tests(given: object) -> Conf:
-        settings = read(given)
-        is_given = isinstance(given, dict) and "queue_grace" in given
-        return settings if is_given else replace(settings, queue_grace=None)
+        if not isinstance(given, dict):
+            return read(given)
+        constants = {name: given[name] for name in asdict(conf.TUNING).keys() & given.keys()}
+        settings = read({name: value for name, value in given.items() if name not in constants})
+        durations = {
+            name: timedelta(seconds=value)
+            for name, value in constants.items()
+            if isinstance(getattr(conf.TUNING, name), timedelta) and not isinstance(value, timedelta)
+        }
+        is_open = {} if "queue_grace" in given else {"queue_grace": None}
+        return replace(settings, **constants | durations, **is_open)
 
     monkeypatch.setattr(conf, "_read", read_for_tests)
     monkeypatch.setattr(conf, "_Last", type("_Last", (), {"given": object()}))
@@ -97,6 +116,12 @@ def django_db_setup(django_db_setup: None, pytestconfig: pytest.Config) -> Itera
 def _deletions(style: Any, tables: Sequence[str], **_: bool) -> list[str]:
     """Empty tables in which little is: TRUNCATE makes new files of them and their indexes, and waits for the disk."""
     return [f'{style.SQL_KEYWORD("DELETE FROM")} "{table}"' for table in tables]
+
+
+def _only_distributes(config: pytest.Config) -> bool:
+    """Return whether this process runs no tests itself, but hands them to the processes of pytest-xdist."""
+    distributes = config.getoption("dist", "no") != "no" and not config.getoption("collectonly")
+    return distributes and not hasattr(config, "workerinput")
 
 
 def _go_behind_a_pooler(config: pytest.Config, running: ExitStack) -> None:

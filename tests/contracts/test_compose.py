@@ -1,18 +1,20 @@
-"""docker-compose.yml and the Dockerfile name only what the project has: Docker may not be there to try."""
+"""docker-compose.yml and the Dockerfile name what the project has, and keep what they promise; no Docker is needed."""
 
 import ast
 import importlib
+import json
 import re
-import shlex
-import socket
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 from celery.bin.base import CLIContext
 from celery.bin.celery import celery as celery_cli
 from django.conf import settings
+from django.urls import Resolver404, resolve
 from gunicorn.config import Config
 
 from dispatcher.conf import conf
@@ -21,9 +23,13 @@ from project.celery import app
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
+IMAGE = "django-callqueue"
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-OURS = {name: service for name, service in SERVICES.items() if "build" in service}
+OURS = {name: service for name, service in SERVICES.items() if service["image"] == IMAGE}
+LASTING = sorted(set(SERVICES) - {"migrate"})
 PROGRAMS = {"celery", "gunicorn", "python"}
+LONGEST_WAIT = timedelta(seconds=30)
+"""The longest `wait_ms` of a fetch."""
 
 
 def celery_options(arguments: list[str]) -> dict[str, Any]:
@@ -42,24 +48,49 @@ def options_of(service: str) -> dict[str, Any]:
     return {"celery": celery_options, "gunicorn": gunicorn_options}[program](arguments)
 
 
-def variables_read_by_settings() -> set[str]:
-    tree = ast.parse((ROOT / "project" / "settings.py").read_text())
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return {ast.literal_eval(call.args[0]) for call in calls if ast.unparse(call.func) == "os.environ.get"}
+def variables_read() -> set[str]:
+    """Return the names that the project reads from the environment, those of files included."""
+    readers = {"environment.read", "environment.read_list", "os.environ.get"}
+    found: set[str] = set()
+    for module in ("settings", "celery"):
+        tree = ast.parse((ROOT / "project" / f"{module}.py").read_text())
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        found |= {ast.literal_eval(call.args[0]) for call in calls if ast.unparse(call.func) in readers}
+    return found | {f"{name}_FILE" for name in found}
+
+
+def duration(text: str) -> timedelta:
+    """Read a duration of Compose; of `${NAME:-10m}` its default."""
+    (number, unit), *_ = re.findall(r"(\d+)(s|m)\b", text)
+    return timedelta(seconds=int(number)) if unit == "s" else timedelta(minutes=int(number))
 
 
 def test_the_stack_is_complete() -> None:
-    assert set(SERVICES) == {"postgres", "rabbitmq", "migrate", "worker", "dispenser", "beat", "web"}
+    assert set(SERVICES) == {"postgres", "rabbitmq", "migrate", "worker", "dispenser", "beat", "web", "api"}
+
+
+def test_one_service_builds_the_image_and_the_others_name_it() -> None:
+    assert [name for name, service in SERVICES.items() if "build" in service] == ["migrate"]
+    assert set(OURS) == {"migrate", "worker", "dispenser", "beat", "web", "api"}
+    # Another image of this name in a registry would be a stranger's.
+    assert {service["pull_policy"] for service in OURS.values()} == {"never"}
 
 
 @pytest.mark.parametrize("service", OURS)
 def test_every_variable_given_is_read(service: str) -> None:
-    assert set(OURS[service]["environment"]) <= variables_read_by_settings()
+    assert set(OURS[service]["environment"]) <= variables_read()
+
+
+@pytest.mark.parametrize("service", OURS)
+def test_no_variable_is_read_by_celery_past_the_settings(service: str) -> None:
+    # It would win over the setting, which has the password from the secret.
+    options = {option.envvar for option in celery_cli.params if isinstance(option, click.Option)}
+    assert not [name for name in OURS[service]["environment"] if name in options or name.startswith("CELERY_")]
 
 
 @pytest.mark.parametrize("service", OURS)
 def test_every_program_is_one_that_the_image_has(service: str) -> None:
-    installed = (ROOT / "requirements.txt").read_text()
+    installed = (ROOT / "requirements.lock").read_text()
     program = OURS[service]["command"][0]
     assert program in PROGRAMS
     assert program == "python" or re.search(rf"^{program}\b", installed, re.MULTILINE)
@@ -71,9 +102,29 @@ def test_every_dependency_exists_and_can_meet_its_condition(name: str) -> None:
         assert asked["condition"] != "service_healthy" or "healthcheck" in SERVICES[other]
 
 
-@pytest.mark.parametrize("name", set(SERVICES) - {"migrate"})
-def test_every_service_that_stays_up_is_watched(name: str) -> None:
-    assert SERVICES[name]["healthcheck"]["test"]
+@pytest.mark.parametrize("name", sorted(set(OURS) - {"migrate"}))
+def test_everything_of_the_project_waits_for_the_migrations(name: str) -> None:
+    assert SERVICES[name]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}
+    assert SERVICES["migrate"]["restart"] == "no"
+
+
+@pytest.mark.parametrize("name", LASTING)
+def test_every_service_that_stays_up_is_watched_restarted_and_has_an_init(name: str) -> None:
+    service = SERVICES[name]
+    is_watched_by_image = service["image"] == IMAGE and "HEALTHCHECK " in DOCKERFILE
+    assert is_watched_by_image or service["healthcheck"]["test"]
+    assert service["restart"] == "unless-stopped"
+    assert service["init"] is True
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_log_grows_without_bound(name: str) -> None:
+    assert {"max-size", "max-file"} <= set(SERVICES[name]["logging"]["options"])
+
+
+def test_a_traceback_at_the_end_of_a_process_is_not_logged_word_by_word() -> None:
+    # Python writes it piece by piece, and Celery would log each piece: a thousand lines when the broker refuses beat.
+    assert app.conf.worker_redirect_stdouts is False
 
 
 def test_the_worker_serves_every_queue_that_has_limits() -> None:
@@ -85,31 +136,103 @@ def test_the_dispenser_serves_the_queue_of_the_periodic_tasks_alone() -> None:
     assert options_of("dispenser")["queues"] == [conf().dispenser_queue]
 
 
-def test_beat_takes_its_options() -> None:
-    assert options_of("beat")["pidfile"] == "/tmp/beat.pid"  # noqa: S108
+def test_beat_leaves_no_pid_file_that_stops_the_next_one() -> None:
+    assert not options_of("beat")["pidfile"]
 
 
-@pytest.mark.parametrize("service", ["worker", "dispenser"])
-def test_a_health_check_asks_the_worker_by_its_name(service: str) -> None:
-    _, command = SERVICES[service]["healthcheck"]["test"]
-    program, *arguments = shlex.split(command.replace("$$HOSTNAME", socket.gethostname()))
-    assert program == "celery"
-    assert celery_options(arguments)["destination"] == [options_of(service)["hostname"]]
+@pytest.mark.parametrize("name", ["worker", "dispenser", "beat"])
+def test_a_service_without_a_port_is_judged_by_the_file_that_it_touches(name: str) -> None:
+    assert "$$HEARTBEAT_FILE" in SERVICES[name]["healthcheck"]["test"][1]
+    assert SERVICES[name]["environment"]["HEARTBEAT_FILE"].startswith("/tmp/")  # noqa: S108
 
 
-def test_the_web_server_serves_the_application_on_the_published_port() -> None:
-    options = options_of("web")
+def test_what_runs_tasks_or_answers_requests_is_given_the_time_to_end_them() -> None:
+    grace = {name: duration(SERVICES[name]["stop_grace_period"]) for name in ("worker", "dispenser", "web", "api")}
+    assert grace["worker"] >= timedelta(minutes=10)
+    assert grace["dispenser"] >= timedelta(minutes=1)
+    requests = timedelta(seconds=int(options_of("api")["graceful_timeout"]))
+    assert LONGEST_WAIT < requests < grace["api"]
+    assert grace["web"] > LONGEST_WAIT
+
+
+@pytest.mark.parametrize(("service", "serves"), [("web", "/admin/"), ("api", "/ojs/v1/workers/fetch")])
+def test_requests_that_wait_for_a_job_and_the_admin_have_a_server_each(service: str, serves: str) -> None:
+    urls = SERVICES[service]["environment"]["ROOT_URLCONF"]
+    assert resolve(serves, urls)
+    (other,) = {"/admin/", "/ojs/v1/workers/fetch"} - {serves}
+    with pytest.raises(Resolver404):
+        resolve(other, urls)
+
+
+@pytest.mark.parametrize("service", ["web", "api"])
+def test_the_web_servers_serve_the_application_on_their_published_port_to_this_machine_alone(service: str) -> None:
+    options = options_of(service)
     port = options["bind"][0].rpartition(":")[2]
     assert callable(importlib.import_module(options["args"][0]).application)
-    assert [published.rpartition(":")[2] for published in SERVICES["web"]["ports"]] == [port]
+    ((address, published),) = [mapping.split(":", 1) for mapping in SERVICES[service]["ports"]]
+    assert address == "127.0.0.1"
+    assert published.rpartition(":")[2] == port
     assert f"EXPOSE {port}\n" in DOCKERFILE
 
 
-def test_no_secret_has_a_default() -> None:
-    text = (ROOT / "docker-compose.yml").read_text()
-    secrets = re.findall(r"\$\{(\w*(?:PASSWORD|SECRET)\w*)(\S?\S?)", text)
-    assert {name for name, _ in secrets} == {"POSTGRES_PASSWORD", "RABBITMQ_PASSWORD", "SECRET_KEY"}
-    assert {default for _, default in secrets} == {":?"}
+def test_the_database_is_ready_only_when_it_listens_to_others() -> None:
+    # While the image sets the database up, the server listens on its socket alone.
+    assert [word for word in SERVICES["postgres"]["healthcheck"]["test"] if word.startswith("--host=")]
+
+
+def test_the_role_of_the_project_is_not_the_superuser_of_the_server() -> None:
+    server = SERVICES["postgres"]["environment"]
+    role = server["APP_ROLE"]
+    assert role != server.get("POSTGRES_USER", "postgres")
+    assert {service["environment"]["DATABASE_URL"] for service in OURS.values()} == {
+        f"postgresql://{role}@postgres:5432/{server['APP_DATABASE']}"
+    }
+    script = ROOT / "docker" / "postgres-init.sh"
+    assert f"./docker/{script.name}:/docker-entrypoint-initdb.d/10-project.sh:ro" in SERVICES["postgres"]["volumes"]
+    assert script.stat().st_mode & 0o111
+
+
+def test_the_broker_finds_its_queues_again() -> None:
+    # The directory's name has the host name in it, which is the container's id unless it is fixed.
+    assert SERVICES["rabbitmq"]["hostname"]
+    assert "rabbitmq:/var/lib/rabbitmq" in SERVICES["rabbitmq"]["volumes"]
+    assert {"postgres", "rabbitmq"} <= set(COMPOSE["volumes"])
+
+
+def test_every_secret_is_a_file_and_given_only_where_it_is_read() -> None:
+    for service in SERVICES.values():
+        variables = service.get("environment", {})
+        assert not [name for name in variables if re.search("PASSWORD$|SECRET_KEY$|PASS$", name)]
+        files = {path for name, path in variables.items() if name.endswith("_FILE") and path.startswith("/run/")}
+        read = {f"/run/secrets/{name}" for name in re.findall(r"/run/secrets/(\w+)", json.dumps(service))}
+        assert files <= read
+        assert read == {f"/run/secrets/{name}" for name in service.get("secrets", [])}
+    used = {name for service in SERVICES.values() for name in service.get("secrets", [])}
+    assert {name: f"./secrets/{name}" for name in used} == {
+        name: source["file"] for name, source in COMPOSE["secrets"].items()
+    }
+    (made,) = re.findall(r"for name in ([\w ]+); do", (ROOT / "Makefile").read_text().split("\nsecrets:")[1])
+    assert set(made.split()) == used
+    assert "/secrets/\n" in (ROOT / ".gitignore").read_text()
+
+
+def test_every_variable_is_documented() -> None:
+    page = (ROOT / "docs" / "how-to" / "docker-compose.md").read_text()
+    asked_for = set(re.findall(r"\$\{(\w+):-", (ROOT / "docker-compose.yml").read_text()))
+    given = {name for service in OURS.values() for name in service["environment"]}
+    assert "ALLOWED_HOSTS" in asked_for
+    assert [name for name in sorted(asked_for | given) if f"`{name}`" not in page] == []
+
+
+def test_no_image_changes_by_itself() -> None:
+    assert re.search(r"^FROM python:3\.\d+\.\d+\S*@sha256:[0-9a-f]{64}$", DOCKERFILE, re.MULTILINE)
+    for name in ("postgres", "rabbitmq"):
+        assert re.fullmatch(r"\w+:\d+(\.\d+)+", SERVICES[name]["image"])
+
+
+def test_the_image_runs_as_nobody_in_particular() -> None:
+    (user,) = re.findall(r"^USER (\d+)$", DOCKERFILE, re.MULTILINE)
+    assert int(user) > 0
 
 
 def test_the_image_is_built_of_what_is_there() -> None:
@@ -117,3 +240,5 @@ def test_the_image_is_built_of_what_is_there() -> None:
     for source in re.findall(r"^COPY (\S+) ", DOCKERFILE, re.MULTILINE):
         assert (ROOT / source).exists()
         assert f"!{source}" in ignore
+    for left_out in (line for line in ignore if line.startswith("project/")):
+        assert (ROOT / left_out).exists()

@@ -10,7 +10,7 @@ import pytest
 from pytest_django import Settings
 
 from dispatcher import sql
-from dispatcher.conf import RETENTION, Conf, conf
+from dispatcher.conf import RETENTION, Conf, conf, settable
 from dispatcher.retry import Retry
 from dispatcher.states import diagram
 
@@ -58,7 +58,7 @@ def test_the_defaults_of_the_settings_are_the_documented_ones(settings: Settings
     headings = ("What you are likely to set", "What rarely needs a change")
     documented = {name: value for heading in headings for name, value in rows(section(text, heading))}
     settings.DISPATCHER = {name: ast.literal_eval(value.strip("`")) for name, value in documented.items()}
-    assert documented.keys() == Conf.__dataclass_fields__.keys()
+    assert documented.keys() == settable().keys()
     assert conf() == Conf()
 
 
@@ -99,3 +99,16 @@ def test_every_guarantee_names_the_test_that_shows_it() -> None:
         link = re.search(r"\]\(([^)]+\.py)\) `(test_\w+)`$", line)
         assert link, f"no test is named: {line}"
         assert f"def {link[2]}(" in (page.parent / link[1]).read_text(), f"{link[1]} has no {link[2]}"
+
+
+def test_both_benchmarks_have_a_target_of_make_and_a_page() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    benchmarks = (ROOT / "docs" / "explanation" / "benchmarks.md").read_text()
+    for target, module in (("bench", "bench"), ("bench-scale", "bench.scale")):
+        assert re.search(
+            rf"^{target}:.*## .*\n\t@\$\(BIN\)/python -m {re.escape(module)} ?(\$\(ARGS\))?$", makefile, re.MULTILINE
+        )
+        assert f"`make {target}" in benchmarks
+        assert f"`python -m {module} --quick" in benchmarks
+    assert "`make bench-scale ARGS=--quick`" in benchmarks
+    assert ".run/scale.json" in benchmarks

@@ -2,13 +2,12 @@
 
 import inspect
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from dispatcher import checks, errors
-from dispatcher.conf import Conf
+from dispatcher.conf import settable
 from dispatcher.errors import DispatcherError
 from dispatcher.states import OnLimit, State
 
@@ -23,7 +22,7 @@ def named_in(page: str) -> set[str]:
 
 
 KINDS = {
-    "settings.md": {field.name for field in fields(Conf)},
+    "settings.md": set(settable()),
     "checks.md": set(re.findall(r"dispatcher\.[EW]\d{3}", inspect.getsource(checks))),
     "states.md": {str(state) for state in State},
     "errors.md": {

@@ -1,5 +1,6 @@
 """The layers hold, and the migrations are those of the models."""
 
+import os
 import re
 import subprocess
 import sys
@@ -28,6 +29,14 @@ def test_every_module_has_its_layer() -> None:
     layers = settings.split("layers = [")[1].split("\n]")[0]
     modules = {path.stem for path in (ROOT / "dispatcher").glob("*.py")} - {"__init__"}
     assert modules - set(re.findall(r"\w+", layers)) == set()
+
+
+def test_setting_up_django_does_not_import_a_workers_consumer() -> None:
+    """An SDK that traces tasks patches what the consumer imports, and may be set up after Django."""
+    ask = "import django, sys; django.setup(); print('celery.worker.consumer' in sys.modules)"
+    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings"}
+    found = subprocess.run([sys.executable, "-c", ask], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    assert found.stdout == "False\n"
 
 
 @pytest.mark.django_db
@@ -64,7 +73,7 @@ def test_what_changes_often_is_in_no_index() -> None:
         indexes = cursor.fetchall()
     hot = {
         "dispatcher_slot": ["lease_until", "started_at"],
-        "dispatcher_ratelimitkey": ["next_start_at", "admissions"],
+        "dispatcher_ratelimitkey": ["last_start_at", "last_cost", "admissions"],
         "dispatcher_callqueue": ["ticket", "attempt", "started_at", "published_at"],
         "dispatcher_window": ["last_start_at", "cost"],
     }

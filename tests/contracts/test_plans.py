@@ -5,9 +5,7 @@ rolled back. Buffers are counted, not time.
 """
 
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -16,12 +14,12 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from dispatcher import sql
 from dispatcher.policy import BUCKETS
 from dispatcher.states import TERMINAL
 from dispatcher.web.ojs import stories
 from dispatcher.web.ojs.stories import Asked
 from dispatcher.web.ojs.views import letters
+from tests.contracts.plans import Hot, buffers, explain, nodes, outline
 
 WAITING = 1_000_000
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -44,10 +42,10 @@ SELECT n,
   FROM generate_series(1, 111001) AS n;
 
 INSERT INTO dispatcher_worker
-       (id, name, host, pid, pool, processes, queues, started_at, seen_at, serves_until)
+       (id, name, host, pid, pool, processes, queues, tasks, started_at, seen_at, serves_until)
 SELECT gen_random_uuid(), 'celery@' || n, 'host', n, 'prefork', 8,
-       ARRAY[CASE WHEN n = 1 THEN 'served' ELSE 'other' END], timestamptz '2029-12-31', timestamptz '2030-01-01',
-       timestamptz '2040-01-01'
+       ARRAY[CASE WHEN n = 1 THEN 'served' ELSE 'other' END], ARRAY['noop'], timestamptz '2029-12-31',
+       timestamptz '2030-01-01', timestamptz '2040-01-01'
   FROM generate_series(1, 50) AS n;
 
 INSERT INTO dispatcher_lane (id, queue, priority, on_limit, key_ids) VALUES (1000000, 'lone', 0, 'wait', ARRAY[5000]);
@@ -73,6 +71,11 @@ SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid,
                        WHEN n <= 1021000 THEN 'active'
                        ELSE 'completed' END AS state
           FROM generate_series(1, 1071000) AS n) AS numbered;
+
+-- A thousand of those that wait for their time came back without a start.
+UPDATE dispatcher_callqueue
+   SET returns = 1, queue = 'served'
+ WHERE state = 'scheduled' AND id <= '00000000-0000-7000-8000-0000000f4628';
 
 INSERT INTO dispatcher_slot (call_id, key_id, cost, lease_until)
 SELECT id, 1 + row_number() OVER () % 10000, 1, '2030-01-01'
@@ -110,27 +113,23 @@ def _million(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
             cursor.execute(EMPTY)
 
 
-@dataclass(frozen=True)
-class Hot:
-    """A statement as the engine runs it, and the most buffers that it may touch."""
-
-    name: str
-    params: Mapping[str, Any]
-    most: int
-    is_tuned: bool = False
-    """It runs in a transaction of the engine's own, after `tune`."""
-
-    def __str__(self) -> str:
-        return self.name
-
-
 MARGIN = timedelta(milliseconds=50)
 LEASE = timedelta(seconds=60)
 IN_FLIGHT = call_id(WAITING + 20_001)
 RUNNING = call_id(WAITING + 20_501)
 A_LANE = list(range(2, 102))
 GATE = {"is_gated": True, "is_pull": False, "ahead": 1_000, "now": NOW}
-NOTHING: dict[str, Any] = {"lanes": [], "keys": [], "queues": [], "awake": False, "most": 100, "slack": 16_000, **GATE}
+NOTHING: dict[str, Any] = {
+    "lanes": [],
+    "keys": [],
+    "queues": [],
+    "awake": False,
+    "most": 100,
+    "slack": 16_000,
+    "avoid": [],
+    "wait_for": None,
+    **GATE,
+}
 A_CALL = {"calls": [RUNNING], "tickets": [uuid4()]}
 A_WORKER = {
     "worker": uuid4(),
@@ -140,6 +139,7 @@ A_WORKER = {
     "pool": "prefork",
     "processes": 8,
     "queues": ["served"],
+    "tasks": ["noop"],
     "lease": LEASE,
     "serves": LEASE,
     "now": NOW,
@@ -155,6 +155,8 @@ SEND = {
     "kwargs": "{}",
     "call_data": None,
     "meta": "{}",
+    "headers": None,
+    "options": None,
     "retry": None,
     "margin": MARGIN,
     "ramp": LEASE,
@@ -162,8 +164,30 @@ SEND = {
     "is_gated": True,
     "ahead": 968,
 }
+KINDS = json.dumps(
+    [
+        {"number": n, "queue": "lone", "priority": 0, "on_limit": "wait", "names": [f"key:{5000 - n}"], "placement": {}}
+        for n in range(2)
+    ]
+)
+SEND_MANY = {
+    "kinds": KINDS,
+    "may_defer": True,
+    "now": NOW,
+    "ids": [UUID(int=number) for number in (1, 2)],
+    "kind_of": [0, 1],
+    **{column: ["noop" if column == "task" else "{}"] * 2 for column in ("task", "args", "kwargs", "meta", "costs")},
+    **{
+        column: [None, None]
+        for column in ("call_data", "retry", "scheduled_at", "expires_at", "timeout", "visibility", "unique_key")
+    },
+    **{column: [None, None] for column in ("envelope", "headers", "options", "scheduled_in", "expires_in")},
+    "is_pending": [False, False],
+}
 FINISH = {
     "call": RUNNING,
+    "claim": None,
+    "is_own": True,
     "state": "completed",
     "reason": None,
     "crashes": 0,
@@ -171,23 +195,45 @@ FINISH = {
     "error": None,
     "retry_in": None,
     "terminal": [str(state) for state in TERMINAL],
-    "buckets": BUCKETS,
-    "margin": MARGIN,
     "now": NOW,
 }
+RESTORE = {"claim": None, "buckets": BUCKETS, "margin": MARGIN, "now": NOW}
 PROGRESS = {"progress": 0.5, "message": None, "content": None}
+AMEND = {
+    "args": "[]",
+    "kwargs": None,
+    "queue": None,
+    "priority": None,
+    "expires_at": None,
+    "expires_in": None,
+    "now": NOW,
+}
+UNSTARTED = {
+    "is_unknown": True,
+    "is_lost": False,
+    "claim": None,
+    "free": 2,
+    "soon": LEASE,
+    "first": LEASE,
+    "longest": LEASE,
+    "now": NOW,
+}
 CLAIM = {
+    "lock_wait": 1_000,
     "claim": uuid4(),
     "worker": uuid4(),
     "lease": LEASE,
     "lead": MARGIN,
+    "ahead": LEASE,
     "buckets": BUCKETS,
     "margin": MARGIN,
     "is_late": False,
     "slack": MARGIN,
+    "missed": MARGIN,
     "is_durable": True,
     "now": NOW,
 }
+UNUSED = {"unused": timedelta(days=30), "now": NOW}
 
 AUDIT = {
     **GATE,
@@ -205,14 +251,17 @@ HOT = [
     Hot("lock_lanes", NOTHING | {"awake": True}, 5_000, is_tuned=True),
     Hot("lock_lanes", NOTHING | {"keys": [1]}, 4_000, is_tuned=True),
     Hot("lock_lanes", NOTHING | {"lanes": [1]}, 200, is_tuned=True),
+    Hot("lock_lanes", NOTHING | {"keys": [1], "wait_for": 1}, 4_000, is_tuned=True),
+    Hot("lock_lanes", NOTHING | {"awake": True, "avoid": [10_050]}, 5_000, is_tuned=True),
     Hot("lock_lanes", NOTHING | {"lanes": [11_003]}, 200, is_tuned=True),
     Hot("lock_lanes", NOTHING | {"queues": ["served"]}, 4_000, is_tuned=True),
     Hot("look_queues", {"lanes": A_LANE, **GATE}, 800, is_tuned=True),
-    Hot("look_lanes", {"lanes": [11_002], "heads": 501, "now": NOW}, 500, is_tuned=True),
-    Hot("look_keys", {"keys": list(range(1001, 1201)), "now": NOW, "margin": MARGIN}, 4_000, is_tuned=True),
+    Hot("look_lanes", {"lanes": [11_002], "heads": 501, "stuck": [], "now": NOW}, 500, is_tuned=True),
+    Hot("look_keys", {"keys": list(range(1001, 1201)), "now": NOW, "margin": MARGIN}, 6_000, is_tuned=True),
     Hot("look_keys", {"keys": list(range(1, 21)), "now": NOW, "margin": MARGIN}, 3_000, is_tuned=True),
-    Hot("look_lanes", {"lanes": [1], "heads": 501, "now": NOW}, 2_500, is_tuned=True),
-    Hot("look_lanes", {"lanes": A_LANE, "heads": 6, "now": NOW}, 4_000, is_tuned=True),
+    Hot("look_lanes", {"lanes": A_LANE, "heads": 6, "stuck": [10_050], "now": NOW}, 4_000, is_tuned=True),
+    Hot("look_lanes", {"lanes": [1], "heads": 501, "stuck": [], "now": NOW}, 2_500, is_tuned=True),
+    Hot("look_lanes", {"lanes": A_LANE, "heads": 6, "stuck": [], "now": NOW}, 4_000, is_tuned=True),
     Hot(
         "look_again",
         {
@@ -227,18 +276,26 @@ HOT = [
         1_500,
     ),
     Hot("openable_keys", {"keys": [1, 2], "lane": 11_002, "ahead": 1_000, "now": NOW}, 150),
-    Hot("unparked_lanes", {"lanes": A_LANE}, 500),
+    Hot("changed_lanes", {"lanes": A_LANE, "positions": [1] * 100}, 500),
+    Hot("changed_lanes", {"lanes": list(range(1_002, 1_102)), "positions": [1] * 100}, 1_000),
     Hot("wake_lanes", {"lanes": A_LANE}, 3_000),
+    Hot("leave_lanes", {"lanes": A_LANE}, 3_000),
+    Hot("leave_lanes", {"lanes": [1_002]}, 50),
+    Hot("leave_open", {"keys": [1, 2], "now": NOW}, 100),
     Hot("close_openings", {"keys": [1, 9_999]}, 200, is_tuned=True),
     # What time brings. Without a time given, as the engine asks, nothing is due yet.
-    Hot("wake_due", {"now": None, "most": 500}, 20),
-    Hot("wake_due", {"now": NOW, "most": 500}, 20_000),
-    Hot("discard_expired", {"now": None, "most": 500}, 20),
-    Hot("discard_expired", {"now": NOW, "most": 500}, 2_000),
+    Hot("wake_due", {"now": None, "most": 500, "states": ["scheduled", "retryable"]}, 20),
+    Hot("wake_due", {"now": NOW, "most": 500, "states": ["scheduled", "retryable"]}, 20_000),
+    Hot("discard_expired", {"now": None, "most": 500, "states": ["scheduled", "retryable"]}, 20),
+    Hot("discard_expired", {"now": NOW, "most": 500, "states": ["scheduled", "retryable"]}, 2_000),
     Hot("due_keys", {"now": None, "most": 100}, 20),
     Hot("due_keys", {"now": NOW, "most": 100}, 50),
+    Hot("oversized_keys", {"keys": None, "after": 0, "most": 1_000, "now": None}, 20),
+    Hot("oversized_keys", {"keys": [1, 2], "after": 0, "most": 1_000, "now": None}, 30),
+    Hot("release_oversized", {"keys": [1, 2], "costs": [5, 5], "most": 10_000}, 30),
+    Hot("set_aside", {"calls": [call_id(5)], "keys": [1], "costs": [5], "waiting": "available"}, 100, is_tuned=True),
     Hot("due_queues", {**GATE, "most": 100}, 100),
-    Hot("end_overrides", {"name": None, "now": None}, 20),
+    Hot("end_overrides", {"now": None}, 20),
     Hot("next_due", {"now": None}, 50),
     Hot(
         "unpublished_calls",
@@ -253,38 +310,69 @@ HOT = [
     Hot("sweep_lanes", {"after": 0, "most": 1_000}, 12_000),
     Hot("sweep_keys", {"after": 0, "most": 1_000}, 500),
     Hot("lock_expired", {"now": NOW + LEASE, "most": 500, "slack": LEASE}, 12_000),
+    Hot("free_orphans", {"slots": None, "after": 0, "looked_at": 5_000, "most": 500, "now": NOW}, 6_000, is_tuned=True),
+    Hot("free_orphans", {"slots": None, "after": 0, "looked_at": 100, "most": 500, "now": NOW}, 600, is_tuned=True),
     Hot("lock_unserved", {"now": NOW, "most": 500, "grace": LEASE}, 10_000),
     # One call.
     Hot("send_call", SEND, 200),
+    Hot("send_calls", SEND_MANY, 200),
+    Hot("find_unplaced", {"calls": [call_id(5)]}, 20),
+    Hot("unplaced_calls", {"after": -(2**63), "most": 500}, 20, is_tuned=True),
+    Hot("place_calls", {"kinds": KINDS, "calls": [call_id(5)], "kind_of": [0]}, 100, is_tuned=True),
     Hot("claim_call", {"call": IN_FLIGHT, "ticket": uuid4(), **CLAIM}, 50),
     Hot("finish_call", {"ticket": uuid4(), **FINISH}, 50),
+    Hot("restore_claim", {"call": IN_FLIGHT, "ticket": uuid4(), **RESTORE}, 50),
+    Hot("return_unstarted", {"call": IN_FLIGHT, "ticket": uuid4(), **UNSTARTED}, 50),
     Hot("lock_calls", {"calls": [call_id(5)]}, 50),
+    Hot("revoke_calls", {"calls": [RUNNING, call_id(5)]}, 100),
+    Hot("amend_call", {"call": call_id(1_015_000), **AMEND}, 100),
     Hot("cancel_calls", {"calls": [call_id(5)], "now": NOW}, 100, is_tuned=True),
     Hot("retry_calls", {"calls": [call_id(WAITING + 30_000)]}, 100),
     Hot("run_calls_now", {"calls": [call_id(500_000)]}, 100),
     # One worker.
     Hot("beat", {**A_WORKER, **A_CALL}, 150),
+    Hot("wake_returned", {"queues": ["served"], "tasks": ["noop"], "most": 100, "now": NOW}, 4_000),
+    Hot("report_unstarted", {"most": 10_000, "now": NOW}, 2_000),
     Hot("held_calls", {"worker": uuid4()}, 100),
     # One key.
     Hot("find_keys", {"names": ["key:7", "key:9999"]}, 50),
     Hot("block_keys", {"keys": [5], "names": ["key:7"], "wait": LEASE, "now": NOW}, 100),
+    Hot("end_override", {"name": "key:7"}, 20),
     Hot("pause_key", {"name": "key:7", "is_paused": True}, 50),
     # Over HTTP.
     Hot("ready_queues", {"queues": ["served", "unheard"]}, 100),
     Hot("lock_lanes", NOTHING | {"queues": ["served"], "is_pull": True}, 4_000, is_tuned=True),
     Hot("hold_pulled", {"calls": [RUNNING], "lease": None, "usual": LEASE, "worker": None, "now": NOW}, 100),
     Hot("beat_pulled", {"calls": [RUNNING], "lease": None, "usual": LEASE, "worker": uuid4(), "now": NOW}, 100),
+    Hot("find_overdue", {"wait": LEASE}, 20),
+    Hot("watch_leases", {"gap": LEASE, "wait": LEASE, "now": NOW}, 20),
     Hot("lock_overdue", {"now": NOW, "most": 500}, 50),
     Hot("find_unique", {"unique_key": "x", "states": ["available"], "period": None}, 20),
     Hot("note_progress", {"call": RUNNING, "ticket": uuid4(), "worker": uuid4(), **PROGRESS}, 60),
     Hot("activate_calls", {"calls": [call_id(5)]}, 50),
     Hot("queue_bounds", {"names": ["served"], "is_lock": True}, 20),
+    Hot("count_states", {"most": 10_000}, 22_000, is_tuned=True, sorts="off"),
+    Hot("report_queues", {"queues": ["served", "lone", "queue"], "most": 1_000, "recent": 100}, 28_000),
+    Hot("find_cancellable", {"queue": "served", "states": ["available", "scheduled"], "most": 1_000}, 27_000),
+    Hot("workflows_with_news", {"most": 2_000, "now": NOW}, 20),
+    Hot("settle_awaited", {"most": 2_000, "now": NOW}, 20),
+    Hot("check_parts", {"after": UUID(int=0), "after_part": 0, "most": 200}, 20),
+    Hot("record_parts", {"workflows": [UUID(int=1)], "lost": "{}"}, 20),
     # The retention.
+    Hot("trim_windows", {"key": 1, "place": 0, "most": 1_000, "margin": MARGIN, "now": NOW}, 9_000),
+    Hot("trim_windows", {"key": 900, "place": 0, "most": 1_000, "margin": MARGIN, "now": None}, 2_500),
     Hot("delete_ended", {"state": "completed", "retention": timedelta(days=7), "most": 1_000, "now": NOW}, 40_000),
     Hot("delete_ended", {"state": "completed", "retention": timedelta(days=7), "most": 1_000, "now": None}, 20),
     Hot("delete_ended", {"state": "discarded", "retention": timedelta(days=7), "most": 1_000, "now": NOW}, 20),
+    # Lanes one by one; and keys together, with one look at the keys of all lanes.
+    Hot("unused_lanes", {"ids": list(range(100_000, 101_000)), **UNUSED}, 13_000, is_tuned=True),
+    Hot("unused_lanes", {"ids": list(range(1, 1_001)), **UNUSED}, 14_000, is_tuned=True),
+    Hot("unused_keys", {"ids": list(range(1, 10_001)), **UNUSED, "margin": MARGIN}, 6_000, is_tuned=True),
+    Hot("lock_unused_lanes", {"ids": list(range(1, 1_001))}, 6_000, is_tuned=True),
+    Hot("lock_unused_keys", {"ids": list(range(1, 1_001))}, 6_000, is_tuned=True),
     # The audit: it costs the slots, the lanes that have calls and the keys with parked lanes; by one look each.
     Hot("audit_over_concurrency", AUDIT, 4_500, is_tuned=True),
+    Hot("audit_miscounted", AUDIT, 4_500, is_tuned=True),
     Hot("audit_over_rate", AUDIT, 4_500, is_tuned=True),
     Hot("audit_over_throttle", AUDIT, 100, is_tuned=True),
     Hot("audit_two_tickets", AUDIT, 100, is_tuned=True),
@@ -297,53 +385,14 @@ HOT = [
     Hot("audit_unserved_parked", AUDIT, 50, is_tuned=True),
     Hot("audit_unserved_held", AUDIT, 100, is_tuned=True),
     Hot("audit_unserved_awake", AUDIT, 1_500, is_tuned=True),
+    Hot("audit_unplaced", AUDIT, 20, is_tuned=True),
+    Hot("audit_oversized", AUDIT, 20, is_tuned=True),
     Hot("audit_unserved_due", AUDIT, 200, is_tuned=True),
     Hot("audit_queue_unserved", AUDIT, 50, is_tuned=True),
+    Hot("unreported_results", {"after": NOW, "after_id": UUID(int=0), "until": NOW + LEASE, "most": 200}, 50),
+    Hot("audit_unstarted", AUDIT, 4_000, is_tuned=True),
     Hot("audit_poison", AUDIT, 20, is_tuned=True),
 ]
-
-
-def explain(hot: Hot, mode: str) -> dict[str, Any]:
-    """Run a statement, and return its plan; what it changed is rolled back."""
-    order: dict[str, int] = {}
-    text = re.sub(
-        r"%\((\w+)\)s", lambda found: f"${order.setdefault(found[1], len(order) + 1)}", sql.statement(hot.name)
-    )
-    values = [hot.params[name] for name in order]
-    with transaction.atomic(), connection.cursor() as cursor:
-        if hot.is_tuned:
-            cursor.execute(sql.statement("tune"))
-        else:
-            cursor.execute(f"SET LOCAL plan_cache_mode = {mode}")
-        cursor.execute(f"PREPARE tried AS {text.replace('%%', '%')}")
-        try:
-            places = ", ".join(["%s"] * len(values))
-            cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE tried({places})", values)
-            (answer,) = cursor.fetchone()
-        finally:
-            transaction.set_rollback(True)
-    with connection.cursor() as cursor:
-        cursor.execute("DEALLOCATE ALL")
-    plan: dict[str, Any] = (json.loads(answer) if isinstance(answer, str) else answer)[0]["Plan"]
-    return plan
-
-
-def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for part in plan.get("Plans", []):
-        yield from nodes(part)
-
-
-def outline(plan: dict[str, Any], depth: int = 0) -> str:
-    """Write a plan for people: what reads what, how often, and the buffers."""
-    shown = [plan["Node Type"], plan.get("Relation Name", ""), plan.get("Index Name", "")]
-    cost = f"rows {plan.get('Actual Rows')} x {plan.get('Actual Loops')}, buffers {buffers(plan)}"
-    lines = [f"{'  ' * depth}{' '.join(filter(None, shown))}: {cost}"]
-    return "\n".join(lines + [outline(part, depth + 1) for part in plan.get("Plans", [])])
-
-
-def buffers(plan: dict[str, Any]) -> int:
-    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
 @pytest.mark.django_db(transaction=False)
@@ -391,8 +440,9 @@ def test_a_claim_and_a_finish_touch_a_handful_of_rows() -> None:
         cursor.execute("SELECT ticket FROM dispatcher_callqueue WHERE id = %s", [RUNNING])
         (running,) = cursor.fetchone()
     claimed = Hot("claim_call", {"call": IN_FLIGHT, "ticket": ticket, **CLAIM}, 200)
+    restored = Hot("restore_claim", {"call": IN_FLIGHT, "ticket": ticket, **RESTORE}, 200)
     finished = Hot("finish_call", {"ticket": running, **FINISH}, 200)
-    for hot in (claimed, finished):
+    for hot in (claimed, restored, finished):
         plan = explain(hot, "force_generic_plan")
         assert buffers(plan) <= hot.most, outline(plan)
         assert any(node.get("Operation") == "Update" and node["Actual Rows"] for node in nodes(plan)), outline(plan)

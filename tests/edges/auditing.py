@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.core.management import call_command
+from django.db.models import F
 from django.utils import timezone
 
 from dispatcher.audit import Report, audit
@@ -56,6 +57,12 @@ def printed(*args: str) -> tuple[str, int]:
     except SystemExit as ended:
         return out.getvalue(), int(str(ended.code))
     return out.getvalue(), 0
+
+
+def miscounted() -> None:
+    RateLimitKey.objects.declare("api", concurrency=5)
+    send("api", count=2)
+    RateLimitKey.objects.update(counted_admissions=F("admissions"), most_held=1, most_unstarted=2)
 
 
 def over_concurrency() -> None:

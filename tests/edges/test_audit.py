@@ -6,16 +6,18 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.db import connection, transaction
 from django.utils import timezone
 
 from dispatcher import engine, mend
 from dispatcher.audit import audit
+from dispatcher.calls import Call
 from dispatcher.invariants import CHECKS
 from dispatcher.lifecycle import heartbeat, recover
 from dispatcher.models import CallQueue, Lane, LeaseWatch, RateLimitKey, Slot, Window
 from dispatcher.states import State
-from tests.builders import HERE, committed, seen, states, waiting
-from tests.edges.auditing import HOUR, found, limited_long_ago, names, over_concurrency, send, start
+from tests.builders import HERE, committed, erase, seen, states, waiting
+from tests.edges.auditing import HOUR, found, limited_long_ago, miscounted, names, over_concurrency, send, start
 
 pytestmark = committed
 
@@ -54,7 +56,7 @@ def slot_without_call() -> None:
     RateLimitKey.objects.declare("api")
     ended, gone = send("api", count=2)
     CallQueue.objects.filter(id=ended.id).update(state=State.COMPLETED, ticket=None, finished_at=timezone.now())
-    CallQueue.objects.filter(id=gone.id).delete()
+    erase(gone)
 
 
 def call_without_slot() -> None:
@@ -77,7 +79,7 @@ def unserved_parked() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     held, _ = send("api", count=2)
     Slot.objects.filter(call=held).delete()
-    CallQueue.objects.filter(id=held.id).delete()
+    erase(held)
 
 
 def unserved_held() -> None:
@@ -90,13 +92,29 @@ def unserved_awake() -> None:
     recover.wake([waiting().lane_id])
 
 
+def unplaced() -> None:
+    with transaction.atomic():
+        CallQueue.objects.send("noop", rate_limit={"key": "new", "concurrency": 1})
+        connection.run_on_commit.clear()
+    CallQueue.objects.update(created_at=timezone.now() - HOUR)
+
+
 def unserved_due() -> None:
     send(scheduled_at=timezone.now() + HOUR)
     CallQueue.objects.update(scheduled_at=timezone.now() - HOUR)
 
 
+def oversized() -> None:
+    """Of a kind that can be repaired: somebody has raised the limit by hand."""
+    RateLimitKey.objects.declare("api", concurrency=8)
+    engine.override("api", until=timezone.now() + HOUR, concurrency=5)
+    CallQueue.objects.send_many([Call(task="noop", keys={"api": 8})])
+    RateLimitKey.objects.update(override_concurrency=8)
+
+
 BREACHES: list[Callable[[], None]] = [
     over_concurrency,
+    miscounted,
     over_rate,
     over_throttle,
     two_tickets,
@@ -108,7 +126,9 @@ BREACHES: list[Callable[[], None]] = [
     unserved_parked,
     unserved_held,
     unserved_awake,
+    unplaced,
     unserved_due,
+    oversized,
 ]
 LATER = {"order"}
 """Seen only while it happens; it has tests of its own."""
@@ -151,7 +171,7 @@ def test_what_can_be_mended_is_and_the_rest_is_left(breach: Callable[[], None], 
 def test_a_repair_frees_slots_and_lets_the_next_call_in() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     held, next_call = send("api", count=2)
-    CallQueue.objects.filter(id=held.id).delete()
+    erase(held)
     report = audit(settle=timedelta(0), repair=True)
     assert (report.mended, report.is_ok) == (1, True)
     assert states([next_call]) == [State.DISPATCHED]

@@ -14,7 +14,7 @@ from django.utils import timezone
 from dispatcher.audit import audit
 from dispatcher.invariants import CHECKS, NOTES
 from dispatcher.lifecycle import heartbeat
-from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot, Worker
+from dispatcher.models import CallQueue, Lane, PeriodicRun, RateLimitKey, Slot, Worker
 from dispatcher.states import Reason, State
 from tests.builders import HERE, committed, waiting
 from tests.edges.auditing import HOUR, found, noted, over_concurrency, printed, send
@@ -77,7 +77,7 @@ def test_a_breach_exits_with_1_and_says_what_it_is_about() -> None:
     assert code == 1
     assert "over_concurrency (invariant 1), 1: An admission brought more in flight" in text
     assert "  key api: in_flight 2, concurrency 1" in text
-    assert "✗ 1 findings" in text
+    assert "✗ 1 finding," in text
 
 
 def test_json_has_every_check_with_its_findings(settings: Any) -> None:
@@ -132,3 +132,12 @@ def test_a_word_that_is_no_number_is_refused() -> None:
 
 def test_every_note_has_its_own_name() -> None:
     assert len({check.name for check in (*CHECKS, *NOTES)}) == len(CHECKS) + len(NOTES)
+
+
+def test_a_periodic_task_that_nothing_runs_is_noted() -> None:
+    PeriodicRun.objects.create(name="dispatcher.tick", ran_at=timezone.now() - timedelta(minutes=5))
+    PeriodicRun.objects.create(name="dispatcher.recover", ran_at=timezone.now())
+    PeriodicRun.objects.create(name="dispatcher.cleanup", created_at=timezone.now() - timedelta(days=20))
+    assert noted() == {"periodic_overdue": 2}
+    (note,) = (note for note in audit(settle=timedelta(0)).notes if note.count)
+    assert [finding.what for finding in note.findings] == ["dispatcher.cleanup", "dispatcher.tick"]

@@ -1,19 +1,19 @@
 """System checks: each id is there when something is wrong, and silent when it is right."""
 
-from dataclasses import fields
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 from unittest.mock import Mock, patch
 
 import pytest
-from celery import Celery
+from celery import Celery, Task, current_app
 from django.apps import apps
 from django.core import checks
 from django.core.management import call_command
 from django.db import connection, connections
 from psycopg import IsolationLevel
 
-from dispatcher.conf import Conf
+from dispatcher.conf import settable
 from project.celery import app as project_app
 
 GOOD: dict[str, Any] = {
@@ -22,14 +22,14 @@ GOOD: dict[str, Any] = {
     "retention": {"completed": timedelta(days=1), "discarded": None},
     "heartbeat": 10,
     "run_lease": 20,
-    "horizon": 0.1,
-    "min_pause": 0.05,
 }
 
 
 def found(*, databases: list[str] | None = None) -> list[checks.CheckMessage]:
-    """Run the dispatcher's checks, as `manage.py check` does."""
-    return checks.run_checks(tags=["dispatcher"], databases=databases)
+    """Run the dispatcher's checks, as `manage.py check` does; with databases, as `check --database` does."""
+    tags = ["dispatcher", "database"] if databases else ["dispatcher"]
+    messages = checks.run_checks(tags=tags, databases=databases)
+    return [message for message in messages if str(message.id).startswith("dispatcher.")]
 
 
 def ids() -> list[str]:
@@ -64,6 +64,34 @@ def test_a_setting_that_is_unknown_or_of_the_wrong_type_is_e001(wrong: Any, sett
     assert "DISPATCHER" in texts()
 
 
+def test_all_that_is_wrong_is_reported_together_whatever_its_kind(settings: Any) -> None:
+    settings.DISPATCHER = {"tick": "1s", "batches": 1, "batch": 0, "keys": {"api": {"speed": 1}}, "retry": {"tries": 1}}
+    assert sorted(ids()) == [f"dispatcher.E00{number}" for number in (1, 1, 2, 3, 4)]
+
+
+def test_an_empty_list_is_no_dict_of_settings(settings: Any) -> None:
+    settings.DISPATCHER = []
+    assert ids() == ["dispatcher.E001"]
+
+
+# The models are looked for elsewhere: E014
+
+
+class Elsewhere:
+    """A router of a project that sends the dispatcher's models to another database."""
+
+    def db_for_write(self, model: Any, **_: Any) -> str | None:
+        return "other" if model._meta.app_label == "dispatcher" else None
+
+
+def test_a_router_that_sends_the_models_elsewhere_is_e014(settings: Any) -> None:
+    settings.DATABASE_ROUTERS = [Elsewhere()]
+    assert ids() == ["dispatcher.E014"]
+    assert "'other'" in texts()
+    settings.DATABASE_ROUTERS = ["dispatcher.routers.DispatcherRouter", Elsewhere()]
+    assert ids() == []
+
+
 # Ranges and rules: E002
 
 
@@ -71,16 +99,19 @@ def test_a_setting_that_is_unknown_or_of_the_wrong_type_is_e001(wrong: Any, sett
     ("wrong", "words"),
     [
         ({"batch": 0}, "DISPATCHER['batch'] is 0: give a whole number from 1"),
-        ({"lanes_per_pass": -1}, "DISPATCHER['lanes_per_pass'] is -1"),
+        ({"poison_after": 32_768}, "DISPATCHER['poison_after'] is 32768: give a whole number up to 32767"),
         ({"max_payload_bytes": 0}, "DISPATCHER['max_payload_bytes'] is 0"),
-        ({"margin": -1}, "DISPATCHER['margin'] must not be negative"),
-        ({"publish_pause": timedelta(seconds=-1)}, "DISPATCHER['publish_pause'] must not be negative"),
+        ({"ramp": -1}, "DISPATCHER['ramp'] must not be negative"),
+        ({"publish_after": timedelta(seconds=-1)}, "DISPATCHER['publish_after'] must not be negative"),
         ({"tick": 0}, "DISPATCHER['tick'] must be longer than 0"),
         ({"heartbeat": 31}, "at least twice DISPATCHER['heartbeat']"),
         ({"run_lease": 29}, "at least twice DISPATCHER['heartbeat']"),
-        ({"horizon": 0.04}, "at least twice DISPATCHER['min_pause']"),
         ({"retention": {"active": None}}, "DISPATCHER['retention']['active'] is not an ended state"),
-        ({"retention": {"completed": 7}}, "DISPATCHER['retention']['completed'] is 7: give a timedelta"),
+        (
+            {"retention": {"completed": "7 days"}},
+            "DISPATCHER['retention']['completed'] is '7 days': give a timedelta or",
+        ),
+        ({"retention": {"completed": -1}}, "DISPATCHER['retention']['completed']"),
         ({"retention": {"completed": timedelta(-1)}}, "DISPATCHER['retention']['completed']"),
         ({"database": "other"}, "DISPATCHER['database'] is 'other', which is not in DATABASES"),
     ],
@@ -93,15 +124,15 @@ def test_a_setting_out_of_range_is_e002(wrong: Any, words: str, settings: Any) -
 
 
 def test_all_that_is_out_of_range_is_reported_together(settings: Any) -> None:
-    settings.DISPATCHER = {"batch": 0, "lanes_per_pass": 0, "margin": -1, "tick": 0, "retention": {"active": 1}}
+    settings.DISPATCHER = {"batch": 0, "poison_after": 0, "ramp": -1, "tick": 0, "retention": {"active": "1"}}
     assert ids().count("dispatcher.E002") == 6
 
 
 def test_every_duration_is_checked_for_being_negative(settings: Any) -> None:
-    for field in fields(Conf):
-        if field.type is timedelta:
-            settings.DISPATCHER = {field.name: -1}
-            assert f"DISPATCHER[{field.name!r}] must not be negative" in texts()
+    for name, kind in settable().items():
+        if kind is timedelta:
+            settings.DISPATCHER = {name: -1}
+            assert f"DISPATCHER[{name!r}] must not be negative" in texts()
 
 
 # Policies, which are E003 and E004
@@ -153,23 +184,48 @@ def test_policies_that_are_wrong_are_reported_together(settings: Any) -> None:
 def plain_app() -> Any:
     """Be another Celery app, whose tasks are Celery's own."""
     made = Celery("plain")
-    made.conf.accept_content = ["json"]
+    made.conf.update(accept_content=["json"], broker_write_url="memory://")
     made.set_current()
     yield made
     project_app.set_current()
 
 
-def test_an_app_whose_tasks_do_not_claim_is_e005(plain_app: Celery) -> None:
+def test_an_app_whose_tasks_are_celerys_own_is_all_right(plain_app: Celery) -> None:
+    @plain_app.task(name="tests.plain", base=Task, shared=False)
+    def plain() -> None: ...
+
+    assert ids() == []
+
+
+def test_a_task_whose_class_can_not_be_fenced_is_e005(plain_app: Celery) -> None:
+    class Closed(Task):
+        def __init_subclass__(cls, **_: Any) -> None:
+            if cls.__mro__[1] is not Closed:
+                message = "no subclasses"
+                raise TypeError(message)
+
+    @plain_app.task(name="tests.closed", base=Closed, shared=False)
+    def closed() -> None: ...
+
     assert ids() == ["dispatcher.E005"]
     (message,) = found()
-    assert "'plain'" in message.msg
-    assert 'task_cls="dispatcher.celery:DispatchedTask"' in (message.hint or "")
+    assert "the task tests.closed can't be fenced: no subclasses" in message.msg
+    assert "dispatcher.celery.DispatchedTask" in (message.hint or "")
+
+
+def test_a_process_without_a_celery_app_is_e005() -> None:
+    Celery("default", fixups=[], set_as_current=False, loader="default").set_current()
+    try:
+        (hint,) = [message.hint or "" for message in found() if message.id == "dispatcher.E005"]
+        assert "Import your Celery app" in hint
+    finally:
+        project_app.set_current()
 
 
 @pytest.mark.parametrize("name", ["pickle", "application/x-python-serialize"])
 def test_an_app_that_accepts_pickle_is_e006(name: str) -> None:
     made = Celery("open", task_cls="dispatcher.celery:DispatchedTask")
-    made.conf.accept_content = ["json", name]
+    made.conf.update(accept_content=["json", name], broker_write_url="memory://")
     made.set_current()
     try:
         assert ids() == ["dispatcher.E006"]
@@ -196,6 +252,12 @@ def test_a_server_that_is_too_old_is_e008_where_the_database_is_checked() -> Non
     assert (message.id, message.msg) == ("dispatcher.E008", "PostgreSQL is version 130011.")
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_database_without_a_pooler_is_not_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", raising=False)
+    assert "dispatcher.W014" not in [message.id for message in found(databases=["default"])]
+
+
 def test_no_connection_is_made_by_a_plain_check(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise AssertionError
@@ -210,9 +272,115 @@ def test_an_isolation_level_that_hides_what_was_waited_for_is_e009(level: str, m
     assert ids() == ([] if level == "READ_COMMITTED" else ["dispatcher.E009"])
 
 
-def test_a_project_without_beat_is_warned_by_w001(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def without_beat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be a project that has not installed django-celery-beat."""
     is_installed = apps.is_installed
     monkeypatch.setattr(apps, "is_installed", lambda name: name != "django_celery_beat" and is_installed(name))
+
+
+def test_a_project_where_nothing_ticks_is_warned_by_w001(without_beat: None, settings: Any) -> None:
+    settings.DISPATCHER = {"fallback_schedule": False}
     (message,) = found()
     assert (message.id, message.level) == ("dispatcher.W001", checks.WARNING)
-    assert "dispatcher.tick every second" in (message.hint or "")
+    assert "CELERY_BEAT_SCHEDULE" in (message.hint or "")
+
+
+def test_workers_that_tick_by_themselves_need_no_beat(without_beat: None) -> None:
+    assert found() == []
+
+
+def test_an_entry_of_plain_beat_is_enough(without_beat: None, settings: Any, broker: Callable[..., None]) -> None:
+    settings.DISPATCHER = {"fallback_schedule": False}
+    broker("memory://")
+    assert ids() == ["dispatcher.W001"]
+    current_app.conf.beat_schedule = {"tick": {"task": "dispatcher.tick", "schedule": 1.0}}
+    assert found() == []
+
+
+# Connections that are not kept: W015
+
+
+@pytest.mark.parametrize(
+    ("age", "options", "is_kept"),
+    [(0, {}, False), (0, {"pool": True}, True), (0, {"pool": {"max_size": 5}}, True), (5, {}, True), (None, {}, True)],
+)
+def test_a_connection_that_is_closed_after_each_request_is_w015(
+    age: int | None,
+    options: dict[str, Any],
+    is_kept: bool,  # noqa: FBT001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    silent = {"connect_timeout": 5, "tcp_user_timeout": 15_000}
+    monkeypatch.setitem(connection.settings_dict, "CONN_MAX_AGE", age)
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", {**silent, **options})
+    assert ids() == ([] if is_kept else ["dispatcher.W015"])
+    assert all("CONN_HEALTH_CHECKS" in (message.hint or "") for message in found())
+
+
+# A network that goes silent: W011, W012, W013
+
+
+@pytest.fixture
+def broker() -> Iterator[Callable[..., None]]:
+    """Return what makes another Celery app the current one: its broker, and its transport options."""
+
+    def use(url: str, **options: Any) -> None:
+        made = Celery("silent", task_cls="dispatcher.celery:DispatchedTask")
+        made.conf.update(broker_write_url=url, broker_transport_options=options)
+        made.set_current()
+
+    yield use
+    project_app.set_current()
+
+
+def test_a_redis_that_may_block_for_ever_is_w011(broker: Callable[..., None]) -> None:
+    broker("redis://localhost:6379/0")
+    (message,) = found()
+    assert message.id == "dispatcher.W011"
+    assert "no socket_timeout and no socket_connect_timeout" in message.msg
+    broker("rediss://localhost:6379/0", socket_connect_timeout=2)
+    assert "no socket_timeout." in texts()
+    broker("redis://localhost:6379/0", socket_connect_timeout=2, socket_timeout=5)
+    assert found() == []
+    broker("redis+socket:///run/redis.sock")
+    assert found() == []
+
+
+def test_a_rabbitmq_that_does_not_confirm_is_w012(broker: Callable[..., None]) -> None:
+    for url in ("amqp://localhost//", "amqps://localhost//", "amqp://one//;amqp://two//"):
+        broker(url)
+        (message,) = found()
+        assert (message.id, message.level) == ("dispatcher.W012", checks.WARNING)
+        assert '"confirm_publish": True' in (message.hint or "")
+        broker(url, confirm_publish=True)
+        assert found() == []
+
+
+def test_brokers_of_other_kinds_and_tasks_that_run_eagerly_are_not_warned_of(broker: Callable[..., None]) -> None:
+    broker("memory://")
+    assert found() == []
+    broker("redis://localhost:6379/0")
+    current_app.conf.task_always_eager = True
+    assert found() == []
+
+
+@pytest.mark.parametrize(
+    ("host", "options", "missing"),
+    [
+        ("db.example", {}, "no connect_timeout and no tcp_user_timeout"),
+        ("", {"host": "db.example", "connect_timeout": 5}, "no tcp_user_timeout"),
+        ("db.example", {"connect_timeout": 5, "tcp_user_timeout": 9000}, None),
+        ("/run/postgresql", {}, None),
+        ("", {}, None),
+        ("", {"service": "of a file"}, None),
+    ],
+    ids=str,
+)
+def test_a_database_that_may_block_for_ever_is_w013(
+    host: str, options: dict[str, Any], missing: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "HOST", host)
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
+    assert ids() == ([] if missing is None else ["dispatcher.W013"])
+    assert (missing or "") in texts()

@@ -357,3 +357,10 @@ def test_a_job_that_replaces_another_can_keep_its_time(api: Api) -> None:
     second = api.push(args=[1], options=unique(on_conflict="replace_except_schedule"))
     assert (second["state"], second["scheduled_at"]) == ("scheduled", "2099-01-01T00:00:00.000Z")
     assert api.get(f"/jobs/{first['id']}")["job"]["state"] == "cancelled"
+
+
+def test_a_job_that_replaces_none_does_not_take_the_time_of_one_that_was_cancelled(api: Api) -> None:
+    first = api.push(args=[1], options={**unique(), "scheduled_at": "2099-01-01T00:00:00Z"})
+    api.ask("DELETE", f"/jobs/{first['id']}")
+    second = api.push(args=[1], options=unique(on_conflict="replace_except_schedule"))
+    assert second["state"] == "available"

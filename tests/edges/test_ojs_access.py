@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from io import StringIO
 from typing import Any
 
@@ -10,8 +11,10 @@ from django.contrib.auth.models import Permission, User
 from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import Client
+from django.utils import timezone
 from pytest_django import Settings
 
+from dispatcher import engine
 from dispatcher.models import ApiToken, CallQueue, Queue, RateLimitKey
 from dispatcher.web.ojs import access
 from dispatcher.web.ojs.access import make_token
@@ -143,6 +146,17 @@ def test_a_token_that_can_t_be_looked_up_for_now_may_be_tried_again() -> None:
         assert (api.last.headers["Retry-After"], api.last.headers["Content-Type"]) == ("1", MEDIA)
 
 
+def test_a_request_to_a_database_that_is_read_only_for_now_may_be_tried_again(open_http: None) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_read_only = on")
+    api = Api()
+    answer = api.ask("POST", "/jobs", {"type": "a", "args": []}, status=503)
+    assert (answer["error"]["code"], answer["error"]["retryable"]) == ("backend_error", True)
+    assert api.last.headers["Retry-After"] == "1"
+    # The connection to what may be a replica now was given up.
+    api.ask("POST", "/jobs", {"type": "a", "args": []}, status=201)
+
+
 def test_a_fault_while_a_token_is_looked_up_is_an_error_object(
     holder: Callable[..., Api], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +210,40 @@ def test_a_token_is_limited_by_its_own_key(holder: Callable[..., Api]) -> None:
     assert (answer["error"]["code"], answer["error"]["retryable"]) == ("rate_limited", True)
     assert 1 <= int(api.last.headers["Retry-After"]) <= 61
     assert api.last.headers["X-RateLimit-Remaining"] == "0"
+
+
+def test_a_token_is_limited_by_an_override_while_it_is_in_force(holder: Callable[..., Api]) -> None:
+    RateLimitKey.objects.declare("token:me", rate=(9, 60))
+    api = holder("read")
+    engine.override("token:me", until=timezone.now() + timedelta(hours=1), rate=(2, 60))
+    api.get("/queues")
+    api.get("/queues")
+    assert (api.last.headers["X-RateLimit-Limit"], api.last.headers["X-RateLimit-Remaining"]) == ("2", "0")
+    api.get("/queues", status=429)
+    engine.override("token:me", until=timezone.now() + timedelta(hours=1), rate=None)
+    for _ in range(7):
+        api.get("/queues")
+        assert "X-RateLimit-Limit" not in api.last.headers
+    engine.end_override("token:me")
+    # What was asked meanwhile counts.
+    api.get("/queues", status=429)
+
+
+@pytest.mark.parametrize("limits", [{}, {"rate": (9, 60)}])
+def test_a_token_whose_key_is_paused_or_blocked_is_refused(holder: Callable[..., Api], limits: dict[str, Any]) -> None:
+    RateLimitKey.objects.declare("token:me", **limits)
+    api = holder("read")
+    engine.pause("token:me")
+    assert api.get("/queues", status=429)["error"]["code"] == "rate_limited"
+    assert api.last.headers["Retry-After"] == "60"
+    engine.resume("token:me")
+    api.get("/queues")
+    engine.block("token:me", timedelta(seconds=30))
+    api.get("/queues", status=429)
+    assert 28 <= int(api.last.headers["Retry-After"]) <= 30
+    engine.resume("token:me")
+    engine.override("token:me", until=timezone.now() + timedelta(hours=1), concurrency=0)
+    api.get("/queues", status=429)
 
 
 def test_people_do_over_http_what_they_may_in_the_admin_if_their_page_sends_the_token(settings: Settings) -> None:

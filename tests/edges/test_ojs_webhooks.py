@@ -25,6 +25,7 @@ from dispatcher.states import State
 from dispatcher.web.ojs import hooks
 from dispatcher.web.ojs.rows import settled_at
 from dispatcher.web.ojs.targets import is_public
+from tests.builders import erase
 from tests.edges.ojs import Api, another_transaction
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -277,7 +278,7 @@ def test_a_key_that_somebody_has_deleted_is_made_anew(api: Api) -> None:
     for _ in range(2):
         api.push()
         assert hooks.tell() == 1
-        CallQueue.objects.all().delete()
+        erase(*CallQueue.objects.all())
         RateLimitKey.objects.filter(name=f"webhook:{number}").update(name=f"old:{number}:{timezone.now():%f}")
 
 

@@ -6,12 +6,15 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from dispatcher import engine
 from dispatcher.models import CallQueue, Part, RateLimitKey, Workflow
 from dispatcher.web.ojs import workflows
+from tests.builders import erase, migrate
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
 
@@ -107,7 +110,7 @@ def test_what_a_process_left_behind_the_next_look_does() -> None:
     number = make(type="chain", steps=[job("a"), job("b")])
     CallQueue.objects.update(state="completed", finished_at=CallQueue.objects.get().created_at, result=1)
     assert workflows.advance_all() == 1
-    assert workflows.advance_all() == 1
+    assert workflows.advance_all() == 0
     assert Part.objects.count() == 2
     assert [each["type"] for each in work()] == ["b"]
     assert workflows.advance_all() == 0
@@ -166,14 +169,120 @@ def test_a_workflow_that_can_t_go_on_stops_no_other(caplog: pytest.LogCaptureFix
     first = make(type="chain", steps=[job("a"), unique("b")])
     second = make(type="chain", steps=[job("c"), job("d")])
     lock("b")
-    broken = str(Workflow.objects.create(id=UUID(int=1), kind="chain", plan=[{"type": "group", "jobs": [None]}]).id)
+    plan = [{"type": "group", "jobs": [None]}]
+    broken = str(Workflow.objects.create(id=UUID(int=1), kind="chain", plan=plan, look_at=timezone.now()).id)
     CallQueue.objects.filter(queue="default").update(state="completed", finished_at=timezone.now())
     assert workflows.advance_all() == 3
     assert f"{broken} can't go on" in caplog.text
     assert [stands(number)["state"] for number in (first, second, broken)] == ["failed", "running", "running"]
     assert stands(first)["steps"][1]["error"]["code"] == "duplicate"
     assert [each["type"] for each in work()] == ["d"]
+    assert workflows.advance_all() == 0
+    assert Workflow.objects.get(id=broken).look_at > timezone.now()
     assert ask("DELETE", f"/workflows/{broken}")["workflow"]["state"] == "cancelled"
+
+
+def complete(*tasks: str) -> None:
+    """Have calls end as in a process that then dies: nobody looks at their workflows."""
+    calls = CallQueue.objects.filter(task__in=tasks) if tasks else CallQueue.objects.filter(finished_at=None)
+    calls.update(state="completed", finished_at=timezone.now(), ticket=None, result=1)
+
+
+def test_only_workflows_with_news_are_looked_at() -> None:
+    for name in "abc":
+        make(type="chain", steps=[job(name), job("next")])
+    assert workflows.advance_all() == 0
+    complete("b")
+    assert workflows.advance_all() == 1
+    assert CallQueue.objects.filter(task="next").count() == 1
+    assert workflows.advance_all() == 0
+    assert not CallQueue.objects.filter(finished_at__isnull=False, is_awaited=True).exists()
+
+
+def test_a_look_at_many_workflows_takes_as_many_queries_as_one_at_a_few() -> None:
+    counts = []
+    for number in (2, 20):
+        for _ in range(number):
+            make(type="chain", steps=[job("a"), job("b")])
+            make(type="group", jobs=[job("a"), job("b")])
+        complete("a", "b")
+        with CaptureQueriesContext(connection) as queries:
+            assert workflows.advance_all() == 2 * number
+        counts.append(len(queries))
+        complete()
+        workflows.advance_all()
+    assert counts[0] == counts[1]
+    assert set(Workflow.objects.values_list("state", flat=True)) == {"completed"}
+
+
+def test_a_workflow_is_made_with_as_many_queries_for_many_jobs_as_for_a_few() -> None:
+    make(type="group", jobs=[job("a")])
+    counts = []
+    for number in (2, 50):
+        with CaptureQueriesContext(connection) as queries:
+            make(type="group", jobs=[job(f"a{place}") for place in range(number)])
+        counts.append(len(queries))
+    assert counts[0] == counts[1]
+    places = [part.place for part in Part.objects.order_by("call") if part.workflow.plan[0]["type"] == "a0"]
+    assert places[-50:] == list(range(50))
+
+
+def test_the_end_of_a_workflow_in_it_is_news_for_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workflows, "_BUDGET_S", 0.0)
+    number = make(type="chain", steps=[{"type": "group", "jobs": [job("a")]}, job("b")])
+    complete("a")
+    assert workflows.advance_all() == 1
+    assert not CallQueue.objects.filter(task="b").exists()
+    assert workflows.advance_all() == 1
+    assert CallQueue.objects.filter(task="b").exists()
+    complete()
+    workflows.advance_all()
+    assert stands(number)["state"] == "completed"
+    workflows.advance_all()
+    assert not Workflow.objects.filter(look_at__isnull=False).exists()
+
+
+def test_a_job_that_is_a_part_of_two_workflows_is_news_for_both() -> None:
+    shared = job("a", unique={"keys": ["type"], "on_conflict": "ignore"})
+    for _ in range(2):
+        make(type="chain", steps=[shared, job("b")])
+    assert CallQueue.objects.count() == 1
+    complete("a")
+    assert workflows.advance_all() == 2
+    assert CallQueue.objects.filter(task="b").count() == 2
+
+
+def test_a_part_whose_job_was_deleted_is_found_without_news() -> None:
+    number = make(type="group", jobs=[job("a")])
+    erase(*CallQueue.objects.all())
+    assert workflows.advance_all() == 1
+    assert Workflow.objects.get(id=number).state == "failed"
+
+
+def test_the_check_of_open_parts_comes_to_all_of_them_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workflows, "_CHECKED", 2)
+    for _ in range(5):
+        make(type="group", jobs=[job("a")])
+    erase(*CallQueue.objects.all())
+    assert sum(workflows.advance_all() for _ in range(6)) == 5
+
+
+def test_jobs_that_end_after_their_workflow_are_no_news_for_ever() -> None:
+    number = make(type="group", jobs=[job("a"), job("b")])
+    ask("POST", "/workers/fetch", {"queues": ["default"]})
+    ask("DELETE", f"/workflows/{number}")
+    complete("a")
+    assert workflows.advance_all() == 0
+    assert not CallQueue.objects.filter(is_awaited=True, finished_at__isnull=False).exists()
+
+
+def test_a_workflow_from_before_calls_were_marked_is_looked_at() -> None:
+    make(type="chain", steps=[job("a"), job("b")])
+    complete("a")
+    migrate("0014_oversized")
+    migrate()
+    assert workflows.advance_all() == 1
+    assert CallQueue.objects.filter(task="b", is_awaited=True).exists()
 
 
 def test_a_step_waits_for_room_in_its_queue_and_its_workflow_can_be_cancelled_meanwhile() -> None:
@@ -187,6 +296,24 @@ def test_a_step_waits_for_room_in_its_queue_and_its_workflow_can_be_cancelled_me
     ask("POST", "/workers/fetch", {"queues": ["narrow"]})
     assert stands(waits)["steps"][1]["state"] == "pending"
     assert [part.outcome for part in Part.objects.order_by("id")] == ["completed", "completed", "open"]
+
+
+def test_a_queue_that_is_full_is_asked_once_for_all_that_wait_for_it() -> None:
+    counts = []
+    for number in (3, 12):
+        bound(f"narrow{number}", 1)
+        for _ in range(number):
+            make(type="chain", steps=[job("a"), job("b", queue=f"narrow{number}")])
+        complete("a")
+        with CaptureQueriesContext(connection) as queries:
+            assert workflows.advance_all() == number
+        counts.append(len(queries))
+        assert CallQueue.objects.filter(queue=f"narrow{number}").count() == 1
+    assert counts[0] == counts[1]
+    Workflow.objects.filter(look_at__isnull=False).update(look_at=timezone.now())
+    complete("b")
+    assert workflows.advance_all() == 15
+    assert CallQueue.objects.filter(task="b").count() == 4
 
 
 def test_a_workflow_in_a_workflow_starts_whole_or_has_failed() -> None:
@@ -218,7 +345,7 @@ def test_a_step_of_a_graph_that_can_t_be_sent_fails_it_when_the_others_have_ende
 
 def test_a_part_whose_job_was_deleted_before_it_was_seen_to_end_has_failed() -> None:
     number = make(type="group", jobs=[job("a"), job("b")])
-    CallQueue.objects.filter(task="b").delete()
+    erase(*CallQueue.objects.filter(task="b"))
     assert len(work()) == 1
     told = stands(number)
     assert (told["state"], told["jobs"][1]["error"]["code"]) == ("failed", "not_found")

@@ -2,16 +2,23 @@
 
 import io
 import json
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
+import psycopg
 import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
-from dispatcher import engine
-from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher import engine, periodic
+from dispatcher.lifecycle import heartbeat, periodic_runs
+from dispatcher.models import CallQueue, PeriodicRun, RateLimitKey
+from tests.builders import HERE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -56,6 +63,20 @@ def test_a_pause_is_told() -> None:
     assert "api: paused" in printed("--key", "api")
 
 
+@pytest.mark.parametrize(("tasks", "words"), [(["other"], "knows task t"), (["t"], "never start, of task t")])
+def test_tasks_whose_calls_never_start_are_named(tasks: list[str], words: str) -> None:
+    RateLimitKey.objects.declare("api")
+    heartbeat.beat(replace(HERE, tasks=tasks), [])
+    call = CallQueue.objects.send("t")
+    for _ in range(3):
+        ticket = CallQueue.objects.get(id=call.id).ticket
+        assert ticket is not None
+        engine.lose(call.id, ticket, RuntimeError("exit 9"), is_crash=True)
+    assert f"{words}: 1 call waits." in printed()
+    (task,) = json.loads(printed("--json"))["unstarted_tasks"]
+    assert (task["queue"], task["task"], task["returns"], task["known"]) == ("celery", "t", 3, tasks == ["t"])
+
+
 def test_json_has_the_shape_of_the_open_job_spec() -> None:
     RateLimitKey.objects.declare("api", concurrency=1, rate=(5, 60), throttle=(10, 1))
     for _ in range(2):
@@ -85,6 +106,9 @@ def test_ten_thousand_keys_are_reported_by_one_statement_and_right() -> None:
     RateLimitKey.objects.bulk_create(RateLimitKey(name=f"k{number}", concurrency=number) for number in range(10_000))
     CallQueue.objects.send("t", keys=["k7"])
     CallQueue.objects.send("t", keys=["k0"])
+    with connection.cursor() as cursor:
+        # As autovacuum does within a minute: it may have come last when the table was empty.
+        cursor.execute("ANALYZE dispatcher_ratelimitkey")
     with CaptureQueriesContext(connection) as queries:
         items = {item["key"]: item for item in json.loads(printed("--json"))["items"]}
     # The one statement goes past Django's cursor; none may go through it.
@@ -93,3 +117,54 @@ def test_ten_thousand_keys_are_reported_by_one_statement_and_right() -> None:
     assert items["k7"]["concurrency"] == {"limit": 7, "active": 1, "available": 6}
     assert items["k0"]["waiting_count"] == 1
     assert items["k9999"]["concurrency"]["available"] == 9_999
+
+
+def test_a_tick_that_nobody_has_seen_is_warned_of() -> None:
+    RateLimitKey.objects.declare("api")
+    assert printed().count("WARNING: dispatcher.tick has never run. Calls that wait for a time do not start.") == 1
+    (tick, recover, cleanup) = json.loads(printed("--json"))["periodic_tasks"]
+    assert tick == {"name": "dispatcher.tick", "last_run_at": None, "worker": None, "is_late": True}
+    assert [run["is_late"] for run in (recover, cleanup)] == [False, False]
+
+
+def test_the_last_tick_is_shown() -> None:
+    RateLimitKey.objects.declare("api")
+    periodic.run("dispatcher.tick")
+    told = printed("--key", "api")
+    assert "Last tick: just now." in told
+    assert "WARNING" not in told
+    (tick, *_) = json.loads(printed("--json"))["periodic_tasks"]
+    assert tick["is_late"] is False
+    assert datetime.fromisoformat(tick["last_run_at"]) > timezone.now() - timedelta(minutes=1)
+
+
+def test_a_worker_that_ticks_without_beat_is_named() -> None:
+    worker = replace(HERE, id=uuid4(), name="celery@alone", queues=["dispatcher"])
+    heartbeat.beat(worker, [])
+    periodic_runs.record(periodic_runs.periodic()[0], worker=worker.id)
+    assert "Last tick: just now, by worker celery@alone without beat." in printed()
+
+
+def test_each_periodic_task_that_has_not_run_for_long_is_warned_of() -> None:
+    for name in ("dispatcher.tick", "dispatcher.recover", "dispatcher.cleanup"):
+        PeriodicRun.objects.create(name=name, ran_at=timezone.now() - timedelta(days=18))
+    told = printed()
+    assert told.count("WARNING: dispatcher.") == 3
+    assert (
+        "Calls of workers that died are not put back. Start beat, and a worker that takes the queue dispatcher." in told
+    )
+
+
+def test_a_transaction_that_has_been_open_for_long_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    RateLimitKey.objects.declare("api")
+    params = {**connection.get_connection_params(), "autocommit": False, "application_name": "report"}
+    with psycopg.connect(**params) as other:
+        other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        other.execute("SELECT 1")
+        assert "transaction" not in printed()
+        assert json.loads(printed("--json"))["old_transactions"] == []
+        monkeypatch.setattr("dispatcher.reports.OLD_TRANSACTION", timedelta(0))
+        session = f"session {other.info.backend_pid}"
+        assert f"WARNING: {session} (report, idle in transaction) has had a transaction open for 00:0" in printed()
+        found = {each["what"]: each for each in json.loads(printed("--json"))["old_transactions"]}
+        assert (found[session]["application"], found[session]["query"]) == ("report", "SELECT 1")

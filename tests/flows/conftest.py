@@ -83,10 +83,10 @@ def worker(theatre: "Theatre") -> "Theatre":
 def sending(settings: Settings) -> Iterator[None]:
     """Send as the workers receive."""
     from project.celery import app as project_app
-    from tests.flows.settings import DISPATCHER
+    from tests.flows.settings import CONSTANTS, DISPATCHER
     from tests.flows.stories import app
 
-    settings.DISPATCHER = DISPATCHER
+    settings.DISPATCHER = DISPATCHER | CONSTANTS
     app.set_current()
     yield
     project_app.set_current()

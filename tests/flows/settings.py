@@ -1,9 +1,12 @@
 """The settings of the workers in the stories: the project's, with a queue of this run alone and short leases."""
 
+import json
 import os
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from dispatcher import conf
 from project.settings import *  # noqa: F403 -- all of them, but for what follows
 
 QUEUE = os.environ.setdefault("FLOWS_QUEUE", f"flows-{os.getpid()}")
@@ -13,8 +16,16 @@ ELSEWHERE = f"{QUEUE}-elsewhere"
 """A queue that no worker serves."""
 
 CELERY_TASK_DEFAULT_QUEUE = QUEUE
+CELERY_WORKER_SEND_TASK_EVENTS = CELERY_TASK_SEND_SENT_EVENT = "FLOWS_EVENTS" in os.environ
+if "FLOWS_BEAT_SCHEDULE" in os.environ:
+    # Beat as Celery has it, without django-celery-beat.
+    CELERY_BEAT_SCHEDULER = "celery.beat:PersistentScheduler"
+    CELERY_BEAT_SCHEDULE = json.loads(os.environ["FLOWS_BEAT_SCHEDULE"])
 # How long Celery waits for a word of a process that is gone; its own 10 s are patient.
 CELERY_WORKER_LOST_WAIT = 0.2
+CONSTANTS: dict[str, Any] = {"publish_pause": timedelta(seconds=0.3)}
+if os.environ.get("DJANGO_SETTINGS_MODULE") == __name__:
+    conf.TUNING = replace(conf.TUNING, **CONSTANTS)
 DISPATCHER: dict[str, Any] = {
     "dispenser_queue": DISPENSER_QUEUE,
     "run_lease": timedelta(seconds=1.5),
@@ -22,7 +33,10 @@ DISPATCHER: dict[str, Any] = {
     "dispatch_lease": timedelta(seconds=4),
     "heartbeat": timedelta(seconds=0.3),
     "publish_after": timedelta(seconds=0.3),
-    "publish_pause": timedelta(seconds=0.3),
     "retry": {"initial_interval": 0.05},
     "retention": {"completed": timedelta(hours=1)},
+    # The stories tick by themselves, but for those of workers that do.
+    "fallback_schedule": "FLOWS_FALLBACK" in os.environ,
 }
+if "FLOWS_FALLBACK" in os.environ:
+    DISPATCHER["recover_every"] = timedelta(seconds=1)

@@ -3,16 +3,20 @@
 import json
 import os
 import signal
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from celery import Celery, Task, signals
+from celery.worker import state
 
 from dispatcher.errors import RateLimited
 
-app = Celery("stories", task_cls="dispatcher.celery:DispatchedTask", set_as_current=False)
+# A project may have tasks of its own class, or of Celery's.
+OWN = None if os.environ.get("FLOWS_PLAIN") else "dispatcher.celery:DispatchedTask"
+app = Celery("stories", task_cls=OWN, set_as_current=False)
 app.config_from_object("tests.flows.settings", namespace="CELERY")
 app.autodiscover_tasks()
 
@@ -33,11 +37,34 @@ def note_end(task: Task, **_: Any) -> None:
         note("end", task)
 
 
+class Unaware(Task):
+    """A base class of a project that knows nothing of the dispatcher."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run, as Celery's documentation shows it."""
+        return self.run(*args, **kwargs)
+
+
+@app.task(bind=True, base=Unaware, max_retries=2)
+def unaware(self: Task, times: int) -> int:
+    """Fail so many times first, and ask for more by self.retry()."""
+    return int(fail_and_ask.run.__func__(self, times))
+
+
 @app.task(bind=True)
 def echo(self: Task, word: str) -> str:
     """Return the word."""
     note("run", self)
     return word
+
+
+if not os.environ.get("FLOWS_OLD"):
+
+    @app.task(bind=True)
+    def new(self: Task) -> str:
+        """Be a task that workers of the version before do not have."""
+        note("run", self)
+        return "new"
 
 
 @app.task(bind=True)
@@ -109,6 +136,21 @@ def outstay(self: Task, times: int) -> str:
 
 
 @app.task(bind=True)
+def wait_for_a_file(self: Task, path: str) -> str:
+    """Return when the file is there."""
+    note("run", self)
+    while not Path(path).exists():
+        time.sleep(0.01)
+    return "there"
+
+
+@app.task(bind=True, soft_time_limit=3)
+def wait_for_a_file_in_time(self: Task, path: str) -> str:
+    """Do the same, for 3 seconds at the most."""
+    return str(wait_for_a_file.run.__func__(self, path))
+
+
+@app.task(bind=True)
 def die(self: Task, times: int) -> str:
     """Kill the process so many times first, as the kernel does when memory runs out."""
     note("run", self)
@@ -119,6 +161,20 @@ def die(self: Task, times: int) -> str:
 
 
 @app.task(bind=True)
+def leave(self: Task) -> None:
+    """End as a command does that calls sys.exit()."""
+    note("run", self)
+    sys.exit(1)
+
+
+@app.task(bind=True)
+def pass_headers_on(self: Task, task_id: str) -> None:
+    """Send a plain message with the headers of this one."""
+    note("run", self)
+    echo.apply_async(args=["hello"], task_id=task_id, headers=self.request.headers)
+
+
+@app.task(bind=True)
 def be_told_to_stop(self: Task, path: str) -> str:
     """Hear from the provider, the first time, that it is too much."""
     note("run", self)
@@ -126,3 +182,14 @@ def be_told_to_stop(self: Task, path: str) -> str:
         Path(path).touch()
         raise RateLimited(1)
     return "done"
+
+
+@app.task(bind=True)
+def outlive_a_cold_shutdown(self: Task, seconds: float) -> None:
+    """Let the worker shut down, as SIGQUIT does once all is cancelled that can be, and go on for so long."""
+    note("run", self)
+    state.should_terminate = True
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(0.02)
+        note("alive", self)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db(transaction=True, available_apps=["dispatcher
 @pytest.fixture(autouse=True)
 def _runs_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert tasks.call.name in current_app.tasks
-    monkeypatch.setitem(handlers._registered, "nothing", lambda: None)  # noqa: SLF001 -- put back after the test
+    monkeypatch.setitem(handlers.registered, "nothing", lambda: None)
     current_app.conf.task_always_eager = True
     yield
     current_app.conf.task_always_eager = False

@@ -1,7 +1,8 @@
 """The story of `task_always_eager`: a sender's own thread claims, runs, finishes and hands on, as a worker would."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.db import transaction
@@ -45,6 +46,66 @@ def test_a_backlog_runs_one_by_one_under_its_limit() -> None:
     CallQueue.objects.send_many([Call(task=stories.echo, args=["hello"], keys=["books"])] * 60)
     assert set(CallQueue.objects.values_list("state", flat=True)) == {State.COMPLETED}
     audit(is_fifo=True)
+
+
+@pytest.fixture
+def _propagates(_eager: None) -> Iterator[None]:
+    stories.app.conf.task_eager_propagates = True
+    yield
+    stories.app.conf.task_eager_propagates = False
+
+
+def send_in_transaction(task: Any, **fields: Any) -> CallQueue:
+    with transaction.atomic():
+        return CallQueue.objects.send(task, **fields)
+
+
+def send_and_resume(task: Any, **fields: Any) -> CallQueue:
+    engine.pause(RateLimitKey.objects.declare("books").name)
+    call = CallQueue.objects.send(task, keys=["books"], **fields)
+    engine.resume("books")
+    return call
+
+
+every_send = pytest.mark.parametrize("send", [CallQueue.objects.send, send_in_transaction, send_and_resume])
+
+
+@every_send
+@pytest.mark.usefixtures("_propagates")
+def test_what_a_task_raises_reaches_its_sender_where_celery_propagates_it(send: Callable[..., CallQueue]) -> None:
+    with pytest.raises(ValueError, match=r"^attempt 1$"):
+        send(stories.fail, args=[9], retry={"max_attempts": 1})
+    call = CallQueue.objects.get()
+    assert (call.state, call.error["type"]) == (State.DISCARDED, "ValueError")
+    audit()
+
+
+@every_send
+@pytest.mark.usefixtures("_propagates")
+def test_what_a_task_raises_that_will_be_tried_again_reaches_its_sender_too(send: Callable[..., CallQueue]) -> None:
+    with pytest.raises(ValueError, match=r"^attempt 1$"):
+        send(stories.fail, args=[9])
+    assert CallQueue.objects.get().state == State.RETRYABLE
+
+
+@every_send
+def test_what_a_task_raises_stays_in_its_call_where_celery_does_not_propagate_it(
+    send: Callable[..., CallQueue],
+) -> None:
+    call = send(stories.fail, args=[9], retry={"max_attempts": 1})
+    assert CallQueue.objects.get(id=call.id).state == State.DISCARDED
+
+
+@pytest.mark.usefixtures("_propagates")
+def test_a_task_that_fails_leaves_the_others_of_its_transaction_to_run() -> None:
+    RateLimitKey.objects.declare("books", concurrency=1)
+    once = {"max_attempts": 1}
+    failing = Call(task=stories.fail, args=[9], keys=["books"], retry=once)
+    with pytest.raises(ValueError, match=r"^attempt 1$"):
+        CallQueue.objects.send_many([failing, *[Call(task=stories.echo, args=["hello"], keys=["books"])] * 20])
+    states = CallQueue.objects.order_by("position").values_list("state", flat=True)
+    assert list(states) == [State.DISCARDED, *[State.COMPLETED] * 20]
+    audit()
 
 
 def test_a_task_that_fails_is_tried_again_by_the_tick() -> None:

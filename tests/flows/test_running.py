@@ -12,14 +12,14 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from dispatcher.lifecycle.publish import TICKET_HEADER
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import TERMINAL, State
+from dispatcher.tickets import TICKET_HEADER
 from tests.flows import stories
 from tests.flows.settings import QUEUE
 from tests.flows.theatre import Theatre
 from tests.races.audit import audit, use_now
-from tests.races.lockstep import concurrent, eventually
+from tests.races.lockstep import concurrent, eventually, holding
 
 pytestmark = [concurrent, pytest.mark.usefixtures("ticking")]
 
@@ -77,6 +77,26 @@ def test_an_attempt_that_outstays_its_time_limit_is_ended_and_the_call_tried_aga
     call = ended(send(stories.outstay, 1))
     assert (call.state, call.result, call.attempt) == (State.COMPLETED, "in time", 2)
     assert [error["type"] for error in call.errors] == ["TimeLimitExceeded"]
+
+
+def test_a_soft_time_limit_that_comes_while_the_outcome_is_recorded_does_not_change_it(
+    worker: Theatre, tmp_path: Path
+) -> None:
+    call = send(stories.wait_for_a_file_in_time, str(tmp_path / "there"))
+    eventually(lambda: worker.noted(call.id))
+    with holding("LOCK TABLE dispatcher_ratelimitkey IN ACCESS EXCLUSIVE MODE"):
+        (tmp_path / "there").touch()
+        eventually(lambda: f"Soft time limit (3s) exceeded for {call.task}[{call.id}]" in output_of(worker))
+    there = ended(call)
+    assert (there.state, there.result, there.attempt, there.errors) == (State.COMPLETED, "there", 1, [])
+    eventually(lambda: worker.noted(call.id, "end") == 1)
+    assert f"{call.task}[{call.id}] succeeded" in output_of(worker)
+    # As many as there are processes: one of them has the connection that was broken off.
+    assert {ended(send(stories.echo, "next", keys=[])).state for _ in range(4)} == {State.COMPLETED}
+
+
+def output_of(worker: Theatre) -> str:
+    return worker.stack.children["worker"].output()
 
 
 def test_an_attempt_whose_process_is_killed_frees_its_slots_at_once_and_the_call_is_tried_again(

@@ -1,5 +1,6 @@
 """Stories of what goes down and comes back, the broker and the worker: nothing is lost, and no limit is broken."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -8,13 +9,15 @@ from django.utils import timezone
 
 from dispatcher import engine
 from dispatcher.calls import Call
-from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.states import TERMINAL, State
+from project.services import Services
 from tests.flows import stories
-from tests.flows.settings import QUEUE
+from tests.flows.settings import DISPATCHER, QUEUE
 from tests.flows.theatre import Theatre, every
 from tests.races.audit import audit, most_in_any_window, spent_by_key, use_now
 from tests.races.lockstep import concurrent, eventually
+from trials.chaos.proxy import Proxy
 
 pytestmark = [concurrent, pytest.mark.usefixtures("sending")]
 
@@ -64,4 +67,41 @@ def test_a_worker_that_dies_and_comes_back_to_a_full_broker_loses_nothing_and_br
     assert most_in_any_window(spent_by_key()[relay.id], timedelta(seconds=1)) == 6
     assert set(CallQueue.objects.values_list("state", flat=True)) == {State.COMPLETED}
     assert CallQueue.objects.get(id=first.id).attempt == 2
+    audit()
+
+
+@pytest.fixture
+def broker_proxy(services: Services) -> Iterator[Proxy]:
+    proxy = Proxy(services.broker_url)
+    yield proxy
+    proxy.close()
+
+
+def test_a_call_that_runs_while_the_broker_is_cut_keeps_its_lease_and_runs_once(
+    theatre: Theatre, broker_proxy: Proxy
+) -> None:
+    if "worker" in theatre.stack.children:
+        theatre.stack.kill("worker")
+    theatre.start_worker(env={"CELERY_BROKER_URL": broker_proxy.url})
+    theatre.stack.wait_ready()
+    RateLimitKey.objects.declare("api", concurrency=1)
+    lease = DISPATCHER["run_lease"]
+    try:
+        with every(0.2, engine.tick), every(0.3, engine.recover):
+            call = CallQueue.objects.send(stories.nap, args=[4 * lease.total_seconds()], keys=["api"], queue=QUEUE)
+            behind = CallQueue.objects.send(stories.echo, args=["next"], keys=["api"], queue=QUEUE)
+            eventually(lambda: theatre.noted(call.id))
+            connected = theatre.stack.children["worker"].output().count("Connected to")
+            broker_proxy.cut()
+            broker_proxy.mend()
+            eventually(lambda: theatre.stack.children["worker"].output().count("Connected to") > connected)
+            reconnected_at = timezone.now()
+            renewed = Slot.objects.filter(call=call.id, lease_until__gt=reconnected_at + 1.5 * lease)
+            eventually(renewed.exists)
+            eventually(all_ended)
+    finally:
+        theatre.stack.kill("worker")
+    ended = CallQueue.objects.get(id=call.id)
+    assert (ended.state, ended.attempt, ended.errors, theatre.noted(call.id)) == (State.COMPLETED, 1, [], 1)
+    assert theatre.noted(behind.id) == 1
     audit()

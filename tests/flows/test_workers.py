@@ -2,18 +2,21 @@
 
 import os
 import signal
-from collections.abc import Iterator
-from datetime import timedelta
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from uuid import uuid4
 
+import psutil
 import pytest
 
+from dispatcher import engine
 from dispatcher.models import CallQueue, RateLimitKey, Worker
-from dispatcher.states import TERMINAL, State
+from dispatcher.states import TERMINAL, Reason, State
 from tests.flows import stories
 from tests.flows.settings import DISPATCHER, QUEUE
 from tests.flows.theatre import Theatre
 from tests.races.audit import audit, use_now
-from tests.races.lockstep import concurrent, eventually
+from tests.races.lockstep import concurrent, eventually, holding
 
 pytestmark = [concurrent, pytest.mark.usefixtures("ticking")]
 
@@ -34,10 +37,10 @@ def kill_workers(theatre: Theatre) -> None:
         theatre.stack.kill(name)
 
 
-def start(theatre: Theatre, *options: str) -> Worker:
+def start(theatre: Theatre, *options: str, env: Mapping[str, str] | None = None) -> Worker:
     """Start a worker, and return what it says of itself."""
     known = set(Worker.objects.values_list("id", flat=True))
-    theatre.start_worker("worker", *options)
+    theatre.start_worker("worker", *options, env=env)
     theatre.stack.wait_ready()
     return eventually(Worker.objects.exclude(id__in=known).filter(queues__contains=[QUEUE]).first)
 
@@ -72,6 +75,58 @@ def test_a_worker_lives_while_all_that_it_has_is_busy(theatre: Theatre, pool: st
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+def test_a_worker_claims_the_calls_of_tasks_of_any_class(theatre: Theatre, pool: str) -> None:
+    start(theatre, "-P", pool, env={"FLOWS_PLAIN": "1"})
+    first, second = send(stories.unaware, 1), send(stories.fail_and_ask, 1)
+    assert [(ended(call).state, ended(call).attempt, ended(call).result) for call in (first, second)] == [
+        (State.COMPLETED, 2, 2)
+    ] * 2
+    assert [theatre.noted(call.id) for call in (first, second)] == [2, 2]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+def test_a_task_that_exits_ends_its_attempt(theatre: Theatre, pool: str) -> None:
+    start(theatre, "-P", pool)
+    leaves, behind = send(stories.leave, retry={"max_attempts": 1}), send(stories.echo, "next")
+    assert (ended(leaves).state, ended(leaves).reason) == (State.DISCARDED, Reason.FAILED)
+    assert ended(behind).state == State.COMPLETED
+
+
+def test_a_plain_message_with_the_headers_of_a_call_runs(theatre: Theatre) -> None:
+    start(theatre)
+    for task_id in (str(uuid4()), f"invoice-{uuid4()}"):
+        assert ended(send(stories.pass_headers_on, task_id)).state == State.COMPLETED
+        eventually(lambda task_id=task_id: theatre.noted(task_id))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_revoke_reaches_what_waits_and_what_runs_and_a_retry_is_not_discarded(theatre: Theatre, pool: str) -> None:
+    start(theatre, "-P", pool, "-c", "1")
+    runs = send(stories.nap, 60 if pool == "prefork" else 2)
+    running(runs)
+    waits = send(stories.echo, "hello")
+    stories.app.control.revoke([str(waits.id), str(runs.id)], terminate=pool == "prefork")
+    assert ended(waits).state == State.CANCELLED
+    assert ended(runs).state == (State.CANCELLED if pool == "prefork" else State.COMPLETED)
+    CallQueue.objects.filter(id=runs.id).update(args=[0])
+    assert set(engine.retry([waits.id, runs.id])) == {waits.id, runs.id}
+    assert [eventually(CallQueue.objects.filter(id=call.id, state=State.COMPLETED).first) for call in (waits, runs)]
+
+
+def test_a_call_of_a_task_that_is_new_waits_for_a_worker_that_has_it(theatre: Theatre) -> None:
+    start(theatre, env={"FLOWS_OLD": "1"})
+    calls = [send(stories.new, keys=[], retry={"max_attempts": 1}) for _ in range(3)]
+    eventually(lambda: CallQueue.objects.filter(state=State.SCHEDULED, returns__gte=1).count() == 3)
+    theatre.start_worker("second")
+    theatre.stack.wait_ready()
+    stored = [ended(call) for call in calls]
+    assert {(call.state, call.attempt, len(call.errors)) for call in stored} == {(State.COMPLETED, 1, 0)}
+    # Both workers take messages: a call that meets the old one comes to the new one soon.
+    more = [send(stories.new, keys=[], retry={"max_attempts": 1}) for _ in range(6)]
+    assert {(call.state, call.attempt, len(call.errors)) for call in map(ended, more)} == {(State.COMPLETED, 1, 0)}
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
 def test_a_warm_shutdown_ends_what_runs_and_hands_back_the_rest_at_once(theatre: Theatre, pool: str) -> None:
     worker = start(theatre, "-P", pool, "-c", "1", "--prefetch-multiplier", "4")
     runs = send(stories.nap, 1.5 * LEASE.total_seconds())
@@ -100,6 +155,41 @@ def test_a_cold_shutdown_hands_back_what_it_had_to_kill(theatre: Theatre) -> Non
     start(theatre)
     call = ended(runs)
     assert (call.state, call.attempt, len(call.errors)) == (State.COMPLETED, 2, 1)
+
+
+def test_a_cold_shutdown_gives_up_no_call_whose_greenlet_still_runs(theatre: Theatre) -> None:
+    start(theatre, "-P", "gevent")
+    call = send(stories.outlive_a_cold_shutdown, 60, retry={"initial_interval": 60})
+    back = eventually(CallQueue.objects.filter(id=call.id, state=State.RETRYABLE).first)
+    theatre.stack.children.pop("worker").popen.wait(20)
+    assert theatre.last_noted(call.id, "alive") < datetime.fromisoformat(back.error["occurred_at"])
+    assert (back.attempt, theatre.noted(call.id)) == (1, 1)
+
+
+def test_a_cold_shutdown_leaves_a_call_to_its_thread_until_that_has_ended(theatre: Theatre) -> None:
+    start(theatre, "-P", "threads")
+    call = ended(send(stories.outlive_a_cold_shutdown, 2 * LEASE.total_seconds()))
+    assert (call.state, call.attempt, call.errors, theatre.noted(call.id)) == (State.COMPLETED, 1, [], 1)
+    theatre.stack.children.pop("worker").popen.wait(20)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+def test_a_worker_answers_and_ends_while_the_database_does_not(theatre: Theatre, pool: str) -> None:
+    worker = start(theatre, "-P", pool, "-c", "2")
+    call = send(stories.nap, 60)
+    running(call)
+    child = theatre.stack.children.pop("worker")
+    with holding("LOCK TABLE dispatcher_slot IN ACCESS EXCLUSIVE MODE"):
+        if pool == "prefork":
+            for process in psutil.Process(worker.pid).children():
+                process.kill()
+            eventually(lambda: "WorkerLostError" in child.output())
+        assert stories.app.control.ping([worker.name], timeout=5)
+        os.kill(child.pid, signal.SIGTERM if pool == "prefork" else signal.SIGQUIT)
+        child.popen.wait(30)
+        assert CallQueue.objects.get(id=call.id).state == State.ACTIVE
+    back = eventually(CallQueue.objects.filter(id=call.id).exclude(state=State.ACTIVE).first)
+    assert (back.attempt, len(back.errors)) == (1, 1)
 
 
 def test_a_worker_that_is_frozen_loses_its_calls_and_changes_nothing_when_it_thaws(theatre: Theatre) -> None:

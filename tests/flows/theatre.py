@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -35,15 +36,22 @@ class Theatre:
         command = [*CELERY, "worker", "-n", f"{name}-{QUEUE}@%h", "-Q", DISPENSER_QUEUE, "-P", "threads", "-c", "4"]
         self.stack.start(name, [*command, "--without-mingle", "--without-gossip", "-l", "INFO"], ready=READY, env=env)
 
-    def start_beat(self, *, env: Mapping[str, str] | None = None) -> None:
+    def start_beat(self, *options: str, env: Mapping[str, str] | None = None) -> None:
         """Start beat with the schedule in the database, and do not wait for it."""
-        command = [*CELERY, "beat", "-l", "INFO", "--pidfile="]
+        command = [*CELERY, "beat", "-l", "INFO", "--pidfile=", *options]
         self.stack.start("beat", command, ready=logged(r"beat: Starting"), env=env)
 
     def noted(self, call: object, what: str = "run") -> int:
         """Return how often this happened to a message: its task ran ("run"), or it was dealt with ("end")."""
+        return len(self._times(call, what))
+
+    def last_noted(self, call: object, what: str) -> datetime:
+        """Return when this happened to a message for the last time."""
+        return datetime.fromtimestamp(max(self._times(call, what)), UTC)
+
+    def _times(self, call: object, what: str) -> list[float]:
         lines = self.notes.read_text().splitlines() if self.notes.exists() else []
-        return sum(1 for line in map(json.loads, lines) if (line["id"], line["what"]) == (str(call), what))
+        return [line["at"] for line in map(json.loads, lines) if (line["id"], line["what"]) == (str(call), what)]
 
 
 class every:  # noqa: N801 -- it reads as a preposition

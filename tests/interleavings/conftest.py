@@ -5,7 +5,7 @@ import math
 import pytest
 from pytest_django import Settings
 
-from tests.races.conftest import mailbox  # noqa: F401
+from tests.races.conftest import mailbox, patient_passes  # noqa: F401
 
 
 @pytest.fixture(autouse=True)

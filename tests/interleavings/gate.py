@@ -111,7 +111,7 @@ class Stepped(Actor):
         """Start on some work, and go up to its first step."""
         self.holds, self.told = False, []
         # What an abandoned transaction has left in the process.
-        vars(self.wrapper).pop("dispatcher_lanes", None)
+        vars(self.wrapper).pop("dispatcher_sent", None)
         self.doing = self.begin(work)
         self.doing.add_done_callback(self._tell)
 
@@ -211,7 +211,7 @@ def _answer(cursor: psycopg.Cursor[Any]) -> str:
 def _ask(ask: Callable[..., sql.Asked[Any]], name: str, row: type, params: Mapping[str, Any]) -> sql.Asked[Any]:
     actor: Stepped | None = getattr(_here, "actor", None)
     run = partial(ask, name, row, params)
-    return run() if actor is None else actor.step(name, sql.statement(name), run, lambda asked: asked.cursor)
+    return run() if actor is None else actor.step(name, sql.statement(name).text, run, lambda asked: asked.cursor)
 
 
 def _look_again(look_again: Callable[..., admit.Again], done: admit.Pass, **options: Any) -> admit.Again:

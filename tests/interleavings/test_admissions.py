@@ -11,6 +11,7 @@ from dispatcher.lifecycle import finish
 from dispatcher.lifecycle.claim import Claimed, claim
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot, Window
 from dispatcher.states import State
+from tests.builders import erase
 from tests.interleavings.acts import finish_one, running, write_alone
 from tests.interleavings.stepper import explore
 from tests.races.lockstep import concurrent
@@ -30,8 +31,9 @@ def one_is_in(*results: Any) -> None:
 
 
 def admit_head(call: CallQueue) -> Callable[[], object]:
-    """Give the work of a pass over the lane of this call, up to its commit."""
-    return partial(engine.admit.admit, lanes=[call.lane_id])
+    """Give the work of a pass over the lane of this call, up to its commit; it waits for whoever has the key locked."""
+    key = RateLimitKey.objects.get(name="api").id
+    return partial(engine.admit.admit, lanes=[call.lane_id], wait_for=key)
 
 
 def lanes(count: int) -> list[CallQueue]:
@@ -42,7 +44,7 @@ def lanes(count: int) -> list[CallQueue]:
 
 def make_lane() -> None:
     """Make the lane of calls that spend this key alone, as a first call does."""
-    CallQueue.objects.filter(id__in=[call.id for call in write([["api"]])]).delete()
+    erase(*write([["api"]]))
 
 
 @pytest.mark.parametrize("limit", ONE)

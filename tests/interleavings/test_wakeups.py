@@ -9,7 +9,8 @@ import pytest
 from django.utils import timezone
 
 from dispatcher import engine
-from dispatcher.lifecycle import recover
+from dispatcher.calls import Call
+from dispatcher.lifecycle import recover, send
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import State
 from tests.interleavings.acts import (
@@ -39,6 +40,14 @@ def test_a_send_and_a_pass_that_puts_the_lane_to_sleep() -> None:
     )
 
 
+def test_a_lone_send_and_a_pass_over_its_lane() -> None:
+    RateLimitKey.objects.declare("api", concurrency=2)
+    (first,) = in_flight("api")
+    sender = partial(CallQueue.objects.send, "noop", keys=["api"])
+    explore({"sender": sender, "dispenser": dispense(first)}, all_are_admitted, at_least=100)
+
+
+@wide
 def test_a_lone_send_and_two_passes_over_its_lane() -> None:
     RateLimitKey.objects.declare("api", concurrency=2)
     (first,) = in_flight("api")
@@ -96,6 +105,14 @@ def test_an_opening_and_a_pass_that_parks_a_lane(verb: str) -> None:
         engine.override("api", until=timezone.now() + timedelta(hours=1), concurrency=0)
     (waiting,) = write([["api"]])
     explore({"admin": OPENINGS[verb], "dispenser": dispense(waiting)}, all_are_admitted, at_least=300)
+
+
+def test_a_raised_limit_and_a_pass_that_sets_a_call_aside() -> None:
+    RateLimitKey.objects.declare("api", concurrency=10)
+    (waiting,) = send.write([send.draft(Call(keys={"api": 8}), task="noop", queue="celery")])
+    RateLimitKey.objects.update(concurrency=5)
+    raising = partial(engine.limit, "api", {"concurrency": 10})
+    explore({"admin": raising, "dispenser": dispense(waiting)}, all_are_admitted, at_least=200, limits_changed=True)
 
 
 @wide

@@ -170,8 +170,9 @@ class Machine(RuleBasedStateMachine):
             if call.state not in TERMINAL:
                 found |= {call.expires_at, call.lease_until, call.scheduled_at or NEVER}
         for name, key in self.rules.keys.items():
-            found |= {key.blocked_until, key.other_until, key.next_start_at}
-            found |= {key.next_start_at - HORIZON} if key.next_start_at != ALWAYS else set()
+            next_start_at = key.next_start_at(self.pair.now)
+            found |= {key.blocked_until, key.other_until, next_start_at}
+            found |= {next_start_at - HORIZON} if next_start_at != ALWAYS else set()
             found |= {start.at + seconds(PERIODS[name]) + MARGIN for start in key.starts}
         return sorted(found)
 
@@ -215,8 +216,8 @@ class Machine(RuleBasedStateMachine):
     def end_after_a_crash_lost_the_claim(self, number: int, how: str) -> None:
         call_id = self.pick(number, "dispatched")
         keys = [self.rules.keys[name] for name in self.rules.calls[call_id].held]
-        # The end knows a key's own limits only, and its room under a throttle is the tick's.
-        if not any(key.other_until > self.pair.now or key.own.throttle for key in keys):
+        # Its room under a throttle is the tick's.
+        if not any(key.limits(self.pair.now).throttle for key in keys):
             self.begin_end(call_id, how, seconds(0), None)
 
     def begin_end(self, call_id: UUID, how: str, wait: timedelta, name: str | None) -> None:
@@ -351,7 +352,7 @@ class Machine(RuleBasedStateMachine):
                 self.sent += 1
                 call.position = -self.sent
             if what == "retry":
-                call.attempt, call.crashes, call.expires_at = 0, 0, NEVER
+                call.attempt, call.crashes, call.returns, call.expires_at = 0, 0, 0, NEVER
             call.move("cancelled" if what == "cancel" else "available")
         assert sorted({"cancel": engine.cancel, "retry": engine.retry, "run_now": engine.run_now}[what](ids)) == sorted(
             movable

@@ -17,7 +17,8 @@ from tests.races.lockstep import Mailbox
 STEP = timedelta(milliseconds=1)
 """What every step takes, so that no two lanes are served at the same time."""
 
-_CALLS = """SELECT id, lane_id, state, attempt, ticket, scheduled_at, dispatched_at, published_at, started_at
+_CALLS = """SELECT id, lane_id, state, attempt, ticket, scheduled_at, dispatched_at, published_at, started_at,
+                    oversized_key_id
               FROM dispatcher_callqueue"""
 _SLOTS = """SELECT slot.call_id, key.name, slot.cost, slot.lease_until
               FROM dispatcher_slot AS slot LEFT JOIN dispatcher_ratelimitkey AS key ON key.id = slot.key_id"""
@@ -74,7 +75,10 @@ class Pair:
         for number, lane in numbers.items():
             self.rules.served.setdefault(lane, (ALWAYS, number))
         admitted = self._admitted(rows)
-        self._judge(admitted, rows, must=is_full or (self.is_settled and not self.is_neglected))
+        aside = {call_id for call_id, row in rows.items() if row.oversized_key_id is not None}
+        fitting = [call_id for call_id in aside if not self.rules.is_oversized(call_id, self.now)]
+        assert not (is_full and fitting), f"{fitting} wait alone after a tick, and fit"
+        self._judge(admitted, rows, aside, must=is_full or (self.is_settled and not self.is_neglected))
         self.ticked_at = self.now if is_full else self.ticked_at
         self._compare_calls(rows)
         self._compare_slots()
@@ -109,7 +113,7 @@ class Pair:
     def _messages(self) -> list[tuple[UUID, UUID]]:
         return [message for mailbox in self.mailboxes for message in mailbox.empty()]
 
-    def _judge(self, admitted: list[UUID], rows: Mapping[UUID, Any], *, must: bool) -> None:
+    def _judge(self, admitted: list[UUID], rows: Mapping[UUID, Any], aside: set[UUID], *, must: bool) -> None:
         rules, now = self.rules, self.now
         may_go, must_go = rules.turns(now, is_lax=True), rules.turns(now, is_lax=False)
         is_plain = all(
@@ -127,13 +131,17 @@ class Pair:
             assert state == "discarded" or call.scheduled_at > now
         for call_id in admitted:
             call = rules.calls[call_id]
-            assert rules.waiting(now)[call.lane][0] == call_id, f"{call} went out of its turn"
+            in_line = [waits for waits in rules.waiting(now)[call.lane] if waits not in aside]
+            assert in_line[0] == call_id, f"{call} went out of its turn"
             assert rules.fits(call, now, is_lax=True), f"{call} went over a limit"
             rules.admit(call_id, now)
         if must and is_plain and may_go == must_go:
             done = {**dict.fromkeys(admitted, "dispatched"), **put_off}
             assert done == must_go, f"{done} went, and not {must_go}, of {rules}, at {now}"
-        heads = [calls[0] for calls in rules.waiting(now).values()]
+        in_line = [
+            [each for each in calls if not rules.is_oversized(each, now)] for calls in rules.waiting(now).values()
+        ]
+        heads = [calls[0] for calls in in_line if calls]
         free = [
             call_id
             for call_id in (*put_off, *(heads if must else ()))

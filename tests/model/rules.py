@@ -11,9 +11,11 @@ from typing import NamedTuple
 from uuid import UUID
 
 MARGIN, HORIZON, LEAD = timedelta(milliseconds=50), timedelta(milliseconds=200), timedelta(milliseconds=10)
+BEYOND = timedelta(milliseconds=100)
 DISPATCH_LEASE, RUN_LEASE = timedelta(seconds=40), timedelta(seconds=20)
 WASTE = 0.02
 POISON_AFTER = 3
+YEAR = timedelta(days=366)
 IN_LINE = timedelta(seconds=15)
 NEVER, ALWAYS = datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)
 TERMINAL = ("completed", "cancelled", "discarded")
@@ -60,7 +62,8 @@ class Key:
     other_until: datetime = ALWAYS
     is_paused: bool = False
     blocked_until: datetime = ALWAYS
-    next_start_at: datetime = ALWAYS
+    last_start_at: datetime = ALWAYS
+    last_cost: int = 0
     starts: list[Start] = field(default_factory=list)
 
     def limits(self, now: datetime) -> Limits:
@@ -68,6 +71,12 @@ class Key:
 
     def is_closed(self, now: datetime) -> bool:
         return self.is_paused or now < self.blocked_until or self.limits(now).concurrency == 0
+
+    def next_start_at(self, now: datetime) -> datetime:
+        """Return the earliest next start under the throttle in force."""
+        if self.last_start_at == ALWAYS or (throttle := self.limits(now).throttle) is None:
+            return ALWAYS
+        return self.last_start_at + self.last_cost * throttle[1] / throttle[0]
 
     def windows(self, now: datetime) -> set[timedelta]:
         return {limits.rate[1] for limits in (self.own, *([self.other] * (now < self.other_until))) if limits.rate}
@@ -91,6 +100,7 @@ class Call:
     expires_at: datetime = NEVER
     attempt: int = 0
     crashes: int = 0
+    returns: int = 0
     held: Mapping[str, int] = field(default_factory=dict)
     admitted_at: datetime = ALWAYS
     sent_at: datetime = ALWAYS
@@ -132,11 +142,21 @@ class Rules:
             has_room &= counted + unstarted + cost <= most
         if limits.throttle is not None:
             most, period = limits.throttle
-            has_room &= max(now, key.next_start_at) + unstarted * period / most <= now + HORIZON
+            has_room &= max(now, key.next_start_at(now)) + unstarted * period / most <= now + HORIZON
         return has_room
 
     def fits(self, call: Call, now: datetime, *, is_lax: bool) -> bool:
         return all(self.has_room(name, cost, now, is_lax=is_lax) for name, cost in self.costs(call).items())
+
+    def is_oversized(self, call_id: UUID, now: datetime) -> bool:
+        """Say whether no release and no time lets this call start, as long as the limits in force are what they are."""
+
+        def never(cost: int, limits: Limits) -> bool:
+            most = [limits.concurrency or cost, *(rate[0] for rate in [limits.rate] if rate)]
+            return cost > min(most) or bool(limits.throttle and cost * limits.throttle[1] / limits.throttle[0] > YEAR)
+
+        costs = self.costs(self.calls[call_id])
+        return any(never(cost, self.keys[name].limits(now)) for name, cost in costs.items())
 
     def waiting(self, now: datetime) -> dict[Lane, list[UUID]]:
         lanes: dict[Lane, list[UUID]] = {}
@@ -155,6 +175,8 @@ class Rules:
             while turn := [lane for lane in turn if lanes[lane]]:
                 for lane in list(turn):
                     call_id = lanes[lane].pop(0)
+                    if lane.on_limit != "drop" and trial.is_oversized(call_id, now):
+                        continue
                     if trial.fits(trial.calls[call_id], now, is_lax=is_lax):
                         trial.admit(call_id, now)
                         plan[call_id] = "dispatched"
@@ -177,18 +199,26 @@ class Rules:
         if any(self.keys[name].is_closed(now) for name in call.held):
             call.move("available")
             return "CLOSED"
+        if self.start_of(call, now) > now + LEAD + HORIZON + BEYOND:
+            call.move("available")
+            return "EARLY"
         self.start(call_id, now)
         return "claimed"
 
+    def start_of(self, call: Call, now: datetime) -> datetime:
+        paced = [self.keys[name] for name in call.held if self.keys[name].limits(now).throttle]
+        return max([now + LEAD, *(key.next_start_at(now) for key in paced)]) if paced else now
+
     def start(self, call_id: UUID, now: datetime) -> None:
         call = self.calls[call_id]
-        spent = [(self.keys[name], cost) for name, cost in call.held.items()]
-        paced = [(key, cost, throttle) for key, cost in spent if (throttle := key.limits(now).throttle)]
-        start = max([now + LEAD, *(key.next_start_at for key, _, _ in paced)]) if paced else now
-        for key, cost, (most, period) in paced:
-            key.next_start_at = start + cost * period / most
+        start = self.start_of(call, now)
+        for name, cost in call.held.items():
+            key = self.keys[name]
+            # An override without a throttle gives starts that count when the key's own holds again.
+            if (key.own.throttle or key.other.throttle) and key.last_start_at <= start:
+                key.last_start_at, key.last_cost = start, cost
         self.count(call, start, now)
-        call.is_fetched = False
+        call.is_fetched, call.returns = False, 0
         call.state, call.attempt, call.started_at, call.lease_until = (
             "active",
             call.attempt + 1,
@@ -206,10 +236,14 @@ class Rules:
         call = self.calls[call_id]
         self.count(call, now, now)
         for name, cost in call.held.items():
-            if throttle := self.keys[name].limits(now).throttle:
-                next_start_at = now + cost * throttle[1] / throttle[0]
-                self.keys[name].next_start_at = max(self.keys[name].next_start_at, next_start_at)
+            key = self.keys[name]
+            if throttle := key.limits(now).throttle:
+                if key.next_start_at(now) < now + cost * throttle[1] / throttle[0]:
+                    key.last_start_at, key.last_cost = now, cost
+            elif key.other.throttle and key.last_start_at <= now:
+                key.last_start_at, key.last_cost = now, cost
         call.attempt += 1
+        call.returns = 0
 
     def stop(self, call_id: UUID, now: datetime, wait: timedelta, only: str | None) -> None:
         call, stopped = self.calls[call_id], [name for name in self.calls[call_id].held if only in (None, name)]
@@ -257,7 +291,11 @@ class Rules:
         if call.state == "active" and call.started_at <= now:
             self.fail(call_id, now, is_crash=True)
         else:
-            self.put_back(call)
+            crashes = call.crashes
+            wait = DISPATCH_LEASE * 2 ** min(call.returns - 2, 20) if call.returns >= 2 else None
+            self.put_back(call, None if wait is None else now + min(wait, 12 * DISPATCH_LEASE))
+            call.returns += 1
+            call.crashes = crashes
 
     def put_back(self, call: Call, scheduled_at: datetime | None = None) -> None:
         if call.state == "active":

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import connection
+from django.db.models import F
 from django.utils import timezone
 
-from dispatcher.conf import conf
-from dispatcher.lifecycle.admit import bound
+from dispatcher.conf import conf, pass_bound
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
 from dispatcher.states import IN_FLIGHT, TERMINAL, State
 
@@ -35,7 +35,7 @@ def audit(
     it is, if not the clock's.
     """
     now = now or timezone.now()
-    found = [*_tickets(), *_slots(), *_wakeups(now), *_attempts()]
+    found = [*_tickets(), *_slots(), *_known_use(), *_placements(), *_wakeups(now), *_attempts()]
     if has_ended:
         found += _ends()
     if is_fifo:
@@ -89,7 +89,7 @@ def spent_by_key() -> dict[int, list[Spent]]:
     fields = ("lane_id", "costs", "state", "dispatched_at", "started_at", "finished_at")
     for call in CallQueue.objects.values(*fields):
         is_held = call["state"] in (*IN_FLIGHT, *TERMINAL)
-        for key in lanes[call["lane_id"]]:
+        for key in lanes[call["lane_id"]] if call["lane_id"] else ():
             spent[key].append(
                 Spent(
                     cost=call["costs"].get(names[key], 1),
@@ -99,6 +99,15 @@ def spent_by_key() -> dict[int, list[Spent]]:
                 )
             )
     return spent
+
+
+def _known_use() -> Iterable[str]:
+    for key in RateLimitKey.objects.filter(counted_admissions=F("admissions"), most_held__isnull=False):
+        slots = list(Slot.objects.filter(key=key).values_list("cost", "started_at"))
+        held = sum(cost for cost, _ in slots)
+        unstarted = sum(cost for cost, started_at in slots if started_at is None)
+        if held > (key.most_held or 0) or unstarted > (key.most_unstarted or 0):
+            yield f"{key}: {held} in slots, {unstarted} not started; known: {key.most_held}, {key.most_unstarted}"
 
 
 def _limits(now: datetime) -> Iterable[str]:
@@ -163,9 +172,17 @@ def _slots() -> Iterable[str]:
             yield f"call {call_id} holds {held[call_id]}, {wanted} is its cost"
 
 
+def _placements() -> Iterable[str]:
+    for call in CallQueue.objects.filter(lane=None, finished_at=None):
+        yield f"call {call.id} is {call.state} and has no lane"
+    for call in CallQueue.objects.filter(lane__isnull=False).exclude(lane_id__in=Lane.objects.values("id")):
+        yield f"the lane of call {call.id} is gone, which is {call.state}"
+
+
 def _wakeups(now: datetime) -> Iterable[str]:
     """Find lanes over waiting calls that are neither awake nor parked on a key that somebody, or time, will open."""
-    waiting = set(CallQueue.objects.waiting().values_list("lane_id", flat=True))
+    in_line = CallQueue.objects.waiting().filter(oversized_key=None)
+    waiting = set(in_line.values_list("lane_id", flat=True))
     for lane in Lane.objects.select_related("parked_on").filter(id__in=waiting, is_awake=False):
         key = lane.parked_on
         if lane.is_held:
@@ -176,7 +193,7 @@ def _wakeups(now: datetime) -> Iterable[str]:
             continue
         held = sum(Slot.objects.filter(key=key).values_list("cost", flat=True))
         concurrency = key.override_concurrency if key.override_until and key.override_until > now else key.concurrency
-        costs = CallQueue.objects.waiting().filter(lane=lane).order_by("position").values_list("costs", flat=True)
+        costs = in_line.filter(lane=lane).order_by("position").values_list("costs", flat=True)
         cost = costs[0].get(key.name, 1)
         is_full = concurrency is not None and held + cost > concurrency and (held > 0 or concurrency == 0)
         if not (key.is_paused or key.opens_at is not None or is_full):
@@ -187,7 +204,7 @@ def _held(lane: Lane) -> Iterable[str]:
     """Find a lane whose queue has held it and has room again; half of it may be left until a finish fills it up."""
     on_way = CallQueue.objects.filter(queue=lane.queue, state=State.DISPATCHED).count()
     in_flight = CallQueue.objects.in_flight().filter(queue=lane.queue).exists()
-    if conf().queue_grace is None and not in_flight and on_way < bound(conf()):
+    if conf().queue_grace is None and not in_flight and on_way < pass_bound(conf()):
         yield f"lane {lane.id} is held by its queue, which has room and nobody to let it go on"
 
 

@@ -11,8 +11,8 @@ from dispatcher.errors import UnknownKey
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.states import State
 from tests.races.audit import audit, use_now
-from tests.races.lockstep import actors, at_once, concurrent
-from tests.races.traffic import declare_tenants
+from tests.races.lockstep import actors, at_once, concurrent, holding
+from tests.races.traffic import declare_tenants, write
 
 pytestmark = concurrent
 
@@ -26,8 +26,10 @@ def test_sixteen_first_senders_of_a_template_key_make_one_key_and_one_lane() -> 
     for number in range(10):
         name = f"tenant:{number}"
         calls = at_once(*[partial(CallQueue.objects.send, "noop", keys=[name], queue="celery")] * 16)
+        # On a machine that stands still for a moment one may have left its call to the tick.
+        engine.place_left()
         assert RateLimitKey.objects.filter(name=name).count() == 1
-        assert len({call.lane_id for call in calls}) == 1
+        assert len(set(CallQueue.objects.filter(id__in=[call.id for call in calls]).values_list("lane_id"))) == 1
         assert use_now([name]) == {name: 3}
     audit(has_ended=False)
 
@@ -40,33 +42,6 @@ def test_first_senders_of_many_lanes_in_any_order_do_not_hold_each_other_up() ->
     assert CallQueue.objects.count() == 16 * 20
     assert Lane.objects.count() == 20
     assert RateLimitKey.objects.filter(name="queue:mail").count() == 1
-    audit(has_ended=False)
-
-
-def test_a_sender_that_waited_for_the_first_one_uses_the_lane_that_it_made() -> None:
-    with actors(2) as (first, second):
-        first.open()
-        one = first.do(CallQueue.objects.send, "noop", keys=["tenant:new"])
-        sending = second.begin(CallQueue.objects.send, "noop", keys=["tenant:new"])
-        second.wait_blocked(by=first)
-        first.commit()
-        other = sending.result()
-    assert one.lane_id == other.lane_id
-    assert CallQueue.objects.filter(state=State.DISPATCHED).count() == 2
-    audit(has_ended=False)
-
-
-def test_a_sender_that_waited_for_one_who_rolled_back_makes_key_and_lane_itself() -> None:
-    with actors(2) as (first, second):
-        first.open()
-        gone = first.do(CallQueue.objects.send, "noop", keys=["tenant:new"])
-        sending = second.begin(CallQueue.objects.send, "noop", keys=["tenant:new"])
-        second.wait_blocked(by=first)
-        first.roll_back()
-        call = sending.result()
-    assert not CallQueue.objects.filter(id=gone.id).exists()
-    assert CallQueue.objects.get().id == call.id
-    assert CallQueue.objects.get().state == State.DISPATCHED
     audit(has_ended=False)
 
 
@@ -117,19 +92,33 @@ def test_single_sends_at_once_never_exceed_what_a_key_allows() -> None:
     audit(has_ended=False)
 
 
-def test_a_single_send_that_waited_for_an_admission_counts_it() -> None:
-    RateLimitKey.objects.declare("api", concurrency=1)
+def test_a_single_send_beside_an_admission_that_is_not_committed_leaves_its_call_to_a_pass() -> None:
+    RateLimitKey.objects.declare("api", concurrency=2)
     CallQueue.objects.send("noop", keys=["api"])
-    engine.cancel(CallQueue.objects.values_list("id", flat=True))
     with actors(2) as (first, second):
         first.open()
         call = first.do(engine.sending.write, [_draft("api")])[0]
         first.do(engine.admit.admit, lanes=[call.lane_id])
-        sending = second.begin(CallQueue.objects.send, "noop", keys=["api"])
-        second.wait_blocked(by=first)
+        assert second.do(CallQueue.objects.send, "noop", keys=["api"]).state == State.AVAILABLE
         first.commit()
+    # A pass looks again after its commit; this one does not.
+    assert engine.sweep() == 1
+    assert use_now(["api"]) == {"api": 2}
+    audit(has_ended=False)
+
+
+def test_a_single_send_counts_an_admission_that_was_committed_after_it_had_begun() -> None:
+    RateLimitKey.objects.declare("api", concurrency=2)
+    declare_tenants(1)
+    running = CallQueue.objects.send("noop", keys=["api"])
+    (waiting,) = write([["api", "tenant:0"]])
+    with actors(1) as (sender,):
+        with holding("SELECT FROM dispatcher_lane WHERE id = %s FOR UPDATE", [running.lane_id]) as gate:
+            sending = sender.begin(CallQueue.objects.send, "noop", keys=["api"])
+            sender.wait_blocked(by=gate)
+            assert engine.dispense(lanes=[waiting.lane_id]) == 1
         assert sending.result().state == State.AVAILABLE
-    assert use_now(["api"]) == {"api": 1}
+    assert use_now(["api"]) == {"api": 2}
     audit(has_ended=False)
 
 

@@ -5,13 +5,13 @@ from datetime import timedelta
 from django.utils import timezone
 from pytest_django import Settings
 
-from dispatcher import engine
+from dispatcher import engine, lanes
 from dispatcher.calls import Call
 from dispatcher.errors import RateLimited
 from dispatcher.lifecycle import finish, publish
-from dispatcher.lifecycle.claim import claim
+from dispatcher.lifecycle.claim import Claimed, claim
 from dispatcher.models import CallQueue, Lane, RateLimitKey
-from dispatcher.states import State
+from dispatcher.states import OnLimit, State
 from tests.builders import renew
 from tests.races.audit import audit
 from tests.races.lockstep import STOP_PASSES, actors, concurrent, holding
@@ -56,6 +56,23 @@ def test_noting_what_was_published_does_not_deadlock_with_a_cancel() -> None:
     audit()
 
 
+def test_an_end_whose_claim_was_lost_does_not_deadlock_with_a_claim(settings: Settings) -> None:
+    settings.DISPATCHER = {"horizon": 60}
+    # Another start has its place in the window: one part lasts for as long as the test may take.
+    key = RateLimitKey.objects.declare("api", rate=(9, 86_400 * 300), throttle=(9, 1))
+    first, lost, other = in_flight("api", count=3)
+    claim(first.id, first.ticket)
+    with actors(2) as (ender, claimer):
+        with holding("SELECT FROM dispatcher_window WHERE key_id = %s FOR UPDATE", [key.id]) as gate:
+            ending = ender.begin(finish.complete, lost.id, lost.ticket, result=None)
+            ender.wait_blocked(by=gate)
+            claiming = claimer.begin(claim, other.id, other.ticket)
+            claimer.wait_blocked(by=ender)
+        assert ending.result() is not None
+        assert isinstance(claiming.result(), Claimed)
+    assert CallQueue.objects.get(id=lost.id).state == State.COMPLETED
+
+
 def test_a_heartbeat_does_not_deadlock_with_a_recovery(settings: Settings) -> None:
     settings.DISPATCHER = {"dispatch_lease": 0}
     RateLimitKey.objects.declare("api", concurrency=9)
@@ -86,18 +103,18 @@ def test_a_heartbeat_does_not_wait_for_a_finish() -> None:
 
 def test_first_senders_of_the_same_lanes_in_opposite_order_do_not_deadlock() -> None:
     declare_tenants(3)
-    one, middle, other = (Call(task="noop", keys=[f"tenant:{number}"]) for number in range(3))
+    one, middle, other = (Call(task="noop", keys=[f"tenant:{number}"], queue="celery") for number in range(3))
+    kind = lanes.Kind(queue="celery", priority=0, on_limit=OnLimit.WAIT, names=("tenant:1",))
     with actors(3) as (upwards, downwards, holder):
         holder.open()
-        holder.do(CallQueue.objects.send_many, [middle])
+        holder.do(lanes.make_lanes, {kind: 0})
         sending = [
             upwards.begin(CallQueue.objects.send_many, [one, middle, other]),
             downwards.begin(CallQueue.objects.send_many, [other, middle, one]),
         ]
-        upwards.wait_blocked(by=holder)
-        downwards.wait_blocked(by=holder)
-        holder.roll_back()
         assert [len(sent.result()) for sent in sending] == [3, 3]
+        holder.roll_back()
+    engine.place_left()
     assert Lane.objects.count() == 3
     audit(has_ended=False)
 

@@ -21,7 +21,7 @@ pytestmark = concurrent
 
 @pytest.fixture
 def admitted_anew(monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
-    """Note the calls whose claim came when their window was over: a busy machine has put them out of their order."""
+    """Note the calls that were claimed too late for their start and go back, which changes the order of admissions."""
     put_back, noted = attempt.put_back, list[UUID]()
 
     def note(call_id: UUID, ticket: UUID, *, number: UUID) -> finish.Released | None:
@@ -60,13 +60,13 @@ def test_sixteen_dispensers_never_exceed_a_window(settings: Settings, admitted_a
     audit(is_fifo=not admitted_anew)
 
 
-def test_sixteen_claims_at_once_keep_the_spacing_of_a_throttle(settings: Settings) -> None:
+def test_sixteen_claims_at_once_keep_the_spacing_of_a_throttle(settings: Settings, admitted_anew: list[UUID]) -> None:
     settings.DISPATCHER = {"tick": 0.2}
     key = RateLimitKey.objects.declare("api", throttle=(400, 1))
     send_to("api", 500, costs=(1, 1, 2))
     at_once(*[tick_and_work] * 16)
     assert too_close(spent_by_key()[key.id], timedelta(seconds=1 / 400)) == []
-    audit(is_fifo=True)
+    audit(is_fifo=not admitted_anew)
 
 
 def test_sixteen_dispensers_keep_the_limits_of_all_keys_of_a_call_at_once(

@@ -10,7 +10,8 @@ from django.db import connection
 from django.utils import timezone
 
 from dispatcher import engine
-from dispatcher.lifecycle import control
+from dispatcher.calls import Call
+from dispatcher.lifecycle import control, send
 from dispatcher.lifecycle.claim import Claimed, Refused, claim
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
 from dispatcher.states import State
@@ -168,6 +169,22 @@ def test_a_raised_limit_wakes_the_lane_that_a_pass_is_just_parking(verb: str) ->
         gate.rollback()
         assert passing.result() == 0
         raising.result()
+    assert CallQueue.objects.get(id=call.id).state == State.DISPATCHED
+    audit(has_ended=False, limits_changed=True)
+
+
+def test_a_limit_that_is_raised_while_a_pass_sets_a_call_aside_lets_it_go() -> None:
+    RateLimitKey.objects.declare("api", concurrency=10)
+    (call,) = send.write([send.draft(Call(keys={"api": 8}), task="noop", queue="celery")])
+    RateLimitKey.objects.update(concurrency=5)
+    with actors(2) as (dispenser, admin), holding(STOP_PASSES) as gate:
+        passing = dispenser.begin(engine.dispense, lanes=[call.lane_id])
+        dispenser.wait_blocked(by=gate)
+        raising = admin.begin(engine.limit, "api", {"concurrency": 10})
+        admin.wait_blocked(by=dispenser)
+        gate.rollback()
+        assert passing.result() == 0
+        assert raising.result() == 0
     assert CallQueue.objects.get(id=call.id).state == State.DISPATCHED
     audit(has_ended=False, limits_changed=True)
 

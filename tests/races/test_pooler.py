@@ -4,9 +4,11 @@ from contextlib import ExitStack
 from datetime import timedelta
 from threading import Barrier
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from django.core import checks
 from django.db import connection
 from django.utils import timezone
 
@@ -14,7 +16,7 @@ from dispatcher import engine
 from dispatcher.calls import Call
 from dispatcher.conf import conf
 from dispatcher.models import CallQueue, RateLimitKey
-from project.pooler import Pooler
+from project.pooler import Pooler, pgbouncer
 from tests.races.audit import audit
 from tests.races.lockstep import at_once, concurrent
 from tests.races.traffic import tick_and_work
@@ -117,3 +119,31 @@ def test_statements_are_not_prepared_behind_a_pooler_unless_somebody_says_so() -
     assert conf().prepared_statements is None
     engine.sweep()
     assert connection.connection.prepare_threshold is None
+
+
+def warned() -> list[str | None]:
+    """Return the ids of what `check --database default` warns of."""
+    found = checks.run_checks(tags=["database"], databases=["default"])
+    return [message.id for message in found if str(message.id).startswith("dispatcher.")]
+
+
+def test_a_pooler_in_transaction_mode_that_the_settings_do_not_know_of_is_w014(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert warned() == []
+    monkeypatch.delitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", raising=False)
+    assert warned() == ["dispatcher.W014"]
+
+
+def test_a_pooler_in_session_mode_needs_no_warning(
+    pooler: Pooler, services: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = services.home / "session"
+    home.mkdir(exist_ok=True)
+    monkeypatch.delitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", raising=False)
+    with pgbouncer(home, pooler.direct_url, size=pooler.size, mode="session") as by_session:
+        connection.close()
+        monkeypatch.setitem(connection.settings_dict, "PORT", urlsplit(by_session.database_url).port)
+        try:
+            assert pid() != connection.connection.info.backend_pid
+            assert warned() == []
+        finally:
+            connection.close()

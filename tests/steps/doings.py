@@ -39,6 +39,23 @@ def patient(self: Task) -> Any:
     return doings[0](self)
 
 
+@shared_task(
+    name="tests.autoretry_elsewhere",
+    bind=True,
+    autoretry_for=(OSError,),
+    retry_kwargs={"queue": "slow", "countdown": 9},
+)
+def autoretry_elsewhere(self: Task) -> Any:
+    ran.append((self.request.retries, ()))
+    return doings[0](self)
+
+
+@shared_task(name="tests.takes", bind=True)
+def takes(self: Task, a: int, b: int, c: int = 0, **more: Any) -> Any:
+    ran.append((self.request.retries, tuple(self.request.args), self.request.kwargs))
+    return doings[min(len(ran), len(doings)) - 1](self)
+
+
 def raising(error: BaseException) -> Doing:
     def doing(_: Task) -> None:
         raise error
@@ -65,6 +82,7 @@ def deliver(call: CallQueue, ticket: UUID | None = None) -> EagerResult:
     call = seen(call)
     return call_task(call).apply(
         args=call.args,
+        kwargs=call.kwargs,
         task_id=str(call.id),
         retries=call.attempt,
         headers={publish.TICKET_HEADER: str(ticket or ticket_of(call))},
@@ -72,7 +90,7 @@ def deliver(call: CallQueue, ticket: UUID | None = None) -> EagerResult:
 
 
 def call_task(call: CallQueue) -> Task:
-    return {task.name: task for task in (do, autoretry, patient)}[call.task]
+    return {task.name: task for task in (do, autoretry, autoretry_elsewhere, patient, takes)}[call.task]
 
 
 def wake(call: CallQueue) -> None:

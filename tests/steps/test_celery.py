@@ -7,7 +7,8 @@ import requests
 from billiard.einfo import ExceptionInfo
 from celery.exceptions import Ignore, Reject, Retry
 
-from dispatcher import engine
+from dispatcher import engine, unknown
+from dispatcher.celery import DispatchedRequest
 from dispatcher.errors import RateLimited
 from dispatcher.lifecycle import publish
 from dispatcher.models import CallQueue, Slot
@@ -65,6 +66,19 @@ def test_a_task_calls_another_directly_within_its_own_attempt() -> None:
     call = sent(args=[1])
     assert deliver(call).result == "inner"
     assert (seen(call).state, seen(call).attempt) == (State.COMPLETED, 1)
+
+
+@pytest.mark.parametrize("task_id", ["01a20342-0000-7000-8000-000000000000", "invoice-7"])
+def test_a_message_with_the_headers_of_a_call_is_not_the_calls(broker: Broker, task_id: str) -> None:
+    call = sent()
+    (message,) = broker.take()
+    passed_on = {name: value for name, value in message.headers.items() if name.startswith("dispatcher")}
+    do.apply_async(task_id=task_id, headers=passed_on)
+    (message,) = broker.take()
+    request = DispatchedRequest(message, app=broker.app, task=broker.app.tasks[do.name])
+    assert (request.ticket, request.number, unknown.ticket_of(message)) == (None, None, None)
+    assert do.apply(task_id=task_id, headers=passed_on).get() == "done"
+    assert states([call]) == [State.DISPATCHED]
 
 
 # A task with a call

@@ -27,8 +27,10 @@ def request_of(broker: Broker, call: CallQueue | None = None) -> DispatchedReque
     return DispatchedRequest(message, app=broker.app, task=broker.app.tasks[message.headers["task"]])
 
 
-def claim(call: CallQueue) -> None:
-    assert not isinstance(engine.claim.claim(call.id, ticket_of(call)), engine.claim.Refused)
+def claim(call: CallQueue, request: DispatchedRequest) -> None:
+    """Claim a call as the process does that runs this message."""
+    claimed = engine.claim.claim(call.id, ticket_of(call), number=request.number)
+    assert not isinstance(claimed, engine.claim.Refused)
 
 
 def info(error: BaseException) -> ExceptionInfo:
@@ -49,7 +51,7 @@ def test_a_hard_time_limit_ends_the_attempt_at_once(broker: Broker) -> None:
     call = sent(keys=["api"])
     second = CallQueue.objects.send(do, keys=["api"])
     request = request_of(broker, call)
-    claim(call)
+    claim(call, request)
     request.on_timeout(soft=True, timeout=3)
     assert states([call]) == [State.ACTIVE]
     request.on_timeout(soft=False, timeout=5)
@@ -64,10 +66,22 @@ def test_a_hard_time_limit_ends_the_attempt_at_once(broker: Broker) -> None:
 def test_a_worker_process_that_is_lost_ends_the_attempt_at_once(broker: Broker, error: BaseException) -> None:
     call = sent()
     request = request_of(broker)
-    claim(call)
+    claim(call, request)
     request.on_failure(info(error))
     assert (seen(call).state, seen(call).error["type"]) == (State.RETRYABLE, type(error).__name__)
     assert not Slot.objects.exists()
+
+
+def test_celery_sends_no_message_of_its_own_for_a_lost_process(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not hasattr(Request, "_retry_worker_lost"):
+        pytest.skip("this Celery has no retry_on_worker_lost")
+    monkeypatch.setattr(broker.app.tasks[do.name], "retry_on_worker_lost", True)
+    call = sent()
+    request = request_of(broker)
+    claim(call, request)
+    request.on_failure(info(WorkerLostError("exit 9")))
+    assert states([call]) == [State.RETRYABLE]
+    assert broker.take() == []
 
 
 def test_a_loss_before_the_claim_spends_no_attempt(broker: Broker) -> None:
@@ -80,7 +94,7 @@ def test_a_loss_before_the_claim_spends_no_attempt(broker: Broker) -> None:
 def test_a_failure_that_the_task_recorded_itself_is_left_as_it_is(broker: Broker) -> None:
     call = sent()
     request = request_of(broker)
-    claim(call)
+    claim(call, request)
     request.on_failure(info(ValueError("bad")))
     assert states([call]) == [State.ACTIVE]
 
@@ -119,17 +133,32 @@ def test_a_message_that_is_revoked_before_it_started_cancels_its_call(broker: Br
 def test_a_revoke_of_a_call_that_runs_is_left_to_its_request(broker: Broker) -> None:
     call = sent()
     request = request_of(broker)
-    claim(call)
+    claim(call, request)
     revoke(request, terminated=True)
     assert states([call]) == [State.ACTIVE]
 
 
-def test_a_task_that_the_worker_does_not_know_costs_an_attempt(broker: Broker) -> None:
+def test_a_task_that_the_worker_does_not_know_costs_no_attempt(broker: Broker) -> None:
     call = seen(CallQueue.objects.send("tests.unknown", retry={"max_attempts": 1}))
     (message,) = broker.take()
     signals.task_unknown.send(sender=None, message=message, exc=KeyError(), name="tests.unknown", id=str(call.id))
-    assert (seen(call).state, seen(call).error["type"], seen(call).attempt) == (State.DISCARDED, "UnknownTask", 1)
-    assert "no task tests.unknown; import its module" in seen(call).error["message"]
+    assert (seen(call).state, seen(call).attempt, seen(call).error) == (State.SCHEDULED, 0, None)
+
+
+def test_a_reconnect_to_the_broker_takes_nothing_from_what_the_worker_holds(broker: Broker) -> None:
+    call = sent()
+    request = request_of(broker, call)
+    worker_state.task_reserved(request)
+    request.on_accepted(pid=1, time_accepted=0)
+    # What Celery 5.5 and 5.6 do when the connection is closed; 5.7 keeps what is active.
+    worker_state.reserved_requests.clear()
+    assert held() == [(call.id, call.ticket)]
+    # What Celery does when a running task is revoked: its process has yet to end.
+    worker_state.task_ready(request)
+    assert held() == [(call.id, call.ticket)]
+    claim(call, request)
+    request.on_failure(info(Terminated(15)))
+    assert held() == []
 
 
 def test_what_the_worker_holds_are_the_messages_that_carry_a_ticket(broker: Broker) -> None:

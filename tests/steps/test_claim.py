@@ -16,7 +16,22 @@ from dispatcher.lifecycle import claim, control, finish
 from dispatcher.lifecycle.claim import Claimed, Refused
 from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
 from dispatcher.states import State
-from tests.builders import SECOND, T0, admitted, at, go, key, renew, seen, slots_of, started, ticket_of, waiting
+from tests.builders import (
+    SECOND,
+    T0,
+    admitted,
+    at,
+    erase,
+    go,
+    key,
+    next_start,
+    renew,
+    seen,
+    slots_of,
+    started,
+    ticket_of,
+    waiting,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -81,7 +96,7 @@ def test_a_late_delivery_changes_nothing(state: str) -> None:
             claimed(call)
             finish.complete(call.id, old, result=None)
         case "gone":
-            CallQueue.objects.all().delete()
+            erase(call)
     before = snapshot()
     assert claim.claim(call.id, old, now=at(1)) is Refused.STALE
     assert snapshot() == before
@@ -210,7 +225,7 @@ def test_a_throttle_far_below_a_cost_keeps_its_next_start_within_the_calendar(*,
         claimed(call, now=at(1))
     else:
         finish.complete(call.id, ticket_of(call), result=None, now=at(1))
-    assert timedelta(days=10_000) < (RateLimitKey.objects.get().next_start_at or T0) - T0 < timedelta(days=12_000)
+    assert timedelta(days=10_000) < next_start(RateLimitKey.objects.get()) - T0 < timedelta(days=12_000)
     assert audit().is_ok
 
 
@@ -219,9 +234,10 @@ def test_an_override_decides_whether_and_how_a_start_is_counted() -> None:
     far = T0 + timedelta(days=36_500)
     control.override("api", {"rate": None, "throttle": (1, 10)}, far)
     made = claimed(admitted("api"))
-    assert (made.is_counted, made.is_paced) == (False, True)
-    assert not Window.objects.exists()
-    assert RateLimitKey.objects.get().next_start_at == made.start_at + 10 * SECOND
+    # No rate is in force, but the key's own counts the start when it holds again.
+    assert (made.is_counted, made.is_paced) == (True, True)
+    assert Window.objects.values_list("cost", "last_start_at").get() == (1, made.start_at)
+    assert next_start(RateLimitKey.objects.get()) == made.start_at + 10 * SECOND
 
 
 def test_an_override_that_has_run_out_decides_nothing() -> None:
@@ -265,9 +281,7 @@ def test_a_call_of_two_throttles_waits_for_the_later_and_delays_both(settings: A
     go(*calls)
     starts = [claimed(call).start_at for call in calls]
     assert starts == [T0, T0, at(1)]
-    fast.refresh_from_db()
-    slow.refresh_from_db()
-    assert (fast.next_start_at, slow.next_start_at) == (at(1.1), at(2))
+    assert (next_start(fast), next_start(slow)) == (at(1.1), at(2))
 
 
 def test_the_lease_of_a_throttled_call_begins_with_its_start(settings: Any) -> None:
@@ -323,8 +337,7 @@ def test_a_start_that_may_come_late_keeps_all_that_it_counts_in_as_far_off(setti
     again = claim.claim(call.id, ticket, number=number, is_late=True, slack=3 * SECOND, now=at(1))
     assert isinstance(again, Claimed)
     assert (again.start_at, again.slack) == (at(1), 3 * SECOND)
-    api.refresh_from_db()
-    assert api.next_start_at == at(1 + 3 + 1)
+    assert next_start(api) == at(1 + 3 + 1)
     assert Window.objects.aggregate(last=Max("last_start_at"))["last"] == at(1 + 3)
 
 
@@ -339,8 +352,8 @@ def test_a_start_that_may_come_late_keeps_all_that_it_counts_in_as_far_off(setti
 )
 def test_how_late_a_start_may_come(settings: Any, limits: dict[str, bool], lateness: float) -> None:
     settings.DISPATCHER = {"margin": 0.8, "run_lease": 8, "heartbeat": 4}
-    assert Claimed(attempt=1, start_at=T0, retry=None, **limits).lateness == lateness * SECOND
-    forgiving = Claimed(attempt=1, start_at=T0, retry=None, slack=SECOND, **limits)
+    assert Claimed(attempt=1, number=uuid4(), start_at=T0, retry=None, **limits).lateness == lateness * SECOND
+    forgiving = Claimed(attempt=1, number=uuid4(), start_at=T0, retry=None, slack=SECOND, **limits)
     assert forgiving.lateness == min(lateness + 1, 4) * SECOND
 
 
@@ -363,8 +376,7 @@ def test_a_machine_that_is_always_late_starts_a_call_when_its_limits_allow_for_i
     assert isinstance(made, Claimed)
     assert len(tried) > 1
     assert tried == [2**n * claim._LATE for n in range(len(tried))]  # noqa: SLF001
-    api.refresh_from_db()
-    assert api.next_start_at == made.start_at + SECOND / 100 + made.slack
+    assert next_start(api) == made.start_at + SECOND / 100 + made.slack
 
 
 # Heartbeats

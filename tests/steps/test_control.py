@@ -10,7 +10,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from dispatcher import engine
-from dispatcher.errors import KeyNotFound, PolicyInvalid
+from dispatcher.errors import CallInvalid, KeyNotFound, PolicyInvalid
 from dispatcher.lifecycle import control, finish
 from dispatcher.lifecycle.claim import Refused
 from dispatcher.models import CallQueue, RateLimitKey, Slot
@@ -66,7 +66,9 @@ def ended(state: State) -> CallQueue:
 )
 def test_a_key_that_does_not_exist_is_named(verb: Callable[[str], None]) -> None:
     key("api")
-    with pytest.raises(KeyNotFound, match=r"no rate limit key named 'apl': see manage\.py rate_limit_status") as caught:
+    with pytest.raises(
+        KeyNotFound, match=r"named 'apl'\. Did you mean 'api'\? See manage\.py rate_limit_status"
+    ) as caught:
         verb("apl")
     assert caught.value.name == "apl"
     assert isinstance(caught.value, LookupError)
@@ -395,3 +397,65 @@ def test_after_a_block_calls_start_step_by_step(settings: Any) -> None:
     assert RateLimitKey.objects.get().opens_at == at(4)
     go(*calls, now=at(8))
     assert CallQueue.objects.filter(state=State.DISPATCHED).count() == 20
+
+
+# Arguments that people get wrong
+
+
+def test_calls_are_named_by_themselves_by_their_ids_or_by_a_query() -> None:
+    for verb in (engine.cancel, engine.retry):
+        one, two, three, four = (waiting() for _ in range(4))
+        if verb is engine.retry:
+            engine.cancel([one, two, three, four])
+        assert verb(one) == [one.id]
+        assert verb(two.id) == [two.id]
+        assert verb(str(three.id)) == [three.id]
+        assert verb(CallQueue.objects.filter(id=four.id)) == [four.id]
+
+
+@pytest.mark.parametrize("verb", [engine.cancel, engine.retry, engine.activate, engine.run_now])
+@pytest.mark.parametrize("wrong", ["abc", 5, [5], None, [None], {"id": 1}, b"0"], ids=str)
+def test_what_is_no_call_is_refused_with_what_to_give(verb: Callable[[Any], Any], wrong: Any) -> None:
+    with pytest.raises(CallInvalid, match=r"^calls: .* is no call; give a call, its id, or a list of these"):
+        verb(wrong)
+
+
+@pytest.mark.parametrize("wait", [60, 60.0, "PT1M", timedelta(minutes=1)], ids=str)
+def test_a_block_takes_seconds(wait: Any) -> None:
+    api = key("api")
+    engine.block("api", wait)
+    api.refresh_from_db()
+    assert timedelta(seconds=50) < api.blocked_until - timezone.now() < timedelta(seconds=70)
+
+
+@pytest.mark.parametrize("wait", ["soon", None, -1, float("nan")], ids=str)
+def test_a_block_for_no_time_is_refused_by_its_field(wait: Any) -> None:
+    key("api")
+    with pytest.raises(PolicyInvalid, match=r"^wait: "):
+        engine.block("api", wait)
+
+
+def test_an_override_that_has_ended_before_it_began_is_refused() -> None:
+    key("api")
+    with pytest.raises(PolicyInvalid, match=r"^until: .* is past .* give a time to come"):
+        engine.override("api", until=timezone.now() - SECOND, concurrency=1)
+
+
+@pytest.mark.parametrize("name", ["concurency", "rates"])
+def test_a_limit_that_is_misspelt_is_refused_with_the_one_that_was_meant(name: str) -> None:
+    with pytest.raises(PolicyInvalid, match=rf"^{name}: is not known here; did you mean (concurrency|rate)\?"):
+        RateLimitKey.objects.declare("api", **{name: 1})
+    assert not RateLimitKey.objects.exists()
+
+
+@pytest.mark.parametrize(("text", "period"), [("100/s", 1), ("100/m", 60), ("100/h", 3600)])
+def test_a_rate_may_be_given_as_celery_writes_it(text: str, period: int) -> None:
+    made = RateLimitKey.objects.declare("api", rate=text, throttle=text)
+    assert (made.rate_limit, made.rate_period) == (100, timedelta(seconds=period))
+    assert (made.throttle_limit, made.throttle_period) == (100, timedelta(seconds=period))
+
+
+@pytest.mark.parametrize("text", ["100", "100/x", "m", "1.5/s", "100/m "])
+def test_a_rate_that_celery_would_not_write_is_refused_with_its_notation(text: str) -> None:
+    with pytest.raises(PolicyInvalid, match=r'^policy\.rate: .* or "100/m"'):
+        RateLimitKey.objects.declare("api", rate=text)

@@ -140,8 +140,8 @@ def test_the_earliest_of_all_is_what_is_due_next(what: str) -> None:
     key("api")
     key("other")
     waiting(scheduled_at=later, expires_at=later + SECOND)
-    RateLimitKey.objects.filter(name="other").update(opens_at=later)
     control.override("other", {"concurrency": 1}, later)
+    RateLimitKey.objects.filter(name="other").update(opens_at=later)
     assert due.next_due(now=at(0)) == timedelta(seconds=1000)
     match what:
         case "call":

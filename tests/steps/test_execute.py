@@ -8,7 +8,7 @@ import pytest
 from django.db import InterfaceError
 from django.utils import timezone
 
-from dispatcher import attempt, engine
+from dispatcher import attempt, dispenser, engine
 from dispatcher.errors import RateLimited
 from dispatcher.lifecycle import claim, due, finish
 from dispatcher.lifecycle.claim import Refused
@@ -46,7 +46,7 @@ def test_an_outcome_that_is_recorded_stands_though_its_room_is_not_handed_on(
         raise fault
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "dispense", dispense)
+        patch.setattr(dispenser, "dispense", dispense)
         assert engine.execute(first.id, ticket_of(first), lambda: 7) == Returned(result=7)
     assert states([first, second]) == [State.COMPLETED, State.AVAILABLE]
     assert f"the room of call {first.id} was not handed on" in caplog.messages
@@ -186,3 +186,16 @@ def test_a_provider_that_says_stop_without_a_wait_is_not_asked_again_at_once(key
     due.wake_due()
     assert engine.dispense(lanes=[call.lane_id], keys=due.due_keys(), awake=True) == 0
     assert states([call]) == [State.AVAILABLE if keys else State.SCHEDULED]
+
+
+def test_a_provider_that_is_misspelt_blocks_the_keys_of_the_call(caplog: Any) -> None:
+    api = key("api")
+    call = admitted("api")
+
+    def stop() -> None:
+        raise RateLimited(3600, key="apl")
+
+    engine.execute(call.id, ticket_of(call), stop)
+    api.refresh_from_db()
+    assert api.blocked_until is not None
+    assert "names the key 'apl', which does not exist; the call's own keys are blocked instead: api" in caplog.text

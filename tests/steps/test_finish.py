@@ -6,14 +6,29 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from django.db import connection
 
 from dispatcher import engine
 from dispatcher.events import call_finished
-from dispatcher.lifecycle import finish
+from dispatcher.lifecycle import claim, control, finish
 from dispatcher.lifecycle.claim import Refused
-from dispatcher.models import CallQueue, Slot, Window
+from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
 from dispatcher.states import State
-from tests.builders import SECOND, T0, admitted, at, committed, go, key, seen, started, states, ticket_of, waiting
+from tests.builders import (
+    SECOND,
+    T0,
+    admitted,
+    at,
+    committed,
+    go,
+    key,
+    next_start,
+    seen,
+    started,
+    states,
+    ticket_of,
+    waiting,
+)
 from tests.steps.test_claim import snapshot
 
 pytestmark = committed
@@ -128,7 +143,11 @@ def test_a_result_is_kept_as_json_or_as_its_repr(result: Any, kept: Any) -> None
     assert seen(call).result == kept
 
 
-@pytest.mark.parametrize("result", ["a\0b", {"a\0": 1}, "\ud800", ["\udfff"], object(), print], ids=ascii)
+@pytest.mark.parametrize(
+    "result",
+    ["a\0b", {"a\0": 1}, "\ud800", ["\udfff"], object(), print],
+    ids=lambda result: ascii(result).partition(" at 0x")[0],
+)
 def test_a_result_that_the_database_can_not_hold_is_kept_in_some_form(result: Any) -> None:
     call = started()
     assert finish.complete(call.id, ticket_of(call), result=result)
@@ -201,6 +220,60 @@ def again(call: CallQueue, error: BaseException | None = None) -> CallQueue:
     CallQueue.objects.filter(id=call.id).update(state=State.ACTIVE, started_at=T0, attempt=seen(call).attempt + 1)
     fail(seen(call), error)
     return seen(call)
+
+
+def test_a_call_that_is_retried_for_ever_can_still_start_and_end() -> None:
+    call = started(retry={"max_attempts": 1_000_000, "initial_interval": 1, "jitter": False})
+    CallQueue.objects.filter(id=call.id).update(attempt=32_766)
+    for attempt in (32_766, 32_767, 32_768):
+        assert fail(call)
+        assert (seen(call).state, seen(call).attempt, seen(call).error["attempt"]) == ("retryable", attempt, attempt)
+        CallQueue.objects.filter(id=call.id).update(state=State.AVAILABLE)
+        assert go(call) == [call.id]
+        call = seen(call)
+        claimed = claim.claim(call.id, ticket_of(call), now=at(6))
+        assert isinstance(claimed, claim.Claimed)
+        assert claimed.attempt == attempt + 1
+    assert finish.complete(call.id, ticket_of(call), result=None)
+
+
+def test_the_first_five_and_the_last_twenty_errors_are_kept_and_all_are_counted() -> None:
+    call = started(retry={"max_attempts": 1_000_000})
+    for number in range(1, 41):
+        # What the engine does between two failures is left out.
+        CallQueue.objects.filter(id=call.id).update(
+            state=State.ACTIVE, ticket=call.ticket, attempt=number, started_at=T0, finished_at=None
+        )
+        assert fail(call, CardDeclined(f"number {number}"))
+        stored = seen(call)
+        kept = [*range(1, 6), *range(max(6, number - 19), number + 1)] if number > 5 else range(1, number + 1)
+        assert [error["attempt"] for error in stored.errors] == list(kept)
+        assert stored.error_count == number
+    assert stored.error == stored.errors[-1]
+
+
+def test_a_history_from_before_errors_were_counted_is_cut_by_the_next_failure() -> None:
+    call = started()
+    old = [{"type": "ValueError", "message": "old", "attempt": number} for number in range(1, 5_001)]
+    CallQueue.objects.filter(id=call.id).update(errors=old, attempt=5_001)
+    fail(call)
+    stored = seen(call)
+    assert stored.error_count == 5_001
+    assert [error["attempt"] for error in stored.errors] == [1, 2, 3, 4, 5, *range(4_982, 5_002)]
+
+
+def test_a_finish_after_thousands_of_failures_writes_no_more_than_one_after_thirty() -> None:
+    def written(failures: int) -> int:
+        call = started(retry={"max_attempts": 1_000_000})
+        old = [{"type": "ValueError", "message": "no money", "attempt": number} for number in range(failures)]
+        CallQueue.objects.filter(id=call.id).update(errors=old, attempt=failures)
+        fail(call)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_column_size(errors) FROM dispatcher_callqueue WHERE id = %s", [call.id])
+            size: int = cursor.fetchone()[0]
+        return size
+
+    assert written(5_000) < 1.2 * written(30)
 
 
 def test_a_call_is_discarded_after_its_last_attempt_with_all_its_errors() -> None:
@@ -307,6 +380,23 @@ def test_a_finish_proves_an_attempt_whose_claim_was_lost(end: str) -> None:
     assert (stored.attempt, stored.started_at, stored.ticket) == (1, T0, None)
     assert not Slot.objects.exists()
     assert Window.objects.values_list("key", "cost", "last_start_at").get() == (api.id, 1, at(5))
+
+
+def test_a_start_that_a_crash_lost_counts_by_the_override_in_force() -> None:
+    api, far = key("api", throttle=(1, 1)), T0 + timedelta(days=36_500)
+    control.override("api", {"rate": (9, 60), "throttle": (1, 10)}, far)
+    call = admitted("api")
+    assert finish.complete(call.id, ticket_of(call), result=None, now=at(5))
+    assert next_start(api) == at(15)
+    assert Window.objects.values_list("cost", "last_start_at").get() == (1, at(5))
+
+
+def test_a_start_that_a_crash_lost_does_not_bring_the_next_one_forward() -> None:
+    api = key("api", throttle=(1, 10))
+    lost = admitted("api")
+    RateLimitKey.objects.update(last_start_at=at(4), last_cost=3)
+    assert finish.complete(lost.id, ticket_of(lost), result=None, now=at(5))
+    assert next_start(api) == at(34)
 
 
 def test_a_start_is_counted_once_only() -> None:

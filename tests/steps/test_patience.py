@@ -10,12 +10,13 @@ import pytest
 from django.db import InterfaceError, OperationalError, connection, transaction
 from django.utils import timezone
 
-from dispatcher import attempt, engine
+from dispatcher import attempt, engine, workers
+from dispatcher.errors import RateLimited, WorkerLost
 from dispatcher.lifecycle import claim, finish
-from dispatcher.lifecycle.run import Returned
-from dispatcher.models import CallQueue, Slot, Window
+from dispatcher.lifecycle.run import Failed, RetryAsked, Returned, Stopped
+from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
 from dispatcher.states import State
-from tests.builders import committed, key, seen, states, ticket_of
+from tests.builders import HERE, committed, go, key, seen, states, ticket_of
 
 pytestmark = committed
 
@@ -114,12 +115,126 @@ def test_the_outcome_of_a_run_outlasts_a_connection_that_breaks(
 ) -> None:
     behind = CallQueue.objects.send("noop", keys=["api"])
     monkeypatch.setattr(finish, "complete", losing(finish.complete))
-    outcome = engine.execute(call.id, ticket_of(call), lambda: "done")
-    # If the answer was lost, nobody knows whose room it was; the next tick looks for what nobody handed on.
-    assert isinstance(outcome, Returned) or (outcome is None and engine.sweep() == 1)
+    assert engine.execute(call.id, ticket_of(call), lambda: "done") == Returned(result="done")
     assert (seen(call).state, seen(call).result, seen(call).attempt) == (State.COMPLETED, "done", 1)
     assert states([behind]) == [State.DISPATCHED]
     assert Slot.objects.count() == 1
+
+
+@pytest.mark.parametrize("losing", [losing_questions, losing_answers])
+@pytest.mark.parametrize(("may_retry", "state"), [(True, State.RETRYABLE), (False, State.DISCARDED)])
+def test_a_failure_is_recorded_once_though_its_answer_is_lost(
+    call: CallQueue,
+    losing: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    may_retry: bool,
+    state: State,
+) -> None:
+    behind = CallQueue.objects.send("noop", keys=["api"])
+    monkeypatch.setattr(finish, "fail", losing(finish.fail))
+    error = RetryAsked(ValueError("bad"), timedelta(minutes=5), may_retry=may_retry)
+    outcome = engine.execute(call.id, ticket_of(call), partial(throw, error))
+    assert isinstance(outcome, Failed)
+    assert outcome.may_retry is may_retry
+    assert not may_retry or timedelta(minutes=4) < (outcome.wait or timedelta(0)) <= timedelta(minutes=5)
+    assert (seen(call).state, seen(call).attempt, len(seen(call).errors)) == (state, 1, 1)
+    assert states([behind]) == [State.DISPATCHED]
+
+
+@pytest.mark.parametrize("losing", [losing_questions, losing_answers])
+def test_a_stop_is_recorded_once_though_its_answer_is_lost(
+    call: CallQueue, losing: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt, "stop", losing(attempt.stop))
+    outcome = engine.execute(call.id, ticket_of(call), partial(throw, RateLimited(60)))
+    assert isinstance(outcome, Stopped)
+    assert (seen(call).state, seen(call).attempt, Slot.objects.count()) == (State.AVAILABLE, 0, 0)
+    assert RateLimitKey.objects.filter(name="api", blocked_until__isnull=False).exists()
+
+
+@pytest.mark.parametrize("by", ["recovery", "a stop of its worker", "the loss of its process", "a stop by hand"])
+def test_the_end_that_another_gave_an_attempt_is_not_taken_for_ones_own_whose_answer_was_lost(
+    call: CallQueue, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    number = uuid4()
+    ticket = ticket_of(call)
+
+    def lose_to_another(*args: Any, **kwargs: Any) -> Any:
+        if not ended:
+            ended.append(True)
+            match by:
+                case "recovery":
+                    Slot.objects.update(lease_until=timezone.now() - timedelta(hours=1))
+                    assert engine.recover(now=timezone.now()) == 1
+                case "a stop of its worker":
+                    with monkeypatch.context() as other_process:
+                        other_process.setattr(attempt, "running", frozenset)
+                        assert workers.part(HERE.id) == 1
+                case "the loss of its process":
+                    assert engine.lose(call.id, ticket, WorkerLost("killed"), is_crash=True, number=number)
+                case _:
+                    assert finish.cancel(call.id, ticket)
+            break_off()
+        return complete(*args, **kwargs)
+
+    ended: list[bool] = []
+    complete = finish.complete
+    monkeypatch.setattr(finish, "complete", lose_to_another)
+    assert engine.execute(call.id, ticket, lambda: "late", worker=HERE.id, number=number) is None
+    assert seen(call).result is None
+
+
+def test_a_finish_whose_answer_was_lost_is_known_again_after_the_call_was_admitted_anew(
+    call: CallQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail = finish.fail
+
+    def fail_and_be_admitted(*args: Any, **kwargs: Any) -> Any:
+        released = fail(*args, **kwargs)
+        if released is not None:
+            CallQueue.objects.filter(id=call.id).update(state=State.AVAILABLE)
+            assert go(call) == [call.id]
+            break_off()
+        return released
+
+    monkeypatch.setattr(finish, "fail", fail_and_be_admitted)
+    outcome = engine.execute(call.id, ticket_of(call), partial(throw, ValueError("bad")))
+    assert isinstance(outcome, Failed)
+    assert outcome.may_retry
+    assert (seen(call).state, seen(call).attempt) == (State.DISPATCHED, 1)
+
+
+def test_a_finish_whose_answer_was_lost_says_nothing_of_the_attempt_that_follows(
+    call: CallQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail = finish.fail
+
+    def fail_and_be_claimed(*args: Any, **kwargs: Any) -> Any:
+        released = fail(*args, **kwargs)
+        if released is not None:
+            CallQueue.objects.filter(id=call.id).update(state=State.AVAILABLE)
+            assert go(call) == [call.id]
+            assert isinstance(claim.claim(call.id, ticket_of(seen(call))), claim.Claimed)
+            break_off()
+        return released
+
+    monkeypatch.setattr(finish, "fail", fail_and_be_claimed)
+    assert engine.execute(call.id, ticket_of(call), partial(throw, ValueError("bad"))) is None
+    assert (seen(call).state, seen(call).attempt) == (State.ACTIVE, 2)
+
+
+def test_a_claim_that_was_refused_puts_its_call_back_when_the_database_is_there_again(
+    call: CallQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.pause("api")
+    monkeypatch.setattr(attempt, "put_back", losing_questions(attempt.put_back))
+    assert engine.execute(call.id, ticket_of(call), pytest.fail) is claim.Refused.CLOSED
+    assert states([call]) == [State.AVAILABLE]
+
+
+def throw(error: Exception) -> None:
+    raise error
 
 
 @pytest.mark.parametrize("fault", [OperationalError, InterfaceError])

@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Iterator
-from threading import Event
+from threading import Event, get_ident
+from time import monotonic
 from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -11,8 +12,16 @@ import pytest
 from celery.worker import state as worker_state
 from django.db import OperationalError
 
-from dispatcher import presence, workers
+from dispatcher import engine, presence, workers
+from dispatcher.celery import DispatchedRequest, cancel_revoked
+from dispatcher.lifecycle import claim
+from dispatcher.lifecycle.run import Returned
 from dispatcher.presence import Presence, held
+from dispatcher.states import State
+from tests.builders import committed, seen, states, ticket_of
+from tests.races.lockstep import eventually, holding
+from tests.steps.conftest import Broker
+from tests.steps.doings import do, sent
 
 LONG_S = 10.0
 
@@ -39,7 +48,9 @@ def worker() -> Any:
         concurrency=1,
         pool_cls=Reserved,
         pool=SimpleNamespace(num_processes=1, stop=lambda: None),
-        app=SimpleNamespace(amqp=SimpleNamespace(queues=SimpleNamespace(consume_from=["celery"]))),
+        app=SimpleNamespace(
+            amqp=SimpleNamespace(queues=SimpleNamespace(consume_from=["celery"])), tasks={"shop.charge": None}
+        ),
     )
 
 
@@ -67,6 +78,101 @@ def test_the_heartbeat_outlives_whatever_a_beat_raises(
         step.stop(one)
     assert caplog.messages[:2] == ["worker celery@here could not send its heartbeat"] * 2
     assert all(record.exc_info for record in caplog.records[:2])
+
+
+@pytest.fixture
+def running_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Return a worker whose presence has started, and that step."""
+    one = worker()
+    monkeypatch.setattr(workers, "beat", lambda *_: None)
+    step = Presence(one)
+    step.start(one)
+    yield step
+    step.stop(one)
+
+
+@committed
+def test_the_loss_of_a_process_is_recorded_beside_the_workers_loop(running_worker: Any, broker: Broker) -> None:
+    call = sent()
+    request = DispatchedRequest(broker.take()[0], app=broker.app, task=do)
+    assert isinstance(claim.claim(call.id, ticket_of(call), number=request.number), claim.Claimed)
+    with holding("LOCK TABLE dispatcher_slot IN ACCESS EXCLUSIVE MODE"):
+        # The loop goes on, though the database does not answer.
+        request.on_timeout(soft=False, timeout=5)
+        assert states([call]) == [State.ACTIVE]
+    eventually(lambda: states([call]) == [State.RETRYABLE])
+    assert seen(call).error["type"] == "TimeLimitExceeded"
+
+
+@committed
+def test_a_revoke_is_recorded_beside_the_workers_loop(running_worker: Any, broker: Broker) -> None:
+    call = sent()
+    request = DispatchedRequest(broker.take()[0], app=broker.app, task=do)
+    with holding("LOCK TABLE dispatcher_slot IN ACCESS EXCLUSIVE MODE"):
+        cancel_revoked(request._context)  # noqa: SLF001 -- what Celery sends
+    eventually(lambda: states([call]) == [State.CANCELLED])
+
+
+@committed
+def test_what_is_done_beside_the_loop_is_tried_again_until_the_database_is_there(running_worker: Any) -> None:
+    tries, is_done = [], Event()
+
+    def work() -> None:
+        tries.append(get_ident())
+        if len(tries) < 3:
+            raise OperationalError
+        is_done.set()
+
+    presence.in_background("do it", work)
+    assert is_done.wait(LONG_S)
+    assert len(tries) == 3
+    assert get_ident() not in tries
+
+
+def test_what_fails_beside_the_loop_is_named_in_the_log_and_the_rest_is_done(
+    running_worker: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_done = Event()
+    presence.in_background("divide by nothing", lambda: 1 / 0)
+    presence.in_background("go on", is_done.set)
+    assert is_done.wait(LONG_S)
+    assert "worker celery@here could not divide by nothing" in caplog.messages
+
+
+def test_a_silent_database_does_not_stop_a_shutdown(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = Event()
+    monkeypatch.setattr(presence, "_LONGEST_WAIT_S", 0.05)
+    monkeypatch.setattr(workers, "beat", lambda *_: None)
+    monkeypatch.setattr(workers, "leave", lambda *_: answers.wait(LONG_S))
+    monkeypatch.setattr(workers, "part", lambda _: answers.wait(LONG_S))
+    one = worker()
+    step = Presence(one)
+    step.start(one)
+    began = monotonic()
+    step.close(one)
+    step.stop(one)
+    took = monotonic() - began
+    answers.set()
+    assert took < LONG_S / 2
+    assert [message.partition(", and ")[2] for message in caplog.messages] == [
+        "does not wait until it has put back what it had fetched",
+        "does not wait until it has put back what it had to give up",
+    ]
+
+
+@committed
+def test_a_worker_that_ends_keeps_what_its_own_process_still_runs() -> None:
+    call = sent()
+    worker_id = uuid4()
+
+    def shut_down() -> str:
+        assert workers.part(worker_id) == 0
+        return "done"
+
+    assert engine.execute(call.id, ticket_of(call), shut_down, worker=worker_id) == Returned(result="done")
+    assert (seen(call).state, seen(call).attempt) == (State.COMPLETED, 1)
 
 
 def test_messages_that_come_and_go_while_a_worker_counts_them_do_no_harm() -> None:

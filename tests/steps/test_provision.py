@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from django.apps import apps
 from django.core.management import call_command
+from django.db.models import Model
 from django.db.models.signals import post_migrate
 from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask, PeriodicTasks
 
@@ -112,11 +113,29 @@ def test_a_project_without_django_celery_beat_migrates(monkeypatch: pytest.Monke
     assert entries() == []
 
 
-def test_another_database_is_left_alone(settings: Any) -> None:
+def test_keys_are_not_made_in_another_database_than_that_of_the_calls(settings: Any) -> None:
     settings.DISPATCHER = {"database": "other", "keys": {"api": {}}}
     provision.after_migrate("default")
-    assert entries() == []
     assert not RateLimitKey.objects.exists()
+
+
+def test_beat_s_entries_are_made_in_the_database_of_beat_s_models(settings: Any) -> None:
+    settings.DISPATCHER = {"database": "other"}
+    provision.after_migrate("default")
+    assert [entry["name"] for entry in entries()] == NAMES
+
+
+def test_beat_s_entries_are_not_made_where_beat_does_not_look(settings: Any) -> None:
+    settings.DATABASE_ROUTERS = [BeatElsewhere()]
+    provision.after_migrate("default")
+    assert entries() == []
+
+
+class BeatElsewhere:
+    """A router of a project that keeps beat's tables in a database of their own."""
+
+    def db_for_write(self, model: type[Model], **_: Any) -> str | None:
+        return "other" if model._meta.app_label == "django_celery_beat" else None
 
 
 def test_the_signal_of_a_migration_is_heard() -> None:
@@ -158,3 +177,13 @@ def test_a_policy_that_is_wrong_is_named_by_its_setting(settings: Any) -> None:
     settings.DISPATCHER = {"keys": {"api": {"rate": {"limit": 0, "period": "PT1S"}}}}
     with pytest.raises(PolicyInvalid, match=r"^DISPATCHER\['keys'\]\['api'\]\.rate\.limit: "):
         provision.after_migrate("default")
+
+
+def test_a_limit_that_the_settings_declare_and_the_key_does_not_have_is_reported(settings: Any, caplog: Any) -> None:
+    settings.DISPATCHER = {"keys": {"api": {"concurrency": 4}, "same": {"concurrency": 1}}}
+    provision.declare_keys()
+    settings.DISPATCHER = {"keys": {"api": {"concurrency": 3}, "same": {"concurrency": 1}}}
+    provision.declare_keys()
+    (message,) = [record.getMessage() for record in caplog.records if record.name == "dispatcher.provision"]
+    assert message.startswith("key api has concurrency 4; DISPATCHER['keys'] declares concurrency 3, ")
+    assert message.endswith("change it with engine.limit")

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from amqp.exceptions import MessageNacked, PreconditionFailed
 from celery import shared_task
-from kombu import Queue
+from kombu import Producer, Queue
 from kombu.exceptions import ChannelError
 from redis.exceptions import OutOfMemoryError
 
@@ -154,7 +154,7 @@ def test_what_a_broker_took_before_its_connection_broke_is_noted(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = [admitted() for _ in range(3)]
-    send, sent = broker.app.amqp.send_task_message, []
+    send, sent = Producer.publish, []
 
     def send_one(*args: Any, **kwargs: Any) -> None:
         """Fail the second time as py-amqp does while it waits for the broker's word: with a plain OSError."""
@@ -163,7 +163,7 @@ def test_what_a_broker_took_before_its_connection_broke_is_noted(
             raise OSError(message)
         sent.append(send(*args, **kwargs))
 
-    monkeypatch.setattr(broker.app.amqp, "send_task_message", send_one)
+    monkeypatch.setattr(Producer, "publish", send_one)
     assert publish.publish(calls, now=at(1)) == 1
     assert [seen(call).published_at for call in calls] == [at(1), None, None]
 
@@ -173,14 +173,14 @@ def test_what_a_broker_took_before_its_connection_broke_is_noted(
 
 def refusing(broker: Broker, monkeypatch: pytest.MonkeyPatch, refusal: BaseException) -> Callable[[], None]:
     """Refuse what goes to the queue `full`, until the answer is called."""
-    send, queues = broker.app.amqp.send_task_message, ["full"]
+    send, queues = Producer.publish, ["full"]
 
     def send_or_refuse(*args: Any, **kwargs: Any) -> None:
-        if kwargs["queue"] in queues:
+        if kwargs["routing_key"] in queues:
             raise refusal
         send(*args, **kwargs)
 
-    monkeypatch.setattr(broker.app.amqp, "send_task_message", send_or_refuse)
+    monkeypatch.setattr(Producer, "publish", send_or_refuse)
     return queues.clear
 
 

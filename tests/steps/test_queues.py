@@ -7,6 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.utils import timezone
 
 from dispatcher import engine, workers
 from dispatcher.audit import audit
@@ -169,6 +170,22 @@ def test_no_more_calls_are_on_their_way_than_the_setting_says(settings: Any) -> 
     assert states(calls) == [State.DISPATCHED] * 3 + [State.AVAILABLE] * 2
     CallQueue.objects.send_many([Call(task="noop", priority=9)] * 5)
     assert (dispatched(), engine.tick(), dispatched()) == (3, 0, 3)
+
+
+def test_one_more_in_the_setting_does_not_let_fewer_calls_go(settings: Any) -> None:
+    heartbeat.beat(replace(HERE, queues=["a", "b"]), [])
+    for queue, ahead in (("a", 64), ("b", 65)):
+        settings.DISPATCHER = {**GATED, "dispatch_ahead": ahead}
+        CallQueue.objects.send_many([Call(task="noop", queue=queue)] * 70)
+        assert CallQueue.objects.filter(state=State.DISPATCHED, queue=queue).count() == 64
+
+
+def test_a_queue_that_has_as_many_calls_on_their_way_as_a_pass_admits_is_not_due(settings: Any) -> None:
+    settings.DISPATCHER = {**GATED, "dispatch_ahead": 100}
+    heartbeat.beat(HERE, [])
+    CallQueue.objects.send_many([Call(task="noop")] * 80)
+    assert 0 < dispatched() < 80
+    assert due.due_queues() == []
 
 
 def test_each_queue_has_a_bound_of_its_own(settings: Any) -> None:
@@ -354,7 +371,7 @@ def test_leases_are_not_judged_just_after_nobody_could_look(settings: Any) -> No
     assert engine.recover() == 1
     assert states([call]) != [State.ACTIVE]
     call = started()
-    Slot.objects.filter(call=call).update(lease_until=LONG_AGO)
+    Slot.objects.filter(call=call).update(lease_until=timezone.now() - timedelta(seconds=20))
     LeaseWatch.objects.update(looked_at=LeaseWatch.objects.get().looked_at - timedelta(seconds=40))
     assert engine.recover() == 0
     assert states([call]) == [State.ACTIVE]

@@ -11,7 +11,7 @@ from dispatcher import engine
 from dispatcher.lifecycle import claim, finish, recover
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot, Window
 from dispatcher.states import State
-from tests.builders import admitted, at, go, key, lane_of, renew, seen, started, states, ticket_of, waiting
+from tests.builders import admitted, at, erase, go, key, lane_of, renew, seen, started, states, ticket_of, waiting
 
 pytestmark = pytest.mark.django_db
 
@@ -139,6 +139,61 @@ def test_a_task_that_no_worker_knows_costs_an_attempt_and_gives_its_room_back() 
     assert states([second]) == [State.DISPATCHED]
 
 
+# Calls that were deleted
+
+
+def test_a_slot_whose_call_is_gone_is_freed_and_its_room_goes_to_those_who_wait() -> None:
+    key("api", concurrency=2)
+    calls = [admitted("api") for _ in range(2)]
+    last = waiting("api")
+    assert go(last) == []
+    erase(*calls)
+    assert engine.recover(now=at(1)) == 0
+    assert states([last]) == [State.DISPATCHED]
+    assert list(Slot.objects.values_list("call", flat=True)) == [last.id]
+
+
+def test_a_slot_of_a_call_that_had_started_is_freed_when_its_lease_is_over() -> None:
+    key("api", concurrency=1)
+    running, second = started("api"), waiting("api")
+    assert go(second) == []
+    erase(running)
+    engine.recover(now=at(59))
+    assert states([second]) == [State.AVAILABLE], "its process may still run"
+    engine.recover(now=at(61))
+    assert states([second]) == [State.DISPATCHED]
+
+
+def test_a_slot_of_a_call_that_another_statement_has_ended_is_freed() -> None:
+    key("api", concurrency=1)
+    ended, second = admitted("api"), waiting("api")
+    assert go(second) == []
+    CallQueue.objects.filter(id=ended.id).update(state=State.COMPLETED, ticket=None, finished_at=at(1))
+    engine.recover(now=at(2))
+    assert states([ended, second]) == [State.COMPLETED, State.DISPATCHED]
+
+
+def test_no_more_than_a_batch_of_slots_is_freed_at_once(settings: Any) -> None:
+    settings.DISPATCHER = {"batch": 2}
+    erase(*[admitted() for _ in range(5)])
+    for left in (3, 1, 0):
+        engine.recover(now=at(1))
+        assert Slot.objects.count() == left
+
+
+def test_a_recovery_looks_at_a_slice_of_the_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recover, "_SLOTS", 2)
+    calls = [admitted() for _ in range(5)]
+    erase(calls[1], calls[4])
+    for left in (4, 4, 3):
+        engine.recover(now=at(1))
+        assert Slot.objects.count() == left
+    # From the first one on again.
+    erase(calls[0])
+    engine.recover(now=at(1))
+    assert Slot.objects.count() == 2
+
+
 # The sweep
 
 
@@ -171,7 +226,8 @@ def test_the_sweep_leaves_alone_what_is_in_order() -> None:
 
 
 def test_the_sweep_leaves_an_expired_call_to_the_tick() -> None:
-    late = waiting(expires_at=timezone.now() - timedelta(seconds=1))
+    late = waiting(expires_at=timezone.now() + timedelta(hours=1))
+    CallQueue.objects.filter(id=late.id).update(expires_at=timezone.now() - timedelta(seconds=1))
     assert engine.sweep() == 0
     engine.tick()
     assert states([late]) == [State.DISCARDED]

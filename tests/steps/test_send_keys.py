@@ -57,7 +57,7 @@ def test_a_call_may_bring_the_policy_of_a_new_key(send: Way) -> None:
     assert (made.name, made.concurrency, made.rate_limit, made.throttle_limit) == ("api", 2, 5, 4)
     assert (made.rate_period, made.throttle_period) == (timedelta(minutes=1), timedelta(seconds=1))
     assert seen(call).on_limit == OnLimit.RESCHEDULE
-    assert Lane.objects.get(id=call.lane_id).key_ids == [made.id]
+    assert Lane.objects.get(id=seen(call).lane_id).key_ids == [made.id]
     assert send(task="t", rate_limit=policy, on_limit="drop").on_limit == OnLimit.DROP
 
 

@@ -6,14 +6,13 @@ from uuid import uuid4
 
 import pytest
 from django.db import connection
-from django.db.migrations.executor import MigrationExecutor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dispatcher.lifecycle import claim, control, finish, retention
 from dispatcher.models import RateLimitKey, Slot, Window
 from dispatcher.policy import BUCKETS
-from tests.builders import SECOND, T0, at, go, key, seen, started, ticket_of, waiting
+from tests.builders import SECOND, T0, at, go, key, migrate, seen, started, ticket_of, waiting
 
 pytestmark = pytest.mark.django_db
 
@@ -80,6 +79,26 @@ def test_an_override_with_a_longer_period_forgets_nothing_of_its_own() -> None:
     assert counted(at(60) - 60 * SECOND) == 59
 
 
+def test_the_starts_of_an_override_without_a_rate_count_when_it_has_ended() -> None:
+    key("api", rate=(2, 60))
+    control.override("api", {"rate": None}, at(30))
+    for _ in range(3):
+        started("api", now=at(1))
+    call = waiting("api")
+    assert go(call, now=at(31)) == []
+    assert go(call, now=at(61.1)) == [call.id]
+
+
+def test_a_rate_that_an_override_adds_counts_from_then_on() -> None:
+    key("api")
+    started("api", now=at(0))
+    control.override("api", {"rate": (1, 60)}, at(3_600))
+    started("api", now=at(1))
+    call = waiting("api")
+    assert go(call, now=at(60.9)) == []
+    assert go(call, now=at(61.1)) == [call.id]
+
+
 def test_a_window_shorter_than_the_margin_counts_its_starts_for_as_long_as_that(settings: Any) -> None:
     settings.DISPATCHER = {"margin": 10}
     key("api", rate=(100, 1))
@@ -87,6 +106,31 @@ def test_a_window_shorter_than_the_margin_counts_its_starts_for_as_long_as_that(
         started("api", now=at(second))
         retention.trim_windows(now=at(second))
     assert counted(at(10) - 11 * SECOND) == 10
+
+
+def test_the_windows_are_trimmed_slice_by_slice_and_from_the_front_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "_SLICE", 10)
+    many, few = key("many", rate=(1_000, 1)), key("few", rate=(1_000, 3_600))
+    for turn in range(25):
+        started("many", now=at(turn * 0.01))
+        started("few", now=at(turn * 40))
+    later = at(1_000)
+    trimmed = [retention.trim_windows(now=later) for _ in range(6)]
+    assert max(trimmed) == 10
+    assert sum(trimmed) == 25
+    assert not Window.objects.filter(key=many).exists()
+    assert sum(Window.objects.filter(key=few).values_list("cost", flat=True)) == 25
+    started("many", now=later)
+    assert sum(retention.trim_windows(now=at(2_000)) for _ in range(4)) == 1
+
+
+def test_the_windows_of_a_key_that_was_deleted_are_trimmed() -> None:
+    api = key("api", rate=(1_000, 3_600))
+    started("api")
+    connection.check_constraints()
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM dispatcher_ratelimitkey WHERE id = %s", [api.id])
+    assert retention.trim_windows(now=at(1)) == 1
 
 
 @pytest.mark.parametrize("settle", ["claim", "finish"])
@@ -104,14 +148,11 @@ def test_all_who_count_a_start_take_over_what_is_old(settle: str) -> None:
 
 
 def test_the_migration_keeps_what_windows_count_in_both_directions() -> None:
-    def migrate(to: str) -> None:
-        MigrationExecutor(connection).migrate([("dispatcher", to)])
-
     key("api", rate=(10, 60))
     for second in range(3):
         started("api", now=at(second))
     migrate("0004_pull")
-    migrate("0005_window_places")
+    migrate()
     started("api", now=at(2))
     rows = Window.objects.order_by("last_start_at", "place").values_list("cost", "last_start_at")
     assert list(rows) == [(1, at(0)), (1, at(1)), (1, at(2)), (1, at(2))]
@@ -124,6 +165,7 @@ events = st.lists(
         st.tuples(st.just("override"), periods),
         st.tuples(st.just("end"), st.just(0)),
         st.tuples(st.just("trim"), st.just(0)),
+        st.tuples(st.just("back"), st.sampled_from([0.004, 0.5, 1, 7, 150])),
     ),
     max_size=40,
 )
@@ -137,23 +179,27 @@ def test_no_window_forgets_a_start_that_still_counts(period: float, history: lis
     RateLimitKey.objects.all().delete()
     key("api", rate=(10_000, period))
     starts: list[datetime] = []
-    now, longest, known_from = T0, period, T0 - SECOND
+    now, latest, longest, known_from = T0, T0, period, T0 - SECOND
     for event, amount in history:
         match event:
             case "start":
                 now += timedelta(seconds=amount)
+                latest = max(latest, now)
                 started("api", now=now)
                 starts.append(now)
             case "override":
                 control.override("api", {"rate": (10_000, amount)}, at(1_000_000))
                 # What is older than two of the periods so far may be forgotten, and a longer one can't bring it back.
-                known_from = max(known_from, now - 2 * timedelta(seconds=longest))
+                known_from = max(known_from, latest - 2 * timedelta(seconds=longest))
                 longest = max(period, amount)
             case "end":
                 control.end_override("api")
                 longest = period
+            case "back":
+                now -= timedelta(seconds=amount)
             case _:
                 retention.trim_windows(now=now)
         for length in {period, longest}:
-            since = max(now - timedelta(seconds=length), known_from)
+            # The database's clock may be set back: by more than a period, what it has shown to be over stays forgotten.
+            since = max(now - timedelta(seconds=length), latest - 2 * timedelta(seconds=longest), known_from)
             assert counted(since) >= sum(start > since for start in starts)

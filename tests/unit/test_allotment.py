@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from uuid import UUID
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -109,6 +110,10 @@ class Model:
             self.lane_ends[lane.id] = "awake" if lane.has_more else "asleep"
             return False
         for key in lane.key_ids:
+            if self._is_oversized(key, head.costs.get(key, 1)):
+                self.ends[head.call_id] = "dropped" if lane.on_limit is OnLimit.DROP else f"set aside for {key}"
+                return True
+        for key in lane.key_ids:
             if not self._lets_in(key, head.costs.get(key, 1)):
                 return self._stop(lane, head, key)
         for key in lane.key_ids:
@@ -127,6 +132,10 @@ class Model:
         self.lane_ends[lane.id] = f"parked on {key}"
         return False
 
+    def _is_oversized(self, number: int, cost: int) -> bool:
+        policy = self.keys[number].policy
+        return (policy.concurrency or cost) < cost or (policy.rate is not None and policy.rate.limit < cost)
+
     def _lets_in(self, number: int, cost: int) -> bool:
         key = self.keys[number]
         if number in self.stopped or key.is_paused or (key.blocked_until or NOW) > NOW:
@@ -144,6 +153,7 @@ def test_a_pass_decides_as_if_every_call_was_counted_alone(world: tuple[list[Lan
     ends = dict.fromkeys(decided.admitted, "admitted")
     ends |= {call: "dropped" for call, _ in decided.dropped}
     ends |= {call: "rescheduled" for call, _ in decided.rescheduled}
+    ends |= {call: f"set aside for {key}" for call, key, _ in decided.oversized}
     assert ends == model.ends
     lane_ends = dict.fromkeys(decided.awake, "awake") | dict.fromkeys(decided.asleep, "asleep")
     lane_ends |= {lane: f"parked on {key}" for lane, key in decided.parked.items()}
@@ -178,8 +188,9 @@ def test_a_lane_goes_in_order_of_sending(world: tuple[list[LaneNow], list[KeyNow
     lanes, keys, batch = world
     decided = made(lanes, keys, batch)
     gone = {*decided.admitted, *(call for call, _ in decided.dropped), *(call for call, _ in decided.rescheduled)}
+    aside = {call for call, _, _ in decided.oversized}
     for lane in lanes:
-        calls = [head.call_id for head in lane.heads]
+        calls = [head.call_id for head in lane.heads if head.call_id not in aside]
         assert [call for call in calls if call in gone] == calls[: len(gone.intersection(calls))]
         admitted = [call for call in decided.admitted if call in calls]
         assert admitted == sorted(admitted)
@@ -194,6 +205,7 @@ def test_every_lane_ends_awake_or_asleep_or_parked_and_every_call_but_once(
     ends = [*decided.awake, *decided.asleep, *decided.parked]
     assert sorted(ends) == sorted(lane.id for lane in lanes)
     calls = [*decided.admitted, *(call for call, _ in decided.dropped), *(call for call, _ in decided.rescheduled)]
+    calls += [call for call, _, _ in decided.oversized]
     assert len(calls) == len(set(calls))
     left = {lane.id: [head for head in lane.heads if head.call_id not in calls] for lane in lanes}
     for lane in lanes:
@@ -213,8 +225,9 @@ def test_a_higher_priority_is_passed_only_where_a_limit_stops_it(
     lanes, keys, batch = world
     decided = made(lanes, keys, batch)
     admitted = set(decided.admitted)
+    aside = {call for call, _, _ in decided.oversized}
     for higher in lanes:
-        left = [head for head in higher.heads if head.call_id not in admitted]
+        left = [head for head in higher.heads if head.call_id not in admitted | aside]
         if higher.on_limit is not OnLimit.WAIT or not left or higher.is_outranked or higher.id in decided.parked:
             continue
         lower = [lane for lane in lanes if lane.priority < higher.priority]
@@ -305,6 +318,31 @@ def test_a_call_that_is_dropped_leaves_the_room_to_the_next() -> None:
     assert decided.asleep == [1]
 
 
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Policy(concurrency=2),
+        Policy(rate=Rate(limit=2, period=SECOND)),
+        Policy(throttle=Rate(limit=1, period=timedelta(days=150))),
+    ],
+    ids=["concurrency", "rate", "throttle"],
+)
+@pytest.mark.parametrize("on_limit", [OnLimit.WAIT, OnLimit.RESCHEDULE])
+def test_a_call_that_costs_more_than_its_key_ever_allows_waits_alone(policy: Policy, on_limit: OnLimit) -> None:
+    lanes = [_lane(1, costs=[3, 1], on_limit=on_limit), _lane(2, calls=1)]
+    decided = made(lanes, [KeyNow(id=1, policy=policy)])
+    assert decided.oversized == [(_call(lanes[0]), 1, 3)]
+    assert decided.admitted[0] == _call(lanes[1])
+    assert decided.stopped[0] == (_call(lanes[0]), 1)
+    assert _call(lanes[0]) not in {call for call, _ in decided.rescheduled}
+
+
+def test_a_concurrency_of_zero_is_a_pause_and_sets_no_call_aside() -> None:
+    decided = made([_lane(1, costs=[3])], [KeyNow(id=1, policy=Policy(concurrency=0))])
+    assert decided.oversized == []
+    assert decided.parked == {1: 1}
+
+
 def test_calls_are_rescheduled_to_when_their_windows_have_room_for_each() -> None:
     rate = Rate(limit=2, period=10 * SECOND)
     use = Use(starts=((NOW - 4 * SECOND, 1), (NOW - 3 * SECOND, 1)))
@@ -319,7 +357,7 @@ def test_calls_are_rescheduled_to_when_their_windows_have_room_for_each() -> Non
 
 def test_a_call_that_is_put_off_leaves_the_room_to_the_next() -> None:
     lanes = [_lane(1, costs=[3], on_limit=OnLimit.RESCHEDULE), _lane(2, calls=1)]
-    decided = made(lanes, [KeyNow(id=1, policy=Policy(concurrency=2))])
+    decided = made(lanes, [KeyNow(id=1, policy=Policy(concurrency=3), use=Use(held=1))])
     assert [call for call, _ in decided.rescheduled] == [_call(lanes[0])]
     assert decided.admitted == [_call(lanes[1])]
 

@@ -35,6 +35,7 @@ def answered(status: int, retry_after: str | None, date: str | None = None) -> N
         (429, "0", timedelta(0)),
         (429, format_datetime(LATER - 2 * HOUR, usegmt=True), timedelta(0)),
     ],
+    ids=["seconds", "seconds of a 503", "date", "date with a numeric zone", "zero seconds", "date in the past"],
 )
 def test_a_provider_that_says_when_stops_the_call(status: int, retry_after: str, wait: timedelta) -> None:
     outcome = run(lambda: answered(status, retry_after))
@@ -51,6 +52,7 @@ def test_a_provider_that_says_when_stops_the_call(status: int, retry_after: str,
         (LATER, format_datetime(LATER + SECOND, usegmt=True), SHORTEST_STOP),
         (LATER + timedelta(days=9999), format_datetime(LATER, usegmt=True), timedelta(days=366)),
     ],
+    ids=["ahead", "by a clock that is behind", "in the past", "years ahead"],
 )
 def test_a_date_is_read_by_the_clock_of_the_provider_that_wrote_it(until: datetime, date: str, wait: timedelta) -> None:
     outcome = run(lambda: answered(429, format_datetime(until, usegmt=True), date))

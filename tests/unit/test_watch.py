@@ -107,3 +107,10 @@ def test_one_who_waits_is_called_at_once(watch: Watch) -> None:
     other.start()
     assert watch.pause(timedelta(seconds=60), least=timedelta(0))
     other.join()
+
+
+def test_a_watch_ends_in_time_however_late_the_backlog_is(watch: Watch, clock: Clock) -> None:
+    assert watch.begin(TICK)
+    assert not watch.is_over(timedelta(days=-1))
+    clock.now = watch.until
+    assert watch.is_over(timedelta(days=-1))

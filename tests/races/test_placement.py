@@ -1,0 +1,386 @@
+"""Keys and lanes that do not exist yet are never made in a caller's transaction: no sender waits for another one."""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.utils import timezone
+from pytest_django import Settings
+
+from dispatcher import engine
+from dispatcher.calls import Call
+from dispatcher.lifecycle import place
+from dispatcher.models import CallQueue, Lane, RateLimitKey
+from dispatcher.states import State
+from tests.builders import erase
+from tests.races.audit import audit
+from tests.races.lockstep import STOP_PASSES, Actor, actors, at_once, concurrent, holding
+from tests.races.traffic import tick, write
+
+pytestmark = concurrent
+
+PROMPT_S = 2.0
+"""What a send takes at the most beside a transaction that would never end; far more than it may wait for locks."""
+
+
+@pytest.fixture(autouse=True)
+def _templates(settings: Settings) -> None:
+    settings.DISPATCHER = {"keys": {"tenant:*": {"concurrency": 3}, "queue:mail": {"concurrency": 100}}}
+
+
+def open_impatiently(actor: Actor, *, isolation: str = "READ COMMITTED") -> None:
+    """Open a transaction in which a statement that has to wait for a lock fails at once."""
+    actor.open()
+    actor.do(run, f"SET TRANSACTION ISOLATION LEVEL {isolation}")
+    actor.do(run, "SET LOCAL lock_timeout = '50ms'")
+
+
+def run(statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+def send(*keys: str, **fields: Any) -> CallQueue:
+    return CallQueue.objects.send("noop", keys=keys, **fields)
+
+
+def send_within(*keys: str, **fields: Any) -> CallQueue:
+    with transaction.atomic():
+        return send(*keys, **fields)
+
+
+def promptly(work: Callable[[], CallQueue]) -> CallQueue:
+    began = time.monotonic()
+    call = work()
+    assert time.monotonic() - began < PROMPT_S
+    return call
+
+
+def forget_hooks() -> None:
+    # Looked up on the thread whose connection it is.
+    connection.run_on_commit.clear()
+
+
+def die_at_the_commit(actor: Actor) -> None:
+    """Commit, and do nothing of what was to be done after it."""
+    actor.do(forget_hooks)
+    actor.commit()
+
+
+def now(call: CallQueue) -> CallQueue:
+    return CallQueue.objects.get(id=call.id)
+
+
+def unplaced() -> int:
+    return CallQueue.objects.filter(lane=None).count()
+
+
+# Senders beside senders
+
+
+@pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])
+def test_senders_to_new_keys_in_opposite_order_neither_wait_nor_deadlock(isolation: str) -> None:
+    with actors(2) as (first, second):
+        for actor in (first, second):
+            open_impatiently(actor, isolation=isolation)
+        sent = [
+            actor.do(partial(send, key, queue="mail"))
+            for actor, key in ((first, "tenant:a"), (second, "tenant:b"), (first, "tenant:b"), (second, "tenant:a"))
+        ]
+        assert not RateLimitKey.objects.filter(name__startswith="tenant:").exists()
+        assert not Lane.objects.exists()
+        second.commit()
+        first.commit()
+    assert {now(call).state for call in sent} == {State.DISPATCHED}
+    assert RateLimitKey.objects.filter(name__startswith="tenant:").count() == Lane.objects.count() == 2
+    assert RateLimitKey.objects.filter(name="queue:mail").count() == 1
+    audit(has_ended=False)
+
+
+def test_a_lone_sender_does_not_wait_for_a_transaction_that_sent_to_the_same_new_key() -> None:
+    with actors(1) as (first,):
+        first.open()
+        one = first.do(send, "tenant:new")
+        other = promptly(partial(send, "tenant:new"))
+        assert now(other).state == State.DISPATCHED
+        first.commit()
+    assert now(one).lane_id == now(other).lane_id
+    assert now(one).state == State.DISPATCHED
+    audit(has_ended=False)
+
+
+@pytest.mark.parametrize("sends", [send, send_within])
+def test_a_sender_returns_promptly_beside_a_transaction_that_declared_its_key(
+    sends: Callable[..., CallQueue],
+) -> None:
+    with actors(1) as (admin,):
+        admin.open()
+        admin.do(partial(RateLimitKey.objects.declare, "tenant:new", concurrency=1))
+        calls = [promptly(partial(sends, "tenant:new")) for _ in range(2)]
+        assert [(now(call).state, now(call).lane_id) for call in calls] == [(State.AVAILABLE, None)] * 2
+        assert tick() == 0
+        admin.commit()
+    tick()
+    assert [now(call).state for call in calls] == [State.DISPATCHED, State.AVAILABLE]
+    assert RateLimitKey.objects.get(name="tenant:new").concurrency == 1
+    audit(has_ended=False)
+
+
+def test_a_key_that_another_transaction_declared_and_rolled_back_is_made_by_the_tick() -> None:
+    with actors(1) as (admin,):
+        admin.open()
+        admin.do(partial(RateLimitKey.objects.declare, "api", concurrency=1))
+        call = promptly(partial(send, rate_limit={"key": "api", "concurrency": 2, "rate": [7, "PT1M"]}))
+        admin.roll_back()
+    tick()
+    assert now(call).state == State.DISPATCHED
+    key = RateLimitKey.objects.get(name="api")
+    assert (key.concurrency, key.rate_limit, key.rate_period) == (2, 7, timedelta(minutes=1))
+    audit(has_ended=False)
+
+
+def test_many_senders_in_transactions_of_their_own_make_each_key_and_lane_once() -> None:
+    names = [f"tenant:{number}" for number in range(8)]
+
+    def send_all(order: list[str]) -> None:
+        with transaction.atomic():
+            for name in order:
+                send(name, queue="mail")
+
+    at_once(*[partial(send_all, names[turn:] + names[:turn]) for turn in range(8)])
+    while place.left(place.FIRST, 500).calls:
+        tick()
+    assert RateLimitKey.objects.filter(name__startswith="tenant:").count() == Lane.objects.count() == 8
+    assert CallQueue.objects.count() == 64
+    assert CallQueue.objects.filter(state=State.DISPATCHED).count() == 24
+    audit(has_ended=False)
+
+
+# What others see of it
+
+
+def test_one_open_transaction_does_not_stop_the_calls_of_other_keys() -> None:
+    others = [f"tenant:{number}" for number in range(20)]
+    with actors(2) as (admin, sender):
+        sender.open()
+        calls = {name: sender.do(send, name) for name in (*others[:7], "tenant:held", *others[7:])}
+        die_at_the_commit(sender)
+        admin.open()
+        admin.do(RateLimitKey.objects.declare, "tenant:held")
+        began = time.monotonic()
+        tick()
+        tick()
+        assert time.monotonic() - began < 2 * PROMPT_S
+        held = now(calls.pop("tenant:held"))
+        assert (held.state, held.lane_id) == (State.AVAILABLE, None)
+        assert {now(call).state for call in calls.values()} == {State.DISPATCHED}
+        admin.commit()
+    tick()
+    assert now(held).state == State.DISPATCHED
+    audit(has_ended=False)
+
+
+def test_a_transaction_that_holds_many_keys_back_takes_the_tick_little_time() -> None:
+    names = [f"tenant:{number}" for number in range(50)]
+    with actors(2) as (admin, sender):
+        sender.open()
+        for name in names:
+            sender.do(send, name)
+        die_at_the_commit(sender)
+        admin.open()
+        for name in names:
+            admin.do(RateLimitKey.objects.declare, name)
+        began = time.monotonic()
+        assert engine.place_left() == 0
+        assert time.monotonic() - began < PROMPT_S
+        admin.commit()
+    assert engine.place_left() == 50
+    audit(has_ended=False)
+
+
+def test_a_call_that_somebody_has_locked_is_placed_later() -> None:
+    with actors(2) as (sender, admin):
+        sender.open()
+        call = sender.do(send, "tenant:new")
+        die_at_the_commit(sender)
+        admin.open()
+        admin.do(engine.cancel, [call.id])
+        began = time.monotonic()
+        assert engine.place_left() == 0
+        assert time.monotonic() - began < PROMPT_S
+        admin.roll_back()
+    tick()
+    assert now(call).state == State.DISPATCHED
+    audit(has_ended=False)
+
+
+def test_a_call_that_two_place_at_once_is_placed_once() -> None:
+    with actors(2) as (sender, ticker):
+        sender.open()
+        call = sender.do(send, "tenant:new")
+        with holding("LOCK TABLE dispatcher_lane IN SHARE MODE") as gate:
+            committing = sender.begin(lambda: sender.transaction.__exit__(None, None, None))
+            sender.wait_blocked(by=gate)
+            placing = ticker.begin(engine.place_left)
+            ticker.wait_blocked_or_done(placing)
+            gate.rollback()
+            committing.result()
+            placing.result()
+    tick()
+    assert now(call).state == State.DISPATCHED
+    assert Lane.objects.count() == 1
+    audit(has_ended=False)
+
+
+# Commit, rollback, death
+
+
+def test_a_rolled_back_savepoint_leaves_no_key_of_its_calls() -> None:
+    with transaction.atomic():
+        with transaction.atomic():
+            send("tenant:gone")
+            transaction.set_rollback(True)
+        kept = send("tenant:kept")
+    assert now(kept).state == State.DISPATCHED
+    assert not RateLimitKey.objects.filter(name="tenant:gone").exists()
+    assert Lane.objects.count() == 1
+
+
+def test_calls_of_a_transaction_keep_their_order_in_the_lane_that_is_made_after_it() -> None:
+    with transaction.atomic():
+        sent = [send("tenant:new", args=[number]) for number in range(5)]
+        sent += CallQueue.objects.send_many([Call(task="noop", keys=["tenant:new"])] * 5)
+    lane = Lane.objects.get()
+    placed = CallQueue.objects.filter(lane=lane).order_by("position")
+    assert [call.id for call in placed] == [call.id for call in sent]
+    assert [call.state for call in placed] == [State.DISPATCHED] * 3 + [State.AVAILABLE] * 7
+    audit(has_ended=False, is_fifo=True)
+
+
+def test_the_tick_places_what_a_process_left_that_died_after_its_commit() -> None:
+    with actors(1) as (sender,):
+        sender.open()
+        calls = [sender.do(send, "tenant:new") for _ in range(2)]
+        die_at_the_commit(sender)
+    assert unplaced() == 2
+    tick()
+    assert [now(call).state for call in calls] == [State.DISPATCHED] * 2
+    assert unplaced() == 0
+    audit(has_ended=False)
+
+
+def test_a_call_under_a_key_that_was_deleted_before_it_had_a_lane_is_limited_by_the_others() -> None:
+    RateLimitKey.objects.declare("api", concurrency=0)
+    RateLimitKey.objects.declare("other", concurrency=1)
+    with transaction.atomic():
+        calls = [send("api", "other") for _ in range(2)]
+        transaction.on_commit(lambda: None)
+        connection.run_on_commit.clear()
+    RateLimitKey.objects.filter(name="api").delete()
+    tick()
+    assert [now(call).state for call in calls] == [State.DISPATCHED, State.AVAILABLE]
+    audit(has_ended=False)
+
+
+# Lanes that are there
+
+
+@pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])
+def test_a_pass_over_its_lane_neither_waits_for_an_open_sender_nor_fails_it(isolation: str) -> None:
+    RateLimitKey.objects.declare("api", concurrency=9)
+    (waiting,) = write([["api"]])
+    with actors(2) as (sender, dispenser):
+        open_impatiently(sender, isolation=isolation)
+        sender.do(Lane.objects.count)
+        assert dispenser.do(engine.dispense, lanes=[waiting.lane_id]) == 1
+        call = sender.do(send, "api")
+        assert call.lane_id == waiting.lane_id
+        (second,) = dispenser.do(write, [["api"]])
+        assert dispenser.do(engine.dispense, lanes=[waiting.lane_id]) == 1
+        assert now(second).state == State.DISPATCHED
+        sender.commit()
+    assert now(call).state == State.DISPATCHED
+    audit(has_ended=False)
+
+
+def test_a_sender_does_not_wait_for_a_pass_that_holds_its_lane() -> None:
+    RateLimitKey.objects.declare("api", concurrency=9)
+    (waiting,) = write([["api"]])
+    with actors(2) as (sender, dispenser), holding(STOP_PASSES) as gate:
+        passing = dispenser.begin(engine.dispense, lanes=[waiting.lane_id])
+        dispenser.wait_blocked(by=gate)
+        open_impatiently(sender)
+        assert sender.do(send, "api").lane_id == waiting.lane_id
+        sender.roll_back()
+        gate.rollback()
+        assert passing.result() == 1
+    audit(has_ended=False)
+
+
+UNUSED = "SELECT id FROM dispatcher_lane WHERE id = {} FOR UPDATE SKIP LOCKED"
+REMOVE = "DELETE FROM dispatcher_lane WHERE id = {}"
+
+
+def test_a_lane_is_not_removed_while_an_open_transaction_has_sent_to_it() -> None:
+    RateLimitKey.objects.declare("api", concurrency=9)
+    (lane,) = {call.lane_id for call in write([["api"]])}
+    erase(*CallQueue.objects.all())
+    with actors(1) as (sender,):
+        sender.open()
+        assert sender.do(send, "api").lane_id == lane
+        with holding(UNUSED.format(lane)) as removal:
+            assert removal.execute(UNUSED.format(lane)).fetchall() == []
+        sender.commit()
+    with holding(UNUSED.format(lane)) as removal:
+        assert removal.execute(UNUSED.format(lane)).fetchall() == [(lane,)]
+    audit(has_ended=False)
+
+
+@pytest.mark.parametrize("sends", [send, send_within])
+def test_a_sender_that_meets_the_removal_of_its_lane_makes_it_anew(sends: Callable[..., CallQueue]) -> None:
+    RateLimitKey.objects.declare("api", concurrency=9)
+    (lane,) = {call.lane_id for call in write([["api"]])}
+    erase(*CallQueue.objects.all())
+    with actors(1) as (sender,), holding(UNUSED.format(lane)) as removal:
+        sending = sender.begin(sends, "api")
+        sender.wait_blocked(by=removal)
+        removal.execute(REMOVE.format(lane))
+        removal.commit()
+        call = sending.result()
+    assert now(call).state == State.DISPATCHED
+    assert now(call).lane_id == Lane.objects.get().id != lane
+    audit(has_ended=False)
+
+
+def test_no_lane_is_made_of_a_key_that_is_being_removed() -> None:
+    RateLimitKey.objects.declare("tenant:new", concurrency=2)
+    with actors(1) as (sender,):
+        with holding("DELETE FROM dispatcher_ratelimitkey WHERE name = 'tenant:new'") as removal:
+            sending = sender.begin(send, "tenant:new")
+            sender.wait_blocked(by=removal)
+            removal.commit()
+            call = sending.result()
+        tick()
+    key = RateLimitKey.objects.get(name="tenant:new")
+    assert key.concurrency == 3
+    assert Lane.objects.get(id=now(call).lane_id).key_ids == [key.id]
+    assert now(call).state == State.DISPATCHED
+    audit(has_ended=False)
+
+
+def test_a_call_whose_time_comes_before_it_has_a_lane_starts_all_the_same() -> None:
+    with actors(1) as (sender,):
+        sender.open()
+        call = sender.do(partial(send, "tenant:new", scheduled_at=timezone.now() + timedelta(hours=1)))
+        assert call.state == State.SCHEDULED
+        die_at_the_commit(sender)
+    CallQueue.objects.update(scheduled_at=timezone.now() - timedelta(seconds=1))
+    assert engine.due.wake_due() == 1
+    assert (now(call).state, now(call).lane_id) == (State.AVAILABLE, None)
+    tick()
+    assert now(call).state == State.DISPATCHED
+    audit(has_ended=False)

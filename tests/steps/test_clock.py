@@ -1,0 +1,121 @@
+"""The database's clock: what happens when it is set back or forward, as NTP or a failover does."""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from dispatcher import engine
+from dispatcher.lifecycle import admit, due, recover
+from dispatcher.lifecycle.claim import _Clock, claim
+from dispatcher.lifecycle.run import Returned
+from dispatcher.models import CallQueue, Window
+from dispatcher.states import State
+from tests.builders import committed, key, seen, ticket_of, waiting
+
+pytestmark = [committed, pytest.mark.session]
+
+DAY = 86_400
+_MAKE = """
+CREATE SCHEMA stepped;
+CREATE FUNCTION stepped.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE
+    AS $$ SELECT pg_catalog.clock_timestamp() + current_setting('stepped.by')::interval $$;
+SELECT set_config('stepped.by', '0', false);
+SET search_path = stepped, pg_catalog, public
+"""
+
+
+@pytest.fixture
+def step() -> Iterator[Callable[[float], None]]:
+    """Return how to set the clock of this connection's database so many seconds forward."""
+
+    def step(seconds: float) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT set_config('stepped.by', %s, false)", [f"{seconds} seconds"])
+
+    _Clock.offsets.clear()
+    with connection.cursor() as cursor:
+        cursor.execute(_MAKE)
+    yield step
+    with connection.cursor() as cursor:
+        cursor.execute("RESET search_path; DROP SCHEMA stepped CASCADE")
+    _Clock.offsets.clear()
+
+
+def run(*keys: str) -> CallQueue:
+    """Run a call from its admission to its end."""
+    call = waiting(*keys)
+    assert len(admit.admit(lanes=[call.lane_id]).calls) == 1
+    assert engine.execute(call.id, ticket_of(seen(call)), lambda: 7) == Returned(result=7)
+    return seen(call)
+
+
+@pytest.mark.parametrize("seconds", [-0.5, -3_600, 0.5, 3_600])
+def test_a_clock_that_is_set_leaves_each_start_counted_once(step: Callable[[float], None], seconds: float) -> None:
+    key("api", rate=(10, 60))
+    for _ in range(60):
+        run()
+    step(seconds)
+    for _ in range(10):
+        run("api")
+    assert sum(Window.objects.values_list("cost", flat=True)) == 10
+
+
+def test_a_throttle_keeps_its_spacing_when_the_clock_is_set_back(step: Callable[[float], None]) -> None:
+    key("api", throttle=(20, 1))
+    first = run("api")
+    step(-0.05)
+    call = waiting("api")
+    assert len(admit.admit(lanes=[call.lane_id]).calls) == 1
+    engine.execute(call.id, ticket_of(seen(call)), lambda: None)
+    second = seen(call)
+    assert first.started_at is not None
+    assert second.started_at is not None
+    assert (second.started_at - first.started_at).total_seconds() >= 0.05
+
+
+def documented() -> str:
+    """Return what the documentation has people run when the clock has been put right."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "incidents.md").read_text()
+    return text.split("\n## The database's clock was ahead\n")[1].split("```python\n")[1].split("```")[0]
+
+
+@pytest.mark.parametrize("limits", [{"rate": (2, 60)}, {"throttle": (1, 60)}], ids=["rate", "throttle"])
+def test_a_key_that_was_used_under_a_clock_a_day_ahead_opens_as_documented(
+    step: Callable[[float], None], limits: dict[str, tuple[int, int]]
+) -> None:
+    api = key("api", **limits)
+    step(DAY)
+    for _ in range(limits.get("rate", (1, 0))[0]):
+        run("api")
+    step(0)
+    call = waiting("api")
+    engine.dispense(lanes=[call.lane_id])
+    step(3_600)
+    assert due.due_keys() == []
+    engine.dispense(lanes=[call.lane_id])
+    assert seen(call).state == State.AVAILABLE, "the key should be shut"
+    step(0)
+    exec(documented(), {})  # noqa: S102 -- what it says is what is tested
+    assert due.due_keys() == [api.id]
+    engine.dispense(keys=due.due_keys())
+    assert seen(call).state == State.AVAILABLE, "the starts should count as if just made"
+    step(61)
+    engine.dispense(keys=due.due_keys())
+    assert seen(call).state == State.DISPATCHED
+
+
+def test_a_call_whose_worker_died_under_a_clock_a_day_ahead_goes_back_as_documented(
+    step: Callable[[float], None],
+) -> None:
+    step(DAY)
+    call = waiting()
+    admit.admit(lanes=[call.lane_id])
+    claim(call.id, ticket_of(seen(call)))
+    step(0)
+    exec(documented(), {})  # noqa: S102 -- what it says is what is tested
+    soon = timezone.now() + timedelta(minutes=6)
+    assert [each.call_id for each in recover.expired(now=soon)] == [call.id]

@@ -1,0 +1,137 @@
+"""A message that is delivered twice: what its second holder does changes nothing for the worker that runs the call."""
+
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from dispatcher import engine, workers
+from dispatcher.celery import DispatchedRequest
+from dispatcher.errors import WorkerLost
+from dispatcher.lifecycle import claim, finish, heartbeat
+from dispatcher.models import CallQueue, Slot
+from dispatcher.states import State
+from tests.builders import HERE, admitted, at, committed, key, seen, ticket_of
+from tests.steps.conftest import Broker
+from tests.steps.doings import do, sent
+
+pytestmark = [committed, pytest.mark.usefixtures("nothing_ran")]
+
+OTHER = replace(HERE, id=uuid4(), name="celery@there")
+NUMBER = uuid4()
+
+
+@pytest.fixture
+def running() -> CallQueue:
+    """Return a call that one worker runs."""
+    key("api", concurrency=1)
+    call = admitted("api")
+    claimed = claim.claim(call.id, ticket_of(call), number=NUMBER, worker=HERE.id, now=at(1))
+    assert isinstance(claimed, claim.Claimed)
+    return seen(call)
+
+
+def slot_of(call: CallQueue) -> tuple[UUID | None, Any]:
+    slot = Slot.objects.get(call=call)
+    return slot.worker_id, slot.lease_until
+
+
+def test_a_heartbeat_leaves_a_started_slot_to_the_worker_that_started_it(running: CallQueue) -> None:
+    before = slot_of(running)
+    held = [(running.id, ticket_of(running))]
+    assert heartbeat.beat(OTHER, held, now=at(30)).slots == 0
+    assert slot_of(running) == before
+    assert heartbeat.beat(HERE, held, now=at(30)).slots == 1
+    assert slot_of(running) == (HERE.id, at(90))
+
+
+def test_a_heartbeat_renews_what_has_not_started_whoever_held_it_before() -> None:
+    call = admitted()
+    held = [(call.id, ticket_of(call))]
+    for worker in (HERE, OTHER):
+        assert heartbeat.beat(worker, held, now=at(30)).slots == 1
+        assert slot_of(call)[0] == worker.id
+
+
+def test_a_worker_that_only_holds_a_duplicate_ends_nothing_when_it_stops(running: CallQueue) -> None:
+    held = [(running.id, ticket_of(running))]
+    heartbeat.beat(OTHER, held)
+    assert workers.leave(OTHER.id, held) == 0
+    assert workers.part(OTHER.id) == 0
+    assert (seen(running).state, seen(running).attempt) == (State.ACTIVE, 1)
+    assert finish.complete(running.id, ticket_of(running), result=None, number=NUMBER)
+
+
+def test_a_worker_that_only_holds_a_duplicate_ends_nothing_when_it_falls_silent(running: CallQueue) -> None:
+    heartbeat.beat(OTHER, [(running.id, ticket_of(running))], now=at(2))
+    heartbeat.beat(HERE, [(running.id, ticket_of(running))], now=at(60))
+    assert engine.recover(now=at(70)) == 0
+    assert seen(running).state == State.ACTIVE
+
+
+def test_a_worker_that_stops_ends_nothing_that_another_claims_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = admitted()
+    heartbeat.beat(OTHER, [(call.id, ticket_of(call))])
+    look = heartbeat.held
+
+    def look_and_be_late(worker: UUID) -> list[heartbeat.InFlight]:
+        found = look(worker)
+        claim.claim(call.id, ticket_of(call), worker=HERE.id)
+        return found
+
+    monkeypatch.setattr(heartbeat, "held", look_and_be_late)
+    assert workers.part(OTHER.id) == 0
+    assert (seen(call).state, seen(call).attempt) == (State.ACTIVE, 1)
+
+
+def test_a_process_that_is_lost_ends_the_attempt_of_its_own_claim_only(running: CallQueue) -> None:
+    lose = partial(engine.lose, running.id, ticket_of(running), WorkerLost("killed"), is_crash=True, now=at(2))
+    assert not lose(number=uuid4())
+    assert (seen(running).state, seen(running).attempt, seen(running).errors) == (State.ACTIVE, 1, [])
+    assert lose(number=NUMBER)
+    assert (seen(running).state, seen(running).crashes) == (State.RETRYABLE, 1)
+
+
+@pytest.mark.parametrize("end", ["completes", "fails", "is told to stop"])
+def test_an_outcome_ends_the_attempt_of_its_own_claim_only(running: CallQueue, end: str) -> None:
+    """The commit of the first claim was lost in a crash of the database, and a duplicate claimed the call again."""
+    CallQueue.objects.update(state=State.DISPATCHED, attempt=0, started_at=None, claim=None)
+    Slot.objects.update(started_at=None)
+    again = claim.claim(running.id, ticket_of(running), number=uuid4(), worker=OTHER.id)
+    assert isinstance(again, claim.Claimed)
+    of_the_first = {
+        "completes": partial(finish.complete, result="first"),
+        "fails": partial(finish.fail, error=ValueError(), attempt=1, policy=None),
+        "is told to stop": partial(finish.put_back, from_states=[State.ACTIVE], wait=timedelta(seconds=1)),
+    }[end]
+    assert of_the_first(running.id, ticket_of(running), number=NUMBER) is None
+    assert (seen(running).state, seen(running).attempt) == (State.ACTIVE, 1)
+    assert finish.complete(running.id, ticket_of(running), result="second", number=again.number)
+    assert seen(running).result == "second"
+
+
+def test_every_delivery_has_a_claim_of_its_own_that_travels_to_the_pool(broker: Broker) -> None:
+    call = sent()
+    (message,) = broker.take()
+    first, second = (DispatchedRequest(message, app=broker.app, task=do) for _ in range(2))
+    assert first.number != second.number
+    do.push_request(first.request_dict, called_directly=False)
+    try:
+        assert do() == "done"
+    finally:
+        do.pop_request()
+    assert seen(call).claim == first.number
+
+
+def test_a_duplicate_whose_process_is_lost_leaves_the_call_to_the_process_that_runs_it(broker: Broker) -> None:
+    call = sent()
+    (message,) = broker.take()
+    runs, duplicate = (DispatchedRequest(message, app=broker.app, task=do) for _ in range(2))
+    assert isinstance(claim.claim(call.id, ticket_of(call), number=runs.number), claim.Claimed)
+    duplicate.on_timeout(soft=False, timeout=5)
+    assert (seen(call).state, seen(call).attempt) == (State.ACTIVE, 1)
+    runs.on_timeout(soft=False, timeout=5)
+    assert (seen(call).state, seen(call).error["type"]) == (State.RETRYABLE, "TimeLimitExceeded")

@@ -1,0 +1,105 @@
+"""A worker keeps its connection to the dispatcher's database from task to task, whatever CONN_MAX_AGE is."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import signals
+from django.db import connection
+
+from dispatcher import sql
+from dispatcher.presence import KeptConnections
+from tests import backstage
+from tests.builders import committed
+from tests.steps.doings import do
+
+pytestmark = [committed, pytest.mark.session]
+
+NEVER = 2**31
+
+
+@pytest.fixture(autouse=True)
+def _no_connection_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set what Django has by default."""
+    for name, value in {"CONN_MAX_AGE": 0, "CONN_HEALTH_CHECKS": False}.items():
+        monkeypatch.setitem(connection.settings_dict, name, value)
+
+
+@pytest.fixture
+def process() -> Iterator[ThreadPoolExecutor]:
+    """Return what has connections of its own, as a process of the pool has."""
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        yield thread
+        # Looked up on the thread whose connection it is.
+        thread.submit(lambda: connection.close()).result()  # noqa: PLW0108
+
+
+def start(pool: str = "prefork", *, db_reuse_max: int | None = None) -> int | None:
+    """Start a worker as far as its connections go; return after how many tasks Celery closes them."""
+    fixup = SimpleNamespace(db_reuse_max=db_reuse_max)
+    app = SimpleNamespace(_fixups=[SimpleNamespace(_worker_fixup=fixup)])
+    KeptConnections(SimpleNamespace(app=app, pool_cls=SimpleNamespace(__module__=f"celery.concurrency.{pool}")))
+    return fixup.db_reuse_max
+
+
+def run_task() -> int:
+    """Do what a task does; return the process of the server that served it."""
+    signals.task_prerun.send(sender=do, task=do)
+    served_by = _pid()
+    signals.task_postrun.send(sender=do, task=do)
+    return served_by
+
+
+def _pid() -> int:
+    with sql.connection().cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        pid: int = cursor.fetchone()[0]
+        return pid
+
+
+def served(process: ThreadPoolExecutor, times: int) -> int:
+    """Return how many connections so many tasks took."""
+    return len({process.submit(run_task).result() for _ in range(times)})
+
+
+def test_without_a_worker_each_task_connects_anew(process: ThreadPoolExecutor) -> None:
+    assert served(process, 3) == 3
+
+
+@pytest.mark.parametrize("pool", ["prefork", "thread", "solo"])
+def test_a_worker_keeps_its_connection(pool: str, process: ThreadPoolExecutor) -> None:
+    assert start(pool) == NEVER
+    assert served(process, 3) == 1
+
+
+def test_a_connection_that_is_gone_between_two_tasks_is_replaced(process: ThreadPoolExecutor) -> None:
+    start()
+    pid = process.submit(run_task).result()
+    with closing(backstage.connect()) as admin:
+        admin.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+    assert process.submit(run_task).result() != pid
+    assert served(process, 2) == 1
+
+
+@pytest.mark.parametrize("pool", ["gevent", "eventlet"])
+def test_greenlets_keep_none(pool: str) -> None:
+    assert start(pool) is None
+    assert connection.settings_dict["CONN_MAX_AGE"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("CONN_MAX_AGE", 5), ("CONN_MAX_AGE", None), ("OPTIONS", {"pool": True})], ids=str
+)
+def test_what_the_project_says_of_its_connections_holds(name: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connection.settings_dict, name, value)
+    before = dict(connection.settings_dict)
+    assert start() == NEVER
+    assert connection.settings_dict == before
+
+
+def test_a_worker_whose_connections_celery_is_to_reuse_is_left_alone() -> None:
+    assert start(db_reuse_max=1) == 1
+    assert connection.settings_dict["CONN_MAX_AGE"] == 0

@@ -1,0 +1,79 @@
+"""`self.replace` and `self.add_to_chord`: a call has an error that names the remedy, other tasks are replaced."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import Task
+
+from dispatcher import fence
+from dispatcher.models import CallQueue, Slot
+from dispatcher.states import State
+from tests.builders import committed, key, seen
+from tests.steps.conftest import Broker, app
+from tests.steps.doings import autoretry, deliver, do, doings, ran, sent
+
+pytestmark = [committed, pytest.mark.usefixtures("nothing_ran")]
+
+REFUSED: dict[str, Callable[[Task], Any]] = {
+    "replace": lambda self: self.replace(autoretry.si()),
+    "add_to_chord": lambda self: self.add_to_chord(autoretry.si(), lazy=True),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_call_is_not_replaced_by_a_task_without_limits(name: str, broker: Broker) -> None:
+    key("api", concurrency=1)
+    doings[:] = [REFUSED[name]]
+    call = sent(keys=["api"], retry={"max_attempts": 1})
+    broker.take()
+    assert deliver(call).state == "FAILURE"
+    stored = seen(call)
+    assert (stored.state, stored.error["type"]) == (State.DISCARDED, "CallInvalid")
+    assert stored.error["message"].startswith(f"{name}: ")
+    assert "CallQueue.objects.send" in stored.error["message"]
+    assert broker.take() == []
+    assert not Slot.objects.exists()
+
+
+def test_a_task_can_catch_the_refusal_and_send_what_comes_next() -> None:
+    key("api", concurrency=1)
+
+    def send_next(self: Task) -> str:
+        try:
+            self.replace(autoretry.si())
+        except ValueError:
+            CallQueue.objects.send(autoretry.si(), keys=["api"])
+        return "sent"
+
+    doings[:] = [send_next]
+    call = sent(keys=["api"])
+    deliver(call)
+    following = CallQueue.objects.exclude(id=call.id).get()
+    assert (seen(call).state, following.state, following.task) == (State.COMPLETED, State.DISPATCHED, autoretry.name)
+
+
+def test_a_task_of_any_class_is_refused_it() -> None:
+    class Plain(Task):
+        """A base class that knows nothing of the dispatcher."""
+
+    @app.task(name="tests.replacing", bind=True, base=Plain, shared=False)
+    def replacing(self: Task) -> Any:
+        ran.append((self.request.retries, ()))
+        return self.replace(do.si())
+
+    try:
+        fence.fence(replacing)
+        call = sent(replacing, retry={"max_attempts": 1})
+        headers = {"dispatcher_ticket": str(seen(call).ticket)}
+        replacing.apply(task_id=str(call.id), headers=headers)
+        assert seen(call).error["type"] == "CallInvalid"
+    finally:
+        del app.tasks["tests.replacing"]
+
+
+def test_a_task_without_the_dispatcher_is_replaced_as_always() -> None:
+    doings[:] = [lambda self: self.replace(do.si("in its place")) if not self.request.args else 7]
+    assert do.apply().get() == 7
+    assert [args for _, args in ran] == [(), ("in its place",)]
+    assert not CallQueue.objects.exists()

@@ -1,0 +1,170 @@
+"""Results: AsyncResult shows the end of calls that Celery's own code never came to."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery, states
+from celery.exceptions import TaskRevokedError
+from celery.result import AsyncResult
+from django.utils import timezone
+
+from dispatcher import engine, results, tasks
+from dispatcher.errors import WorkerLost
+from dispatcher.lifecycle import due
+from dispatcher.models import CallQueue, ResultCursor
+from tests.builders import SECOND, committed, key, ticket_of
+from tests.races.lockstep import eventually
+from tests.steps.conftest import app as ordinary_app
+from tests.steps.conftest import make_app
+
+pytestmark = committed
+
+
+def nothing() -> None:
+    """Do nothing."""
+
+
+@pytest.fixture(autouse=True)
+def app() -> Iterator[Celery]:
+    """Be an app whose backend is in this process, and that has stored what ended before."""
+    made = make_app("results", backend="cache+memory://")
+    made.conf.task_ignore_result = False
+    made.task(name="tests.kept", shared=False)(nothing)
+    made.task(name="tests.ignored", shared=False, ignore_result=True)(nothing)
+    made.set_current()
+    results._Round.rests_until = 0.0  # noqa: SLF001 -- another test's backend had failed
+    assert results.report() == 0
+    yield made
+    ordinary_app.set_current()
+
+
+def sent(task: str = "tests.kept", **fields: Any) -> CallQueue:
+    """Send a call that waits."""
+    key("closed")
+    engine.pause("closed")
+    return CallQueue.objects.send(task, keys=["closed"], **fields)
+
+
+def result_of(call: CallQueue) -> AsyncResult:
+    return AsyncResult(str(call.id))
+
+
+def test_a_call_that_was_cancelled_is_revoked() -> None:
+    call = sent()
+    engine.cancel([call.id])
+    assert result_of(call).state == states.PENDING
+    assert results.report() == 1
+    assert result_of(call).state == states.REVOKED
+    with pytest.raises(TaskRevokedError, match="cancelled"):
+        result_of(call).get(timeout=1)
+
+
+def test_a_call_that_expired_is_revoked() -> None:
+    call = sent(expires_at=timezone.now() + 3600 * SECOND)
+    CallQueue.objects.filter(id=call.id).update(expires_at=timezone.now())
+    eventually(lambda: due.discard_expired() or CallQueue.objects.get(id=call.id).state == "discarded")
+    results.report()
+    assert result_of(call).state == states.REVOKED
+
+
+def test_a_call_that_a_limit_dropped_is_revoked() -> None:
+    key("full", concurrency=0)
+    call = CallQueue.objects.send("tests.kept", keys=["full"], on_limit="drop")
+    results.report()
+    assert result_of(call).state == states.REVOKED
+
+
+def test_a_call_whose_worker_was_lost_for_good_has_failed() -> None:
+    call = CallQueue.objects.send("tests.kept", retry={"max_attempts": 1})
+    ticket = ticket_of(CallQueue.objects.get(id=call.id))
+    engine.claim.claim(call.id, ticket)
+    assert engine.lose(call.id, ticket, WorkerLost("its worker fell silent"), is_crash=True)
+    results.report()
+    assert result_of(call).state == states.FAILURE
+    with pytest.raises(WorkerLost, match="fell silent"):
+        result_of(call).get(timeout=1)
+
+
+def test_a_result_that_is_there_stays() -> None:
+    call = sent()
+    result_of(call).backend.mark_as_done(str(call.id), "done")
+    engine.cancel([call.id])
+    assert results.report() == 0
+    assert result_of(call).state == states.SUCCESS
+
+
+def test_a_task_that_ignores_its_results_has_none(app: Celery) -> None:
+    call = sent("tests.ignored")
+    engine.cancel([call.id])
+    assert results.report() == 0
+    app.conf.task_ignore_result = True
+    unknown = sent("tests.elsewhere")
+    engine.cancel([unknown.id])
+    assert results.report() == 0
+    assert result_of(call).state == result_of(unknown).state == states.PENDING
+
+
+def test_nothing_is_stored_twice_and_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "_BATCH", 2)
+    calls = [sent() for _ in range(5)]
+    engine.cancel([call.id for call in calls[:3]])
+    engine.cancel([call.id for call in calls[3:]])
+    assert results.report() == 5
+    assert {result_of(call).state for call in calls} == {states.REVOKED}
+    assert results.report() == 0
+
+
+def test_many_are_stored_over_several_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "_BATCH", 2)
+    calls = [sent() for _ in range(5)]
+    engine.cancel([call.id for call in calls])
+    assert results.report(budget=0) == 0
+    clock = iter(range(100))
+    monkeypatch.setattr(results, "monotonic", lambda: next(clock))
+    assert results.report(budget=2) == 2
+    monkeypatch.undo()
+    assert results.report() == 3
+
+
+def test_a_backend_that_fails_harms_nothing_and_is_tried_again(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    call = sent()
+    engine.cancel([call.id])
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ConnectionError("refused")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(app.tasks["tests.kept"].backend, "store_result", fail)
+        assert results.report() == 0
+    assert "the result backend failed" in caplog.text
+    assert results._Round.rests_until > 0  # noqa: SLF001 -- it is left alone for a while
+    assert results.report() == 1
+    assert result_of(call).state == states.REVOKED
+
+
+def test_what_ended_long_ago_is_not_stored() -> None:
+    call = sent()
+    engine.cancel([call.id])
+    day = 86_400 * SECOND
+    CallQueue.objects.filter(id=call.id).update(finished_at=timezone.now() - 2 * day)
+    ResultCursor.objects.update(finished_at=timezone.now() - 3 * day)
+    assert results.report() == 0
+
+
+@pytest.mark.parametrize("backend", [None, "rpc://"])
+def test_without_a_backend_that_others_can_read_nothing_is_looked_for(backend: str | None) -> None:
+    make_app("nothing", backend=backend).set_current()
+    ResultCursor.objects.all().delete()
+    assert results.report() == 0
+    results.report_soon()
+    assert not ResultCursor.objects.exists()
+
+
+def test_the_recovery_stores_them_and_does_not_wait() -> None:
+    call = sent()
+    engine.cancel([call.id])
+    tasks.recover()
+    eventually(lambda: result_of(call).state == states.REVOKED)

@@ -1,0 +1,151 @@
+"""Celery's revoke and terminate reach calls that wait, and a person's retry starts a revoked call again."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from uuid import uuid4
+
+import pytest
+from billiard.exceptions import Terminated
+from celery import signals
+from celery.worker import state as worker_state
+from celery.worker.control import Panel
+
+from dispatcher import engine, revoke
+from dispatcher.lifecycle import claim
+from dispatcher.models import CallQueue, Slot
+from dispatcher.states import State
+from tests.builders import committed, key, seen, states, ticket_of
+from tests.steps.conftest import Broker
+from tests.steps.doings import deliver, do, doings, raising, ran, sent, wake
+from tests.steps.test_celery_request import claim as begin
+from tests.steps.test_celery_request import info, request_of
+
+pytestmark = [committed, pytest.mark.usefixtures("nothing_ran")]
+
+
+@pytest.fixture(autouse=True)
+def _commands() -> Iterator[None]:
+    before = dict(Panel.data)
+    revoke.listen()
+    yield
+    Panel.data.update(before)
+    worker_state.reset_state()
+
+
+def command(broker: Broker, *calls: object, name: str = "revoke", **options: object) -> None:
+    """Let a worker get the command, as it does from the broker."""
+    ids = [str(getattr(call, "id", call)) for call in calls]
+    Panel.data[name](SimpleNamespace(app=broker.app, consumer=None), task_id=ids, **options)
+
+
+@pytest.mark.parametrize("state", ["scheduled", "available", "dispatched", "retryable"])
+def test_a_call_that_waits_is_cancelled(broker: Broker, state: str) -> None:
+    key("api", concurrency=1)
+    call = sent(keys=["api"])
+    second = CallQueue.objects.send(do, keys=["api"])
+    if state == "retryable":
+        doings[:] = [raising(ValueError("bad"))]
+        deliver(call)
+    elif state != "dispatched":
+        Slot.objects.filter(call_id=call.id).delete()
+        CallQueue.objects.filter(id=call.id).update(state=state, ticket=None, scheduled_at=call.created_at)
+    command(broker, call)
+    assert states([call]) == [State.CANCELLED]
+    if state in {"dispatched", "retryable"}:
+        assert states([second]) == [State.DISPATCHED]
+
+
+def test_several_are_revoked_at_once_and_what_is_no_call_is_left_to_celery(broker: Broker) -> None:
+    calls, other = [sent(), sent()], str(uuid4())
+    command(broker, *calls, other, "no uuid")
+    assert states(calls) == [State.CANCELLED] * 2
+    assert other in worker_state.revoked
+    assert not any(str(call.id) in worker_state.revoked for call in calls)
+
+
+def test_terminate_reaches_them_too(broker: Broker) -> None:
+    call = sent()
+    command(broker, call, name="terminate", signal="TERM")
+    assert states([call]) == [State.CANCELLED]
+
+
+def test_a_call_that_runs_goes_on_and_is_not_tried_again(broker: Broker) -> None:
+    call = sent()
+
+    def doing(_: object) -> None:
+        command(broker, call)
+        raise ValueError("bad")
+
+    doings[:] = [doing]
+    deliver(call)
+    assert (seen(call).state, seen(call).is_revoked) == (State.RETRYABLE, True)
+    wake(call)
+    assert deliver(call).state == "IGNORED"
+    assert (seen(call).state, seen(call).attempt, len(ran)) == (State.CANCELLED, 1, 1)
+    assert not Slot.objects.exists()
+
+
+def test_a_call_that_runs_may_end_well(broker: Broker) -> None:
+    call = sent()
+    doings[:] = [lambda _: command(broker, call)]
+    deliver(call)
+    assert states([call]) == [State.COMPLETED]
+
+
+@pytest.mark.parametrize("order", ["command first", "loss first"])
+def test_a_call_that_is_terminated_is_cancelled_at_once(broker: Broker, order: str) -> None:
+    call = sent()
+    request = request_of(broker, call)
+    begin(call, request)
+    if order == "command first":
+        command(broker, call, terminate=True)
+    request.on_failure(info(Terminated(15)))
+    if order == "loss first":
+        command(broker, call, terminate=True)
+    assert (seen(call).state, seen(call).error["type"]) == (State.CANCELLED, "Terminated")
+
+
+def test_a_call_that_is_terminated_in_its_last_attempt_is_cancelled_too(broker: Broker) -> None:
+    call = sent(retry={"max_attempts": 1})
+    request = request_of(broker, call)
+    begin(call, request)
+    command(broker, call, terminate=True)
+    request.on_failure(info(Terminated(15)))
+    assert (seen(call).state, seen(call).error["type"]) == (State.CANCELLED, "Terminated")
+
+
+@pytest.mark.parametrize("terminate", [True, False])
+def test_a_persons_retry_runs_on_every_worker_that_got_the_command(broker: Broker, terminate: bool) -> None:  # noqa: FBT001
+    call = sent()
+    request = request_of(broker, call)
+    begin(call, request)
+    command(broker, call, terminate=terminate)
+    request.on_failure(info(Terminated(15)))
+    assert states([call]) == [State.CANCELLED]
+    engine.retry([call.id])
+    assert not request_of(broker, call).revoked()
+    assert deliver(call).state == "SUCCESS"
+    assert (seen(call).state, seen(call).is_revoked) == (State.COMPLETED, False)
+
+
+def test_a_revoke_that_came_before_the_call_was_committed_cancels_its_message(broker: Broker) -> None:
+    call = sent()
+    worker_state.revoked.add(str(call.id))
+    assert request_of(broker, call).revoked()
+    assert states([call]) == [State.CANCELLED]
+    engine.retry([call.id])
+    assert not request_of(broker, call).revoked()
+
+
+def test_a_claim_of_a_revoked_call_changes_nothing() -> None:
+    call = sent()
+    CallQueue.objects.filter(id=call.id).update(is_revoked=True)
+    assert claim.claim(call.id, ticket_of(call)) is claim.Refused.REVOKED
+    assert (seen(call).state, seen(call).attempt) == (State.DISPATCHED, 0)
+
+
+def test_a_worker_changes_its_commands_once() -> None:
+    first = Panel.data["revoke"]
+    revoke.listen()
+    assert Panel.data["revoke"] is first
+    assert signals.task_revoked.receivers

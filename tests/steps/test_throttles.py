@@ -1,0 +1,283 @@
+"""Throttles that change: the one in force governs at once, and no worker sleeps towards a start far away."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import pairwise
+from time import monotonic
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from celery.exceptions import SoftTimeLimitExceeded
+
+from dispatcher import attempt, engine
+from dispatcher.lifecycle import admit, claim, control, due
+from dispatcher.lifecycle.claim import Claimed, Refused
+from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
+from dispatcher.reports import rate_limit_status
+from dispatcher.states import State
+from tests.builders import SECOND, T0, admitted, at, go, key, migrate, next_start, seen, started, ticket_of, waiting
+
+pytestmark = pytest.mark.django_db
+
+HOUR = timedelta(hours=1)
+FAR = T0 + timedelta(days=36_500)
+FAST, SLOW = (10, 1), (1, 3_600)
+
+
+def snapshot() -> list[list[dict[str, Any]]]:
+    return [list(model.objects.order_by("pk").values()) for model in (CallQueue, RateLimitKey, Slot, Window)]
+
+
+def claimed(call: CallQueue, **options: Any) -> Claimed | Refused:
+    return claim.claim(call.id, ticket_of(seen(call)), **options)
+
+
+# What governs the next start
+
+
+def correct() -> None:
+    engine.limit("api", {"throttle": FAST})
+
+
+def remove() -> None:
+    engine.limit("api", {})
+
+
+def override() -> None:
+    control.override("api", {"throttle": FAST}, FAR)
+
+
+@pytest.mark.parametrize("change", [correct, remove, override])
+def test_a_throttle_that_was_loosened_lets_the_next_call_start_at_once(change: Callable[[], None]) -> None:
+    key("api", throttle=SLOW)
+    started("api")
+    call = waiting("api")
+    assert go(call, now=at(1)) == []
+    change()
+    assert go(call, now=at(1), keys=[RateLimitKey.objects.get().id]) == [call.id]
+    made = claimed(call, now=at(1))
+    assert isinstance(made, Claimed)
+    assert at(1) <= made.start_at <= at(1.01)
+
+
+@pytest.mark.parametrize("ends", ["by a person", "by time", "by time, and nobody has noticed"])
+def test_an_override_that_ended_leaves_no_spacing_behind(ends: str) -> None:
+    key("api", throttle=FAST)
+    control.override("api", {"throttle": SLOW}, at(60))
+    started("api")
+    if ends == "by a person":
+        engine.end_override("api")
+    elif ends == "by time":
+        assert due.due_keys(now=at(60)) != []
+    call = admitted("api", now=at(60))
+    made = claimed(call, now=at(60))
+    assert isinstance(made, Claimed)
+    assert made.start_at <= at(60.01)
+
+
+def test_a_start_of_a_large_cost_delays_the_next_by_the_throttle_in_force() -> None:
+    key("api", throttle=(1, 60))
+    started(costs={"api": 1_000})
+    engine.limit("api", {"throttle": FAST})
+    call = waiting("api")
+    assert go(call, now=at(99)) == []
+    assert go(call, now=at(100)) == [call.id]
+
+
+def test_a_throttle_that_was_tightened_counts_from_the_last_start() -> None:
+    key("api", throttle=FAST)
+    started("api")
+    engine.limit("api", {"throttle": SLOW})
+    call = waiting("api")
+    assert go(call, now=at(3_599)) == []
+    assert go(call, now=at(3_600)) == [call.id]
+
+
+def test_the_starts_of_an_override_without_a_throttle_count_when_it_has_ended() -> None:
+    key("api", throttle=SLOW)
+    control.override("api", {"throttle": None}, at(60))
+    started("api", now=at(1))
+    made = claimed(admitted("api", now=at(59)), now=at(59))
+    assert isinstance(made, Claimed)
+    assert (made.is_paced, made.start_at) == (False, at(59))
+    call = waiting("api")
+    assert go(call, now=at(61 + 3_590)) == []
+    assert go(call, now=at(59 + 3_600)) == [call.id]
+
+
+def test_the_report_shows_the_next_start_under_the_throttle_in_force() -> None:
+    key("api", throttle=SLOW)
+    started("api")
+    (slow,) = rate_limit_status(["api"], now=at(1))
+    engine.limit("api", {"throttle": (1, 10)})
+    (fast,) = rate_limit_status(["api"], now=at(1))
+    assert (slow.next_start_at, fast.next_start_at) == (at(3_600.01), at(10.01))
+
+
+@pytest.mark.django_db(transaction=True, available_apps=["dispatcher"])
+def test_the_migration_keeps_the_next_start_in_both_directions() -> None:
+    key("plain", concurrency=1)
+    api = key("api", throttle=(2, 10))
+    started(costs={"api": 3})
+    before = next_start(api)
+    migrate("0007_what_is_told")
+    migrate()
+    api.refresh_from_db()
+    assert (next_start(api), api.last_cost) == (before, 1)
+
+
+# When a key opens for the lanes that are parked on it
+
+
+def limit() -> None:
+    control.limit("api", {"throttle": FAST})
+
+
+def end_override() -> None:
+    control.end_override("api")
+
+
+@pytest.mark.parametrize("change", [limit, override, end_override])
+def test_limits_that_change_leave_no_opening_behind_though_the_process_dies_before_its_pass(
+    change: Callable[[], None],
+) -> None:
+    key("api", throttle=FAST if change is end_override else SLOW)
+    if change is end_override:
+        control.override("api", {"throttle": SLOW}, FAR)
+    started("api")
+    call = waiting("api")
+    assert go(call, now=at(1)) == []
+    assert due.due_keys(now=at(2)) == []
+    change()
+    assert engine.tick(now=at(2)) == 1
+    assert seen(call).state == State.DISPATCHED
+
+
+def test_a_resume_leaves_no_opening_behind_though_the_process_dies_before_its_pass() -> None:
+    key("api")
+    control.block(HOUR, names=["api"], now=T0)
+    call = waiting("api")
+    assert go(call, now=at(1)) == []
+    assert due.due_keys(now=at(2)) == []
+    control.resume("api")
+    assert engine.tick(now=at(2)) == 1
+
+
+# A start beyond the horizon
+
+
+def test_a_start_beyond_the_horizon_is_refused_and_nothing_is_spent() -> None:
+    key("api", throttle=FAST, rate=(10, 60))
+    first, second = (admitted("api") for _ in range(2))
+    assert isinstance(claimed(first, now=at(0.1)), Claimed)
+    engine.limit("api", {"throttle": SLOW, "rate": (10, 60)})
+    before = snapshot()
+    assert claimed(second, now=at(0.1)) is Refused.EARLY
+    assert snapshot() == before
+
+
+def test_all_that_one_pass_admitted_may_be_claimed_at_once(settings: Any) -> None:
+    settings.DISPATCHER = {"horizon": 0.2, "lead": 0.01}
+    key("api", throttle=(50, 1))
+    calls = [waiting("api") for _ in range(20)]
+    admitted = go(*calls)
+    assert len(admitted) == 11
+    for call in calls[:11]:
+        made = claimed(call, now=at(30))
+        assert isinstance(made, Claimed)
+        assert made.start_at <= at(30.21)
+
+
+@pytest.mark.django_db(transaction=True, available_apps=["dispatcher"])
+def test_calls_admitted_before_a_throttle_was_tightened_go_back_and_come_when_it_opens() -> None:
+    key("api", throttle=(50, 1))
+    calls = [waiting("api") for _ in range(10)]
+    assert len(admit.admit(lanes=[calls[0].lane_id]).calls) == 10
+    engine.limit("api", {"throttle": SLOW})
+    begun, ran = monotonic(), list[int]()
+    refused = [engine.execute(call.id, ticket_of(seen(call)), lambda: ran.append(1)) for call in calls]
+    assert monotonic() - begun < 5
+    assert (len(ran), refused[1:]) == (1, [Refused.EARLY] * 9)
+    left = [seen(call) for call in calls[1:]]
+    assert {(call.state, call.attempt, call.crashes, call.ticket) for call in left} == {(State.AVAILABLE, 0, 0, None)}
+    assert not Slot.objects.exists()
+    api = RateLimitKey.objects.get()
+    assert api.last_start_at is not None
+    assert api.opens_at is not None
+    # Not before: nothing goes to and fro between the queue and the workers meanwhile.
+    assert engine.tick(now=api.opens_at - SECOND) == 0
+    assert HOUR - SECOND < api.opens_at - api.last_start_at < HOUR
+    assert engine.tick(now=api.opens_at) == 1
+    assert seen(calls[1]).state == State.DISPATCHED
+
+
+def test_a_start_that_was_missed_is_moved_where_no_other_was_given_after_it(settings: Any) -> None:
+    settings.DISPATCHER = {"lead": 0}
+    api = key("api", throttle=SLOW)
+    call = admitted("api")
+    number, ticket = uuid4(), ticket_of(call)
+    slacks = [0 * SECOND, SECOND, 3 * SECOND]
+    claim.claim(call.id, ticket, number=number, now=T0)
+    for turn, (missed, slack) in enumerate(pairwise(slacks), start=1):
+        late = at(turn * 5)
+        made = claim.claim(call.id, ticket, number=number, is_late=True, slack=slack, missed=missed, now=late)
+        assert isinstance(made, Claimed)
+        assert made.start_at == late
+    api.refresh_from_db()
+    assert api.last_start_at == at(10 + 3)
+
+
+def test_a_start_that_was_missed_and_would_come_beyond_the_horizon_is_given_up(settings: Any) -> None:
+    settings.DISPATCHER = {"horizon": 1, "lead": 0}
+    key("api", throttle=(2, 1))
+    first, second = waiting("api"), waiting("api")
+    assert len(go(first, second)) == 2
+    number, ticket = uuid4(), ticket_of(seen(first))
+    claim.claim(first.id, ticket, number=number, now=T0)
+    claimed(second, now=T0)
+    engine.limit("api", {"throttle": SLOW})
+    before = snapshot()
+    assert claim.claim(first.id, ticket, number=number, is_late=True, now=at(0.1)) is Refused.EARLY
+    assert snapshot() == before
+
+
+# A soft time limit before the start
+
+
+@pytest.mark.django_db(transaction=True, available_apps=["dispatcher"])
+@pytest.mark.parametrize("where", ["before the claim", "in the wait", "after it"])
+def test_a_soft_time_limit_before_the_start_spends_no_attempt(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    key("api", throttle=FAST)
+    call = waiting("api")
+    CallQueue.objects.update(crashes=2)
+    admit.admit(lanes=[call.lane_id])
+
+    def limited(*_: Any, **__: Any) -> Any:
+        raise SoftTimeLimitExceeded
+
+    with monkeypatch.context() as patch:
+        match where:
+            case "before the claim":
+                patch.setattr(attempt, "claim_in_time", limited)
+            case "in the wait":
+                patch.setattr(claim, "is_in_time", limited)
+            case _:
+                patch.setattr(attempt.Attempt, "run_task", limited)
+        ran: list[str] = []
+        refused = engine.execute(call.id, ticket_of(seen(call)), lambda: ran.append("ran"))
+    assert refused is Refused.INTERRUPTED
+    stored = seen(call)
+    assert ran == []
+    assert (stored.attempt, stored.crashes, stored.errors) == (0, 2, [])
+    assert stored.state in {State.AVAILABLE, State.DISPATCHED}
+
+
+def test_a_soft_time_limit_in_the_task_is_the_task_s() -> None:
+    call = admitted()
+
+    def task() -> None:
+        raise SoftTimeLimitExceeded
+
+    engine.execute(call.id, ticket_of(call), task)
+    assert (seen(call).attempt, seen(call).errors[0]["type"]) == (1, "SoftTimeLimitExceeded")

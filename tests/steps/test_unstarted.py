@@ -1,0 +1,260 @@
+"""Calls that are published and come back without a start: they wait, each time for longer, and nothing is spent."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import signals
+
+from dispatcher import engine, reports, sql, workers
+from dispatcher.audit import audit
+from dispatcher.lifecycle import claim, heartbeat
+from dispatcher.models import CallQueue, Slot
+from dispatcher.states import State
+from dispatcher.unknown import UnknownTasks
+from tests.builders import HERE, SECOND, committed, key, seen, states, ticket_of
+from tests.steps.conftest import Broker
+
+pytestmark = committed
+
+TASK = "tests.unknown"
+
+
+def sent(**fields: Any) -> CallQueue:
+    return seen(CallQueue.objects.send(TASK, **fields))
+
+
+def come(tasks: Sequence[str] | None, *, queues: Sequence[str] = ("celery",)) -> None:
+    """Let a worker come, or come back, that knows these tasks."""
+    workers.beat(replace(HERE, queues=queues, tasks=tasks), [])
+
+
+def meet(broker: Broker, call: CallQueue) -> Any:
+    """Let a worker meet the message of a call whose task it does not know; return what became of the message."""
+    (message,) = [each for each in broker.take() if each.headers["id"] == str(call.id)]
+    fates: list[str] = []
+    message.ack_log_error = lambda *_: fates.append("acknowledged")
+    consumer = SimpleNamespace(on_unknown_task=lambda *_: fates.append("failed"), connection_errors=())
+    UnknownTasks(consumer)
+    consumer.on_unknown_task(None, message, KeyError(TASK))
+    return fates
+
+
+def wait_of(call: CallQueue) -> float:
+    """Return for how many seconds from now a call is put off."""
+    stored = seen(call)
+    assert stored.state == State.SCHEDULED
+    return float((stored.scheduled_at - sql.now()).total_seconds())
+
+
+# Tasks that a worker does not know
+
+
+def test_a_call_of_a_task_that_nobody_knows_waits_and_spends_nothing(broker: Broker) -> None:
+    key("api", concurrency=1)
+    come(["tests.do"])
+    call = sent(keys=["api"], retry={"max_attempts": 1})
+    assert meet(broker, call) == ["acknowledged"]
+    stored = seen(call)
+    assert (stored.state, stored.attempt, stored.errors, stored.returns) == (State.SCHEDULED, 0, [], 1)
+    assert 55 < wait_of(call) <= 60
+    assert not Slot.objects.exists()
+    assert sent(keys=["api"]).state == State.DISPATCHED
+
+
+def test_it_goes_on_by_itself_when_a_worker_comes_that_knows_it(broker: Broker) -> None:
+    come(["tests.do"])
+    calls = [sent(), sent()]
+    for call in calls:
+        CallQueue.objects.filter(id=call.id).update(state=State.DISPATCHED)
+    messages = broker.take()
+    for message in messages:
+        signals.task_unknown.send(sender=None, message=message, exc=KeyError(), name=TASK, id=message.headers["id"])
+    come(["tests.do", TASK], queues=["elsewhere"])
+    assert states(calls) == [State.SCHEDULED] * 2
+    come(["tests.do", TASK])
+    assert states(calls) == [State.DISPATCHED] * 2
+    assert [seen(call).attempt for call in calls] == [0, 0]
+    assert len(broker.take()) == 2
+
+
+def test_where_another_worker_knows_it_the_call_comes_there_within_seconds(broker: Broker) -> None:
+    come(["tests.do", TASK])
+    call = sent()
+    waits = []
+    for _ in range(3):
+        meet(broker, call)
+        waits.append(wait_of(call))
+        engine.run_now([call.id])
+    assert [round(wait, 1) for wait in waits] == pytest.approx([0.5, 1.0, 1.5], abs=0.2)
+
+
+def test_a_worker_of_an_older_version_may_know_every_task(broker: Broker) -> None:
+    come(None)
+    call = sent()
+    meet(broker, call)
+    assert wait_of(call) < 1
+
+
+def test_the_wait_grows_while_nobody_knows_it_up_to_an_hour(broker: Broker) -> None:
+    come([])
+    call = sent()
+    waits = []
+    for _ in range(9):
+        meet(broker, call)
+        waits.append(round(wait_of(call) / 60))
+        engine.run_now([call.id])
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+def test_a_worker_that_comes_between_the_put_back_and_its_commit_is_seen(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    come([])
+    call = sent()
+    put_back = workers.unstarted.put_back
+
+    def come_late(*args: Any, **options: Any) -> Any:
+        returned = put_back(*args, **options)
+        heartbeat.beat(replace(HERE, tasks=[TASK]), [])
+        return returned
+
+    monkeypatch.setattr(workers.unstarted, "put_back", come_late)
+    meet(broker, call)
+    assert states([call]) == [State.DISPATCHED]
+
+
+def test_a_start_begins_the_count_again(broker: Broker) -> None:
+    come([])
+    call = sent()
+    meet(broker, call)
+    engine.run_now([call.id])
+    assert seen(call).returns == 1
+    assert isinstance(claim.claim(call.id, ticket_of(seen(call))), claim.Claimed)
+    assert seen(call).returns == 0
+
+
+def test_a_message_that_comes_late_changes_nothing(broker: Broker) -> None:
+    call = sent()
+    assert isinstance(claim.claim(call.id, ticket_of(call)), claim.Claimed)
+    meet(broker, call)
+    assert states([call]) == [State.ACTIVE]
+
+
+def test_a_plain_message_of_an_unknown_task_is_left_to_celery(broker: Broker) -> None:
+    broker.app.send_task(TASK, task_id="00000000-0000-0000-0000-000000000001")
+    assert meet(broker, CallQueue(id="00000000-0000-0000-0000-000000000001")) == ["failed"]
+
+
+def test_a_message_that_celery_can_not_read_costs_an_attempt(broker: Broker) -> None:
+    call = sent(retry={"max_attempts": 1})
+    (message,) = broker.take()
+    signals.task_rejected.send(sender=None, message=message, exc=ValueError("no arguments"))
+    assert (seen(call).state, seen(call).error["type"]) == (State.DISCARDED, "ValueError")
+    signals.task_rejected.send(sender=None, message=message, exc=None)
+
+
+# What a worker registers
+
+
+def test_a_worker_registers_what_it_knows_once_and_again_when_that_changes() -> None:
+    here = replace(HERE, tasks=["a", "b"])
+    assert heartbeat.beat(here, []).knows_more
+    assert not heartbeat.beat(here, []).knows_more
+    assert heartbeat.beat(replace(here, tasks=["a", "b", "c"]), []).knows_more
+
+
+# Messages that are lost again and again
+
+
+def lose_message(call: CallQueue) -> None:
+    """Let the lease of an admitted call run out."""
+    Slot.objects.filter(call_id=call.id).update(lease_until=sql.now() - SECOND)
+    assert engine.recover(now=sql.now()) == 1
+
+
+def test_a_call_whose_messages_are_lost_again_and_again_waits_longer_each_time(broker: Broker) -> None:
+    call = sent()
+    lose_message(call)
+    assert (seen(call).state, seen(call).returns) == (State.DISPATCHED, 1)
+    lose_message(call)
+    assert (seen(call).state, seen(call).returns) == (State.DISPATCHED, 2)
+    waits = []
+    for _ in range(8):
+        lose_message(call)
+        waits.append(round(wait_of(call) / 60))
+        engine.run_now([call.id])
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert (seen(call).attempt, seen(call).errors) == (0, [])
+
+
+def test_a_process_that_dies_before_each_start_does_not_loop(broker: Broker) -> None:
+    call = sent()
+    for _ in range(3):
+        assert engine.lose(call.id, ticket_of(seen(call)), RuntimeError("exit 9"), is_crash=True)
+    assert 55 < wait_of(call) <= 60
+    assert not engine.lose(call.id, ticket_of(call), RuntimeError("exit 9"), is_crash=True)
+
+
+def test_a_call_that_was_never_published_is_not_counted(broker: Broker) -> None:
+    call = sent()
+    for _ in range(4):
+        CallQueue.objects.filter(id=call.id).update(published_at=None)
+        lose_message(call)
+    assert (seen(call).state, seen(call).returns) == (State.DISPATCHED, 0)
+
+
+def test_a_persons_retry_forgets_the_count(broker: Broker) -> None:
+    come([])
+    call = sent()
+    meet(broker, call)
+    engine.cancel([call.id])
+    engine.retry([call.id])
+    assert seen(call).returns == 0
+
+
+# What people see
+
+
+def test_it_is_said_why_such_a_call_waits(broker: Broker) -> None:
+    come(["tests.do"])
+    call = sent()
+    meet(broker, call)
+    wait = reports.why_waiting(call.id)
+    assert wait is not None
+    assert (wait.queue, wait.task, wait.is_served, wait.is_known, wait.returns) == ("celery", TASK, True, False, 1)
+    assert wait.until == seen(call).scheduled_at
+    (task,) = reports.unstarted_tasks()
+    assert task.as_json() == {
+        "queue": "celery",
+        "task": TASK,
+        "waiting_count": 1,
+        "returns": 1,
+        "known": False,
+    }
+
+
+def noted() -> dict[str, Any]:
+    return {note.check.name: note for note in audit(settle=timedelta(0)).notes}
+
+
+def test_short_leases_make_short_waits(settings: Any, broker: Broker) -> None:
+    settings.DISPATCHER = {"dispatch_lease": 2}
+    call = sent()
+    for _ in range(8):
+        lose_message(call)
+        engine.run_now([call.id])
+    lose_message(call)
+    assert 20 < wait_of(call) <= 24
+
+
+def test_the_audit_names_calls_that_never_start(broker: Broker) -> None:
+    come([TASK])
+    call = sent()
+    for number in range(3):
+        assert noted()["unstarted"].count == 0, number
+        lose_message(call)
+    assert [finding.what for finding in noted()["unstarted"].findings] == [f"call {call.id}"]
