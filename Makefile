@@ -5,16 +5,40 @@ SERVICES_DATABASE_URL ?= postgresql://postgres@127.0.0.1:5432/callqueue
 SERVICES_RABBITMQ_URL ?= amqp://guest:guest@127.0.0.1:5672//
 SERVICES_REDIS_URL ?= redis://127.0.0.1:6379/9
 
+# How many processes run the tests, each with servers or a database of its own; 0 runs them in one, without pytest-xdist.
+PROCESSES ?= 2
+PYTEST_OPTIONS = -n $(PROCESSES) --dist loadfile $(ARGS)
+
+# What depends on the version of the server, and what depends on the broker.
+SERVER_TESTS := tests/races tests/contracts/test_sql.py $(wildcard tests/contracts/test_*plans*.py)
+BROKER_TESTS := tests/flows
+# What a pooler in transaction mode can break: every statement, every step, and a call from end to end.
+POOLER_TESTS := tests/steps tests/races/test_pooler.py tests/races/test_limits.py tests/contracts/test_sql.py \
+	tests/flows/test_running.py
+POOLER_TESTS_ALL := tests/steps tests/races tests/edges/test_admin.py tests/contracts/test_sql.py \
+	tests/flows/test_running.py tests/flows/test_limits_at_work.py
+# What a version of Django can break: checks, admin, commands, models, SQL of the ORM, what follows a commit.
+DJANGO_TESTS := tests/edges tests/contracts/test_documented.py tests/contracts/test_docs.py \
+	$(addprefix tests/steps/test_,after_commit.py control.py deleting.py kept_connections.py place.py provision.py \
+	references.py retention.py send.py send_alone.py send_refused.py time_zones.py unavailable.py)
+
 # Django 6 needs Python 3.12; a version of pyenv will do.
 DJANGO6 ?= 6.0.10
 DJANGO6_PYTHON ?= $(shell for python in python3.13 python3.12 $$HOME/.pyenv/versions/3.1[23]*/bin/python; \
 	do $$python -c "" 2>/dev/null && echo $$python && break; done)
 
+# What a version of Celery can break: tasks, requests, workers, and a broker that is cut.
+CELERY ?= 5.5.3
+CELERY_TESTS := tests/steps/test_celery.py tests/steps/test_celery_request.py tests/steps/test_celery_retries.py \
+	tests/steps/test_fence.py tests/steps/test_capture.py tests/steps/test_signature.py tests/flows/test_things_go_down.py \
+	tests/flows/test_workers.py
+
 BIN := .venv/bin
 INSTALL := -m pip --disable-pip-version-check -qq install
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test test-services test-django6 check bench chaos chaos-services soak conformance test-clocks test-pooler clean
+.PHONY: help demo run test test-services test-pooler test-clocks test-django6 test-celery55 test-all check bench bench-scale \
+	chaos chaos-services soak conformance lock secrets clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{ printf "make %-15s %s\n", $$1, $$2 }'
@@ -25,24 +49,41 @@ demo: .venv/run.stamp ## run the main job to its end against a strict third part
 run: .venv/run.stamp ## bring the whole stack up and leave it running, with the admin (PORT=8000)
 	@$(BIN)/python -m project.run
 
-test: .venv/dev.stamp ## run the tests with embedded servers (ARGS="-k word" for some of them)
-	@$(BIN)/pytest $(ARGS)
+test: .venv/dev.stamp ## run the tests with embedded servers (ARGS="-k word" for some of them, PROCESSES=2)
+	@$(BIN)/pytest $(PYTEST_OPTIONS)
 
-test-services: .venv/dev.stamp ## run the tests on PostgreSQL with RabbitMQ, and again with Redis (SERVICES_..._URL)
-	@$(BIN)/python -m project.reachable "$(SERVICES_DATABASE_URL)" "$(SERVICES_RABBITMQ_URL)" "$(SERVICES_REDIS_URL)"
-	@for broker in "$(SERVICES_RABBITMQ_URL)" "$(SERVICES_REDIS_URL)"; do \
-		DATABASE_URL="$(SERVICES_DATABASE_URL)" CELERY_BROKER_URL="$$broker" $(BIN)/pytest $(ARGS) || exit; \
-	done
+test-services: .venv/dev.stamp ## run what depends on the server or the broker on PostgreSQL with RabbitMQ
+	@$(BIN)/python -m project.reachable "$(SERVICES_DATABASE_URL)" "$(SERVICES_RABBITMQ_URL)"
+	@DATABASE_URL="$(SERVICES_DATABASE_URL)" CELERY_BROKER_URL="$(SERVICES_RABBITMQ_URL)" \
+		$(BIN)/pytest $(PYTEST_OPTIONS) $(SERVER_TESTS)
+	@# In one process: what workers are told by broadcast would reach those of another one at the same broker.
+	@# What fails is run once more: with RabbitMQ and a busy machine three tests in which a process of the pool dies wait for
+	@# over a minute now and then; each passes alone. Why is not known yet.
+	@export DATABASE_URL="$(SERVICES_DATABASE_URL)" CELERY_BROKER_URL="$(SERVICES_RABBITMQ_URL)"; \
+		$(BIN)/pytest $(ARGS) $(BROKER_TESTS) || \
+		{ echo "=== these failed; once more, alone"; $(BIN)/pytest --last-failed $(ARGS) $(BROKER_TESTS); }
 
 test-pooler: .venv/dev.stamp ## run the engine's tests behind a PgBouncer in transaction mode (needs pgbouncer)
-	@$(BIN)/pytest --pooler -m "not clocks" $(ARGS) tests/steps tests/races tests/edges/test_admin.py \
-		tests/contracts/test_sql.py tests/flows/test_running.py tests/flows/test_limits_at_work.py
+	@$(BIN)/pytest --pooler -m "not clocks and not session" $(PYTEST_OPTIONS) $(POOLER_TESTS)
 
-test-clocks: .venv/dev.stamp ## run the stories in processes whose clocks are an hour off (needs libfaketime)
+test-clocks: .venv/dev.stamp ## run the flows in processes whose clocks are an hour off (needs libfaketime)
 	@$(BIN)/pytest -m clocks $(ARGS) tests/flows/clocks
 
-test-django6: .venv-django6/dev.stamp ## run the tests with Django 6 and Python 3.12 or newer (DJANGO6_PYTHON=...)
-	@.venv-django6/bin/pytest $(ARGS)
+test-django6: .venv-django6/dev.stamp ## run the tests that touch Django with Django 6 (needs Python 3.12, DJANGO6_PYTHON=...)
+	@.venv-django6/bin/pytest $(PYTEST_OPTIONS) $(DJANGO_TESTS)
+
+test-celery55: .venv-celery55/dev.stamp ## run the tests that touch Celery with the oldest version allowed
+	@.venv-celery55/bin/pytest $(PYTEST_OPTIONS) $(CELERY_TESTS)
+
+test-all: .venv/dev.stamp .venv-django6/dev.stamp ## run everything on every server, broker and version, as before a release
+	@$(MAKE) --no-print-directory check test
+	@$(BIN)/python -m project.reachable "$(SERVICES_DATABASE_URL)" "$(SERVICES_RABBITMQ_URL)" "$(SERVICES_REDIS_URL)"
+	@for broker in "$(SERVICES_RABBITMQ_URL)" "$(SERVICES_REDIS_URL)"; do \
+		DATABASE_URL="$(SERVICES_DATABASE_URL)" CELERY_BROKER_URL="$$broker" $(BIN)/pytest $(PYTEST_OPTIONS) || exit; \
+	done
+	@$(BIN)/pytest --pooler -m "not clocks and not session" $(PYTEST_OPTIONS) $(POOLER_TESTS_ALL)
+	@.venv-django6/bin/pytest $(PYTEST_OPTIONS)
+	@$(MAKE) --no-print-directory test-celery55 test-clocks conformance demo chaos chaos-services
 
 check: .venv/dev.stamp ## check format, style, types, layers, settings and migrations
 	$(BIN)/ruff format --check --quiet .
@@ -70,12 +111,29 @@ conformance: .venv/dev.stamp ## run the Open Job Spec's public cases against a l
 bench: .venv/dev.stamp ## measure the speed against its bounds, side by side with the bare way
 	@$(BIN)/python -m bench
 
+bench-scale: .venv/dev.stamp ## measure each operation on a large system beside a small one (ARGS=--quick for a tenth of the size)
+	@$(BIN)/python -m bench.scale $(ARGS)
+
 soak: .venv/dev.stamp ## churn beside a backlog of 100,000 and look for growth (MINUTES=10, and 12 around them)
 	@$(BIN)/python -m trials.soak $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
+lock: .venv/run.stamp ## write requirements.lock, the packages of the image with their hashes, as requirements.txt pins them
+	@$(BIN)/python $(INSTALL) uv==0.13.9
+	@$(BIN)/uv pip compile --quiet --custom-compile-command "make lock" --no-annotate --generate-hashes \
+		--python-version 3.13 --python-platform linux --extra http --extra cli --group image \
+		--constraints requirements.txt pyproject.toml --output-file requirements.lock
+
+secrets: ## make the passwords that docker-compose.yml reads from secrets/; those that exist are kept
+	@mkdir -p -m 700 secrets
+	@for name in postgres_password database_password rabbitmq_password secret_key; do \
+		test -s secrets/$$name || $(PYTHON) -c 'import secrets; print(secrets.token_urlsafe(50))' > secrets/$$name; \
+		chmod 444 secrets/$$name; \
+	done
+	@echo "secrets/ has a file for each password. Keep a copy of it in a safe place."
+
 clean: ## stop what a killed run left behind; delete virtual environments, data and caches
 	@! test -e .venv/run.stamp || $(BIN)/python -m project.services
-	rm -rf .run .venv .venv-django6 build *.egg-info .hypothesis .*_cache
+	rm -rf .run .venv .venv-django6 .venv-celery55 build *.egg-info .hypothesis .*_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/run.stamp: requirements.txt
@@ -95,4 +153,11 @@ clean: ## stop what a killed run left behind; delete virtual environments, data 
 	@$(DJANGO6_PYTHON) -m venv .venv-django6
 	@.venv-django6/bin/python $(INSTALL) -r requirements-dev.txt
 	@.venv-django6/bin/python $(INSTALL) Django==$(DJANGO6)
+	@touch $@
+
+.venv-celery55/dev.stamp: requirements.txt requirements-dev.txt
+	@echo "Setting up .venv-celery55 ..."
+	@$(PYTHON) -m venv .venv-celery55
+	@.venv-celery55/bin/python $(INSTALL) -r requirements-dev.txt
+	@.venv-celery55/bin/python $(INSTALL) celery==$(CELERY)
 	@touch $@
