@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
-from pytest_django import Settings
+from pytest_django import DjangoDbBlocker, Settings
 
 from project.services import Services
 
@@ -41,11 +41,21 @@ def _emptying_beside_heartbeats() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def theatre(services: Services, django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator["Theatre"]:
-    """Give the theatre of all stories; what it started is killed at the end, which is quicker than a farewell."""
+@pytest.fixture(scope="package")
+def theatre(
+    services: Services,
+    django_db_setup: None,
+    django_db_blocker: DjangoDbBlocker,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator["Theatre"]:
+    """Give the theatre of all stories.
+
+    What it started is killed at the end, which is quicker than a farewell. A killed worker leaves its row, which other
+    tests of this process would take for a live worker.
+    """
     from django.db import connection
 
+    from dispatcher.models import Worker
     from project.processes import Stack
     from tests.flows.settings import DISPENSER_QUEUE, ELSEWHERE, QUEUE
     from tests.flows.stories import app
@@ -64,6 +74,9 @@ def theatre(services: Services, django_db_setup: None, tmp_path_factory: pytest.
         yield Theatre(stack, notes)
         for name in list(stack.children):
             stack.kill(name)
+    with django_db_blocker.unblock():
+        Worker.objects.all().delete()
+        connection.close()
     with app.connection_for_write() as broker:
         for queue in (QUEUE, DISPENSER_QUEUE, ELSEWHERE):
             app.amqp.queues[queue](broker.default_channel).delete()
