@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 from celery import Celery
 from celery.app.amqp import AMQP
 from kombu.connection import Connection
+from kombu.messaging import Producer
 from kombu.pools import ProducerPool, producers
 
 BOUND_S: Final = 2.0
@@ -55,3 +56,14 @@ def connect(connection: Connection) -> None:
     if connection.transport.driver_type == "amqp":
         # py-amqp bounds only the time to connect; a read or write in a frame would wait for ever.
         connection.connection.transport.sock.settimeout(BOUND_S)
+
+
+def renew(producer: Producer) -> None:
+    """Drop the connection of a producer; `connect` makes another."""
+    producer.connection.collect()
+    producer.revive(producer.connection)
+
+
+def is_timeout(fault: BaseException) -> bool:
+    """Return whether a fault is that of a broker that did not answer in time; transports raise errors of their own."""
+    return any(isinstance(cause, TimeoutError) for cause in (fault, fault.__cause__, fault.__context__))

@@ -124,6 +124,11 @@ class _Answers:
     refused: Counter[tuple[str, str]] = field(default_factory=Counter)
     """How many calls of a queue were refused with an error."""
 
+    @property
+    def count(self) -> int:
+        """How many calls were answered."""
+        return len(self.taken) + self.refused.total()
+
 
 class _SomeRefused(Exception):
     """Leaves kombu's block as an error does, so that it connects anew: a Redis that lost its place refuses for ever."""
@@ -231,9 +236,7 @@ def _offer(app: Celery, calls: Sequence[Publishable], answers: _Answers) -> None
             # among them, which here means a queue that the settings do not name.
             away += tuple(kind for kind in producer.connection.connection_errors if kind is not KeyError)
             try:
-                broker.connect(producer.connection)
-                for call in calls:
-                    _ask(app, producer, call, away, answers)
+                _offer_on(app, producer, calls, away, answers)
             except BaseException as fault:
                 if isinstance(fault, away) or sql.is_interruption(fault):
                     # Without a farewell: half a message may be sent, or nothing be answered.
@@ -253,6 +256,26 @@ def _offer(app: Celery, calls: Sequence[Publishable], answers: _Answers) -> None
     for (queue, error), count in answers.refused.items():
         _Rest.queues[queue] = monotonic() + pause.total_seconds()
         logger.warning("the broker refused %d calls of queue %s, which stay unpublished: %s", count, queue, error)
+
+
+def _offer_on(
+    app: Celery, producer: Any, calls: Sequence[Publishable], away: tuple[type[BaseException], ...], answers: _Answers
+) -> None:
+    """Offer the calls on this producer; a kept connection that turns out to be broken is replaced once.
+
+    It breaks when the broker restarts, when a network drops idle connections, and when this process forks: kombu closes
+    what the child inherits, and with AMQP that shuts the socket of both.
+    """
+    is_kept = producer.connection.connected
+    try:
+        broker.connect(producer.connection)
+        for call in calls:
+            _ask(app, producer, call, away, answers)
+    except away as fault:
+        if not is_kept or broker.is_timeout(fault):
+            raise
+        broker.renew(producer)
+        _offer_on(app, producer, calls[answers.count :], away, answers)
 
 
 def _ask(

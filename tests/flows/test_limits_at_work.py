@@ -45,6 +45,15 @@ def test_with_beat_stopped_failing_and_dying_tasks_hand_their_room_on_as_well(wo
     audit(has_ended=False)
 
 
+def test_with_beat_stopped_one_dying_task_after_the_other_hands_its_room_on(worker: Theatre) -> None:
+    # The worker's main process publishes for those that died; a process that is forked meanwhile has its sockets, too.
+    RateLimitKey.objects.declare("books", concurrency=1)
+    send(3, "books", stories.die, 99)
+    send(1, "books")
+    eventually(lambda: CallQueue.objects.filter(state=State.COMPLETED).exists())
+    audit(has_ended=False)
+
+
 def test_a_throttle_is_driven_evenly_by_a_tick_a_second(worker: Theatre) -> None:
     key = RateLimitKey.objects.declare("api", throttle=(20, 1))
     with every(1.0, engine.tick):

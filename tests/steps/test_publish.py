@@ -168,6 +168,38 @@ def test_what_a_broker_took_before_its_connection_broke_is_noted(
     assert [seen(call).published_at for call in calls] == [at(1), None, None]
 
 
+@pytest.fixture
+def breaking(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
+    """Return the faults by which the next messages break their connection, after one that went well."""
+    faults: list[BaseException] = []
+    send = Producer.publish
+
+    def send_or_break(*args: Any, **kwargs: Any) -> None:
+        if faults:
+            raise faults.pop(0)
+        send(*args, **kwargs)
+
+    monkeypatch.setattr(Producer, "publish", send_or_break)
+    assert publish.publish([admitted()], now=at(0)) == 1
+    return faults
+
+
+def test_a_kept_connection_that_broke_is_replaced_and_the_rest_is_published(breaking: list[BaseException]) -> None:
+    breaking.append(BrokenPipeError())
+    calls = [admitted() for _ in range(3)]
+    assert publish.publish(calls, now=at(1)) == 3
+    assert [seen(call).published_at for call in calls] == [at(1)] * 3
+
+
+@pytest.mark.parametrize("faults", [[BrokenPipeError(), BrokenPipeError()], [TimeoutError()]], ids=["twice", "late"])
+def test_a_broker_that_breaks_its_new_connection_or_does_not_answer_is_away(
+    breaking: list[BaseException], faults: list[BaseException]
+) -> None:
+    breaking += faults
+    assert publish.publish([admitted()]) == 0
+    assert breaking == []
+
+
 # When the broker refuses a call
 
 
