@@ -26,7 +26,8 @@ logger = logging.getLogger(__name__)
 CALL_DATA_TASK = compose.CALL_DATA_TASK
 """The built-in task that runs a call's `call_data`."""
 
-_SWEEP = 1_000
+_SWEEP = 50
+"""How many lanes, and how many keys, one tick looks at for what nobody would serve."""
 _SWEEP_S = 0.2
 """How long a sweep lets calls go on that waited alone, before it leaves the others to the next one."""
 _LOCK_WAIT = timedelta(milliseconds=25)

@@ -11,8 +11,8 @@ from django.core.management import call_command
 from django.test import Client, RequestFactory
 from django.urls import reverse
 
-from bench.scale.calls import sent
-from bench.scale.compare import PER_PAGE, Operation, Order, Task
+from bench.scale.calls import send, sent
+from bench.scale.compare import PER_PAGE, Operation, Task
 from bench.scale.systems import System
 from dispatcher import engine
 from dispatcher.audit import audit
@@ -33,6 +33,8 @@ CHOICES = 10
 """How many choices of a filter of calls are looked at; of other models two, which take what all others do."""
 CHOSEN = 50
 """How many rows an action is for: a page of calls."""
+TENANTS = 10
+"""How many tenants they are of."""
 
 
 def commands() -> Iterator[Task]:
@@ -78,7 +80,7 @@ def admin_pages() -> Iterator[Task]:
     chosen = {"action": "cancel"}
     yield Operation(
         name=f"admin: cancel of {CHOSEN} chosen calls",
-        prepare=lambda system: [call for _ in range(CHOSEN) for call in sent(system)],
+        prepare=_sent,
         do=lambda calls: _post("callqueue", {**chosen, "_selected_action": [str(call) for call in calls]}),
         bound=PER_PAGE,
     )
@@ -86,9 +88,9 @@ def admin_pages() -> Iterator[Task]:
 
 def bulk_orders() -> Iterator[Task]:
     """Yield what people order for many calls at once, and for whole queues."""
-    yield Order(name="cancel of 1,000 calls", prepare=partial(_many, state="available"), do=engine.cancel)
-    yield Order(name="retry of 1,000 calls", prepare=partial(_many, state="completed"), do=engine.retry)
-    yield Order(name="run_now of 1,000 calls", prepare=partial(_many, state="scheduled"), do=engine.run_now)
+    yield Operation(name=f"cancel of {CHOSEN} calls", prepare=_sent, do=engine.cancel)
+    yield Operation(name=f"retry of {CHOSEN} calls", prepare=_cancelled, do=engine.retry)
+    yield Operation(name=f"run_now of {CHOSEN} calls", prepare=_sent, do=engine.run_now)
 
 
 def _page(
@@ -170,11 +172,15 @@ def _a_key(system: System, *, name: str) -> str:
     return _url("ratelimitkey", RateLimitKey.objects.using(system.alias).get(name=name).pk)
 
 
-def _many(system: System, *, state: str) -> list[Any]:
-    calls = CallQueue.objects.using(system.alias).filter(state=state)
-    if state == "completed":
-        calls = calls.filter(finished_at__isnull=False).order_by("-finished_at")
-    return list(calls.values_list("pk", flat=True)[:1_000])
+def _sent(_: System) -> list[Any]:
+    """Return new calls of the same tenants in both systems: what a move costs grows with the lanes it touches."""
+    return [send(f"tenant:{3 + 4 * (number % TENANTS)}").id for number in range(CHOSEN)]
+
+
+def _cancelled(system: System) -> list[Any]:
+    calls = _sent(system)
+    engine.cancel(calls)
+    return calls
 
 
 def _command(name: str, **options: Any) -> None:

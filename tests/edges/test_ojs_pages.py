@@ -223,6 +223,26 @@ def test_a_bulk_request_that_finds_too_little_in_time_goes_on_by_its_cursor(
     assert CallQueue.objects.filter(state="available").count() == 12
 
 
+def test_what_moves_many_jobs_stops_when_its_time_is_up_and_goes_on_in_the_next_request(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dispatcher.web.ojs.views.admin._BUDGET_S", 0.0)
+    monkeypatch.setattr("dispatcher.web.ojs.views.admin._BATCH", 2)
+    push(api, 5)
+    wanted: dict[str, Any] = {"filter": {}, "confirm": True}
+    cancelled = []
+    while True:
+        told = api.post("/admin/jobs/bulk/cancel", wanted)
+        cancelled.append((told["matched"], told["succeeded"]))
+        if not told["has_more"]:
+            break
+        wanted["cursor"] = told["next_cursor"]
+    assert cancelled == [(2, 2), (2, 2), (1, 1)]
+    purge = {"states": ["cancelled"], "confirm": True}
+    answers = [api.ask("DELETE", "/admin/queues/default/jobs", purge) for _ in range(3)]
+    assert [(told["purged_count"], told["has_more"]) for told in answers] == [(2, True), (2, True), (1, False)]
+
+
 def test_a_purge_ends_what_waits_wherever_it_waits(api: Api) -> None:
     push(api, 2)
     push(api, 2, options={"scheduled_at": "2099-01-01T00:00:00Z"})

@@ -16,7 +16,7 @@ from dispatcher.web.ojs.wire import invalid, read_moment
 
 MOST: Final = 1_000
 """How many jobs one request moves."""
-_LOOKS_S: Final = 2.0
+_LOOKS_S: Final = 0.05
 """How long one request looks for jobs to move."""
 _LATEST: Final = ("-id",)
 _BY_ID: Final = ("id",)
@@ -75,7 +75,7 @@ def ended_of(queue: str, states: Sequence[str], before: datetime | None) -> list
 def oldest(calls: QuerySet[CallQueue], cursor: str | None) -> tuple[list[UUID], str | None]:
     """Return the oldest of these calls, as many as one request takes, and where the next one goes on.
 
-    It looks through windows of all calls, in order of id, until it has enough or has looked for two seconds.
+    It looks through windows of all calls, in order of id, until it has enough or its time is up.
     """
     until = monotonic() + _LOOKS_S
     after = None if cursor is None else read_cursor(cursor, CallQueue, _BY_ID)
@@ -85,8 +85,13 @@ def oldest(calls: QuerySet[CallQueue], cursor: str | None) -> tuple[list[UUID], 
         part = window(calls, _BY_ID, everything, after=after)
         found += part.rows.values_list("id", flat=True)[: MOST - len(found)]
         if len(found) == MOST:
-            return found, write_cursor([found[-1]], _BY_ID)
+            return found, cursor_behind(found[-1])
         if (after := part.last) is None:
             return found, None
         if monotonic() > until:
             return found, write_cursor(after, _BY_ID)
+
+
+def cursor_behind(call: UUID) -> str:
+    """Return where a request goes on that has moved the calls up to this one."""
+    return write_cursor([call], _BY_ID)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from time import monotonic
 from typing import Any, Final
 from uuid import UUID
 
@@ -46,7 +47,9 @@ class _Found:
 
 _SILENT = timedelta(seconds=30)
 """A worker that was not heard of for so long is stale (ojs-worker-protocol)."""
-_BATCH = 250
+_BATCH = 50
+_BUDGET_S = 0.1
+"""How long one request moves jobs: whoever asks for many goes on in further requests."""
 """How many of them one transaction locks."""
 _NOT_STARTED: Final = [state for state in State if state not in (State.ACTIVE, *TERMINAL)]
 _MOVABLE: Final = {"retry": TERMINAL, "cancel": _NOT_STARTED, "delete": TERMINAL}
@@ -122,7 +125,7 @@ def configure(request: HttpRequest, name: str, wanted: QueueConfigIn) -> HttpRes
 
 @router.delete("/admin/queues/{name}/jobs", response=replies(), summary="Delete the ended jobs of a queue")
 def purge(request: HttpRequest, name: str, wanted: PurgeIn) -> HttpResponse:
-    """Cancel the waiting jobs of a queue, and delete its ended ones, as `states` say; up to 1,000 of each at a time.
+    """Cancel the waiting jobs of a queue, and delete its ended ones, as `states` say; as many as 0.1 s allow.
 
     With `older_than` only what ended before goes; what waits has not ended. `has_more`: there may be others, ask again.
     """
@@ -133,9 +136,11 @@ def purge(request: HttpRequest, name: str, wanted: PurgeIn) -> HttpResponse:
     states = sorted({*map(str, _NOT_STARTED)}.intersection(wanted.states))
     params = {"queue": name, "states": states, "most": MOST}
     waiting = [] if before or not states else [row.id for row in sql.fetch("find_cancellable", _Found, params)]
-    count = _by_batches(waiting, engine.cancel) + _by_batches(ended, _delete)
-    has_more = MOST in (len(waiting), len(ended))
-    return answer({"purged_count": count, "states": wanted.states, "has_more": has_more})
+    until = monotonic() + _BUDGET_S
+    tried, cancelled_count = _by_batches(waiting, engine.cancel, until)
+    tried_ended, deleted_count = _by_batches(ended, _delete, until)
+    has_more = (tried, tried_ended) != (len(waiting), len(ended)) or MOST in (tried, tried_ended)
+    return answer({"purged_count": cancelled_count + deleted_count, "states": wanted.states, "has_more": has_more})
 
 
 @router.get("/admin/jobs", response=replies(ItemsReply), summary="The jobs")
@@ -154,7 +159,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
 
 @router.post("/admin/jobs/bulk/{action}", response=replies(), summary="Retry, cancel or delete many jobs")
 def bulk(request: HttpRequest, action: str, wanted: BulkIn) -> HttpResponse:
-    """Retry, cancel or delete those of the jobs that the filter names that can be; the 1,000 oldest at a time.
+    """Retry, cancel or delete those of the jobs that the filter names that can be, the oldest first, for 0.1 s.
 
     With `has_more`, send the request again with its `next_cursor` as `cursor`: it goes on behind those.
     """
@@ -166,8 +171,11 @@ def bulk(request: HttpRequest, action: str, wanted: BulkIn) -> HttpResponse:
         raise invalid("filter", "must say which jobs; {} means all.")
     movable = chosen.filtered(plain(wanted.filter)).filter(state__in=_MOVABLE[action])
     matched, next_cursor = chosen.oldest(movable, wanted.cursor)
-    done = _by_batches(matched, {"retry": engine.retry, "cancel": engine.cancel, "delete": _delete}[action])
-    told = {"action": action, "matched": len(matched), "succeeded": done, "failed": len(matched) - done, "errors": []}
+    move = {"retry": engine.retry, "cancel": engine.cancel, "delete": _delete}[action]
+    tried, done = _by_batches(matched, move, monotonic() + _BUDGET_S)
+    if tried < len(matched):
+        next_cursor = chosen.cursor_behind(matched[tried - 1])
+    told = {"action": action, "matched": tried, "succeeded": done, "failed": tried - done, "errors": []}
     more = {"has_more": next_cursor is not None, "next_cursor": next_cursor}
     return answer(without_nulls({**told, **more}))
 
@@ -287,9 +295,14 @@ def _confirm(confirmed: Confirmed) -> None:
         raise invalid("confirm", "must be true: this is done to many jobs at once.")
 
 
-def _by_batches(calls: Sequence[UUID], move: Callable[[list[UUID]], Sized]) -> int:
-    """Move calls batch by batch, each in a transaction of its own; return how many moved."""
-    return sum(len(move([*calls[start : start + _BATCH]])) for start in range(0, len(calls), _BATCH))
+def _by_batches(calls: Sequence[UUID], move: Callable[[list[UUID]], Sized], until: float) -> tuple[int, int]:
+    """Move calls until a time, each batch in a transaction of its own; return how many were tried and moved."""
+    tried = moved = 0
+    while tried < len(calls) and (tried == 0 or monotonic() < until):
+        batch = [*calls[tried : tried + _BATCH]]
+        moved += len(move(batch))
+        tried += len(batch)
+    return tried, moved
 
 
 def _delete(calls: Sequence[UUID]) -> range:
