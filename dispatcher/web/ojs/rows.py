@@ -93,15 +93,15 @@ def calls_of(which: Which, span: Span) -> Iterator[CallQueue]:
     yield from chain.from_iterable(rows.iterator() for rows in found)
 
 
-def latest_calls(which: Which) -> Iterator[CallQueue]:
-    """Return the calls to which something happened last."""
+def latest_calls(which: Which, most: int) -> Iterator[CallQueue]:
+    """Return the calls to which something happened last: so many of each kind, and those in flight."""
     if which.call is not None:
         yield from _calls().filter(id=which.call)
         return
     calls = _calls()
-    found = {row.id: row for row in _latest(calls, "id", which)}
+    found = {row.id: row for row in _latest(calls, "id", which, most)}
     for state in TERMINAL:
-        found |= {row.id: row for row in _latest(_ended(calls).filter(state=state), "finished_at", which)}
+        found |= {row.id: row for row in _latest(_ended(calls).filter(state=state), "finished_at", which, most)}
     found |= {row.id: row for row in which.choose(calls).filter(state__in=IN_FLIGHT)[:LATEST]}
     yield from found.values()
 
@@ -111,9 +111,9 @@ def entries_of(which: Which, span: Span) -> Iterator[JournalEntry]:
     yield from _entries(which).filter(span.of("at")).iterator()
 
 
-def latest_entries(which: Which) -> Iterator[JournalEntry]:
+def latest_entries(which: Which, most: int) -> Iterator[JournalEntry]:
     """Return what was written into the journal last."""
-    yield from _entries(which).order_by("-at")[:LATEST]
+    yield from _entries(which).order_by("-at")[:most]
 
 
 def workflows_of(span: Span) -> Iterator[Workflow]:
@@ -130,9 +130,9 @@ def workflows_of(span: Span) -> Iterator[Workflow]:
     yield from all_there.filter(id__in=found).prefetch_related("parts").iterator(chunk_size=LATEST)
 
 
-def latest_workflows() -> Iterator[Workflow]:
+def latest_workflows(most: int) -> Iterator[Workflow]:
     """Return the workflows that were begun last."""
-    yield from Workflow.objects.using(conf().database).order_by("-id").prefetch_related("parts")[:LATEST]
+    yield from Workflow.objects.using(conf().database).order_by("-id").prefetch_related("parts")[:most]
 
 
 def steps_of(workflow: Workflow) -> dict[UUID, CallQueue]:
@@ -169,11 +169,11 @@ def _failed(calls: QuerySet[CallQueue], since: datetime) -> QuerySet[CallQueue]:
     return failed.alias(failed_at=KT("error__occurred_at")).filter(failed_at__gte=second)
 
 
-def _latest(calls: QuerySet[CallQueue], field: str, which: Which) -> QuerySet[CallQueue]:
+def _latest(calls: QuerySet[CallQueue], field: str, which: Which, most: int) -> QuerySet[CallQueue]:
     if which.chooses:
         oldest: Any = calls.order_by(f"-{field}").values_list(field, flat=True)[_SEARCHED : _SEARCHED + 1].first()
         calls = which.choose(calls if oldest is None else calls.filter(**{f"{field}__gt": oldest}))
-    return calls.order_by(f"-{field}")[:LATEST]
+    return calls.order_by(f"-{field}")[:most]
 
 
 def _entries(which: Which) -> QuerySet[JournalEntry]:

@@ -88,12 +88,14 @@ def now() -> str:
 def latest(asked: Asked, most: int) -> Page:
     """Return the latest events; of very many rows only the latest are looked at."""
     until = now()
+    # Each row tells at least one event; which of them are of the types asked for shows when they are read.
+    rows_read = rows.LATEST if asked.types else most
     found = {
         told["id"]: told
         for told in chain(
-            _of_jobs(rows.latest_calls(asked.which)) if asked.may_want_jobs else (),
-            _of_journal(rows.latest_entries(asked.which)),
-            _of_workflows(rows.latest_workflows()) if asked.may_want_workflows else (),
+            _of_jobs(rows.latest_calls(asked.which, rows_read)) if asked.may_want_jobs else (),
+            _of_journal(rows.latest_entries(asked.which, rows_read)),
+            _of_workflows(rows.latest_workflows(rows_read)) if asked.may_want_workflows else (),
             _of_workers(rows.workers()) if asked.may_want_workers else (),
         )
         if told["id"] < until and asked.wants(told)
