@@ -69,6 +69,8 @@ def theatre(
         "FLOWS_QUEUE": QUEUE,
         "FLOWS_NOTES": str(notes),
         "NO_PROXY": "127.0.0.1",
+        # Django's checks import the URLs and all behind them: half of the time in which a worker starts.
+        "CELERY_SKIP_CHECKS": "true",
     }
     with Stack(services.home, env=env) as stack:
         yield Theatre(stack, notes)
