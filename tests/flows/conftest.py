@@ -53,6 +53,7 @@ def theatre(
     What it started is killed at the end, which is quicker than a farewell. A killed worker leaves its row, which other
     tests of this process would take for a live worker.
     """
+    from celery.events.event import get_exchange
     from django.db import connection
 
     from dispatcher.models import Worker
@@ -80,8 +81,13 @@ def theatre(
         Worker.objects.all().delete()
         connection.close()
     with app.connection_for_write() as broker:
-        for queue in (QUEUE, DISPENSER_QUEUE, ELSEWHERE):
-            app.amqp.queues[queue](broker.default_channel).delete()
+        mailbox, channel = app.control.mailbox, broker.default_channel
+        for name in {*app.amqp.queues, QUEUE, DISPENSER_QUEUE, ELSEWHERE}:
+            queue = app.amqp.queues[name](channel)
+            queue.delete()
+            queue.exchange.delete()
+        for exchange in (mailbox.exchange, mailbox.reply_exchange, get_exchange(broker, app.conf.event_exchange)):
+            exchange(channel).delete()
 
 
 @pytest.fixture
