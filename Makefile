@@ -31,7 +31,7 @@ DJANGO6_PYTHON ?= $(shell for python in python3.13 python3.12 $$HOME/.pyenv/vers
 CELERY ?= 5.5.3
 CELERY_TESTS := tests/steps/test_celery.py tests/steps/test_celery_request.py tests/steps/test_celery_retries.py \
 	tests/steps/test_fence.py tests/steps/test_capture.py tests/steps/test_signature.py tests/flows/test_things_go_down.py \
-	tests/flows/test_workers.py
+	tests/flows/test_shutdowns.py tests/flows/test_workers.py
 
 BIN := .venv/bin
 INSTALL := -m pip --disable-pip-version-check -qq install

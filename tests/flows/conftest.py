@@ -121,3 +121,16 @@ def ticking(sending: None) -> Iterator[None]:
 
     with every(0.2, engine.tick), every(0.3, engine.recover):
         yield
+
+
+@pytest.fixture
+def one_slot(theatre: "Theatre") -> Iterator[None]:
+    """Begin and end without workers, and with a key that has one slot."""
+    from dispatcher.models import RateLimitKey
+    from tests.races.audit import audit
+
+    theatre.kill_workers()
+    RateLimitKey.objects.declare("api", concurrency=1)
+    yield
+    theatre.kill_workers()
+    audit(has_ended=False)
