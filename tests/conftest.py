@@ -114,8 +114,11 @@ def django_db_setup(django_db_setup: None, pytestconfig: pytest.Config) -> Itera
 
 
 def _deletions(style: Any, tables: Sequence[str], **_: bool) -> list[str]:
-    """Empty tables in which little is: TRUNCATE makes new files of them and their indexes, and waits for the disk."""
-    return [f'{style.SQL_KEYWORD("DELETE FROM")} "{table}"' for table in tables]
+    """Empty tables in which little is: TRUNCATE makes new files of them and their indexes, and waits for the disk.
+
+    In one trip, and not one for each table: a thousand tests commit.
+    """
+    return ["; ".join(f'{style.SQL_KEYWORD("DELETE FROM")} "{table}"' for table in tables)]
 
 
 def _only_distributes(config: pytest.Config) -> bool:

@@ -12,6 +12,9 @@ from contextlib import contextmanager
 from typing import Final
 
 from django.db import connection
+from django.db.backends.utils import CursorWrapper
+
+from tests.races.lockstep import eventually
 
 WAITING: Final = 100_000
 LANES: Final = 10_000
@@ -92,6 +95,21 @@ SHAPES: Final[dict[str, Sequence[str]]] = {
 """What makes each shape, statement by statement, each committed."""
 
 
+def _wait_until_dead_for_all(cursor: CursorWrapper) -> None:
+    """Wait for the transactions that began before: until they end, an index scan marks no row of now as dead.
+
+    Those of other databases of the server count, too.
+    """
+    cursor.execute("SELECT pg_current_xact_id()::text")
+    (latest,) = cursor.fetchone()
+
+    def is_oldest() -> bool:
+        cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot()) > %s::xid8", [latest])
+        return bool(cursor.fetchone()[0])
+
+    eventually(is_oldest)
+
+
 @contextmanager
 def shaped(name: str) -> Iterator[None]:
     """Fill the tables in one of the `SHAPES`, out of autovacuum's reach, and empty them at the end."""
@@ -101,6 +119,7 @@ def shaped(name: str) -> Iterator[None]:
         try:
             for statement in (_EMPTY, _FORGET, *SHAPES[name]):
                 cursor.execute(statement)
+            _wait_until_dead_for_all(cursor)
             yield
         finally:
             for statement in (

@@ -53,6 +53,7 @@ def theatre(
     What it started is killed at the end, which is quicker than a farewell. A killed worker leaves its row, which other
     tests of this process would take for a live worker.
     """
+    from celery.events.event import get_exchange
     from django.db import connection
 
     from dispatcher.models import Worker
@@ -69,6 +70,8 @@ def theatre(
         "FLOWS_QUEUE": QUEUE,
         "FLOWS_NOTES": str(notes),
         "NO_PROXY": "127.0.0.1",
+        # Django's checks import the URLs and all behind them: half of the time in which a worker starts.
+        "CELERY_SKIP_CHECKS": "true",
     }
     with Stack(services.home, env=env) as stack:
         yield Theatre(stack, notes)
@@ -78,8 +81,13 @@ def theatre(
         Worker.objects.all().delete()
         connection.close()
     with app.connection_for_write() as broker:
-        for queue in (QUEUE, DISPENSER_QUEUE, ELSEWHERE):
-            app.amqp.queues[queue](broker.default_channel).delete()
+        mailbox, channel = app.control.mailbox, broker.default_channel
+        for name in {*app.amqp.queues, QUEUE, DISPENSER_QUEUE, ELSEWHERE}:
+            queue = app.amqp.queues[name](channel)
+            queue.delete()
+            queue.exchange.delete()
+        for exchange in (mailbox.exchange, mailbox.reply_exchange, get_exchange(broker, app.conf.event_exchange)):
+            exchange(channel).delete()
 
 
 @pytest.fixture
@@ -113,3 +121,16 @@ def ticking(sending: None) -> Iterator[None]:
 
     with every(0.2, engine.tick), every(0.3, engine.recover):
         yield
+
+
+@pytest.fixture
+def one_slot(theatre: "Theatre") -> Iterator[None]:
+    """Begin and end without workers, and with a key that has one slot."""
+    from dispatcher.models import RateLimitKey
+    from tests.races.audit import audit
+
+    theatre.kill_workers()
+    RateLimitKey.objects.declare("api", concurrency=1)
+    yield
+    theatre.kill_workers()
+    audit(has_ended=False)

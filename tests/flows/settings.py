@@ -16,6 +16,9 @@ ELSEWHERE = f"{QUEUE}-elsewhere"
 """A queue that no worker serves."""
 
 CELERY_TASK_DEFAULT_QUEUE = QUEUE
+# Broadcasts and events go through exchanges: those of this run reach no worker of another run at the same broker.
+CELERY_CONTROL_EXCHANGE = QUEUE
+CELERY_EVENT_EXCHANGE = f"{QUEUE}-events"
 CELERY_WORKER_SEND_TASK_EVENTS = CELERY_TASK_SEND_SENT_EVENT = "FLOWS_EVENTS" in os.environ
 if "FLOWS_BEAT_SCHEDULE" in os.environ:
     # Beat as Celery has it, without django-celery-beat.

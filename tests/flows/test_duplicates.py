@@ -40,8 +40,7 @@ def _two_workers(theatre: Theatre) -> Iterator[None]:
 
 
 def kill_workers(theatre: Theatre) -> None:
-    for name in {"worker", "second"}.intersection(theatre.stack.children):
-        theatre.stack.kill(name)
+    theatre.kill_workers()
     Worker.objects.all().delete()
 
 

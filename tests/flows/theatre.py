@@ -31,6 +31,11 @@ class Theatre:
         command = [*CELERY, "worker", "-n", f"{name}-{QUEUE}@%h", "-Q", QUEUE, "-c", "2", "-l", "INFO"]
         self.stack.start(name, [*command, "--without-mingle", "--without-gossip", *options], ready=READY, env=env)
 
+    def kill_workers(self) -> None:
+        """Kill the workers that are up."""
+        for name in {"worker", "second"}.intersection(self.stack.children):
+            self.stack.kill(name)
+
     def start_dispenser(self, name: str = "dispenser", *, env: Mapping[str, str] | None = None) -> None:
         """Start a worker that runs the dispatcher's own tasks, and do not wait for it."""
         command = [*CELERY, "worker", "-n", f"{name}-{QUEUE}@%h", "-Q", DISPENSER_QUEUE, "-P", "threads", "-c", "4"]

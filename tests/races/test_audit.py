@@ -27,7 +27,7 @@ TIMES = 20
 TENANTS = 5
 BACKLOG = 300
 HANGS = 100.0
-SOON = timedelta(seconds=0.2)
+SOON = timedelta(seconds=5)
 
 
 def produce(until: list[Report]) -> None:

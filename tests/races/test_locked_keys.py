@@ -484,7 +484,8 @@ def test_two_passes_that_want_two_keys_each_do_not_deadlock_where_each_waits_for
 def test_due_keys_are_found_while_one_of_them_is_locked() -> None:
     for name in ("locked", "other"):
         RateLimitKey.objects.declare(name, concurrency=1)
-        engine.override(name, until=timezone.now() + timedelta(milliseconds=1), concurrency=0)
+        engine.override(name, until=timezone.now() + timedelta(hours=1), concurrency=0)
+        RateLimitKey.objects.filter(name=name).update(override_until=timezone.now() - timedelta(seconds=1))
     with locked("locked"), promptly() as do:
         assert do(due.due_keys) == [RateLimitKey.objects.get(name="other").id]
     assert due.due_keys() == [RateLimitKey.objects.get(name="locked").id]

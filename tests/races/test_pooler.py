@@ -94,7 +94,7 @@ def test_the_engine_leaves_nothing_on_a_server_connection(pooler: Pooler) -> Non
     CallQueue.objects.send("noop", keys=["api"])
     CallQueue.objects.send_many([Call(task="noop", keys=["api"])] * 20)
     engine.cancel([CallQueue.objects.waiting().last().id])
-    engine.override("api", until=timezone.now() + timedelta(seconds=0.1), concurrency=1)
+    engine.override("api", until=timezone.now() + timedelta(seconds=1), concurrency=1)
     at_once(*[tick_and_work] * 3)
     engine.recover()
     engine.cleanup()

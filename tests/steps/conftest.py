@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from celery import Celery
 from celery.worker import state as worker_state
-from django.apps import apps
+from django.db import connection
 from kombu import Message
 
 from project.celery import app as project_app
@@ -50,7 +50,8 @@ def broker(request: pytest.FixtureRequest, settings: Any) -> Iterator[Broker]:
     """Return the broker, empty at first; there are no keys, and the settings are the defaults."""
     settings.DISPATCHER = {}
     if request.node.get_closest_marker("django_db"):
-        apps.get_model("dispatcher", "RateLimitKey").objects.all().delete()
+        with connection.cursor() as cursor:
+            cursor.execute("DELETE FROM dispatcher_ratelimitkey")
     app.set_current()
     broker = Broker(app)
     broker.take()

@@ -1,0 +1,32 @@
+"""Calls that share the one slot of a key, and the worker that runs them."""
+
+from collections.abc import Mapping
+
+from dispatcher.models import CallQueue, Worker
+from dispatcher.states import TERMINAL, State
+from tests.flows.settings import QUEUE
+from tests.flows.theatre import Theatre
+from tests.races.lockstep import eventually
+
+
+def start(theatre: Theatre, *options: str, env: Mapping[str, str] | None = None) -> Worker:
+    """Start a worker, and return what it says of itself."""
+    known = set(Worker.objects.values_list("id", flat=True))
+    theatre.start_worker("worker", *options, env=env)
+    theatre.stack.wait_ready()
+    return eventually(Worker.objects.exclude(id__in=known).filter(queues__contains=[QUEUE]).first)
+
+
+def send(task: object, *args: object, **options: object) -> CallQueue:
+    """Send a call to the worker."""
+    return CallQueue.objects.send(task, args=args, **{"keys": ["api"], "queue": QUEUE, **options})
+
+
+def running(call: CallQueue) -> CallQueue:
+    """Wait until a call runs, and return it."""
+    return eventually(CallQueue.objects.filter(id=call.id, state=State.ACTIVE).first)
+
+
+def ended(call: CallQueue) -> CallQueue:
+    """Wait until a call has ended, and return it."""
+    return eventually(CallQueue.objects.filter(id=call.id, state__in=TERMINAL).first)
