@@ -68,6 +68,7 @@ class Cron:
 @dataclass(frozen=True, kw_only=True)
 class _Found:
     id: UUID
+    queue: str
     state: str
 
 

@@ -108,6 +108,36 @@ def test_who_may_do_everything_names_any_key(holder: Callable[..., Api], limits:
     holder("admin", name="boss").push(options={"queue": "mail", **limits})
 
 
+@pytest.mark.parametrize("on_conflict", ["ignore", "replace", "replace_except_schedule", "reject"])
+def test_a_unique_job_neither_shows_nor_ends_one_of_a_queue_that_its_sender_may_not_send_to(
+    holder: Callable[..., Api], on_conflict: str
+) -> None:
+    anothers = holder("send:b", name="b").push(options={"queue": "b", "unique": {"keys": ["type"]}})
+    unique = {"keys": ["type"], "on_conflict": on_conflict}
+    job = {"type": "mail.send", "args": [], "options": {"queue": "a", "unique": unique}}
+    api = holder("send:a", name="a")
+    for path, body in (("/jobs", job), ("/jobs/batch", {"jobs": [job]})):
+        error = api.post(path, body, status=409)["error"]
+        assert (error["code"], [*error["details"]]) == ("duplicate", ["unique_key"])
+        assert anothers["id"] not in str(error)
+    # A workflow sends later, when nobody asks any more: it has the rights of the queue that each part names.
+    api.post("/workflows", {"type": "group", "jobs": [job]}, status=409)
+    assert CallQueue.objects.get().state == "available"
+    answer = holder("send:*", name="both").post(
+        "/jobs", job, status={"ignore": 200, "reject": 409}.get(on_conflict, 201)
+    )
+    assert (anothers["id"] in str(answer)) == (not on_conflict.startswith("replace"))
+
+
+def test_a_job_with_the_id_of_one_in_another_queue_learns_nothing_of_that(holder: Callable[..., Api]) -> None:
+    there = holder("send:b", name="b").push(options={"queue": "b"})
+    job = {"type": "mail.send", "args": [], "id": there["id"], "options": {"queue": "a"}}
+    error = holder("send:a", name="a").post("/jobs", job, status=409)["error"]
+    assert (error["code"], error["details"]) == ("duplicate", {})
+    error = holder("send:a", "send:b", name="both").post("/jobs", job, status=409)["error"]
+    assert error["details"] == {"existing_job_id": there["id"], "existing_job_state": "available"}
+
+
 def test_who_may_send_to_a_queue_may_limit_it_and_make_keys_of_no_queue(holder: Callable[..., Api]) -> None:
     api = holder("send:mail")
     api.push(options={"queue": "mail", "rate_limit": {"max_per_second": 5}})

@@ -24,7 +24,7 @@ _HINTS: Final = {
     "invalid_request": "Correct the field that the message names, and send the request again.",
     "not_found": "Check the id or the name; what has ended is deleted when its retention is over.",
     "conflict": "Look at the job's state: somebody else may have ended it, or its lease may have run out.",
-    "duplicate": "The job that is there already is named in the details.",
+    "duplicate": "The details name the job that is there already, where these credentials may send to its queue.",
     "unauthenticated": "Send Authorization: Bearer with a token made by manage.py dispatcher_token.",
     "permission_denied": "Use a token whose scopes allow this.",
     "rate_limited": "Retry after the Retry-After header value, or have the token's key raised.",

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import isfinite, nan
 from time import monotonic, sleep
 from typing import Any
@@ -125,9 +126,10 @@ def _push(request: HttpRequest, wanted: Sequence[Wanted]) -> list[Pushed]:
     """Send jobs; where a full queue blocks, wait for as long as the client asks for."""
     until = monotonic() + _block_s(request)
     known_queues({each.queue for each in wanted})
+    may_send = partial(access_of(request).allows, "send")
     while True:
         try:
-            return push(wanted)
+            return push(wanted, may_send=may_send)
         except QueueFull as full:
             if full.strategy != OnFull.BLOCK or monotonic() > until:
                 raise
