@@ -15,7 +15,7 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from dispatcher import engine
-from dispatcher.models import ApiToken, CallQueue, Queue, RateLimitKey
+from dispatcher.models import ApiToken, CallQueue, PullWorker, Queue, RateLimitKey, Slot
 from dispatcher.web.ojs import access
 from dispatcher.web.ojs.access import make_token
 from tests.edges.ojs import MEDIA, Api
@@ -61,6 +61,33 @@ def test_a_token_allows_what_its_scopes_say(holder: Callable[..., Api]) -> None:
     api.get(f"/jobs/{job['id']}", status=403)
     api.post("/queues/mail/pause", status=403)
     api.post("/workers/ack", {"job_id": job["id"]})
+
+
+def test_a_heartbeat_renews_and_directs_only_what_its_token_may_fetch(holder: Callable[..., Api]) -> None:
+    theirs, mine = holder("send:b", "fetch:b", name="b"), holder("send:a", "fetch:a", name="a")
+    job, nameless = (theirs.push(options={"queue": "b"})["id"] for _ in range(2))
+    theirs.fetch("b", worker_id="theirs")
+    theirs.fetch("b")
+    until = sorted(Slot.objects.values_list("lease_until", flat=True))
+    for body in ({}, {"active_jobs": [job]}, {"state": "terminate"}, {"state": "drain"}):
+        for path in ("/workers/heartbeat", "/workers/beat"):
+            mine.post(path, {"worker_id": "theirs", **body}, status=403)
+    mine.post("/workers/fetch", {"queues": ["a"], "worker_id": "theirs"}, status=403)
+    beaten = mine.post("/workers/heartbeat", {"worker_id": "mine", "active_jobs": [job, nameless]})
+    assert beaten["jobs_extended"] == []
+    assert sorted(Slot.objects.values_list("lease_until", flat=True)) == until
+    worker = PullWorker.objects.get(name="theirs")
+    assert (worker.state, worker.directive, worker.queues) == ("running", "running", ["b"])
+    assert theirs.post("/workers/beat", {"worker_id": "theirs", "active_jobs": [job]})["jobs_extended"] == [job]
+    assert theirs.post("/workers/beat", {"worker_id": "theirs", "state": "drain"})["acknowledged"]
+    assert PullWorker.objects.get(name="theirs").directive == "quiet"
+
+
+def test_who_may_fetch_of_some_queues_ends_no_worker_that_has_not_fetched_yet(holder: Callable[..., Api]) -> None:
+    holder("fetch:a", name="a").post("/workers/beat", {"worker_id": "new", "state": "terminate"}, status=403)
+    assert not PullWorker.objects.exists()
+    holder("fetch", name="all").post("/workers/beat", {"worker_id": "new", "state": "terminate"})
+    assert PullWorker.objects.get().directive == "terminate"
 
 
 OTHERS = [

@@ -17,6 +17,7 @@ from dispatcher.pull import Fetching, Refused
 from dispatcher.push import shown
 from dispatcher.states import TERMINAL, State
 from dispatcher.web.ojs import envelope, workflows
+from dispatcher.web.ojs.access import Access
 from dispatcher.web.ojs.api import access_of
 from dispatcher.web.ojs.bodies import AckIn, BeatIn, FetchIn, NackIn, Proof, Report, plain
 from dispatcher.web.ojs.order import ordered
@@ -34,7 +35,10 @@ _DRAINING = {"drain": "quiet", "draining": "quiet", "quiet": "quiet", "terminate
 @router.post("/workers/fetch", response=replies(JobsReply), summary="FETCH")
 def fetch(request: HttpRequest, asked: FetchIn) -> HttpResponse:
     """Start jobs for a worker."""
-    access_of(request).need("fetch", *asked.queues)
+    access = access_of(request)
+    access.need("fetch", *asked.queues)
+    if asked.worker_id is not None:
+        _need_worker(access, asked.worker_id)
     if celerys := pull.celerys(asked.queues):
         message = f"Queue {celerys[0]!r} is served by Celery; its jobs can't be fetched."
         raise Problem(422, "unsupported", message, details={"field": "queues", "queues": celerys})
@@ -92,6 +96,8 @@ def heartbeat(request: HttpRequest, beat: BeatIn) -> HttpResponse:
 @router.post("/workers/beat", response=replies(), summary="BEAT of a worker that drains")
 def beat(request: HttpRequest, beat: BeatIn) -> HttpResponse:
     """Take a heartbeat as the graceful-shutdown extension sends it: who drains is given no more jobs."""
+    if beat.state in _DRAINING:
+        _need_worker(access_of(request), beat.worker_id, has_fetched=True)
     body = _beaten(request, beat)
     if beat.state in _DRAINING:
         pull.direct(beat.worker_id, _DRAINING[beat.state])
@@ -139,12 +145,29 @@ def _in_order(asked: FetchIn) -> list[str]:
     return ordered(asked.queues, asked.strategy or "strict", asked.weights or {})
 
 
+def _need_worker(access: Access, worker: str, *, has_fetched: bool = False) -> None:
+    """Raise Problem unless all queues that a worker last fetched from may be fetched from.
+
+    has_fetched: one that has not fetched yet may be anybody's, and takes the right to fetch from every queue.
+    """
+    if access.allows("fetch"):
+        return
+    known = PullWorker.objects.using(conf().database).filter(id=pull.number(worker))
+    queues = known.values_list("queues", flat=True).first() or []
+    if queues or has_fetched:
+        access.need("fetch", *queues)
+
+
 def _beaten(request: HttpRequest, beat: BeatIn) -> dict[str, Any]:
     access = access_of(request)
     if not any(scope.partition(":")[0] in ("fetch", "admin") for scope in access.scopes):
         access.need("fetch")
     given = [*(beat.active_job_ids or []), *(beat.active_jobs if isinstance(beat.active_jobs, list) else [])]
     calls = [read_id("job", each) for each in given]
+    if not access.allows("fetch"):
+        _need_worker(access, beat.worker_id)
+        queues = CallQueue.objects.using(conf().database).filter(id__in=calls).values_list("id", "queue")
+        calls = [call for call, queue in queues if access.allows("fetch", queue)]
     lease = envelope.milliseconds(beat.visibility_timeout_ms)
     heard = pull.beat(beat.worker_id, calls, lease=lease, state=beat.state)
     extended = [str(call) for call in heard.kept]
