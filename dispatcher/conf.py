@@ -99,6 +99,8 @@ class Conf(Tuning):
     """What the HTTP face allows to who shows no credentials: scopes, as a token has them."""
     http_origins: Sequence[str] = ()
     """The origins whose pages may use the HTTP face (CORS)."""
+    http_max_block: timedelta = timedelta(hours=1)
+    """The longest time for which one report over HTTP may block the keys of its job; `admin` has no bound."""
     http_hooks_anywhere: bool = False
     """Webhooks may post to private and local addresses, too, and without TLS."""
     prepared_statements: bool | None = None

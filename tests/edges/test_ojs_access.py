@@ -6,6 +6,7 @@ from datetime import timedelta
 from io import StringIO
 from typing import Any
 
+import arrow
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.core.management import CommandError, call_command
@@ -14,7 +15,7 @@ from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
 
-from dispatcher import engine
+from dispatcher import engine, sql
 from dispatcher.models import ApiToken, CallQueue, PullWorker, Queue, RateLimitKey, Slot
 from dispatcher.web.ojs import access
 from dispatcher.web.ojs.access import make_token
@@ -88,6 +89,25 @@ def test_who_may_fetch_of_some_queues_ends_no_worker_that_has_not_fetched_yet(ho
     assert not PullWorker.objects.exists()
     holder("fetch", name="all").post("/workers/beat", {"worker_id": "new", "state": "terminate"})
     assert PullWorker.objects.get().directive == "terminate"
+
+
+@pytest.mark.parametrize("until", ["9998-12-31T00:00:00Z", "+P3D"])
+def test_a_report_blocks_a_key_for_as_long_as_the_setting_allows_and_says_until_when(
+    settings: Settings, holder: Callable[..., Api], until: str
+) -> None:
+    settings.DISPATCHER = {"http_max_block": 120}
+    RateLimitKey.objects.declare("shared", concurrency=9)
+    mine, boss = holder("send:a", "fetch:a"), holder("admin", name="boss")
+    error = {"message": "stop", "rate_limit_until": until}
+    for api, least, most in ((mine, 115, 120), (boss, 2 * 86_400, 366 * 86_400)):
+        mine.push(options={"queue": "a", "keys": ["shared"]})
+        (job,) = mine.fetch("a")
+        answer = api.post("/workers/nack", {"job_id": job["id"], "error": error})
+        blocked_until = RateLimitKey.objects.get(name="shared").blocked_until
+        assert blocked_until is not None
+        assert least <= (blocked_until - sql.now()).total_seconds() <= most
+        assert abs(arrow.get(answer["rate_limit_until"]).datetime - blocked_until) < timedelta(seconds=5)
+        engine.resume("shared")
 
 
 OTHERS = [

@@ -11,7 +11,7 @@ from uuid import UUID
 import arrow
 from django.http import HttpRequest, HttpResponse
 
-from dispatcher import fields
+from dispatcher import fields, sql
 from dispatcher.policy import parse_duration
 
 MEDIA_TYPE: Final = "application/openjobspec+json"
@@ -143,7 +143,7 @@ def read_moment(field: str, value: object) -> datetime | None:
     wait = parse_duration(value[1:], field) if isinstance(value, str) and value.startswith("+P") else None
     try:
         if wait is not None:
-            return fields.moment(field, arrow.utcnow().datetime + wait)
+            return fields.moment(field, sql.now() + wait)
         if not isinstance(value, str) or not _RFC3339.fullmatch(value):
             raise ValueError  # noqa: TRY301 -- one remedy for all that is no time
         return fields.moment(field, arrow.get(value).datetime)

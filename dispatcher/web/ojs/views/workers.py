@@ -1,18 +1,19 @@
 """Workers: they fetch, report, and say that they live (ojs-http-binding, section 10; ojs-worker-protocol)."""
 
 import logging
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-import arrow
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
-from dispatcher import pull
+from dispatcher import pull, sql
 from dispatcher.conf import conf
+from dispatcher.lifecycle import run
 from dispatcher.lifecycle.finish import Reported
 from dispatcher.models import CallQueue, Pool, PullWorker
+from dispatcher.policy import LONGEST_PERIOD
 from dispatcher.pull import Fetching, Refused
 from dispatcher.push import shown
 from dispatcher.states import TERMINAL, State
@@ -70,12 +71,13 @@ def ack(request: HttpRequest, done: AckIn) -> HttpResponse:
 def nack(request: HttpRequest, failed: NackIn) -> HttpResponse:
     """Record that an attempt failed, that the provider said stop, or that the worker gives the job back."""
     call = _allowed(request, failed)
-    error = failed.error
+    error, more = failed.error, {}
     if failed.requeue:
         ended = pull.give_back(call, **proof(failed))
     elif until := read_moment("error.rate_limit_until", error.rate_limit_until):
-        wait = max(until - arrow.utcnow().datetime, timedelta(0))
+        wait = _stop_time(access_of(request), until)
         ended = pull.stop(call, wait, **proof(failed))
+        more = {"rate_limit_until": stamp(sql.now() + wait)}
     else:
         is_final = error.retryable is False or error.code in _FINAL_CODES
         is_retry = error.code == "RETRY"
@@ -84,7 +86,7 @@ def nack(request: HttpRequest, failed: NackIn) -> HttpResponse:
     if isinstance(ended, Refused):
         raise refused(ended, failed.job_id)
     _advance(ended)
-    return answer(_failed(ended))
+    return answer({**_failed(ended), **more})
 
 
 @router.post("/workers/heartbeat", response=replies(Directive), summary="BEAT")
@@ -171,7 +173,7 @@ def _beaten(request: HttpRequest, beat: BeatIn) -> dict[str, Any]:
     lease = envelope.milliseconds(beat.visibility_timeout_ms)
     heard = pull.beat(beat.worker_id, calls, lease=lease, state=beat.state)
     extended = [str(call) for call in heard.kept]
-    return {"state": heard.directive, "jobs_extended": extended, "server_time": stamp(arrow.utcnow().datetime)}
+    return {"state": heard.directive, "jobs_extended": extended, "server_time": stamp(sql.now())}
 
 
 def _advance(call: CallQueue) -> None:
@@ -193,6 +195,12 @@ def _allowed(request: HttpRequest, report: Report) -> UUID:
         raise missing("job", report.job_id)
     access_of(request).need("fetch", queue)
     return call
+
+
+def _stop_time(access: Access, until: datetime) -> timedelta:
+    """Return how long a report may stop the keys of its job: less than it asks for, unless it comes from `admin`."""
+    longest = LONGEST_PERIOD if access.allows("admin") else conf().http_max_block
+    return min(max(until - sql.now(), run.SHORTEST_STOP), longest)
 
 
 def _reported(failed: NackIn) -> Reported:
