@@ -101,8 +101,8 @@ class Conf(Tuning):
     """The origins whose pages may use the HTTP face (CORS)."""
     http_max_block: timedelta = timedelta(hours=1)
     """The longest time for which one report over HTTP may block the keys of its job; `admin` has no bound."""
-    http_hooks_anywhere: bool = False
-    """Webhooks may post to private and local addresses, too, and without TLS."""
+    http_allowed_hosts: Sequence[str] = ()
+    """The hosts and networks that HTTP calls (`call_data`) and webhooks may reach besides public addresses."""
     prepared_statements: bool | None = None
     """Prepare the engine's statements; None: not where DISABLE_SERVER_SIDE_CURSORS tells of a pooler."""
 

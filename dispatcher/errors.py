@@ -172,9 +172,16 @@ class LeaseLapsed(DispatcherError):
 
 
 class WebhookRefused(DispatcherError):
-    """An event can't be delivered, and trying again would not help: its receiver refused it, or is not to be reached.
+    """An event can't be delivered, and trying again would not help: its receiver refused it.
 
     Correct the subscription's URL, or the receiver; then retry the dead letter.
+    """
+
+
+class TargetRefused(DispatcherError):
+    """An HTTP call or a webhook would reach an address that is not public: nothing was sent.
+
+    Correct the URL, or allow its host with the setting `http_allowed_hosts`.
     """
 
 
