@@ -90,6 +90,8 @@ class Fetching:
     count: int = 1
     lease: timedelta | None = None
     wait: timedelta = timedelta(0)
+    may_wait: Callable[[], bool] = lambda: True
+    """Whether whoever fetches may still do so, asked before each further look."""
 
 
 def fetch(asked: Fetching) -> list[CallQueue]:
@@ -103,6 +105,8 @@ def fetch(asked: Fetching) -> list[CallQueue]:
     pause = _FIRST_LOOK_S
     while not (fetched := _fetch_now(asked)) and monotonic() + pause < until:
         sleep(pause)
+        if not asked.may_wait():
+            return []
         pause = min(1.5 * pause, _LAST_LOOK_S)
     return fetched
 

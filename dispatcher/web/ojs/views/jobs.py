@@ -126,12 +126,12 @@ def _push(request: HttpRequest, wanted: Sequence[Wanted]) -> list[Pushed]:
     """Send jobs; where a full queue blocks, wait for as long as the client asks for."""
     until = monotonic() + _block_s(request)
     known_queues({each.queue for each in wanted})
-    may_send = partial(access_of(request).allows, "send")
+    access = access_of(request)
     while True:
         try:
-            return push(wanted, may_send=may_send)
+            return push(wanted, may_send=partial(access.allows, "send"))
         except QueueFull as full:
-            if full.strategy != OnFull.BLOCK or monotonic() > until:
+            if full.strategy != OnFull.BLOCK or monotonic() > until or not access.holds():
                 raise
         sleep(_LOOK_S)
 

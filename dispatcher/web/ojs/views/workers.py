@@ -50,6 +50,7 @@ def fetch(request: HttpRequest, asked: FetchIn) -> HttpResponse:
             count=asked.count or 1,
             lease=envelope.milliseconds(asked.visibility_timeout_ms),
             wait=envelope.milliseconds(asked.wait_ms) or timedelta(0),
+            may_wait=access.holds,
         )
     )
     return answer({"jobs": [envelope.fetched(call) for call in fetched]})
