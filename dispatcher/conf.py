@@ -93,6 +93,8 @@ class Conf(Tuning):
     """How long lanes, and keys that were made from templates, are kept without calls; None keeps them."""
     journal: timedelta | None = None
     """How long it is kept what limits and queues went through, for who asks over HTTP; None writes nothing down."""
+    change_retention: timedelta | None = timedelta(days=366)
+    """How long it is kept who changed a key's limits, paused, blocked or resumed it; None keeps it."""
     cleanup_budget: timedelta = timedelta(minutes=10)
     """How long one cleanup may take."""
     http_anonymous: Sequence[str] = ()

@@ -14,6 +14,7 @@ from uuid import UUID, uuid5
 
 from dispatcher import attempt, engine, journal, sql
 from dispatcher.conf import conf
+from dispatcher.history import By
 from dispatcher.journal import Entry
 from dispatcher.lifecycle import admit, claim, finish, run
 from dispatcher.models import CallQueue, PullWorker, Queue, Slot
@@ -137,15 +138,21 @@ def nack(
 
 
 def stop(
-    call: UUID, wait: timedelta, *, key: str | None = None, ticket: UUID | None = None, worker: str | None = None
+    call: UUID,
+    wait: timedelta,
+    *,
+    key: str | None = None,
+    ticket: UUID | None = None,
+    worker: str | None = None,
+    by: By | None = None,
 ) -> CallQueue | Refused:
     """Let the call wait again, no attempt spent, and nothing start under its keys (or the one named) for this long.
 
-    A second at the least.
+    A second at the least. by: who reports it, for the history.
     """
     wait = max(wait, run.SHORTEST_STOP)
     stopped = run.Stopped(error=RuntimeError("the provider said stop"), wait=wait, key=key)
-    return _report(call, ticket, worker, lambda row, held: attempt.stop(row.id, held, stopped))
+    return _report(call, ticket, worker, lambda row, held: attempt.stop(row.id, held, stopped, by=by))
 
 
 def give_back(call: UUID, *, ticket: UUID | None = None, worker: str | None = None) -> CallQueue | Refused:

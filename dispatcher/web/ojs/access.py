@@ -18,6 +18,7 @@ from django.middleware.csrf import CsrfViewMiddleware
 
 from dispatcher import fields, sql
 from dispatcher.conf import SCOPES, conf
+from dispatcher.history import Actor
 from dispatcher.models import ApiToken
 from dispatcher.policy import BUCKETS
 from dispatcher.web.ojs.wire import Problem
@@ -61,6 +62,10 @@ class Access:
         for queue in queues or (None,):
             if not self.allows(verb, queue):
                 self._refuse(verb, queue)
+
+    def actor(self, reason: str = "") -> Actor:
+        """Return who asks, for the history."""
+        return Actor(name=self.name, source="http", reason=reason)
 
     def holds(self) -> bool:
         """Return whether the credentials still allow what they did: ask before each look of a request that waits."""

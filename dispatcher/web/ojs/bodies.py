@@ -191,6 +191,26 @@ class ProgressIn(Proof):
     data: dict[str, JsonValue] | None = None
 
 
+class PauseIn(Exact):
+    """Why a queue is paused or resumed, for the history."""
+
+    reason: Text | None = None
+    until: JsonValue = None
+
+    @field_validator("until")
+    @classmethod
+    def _has_no_end(cls, until: object) -> None:
+        """Refuse an end, with the remedy."""
+        if until is not None:
+            message = "a pause has no end: PUT /rate-limits/queue:NAME with concurrency 0 and expires_at instead."
+            raise ValueError(message)
+
+
+def reason_of(wanted: PauseIn | None) -> str:
+    """Return the reason that a body gives."""
+    return (wanted and wanted.reason) or ""
+
+
 class OverrideIn(Exact):
     """Other limits for a key, until a time; those not named stay as they are."""
 

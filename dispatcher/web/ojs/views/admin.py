@@ -19,7 +19,7 @@ from dispatcher.push import shown
 from dispatcher.states import IN_FLIGHT, TERMINAL, OnFull, State
 from dispatcher.web.ojs import chosen, envelope
 from dispatcher.web.ojs.api import access_of
-from dispatcher.web.ojs.bodies import BulkIn, Confirmed, PurgeIn, QueueConfigIn, plain
+from dispatcher.web.ojs.bodies import BulkIn, Confirmed, PauseIn, PurgeIn, QueueConfigIn, plain, reason_of
 from dispatcher.web.ojs.chosen import MOST
 from dispatcher.web.ojs.pages import MANY, page
 from dispatcher.web.ojs.queues import known_queues, queue_name
@@ -93,17 +93,17 @@ def shown_queue(request: HttpRequest, name: str) -> HttpResponse:
 
 
 @router.post("/admin/queues/{name}/pause", response=replies(), summary="Pause a queue")
-def pause(request: HttpRequest, name: str) -> HttpResponse:
+def pause(request: HttpRequest, name: str, wanted: PauseIn | None = None) -> HttpResponse:
     """Let nothing of a queue start; what runs goes on."""
     access_of(request).need("admin")
-    return answer(queues.paused(name, by=access_of(request).name))
+    return answer(queues.paused(name, by=access_of(request).actor(reason_of(wanted))))
 
 
 @router.post("/admin/queues/{name}/resume", response=replies(), summary="Resume a queue")
-def resume(request: HttpRequest, name: str) -> HttpResponse:
+def resume(request: HttpRequest, name: str, wanted: PauseIn | None = None) -> HttpResponse:
     """Let a queue go on."""
     access_of(request).need("admin")
-    return answer(queues.resumed(name, by=access_of(request).name))
+    return answer(queues.resumed(name, by=access_of(request).actor(reason_of(wanted))))
 
 
 @router.put("/admin/queues/{name}/config", response=replies(), summary="Set a queue up")
@@ -114,7 +114,7 @@ def configure(request: HttpRequest, name: str, wanted: QueueConfigIn) -> HttpRes
     with sql.atomic():
         known_queues([queue_name(name)])
         _set_up(Queue.objects.using(conf().database).get(name=name), wanted)
-        keys = [store(name, limits)] if limits else []
+        keys = [store(name, limits, by=access_of(request).actor())] if limits else []
     serve_limited(keys)
     engine.dispense_briefly(queues=[name])
     return answer(_shown_queue(name))

@@ -2,7 +2,7 @@
 
 import logging
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 router = Router(tags=["workers"])
 
 _FINAL_CODES = ("DISCARD", "FAIL", "DEAD_LETTER", "NON_RETRYABLE_ERROR")
+_REASON: Final = 200
+"""How much of a worker's message the history keeps."""
 _DRAINING = {"drain": "quiet", "draining": "quiet", "quiet": "quiet", "terminate": "terminate"}
 
 
@@ -76,8 +78,9 @@ def nack(request: HttpRequest, failed: NackIn) -> HttpResponse:
     if failed.requeue:
         ended = pull.give_back(call, **proof(failed))
     elif until := read_moment("error.rate_limit_until", error.rate_limit_until):
-        wait = _stop_time(access_of(request), until)
-        ended = pull.stop(call, wait, **proof(failed))
+        access = access_of(request)
+        wait = _stop_time(access, until)
+        ended = pull.stop(call, wait, **proof(failed), by=access.actor(error.message[:_REASON]))
         more = {"rate_limit_until": stamp(sql.now() + wait)}
     else:
         is_final = error.retryable is False or error.code in _FINAL_CODES
