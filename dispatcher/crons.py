@@ -11,7 +11,6 @@ from typing import Any, Final
 from uuid import UUID
 from zoneinfo import available_timezones
 
-import arrow
 from celery.schedules import ParseException, crontab
 from django.db import router
 
@@ -150,7 +149,7 @@ def fire(name: str) -> str | None:
         lanes.make_keys({f"{_PREFIX}{name}": Policy(concurrency=1)}, is_declared=True)
     with sql.atomic():
         sql.change("lock_unique", {"names": [key]})
-        now = arrow.utcnow()
+        now = sql.now()
         # Beat may run twice, or late: one call a minute, whoever comes first.
         this_minute = timedelta(seconds=now.second, microseconds=now.microsecond)
         if sql.fetch("find_unique", _Found, {"unique_key": key, "states": [*State], "period": this_minute}):
@@ -188,7 +187,7 @@ def _call(stored: Mapping[str, Any], name: str) -> Call:
     if stored["overlap"] == "enqueue":
         key = f"{_PREFIX}{name}"
         keys = {**(keys if isinstance(keys, dict) else dict.fromkeys(keys or (), 1)), key: 1}
-    fired = {META_NAME: name, META_EXPRESSION: stored["expression"], META_TRIGGERED: arrow.utcnow().isoformat()}
+    fired = {META_NAME: name, META_EXPRESSION: stored["expression"], META_TRIGGERED: sql.now().isoformat()}
     meta = {**(kept["meta"] or {}), **fired}
     return Call(
         **{field: kept[field] for field in ("task", "args", "queue", "priority", "retry", "rate_limit")},
@@ -220,7 +219,7 @@ def _as_json(call: Call) -> dict[str, Any]:
 
 def _read(entry: Any) -> Cron:
     stored = json.loads(entry.description)
-    now = arrow.utcnow().datetime
+    now = sql.now()
     wait = entry.schedule.remaining_estimate(now) if entry.enabled else None
     return Cron(
         name=entry.name.removeprefix(_PREFIX),

@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
-import arrow
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
@@ -67,7 +66,7 @@ def stats(request: HttpRequest) -> HttpResponse:
         "processed_per_minute": ended[State.COMPLETED],
         "failed_per_minute": ended[State.DISCARDED],
     }
-    celery = Worker.objects.using(database).filter(serves_until__gt=arrow.utcnow().datetime)
+    celery = Worker.objects.using(database).filter(serves_until__gt=sql.now())
     workers = _live()[:MANY].count() + celery[:MANY].count()
     known = Queue.objects.using(database)[:MANY].count()
     told = {"queues": known, "workers": workers, "jobs": jobs, "throughput": throughput, "counts_up_to": MANY}
@@ -203,7 +202,7 @@ def workers(request: HttpRequest) -> HttpResponse:
     """List the workers that fetch over HTTP."""
     access_of(request).need("read")
     found = page(request, PullWorker.objects.using(conf().database).all(), order=["name"], usual=20)
-    is_live, is_running = Q(seen_at__gt=arrow.utcnow().datetime - _SILENT), Q(directive="running")
+    is_live, is_running = Q(seen_at__gt=sql.now() - _SILENT), Q(directive="running")
     # The latest seen, if there are more.
     summary = (
         PullWorker.objects.using(conf().database)
@@ -339,7 +338,7 @@ def _shown_queue(name: str) -> dict[str, Any]:
 
 
 def _live() -> QuerySet[PullWorker]:
-    return PullWorker.objects.using(conf().database).filter(seen_at__gt=arrow.utcnow().datetime - _SILENT)
+    return PullWorker.objects.using(conf().database).filter(seen_at__gt=sql.now() - _SILENT)
 
 
 def _find(worker_id: str) -> PullWorker:
