@@ -47,6 +47,23 @@ def test_without_credentials_nothing_is_allowed_by_default(api: Api, settings: S
     assert not CallQueue.objects.exists()
 
 
+@pytest.mark.parametrize("body", [b"{", b"[" * 100_000, b" " * 3_000_000], ids=["no JSON", "deep", "large"])
+@pytest.mark.parametrize("who", ["nobody", "a customer"])
+def test_without_a_right_no_body_is_read(api: Api, settings: Settings, who: str, body: bytes) -> None:
+    settings.DISPATCHER = {}
+    if who != "nobody":
+        api.client.force_login(User.objects.create_user("customer"))
+    for method, path in (
+        ("POST", "/jobs"),
+        ("POST", "/workers/fetch"),
+        ("PUT", "/rate-limits/api"),
+        ("PATCH", "/cron/a"),
+        ("DELETE", "/admin/queues/a/jobs"),
+        ("POST", "/nowhere"),
+    ):
+        api.ask(method, path, body, status=401 if who == "nobody" else 403)
+
+
 @pytest.fixture
 def holder(settings: Settings) -> Callable[..., Api]:
     settings.DISPATCHER = {}

@@ -33,7 +33,7 @@ All else takes a superuser: in the admin each order has a permission of its own,
 """
 _PAUSED: Final = timedelta(seconds=60)
 """When a token whose key is paused may try again: nobody knows when the pause ends."""
-_SAFE: Final = ("GET", "HEAD", "OPTIONS")
+SAFE: Final = ("GET", "HEAD", "OPTIONS")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +62,11 @@ class Access:
         for queue in queues or (None,):
             if not self.allows(verb, queue):
                 self._refuse(verb, queue)
+
+    def need_any(self) -> None:
+        """Raise Problem if nothing at all is allowed."""
+        if not self.scopes:
+            self._refuse("do anything", None)
 
     def actor(self, reason: str = "") -> Actor:
         """Return who asks, for the history."""
@@ -102,7 +107,7 @@ def access(request: HttpRequest) -> Access:
         return _of_token(token.strip())
     user = getattr(request, "user", None)
     if user is not None and user.is_authenticated:
-        if request.method not in _SAFE and _csrf_fails(request):
+        if request.method not in SAFE and _csrf_fails(request):
             raise Problem(403, "permission_denied", "The CSRF token is missing, or wrong: send X-CSRFToken.")
         scopes_now = partial(_scopes_of_user, user.pk)
         return Access(scopes=_scopes_of(user), name=user.get_username(), is_known=True, scopes_now=scopes_now)
