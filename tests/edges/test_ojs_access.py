@@ -1,24 +1,20 @@
 """Who may do what over HTTP."""
 
-import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from io import StringIO
-from threading import Event, Thread
 from typing import Any
 
-import arrow
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.core.management import CommandError, call_command
-from django.db import connection, connections
-from django.db.models.functions import Now
+from django.db import connection
 from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
 
-from dispatcher import engine, sql
-from dispatcher.models import ApiToken, CallQueue, PullWorker, Queue, RateLimitKey, Slot
+from dispatcher import engine
+from dispatcher.models import ApiToken, CallQueue, RateLimitKey
 from dispatcher.web.ojs import access
 from dispatcher.web.ojs.access import make_token
 from tests.edges.ojs import MEDIA, Api
@@ -64,12 +60,6 @@ def test_without_a_right_no_body_is_read(api: Api, settings: Settings, who: str,
         api.ask(method, path, body, status=401 if who == "nobody" else 403)
 
 
-@pytest.fixture
-def holder(settings: Settings) -> Callable[..., Api]:
-    settings.DISPATCHER = {}
-    return lambda *scopes, name="me": Api(Authorization=f"Bearer {make_token(name, scopes)}")
-
-
 def test_a_token_allows_what_its_scopes_say(holder: Callable[..., Api]) -> None:
     api = holder("send:mail*", "fetch:mail")
     job = api.push(options={"queue": "mail"})
@@ -83,135 +73,6 @@ def test_a_token_allows_what_its_scopes_say(holder: Callable[..., Api]) -> None:
     api.post("/workers/ack", {"job_id": job["id"]})
 
 
-def test_a_heartbeat_renews_and_directs_only_what_its_token_may_fetch(holder: Callable[..., Api]) -> None:
-    theirs, mine = holder("send:b", "fetch:b", name="b"), holder("send:a", "fetch:a", name="a")
-    job, nameless = (theirs.push(options={"queue": "b"})["id"] for _ in range(2))
-    theirs.fetch("b", worker_id="theirs")
-    theirs.fetch("b")
-    until = sorted(Slot.objects.values_list("lease_until", flat=True))
-    for body in ({}, {"active_jobs": [job]}, {"state": "terminate"}, {"state": "drain"}):
-        for path in ("/workers/heartbeat", "/workers/beat"):
-            mine.post(path, {"worker_id": "theirs", **body}, status=403)
-    mine.post("/workers/fetch", {"queues": ["a"], "worker_id": "theirs"}, status=403)
-    beaten = mine.post("/workers/heartbeat", {"worker_id": "mine", "active_jobs": [job, nameless]})
-    assert beaten["jobs_extended"] == []
-    assert sorted(Slot.objects.values_list("lease_until", flat=True)) == until
-    worker = PullWorker.objects.get(name="theirs")
-    assert (worker.state, worker.directive, worker.queues) == ("running", "running", ["b"])
-    assert theirs.post("/workers/beat", {"worker_id": "theirs", "active_jobs": [job]})["jobs_extended"] == [job]
-    assert theirs.post("/workers/beat", {"worker_id": "theirs", "state": "drain"})["acknowledged"]
-    assert PullWorker.objects.get(name="theirs").directive == "quiet"
-
-
-def test_who_may_fetch_of_some_queues_ends_no_worker_that_has_not_fetched_yet(holder: Callable[..., Api]) -> None:
-    holder("fetch:a", name="a").post("/workers/beat", {"worker_id": "new", "state": "terminate"}, status=403)
-    assert not PullWorker.objects.exists()
-    holder("fetch", name="all").post("/workers/beat", {"worker_id": "new", "state": "terminate"})
-    assert PullWorker.objects.get().directive == "terminate"
-
-
-@pytest.mark.parametrize("until", ["9998-12-31T00:00:00Z", "+P3D"])
-def test_a_report_blocks_a_key_for_as_long_as_the_setting_allows_and_says_until_when(
-    settings: Settings, holder: Callable[..., Api], until: str
-) -> None:
-    settings.DISPATCHER = {"http_max_block": 120}
-    RateLimitKey.objects.declare("shared", concurrency=9)
-    mine, boss = holder("send:a", "fetch:a"), holder("admin", name="boss")
-    error = {"message": "stop", "rate_limit_until": until}
-    for api, least, most in ((mine, 115, 120), (boss, 2 * 86_400, 366 * 86_400)):
-        mine.push(options={"queue": "a", "keys": ["shared"]})
-        (job,) = mine.fetch("a")
-        answer = api.post("/workers/nack", {"job_id": job["id"], "error": error})
-        blocked_until = RateLimitKey.objects.get(name="shared").blocked_until
-        assert blocked_until is not None
-        assert least <= (blocked_until - sql.now()).total_seconds() <= most
-        assert abs(arrow.get(answer["rate_limit_until"]).datetime - blocked_until) < timedelta(seconds=5)
-        engine.resume("shared")
-
-
-OTHERS = [
-    ({"rate_limit": {"key": "queue:celery", "concurrency": 0}}, "options.rate_limit.key"),
-    ({"rate_limit": {"key": "token:ops", "rate": {"limit": 1, "period": "P366D"}}}, "options.rate_limit.key"),
-    ({"rate_limit": {"key": "queue:celery", "max_per_second": 1}}, "options.rate_limit.key"),
-    ({"keys": ["queue:celery"]}, "options.keys"),
-    ({"keys": {"token:ops": 5}}, "options.keys"),
-]
-"""What a job may name only by one who may do everything; and where."""
-
-
-@pytest.mark.parametrize(("limits", "field"), OTHERS)
-def test_who_may_send_can_neither_make_nor_spend_the_keys_of_tokens_and_other_queues(
-    holder: Callable[..., Api], limits: dict[str, Any], field: str
-) -> None:
-    for name in limits.get("keys", ()):
-        RateLimitKey.objects.declare(name, rate=(9, 60))
-    there = RateLimitKey.objects.count()
-    api = holder("send:mail")
-    mine, job = {"queue": "mail"}, {"type": "a", "args": [], "options": {"queue": "mail", **limits}}
-    beside = {"type": "a", "args": [], **mine, **limits}
-    plain = {"type": "a", "args": [], "options": mine}
-    group = {"type": "group", "jobs": [plain, job]}
-    for path, body, where in (
-        ("/jobs", job, ""),
-        ("/jobs", beside, ""),
-        ("/jobs/batch", {"jobs": [plain, job]}, "jobs.1."),
-        ("/workflows", {"type": "chain", "steps": [plain, group]}, "$.steps[1].jobs[1]."),
-        ("/workflows", {"type": "batch", "jobs": [plain], "callbacks": {"on_success": job}}, "$.callbacks.on_success."),
-        ("/workflows", {"name": "graph", "steps": [{"id": "one", **job}]}, "$.steps[0]."),
-    ):
-        error = api.post(path, body, status=403)["error"]
-        assert (error["code"], error["details"]["field"]) == ("permission_denied", where + field)
-    api.post("/cron", {"name": "x", "cron": "@daily", **job}, status=403)
-    assert not CallQueue.objects.exists()
-    assert RateLimitKey.objects.count() == there
-
-
-@pytest.mark.parametrize(("limits", "field"), OTHERS)
-def test_who_may_do_everything_names_any_key(holder: Callable[..., Api], limits: dict[str, Any], field: str) -> None:
-    del field
-    for name in limits.get("keys", ()):
-        RateLimitKey.objects.declare(name, rate=(9, 60))
-    holder("admin", name="boss").push(options={"queue": "mail", **limits})
-
-
-@pytest.mark.parametrize("on_conflict", ["ignore", "replace", "replace_except_schedule", "reject"])
-def test_a_unique_job_neither_shows_nor_ends_one_of_a_queue_that_its_sender_may_not_send_to(
-    holder: Callable[..., Api], on_conflict: str
-) -> None:
-    anothers = holder("send:b", name="b").push(options={"queue": "b", "unique": {"keys": ["type"]}})
-    unique = {"keys": ["type"], "on_conflict": on_conflict}
-    job = {"type": "mail.send", "args": [], "options": {"queue": "a", "unique": unique}}
-    api = holder("send:a", name="a")
-    for path, body in (("/jobs", job), ("/jobs/batch", {"jobs": [job]})):
-        error = api.post(path, body, status=409)["error"]
-        assert (error["code"], [*error["details"]]) == ("duplicate", ["unique_key"])
-        assert anothers["id"] not in str(error)
-    # A workflow sends later, when nobody asks any more: it has the rights of the queue that each part names.
-    api.post("/workflows", {"type": "group", "jobs": [job]}, status=409)
-    assert CallQueue.objects.get().state == "available"
-    answer = holder("send:*", name="both").post(
-        "/jobs", job, status={"ignore": 200, "reject": 409}.get(on_conflict, 201)
-    )
-    assert (anothers["id"] in str(answer)) == (not on_conflict.startswith("replace"))
-
-
-def test_a_job_with_the_id_of_one_in_another_queue_learns_nothing_of_that(holder: Callable[..., Api]) -> None:
-    there = holder("send:b", name="b").push(options={"queue": "b"})
-    job = {"type": "mail.send", "args": [], "id": there["id"], "options": {"queue": "a"}}
-    error = holder("send:a", name="a").post("/jobs", job, status=409)["error"]
-    assert (error["code"], error["details"]) == ("duplicate", {})
-    error = holder("send:a", "send:b", name="both").post("/jobs", job, status=409)["error"]
-    assert error["details"] == {"existing_job_id": there["id"], "existing_job_state": "available"}
-
-
-def test_who_may_send_to_a_queue_may_limit_it_and_make_keys_of_no_queue(holder: Callable[..., Api]) -> None:
-    api = holder("send:mail")
-    api.push(options={"queue": "mail", "rate_limit": {"max_per_second": 5}})
-    api.push(options={"queue": "mail", "rate_limit": {"key": "smtp", "concurrency": 5}, "keys": ["queue:mail"]})
-    assert RateLimitKey.objects.get(name="queue:mail").rate_limit == 5
-    assert RateLimitKey.objects.get(name="smtp").concurrency == 5
-
-
 def test_a_token_that_is_unknown_revoked_or_expired_is_refused(holder: Callable[..., Api]) -> None:
     api = holder("admin")
     api.get("/queues")
@@ -221,95 +82,6 @@ def test_a_token_that_is_unknown_revoked_or_expired_is_refused(holder: Callable[
     late = Api(Authorization=f"Bearer {make_token('late', ['read'])}")
     ApiToken.objects.filter(name="late").update(expires_at=ApiToken.objects.get(name="late").created_at)
     late.get("/queues", status=401)
-
-
-@pytest.fixture
-def waiting(monkeypatch: pytest.MonkeyPatch) -> Event:
-    """Give what is set when a request that waits has asked whether its credentials still hold."""
-    asked, holds = Event(), access.Access.holds
-
-    def seen(of: access.Access) -> bool:
-        still = holds(of)
-        asked.set()
-        return still
-
-    monkeypatch.setattr(access.Access, "holds", seen)
-    return asked
-
-
-def in_thread(ask: Callable[[], object]) -> Thread:
-    def run() -> None:
-        try:
-            ask()
-        finally:
-            connections.close_all()
-
-    thread = Thread(target=run)
-    thread.start()
-    return thread
-
-
-def revoke() -> None:
-    call_command("dispatcher_token", "me", "--revoke")
-
-
-def demote() -> None:
-    ApiToken.objects.update(scopes=["read:other"])
-
-
-def expire() -> None:
-    ApiToken.objects.update(expires_at=Now())
-
-
-lost = pytest.mark.parametrize("lose", [revoke, demote, expire])
-
-
-@lost
-def test_a_fetch_that_waits_gets_nothing_once_its_token_is_revoked(
-    holder: Callable[..., Api], waiting: Event, lose: Callable[[], None]
-) -> None:
-    got: list[Any] = []
-    thread = in_thread(lambda: got.append(holder("fetch").fetch("mail", wait_ms=30_000)))
-    assert waiting.wait(20)
-    lose()
-    CallQueue.objects.send("mail.send", queue="mail")
-    thread.join(20)
-    assert got == [[]]
-
-
-@lost
-def test_a_push_that_waits_for_room_sends_nothing_once_its_token_is_revoked(
-    holder: Callable[..., Api], waiting: Event, lose: Callable[[], None]
-) -> None:
-    Queue.objects.create(name="mail", is_pulled=True, max_depth=1, on_full="block")
-    CallQueue.objects.send("mail.send", queue="mail")
-    job = {"type": "mail.send", "args": [], "options": {"queue": "mail"}}
-    blocks = {"OJS-Block-Timeout": "30"}
-    thread = in_thread(lambda: holder("send").post("/jobs", job, status=429, **blocks))
-    assert waiting.wait(20)
-    lose()
-    thread.join(20)
-    assert not thread.is_alive()
-    assert CallQueue.objects.count() == 1
-
-
-@lost
-def test_a_stream_ends_once_its_token_is_revoked(
-    holder: Callable[..., Api], lose: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    api = holder("read")
-    monkeypatch.setattr("dispatcher.web.ojs.views.events.sleep", lambda _: lose())
-    stream = api.client.get("/ojs/v1/events/stream", headers=api.headers).streaming_content
-    assert [*stream] == [b"retry: 3000\n\n"]
-
-
-def test_a_stream_of_a_person_ends_when_the_rights_end(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings.DISPATCHER = {}
-    user = User.objects.create_superuser("boss")
-    api = Api()
-    api.client.force_login(user)
-    monkeypatch.setattr("dispatcher.web.ojs.views.events.sleep", lambda _: User.objects.update(is_staff=False))
-    assert [*api.client.get("/ojs/v1/events/stream").streaming_content] == [b"retry: 3000\n\n"]
 
 
 @pytest.fixture
@@ -493,15 +265,3 @@ def test_the_token_command_says_what_is_wrong() -> None:
     call_command("dispatcher_token", "me", "read")
     with pytest.raises(CommandError, match="already"):
         call_command("dispatcher_token", "me", "read")
-
-
-def test_the_manifest_claims_what_is_there(api: Api) -> None:
-    told = json.loads(api.client.get("/ojs/manifest").content)
-    assert (told["specversion"], told["conformance_level"], told["backend"]) == ("1.0", 2, "postgres")
-    assert told["capabilities"]["schema_validation"] is False
-
-
-def test_queues_of_python_are_not_known_before_they_are_named(api: Api) -> None:
-    CallQueue.objects.send("noop", queue="celery")
-    assert not Queue.objects.exists()
-    api.get("/queues/celery/stats")

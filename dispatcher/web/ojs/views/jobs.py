@@ -40,7 +40,7 @@ def push_job(request: HttpRequest, job: JobIn) -> HttpResponse:
     body = {"job": envelope.write(pushed.call)}
     if not pushed.is_new:
         return answer({**body, "deduplicated": True})
-    return answer(body, 201, headers={"Location": f"/ojs/v1/jobs/{pushed.call.id}", **_pressure(pushed)})
+    return answer(body, 201, headers={"Location": f"{request.path}/{pushed.call.id}", **_pressure(pushed)})
 
 
 @router.post("/jobs/batch", response=replies(JobsReply, 201), summary="PUSH of many, all or none")
