@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any
 from uuid import UUID, uuid4
 
-from dispatcher import attempt, compose, dispenser, fields, heads, sent, sql
+from dispatcher import attempt, compose, dispenser, fetched, fields, heads, sent, sql
 from dispatcher import lanes as lanes_of
 from dispatcher.calls import Call
 from dispatcher.conf import conf
@@ -54,6 +54,7 @@ def send(calls: Sequence[Call]) -> list[CallQueue]:
         sql.after_commit(partial(publish.publish, admitted))
     else:
         written = sending.write(drafts)
+    fetched.report(written)
     lanes = heads.first(
         heads.Place(lane_id=call.lane_id, position=call.position) for call in written if call.state == State.AVAILABLE
     )

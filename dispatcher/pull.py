@@ -242,15 +242,17 @@ def number(worker: str) -> UUID:
 
 
 def open_queue(name: str) -> None:
-    """Note a queue that is named over HTTP; one that Celery has nothing to do with is fetched from."""
+    """Note a queue that is named over HTTP; one that Celery has nothing to do with may be fetched from."""
     sql.change("open_queue", {"name": name})
 
 
-def celerys(names: Sequence[str]) -> list[str]:
-    """Return those of these queues that Celery serves: their calls can't be fetched."""
-    pulled = Queue.objects.using(conf().database).filter(name__in=names)
-    is_pulled = dict(pulled.values_list("name", "is_pulled"))
-    return [name for name in names if is_pulled.get(name) is False]
+def take_queues(names: Sequence[str]) -> list[str]:
+    """Have queues served by workers that fetch, if nobody serves them yet; return those that Celery serves."""
+    queues = Queue.objects.using(conf().database).filter(name__in=names)
+    found = {queue.name: queue for queue in queues}
+    if any(queue.is_undecided for queue in found.values()):
+        queues.filter(is_undecided=True).update(is_undecided=False)
+    return [name for name in names if name in found and not found[name].is_pulled]
 
 
 def _fetch_now(asked: Fetching) -> list[CallQueue]:

@@ -33,6 +33,11 @@ class QueueAdmin(BoundedList, _Queues):
     search_fields = ("name",)
     ordering = ("name",)
 
+    def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: Any) -> None:
+        """Save a queue; who serves it is decided by the person."""
+        obj.is_undecided = False
+        super().save_model(request, obj, form, change)
+
     def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> tuple[str, ...]:
         """Keep the name of a queue, and who serves it while its calls are with somebody."""
         del request

@@ -1,17 +1,27 @@
-"""The history of keys: who changed what."""
+"""The history of keys, and queues that nobody serves yet."""
 
 from django.db import migrations, models
 from django.db.models.functions import Now
 
 
 class Migration(migrations.Migration):
-    """Make the table."""
+    """Make the table, and the column."""
 
     dependencies = [
         ("dispatcher", "0018_lanes_in_turn"),
     ]
 
     operations = [
+        migrations.AddField(
+            model_name="queue",
+            name="is_undecided",
+            field=models.BooleanField(
+                db_default=False,
+                default=False,
+                editable=False,
+                help_text="Nobody serves it yet: the first fetch, or the first worker of Celery's, decides who does.",
+            ),
+        ),
         migrations.CreateModel(
             name="KeyChange",
             fields=[

@@ -278,6 +278,7 @@ def _set_up(queue: Queue, wanted: QueueConfigIn) -> None:
             message = "Jobs of this queue are with the workers that serve it now; wait until they have ended."
             raise conflict(message, queue=queue.name)
         queue.is_pulled = wanted.is_pulled
+    queue.is_undecided &= wanted.is_pulled is None
     queue.save()
 
 

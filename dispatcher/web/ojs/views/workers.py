@@ -42,7 +42,7 @@ def fetch(request: HttpRequest, asked: FetchIn) -> HttpResponse:
     access.need("fetch", *asked.queues)
     if asked.worker_id is not None:
         _need_worker(access, asked.worker_id)
-    if celerys := pull.celerys(asked.queues):
+    if celerys := pull.take_queues(asked.queues):
         message = f"Queue {celerys[0]!r} is served by Celery; its jobs can't be fetched."
         raise Problem(422, "unsupported", message, details={"field": "queues", "queues": celerys})
     fetched = pull.fetch(
