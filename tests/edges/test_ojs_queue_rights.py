@@ -66,6 +66,8 @@ OTHERS = [
     ({"rate_limit": {"key": "token:ops", "rate": {"limit": 1, "period": "P366D"}}}, "options.rate_limit.key"),
     ({"rate_limit": {"key": "queue:celery", "max_per_second": 1}}, "options.rate_limit.key"),
     ({"keys": ["queue:celery"]}, "options.keys"),
+    ({"keys": ["webhook:1"]}, "options.keys"),
+    ({"rate_limit": {"key": "cron:daily", "concurrency": 0}}, "options.rate_limit.key"),
     ({"keys": {"token:ops": 5}}, "options.keys"),
 ]
 """What a job may name only by one who may do everything; and where."""

@@ -23,7 +23,7 @@ from dispatcher.web.ojs.queues import known_queues
 from dispatcher.web.ojs.replies import JobReply, JobsReply, replies
 from dispatcher.web.ojs.sending import need_to_send
 from dispatcher.web.ojs.views.workers import proof, refused
-from dispatcher.web.ojs.wire import answer, conflict, invalid, missing, read_id, stamp
+from dispatcher.web.ojs.wire import Problem, answer, conflict, invalid, missing, read_id, stamp
 
 router = Router(tags=["jobs"])
 
@@ -88,6 +88,8 @@ def put_progress(request: HttpRequest, job_id: str, progress: ProgressIn) -> Htt
     call = find(job_id)
     access_of(request).need("fetch", call.queue)
     reached = min(1.0, max(0.0, float(progress.progress)))
+    if envelope.json_size(progress.data) > envelope.LARGEST_META:
+        raise Problem(413, "invalid_request", f"data: takes more than {envelope.LARGEST_META} bytes.")
     content = None if progress.data is None else json.dumps(progress.data)
     said = pull.Reached(progress=reached, message=progress.message, content=content)
     kept = pull.note_progress(call.id, said, **proof(progress))

@@ -21,6 +21,7 @@ from dispatcher.web.ojs import envelope, workflows
 from dispatcher.web.ojs.access import Access
 from dispatcher.web.ojs.api import access_of
 from dispatcher.web.ojs.bodies import AckIn, BeatIn, FetchIn, NackIn, Proof, Report, plain
+from dispatcher.web.ojs.envelope import LARGEST_META, json_size
 from dispatcher.web.ojs.order import ordered
 from dispatcher.web.ojs.replies import Acknowledged, Directive, Failed, JobsReply, Reply, replies
 from dispatcher.web.ojs.wire import Problem, answer, conflict, missing, read_id, read_moment, stamp, without_nulls
@@ -212,6 +213,8 @@ def _reported(failed: NackIn) -> Reported:
     kind = error.type or details.get("error_class") or error.code or "handler_error"
     given = {"code": error.code or "handler_error", "details": error.details, "backtrace": error.backtrace}
     more = without_nulls({**plain(error), **given})
+    if (size := json_size(more)) > LARGEST_META:
+        more = {"code": given["code"], "details": f"{size} bytes, not kept"}
     classes = [str(name) for name in (error.type, details.get("error_class"), error.code) if name]
     return Reported(type=str(kind)[:255], message=error.message, classes=classes, more=more)
 
