@@ -19,6 +19,7 @@ from dispatcher.calls import Call, More
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid
 from dispatcher.journal import Entry
+from dispatcher.models import RateLimitKey
 from dispatcher.policy import Policy
 from dispatcher.states import TERMINAL, State
 
@@ -69,6 +70,9 @@ class _Found:
     id: UUID
     queue: str
     state: str
+
+
+_HALF_A_SECOND = timedelta(milliseconds=500)
 
 
 def fields_of(expression: str) -> dict[str, str]:
@@ -138,7 +142,10 @@ def remove(name: str) -> None:
 
 
 def fire(name: str) -> str | None:
-    """Send a cron's call and return its id; None if this minute's was sent already, or its overlap policy says no."""
+    """Send a cron's call and return its id.
+
+    None if this minute's was sent already, its overlap policy says no, or its queue is paused.
+    """
     entry = _entries().filter(name=f"{_PREFIX}{name}", enabled=True).first()
     if entry is None:
         return None
@@ -155,17 +162,30 @@ def fire(name: str) -> str | None:
         if sql.fetch("find_unique", _Found, {"unique_key": key, "states": [*State], "period": this_minute}):
             return None
         before = sql.fetch("find_unique", _Found, {"unique_key": key, "states": _OPEN, "period": None})
+        why = {}
         if before and stored["overlap"] == "skip":
-            logger.info("cron %s: skipped, since %s has not ended", name, before[0].id)
-            about = {"cron_name": name, "cron_expr": stored["expression"], "job_type": stored["call"]["task"]}
             why = {"reason": "overlap_prevention", "existing_job_id": str(before[0].id)}
-            journal.note([Entry(kind="cron.skipped", queue=stored["call"]["queue"], data={**about, **why})])
+        elif _is_paused(stored["call"]["queue"]):
+            why = {"reason": "queue_paused"}
+        if why:
+            _note_skipped(name, stored, why)
             return None
         call = _call(stored, name)
         (sent,) = engine.send([call])
     if before and stored["overlap"] == "cancel_previous":
         pull.cancel(before[0].id)
     return str(sent.id)
+
+
+def _is_paused(queue: str) -> bool:
+    return RateLimitKey.objects.using(conf().database).filter(name=f"queue:{queue}", is_paused=True).exists()
+
+
+def _note_skipped(name: str, stored: Mapping[str, Any], why: Mapping[str, str]) -> None:
+    """Note that a cron sends nothing this time."""
+    logger.info("cron %s: skipped (%s)", name, ", ".join(why.values()))
+    about = {"cron_name": name, "cron_expr": stored["expression"], "job_type": stored["call"]["task"]}
+    journal.note([Entry(kind="cron.skipped", queue=stored["call"]["queue"], data={**about, **why})])
 
 
 def _entries() -> Any:
@@ -230,6 +250,7 @@ def _read(entry: Any) -> Cron:
         is_enabled=entry.enabled,
         created_at=entry.date_changed,
         last_run_at=entry.last_run_at,
-        next_run_at=None if wait is None else now + wait,
+        # On the second: the estimate may end a moment before it.
+        next_run_at=None if wait is None else (now + wait + _HALF_A_SECOND).replace(microsecond=0),
         runs=entry.total_run_count,
     )

@@ -1,5 +1,6 @@
 """Who may do what over HTTP."""
 
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from io import StringIO
@@ -155,6 +156,19 @@ def test_a_name_has_one_token_and_gets_another_when_that_is_revoked(holder: Call
     first.get("/queues", status=401)
     Api(Authorization=f"Bearer {said.getvalue().strip()}").push()
     assert ApiToken.objects.get().scopes == ["send"]
+
+
+def test_a_token_may_be_the_password_of_http_basic(settings: Settings) -> None:
+    settings.DISPATCHER = {}
+    token = make_token("me", ["read"])
+    for password, status in ((token, 200), (f"{token}x", 401), ("", 401)):
+        given = b64encode(f"anybody:{password}".encode()).decode()
+        Api(Authorization=f"Basic {given}").get("/queues", status=status)
+    for nonsense in ("Basic", "Basic x", "Basic //8=", "Basic ä"):
+        Api(Authorization=nonsense).get("/queues", status=401)
+    call_command("dispatcher_token", "me", "--revoke")
+    given = b64encode(f"me:{token}".encode()).decode()
+    Api(Authorization=f"Basic {given}").get("/queues", status=401)
 
 
 def test_a_token_is_limited_by_its_own_key(holder: Callable[..., Api]) -> None:

@@ -108,6 +108,7 @@ def test_three_dialects_of_a_rate_limit_mean_the_same(
     told = api.get(f"/rate-limits/{key}")
     assert {name: told["rate"][name] for name in rate} == rate
     assert told["waiting_count"] == 1
+    assert told["waiting_since"]
     # A second may pass between two requests.
     if rate["period"] != "PT1S":
         assert told["rate"]["current_count"] == 1

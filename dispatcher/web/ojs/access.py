@@ -2,6 +2,7 @@
 
 import hashlib
 import secrets
+from base64 import b64decode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -105,6 +106,9 @@ def access(request: HttpRequest) -> Access:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token:
         return _of_token(token.strip())
+    # A password that is no token may be meant for a proxy in front.
+    if scheme.lower() == "basic" and _active(_digest(password := _password(token))):
+        return _of_token(password)
     user = getattr(request, "user", None)
     if user is not None and user.is_authenticated:
         if request.method not in SAFE and _csrf_fails(request):
@@ -154,6 +158,14 @@ def _of_token(token: str) -> Access:
 def _scopes_of_token(digest: str) -> Sequence[str]:
     known = _active(digest)
     return () if known is None else known.scopes
+
+
+def _password(credentials: str) -> str:
+    """Return the password of HTTP Basic (RFC 7617), for tools that know no bearer tokens; the name does not matter."""
+    try:
+        return b64decode(credentials, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
 
 
 def _active(digest: str) -> ApiToken | None:

@@ -234,7 +234,11 @@ def _rest(job: JobIn, options: OptionsIn) -> dict[str, Any] | None:
     """Return what a job brings besides what its row has columns for, to be given back as it came."""
     extra = {name: value for name, value in (job.model_extra or {}).items() if name not in _SYSTEM}
     kept: dict[str, Any] = {"rate_limit": plain(options.rate_limit), "unique": plain(options.unique)}
-    kept |= {"tags": options.tags, "given": (job.options and job.options.model_extra) or None}
+    kept |= {
+        "tags": options.tags,
+        "pending": options.pending,
+        "given": (job.options and job.options.model_extra) or None,
+    }
     times = {"scheduled_at": options.scheduled_at or options.delay_until, "expires_at": options.expires_at}
     kept |= {name: at for name, at in times.items() if at and not at.startswith("+")}
     rest = {"extra": extra, "options": {name: value for name, value in kept.items() if value}}

@@ -71,10 +71,11 @@ def cancel(request: HttpRequest, job_id: str) -> HttpResponse:
 
 @router.post("/jobs/{job_id}/activate", response=replies(JobReply), summary="ACTIVATE")
 def activate(request: HttpRequest, job_id: str) -> HttpResponse:
-    """Let a pending job wait for its turn."""
+    """Let a pending job wait for its turn; a repeated request is answered with the job as it stands."""
     call = find(job_id)
     access_of(request).need("send", call.queue)
-    if not engine.activate([call.id]):
+    was_pending = ((call.envelope or {}).get("options") or {}).get("pending")
+    if not engine.activate([call.id]) and not was_pending:
         state = shown(find(job_id).state)
         message = f"Only pending jobs can be activated; this one is {state}."
         raise conflict(message, job_id=job_id, current_state=state)

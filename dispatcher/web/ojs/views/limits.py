@@ -107,6 +107,7 @@ def written(status: KeyStatus) -> dict[str, Any]:
             "throttle": _rate(policy.throttle, next_allowed_at=stamp(status.next_start_at)),
             "active": status.in_flight,
             "waiting_count": status.waiting,
+            "waiting_since": stamp(status.waiting_since),
             "oversized_count": status.oversized,
             "paused": status.is_paused,
             "blocked_until": stamp(status.blocked_until),
