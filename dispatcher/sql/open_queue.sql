@@ -1,4 +1,4 @@
--- open_queue: a queue is named over HTTP for the first time: workers may fetch its calls, unless Celery has something to do
+-- open_queue: a queue is named for the first time, over HTTP or by a worker of Celery's: workers may fetch its calls, unless Celery has something to do
 -- with it, because a worker of Celery's serves it, or calls were sent to it from Python. Until a worker does, it is undecided:
 -- a worker of Celery's that comes first serves it (see beat).
 INSERT INTO dispatcher_queue (name, is_pulled, is_undecided, on_full, warn_at)

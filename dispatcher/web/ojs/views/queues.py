@@ -53,7 +53,7 @@ class Counts:
 
 @router.get("/queues", response=replies(), summary="The queues")
 def queues(request: HttpRequest) -> HttpResponse:
-    """List the queues that were named over HTTP, or are set up."""
+    """List the queues that were named over HTTP, are set up, or were served by a worker of Celery's."""
     access_of(request).need("read")
     found = page(request, Queue.objects.using(conf().database).all(), order=["name"])
     paused = paused_of([queue.name for queue in found.rows])
