@@ -92,7 +92,7 @@ class Fetching:
     lease: timedelta | None = None
     wait: timedelta = timedelta(0)
     may_wait: Callable[[], bool] = lambda: True
-    """Whether whoever fetches may still do so, asked before each further look."""
+    """Whether the credentials still allow the fetch, asked before each further look."""
 
 
 def fetch(asked: Fetching) -> list[CallQueue]:
@@ -247,7 +247,7 @@ def open_queue(name: str) -> None:
 
 
 def take_queues(names: Sequence[str]) -> list[str]:
-    """Have queues served by workers that fetch, if nobody serves them yet; return those that Celery serves."""
+    """Have undecided queues served by workers that fetch; return those that Celery serves."""
     queues = Queue.objects.using(conf().database).filter(name__in=names)
     found = {queue.name: queue for queue in queues}
     if any(queue.is_undecided for queue in found.values()):

@@ -1,4 +1,4 @@
-"""The history of keys, and queues that nobody serves yet."""
+"""The history of keys, and queues that no worker serves yet."""
 
 from django.db import migrations, models
 from django.db.models.functions import Now
@@ -19,7 +19,7 @@ class Migration(migrations.Migration):
                 db_default=False,
                 default=False,
                 editable=False,
-                help_text="Nobody serves it yet: the first fetch, or the first worker of Celery's, decides who does.",
+                help_text="No worker serves it yet: the first fetch, or the first worker of Celery's, decides who does.",
             ),
         ),
         migrations.CreateModel(

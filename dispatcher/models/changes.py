@@ -7,7 +7,7 @@ from django.db.models.functions import Now
 
 
 class KeyChange(models.Model):
-    """What somebody changed of a key: only the fields that differ, before and after."""
+    """A change of a key: only the fields that differ, before and after."""
 
     key = models.CharField(max_length=255, help_text="Its name: the record outlasts the key.")
     verb = models.CharField(max_length=16, help_text="limit, override, end_override, pause, resume or block.")

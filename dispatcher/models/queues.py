@@ -28,7 +28,7 @@ class Queue(models.Model):
         default=False,
         db_default=False,
         editable=False,
-        help_text="Nobody serves it yet: the first fetch, or the first worker of Celery's, decides who does.",
+        help_text="No worker serves it yet: the first fetch, or the first worker of Celery's, decides who does.",
     )
     max_depth = models.PositiveIntegerField(
         null=True, blank=True, help_text="The most calls that may wait in it; empty is no bound."

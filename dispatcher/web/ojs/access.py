@@ -39,7 +39,7 @@ SAFE: Final = ("GET", "HEAD", "OPTIONS")
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """What whoever asks may do, and who it is. `headers`: how much of the token's own limit is left.
+    """What a request may do, and whose it is. `headers`: how much of the token's own limit is left.
 
     scopes_now: what the same credentials allow when it is called.
     """

@@ -86,7 +86,7 @@ def openapi(request: HttpRequest) -> HttpResponse:
 
 @lru_cache(maxsize=4)
 def _schema(prefix: str) -> tuple[bytes, str]:
-    """Return the schema under a path, and its tag: anybody may ask for it, and making it takes half a second."""
+    """Return the schema under a path, and its tag: it needs no credentials, and making it takes half a second."""
     schema = json.dumps(api.get_openapi_schema(path_prefix=prefix)).encode()
     return schema, quote_etag(hashlib.sha256(schema).hexdigest())
 

@@ -155,7 +155,7 @@ def _in_order(asked: FetchIn) -> list[str]:
 def _need_worker(access: Access, worker: str, *, has_fetched: bool = False) -> None:
     """Raise Problem unless all queues that a worker last fetched from may be fetched from.
 
-    has_fetched: one that has not fetched yet may be anybody's, and takes the right to fetch from every queue.
+    has_fetched: a worker that has not fetched yet takes the right to fetch from every queue.
     """
     if access.allows("fetch"):
         return
