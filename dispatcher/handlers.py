@@ -35,7 +35,7 @@ def run(call_data: dict[str, Any]) -> Any:
 def _request(method: str, params: dict[str, Any]) -> dict[str, Any]:
     """Make an HTTP call with `requests` (extra `http`); a status from 400 raises, and 429 waits as it says.
 
-    The sender chooses the address: it must be public or allowed, and its answer blocks keys for `http_max_block` at most.
+    The sender chooses the address: it must be public or allowed. Its answer blocks keys for `http_max_block` at most.
     """
     from dispatcher import outbound  # noqa: PLC0415 -- an extra: only who makes HTTP calls needs it
 
