@@ -20,6 +20,7 @@ from dispatcher import blocks, lanes, sql
 from dispatcher.changes import Changes
 from dispatcher.conf import conf
 from dispatcher.errors import AttemptTimedOut, LeaseLapsed, WorkerLost
+from dispatcher.history import By
 from dispatcher.lifecycle import admit, claim, control, finish, heartbeat, recover, run, unstarted
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.policy import LONGEST_PERIOD
@@ -229,12 +230,14 @@ def _open_lane(call_id: UUID, changes: Changes) -> None:
         lanes.open_lanes({kind: 0}, lanes.missing_keys([kind], {}))
 
 
-def stop(call_id: UUID, ticket: UUID, outcome: run.Stopped, *, number: UUID | None = None) -> finish.Released | None:
+def stop(
+    call_id: UUID, ticket: UUID, outcome: run.Stopped, *, number: UUID | None = None, by: By | None = None
+) -> finish.Released | None:
     """Let the call wait again and block the keys that the provider stopped: both or neither, so nothing slips through.
 
     For 366 days at the most. The lane is woken after the commit, so that a wait for a key that somebody keeps locked
     holds no lane. Where a key stays locked, the call waits by itself, and a thread blocks the keys when it can. number:
-    the only claim whose attempt this may end; any, without one.
+    the only claim whose attempt this may end; any, without one. by: who reports it, for the history.
     """
     put_back = partial(
         finish.put_back, call_id, ticket, from_states=[State.DISPATCHED, State.ACTIVE], number=number, is_own=True
@@ -248,7 +251,7 @@ def stop(call_id: UUID, ticket: UUID, outcome: run.Stopped, *, number: UUID | No
             # A call that spends no key that could hold it back waits by itself.
             released = put_back(wait=None if stopped else pause)
             if released is not None:
-                control.block(pause, keys=stopped, names=[named] if named else [])
+                control.block(pause, keys=stopped, names=[named] if named else [], by=by)
     except OperationalError as fault:
         if sql.in_transaction() or not lanes.is_lock_timeout(fault):
             raise

@@ -93,14 +93,18 @@ class Conf(Tuning):
     """How long lanes, and keys that were made from templates, are kept without calls; None keeps them."""
     journal: timedelta | None = None
     """How long it is kept what limits and queues went through, for who asks over HTTP; None writes nothing down."""
+    change_retention: timedelta | None = timedelta(days=366)
+    """How long it is kept who changed a key's limits, paused, blocked or resumed it; None keeps it."""
     cleanup_budget: timedelta = timedelta(minutes=10)
     """How long one cleanup may take."""
     http_anonymous: Sequence[str] = ()
     """What the HTTP face allows to who shows no credentials: scopes, as a token has them."""
     http_origins: Sequence[str] = ()
     """The origins whose pages may use the HTTP face (CORS)."""
-    http_hooks_anywhere: bool = False
-    """Webhooks may post to private and local addresses, too, and without TLS."""
+    http_max_block: timedelta = timedelta(hours=1)
+    """The longest time for which one report over HTTP may block the keys of its job; `admin` has no bound."""
+    http_allowed_hosts: Sequence[str] = ()
+    """The hosts and networks that HTTP calls (`call_data`) and webhooks may reach besides public addresses."""
     prepared_statements: bool | None = None
     """Prepare the engine's statements; None: not where DISABLE_SERVER_SIDE_CURSORS tells of a pooler."""
 

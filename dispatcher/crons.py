@@ -11,7 +11,6 @@ from typing import Any, Final
 from uuid import UUID
 from zoneinfo import available_timezones
 
-import arrow
 from celery.schedules import ParseException, crontab
 from django.db import router
 
@@ -20,6 +19,7 @@ from dispatcher.calls import Call, More
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid
 from dispatcher.journal import Entry
+from dispatcher.models import RateLimitKey
 from dispatcher.policy import Policy
 from dispatcher.states import TERMINAL, State
 
@@ -68,7 +68,11 @@ class Cron:
 @dataclass(frozen=True, kw_only=True)
 class _Found:
     id: UUID
+    queue: str
     state: str
+
+
+_HALF_A_SECOND = timedelta(milliseconds=500)
 
 
 def fields_of(expression: str) -> dict[str, str]:
@@ -138,7 +142,10 @@ def remove(name: str) -> None:
 
 
 def fire(name: str) -> str | None:
-    """Send a cron's call and return its id; None if this minute's was sent already, or its overlap policy says no."""
+    """Send a cron's call and return its id.
+
+    None if this minute's was sent already, its overlap policy says no, or its queue is paused.
+    """
     entry = _entries().filter(name=f"{_PREFIX}{name}", enabled=True).first()
     if entry is None:
         return None
@@ -149,23 +156,36 @@ def fire(name: str) -> str | None:
         lanes.make_keys({f"{_PREFIX}{name}": Policy(concurrency=1)}, is_declared=True)
     with sql.atomic():
         sql.change("lock_unique", {"names": [key]})
-        now = arrow.utcnow()
+        now = sql.now()
         # Beat may run twice, or late: one call a minute, whoever comes first.
         this_minute = timedelta(seconds=now.second, microseconds=now.microsecond)
         if sql.fetch("find_unique", _Found, {"unique_key": key, "states": [*State], "period": this_minute}):
             return None
         before = sql.fetch("find_unique", _Found, {"unique_key": key, "states": _OPEN, "period": None})
+        why = {}
         if before and stored["overlap"] == "skip":
-            logger.info("cron %s: skipped, since %s has not ended", name, before[0].id)
-            about = {"cron_name": name, "cron_expr": stored["expression"], "job_type": stored["call"]["task"]}
             why = {"reason": "overlap_prevention", "existing_job_id": str(before[0].id)}
-            journal.note([Entry(kind="cron.skipped", queue=stored["call"]["queue"], data={**about, **why})])
+        elif _is_paused(stored["call"]["queue"]):
+            why = {"reason": "queue_paused"}
+        if why:
+            _note_skipped(name, stored, why)
             return None
         call = _call(stored, name)
         (sent,) = engine.send([call])
     if before and stored["overlap"] == "cancel_previous":
         pull.cancel(before[0].id)
     return str(sent.id)
+
+
+def _is_paused(queue: str) -> bool:
+    return RateLimitKey.objects.using(conf().database).filter(name=f"queue:{queue}", is_paused=True).exists()
+
+
+def _note_skipped(name: str, stored: Mapping[str, Any], why: Mapping[str, str]) -> None:
+    """Note that a cron sends nothing this time."""
+    logger.info("cron %s: skipped (%s)", name, ", ".join(why.values()))
+    about = {"cron_name": name, "cron_expr": stored["expression"], "job_type": stored["call"]["task"]}
+    journal.note([Entry(kind="cron.skipped", queue=stored["call"]["queue"], data={**about, **why})])
 
 
 def _entries() -> Any:
@@ -187,7 +207,7 @@ def _call(stored: Mapping[str, Any], name: str) -> Call:
     if stored["overlap"] == "enqueue":
         key = f"{_PREFIX}{name}"
         keys = {**(keys if isinstance(keys, dict) else dict.fromkeys(keys or (), 1)), key: 1}
-    fired = {META_NAME: name, META_EXPRESSION: stored["expression"], META_TRIGGERED: arrow.utcnow().isoformat()}
+    fired = {META_NAME: name, META_EXPRESSION: stored["expression"], META_TRIGGERED: sql.now().isoformat()}
     meta = {**(kept["meta"] or {}), **fired}
     return Call(
         **{field: kept[field] for field in ("task", "args", "queue", "priority", "retry", "rate_limit")},
@@ -219,7 +239,7 @@ def _as_json(call: Call) -> dict[str, Any]:
 
 def _read(entry: Any) -> Cron:
     stored = json.loads(entry.description)
-    now = arrow.utcnow().datetime
+    now = sql.now()
     wait = entry.schedule.remaining_estimate(now) if entry.enabled else None
     return Cron(
         name=entry.name.removeprefix(_PREFIX),
@@ -230,6 +250,7 @@ def _read(entry: Any) -> Cron:
         is_enabled=entry.enabled,
         created_at=entry.date_changed,
         last_run_at=entry.last_run_at,
-        next_run_at=None if wait is None else now + wait,
+        # On the second: the estimate may end a moment before it.
+        next_run_at=None if wait is None else (now + wait + _HALF_A_SECOND).replace(microsecond=0),
         runs=entry.total_run_count,
     )

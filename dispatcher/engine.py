@@ -8,11 +8,12 @@ from time import monotonic
 from typing import Any
 from uuid import UUID, uuid4
 
-from dispatcher import attempt, compose, dispenser, fields, heads, sent, sql
+from dispatcher import attempt, compose, dispenser, fetched, fields, heads, sent, sql
 from dispatcher import lanes as lanes_of
 from dispatcher.calls import Call
 from dispatcher.conf import conf
 from dispatcher.errors import KeyNotFound
+from dispatcher.history import By
 from dispatcher.lifecycle import admit, claim, control, due, finish, oversized, place, publish, retention, run, unused
 from dispatcher.lifecycle import recover as recovery
 from dispatcher.lifecycle import send as sending
@@ -54,6 +55,7 @@ def send(calls: Sequence[Call]) -> list[CallQueue]:
         sql.after_commit(partial(publish.publish, admitted))
     else:
         written = sending.write(drafts)
+    fetched.report(written)
     lanes = heads.first(
         heads.Place(lane_id=call.lane_id, position=call.position) for call in written if call.state == State.AVAILABLE
     )
@@ -284,6 +286,7 @@ def cleanup(*, now: datetime | None = None) -> int:
     retention.delete_workers(now=now)
     retention.delete_workflows(now=now)
     retention.delete_entries(budget=conf().cleanup_budget, now=now)
+    retention.delete_changes(now=now)
     deleted = retention.delete_ended(now=now)
     unused.remove_lanes(now=now)
     unused.remove_keys(now=now)
@@ -293,12 +296,13 @@ def cleanup(*, now: datetime | None = None) -> int:
 # What people do
 
 
-def limit(name: str, limits: Mapping[str, Any]) -> int:
+def limit(name: str, limits: Mapping[str, Any], *, by: By = "") -> int:
     """Store other limits for a key, in force at once; return how many waiting calls cost more than they ever allow.
 
-    Those wait alone until the limits allow them. Raises PolicyInvalid or KeyNotFound.
+    Those wait alone until the limits allow them. by: who does it, for the history, as in each verb that changes a key.
+    Raises PolicyInvalid or KeyNotFound.
     """
-    _limited([control.limit(name, limits)])
+    _limited([control.limit(name, limits, by=by)])
     return count_oversized(name, limits)
 
 
@@ -311,37 +315,37 @@ def count_oversized(name: str, limits: Mapping[str, Any], *, keeps_others: bool 
     return oversized.count(name, limits, keeps_others=keeps_others)
 
 
-def pause(name: str, *, by: str = "") -> None:
-    """Let nothing start under a key until it is resumed; `by`: who does it, for the journal. Raises KeyNotFound."""
+def pause(name: str, *, by: By = "") -> None:
+    """Let nothing start under a key until it is resumed. Raises KeyNotFound."""
     control.pause(name, by=by)
 
 
-def resume(name: str, *, by: str = "") -> None:
-    """Let a key's calls start again, after a pause or a block; `by`: as for a pause. Raises KeyNotFound."""
+def resume(name: str, *, by: By = "") -> None:
+    """Let a key's calls start again, after a pause or a block. Raises KeyNotFound."""
     _soon(keys=[control.resume(name, by=by)])
 
 
-def block(name: str, wait: timedelta | float | str) -> None:
+def block(name: str, wait: timedelta | float | str, *, by: By = "") -> None:
     """Let nothing start under a key for this long; a longer block stands. Raises PolicyInvalid or KeyNotFound.
 
     wait: a timedelta, seconds or ISO 8601.
     """
-    if not control.block(wait, names=[name]):
+    if not control.block(wait, names=[name], by=by):
         raise KeyNotFound(name, lanes_of.known_names())
 
 
-def override(name: str, *, until: datetime, **limits: Any) -> int:
+def override(name: str, *, until: datetime, by: By = "", **limits: Any) -> int:
     """Put other limits (concurrency, rate, throttle) in force until a time; those not named stay as they are.
 
     Return how many waiting calls cost more than they ever allow. Raises PolicyInvalid naming the field, or KeyNotFound.
     """
-    _limited([control.override(name, limits, until)])
+    _limited([control.override(name, limits, until, by=by)])
     return count_oversized(name, limits, keeps_others=True)
 
 
-def end_override(name: str) -> int:
+def end_override(name: str, *, by: By = "") -> int:
     """Put a key's own limits in force again; return how many waiting calls cost more than they ever allow."""
-    ended = control.end_override(name)
+    ended = control.end_override(name, by=by)
     _limited(ended)
     return count_oversized(name, {}, keeps_others=True) if ended else 0
 

@@ -55,11 +55,12 @@ class PolicyInvalid(DispatcherError, ValueError):
 class DuplicateCall(DispatcherError):
     """A call with the same id, or the same unique key, is there already; nothing was written."""
 
-    def __init__(self, call: str, state: str, unique_key: str | None = None) -> None:
-        """Keep what is there: its id, its state, and the unique key that both have."""
+    def __init__(self, call: str | None = None, state: str | None = None, unique_key: str | None = None) -> None:
+        """Keep what is there: its id and state, None where the sender may not know them, and the common unique key."""
         self.call, self.state, self.unique_key = call, state, unique_key
         what = "the same id" if unique_key is None else "the same unique key"
-        super().__init__(f"a job with {what} exists already: {call}, {state}.")
+        where = "in a queue that the sender may not send to" if call is None else f"{call}, {state}"
+        super().__init__(f"a job with {what} exists already: {where}.")
 
 
 class QueueFull(DispatcherError):
@@ -171,9 +172,16 @@ class LeaseLapsed(DispatcherError):
 
 
 class WebhookRefused(DispatcherError):
-    """An event can't be delivered, and trying again would not help: its receiver refused it, or is not to be reached.
+    """An event can't be delivered, and trying again would not help: its receiver refused it.
 
     Correct the subscription's URL, or the receiver; then retry the dead letter.
+    """
+
+
+class TargetRefused(DispatcherError):
+    """An HTTP call or a webhook would reach an address that is not public: nothing was sent.
+
+    Correct the URL, or allow its host with the setting `http_allowed_hosts`.
     """
 
 

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from dispatcher.errors import UnknownMethod
+from dispatcher.conf import conf
+from dispatcher.errors import RateLimited, UnknownMethod
+from dispatcher.lifecycle.run import retry_after
 from dispatcher.methods import HTTP, Handler, check, registered
 
 _TIMEOUT_S: Final = 30
@@ -31,10 +33,15 @@ def run(call_data: dict[str, Any]) -> Any:
 
 
 def _request(method: str, params: dict[str, Any]) -> dict[str, Any]:
-    """Make an HTTP call with `requests` (extra `http`); a status from 400 raises, and 429 waits as it says."""
-    import requests  # noqa: PLC0415 -- an extra: only who makes HTTP calls needs it
+    """Make an HTTP call with `requests` (extra `http`); a status from 400 raises, and 429 waits as it says.
 
-    timeout, rest = params.get("timeout", _TIMEOUT_S), {k: v for k, v in params.items() if k != "timeout"}
-    response = requests.request(method, timeout=timeout, **rest)
+    The sender chooses the address: it must be public or allowed. Its answer blocks keys for `http_max_block` at most.
+    """
+    from dispatcher import outbound  # noqa: PLC0415 -- an extra: only who makes HTTP calls needs it
+
+    with outbound.session() as session:
+        response = session.request(method, **{"timeout": _TIMEOUT_S, **params})
+    if (wait := retry_after(response)) is not None:
+        raise RateLimited(min(wait, conf().http_max_block))
     response.raise_for_status()
     return {"status": response.status_code, "text": response.text}

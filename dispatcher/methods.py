@@ -10,6 +10,8 @@ Handler = Callable[..., Any]
 
 HTTP: Final = frozenset(method.lower() for method in HTTPMethod if method not in {"CONNECT", "TRACE"})
 registered: Final[dict[str, Handler]] = {}
+_FIELDS: Final = ("url", "params", "data", "json", "headers", "cookies", "files", "timeout", "allow_redirects")
+"""What the params of an HTTP request may have: what else `requests` takes reaches files and proxies of the worker."""
 _FORM: Final = 'give {"method": "post", "params": {"url": ...}}, or the name of a registered handler as method.'
 
 
@@ -30,3 +32,5 @@ def check(call_data: object) -> None:
     is_request = method not in registered and method.lower() in HTTP
     if is_request and not (isinstance(params.get("url"), str) and params["url"]):
         raise CallInvalid("call_data.params.url", f"is missing; {method} is an HTTP request: name its address.")
+    if is_request and (unknown := [name for name in params if name not in _FIELDS]):
+        raise CallInvalid(f"call_data.params.{unknown[0]}", f"is not known here; known are {', '.join(_FIELDS)}.")

@@ -14,6 +14,7 @@ from uuid import UUID, uuid5
 
 from dispatcher import attempt, engine, journal, sql
 from dispatcher.conf import conf
+from dispatcher.history import By
 from dispatcher.journal import Entry
 from dispatcher.lifecycle import admit, claim, finish, run
 from dispatcher.models import CallQueue, PullWorker, Queue, Slot
@@ -90,6 +91,8 @@ class Fetching:
     count: int = 1
     lease: timedelta | None = None
     wait: timedelta = timedelta(0)
+    may_wait: Callable[[], bool] = lambda: True
+    """Whether the credentials still allow the fetch, asked before each further look."""
 
 
 def fetch(asked: Fetching) -> list[CallQueue]:
@@ -103,6 +106,8 @@ def fetch(asked: Fetching) -> list[CallQueue]:
     pause = _FIRST_LOOK_S
     while not (fetched := _fetch_now(asked)) and monotonic() + pause < until:
         sleep(pause)
+        if not asked.may_wait():
+            return []
         pause = min(1.5 * pause, _LAST_LOOK_S)
     return fetched
 
@@ -133,15 +138,21 @@ def nack(
 
 
 def stop(
-    call: UUID, wait: timedelta, *, key: str | None = None, ticket: UUID | None = None, worker: str | None = None
+    call: UUID,
+    wait: timedelta,
+    *,
+    key: str | None = None,
+    ticket: UUID | None = None,
+    worker: str | None = None,
+    by: By | None = None,
 ) -> CallQueue | Refused:
     """Let the call wait again, no attempt spent, and nothing start under its keys (or the one named) for this long.
 
-    A second at the least.
+    A second at the least. by: who reports it, for the history.
     """
     wait = max(wait, run.SHORTEST_STOP)
     stopped = run.Stopped(error=RuntimeError("the provider said stop"), wait=wait, key=key)
-    return _report(call, ticket, worker, lambda row, held: attempt.stop(row.id, held, stopped))
+    return _report(call, ticket, worker, lambda row, held: attempt.stop(row.id, held, stopped, by=by))
 
 
 def give_back(call: UUID, *, ticket: UUID | None = None, worker: str | None = None) -> CallQueue | Refused:
@@ -231,15 +242,17 @@ def number(worker: str) -> UUID:
 
 
 def open_queue(name: str) -> None:
-    """Note a queue that is named over HTTP; one that Celery has nothing to do with is fetched from."""
+    """Note a queue that is named over HTTP; one that Celery has nothing to do with may be fetched from."""
     sql.change("open_queue", {"name": name})
 
 
-def celerys(names: Sequence[str]) -> list[str]:
-    """Return those of these queues that Celery serves: their calls can't be fetched."""
-    pulled = Queue.objects.using(conf().database).filter(name__in=names)
-    is_pulled = dict(pulled.values_list("name", "is_pulled"))
-    return [name for name in names if is_pulled.get(name) is False]
+def take_queues(names: Sequence[str]) -> list[str]:
+    """Have undecided queues served by workers that fetch; return those that Celery serves."""
+    queues = Queue.objects.using(conf().database).filter(name__in=names)
+    found = {queue.name: queue for queue in queues}
+    if any(queue.is_undecided for queue in found.values()):
+        queues.filter(is_undecided=True).update(is_undecided=False)
+    return [name for name in names if name in found and not found[name].is_pulled]
 
 
 def _fetch_now(asked: Fetching) -> list[CallQueue]:

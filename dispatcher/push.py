@@ -1,7 +1,7 @@
 """Push: send calls that may be unique, to queues that may be full. All of them, or none."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -75,6 +75,7 @@ class Bound:
 @dataclass(frozen=True, kw_only=True)
 class _Found:
     id: UUID
+    queue: str
     state: str
 
 
@@ -88,16 +89,20 @@ class _Count:
     calls: int
 
 
-def push(wanted: Sequence[Wanted]) -> list[Pushed]:
-    """Send calls, all or none. Raises CallInvalid or PolicyInvalid naming the field, DuplicateCall or QueueFull."""
+def push(wanted: Sequence[Wanted], *, may_send: Callable[[str], bool] = lambda _: False) -> list[Pushed]:
+    """Send calls, all or none. Raises CallInvalid or PolicyInvalid naming the field, DuplicateCall or QueueFull.
+
+    may_send: whether the sender may send to a queue that none of its calls names. A call that is there already in
+    another queue is neither returned, ended nor shown.
+    """
     bounded = sql.fetch("queue_bounds", Bound, {"names": sorted({each.queue for each in wanted}), "is_lock": False})
     if not (bounded or any(each.unique or each.call.more.id for each in wanted)):
         return [Pushed(call=call, is_new=True) for call in engine.send([each.call for each in wanted])]
     try:
         with sql.atomic():
-            return _push(wanted)
+            return _push(wanted, may_send)
     except IntegrityError as error:
-        raise _duplicate(wanted) from error
+        raise _same_id(wanted, may_send) from error
 
 
 def faults(wanted: Sequence[Wanted]) -> dict[int, CallInvalid | PolicyInvalid]:
@@ -120,8 +125,8 @@ def faults(wanted: Sequence[Wanted]) -> dict[int, CallInvalid | PolicyInvalid]:
     return found
 
 
-def _push(wanted: Sequence[Wanted]) -> list[Pushed]:
-    kept, replaced = _resolve(wanted)
+def _push(wanted: Sequence[Wanted], may_send: Callable[[str], bool]) -> list[Pushed]:
+    kept, replaced = _resolve(wanted, may_send)
     fresh = {number: each for number, each in enumerate(wanted) if number not in kept}
     bounds = _make_room([*fresh.values()])
     sent = iter(engine.send([_rescheduled(each, replaced.get(number)) for number, each in fresh.items()]))
@@ -133,7 +138,7 @@ def _push(wanted: Sequence[Wanted]) -> list[Pushed]:
     return pushed
 
 
-def _resolve(wanted: Sequence[Wanted]) -> tuple[dict[int, CallQueue], dict[int, UUID]]:
+def _resolve(wanted: Sequence[Wanted], may_send: Callable[[str], bool]) -> tuple[dict[int, CallQueue], dict[int, UUID]]:
     """Return the calls that are there in place of those that ask for it, and those that were ended to be replaced."""
     keys = [each.unique.key for each in wanted if each.unique]
     if not keys:
@@ -148,6 +153,8 @@ def _resolve(wanted: Sequence[Wanted]) -> tuple[dict[int, CallQueue], dict[int, 
             continue
         params = {"unique_key": unique.key, "states": _stored(unique.states), "period": unique.period}
         for found in sql.fetch("find_unique", _Found, params):
+            if found.queue != each.queue and not may_send(found.queue):
+                raise DuplicateCall(unique_key=unique.key)
             if unique.on_conflict == "ignore":
                 kept[number] = CallQueue.objects.using(conf().database).get(id=found.id)
             elif not unique.on_conflict.startswith("replace") or not _cancel(found.id):
@@ -210,10 +217,14 @@ def ease() -> int:
     return len(cleared)
 
 
-def _duplicate(wanted: Sequence[Wanted]) -> DuplicateCall:
-    ids = [each.call.more.id for each in wanted if each.call.more.id]
-    there = CallQueue.objects.using(conf().database).filter(id__in=ids).first()
-    return DuplicateCall(str(there.id if there else ids[0]), shown(there.state if there else State.AVAILABLE))
+def _same_id(wanted: Sequence[Wanted], may_send: Callable[[str], bool]) -> DuplicateCall:
+    queues = {each.call.more.id: each.queue for each in wanted if each.call.more.id}
+    there = CallQueue.objects.using(conf().database).filter(id__in=queues).first()
+    if there is None:
+        return DuplicateCall(str(next(iter(queues))), State.AVAILABLE)
+    if there.queue != queues[there.id] and not may_send(there.queue):
+        return DuplicateCall()
+    return DuplicateCall(str(there.id), shown(there.state))
 
 
 def shown(state: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from dispatcher import attempt, engine, sql
+from dispatcher.conf import conf
 from dispatcher.dispenser import REFILL
 from dispatcher.errors import WorkerLost
 from dispatcher.lifecycle import finish, heartbeat, recover, unstarted
@@ -14,6 +15,8 @@ def beat(here: heartbeat.Here, held: Sequence[heartbeat.Held]) -> None:
     """Say that a worker lives and still holds these calls; if it has just come, or come back, serve its queues."""
     heard = heartbeat.beat(here, held)
     if heard.is_back:
+        for queue in set(here.queues) - {conf().dispenser_queue}:
+            sql.change("open_queue", {"name": queue})
         engine.dispense_briefly(queues=here.queues, most=REFILL, total=REFILL)
     if heard.knows_more and here.tasks:
         _wake(here.queues, here.tasks)

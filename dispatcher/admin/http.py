@@ -33,6 +33,11 @@ class QueueAdmin(BoundedList, _Queues):
     search_fields = ("name",)
     ordering = ("name",)
 
+    def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: Any) -> None:
+        """Save a queue; who serves it is decided by the person."""
+        obj.is_undecided = False
+        super().save_model(request, obj, form, change)
+
     def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> tuple[str, ...]:
         """Keep the name of a queue, and who serves it while its calls are with somebody."""
         del request
@@ -85,12 +90,29 @@ class PullWorkerAdmin(BoundedList, _Workers):
 class TokenForm(_Form):
     """What may be changed of a token."""
 
+    may_grant = False
+    """Whether the person may do everything, and so let a token do more than it does."""
+
     def clean_scopes(self) -> list[str]:
-        """Refuse what is no scope."""
+        """Refuse what is no scope, and what the person may not grant."""
         try:
-            return scopes(self.cleaned_data["scopes"])
+            given = scopes(self.cleaned_data["scopes"])
         except CallInvalid as error:
             raise forms.ValidationError(str(error)) from error
+        if not self.may_grant and (more := sorted(set(given).difference(self.instance.scopes))):
+            message = f"Only a superuser grants {', '.join(more)}."
+            raise forms.ValidationError(message)
+        return given
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse to revive a token."""
+        cleaned = super().clean() or {}
+        ends_at, given = self.instance.expires_at, cleaned.get("expires_at")
+        is_later = ends_at is not None and (given is None or given > ends_at)
+        if not self.may_grant and (is_later or (cleaned.get("is_active") and not self.instance.is_active)):
+            message = "Only a superuser lets a token be used again, or for longer."
+            raise forms.ValidationError(message)
+        return cleaned
 
 
 @admin.register(ApiToken)
@@ -103,6 +125,12 @@ class ApiTokenAdmin(BoundedList, _Tokens):
     search_fields = ("name",)
     ordering = ("name",)
     readonly_fields = ("name", "created_at")
+
+    def get_form(self, request: HttpRequest, obj: ApiToken | None = None, change: Any = False, **kwargs: Any) -> Any:  # noqa: FBT002
+        """Let only superusers grant what a token does not have."""
+        form: Any = super().get_form(request, obj, change, **kwargs)
+        form.may_grant = bool(request.user.is_superuser)
+        return form
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Refuse: a token is shown once, by the command that makes it."""

@@ -18,10 +18,11 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from dispatcher import engine, reports
+from dispatcher import engine, reports, sql
 from dispatcher.admin.paging import BoundedList
 from dispatcher.errors import CallInvalid, PolicyInvalid
 from dispatcher.fields import key_name, moment
+from dispatcher.history import Actor
 from dispatcher.models import RateLimitKey
 from dispatcher.policy import Policy, format_duration, parse_duration
 
@@ -129,7 +130,7 @@ class OverrideForm(ConfirmedForm):
     def clean_until(self) -> Any:
         """Refuse a time that has passed, or is past the calendar."""
         until = self.cleaned_data["until"]
-        if until <= timezone.now():
+        if until <= sql.now():
             raise ValidationError(_PASSED)
         try:
             return moment("until", until)
@@ -153,6 +154,11 @@ def _shared_limits(keys: Iterable[RateLimitKey]) -> dict[str, Any]:
 def _fields(strategy: str) -> set[str]:
     """Return the names of the form's fields for a limit."""
     return {name for name in LimitsForm.base_fields if name.startswith(strategy)}
+
+
+def _actor(request: HttpRequest) -> Actor:
+    """Return who asks, for the history."""
+    return Actor(name=request.user.get_username(), source="admin")
 
 
 def limits_of(values: dict[str, Any]) -> dict[str, Any]:
@@ -204,7 +210,7 @@ class KeyAdmin(BoundedList, _Admin):
         """Make the key, or store its limits through the engine."""
         limits = limits_of(form.cleaned_data)
         if change:
-            self._warn(request, engine.limit(obj.name, limits))
+            self._warn(request, engine.limit(obj.name, limits, by=_actor(request)))
         else:
             obj.pk = engine.declare(obj.name, limits).pk
 
@@ -279,12 +285,12 @@ class KeyAdmin(BoundedList, _Admin):
     @admin.action(permissions=["pause"], description="Pause: let nothing start")
     def pause(self, request: HttpRequest, keys: QuerySet[RateLimitKey]) -> None:
         """Pause the chosen keys."""
-        self._each(request, keys, partial(engine.pause, by=request.user.get_username()), "paused")
+        self._each(request, keys, partial(engine.pause, by=_actor(request)), "paused")
 
     @admin.action(permissions=["pause"], description="Resume after a pause or a block")
     def resume(self, request: HttpRequest, keys: QuerySet[RateLimitKey]) -> None:
         """Resume the chosen keys."""
-        self._each(request, keys, partial(engine.resume, by=request.user.get_username()), "resumed")
+        self._each(request, keys, partial(engine.resume, by=_actor(request)), "resumed")
 
     @admin.action(permissions=["override"], description="End the override")
     def end_override(self, request: HttpRequest, keys: QuerySet[RateLimitKey]) -> None:
@@ -293,7 +299,7 @@ class KeyAdmin(BoundedList, _Admin):
         self._each(
             request,
             keys.filter(override_until__isnull=False),
-            lambda name: oversized.append(engine.end_override(name)),
+            lambda name: oversized.append(engine.end_override(name, by=_actor(request))),
             "back to their own limits",
         )
         self._warn(request, sum(oversized))
@@ -315,7 +321,7 @@ class KeyAdmin(BoundedList, _Admin):
             self._each(
                 request,
                 keys,
-                lambda name: oversized.append(engine.override(name, until=until, **limits)),
+                lambda name: oversized.append(engine.override(name, until=until, by=_actor(request), **limits)),
                 f"overridden to {until}",
             )
             self._warn(request, sum(oversized))

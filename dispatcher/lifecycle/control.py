@@ -1,14 +1,16 @@
 """Control: what people do. Keys: limit, pause, resume, block, override. Calls: cancel, retry, run now."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from dispatcher import fields, journal, lanes, sql
+from dispatcher import fields, history, journal, lanes, sql
 from dispatcher.conf import conf
 from dispatcher.errors import KeyNotFound, PolicyInvalid
+from dispatcher.history import By
 from dispatcher.journal import Entry
 from dispatcher.models import CallQueue
 from dispatcher.policy import LONGEST_PERIOD, Policy, parse_duration
@@ -59,36 +61,44 @@ class _Call:
     id: UUID
 
 
-def limit(name: str, limits: Mapping[str, Any], *, keeps_others: bool = False) -> int:
+def limit(name: str, limits: Mapping[str, Any], *, keeps_others: bool = False, by: By = "") -> int:
     """Store other limits for a key; return its id. Raises PolicyInvalid or KeyNotFound.
 
     keeps_others: strategies not named stay as they are; else they are taken away.
     """
     changes = {f"has_{strategy}": not keeps_others or strategy in limits for strategy in _STRATEGIES}
-    return _only(sql.fetch("limit_key", _Key, {"name": name, **changes, **_columns(Policy.parse(limits))}), name)
+    with history.recorded("limit", by, names=[name]):
+        return _only(sql.fetch("limit_key", _Key, {"name": name, **changes, **_columns(Policy.parse(limits))}), name)
 
 
-def pause(name: str, *, by: str = "") -> int:
+def pause(name: str, *, by: By = "") -> int:
     """Let nothing start under a key; return its id. What runs goes on. Raises KeyNotFound."""
-    return _switch(name, is_paused=True, kind="queue.paused", by={"paused_by": by})
+    with history.recorded("pause", by, names=[name]):
+        return _switch(name, is_paused=True, kind="queue.paused", by={"paused_by": history.actor(by).name})
 
 
-def resume(name: str, *, by: str = "") -> int:
+def resume(name: str, *, by: By = "") -> int:
     """Let a key's calls start again, after a pause or a block; return its id. Raises KeyNotFound."""
-    return _switch(name, is_paused=False, kind="queue.resumed", by={"resumed_by": by})
+    with history.recorded("resume", by, names=[name]):
+        return _switch(name, is_paused=False, kind="queue.resumed", by={"resumed_by": history.actor(by).name})
 
 
 def block(
-    wait: object, *, names: Collection[str] = (), keys: Collection[int] = (), now: datetime | None = None
+    wait: object,
+    *,
+    names: Collection[str] = (),
+    keys: Collection[int] = (),
+    by: By | None = None,
+    now: datetime | None = None,
 ) -> list[int]:
     """Let nothing start under these keys for this long; a longer block stands. Return their ids.
 
-    wait: a timedelta, seconds or ISO 8601. Raises PolicyInvalid.
+    wait: a timedelta, seconds or ISO 8601. by: None leaves it unrecorded: a provider asks. Raises PolicyInvalid.
     """
     wait = parse_duration(wait, "wait")
     if not timedelta(0) <= wait <= LONGEST_PERIOD:
         raise PolicyInvalid("wait", f"{wait} must be from 0 to 366 days; to stop a key for longer, pause it.")
-    with sql.atomic():
+    with nullcontext() if by is None else history.recorded("block", by, names=names, keys=keys), sql.atomic():
         params = {"wait": wait, "names": list(names), "keys": list(keys), "now": now}
         rows = sql.fetch("block_keys", _Blocked, params)
         told = [{"key": row.name, "until": row.blocked_until.isoformat(), "reason": "blocked"} for row in rows]
@@ -96,7 +106,7 @@ def block(
     return [row.id for row in rows]
 
 
-def override(name: str, limits: Mapping[str, Any], until: datetime) -> int:
+def override(name: str, limits: Mapping[str, Any], until: datetime, *, by: By = "") -> int:
     """Put other limits in force until a time; strategies not named keep the key's own. Return the key's id.
 
     Raises PolicyInvalid naming the field, or KeyNotFound.
@@ -108,12 +118,14 @@ def override(name: str, limits: Mapping[str, Any], until: datetime) -> int:
         raise PolicyInvalid("until", f"{ends_at.isoformat()} is past (it is {now.isoformat()}); give a time to come.")
     named = {f"has_{strategy}": strategy in limits for strategy in _STRATEGIES}
     params = {"name": name, "until": ends_at, **named, **_columns(Policy.parse(limits, "override"))}
-    return _only(sql.fetch("override_key", _Key, params), name)
+    with history.recorded("override", by, names=[name]):
+        return _only(sql.fetch("override_key", _Key, params), name)
 
 
-def end_override(name: str) -> list[int]:
+def end_override(name: str, *, by: By = "") -> list[int]:
     """Put a key's own limits in force again; return the keys whose override ended."""
-    return [row.id for row in sql.fetch("end_override", _Key, {"name": name})]
+    with history.recorded("end_override", by, names=[name]):
+        return [row.id for row in sql.fetch("end_override", _Key, {"name": name})]
 
 
 def cancel(calls: Iterable[UUID], *, now: datetime | None = None) -> Cancelled:

@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 
 from dispatcher import references, sql
 from dispatcher.conf import RETENTION, conf
-from dispatcher.models import CallQueue, JournalEntry, PullWorker, Worker, Workflow
+from dispatcher.models import CallQueue, JournalEntry, KeyChange, PullWorker, Worker, Workflow
 
 TRIM_BUDGET = timedelta(seconds=0.1)
 """How long one recovery may spend on what the journal has kept for long enough."""
@@ -94,6 +94,17 @@ def delete_entries(*, budget: timedelta = TRIM_BUDGET, now: datetime | None = No
     return _delete_and_report(
         _Old(rows=entries, field="at", statement="delete_entries", params=params), budget, "entries of the journal"
     )
+
+
+def delete_changes(*, now: datetime | None = None) -> int:
+    """Delete the changes of keys that were kept for long enough, within the time budget; return how many."""
+    settings = conf()
+    if settings.change_retention is None:
+        return 0
+    params = {"retention": settings.change_retention, "most": _BATCH, "now": now}
+    changes = KeyChange.objects.using(settings.database).all()
+    old = _Old(rows=changes, field="at", statement="delete_changes", params=params)
+    return _delete_and_report(old, settings.cleanup_budget, "changes of keys")
 
 
 @dataclass(frozen=True, kw_only=True)

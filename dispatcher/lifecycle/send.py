@@ -112,17 +112,18 @@ def draft(
     )
     if checked.scheduled_at and checked.expires_at and checked.expires_at <= checked.scheduled_at:
         raise CallInvalid("expires_at", "is not after scheduled_at, so the call could never start.")
-    check_size((checked.args, checked.kwargs, checked.call_data or "", checked.meta, checked.headers or ""))
+    beside = (checked.call_data, checked.headers, checked.envelope)
+    check_size((checked.args, checked.kwargs, checked.meta, *(text for text in beside if text)))
     return checked
 
 
 def check_size(texts: Iterable[str]) -> None:
-    """Check how much a call's args, kwargs, call_data, meta and headers take together. Raises CallTooLarge."""
+    """Check how much all texts of a call take together. Raises CallTooLarge."""
     size = sum(len(text.encode()) for text in texts)
     if size > conf().max_payload_bytes:
         raise CallTooLarge(
             "args",
-            f"args, kwargs, call_data, meta and headers take {size} bytes as JSON, over max_payload_bytes "
+            f"all fields of the call take {size} bytes as JSON together, over max_payload_bytes "
             f"({conf().max_payload_bytes}); store the content elsewhere and send a reference to it.",
         )
 

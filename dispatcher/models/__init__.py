@@ -1,6 +1,7 @@
 """The tables."""
 
 from dispatcher.models.calls import CallQueue, Lane, NextPosition, RateLimitKey, Slot, Window
+from dispatcher.models.changes import KeyChange
 from dispatcher.models.http import ApiToken, JournalEntry, Part, Subscription, Workflow
 from dispatcher.models.queues import Pool, Queue
 from dispatcher.models.workers import LeaseWatch, PeriodicRun, PullWorker, ResultCursor, Worker
@@ -9,6 +10,7 @@ __all__ = [
     "ApiToken",
     "CallQueue",
     "JournalEntry",
+    "KeyChange",
     "Lane",
     "LeaseWatch",
     "NextPosition",

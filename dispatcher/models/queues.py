@@ -24,6 +24,12 @@ class Queue(models.Model):
         db_default=False,
         help_text="Its calls are fetched over HTTP by workers in any language, and Celery gets none of them.",
     )
+    is_undecided = models.BooleanField(
+        default=False,
+        db_default=False,
+        editable=False,
+        help_text="No worker serves it yet: the first fetch, or the first worker of Celery's, decides who does.",
+    )
     max_depth = models.PositiveIntegerField(
         null=True, blank=True, help_text="The most calls that may wait in it; empty is no bound."
     )

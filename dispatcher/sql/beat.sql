@@ -2,7 +2,7 @@
 -- Only what these tickets still own. A slot that another worker has started is left to that worker: this one holds a
 -- duplicate of the message. A slot that somebody has locked is left out: a claim renews it itself, and all others are
 -- about to free it. What a worker holds was published, even if a crash of the database lost the note of that.
--- `is_back`: its queues did not count as served by it until now. `knows_more`: nor that they are served with these tasks.
+-- `is_back`: some of its queues did not count as served by it until now. `knows_more`: nor that they are served with these tasks.
 WITH clock AS MATERIALIZED (
     SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
 ), known AS MATERIALIZED (
@@ -21,6 +21,12 @@ WITH clock AS MATERIALIZED (
            tasks = CASE WHEN worker.tasks = excluded.tasks THEN worker.tasks ELSE excluded.tasks END,
            queues = CASE WHEN worker.stopped_at IS NULL THEN excluded.queues ELSE worker.queues END,
            serves_until = CASE WHEN worker.stopped_at IS NULL THEN excluded.serves_until ELSE worker.serves_until END
+), taken AS (
+    -- A queue that was only named over HTTP is served by who comes first.
+    UPDATE dispatcher_queue AS queue
+       SET is_pulled = false, is_undecided = false
+     WHERE queue.name = ANY (%(queues)s::text[]) AND queue.is_undecided
+    RETURNING queue.name
 ), mine AS MATERIALIZED (
     SELECT held.id
       FROM unnest(%(calls)s::uuid[], %(tickets)s::uuid[]) AS beat (call_id, ticket)
@@ -47,7 +53,7 @@ WITH clock AS MATERIALIZED (
     RETURNING slot.id
 )
 SELECT (SELECT count(*) FROM renewed) AS slots,
-       NOT EXISTS (SELECT FROM known WHERE known.serves_until > clock.now) AS is_back,
+       NOT EXISTS (SELECT FROM known WHERE known.serves_until > clock.now) OR EXISTS (SELECT FROM taken) AS is_back,
        NOT EXISTS (SELECT FROM known WHERE known.serves_until > clock.now AND known.tasks = %(tasks)s::varchar[]
                      AND known.queues = %(queues)s::varchar[]) AS knows_more
   FROM clock

@@ -4,10 +4,10 @@
 WITH since AS MATERIALIZED (
     SELECT COALESCE(clock_timestamp() - %(period)s::interval, '-infinity') AS at
 )
-SELECT latest.id, latest.state
+SELECT latest.id, latest.queue, latest.state
   FROM unnest(%(states)s::text[]) AS wanted (state)
  CROSS JOIN LATERAL (
-       SELECT call.id, call.state, call.created_at
+       SELECT call.id, call.queue, call.state, call.created_at
          FROM dispatcher_callqueue AS call
         WHERE call.unique_key = %(unique_key)s::text AND call.state = wanted.state
           AND call.created_at > (SELECT since.at FROM since)

@@ -42,8 +42,8 @@ def explain(hot: Hot, mode: str) -> dict[str, Any]:
             else:
                 cursor.execute(f"SET LOCAL plan_cache_mode = {mode}")
             cursor.execute(f"PREPARE tried AS {statement.text}")
-            places = ", ".join(["%s"] * len(values))
-            cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE tried({places})", values)
+            places = f"({', '.join(['%s'] * len(values))})" if values else ""
+            cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE tried{places}", values)
             (answer,) = cursor.fetchone()
             transaction.set_rollback(True)
     finally:

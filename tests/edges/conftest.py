@@ -1,5 +1,7 @@
 """What the tests at the edges share."""
 
+from collections.abc import Callable
+
 import pytest
 from pytest_django import Settings
 
@@ -17,3 +19,12 @@ def api(open_http: None) -> Api:
     """Give a client of an HTTP face that is open to all."""
     del open_http
     return Api()
+
+
+@pytest.fixture
+def holder(settings: Settings) -> Callable[..., Api]:
+    """Give what makes a token with these scopes, and returns a client that shows it."""
+    from dispatcher.web.ojs.access import make_token  # noqa: PLC0415 -- needs the apps
+
+    settings.DISPATCHER = {}
+    return lambda *scopes, name="me": Api(Authorization=f"Bearer {make_token(name, scopes)}")

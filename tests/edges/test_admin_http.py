@@ -8,6 +8,7 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries, Settings
 
 import dispatcher
@@ -118,3 +119,29 @@ def test_a_token_is_switched_off_and_neither_made_nor_shown(boss: Client) -> Non
     assert "is not a scope; give send, fetch, read, admin, or send:mail* for some queues only." in refused
     row.refresh_from_db()
     assert row.scopes == ["read", "send"]
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"scopes": "read,admin"}, "Only a superuser grants admin"),
+        ({"is_active": "on"}, "Only a superuser lets a token be used again"),
+        ({"expires_at_0": "2099-01-01", "expires_at_1": "00:00:00"}, "or for longer"),
+        ({"expires_at_0": "", "expires_at_1": ""}, "or for longer"),
+    ],
+)
+def test_only_a_superuser_gives_a_token_more_than_it_has(boss: Client, change: dict[str, str], word: str) -> None:
+    make_token("me", ["read", "send"], timezone.now())
+    ApiToken.objects.update(is_active=False)
+    clerk, client = User.objects.create_user("clerk", is_staff=True), Client()
+    clerk.user_permissions.set(Permission.objects.filter(codename="change_apitoken"))
+    client.force_login(clerk)
+    url = reverse("admin:dispatcher_apitoken_change", args=[ApiToken.objects.get().pk])
+    before = ApiToken.objects.values().get()
+    now = timezone.localtime(before["expires_at"])
+    same = {"scopes": "read", "expires_at_0": f"{now:%Y-%m-%d}", "expires_at_1": f"{now:%H:%M:%S}"}
+    assert word in client.post(url, same | change).content.decode()
+    assert ApiToken.objects.values().get() == before
+    assert client.post(url, same).status_code == 302
+    assert ApiToken.objects.get().scopes == ["read"]
+    assert boss.post(url, same | change).status_code == 302

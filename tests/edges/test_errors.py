@@ -21,6 +21,7 @@ from dispatcher.errors import (
     PolicyInvalid,
     QueueFull,
     RateLimited,
+    TargetRefused,
     TicketReplaced,
     UnknownKey,
     UnknownMethod,
@@ -45,6 +46,7 @@ MADE = [
     LeaseLapsed("nobody said in time that it still runs"),
     DuplicateCall("01", "available", "key"),
     QueueFull("mail", 5, 5, "reject"),
+    TargetRefused("'10.0.0.1' is no public address"),
     WebhookRefused("the receiver answered 410 Gone"),
 ]
 

@@ -246,7 +246,13 @@ def test_pending_jobs_wait_for_their_activation(api: Api) -> None:
     job = api.push(options={"pending": True})
     assert (job["state"], api.fetch()) == ("pending", [])
     assert api.post(f"/jobs/{job['id']}/activate")["job"]["state"] == "available"
-    api.post(f"/jobs/{job['id']}/activate", status=409)
+    for state in ("available", "active", "completed"):
+        # Who repeats the request means the same job.
+        assert api.post(f"/jobs/{job['id']}/activate")["job"]["state"] == state
+        assert bool(api.fetch()) == (state == "available")
+        if state == "active":
+            api.post("/workers/ack", {"job_id": job["id"]})
+    api.post(f"/jobs/{api.push()['id']}/activate", status=409)
     assert len(api.fetch()) == 1
 
 

@@ -1,6 +1,6 @@
 """Who may do what over HTTP."""
 
-import json
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from io import StringIO
@@ -15,7 +15,7 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from dispatcher import engine
-from dispatcher.models import ApiToken, CallQueue, Queue, RateLimitKey
+from dispatcher.models import ApiToken, CallQueue, RateLimitKey
 from dispatcher.web.ojs import access
 from dispatcher.web.ojs.access import make_token
 from tests.edges.ojs import MEDIA, Api
@@ -44,10 +44,21 @@ def test_without_credentials_nothing_is_allowed_by_default(api: Api, settings: S
     assert not CallQueue.objects.exists()
 
 
-@pytest.fixture
-def holder(settings: Settings) -> Callable[..., Api]:
+@pytest.mark.parametrize("body", [b"{", b"[" * 100_000, b" " * 3_000_000], ids=["no JSON", "deep", "large"])
+@pytest.mark.parametrize("who", ["nobody", "a customer"])
+def test_without_a_right_no_body_is_read(api: Api, settings: Settings, who: str, body: bytes) -> None:
     settings.DISPATCHER = {}
-    return lambda *scopes, name="me": Api(Authorization=f"Bearer {make_token(name, scopes)}")
+    if who != "nobody":
+        api.client.force_login(User.objects.create_user("customer"))
+    for method, path in (
+        ("POST", "/jobs"),
+        ("POST", "/workers/fetch"),
+        ("PUT", "/rate-limits/api"),
+        ("PATCH", "/cron/a"),
+        ("DELETE", "/admin/queues/a/jobs"),
+        ("POST", "/nowhere"),
+    ):
+        api.ask(method, path, body, status=401 if who == "nobody" else 403)
 
 
 def test_a_token_allows_what_its_scopes_say(holder: Callable[..., Api]) -> None:
@@ -61,59 +72,6 @@ def test_a_token_allows_what_its_scopes_say(holder: Callable[..., Api]) -> None:
     api.get(f"/jobs/{job['id']}", status=403)
     api.post("/queues/mail/pause", status=403)
     api.post("/workers/ack", {"job_id": job["id"]})
-
-
-OTHERS = [
-    ({"rate_limit": {"key": "queue:celery", "concurrency": 0}}, "options.rate_limit.key"),
-    ({"rate_limit": {"key": "token:ops", "rate": {"limit": 1, "period": "P366D"}}}, "options.rate_limit.key"),
-    ({"rate_limit": {"key": "queue:celery", "max_per_second": 1}}, "options.rate_limit.key"),
-    ({"keys": ["queue:celery"]}, "options.keys"),
-    ({"keys": {"token:ops": 5}}, "options.keys"),
-]
-"""What a job may name only by one who may do everything; and where."""
-
-
-@pytest.mark.parametrize(("limits", "field"), OTHERS)
-def test_who_may_send_can_neither_make_nor_spend_the_keys_of_tokens_and_other_queues(
-    holder: Callable[..., Api], limits: dict[str, Any], field: str
-) -> None:
-    for name in limits.get("keys", ()):
-        RateLimitKey.objects.declare(name, rate=(9, 60))
-    there = RateLimitKey.objects.count()
-    api = holder("send:mail")
-    mine, job = {"queue": "mail"}, {"type": "a", "args": [], "options": {"queue": "mail", **limits}}
-    beside = {"type": "a", "args": [], **mine, **limits}
-    plain = {"type": "a", "args": [], "options": mine}
-    group = {"type": "group", "jobs": [plain, job]}
-    for path, body, where in (
-        ("/jobs", job, ""),
-        ("/jobs", beside, ""),
-        ("/jobs/batch", {"jobs": [plain, job]}, "jobs.1."),
-        ("/workflows", {"type": "chain", "steps": [plain, group]}, "$.steps[1].jobs[1]."),
-        ("/workflows", {"type": "batch", "jobs": [plain], "callbacks": {"on_success": job}}, "$.callbacks.on_success."),
-        ("/workflows", {"name": "graph", "steps": [{"id": "one", **job}]}, "$.steps[0]."),
-    ):
-        error = api.post(path, body, status=403)["error"]
-        assert (error["code"], error["details"]["field"]) == ("permission_denied", where + field)
-    api.post("/cron", {"name": "x", "cron": "@daily", **job}, status=403)
-    assert not CallQueue.objects.exists()
-    assert RateLimitKey.objects.count() == there
-
-
-@pytest.mark.parametrize(("limits", "field"), OTHERS)
-def test_who_may_do_everything_names_any_key(holder: Callable[..., Api], limits: dict[str, Any], field: str) -> None:
-    del field
-    for name in limits.get("keys", ()):
-        RateLimitKey.objects.declare(name, rate=(9, 60))
-    holder("admin", name="boss").push(options={"queue": "mail", **limits})
-
-
-def test_who_may_send_to_a_queue_may_limit_it_and_make_keys_of_no_queue(holder: Callable[..., Api]) -> None:
-    api = holder("send:mail")
-    api.push(options={"queue": "mail", "rate_limit": {"max_per_second": 5}})
-    api.push(options={"queue": "mail", "rate_limit": {"key": "smtp", "concurrency": 5}, "keys": ["queue:mail"]})
-    assert RateLimitKey.objects.get(name="queue:mail").rate_limit == 5
-    assert RateLimitKey.objects.get(name="smtp").concurrency == 5
 
 
 def test_a_token_that_is_unknown_revoked_or_expired_is_refused(holder: Callable[..., Api]) -> None:
@@ -198,6 +156,19 @@ def test_a_name_has_one_token_and_gets_another_when_that_is_revoked(holder: Call
     first.get("/queues", status=401)
     Api(Authorization=f"Bearer {said.getvalue().strip()}").push()
     assert ApiToken.objects.get().scopes == ["send"]
+
+
+def test_a_token_may_be_the_password_of_http_basic(settings: Settings) -> None:
+    settings.DISPATCHER = {}
+    token = make_token("me", ["read"])
+    for password, status in ((token, 200), (f"{token}x", 401), ("", 401)):
+        given = b64encode(f"anybody:{password}".encode()).decode()
+        Api(Authorization=f"Basic {given}").get("/queues", status=status)
+    for nonsense in ("Basic", "Basic x", "Basic //8=", "Basic ä"):
+        Api(Authorization=nonsense).get("/queues", status=401)
+    call_command("dispatcher_token", "me", "--revoke")
+    given = b64encode(f"me:{token}".encode()).decode()
+    Api(Authorization=f"Basic {given}").get("/queues", status=401)
 
 
 def test_a_token_is_limited_by_its_own_key(holder: Callable[..., Api]) -> None:
@@ -308,15 +279,3 @@ def test_the_token_command_says_what_is_wrong() -> None:
     call_command("dispatcher_token", "me", "read")
     with pytest.raises(CommandError, match="already"):
         call_command("dispatcher_token", "me", "read")
-
-
-def test_the_manifest_claims_what_is_there(api: Api) -> None:
-    told = json.loads(api.client.get("/ojs/manifest").content)
-    assert (told["specversion"], told["conformance_level"], told["backend"]) == ("1.0", 2, "postgres")
-    assert told["capabilities"]["schema_validation"] is False
-
-
-def test_queues_of_python_are_not_known_before_they_are_named(api: Api) -> None:
-    CallQueue.objects.send("noop", queue="celery")
-    assert not Queue.objects.exists()
-    api.get("/queues/celery/stats")

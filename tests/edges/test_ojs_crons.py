@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from dispatcher.crons import crons, fire
-from dispatcher.models import CallQueue
+from dispatcher.models import CallQueue, JournalEntry
 from tests.edges.ojs import Api
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -66,3 +66,21 @@ def test_the_options_of_a_cron_s_job_may_stand_beside_its_type(api: Api) -> None
 def test_an_expression_that_is_too_long_to_be_kept_is_refused(api: Api) -> None:
     wanted = {"name": "x", "cron": f"* * * * {','.join(['mon', 'tue'] * 10)}", "type": "a"}
     assert "day_of_week" in api.post("/cron", wanted, status=400)["error"]["message"]
+
+
+@pytest.mark.parametrize("overlap", ["skip", "enqueue", "allow", "cancel_previous"])
+def test_a_cron_sends_nothing_to_a_queue_that_is_paused(api: Api, overlap: str) -> None:
+    wanted = {"name": "daily", "cron": "@daily", "overlap_policy": overlap, "type": "a", "options": {"queue": "mail"}}
+    api.post("/cron", wanted, status=201)
+    api.post("/queues/mail/pause")
+    assert fire("daily") is None
+    assert not CallQueue.objects.exists()
+    assert JournalEntry.objects.get(kind="cron.skipped").data["reason"] == "queue_paused"
+    api.post("/queues/mail/resume")
+    assert fire("daily")
+
+
+def test_the_next_run_of_a_cron_is_on_the_minute(api: Api) -> None:
+    api.post("/cron", {"name": "often", "cron": "* * * * *", "type": "a"}, status=201)
+    for _ in range(20):
+        assert api.get("/cron/often")["cron"]["next_run_at"].endswith(":00.000Z")

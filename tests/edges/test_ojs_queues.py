@@ -1,22 +1,33 @@
 """Queues, rate limits, workers and dead letters over HTTP."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from dispatcher import workers
 from dispatcher.calls import Call
 from dispatcher.lifecycle.claim import claim
 from dispatcher.models import CallQueue, Queue, RateLimitKey
 from dispatcher.policy import stored
 from dispatcher.reports import rate_limit_status
 from dispatcher.states import State
+from tests.builders import HERE
 from tests.edges.ojs import Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
 
 
 # Queues
+
+
+def test_the_queues_of_celery_are_listed_too(api: Api) -> None:
+    workers.beat(replace(HERE, queues=["celery", "mail", "dispatcher"]), [])
+    api.push(options={"queue": "fetched"})
+    served = {"celery": "celery", "fetched": "http", "mail": "celery"}
+    assert {queue["name"]: queue["served_by"] for queue in api.get("/queues")["queues"]} == served
+    assert {queue["name"]: queue["served_by"] for queue in api.get("/admin/queues")["items"]} == served
 
 
 def test_celery_s_queues_are_not_fetched_from_and_pulled_ones_not_sent_to_celery(api: Api) -> None:
@@ -108,6 +119,7 @@ def test_three_dialects_of_a_rate_limit_mean_the_same(
     told = api.get(f"/rate-limits/{key}")
     assert {name: told["rate"][name] for name in rate} == rate
     assert told["waiting_count"] == 1
+    assert told["waiting_since"]
     # A second may pass between two requests.
     if rate["period"] != "PT1S":
         assert told["rate"]["current_count"] == 1

@@ -39,6 +39,8 @@ DISPATCHER: dict[str, Any] = {
     "retry": {"initial_interval": 0.05},
     "retention": {"completed": timedelta(hours=1)},
     # The stories tick by themselves, but for those of workers that do.
+    # The providers of the tests are on this machine.
+    "http_allowed_hosts": ["127.0.0.1"],
     "fallback_schedule": "FLOWS_FALLBACK" in os.environ,
 }
 if "FLOWS_FALLBACK" in os.environ:

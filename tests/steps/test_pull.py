@@ -1,20 +1,22 @@
 """Pull: calls that workers fetch over HTTP: who gets them, under which lease, and whose reports count."""
 
+from dataclasses import replace
 from datetime import timedelta
 from threading import Thread
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from celery import current_app
 from django.db import connection
 
-from dispatcher import engine, pull
+from dispatcher import engine, fetched, pull, workers
 from dispatcher.calls import Call, More
 from dispatcher.lifecycle.finish import Reported
 from dispatcher.models import CallQueue, Lane, PullWorker, Queue, RateLimitKey, Slot
 from dispatcher.pull import Fetching, Refused
 from dispatcher.states import State
-from tests.builders import SECOND, committed, seen
+from tests.builders import HERE, SECOND, committed, seen
 
 pytestmark = committed
 
@@ -22,7 +24,9 @@ BROKEN = Reported(type="smtp.refused", message="no", classes=["smtp.refused"], m
 
 
 @pytest.fixture(autouse=True)
-def _pulled(db: None) -> None:
+def _pulled(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetched, "_seen", set())
+    monkeypatch.setitem(current_app.tasks, "mail.celery", current_app.tasks["celery.map"])
     Queue.objects.create(name="mail", is_pulled=True)
 
 
@@ -91,7 +95,7 @@ def test_a_queue_of_celery_gives_nothing() -> None:
     (call,) = send(queue="celerys")
     assert fetch("celerys") == []
     assert seen(call).state == State.DISPATCHED
-    assert pull.celerys(["mail", "celerys", "unknown"]) == ["celerys"]
+    assert pull.take_queues(["mail", "celerys", "unknown"]) == ["celerys"]
 
 
 def test_a_queue_first_named_over_http_is_pulled_unless_celery_has_to_do_with_it() -> None:
@@ -99,6 +103,28 @@ def test_a_queue_first_named_over_http_is_pulled_unless_celery_has_to_do_with_it
     for name in ("old", "new", "new"):
         pull.open_queue(name)
     assert dict(Queue.objects.values_list("name", "is_pulled")) == {"mail": True, "old": False, "new": True}
+
+
+def test_a_queue_that_was_only_named_is_served_by_the_first_that_comes(caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("mine", "celerys"):
+        pull.open_queue(name)
+        CallQueue.objects.send("mail.celery", args=[None, []], queue=name)
+    assert "task mail.celery was sent to queue 'celerys', which workers fetch from over HTTP" in caplog.text
+    assert pull.take_queues(["mine"]) == []
+    workers.beat(replace(HERE, queues=["mine", "celerys"]), [])
+    assert pull.take_queues(["mine", "celerys"]) == ["celerys"]
+    # The call that waited was let in at once.
+    assert dict(CallQueue.objects.values_list("queue", "state")) == {"mine": "available", "celerys": "dispatched"}
+
+
+def test_a_queue_whose_calls_are_fetched_is_reported_once_to_those_that_send_tasks_of_celery(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    send(3)
+    assert not caplog.records, "mail.send is no task of Celery's"
+    for _ in range(2):
+        CallQueue.objects.send("mail.celery", args=[None, []], queue="mail")
+    assert len(caplog.records) == 1
 
 
 def test_a_fetch_that_waits_gets_what_is_sent_meanwhile() -> None:

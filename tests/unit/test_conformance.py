@@ -1,5 +1,7 @@
 """The table of the public cases: which failures are the cases' own."""
 
+from dataclasses import replace
+
 import pytest
 
 from project.conformance.table import Case, page
@@ -27,3 +29,10 @@ def test_a_failure_is_the_case_s_own_if_the_runner_says_what_its_flaw_makes_it_s
     failed = case(number, *said)
     assert bool(failed.why) is is_explained
     assert ("a fault of the server" in page([failed])) is not is_explained
+
+
+def test_what_passes_by_a_hook_of_the_test_server_is_named() -> None:
+    passed = case("L1-WRK-003")
+    assert "by a hook" not in page([passed])
+    assert "by a hook of the test server alone" in page([replace(passed, is_hooked=True)])
+    assert "by a hook" not in page([replace(passed, is_hooked=True, has_passed=False, said=["no answer"])])

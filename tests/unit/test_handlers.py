@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 import requests
+from pytest_django import Settings
 
 from dispatcher import handlers
 from dispatcher.errors import CallInvalid, UnknownMethod
@@ -51,6 +52,11 @@ def url() -> Iterator[str]:
 def _handlers_of_this_test() -> Iterator[None]:
     with patch.dict(handlers.registered):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _allows_this_machine(settings: Settings) -> None:
+    settings.DISPATCHER = {"http_allowed_hosts": ["127.0.0.1"]}
 
 
 def test_a_registered_handler_is_called_with_the_params() -> None:
@@ -115,11 +121,18 @@ def test_an_answer_that_says_stop_is_taken_at_its_word(status: int, url: str) ->
     assert outcome.wait.total_seconds() == 120
 
 
+def test_an_answer_stops_its_key_for_no_longer_than_the_setting_allows(url: str, settings: Settings) -> None:
+    settings.DISPATCHER = {**settings.DISPATCHER, "http_max_block": 60}
+    outcome = run(lambda: handlers.run({"method": "get", "params": {"url": f"{url}/429"}}))
+    assert isinstance(outcome, Stopped)
+    assert outcome.wait.total_seconds() == 60
+
+
 def test_a_call_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
     answer = requests.Response()
     answer.status_code = 200
-    monkeypatch.setattr(requests, "request", lambda *_, timeout, **__: given.append(timeout) or answer)
+    monkeypatch.setattr(requests.Session, "request", lambda *_, timeout, **__: given.append(timeout) or answer)
     handlers.run({"method": "get", "params": {"url": "x"}})
     handlers.run({"method": "get", "params": {"url": "x", "timeout": 3}})
     assert given == [30, 3]

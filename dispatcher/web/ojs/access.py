@@ -1,21 +1,25 @@
 """Who asks, and what for: tokens with scopes, Django's sessions, and limits by the tokens' own keys."""
 
 import hashlib
-import hmac
 import secrets
-from collections.abc import Sequence
+from base64 import b64decode
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
+from django.contrib.auth import get_user_model
+from django.db.models import Q
+from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.middleware.csrf import CsrfViewMiddleware
-from django.utils import timezone
 
 from dispatcher import fields, sql
 from dispatcher.conf import SCOPES, conf
+from dispatcher.history import Actor
 from dispatcher.models import ApiToken
 from dispatcher.policy import BUCKETS
 from dispatcher.web.ojs.wire import Problem
@@ -30,17 +34,21 @@ All else takes a superuser: in the admin each order has a permission of its own,
 """
 _PAUSED: Final = timedelta(seconds=60)
 """When a token whose key is paused may try again: nobody knows when the pause ends."""
-_SAFE: Final = ("GET", "HEAD", "OPTIONS")
+SAFE: Final = ("GET", "HEAD", "OPTIONS")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """What whoever asks may do, and who it is. `headers`: how much of the token's own limit is left."""
+    """What a request may do, and whose it is. `headers`: how much of the token's own limit is left.
+
+    scopes_now: what the same credentials allow when it is called.
+    """
 
     scopes: Sequence[str] = ()
     name: str = ""
     is_known: bool = False
     headers: dict[str, str] = field(default_factory=dict)
+    scopes_now: Callable[[], Sequence[str]] = tuple
 
     def allows(self, verb: str, queue: str | None = None) -> bool:
         """Return whether this verb is allowed, on this queue if one is named; `admin` may do everything."""
@@ -55,6 +63,19 @@ class Access:
         for queue in queues or (None,):
             if not self.allows(verb, queue):
                 self._refuse(verb, queue)
+
+    def need_any(self) -> None:
+        """Raise Problem if nothing at all is allowed."""
+        if not self.scopes:
+            self._refuse("do anything", None)
+
+    def actor(self, reason: str = "") -> Actor:
+        """Return who asks, for the history."""
+        return Actor(name=self.name, source="http", reason=reason)
+
+    def holds(self) -> bool:
+        """Return whether the credentials still allow what they did: ask before each look of a request that waits."""
+        return set(self.scopes) <= set(self.scopes_now())
 
     def _refuse(self, verb: str, queue: str | None) -> None:
         if not self.is_known:
@@ -85,12 +106,16 @@ def access(request: HttpRequest) -> Access:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token:
         return _of_token(token.strip())
+    # A password that is no token may be meant for a proxy in front.
+    if scheme.lower() == "basic" and _active(_digest(password := _password(token))):
+        return _of_token(password)
     user = getattr(request, "user", None)
     if user is not None and user.is_authenticated:
-        if request.method not in _SAFE and _csrf_fails(request):
+        if request.method not in SAFE and _csrf_fails(request):
             raise Problem(403, "permission_denied", "The CSRF token is missing, or wrong: send X-CSRFToken.")
-        return Access(scopes=_scopes_of(user), name=user.get_username(), is_known=True)
-    return Access(scopes=conf().http_anonymous)
+        scopes_now = partial(_scopes_of_user, user.pk)
+        return Access(scopes=_scopes_of(user), name=user.get_username(), is_known=True, scopes_now=scopes_now)
+    return Access(scopes=conf().http_anonymous, scopes_now=lambda: conf().http_anonymous)
 
 
 def make_token(name: str, scopes: Sequence[str], expires_at: datetime | None = None) -> str:
@@ -114,15 +139,39 @@ def _scopes_of(user: "AbstractUser") -> list[str]:
     ]
 
 
+def _scopes_of_user(number: int) -> list[str]:
+    user = get_user_model().objects.filter(pk=number, is_active=True).first()
+    return [] if user is None else _scopes_of(user)
+
+
 def _of_token(token: str) -> Access:
     digest = _digest(token)
-    known = ApiToken.objects.using(conf().database).filter(digest=digest, is_active=True).first()
-    if known is None or not hmac.compare_digest(known.digest, digest):
-        raise Problem(401, "unauthenticated", "This token is not known.", headers={"WWW-Authenticate": "Bearer"})
-    if known.expires_at is not None and known.expires_at <= timezone.now():
-        raise Problem(401, "unauthenticated", "This token has expired.", headers={"WWW-Authenticate": "Bearer"})
+    known = _active(digest)
+    if known is None:
+        message = "This token is not known, or has expired."
+        raise Problem(401, "unauthenticated", message, headers={"WWW-Authenticate": "Bearer"})
     name = f"token:{known.name}"
-    return Access(scopes=known.scopes, name=name, is_known=True, headers=_spend(name))
+    scopes_now = partial(_scopes_of_token, digest)
+    return Access(scopes=known.scopes, name=name, is_known=True, headers=_spend(name), scopes_now=scopes_now)
+
+
+def _scopes_of_token(digest: str) -> Sequence[str]:
+    known = _active(digest)
+    return () if known is None else known.scopes
+
+
+def _password(credentials: str) -> str:
+    """Return the password of HTTP Basic (RFC 7617), for tools that know no bearer tokens; the name does not matter."""
+    try:
+        return b64decode(credentials, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
+
+
+def _active(digest: str) -> ApiToken | None:
+    """Return the token with this hash, unless it was revoked or has expired by the database's clock."""
+    is_current = Q(expires_at=None) | Q(expires_at__gt=Now())
+    return ApiToken.objects.using(conf().database).filter(is_current, digest=digest, is_active=True).first()
 
 
 def _spend(name: str) -> dict[str, str]:

@@ -22,8 +22,8 @@ from dispatcher import journal, sql
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid, CallTooLarge, DuplicateCall, KeyNotFound, PolicyInvalid, QueueFull
 from dispatcher.journal import Entry
-from dispatcher.web.ojs.access import Access, access
-from dispatcher.web.ojs.wire import MEDIA_TYPE, VERSION, Problem, invalid, missing, read_json
+from dispatcher.web.ojs.access import SAFE, Access, access
+from dispatcher.web.ojs.wire import MEDIA_TYPE, VERSION, Problem, invalid, missing, read_json, without_nulls
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +92,9 @@ def _dressed(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpRespons
                 _check_path(request)
                 request.ojs_access = access(request)  # type: ignore[attr-defined]
                 headers = access_of(request).headers
+                if request.method not in SAFE:
+                    # Before the view, which reads the body.
+                    access_of(request).need_any()
                 response = view(request, *args, **kwargs)
             if isinstance(response, HttpResponseNotAllowed):
                 allowed = response.headers["Allow"]
@@ -170,7 +173,7 @@ def _call_invalid(request: HttpRequest, error: CallInvalid | PolicyInvalid) -> H
 @api.exception_handler(DuplicateCall)
 def _duplicate(request: HttpRequest, error: DuplicateCall) -> HttpResponse:
     details = {"existing_job_id": error.call, "existing_job_state": error.state, "unique_key": error.unique_key}
-    return Problem(409, "duplicate", str(error), details=details).answer(_id_of(request))
+    return Problem(409, "duplicate", str(error), details=without_nulls(details)).answer(_id_of(request))
 
 
 @api.exception_handler(QueueFull)

@@ -17,6 +17,7 @@ from dispatcher.web.ojs.kinds import (
     Duration,
     JobId,
     KeyName,
+    Lease,
     Moment,
     Name,
     QueueName,
@@ -101,7 +102,7 @@ class OptionsIn(Body):
     unique: UniqueIn | None = None
     rate_limit: RateLimitIn | None = None
     keys: list[KeyName] | dict[str, AtLeastOne] | None = None
-    visibility_timeout_ms: Span | None = None
+    visibility_timeout_ms: Lease | None = None
     pending: bool | None = None
     tags: list[Text] | None = None
 
@@ -131,7 +132,7 @@ class FetchIn(Body):
     weights: dict[str, Weight] | None = None
     count: Annotated[int, Field(ge=1, le=500)] | None = None
     worker_id: WorkerName | None = None
-    visibility_timeout_ms: Span | None = None
+    visibility_timeout_ms: Lease | None = None
     wait_ms: Annotated[int, Field(ge=0, le=30_000)] | None = None
 
 
@@ -179,7 +180,7 @@ class BeatIn(Body):
     worker_id: WorkerName
     active_jobs: list[AnyId] | Count | None = None
     active_job_ids: list[AnyId] | None = None
-    visibility_timeout_ms: Span | None = None
+    visibility_timeout_ms: Lease | None = None
     state: Annotated[str, Field(max_length=16)] | None = None
 
 
@@ -189,6 +190,26 @@ class ProgressIn(Proof):
     progress: Annotated[float, Field(ge=-1e9, le=1e9)]
     message: Text | None = None
     data: dict[str, JsonValue] | None = None
+
+
+class PauseIn(Exact):
+    """Why a queue is paused or resumed, for the history."""
+
+    reason: Text | None = None
+    until: JsonValue = None
+
+    @field_validator("until")
+    @classmethod
+    def _has_no_end(cls, until: object) -> None:
+        """Refuse an end, with the remedy."""
+        if until is not None:
+            message = "a pause has no end: PUT /rate-limits/queue:NAME with concurrency 0 and expires_at instead."
+            raise ValueError(message)
+
+
+def reason_of(wanted: PauseIn | None) -> str:
+    """Return the reason that a body gives."""
+    return (wanted and wanted.reason) or ""
 
 
 class OverrideIn(Exact):

@@ -36,7 +36,7 @@ _KINDS = {"LeaseLapsed": "visibility_timeout", "AttemptTimedOut": "timeout", "Wo
 def read(job: JobIn, path: str = "") -> Wanted:
     """Return the call that a job asks for. Raises Problem naming the field; `path` is put before it."""
     meta = job.meta or {}
-    if len(json.dumps(meta).encode()) > LARGEST_META:
+    if json_size(meta) > LARGEST_META:
         raise Problem(413, "invalid_request", f"{path}meta: takes more than {LARGEST_META} bytes.")
     options = _options(job)
     queue = options.queue or "default"
@@ -62,6 +62,11 @@ def read(job: JobIn, path: str = "") -> Wanted:
         ),
     )
     return Wanted(call=call, queue=queue, unique=unique)
+
+
+def json_size(content: object) -> int:
+    """Return how many bytes something takes as JSON."""
+    return len(json.dumps(content).encode())
 
 
 def milliseconds(span: int | None) -> timedelta | None:
@@ -144,9 +149,22 @@ def error(kept: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fingerprint(parts: Mapping[str, Any]) -> str:
-    """Return the hash of what makes a job unique: SHA-256 of canonical JSON (ojs-unique-jobs, section 5)."""
-    text = json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    """Return the hash of what makes a job unique: SHA-256 of canonical JSON (ojs-unique-jobs, section 5; RFC 8785)."""
+    text = json.dumps(_canonical(parts), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(unicodedata.normalize("NFC", text).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _canonical(value: Any) -> Any:
+    """Return JSON in which a number has one form: 1.0 and 1 are the same."""
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case Mapping():
+            return {name: _canonical(each) for name, each in value.items()}
+        case list():
+            return [_canonical(each) for each in value]
+        case _:
+            return value
 
 
 def _options(job: JobIn) -> OptionsIn:
@@ -216,7 +234,11 @@ def _rest(job: JobIn, options: OptionsIn) -> dict[str, Any] | None:
     """Return what a job brings besides what its row has columns for, to be given back as it came."""
     extra = {name: value for name, value in (job.model_extra or {}).items() if name not in _SYSTEM}
     kept: dict[str, Any] = {"rate_limit": plain(options.rate_limit), "unique": plain(options.unique)}
-    kept |= {"tags": options.tags, "given": (job.options and job.options.model_extra) or None}
+    kept |= {
+        "tags": options.tags,
+        "pending": options.pending,
+        "given": (job.options and job.options.model_extra) or None,
+    }
     times = {"scheduled_at": options.scheduled_at or options.delay_until, "expires_at": options.expires_at}
     kept |= {name: at for name, at in times.items() if at and not at.startswith("+")}
     rest = {"extra": extra, "options": {name: value for name, value in kept.items() if value}}

@@ -18,7 +18,7 @@ from django.db import transaction
 from dispatcher import engine
 from dispatcher.calls import Call
 from dispatcher.conf import conf
-from dispatcher.errors import RateLimited, WebhookRefused
+from dispatcher.errors import RateLimited, TargetRefused, WebhookRefused
 from dispatcher.lifecycle.run import retry_after
 from dispatcher.models import CallQueue, Subscription
 from dispatcher.web.ojs import targets
@@ -39,7 +39,7 @@ _RETRY: Final = {
     "initial_interval": timedelta(seconds=30),
     "backoff_coefficient": 4,
     "max_interval": timedelta(days=1),
-    "non_retryable_errors": [WebhookRefused.__name__],
+    "non_retryable_errors": [TargetRefused.__name__, WebhookRefused.__name__],
     "on_exhaustion": "dead_letter",
 }
 
@@ -102,8 +102,8 @@ def schedule() -> None:
 def post(subscription: str, event: dict[str, Any]) -> dict[str, Any]:
     """Post one event, signed; only a 2xx delivers it (ojs-webhooks, section 7.1).
 
-    Raises RateLimited for this receiver alone if it says when to come again, WebhookRefused at another 4xx, HTTPError
-    at anything else.
+    Raises RateLimited for this receiver alone if it says when to come again, WebhookRefused at another 4xx,
+    TargetRefused at an address that is not public, HTTPError at anything else.
     """
     found = Subscription.objects.using(conf().database).filter(id=UUID(subscription), is_active=True).first()
     if found is None:

@@ -53,6 +53,8 @@ Text = Annotated[str, Field(max_length=4_000)]
 Weight = Annotated[float, Field(gt=0, le=1e6)]
 Strategy = Literal["strict", "round-robin", "weighted", "least-loaded"]
 Span = Annotated[int, Field(ge=0, le=_MILLISECONDS)]
+Lease = Annotated[int, Field(ge=0, le=43_200_000)]
+"""How long a worker may be believed without a heartbeat, in milliseconds: 12 hours at the most."""
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 AtLeastOne = Annotated[int, Field(ge=1, le=2**31 - 1)]
 JobId = Annotated[str, Field(pattern=f"^{UUID7.pattern}$")]

@@ -69,6 +69,7 @@ class Failed(Reply):
     state: str
     attempt: int
     max_attempts: int
+    rate_limit_until: str | None = None
 
 
 class Directive(Reply):

@@ -1,24 +1,29 @@
 """Who may send what: to which queues, and whose keys a job may name."""
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from dispatcher.push import Wanted
 from dispatcher.web.ojs.access import Access
 from dispatcher.web.ojs.wire import Problem
 
+_RESERVED: Final = ("token:", "queue:", "webhook:", "cron:")
+"""How the keys begin that the dispatcher makes for its own purposes."""
+
 
 def need_to_send(access: Access, wanted: Mapping[str, Wanted]) -> None:
     """Raise Problem unless all these calls, each after the path of its job, may be sent.
 
-    The keys of tokens and of other queues are for `admin`: who may limit or spend them could stop what is not theirs.
+    The keys of tokens, webhooks, crons and other queues are for `admin`: who may limit or spend them could stop what
+    is not theirs.
     """
     access.need("send", *{each.queue for each in wanted.values()})
     if access.allows("admin"):
         return
     for path, each in wanted.items():
         for field, key in _named(each):
-            if key.startswith("token:") or (key.startswith("queue:") and key != f"queue:{each.queue}"):
-                message = f"{path}{field}: {key!r} limits a token or another queue; only the scope admin may name it."
+            if key.startswith(_RESERVED) and key != f"queue:{each.queue}":
+                message = f"{path}{field}: {key!r} limits what is not the job's; only the scope admin may name it."
                 raise Problem(403, "permission_denied", message, details={"field": f"{path}{field}"})
 
 

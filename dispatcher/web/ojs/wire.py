@@ -11,7 +11,7 @@ from uuid import UUID
 import arrow
 from django.http import HttpRequest, HttpResponse
 
-from dispatcher import fields
+from dispatcher import fields, sql
 from dispatcher.policy import parse_duration
 
 MEDIA_TYPE: Final = "application/openjobspec+json"
@@ -24,7 +24,7 @@ _HINTS: Final = {
     "invalid_request": "Correct the field that the message names, and send the request again.",
     "not_found": "Check the id or the name; what has ended is deleted when its retention is over.",
     "conflict": "Look at the job's state: somebody else may have ended it, or its lease may have run out.",
-    "duplicate": "The job that is there already is named in the details.",
+    "duplicate": "The details name the job that is there already, where these credentials may send to its queue.",
     "unauthenticated": "Send Authorization: Bearer with a token made by manage.py dispatcher_token.",
     "permission_denied": "Use a token whose scopes allow this.",
     "rate_limited": "Retry after the Retry-After header value, or have the token's key raised.",
@@ -143,7 +143,7 @@ def read_moment(field: str, value: object) -> datetime | None:
     wait = parse_duration(value[1:], field) if isinstance(value, str) and value.startswith("+P") else None
     try:
         if wait is not None:
-            return fields.moment(field, arrow.utcnow().datetime + wait)
+            return fields.moment(field, sql.now() + wait)
         if not isinstance(value, str) or not _RFC3339.fullmatch(value):
             raise ValueError  # noqa: TRY301 -- one remedy for all that is no time
         return fields.moment(field, arrow.get(value).datetime)

@@ -24,7 +24,6 @@ from uuid import UUID
 
 from django.db import connections
 from django.db.models.functions import Now
-from django.utils import timezone
 from pydantic import ValidationError
 
 from dispatcher import engine, sql
@@ -387,4 +386,4 @@ def _refusal(refused: Exception) -> dict[str, Any]:
 
 
 def _error(code: str, message: str) -> dict[str, Any]:
-    return {"type": code, "code": code, "message": message, "occurred_at": timezone.now().isoformat()}
+    return {"type": code, "code": code, "message": message, "occurred_at": sql.now().isoformat()}

@@ -7,7 +7,6 @@ from time import monotonic
 from typing import Any, Final
 from uuid import UUID
 
-import arrow
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
@@ -20,7 +19,7 @@ from dispatcher.push import shown
 from dispatcher.states import IN_FLIGHT, TERMINAL, OnFull, State
 from dispatcher.web.ojs import chosen, envelope
 from dispatcher.web.ojs.api import access_of
-from dispatcher.web.ojs.bodies import BulkIn, Confirmed, PurgeIn, QueueConfigIn, plain
+from dispatcher.web.ojs.bodies import BulkIn, Confirmed, PauseIn, PurgeIn, QueueConfigIn, plain, reason_of
 from dispatcher.web.ojs.chosen import MOST
 from dispatcher.web.ojs.pages import MANY, page
 from dispatcher.web.ojs.queues import known_queues, queue_name
@@ -70,7 +69,7 @@ def stats(request: HttpRequest) -> HttpResponse:
         "processed_per_minute": ended[State.COMPLETED],
         "failed_per_minute": ended[State.DISCARDED],
     }
-    celery = Worker.objects.using(database).filter(serves_until__gt=arrow.utcnow().datetime)
+    celery = Worker.objects.using(database).filter(serves_until__gt=sql.now())
     workers = _live()[:MANY].count() + celery[:MANY].count()
     known = Queue.objects.using(database)[:MANY].count()
     told = {"queues": known, "workers": workers, "jobs": jobs, "throughput": throughput, "counts_up_to": MANY}
@@ -96,17 +95,17 @@ def shown_queue(request: HttpRequest, name: str) -> HttpResponse:
 
 
 @router.post("/admin/queues/{name}/pause", response=replies(), summary="Pause a queue")
-def pause(request: HttpRequest, name: str) -> HttpResponse:
+def pause(request: HttpRequest, name: str, wanted: PauseIn | None = None) -> HttpResponse:
     """Let nothing of a queue start; what runs goes on."""
     access_of(request).need("admin")
-    return answer(queues.paused(name, by=access_of(request).name))
+    return answer(queues.paused(name, by=access_of(request).actor(reason_of(wanted))))
 
 
 @router.post("/admin/queues/{name}/resume", response=replies(), summary="Resume a queue")
-def resume(request: HttpRequest, name: str) -> HttpResponse:
+def resume(request: HttpRequest, name: str, wanted: PauseIn | None = None) -> HttpResponse:
     """Let a queue go on."""
     access_of(request).need("admin")
-    return answer(queues.resumed(name, by=access_of(request).name))
+    return answer(queues.resumed(name, by=access_of(request).actor(reason_of(wanted))))
 
 
 @router.put("/admin/queues/{name}/config", response=replies(), summary="Set a queue up")
@@ -117,7 +116,7 @@ def configure(request: HttpRequest, name: str, wanted: QueueConfigIn) -> HttpRes
     with sql.atomic():
         known_queues([queue_name(name)])
         _set_up(Queue.objects.using(conf().database).get(name=name), wanted)
-        keys = [store(name, limits)] if limits else []
+        keys = [store(name, limits, by=access_of(request).actor())] if limits else []
     serve_limited(keys)
     engine.dispense_briefly(queues=[name])
     return answer(_shown_queue(name))
@@ -211,7 +210,7 @@ def workers(request: HttpRequest) -> HttpResponse:
     """List the workers that fetch over HTTP."""
     access_of(request).need("read")
     found = page(request, PullWorker.objects.using(conf().database).all(), order=["name"], usual=20)
-    is_live, is_running = Q(seen_at__gt=arrow.utcnow().datetime - _SILENT), Q(directive="running")
+    is_live, is_running = Q(seen_at__gt=sql.now() - _SILENT), Q(directive="running")
     # The latest seen, if there are more.
     summary = (
         PullWorker.objects.using(conf().database)
@@ -287,6 +286,7 @@ def _set_up(queue: Queue, wanted: QueueConfigIn) -> None:
             message = "Jobs of this queue are with the workers that serve it now; wait until they have ended."
             raise conflict(message, queue=queue.name)
         queue.is_pulled = wanted.is_pulled
+    queue.is_undecided &= wanted.is_pulled is None
     queue.save()
 
 
@@ -352,7 +352,7 @@ def _shown_queue(name: str) -> dict[str, Any]:
 
 
 def _live() -> QuerySet[PullWorker]:
-    return PullWorker.objects.using(conf().database).filter(seen_at__gt=arrow.utcnow().datetime - _SILENT)
+    return PullWorker.objects.using(conf().database).filter(seen_at__gt=sql.now() - _SILENT)
 
 
 def _find(worker_id: str) -> PullWorker:

@@ -8,6 +8,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from ninja import Router
 
 from dispatcher import sql
+from dispatcher.web.ojs.access import Access
 from dispatcher.web.ojs.api import access_of
 from dispatcher.web.ojs.replies import replies
 from dispatcher.web.ojs.stories import Asked, after, latest, now
@@ -55,14 +56,14 @@ def _stream(request: HttpRequest, asked: Asked) -> HttpResponse:
     if cursor is None:
         cursor = now() if asked.job is None else ""
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    told = _told(asked, _known("Last-Event-ID", cursor))
+    told = _told(asked, _known("Last-Event-ID", cursor), access_of(request))
     return StreamingHttpResponse(told, content_type="text/event-stream", headers=headers)  # type: ignore[return-value]
 
 
-def _told(asked: Asked, cursor: str) -> Iterator[str]:
+def _told(asked: Asked, cursor: str, access: Access) -> Iterator[str]:
     until, spoke = monotonic() + _LONGEST_S, monotonic()
     yield "retry: 3000\n\n"
-    while monotonic() < until:
+    while monotonic() < until and access.holds():
         page = after(asked, cursor, _MOST)
         cursor = page.cursor
         for event in page.events:

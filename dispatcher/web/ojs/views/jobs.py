@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import isfinite, nan
 from time import monotonic, sleep
 from typing import Any
@@ -22,7 +23,7 @@ from dispatcher.web.ojs.queues import known_queues
 from dispatcher.web.ojs.replies import JobReply, JobsReply, replies
 from dispatcher.web.ojs.sending import need_to_send
 from dispatcher.web.ojs.views.workers import proof, refused
-from dispatcher.web.ojs.wire import answer, conflict, invalid, missing, read_id, stamp
+from dispatcher.web.ojs.wire import Problem, answer, conflict, invalid, missing, read_id, stamp
 
 router = Router(tags=["jobs"])
 
@@ -39,7 +40,7 @@ def push_job(request: HttpRequest, job: JobIn) -> HttpResponse:
     body = {"job": envelope.write(pushed.call)}
     if not pushed.is_new:
         return answer({**body, "deduplicated": True})
-    return answer(body, 201, headers={"Location": f"/ojs/v1/jobs/{pushed.call.id}", **_pressure(pushed)})
+    return answer(body, 201, headers={"Location": f"{request.path}/{pushed.call.id}", **_pressure(pushed)})
 
 
 @router.post("/jobs/batch", response=replies(JobsReply, 201), summary="PUSH of many, all or none")
@@ -70,10 +71,11 @@ def cancel(request: HttpRequest, job_id: str) -> HttpResponse:
 
 @router.post("/jobs/{job_id}/activate", response=replies(JobReply), summary="ACTIVATE")
 def activate(request: HttpRequest, job_id: str) -> HttpResponse:
-    """Let a pending job wait for its turn."""
+    """Let a pending job wait for its turn; a repeated request is answered with the job as it stands."""
     call = find(job_id)
     access_of(request).need("send", call.queue)
-    if not engine.activate([call.id]):
+    was_pending = ((call.envelope or {}).get("options") or {}).get("pending")
+    if not engine.activate([call.id]) and not was_pending:
         state = shown(find(job_id).state)
         message = f"Only pending jobs can be activated; this one is {state}."
         raise conflict(message, job_id=job_id, current_state=state)
@@ -87,6 +89,8 @@ def put_progress(request: HttpRequest, job_id: str, progress: ProgressIn) -> Htt
     call = find(job_id)
     access_of(request).need("fetch", call.queue)
     reached = min(1.0, max(0.0, float(progress.progress)))
+    if envelope.json_size(progress.data) > envelope.LARGEST_META:
+        raise Problem(413, "invalid_request", f"data: takes more than {envelope.LARGEST_META} bytes.")
     content = None if progress.data is None else json.dumps(progress.data)
     said = pull.Reached(progress=reached, message=progress.message, content=content)
     kept = pull.note_progress(call.id, said, **proof(progress))
@@ -125,11 +129,12 @@ def _push(request: HttpRequest, wanted: Sequence[Wanted]) -> list[Pushed]:
     """Send jobs; where a full queue blocks, wait for as long as the client asks for."""
     until = monotonic() + _block_s(request)
     known_queues({each.queue for each in wanted})
+    access = access_of(request)
     while True:
         try:
-            return push(wanted)
+            return push(wanted, may_send=partial(access.allows, "send"))
         except QueueFull as full:
-            if full.strategy != OnFull.BLOCK or monotonic() > until:
+            if full.strategy != OnFull.BLOCK or monotonic() > until or not access.holds():
                 raise
         sleep(_LOOK_S)
 

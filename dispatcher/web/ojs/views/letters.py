@@ -2,14 +2,13 @@
 
 from typing import Any, Final
 
-import arrow
 from django.db.models import Count, Max, Min, Q, QuerySet, TextField, Value
 from django.db.models.fields.json import KT
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
-from dispatcher import engine
+from dispatcher import engine, sql
 from dispatcher.conf import conf
 from dispatcher.models import CallQueue
 from dispatcher.states import Reason, State
@@ -86,7 +85,7 @@ def retried(call: CallQueue) -> dict[str, Any]:
     """Let a dead letter wait again, and write it."""
     engine.retry([call.id])
     call.refresh_from_db()
-    return {**envelope.write(call), "re_enqueued_at": stamp(arrow.utcnow().datetime)}
+    return {**envelope.write(call), "re_enqueued_at": stamp(sql.now())}
 
 
 def deleted(call: CallQueue) -> None:

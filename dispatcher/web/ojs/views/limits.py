@@ -1,15 +1,16 @@
 """Rate limits: looked at, and overridden for a time (ojs-rate-limiting, section 10)."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
-import arrow
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
 from dispatcher import engine, sql
 from dispatcher.conf import conf
 from dispatcher.dispenser import serve_limited
+from dispatcher.history import By
 from dispatcher.lifecycle import control
 from dispatcher.models import RateLimitKey
 from dispatcher.policy import Rate
@@ -24,7 +25,7 @@ from dispatcher.web.ojs.wire import answer, invalid, missing, read_moment, stamp
 router = Router(tags=["rate limits"])
 
 _NAME_ONE = "name at least one of concurrency, rate and throttle"
-_FOR_NOW_H = 1
+_FOR_NOW = timedelta(hours=1)
 """How long an override lasts that does not say it."""
 
 
@@ -53,10 +54,11 @@ def override(request: HttpRequest, key: str, limits: OverrideIn) -> HttpResponse
     given = {name: value for name, value in plain(limits).items() if name in ("concurrency", "rate", "throttle")}
     if not given:
         raise invalid("concurrency", f"{_NAME_ONE}.")
-    until = read_moment("expires_at", limits.expires_at) or arrow.utcnow().shift(hours=_FOR_NOW_H).datetime
-    if until <= arrow.utcnow().datetime:
+    now = sql.now()
+    until = read_moment("expires_at", limits.expires_at) or now + _FOR_NOW
+    if until <= now:
         raise invalid("expires_at", "has passed; give a time to come.")
-    oversized = engine.override(key, until=until, **given)
+    oversized = engine.override(key, until=until, by=access_of(request).actor(), **given)
     return answer({**_stands(key), "oversized_count": oversized})
 
 
@@ -65,7 +67,7 @@ def end_override(request: HttpRequest, key: str) -> HttpResponse:
     """Put a key's own limits in force again."""
     access_of(request).need("admin")
     _stands(key)
-    oversized = engine.end_override(key)
+    oversized = engine.end_override(key, by=access_of(request).actor())
     return answer({**_stands(key), "oversized_count": oversized})
 
 
@@ -78,16 +80,16 @@ def limit_queue(request: HttpRequest, name: str, limits: LimitIn) -> HttpRespons
         raise invalid("concurrency", f"{_NAME_ONE}; null takes it away.")
     with sql.atomic():
         known_queues([queue_name(name)])
-        key = store(name, given)
+        key = store(name, given, by=access_of(request).actor())
     serve_limited([key])
     oversized = engine.count_oversized(f"queue:{name}", {}, keeps_others=True)
     return answer({**_stands(f"queue:{name}"), "oversized_count": oversized})
 
 
-def store(queue: str, limits: Mapping[str, Any]) -> int:
+def store(queue: str, limits: Mapping[str, Any], *, by: By) -> int:
     """Store some limits of a queue, and return its key's id: the caller dispenses it after the commit."""
     engine.declare(f"queue:{queue}", {})
-    return control.limit(f"queue:{queue}", limits, keeps_others=True)
+    return control.limit(f"queue:{queue}", limits, keeps_others=True, by=by)
 
 
 def written(status: KeyStatus) -> dict[str, Any]:
@@ -105,6 +107,7 @@ def written(status: KeyStatus) -> dict[str, Any]:
             "throttle": _rate(policy.throttle, next_allowed_at=stamp(status.next_start_at)),
             "active": status.in_flight,
             "waiting_count": status.waiting,
+            "waiting_since": stamp(status.waiting_since),
             "oversized_count": status.oversized,
             "paused": status.is_paused,
             "blocked_until": stamp(status.blocked_until),

@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-import arrow
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
 from dispatcher import engine, sql
 from dispatcher.conf import conf
+from dispatcher.history import Actor
 from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey
 from dispatcher.web.ojs.api import access_of
+from dispatcher.web.ojs.bodies import PauseIn, reason_of
 from dispatcher.web.ojs.pages import MANY, page
 from dispatcher.web.ojs.queues import known_queues, queue_name
 from dispatcher.web.ojs.replies import replies
@@ -52,7 +53,7 @@ class Counts:
 
 @router.get("/queues", response=replies(), summary="The queues")
 def queues(request: HttpRequest) -> HttpResponse:
-    """List the queues that were named over HTTP, or are set up."""
+    """List the queues that were named over HTTP, are set up, or were served by a worker of Celery's."""
     access_of(request).need("read")
     found = page(request, Queue.objects.using(conf().database).all(), order=["name"])
     paused = paused_of([queue.name for queue in found.rows])
@@ -81,40 +82,40 @@ def stats(request: HttpRequest, name: str) -> HttpResponse:
         "queue": {"name": name, "paused": is_paused, **told},
         "status": "paused" if is_paused else "active",
         "stats": {**told, "queue": name, "depth": depth},
-        "computed_at": stamp(arrow.utcnow().datetime),
+        "computed_at": stamp(sql.now()),
     }
     return answer(body)
 
 
 @router.post("/queues/{name}/pause", response=replies(), summary="Pause a queue")
-def pause(request: HttpRequest, name: str) -> HttpResponse:
+def pause(request: HttpRequest, name: str, wanted: PauseIn | None = None) -> HttpResponse:
     """Let nothing of a queue be fetched, or start in Celery; what runs goes on."""
     access_of(request).need("admin")
-    return answer(paused(name, by=access_of(request).name))
+    return answer(paused(name, by=access_of(request).actor(reason_of(wanted))))
 
 
 @router.post("/queues/{name}/resume", response=replies(), summary="Resume a queue")
-def resume(request: HttpRequest, name: str) -> HttpResponse:
+def resume(request: HttpRequest, name: str, wanted: PauseIn | None = None) -> HttpResponse:
     """Let a queue go on."""
     access_of(request).need("admin")
-    return answer(resumed(name, by=access_of(request).name))
+    return answer(resumed(name, by=access_of(request).actor(reason_of(wanted))))
 
 
-def paused(name: str, *, by: str) -> dict[str, Any]:
+def paused(name: str, *, by: Actor) -> dict[str, Any]:
     """Pause a queue by its own key, and say so."""
     known_queues([queue_name(name)])
     engine.declare(f"queue:{name}", {})
     engine.pause(f"queue:{name}", by=by)
-    told = {"name": name, "paused": True, "paused_at": stamp(arrow.utcnow().datetime)}
+    told = {"name": name, "paused": True, "paused_at": stamp(sql.now())}
     return {**told, "queue": told, "status": "paused"}
 
 
-def resumed(name: str, *, by: str) -> dict[str, Any]:
+def resumed(name: str, *, by: Actor) -> dict[str, Any]:
     """Resume a queue, and say so."""
     known_queues([queue_name(name)])
     engine.declare(f"queue:{name}", {})
     engine.resume(f"queue:{name}", by=by)
-    told = {"name": name, "paused": False, "resumed_at": stamp(arrow.utcnow().datetime)}
+    told = {"name": name, "paused": False, "resumed_at": stamp(sql.now())}
     return {**told, "queue": told, "status": "active"}
 
 

@@ -1,10 +1,15 @@
 """The manifest and the health of the server (ojs-http-binding, sections 8 and 21)."""
 
+import hashlib
+import json
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from time import monotonic
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.utils.cache import get_conditional_response
+from django.utils.http import quote_etag
 from ninja import Router
 
 from dispatcher import journal, sql
@@ -40,6 +45,7 @@ def manifest(request: HttpRequest) -> HttpResponse:
     """Say what this server can do."""
     if request.method not in ("GET", "HEAD"):
         return HttpResponseNotAllowed(["GET", "HEAD"])
+    base = f"{request.path.removesuffix('/manifest')}/v1"
     payload_limits: dict[str, Any] = {
         "max_envelope_bytes": conf().max_payload_bytes,
         "max_meta_bytes": LARGEST_META,
@@ -64,7 +70,7 @@ def manifest(request: HttpRequest) -> HttpResponse:
             "extensions": [*EXTENSIONS, *(TELLING if journal.is_kept() else [])],
             "payload_limits": payload_limits,
             "rate_limiting": {"window": "sliding", "max_overcount_percent": 1},
-            "endpoints": {"base_url": "/ojs/v1", "manifest": "/ojs/manifest", "health": "/ojs/v1/health"},
+            "endpoints": {"base_url": base, "manifest": request.path, "health": f"{base}/health"},
         }
     )
 
@@ -73,7 +79,16 @@ def openapi(request: HttpRequest) -> HttpResponse:
     """Publish the schema."""
     if request.method not in ("GET", "HEAD"):
         return HttpResponseNotAllowed(["GET", "HEAD"])
-    return JsonResponse(api.get_openapi_schema(path_prefix="/ojs/v1/"))
+    schema, tag = _schema(request.path.removesuffix("openapi.json"))
+    published = HttpResponse(schema, content_type="application/json", headers={"ETag": tag})
+    return get_conditional_response(request, etag=tag, response=published) or published
+
+
+@lru_cache(maxsize=4)
+def _schema(prefix: str) -> tuple[bytes, str]:
+    """Return the schema under a path, and its tag: it needs no credentials, and making it takes half a second."""
+    schema = json.dumps(api.get_openapi_schema(path_prefix=prefix)).encode()
+    return schema, quote_etag(hashlib.sha256(schema).hexdigest())
 
 
 def _version() -> str:

@@ -1,24 +1,27 @@
 """Workers: they fetch, report, and say that they live (ojs-http-binding, section 10; ojs-worker-protocol)."""
 
 import logging
-from datetime import timedelta
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Final
 from uuid import UUID
 
-import arrow
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
-from dispatcher import pull
+from dispatcher import pull, sql
 from dispatcher.conf import conf
+from dispatcher.lifecycle import run
 from dispatcher.lifecycle.finish import Reported
 from dispatcher.models import CallQueue, Pool, PullWorker
+from dispatcher.policy import LONGEST_PERIOD
 from dispatcher.pull import Fetching, Refused
 from dispatcher.push import shown
 from dispatcher.states import TERMINAL, State
 from dispatcher.web.ojs import envelope, workflows
+from dispatcher.web.ojs.access import Access
 from dispatcher.web.ojs.api import access_of
 from dispatcher.web.ojs.bodies import AckIn, BeatIn, FetchIn, NackIn, Proof, Report, plain
+from dispatcher.web.ojs.envelope import LARGEST_META, json_size
 from dispatcher.web.ojs.order import ordered
 from dispatcher.web.ojs.replies import Acknowledged, Directive, Failed, JobsReply, Reply, replies
 from dispatcher.web.ojs.wire import Problem, answer, conflict, missing, read_id, read_moment, stamp, without_nulls
@@ -28,14 +31,19 @@ logger = logging.getLogger(__name__)
 router = Router(tags=["workers"])
 
 _FINAL_CODES = ("DISCARD", "FAIL", "DEAD_LETTER", "NON_RETRYABLE_ERROR")
+_REASON: Final = 200
+"""How much of a worker's message the history keeps."""
 _DRAINING = {"drain": "quiet", "draining": "quiet", "quiet": "quiet", "terminate": "terminate"}
 
 
 @router.post("/workers/fetch", response=replies(JobsReply), summary="FETCH")
 def fetch(request: HttpRequest, asked: FetchIn) -> HttpResponse:
     """Start jobs for a worker."""
-    access_of(request).need("fetch", *asked.queues)
-    if celerys := pull.celerys(asked.queues):
+    access = access_of(request)
+    access.need("fetch", *asked.queues)
+    if asked.worker_id is not None:
+        _need_worker(access, asked.worker_id)
+    if celerys := pull.take_queues(asked.queues):
         message = f"Queue {celerys[0]!r} is served by Celery; its jobs can't be fetched."
         raise Problem(422, "unsupported", message, details={"field": "queues", "queues": celerys})
     fetched = pull.fetch(
@@ -45,6 +53,7 @@ def fetch(request: HttpRequest, asked: FetchIn) -> HttpResponse:
             count=asked.count or 1,
             lease=envelope.milliseconds(asked.visibility_timeout_ms),
             wait=envelope.milliseconds(asked.wait_ms) or timedelta(0),
+            may_wait=access.holds,
         )
     )
     return answer({"jobs": [envelope.fetched(call) for call in fetched]})
@@ -66,12 +75,14 @@ def ack(request: HttpRequest, done: AckIn) -> HttpResponse:
 def nack(request: HttpRequest, failed: NackIn) -> HttpResponse:
     """Record that an attempt failed, that the provider said stop, or that the worker gives the job back."""
     call = _allowed(request, failed)
-    error = failed.error
+    error, more = failed.error, {}
     if failed.requeue:
         ended = pull.give_back(call, **proof(failed))
     elif until := read_moment("error.rate_limit_until", error.rate_limit_until):
-        wait = max(until - arrow.utcnow().datetime, timedelta(0))
-        ended = pull.stop(call, wait, **proof(failed))
+        access = access_of(request)
+        wait = _stop_time(access, until)
+        ended = pull.stop(call, wait, **proof(failed), by=access.actor(error.message[:_REASON]))
+        more = {"rate_limit_until": stamp(sql.now() + wait)}
     else:
         is_final = error.retryable is False or error.code in _FINAL_CODES
         is_retry = error.code == "RETRY"
@@ -80,7 +91,7 @@ def nack(request: HttpRequest, failed: NackIn) -> HttpResponse:
     if isinstance(ended, Refused):
         raise refused(ended, failed.job_id)
     _advance(ended)
-    return answer(_failed(ended))
+    return answer({**_failed(ended), **more})
 
 
 @router.post("/workers/heartbeat", response=replies(Directive), summary="BEAT")
@@ -92,6 +103,8 @@ def heartbeat(request: HttpRequest, beat: BeatIn) -> HttpResponse:
 @router.post("/workers/beat", response=replies(), summary="BEAT of a worker that drains")
 def beat(request: HttpRequest, beat: BeatIn) -> HttpResponse:
     """Take a heartbeat as the graceful-shutdown extension sends it: who drains is given no more jobs."""
+    if beat.state in _DRAINING:
+        _need_worker(access_of(request), beat.worker_id, has_fetched=True)
     body = _beaten(request, beat)
     if beat.state in _DRAINING:
         pull.direct(beat.worker_id, _DRAINING[beat.state])
@@ -139,16 +152,33 @@ def _in_order(asked: FetchIn) -> list[str]:
     return ordered(asked.queues, asked.strategy or "strict", asked.weights or {})
 
 
+def _need_worker(access: Access, worker: str, *, has_fetched: bool = False) -> None:
+    """Raise Problem unless all queues that a worker last fetched from may be fetched from.
+
+    has_fetched: a worker that has not fetched yet takes the right to fetch from every queue.
+    """
+    if access.allows("fetch"):
+        return
+    known = PullWorker.objects.using(conf().database).filter(id=pull.number(worker))
+    queues = known.values_list("queues", flat=True).first() or []
+    if queues or has_fetched:
+        access.need("fetch", *queues)
+
+
 def _beaten(request: HttpRequest, beat: BeatIn) -> dict[str, Any]:
     access = access_of(request)
     if not any(scope.partition(":")[0] in ("fetch", "admin") for scope in access.scopes):
         access.need("fetch")
     given = [*(beat.active_job_ids or []), *(beat.active_jobs if isinstance(beat.active_jobs, list) else [])]
     calls = [read_id("job", each) for each in given]
+    if not access.allows("fetch"):
+        _need_worker(access, beat.worker_id)
+        queues = CallQueue.objects.using(conf().database).filter(id__in=calls).values_list("id", "queue")
+        calls = [call for call, queue in queues if access.allows("fetch", queue)]
     lease = envelope.milliseconds(beat.visibility_timeout_ms)
     heard = pull.beat(beat.worker_id, calls, lease=lease, state=beat.state)
     extended = [str(call) for call in heard.kept]
-    return {"state": heard.directive, "jobs_extended": extended, "server_time": stamp(arrow.utcnow().datetime)}
+    return {"state": heard.directive, "jobs_extended": extended, "server_time": stamp(sql.now())}
 
 
 def _advance(call: CallQueue) -> None:
@@ -172,11 +202,19 @@ def _allowed(request: HttpRequest, report: Report) -> UUID:
     return call
 
 
+def _stop_time(access: Access, until: datetime) -> timedelta:
+    """Return how long a report may stop the keys of its job: less than it asks for, unless it comes from `admin`."""
+    longest = LONGEST_PERIOD if access.allows("admin") else conf().http_max_block
+    return min(max(until - sql.now(), run.SHORTEST_STOP), longest)
+
+
 def _reported(failed: NackIn) -> Reported:
     error, details = failed.error, failed.error.details or {}
     kind = error.type or details.get("error_class") or error.code or "handler_error"
     given = {"code": error.code or "handler_error", "details": error.details, "backtrace": error.backtrace}
     more = without_nulls({**plain(error), **given})
+    if (size := json_size(more)) > LARGEST_META:
+        more = {"code": given["code"], "details": f"{size} bytes, not kept"}
     classes = [str(name) for name in (error.type, details.get("error_class"), error.code) if name]
     return Reported(type=str(kind)[:255], message=error.message, classes=classes, more=more)
 

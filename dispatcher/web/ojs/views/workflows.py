@@ -48,7 +48,7 @@ def create(request: HttpRequest, wanted: WorkflowIn) -> HttpResponse:
     _refuse([_fault_of_call(path, wrong[place]) for place, path in enumerate(calls) if place in wrong])
     made = workflows.start(plan)
     workflows.schedule()
-    return answer({"workflow": _written(made)}, 201, headers={"Location": f"/ojs/v1/workflows/{made.id}"})
+    return answer({"workflow": _written(made)}, 201, headers={"Location": f"{request.path}/{made.id}"})
 
 
 @router.get("/workflows/{number}", response=replies(), summary="A workflow")

@@ -1,0 +1,81 @@
+"""The history of keys: who changed what, written in the transaction of the change and kept beside any journal."""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.db.models import Q
+
+from dispatcher import sql
+from dispatcher.conf import conf
+from dispatcher.models import KeyChange, RateLimitKey
+from dispatcher.policy import format_duration
+
+_LIMITS: Final = ("concurrency", "rate_limit", "rate_period", "throttle_limit", "throttle_period")
+_FIELDS: Final = (
+    *_LIMITS,
+    *("is_paused", "blocked_until", "override_until"),
+    *(f"override_{name}" for name in _LIMITS),
+)
+"""What people change of a key."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Actor:
+    """Who changes a key, by which way (`admin`, `http`, `python`), and why."""
+
+    name: str = ""
+    source: str = "python"
+    reason: str = ""
+
+
+By = Actor | str
+"""An actor, or only the name."""
+
+
+def actor(by: By) -> Actor:
+    """Return the actor."""
+    return by if isinstance(by, Actor) else Actor(name=by)
+
+
+@contextmanager
+def recorded(verb: str, by: By, *, names: Collection[str] = (), keys: Collection[int] = ()) -> Iterator[None]:
+    """Lock these keys for a change, and record what of each it has changed: both or neither."""
+    with sql.atomic():
+        before = _states(names, keys)
+        yield
+        after = _states(names, keys)
+        who = actor(by)
+        changes = [
+            KeyChange(
+                key=name,
+                verb=verb,
+                actor=who.name[:255],
+                source=who.source,
+                reason=who.reason,
+                before={field: before[name][field] for field in changed},
+                after={field: after[name][field] for field in changed},
+            )
+            for name in before
+            if (changed := [field for field in _FIELDS if before[name][field] != after[name][field]])
+        ]
+        KeyChange.objects.using(conf().database).bulk_create(changes)
+
+
+def _states(names: Collection[str], keys: Collection[int]) -> dict[str, dict[str, Any]]:
+    """Return how keys stand, by their names, and keep them locked."""
+    named = RateLimitKey.objects.using(conf().database).filter(Q(name__in=names) | Q(id__in=keys))
+    rows = named.order_by("id").select_for_update(no_key=True).values("name", *_FIELDS)
+    return {row["name"]: {field: _as_json(row[field]) for field in _FIELDS} for row in rows}
+
+
+def _as_json(value: object) -> object:
+    match value:
+        case timedelta():
+            return format_duration(value)
+        case datetime():
+            return value.isoformat()
+        case _:
+            return value

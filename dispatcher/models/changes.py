@@ -1,0 +1,29 @@
+"""The table of what people changed."""
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models.functions import Now
+
+
+class KeyChange(models.Model):
+    """A change of a key: only the fields that differ, before and after."""
+
+    key = models.CharField(max_length=255, help_text="Its name: the record outlasts the key.")
+    verb = models.CharField(max_length=16, help_text="limit, override, end_override, pause, resume or block.")
+    actor = models.CharField(max_length=255, blank=True, help_text="A person's name, or token:NAME.")
+    source = models.CharField(max_length=16, help_text="admin, http or python.")
+    reason = models.TextField(blank=True)
+    before = models.JSONField()
+    after = models.JSONField()
+    at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(name="change_at", fields=["at"]),
+            models.Index(name="change_key", fields=["key", "at"]),
+        ]
+
+    def __str__(self) -> str:
+        """Return what was done to which key when."""
+        return f"{self.verb} {self.key} {self.at}"

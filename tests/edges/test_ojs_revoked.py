@@ -1,0 +1,107 @@
+"""What a request that waits or streams does when its credentials are revoked."""
+
+from collections.abc import Callable
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import call_command
+from django.db import connections
+from django.db.models.functions import Now
+from pytest_django import Settings
+
+from dispatcher.models import ApiToken, CallQueue, Queue
+from dispatcher.web.ojs import access
+from tests.edges.ojs import Api
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
+
+
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> Event:
+    """Give what is set when a request that waits has asked whether its credentials still hold."""
+    asked, holds = Event(), access.Access.holds
+
+    def seen(of: access.Access) -> bool:
+        still = holds(of)
+        asked.set()
+        return still
+
+    monkeypatch.setattr(access.Access, "holds", seen)
+    return asked
+
+
+def in_thread(ask: Callable[[], object]) -> Thread:
+    def run() -> None:
+        try:
+            ask()
+        finally:
+            connections.close_all()
+
+    thread = Thread(target=run)
+    thread.start()
+    return thread
+
+
+def revoke() -> None:
+    call_command("dispatcher_token", "me", "--revoke")
+
+
+def demote() -> None:
+    ApiToken.objects.update(scopes=["read:other"])
+
+
+def expire() -> None:
+    ApiToken.objects.update(expires_at=Now())
+
+
+lost = pytest.mark.parametrize("lose", [revoke, demote, expire])
+
+
+@lost
+def test_a_fetch_that_waits_gets_nothing_once_its_token_is_revoked(
+    holder: Callable[..., Api], waiting: Event, lose: Callable[[], None]
+) -> None:
+    got: list[Any] = []
+    thread = in_thread(lambda: got.append(holder("fetch").fetch("mail", wait_ms=30_000)))
+    assert waiting.wait(20)
+    lose()
+    CallQueue.objects.send("mail.send", queue="mail")
+    thread.join(20)
+    assert got == [[]]
+
+
+@lost
+def test_a_push_that_waits_for_room_sends_nothing_once_its_token_is_revoked(
+    holder: Callable[..., Api], waiting: Event, lose: Callable[[], None]
+) -> None:
+    Queue.objects.create(name="mail", is_pulled=True, max_depth=1, on_full="block")
+    CallQueue.objects.send("mail.send", queue="mail")
+    job = {"type": "mail.send", "args": [], "options": {"queue": "mail"}}
+    blocks = {"OJS-Block-Timeout": "30"}
+    thread = in_thread(lambda: holder("send").post("/jobs", job, status=429, **blocks))
+    assert waiting.wait(20)
+    lose()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert CallQueue.objects.count() == 1
+
+
+@lost
+def test_a_stream_ends_once_its_token_is_revoked(
+    holder: Callable[..., Api], lose: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = holder("read")
+    monkeypatch.setattr("dispatcher.web.ojs.views.events.sleep", lambda _: lose())
+    stream = api.client.get("/ojs/v1/events/stream", headers=api.headers).streaming_content
+    assert [*stream] == [b"retry: 3000\n\n"]
+
+
+def test_a_stream_of_a_person_ends_when_the_rights_end(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.DISPATCHER = {}
+    user = User.objects.create_superuser("boss")
+    api = Api()
+    api.client.force_login(user)
+    monkeypatch.setattr("dispatcher.web.ojs.views.events.sleep", lambda _: User.objects.update(is_staff=False))
+    assert [*api.client.get("/ojs/v1/events/stream").streaming_content] == [b"retry: 3000\n\n"]
