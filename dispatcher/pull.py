@@ -5,11 +5,12 @@ held under a lease, and fenced by the ticket: a report that comes late, or from 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from functools import partial
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, TypedDict, Unpack
 from uuid import UUID, uuid5
 
 from dispatcher import attempt, engine, journal, sql
@@ -107,9 +108,25 @@ def fetch(asked: Fetching) -> list[CallQueue]:
     return fetched
 
 
-def ack(call: UUID, *, result: object, ticket: UUID | None = None, worker: str | None = None) -> CallQueue | Refused:
-    """Record that a fetched call is done, and hand its room on."""
-    return _report(call, ticket, worker, lambda row, held: finish.complete(row.id, held, result=result))
+class Proof(TypedDict, total=False):
+    """What shows that a report is about the attempt that runs; one that names nothing is believed."""
+
+    ticket: UUID | None
+    worker: str | None
+    attempt: int | None
+
+
+def ack(call: UUID, *, result: object, **proof: Unpack[Proof]) -> CallQueue | Refused:
+    """Record that a fetched call is done, and hand its room on.
+
+    A report that is repeated, and names the ticket or the attempt that it has ended, changes nothing and returns what
+    the first did.
+    """
+
+    def complete(row: CallQueue, held: UUID) -> finish.Released | None:
+        return finish.complete(row.id, held, result=result, number=row.claim)
+
+    return _report(call, proof, complete, (State.COMPLETED,))
 
 
 def nack(
@@ -117,8 +134,7 @@ def nack(
     error: finish.Reported,
     *,
     may_retry: bool | None = None,
-    ticket: UUID | None = None,
-    worker: str | None = None,
+    **proof: Unpack[Proof],
 ) -> CallQueue | Refused:
     """Record that an attempt failed: the call is tried again as its policy says, or ends.
 
@@ -127,30 +143,33 @@ def nack(
 
     def fail(row: CallQueue, held: UUID) -> finish.Released | None:
         policy = row.retry if row.retry is not None else conf().retry
-        return finish.fail(row.id, held, error=error, attempt=row.attempt, policy=policy, may_retry=may_retry)
+        what = partial(finish.fail, error=error, attempt=row.attempt, policy=policy, may_retry=may_retry)
+        return what(row.id, held, number=row.claim, is_own=True)
 
-    return _report(call, ticket, worker, fail)
+    return _report(call, proof, fail, (State.RETRYABLE, State.AVAILABLE, State.DISCARDED))
 
 
-def stop(
-    call: UUID, wait: timedelta, *, key: str | None = None, ticket: UUID | None = None, worker: str | None = None
-) -> CallQueue | Refused:
+def stop(call: UUID, wait: timedelta, *, key: str | None = None, **proof: Unpack[Proof]) -> CallQueue | Refused:
     """Let the call wait again, no attempt spent, and nothing start under its keys (or the one named) for this long.
 
     A second at the least.
     """
     wait = max(wait, run.SHORTEST_STOP)
     stopped = run.Stopped(error=RuntimeError("the provider said stop"), wait=wait, key=key)
-    return _report(call, ticket, worker, lambda row, held: attempt.stop(row.id, held, stopped))
+
+    def put_off(row: CallQueue, held: UUID) -> finish.Released | None:
+        return attempt.stop(row.id, held, stopped, number=row.claim)
+
+    return _report(call, proof, put_off, (State.AVAILABLE, State.SCHEDULED))
 
 
-def give_back(call: UUID, *, ticket: UUID | None = None, worker: str | None = None) -> CallQueue | Refused:
+def give_back(call: UUID, **proof: Unpack[Proof]) -> CallQueue | Refused:
     """Let a fetched call that its worker can't do wait again at the front of its lane, no attempt spent."""
 
     def put_back(row: CallQueue, held: UUID) -> finish.Released | None:
-        return attempt.put_back(row.id, held)
+        return attempt.put_back(row.id, held, number=row.claim, is_own=True)
 
-    reported = _report(call, ticket, worker, put_back)
+    reported = _report(call, proof, put_back, (State.AVAILABLE,))
     if isinstance(reported, CallQueue) and reported.lane_id is not None:
         engine.dispense_briefly(lanes=[reported.lane_id])
     return reported
@@ -163,7 +182,7 @@ def cancel(call: UUID) -> CallQueue | Refused:
     """
     if engine.cancel([call]):
         return _row(call, CallQueue())
-    return _report(call, None, None, lambda row, held: finish.cancel(row.id, held))
+    return _report(call, {}, lambda row, held: finish.cancel(row.id, held))
 
 
 def beat(worker: str, calls: Iterable[UUID], *, lease: timedelta | None = None, state: str | None = None) -> Heard:
@@ -185,24 +204,23 @@ def _beaten(worker: str, calls: Sequence[UUID]) -> Iterator[Entry]:
         yield Entry(kind="job.heartbeat", queue=slot.call.queue, data=told)
 
 
-def note_progress(
-    call: UUID, reached: Reached, *, ticket: UUID | None = None, worker: str | None = None
-) -> dict[str, Any] | Refused | None:
+def note_progress(call: UUID, reached: Reached, **proof: Unpack[Proof]) -> dict[str, Any] | Refused | None:
     """Keep how far a running call is, and return what is kept; None if it does not run.
 
-    Its lease begins anew only for the ticket or the worker that holds it: who names neither may have lost the call to
-    another, whose lease must end if it falls silent.
+    Its lease begins anew only for the ticket, the attempt or the worker that holds it: who names none may have lost the
+    call to another, whose lease must end if it falls silent.
     """
+    worker = proof.get("worker")
     name = None if worker is None else number(worker)
+    held = {"ticket": proof.get("ticket"), "attempt": proof.get("attempt")}
+    is_fenced = any(fence is not None for fence in held.values())
     with sql.atomic():
-        kept = sql.fetch(
-            "note_progress", _Progress, {"call": call, "ticket": ticket, "worker": name, **asdict(reached)}
-        )
-        if kept and (ticket, name) != (None, None):
-            _renew(call, [holder for holder in _holders(call) if ticket is not None or holder == name])
+        kept = sql.fetch("note_progress", _Progress, {"call": call, "worker": name, **held, **asdict(reached)})
+        if kept and (is_fenced or name is not None):
+            _renew(call, [holder for holder in _holders(call) if is_fenced or holder == name])
     if kept:
         return kept[0].progress
-    if (ticket, name) == (None, None) or _row(call, CallQueue()).state != State.ACTIVE:
+    if not (is_fenced or name) or _row(call, CallQueue()).state != State.ACTIVE:
         return None
     return Refused(state=State.ACTIVE, is_anothers=bool(_holders(call)))
 
@@ -281,7 +299,8 @@ def _start(admitted: Sequence[admit.Admitted], asked: Fetching) -> list[UUID]:
     worker = None if asked.worker is None else number(asked.worker)
     started = []
     for call in admitted:
-        match claim.claim(call.id, call.ticket, worker=worker, lead=timedelta(0)):
+        # By the ticket: so the row still names it when a report that it has ended is repeated.
+        match claim.claim(call.id, call.ticket, number=call.ticket, worker=worker, lead=timedelta(0)):
             case claim.Claimed():
                 started.append(call.id)
             case claim.Refused.EXPIRED:
@@ -311,19 +330,24 @@ def _renew(call: UUID, holders: Iterable[UUID | None]) -> None:
 
 def _report(
     call: UUID,
-    ticket: UUID | None,
-    worker: str | None,
+    proof: Proof,
     end: Callable[[CallQueue, UUID], finish.Released | None],
+    ended: Collection[State] = (),
 ) -> CallQueue | Refused:
-    """End the attempt of a fetched call, if whoever reports holds it, and hand its room on."""
+    """End the attempt of a fetched call, if whoever reports holds it, and hand its room on.
+
+    ended: the states in which such a report leaves a call, if it may be repeated.
+    """
     row = CallQueue.objects.using(conf().database).filter(id=call).first()
     if row is None:
         return Refused(state=None)
     holders = _holders(call)
+    ticket, nth, worker = proof.get("ticket"), proof.get("attempt"), proof.get("worker")
     if row.state != State.ACTIVE or row.ticket is None or not holders:
-        return Refused(state=State(row.state))
+        is_own = row.claim is not None and (row.claim == ticket or (ticket is None and row.attempt == nth))
+        return row if is_own and row.state in ended else Refused(state=State(row.state))
     is_anothers = worker is not None and not holders & {None, number(worker)}
-    if is_anothers or ticket not in (None, row.ticket):
+    if is_anothers or ticket not in (None, row.ticket) or nth not in (None, row.attempt):
         return Refused(state=State(row.state), is_anothers=True)
     released = end(row, row.ticket)
     if released is None:

@@ -348,7 +348,7 @@ HOT = [
     Hot("watch_leases", {"gap": LEASE, "wait": LEASE, "now": NOW}, 20),
     Hot("lock_overdue", {"now": NOW, "most": 500}, 50),
     Hot("find_unique", {"unique_key": "x", "states": ["available"], "period": None}, 20),
-    Hot("note_progress", {"call": RUNNING, "ticket": uuid4(), "worker": uuid4(), **PROGRESS}, 60),
+    Hot("note_progress", {"call": RUNNING, "ticket": uuid4(), "attempt": 1, "worker": uuid4(), **PROGRESS}, 60),
     Hot("activate_calls", {"calls": [call_id(5)]}, 50),
     Hot("queue_bounds", {"names": ["served"], "is_lock": True}, 20),
     Hot("count_states", {"most": 10_000}, 22_000, is_tuned=True, sorts="off"),

@@ -112,10 +112,10 @@ def health(request: HttpRequest, worker_id: str) -> HttpResponse:
     )
 
 
-def proof(said: Proof) -> dict[str, Any]:
+def proof(said: Proof) -> pull.Proof:
     """Return what shows that it is the holder of a job who speaks of it. Raises Problem."""
     ticket = None if said.ticket is None else read_id("ticket", said.ticket)
-    return {"ticket": ticket, "worker": said.worker_id}
+    return {"ticket": ticket, "attempt": said.attempt, "worker": said.worker_id}
 
 
 def refused(left: Refused, job_id: str) -> Problem:
@@ -125,7 +125,7 @@ def refused(left: Refused, job_id: str) -> Problem:
     state = shown(left.state)
     message = f"The job is {state}, not active."
     if left.is_anothers:
-        message = "The job is another worker's by now: its lease ran out."
+        message = "The job is another worker's by now, or in another attempt."
     elif left.state in (State.ACTIVE, State.DISPATCHED):
         message = "The job runs in Celery, and can't be reported on over HTTP."
     return conflict(message, job_id=job_id, current_state=state, expected_state="active")
