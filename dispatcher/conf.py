@@ -99,6 +99,13 @@ class Conf(Tuning):
     """What the HTTP face allows to who shows no credentials: scopes, as a token has them."""
     http_origins: Sequence[str] = ()
     """The origins whose pages may use the HTTP face (CORS)."""
+    http_waiters: int = 2
+    """The most requests of one server process that may wait at once: for a job, an event, or room in a queue.
+
+    Each holds a thread: fewer than the process has.
+    """
+    http_waiters_per_token: int | None = None
+    """The most of them of one token; None: as many as there may be."""
     http_hooks_anywhere: bool = False
     """Webhooks may post to private and local addresses, too, and without TLS."""
     prepared_statements: bool | None = None

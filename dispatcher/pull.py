@@ -16,9 +16,10 @@ from uuid import UUID, uuid5
 from dispatcher import attempt, engine, journal, sql
 from dispatcher.conf import conf
 from dispatcher.journal import Entry
-from dispatcher.lifecycle import admit, claim, finish, run
+from dispatcher.lifecycle import admit, claim, due, finish, run
 from dispatcher.models import CallQueue, PullWorker, Queue, Slot
 from dispatcher.states import State
+from dispatcher.waiters import WAITERS, Ready, ready
 
 logger = logging.getLogger(__name__)
 
@@ -29,9 +30,6 @@ _PASSES = 20
 _BUSY_TRIES = 3
 _BUSY_PAUSE_S = 0.005
 """For as long a pass of a sender holds a lane that a fetch wants."""
-_FIRST_LOOK_S = 0.02
-_LAST_LOOK_S = 0.5
-"""How long a fetch that waits rests between two looks: at first, and after a while."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +58,6 @@ class Reached:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Name:
-    name: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Directive:
     directive: str
 
@@ -84,6 +77,8 @@ class Fetching:
     """Who fetches, of which queues, how many calls at the most, and for how long the answer may be waited for.
 
     lease: for how long the worker wants to be believed without a heartbeat; None: the call's, or the setting's.
+    token: whose; is_allowed: whether that still holds, asked by another thread while the worker waits, and before it is
+    given a call then.
     """
 
     queues: Sequence[str]
@@ -91,6 +86,8 @@ class Fetching:
     count: int = 1
     lease: timedelta | None = None
     wait: timedelta = timedelta(0)
+    token: str = ""
+    is_allowed: Callable[[], bool] = lambda: True
 
 
 def fetch(asked: Fetching) -> list[CallQueue]:
@@ -101,10 +98,11 @@ def fetch(asked: Fetching) -> list[CallQueue]:
     if asked.worker is not None and see(asked.worker, queues=asked.queues) != "running":
         return []
     until = monotonic() + asked.wait.total_seconds()
-    pause = _FIRST_LOOK_S
-    while not (fetched := _fetch_now(asked)) and monotonic() + pause < until:
-        sleep(pause)
-        pause = min(1.5 * pause, _LAST_LOOK_S)
+    fetched = _fetch_now(asked)
+    while not fetched and (left := until - monotonic()) > 0:
+        if not (WAITERS.wait(asked.token, asked.queues, left, asked.is_allowed) and asked.is_allowed()):
+            break
+        fetched = _fetch_now(asked)
     return fetched
 
 
@@ -263,25 +261,30 @@ def celerys(names: Sequence[str]) -> list[str]:
 def _fetch_now(asked: Fetching) -> list[CallQueue]:
     fetched: list[UUID] = []
     for _ in range(_BUSY_TRIES):
-        ready = sql.fetch("ready_queues", _Name, {"queues": list(asked.queues)})
-        for queue in ready:
+        found = ready(asked.queues, most=asked.count)
+        if due_in := [queue.name for queue in found if queue.is_due]:
+            due.wake_due(due_in)
+            found = ready(asked.queues, most=asked.count)
+        for queue in found:
             if len(fetched) < asked.count:
-                fetched += _take(queue.name, asked.count - len(fetched), asked)
-        if fetched or not ready:
+                fetched += _take(queue, asked.count - len(fetched), asked)
+        if fetched or not found:
             break
         sleep(_BUSY_PAUSE_S)
     rows = CallQueue.objects.using(conf().database).in_bulk(fetched) if fetched else {}
     return [rows[call] for call in fetched if call in rows]
 
 
-def _take(queue: str, most: int, asked: Fetching) -> list[UUID]:
+def _take(queue: Ready, most: int, asked: Fetching) -> list[UUID]:
     """Start up to so many calls of one queue."""
     taken: list[UUID] = []
     avoid: set[int] = set()
     for _ in range(_PASSES):
         with sql.own_transaction():
-            sql.ask("lock_fetch", object, {"queue": queue})
-            made = admit.admit(queues=[queue], most=most - len(taken), avoid=avoid, is_pull=True)
+            sql.ask("lock_fetch", object, {"queue": queue.name})
+            made = admit.admit(
+                lanes=queue.awake, queues=[queue.name], most=most - len(taken), avoid=avoid, is_pull=True
+            )
             taken += _start(made.calls, asked)
         # Lanes of a key that somebody keeps locked do not take the places of others again.
         is_new = not avoid.issuperset(made.busy)

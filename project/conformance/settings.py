@@ -9,4 +9,9 @@ from project.settings import DATABASES
 ROOT_URLCONF = "project.conformance.urls"
 DATABASES["default"]["CONN_MAX_AGE"] = None
 # The cases show no credentials.
-DISPATCHER: dict[str, Any] = {"http_anonymous": ["admin"], "journal": timedelta(hours=1)}  # type: ignore[no-redef]
+DISPATCHER: dict[str, Any] = {  # type: ignore[no-redef]
+    "http_anonymous": ["admin"],
+    "journal": timedelta(hours=1),
+    # Of 8 threads.
+    "http_waiters": 6,
+}

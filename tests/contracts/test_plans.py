@@ -284,8 +284,8 @@ HOT = [
     Hot("leave_open", {"keys": [1, 2], "now": NOW}, 100),
     Hot("close_openings", {"keys": [1, 9_999]}, 200, is_tuned=True),
     # What time brings. Without a time given, as the engine asks, nothing is due yet.
-    Hot("wake_due", {"now": None, "most": 500, "states": ["scheduled", "retryable"]}, 20),
-    Hot("wake_due", {"now": NOW, "most": 500, "states": ["scheduled", "retryable"]}, 20_000),
+    Hot("wake_due", {"queues": None, "now": None, "most": 500, "states": ["scheduled", "retryable"]}, 20),
+    Hot("wake_due", {"queues": None, "now": NOW, "most": 500, "states": ["scheduled", "retryable"]}, 20_000),
     Hot("discard_expired", {"now": None, "most": 500, "states": ["scheduled", "retryable"]}, 20),
     Hot("discard_expired", {"now": NOW, "most": 500, "states": ["scheduled", "retryable"]}, 2_000),
     Hot("due_keys", {"now": None, "most": 100}, 20),
@@ -340,7 +340,7 @@ HOT = [
     Hot("end_override", {"name": "key:7"}, 20),
     Hot("pause_key", {"name": "key:7", "is_paused": True}, 50),
     # Over HTTP.
-    Hot("ready_queues", {"queues": ["served", "unheard"]}, 100),
+    Hot("ready_queues", {"queues": ["served", "unheard"], "most": 10}, 100),
     Hot("lock_lanes", NOTHING | {"queues": ["served"], "is_pull": True}, 4_000, is_tuned=True),
     Hot("hold_pulled", {"calls": [RUNNING], "lease": None, "usual": LEASE, "worker": None, "now": NOW}, 100),
     Hot("beat_pulled", {"calls": [RUNNING], "lease": None, "usual": LEASE, "worker": uuid4(), "now": NOW}, 100),

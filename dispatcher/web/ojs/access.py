@@ -10,6 +10,8 @@ from fnmatch import fnmatchcase
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
+from django.db.models import Q
+from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.middleware.csrf import CsrfViewMiddleware
 from django.utils import timezone
@@ -40,6 +42,8 @@ class Access:
     scopes: Sequence[str] = ()
     name: str = ""
     is_known: bool = False
+    token: int | None = None
+    """The id of the token, if there is one."""
     headers: dict[str, str] = field(default_factory=dict)
 
     def allows(self, verb: str, queue: str | None = None) -> bool:
@@ -55,6 +59,13 @@ class Access:
         for queue in queues or (None,):
             if not self.allows(verb, queue):
                 self._refuse(verb, queue)
+
+    def holds(self) -> bool:
+        """Return whether this is still allowed: its token, if there is one, is neither revoked nor has expired."""
+        if self.token is None:
+            return True
+        tokens = ApiToken.objects.using(conf().database).filter(id=self.token, is_active=True)
+        return tokens.filter(Q(expires_at=None) | Q(expires_at__gt=Now())).exists()
 
     def _refuse(self, verb: str, queue: str | None) -> None:
         if not self.is_known:
@@ -122,7 +133,7 @@ def _of_token(token: str) -> Access:
     if known.expires_at is not None and known.expires_at <= timezone.now():
         raise Problem(401, "unauthenticated", "This token has expired.", headers={"WWW-Authenticate": "Bearer"})
     name = f"token:{known.name}"
-    return Access(scopes=known.scopes, name=name, is_known=True, headers=_spend(name))
+    return Access(scopes=known.scopes, name=name, is_known=True, token=known.pk, headers=_spend(name))
 
 
 def _spend(name: str) -> dict[str, str]:

@@ -21,6 +21,7 @@ from dispatcher.web.ojs.api import access_of
 from dispatcher.web.ojs.bodies import AckIn, BeatIn, FetchIn, NackIn, Proof, Report, plain
 from dispatcher.web.ojs.order import ordered
 from dispatcher.web.ojs.replies import Acknowledged, Directive, Failed, JobsReply, Reply, replies
+from dispatcher.web.ojs.waiting import RETRY_AFTER, place
 from dispatcher.web.ojs.wire import Problem, answer, conflict, missing, read_id, read_moment, stamp, without_nulls
 
 logger = logging.getLogger(__name__)
@@ -38,16 +39,21 @@ def fetch(request: HttpRequest, asked: FetchIn) -> HttpResponse:
     if celerys := pull.celerys(asked.queues):
         message = f"Queue {celerys[0]!r} is served by Celery; its jobs can't be fetched."
         raise Problem(422, "unsupported", message, details={"field": "queues", "queues": celerys})
-    fetched = pull.fetch(
-        Fetching(
-            queues=_in_order(asked),
-            worker=asked.worker_id,
-            count=asked.count or 1,
-            lease=envelope.milliseconds(asked.visibility_timeout_ms),
-            wait=envelope.milliseconds(asked.wait_ms) or timedelta(0),
+    wait = envelope.milliseconds(asked.wait_ms) or timedelta(0)
+    with place(request, wait) as granted:
+        fetched = pull.fetch(
+            Fetching(
+                queues=_in_order(asked),
+                worker=asked.worker_id,
+                count=asked.count or 1,
+                lease=envelope.milliseconds(asked.visibility_timeout_ms),
+                wait=granted,
+                token=access_of(request).name,
+                is_allowed=access_of(request).holds,
+            )
         )
-    )
-    return answer({"jobs": [envelope.fetched(call) for call in fetched]})
+    jobs = [envelope.fetched(call) for call in fetched]
+    return answer({"jobs": jobs}, headers=None if jobs or granted == wait else RETRY_AFTER)
 
 
 @router.post("/workers/ack", response=replies(Acknowledged), summary="ACK")
