@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import partial
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any, TypedDict, Unpack
 from uuid import UUID, uuid5
 
@@ -27,9 +27,6 @@ _NAMES = UUID("6f1d2c52-5c0e-5bfb-9d0c-0d9b2f0b8a11")
 """Workers are known by their names within this namespace."""
 _PASSES = 20
 """How often one fetch looks at a queue whose lanes turn out to be limited."""
-_BUSY_TRIES = 3
-_BUSY_PAUSE_S = 0.005
-"""For as long a pass of a sender holds a lane that a fetch wants."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,21 +111,40 @@ class Proof(TypedDict, total=False):
     attempt: int | None
 
 
-def ack(call: UUID, *, result: object, **proof: Unpack[Proof]) -> CallQueue | Refused:
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """A call, and who has fetched it and holds it: None is a worker without a name; nobody, if it runs in Celery."""
+
+    id: UUID
+    queue: str
+    state: str
+    ticket: UUID | None
+    claim: UUID | None
+    attempt: int
+    retry: dict[str, Any] | None
+    holders: list[UUID | None]
+
+
+def find(call: UUID) -> Held | None:
+    """Return a call, as a report on it takes it; None if there is none."""
+    return next(iter(sql.fetch("find_held", Held, {"call": call})), None)
+
+
+def ack(call: UUID | Held, *, result: object, **proof: Unpack[Proof]) -> CallQueue | Refused:
     """Record that a fetched call is done, and hand its room on.
 
     A report that is repeated, and names the ticket or the attempt that it has ended, changes nothing and returns what
     the first did.
     """
 
-    def complete(row: CallQueue, held: UUID) -> finish.Released | None:
-        return finish.complete(row.id, held, result=result, number=row.claim)
+    def complete(row: Held, ticket: UUID) -> finish.Released | None:
+        return finish.complete(row.id, ticket, result=result, number=row.claim)
 
     return _report(call, proof, complete, (State.COMPLETED,))
 
 
 def nack(
-    call: UUID,
+    call: UUID | Held,
     error: finish.Reported,
     *,
     may_retry: bool | None = None,
@@ -139,15 +155,15 @@ def nack(
     may_retry: False ends it at once.
     """
 
-    def fail(row: CallQueue, held: UUID) -> finish.Released | None:
+    def fail(row: Held, ticket: UUID) -> finish.Released | None:
         policy = row.retry if row.retry is not None else conf().retry
         what = partial(finish.fail, error=error, attempt=row.attempt, policy=policy, may_retry=may_retry)
-        return what(row.id, held, number=row.claim, is_own=True)
+        return what(row.id, ticket, number=row.claim, is_own=True)
 
     return _report(call, proof, fail, (State.RETRYABLE, State.AVAILABLE, State.DISCARDED))
 
 
-def stop(call: UUID, wait: timedelta, *, key: str | None = None, **proof: Unpack[Proof]) -> CallQueue | Refused:
+def stop(call: UUID | Held, wait: timedelta, *, key: str | None = None, **proof: Unpack[Proof]) -> CallQueue | Refused:
     """Let the call wait again, no attempt spent, and nothing start under its keys (or the one named) for this long.
 
     A second at the least.
@@ -155,17 +171,17 @@ def stop(call: UUID, wait: timedelta, *, key: str | None = None, **proof: Unpack
     wait = max(wait, run.SHORTEST_STOP)
     stopped = run.Stopped(error=RuntimeError("the provider said stop"), wait=wait, key=key)
 
-    def put_off(row: CallQueue, held: UUID) -> finish.Released | None:
-        return attempt.stop(row.id, held, stopped, number=row.claim)
+    def put_off(row: Held, ticket: UUID) -> finish.Released | None:
+        return attempt.stop(row.id, ticket, stopped, number=row.claim)
 
     return _report(call, proof, put_off, (State.AVAILABLE, State.SCHEDULED))
 
 
-def give_back(call: UUID, **proof: Unpack[Proof]) -> CallQueue | Refused:
+def give_back(call: UUID | Held, **proof: Unpack[Proof]) -> CallQueue | Refused:
     """Let a fetched call that its worker can't do wait again at the front of its lane, no attempt spent."""
 
-    def put_back(row: CallQueue, held: UUID) -> finish.Released | None:
-        return attempt.put_back(row.id, held, number=row.claim, is_own=True)
+    def put_back(row: Held, ticket: UUID) -> finish.Released | None:
+        return attempt.put_back(row.id, ticket, number=row.claim, is_own=True)
 
     reported = _report(call, proof, put_back, (State.AVAILABLE,))
     if isinstance(reported, CallQueue) and reported.lane_id is not None:
@@ -179,8 +195,8 @@ def cancel(call: UUID) -> CallQueue | Refused:
     One that runs in Celery is left alone: its process could not be told.
     """
     if engine.cancel([call]):
-        return _row(call, CallQueue())
-    return _report(call, {}, lambda row, held: finish.cancel(row.id, held))
+        return _row(call)
+    return _report(call, {}, lambda row, ticket: finish.cancel(row.id, ticket))
 
 
 def beat(worker: str, calls: Iterable[UUID], *, lease: timedelta | None = None, state: str | None = None) -> Heard:
@@ -218,7 +234,7 @@ def note_progress(call: UUID, reached: Reached, **proof: Unpack[Proof]) -> dict[
             _renew(call, [holder for holder in _holders(call) if is_fenced or holder == name])
     if kept:
         return kept[0].progress
-    if not (is_fenced or name) or _row(call, CallQueue()).state != State.ACTIVE:
+    if not (is_fenced or name) or _row(call).state != State.ACTIVE:
         return None
     return Refused(state=State.ACTIVE, is_anothers=bool(_holders(call)))
 
@@ -260,28 +276,29 @@ def celerys(names: Sequence[str]) -> list[str]:
 
 def _fetch_now(asked: Fetching) -> list[CallQueue]:
     fetched: list[UUID] = []
-    for _ in range(_BUSY_TRIES):
+    # Lanes that another fetch has locked are left out at first, and waited for if nothing else is there.
+    for waits in (False, True):
         found = ready(asked.queues, most=asked.count)
         if due_in := [queue.name for queue in found if queue.is_due]:
             due.wake_due(due_in)
             found = ready(asked.queues, most=asked.count)
         for queue in found:
             if len(fetched) < asked.count:
-                fetched += _take(queue, asked.count - len(fetched), asked)
+                fetched += _take(queue, asked.count - len(fetched), asked, waits=waits)
         if fetched or not found:
             break
-        sleep(_BUSY_PAUSE_S)
     rows = CallQueue.objects.using(conf().database).in_bulk(fetched) if fetched else {}
     return [rows[call] for call in fetched if call in rows]
 
 
-def _take(queue: Ready, most: int, asked: Fetching) -> list[UUID]:
-    """Start up to so many calls of one queue."""
+def _take(queue: Ready, most: int, asked: Fetching, *, waits: bool) -> list[UUID]:
+    """Start up to so many calls of one queue; waits: for its first lane, if somebody has locked it."""
     taken: list[UUID] = []
     avoid: set[int] = set()
     for _ in range(_PASSES):
         with sql.own_transaction():
-            sql.ask("lock_fetch", object, {"queue": queue.name})
+            if waits:
+                sql.ask("wait_for_lane", object, {"queue": queue.name, "awake": queue.awake})
             made = admit.admit(
                 lanes=queue.awake, queues=[queue.name], most=most - len(taken), avoid=avoid, is_pull=True
             )
@@ -318,10 +335,9 @@ def _start(admitted: Sequence[admit.Admitted], asked: Fetching) -> list[UUID]:
     return started
 
 
-def _holders(call: UUID) -> set[UUID | None]:
-    """Return who has fetched a call and holds it: a worker without a name is None; nobody does if it runs in Celery."""
-    slots = Slot.objects.using(conf().database).filter(call=call, pulled_until__isnull=False)
-    return set(slots.values_list("worker_id", flat=True))
+def _holders(call: UUID) -> Collection[UUID | None]:
+    held = find(call)
+    return held.holders if held else ()
 
 
 def _renew(call: UUID, holders: Iterable[UUID | None]) -> None:
@@ -332,32 +348,32 @@ def _renew(call: UUID, holders: Iterable[UUID | None]) -> None:
 
 
 def _report(
-    call: UUID,
+    call: UUID | Held,
     proof: Proof,
-    end: Callable[[CallQueue, UUID], finish.Released | None],
+    end: Callable[[Held, UUID], finish.Released | None],
     ended: Collection[State] = (),
 ) -> CallQueue | Refused:
     """End the attempt of a fetched call, if whoever reports holds it, and hand its room on.
 
     ended: the states in which such a report leaves a call, if it may be repeated.
     """
-    row = CallQueue.objects.using(conf().database).filter(id=call).first()
+    row = call if isinstance(call, Held) else find(call)
     if row is None:
         return Refused(state=None)
-    holders = _holders(call)
+    holders = set(row.holders)
     ticket, nth, worker = proof.get("ticket"), proof.get("attempt"), proof.get("worker")
     if row.state != State.ACTIVE or row.ticket is None or not holders:
         is_own = row.claim is not None and (row.claim == ticket or (ticket is None and row.attempt == nth))
-        return row if is_own and row.state in ended else Refused(state=State(row.state))
+        return _row(row.id) if is_own and row.state in ended else Refused(state=State(row.state))
     is_anothers = worker is not None and not holders & {None, number(worker)}
     if is_anothers or ticket not in (None, row.ticket) or nth not in (None, row.attempt):
         return Refused(state=State(row.state), is_anothers=True)
     released = end(row, row.ticket)
     if released is None:
-        return Refused(state=State(_row(call, row).state))
+        return Refused(state=State(_row(row.id).state))
     engine.hand_over(released.keys, released.lane_id)
-    return _row(call, row)
+    return _row(row.id)
 
 
-def _row(call: UUID, known: CallQueue) -> CallQueue:
-    return CallQueue.objects.using(conf().database).filter(id=call).first() or known
+def _row(call: UUID) -> CallQueue:
+    return CallQueue.objects.using(conf().database).get(id=call)

@@ -3,6 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
+from project import environment
 from project.settings import *  # noqa: F403 -- the project's own, with what the cases need besides
 from project.settings import DATABASES
 
@@ -12,6 +13,5 @@ DATABASES["default"]["CONN_MAX_AGE"] = None
 DISPATCHER: dict[str, Any] = {  # type: ignore[no-redef]
     "http_anonymous": ["admin"],
     "journal": timedelta(hours=1),
-    # Of 8 threads.
-    "http_waiters": 6,
+    "http_waiters": int(environment.read("HTTP_WAITERS", "6")),
 }

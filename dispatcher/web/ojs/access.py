@@ -14,7 +14,6 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.middleware.csrf import CsrfViewMiddleware
-from django.utils import timezone
 
 from dispatcher import fields, sql
 from dispatcher.conf import SCOPES, conf
@@ -76,6 +75,15 @@ class Access:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Token:
+    id: int
+    name: str
+    scopes: list[str]
+    digest: str
+    is_limited: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Key:
     id: int
 
@@ -127,13 +135,13 @@ def _scopes_of(user: "AbstractUser") -> list[str]:
 
 def _of_token(token: str) -> Access:
     digest = _digest(token)
-    known = ApiToken.objects.using(conf().database).filter(digest=digest, is_active=True).first()
+    known = next(iter(sql.fetch("find_token", _Token, {"digest": digest})), None)
     if known is None or not hmac.compare_digest(known.digest, digest):
-        raise Problem(401, "unauthenticated", "This token is not known.", headers={"WWW-Authenticate": "Bearer"})
-    if known.expires_at is not None and known.expires_at <= timezone.now():
-        raise Problem(401, "unauthenticated", "This token has expired.", headers={"WWW-Authenticate": "Bearer"})
+        message = "This token is not known, or has expired."
+        raise Problem(401, "unauthenticated", message, headers={"WWW-Authenticate": "Bearer"})
     name = f"token:{known.name}"
-    return Access(scopes=known.scopes, name=name, is_known=True, token=known.pk, headers=_spend(name))
+    headers = _spend(name) if known.is_limited else {}
+    return Access(scopes=known.scopes, name=name, is_known=True, token=known.id, headers=headers)
 
 
 def _spend(name: str) -> dict[str, str]:

@@ -126,8 +126,9 @@ def cancelled(call: CallQueue) -> CallQueue:
 
 def _push(request: HttpRequest, wanted: Sequence[Wanted]) -> list[Pushed]:
     """Send jobs; where a full queue blocks, wait for as long as the client asks for."""
+    wait = timedelta(seconds=_block_s(request))
     known_queues({each.queue for each in wanted})
-    with place(request, timedelta(seconds=_block_s(request))) as granted:
+    with place(request, wait) as granted:
         until = monotonic() + granted.total_seconds()
         while True:
             try:

@@ -3,7 +3,6 @@
 import logging
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 import arrow
 from django.http import HttpRequest, HttpResponse
@@ -13,7 +12,7 @@ from dispatcher import pull
 from dispatcher.conf import conf
 from dispatcher.lifecycle.finish import Reported
 from dispatcher.models import CallQueue, Pool, PullWorker
-from dispatcher.pull import Fetching, Refused
+from dispatcher.pull import Fetching, Held, Refused
 from dispatcher.push import shown
 from dispatcher.states import TERMINAL, State
 from dispatcher.web.ojs import envelope, workflows
@@ -59,12 +58,11 @@ def fetch(request: HttpRequest, asked: FetchIn) -> HttpResponse:
 @router.post("/workers/ack", response=replies(Acknowledged), summary="ACK")
 def ack(request: HttpRequest, done: AckIn) -> HttpResponse:
     """Record that a job is done."""
-    call = _allowed(request, done)
-    ended = pull.ack(call, result=done.result, **proof(done))
+    ended = pull.ack(_allowed(request, done), result=done.result, **proof(done))
     if isinstance(ended, Refused):
         raise refused(ended, done.job_id)
     _advance(ended)
-    body = {"acknowledged": True, "id": str(call), "job_id": str(call), "state": shown(ended.state)}
+    body = {"acknowledged": True, "id": str(ended.id), "job_id": str(ended.id), "state": shown(ended.state)}
     return answer({**body, "completed_at": stamp(ended.finished_at)})
 
 
@@ -168,14 +166,13 @@ def _advance(call: CallQueue) -> None:
         logger.exception("workflow %s was not carried on", workflow)
 
 
-def _allowed(request: HttpRequest, report: Report) -> UUID:
+def _allowed(request: HttpRequest, report: Report) -> Held:
     """Return the call that is reported on, if whoever asks may fetch of its queue."""
-    call = read_id("job", report.job_id)
-    queue = CallQueue.objects.using(conf().database).filter(id=call).values_list("queue", flat=True).first()
-    if queue is None:
+    held = pull.find(read_id("job", report.job_id))
+    if held is None:
         raise missing("job", report.job_id)
-    access_of(request).need("fetch", queue)
-    return call
+    access_of(request).need("fetch", held.queue)
+    return held
 
 
 def _reported(failed: NackIn) -> Reported:
