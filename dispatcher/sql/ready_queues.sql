@@ -14,7 +14,7 @@ SELECT queue.name, (waiting.calls + is_due::int)::int AS calls, waiting.awake, i
                                ORDER BY call.scheduled_at
                                LIMIT 1) IS NOT NULL) AS is_due) AS time
  CROSS JOIN LATERAL (
-       SELECT COALESCE(LEAST(sum(GREATEST(head.calls, 1)), %(most)s::int), 0) AS calls,
+       SELECT LEAST(COALESCE(sum(GREATEST(head.calls, 1)), 0), %(most)s::int) AS calls,
               COALESCE(array_agg(lane.id) FILTER (WHERE lane.is_awake), '{}') AS awake
          FROM ((SELECT lane.id, lane.is_awake
                   FROM dispatcher_lane AS lane

@@ -14,6 +14,7 @@ from dispatcher.lifecycle.finish import Reported
 from dispatcher.models import CallQueue, Lane, PullWorker, Queue, RateLimitKey, Slot
 from dispatcher.pull import Fetching, Reached, Refused
 from dispatcher.states import State
+from dispatcher.waiters import ready
 from tests.builders import SECOND, committed, seen
 
 pytestmark = committed
@@ -99,6 +100,15 @@ def test_a_queue_first_named_over_http_is_pulled_unless_celery_has_to_do_with_it
     for name in ("old", "new", "new"):
         pull.open_queue(name)
     assert dict(Queue.objects.values_list("name", "is_pulled")) == {"mail": True, "old": False, "new": True}
+
+
+def test_a_queue_is_ready_with_about_as_many_calls_as_wait_in_it() -> None:
+    assert ready(["mail", "other"], most=5) == []
+    send(3)
+    assert [(queue.name, queue.calls) for queue in ready(["other", "mail"], most=5)] == [("mail", 3)]
+    assert [queue.calls for queue in ready(["mail"], most=2)] == [2]
+    fetch(count=3)
+    assert ready(["mail"], most=5) == []
 
 
 def test_a_fetch_that_waits_gets_what_is_sent_meanwhile() -> None:
