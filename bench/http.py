@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from threading import Event
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 from bench import database, scene
@@ -29,7 +29,13 @@ CLIENTS = 8
 PATIENCE_S = 60
 """How long a client waits for an answer."""
 JOBS = 400
+WAITERS = 200
+ARRIVE_S = 12
+"""Within how long 200 fetches come; each waits for 30 s."""
+IDLE_S = 10
+"""How long the CPU of a server is measured."""
 CPU_BOUND = 20
+"""The most that the CPU of a job may be, in looks at the database."""
 FLOOR = 0.1
 """The least part of the requests that only look at the database."""
 TYPE = "application/openjobspec+json"
@@ -95,6 +101,80 @@ def over_http(bench: Bench) -> Iterator[Figure]:
             side=Bound.AT_LEAST,
             bound=FLOOR,
         )
+
+
+def waiting(bench: Bench) -> Iterator[Figure]:
+    """Let 200 fetches wait, and see what they hold and cost, and what another request takes meanwhile."""
+    scene.clear()
+    Queue.objects.all().delete()
+    with _server(bench, workers=1, threads=WAITERS + CLIENTS, waiters=WAITERS) as server:
+        _rate(server.port, _health, CLIENTS)
+        idle = _idle(server)
+        with ThreadPoolExecutor(WAITERS) as fetches:
+            ends = []
+            for _ in range(WAITERS):
+                ends.append(fetches.submit(_empty_fetch, server.port))
+                sleep(ARRIVE_S / WAITERS)
+            busy = _idle(server)
+            for end in ends:
+                end.result()
+    yield Figure(
+        name=f"connections to the database with {WAITERS} fetches waiting against none",
+        ours=busy.connections,
+        reference=idle.connections,
+        unit="connections",
+        side=Bound.AT_MOST,
+        bound=1.0,
+        floor=1.0,
+    )
+    yield Figure(
+        name=f"CPU of server and database per second with {WAITERS} fetches waiting against none",
+        ours=busy.cpu_ms,
+        reference=idle.cpu_ms,
+        unit="ms",
+        side=Bound.AT_MOST,
+        bound=1.0,
+        floor=100.0,
+    )
+    yield Figure(
+        name=f"a heartbeat with {WAITERS} fetches waiting against none",
+        ours=busy.heartbeat_ms,
+        reference=idle.heartbeat_ms,
+        unit="ms",
+        side=Bound.AT_MOST,
+        bound=1.5,
+        floor=5.0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Idle:
+    """A server that has little to do: its connections, its CPU per second, and how long a heartbeat takes."""
+
+    connections: float
+    cpu_ms: float
+    heartbeat_ms: float
+
+
+def _idle(server: "_Server") -> _Idle:
+    before, began = server.cpu_ms(), perf_counter()
+    sleep(IDLE_S)
+    spent = (server.cpu_ms() - before) / (perf_counter() - began)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
+    times = []
+    for _ in range(FETCHES):
+        began = perf_counter()
+        _ask(connection, "POST", "/workers/heartbeat", {"worker_id": "one"})
+        times.append((perf_counter() - began) * 1_000)
+    ((connections,),) = database.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+    connection.close()
+    return _Idle(connections=connections, cpu_ms=spent, heartbeat_ms=median(times))
+
+
+def _empty_fetch(port: int) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    _ask(connection, "POST", "/workers/fetch", {"queues": ["pulled"], "wait_ms": 30_000})
+    connection.close()
 
 
 def _fetches(alias: str) -> float:
