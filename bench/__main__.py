@@ -36,6 +36,7 @@ GROUPS = {
     "limits": "limits",
     "fetching": "http",
     "over_http": "http",
+    "waiting": "http",
 }
 """The groups of figures, in the order in which they are measured, and the module that each is in."""
 

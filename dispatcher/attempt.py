@@ -296,10 +296,16 @@ def _stop_later(
     return released
 
 
-def put_back(call_id: UUID, ticket: UUID, *, number: UUID | None = None) -> finish.Released | None:
-    """Let a call that was not started wait again; one that is claimed only for the claim of this number, if given."""
+def put_back(
+    call_id: UUID, ticket: UUID, *, number: UUID | None = None, is_own: bool = False
+) -> finish.Released | None:
+    """Let a call that was not started wait again; one that is claimed only for the claim of this number, if given.
+
+    is_own: that claim itself ends its attempt so.
+    """
+    states = [State.DISPATCHED, State.ACTIVE]
     with sql.atomic():
-        released = finish.put_back(call_id, ticket, from_states=[State.DISPATCHED, State.ACTIVE], number=number)
+        released = finish.put_back(call_id, ticket, from_states=states, number=number, is_own=is_own)
         wake([released] if released else [])
     return released
 
@@ -362,8 +368,14 @@ def put_back_lost(*, until: datetime, now: datetime | None = None) -> list[finis
 
 
 def ran_out(left: recover.Overdue, *, now: datetime | None = None) -> finish.Released | None:
-    """End the attempt of a fetched call whose lease, or time, ran out; without a wait in the first case."""
-    row = CallQueue.objects.using(conf().database).filter(id=left.call_id).values("attempt", "retry").get()
+    """End the attempt of a fetched call whose lease, or time, ran out; without a wait in the first case.
+
+    Where its worker sent nothing since the fetch, the answer to that may be lost: no attempt is spent, less than
+    `poison_after` times in a row. The caller wakes an available call's lane in the same transaction.
+    """
+    row = CallQueue.objects.using(conf().database).filter(id=left.call_id).values("attempt", "retry", "crashes").get()
+    if not (left.is_timeout or left.is_confirmed) and row["crashes"] + 1 < conf().poison_after:
+        return finish.put_back(left.call_id, left.ticket, from_states=[State.ACTIVE], is_lost=True, now=now)
     return finish.fail(
         left.call_id,
         left.ticket,
@@ -373,7 +385,6 @@ def ran_out(left: recover.Overdue, *, now: datetime | None = None) -> finish.Rel
         attempt=row["attempt"],
         policy=row["retry"],
         wait=None if left.is_timeout else timedelta(0),
-        crashes=None,
         now=now,
     )
 

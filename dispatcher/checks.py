@@ -275,7 +275,8 @@ def _ranges(settings: Conf) -> list[checks.CheckMessage]:
     wrong += [
         f"DISPATCHER[{field.name!r}] must not be negative."
         for field in fields(Conf)
-        if isinstance(value := getattr(settings, field.name), timedelta) and value < timedelta(0)
+        if (isinstance(value := getattr(settings, field.name), timedelta) and value < timedelta(0))
+        or (isinstance(value, int) and value < 0)
     ]
     wrong += [
         f"DISPATCHER['http_anonymous'] has {scope!r}: give scopes of {', '.join(SCOPES)}, such as read or fetch:mail*."

@@ -105,6 +105,13 @@ class Conf(Tuning):
     """The longest time for which one report over HTTP may block the keys of its job; `admin` has no bound."""
     http_allowed_hosts: Sequence[str] = ()
     """The hosts and networks that HTTP calls (`call_data`) and webhooks may reach besides public addresses."""
+    http_waiters: int = 2
+    """The most requests of one server process that may wait at once: for a job, an event, or room in a queue.
+
+    Each holds a thread: fewer than the process has.
+    """
+    http_waiters_per_token: int | None = None
+    """The most of them of one token; None: as many as there may be."""
     prepared_statements: bool | None = None
     """Prepare the engine's statements; None: not where DISABLE_SERVER_SIDE_CURSORS tells of a pooler."""
 

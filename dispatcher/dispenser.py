@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from time import monotonic
 
-from dispatcher import heads
+from dispatcher import heads, sql
 from dispatcher.conf import conf, is_eager
 from dispatcher.lifecycle import admit, finish, oversized, publish
 from dispatcher.lifecycle import recover as recovery
@@ -171,6 +171,8 @@ def serve(put_back: Collection[finish.Released], *, now: datetime | None = None)
 def serve_changed(positions: Mapping[int, int]) -> None:
     """Dispense where calls came to lanes, or left them, each with the first of the positions; after the commit."""
     changed = heads.changed(positions)
+    if changed.pulled:
+        sql.change("hold_lanes", {"lanes": changed.pulled})
     if changed.lanes or changed.keys:
         dispense_briefly(lanes=changed.lanes, keys=changed.keys)
 

@@ -223,7 +223,8 @@ def reclaim(*, now: datetime | None = None, until: datetime | None = None) -> in
         return 0
     with sql.atomic():
         ended = [attempt.ran_out(left, now=now) for left in recovery.overdue(now=until)]
-    released = [each for each in ended if each is not None]
+        released = [each for each in ended if each is not None]
+        attempt.wake(released)
     if released:
         logger.warning("%d fetched calls were taken back: their leases had run out", len(released))
         serve(released, now=now)

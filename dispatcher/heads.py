@@ -20,6 +20,8 @@ class Changed:
     """Lanes that nothing holds up, and keys that are shut for a call which is not the first of its lane any more."""
 
     lanes: list[int] = field(default_factory=list)
+    pulled: list[int] = field(default_factory=list)
+    """Such lanes of queues that workers fetch from over HTTP."""
     keys: list[int] = field(default_factory=list)
 
 

@@ -5,20 +5,22 @@ held under a lease, and fenced by the ticket: a report that comes late, or from 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from time import monotonic, sleep
-from typing import Any
+from functools import partial
+from time import monotonic
+from typing import Any, TypedDict, Unpack
 from uuid import UUID, uuid5
 
 from dispatcher import attempt, engine, journal, sql
 from dispatcher.conf import conf
 from dispatcher.history import By
 from dispatcher.journal import Entry
-from dispatcher.lifecycle import admit, claim, finish, run
+from dispatcher.lifecycle import admit, claim, due, finish, run
 from dispatcher.models import CallQueue, PullWorker, Queue, Slot
 from dispatcher.states import State
+from dispatcher.waiters import WAITERS, Ready, ready
 
 logger = logging.getLogger(__name__)
 
@@ -26,12 +28,6 @@ _NAMES = UUID("6f1d2c52-5c0e-5bfb-9d0c-0d9b2f0b8a11")
 """Workers are known by their names within this namespace."""
 _PASSES = 20
 """How often one fetch looks at a queue whose lanes turn out to be limited."""
-_BUSY_TRIES = 3
-_BUSY_PAUSE_S = 0.005
-"""For as long a pass of a sender holds a lane that a fetch wants."""
-_FIRST_LOOK_S = 0.02
-_LAST_LOOK_S = 0.5
-"""How long a fetch that waits rests between two looks: at first, and after a while."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +56,6 @@ class Reached:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Name:
-    name: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Directive:
     directive: str
 
@@ -84,6 +75,8 @@ class Fetching:
     """Who fetches, of which queues, how many calls at the most, and for how long the answer may be waited for.
 
     lease: for how long the worker wants to be believed without a heartbeat; None: the call's, or the setting's.
+    token: whose; is_allowed: whether that still holds, asked by another thread while the worker waits, and before it is
+    given a call then.
     """
 
     queues: Sequence[str]
@@ -91,7 +84,9 @@ class Fetching:
     count: int = 1
     lease: timedelta | None = None
     wait: timedelta = timedelta(0)
-    may_wait: Callable[[], bool] = lambda: True
+    token: str = ""
+    """Whose fetch it is: the waiting ones of each token are counted."""
+    is_allowed: Callable[[], bool] = lambda: True
     """Whether the credentials still allow the fetch, asked before each further look."""
 
 
@@ -103,48 +98,76 @@ def fetch(asked: Fetching) -> list[CallQueue]:
     if asked.worker is not None and see(asked.worker, queues=asked.queues) != "running":
         return []
     until = monotonic() + asked.wait.total_seconds()
-    pause = _FIRST_LOOK_S
-    while not (fetched := _fetch_now(asked)) and monotonic() + pause < until:
-        sleep(pause)
-        if not asked.may_wait():
-            return []
-        pause = min(1.5 * pause, _LAST_LOOK_S)
+    fetched = _fetch_now(asked)
+    while not fetched and (left := until - monotonic()) > 0:
+        if not (WAITERS.wait(asked.token, asked.queues, left, asked.is_allowed) and asked.is_allowed()):
+            break
+        fetched = _fetch_now(asked)
     return fetched
 
 
-def ack(call: UUID, *, result: object, ticket: UUID | None = None, worker: str | None = None) -> CallQueue | Refused:
-    """Record that a fetched call is done, and hand its room on."""
-    return _report(call, ticket, worker, lambda row, held: finish.complete(row.id, held, result=result))
+class Proof(TypedDict, total=False):
+    """What shows that a report is about the attempt that runs; one that names nothing is believed."""
+
+    ticket: UUID | None
+    worker: str | None
+    attempt: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """A call, and who has fetched it and holds it: None is a worker without a name; nobody, if it runs in Celery."""
+
+    id: UUID
+    queue: str
+    state: str
+    ticket: UUID | None
+    claim: UUID | None
+    attempt: int
+    retry: dict[str, Any] | None
+    holders: list[UUID | None]
+
+
+def find(call: UUID) -> Held | None:
+    """Return a call, as a report on it takes it; None if there is none."""
+    return next(iter(sql.fetch("find_held", Held, {"call": call})), None)
+
+
+def ack(call: UUID | Held, *, result: object, **proof: Unpack[Proof]) -> CallQueue | Refused:
+    """Record that a fetched call is done, and hand its room on.
+
+    A report that is repeated, and names the ticket or the attempt that it has ended, changes nothing and returns what
+    the first did.
+    """
+
+    def complete(row: Held, ticket: UUID) -> finish.Released | None:
+        return finish.complete(row.id, ticket, result=result, number=row.claim)
+
+    return _report(call, proof, complete, (State.COMPLETED,))
 
 
 def nack(
-    call: UUID,
+    call: UUID | Held,
     error: finish.Reported,
     *,
     may_retry: bool | None = None,
-    ticket: UUID | None = None,
-    worker: str | None = None,
+    **proof: Unpack[Proof],
 ) -> CallQueue | Refused:
     """Record that an attempt failed: the call is tried again as its policy says, or ends.
 
     may_retry: False ends it at once.
     """
 
-    def fail(row: CallQueue, held: UUID) -> finish.Released | None:
+    def fail(row: Held, ticket: UUID) -> finish.Released | None:
         policy = row.retry if row.retry is not None else conf().retry
-        return finish.fail(row.id, held, error=error, attempt=row.attempt, policy=policy, may_retry=may_retry)
+        what = partial(finish.fail, error=error, attempt=row.attempt, policy=policy, may_retry=may_retry)
+        return what(row.id, ticket, number=row.claim, is_own=True)
 
-    return _report(call, ticket, worker, fail)
+    return _report(call, proof, fail, (State.RETRYABLE, State.AVAILABLE, State.DISCARDED))
 
 
 def stop(
-    call: UUID,
-    wait: timedelta,
-    *,
-    key: str | None = None,
-    ticket: UUID | None = None,
-    worker: str | None = None,
-    by: By | None = None,
+    call: UUID | Held, wait: timedelta, *, key: str | None = None, by: By | None = None, **proof: Unpack[Proof]
 ) -> CallQueue | Refused:
     """Let the call wait again, no attempt spent, and nothing start under its keys (or the one named) for this long.
 
@@ -152,16 +175,20 @@ def stop(
     """
     wait = max(wait, run.SHORTEST_STOP)
     stopped = run.Stopped(error=RuntimeError("the provider said stop"), wait=wait, key=key)
-    return _report(call, ticket, worker, lambda row, held: attempt.stop(row.id, held, stopped, by=by))
+
+    def put_off(row: Held, ticket: UUID) -> finish.Released | None:
+        return attempt.stop(row.id, ticket, stopped, number=row.claim, by=by)
+
+    return _report(call, proof, put_off, (State.AVAILABLE, State.SCHEDULED))
 
 
-def give_back(call: UUID, *, ticket: UUID | None = None, worker: str | None = None) -> CallQueue | Refused:
+def give_back(call: UUID | Held, **proof: Unpack[Proof]) -> CallQueue | Refused:
     """Let a fetched call that its worker can't do wait again at the front of its lane, no attempt spent."""
 
-    def put_back(row: CallQueue, held: UUID) -> finish.Released | None:
-        return attempt.put_back(row.id, held)
+    def put_back(row: Held, ticket: UUID) -> finish.Released | None:
+        return attempt.put_back(row.id, ticket, number=row.claim, is_own=True)
 
-    reported = _report(call, ticket, worker, put_back)
+    reported = _report(call, proof, put_back, (State.AVAILABLE,))
     if isinstance(reported, CallQueue) and reported.lane_id is not None:
         engine.dispense_briefly(lanes=[reported.lane_id])
     return reported
@@ -173,8 +200,8 @@ def cancel(call: UUID) -> CallQueue | Refused:
     One that runs in Celery is left alone: its process could not be told.
     """
     if engine.cancel([call]):
-        return _row(call, CallQueue())
-    return _report(call, None, None, lambda row, held: finish.cancel(row.id, held))
+        return _row(call)
+    return _report(call, {}, lambda row, ticket: finish.cancel(row.id, ticket))
 
 
 def beat(worker: str, calls: Iterable[UUID], *, lease: timedelta | None = None, state: str | None = None) -> Heard:
@@ -196,24 +223,23 @@ def _beaten(worker: str, calls: Sequence[UUID]) -> Iterator[Entry]:
         yield Entry(kind="job.heartbeat", queue=slot.call.queue, data=told)
 
 
-def note_progress(
-    call: UUID, reached: Reached, *, ticket: UUID | None = None, worker: str | None = None
-) -> dict[str, Any] | Refused | None:
+def note_progress(call: UUID, reached: Reached, **proof: Unpack[Proof]) -> dict[str, Any] | Refused | None:
     """Keep how far a running call is, and return what is kept; None if it does not run.
 
-    Its lease begins anew only for the ticket or the worker that holds it: who names neither may have lost the call to
-    another, whose lease must end if it falls silent.
+    Its lease begins anew only for the ticket, the attempt or the worker that holds it: who names none may have lost the
+    call to another, whose lease must end if it falls silent.
     """
+    worker = proof.get("worker")
     name = None if worker is None else number(worker)
+    held = {"ticket": proof.get("ticket"), "attempt": proof.get("attempt")}
+    is_fenced = any(fence is not None for fence in held.values())
     with sql.atomic():
-        kept = sql.fetch(
-            "note_progress", _Progress, {"call": call, "ticket": ticket, "worker": name, **asdict(reached)}
-        )
-        if kept and (ticket, name) != (None, None):
-            _renew(call, [holder for holder in _holders(call) if ticket is not None or holder == name])
+        kept = sql.fetch("note_progress", _Progress, {"call": call, "worker": name, **held, **asdict(reached)})
+        if kept and (is_fenced or name is not None):
+            _renew(call, [holder for holder in _holders(call) if is_fenced or holder == name])
     if kept:
         return kept[0].progress
-    if (ticket, name) == (None, None) or _row(call, CallQueue()).state != State.ACTIVE:
+    if not (is_fenced or name) or _row(call).state != State.ACTIVE:
         return None
     return Refused(state=State.ACTIVE, is_anothers=bool(_holders(call)))
 
@@ -257,26 +283,32 @@ def take_queues(names: Sequence[str]) -> list[str]:
 
 def _fetch_now(asked: Fetching) -> list[CallQueue]:
     fetched: list[UUID] = []
-    for _ in range(_BUSY_TRIES):
-        ready = sql.fetch("ready_queues", _Name, {"queues": list(asked.queues)})
-        for queue in ready:
+    # Lanes that another fetch has locked are left out at first, and waited for if nothing else is there.
+    for waits in (False, True):
+        found = ready(asked.queues, most=asked.count)
+        if due_in := [queue.name for queue in found if queue.is_due]:
+            due.wake_due(due_in)
+            found = ready(asked.queues, most=asked.count)
+        for queue in found:
             if len(fetched) < asked.count:
-                fetched += _take(queue.name, asked.count - len(fetched), asked)
-        if fetched or not ready:
+                fetched += _take(queue, asked.count - len(fetched), asked, waits=waits)
+        if fetched or not found:
             break
-        sleep(_BUSY_PAUSE_S)
     rows = CallQueue.objects.using(conf().database).in_bulk(fetched) if fetched else {}
     return [rows[call] for call in fetched if call in rows]
 
 
-def _take(queue: str, most: int, asked: Fetching) -> list[UUID]:
-    """Start up to so many calls of one queue."""
+def _take(queue: Ready, most: int, asked: Fetching, *, waits: bool) -> list[UUID]:
+    """Start up to so many calls of one queue; waits: for its first lane, if somebody has locked it."""
     taken: list[UUID] = []
     avoid: set[int] = set()
     for _ in range(_PASSES):
         with sql.own_transaction():
-            sql.ask("lock_fetch", object, {"queue": queue})
-            made = admit.admit(queues=[queue], most=most - len(taken), avoid=avoid, is_pull=True)
+            if waits:
+                sql.ask("wait_for_lane", object, {"queue": queue.name, "awake": queue.awake})
+            made = admit.admit(
+                lanes=queue.awake, queues=[queue.name], most=most - len(taken), avoid=avoid, is_pull=True
+            )
             taken += _start(made.calls, asked)
         # Lanes of a key that somebody keeps locked do not take the places of others again.
         is_new = not avoid.issuperset(made.busy)
@@ -294,7 +326,8 @@ def _start(admitted: Sequence[admit.Admitted], asked: Fetching) -> list[UUID]:
     worker = None if asked.worker is None else number(asked.worker)
     started = []
     for call in admitted:
-        match claim.claim(call.id, call.ticket, worker=worker, lead=timedelta(0)):
+        # By the ticket: so the row still names it when a report that it has ended is repeated.
+        match claim.claim(call.id, call.ticket, number=call.ticket, worker=worker, lead=timedelta(0)):
             case claim.Claimed():
                 started.append(call.id)
             case claim.Refused.EXPIRED:
@@ -309,10 +342,9 @@ def _start(admitted: Sequence[admit.Admitted], asked: Fetching) -> list[UUID]:
     return started
 
 
-def _holders(call: UUID) -> set[UUID | None]:
-    """Return who has fetched a call and holds it: a worker without a name is None; nobody does if it runs in Celery."""
-    slots = Slot.objects.using(conf().database).filter(call=call, pulled_until__isnull=False)
-    return set(slots.values_list("worker_id", flat=True))
+def _holders(call: UUID) -> Collection[UUID | None]:
+    held = find(call)
+    return held.holders if held else ()
 
 
 def _renew(call: UUID, holders: Iterable[UUID | None]) -> None:
@@ -323,27 +355,32 @@ def _renew(call: UUID, holders: Iterable[UUID | None]) -> None:
 
 
 def _report(
-    call: UUID,
-    ticket: UUID | None,
-    worker: str | None,
-    end: Callable[[CallQueue, UUID], finish.Released | None],
+    call: UUID | Held,
+    proof: Proof,
+    end: Callable[[Held, UUID], finish.Released | None],
+    ended: Collection[State] = (),
 ) -> CallQueue | Refused:
-    """End the attempt of a fetched call, if whoever reports holds it, and hand its room on."""
-    row = CallQueue.objects.using(conf().database).filter(id=call).first()
+    """End the attempt of a fetched call, if whoever reports holds it, and hand its room on.
+
+    ended: the states in which such a report leaves a call, if it may be repeated.
+    """
+    row = call if isinstance(call, Held) else find(call)
     if row is None:
         return Refused(state=None)
-    holders = _holders(call)
+    holders = set(row.holders)
+    ticket, nth, worker = proof.get("ticket"), proof.get("attempt"), proof.get("worker")
     if row.state != State.ACTIVE or row.ticket is None or not holders:
-        return Refused(state=State(row.state))
+        is_own = row.claim is not None and (row.claim == ticket or (ticket is None and row.attempt == nth))
+        return _row(row.id) if is_own and row.state in ended else Refused(state=State(row.state))
     is_anothers = worker is not None and not holders & {None, number(worker)}
-    if is_anothers or ticket not in (None, row.ticket):
+    if is_anothers or ticket not in (None, row.ticket) or nth not in (None, row.attempt):
         return Refused(state=State(row.state), is_anothers=True)
     released = end(row, row.ticket)
     if released is None:
-        return Refused(state=State(_row(call, row).state))
+        return Refused(state=State(_row(row.id).state))
     engine.hand_over(released.keys, released.lane_id)
-    return _row(call, row)
+    return _row(row.id)
 
 
-def _row(call: UUID, known: CallQueue) -> CallQueue:
-    return CallQueue.objects.using(conf().database).filter(id=call).first() or known
+def _row(call: UUID) -> CallQueue:
+    return CallQueue.objects.using(conf().database).get(id=call)

@@ -120,4 +120,5 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_REDIRECT_STDOUTS = False
 CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
 
-DISPATCHER = {"keys": KEYS}
+# Fewer than the threads of the server.
+DISPATCHER = {"keys": KEYS, "http_waiters": int(environment.read("HTTP_WAITERS", "2"))}

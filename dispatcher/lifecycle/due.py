@@ -1,5 +1,6 @@
 """Due: what depends on time. Calls whose time has come, calls that expire, keys that open, queues that are served."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -23,11 +24,15 @@ class _Next:
     wait: timedelta | None
 
 
-def wake_due(*, now: datetime | None = None) -> int:
-    """Let scheduled and retryable calls whose time has come wait in their lanes; return how many."""
+def wake_due(queues: Collection[str] | None = None, *, now: datetime | None = None) -> int:
+    """Let scheduled and retryable calls whose time has come wait in their lanes; return how many.
+
+    queues: whose calls; None is all.
+    """
+    wanted = {"queues": None if queues is None else list(queues), "states": list(DUE)}
     with sql.own_transaction():
         sql.read_in_order(sorts=False)
-        woken = sql.fetch("wake_due", heads.Place, {"now": now, "most": conf().batch, "states": list(DUE)})
+        woken = sql.fetch("wake_due", heads.Place, {**wanted, "now": now, "most": conf().batch})
         sql.read_in_order()
         if positions := heads.first(woken):
             sql.change("wake_lanes", {"lanes": sorted(positions)})

@@ -145,15 +145,17 @@ def put_back(
     wait: timedelta | None = None,
     number: UUID | None = None,
     is_own: bool = False,
+    is_lost: bool = False,
     now: datetime | None = None,
 ) -> Released | None:
     """Let the call wait again at the front of its lane, without spending an attempt; None if the ticket is gone.
 
     wait: not before this time has passed. number: the only claim that may give an active call back; any, without one.
-    is_own: that claim itself ends its attempt so. The caller wakes the lane in the same transaction.
+    is_own: that claim itself ends its attempt so. is_lost: whether it ran is not known; it counts as one more crash.
+    The caller wakes the lane in the same transaction.
     """
     which = {"call": call_id, "ticket": ticket, "states": list(from_states), "claim": number, "is_own": is_own}
-    rows = sql.fetch("return_call", _Freed, {**which, "wait": wait, "now": now})
+    rows = sql.fetch("return_call", _Freed, {**which, "is_lost": is_lost, "wait": wait, "now": now})
     state = State.AVAILABLE if wait is None else State.SCHEDULED
     return Released(state=state, lane_id=rows[0].lane_id, keys=rows[0].keys) if rows else None
 

@@ -22,9 +22,12 @@ class Left:
 
 @dataclass(frozen=True, kw_only=True)
 class Overdue(Left):
-    """A fetched call whose lease ran out; `is_timeout`: its attempt has used up the time that it has."""
+    """A fetched call whose lease ran out."""
 
     is_timeout: bool
+    """Its attempt has used up the time that it has."""
+    is_confirmed: bool
+    """Its worker has sent a heartbeat or progress for it."""
 
 
 @dataclass(frozen=True, kw_only=True)

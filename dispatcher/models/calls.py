@@ -429,6 +429,11 @@ class Slot(models.Model):
     pulled_until = models.DateTimeField(
         null=True, help_text="The lease of a call that was fetched over HTTP: when it runs out, or its time is up."
     )
+    is_confirmed = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="The worker that fetched the call over HTTP has sent a heartbeat or progress for it.",
+    )
 
     class Meta:
         constraints: ClassVar = [

@@ -16,7 +16,8 @@ WITH clock AS MATERIALIZED (
        FOR NO KEY UPDATE OF slot SKIP LOCKED
 ), renewed AS (
     UPDATE dispatcher_slot AS slot
-       SET lease_until = mine.ends_at, pulled_until = mine.ends_at, worker_id = %(worker)s::uuid
+       SET lease_until = mine.ends_at, pulled_until = mine.ends_at, worker_id = %(worker)s::uuid,
+           is_confirmed = true
       FROM mine
      WHERE slot.id = mine.id
     RETURNING slot.call_id

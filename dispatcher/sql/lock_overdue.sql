@@ -1,6 +1,7 @@
 -- lock_overdue: calls that were fetched over HTTP and whose lease ran out, locked with their slots: call first, then slots,
 -- as every step does. The lease is judged again under the lock, so a heartbeat that came in between saves the call.
--- `is_timeout`: its attempt has used up its time. Relies on the index slot_pulled.
+-- `is_timeout`: its attempt has used up its time. `is_confirmed`: its worker has shown that it got the call.
+-- Relies on the index slot_pulled.
 WITH clock AS MATERIALIZED (
     SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
 ), overdue AS MATERIALIZED (
@@ -18,7 +19,7 @@ WITH clock AS MATERIALIZED (
      ORDER BY call.id
        FOR NO KEY UPDATE OF call SKIP LOCKED
 )
-SELECT held.id AS call_id, held.ticket, COALESCE(held.is_timeout, false) AS is_timeout
+SELECT held.id AS call_id, held.ticket, COALESCE(held.is_timeout, false) AS is_timeout, slot.is_confirmed
   FROM held
  CROSS JOIN clock
   JOIN dispatcher_slot AS slot ON slot.call_id = held.id

@@ -1,5 +1,5 @@
 -- note_progress: keep what the worker of a running call says of its progress; it never goes back within an attempt.
--- No row back means that the call does not run, or that the ticket or the worker that is named does not hold it.
+-- No row back means that the call does not run, or that the ticket, the attempt or the worker that is named does not hold it.
 UPDATE dispatcher_callqueue AS call
    SET progress = jsonb_build_object(
            'progress', GREATEST(%(progress)s::float8,
@@ -10,6 +10,7 @@ UPDATE dispatcher_callqueue AS call
            'attempt', call.attempt, 'updated_at', clock_timestamp())
  WHERE call.id = %(call)s::uuid AND call.state = 'active'
    AND (%(ticket)s::uuid IS NULL OR call.ticket = %(ticket)s::uuid)
+   AND (%(attempt)s::int IS NULL OR call.attempt = %(attempt)s::int)
    AND (%(worker)s::uuid IS NULL
         OR EXISTS (SELECT
                      FROM dispatcher_slot AS slot

@@ -1,15 +1,38 @@
--- ready_queues: which of these queues have a lane that a fetch could take calls of, in the order given.
--- A lane that is awake is about to be held or parked by a pass. Relies on the indexes lane_held and lane_awake.
-SELECT queue.name
+-- ready_queues: which of these queues have lanes that a fetch could take calls of, in the order given, and about how many
+-- calls: `most` at the most, and one at the least for each lane. `awake`: lanes that no pass has held or parked yet.
+-- `is_due`: calls of the queue are scheduled or retryable, and their time has come.
+-- Relies on the indexes lane_held, lane_awake, call_waiting and call_due_queue.
+SELECT queue.name, (waiting.calls + is_due::int)::int AS calls, waiting.awake, is_due
   FROM unnest(%(queues)s::text[]) WITH ORDINALITY AS queue (name, turn)
- WHERE (SELECT lane.id
-          FROM dispatcher_lane AS lane
-         WHERE lane.is_held AND lane.queue = queue.name
-         ORDER BY lane.priority DESC, lane.served_at, lane.id
-         LIMIT 1) IS NOT NULL
-    OR (SELECT lane.id
-          FROM dispatcher_lane AS lane
-         WHERE lane.is_awake AND lane.queue = queue.name
-         ORDER BY lane.priority DESC, lane.queue
-         LIMIT 1) IS NOT NULL
+ CROSS JOIN LATERAL (
+       SELECT EXISTS (SELECT
+                        FROM unnest(ARRAY['scheduled', 'retryable']) AS due (state)
+                       WHERE (SELECT call.id
+                                FROM dispatcher_callqueue AS call
+                               WHERE call.state = due.state AND call.state IN ('scheduled', 'retryable')
+                                 AND call.queue = queue.name AND call.scheduled_at <= (SELECT clock_timestamp())
+                               ORDER BY call.scheduled_at
+                               LIMIT 1) IS NOT NULL) AS is_due) AS time
+ CROSS JOIN LATERAL (
+       SELECT LEAST(COALESCE(sum(GREATEST(head.calls, 1)), 0), %(most)s::int) AS calls,
+              COALESCE(array_agg(lane.id) FILTER (WHERE lane.is_awake), '{}') AS awake
+         FROM ((SELECT lane.id, lane.is_awake
+                  FROM dispatcher_lane AS lane
+                 WHERE lane.is_held AND lane.queue = queue.name
+                 ORDER BY lane.priority DESC, lane.served_at, lane.id
+                 LIMIT %(most)s::int)
+               UNION ALL
+               (SELECT lane.id, lane.is_awake
+                  FROM dispatcher_lane AS lane
+                 WHERE lane.is_awake AND lane.queue = queue.name
+                 ORDER BY lane.priority DESC, lane.queue
+                 LIMIT %(most)s::int)) AS lane
+        CROSS JOIN LATERAL (
+              SELECT count(*) AS calls
+                FROM (SELECT
+                        FROM dispatcher_callqueue AS call
+                       WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
+                       ORDER BY call.position
+                       LIMIT %(most)s::int) AS call) AS head) AS waiting
+ WHERE waiting.calls > 0 OR is_due
  ORDER BY queue.turn

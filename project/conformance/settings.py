@@ -3,10 +3,15 @@
 from datetime import timedelta
 from typing import Any
 
+from project import environment
 from project.settings import *  # noqa: F403 -- the project's own, with what the cases need besides
 from project.settings import DATABASES
 
 ROOT_URLCONF = "project.conformance.urls"
 DATABASES["default"]["CONN_MAX_AGE"] = None
 # The cases show no credentials.
-DISPATCHER: dict[str, Any] = {"http_anonymous": ["admin"], "journal": timedelta(hours=1)}  # type: ignore[no-redef]
+DISPATCHER: dict[str, Any] = {  # type: ignore[no-redef]
+    "http_anonymous": ["admin"],
+    "journal": timedelta(hours=1),
+    "http_waiters": int(environment.read("HTTP_WAITERS", "6")),
+}

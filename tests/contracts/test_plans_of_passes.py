@@ -57,7 +57,7 @@ HOT = [
     Hot("leave_open", {"keys": [1, LONE], "now": None}, 100),
     Hot("leave_lanes", {"lanes": [LONE]}, 50),
     Hot("changed_lanes", {"lanes": [LONE, *PARKED], "positions": [1] * 4}, 200),
-    Hot("wake_due", {"now": None, "most": 500} | STATES, 20, **DUE),
+    Hot("wake_due", {"queues": None, "now": None, "most": 500} | STATES, 20, **DUE),
     Hot("discard_expired", {"now": None, "most": 500} | STATES, 20, **DUE),
     Hot("due_keys", {"now": None, "most": 100}, 20),
     Hot("due_queues", {**GATE, "most": 100}, 700),
@@ -94,7 +94,7 @@ CHANGES = {
                '2020-01-01'
           FROM generate_series(1, 5000)
         """,
-        Hot("wake_due", {"now": None, "most": 20} | STATES, 1_000, **DUE),
+        Hot("wake_due", {"queues": None, "now": None, "most": 20} | STATES, 1_000, **DUE),
     ),
     "5,000 calls expire at the same instant": (
         """

@@ -114,7 +114,7 @@ HOT = [
     Hot("count_waiting", {"queue": "queue", "most": 100}, 500),
     Hot("drop_oldest", {"queue": "queue", "most": 1}, 500),
     Hot("open_queue", {"name": "new"}, 50),
-    Hot("ready_queues", {"queues": ["lone", "hot"]}, 40),
+    Hot("ready_queues", {"queues": ["lone", "hot"], "most": 10}, 60),
     Hot("openable_keys", {"keys": [LONE], "lane": LONE, "ahead": 968, "now": None}, 50),
     Hot("close_openings", {"keys": [LONE]}, 20, is_tuned=True),
     Hot("look_again", AGAIN | {"asleep": [LONE], "roomy": [LONE], "filled": ["lone"]}, 50),

@@ -16,7 +16,8 @@ class Api:
     """A client that sends and reads JSON."""
 
     def __init__(self, **headers: str) -> None:
-        self.client, self.headers = Client(), headers
+        # Of a server with threads: with one only, no request waits.
+        self.client, self.headers = Client(**{"wsgi.multithread": True}), headers
 
     def ask(self, method: str, path: str, body: object = None, *, status: int = 200, **headers: str) -> dict[str, Any]:
         raw = body if isinstance(body, bytes) else json.dumps({} if body is None else body).encode()

@@ -119,7 +119,7 @@ def test_a_fault_while_a_token_is_looked_up_is_an_error_object(
     holder: Callable[..., Api], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api = holder("read")
-    monkeypatch.setattr(access, "_spend", lambda _: 1 / 0)
+    monkeypatch.setattr(access, "_digest", lambda _: 1 / 0)
     answer = api.get("/queues", status=500)
     assert (answer["error"]["code"], answer["error"]["retryable"]) == ("backend_error", True)
 

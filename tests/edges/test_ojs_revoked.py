@@ -94,8 +94,8 @@ def test_a_stream_ends_once_its_token_is_revoked(
 ) -> None:
     api = holder("read")
     monkeypatch.setattr("dispatcher.web.ojs.views.events.sleep", lambda _: lose())
-    stream = api.client.get("/ojs/v1/events/stream", headers=api.headers).streaming_content
-    assert [*stream] == [b"retry: 3000\n\n"]
+    (opening,) = api.client.get("/ojs/v1/events/stream", headers=api.headers).streaming_content
+    assert opening.endswith(b"retry: 3000\n\n")
 
 
 def test_a_stream_of_a_person_ends_when_the_rights_end(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,4 +104,5 @@ def test_a_stream_of_a_person_ends_when_the_rights_end(settings: Settings, monke
     api = Api()
     api.client.force_login(user)
     monkeypatch.setattr("dispatcher.web.ojs.views.events.sleep", lambda _: User.objects.update(is_staff=False))
-    assert [*api.client.get("/ojs/v1/events/stream").streaming_content] == [b"retry: 3000\n\n"]
+    (opening,) = api.client.get("/ojs/v1/events/stream").streaming_content
+    assert opening.endswith(b"retry: 3000\n\n")

@@ -6,6 +6,11 @@ import pytest
 from django.db import connection, connections
 from pytest_django import Settings
 
+from dispatcher.models import ApiToken
+from dispatcher.web.ojs import live
+from dispatcher.web.ojs.access import make_token
+from dispatcher.web.ojs.live import LiveEvents
+from dispatcher.web.ojs.stories import Asked, after, now
 from dispatcher.web.ojs.views import events
 from tests.edges.ojs import Api
 
@@ -17,7 +22,7 @@ def elsewhere(open_http: None, settings: Settings) -> Iterator[str]:
     """Keep the dispatcher's tables in a database that is not Django's default one."""
     del open_http
     connections["elsewhere"] = connection.copy("elsewhere")
-    settings.DISPATCHER |= {"database": "elsewhere"}
+    settings.DISPATCHER = {**settings.DISPATCHER, "database": "elsewhere"}
     yield "elsewhere"
     connections["elsewhere"].close()
     del connections["elsewhere"]
@@ -33,9 +38,47 @@ def test_a_stream_that_waits_holds_no_connection_to_the_dispatcher_s_database(
         held.append(connections[elsewhere].connection is not None)
         api.fetch()
 
+    monkeypatch.setattr(live, "_FRESH_S", 0)
     monkeypatch.setattr(events, "sleep", rest)
+    monkeypatch.setattr(connections, "all", lambda **_: [connections[elsewhere]])
     answer = api.client.get(f"/ojs/v1/jobs/{job['id']}/events")
     stream = iter(answer.streaming_content)
     assert [next(stream).partition(b"\n")[0] for _ in range(3)][1:] == [b"event: job.enqueued", b"event: job.started"]
     assert held == [False]
     answer.close()
+
+
+def test_streams_that_ask_for_the_same_share_what_one_has_read(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = []
+    monkeypatch.setattr(live, "after", lambda *asked: reads.append(asked) or after(*asked))
+    monkeypatch.setattr(live, "_FRESH_S", 60)
+    start = now()
+    job = api.push()["id"]
+    shared = LiveEvents()
+    pages = [shared.after(Asked(queues=("default",)), start) for _ in range(3)]
+    assert [[event["subject"] for event in page.events] for page in pages] == [[job]] * 3
+    assert shared.after(Asked(queues=("default",)), pages[0].cursor).events == []
+    assert len(reads) == 1
+    assert shared.after(Asked(queues=("other",)), start).events == []
+    assert len(reads) == 2
+
+
+def test_a_stream_without_a_place_ends_and_says_where_to_go_on(open_http: None, settings: Settings) -> None:
+    settings.DISPATCHER = {**settings.DISPATCHER, "http_waiters": 0}
+    api = Api()
+    start = now()
+    answer = api.client.get("/ojs/v1/events/stream")
+    (only,) = answer.streaming_content
+    assert only.decode().startswith(f"id: {start[:12]}")
+    job = api.push()["id"]
+    answer = api.client.get("/ojs/v1/events/stream", headers={"Last-Event-ID": start})
+    _, told = answer.streaming_content
+    assert f'"subject": "{job}"' in told.decode()
+
+
+def test_a_stream_of_a_revoked_token_ends(open_http: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = Api(Authorization=f"Bearer {make_token('reader', ['read'])}")
+    monkeypatch.setattr(events, "sleep", lambda _: ApiToken.objects.update(is_active=False))
+    monkeypatch.setattr(live, "_FRESH_S", 0)
+    answer = api.client.get("/ojs/v1/events/stream", headers=api.headers)
+    assert len([*answer.streaming_content]) == 1

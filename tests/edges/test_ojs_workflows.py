@@ -480,3 +480,16 @@ def test_workflows_are_kept_as_long_as_their_calls_and_go_whole() -> None:
 def test_what_is_no_workflow_is_not_found() -> None:
     ask("GET", f"/workflows/{uuid4()}", status=404)
     ask("GET", "/workflows/x", status=404)
+
+
+def test_a_plan_of_many_workflows_is_written_by_as_many_statements_as_one_of_few() -> None:
+    def statements(width: int) -> int:
+        inner = {"type": "group", "jobs": [job("a"), job("b")]}
+        with CaptureQueriesContext(connection) as queries:
+            make(type="group", jobs=[{"type": "group", "jobs": [inner] * width}] * width)
+        return len(queries)
+
+    statements(1)
+    few = statements(1)
+    assert statements(4) <= few + 2
+    assert Workflow.objects.count() == 2 * 3 + 1 + 4 + 16

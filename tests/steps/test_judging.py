@@ -136,7 +136,7 @@ def test_a_recovery_that_runs_rarely_takes_back_fetched_calls_without_a_tick(set
     looked(SECOND / 2)
     let_run_out(SECOND)
     engine.recover()
-    assert states([call]) == [State.RETRYABLE]
+    assert states([call]) == [State.AVAILABLE]
 
 
 def test_a_heartbeat_that_comes_late_does_not_give_an_attempt_more_time_than_it_has() -> None:

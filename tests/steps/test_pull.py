@@ -14,8 +14,9 @@ from dispatcher import engine, fetched, pull, workers
 from dispatcher.calls import Call, More
 from dispatcher.lifecycle.finish import Reported
 from dispatcher.models import CallQueue, Lane, PullWorker, Queue, RateLimitKey, Slot
-from dispatcher.pull import Fetching, Refused
+from dispatcher.pull import Fetching, Reached, Refused
 from dispatcher.states import State
+from dispatcher.waiters import ready
 from tests.builders import HERE, SECOND, committed, seen
 
 pytestmark = committed
@@ -127,6 +128,15 @@ def test_a_queue_whose_calls_are_fetched_is_reported_once_to_those_that_send_tas
     assert len(caplog.records) == 1
 
 
+def test_a_queue_is_ready_with_about_as_many_calls_as_wait_in_it() -> None:
+    assert ready(["mail", "other"], most=5) == []
+    send(3)
+    assert [(queue.name, queue.calls) for queue in ready(["other", "mail"], most=5)] == [("mail", 3)]
+    assert [queue.calls for queue in ready(["mail"], most=2)] == [2]
+    fetch(count=3)
+    assert ready(["mail"], most=5) == []
+
+
 def test_a_fetch_that_waits_gets_what_is_sent_meanwhile() -> None:
     def send_later() -> None:
         send()
@@ -162,6 +172,46 @@ def test_reports_of_others_and_late_ones_change_nothing() -> None:
     assert pull.beat("two", [call.id]).kept == []
     assert pull.ack(uuid4(), result=None) == Refused(state=None)
     assert seen(call).state == State.ACTIVE
+
+
+def test_a_report_that_is_repeated_is_answered_as_the_first() -> None:
+    send(retry={"max_attempts": 2, "initial_interval": 0})
+    (call,) = fetch()
+    for proof in ({"ticket": call.ticket}, {"attempt": 1}):
+        failed = pull.nack(call.id, BROKEN, **proof)  # type: ignore[arg-type]
+        assert isinstance(failed, CallQueue)
+        assert (failed.state, failed.error_count) == ("retryable", 1)
+    engine.tick(now=None)
+    (again,) = fetch()
+    for proof in ({"ticket": call.ticket}, {"attempt": 1}):
+        anothers = Refused(state=State.ACTIVE, is_anothers=True)
+        assert pull.nack(call.id, BROKEN, **proof) == anothers  # type: ignore[arg-type]
+        assert pull.note_progress(call.id, Reached(progress=0.5), **proof) == anothers  # type: ignore[arg-type]
+    for _ in range(2):
+        done = pull.ack(call.id, result="first", attempt=2)
+        assert isinstance(done, CallQueue)
+        assert (done.state, done.result) == (State.COMPLETED, "first")
+    assert isinstance(pull.ack(call.id, result="second", ticket=again.ticket), CallQueue)
+    assert seen(call).result == "first"
+    assert pull.nack(call.id, BROKEN, ticket=again.ticket) == Refused(state=State.COMPLETED)
+
+
+def test_a_call_that_is_given_back_twice_waits_once() -> None:
+    first, second = send(2)
+    (call,) = fetch()
+    for _ in range(2):
+        assert isinstance(pull.give_back(call.id, ticket=call.ticket), CallQueue)
+    assert [each.id for each in fetch(count=3)] == [first.id, second.id]
+    assert pull.give_back(call.id, ticket=call.ticket) == Refused(state=State.ACTIVE, is_anothers=True)
+
+
+def test_a_late_report_is_not_taken_for_a_repeated_one() -> None:
+    send(more=More(visibility=SECOND))
+    (call,) = fetch(worker="one")
+    pull.beat("one", [call.id])
+    engine.tick(now=call.started_at + 2 * SECOND)
+    for proof in ({"ticket": call.ticket}, {"attempt": 1}):
+        assert pull.nack(call.id, BROKEN, **proof) == Refused(state=State.AVAILABLE)  # type: ignore[arg-type]
 
 
 def test_a_call_that_runs_in_celery_is_not_reported_over_http() -> None:
@@ -230,9 +280,32 @@ def test_a_running_call_can_be_cancelled_and_its_report_is_refused() -> None:
 # Leases
 
 
+def test_a_fetch_whose_answer_is_lost_spends_no_attempt() -> None:
+    send(more=More(visibility=SECOND), retry={"max_attempts": 1})
+    (call,) = fetch()
+    engine.tick(now=call.started_at + 2 * SECOND)
+    assert (seen(call).state, seen(call).attempt, seen(call).errors) == ("available", 0, [])
+    (again,) = fetch()
+    assert (again.id, again.attempt) == (call.id, 1)
+    assert pull.ack(call.id, result=None, ticket=call.ticket) == Refused(state=State.ACTIVE, is_anothers=True)
+    assert isinstance(pull.ack(call.id, result=None, ticket=again.ticket), CallQueue)
+    assert seen(call).crashes == 0
+
+
+def test_a_call_after_whose_fetches_no_worker_is_heard_of_ends_all_the_same() -> None:
+    send(more=More(visibility=SECOND), retry={"max_attempts": 2})
+    attempts = []
+    while (fetched := fetch()) and len(attempts) < 9:
+        attempts.append(fetched[0].attempt)
+        engine.tick(now=fetched[0].started_at + 2 * SECOND)
+    assert attempts == [1, 1, 1, 2, 2, 2]
+    assert CallQueue.objects.get().state == State.DISCARDED
+
+
 def test_a_lease_that_runs_out_lets_the_call_wait_again_and_counts_the_attempt() -> None:
     send(more=More(visibility=SECOND))
-    (call,) = fetch()
+    (call,) = fetch(worker="one")
+    pull.beat("one", [call.id])
     engine.tick(now=call.started_at + 2 * SECOND)
     assert (seen(call).state, seen(call).attempt, seen(call).error["type"]) == ("available", 1, "LeaseLapsed")
     assert pull.ack(call.id, result=None, ticket=call.ticket) == Refused(state=State.AVAILABLE)
@@ -240,7 +313,8 @@ def test_a_lease_that_runs_out_lets_the_call_wait_again_and_counts_the_attempt()
 
 def test_a_lapsed_lease_ends_a_call_without_attempts_left() -> None:
     send(more=More(visibility=SECOND), retry={"max_attempts": 1})
-    (call,) = fetch()
+    (call,) = fetch(worker="one")
+    pull.note_progress(call.id, Reached(progress=0.5), ticket=call.ticket)
     engine.tick(now=call.started_at + 2 * SECOND)
     assert seen(call).state == "discarded"
 

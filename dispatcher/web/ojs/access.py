@@ -12,8 +12,6 @@ from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from django.contrib.auth import get_user_model
-from django.db.models import Q
-from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.middleware.csrf import CsrfViewMiddleware
 
@@ -86,6 +84,15 @@ class Access:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Token:
+    id: int
+    name: str
+    scopes: list[str]
+    digest: str
+    is_limited: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Key:
     id: int
 
@@ -151,8 +158,9 @@ def _of_token(token: str) -> Access:
         message = "This token is not known, or has expired."
         raise Problem(401, "unauthenticated", message, headers={"WWW-Authenticate": "Bearer"})
     name = f"token:{known.name}"
+    headers = _spend(name) if known.is_limited else {}
     scopes_now = partial(_scopes_of_token, digest)
-    return Access(scopes=known.scopes, name=name, is_known=True, headers=_spend(name), scopes_now=scopes_now)
+    return Access(scopes=known.scopes, name=name, is_known=True, headers=headers, scopes_now=scopes_now)
 
 
 def _scopes_of_token(digest: str) -> Sequence[str]:
@@ -168,10 +176,9 @@ def _password(credentials: str) -> str:
         return ""
 
 
-def _active(digest: str) -> ApiToken | None:
+def _active(digest: str) -> _Token | None:
     """Return the token with this hash, unless it was revoked or has expired by the database's clock."""
-    is_current = Q(expires_at=None) | Q(expires_at__gt=Now())
-    return ApiToken.objects.using(conf().database).filter(is_current, digest=digest, is_active=True).first()
+    return next(iter(sql.fetch("find_token", _Token, {"digest": digest})), None)
 
 
 def _spend(name: str) -> dict[str, str]:

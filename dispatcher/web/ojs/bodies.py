@@ -137,9 +137,10 @@ class FetchIn(Body):
 
 
 class Proof(Body):
-    """Who speaks of a job. The ticket of the fetch proves that it is the worker's own."""
+    """Who speaks of a job. The ticket of the fetch, or the attempt's number, proves that it is the worker's own."""
 
     ticket: AnyId | None = None
+    attempt: Annotated[int, Field(ge=1)] | None = None
     worker_id: WorkerName | None = None
 
 

@@ -15,9 +15,8 @@ import logging
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
-from itertools import groupby
 from time import monotonic
 from typing import Any, Final
 from uuid import UUID
@@ -30,11 +29,8 @@ from dispatcher import engine, sql
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid, DuplicateCall, PolicyInvalid, QueueFull
 from dispatcher.models import CallQueue, Part, Workflow
-from dispatcher.push import Wanted, push
-from dispatcher.web.ojs import envelope
-from dispatcher.web.ojs.bodies import JobIn
-from dispatcher.web.ojs.plans import GRAPH, STEP, End, Next, follow, is_workflow, parts_field
-from dispatcher.web.ojs.queues import known_queues
+from dispatcher.web.ojs.plans import GRAPH, STEP, End, Next, follow, is_workflow
+from dispatcher.web.ojs.starting import draft, start_parts, wanted
 from dispatcher.web.ojs.wire import Problem
 
 logger = logging.getLogger(__name__)
@@ -79,24 +75,16 @@ class _Slices:
     after_part: int = 0
 
 
-def start(
-    plan: Mapping[str, Any], *, parent: Workflow | None = None, results: Mapping[str, Any] | None = None
-) -> Workflow:
+def start(plan: Mapping[str, Any]) -> Workflow:
     """Make a workflow of a checked plan, and start the first of its parts, or all of them.
 
     Raises what sending them raises; then there is no workflow.
     """
+    made = draft(plan, results={})
     with sql.atomic():
-        made = Workflow.objects.using(conf().database).create(
-            name=plan.get("name") or "",
-            kind=plan["type"],
-            plan=plan[parts_field(plan)],
-            callbacks=plan.get("callbacks") or {},
-            results=dict(results or {}),
-            parent=parent,
-        )
+        made.save(using=conf().database, force_insert=True)
         following = follow(made, {})
-        _start([] if isinstance(following, End) else following)
+        start_parts([] if isinstance(following, End) else following)
     made.refresh_from_db()
     return made
 
@@ -277,7 +265,7 @@ def _start_each(following: Sequence[Next], later: dict[UUID, timedelta]) -> list
         return []
     try:
         with sql.atomic():
-            _start(following)
+            start_parts(following)
     except Exception:  # noqa: BLE001 -- each by itself then: the error comes again, for the one that has it
         _check_usable()
     else:
@@ -297,11 +285,11 @@ def _start_alone(each: Next, later: dict[UUID, timedelta], full: set[str]) -> li
     full: the queues that had no room for a part of this look; what is for them waits.
     """
     try:
-        if full and not is_workflow(each.plan) and _wanted(each).queue in full:
+        if full and not is_workflow(each.plan) and wanted(each).queue in full:
             later[each.workflow.id] = _FULL
             return []
         with sql.atomic():
-            _start([each])
+            start_parts([each])
     except QueueFull as error:
         full.add(error.queue)
         later[each.workflow.id] = _FULL
@@ -314,43 +302,6 @@ def _start_alone(each: Next, later: dict[UUID, timedelta], full: set[str]) -> li
         logger.exception(_CANNOT, each.workflow.id)
         later[each.workflow.id] = _BROKEN
     return []
-
-
-def _start(following: Iterable[Next]) -> None:
-    """Start parts of workflows: the calls of a run of jobs are sent together, in their order. Raises what sending does.
-
-    A unique job is sent alone: another one of the same push would be refused, not resolved.
-    """
-    sent: list[UUID] = []
-    parts = []
-    wanted = [(each, None if is_workflow(each.plan) else _wanted(each)) for each in following]
-    known_queues({job.queue for _, job in wanted if job is not None})
-    for _, several in groupby(enumerate(wanted), key=lambda item: _run_of(*item)):
-        run = [each for _, each in several]
-        pushed = iter(push([job for _, job in run if job is not None]) if run[0][1] else ())
-        for each, job in run:
-            part = Part(workflow=each.workflow, role=each.role, place=each.place)
-            if job is None:
-                part.child = start(each.plan, parent=each.workflow, results=each.results)
-            else:
-                part.call = next(pushed).call.id
-                sent.append(part.call)
-            parts.append(part)
-    Part.objects.using(conf().database).bulk_create(parts)
-    CallQueue.objects.using(conf().database).filter(id__in=sent).update(is_awaited=True)
-
-
-def _run_of(number: int, wanted: tuple[Next, Wanted | None]) -> int:
-    """Return the same number for jobs that may be sent together, and one of its own for every other part."""
-    job = wanted[1]
-    return -1 if job is not None and job.unique is None else number
-
-
-def _wanted(each: Next) -> Wanted:
-    wanted = envelope.read(JobIn.model_validate(each.plan))
-    belongs = {"workflow": {"id": str(each.workflow.id), "results": dict(each.results)}}
-    more = replace(wanted.call.more, envelope={**(wanted.call.more.envelope or {}), **belongs})
-    return replace(wanted, call=replace(wanted.call, more=more))
 
 
 def _save(workflows: Iterable[Workflow], later: Mapping[UUID, timedelta]) -> None:

@@ -2,18 +2,19 @@
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from time import monotonic, sleep
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from ninja import Router
 
-from dispatcher import sql
-from dispatcher.web.ojs.access import Access
 from dispatcher.web.ojs.api import access_of
+from dispatcher.web.ojs.live import LIVE
 from dispatcher.web.ojs.replies import replies
 from dispatcher.web.ojs.stories import Asked, after, latest, now
 from dispatcher.web.ojs.told import moment
 from dispatcher.web.ojs.views.jobs import find
+from dispatcher.web.ojs.waiting import place
 from dispatcher.web.ojs.wire import answer, invalid
 
 router = Router(tags=["events"])
@@ -21,7 +22,7 @@ router = Router(tags=["events"])
 _USUAL, _MOST = 100, 1_000
 _LOOK_S = 1.0
 _HEARTBEAT_S = 15.0
-_LONGEST_S = 300.0
+_LONGEST = timedelta(minutes=5)
 """How long one stream lasts; the client comes back by itself, with the id of the last event that it saw."""
 
 
@@ -56,28 +57,31 @@ def _stream(request: HttpRequest, asked: Asked) -> HttpResponse:
     if cursor is None:
         cursor = now() if asked.job is None else ""
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    told = _told(asked, _known("Last-Event-ID", cursor), access_of(request))
+    told = _told(request, asked, _known("Last-Event-ID", cursor))
     return StreamingHttpResponse(told, content_type="text/event-stream", headers=headers)  # type: ignore[return-value]
 
 
-def _told(asked: Asked, cursor: str, access: Access) -> Iterator[str]:
-    until, spoke = monotonic() + _LONGEST_S, monotonic()
-    yield "retry: 3000\n\n"
-    while monotonic() < until and access.holds():
-        page = after(asked, cursor, _MOST)
-        cursor = page.cursor
-        for event in page.events:
-            yield f"event: {event['type']}\nid: {event['id']}\ndata: {json.dumps(event)}\n\n"
-        if page.has_more:
-            continue
-        if page.events:
-            spoke = monotonic()
-        elif monotonic() - spoke > _HEARTBEAT_S:
-            spoke = monotonic()
-            yield ":heartbeat\n\n"
-        # A stream that waits holds no connection to the database.
-        sql.connection().close()
-        sleep(_LOOK_S)
+def _told(request: HttpRequest, asked: Asked, cursor: str) -> Iterator[str]:
+    """Yield the events of a stream; one that may not wait ends with those of now, and its client comes back."""
+    # An id without data is no event, but where a client goes on that has seen none.
+    yield f"id: {cursor}\nretry: 3000\n\n" if cursor else "retry: 3000\n\n"
+    with place(request, _LONGEST) as granted:
+        until, spoke = monotonic() + granted.total_seconds(), monotonic()
+        while LIVE.holds(access_of(request)):
+            page = LIVE.after(asked, cursor)
+            cursor = page.cursor
+            for event in page.events:
+                yield f"event: {event['type']}\nid: {event['id']}\ndata: {json.dumps(event)}\n\n"
+            if page.has_more:
+                continue
+            if monotonic() >= until:
+                break
+            if page.events:
+                spoke = monotonic()
+            elif monotonic() - spoke > _HEARTBEAT_S:
+                spoke = monotonic()
+                yield ":heartbeat\n\n"
+            sleep(_LOOK_S)
 
 
 def _known(field: str, cursor: str) -> str:
@@ -93,7 +97,7 @@ def _need(request: HttpRequest, asked: Asked) -> None:
 
 
 def _asked(request: HttpRequest) -> Asked:
-    named = {name: [word for word in request.GET.get(name, "").split(",") if word] for name in _FILTERS}
+    named = {name: tuple(word for word in request.GET.get(name, "").split(",") if word) for name in _FILTERS}
     return Asked(types=named["types"], queues=named["queues"], job_types=named["job_types"])
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from math import isfinite, nan
 from time import monotonic, sleep
@@ -16,6 +17,7 @@ from dispatcher.errors import QueueFull
 from dispatcher.models import CallQueue
 from dispatcher.push import Pushed, Wanted, push, shown
 from dispatcher.states import OnFull, State
+from dispatcher.waiters import disconnect
 from dispatcher.web.ojs import envelope
 from dispatcher.web.ojs.api import access_of
 from dispatcher.web.ojs.bodies import BatchIn, JobIn, ProgressIn
@@ -23,6 +25,7 @@ from dispatcher.web.ojs.queues import known_queues
 from dispatcher.web.ojs.replies import JobReply, JobsReply, replies
 from dispatcher.web.ojs.sending import need_to_send
 from dispatcher.web.ojs.views.workers import proof, refused
+from dispatcher.web.ojs.waiting import place
 from dispatcher.web.ojs.wire import Problem, answer, conflict, invalid, missing, read_id, stamp
 
 router = Router(tags=["jobs"])
@@ -127,16 +130,19 @@ def cancelled(call: CallQueue) -> CallQueue:
 
 def _push(request: HttpRequest, wanted: Sequence[Wanted]) -> list[Pushed]:
     """Send jobs; where a full queue blocks, wait for as long as the client asks for."""
-    until = monotonic() + _block_s(request)
+    wait = timedelta(seconds=_block_s(request))
     known_queues({each.queue for each in wanted})
     access = access_of(request)
-    while True:
-        try:
-            return push(wanted, may_send=partial(access.allows, "send"))
-        except QueueFull as full:
-            if full.strategy != OnFull.BLOCK or monotonic() > until or not access.holds():
-                raise
-        sleep(_LOOK_S)
+    with place(request, wait) as granted:
+        until = monotonic() + granted.total_seconds()
+        while True:
+            try:
+                return push(wanted, may_send=partial(access.allows, "send"))
+            except QueueFull as full:
+                if full.strategy != OnFull.BLOCK or monotonic() > until or not access.holds():
+                    raise
+            disconnect()
+            sleep(_LOOK_S)
 
 
 def _block_s(request: HttpRequest) -> float:

@@ -3,7 +3,6 @@
 import logging
 from datetime import datetime, timedelta
 from typing import Any, Final
-from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
@@ -14,7 +13,7 @@ from dispatcher.lifecycle import run
 from dispatcher.lifecycle.finish import Reported
 from dispatcher.models import CallQueue, Pool, PullWorker
 from dispatcher.policy import LONGEST_PERIOD
-from dispatcher.pull import Fetching, Refused
+from dispatcher.pull import Fetching, Held, Refused
 from dispatcher.push import shown
 from dispatcher.states import TERMINAL, State
 from dispatcher.web.ojs import envelope, workflows
@@ -24,6 +23,7 @@ from dispatcher.web.ojs.bodies import AckIn, BeatIn, FetchIn, NackIn, Proof, Rep
 from dispatcher.web.ojs.envelope import LARGEST_META, json_size
 from dispatcher.web.ojs.order import ordered
 from dispatcher.web.ojs.replies import Acknowledged, Directive, Failed, JobsReply, Reply, replies
+from dispatcher.web.ojs.waiting import RETRY_AFTER, place
 from dispatcher.web.ojs.wire import Problem, answer, conflict, missing, read_id, read_moment, stamp, without_nulls
 
 logger = logging.getLogger(__name__)
@@ -46,28 +46,31 @@ def fetch(request: HttpRequest, asked: FetchIn) -> HttpResponse:
     if celerys := pull.take_queues(asked.queues):
         message = f"Queue {celerys[0]!r} is served by Celery; its jobs can't be fetched."
         raise Problem(422, "unsupported", message, details={"field": "queues", "queues": celerys})
-    fetched = pull.fetch(
-        Fetching(
-            queues=_in_order(asked),
-            worker=asked.worker_id,
-            count=asked.count or 1,
-            lease=envelope.milliseconds(asked.visibility_timeout_ms),
-            wait=envelope.milliseconds(asked.wait_ms) or timedelta(0),
-            may_wait=access.holds,
+    wait = envelope.milliseconds(asked.wait_ms) or timedelta(0)
+    with place(request, wait) as granted:
+        fetched = pull.fetch(
+            Fetching(
+                queues=_in_order(asked),
+                worker=asked.worker_id,
+                count=asked.count or 1,
+                lease=envelope.milliseconds(asked.visibility_timeout_ms),
+                wait=granted,
+                token=access.name,
+                is_allowed=access.holds,
+            )
         )
-    )
-    return answer({"jobs": [envelope.fetched(call) for call in fetched]})
+    jobs = [envelope.fetched(call) for call in fetched]
+    return answer({"jobs": jobs}, headers=None if jobs or granted == wait else RETRY_AFTER)
 
 
 @router.post("/workers/ack", response=replies(Acknowledged), summary="ACK")
 def ack(request: HttpRequest, done: AckIn) -> HttpResponse:
     """Record that a job is done."""
-    call = _allowed(request, done)
-    ended = pull.ack(call, result=done.result, **proof(done))
+    ended = pull.ack(_allowed(request, done), result=done.result, **proof(done))
     if isinstance(ended, Refused):
         raise refused(ended, done.job_id)
     _advance(ended)
-    body = {"acknowledged": True, "id": str(call), "job_id": str(call), "state": shown(ended.state)}
+    body = {"acknowledged": True, "id": str(ended.id), "job_id": str(ended.id), "state": shown(ended.state)}
     return answer({**body, "completed_at": stamp(ended.finished_at)})
 
 
@@ -125,10 +128,10 @@ def health(request: HttpRequest, worker_id: str) -> HttpResponse:
     )
 
 
-def proof(said: Proof) -> dict[str, Any]:
+def proof(said: Proof) -> pull.Proof:
     """Return what shows that it is the holder of a job who speaks of it. Raises Problem."""
     ticket = None if said.ticket is None else read_id("ticket", said.ticket)
-    return {"ticket": ticket, "worker": said.worker_id}
+    return {"ticket": ticket, "attempt": said.attempt, "worker": said.worker_id}
 
 
 def refused(left: Refused, job_id: str) -> Problem:
@@ -138,7 +141,7 @@ def refused(left: Refused, job_id: str) -> Problem:
     state = shown(left.state)
     message = f"The job is {state}, not active."
     if left.is_anothers:
-        message = "The job is another worker's by now: its lease ran out."
+        message = "The job is another worker's by now, or in another attempt."
     elif left.state in (State.ACTIVE, State.DISPATCHED):
         message = "The job runs in Celery, and can't be reported on over HTTP."
     return conflict(message, job_id=job_id, current_state=state, expected_state="active")
@@ -192,14 +195,13 @@ def _advance(call: CallQueue) -> None:
         logger.exception("workflow %s was not carried on", workflow)
 
 
-def _allowed(request: HttpRequest, report: Report) -> UUID:
+def _allowed(request: HttpRequest, report: Report) -> Held:
     """Return the call that is reported on, if whoever asks may fetch of its queue."""
-    call = read_id("job", report.job_id)
-    queue = CallQueue.objects.using(conf().database).filter(id=call).values_list("queue", flat=True).first()
-    if queue is None:
+    held = pull.find(read_id("job", report.job_id))
+    if held is None:
         raise missing("job", report.job_id)
-    access_of(request).need("fetch", queue)
-    return call
+    access_of(request).need("fetch", held.queue)
+    return held
 
 
 def _stop_time(access: Access, until: datetime) -> timedelta:

@@ -8,7 +8,7 @@ class Migration(migrations.Migration):
     """Make the table, and the column."""
 
     dependencies = [
-        ("dispatcher", "0018_lanes_in_turn"),
+        ("dispatcher", "0019_confirmed_fetches"),
     ]
 
     operations = [

@@ -1,0 +1,10 @@
+-- wait_for_lane: lock the lane of a queue that a fetch takes first, once other fetches and passes have let go of it; or the
+-- first of `awake`, if none is held. The caller holds no lock. Relies on the index lane_held.
+SELECT lane.id
+  FROM dispatcher_lane AS lane
+ WHERE lane.id = COALESCE((SELECT head.id
+                             FROM dispatcher_lane AS head
+                            WHERE head.is_held AND head.queue = %(queue)s::text
+                            ORDER BY head.priority DESC, head.served_at, head.id
+                            LIMIT 1), (%(awake)s::bigint[])[1])
+   FOR NO KEY UPDATE

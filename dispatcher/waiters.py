@@ -1,0 +1,154 @@
+"""Waiters: requests that wait for a call to fetch, for the next event, or for room in a queue.
+
+Each holds a thread of its server, but no connection to the database: one thread of the process looks for all that wait
+to fetch. Their number is bounded, so that threads are left for other requests.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Event, Lock, Thread
+from time import monotonic, sleep
+from typing import Final
+
+from django.db import connections
+
+from dispatcher import sql
+from dispatcher.conf import conf
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S: Final = 0.05
+"""How long the thread rests between two looks."""
+_CHECK_S: Final = 1.0
+"""How often it checks that those who wait still may."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """A queue with calls for a fetch: about how many, and whether some are due and not yet available.
+
+    awake: lanes that no pass has looked at since they were woken.
+    """
+
+    name: str
+    calls: int
+    awake: list[int]
+    is_due: bool
+
+
+@dataclass(eq=False, kw_only=True)
+class _Waiter:
+    who: str
+    queues: Collection[str]
+    is_allowed: Callable[[], bool]
+    has_ended: Event = field(default_factory=Event)
+    is_ready: bool = False
+
+
+class Waiters:
+    """The requests of one process that wait."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._lock = Lock()
+        self._places: Counter[str] = Counter()
+        self._waiting: list[_Waiter] = []
+        """In the order in which they came."""
+        self._is_watched = False
+
+    def __len__(self) -> int:
+        """Return how many wait for a call."""
+        return len(self._waiting)
+
+    @contextmanager
+    def place(self, who: str) -> Iterator[bool]:
+        """Take a place among the requests that may wait, if one is left in all and for this token; give it back."""
+        settings = conf()
+        of_token = settings.http_waiters_per_token
+        with self._lock:
+            is_free = self._places.total() < settings.http_waiters
+            has_place = is_free and (of_token is None or self._places[who] < of_token)
+            self._places[who] += has_place
+        try:
+            yield has_place
+        finally:
+            with self._lock:
+                self._places[who] -= has_place
+                self._places = +self._places
+
+    def wait(self, who: str, queues: Collection[str], seconds: float, is_allowed: Callable[[], bool]) -> bool:
+        """Hold the thread until one of these queues may have a call, and return True; False after so many seconds.
+
+        is_allowed: whether this token may still wait; asked about once a second, by another thread. The caller's thread
+        gives up its connections, but for those in a transaction.
+        """
+        disconnect()
+        waiter = _Waiter(who=who, queues=queues, is_allowed=is_allowed)
+        with self._lock:
+            self._waiting.append(waiter)
+            if not self._is_watched:
+                self._is_watched = True
+                Thread(target=self._watch, name="dispatcher-waiters", daemon=True).start()
+        waiter.has_ended.wait(seconds)
+        with self._lock:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+        return waiter.is_ready
+
+    def _watch(self) -> None:
+        """Look for those that wait, until there are none."""
+        check_at = monotonic() + _CHECK_S
+        while waiting := self._left():
+            try:
+                self._wake(waiting)
+                if monotonic() >= check_at:
+                    check_at = monotonic() + _CHECK_S
+                    self._check(waiting)
+            except Exception:
+                logger.exception("failed to look for the requests that wait; they wait on")
+                disconnect()
+            sleep(_LOOK_S)
+        disconnect()
+
+    def _left(self) -> Sequence[_Waiter]:
+        with self._lock:
+            waiting = [waiter for waiter in self._waiting if not waiter.has_ended.is_set()]
+            self._is_watched = bool(waiting)
+        return waiting
+
+    def _wake(self, waiting: Sequence[_Waiter]) -> None:
+        """Wake as many as there are calls, those that have waited longest first."""
+        queues = {queue for waiter in waiting for queue in waiter.queues}
+        calls = {queue.name: queue.calls for queue in ready([*queues], most=len(waiting))}
+        for waiter in waiting:
+            name = next((name for name in waiter.queues if calls.get(name)), None)
+            if name is not None:
+                calls[name] -= 1
+                waiter.is_ready = True
+                waiter.has_ended.set()
+
+    def _check(self, waiting: Sequence[_Waiter]) -> None:
+        """End the requests of those who may not wait any more."""
+        is_allowed = {who: ask() for who, ask in {waiter.who: waiter.is_allowed for waiter in waiting}.items()}
+        for waiter in waiting:
+            if not is_allowed[waiter.who]:
+                waiter.has_ended.set()
+
+
+WAITERS: Final = Waiters()
+"""Those of this process."""
+
+
+def ready(queues: Sequence[str], *, most: int) -> list[Ready]:
+    """Return which of these queues have calls that a fetch may take, in the order given; of each up to `most`."""
+    return sql.fetch("ready_queues", Ready, {"queues": list(queues), "most": most})
+
+
+def disconnect() -> None:
+    """Give up this thread's connections to databases, but for those in a transaction."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close()
