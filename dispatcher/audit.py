@@ -156,19 +156,14 @@ def _audit(params: Params, waits: timedelta, pause: Pause) -> tuple[datetime, li
     return checked_at, _settle(found, checked_at, waits, params, pause)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Time:
-    told_at: datetime
-
-
 def _look(checks: Sequence[Check], params: Params) -> tuple[datetime, list[Found]]:
     """Ask all of this at once; return also the time by the database's clock, before."""
     with sql.own_transaction():
-        time = sql.ask("tell_time", _Time, {})
+        clock = sql.ask("read_clock", sql.Clock, {})
         asked = [sql.ask(check.statement, Finding, params) for check in checks]
     answers = [(check, each.rows()) for check, each in zip(checks, asked, strict=True)]
     found = [Found(check=check, findings=rows, count=rows[0].total if rows else 0) for check, rows in answers]
-    return time.row().told_at, found
+    return clock.row().database_time, found
 
 
 def _settle(found: Sequence[Found], looked_at: datetime, waits: timedelta, params: Params, pause: Pause) -> list[Found]:

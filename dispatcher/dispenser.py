@@ -65,7 +65,7 @@ def dispense(
         made = admit.admit(**vars(now_due), most=most, avoid=avoid, wait_for=wait_for, now=now)
         publish.publish(made.calls, now=now)
         admitted, made_passes = admitted + len(made.calls), made_passes + 1
-        again = admit.look_again(made, now=now)
+        again = admit.recheck(made, now=now)
         stuck = admit.stuck_keys()
         # Lanes that were not named, and sleep now, are not taken again.
         is_fruitful = (
@@ -152,12 +152,12 @@ def _only(keys: Collection[int]) -> int | None:
 
 def hand_over(keys: Collection[int], lane: int | None = None) -> int:
     """Let the calls in that a release of these keys, in this lane, has made room for; return how many."""
-    openable = admit.openable(keys, lane)
-    if openable.queues:
-        dispense_briefly(queues=openable.queues, most=REFILL, total=REFILL)
-    if not openable.keys and not openable.has_awake:
+    room = admit.released_room(keys, lane)
+    if room.queues:
+        dispense_briefly(queues=room.queues, most=REFILL, total=REFILL)
+    if not room.keys and not room.has_awake:
         return 0
-    return dispense_briefly(keys=openable.keys, awake=openable.has_awake, most=_HAND_OVER, total=_HAND_OVER)
+    return dispense_briefly(keys=room.keys, awake=room.has_awake, most=_HAND_OVER, total=_HAND_OVER)
 
 
 def serve(put_back: Collection[finish.Released], *, now: datetime | None = None) -> None:

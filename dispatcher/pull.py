@@ -268,7 +268,7 @@ def _take(queue: str, most: int, asked: Fetching) -> list[UUID]:
         # Lanes of a key that somebody keeps locked do not take the places of others again.
         is_new = not avoid.issuperset(made.busy)
         avoid.update(made.busy)
-        again = admit.look_again(made)
+        again = admit.recheck(made)
         if again.lanes or again.keys:
             engine.dispense_briefly(lanes=again.lanes, keys=again.keys)
         if len(taken) >= most or not (made.has_moved or is_new):

@@ -76,7 +76,7 @@ class Pass:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Again:
+class Recheck:
     """Where the next pass should look."""
 
     lanes: list[int]
@@ -88,8 +88,8 @@ class Again:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Openable:
-    """Keys that a release may have opened, whether any lane is awake, and the queue if it wants more."""
+class ReleasedRoom:
+    """Where a release has made room: keys with parked lanes, the queue of the lane, and whether any lane is awake."""
 
     keys: list[int]
     has_awake: bool
@@ -166,11 +166,11 @@ def stuck_keys() -> set[int]:
     return {key for key, until in known if until > now}
 
 
-def look_again(done: Pass, *, now: datetime | None = None) -> Again:
-    """See, after the commit of a pass, what changed while it decided."""
+def recheck(done: Pass, *, now: datetime | None = None) -> Recheck:
+    """Return where room or calls appeared while a pass decided; call it after the commit of that pass."""
     made = done.made
     if not (made.asleep or done.full or made.roomy or done.filled):
-        return Again(lanes=made.awake, keys=[])
+        return Recheck(lanes=made.awake, keys=[])
     params = {
         "asleep": made.asleep,
         "full": list(done.full),
@@ -181,15 +181,15 @@ def look_again(done: Pass, *, now: datetime | None = None) -> Again:
         "now": now,
     }
     with sql.together():
-        asked = sql.ask("look_again", Again, params)
+        asked = sql.ask("recheck", Recheck, params)
     again = asked.row()
-    return Again(lanes=[*made.awake, *again.lanes], keys=again.keys, queues=again.queues)
+    return Recheck(lanes=[*made.awake, *again.lanes], keys=again.keys, queues=again.queues)
 
 
-def openable(keys: Collection[int], lane: int | None = None, *, now: datetime | None = None) -> Openable:
-    """Say which of these keys a release in this lane may have opened for lanes parked on them."""
+def released_room(keys: Collection[int], lane: int | None = None, *, now: datetime | None = None) -> ReleasedRoom:
+    """Return what a release of these keys, in this lane, may have made room for."""
     params = {"keys": list(keys), "lane": lane, "ahead": pass_bound(conf()), "now": now}
-    (found,) = sql.fetch("openable_keys", Openable, params)
+    (found,) = sql.fetch("find_released_room", ReleasedRoom, params)
     return found
 
 
@@ -220,10 +220,10 @@ def _decide(
             sql.ask("close_openings", object, {"keys": wanted["keys"]})
         return Pass(left=_left(locked), busy=tuple(locked.left_keys))
     heads = min(_FIRST_HEADS, -(-batch // len(locked.lanes)) + 1)
-    keys_asked = sql.ask("look_keys", KeyRow, {"keys": locked.keys, "now": now, "margin": settings.margin})
-    queues_asked = sql.ask("look_queues", _QueueRow, {"lanes": locked.lanes, **gate})
+    keys_asked = sql.ask("count_key_usage", KeyRow, {"keys": locked.keys, "now": now, "margin": settings.margin})
+    queues_asked = sql.ask("count_queue_usage", _QueueRow, {"lanes": locked.lanes, **gate})
     looked_at = {"lanes": locked.lanes, "stuck": [*stuck_keys()], "now": now}
-    lanes_asked = sql.ask("look_lanes", HeadRow, {**looked_at, "heads": heads})
+    lanes_asked = sql.ask("read_lane_heads", HeadRow, {**looked_at, "heads": heads})
     key_rows, head_rows = keys_asked.rows(), lanes_asked.rows()
     at = head_rows[0].now
     counted = {row.id: key_now(row, at) for row in key_rows}
@@ -249,7 +249,7 @@ def _decide(
     )
     made = decide(lanes_seen := list(lanes_now(head_rows, names, heads)))
     if made.unread and heads < (most_heads := -(-settings.batch // len(locked.lanes)) + 1):
-        head_rows = sql.fetch("look_lanes", HeadRow, {**looked_at, "heads": most_heads})
+        head_rows = sql.fetch("read_lane_heads", HeadRow, {**looked_at, "heads": most_heads})
         made = decide(lanes_seen := list(lanes_now(head_rows, names, most_heads)))
     slots = _slots(made, lanes_seen)
     calls = _write(made, slots, lanes_seen, now, settings)

@@ -106,11 +106,6 @@ class _Old:
     params: Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Time:
-    told_at: datetime
-
-
 def _delete_and_report(old: _Old, budget: timedelta, what: str) -> int:
     kept = references.Kept()
     deleted = _delete_old(old, monotonic() + budget.total_seconds(), kept)
@@ -127,8 +122,7 @@ def _delete_old(old: _Old, stop_at: float, kept: references.Kept) -> int:
                 deleted += (batch := _delete_batch(old))
                 if batch < old.params["most"] or monotonic() >= stop_at:
                     return deleted
-    (clock,) = sql.fetch("tell_time", _Time, {})
-    before = (old.params["now"] or clock.told_at) - old.params["retention"]
+    before = (old.params["now"] or sql.now()) - old.params["retention"]
     return deleted + references.delete_before(old.rows, old.field, before, until=stop_at, kept=kept)
 
 

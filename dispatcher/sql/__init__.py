@@ -344,14 +344,16 @@ def fetch(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Time:
-    told_at: datetime
+class Clock:
+    """The row of `read_clock`."""
+
+    database_time: datetime
 
 
 def now() -> datetime:
-    """Return what the database's clock says."""
-    (time,) = fetch("tell_time", _Time, {})
-    return time.told_at
+    """Return the time by the database's clock."""
+    (clock,) = fetch("read_clock", Clock, {})
+    return clock.database_time
 
 
 def fetch_in_order(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:

@@ -114,7 +114,7 @@ WITH mine AS MATERIALIZED (
       JOIN spent USING (key_id)
      WHERE key.id = paced.key_id AND (paced.last_start_at IS NULL OR paced.last_start_at <= clock.latest_at)
 )
-SELECT is_closed, is_expired, is_early, verdict.is_revoked, clock_timestamp() AS told_at, start_at, attempt, retry, is_paced,
+SELECT is_closed, is_expired, is_early, verdict.is_revoked, clock_timestamp() AS database_time, start_at, attempt, retry, is_paced,
        (SELECT count(window_period) > 0 FROM spent) AS is_counted,
        CASE WHEN NOT %(is_durable)s::bool THEN set_config('synchronous_commit', 'off', true) END AS commit
   FROM mine

@@ -141,7 +141,7 @@ def _pass() -> tuple[set[int], admit.Pass, float | None]:
     lanes = scene.lanes_of(scene.write(scene.probe_calls(EACH)))
     began = monotonic()
     made = admit.admit(lanes=lanes)
-    admit.look_again(made)
+    admit.recheck(made)
     took = (monotonic() - began) * 1_000
     return lanes, made, took if len(made.calls) == EACH * scene.PROBES else None
 

@@ -1,4 +1,4 @@
--- look_again: what changed while a pass decided, seen after its commit. An expired call is the tick's, not a pass's: for
+-- recheck: what changed while a pass decided, seen after its commit. An expired call is the tick's, not a pass's: for
 -- such a one, the same lane would be looked at again and again.
 -- Lanes put to sleep that have a call after all; keys found full that hold less now; keys with room and lanes parked
 -- on them; queues that hold lanes and have room on the way to their workers now. Whichever of a pass and a sender or release committed last sees the other: so no wake-up is lost.

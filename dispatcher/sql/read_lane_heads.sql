@@ -1,4 +1,4 @@
--- look_lanes: these lanes in the order in which they are served, each with the calls at its head, locked.
+-- read_lane_heads: these lanes in the order in which they are served, each with the calls at its head, locked.
 -- The caller holds the locks of the lanes. A call that somebody else has locked (to cancel it, say) is left out.
 -- A lane that spends a key of `stuck`, which somebody keeps locked, goes before no other.
 -- What stands before others is looked up in the order of an index, queue by queue and key by key: so many lanes as are awake,
