@@ -21,7 +21,7 @@ from django.db import close_old_connections, connections
 
 from dispatcher import attempt, faults, sql, threads, workers
 from dispatcher.conf import conf
-from dispatcher.lifecycle.heartbeat import Held, Here
+from dispatcher.lifecycle.heartbeat import ReservedCall, WorkerInfo
 
 logger = logging.getLogger(__name__)
 
@@ -72,8 +72,8 @@ class Presence(bootsteps.StartStopStep):
     def close(self, worker: WorkController) -> None:
         """Put back what was fetched and not started: the worker takes no more."""
         del worker
-        fetched = held()
-        self._soon("put back what it had fetched", lambda: workers.leave(self.id, fetched))
+        fetched = reserved_calls()
+        self._soon("put back what it had fetched", lambda: workers.stop_accepting(self.id, fetched))
 
     def stop(self, worker: WorkController) -> None:
         """Go on until the pool has ended its tasks, and then no more."""
@@ -90,7 +90,7 @@ class Presence(bootsteps.StartStopStep):
         # Greenlets and threads may outlive the shutdown: the heartbeat goes on for them, as long as the process does.
         if not attempt.running():
             self.over.set()
-        self._soon("put back what it had to give up", lambda: workers.part(self.id))
+        self._soon("put back what it had to give up", lambda: workers.release_all(self.id))
         self.background.stop()
 
     def _soon(self, what: str, work: Callable[[], object]) -> None:
@@ -112,14 +112,16 @@ class Presence(bootsteps.StartStopStep):
     def _beat(self) -> None:
         """Say again and again what is there; after a failure sooner, so that leases outlast a short one."""
         while not self.over.is_set():
-            is_heard = self._try("send its heartbeat", lambda: workers.beat(self._here(), held()))
-            period = conf().heartbeat.total_seconds() / (1 if is_heard else 3)
+            is_recorded = self._try(
+                "send its heartbeat", lambda: workers.record_heartbeat(self._worker_info(), reserved_calls())
+            )
+            period = conf().heartbeat.total_seconds() / (1 if is_recorded else 3)
             self.over.wait(period * random.uniform(0.9, 1.0))  # noqa: S311 -- so that not all come at once
         connections.close_all()
 
-    def _here(self) -> Here:
+    def _worker_info(self) -> WorkerInfo:
         worker = self.worker
-        return Here(
+        return WorkerInfo(
             id=self.id,
             name=worker.hostname,
             host=socket.gethostname(),
@@ -250,7 +252,7 @@ def note_ended(request: Request) -> None:
     _running.discard(request)
 
 
-def held() -> list[Held]:
+def reserved_calls() -> list[ReservedCall]:
     """Return (call, ticket) of every message that this worker holds, running or fetched."""
     # The consumer's thread changes the sets meanwhile: only the copy of what is under them can't be interrupted.
     sets: tuple[Any, ...] = (state.reserved_requests, state.active_requests, _running)

@@ -10,13 +10,13 @@ from dispatcher.lifecycle import finish, heartbeat, recover, unstarted
 from dispatcher.states import State
 
 
-def beat(here: heartbeat.Here, held: Sequence[heartbeat.Held]) -> None:
+def record_heartbeat(worker: heartbeat.WorkerInfo, held: Sequence[heartbeat.ReservedCall]) -> None:
     """Say that a worker lives and still holds these calls; if it has just come, or come back, serve its queues."""
-    heard = heartbeat.beat(here, held)
-    if heard.is_back:
-        engine.dispense_briefly(queues=here.queues, most=REFILL, total=REFILL)
-    if heard.knows_more and here.tasks:
-        _wake(here.queues, here.tasks)
+    result = heartbeat.record(worker, held)
+    if result.is_back:
+        engine.dispense_briefly(queues=worker.queues, most=REFILL, total=REFILL)
+    if result.knows_more and worker.tasks:
+        _wake(worker.queues, worker.tasks)
 
 
 def return_unknown(call: UUID, ticket: UUID) -> bool:
@@ -42,9 +42,9 @@ def _wake(queues: Sequence[str], tasks: Sequence[str]) -> None:
         engine.dispense_briefly(lanes=lanes, most=REFILL, total=REFILL)
 
 
-def leave(worker: UUID, held: Sequence[heartbeat.Held]) -> int:
+def stop_accepting(worker: UUID, held: Sequence[heartbeat.ReservedCall]) -> int:
     """Say that a worker takes no more messages, and put back what it holds and has not started; return how many."""
-    heartbeat.stop(worker)
+    heartbeat.mark_stopped(worker)
     with sql.atomic():
         found = [finish.put_back(call, ticket, from_states=[State.DISPATCHED]) for call, ticket in sorted(held)]
         put_back = [released for released in found if released is not None]
@@ -53,7 +53,7 @@ def leave(worker: UUID, held: Sequence[heartbeat.Held]) -> int:
     return len(put_back)
 
 
-def part(worker: UUID) -> int:
+def release_all(worker: UUID) -> int:
     """Put back what a worker that has ended still held; return how many calls. What it had started, it has lost.
 
     Only what it holds itself: an attempt that another worker claimed meanwhile goes on. And only what has ended: a

@@ -8,7 +8,7 @@ from uuid import UUID
 from dispatcher import sql
 from dispatcher.conf import conf
 
-Held = tuple[UUID, UUID]
+ReservedCall = tuple[UUID, UUID]
 """A call and the ticket by which a worker holds it."""
 
 
@@ -22,7 +22,7 @@ class InFlight:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Here:
+class WorkerInfo:
     """A worker as it describes itself."""
 
     id: UUID
@@ -37,7 +37,7 @@ class Here:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heard:
+class HeartbeatResult:
     """What came of a heartbeat: how many slots it renewed, and what the worker serves and knows that was not known."""
 
     slots: int
@@ -53,30 +53,30 @@ class Lost:
     name: str
 
 
-def beat(here: Here, held: Sequence[Held], *, now: datetime | None = None) -> Heard:
+def record(worker: WorkerInfo, held: Sequence[ReservedCall], *, now: datetime | None = None) -> HeartbeatResult:
     """Say that this worker lives and holds these calls, running or not."""
     settings = conf()
     grace = settings.queue_grace or timedelta(0)
     params = {
-        "worker": here.id,
-        "name": here.name,
-        "host": here.host,
-        "pid": here.pid,
-        "pool": here.pool,
-        "processes": here.processes,
-        "queues": list(here.queues),
-        "tasks": here.tasks,
+        "worker": worker.id,
+        "name": worker.name,
+        "host": worker.host,
+        "pid": worker.pid,
+        "pool": worker.pool,
+        "processes": worker.processes,
+        "queues": list(worker.queues),
+        "tasks": worker.tasks,
         "calls": [call for call, _ in held],
         "tickets": [ticket for _, ticket in held],
         "lease": settings.run_lease,
         "serves": max(settings.run_lease, grace),
         "now": now,
     }
-    (heard,) = sql.fetch("beat", Heard, params)
-    return heard
+    (result,) = sql.fetch("record_heartbeat", HeartbeatResult, params)
+    return result
 
 
-def stop(worker: UUID, *, now: datetime | None = None) -> None:
+def mark_stopped(worker: UUID, *, now: datetime | None = None) -> None:
     """Say that this worker takes no more messages."""
     grace = conf().queue_grace or timedelta(0)
     sql.change("stop_worker", {"worker": worker, "grace": grace, "now": now})
@@ -84,9 +84,9 @@ def stop(worker: UUID, *, now: datetime | None = None) -> None:
 
 def held(worker: UUID) -> list[InFlight]:
     """Return the calls that this worker has claimed, or holds by its heartbeats."""
-    return sql.fetch("held_calls", InFlight, {"worker": worker})
+    return sql.fetch("find_calls_of_worker", InFlight, {"worker": worker})
 
 
 def lose_silent(*, now: datetime | None = None) -> list[Lost]:
     """Mark the workers that fell silent for longer than a lease, and return them."""
-    return sql.fetch("lose_workers", Lost, {"lease": conf().run_lease, "now": now})
+    return sql.fetch("mark_lost_workers", Lost, {"lease": conf().run_lease, "now": now})

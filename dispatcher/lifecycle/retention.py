@@ -65,7 +65,7 @@ def delete_workers(*, now: datetime | None = None) -> int:
     params = {"retention": _WORKERS_KEPT, "most": maxsize, "now": now}
     gone: list[tuple[QuerySet[Any], str]] = [
         (Worker.objects.using(settings.database).all(), "delete_workers"),
-        (PullWorker.objects.using(settings.database).all(), "delete_pullers"),
+        (PullWorker.objects.using(settings.database).all(), "delete_pull_workers"),
     ]
     old = [_Old(rows=rows, field="seen_at", statement=statement, params=params) for rows, statement in gone]
     return sum([_delete_and_report(each, settings.cleanup_budget, "workers") for each in old])

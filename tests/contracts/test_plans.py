@@ -330,10 +330,10 @@ HOT = [
     Hot("retry_calls", {"calls": [call_id(WAITING + 30_000)]}, 100),
     Hot("run_calls_now", {"calls": [call_id(500_000)]}, 100),
     # One worker.
-    Hot("beat", {**A_WORKER, **A_CALL}, 150),
+    Hot("record_heartbeat", {**A_WORKER, **A_CALL}, 150),
     Hot("wake_returned", {"queues": ["served"], "tasks": ["noop"], "most": 100, "now": NOW}, 4_000),
     Hot("report_unstarted", {"most": 10_000, "now": NOW}, 2_000),
-    Hot("held_calls", {"worker": uuid4()}, 100),
+    Hot("find_calls_of_worker", {"worker": uuid4()}, 100),
     # One key.
     Hot("find_keys", {"names": ["key:7", "key:9999"]}, 50),
     Hot("block_keys", {"keys": [5], "names": ["key:7"], "wait": LEASE, "now": NOW}, 100),
@@ -343,7 +343,7 @@ HOT = [
     Hot("ready_queues", {"queues": ["served", "unheard"]}, 100),
     Hot("lock_lanes", NOTHING | {"queues": ["served"], "is_pull": True}, 4_000, is_tuned=True),
     Hot("hold_pulled", {"calls": [RUNNING], "lease": None, "usual": LEASE, "worker": None, "now": NOW}, 100),
-    Hot("beat_pulled", {"calls": [RUNNING], "lease": None, "usual": LEASE, "worker": uuid4(), "now": NOW}, 100),
+    Hot("renew_fetch_leases", {"calls": [RUNNING], "lease": None, "usual": LEASE, "worker": uuid4(), "now": NOW}, 100),
     Hot("find_overdue", {"wait": LEASE}, 20),
     Hot("watch_leases", {"gap": LEASE, "wait": LEASE, "now": NOW}, 20),
     Hot("lock_overdue", {"now": NOW, "most": 500}, 50),

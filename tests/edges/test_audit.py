@@ -85,7 +85,7 @@ def unserved_parked() -> None:
 def unserved_held() -> None:
     send()
     assert Lane.objects.get().is_held
-    heartbeat.beat(HERE, [])
+    heartbeat.record(HERE, [])
 
 
 def unserved_awake() -> None:

@@ -30,7 +30,7 @@ def test_a_queue_without_workers_is_noted_and_breaks_nothing(settings: Any) -> N
     send()
     assert noted() == {"queue_unserved": 1}
     assert found() == []
-    heartbeat.beat(HERE, [])
+    heartbeat.record(HERE, [])
     assert noted() == {}
     Worker.objects.update(serves_until=timezone.now() - HOUR)
     assert noted() == {"queue_unserved": 1}

@@ -79,7 +79,7 @@ def stir(until: list[Report]) -> None:
 )
 def test_a_busy_system_yields_nothing(given: dict[str, int], settings: Any) -> None:
     settings.DISPATCHER = given
-    heartbeat.beat(HERE, [])
+    heartbeat.record(HERE, [])
     declare_tenants(TENANTS)
     RateLimitKey.objects.declare("few", concurrency=3)
     RateLimitKey.objects.declare("some", rate=(20, 1))

@@ -442,7 +442,7 @@ def test_a_worker_that_comes_serves_its_queue_beside_a_locked_key(settings: Sett
         RateLimitKey.objects.declare(name, concurrency=5)
     stopped, other = (CallQueue.objects.send("noop", keys=[name]) for name in ("locked", "other"))
     assert Lane.objects.filter(is_held=True).count() == 2
-    heartbeat.beat(HERE, [])
+    heartbeat.record(HERE, [])
     with locked("locked"), promptly() as do:
         assert do(engine.dispense, queues=["celery"]) == 1
         assert [state_of(stopped), state_of(other)] == [State.AVAILABLE, State.DISPATCHED]

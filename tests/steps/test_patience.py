@@ -170,7 +170,7 @@ def test_the_end_that_another_gave_an_attempt_is_not_taken_for_ones_own_whose_an
                 case "a stop of its worker":
                     with monkeypatch.context() as other_process:
                         other_process.setattr(attempt, "running", frozenset)
-                        assert workers.part(HERE.id) == 1
+                        assert workers.release_all(HERE.id) == 1
                 case "the loss of its process":
                     assert engine.lose(call.id, ticket, WorkerLost("killed"), is_crash=True, number=number)
                 case _:

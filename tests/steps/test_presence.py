@@ -67,7 +67,7 @@ def test_the_heartbeat_outlives_whatever_a_beat_raises(
             raise fault
         is_well.set()
 
-    monkeypatch.setattr(workers, "beat", beat)
+    monkeypatch.setattr(workers, "record_heartbeat", beat)
     monkeypatch.setattr(workers, "part", lambda _: 0)
     one = worker()
     step = Presence(one)
@@ -84,7 +84,7 @@ def test_the_heartbeat_outlives_whatever_a_beat_raises(
 def running_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Return a worker whose presence has started, and that step."""
     one = worker()
-    monkeypatch.setattr(workers, "beat", lambda *_: None)
+    monkeypatch.setattr(workers, "record_heartbeat", lambda *_: None)
     step = Presence(one)
     step.start(one)
     yield step
@@ -144,7 +144,7 @@ def test_a_silent_database_does_not_stop_a_shutdown(
 ) -> None:
     answers = Event()
     monkeypatch.setattr(presence, "_LONGEST_WAIT_S", 0.05)
-    monkeypatch.setattr(workers, "beat", lambda *_: None)
+    monkeypatch.setattr(workers, "record_heartbeat", lambda *_: None)
     monkeypatch.setattr(workers, "leave", lambda *_: answers.wait(LONG_S))
     monkeypatch.setattr(workers, "part", lambda _: answers.wait(LONG_S))
     one = worker()
@@ -168,7 +168,7 @@ def test_a_worker_that_ends_keeps_what_its_own_process_still_runs() -> None:
     worker_id = uuid4()
 
     def shut_down() -> str:
-        assert workers.part(worker_id) == 0
+        assert workers.release_all(worker_id) == 0
         return "done"
 
     assert engine.execute(call.id, ticket_of(call), shut_down, worker=worker_id) == Returned(result="done")

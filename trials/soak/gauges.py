@@ -60,9 +60,9 @@ class Gauges:
 
     notes: Path
     """Where the traffic writes what it does."""
-    here: heartbeat.Here
+    here: heartbeat.WorkerInfo
     """The worker that this process plays."""
-    full: heartbeat.Held
+    full: heartbeat.ReservedCall
     """The call that holds the room of `full`."""
     beaten_at: float = field(default_factory=monotonic)
 
@@ -91,7 +91,7 @@ class Gauges:
         if monotonic() > self.beaten_at + _HEARTBEAT_S:
             scene.keep(self.here, self.full)
             with on_idle():
-                heartbeat.beat(self.here, [])
+                heartbeat.record(self.here, [])
             self.beaten_at = monotonic()
         self.turn += 1
         # In turns, so that neither always comes first.
