@@ -88,7 +88,7 @@ class Attempt:
                 work = partial(cancel, self.call_id)
             case _:
                 assert_never(refused)
-        return patiently(work, again=work)
+        return retry_while_unavailable(work, again=work)
 
     def run_task(self, task: Callable[[], Any]) -> run.Outcome:
         """Run the task, once, and return how it ended."""
@@ -110,7 +110,9 @@ class Attempt:
             once = partial(finish_as, self.call_id, self.ticket, outcome, claimed)
             again = partial(_finish_again, once, self.call_id, self.ticket, self.number)
             work = once if self.interruption is None else again
-            self._released.append(patiently(work, again=again, may_pass=lambda fault: not sql.is_refused(fault)))
+            self._released.append(
+                retry_while_unavailable(work, again=again, may_pass=lambda fault: not sql.is_refused(fault))
+            )
         return self._released[0]
 
 
@@ -131,15 +133,15 @@ def claim_in_time(
 ) -> claim.Claimed | claim.Refused:
     """Claim a call by this number and wait for its start; a start that was overslept is given up for a later one."""
     mine = partial(claim.claim, call_id, ticket, number=number, worker=worker)
-    claimed = patiently(mine, again=partial(_claim_again, mine))
+    claimed = retry_while_unavailable(mine, again=partial(_claim_again, mine))
     while isinstance(claimed, claim.Claimed) and not claim.is_in_time(claimed):
         # Twice the lateness with every try: a machine that is always late starts calls all the same.
         again = partial(mine, is_late=True, slack=claimed.lateness + claimed.slack, missed=claimed.slack)
-        claimed = patiently(again, again=again)
+        claimed = retry_while_unavailable(again, again=again)
     return claimed
 
 
-def patiently(
+def retry_while_unavailable(
     work: Callable[[], T],
     *,
     again: Callable[[], T],
@@ -358,7 +360,7 @@ def put_back_lost(*, until: datetime, now: datetime | None = None) -> list[finis
     return freed
 
 
-def ran_out(left: recover.Overdue, *, now: datetime | None = None) -> finish.Released | None:
+def ran_out(left: recover.ExpiredFetch, *, now: datetime | None = None) -> finish.Released | None:
     """End the attempt of a fetched call whose lease, or time, ran out; without a wait in the first case."""
     row = CallQueue.objects.using(conf().database).filter(id=left.call_id).values("attempt", "retry").get()
     return finish.fail(

@@ -53,7 +53,7 @@ def dispense(
     while due or locked:
         if len(due.lanes) > bound:
             # Those awake are taken in order of service; a part of these would go before others of a higher priority.
-            recovery.leave_lanes(due.lanes)
+            recovery.defer_lanes(due.lanes)
             due = replace(due, lanes=(), awake=True)
         if locked and (fruitless or not due):
             wait_for = next(iter(locked.values()))
@@ -86,7 +86,7 @@ def dispense(
         wait_for = None
         locked |= {lane: key for lane, key in made.left.items() if key not in stuck}
         given_up = [lane for lane, key in made.left.items() if key in stuck]
-        if given_up and recovery.leave_lanes(given_up):
+        if given_up and recovery.defer_lanes(given_up):
             # They stood in front of these keys, which may have room for those behind.
             due, passed = replace(due, keys={*due.keys, *passed}), set()
         is_over = (
@@ -95,8 +95,8 @@ def dispense(
             or (passes is not None and made_passes >= passes)
         )
         if is_over or fruitless == _FRUITLESS:
-            recovery.leave(due.lanes, due.keys)
-            recovery.leave_lanes(locked)
+            recovery.defer(due.lanes, due.keys)
+            recovery.defer_lanes(locked)
             break
     return admitted
 

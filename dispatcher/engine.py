@@ -84,21 +84,21 @@ def tick(*, now: datetime | None = None, watch: Watch = _watch) -> int:
     """
     if now is not None:
         sweep()
-        place_left()
+        place_unplaced()
         return _serve_due(now=now)
     settings = conf()
     if not watch.begin(settings.tick):
         return 0
     try:
         sweep()
-        place_left()
+        place_unplaced()
         admitted = _serve_due(until=watch.until)
         while not watch.is_over(wait := due.next_due()):
             # What is due at a key that somebody keeps locked stays due.
             least = _LOCKED_PAUSES * settings.min_pause if admit.stuck_keys() else settings.min_pause
             if watch.pause(wait or timedelta(0), least=least):
                 sweep()
-                place_left()
+                place_unplaced()
             admitted += _serve_due(until=watch.until)
     except BaseException:
         watch.break_off()
@@ -246,18 +246,18 @@ def sweep() -> int:
     lanes, keys = recovery.sweep_lanes(_Sweep.lane, _SWEEP), recovery.sweep_keys(_Sweep.key, _SWEEP)
     _Sweep.lane, _Sweep.key = lanes.last, keys.last
     _Sweep.oversized = oversized.release(after=_Sweep.oversized, until=monotonic() + _SWEEP_S).last
-    mended = recovery.wake(lanes.forgotten) if lanes.forgotten else 0
-    if keys.forgotten:
-        dispense(keys=keys.forgotten)
-        mended += len(keys.forgotten)
-    if mended:
-        logger.info("the sweep woke %d lanes and keys", mended)
-    return mended
+    woken = recovery.wake(lanes.stranded) if lanes.stranded else 0
+    if keys.stranded:
+        dispense(keys=keys.stranded)
+        woken += len(keys.stranded)
+    if woken:
+        logger.info("the sweep woke %d lanes and keys", woken)
+    return woken
 
 
-def place_left() -> int:
+def place_unplaced() -> int:
     """Put calls into their lanes that their senders left without one, and dispense them; return how many."""
-    found = place.left(_Sweep.position, conf().batch)
+    found = place.next_unplaced(_Sweep.position, conf().batch)
     _Sweep.position = found.last
     return place_and_dispense(found.calls, lock_wait=_TICK_LOCK_WAIT)
 

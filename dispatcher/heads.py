@@ -41,7 +41,7 @@ def changed(positions: Mapping[int, int]) -> Changed:
     return found
 
 
-def leave_changed(positions: Mapping[int, int], *, now: datetime | None = None) -> None:
+def defer_changed(positions: Mapping[int, int], *, now: datetime | None = None) -> None:
     """Leave the keys to the next pass that are shut for a call which is not the first of its lane any more."""
     if keys := changed(positions).keys:
-        sql.change("leave_open", {"keys": keys, "now": now})
+        sql.change("defer_keys", {"keys": keys, "now": now})

@@ -174,7 +174,7 @@ class _Background:
             self.news.clear()
             while self.waiting:
                 what, work = self.waiting.popleft()
-                _try(self.name, what, partial(attempt.patiently, work, again=work))
+                _try(self.name, what, partial(attempt.retry_while_unavailable, work, again=work))
         connections.close_all()
 
 

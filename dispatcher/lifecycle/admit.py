@@ -217,7 +217,7 @@ def _decide(
     (locked,) = sql.fetch("lock_lanes", _Locked, {**wanted, **gate, **bounds})
     if not locked.lanes:
         if wanted["keys"]:
-            sql.ask("close_openings", object, {"keys": wanted["keys"]})
+            sql.ask("clear_opening_times", object, {"keys": wanted["keys"]})
         return Pass(left=_left(locked), busy=tuple(locked.left_keys))
     heads = min(_FIRST_HEADS, -(-batch // len(locked.lanes)) + 1)
     keys_asked = sql.ask("count_key_usage", KeyRow, {"keys": locked.keys, "now": now, "margin": settings.margin})
@@ -254,7 +254,7 @@ def _decide(
     slots = _slots(made, lanes_seen)
     calls = _write(made, slots, lanes_seen, now, settings)
     if opened := [key for key in wanted["keys"] if key not in made.openings]:
-        sql.ask("close_openings", object, {"keys": opened})
+        sql.ask("clear_opening_times", object, {"keys": opened})
     if journal.is_kept():
         journal.note([*happenings.of_pass(made, lanes_seen, happenings.stand(counted.values(), slots, at, pace))])
     served = {row.name for row in queue_rows if row.is_served and not is_pull}
@@ -314,7 +314,7 @@ def _write(
     if made.oversized:
         calls, keys, costs = zip(*made.oversized, strict=True)
         params = {"calls": list(calls), "keys": list(keys), "costs": list(costs), "waiting": State.AVAILABLE.value}
-        sql.change("set_aside", params)
+        sql.change("mark_oversized", params)
     if made.rescheduled:
         calls, times = zip(*made.rescheduled, strict=True)
         sql.change("reschedule_calls", {"calls": list(calls), "at": list(times), "waiting": State.AVAILABLE.value})

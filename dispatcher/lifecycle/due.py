@@ -31,7 +31,7 @@ def wake_due(*, now: datetime | None = None) -> int:
         sql.read_in_order()
         if positions := heads.first(woken):
             sql.change("wake_lanes", {"lanes": sorted(positions)})
-            heads.leave_changed(positions, now=now)
+            heads.defer_changed(positions, now=now)
     return len(woken)
 
 
@@ -43,7 +43,7 @@ def discard_expired(*, now: datetime | None = None) -> int:
             "discard_expired", heads.Place, {"now": now, "most": conf().batch, "states": [*WAITING, State.RETRYABLE]}
         )
         sql.read_in_order()
-        heads.leave_changed(heads.first(ended), now=now)
+        heads.defer_changed(heads.first(ended), now=now)
     return len(ended)
 
 

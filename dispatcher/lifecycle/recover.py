@@ -13,7 +13,7 @@ _SLOTS = 5_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Left:
+class ExpiredLease:
     """A call that nobody is going to finish; its row is locked."""
 
     call_id: UUID
@@ -21,7 +21,7 @@ class Left:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Overdue(Left):
+class ExpiredFetch(ExpiredLease):
     """A fetched call whose lease ran out; `is_timeout`: its attempt has used up the time that it has."""
 
     is_timeout: bool
@@ -31,7 +31,7 @@ class Overdue(Left):
 class Swept:
     """Lanes or keys that nobody would have served, and where the next sweep goes on."""
 
-    forgotten: list[int]
+    stranded: list[int]
     last: int
 
 
@@ -44,7 +44,7 @@ class Freed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Watch:
+class _LeaseCheck:
     until: datetime | None
 
 
@@ -62,7 +62,7 @@ def judged_until(*, now: datetime | None = None) -> datetime | None:
     wait = 2 * settings.heartbeat
     # Within `gap` no lease runs out that was renewed in time.
     gap = max(min(3 * settings.recover_every, settings.run_lease - settings.heartbeat), wait)
-    (watch,) = sql.fetch("watch_leases", _Watch, {"gap": gap, "wait": wait, "now": now})
+    (watch,) = sql.fetch("check_leases", _LeaseCheck, {"gap": gap, "wait": wait, "now": now})
     return watch.until
 
 
@@ -72,17 +72,17 @@ def overdue_until() -> datetime | None:
     return judged_until() if overdue.is_due else None
 
 
-def expired(*, now: datetime | None = None) -> list[Left]:
+def expired(*, now: datetime | None = None) -> list[ExpiredLease]:
     """Lock and return calls whose lease ran out; the caller holds a transaction open until they are put right."""
     settings = conf()
     params = {"now": now, "most": settings.batch, "slack": settings.heartbeat}
-    rows = sql.fetch("lock_expired", Left, params)
+    rows = sql.fetch("lock_expired", ExpiredLease, params)
     return list({row.call_id: row for row in rows}.values())
 
 
-def overdue(*, now: datetime | None = None) -> list[Overdue]:
+def overdue(*, now: datetime | None = None) -> list[ExpiredFetch]:
     """Lock and return calls that were fetched over HTTP and whose lease ran out; the caller ends their attempts."""
-    rows = sql.fetch("lock_overdue", Overdue, {"now": now, "most": conf().batch})
+    rows = sql.fetch("lock_overdue", ExpiredFetch, {"now": now, "most": conf().batch})
     return list({row.call_id: row for row in rows}.values())
 
 
@@ -95,12 +95,12 @@ def free_orphans(slots: Collection[int] | None = None, *, after: int = 0, now: d
     return asked.row()
 
 
-def unserved(*, now: datetime | None = None) -> list[Left]:
+def unserved(*, now: datetime | None = None) -> list[ExpiredLease]:
     """Lock and return calls on the way to workers that are not there; the caller puts them back before it commits."""
     grace = queue_grace()
     if grace is None:
         return []
-    return sql.fetch("lock_unserved", Left, {"now": now, "most": conf().batch, "grace": grace})
+    return sql.fetch("lock_unserved", ExpiredLease, {"now": now, "most": conf().batch, "grace": grace})
 
 
 def sweep_lanes(after: int, most: int) -> Swept:
@@ -124,14 +124,14 @@ def wake(lanes: Iterable[int]) -> int:
     return sql.change("wake_lanes", {"lanes": list(lanes)})
 
 
-def leave(lanes: Collection[int], keys: Collection[int]) -> None:
+def defer(lanes: Collection[int], keys: Collection[int]) -> None:
     """Leave lanes and keys to the next pass that comes along."""
     if lanes:
         wake(lanes)
     if keys:
-        sql.change("leave_open", {"keys": list(keys), "now": None})
+        sql.change("defer_keys", {"keys": list(keys), "now": None})
 
 
-def leave_lanes(lanes: Collection[int]) -> int:
+def defer_lanes(lanes: Collection[int]) -> int:
     """Leave lanes that wait for a locked key to the next pass, parked or not; return how many were not awake."""
-    return sql.change("leave_lanes", {"lanes": list(lanes)})
+    return sql.change("defer_lanes", {"lanes": list(lanes)})

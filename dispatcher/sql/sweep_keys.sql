@@ -43,6 +43,6 @@ WITH RECURSIVE hop AS (
 )
 SELECT ARRAY(SELECT held.id FROM held 
               WHERE held.concurrency IS NULL OR held.cost + held.wanted <= held.concurrency
-                 OR (held.concurrency > 0 AND held.wanted > held.concurrency) OR held.wanted > held.rate_limit) AS forgotten,
+                 OR (held.concurrency > 0 AND held.wanted > held.concurrency) OR held.wanted > held.rate_limit) AS stranded,
        CASE WHEN count(*) = %(most)s::int THEN max(key_id) ELSE 0 END AS last
   FROM hop

@@ -27,6 +27,6 @@ SELECT ARRAY(SELECT lane.id
                       WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
                         AND (call.expires_at IS NULL OR call.expires_at > clock_timestamp())
                       ORDER BY call.position
-                      LIMIT 1) IS NOT NULL) AS forgotten,
+                      LIMIT 1) IS NOT NULL) AS stranded,
        CASE WHEN count(*) = %(most)s::int THEN max(lane_id) ELSE 0 END AS last
   FROM hop

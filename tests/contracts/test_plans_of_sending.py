@@ -116,7 +116,7 @@ HOT = [
     Hot("open_queue", {"name": "new"}, 50),
     Hot("ready_queues", {"queues": ["lone", "hot"]}, 40),
     Hot("find_released_room", {"keys": [LONE], "lane": LONE, "ahead": 968, "now": None}, 50),
-    Hot("close_openings", {"keys": [LONE]}, 20, is_tuned=True),
+    Hot("clear_opening_times", {"keys": [LONE]}, 20, is_tuned=True),
     Hot("recheck", AGAIN | {"asleep": [LONE], "roomy": [LONE], "filled": ["lone"]}, 50),
     Hot("recheck", AGAIN | {"asleep": [LONE], "roomy": [LONE], "filled": ["lone"]}, 50, is_tuned=True),
     Hot("sweep_lanes", {"after": 0, "most": 100}, 1_000),

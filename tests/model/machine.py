@@ -140,9 +140,9 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def tick(self) -> None:
         now = self.pair.begin()
-        mended = engine.sweep()
+        woken = engine.sweep()
         self.pair.compare()
-        assert self.pair.is_neglected or not mended, "the sweep found what should not be"
+        assert self.pair.is_neglected or not woken, "the sweep found what should not be"
         self.pair.is_neglected = False
         self.rules.due(now)
         engine.tick(now=now)

@@ -261,7 +261,7 @@ def test_a_tick_that_runs_out_of_time_leaves_a_locked_key_to_the_next_one() -> N
     Lane.objects.filter(id=calls[0].lane_id).update(parked_on=key)
     Lane.objects.filter(id=calls[1].lane_id).update(parked_on=other)
     with locked("locked"), promptly() as do:
-        do(recover.leave, [], [key.id, other.id])
+        do(recover.defer, [], [key.id, other.id])
         assert Lane.objects.get(id=calls[0].lane_id).is_awake
         assert not Lane.objects.get(id=calls[1].lane_id).is_awake
         assert RateLimitKey.objects.get(id=other.id).opens_at is not None
