@@ -14,17 +14,17 @@ from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.counts import KeyRow
 from dispatcher.policy import (
-    Pace,
+    AdmissionTuning,
     Policy,
     Use,
     counted,
     in_force,
+    next_opening,
     next_start,
-    opening,
-    pace_room,
     ramp_opening,
     room,
     stored,
+    throttle_room,
 )
 
 MANY: Final = 10_000
@@ -285,8 +285,8 @@ def rate_limit_status(keys: Collection[str] | None = None, *, now: datetime | No
     names = None if keys is None else list(keys)
     settings = conf()
     rows = sql.fetch("report_keys", _KeyRow, {"names": names, "now": now, "margin": settings.margin})
-    pace = Pace(horizon=settings.horizon, margin=settings.margin, ramp=settings.ramp)
-    return [_status(row, pace) for row in rows]
+    tuning = AdmissionTuning(horizon=settings.horizon, margin=settings.margin, ramp=settings.ramp)
+    return [_status(row, tuning) for row in rows]
 
 
 def waiting_calls(name: str, *, after: Place | None = None, most: int = 100) -> list[KeyCall]:
@@ -334,7 +334,7 @@ def old_transactions(*, age: timedelta | None = None) -> list[OldTransaction]:
     return sql.fetch("audit_old_transaction", OldTransaction, {"long": long, "most": _FEW})
 
 
-def _status(row: _KeyRow, pace: Pace) -> KeyStatus:
+def _status(row: _KeyRow, tuning: AdmissionTuning) -> KeyStatus:
     now, policy = row.now, in_force(row, row.now)
     use = Use(
         held=row.held,
@@ -342,11 +342,11 @@ def _status(row: _KeyRow, pace: Pace) -> KeyStatus:
         starts=tuple(zip(row.start_at, row.start_cost, strict=True)),
         next_start_at=next_start(policy, row.last_start_at, row.last_cost),
     )
-    spent = counted(policy.rate, use, now, pace) if policy.rate else []
-    ramp_opens_at = ramp_opening(row.blocked_until, use, 1, now, pace)
-    stopped_by = (*_stopping(policy, use, now, pace), *(["ramp"] if ramp_opens_at else []))
+    spent = counted(policy.rate, use, now, tuning) if policy.rate else []
+    ramp_opens_at = ramp_opening(row.blocked_until, use, 1, now, tuning)
+    stopped_by = (*_stopping(policy, use, now, tuning), *(["ramp"] if ramp_opens_at else []))
     blocked_until = row.blocked_until if row.blocked_until and row.blocked_until > now else None
-    times = (blocked_until, ramp_opens_at, opening(policy, use, 1, now, pace))
+    times = (blocked_until, ramp_opens_at, next_opening(policy, use, 1, now, tuning))
     is_time_alone = not row.is_paused and "concurrency" not in stopped_by
     return KeyStatus(
         id=row.id,
@@ -362,7 +362,7 @@ def _status(row: _KeyRow, pace: Pace) -> KeyStatus:
         starts=sum(cost for _, cost in spent),
         frees_at=min((at for at, _ in spent), default=None),
         resets_at=max((at for at, _ in spent), default=None),
-        next_start_at=_next_start(policy, use, now, pace),
+        next_start_at=_next_start(policy, use, now, tuning),
         stopped_by=stopped_by,
         opens_at=max(filter(None, times), default=None) if is_time_alone else None,
         waiting=row.waiting,
@@ -371,21 +371,21 @@ def _status(row: _KeyRow, pace: Pace) -> KeyStatus:
     )
 
 
-def _stopping(policy: Policy, use: Use, now: datetime, pace: Pace) -> Iterator[str]:
+def _stopping(policy: Policy, use: Use, now: datetime, tuning: AdmissionTuning) -> Iterator[str]:
     """Name the limits that leave no room for a cost of 1."""
-    if room(Policy(concurrency=policy.concurrency), use, now, pace) < 1:
+    if room(Policy(concurrency=policy.concurrency), use, now, tuning) < 1:
         yield "concurrency"
-    if room(Policy(rate=policy.rate), use, now, pace) < 1:
+    if room(Policy(rate=policy.rate), use, now, tuning) < 1:
         yield "rate"
-    if pace_room(policy, use, now, pace) < 1:
+    if throttle_room(policy, use, now, tuning) < 1:
         yield "throttle"
 
 
-def _next_start(policy: Policy, use: Use, now: datetime, pace: Pace) -> datetime | None:
+def _next_start(policy: Policy, use: Use, now: datetime, tuning: AdmissionTuning) -> datetime | None:
     if policy.throttle is None:
         return None
-    exact = Pace(horizon=timedelta(0), margin=pace.margin)
-    return opening(Policy(throttle=policy.throttle), use, 1, now, exact) or now
+    exact = AdmissionTuning(horizon=timedelta(0), margin=tuning.margin)
+    return next_opening(Policy(throttle=policy.throttle), use, 1, now, exact) or now
 
 
 def _json_time(at: datetime | None) -> str | None:

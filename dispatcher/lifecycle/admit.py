@@ -11,12 +11,12 @@ from uuid import UUID
 from django.db import OperationalError
 
 from dispatcher import happenings, journal, sql
-from dispatcher.allotment import Allotment, KeyNow, LaneNow, allot
+from dispatcher.allotment import Allocation, LockedKey, LockedLane, allocate
 from dispatcher.conf import DECIDE_AT_ONCE, Conf, conf, pass_bound, queue_grace
-from dispatcher.counts import HeadRow, KeyRow, key_now, lanes_now
+from dispatcher.counts import HeadRow, KeyRow, locked_key, locked_lanes
 from dispatcher.events import call_dropped
 from dispatcher.models import CallQueue, Slot
-from dispatcher.policy import Pace
+from dispatcher.policy import AdmissionTuning
 from dispatcher.states import State
 
 _FIRST_HEADS = 32
@@ -58,7 +58,7 @@ class Pass:
     """What one pass decided and did."""
 
     calls: Sequence[Admitted] = ()
-    made: Allotment = field(default_factory=Allotment)
+    made: Allocation = field(default_factory=Allocation)
     full: Mapping[int, int] = field(default_factory=dict)
     """Keys that a lack of concurrency closed, with the cost that they held when it did."""
     filled: Collection[str] = ()
@@ -169,13 +169,13 @@ def stuck_keys() -> set[int]:
 def recheck(done: Pass, *, now: datetime | None = None) -> Recheck:
     """Return where room or calls appeared while a pass decided; call it after the commit of that pass."""
     made = done.made
-    if not (made.asleep or done.full or made.roomy or done.filled):
+    if not (made.asleep or done.full or made.keys_with_room or done.filled):
         return Recheck(lanes=made.awake, keys=[])
     params = {
         "asleep": made.asleep,
         "full": list(done.full),
         "held": list(done.full.values()),
-        "roomy": made.roomy,
+        "keys_with_room": made.keys_with_room,
         "filled": list(done.filled),
         "ahead": pass_bound(conf()),
         "now": now,
@@ -226,12 +226,12 @@ def _decide(
     lanes_asked = sql.ask("read_lane_heads", HeadRow, {**looked_at, "heads": heads})
     key_rows, head_rows = keys_asked.rows(), lanes_asked.rows()
     at = head_rows[0].now
-    counted = {row.id: key_now(row, at) for row in key_rows}
+    counted = {row.id: locked_key(row, at) for row in key_rows}
     names = {row.name: row.id for row in key_rows}
     queue_rows = queues_asked.rows()
     # Who fetches a call starts it when the answer comes, and can't wait for a start that lies ahead.
     horizon = timedelta(0) if is_pull else settings.horizon
-    pace = Pace(horizon=horizon, margin=settings.margin, ramp=settings.ramp)
+    tuning = AdmissionTuning(horizon=horizon, margin=settings.margin, ramp=settings.ramp)
     rooms = {
         row.name: (batch if row.is_served else 0)
         if is_pull
@@ -239,27 +239,27 @@ def _decide(
         for row in queue_rows
     }
     decide = partial(
-        allot,
+        allocate,
         keys=counted.values(),
         queues=rooms,
         now=at,
-        pace=pace,
+        tuning=tuning,
         batch=batch,
         reschedule_after=settings.reschedule_after,
     )
-    made = decide(lanes_seen := list(lanes_now(head_rows, names, heads)))
+    made = decide(lanes_seen := list(locked_lanes(head_rows, names, heads)))
     if made.unread and heads < (most_heads := -(-settings.batch // len(locked.lanes)) + 1):
         head_rows = sql.fetch("read_lane_heads", HeadRow, {**looked_at, "heads": most_heads})
-        made = decide(lanes_seen := list(lanes_now(head_rows, names, most_heads)))
+        made = decide(lanes_seen := list(locked_lanes(head_rows, names, most_heads)))
     slots = _slots(made, lanes_seen)
     calls = _write(made, slots, lanes_seen, now, settings)
     if opened := [key for key in wanted["keys"] if key not in made.openings]:
         sql.ask("clear_opening_times", object, {"keys": opened})
     if journal.is_kept():
-        journal.note([*happenings.of_pass(made, lanes_seen, happenings.stand(counted.values(), slots, at, pace))])
+        journal.note([*happenings.of_pass(made, lanes_seen, happenings.stand(counted.values(), slots, at, tuning))])
     served = {row.name for row in queue_rows if row.is_served and not is_pull}
     filled = served.intersection((*made.held.values(), *locked.held_queues))
-    is_waited_for = any(lane.is_outranked for lane in lanes_seen)
+    is_waited_for = any(lane.yields_to_higher_priority for lane in lanes_seen)
     return Pass(
         made=made,
         calls=calls,
@@ -287,7 +287,7 @@ def _queue_room(row: _QueueRow, *, is_tight: bool, settings: Conf) -> int:
     return room if is_tight else room // DECIDE_AT_ONCE
 
 
-def _slots(made: Allotment, lanes: Iterable[LaneNow]) -> list[tuple[UUID, int | None, int]]:
+def _slots(made: Allocation, lanes: Iterable[LockedLane]) -> list[tuple[UUID, int | None, int]]:
     """Return the slots of the admitted calls as (call, key, cost); a call without keys has one without a key."""
     admitted = set(made.admitted)
     return [
@@ -300,9 +300,9 @@ def _slots(made: Allotment, lanes: Iterable[LaneNow]) -> list[tuple[UUID, int | 
 
 
 def _write(
-    made: Allotment,
+    made: Allocation,
     slots: Sequence[tuple[UUID, int | None, int]],
-    lanes: Sequence[LaneNow],
+    lanes: Sequence[LockedLane],
     now: datetime | None,
     settings: Conf,
 ) -> list[Admitted]:
@@ -352,7 +352,7 @@ def _report_dropped(dropped: Sequence[_Dropped]) -> None:
 
 
 def _full(
-    made: Allotment, counted: Mapping[int, KeyNow], slots: Iterable[tuple[UUID, int | None, int]]
+    made: Allocation, counted: Mapping[int, LockedKey], slots: Iterable[tuple[UUID, int | None, int]]
 ) -> dict[int, int]:
     """Keys with a concurrency limit that lanes were parked on, and the cost that they hold after this pass."""
     held = {

@@ -43,8 +43,8 @@ WITH clock AS MATERIALIZED (
              LIMIT 1) IS NOT NULL
 )
 SELECT clock.now, lane.id AS lane_id, lane.queue, lane.priority, lane.on_limit, lane.key_ids, lane.parked_on_id AS parked_on,
-       COALESCE(higher.priority > lane.priority, false) AS is_outranked,
-       behind.id IS NOT NULL AS is_behind,
+       COALESCE(higher.priority > lane.priority, false) AS yields_to_higher_priority,
+       behind.id IS NOT NULL AS yields_to_parked_lane,
        head.id AS call_id, head.costs
   FROM clock
  CROSS JOIN dispatcher_lane AS lane

@@ -16,7 +16,7 @@ SELECT ARRAY(SELECT lane.id
               WHERE (SELECT COALESCE(sum(slot.cost), 0) FROM dispatcher_slot AS slot WHERE slot.key_id = key.id) < key.held
               UNION
              SELECT key.id
-               FROM unnest(%(roomy)s::bigint[]) AS key (id)
+               FROM unnest(%(keys_with_room)s::bigint[]) AS key (id)
               WHERE (SELECT lane.id
                        FROM dispatcher_lane AS lane
                       WHERE lane.parked_on_id = key.id

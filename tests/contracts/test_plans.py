@@ -268,7 +268,7 @@ HOT = [
             "asleep": A_LANE,
             "full": [1, 2],
             "held": [1, 1],
-            "roomy": [1, 2],
+            "keys_with_room": [1, 2],
             "filled": ["served"],
             "ahead": 1_000,
             "now": NOW,
