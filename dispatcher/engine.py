@@ -19,7 +19,7 @@ from dispatcher.lifecycle import send as sending
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.policy import Policy
 from dispatcher.states import State
-from dispatcher.watch import Watch
+from dispatcher.watch import Ticker
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ _LOCKED_PAUSES = 4
 """How many times longer than usual a tick pauses at the least while somebody keeps a key locked."""
 dispense, dispense_briefly = dispenser.dispense, dispenser.dispense_briefly
 hand_over, serve, serve_changed = dispenser.hand_over, dispenser.serve, dispenser.serve_changed
-_watch = Watch()
+_ticker = Ticker()
 """This process's ticks."""
 
 
@@ -76,7 +76,7 @@ def declare(name: str, limits: Mapping[str, Any]) -> RateLimitKey:
 # What moves calls
 
 
-def tick(*, now: datetime | None = None, watch: Watch = _watch) -> int:
+def tick(*, now: datetime | None = None, ticker: Ticker = _ticker) -> int:
     """Serve what time has brought, and what it brings within the tick; return how many calls were admitted.
 
     A process does so once at a time: a tick that comes meanwhile returns 0, and the one that serves goes on for it.
@@ -87,21 +87,21 @@ def tick(*, now: datetime | None = None, watch: Watch = _watch) -> int:
         place_unplaced()
         return _serve_due(now=now)
     settings = conf()
-    if not watch.begin(settings.tick):
+    if not ticker.begin(settings.tick):
         return 0
     try:
         sweep()
         place_unplaced()
-        admitted = _serve_due(until=watch.until)
-        while not watch.is_over(wait := due.next_due()):
+        admitted = _serve_due(until=ticker.until)
+        while not ticker.is_over(wait := due.next_due()):
             # What is due at a key that somebody keeps locked stays due.
             least = _LOCKED_PAUSES * settings.min_pause if admit.stuck_keys() else settings.min_pause
-            if watch.pause(wait or timedelta(0), least=least):
+            if ticker.pause(wait or timedelta(0), least=least):
                 sweep()
                 place_unplaced()
-            admitted += _serve_due(until=watch.until)
+            admitted += _serve_due(until=ticker.until)
     except BaseException:
-        watch.break_off()
+        ticker.abort()
         raise
     return admitted
 
