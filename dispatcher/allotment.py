@@ -1,4 +1,4 @@
-"""Who goes now: share the room of the keys among the lanes of one pass.
+"""Allocate the room of the keys to the lanes of one pass.
 
 Pure: what was counted under the locks comes in, the decisions come out. Lanes are served in the order given,
 priority by priority, one call each in turn, so that lanes that share a key take turns.
@@ -90,9 +90,9 @@ def allocate(
     batch: int,
     reschedule_after: timedelta,
 ) -> Allocation:
-    """Admit up to `batch` calls, and say what becomes of every lane.
+    """Admit up to `batch` calls, and decide the next state of every lane.
 
-    queues: how many calls more each queue takes on their way to its workers; one that is not named takes any number.
+    queues: how many more calls of each queue may be dispatched; a queue that is not named is unbounded.
     """
     budgets = {key.id: _Budget(key, now, tuning) for key in keys}
     room = dict(queues or {})
@@ -141,7 +141,7 @@ class _Budget:
 
 
 class _LaneCursor:
-    """One lane's place in the round: its calls go one by one until they end or a limit stops it."""
+    """Steps through the calls of one lane until none is left or a limit stops it."""
 
     def __init__(self, lane: LockedLane, queues: dict[str, int]) -> None:
         self.lane, self.queues = lane, queues
@@ -210,6 +210,6 @@ class _LaneCursor:
             case OnLimit.WAIT:
                 allocation.parked[self.lane.id] = budget.key.id
                 allocation.openings.setdefault(budget.key.id, budget.opens_at(cost))
-                # Whoever is behind does not pass a dearer call by taking the room that it waits for.
+                # Calls behind a more expensive one do not take the room that it waits for.
                 budget.is_closed = True
                 return False

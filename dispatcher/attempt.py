@@ -286,7 +286,7 @@ def _stop_later(
         released = put_back(wait=pause)
     if released is not None and names:
         logger.warning(
-            "call %s was told to stop for %s, but a transaction keeps a key locked; to be blocked when it ends: %s",
+            "call %s must stop for %s, but a transaction keeps a key locked; to be blocked when it ends: %s",
             call_id,
             pause,
             ", ".join(sorted(names)),
@@ -320,7 +320,7 @@ def lost(
 ) -> finish.Released | None:
     """Put a lost call back: without an attempt if it was never started, else as a failed one.
 
-    is_crash: its process went with it, so that it may be poison; else nobody knows, and its count stays as it is.
+    is_crash: its process went with it, so that it may be poison; else the cause is unknown, and its count is unchanged.
     number: the claim of what was lost; an attempt of another claim goes on. Without one, any attempt is lost.
     """
     returned = unstarted.put_back(call_id, ticket, is_lost=True, number=number, now=now)
@@ -368,7 +368,7 @@ def ran_out(left: recover.ExpiredFetch, *, now: datetime | None = None) -> finis
         left.ticket,
         error=AttemptTimedOut("it ran for longer than its timeout")
         if left.is_timeout
-        else LeaseLapsed("nobody said in time that it still runs"),
+        else LeaseLapsed("lease expired without a heartbeat"),
         attempt=row["attempt"],
         policy=row["retry"],
         wait=None if left.is_timeout else timedelta(0),
@@ -384,7 +384,7 @@ def wake(back: Iterable[finish.Released]) -> None:
 
 
 def settle(outcome: run.Outcome, released: finish.Released) -> run.Outcome:
-    """Return the outcome with the wait that the row says, so that Celery tells the same."""
+    """Return the outcome with the wait that was recorded, so that Celery reports the same."""
     if isinstance(outcome, run.Failed):
         return run.Failed(error=outcome.error, wait=released.wait, may_retry=released.state not in TERMINAL)
     return outcome

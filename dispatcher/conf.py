@@ -32,9 +32,9 @@ class Tuning:
     min_pause: timedelta = timedelta(milliseconds=25)
     """The least time between two passes of one tick: 40 passes a second keep up with any throttle."""
     publish_pause: timedelta = timedelta(seconds=5)
-    """How long publishing rests after the broker could not be reached: a try costs a connection's timeout."""
+    """How long publishing backs off after the broker was unreachable: each try costs a connection timeout."""
     reschedule_after: timedelta = timedelta(seconds=5)
-    """When a rescheduled call looks again if nobody can say when its limit opens."""
+    """When a rescheduled call is tried again if the opening time of its limit is unknown."""
     pipeline: bool = True
     """Send statements that do not need each other's rows together; every pooler that is supported lets them through."""
 
@@ -92,17 +92,17 @@ class Conf(Tuning):
     unused_retention: timedelta | None = timedelta(days=30)
     """How long lanes, and keys that were made from templates, are kept without calls; None keeps them."""
     journal: timedelta | None = None
-    """How long it is kept what limits and queues went through, for who asks over HTTP; None writes nothing down."""
+    """How long events of limits and queues are kept for the HTTP API; None records none."""
     cleanup_budget: timedelta = timedelta(minutes=10)
     """How long one cleanup may take."""
     http_anonymous: Sequence[str] = ()
-    """What the HTTP face allows to who shows no credentials: scopes, as a token has them."""
+    """The scopes of requests to the HTTP API without credentials."""
     http_origins: Sequence[str] = ()
-    """The origins whose pages may use the HTTP face (CORS)."""
+    """The origins whose pages may use the HTTP API (CORS)."""
     http_hooks_anywhere: bool = False
     """Webhooks may post to private and local addresses, too, and without TLS."""
     prepared_statements: bool | None = None
-    """Prepare the engine's statements; None: not where DISABLE_SERVER_SIDE_CURSORS tells of a pooler."""
+    """Prepare the engine's statements; None: not where DISABLE_SERVER_SIDE_CURSORS indicates a pooler."""
 
 
 DECIDE_AT_ONCE: Final = 32
@@ -125,7 +125,7 @@ def send_bound(settings: Conf) -> int:
 
 
 SCOPES: Final = ("send", "fetch", "read", "admin")
-"""What the HTTP face may be used for."""
+"""The scopes of the HTTP API."""
 
 RETENTION: Mapping[str, timedelta | None] = {
     "completed": timedelta(days=7),

@@ -146,7 +146,7 @@ def dispense_briefly(
 
 
 def _only(keys: Collection[int]) -> int | None:
-    """Return the key if there is one only, and nobody keeps it locked."""
+    """Return the key if there is exactly one and it is not stuck behind a lock."""
     return None if len(keys) != 1 else next((key for key in keys if key not in admit.stuck_keys()), None)
 
 

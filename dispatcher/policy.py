@@ -309,7 +309,7 @@ def ramp_opening(
 def next_opening(policy: Policy, use: Use, cost: int, now: datetime, tuning: AdmissionTuning) -> datetime | None:
     """Return when the window and the throttle would let `cost` be admitted; None if they do now.
 
-    Concurrency plays no part: nobody knows when a running call ends.
+    Concurrency plays no part: when a running call ends is unknown.
     """
     latest = max(_rate_opening(policy, use, cost, now, tuning), _throttle_opening(policy, use, now, tuning))
     return latest if latest > now else None

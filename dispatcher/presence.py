@@ -1,4 +1,4 @@
-"""A worker's presence: it says that it is there, what it holds, and when it goes; and it keeps its connections."""
+"""A worker registers, sends heartbeats for its calls, puts them back when it stops, and keeps its connections."""
 
 import logging
 import random
@@ -36,7 +36,7 @@ _GREEN = {"gevent", "eventlet"}
 
 
 class _Identity:
-    """What this process, or the one that forked it, is called among the workers."""
+    """The worker id of this process, or of the process that forked it."""
 
     worker: UUID | None = None
 
@@ -70,7 +70,7 @@ class Presence(bootsteps.StartStopStep):
         self.background.start()
 
     def close(self, worker: WorkController) -> None:
-        """Put back what was fetched and not started: the worker takes no more."""
+        """Put back calls that were fetched and not started; the worker accepts no more."""
         del worker
         fetched = reserved_calls()
         self._soon("put back what it had fetched", lambda: workers.stop_accepting(self.id, fetched))
@@ -94,7 +94,7 @@ class Presence(bootsteps.StartStopStep):
         self.background.stop()
 
     def _soon(self, what: str, work: Callable[[], object]) -> None:
-        """Do this beside the worker's loop, and wait for it a while: a silent database does not stop the shutdown."""
+        """Do this outside the worker's loop, and wait a bounded time: a hanging database does not block a shutdown."""
         done = Event()
 
         def do() -> None:
@@ -110,7 +110,7 @@ class Presence(bootsteps.StartStopStep):
             logger.warning("worker %s stops, and does not wait until it has %s", self.worker.hostname, what)
 
     def _beat(self) -> None:
-        """Say again and again what is there; after a failure sooner, so that leases outlast a short one."""
+        """Send a heartbeat every period; sooner after a failure, so that leases survive a short outage."""
         while not self.over.is_set():
             is_recorded = self._try(
                 "send its heartbeat", lambda: workers.record_heartbeat(self._worker_info(), reserved_calls())
@@ -205,7 +205,7 @@ def _try(name: str, what: str, work: Callable[[], object]) -> bool:
         logger.warning("worker %s could not %s", name, what, exc_info=True)
         return False
     except Exception:
-        # A worker that falls silent over it would lose all that it runs.
+        # A worker that stopped its heartbeats would lose all calls that it runs.
         logger.exception("worker %s could not %s", name, what)
         return False
     return True
@@ -220,7 +220,7 @@ class KeptConnections(bootsteps.Step):
     before any task class is known, so it is set where it was read to; should that place go, connections are merely
     closed as before.)
 
-    Greenlets end with their task, so nobody would use their connections again: there Celery goes on closing them.
+    Greenlets end with their task, so their connections would not be used again: there Celery goes on closing them.
     """
 
     def __init__(self, worker: WorkController, **kwargs: Any) -> None:

@@ -32,7 +32,7 @@ MANY: Final = 10_000
 
 
 _EXACT = 10
-"""Shorter spans than so many seconds are told exactly."""
+"""Spans below this many seconds are shown exactly."""
 
 
 OLD_TRANSACTION: Final = timedelta(minutes=1)
@@ -185,7 +185,7 @@ class Wait:
     """What it costs of that key."""
     stopped_by: str | None
     held_by: str | None
-    """The queue, if it holds the lane up: nobody serves it, or enough of its calls are on their way."""
+    """The queue, if it holds the lane: no worker serves it, or enough of its calls are dispatched."""
     is_served: bool
     """Whether a live worker serves the call's queue."""
     queue: str
@@ -399,7 +399,7 @@ def _json_time(at: datetime | None) -> str | None:
 
 
 def in_words(at: datetime, now: datetime) -> str:
-    """Tell people when something is: "in 0.3 s", "in 5 minutes", "2 hours ago"."""
+    """Return a time relative to now, for people: "in 0.3 s", "in 5 minutes", "2 hours ago"."""
     seconds = (at - now).total_seconds()
     if abs(seconds) >= _EXACT:
         return arrow.get(at).humanize(now)
@@ -407,7 +407,7 @@ def in_words(at: datetime, now: datetime) -> str:
 
 
 def brief(span: timedelta) -> str:
-    """Tell people how long something is in few letters: "0.3 s", "44 s", "5 min", "2 h"."""
+    """Return a short form of a duration, for people: "0.3 s", "44 s", "5 min", "2 h"."""
     seconds = max(0.0, span.total_seconds())
     if seconds < _EXACT:
         return f"{seconds:.2g} s"

@@ -32,7 +32,7 @@ _LOCK_NOT_AVAILABLE = "55P03"
 
 
 class _Stuck:
-    """Keys that were waited for in vain, and until when nobody of this process waits for them again."""
+    """Keys whose lock wait timed out, and until when this process does not wait for them again."""
 
     until: ClassVar[dict[int, float]] = {}
 

@@ -83,7 +83,7 @@ class _Verdict:
 class _DatabaseClock:
     """The database's clock, as this process sees it.
 
-    Every answer of a claim tells it, late by its way here. The least late of the last ones counts (the minimum
+    Every answer of a claim is a sample, late by its latency. The least late of the last samples counts (the minimum
     filter of NTP, RFC 5905 section 10), so a slow answer does not delay a start. An answer can't be later than the time
     since its question: one that seems to be shows that the database's clock was set back, and the others count no more.
     """
@@ -201,7 +201,7 @@ def _refusal(verdict: _Verdict) -> Refused:
 
 
 def is_in_time(claimed: Claimed) -> bool:
-    """Hold the process until the call's start; return whether it was kept, or must be asked for anew."""
+    """Wait until the call's start; return False if it was missed, and the claim needs another start."""
     due = _DatabaseClock.monotonic_of(claimed.start_at)
     sleep(max(due - monotonic() - _OVERSLEEP_S, 0))
     while monotonic() < due:

@@ -14,7 +14,7 @@ _SLOTS = 5_000
 
 @dataclass(frozen=True, kw_only=True)
 class ExpiredLease:
-    """A call that nobody is going to finish; its row is locked."""
+    """A call whose lease expired; its row is locked."""
 
     call_id: UUID
     ticket: UUID
@@ -22,14 +22,14 @@ class ExpiredLease:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpiredFetch(ExpiredLease):
-    """A fetched call whose lease ran out; `is_timeout`: its attempt has used up the time that it has."""
+    """A fetched call whose lease expired; `is_timeout`: its attempt ran for longer than its timeout."""
 
     is_timeout: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Swept:
-    """Lanes or keys that nobody would have served, and where the next sweep goes on."""
+    """Lanes or keys that no pass would have served, and where the next sweep continues."""
 
     stranded: list[int]
     last: int
@@ -125,7 +125,7 @@ def wake(lanes: Iterable[int]) -> int:
 
 
 def defer(lanes: Collection[int], keys: Collection[int]) -> None:
-    """Leave lanes and keys to the next pass that comes along."""
+    """Leave lanes and keys to the next pass."""
     if lanes:
         wake(lanes)
     if keys:

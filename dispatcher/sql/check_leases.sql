@@ -1,5 +1,5 @@
 -- check_leases: note that the leases are looked at now; return by when a lease must have been over to be judged.
--- NULL: none may be judged. Where nobody could look for longer than `gap`, perhaps no heartbeat came through either: workers
+-- NULL: none may be judged. If no check ran for longer than `gap`, heartbeats may have failed, too: workers
 -- then have the time `wait` for it. Where every look comes after such a gap, a lease is judged that was over at the look
 -- before; not if the server was started since then.
 -- The updates change no row. They take the locks that a heartbeat takes, before the clock is read: a look waits for what

@@ -1,4 +1,4 @@
--- sweep_lanes: of the next lanes after this one that have waiting calls, which nobody would serve: the safety net.
+-- sweep_lanes: of the next lanes with waiting calls after this one, those that no pass would serve: the safety net.
 -- Hops from lane to lane on the index call_waiting, so neither the backlog nor lanes without calls cost anything.
 WITH RECURSIVE hop AS (
     (SELECT call.lane_id, 1 AS number

@@ -42,7 +42,7 @@ MADE = [
     WorkerLost("its lease ran out"),
     TicketReplaced("01"),
     AttemptTimedOut("it ran for longer than its timeout"),
-    LeaseLapsed("nobody said in time that it still runs"),
+    LeaseLapsed("lease expired without a heartbeat"),
     DuplicateCall("01", "available", "key"),
     QueueFull("mail", 5, 5, "reject"),
     WebhookRefused("the receiver answered 410 Gone"),
