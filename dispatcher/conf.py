@@ -16,7 +16,7 @@ from dispatcher.errors import ConfigurationError
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """Constants of the engine: no operator has what it takes to choose them better. Tests and trials replace TUNING."""
+    """Constants of the engine; operators have no basis to choose other values. Tests and trials replace TUNING."""
 
     lanes_per_pass: int = 100
     """The most lanes that one pass takes of a kind: named, awake, parked or held."""
@@ -64,23 +64,23 @@ class Conf(Tuning):
     tick: timedelta = timedelta(seconds=1)
     """How often beat starts the dispenser, and how long one run goes on serving what falls due."""
     queue_grace: timedelta | None = timedelta(seconds=30)
-    """How long a queue whose last worker has gone is still served; None serves queues without known workers, too."""
+    """How long a queue counts as served after its last worker is gone; None: a queue needs no known worker."""
     dispatch_ahead: int = 1_000
     """The most calls of one queue that are on their way to its workers."""
     dispatch_lease: timedelta = timedelta(minutes=5)
     """How long an admitted call may stay unclaimed before its message counts as lost."""
     run_lease: timedelta = timedelta(seconds=60)
-    """How long a running call is believed without a heartbeat."""
+    """How long the lease of a running call lasts without a heartbeat."""
     visibility: timedelta = timedelta(minutes=5)
-    """How long a call that was fetched over HTTP is believed without a heartbeat."""
+    """How long the lease of a call that was fetched over HTTP lasts without a heartbeat."""
     heartbeat: timedelta = timedelta(seconds=15)
     """How often a worker renews the leases of all that it holds."""
     patience: timedelta = timedelta(seconds=60)
-    """How long a worker goes on trying to claim a call, or to record its end, while the database can't be reached."""
+    """How long a worker retries to claim a call, or to record its end, while the database is unavailable."""
     durable_claims: bool = True
-    """A claim waits for the disk, so that no crash of the database forgets a start; False saves that wait."""
+    """A claim waits for the WAL flush, so that no crash of the database loses a start; False skips that wait."""
     poison_after: int = 3
-    """After how many attempts in a row that took their process with them a call is discarded as poison."""
+    """After how many attempts in a row that killed their process a call is discarded as poison."""
     publish_after: timedelta = timedelta(seconds=2)
     """How long a call may stay admitted and unpublished before a pass publishes it."""
     recover_every: timedelta = timedelta(seconds=10)

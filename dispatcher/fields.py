@@ -91,7 +91,7 @@ def key_name(value: object) -> str:
 
 
 def scopes(value: Sequence[str]) -> list[str]:
-    """Return what a token of the HTTP face may do."""
+    """Return what a token of the HTTP API may do."""
     for scope in value:
         if scope.partition(":")[0] not in SCOPES:
             hint = f"give {', '.join(SCOPES)}, or send:mail* for some queues only."

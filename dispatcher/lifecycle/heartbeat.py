@@ -1,4 +1,4 @@
-"""Heartbeat: a worker says that it lives, and that it still holds what it holds; silence says the contrary."""
+"""Heartbeat: register a worker and renew the leases of its calls; a worker without heartbeats counts as lost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from dispatcher import sql
 from dispatcher.conf import conf
 
 ReservedCall = tuple[UUID, UUID]
-"""A call and the ticket by which a worker holds it."""
+"""(call, ticket) of a call that a worker holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InFlight:
-    """A call in flight that a worker holds; `claim` is the claim that started it, None if it has not started."""
+    """A call in flight that a worker holds; `claim` started it, None if it has not started."""
 
     call_id: UUID
     ticket: UUID
@@ -23,7 +23,7 @@ class InFlight:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerInfo:
-    """A worker as it describes itself."""
+    """The description of a worker."""
 
     id: UUID
     name: str
@@ -33,12 +33,12 @@ class WorkerInfo:
     processes: int
     queues: Sequence[str]
     tasks: Sequence[str] | None = None
-    """The names of the tasks that it knows, in order; None of a worker that may know every task."""
+    """The names of the tasks that it knows, in order; None if it may know every task."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeartbeatResult:
-    """What came of a heartbeat: how many slots it renewed, and what the worker serves and knows that was not known."""
+    """How many slots a heartbeat renewed, and whether the worker's queues, or tasks, were not known as served."""
 
     slots: int
     is_back: bool
@@ -47,14 +47,14 @@ class HeartbeatResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Lost:
-    """A worker that fell silent."""
+    """A worker without heartbeats for longer than a lease."""
 
     id: UUID
     name: str
 
 
 def record(worker: WorkerInfo, held: Sequence[ReservedCall], *, now: datetime | None = None) -> HeartbeatResult:
-    """Say that this worker lives and holds these calls, running or not."""
+    """Record a heartbeat: the worker is alive and holds these calls, running or not."""
     settings = conf()
     grace = settings.queue_grace or timedelta(0)
     params = {
@@ -77,16 +77,16 @@ def record(worker: WorkerInfo, held: Sequence[ReservedCall], *, now: datetime | 
 
 
 def mark_stopped(worker: UUID, *, now: datetime | None = None) -> None:
-    """Say that this worker takes no more messages."""
+    """Record that a worker accepts no more messages."""
     grace = conf().queue_grace or timedelta(0)
     sql.change("stop_worker", {"worker": worker, "grace": grace, "now": now})
 
 
 def held(worker: UUID) -> list[InFlight]:
-    """Return the calls that this worker has claimed, or holds by its heartbeats."""
+    """Return the calls that a worker has claimed, or reserved by its heartbeats."""
     return sql.fetch("find_calls_of_worker", InFlight, {"worker": worker})
 
 
 def lose_silent(*, now: datetime | None = None) -> list[Lost]:
-    """Mark the workers that fell silent for longer than a lease, and return them."""
+    """Mark workers without heartbeats for longer than a lease as lost, and return them."""
     return sql.fetch("mark_lost_workers", Lost, {"lease": conf().run_lease, "now": now})

@@ -1,4 +1,4 @@
-"""Recover: find what a dead process or a lost message left behind."""
+"""Recover: find calls and slots that a dead process or a lost message left behind."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from dispatcher import sql
 from dispatcher.conf import conf, queue_grace
 
 _SLOTS = 5_000
-"""How many slots one recovery looks at."""
+"""How many slots one recovery reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Swept:
 
 @dataclass(frozen=True, kw_only=True)
 class Freed:
-    """The key of each slot that was freed (None: it counted for none), and where the next look goes on."""
+    """The key of each freed slot (None: it had no key), and where the next run continues."""
 
     keys: list[int | None]
     last: int
@@ -60,7 +60,7 @@ def judged_until(*, now: datetime | None = None) -> datetime | None:
     """
     settings = conf()
     wait = 2 * settings.heartbeat
-    # Within `gap` no lease runs out that was renewed in time.
+    # A lease that was renewed in time does not expire within `gap`.
     gap = max(min(3 * settings.recover_every, settings.run_lease - settings.heartbeat), wait)
     (watch,) = sql.fetch("check_leases", _LeaseCheck, {"gap": gap, "wait": wait, "now": now})
     return watch.until
