@@ -1,4 +1,4 @@
-"""Who goes now: share the room of the keys among the lanes of one pass.
+"""Allocate the room of the keys to the lanes of one pass.
 
 Pure: what was counted under the locks comes in, the decisions come out. Lanes are served in the order given,
 priority by priority, one call each in turn, so that lanes that share a key take turns.
@@ -10,12 +10,12 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from uuid import UUID
 
-from dispatcher.policy import Pace, Policy, Use, opening, pace_room, ramp_opening, ramp_room, room
+from dispatcher.policy import AdmissionTuning, Policy, Use, next_opening, ramp_opening, ramp_room, room, throttle_room
 from dispatcher.states import OnLimit
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyNow:
+class LockedKey:
     """A key under its lock: the policy in force, and what is spent of it."""
 
     id: int
@@ -35,7 +35,7 @@ class Head:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaneNow:
+class LockedLane:
     """A lane under its lock, its first calls in order of sending, and whether more wait behind them."""
 
     id: int
@@ -47,14 +47,14 @@ class LaneNow:
     has_more: bool = False
     parked_on: int | None = None
     """The key that it was parked on until now."""
-    is_outranked: bool = False
+    yields_to_higher_priority: bool = False
     """A lane of higher priority in the same queue is awake and not in this pass: it goes first."""
-    is_behind: bool = False
+    yields_to_parked_lane: bool = False
     """One is parked on a key of this lane and not in this pass: it goes first if the key has room after all."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Allotment:
+class Allocation:
     """What one pass decided."""
 
     admitted: list[UUID] = field(default_factory=list)
@@ -76,46 +76,46 @@ class Allotment:
     """Key that stopped a lane: when time will open it; None if only a release or a person can."""
     unread: list[int] = field(default_factory=list)
     """Lanes that could go on with calls that were not read."""
-    roomy: list[int] = field(default_factory=list)
+    keys_with_room: list[int] = field(default_factory=list)
     """Keys with room left, for lanes that are parked on them."""
 
 
-def allot(
-    lanes: Iterable[LaneNow],
-    keys: Iterable[KeyNow],
+def allocate(
+    lanes: Iterable[LockedLane],
+    keys: Iterable[LockedKey],
     *,
     queues: Mapping[str, int] | None = None,
     now: datetime,
-    pace: Pace,
+    tuning: AdmissionTuning,
     batch: int,
     reschedule_after: timedelta,
-) -> Allotment:
-    """Admit up to `batch` calls, and say what becomes of every lane.
+) -> Allocation:
+    """Admit up to `batch` calls, and decide the next state of every lane.
 
-    queues: how many calls more each queue takes on their way to its workers; one that is not named takes any number.
+    queues: how many more calls of each queue may be dispatched; a queue that is not named is unbounded.
     """
-    budgets = {key.id: _Budget(key, now, pace) for key in keys}
+    budgets = {key.id: _Budget(key, now, tuning) for key in keys}
     room = dict(queues or {})
-    made = Allotment()
+    allocation = Allocation()
     for _, peers in groupby(lanes, key=lambda lane: lane.priority):
-        turns = [_Turn(lane, room) for lane in peers]
+        turns = [_LaneCursor(lane, room) for lane in peers]
         while turns:
-            turns = [turn for turn in turns if turn.goes_on(made, budgets, batch, reschedule_after)]
-    made.roomy.extend(budget.key.id for budget in budgets.values() if budget.has_room(1))
-    return made
+            turns = [turn for turn in turns if turn.step(allocation, budgets, batch, reschedule_after)]
+    allocation.keys_with_room.extend(budget.key.id for budget in budgets.values() if budget.has_room(1))
+    return allocation
 
 
 class _Budget:
     """What is left of one key during the pass."""
 
-    def __init__(self, key: KeyNow, now: datetime, pace: Pace) -> None:
-        self.key, self.now, self.pace = key, now, pace
+    def __init__(self, key: LockedKey, now: datetime, tuning: AdmissionTuning) -> None:
+        self.key, self.now, self.tuning = key, now, tuning
         self.use = key.use
         self.put_off = 0
         is_blocked = key.blocked_until is not None and key.blocked_until > now
         self.is_closed = key.is_paused or is_blocked
-        self.free = min(room(key.policy, key.use, now, pace), ramp_room(key.blocked_until, key.use, now, pace))
-        self.paced = pace_room(key.policy, key.use, now, pace)
+        self.free = min(room(key.policy, key.use, now, tuning), ramp_room(key.blocked_until, key.use, now, tuning))
+        self.paced = throttle_room(key.policy, key.use, now, tuning)
 
     def fits(self, cost: int) -> bool:
         return self.key.policy.fits(cost)
@@ -132,80 +132,84 @@ class _Budget:
         """When time opens the key for this cost, and what goes before; None if it takes a release or a person."""
         if self.key.is_paused:
             return None
-        key, now, pace = self.key, self.now, self.pace
+        key, now, tuning = self.key, self.now, self.tuning
         use = replace(self.use, unstarted=self.use.unstarted + behind)
-        ramp = ramp_opening(key.blocked_until, use, cost, now, pace)
-        times = (key.blocked_until, ramp, opening(key.policy, use, cost, now, pace))
+        ramp = ramp_opening(key.blocked_until, use, cost, now, tuning)
+        times = (key.blocked_until, ramp, next_opening(key.policy, use, cost, now, tuning))
         latest = max((at for at in times if at is not None), default=self.now)
         return latest if latest > self.now else None
 
 
-class _Turn:
-    """One lane's place in the round: its calls go one by one until they end or a limit stops it."""
+class _LaneCursor:
+    """Steps through the calls of one lane until none is left or a limit stops it."""
 
-    def __init__(self, lane: LaneNow, queues: dict[str, int]) -> None:
+    def __init__(self, lane: LockedLane, queues: dict[str, int]) -> None:
         self.lane, self.queues = lane, queues
         self.heads = iter(lane.heads)
 
-    def goes_on(self, made: Allotment, budgets: dict[int, _Budget], batch: int, reschedule_after: timedelta) -> bool:
+    def step(
+        self, allocation: Allocation, budgets: dict[int, _Budget], batch: int, reschedule_after: timedelta
+    ) -> bool:
         """Decide the lane's next call; return whether the lane has a turn in the next round."""
         if self.lane.heads and not self._has_queue_room:
-            return self._ends_held(made)
-        if self.lane.is_outranked or len(made.admitted) >= batch:
-            (made.awake if self.lane.heads else made.asleep).append(self.lane.id)
+            return self._ends_held(allocation)
+        if self.lane.yields_to_higher_priority or len(allocation.admitted) >= batch:
+            (allocation.awake if self.lane.heads else allocation.asleep).append(self.lane.id)
             return False
         head = next(self.heads, None)
         if head is None:
-            (made.awake if self.lane.has_more else made.asleep).append(self.lane.id)
-            made.unread.extend([self.lane.id] if self.lane.has_more else [])
+            (allocation.awake if self.lane.has_more else allocation.asleep).append(self.lane.id)
+            allocation.unread.extend([self.lane.id] if self.lane.has_more else [])
             return False
         spent = [(budgets[key_id], head.costs.get(key_id, 1)) for key_id in self.lane.key_ids]
         stops = [(budget, cost) for budget, cost in spent if not (budget.has_room(cost) and budget.fits(cost))]
         stop = next((stop for stop in stops if not stop[0].fits(stop[1])), next(iter(stops), None))
-        if stop is None and self.lane.is_behind:
-            made.awake.append(self.lane.id)
+        if stop is None and self.lane.yields_to_parked_lane:
+            allocation.awake.append(self.lane.id)
             return False
         if stop is None:
             for budget, cost in spent:
                 budget.take(cost)
             if self.lane.queue in self.queues:
                 self.queues[self.lane.queue] -= 1
-            made.admitted.append(head.call_id)
+            allocation.admitted.append(head.call_id)
             return True
-        return self._stopped(head, *stop, made, reschedule_after)
+        return self._stopped(head, *stop, allocation, reschedule_after)
 
     @property
     def _has_queue_room(self) -> bool:
         return self.queues.get(self.lane.queue, 1) > 0
 
-    def _ends_held(self, made: Allotment) -> bool:
+    def _ends_held(self, allocation: Allocation) -> bool:
         """Leave the lane to its queue; one that has had its last call by now sleeps."""
         if next(self.heads, None) is None and not self.lane.has_more:
-            made.asleep.append(self.lane.id)
+            allocation.asleep.append(self.lane.id)
         else:
-            made.held[self.lane.id] = self.lane.queue
+            allocation.held[self.lane.id] = self.lane.queue
         return False
 
-    def _stopped(self, head: Head, budget: _Budget, cost: int, made: Allotment, reschedule_after: timedelta) -> bool:
+    def _stopped(
+        self, head: Head, budget: _Budget, cost: int, allocation: Allocation, reschedule_after: timedelta
+    ) -> bool:
         if self.lane.on_limit != OnLimit.DROP:
-            made.stopped.append((head.call_id, budget.key.id))
+            allocation.stopped.append((head.call_id, budget.key.id))
         match self.lane.on_limit:
             case OnLimit.DROP:
-                made.dropped.append((head.call_id, budget.key.id))
+                allocation.dropped.append((head.call_id, budget.key.id))
                 return True
             case _ if not budget.fits(cost):
                 # No release and no time would let it start: it waits alone, and those behind it go on.
-                made.oversized.append((head.call_id, budget.key.id, cost))
+                allocation.oversized.append((head.call_id, budget.key.id, cost))
                 return True
             case OnLimit.RESCHEDULE:
                 at = budget.opens_at(cost, behind=budget.put_off) or budget.now + reschedule_after
                 # Only those that are put off themselves come after it: it has reserved nothing, and gave up its place.
                 budget.put_off += cost
-                made.rescheduled.append((head.call_id, at))
+                allocation.rescheduled.append((head.call_id, at))
                 return True
             case OnLimit.WAIT:
-                made.parked[self.lane.id] = budget.key.id
-                made.openings.setdefault(budget.key.id, budget.opens_at(cost))
-                # Whoever is behind does not pass a dearer call by taking the room that it waits for.
+                allocation.parked[self.lane.id] = budget.key.id
+                allocation.openings.setdefault(budget.key.id, budget.opens_at(cost))
+                # Calls behind a more expensive one do not take the room that it waits for.
                 budget.is_closed = True
                 return False

@@ -31,7 +31,7 @@ def _protect_calls() -> None:
     """Have a cascade refused that deletes a call which has not ended.
 
     A cascade reaches calls only by a model that inherits from them. Without one there is no receiver: Django deletes
-    in bulk only where nobody listens.
+    in bulk only if the signal has no receiver.
     """
     from dispatcher.models import CallQueue  # noqa: PLC0415 -- models must be loaded first
 

@@ -89,7 +89,7 @@ class Attempt:
                 work = partial(cancel, self.call_id)
             case _:
                 assert_never(refused)
-        return patiently(work, again=work)
+        return retry_while_unavailable(work, again=work)
 
     def run_task(self, task: Callable[[], Any]) -> run.Outcome:
         """Run the task, once, and return how it ended."""
@@ -111,7 +111,9 @@ class Attempt:
             once = partial(finish_as, self.call_id, self.ticket, outcome, claimed)
             again = partial(_finish_again, once, self.call_id, self.ticket, self.number)
             work = once if self.interruption is None else again
-            self._released.append(patiently(work, again=again, may_pass=lambda fault: not sql.is_refused(fault)))
+            self._released.append(
+                retry_while_unavailable(work, again=again, may_pass=lambda fault: not sql.is_refused(fault))
+            )
         return self._released[0]
 
 
@@ -132,15 +134,15 @@ def claim_in_time(
 ) -> claim.Claimed | claim.Refused:
     """Claim a call by this number and wait for its start; a start that was overslept is given up for a later one."""
     mine = partial(claim.claim, call_id, ticket, number=number, worker=worker)
-    claimed = patiently(mine, again=partial(_claim_again, mine))
+    claimed = retry_while_unavailable(mine, again=partial(_claim_again, mine))
     while isinstance(claimed, claim.Claimed) and not claim.is_in_time(claimed):
         # Twice the lateness with every try: a machine that is always late starts calls all the same.
         again = partial(mine, is_late=True, slack=claimed.lateness + claimed.slack, missed=claimed.slack)
-        claimed = patiently(again, again=again)
+        claimed = retry_while_unavailable(again, again=again)
     return claimed
 
 
-def patiently(
+def retry_while_unavailable(
     work: Callable[[], T],
     *,
     again: Callable[[], T],
@@ -287,7 +289,7 @@ def _stop_later(
         released = put_back(wait=pause)
     if released is not None and names:
         logger.warning(
-            "call %s was told to stop for %s, but a transaction keeps a key locked; to be blocked when it ends: %s",
+            "call %s must stop for %s, but a transaction keeps a key locked; to be blocked when it ends: %s",
             call_id,
             pause,
             ", ".join(sorted(names)),
@@ -327,7 +329,7 @@ def lost(
 ) -> finish.Released | None:
     """Put a lost call back: without an attempt if it was never started, else as a failed one.
 
-    is_crash: its process went with it, so that it may be poison; else nobody knows, and its count stays as it is.
+    is_crash: its process went with it, so that it may be poison; else the cause is unknown, and its count is unchanged.
     number: the claim of what was lost; an attempt of another claim goes on. Without one, any attempt is lost.
     """
     returned = unstarted.put_back(call_id, ticket, is_lost=True, number=number, now=now)
@@ -367,7 +369,7 @@ def put_back_lost(*, until: datetime, now: datetime | None = None) -> list[finis
     return freed
 
 
-def ran_out(left: recover.Overdue, *, now: datetime | None = None) -> finish.Released | None:
+def ran_out(left: recover.ExpiredFetch, *, now: datetime | None = None) -> finish.Released | None:
     """End the attempt of a fetched call whose lease, or time, ran out; without a wait in the first case.
 
     Where its worker sent nothing since the fetch, the answer to that may be lost: no attempt is spent, less than
@@ -381,7 +383,7 @@ def ran_out(left: recover.Overdue, *, now: datetime | None = None) -> finish.Rel
         left.ticket,
         error=AttemptTimedOut("it ran for longer than its timeout")
         if left.is_timeout
-        else LeaseLapsed("nobody said in time that it still runs"),
+        else LeaseLapsed("lease expired without a heartbeat"),
         attempt=row["attempt"],
         policy=row["retry"],
         wait=None if left.is_timeout else timedelta(0),
@@ -396,7 +398,7 @@ def wake(back: Iterable[finish.Released]) -> None:
 
 
 def settle(outcome: run.Outcome, released: finish.Released) -> run.Outcome:
-    """Return the outcome with the wait that the row says, so that Celery tells the same."""
+    """Return the outcome with the wait that was recorded, so that Celery reports the same."""
     if isinstance(outcome, run.Failed):
         return run.Failed(error=outcome.error, wait=released.wait, may_retry=released.state not in TERMINAL)
     return outcome

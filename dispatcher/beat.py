@@ -1,7 +1,7 @@
 """In beat: entries of the dispenser's tasks are due whatever its clock says, and their messages fill no log.
 
-Beat judges by its own clock and by the time of the last run, or change, that whoever came before it wrote by theirs.
-One whose clock is an hour behind would be silent for that hour.
+Beat compares its own clock with the time of the last run, or change, which a former process wrote by its clock.
+A beat whose clock is an hour behind would send nothing for that hour.
 """
 
 import logging
@@ -51,7 +51,7 @@ def forget_future_runs(sender: Service, **_: Any) -> None:
 
 
 def _correct_rows(now: datetime) -> None:
-    """Write it down as well: beat reads them anew when one is edited."""
+    """Store the correction as well: beat reads all entries again when one is edited."""
     from django_celery_beat.models import PeriodicTask  # noqa: PLC0415 -- optional app
 
     counted = PeriodicTask.objects.annotate(counts_from=Coalesce("last_run_at", "date_changed"))

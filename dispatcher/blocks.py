@@ -2,8 +2,7 @@
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from time import monotonic, sleep
 from typing import ClassVar
 
@@ -18,11 +17,6 @@ _LOCK_WAIT = timedelta(seconds=1)
 """How long one try waits for a locked key, before the others have their turn."""
 _PAUSE_S = 1.0
 """How long it leaves the database alone after an error of another kind."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Time:
-    told_at: datetime
 
 
 class _Pending:
@@ -84,7 +78,7 @@ def _try_each() -> None:
 
 def _write(name: str, until: float) -> None:
     # The time is read before the wait for the lock, which must not make the block longer.
-    (clock,) = sql.fetch("tell_time", _Time, {})
+    now = sql.now()
     left = timedelta(seconds=max(until - monotonic(), 0))
     with sql.own_transaction(lock_wait=_LOCK_WAIT):
-        control.block(left, names=[name], now=clock.told_at)
+        control.block(left, names=[name], now=now)

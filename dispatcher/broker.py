@@ -1,4 +1,4 @@
-"""The broker: producers that wait for no answer of it for longer than a bound."""
+"""The broker: producers with a bounded wait for each answer."""
 
 from collections.abc import Mapping
 from os import getpid
@@ -22,9 +22,9 @@ class _Producers:
 
 
 def bounded_producers(app: Celery) -> ProducerPool:
-    """Return this process's producers, which wait for no answer of the broker for longer than the bound.
+    """Return this process's producers, which wait at most BOUND_S for each answer of the broker.
 
-    A pool of their own, unless the project's transport options are as strict: workers read from the broker under its.
+    They have their own pool, because workers read from the broker with the project's transport options.
     """
     known = _Producers.by_app.get(app.amqp)
     if known is None or known[0] != getpid():
@@ -39,7 +39,7 @@ def bounded_producers(app: Celery) -> ProducerPool:
 
 
 def _transport_options(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what bounds each answer of a broker of this kind; what the project has set more strictly holds."""
+    """Return the options that bound each answer of a broker of this kind; stricter values of the project apply."""
     match kind:
         case "redis":
             names = ("socket_timeout", "socket_connect_timeout")
@@ -51,7 +51,7 @@ def _transport_options(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def connect(connection: Connection) -> None:
-    """Connect, by one try for each host: by itself, kombu would try for seconds while the sender waits."""
+    """Connect with one attempt per host: kombu's default retries for seconds while the sender waits."""
     connection.ensure_connection(max_retries=max(len(connection.alt), 1) - 1, interval_start=0, interval_step=0)
     if connection.transport.driver_type == "amqp":
         # py-amqp bounds only the time to connect; a read or write in a frame would wait for ever.

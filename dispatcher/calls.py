@@ -1,4 +1,4 @@
-"""What a caller asks for, and what it must look like. Pure: knows neither Django nor Celery."""
+"""The request of a caller: one call and its fields. Pure: knows neither Django nor Celery."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ REMEDIES: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class More:
-    """What an Open Job Spec job may bring besides; checked by the face that takes it."""
+    """The options that only an Open Job Spec job has; checked by the HTTP API."""
 
     id: UUID | None = None
     timeout: timedelta | None = None
@@ -55,7 +55,7 @@ class Call:
     meta: Mapping[str, Any] | None = None
     headers: Mapping[str, Any] | None = None
     more: More = More()
-    """What only the HTTP face gives."""
+    """The options that only the HTTP API sets."""
 
 
 Call.__init__ = only_named(CallInvalid, REMEDIES)(Call.__init__)  # type: ignore[method-assign]

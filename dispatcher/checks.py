@@ -59,7 +59,7 @@ def check_celery(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[chec
     if _PICKLE.intersection(current_app.conf.accept_content):
         found.append(
             checks.Error(
-                "The Celery app accepts pickle, so whoever reaches the broker can run code.",
+                "The Celery app accepts pickle, so anyone who reaches the broker can run code.",
                 hint='Set accept_content = ["json"].',
                 id="dispatcher.E006",
             )
@@ -234,8 +234,8 @@ def _closed_connections() -> list[checks.CheckMessage]:
         return []
     return [
         checks.Warning(
-            f"DATABASES[{alias!r}] has CONN_MAX_AGE = 0 and no pool: each request connects anew, which costs several "
-            "times as much as a send. Workers keep their connections all the same.",
+            f"DATABASES[{alias!r}] has CONN_MAX_AGE = 0 and no pool: each request opens a connection, which costs "
+            "several times as much as a send. Workers keep their connections all the same.",
             hint=f"Set DATABASES[{alias!r}]['CONN_MAX_AGE'] = 600 and ['CONN_HEALTH_CHECKS'] = True; under ASGI, or "
             "with gevent, ['OPTIONS']['pool'] = True instead.",
             id="dispatcher.W015",

@@ -16,7 +16,7 @@ from dispatcher.errors import ConfigurationError
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """Constants of the engine: no operator has what it takes to choose them better. Tests and trials replace TUNING."""
+    """Constants of the engine; operators have no basis to choose other values. Tests and trials replace TUNING."""
 
     lanes_per_pass: int = 100
     """The most lanes that one pass takes of a kind: named, awake, parked or held."""
@@ -32,9 +32,9 @@ class Tuning:
     min_pause: timedelta = timedelta(milliseconds=25)
     """The least time between two passes of one tick: 40 passes a second keep up with any throttle."""
     publish_pause: timedelta = timedelta(seconds=5)
-    """How long publishing rests after the broker could not be reached: a try costs a connection's timeout."""
+    """How long publishing backs off after the broker was unreachable: each try costs a connection timeout."""
     reschedule_after: timedelta = timedelta(seconds=5)
-    """When a rescheduled call looks again if nobody can say when its limit opens."""
+    """When a rescheduled call is tried again if the opening time of its limit is unknown."""
     pipeline: bool = True
     """Send statements that do not need each other's rows together; every pooler that is supported lets them through."""
 
@@ -64,23 +64,23 @@ class Conf(Tuning):
     tick: timedelta = timedelta(seconds=1)
     """How often beat starts the dispenser, and how long one run goes on serving what falls due."""
     queue_grace: timedelta | None = timedelta(seconds=30)
-    """How long a queue whose last worker has gone is still served; None serves queues without known workers, too."""
+    """How long a queue counts as served after its last worker is gone; None: a queue needs no known worker."""
     dispatch_ahead: int = 1_000
     """The most calls of one queue that are on their way to its workers."""
     dispatch_lease: timedelta = timedelta(minutes=5)
     """How long an admitted call may stay unclaimed before its message counts as lost."""
     run_lease: timedelta = timedelta(seconds=60)
-    """How long a running call is believed without a heartbeat."""
+    """How long the lease of a running call lasts without a heartbeat."""
     visibility: timedelta = timedelta(minutes=5)
-    """How long a call that was fetched over HTTP is believed without a heartbeat."""
+    """How long the lease of a call that was fetched over HTTP lasts without a heartbeat."""
     heartbeat: timedelta = timedelta(seconds=15)
     """How often a worker renews the leases of all that it holds."""
     patience: timedelta = timedelta(seconds=60)
-    """How long a worker goes on trying to claim a call, or to record its end, while the database can't be reached."""
+    """How long a worker retries to claim a call, or to record its end, while the database is unavailable."""
     durable_claims: bool = True
-    """A claim waits for the disk, so that no crash of the database forgets a start; False saves that wait."""
+    """A claim waits for the WAL flush, so that no crash of the database loses a start; False skips that wait."""
     poison_after: int = 3
-    """After how many attempts in a row that took their process with them a call is discarded as poison."""
+    """After how many attempts in a row that killed their process a call is discarded as poison."""
     publish_after: timedelta = timedelta(seconds=2)
     """How long a call may stay admitted and unpublished before a pass publishes it."""
     recover_every: timedelta = timedelta(seconds=10)
@@ -92,19 +92,19 @@ class Conf(Tuning):
     unused_retention: timedelta | None = timedelta(days=30)
     """How long lanes, and keys that were made from templates, are kept without calls; None keeps them."""
     journal: timedelta | None = None
-    """How long it is kept what limits and queues went through, for who asks over HTTP; None writes nothing down."""
+    """How long events of limits and queues are kept for the HTTP API; None records none."""
     change_retention: timedelta | None = timedelta(days=366)
-    """How long it is kept who changed a key's limits, paused, blocked or resumed it; None keeps it."""
+    """How long the history of keys is kept: who changed, paused, blocked or resumed them; None keeps it."""
     cleanup_budget: timedelta = timedelta(minutes=10)
     """How long one cleanup may take."""
     http_anonymous: Sequence[str] = ()
-    """What the HTTP face allows to who shows no credentials: scopes, as a token has them."""
+    """The scopes of requests to the HTTP API without credentials."""
     http_origins: Sequence[str] = ()
-    """The origins whose pages may use the HTTP face (CORS)."""
+    """The origins whose pages may use the HTTP API (CORS)."""
     http_max_block: timedelta = timedelta(hours=1)
     """The longest time for which one report over HTTP may block the keys of its job; `admin` has no bound."""
     http_allowed_hosts: Sequence[str] = ()
-    """The hosts and networks that HTTP calls (`call_data`) and webhooks may reach besides public addresses."""
+    """The hosts and networks that HTTP calls (`call_data`) and webhooks may reach in addition to public addresses."""
     http_waiters: int = 2
     """The most requests of one server process that may wait at once: for a job, an event, or room in a queue.
 
@@ -113,7 +113,7 @@ class Conf(Tuning):
     http_waiters_per_token: int | None = None
     """The most of them of one token; None: as many as there may be."""
     prepared_statements: bool | None = None
-    """Prepare the engine's statements; None: not where DISABLE_SERVER_SIDE_CURSORS tells of a pooler."""
+    """Prepare the engine's statements; None: not where DISABLE_SERVER_SIDE_CURSORS indicates a pooler."""
 
 
 DECIDE_AT_ONCE: Final = 32
@@ -136,7 +136,7 @@ def send_bound(settings: Conf) -> int:
 
 
 SCOPES: Final = ("send", "fetch", "read", "admin")
-"""What the HTTP face may be used for."""
+"""The scopes of the HTTP API."""
 
 RETENTION: Mapping[str, timedelta | None] = {
     "completed": timedelta(days=7),

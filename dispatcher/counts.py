@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from uuid import UUID
 
-from dispatcher.allotment import Head, KeyNow, LaneNow
+from dispatcher.allotment import Head, LockedKey, LockedLane
 from dispatcher.policy import Use, in_force, next_start
 from dispatcher.states import OnLimit
 
@@ -52,16 +52,16 @@ class HeadRow:
     on_limit: str
     key_ids: list[int]
     parked_on: int | None
-    is_outranked: bool
-    is_behind: bool
+    yields_to_higher_priority: bool
+    yields_to_parked_lane: bool
     call_id: UUID | None
     costs: dict[str, int] | None
 
 
-def key_now(row: KeyRow, now: datetime) -> KeyNow:
+def locked_key(row: KeyRow, now: datetime) -> LockedKey:
     """Return a key with the policy in force."""
     policy = in_force(row, now)
-    return KeyNow(
+    return LockedKey(
         id=row.id,
         name=row.name,
         policy=policy,
@@ -76,7 +76,7 @@ def key_now(row: KeyRow, now: datetime) -> KeyNow:
     )
 
 
-def lanes_now(rows: Iterable[HeadRow], names: Mapping[str, int], heads: int) -> Iterable[LaneNow]:
+def locked_lanes(rows: Iterable[HeadRow], names: Mapping[str, int], heads: int) -> Iterable[LockedLane]:
     """Return lanes with their heads.
 
     names: the ids of the keys that exist; heads: how many calls were read of each lane at the most.
@@ -87,7 +87,7 @@ def lanes_now(rows: Iterable[HeadRow], names: Mapping[str, int], heads: int) -> 
         lane = calls[0]
         queue_key = names.get(f"queue:{lane.queue}")
         found = [call for call in calls if call.call_id is not None]
-        yield LaneNow(
+        yield LockedLane(
             id=lane.lane_id,
             queue=lane.queue,
             priority=lane.priority,
@@ -104,6 +104,6 @@ def lanes_now(rows: Iterable[HeadRow], names: Mapping[str, int], heads: int) -> 
             ],
             has_more=len(found) == heads,
             parked_on=lane.parked_on,
-            is_outranked=lane.is_outranked,
-            is_behind=lane.is_behind,
+            yields_to_higher_priority=lane.yields_to_higher_priority,
+            yields_to_parked_lane=lane.yields_to_parked_lane,
         )

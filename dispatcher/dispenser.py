@@ -53,7 +53,7 @@ def dispense(
     while due or locked:
         if len(due.lanes) > bound:
             # Those awake are taken in order of service; a part of these would go before others of a higher priority.
-            recovery.leave_lanes(due.lanes)
+            recovery.defer_lanes(due.lanes)
             due = replace(due, lanes=(), awake=True)
         if locked and (fruitless or not due):
             wait_for = next(iter(locked.values()))
@@ -65,7 +65,7 @@ def dispense(
         made = admit.admit(**vars(now_due), most=most, avoid=avoid, wait_for=wait_for, now=now)
         publish.publish(made.calls, now=now)
         admitted, made_passes = admitted + len(made.calls), made_passes + 1
-        again = admit.look_again(made, now=now)
+        again = admit.recheck(made, now=now)
         stuck = admit.stuck_keys()
         # Lanes that were not named, and sleep now, are not taken again.
         is_fruitful = (
@@ -86,7 +86,7 @@ def dispense(
         wait_for = None
         locked |= {lane: key for lane, key in made.left.items() if key not in stuck}
         given_up = [lane for lane, key in made.left.items() if key in stuck]
-        if given_up and recovery.leave_lanes(given_up):
+        if given_up and recovery.defer_lanes(given_up):
             # They stood in front of these keys, which may have room for those behind.
             due, passed = replace(due, keys={*due.keys, *passed}), set()
         is_over = (
@@ -95,8 +95,8 @@ def dispense(
             or (passes is not None and made_passes >= passes)
         )
         if is_over or fruitless == _FRUITLESS:
-            recovery.leave(due.lanes, due.keys)
-            recovery.leave_lanes(locked)
+            recovery.defer(due.lanes, due.keys)
+            recovery.defer_lanes(locked)
             break
     return admitted
 
@@ -146,18 +146,18 @@ def dispense_briefly(
 
 
 def _only(keys: Collection[int]) -> int | None:
-    """Return the key if there is one only, and nobody keeps it locked."""
+    """Return the key if there is exactly one and it is not stuck behind a lock."""
     return None if len(keys) != 1 else next((key for key in keys if key not in admit.stuck_keys()), None)
 
 
 def hand_over(keys: Collection[int], lane: int | None = None) -> int:
     """Let the calls in that a release of these keys, in this lane, has made room for; return how many."""
-    openable = admit.openable(keys, lane)
-    if openable.queues:
-        dispense_briefly(queues=openable.queues, most=REFILL, total=REFILL)
-    if not openable.keys and not openable.has_awake:
+    room = admit.released_room(keys, lane)
+    if room.queues:
+        dispense_briefly(queues=room.queues, most=REFILL, total=REFILL)
+    if not room.keys and not room.has_awake:
         return 0
-    return dispense_briefly(keys=openable.keys, awake=openable.has_awake, most=_HAND_OVER, total=_HAND_OVER)
+    return dispense_briefly(keys=room.keys, awake=room.has_awake, most=_HAND_OVER, total=_HAND_OVER)
 
 
 def serve(put_back: Collection[finish.Released], *, now: datetime | None = None) -> None:

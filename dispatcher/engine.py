@@ -20,7 +20,7 @@ from dispatcher.lifecycle import send as sending
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.policy import Policy
 from dispatcher.states import State
-from dispatcher.watch import Watch
+from dispatcher.watch import Ticker
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _LOCKED_PAUSES = 4
 """How many times longer than usual a tick pauses at the least while somebody keeps a key locked."""
 dispense, dispense_briefly = dispenser.dispense, dispenser.dispense_briefly
 hand_over, serve, serve_changed = dispenser.hand_over, dispenser.serve, dispenser.serve_changed
-_watch = Watch()
+_ticker = Ticker()
 """This process's ticks."""
 
 
@@ -79,7 +79,7 @@ def declare(name: str, limits: Mapping[str, Any]) -> RateLimitKey:
 # What moves calls
 
 
-def tick(*, now: datetime | None = None, watch: Watch = _watch) -> int:
+def tick(*, now: datetime | None = None, ticker: Ticker = _ticker) -> int:
     """Serve what time has brought, and what it brings within the tick; return how many calls were admitted.
 
     A process does so once at a time: a tick that comes meanwhile returns 0, and the one that serves goes on for it.
@@ -87,24 +87,24 @@ def tick(*, now: datetime | None = None, watch: Watch = _watch) -> int:
     """
     if now is not None:
         sweep()
-        place_left()
+        place_unplaced()
         return _serve_due(now=now)
     settings = conf()
-    if not watch.begin(settings.tick):
+    if not ticker.begin(settings.tick):
         return 0
     try:
         sweep()
-        place_left()
-        admitted = _serve_due(until=watch.until)
-        while not watch.is_over(wait := due.next_due()):
+        place_unplaced()
+        admitted = _serve_due(until=ticker.until)
+        while not ticker.is_over(wait := due.next_due()):
             # What is due at a key that somebody keeps locked stays due.
             least = _LOCKED_PAUSES * settings.min_pause if admit.stuck_keys() else settings.min_pause
-            if watch.pause(wait or timedelta(0), least=least):
+            if ticker.pause(wait or timedelta(0), least=least):
                 sweep()
-                place_left()
-            admitted += _serve_due(until=watch.until)
+                place_unplaced()
+            admitted += _serve_due(until=ticker.until)
     except BaseException:
-        watch.break_off()
+        ticker.abort()
         raise
     return admitted
 
@@ -250,18 +250,18 @@ def sweep() -> int:
     lanes, keys = recovery.sweep_lanes(_Sweep.lane, _SWEEP), recovery.sweep_keys(_Sweep.key, _SWEEP)
     _Sweep.lane, _Sweep.key = lanes.last, keys.last
     _Sweep.oversized = oversized.release(after=_Sweep.oversized, until=monotonic() + _SWEEP_S).last
-    mended = recovery.wake(lanes.forgotten) if lanes.forgotten else 0
-    if keys.forgotten:
-        dispense(keys=keys.forgotten)
-        mended += len(keys.forgotten)
-    if mended:
-        logger.info("the sweep woke %d lanes and keys", mended)
-    return mended
+    woken = recovery.wake(lanes.stranded) if lanes.stranded else 0
+    if keys.stranded:
+        dispense(keys=keys.stranded)
+        woken += len(keys.stranded)
+    if woken:
+        logger.info("the sweep woke %d lanes and keys", woken)
+    return woken
 
 
-def place_left() -> int:
+def place_unplaced() -> int:
     """Put calls into their lanes that their senders left without one, and dispense them; return how many."""
-    found = place.left(_Sweep.position, conf().batch)
+    found = place.next_unplaced(_Sweep.position, conf().batch)
     _Sweep.position = found.last
     return place_and_dispense(found.calls, lock_wait=_TICK_LOCK_WAIT)
 

@@ -1,4 +1,4 @@
-"""What can go wrong, in the caller's words: each error names the field and the remedy."""
+"""The errors that the dispatcher raises; each names the field and the remedy."""
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -21,7 +21,7 @@ def _restored(kind: type[DispatcherError], words: tuple[Any, ...], facts: dict[s
 
 
 class CallInvalid(DispatcherError, ValueError):
-    """A call's field can't be accepted; nothing was written. Correct `field` and send again."""
+    """A field of a call is invalid; nothing was written. Correct `field` and send again."""
 
     index: int | None = None
     """The place of the call among those of a `send_many`, from 0."""
@@ -53,10 +53,10 @@ class PolicyInvalid(DispatcherError, ValueError):
 
 
 class DuplicateCall(DispatcherError):
-    """A call with the same id, or the same unique key, is there already; nothing was written."""
+    """A call with the same id, or the same unique key, exists already; nothing was written."""
 
     def __init__(self, call: str | None = None, state: str | None = None, unique_key: str | None = None) -> None:
-        """Keep what is there: its id and state, None where the sender may not know them, and the common unique key."""
+        """Keep the id and state of the existing call, None where the sender may not know them, and the unique key."""
         self.call, self.state, self.unique_key = call, state, unique_key
         what = "the same id" if unique_key is None else "the same unique key"
         where = "in a queue that the sender may not send to" if call is None else f"{call}, {state}"
@@ -144,7 +144,7 @@ class ConfigurationError(DispatcherError):
 
 
 class RateLimited(DispatcherError):
-    """Raise this in a task when the provider says stop: the call waits again, and no attempt is spent.
+    """Raise this in a task when the provider asks to stop: the call waits again, and no attempt is spent.
 
     Every key of the call, or the one named by `key`, lets nothing start for `retry_after` seconds, one at the least.
     """
@@ -160,7 +160,7 @@ class RateLimited(DispatcherError):
 
 
 class WorkerLost(DispatcherError):
-    """An attempt ended without an outcome: its worker died, fell silent for longer than its lease, or was left."""
+    """An attempt ended without an outcome: its worker died, shut down, or sent no heartbeat within its lease."""
 
 
 class AttemptTimedOut(DispatcherError):
@@ -168,7 +168,7 @@ class AttemptTimedOut(DispatcherError):
 
 
 class LeaseLapsed(DispatcherError):
-    """A call was fetched over HTTP, and nobody said in time that it still runs, or how it ended."""
+    """The lease of a call that was fetched over HTTP expired without a heartbeat or a result."""
 
 
 class WebhookRefused(DispatcherError):

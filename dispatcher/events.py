@@ -23,7 +23,7 @@ call_finished = _Event()
 """An attempt ended. Arguments: call_id (UUID), state (State), error (dict or None)."""
 
 call_dropped = _Event()
-"""A limit discarded a call that asked for it. Arguments: call_id (UUID), key (name)."""
+"""A limit discarded a call with `on_limit="drop"`. Arguments: call_id (UUID), key (name)."""
 
 policy_ignored = _Event()
-"""A call brought a policy that differs from the stored one, which stands. Arguments: key, given, stored."""
+"""A call has a policy that differs from the stored one, which applies. Arguments: key, given, stored."""

@@ -1,4 +1,4 @@
-"""What a fault of the database means to people, and what they can do about it, in two lines."""
+"""Explain a database error and its remedy in two lines."""
 
 import logging
 from typing import Final
@@ -15,7 +15,7 @@ _reported: set[str | None] = set()
 
 
 def in_words(error: BaseException) -> str | None:
-    """Return what is wrong, then the remedy; None for a fault that is neither an outage nor a missing migration."""
+    """Return the problem, then the remedy; None for an error that is neither an outage nor a missing migration."""
     alias = conf().database
     if sql.sqlstate(error) in _MISSING:
         option = "" if alias == "default" else f" --database {alias}"
@@ -32,7 +32,7 @@ def in_words(error: BaseException) -> str | None:
 
 
 def report_unmigrated(error: BaseException) -> bool:
-    """Return whether migrations are missing; log the remedy, once in a process: it stays so until somebody migrates."""
+    """Return whether migrations are missing; log the remedy once in a process."""
     if sql.sqlstate(error) not in _MISSING:
         return False
     words = in_words(error)

@@ -23,7 +23,7 @@ KEY_PATTERN: Final = r"^[a-zA-Z0-9][a-zA-Z0-9._:-]*$"
 LONGEST_NAME: Final = 255
 EARLIEST: Final = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
 LATEST: Final = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
-"""Python's calendar, but for a day at both ends: PostgreSQL keeps more, which nobody could read or show."""
+"""Python's calendar, but for a day at both ends: PostgreSQL stores more, which Python can't represent."""
 _DEEPEST: Final = 64
 _LONGEST_INTEGER: Final = 13_000
 """Bits: Python writes no more than 4,300 digits."""
@@ -91,7 +91,7 @@ def key_name(value: object) -> str:
 
 
 def scopes(value: Sequence[str]) -> list[str]:
-    """Return what a token of the HTTP face may do."""
+    """Return what a token of the HTTP API may do."""
     for scope in value:
         if scope.partition(":")[0] not in SCOPES:
             hint = f"give {', '.join(SCOPES)}, or send:mail* for some queues only."
@@ -133,7 +133,7 @@ def moment(
         raise error(field, f"{value!r} must be a datetime with a time zone.")
     if at.utcoffset() is None:
         remedy = "use datetime.now(timezone.utc), or django.utils.timezone.now() where USE_TZ is True."
-        raise error(field, f"{value!r} is naive, so nobody knows which moment it is; {remedy}")
+        raise error(field, f"{value!r} is naive, which is ambiguous; {remedy}")
     if not EARLIEST <= at <= LATEST:
         remedy = f"give a time from {EARLIEST.date()} to {LATEST.date()}."
         raise error(field, f"{at.isoformat()} is past the calendar; {remedy}")

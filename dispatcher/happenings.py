@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from dispatcher.allotment import Allotment, KeyNow, LaneNow
+from dispatcher.allotment import Allocation, LockedKey, LockedLane
 from dispatcher.journal import Entry
-from dispatcher.policy import Pace, Policy, Use, counted, pace_room
+from dispatcher.policy import AdmissionTuning, Policy, Use, counted, throttle_room
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class Tight:
     key: str = ""
 
 
-def tightest(policy: Policy, use: Use, now: datetime, pace: Pace, *, key: str = "") -> Tight | None:
+def tightest(policy: Policy, use: Use, now: datetime, pace: AdmissionTuning, *, key: str = "") -> Tight | None:
     """Return the limit that leaves the least room; None if there is no limit."""
     found: list[tuple[int, Tight]] = []
     if (limit := policy.concurrency) is not None:
@@ -33,12 +33,12 @@ def tightest(policy: Policy, use: Use, now: datetime, pace: Pace, *, key: str = 
         found.append((rate.limit - spent, Tight(key=key, strategy="rate", limit=rate.limit, spent=spent)))
     if (throttle := policy.throttle) is not None:
         paced = Tight(key=key, strategy="throttle", limit=throttle.limit, spent=use.unstarted)
-        found.append((pace_room(policy, use, now, pace), paced))
+        found.append((throttle_room(policy, use, now, pace), paced))
     return min(found, key=lambda each: each[0])[1] if found else None
 
 
 def stand(
-    keys: Iterable[KeyNow], slots: Iterable[tuple[UUID, int | None, int]], now: datetime, pace: Pace
+    keys: Iterable[LockedKey], slots: Iterable[tuple[UUID, int | None, int]], now: datetime, pace: AdmissionTuning
 ) -> dict[int, Tight]:
     """Say how the tightest limit of each key stands after a pass, save of keys that a person or a block has closed.
 
@@ -56,7 +56,7 @@ def stand(
     return {key_id: limit for key_id, limit in found.items() if limit is not None}
 
 
-def of_pass(made: Allotment, lanes: Iterable[LaneNow], limits: Mapping[int, Tight]) -> Iterator[Entry]:
+def of_pass(made: Allocation, lanes: Iterable[LockedLane], limits: Mapping[int, Tight]) -> Iterator[Entry]:
     """Tell which calls a limit stopped now, and which it had stopped and lets go (ojs-rate-limiting, section 11.1).
 
     A call is told of once for each time that it waits. One that is left to its queue waits for no limit any more.

@@ -1,4 +1,4 @@
-"""Heads: calls came to lanes, or left them; who is first there now may have room where who was first had none."""
+"""Heads of lanes: when the first call of a lane changes, the new one may have room where the former had none."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from dispatcher import sql
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a call waits, or waited; without a lane or a position it has kept nobody from a start."""
+    """Where a call waits, or waited; without a lane or a position it has delayed no other call."""
 
     lane_id: int | None
     position: int | None
@@ -43,7 +43,7 @@ def changed(positions: Mapping[int, int]) -> Changed:
     return found
 
 
-def leave_changed(positions: Mapping[int, int], *, now: datetime | None = None) -> None:
+def defer_changed(positions: Mapping[int, int], *, now: datetime | None = None) -> None:
     """Leave the keys to the next pass that are shut for a call which is not the first of its lane any more."""
     if keys := changed(positions).keys:
-        sql.change("leave_open", {"keys": keys, "now": now})
+        sql.change("defer_keys", {"keys": keys, "now": now})

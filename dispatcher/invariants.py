@@ -1,26 +1,26 @@
-"""What the audit asks: of each invariant that rows can show, statements whose every row is a finding; some notes."""
+"""The checks of the audit: for each invariant that rows can show, a statement whose rows are findings; and notes."""
 
 from dataclasses import dataclass
 
 from dispatcher import mend
-from dispatcher.mend import Mender
+from dispatcher.mend import Repair
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One question to the database, and what a row of the answer means."""
+    """One statement, and what each row that it returns means."""
 
     statement: str
     sentence: str
     invariant: int | None = None
-    """Its number in docs/reference/dispatcher-audit.md; None if it is a note, which breaks nothing."""
-    mend: Mender | None = None
+    """Its number in docs/reference/dispatcher-audit.md; None for a note, which violates nothing."""
+    repair: Repair | None = None
     passes: bool = False
-    """A healthy system goes through such states; only what stays is a finding."""
+    """A healthy system passes through such states; only one that stays is a finding."""
 
     @property
     def name(self) -> str:
-        """What it is called outside."""
+        """Its name in reports."""
         return self.statement.removeprefix("audit_")
 
 
@@ -28,87 +28,87 @@ CHECKS = (
     Check(
         statement="audit_over_concurrency",
         invariant=1,
-        sentence="An admission brought more in flight than a key's concurrency. Nothing to mend: it drains by itself.",
+        sentence="An admission exceeded a key's concurrency. Nothing to repair: it drains by itself.",
     ),
     Check(
         statement="audit_miscounted",
         invariant=1,
         sentence="More is in flight under a key than a lone send takes as known: slots were written by hand. "
-        "Nothing to mend: after its next pass it is counted again.",
+        "Nothing to repair: after its next pass it is counted again.",
     ),
     Check(
         statement="audit_over_rate",
         invariant=1,
-        sentence="An admission took more of a key's window than its rate. Nothing to mend: the window passes.",
+        sentence="An admission took more of a key's window than its rate. Nothing to repair: the window passes.",
     ),
     Check(
         statement="audit_over_throttle",
         invariant=1,
-        sentence="Calls under a key started closer than its throttle allows. Nothing to mend: they have started.",
+        sentence="Calls under a key started closer than its throttle allows. Nothing to repair: they have started.",
     ),
     Check(
         statement="audit_two_tickets",
         invariant=2,
-        sentence="Two calls in flight have the same ticket. Nothing to mend: it goes when they end.",
+        sentence="Two calls in flight have the same ticket. Nothing to repair: it goes when they end.",
     ),
     Check(
         statement="audit_lease_unrecovered",
         invariant=2,
-        sentence="A lease ran out long ago, and nobody recovered the call: no dispenser runs dispatcher.recover.",
-        mend=mend.recover_leases,
+        sentence="A lease ran out long ago, and the call was not recovered: no dispenser runs dispatcher.recover.",
+        repair=mend.recover_leases,
         # A table that was locked keeps heartbeats out; they come through when it is open again.
         passes=True,
     ),
     Check(
         statement="audit_slot_without_call",
         invariant=4,
-        sentence="A slot is held by a call that is not in flight: room that nobody would give back.",
-        mend=mend.free_orphans,
+        sentence="A slot is held by a call that is not in flight: its room is never released.",
+        repair=mend.free_orphans,
     ),
     Check(
         statement="audit_call_without_slot",
         invariant=4,
         sentence="A call is in flight and holds no slot: no limit counts it, and no lease ends it.",
-        mend=mend.put_back,
+        repair=mend.put_back,
     ),
     Check(
         statement="audit_wrong_slots",
         invariant=4,
-        sentence="A call holds other slots than its keys and costs ask for. Nothing to mend: they go when it ends.",
+        sentence="A call holds other slots than its keys and costs ask for. Nothing to repair: they go when it ends.",
     ),
     Check(
         statement="audit_order",
         invariant=5,
-        sentence="A call waited while one sent after it in the same lane was admitted. Nothing to mend. One cause is "
+        sentence="A call waited while one sent after it in the same lane was admitted. Nothing to repair. One cause is "
         "innocent: a transaction that keeps the call's row locked.",
         passes=True,
     ),
     Check(
         statement="audit_unserved_asleep",
         invariant=6,
-        sentence="A lane sleeps over waiting calls: nobody would serve it.",
-        mend=mend.wake_lanes,
+        sentence="A lane sleeps although calls wait in it: no pass serves it.",
+        repair=mend.wake_lanes,
         passes=True,
     ),
     Check(
         statement="audit_unserved_parked",
         invariant=6,
-        sentence="A key has room, or its time has come, and nobody lets the calls go on that wait for it.",
-        mend=mend.serve_keys,
+        sentence="A key has room, or its opening time has passed, and the calls that wait for it are not admitted.",
+        repair=mend.serve_keys,
         passes=True,
     ),
     Check(
         statement="audit_unserved_held",
         invariant=6,
-        sentence="A queue is served and has room, and nobody lets the calls go on that it holds up.",
-        mend=mend.serve_queues,
+        sentence="A queue is served and has room, and the calls that it holds are not admitted.",
+        repair=mend.serve_queues,
         passes=True,
     ),
     Check(
         statement="audit_unserved_awake",
         invariant=6,
         sentence="A lane is awake, nothing stops it, and no pass comes: no dispenser runs dispatcher.tick.",
-        mend=mend.serve_lanes,
+        repair=mend.serve_lanes,
         passes=True,
     ),
     Check(
@@ -116,22 +116,22 @@ CHECKS = (
         invariant=6,
         sentence="A call has no lane yet: no dispenser runs dispatcher.tick, or an open transaction has made one of "
         "its keys.",
-        mend=mend.place,
+        repair=mend.place,
         passes=True,
     ),
     Check(
         statement="audit_oversized",
         invariant=9,
         sentence="Calls cost more than the limits of a key in force ever allow: they wait alone until these are "
-        "raised, or they are cancelled. Only those that fit by now can be repaired.",
-        mend=mend.release_oversized,
+        "raised, or they are cancelled. Only those that fit now can be repaired.",
+        repair=mend.release_oversized,
         passes=True,
     ),
     Check(
         statement="audit_unserved_due",
         invariant=6,
-        sentence="A call's time has come, and nobody lets it wait in its lane: no dispenser runs dispatcher.tick.",
-        mend=mend.wake_due,
+        sentence="A call's scheduled time has passed, and it is not in its lane: no dispenser runs dispatcher.tick.",
+        repair=mend.wake_due,
         passes=True,
     ),
 )
@@ -144,7 +144,7 @@ NOTES = (
     Check(
         statement="audit_unstarted",
         sentence="A call was published and came back without a start, three times or because no live worker knows its "
-        "task: it waits, each time for longer.",
+        "task: it waits, longer each time.",
     ),
     Check(
         statement="audit_poison",
@@ -152,11 +152,11 @@ NOTES = (
     ),
     Check(
         statement="audit_old_transaction",
-        sentence="A transaction has been open for more than a minute: nothing that died since can be cleaned up.",
+        sentence="A transaction has been open for more than a minute: VACUUM can't remove rows that died since.",
     ),
     Check(
         statement="audit_periodic_overdue",
-        sentence="A periodic task has not run for long: neither beat nor a worker runs it.",
+        sentence="A periodic task has not run for a long time: neither beat nor a worker runs it.",
     ),
 )
 

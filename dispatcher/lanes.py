@@ -1,6 +1,6 @@
 """Lanes: make the keys and lanes that calls need and that do not exist yet, in transactions of the engine's own.
 
-Never in a caller's transaction: whoever needs a key that another transaction has inserted must wait for its end.
+Never in a caller's transaction: others that need a key which it inserted would wait for its end.
 """
 
 import json

@@ -224,7 +224,7 @@ class Use:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pace:
+class AdmissionTuning:
     """How far ahead and how carefully to admit."""
 
     horizon: timedelta = timedelta(milliseconds=200)
@@ -258,58 +258,60 @@ def next_start(policy: Policy, last_start_at: datetime | None, last_cost: int) -
     return last_start_at + policy.throttle.spaced(last_cost)
 
 
-def counted(rate: Rate, use: Use, now: datetime, pace: Pace) -> list[tuple[datetime, int]]:
+def counted(rate: Rate, use: Use, now: datetime, tuning: AdmissionTuning) -> list[tuple[datetime, int]]:
     """Return the parts of the window that still count: (when it ceases to, cost) each."""
-    leaving = ((last + rate.period + pace.margin, cost) for last, cost in use.starts)
+    leaving = ((last + rate.period + tuning.margin, cost) for last, cost in use.starts)
     return [(at, cost) for at, cost in leaving if at > now]
 
 
-def room(policy: Policy, use: Use, now: datetime, pace: Pace) -> int:
+def room(policy: Policy, use: Use, now: datetime, tuning: AdmissionTuning) -> int:
     """Return how much cost the concurrency and the window let be admitted now; never negative."""
     free = UNLIMITED if policy.concurrency is None else policy.concurrency - use.held
     if policy.rate is not None:
         free = min(
             free,
-            policy.rate.limit - use.unstarted - sum(cost for _, cost in counted(policy.rate, use, now, pace)),
+            policy.rate.limit - use.unstarted - sum(cost for _, cost in counted(policy.rate, use, now, tuning)),
         )
     return max(0, free)
 
 
-def pace_room(policy: Policy, use: Use, now: datetime, pace: Pace) -> int:
+def throttle_room(policy: Policy, use: Use, now: datetime, tuning: AdmissionTuning) -> int:
     """Return how much cost the throttle lets start before the horizon, less what is on its way already.
 
     A call goes when this is at least 1, whatever it costs: its cost delays those that come after it.
     """
     if policy.throttle is None:
         return UNLIMITED
-    ahead = now + pace.horizon - _first_start(use, now)
+    ahead = now + tuning.horizon - _first_start(use, now)
     if ahead < timedelta(0):
         return 0
     return max(0, ahead // policy.throttle.spacing + 1 - use.unstarted)
 
 
-def ramp_room(blocked_until: datetime | None, use: Use, now: datetime, pace: Pace) -> int:
+def ramp_room(blocked_until: datetime | None, use: Use, now: datetime, tuning: AdmissionTuning) -> int:
     """Return how much cost the time since a block lets be admitted now."""
-    if blocked_until is None or not blocked_until <= now < blocked_until + pace.ramp:
+    if blocked_until is None or not blocked_until <= now < blocked_until + tuning.ramp:
         return UNLIMITED
-    return max(0, (1 << (now - blocked_until) * RAMP_STEPS // pace.ramp) - use.held)
+    return max(0, (1 << (now - blocked_until) * RAMP_STEPS // tuning.ramp) - use.held)
 
 
-def ramp_opening(blocked_until: datetime | None, use: Use, cost: int, now: datetime, pace: Pace) -> datetime | None:
+def ramp_opening(
+    blocked_until: datetime | None, use: Use, cost: int, now: datetime, tuning: AdmissionTuning
+) -> datetime | None:
     """Return when the time since a block would let `cost` be admitted; None if it does now."""
-    if blocked_until is None or cost <= ramp_room(blocked_until, use, now, pace):
+    if blocked_until is None or cost <= ramp_room(blocked_until, use, now, tuning):
         return None
     steps = min((use.held + cost - 1).bit_length(), RAMP_STEPS)
     # Divided up: the step must have come when this time has.
-    return blocked_until - (-pace.ramp * steps // RAMP_STEPS)
+    return blocked_until - (-tuning.ramp * steps // RAMP_STEPS)
 
 
-def opening(policy: Policy, use: Use, cost: int, now: datetime, pace: Pace) -> datetime | None:
+def next_opening(policy: Policy, use: Use, cost: int, now: datetime, tuning: AdmissionTuning) -> datetime | None:
     """Return when the window and the throttle would let `cost` be admitted; None if they do now.
 
-    Concurrency plays no part: nobody knows when a running call ends.
+    Concurrency plays no part: when a running call ends is unknown.
     """
-    latest = max(_rate_opening(policy, use, cost, now, pace), _throttle_opening(policy, use, now, pace))
+    latest = max(_rate_opening(policy, use, cost, now, tuning), _throttle_opening(policy, use, now, tuning))
     return latest if latest > now else None
 
 
@@ -322,10 +324,10 @@ def _first_start(use: Use, now: datetime) -> datetime:
     return max(now, use.next_start_at or now)
 
 
-def _rate_opening(policy: Policy, use: Use, cost: int, now: datetime, pace: Pace) -> datetime:
+def _rate_opening(policy: Policy, use: Use, cost: int, now: datetime, tuning: AdmissionTuning) -> datetime:
     if policy.rate is None:
         return now
-    leaving = counted(policy.rate, use, now, pace)
+    leaving = counted(policy.rate, use, now, tuning)
     short = use.unstarted + cost + sum(spent for _, spent in leaving) - policy.rate.limit
     if short <= 0:
         return now
@@ -335,10 +337,10 @@ def _rate_opening(policy: Policy, use: Use, cost: int, now: datetime, pace: Pace
             return at
     # The rest is reserved and has not even started: it fills whole windows from now on.
     windows = -(-short // policy.rate.limit)
-    return _after(now, windows, policy.rate.period + pace.margin)
+    return _after(now, windows, policy.rate.period + tuning.margin)
 
 
-def _throttle_opening(policy: Policy, use: Use, now: datetime, pace: Pace) -> datetime:
+def _throttle_opening(policy: Policy, use: Use, now: datetime, tuning: AdmissionTuning) -> datetime:
     if policy.throttle is None:
         return now
-    return _after(_first_start(use, now), use.unstarted, policy.throttle.spacing) - pace.horizon
+    return _after(_first_start(use, now), use.unstarted, policy.throttle.spacing) - tuning.horizon

@@ -1,4 +1,4 @@
-"""A worker's presence: it says that it is there, what it holds, and when it goes; and it keeps its connections."""
+"""A worker registers, sends heartbeats for its calls, puts them back when it stops, and keeps its connections."""
 
 import logging
 import random
@@ -21,7 +21,7 @@ from django.db import close_old_connections, connections
 
 from dispatcher import attempt, faults, sql, threads, workers
 from dispatcher.conf import conf
-from dispatcher.lifecycle.heartbeat import Held, Here
+from dispatcher.lifecycle.heartbeat import ReservedCall, WorkerInfo
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ _GREEN = {"gevent", "eventlet"}
 
 
 class _Identity:
-    """What this process, or the one that forked it, is called among the workers."""
+    """The worker id of this process, or of the process that forked it."""
 
     worker: UUID | None = None
 
@@ -70,10 +70,10 @@ class Presence(bootsteps.StartStopStep):
         self.background.start()
 
     def close(self, worker: WorkController) -> None:
-        """Put back what was fetched and not started: the worker takes no more."""
+        """Put back calls that were fetched and not started; the worker accepts no more."""
         del worker
-        fetched = held()
-        self._soon("put back what it had fetched", lambda: workers.leave(self.id, fetched))
+        fetched = reserved_calls()
+        self._soon("put back what it had fetched", lambda: workers.stop_accepting(self.id, fetched))
 
     def stop(self, worker: WorkController) -> None:
         """Go on until the pool has ended its tasks, and then no more."""
@@ -90,11 +90,11 @@ class Presence(bootsteps.StartStopStep):
         # Greenlets and threads may outlive the shutdown: the heartbeat goes on for them, as long as the process does.
         if not attempt.running():
             self.over.set()
-        self._soon("put back what it had to give up", lambda: workers.part(self.id))
+        self._soon("put back what it had to give up", lambda: workers.release_all(self.id))
         self.background.stop()
 
     def _soon(self, what: str, work: Callable[[], object]) -> None:
-        """Do this beside the worker's loop, and wait for it a while: a silent database does not stop the shutdown."""
+        """Do this outside the worker's loop, and wait a bounded time: a hanging database does not block a shutdown."""
         done = Event()
 
         def do() -> None:
@@ -110,16 +110,18 @@ class Presence(bootsteps.StartStopStep):
             logger.warning("worker %s stops, and does not wait until it has %s", self.worker.hostname, what)
 
     def _beat(self) -> None:
-        """Say again and again what is there; after a failure sooner, so that leases outlast a short one."""
+        """Send a heartbeat every period; sooner after a failure, so that leases survive a short outage."""
         while not self.over.is_set():
-            is_heard = self._try("send its heartbeat", lambda: workers.beat(self._here(), held()))
-            period = conf().heartbeat.total_seconds() / (1 if is_heard else 3)
+            is_recorded = self._try(
+                "send its heartbeat", lambda: workers.record_heartbeat(self._worker_info(), reserved_calls())
+            )
+            period = conf().heartbeat.total_seconds() / (1 if is_recorded else 3)
             self.over.wait(period * random.uniform(0.9, 1.0))  # noqa: S311 -- so that not all come at once
         connections.close_all()
 
-    def _here(self) -> Here:
+    def _worker_info(self) -> WorkerInfo:
         worker = self.worker
-        return Here(
+        return WorkerInfo(
             id=self.id,
             name=worker.hostname,
             host=socket.gethostname(),
@@ -172,7 +174,7 @@ class _Background:
             self.news.clear()
             while self.waiting:
                 what, work = self.waiting.popleft()
-                _try(self.name, what, partial(attempt.patiently, work, again=work))
+                _try(self.name, what, partial(attempt.retry_while_unavailable, work, again=work))
         connections.close_all()
 
 
@@ -203,7 +205,7 @@ def _try(name: str, what: str, work: Callable[[], object]) -> bool:
         logger.warning("worker %s could not %s", name, what, exc_info=True)
         return False
     except Exception:
-        # A worker that falls silent over it would lose all that it runs.
+        # A worker that stopped its heartbeats would lose all calls that it runs.
         logger.exception("worker %s could not %s", name, what)
         return False
     return True
@@ -218,7 +220,7 @@ class KeptConnections(bootsteps.Step):
     before any task class is known, so it is set where it was read to; should that place go, connections are merely
     closed as before.)
 
-    Greenlets end with their task, so nobody would use their connections again: there Celery goes on closing them.
+    Greenlets end with their task, so their connections would not be used again: there Celery goes on closing them.
     """
 
     def __init__(self, worker: WorkController, **kwargs: Any) -> None:
@@ -250,7 +252,7 @@ def note_ended(request: Request) -> None:
     _running.discard(request)
 
 
-def held() -> list[Held]:
+def reserved_calls() -> list[ReservedCall]:
     """Return (call, ticket) of every message that this worker holds, running or fetched."""
     # The consumer's thread changes the sets meanwhile: only the copy of what is under them can't be interrupted.
     sets: tuple[Any, ...] = (state.reserved_requests, state.active_requests, _running)

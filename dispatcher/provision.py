@@ -78,7 +78,7 @@ def _let_live(entries: Any, every: timedelta) -> None:
     """Clear the expiry that entries were once made with, unless somebody has set another one."""
     for entry in entries.filter(expire_seconds=max(1, round(2 * every.total_seconds()))):
         entry.expire_seconds = None
-        # Saved one by one, so that a beat that runs is told.
+        # Saved one by one, because that notifies a running beat.
         entry.save()
 
 

@@ -208,7 +208,7 @@ def beat(worker: str, calls: Iterable[UUID], *, lease: timedelta | None = None, 
     """Say that a worker lives and still runs these calls; return what it is to do."""
     directive = see(worker, state=state)
     params = {"calls": list(calls), "worker": number(worker), "lease": lease, "usual": conf().visibility, "now": None}
-    kept = sql.fetch("beat_pulled", _Kept, params) if params["calls"] else []
+    kept = sql.fetch("renew_fetch_leases", _Kept, params) if params["calls"] else []
     ids = [row.call_id for row in kept]
     if journal.is_kept():
         journal.note([*_beaten(worker, ids)])
@@ -258,7 +258,7 @@ def see(worker: str, *, queues: Sequence[str] | None = None, state: str | None =
         "queues": None if queues is None else list(queues),
         "state": state,
     }
-    (told,) = sql.fetch("see_puller", _Directive, params)
+    (told,) = sql.fetch("touch_pull_worker", _Directive, params)
     return told.directive
 
 
@@ -313,7 +313,7 @@ def _take(queue: Ready, most: int, asked: Fetching, *, waits: bool) -> list[UUID
         # Lanes of a key that somebody keeps locked do not take the places of others again.
         is_new = not avoid.issuperset(made.busy)
         avoid.update(made.busy)
-        again = admit.look_again(made)
+        again = admit.recheck(made)
         if again.lanes or again.keys:
             engine.dispense_briefly(lanes=again.lanes, keys=again.keys)
         if len(taken) >= most or not (made.has_moved or is_new):
@@ -351,7 +351,7 @@ def _renew(call: UUID, holders: Iterable[UUID | None]) -> None:
     """Let the leases that these hold of a call begin anew; the caller has locked it, so nobody else gets it now."""
     for holder in holders:
         params = {"calls": [call], "worker": holder, "lease": None, "usual": conf().visibility, "now": None}
-        sql.fetch("beat_pulled", _Kept, params)
+        sql.fetch("renew_fetch_leases", _Kept, params)
 
 
 def _report(

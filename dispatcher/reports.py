@@ -14,17 +14,17 @@ from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.counts import KeyRow
 from dispatcher.policy import (
-    Pace,
+    AdmissionTuning,
     Policy,
     Use,
     counted,
     in_force,
+    next_opening,
     next_start,
-    opening,
-    pace_room,
     ramp_opening,
     room,
     stored,
+    throttle_room,
 )
 
 MANY: Final = 10_000
@@ -32,7 +32,7 @@ MANY: Final = 10_000
 
 
 _EXACT = 10
-"""Shorter spans than so many seconds are told exactly."""
+"""Spans below this many seconds are shown exactly."""
 
 
 OLD_TRANSACTION: Final = timedelta(minutes=1)
@@ -185,7 +185,7 @@ class Wait:
     """What it costs of that key."""
     stopped_by: str | None
     held_by: str | None
-    """The queue, if it holds the lane up: nobody serves it, or enough of its calls are on their way."""
+    """The queue, if it holds the lane: no worker serves it, or enough of its calls are dispatched."""
     is_served: bool
     """Whether a live worker serves the call's queue."""
     queue: str
@@ -285,8 +285,8 @@ def rate_limit_status(keys: Collection[str] | None = None, *, now: datetime | No
     names = None if keys is None else list(keys)
     settings = conf()
     rows = sql.fetch("report_keys", _KeyRow, {"names": names, "now": now, "margin": settings.margin})
-    pace = Pace(horizon=settings.horizon, margin=settings.margin, ramp=settings.ramp)
-    return [_status(row, pace) for row in rows]
+    tuning = AdmissionTuning(horizon=settings.horizon, margin=settings.margin, ramp=settings.ramp)
+    return [_status(row, tuning) for row in rows]
 
 
 def waiting_calls(name: str, *, after: Place | None = None, most: int = 100) -> list[KeyCall]:
@@ -334,7 +334,7 @@ def old_transactions(*, age: timedelta | None = None) -> list[OldTransaction]:
     return sql.fetch("audit_old_transaction", OldTransaction, {"long": long, "most": _FEW})
 
 
-def _status(row: _KeyRow, pace: Pace) -> KeyStatus:
+def _status(row: _KeyRow, tuning: AdmissionTuning) -> KeyStatus:
     now, policy = row.now, in_force(row, row.now)
     use = Use(
         held=row.held,
@@ -342,11 +342,11 @@ def _status(row: _KeyRow, pace: Pace) -> KeyStatus:
         starts=tuple(zip(row.start_at, row.start_cost, strict=True)),
         next_start_at=next_start(policy, row.last_start_at, row.last_cost),
     )
-    spent = counted(policy.rate, use, now, pace) if policy.rate else []
-    ramp_opens_at = ramp_opening(row.blocked_until, use, 1, now, pace)
-    stopped_by = (*_stopping(policy, use, now, pace), *(["ramp"] if ramp_opens_at else []))
+    spent = counted(policy.rate, use, now, tuning) if policy.rate else []
+    ramp_opens_at = ramp_opening(row.blocked_until, use, 1, now, tuning)
+    stopped_by = (*_stopping(policy, use, now, tuning), *(["ramp"] if ramp_opens_at else []))
     blocked_until = row.blocked_until if row.blocked_until and row.blocked_until > now else None
-    times = (blocked_until, ramp_opens_at, opening(policy, use, 1, now, pace))
+    times = (blocked_until, ramp_opens_at, next_opening(policy, use, 1, now, tuning))
     is_time_alone = not row.is_paused and "concurrency" not in stopped_by
     return KeyStatus(
         id=row.id,
@@ -362,7 +362,7 @@ def _status(row: _KeyRow, pace: Pace) -> KeyStatus:
         starts=sum(cost for _, cost in spent),
         frees_at=min((at for at, _ in spent), default=None),
         resets_at=max((at for at, _ in spent), default=None),
-        next_start_at=_next_start(policy, use, now, pace),
+        next_start_at=_next_start(policy, use, now, tuning),
         stopped_by=stopped_by,
         opens_at=max(filter(None, times), default=None) if is_time_alone else None,
         waiting=row.waiting,
@@ -371,21 +371,21 @@ def _status(row: _KeyRow, pace: Pace) -> KeyStatus:
     )
 
 
-def _stopping(policy: Policy, use: Use, now: datetime, pace: Pace) -> Iterator[str]:
+def _stopping(policy: Policy, use: Use, now: datetime, tuning: AdmissionTuning) -> Iterator[str]:
     """Name the limits that leave no room for a cost of 1."""
-    if room(Policy(concurrency=policy.concurrency), use, now, pace) < 1:
+    if room(Policy(concurrency=policy.concurrency), use, now, tuning) < 1:
         yield "concurrency"
-    if room(Policy(rate=policy.rate), use, now, pace) < 1:
+    if room(Policy(rate=policy.rate), use, now, tuning) < 1:
         yield "rate"
-    if pace_room(policy, use, now, pace) < 1:
+    if throttle_room(policy, use, now, tuning) < 1:
         yield "throttle"
 
 
-def _next_start(policy: Policy, use: Use, now: datetime, pace: Pace) -> datetime | None:
+def _next_start(policy: Policy, use: Use, now: datetime, tuning: AdmissionTuning) -> datetime | None:
     if policy.throttle is None:
         return None
-    exact = Pace(horizon=timedelta(0), margin=pace.margin)
-    return opening(Policy(throttle=policy.throttle), use, 1, now, exact) or now
+    exact = AdmissionTuning(horizon=timedelta(0), margin=tuning.margin)
+    return next_opening(Policy(throttle=policy.throttle), use, 1, now, exact) or now
 
 
 def _json_time(at: datetime | None) -> str | None:
@@ -399,7 +399,7 @@ def _json_time(at: datetime | None) -> str | None:
 
 
 def in_words(at: datetime, now: datetime) -> str:
-    """Tell people when something is: "in 0.3 s", "in 5 minutes", "2 hours ago"."""
+    """Return a time relative to now, for people: "in 0.3 s", "in 5 minutes", "2 hours ago"."""
     seconds = (at - now).total_seconds()
     if abs(seconds) >= _EXACT:
         return arrow.get(at).humanize(now)
@@ -407,7 +407,7 @@ def in_words(at: datetime, now: datetime) -> str:
 
 
 def brief(span: timedelta) -> str:
-    """Tell people how long something is in few letters: "0.3 s", "44 s", "5 min", "2 h"."""
+    """Return a short form of a duration, for people: "0.3 s", "44 s", "5 min", "2 h"."""
     seconds = max(0.0, span.total_seconds())
     if seconds < _EXACT:
         return f"{seconds:.2g} s"

@@ -18,7 +18,7 @@ from dispatcher.lifecycle import send
 from dispatcher.lifecycle.run import RetryAsked
 
 OPTIONS: Final = ("queue", "priority", "expires")
-"""What a retry may be given besides arguments and times."""
+"""The options that a retry accepts in addition to arguments and times."""
 
 
 def asked(

@@ -1,4 +1,4 @@
-"""Sent: what a transaction sent, collected until its commit, so that all of it is served together and once."""
+"""Sent: the calls of a transaction, collected until its commit and then dispensed together, once."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -7,12 +7,12 @@ from uuid import UUID
 from dispatcher import sql
 
 _SENT = "dispatcher_sent"
-"""Where a connection keeps it."""
+"""The attribute of a connection that holds them."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """Lanes to be dispensed, each with the first of the new positions, and calls without a lane, to be placed first."""
+    """Lanes to dispense, each with the first of its new positions, and calls without a lane, to place before that."""
 
     lanes: dict[int, int] = field(default_factory=dict)
     calls: set[UUID] = field(default_factory=set)
@@ -21,15 +21,15 @@ class Sent:
 def after_commit(
     serve: Callable[[Sent], object], *, lanes: Mapping[int, int] | None = None, calls: Collection[UUID] = ()
 ) -> None:
-    """Serve these lanes and calls after the commit, together with all others of the transaction."""
+    """Serve these lanes and calls after the commit, together with the others of the transaction."""
     if not (lanes or calls):
         return
     connection = sql.connection()
     if not connection.run_on_commit:
-        # What is still noted is of a transaction that was rolled back.
+        # These are left from a transaction that was rolled back.
         connection.__dict__.pop(_SENT, None)
     sent: Sent = connection.__dict__.setdefault(_SENT, Sent())
-    # The first position that is noted of a lane is the least: they are drawn in order.
+    # The first recorded position of a lane is the lowest: positions are drawn in order.
     sent.lanes.update({**(lanes or {}), **sent.lanes})
     sent.calls.update(calls)
 

@@ -9,7 +9,7 @@ from typing import Final
 
 
 class State(StrEnum):
-    """Where a call stands; the Open Job Spec's states (ojs-core, section 5) and `dispatched`."""
+    """The state of a call: the Open Job Spec's states (ojs-core, section 5) and `dispatched`."""
 
     SCHEDULED = "scheduled"
     PENDING = "pending"
@@ -23,12 +23,12 @@ class State(StrEnum):
 
     @property
     def label(self) -> str:
-        """The word that people see: an `available` call is waiting."""
+        """The label for people: an `available` call is waiting."""
         return "Waiting" if self is State.AVAILABLE else self.value.capitalize()
 
 
 class OnLimit(StrEnum):
-    """What becomes of a call that a limit stops (Open Job Spec, rate limiting, section 6.2)."""
+    """What happens to a call that a limit stops (Open Job Spec, rate limiting, section 6.2)."""
 
     WAIT = "wait"
     RESCHEDULE = "reschedule"
@@ -36,7 +36,7 @@ class OnLimit(StrEnum):
 
 
 class OnFull(StrEnum):
-    """What becomes of a job sent to a queue that is full (Open Job Spec, backpressure)."""
+    """What happens to a job sent to a queue that is full (Open Job Spec, backpressure)."""
 
     REJECT = "reject"
     BLOCK = "block"
@@ -50,22 +50,22 @@ class Reason(StrEnum):
     EXPIRED = "expired"
     LIMIT = "limit"
     POISON = "poison"
-    CROWDED = "crowded"
+    QUEUE_FULL = "crowded"
 
     @property
     def label(self) -> str:
-        """The words that people see."""
+        """The label for people."""
         return {
             Reason.FAILED: "Failed for good",
             Reason.EXPIRED: "Not started in time",
             Reason.LIMIT: "Dropped at a limit",
             Reason.POISON: "Poison: it kills its workers",
-            Reason.CROWDED: "Made room in a full queue",
+            Reason.QUEUE_FULL: "Made room in a full queue",
         }[self]
 
 
 FIRST: Final = (State.PENDING, State.SCHEDULED, State.AVAILABLE, State.DISPATCHED)
-"""A call is sent into one of these; it is `dispatched` at once where nothing stands in its way."""
+"""A call is sent into one of these; it is `dispatched` at once if nothing delays it."""
 
 WAITING: Final = (State.PENDING, State.SCHEDULED, State.AVAILABLE)
 """A call in one of these waits to be admitted."""

@@ -1,4 +1,4 @@
-"""Threads: work beside what a process does, in threads of the system's own."""
+"""Threads of the operating system, also where gevent replaces them."""
 
 import sys
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Unknown tasks: a worker puts back the calls of tasks that it does not know, in place of Celery's failure of them."""
+"""Unknown tasks: a worker puts back calls of tasks that it does not know, where Celery would fail them."""
 
 import logging
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class UnknownTasks(bootsteps.Step):
     """
 
     def __init__(self, consumer: "Consumer", **kwargs: Any) -> None:
-        """Go before what the consumer does with unknown tasks."""
+        """Wrap the consumer's handler of unknown tasks."""
         super().__init__(consumer, **kwargs)
         consumer.on_unknown_task = partial(_on_unknown_task, consumer, consumer.on_unknown_task)
 
@@ -42,7 +42,7 @@ def _on_unknown_task(
 
 @signals.task_unknown.connect
 def put_back_unknown(message: Any, name: str, id: str, **_: Any) -> None:  # noqa: A002 -- Celery's signature
-    """Put a call back whose task this worker does not know; no attempt is spent."""
+    """Put back a call whose task this worker does not know; no attempt is spent."""
     ticket = ticket_of(message)
     if ticket is not None:
         logger.warning("this worker has no task %s; its call %s waits for a worker that has it", name, id)
@@ -54,7 +54,7 @@ def put_back_unknown(message: Any, name: str, id: str, **_: Any) -> None:  # noq
 
 @signals.task_rejected.connect
 def fail_rejected(message: Any, exc: Exception | None, **_: Any) -> None:
-    """Count an attempt of a call whose message Celery can't read, and drops."""
+    """Record a failed attempt of a call whose message Celery can't read and drops."""
     ticket = ticket_of(message)
     if ticket is not None and exc is not None:
         call = message.headers["id"]

@@ -1,4 +1,4 @@
-"""What workers say of themselves: that they live, that they take no more, that they have ended."""
+"""Workers: record their heartbeats, and put back their calls when they stop."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -11,43 +11,43 @@ from dispatcher.lifecycle import finish, heartbeat, recover, unstarted
 from dispatcher.states import State
 
 
-def beat(here: heartbeat.Here, held: Sequence[heartbeat.Held]) -> None:
-    """Say that a worker lives and still holds these calls; if it has just come, or come back, serve its queues."""
-    heard = heartbeat.beat(here, held)
-    if heard.is_back:
-        for queue in set(here.queues) - {conf().dispenser_queue}:
+def record_heartbeat(worker: heartbeat.WorkerInfo, held: Sequence[heartbeat.ReservedCall]) -> None:
+    """Record a heartbeat for a worker and the calls that it holds; dispense its queues if it is new or back."""
+    result = heartbeat.record(worker, held)
+    if result.is_back:
+        for queue in set(worker.queues) - {conf().dispenser_queue}:
             sql.change("open_queue", {"name": queue})
-        engine.dispense_briefly(queues=here.queues, most=REFILL, total=REFILL)
-    if heard.knows_more and here.tasks:
-        _wake(here.queues, here.tasks)
+        engine.dispense_briefly(queues=worker.queues, most=REFILL, total=REFILL)
+    if result.knows_more and worker.tasks:
+        _wake(worker.queues, worker.tasks)
 
 
 def return_unknown(call: UUID, ticket: UUID) -> bool:
-    """Put a call back whose task its worker does not know; return whether the ticket still held it.
+    """Put back a call whose task its worker does not know; return whether the ticket still held it.
 
-    No attempt is spent. It waits until a worker that knows the task comes, or tries the others a little later.
+    No attempt is spent. The call waits for a worker that knows the task, and is tried again after a while without one.
     """
     with sql.atomic():
         returned = unstarted.put_back(call, ticket, is_unknown=True)
     if returned is None:
         return False
     if not returned.is_known:
-        # A worker that knows it may have come meanwhile, and looked before this was committed.
+        # A worker that knows the task may have registered before this was committed.
         _wake([returned.queue], [returned.task])
     engine.dispense_briefly(lanes=[returned.lane_id], keys=returned.keys)
     return True
 
 
 def _wake(queues: Sequence[str], tasks: Sequence[str]) -> None:
-    """Let the calls go on that came back, now that a worker of these queues knows their tasks."""
+    """Dispense calls that came back, now that a worker of these queues knows their tasks."""
     if lanes := unstarted.wake(queues, tasks):
         recover.wake(lanes)
         engine.dispense_briefly(lanes=lanes, most=REFILL, total=REFILL)
 
 
-def leave(worker: UUID, held: Sequence[heartbeat.Held]) -> int:
-    """Say that a worker takes no more messages, and put back what it holds and has not started; return how many."""
-    heartbeat.stop(worker)
+def stop_accepting(worker: UUID, held: Sequence[heartbeat.ReservedCall]) -> int:
+    """Mark a worker as stopped, and put back the calls that it holds and has not started; return how many."""
+    heartbeat.mark_stopped(worker)
     with sql.atomic():
         found = [finish.put_back(call, ticket, from_states=[State.DISPATCHED]) for call, ticket in sorted(held)]
         put_back = [released for released in found if released is not None]
@@ -56,11 +56,11 @@ def leave(worker: UUID, held: Sequence[heartbeat.Held]) -> int:
     return len(put_back)
 
 
-def part(worker: UUID) -> int:
-    """Put back what a worker that has ended still held; return how many calls. What it had started, it has lost.
+def release_all(worker: UUID) -> int:
+    """Put back all calls of a worker that has ended; return how many. Calls that it had started count as lost.
 
-    Only what it holds itself: an attempt that another worker claimed meanwhile goes on. And only what has ended: a
-    greenlet or thread of this process that outlives the shutdown keeps its slots, until it ends or its lease does.
+    An attempt that another worker claimed meanwhile goes on. A greenlet or thread of this process that outlives the
+    shutdown keeps its slots until it ends or its lease expires.
     """
     ended = WorkerLost("its worker was shut down")
     still_running = attempt.running()

@@ -23,7 +23,7 @@ SECOND = timedelta(seconds=1)
 MARGIN = timedelta(milliseconds=50)
 """What the setting `margin` is by default."""
 
-HERE = heartbeat.Here(
+HERE = heartbeat.WorkerInfo(
     id=uuid4(), name="celery@here", host="here", pid=1, pool="prefork", processes=2, queues=["celery"]
 )
 """A worker."""
@@ -120,9 +120,9 @@ def lane_of(call: CallQueue) -> Lane:
     return Lane.objects.get(id=call.lane_id)
 
 
-def renew(held: Sequence[heartbeat.Held], *, now: datetime | None = None) -> int:
+def renew(held: Sequence[heartbeat.ReservedCall], *, now: datetime | None = None) -> int:
     """Send the heartbeat of a worker that holds these; return how many slots were renewed."""
-    return heartbeat.beat(HERE, held, now=now).slots
+    return heartbeat.record(HERE, held, now=now).slots
 
 
 def migrate(to: str | None = None) -> None:

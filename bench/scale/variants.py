@@ -18,7 +18,7 @@ from dispatcher.conf import conf
 from dispatcher.lifecycle import due
 from dispatcher.lifecycle.admit import admit
 from dispatcher.models import CallQueue
-from dispatcher.watch import Watch
+from dispatcher.watch import Ticker
 
 Group = Callable[[], Iterator[Task]]
 AWAKE = 100
@@ -214,4 +214,4 @@ def _in_vain(batch: Callable[[], int]) -> None:
 
 def _whole_tick(system: System) -> None:
     del system
-    engine.tick(watch=Watch())
+    engine.tick(ticker=Ticker())

@@ -11,12 +11,12 @@ from uuid import UUID
 from django.db import OperationalError
 
 from dispatcher import happenings, journal, sql
-from dispatcher.allotment import Allotment, KeyNow, LaneNow, allot
+from dispatcher.allotment import Allocation, LockedKey, LockedLane, allocate
 from dispatcher.conf import DECIDE_AT_ONCE, Conf, conf, pass_bound, queue_grace
-from dispatcher.counts import HeadRow, KeyRow, key_now, lanes_now
+from dispatcher.counts import HeadRow, KeyRow, locked_key, locked_lanes
 from dispatcher.events import call_dropped
 from dispatcher.models import CallQueue, Slot
-from dispatcher.policy import Pace
+from dispatcher.policy import AdmissionTuning
 from dispatcher.states import State
 
 _FIRST_HEADS = 32
@@ -32,7 +32,7 @@ _LOCK_NOT_AVAILABLE = "55P03"
 
 
 class _Stuck:
-    """Keys that were waited for in vain, and until when nobody of this process waits for them again."""
+    """Keys whose lock wait timed out, and until when this process does not wait for them again."""
 
     until: ClassVar[dict[int, float]] = {}
 
@@ -58,7 +58,7 @@ class Pass:
     """What one pass decided and did."""
 
     calls: Sequence[Admitted] = ()
-    made: Allotment = field(default_factory=Allotment)
+    made: Allocation = field(default_factory=Allocation)
     full: Mapping[int, int] = field(default_factory=dict)
     """Keys that a lack of concurrency closed, with the cost that they held when it did."""
     filled: Collection[str] = ()
@@ -76,7 +76,7 @@ class Pass:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Again:
+class Recheck:
     """Where the next pass should look."""
 
     lanes: list[int]
@@ -88,8 +88,8 @@ class Again:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Openable:
-    """Keys that a release may have opened, whether any lane is awake, and the queue if it wants more."""
+class ReleasedRoom:
+    """Where a release has made room: keys with parked lanes, the queue of the lane, and whether any lane is awake."""
 
     keys: list[int]
     has_awake: bool
@@ -166,30 +166,30 @@ def stuck_keys() -> set[int]:
     return {key for key, until in known if until > now}
 
 
-def look_again(done: Pass, *, now: datetime | None = None) -> Again:
-    """See, after the commit of a pass, what changed while it decided."""
+def recheck(done: Pass, *, now: datetime | None = None) -> Recheck:
+    """Return where room or calls appeared while a pass decided; call it after the commit of that pass."""
     made = done.made
-    if not (made.asleep or done.full or made.roomy or done.filled):
-        return Again(lanes=made.awake, keys=[])
+    if not (made.asleep or done.full or made.keys_with_room or done.filled):
+        return Recheck(lanes=made.awake, keys=[])
     params = {
         "asleep": made.asleep,
         "full": list(done.full),
         "held": list(done.full.values()),
-        "roomy": made.roomy,
+        "keys_with_room": made.keys_with_room,
         "filled": list(done.filled),
         "ahead": pass_bound(conf()),
         "now": now,
     }
     with sql.together():
-        asked = sql.ask("look_again", Again, params)
+        asked = sql.ask("recheck", Recheck, params)
     again = asked.row()
-    return Again(lanes=[*made.awake, *again.lanes], keys=again.keys, queues=again.queues)
+    return Recheck(lanes=[*made.awake, *again.lanes], keys=again.keys, queues=again.queues)
 
 
-def openable(keys: Collection[int], lane: int | None = None, *, now: datetime | None = None) -> Openable:
-    """Say which of these keys a release in this lane may have opened for lanes parked on them."""
+def released_room(keys: Collection[int], lane: int | None = None, *, now: datetime | None = None) -> ReleasedRoom:
+    """Return what a release of these keys, in this lane, may have made room for."""
     params = {"keys": list(keys), "lane": lane, "ahead": pass_bound(conf()), "now": now}
-    (found,) = sql.fetch("openable_keys", Openable, params)
+    (found,) = sql.fetch("find_released_room", ReleasedRoom, params)
     return found
 
 
@@ -217,21 +217,21 @@ def _decide(
     (locked,) = sql.fetch("lock_lanes", _Locked, {**wanted, **gate, **bounds})
     if not locked.lanes:
         if wanted["keys"]:
-            sql.ask("close_openings", object, {"keys": wanted["keys"]})
+            sql.ask("clear_opening_times", object, {"keys": wanted["keys"]})
         return Pass(left=_left(locked), busy=tuple(locked.left_keys))
     heads = min(_FIRST_HEADS, -(-batch // len(locked.lanes)) + 1)
-    keys_asked = sql.ask("look_keys", KeyRow, {"keys": locked.keys, "now": now, "margin": settings.margin})
-    queues_asked = sql.ask("look_queues", _QueueRow, {"lanes": locked.lanes, **gate})
+    keys_asked = sql.ask("count_key_usage", KeyRow, {"keys": locked.keys, "now": now, "margin": settings.margin})
+    queues_asked = sql.ask("count_queue_usage", _QueueRow, {"lanes": locked.lanes, **gate})
     looked_at = {"lanes": locked.lanes, "stuck": [*stuck_keys()], "now": now}
-    lanes_asked = sql.ask("look_lanes", HeadRow, {**looked_at, "heads": heads})
+    lanes_asked = sql.ask("read_lane_heads", HeadRow, {**looked_at, "heads": heads})
     key_rows, head_rows = keys_asked.rows(), lanes_asked.rows()
     at = head_rows[0].now
-    counted = {row.id: key_now(row, at) for row in key_rows}
+    counted = {row.id: locked_key(row, at) for row in key_rows}
     names = {row.name: row.id for row in key_rows}
     queue_rows = queues_asked.rows()
     # Who fetches a call starts it when the answer comes, and can't wait for a start that lies ahead.
     horizon = timedelta(0) if is_pull else settings.horizon
-    pace = Pace(horizon=horizon, margin=settings.margin, ramp=settings.ramp)
+    tuning = AdmissionTuning(horizon=horizon, margin=settings.margin, ramp=settings.ramp)
     rooms = {
         row.name: (batch if row.is_served else 0)
         if is_pull
@@ -239,27 +239,27 @@ def _decide(
         for row in queue_rows
     }
     decide = partial(
-        allot,
+        allocate,
         keys=counted.values(),
         queues=rooms,
         now=at,
-        pace=pace,
+        tuning=tuning,
         batch=batch,
         reschedule_after=settings.reschedule_after,
     )
-    made = decide(lanes_seen := list(lanes_now(head_rows, names, heads)))
+    made = decide(lanes_seen := list(locked_lanes(head_rows, names, heads)))
     if made.unread and heads < (most_heads := -(-settings.batch // len(locked.lanes)) + 1):
-        head_rows = sql.fetch("look_lanes", HeadRow, {**looked_at, "heads": most_heads})
-        made = decide(lanes_seen := list(lanes_now(head_rows, names, most_heads)))
+        head_rows = sql.fetch("read_lane_heads", HeadRow, {**looked_at, "heads": most_heads})
+        made = decide(lanes_seen := list(locked_lanes(head_rows, names, most_heads)))
     slots = _slots(made, lanes_seen)
     calls = _write(made, slots, lanes_seen, now, settings)
     if opened := [key for key in wanted["keys"] if key not in made.openings]:
-        sql.ask("close_openings", object, {"keys": opened})
+        sql.ask("clear_opening_times", object, {"keys": opened})
     if journal.is_kept():
-        journal.note([*happenings.of_pass(made, lanes_seen, happenings.stand(counted.values(), slots, at, pace))])
+        journal.note([*happenings.of_pass(made, lanes_seen, happenings.stand(counted.values(), slots, at, tuning))])
     served = {row.name for row in queue_rows if row.is_served and not is_pull}
     filled = served.intersection((*made.held.values(), *locked.held_queues))
-    is_waited_for = any(lane.is_outranked for lane in lanes_seen)
+    is_waited_for = any(lane.yields_to_higher_priority for lane in lanes_seen)
     return Pass(
         made=made,
         calls=calls,
@@ -287,7 +287,7 @@ def _queue_room(row: _QueueRow, *, is_tight: bool, settings: Conf) -> int:
     return room if is_tight else room // DECIDE_AT_ONCE
 
 
-def _slots(made: Allotment, lanes: Iterable[LaneNow]) -> list[tuple[UUID, int | None, int]]:
+def _slots(made: Allocation, lanes: Iterable[LockedLane]) -> list[tuple[UUID, int | None, int]]:
     """Return the slots of the admitted calls as (call, key, cost); a call without keys has one without a key."""
     admitted = set(made.admitted)
     return [
@@ -300,9 +300,9 @@ def _slots(made: Allotment, lanes: Iterable[LaneNow]) -> list[tuple[UUID, int | 
 
 
 def _write(
-    made: Allotment,
+    made: Allocation,
     slots: Sequence[tuple[UUID, int | None, int]],
-    lanes: Sequence[LaneNow],
+    lanes: Sequence[LockedLane],
     now: datetime | None,
     settings: Conf,
 ) -> list[Admitted]:
@@ -314,7 +314,7 @@ def _write(
     if made.oversized:
         calls, keys, costs = zip(*made.oversized, strict=True)
         params = {"calls": list(calls), "keys": list(keys), "costs": list(costs), "waiting": State.AVAILABLE.value}
-        sql.change("set_aside", params)
+        sql.change("mark_oversized", params)
     if made.rescheduled:
         calls, times = zip(*made.rescheduled, strict=True)
         sql.change("reschedule_calls", {"calls": list(calls), "at": list(times), "waiting": State.AVAILABLE.value})
@@ -352,7 +352,7 @@ def _report_dropped(dropped: Sequence[_Dropped]) -> None:
 
 
 def _full(
-    made: Allotment, counted: Mapping[int, KeyNow], slots: Iterable[tuple[UUID, int | None, int]]
+    made: Allocation, counted: Mapping[int, LockedKey], slots: Iterable[tuple[UUID, int | None, int]]
 ) -> dict[int, int]:
     """Keys with a concurrency limit that lanes were parked on, and the cost that they hold after this pass."""
     held = {

@@ -71,7 +71,7 @@ class _Verdict:
     is_expired: bool
     is_early: bool
     is_revoked: bool
-    told_at: datetime
+    database_time: datetime
     start_at: datetime
     attempt: int | None
     retry: Mapping[str, Any] | None
@@ -80,15 +80,10 @@ class _Verdict:
     commit: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Time:
-    told_at: datetime
-
-
-class _Clock:
+class _DatabaseClock:
     """The database's clock, as this process sees it.
 
-    Every answer of a claim tells it, late by its way here. The least late of the last ones counts (the minimum
+    Every answer of a claim is a sample, late by its latency. The least late of the last samples counts (the minimum
     filter of NTP, RFC 5905 section 10), so a slow answer does not delay a start. An answer can't be later than the time
     since its question: one that seems to be shows that the database's clock was set back, and the others count no more.
     """
@@ -97,21 +92,20 @@ class _Clock:
     """Seconds from the database's clock to the monotonic one."""
 
     @classmethod
-    def wind(cls) -> None:
+    def sample(cls) -> None:
         """Ask the time until one late answer no longer matters; it also opens the connection before the first start."""
         # Not until there are enough: a clock that is set back again and again would never give them.
         for _ in range(_ENOUGH - len(cls.offsets)):
             asked_at = monotonic()
-            for row in sql.fetch("tell_time", _Time, {}):
-                cls.hear(row.told_at, asked_at)
+            cls.observe(sql.now(), asked_at)
 
     @classmethod
-    def hear(cls, told_at: datetime, asked_at: float) -> None:
+    def observe(cls, database_time: datetime, asked_at: float) -> None:
         """Learn from an answer; `asked_at`: the monotonic time of its question."""
-        least = asked_at - told_at.timestamp()
+        least = asked_at - database_time.timestamp()
         if any(offset < least for offset in tuple(cls.offsets)):
             cls.offsets.clear()
-        cls.offsets.append(monotonic() - told_at.timestamp())
+        cls.offsets.append(monotonic() - database_time.timestamp())
 
     @classmethod
     def monotonic_of(cls, at: datetime) -> float:
@@ -154,7 +148,7 @@ def claim(
     settings = conf()
     number = number or uuid4()
     least = settings.lead if lead is None else lead
-    _Clock.wind()
+    _DatabaseClock.sample()
     asked_at = monotonic()
     params = {
         # Within a caller's transaction the bound would outlast the claim.
@@ -181,7 +175,7 @@ def claim(
             raise
         return Refused.BUSY
     for verdict in rows:
-        _Clock.hear(verdict.told_at, asked_at)
+        _DatabaseClock.observe(verdict.database_time, asked_at)
     if not rows:
         return Refused.STALE
     (verdict,) = rows
@@ -207,8 +201,8 @@ def _refusal(verdict: _Verdict) -> Refused:
 
 
 def is_in_time(claimed: Claimed) -> bool:
-    """Hold the process until the call's start; return whether it was kept, or must be asked for anew."""
-    due = _Clock.monotonic_of(claimed.start_at)
+    """Wait until the call's start; return False if it was missed, and the claim needs another start."""
+    due = _DatabaseClock.monotonic_of(claimed.start_at)
     sleep(max(due - monotonic() - _OVERSLEEP_S, 0))
     while monotonic() < due:
         sleep(_NAP_S)

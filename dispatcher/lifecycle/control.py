@@ -101,8 +101,8 @@ def block(
     with nullcontext() if by is None else history.recorded("block", by, names=names, keys=keys), sql.atomic():
         params = {"wait": wait, "names": list(names), "keys": list(keys), "now": now}
         rows = sql.fetch("block_keys", _Blocked, params)
-        told = [{"key": row.name, "until": row.blocked_until.isoformat(), "reason": "blocked"} for row in rows]
-        journal.note([Entry(kind="rate_limit.dynamic_adjusted", data=each) for each in told])
+        blocked = [{"key": row.name, "until": row.blocked_until.isoformat(), "reason": "blocked"} for row in rows]
+        journal.note([Entry(kind="rate_limit.dynamic_adjusted", data=each) for each in blocked])
     return [row.id for row in rows]
 
 

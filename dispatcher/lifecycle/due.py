@@ -36,7 +36,7 @@ def wake_due(queues: Collection[str] | None = None, *, now: datetime | None = No
         sql.read_in_order()
         if positions := heads.first(woken):
             sql.change("wake_lanes", {"lanes": sorted(positions)})
-            heads.leave_changed(positions, now=now)
+            heads.defer_changed(positions, now=now)
     return len(woken)
 
 
@@ -48,7 +48,7 @@ def discard_expired(*, now: datetime | None = None) -> int:
             "discard_expired", heads.Place, {"now": now, "most": conf().batch, "states": [*WAITING, State.RETRYABLE]}
         )
         sql.read_in_order()
-        heads.leave_changed(heads.first(ended), now=now)
+        heads.defer_changed(heads.first(ended), now=now)
     return len(ended)
 
 

@@ -95,7 +95,7 @@ def fail(
 ) -> Released | None:
     """Record a failed attempt: retryable while attempts are left, else discarded.
 
-    crashes: how many attempts in a row, this one included, took their process with them; None if nobody can say whether
+    crashes: how many attempts in a row, this one included, took their process with them; None if it is unknown whether
     this one would have.
     policy: the call's own retry policy; without one the task's word counts (`may_retry`), then the setting.
     wait: the time until the next attempt, 366 days at the most, if the task gave one; else the policy's back-off.

@@ -1,4 +1,4 @@
-"""Heartbeat: a worker says that it lives, and that it still holds what it holds; silence says the contrary."""
+"""Heartbeat: register a worker and renew the leases of its calls; a worker without heartbeats counts as lost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from uuid import UUID
 from dispatcher import sql
 from dispatcher.conf import conf
 
-Held = tuple[UUID, UUID]
-"""A call and the ticket by which a worker holds it."""
+ReservedCall = tuple[UUID, UUID]
+"""(call, ticket) of a call that a worker holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InFlight:
-    """A call in flight that a worker holds; `claim` is the claim that started it, None if it has not started."""
+    """A call in flight that a worker holds; `claim` started it, None if it has not started."""
 
     call_id: UUID
     ticket: UUID
@@ -22,8 +22,8 @@ class InFlight:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Here:
-    """A worker as it describes itself."""
+class WorkerInfo:
+    """The description of a worker."""
 
     id: UUID
     name: str
@@ -33,12 +33,12 @@ class Here:
     processes: int
     queues: Sequence[str]
     tasks: Sequence[str] | None = None
-    """The names of the tasks that it knows, in order; None of a worker that may know every task."""
+    """The names of the tasks that it knows, in order; None if it may know every task."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heard:
-    """What came of a heartbeat: how many slots it renewed, and what the worker serves and knows that was not known."""
+class HeartbeatResult:
+    """How many slots a heartbeat renewed, and whether the worker's queues, or tasks, were not known as served."""
 
     slots: int
     is_back: bool
@@ -47,46 +47,46 @@ class Heard:
 
 @dataclass(frozen=True, kw_only=True)
 class Lost:
-    """A worker that fell silent."""
+    """A worker without heartbeats for longer than a lease."""
 
     id: UUID
     name: str
 
 
-def beat(here: Here, held: Sequence[Held], *, now: datetime | None = None) -> Heard:
-    """Say that this worker lives and holds these calls, running or not."""
+def record(worker: WorkerInfo, held: Sequence[ReservedCall], *, now: datetime | None = None) -> HeartbeatResult:
+    """Record a heartbeat: the worker is alive and holds these calls, running or not."""
     settings = conf()
     grace = settings.queue_grace or timedelta(0)
     params = {
-        "worker": here.id,
-        "name": here.name,
-        "host": here.host,
-        "pid": here.pid,
-        "pool": here.pool,
-        "processes": here.processes,
-        "queues": list(here.queues),
-        "tasks": here.tasks,
+        "worker": worker.id,
+        "name": worker.name,
+        "host": worker.host,
+        "pid": worker.pid,
+        "pool": worker.pool,
+        "processes": worker.processes,
+        "queues": list(worker.queues),
+        "tasks": worker.tasks,
         "calls": [call for call, _ in held],
         "tickets": [ticket for _, ticket in held],
         "lease": settings.run_lease,
         "serves": max(settings.run_lease, grace),
         "now": now,
     }
-    (heard,) = sql.fetch("beat", Heard, params)
-    return heard
+    (result,) = sql.fetch("record_heartbeat", HeartbeatResult, params)
+    return result
 
 
-def stop(worker: UUID, *, now: datetime | None = None) -> None:
-    """Say that this worker takes no more messages."""
+def mark_stopped(worker: UUID, *, now: datetime | None = None) -> None:
+    """Record that a worker accepts no more messages."""
     grace = conf().queue_grace or timedelta(0)
     sql.change("stop_worker", {"worker": worker, "grace": grace, "now": now})
 
 
 def held(worker: UUID) -> list[InFlight]:
-    """Return the calls that this worker has claimed, or holds by its heartbeats."""
-    return sql.fetch("held_calls", InFlight, {"worker": worker})
+    """Return the calls that a worker has claimed, or reserved by its heartbeats."""
+    return sql.fetch("find_calls_of_worker", InFlight, {"worker": worker})
 
 
 def lose_silent(*, now: datetime | None = None) -> list[Lost]:
-    """Mark the workers that fell silent for longer than a lease, and return them."""
-    return sql.fetch("lose_workers", Lost, {"lease": conf().run_lease, "now": now})
+    """Mark workers without heartbeats for longer than a lease as lost, and return them."""
+    return sql.fetch("mark_lost_workers", Lost, {"lease": conf().run_lease, "now": now})

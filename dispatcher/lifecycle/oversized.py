@@ -102,5 +102,5 @@ def _release(raised: dict[int, int]) -> int:
         rows = sql.fetch("release_oversized", _Lane, params)
         if rows:
             # Parked lanes, too: what comes back may be their first call now.
-            sql.change("leave_lanes", {"lanes": sorted({row.lane_id for row in rows})})
+            sql.change("defer_lanes", {"lanes": sorted({row.lane_id for row in rows})})
     return len(rows)

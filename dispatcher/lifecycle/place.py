@@ -25,7 +25,7 @@ FIRST = -(2**63)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Left:
+class UnplacedCalls:
     """Calls that have no lane yet, and where the next look goes on."""
 
     calls: list[UUID]
@@ -70,12 +70,12 @@ def place(calls: Collection[UUID], *, lock_wait: timedelta) -> list[Place]:
     return [*_place(mixed, missing, lock_wait, monotonic() + _PATIENCE_S)]
 
 
-def left(after: int, most: int) -> Left:
+def next_unplaced(after: int, most: int) -> UnplacedCalls:
     """Look for calls without a lane among the next `most` after a position, in order of sending."""
     with sql.together():
         asked = sql.ask("unplaced_calls", _Position, {"after": after, "most": most})
     rows = asked.rows()
-    return Left(calls=[row.id for row in rows], last=rows[-1].position if len(rows) == most else FIRST)
+    return UnplacedCalls(calls=[row.id for row in rows], last=rows[-1].position if len(rows) == most else FIRST)
 
 
 def _missing(placements: Collection[Placement]) -> tuple[dict[str, Policy], set[str]]:

@@ -131,7 +131,7 @@ class _Answers:
 
 
 class _SomeRefused(Exception):
-    """Leaves kombu's block as an error does, so that it connects anew: a Redis that lost its place refuses for ever."""
+    """Leaves kombu's block as an error does, so that it reconnects: a demoted Redis would refuse for ever."""
 
 
 class _Eager(local):
@@ -296,7 +296,7 @@ def _ask(
 def _send(app: Celery, producer: Any, call: Publishable) -> None:
     """Hand one call to the broker, as `Celery.send_task` does, without looking up what is known already.
 
-    The result backend is not told: senders have no AsyncResult, and for each call it would listen for ever. Nor are
+    The result backend is not notified: senders have no AsyncResult, and for each call it would listen for ever. Nor are
     the receivers of Celery's publish signals, which have seen the call at its send: see dispatcher.capture.
     """
     of_task, of_broker = _options(app, call)

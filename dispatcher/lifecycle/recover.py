@@ -1,4 +1,4 @@
-"""Recover: find what a dead process or a lost message left behind."""
+"""Recover: find calls and slots that a dead process or a lost message left behind."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -9,20 +9,20 @@ from dispatcher import sql
 from dispatcher.conf import conf, queue_grace
 
 _SLOTS = 5_000
-"""How many slots one recovery looks at."""
+"""How many slots one recovery reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Left:
-    """A call that nobody is going to finish; its row is locked."""
+class ExpiredLease:
+    """A call whose lease expired; its row is locked."""
 
     call_id: UUID
     ticket: UUID
 
 
 @dataclass(frozen=True, kw_only=True)
-class Overdue(Left):
-    """A fetched call whose lease ran out."""
+class ExpiredFetch(ExpiredLease):
+    """A fetched call whose lease expired."""
 
     is_timeout: bool
     """Its attempt has used up the time that it has."""
@@ -32,22 +32,22 @@ class Overdue(Left):
 
 @dataclass(frozen=True, kw_only=True)
 class Swept:
-    """Lanes or keys that nobody would have served, and where the next sweep goes on."""
+    """Lanes or keys that no pass would have served, and where the next sweep continues."""
 
-    forgotten: list[int]
+    stranded: list[int]
     last: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Freed:
-    """The key of each slot that was freed (None: it counted for none), and where the next look goes on."""
+    """The key of each freed slot (None: it had no key), and where the next run continues."""
 
     keys: list[int | None]
     last: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Watch:
+class _LeaseCheck:
     until: datetime | None
 
 
@@ -63,9 +63,9 @@ def judged_until(*, now: datetime | None = None) -> datetime | None:
     """
     settings = conf()
     wait = 2 * settings.heartbeat
-    # Within `gap` no lease runs out that was renewed in time.
+    # A lease that was renewed in time does not expire within `gap`.
     gap = max(min(3 * settings.recover_every, settings.run_lease - settings.heartbeat), wait)
-    (watch,) = sql.fetch("watch_leases", _Watch, {"gap": gap, "wait": wait, "now": now})
+    (watch,) = sql.fetch("check_leases", _LeaseCheck, {"gap": gap, "wait": wait, "now": now})
     return watch.until
 
 
@@ -75,17 +75,17 @@ def overdue_until() -> datetime | None:
     return judged_until() if overdue.is_due else None
 
 
-def expired(*, now: datetime | None = None) -> list[Left]:
+def expired(*, now: datetime | None = None) -> list[ExpiredLease]:
     """Lock and return calls whose lease ran out; the caller holds a transaction open until they are put right."""
     settings = conf()
     params = {"now": now, "most": settings.batch, "slack": settings.heartbeat}
-    rows = sql.fetch("lock_expired", Left, params)
+    rows = sql.fetch("lock_expired", ExpiredLease, params)
     return list({row.call_id: row for row in rows}.values())
 
 
-def overdue(*, now: datetime | None = None) -> list[Overdue]:
+def overdue(*, now: datetime | None = None) -> list[ExpiredFetch]:
     """Lock and return calls that were fetched over HTTP and whose lease ran out; the caller ends their attempts."""
-    rows = sql.fetch("lock_overdue", Overdue, {"now": now, "most": conf().batch})
+    rows = sql.fetch("lock_overdue", ExpiredFetch, {"now": now, "most": conf().batch})
     return list({row.call_id: row for row in rows}.values())
 
 
@@ -98,12 +98,12 @@ def free_orphans(slots: Collection[int] | None = None, *, after: int = 0, now: d
     return asked.row()
 
 
-def unserved(*, now: datetime | None = None) -> list[Left]:
+def unserved(*, now: datetime | None = None) -> list[ExpiredLease]:
     """Lock and return calls on the way to workers that are not there; the caller puts them back before it commits."""
     grace = queue_grace()
     if grace is None:
         return []
-    return sql.fetch("lock_unserved", Left, {"now": now, "most": conf().batch, "grace": grace})
+    return sql.fetch("lock_unserved", ExpiredLease, {"now": now, "most": conf().batch, "grace": grace})
 
 
 def sweep_lanes(after: int, most: int) -> Swept:
@@ -127,14 +127,14 @@ def wake(lanes: Iterable[int]) -> int:
     return sql.change("wake_lanes", {"lanes": list(lanes)})
 
 
-def leave(lanes: Collection[int], keys: Collection[int]) -> None:
-    """Leave lanes and keys to the next pass that comes along."""
+def defer(lanes: Collection[int], keys: Collection[int]) -> None:
+    """Leave lanes and keys to the next pass."""
     if lanes:
         wake(lanes)
     if keys:
-        sql.change("leave_open", {"keys": list(keys), "now": None})
+        sql.change("defer_keys", {"keys": list(keys), "now": None})
 
 
-def leave_lanes(lanes: Collection[int]) -> int:
+def defer_lanes(lanes: Collection[int]) -> int:
     """Leave lanes that wait for a locked key to the next pass, parked or not; return how many were not awake."""
-    return sql.change("leave_lanes", {"lanes": list(lanes)})
+    return sql.change("defer_lanes", {"lanes": list(lanes)})

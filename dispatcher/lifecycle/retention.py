@@ -65,7 +65,7 @@ def delete_workers(*, now: datetime | None = None) -> int:
     params = {"retention": _WORKERS_KEPT, "most": maxsize, "now": now}
     gone: list[tuple[QuerySet[Any], str]] = [
         (Worker.objects.using(settings.database).all(), "delete_workers"),
-        (PullWorker.objects.using(settings.database).all(), "delete_pullers"),
+        (PullWorker.objects.using(settings.database).all(), "delete_pull_workers"),
     ]
     old = [_Old(rows=rows, field="seen_at", statement=statement, params=params) for rows, statement in gone]
     return sum([_delete_and_report(each, settings.cleanup_budget, "workers") for each in old])
@@ -117,11 +117,6 @@ class _Old:
     params: Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Time:
-    told_at: datetime
-
-
 def _delete_and_report(old: _Old, budget: timedelta, what: str) -> int:
     kept = references.Kept()
     deleted = _delete_old(old, monotonic() + budget.total_seconds(), kept)
@@ -138,8 +133,7 @@ def _delete_old(old: _Old, stop_at: float, kept: references.Kept) -> int:
                 deleted += (batch := _delete_batch(old))
                 if batch < old.params["most"] or monotonic() >= stop_at:
                     return deleted
-    (clock,) = sql.fetch("tell_time", _Time, {})
-    before = (old.params["now"] or clock.told_at) - old.params["retention"]
+    before = (old.params["now"] or sql.now()) - old.params["retention"]
     return deleted + references.delete_before(old.rows, old.field, before, until=stop_at, kept=kept)
 
 

@@ -49,7 +49,7 @@ class Stopped:
 
 @dataclass(frozen=True, kw_only=True)
 class Ignored:
-    """The task raised Celery's Ignore: it is done, and Celery is to be told so."""
+    """The task raised Celery's Ignore: it is done, and is ignored by Celery, too."""
 
     error: Ignore
 

@@ -50,7 +50,7 @@ def remove_lanes(*, now: datetime | None = None) -> int:
 
 
 def remove_keys(*, now: datetime | None = None) -> int:
-    """Remove keys that a template has made and still would make, that no lane spends, and that nobody has changed.
+    """Remove keys that a template has made and still would make, that no lane spends, and that no person has changed.
 
     Return how many.
     """

@@ -18,29 +18,29 @@ def lines(report: Report, *, repairs: bool) -> Iterator[tuple[str, str]]:
     titles, *rows = key_table.plain(_columns(report, repairs=repairs)).splitlines()
     yield titles, "bold"
     for row, found in zip(rows, report.found, strict=True):
-        yield row, BAD if found.count else MILD if found.mended else ""
+        yield row, BAD if found.count else MILD if found.repaired else ""
     for found in report.found:
         if found.count:
-            yield from _told(found, BAD)
+            yield from _example_lines(found, BAD)
     for note in report.notes:
         if note.count:
-            yield from _told(note, MILD)
+            yield from _example_lines(note, MILD)
     yield "", ""
     yield UNSEEN, ""
     yield from _verdict(report, repairs=repairs)
 
 
 def _columns(report: Report, *, repairs: bool) -> list[Column]:
-    mended = Column(title="Mended", cells=[str(found.mended) for found in report.found], is_right=True)
+    repaired = Column(title="Repaired", cells=[str(found.repaired) for found in report.found], is_right=True)
     return [
         Column(title="Check", cells=[found.check.name for found in report.found]),
         Column(title="Invariant", cells=[str(found.check.invariant) for found in report.found], is_right=True),
         Column(title="Findings", cells=[f"{found.count:,}" for found in report.found], is_right=True),
-        *([mended] if repairs else []),
+        *([repaired] if repairs else []),
     ]
 
 
-def _told(found: Found, color: str) -> Iterator[tuple[str, str]]:
+def _example_lines(found: Found, color: str) -> Iterator[tuple[str, str]]:
     yield "", ""
     what = "note" if found.check.invariant is None else f"invariant {found.check.invariant}"
     yield f"{found.check.name} ({what}), {found.count:,}: {found.check.sentence}", color
@@ -58,7 +58,7 @@ def _word(fact: object) -> str:
 def _verdict(report: Report, *, repairs: bool) -> Iterator[tuple[str, str]]:
     yield "", ""
     if repairs:
-        yield f"Mended: {report.mended:,} (expected: 0)", MILD if report.mended else GOOD
+        yield f"Repaired: {report.repaired:,} (expected: 0)", MILD if report.repaired else GOOD
     count = sum(found.count for found in report.found)
     at = f"{report.checked_at:%Y-%m-%d %H:%M:%S %Z}"
     if report.is_ok:

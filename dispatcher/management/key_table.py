@@ -84,7 +84,7 @@ def rich(keys: Sequence[KeyStatus], shown: Sequence[Column]) -> "Table":
 
 
 def details(key: KeyStatus) -> str:
-    """Tell all that is known of one key, a line for each fact."""
+    """Write all facts of one key, one line each."""
     facts = list(_details(key))
     width = max(len(title) for title, _ in facts)
     return "\n".join([f"{key.name}: {_state(key)}", *(f"  {title.ljust(width)}  {fact}" for title, fact in facts)])
@@ -170,8 +170,8 @@ def _oldest(key: KeyStatus) -> str:
 def _details(key: KeyStatus) -> Iterator[tuple[str, str]]:
     policy = key.policy
     limit = "without a limit" if policy.concurrency is None else f"of {policy.concurrency}"
-    whereof = f": {key.running} running, {key.admitted} on the way to a worker" if key.in_flight else ""
-    yield "In flight", f"{key.in_flight} {limit}{whereof}"
+    parts = f": {key.running} running, {key.admitted} on the way to a worker" if key.in_flight else ""
+    yield "In flight", f"{key.in_flight} {limit}{parts}"
     if policy.rate is not None:
         frees = f"; the first frees {in_words(key.frees_at, key.at)}" if key.frees_at else ""
         yield "Window", f"{key.used} of {policy.rate.limit} starts in any {period(policy.rate)}{frees}"

@@ -52,10 +52,10 @@ _HOOKS = "dispatcher_hooks"
 DATABASE_ERRORS: Final = (DatabaseError, InterfaceError)
 """Every error that Django raises for a database."""
 
-_AWAY_CLASSES: Final = frozenset({"08", "25", "26", "40", "53", "57", "58"})
+_UNAVAILABLE_CLASSES: Final = frozenset({"08", "25", "26", "40", "53", "57", "58"})
 """SQLSTATE classes of a server or a connection that can't do its work now: connection lost, read-only, prepared
 statement unknown, rolled back, out of resources, shut down, system error."""
-_AWAY_STATES: Final = frozenset(
+_UNAVAILABLE_STATES: Final = frozenset(
     {
         "0A000",  # "cached plan must not change result type": after a migration, and gone with the connection
         "42P05",  # a prepared statement of another client of the same pooler
@@ -153,7 +153,7 @@ def is_unavailable(error: BaseException) -> bool:
     state = sqlstate(error)
     if state is None:
         return isinstance(error, OperationalError | InterfaceError | InternalError)
-    return state[:2] in _AWAY_CLASSES or state in _AWAY_STATES
+    return state[:2] in _UNAVAILABLE_CLASSES or state in _UNAVAILABLE_STATES
 
 
 def is_refused(error: BaseException) -> bool:
@@ -344,14 +344,16 @@ def fetch(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Time:
-    told_at: datetime
+class Clock:
+    """The row of `read_clock`."""
+
+    database_time: datetime
 
 
 def now() -> datetime:
-    """Return what the database's clock says."""
-    (time,) = fetch("tell_time", _Time, {})
-    return time.told_at
+    """Return the time by the database's clock."""
+    (clock,) = fetch("read_clock", Clock, {})
+    return clock.database_time
 
 
 def fetch_in_order(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:

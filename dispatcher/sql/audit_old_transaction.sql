@@ -1,5 +1,5 @@
 -- audit_old_transaction: transactions open for long: what died since cannot be cleaned up, and the hot tables swell.
--- Autovacuum is not among them: it hinders itself only, and nobody could do anything about it.
+-- Autovacuum is not among them: it delays only itself, and there is no remedy.
 -- Of other users' sessions a role sees this only if it may read all statistics (pg_read_all_stats).
 WITH open AS MATERIALIZED (
     SELECT 'session ' || activity.pid AS what, activity.pid::text AS target, activity.xact_start AS since,

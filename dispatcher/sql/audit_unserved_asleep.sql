@@ -1,4 +1,4 @@
--- audit_unserved_asleep: lanes that sleep over waiting calls: nobody would ever serve them.
+-- audit_unserved_asleep: lanes that sleep although calls wait in them: no pass would serve them.
 -- Hops from lane to lane on the index call_waiting, so neither the backlog nor lanes without calls cost anything.
 WITH RECURSIVE clock AS MATERIALIZED (
     SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now

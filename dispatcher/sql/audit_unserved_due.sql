@@ -1,4 +1,4 @@
--- audit_unserved_due: the first of the calls whose time came a while ago, and that nobody lets wait in their lanes.
+-- audit_unserved_due: the first of the calls whose scheduled time passed a while ago and that are not in their lanes.
 -- Relies on the index call_due.
 WITH late AS MATERIALIZED (
     SELECT call.id, call.state, call.queue, call.scheduled_at, call.xmin::text AS version

@@ -1,5 +1,5 @@
 -- audit_unserved_parked: keys that could let the first of the calls parked on them go, which neither time nor a release will open.
--- They have room by their concurrency and no time at which they open, or the call costs more than their concurrency; or that time has passed, and nobody came.
+-- They have room by their concurrency and no time at which they open, or the call costs more than their concurrency; or that time has passed without a pass.
 -- Hops from key to key on the index lane_parked, so the number of lanes that are parked on one costs nothing.
 -- Relies on slot_key and call_waiting.
 WITH RECURSIVE clock AS MATERIALIZED (

@@ -1,5 +1,5 @@
 -- claim_call: win the right to run one attempt; this is the start, and it is stamped on the windows and throttles.
--- No row back means the ticket was used or replaced. `claim` names this one claim: whoever lost its answer knows it by
+-- No row back means the ticket was used or replaced. `claim` identifies this claim: a worker that lost the answer recognizes it by
 -- that. Nothing is changed where `is_closed` (a key was paused or blocked since the admission), `is_expired` (the call did
 -- not start in time), `is_revoked` (it was revoked while an earlier attempt ran) or `is_early` (its start lies more than
 -- `ahead` away: a throttle was tightened since the admission, or starts were missed).
@@ -9,7 +9,7 @@
 -- start was given since (the first may come late by `missed`), its own is moved; else it stays unused, those after it keep
 -- theirs, and so the spacing holds. `slack` is how late the new start may come: the next start lies that much further off,
 -- and a window remembers it that much longer. A start that a window has forgotten by now has left its room to others: then
--- the key counts as closed, and the call must be admitted anew.
+-- the key counts as closed, and the call must be admitted again.
 -- A start counts in the window of the rate in force; where an override has none, in that of the key's own rate, which holds
 -- again after it.
 -- A part of a window has its place in a lap of 2.5 times the longest that a start may count. What stands there from the lap
@@ -114,7 +114,7 @@ WITH mine AS MATERIALIZED (
       JOIN spent USING (key_id)
      WHERE key.id = paced.key_id AND (paced.last_start_at IS NULL OR paced.last_start_at <= clock.latest_at)
 )
-SELECT is_closed, is_expired, is_early, verdict.is_revoked, clock_timestamp() AS told_at, start_at, attempt, retry, is_paced,
+SELECT is_closed, is_expired, is_early, verdict.is_revoked, clock_timestamp() AS database_time, start_at, attempt, retry, is_paced,
        (SELECT count(window_period) > 0 FROM spent) AS is_counted,
        CASE WHEN NOT %(is_durable)s::bool THEN set_config('synchronous_commit', 'off', true) END AS commit
   FROM mine

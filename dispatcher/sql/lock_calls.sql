@@ -1,5 +1,5 @@
 -- lock_calls: lock those of these calls that have not started, in order of id.
--- For what must see, in a later statement, what whoever held them has written: the slots of an admission, say.
+-- A later statement then sees what the previous holder of the locks wrote: the slots of an admission, for example.
 SELECT call.id
   FROM dispatcher_callqueue AS call
  WHERE call.id = ANY (%(calls)s::uuid[])

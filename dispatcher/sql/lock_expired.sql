@@ -1,6 +1,6 @@
 -- lock_expired: calls whose lease ran out, or whose worker is lost, locked with their slots: call first, then slots, as
 -- every step does.
--- A call that nobody has fetched may just stand in a long line at the broker. While workers hold calls of its queue, it
+-- A call that no worker has fetched may be in the broker's backlog. While workers hold calls of its queue, it
 -- counts as lost only if one of those was published later, by `slack`: then its own message has had its turn.
 -- Those that were fetched over HTTP have leases of their own (lock_overdue).
 -- What a worker claimed after it was given up for lost has a lease of its own: it was frozen, and lives.

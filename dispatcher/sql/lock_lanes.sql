@@ -102,8 +102,8 @@ WITH clock AS MATERIALIZED (
      WHERE key.id = %(wait_for)s::bigint AND key.id = ANY (ARRAY(SELECT spent.key_id FROM spent))
        FOR NO KEY UPDATE
 ), locked AS MATERIALIZED (
-    -- An array, and a limit above: joined, the planner would read all keys to find these. The count comes first: whoever
-    -- waits holds no key that another waits for.
+    -- An array, and a limit above: joined, the planner would read all keys to find these. The count comes first:
+    -- a pass that waits holds no key that another one waits for.
     SELECT key.id
       FROM dispatcher_ratelimitkey AS key
      WHERE (SELECT count(*) FROM waited) >= 0 AND key.id = ANY (ARRAY(SELECT spent.key_id FROM spent))

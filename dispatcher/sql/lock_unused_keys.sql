@@ -1,4 +1,4 @@
--- lock_unused_keys: lock keys against whoever would make a lane of them; those that somebody has locked are skipped.
+-- lock_unused_keys: lock keys against transactions that make lanes of them; locked keys are skipped.
 SELECT key.id
   FROM dispatcher_ratelimitkey AS key
  WHERE key.id = ANY (%(ids)s::bigint[])

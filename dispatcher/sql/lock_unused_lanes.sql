@@ -1,4 +1,4 @@
--- lock_unused_lanes: lock lanes against whoever would send to them; those that a sender or a pass has locked are skipped.
+-- lock_unused_lanes: lock lanes against senders; lanes that a sender or a pass has locked are skipped.
 SELECT lane.id
   FROM dispatcher_lane AS lane
  WHERE lane.id = ANY (%(ids)s::bigint[])

@@ -11,7 +11,7 @@ SELECT LEAST((SELECT opens_at FROM dispatcher_ratelimitkey
              (SELECT expires_at FROM dispatcher_callqueue
                WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'pending', 'available', 'retryable')
                ORDER BY expires_at LIMIT 1),
-             -- One that was over at the latest look could not be judged then (watch_leases).
+             -- One that was over at the latest look could not be judged then (check_leases).
              (SELECT CASE WHEN pulled_until > watch.looked_at THEN pulled_until
                           ELSE GREATEST(pulled_until, watch.looked_at + interval '1 second') END
                 FROM dispatcher_slot

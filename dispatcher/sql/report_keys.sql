@@ -1,6 +1,6 @@
 -- report_keys: what keys allow, hold, have spent and keep waiting: those named, or all if names is NULL. Locks nothing.
 -- One snapshot, so a call that is admitted meanwhile is neither missed nor counted twice. Slots and starts are counted
--- as look_keys does; of a window with room only the sum is returned, at its first start and its last.
+-- as count_key_usage does; of a window with room only the sum is returned, at its first start and its last.
 -- Waiting calls are counted lane by lane, from the index alone; the first in line is the oldest that was not moved to the
 -- front. Calls without a lane are few.
 -- What was counted is put together by full joins: these are hashed or merged, and never looped, whatever the statistics say.

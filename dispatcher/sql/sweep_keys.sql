@@ -1,4 +1,4 @@
--- sweep_keys: of the next keys after this one that lanes are parked on, which have room that nobody will hand on.
+-- sweep_keys: of the next keys after this one that lanes are parked on, which have room that no pass will use.
 -- A process may die between a finish and its hand-over; time does not open such a key. Hops from key to key on the index
 -- lane_parked, so keys without parked lanes, and the number of lanes on one, cost nothing. A key has room if it has
 -- enough for the call in front, or if that one costs more than it ever has: the call must wait alone then. One whose override has run out is the tick's, as all that time opens.
@@ -43,6 +43,6 @@ WITH RECURSIVE hop AS (
 )
 SELECT ARRAY(SELECT held.id FROM held 
               WHERE held.concurrency IS NULL OR held.cost + held.wanted <= held.concurrency
-                 OR (held.concurrency > 0 AND held.wanted > held.concurrency) OR held.wanted > held.rate_limit) AS forgotten,
+                 OR (held.concurrency > 0 AND held.wanted > held.concurrency) OR held.wanted > held.rate_limit) AS stranded,
        CASE WHEN count(*) = %(most)s::int THEN max(key_id) ELSE 0 END AS last
   FROM hop

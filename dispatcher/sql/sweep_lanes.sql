@@ -1,4 +1,4 @@
--- sweep_lanes: of the next lanes after this one that have waiting calls, which nobody would serve: the safety net.
+-- sweep_lanes: of the next lanes with waiting calls after this one, those that no pass would serve: the safety net.
 -- Hops from lane to lane on the index call_waiting, so neither the backlog nor lanes without calls cost anything.
 WITH RECURSIVE hop AS (
     (SELECT call.lane_id, 1 AS number
@@ -27,6 +27,6 @@ SELECT ARRAY(SELECT lane.id
                       WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
                         AND (call.expires_at IS NULL OR call.expires_at > clock_timestamp())
                       ORDER BY call.position
-                      LIMIT 1) IS NOT NULL) AS forgotten,
+                      LIMIT 1) IS NOT NULL) AS stranded,
        CASE WHEN count(*) = %(most)s::int THEN max(lane_id) ELSE 0 END AS last
   FROM hop

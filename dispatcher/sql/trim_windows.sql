@@ -1,7 +1,7 @@
 -- trim_windows: of the next parts of windows after this one, delete those that no longer count and that no start has taken
 -- over for more than a lap. A slice at a time, whatever the size of the table: `last_key` and `last_place` are its end, or
 -- NULL where the table ends. A part whose key was deleted goes, too.
--- Those that somebody takes over right now are skipped: nobody waits for this. Relies on the key of windows.
+-- Locked rows, which a start is using again, are skipped. Relies on the key of windows.
 WITH slice AS MATERIALIZED (
     SELECT bucket.key_id, bucket.place
       FROM dispatcher_window AS bucket

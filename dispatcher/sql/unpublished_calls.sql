@@ -1,9 +1,9 @@
 -- unpublished_calls: calls that were admitted some time ago and never handed to the broker; none of the resting queues.
--- Their leases begin anew, unless they have longer ones: they waited for the broker, not for a worker. Relies on the
+-- Their leases are renewed, unless they are longer: they waited for the broker, not for a worker. Relies on the
 -- index call_unpublished, which holds what is published and unclaimed as well: with `published_at` in it, the note of a
 -- publication would cost an entry in every index.
--- After a crash of the database the note that a call was published, or even claimed, may be missing: whoever holds it
--- says so by its heartbeat, for which `settle` gives time.
+-- After a crash of the database the note that a call was published, or even claimed, may be missing: the
+-- worker that holds it sends a heartbeat, for which `settle` gives time.
 WITH forgotten AS MATERIALIZED (
     SELECT call.id, call.ticket, call.task, call.args, call.kwargs, call.call_data, call.headers, call.options,
            call.queue, call.attempt, call.position

@@ -1,7 +1,7 @@
--- unused_keys: those of these keys that a template has made and nobody has changed, that no lane spends, and that nothing
+-- unused_keys: those of these keys that a template has made and no person has changed, that no lane spends, and that nothing
 -- has happened to for this long: no start that still counts, no pause, no block, no override.
 -- Keys of queues are not among them: they count for lanes that do not name them.
--- Whoever removes them asks again under their locks, in a statement of its own: this one's snapshot may be older.
+-- The caller runs it again under the locks of the rows, because the snapshot of this run may be older than them.
 -- It reads all lanes, once for all keys. Relies on the key of windows and on slot_key.
 WITH clock AS MATERIALIZED (
     SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now

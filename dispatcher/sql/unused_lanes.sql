@@ -1,5 +1,5 @@
 -- unused_lanes: those of these lanes that no pass has served for this long, and that have no call in any state.
--- Whoever removes them asks again under their locks, in a statement of its own: this one's snapshot may be older.
+-- The caller runs it again under the locks of the rows, because the snapshot of this run may be older than them.
 -- What is in flight is read whole, by queue, and only if there is a lane without other calls.
 -- Relies on the indexes call_waiting, call_aside, call_of_lane and call_in_flight. The order pins the third: the planner
 -- may take a lane that it knows nothing of for one that has most calls.

@@ -85,7 +85,15 @@ NEW_KEYS: dict[str, Any] = {
     "throttle_period": [None] * 500,
     "is_from_template": [True] * 500,
 }
-AGAIN: dict[str, Any] = {"asleep": [], "full": [], "held": [], "roomy": [], "filled": [], "ahead": 968, "now": None}
+AGAIN: dict[str, Any] = {
+    "asleep": [],
+    "full": [],
+    "held": [],
+    "keys_with_room": [],
+    "filled": [],
+    "ahead": 968,
+    "now": None,
+}
 
 # Of LONE there are no rows, so whoever looks for one must not read those of the others.
 HOT = [
@@ -115,10 +123,10 @@ HOT = [
     Hot("drop_oldest", {"queue": "queue", "most": 1}, 500),
     Hot("open_queue", {"name": "new"}, 50),
     Hot("ready_queues", {"queues": ["lone", "hot"], "most": 10}, 60),
-    Hot("openable_keys", {"keys": [LONE], "lane": LONE, "ahead": 968, "now": None}, 50),
-    Hot("close_openings", {"keys": [LONE]}, 20, is_tuned=True),
-    Hot("look_again", AGAIN | {"asleep": [LONE], "roomy": [LONE], "filled": ["lone"]}, 50),
-    Hot("look_again", AGAIN | {"asleep": [LONE], "roomy": [LONE], "filled": ["lone"]}, 50, is_tuned=True),
+    Hot("find_released_room", {"keys": [LONE], "lane": LONE, "ahead": 968, "now": None}, 50),
+    Hot("clear_opening_times", {"keys": [LONE]}, 20, is_tuned=True),
+    Hot("recheck", AGAIN | {"asleep": [LONE], "keys_with_room": [LONE], "filled": ["lone"]}, 50),
+    Hot("recheck", AGAIN | {"asleep": [LONE], "keys_with_room": [LONE], "filled": ["lone"]}, 50, is_tuned=True),
     Hot("sweep_lanes", {"after": 0, "most": 100}, 1_000),
     Hot("find_overdue", {"wait": SECOND}, 20),
 ]

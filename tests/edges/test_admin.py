@@ -82,7 +82,7 @@ def test_a_call_s_page_says_how_many_errors_there_were(boss: Client, failures: i
 
 
 def test_a_call_s_page_says_that_nobody_knows_its_task(boss: Client) -> None:
-    heartbeat.beat(replace(HERE, tasks=["other"]), [])
+    heartbeat.record(replace(HERE, tasks=["other"]), [])
     call = CallQueue.objects.send("t")
     workers.return_unknown(call.pk, ticket_of(CallQueue.objects.get(pk=call.pk)))
     page = boss.get(reverse("admin:dispatcher_callqueue_change", args=[call.pk])).content.decode()
@@ -90,7 +90,7 @@ def test_a_call_s_page_says_that_nobody_knows_its_task(boss: Client) -> None:
 
 
 def test_a_call_s_page_says_that_it_never_starts(boss: Client) -> None:
-    heartbeat.beat(replace(HERE, tasks=["t"]), [])
+    heartbeat.record(replace(HERE, tasks=["t"]), [])
     call = CallQueue.objects.send("t")
     for _ in range(3):
         engine.lose(call.pk, ticket_of(CallQueue.objects.get(pk=call.pk)), RuntimeError("exit 9"), is_crash=True)
@@ -184,7 +184,7 @@ def fill(number: int) -> None:
         RateLimitKey.objects.declare(f"key:{name}", concurrency=n)
         Queue.objects.create(name=name)
         PullWorker.objects.create(id=uuid4(), name=name, queues=["a"])
-        heartbeat.beat(replace(HERE, id=uuid4(), name=name, queues=["a"], tasks=["t"]), [])
+        heartbeat.record(replace(HERE, id=uuid4(), name=name, queues=["a"], tasks=["t"]), [])
         ApiToken.objects.create(name=name, digest=name, scopes=["read"])
         JournalEntry.objects.create(kind="queue.paused", data={"key": name}, at=timezone.now())
 

@@ -1,4 +1,4 @@
-"""The audit: each breach is found by its name, mended where that is promised, and nothing else is."""
+"""The audit: each breach is found by its name, repaired where that is promised, and nothing else is."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -85,7 +85,7 @@ def unserved_parked() -> None:
 def unserved_held() -> None:
     send()
     assert Lane.objects.get().is_held
-    heartbeat.beat(HERE, [])
+    heartbeat.record(HERE, [])
 
 
 def unserved_awake() -> None:
@@ -133,7 +133,7 @@ BREACHES: list[Callable[[], None]] = [
 LATER = {"order"}
 """Seen only while it happens; it has tests of its own."""
 SETTINGS: dict[str, dict[str, Any]] = {"unserved_held": {"queue_grace": 30}, "lease_unrecovered": QUICK}
-MENDED = {check.name for check in CHECKS if check.mend}
+REPAIRED = {check.name for check in CHECKS if check.repair}
 
 breach = pytest.mark.parametrize("breach", BREACHES, ids=lambda breach: breach.__name__)
 
@@ -156,13 +156,13 @@ def test_a_breach_is_found_by_its_name(breach: Callable[[], None], broken: str) 
 
 
 @breach
-def test_what_can_be_mended_is_and_the_rest_is_left(breach: Callable[[], None], broken: str) -> None:
+def test_what_can_be_repaired_is_and_the_rest_is_left(breach: Callable[[], None], broken: str) -> None:
     report = audit(settle=timedelta(0), repair=True)
-    mended = {found.check.name: found.mended for found in report.found if found.mended}
-    assert mended.keys() == MENDED & {broken}
-    assert report.is_ok == (broken in MENDED)
+    repaired = {found.check.name: found.repaired for found in report.found if found.repaired}
+    assert repaired.keys() == REPAIRED & {broken}
+    assert report.is_ok == (broken in REPAIRED)
     again = audit(settle=timedelta(0), repair=True)
-    assert again.mended == 0
+    assert again.repaired == 0
 
 
 # What a repair leaves
@@ -173,7 +173,7 @@ def test_a_repair_frees_slots_and_lets_the_next_call_in() -> None:
     held, next_call = send("api", count=2)
     erase(held)
     report = audit(settle=timedelta(0), repair=True)
-    assert (report.mended, report.is_ok) == (1, True)
+    assert (report.repaired, report.is_ok) == (1, True)
     assert states([next_call]) == [State.DISPATCHED]
 
 
@@ -181,7 +181,7 @@ def test_a_repair_puts_back_what_no_limit_counts_and_spends_attempts_only_of_wha
     fresh, running = send(count=2)
     start(running)
     Slot.objects.all().delete()
-    assert audit(settle=timedelta(0), repair=True).mended == 2
+    assert audit(settle=timedelta(0), repair=True).repaired == 2
     assert states([fresh, running]) == [State.DISPATCHED, State.RETRYABLE]
     assert [seen(call).attempt for call in (fresh, running)] == [0, 1]
     assert Slot.objects.filter(call=fresh).exists()

@@ -30,7 +30,7 @@ def test_a_queue_without_workers_is_noted_and_breaks_nothing(settings: Any) -> N
     send()
     assert noted() == {"queue_unserved": 1}
     assert found() == []
-    heartbeat.beat(HERE, [])
+    heartbeat.record(HERE, [])
     assert noted() == {}
     Worker.objects.update(serves_until=timezone.now() - HOUR)
     assert noted() == {"queue_unserved": 1}
@@ -75,7 +75,7 @@ def test_a_breach_exits_with_1_and_says_what_it_is_about() -> None:
     over_concurrency()
     text, code = printed()
     assert code == 1
-    assert "over_concurrency (invariant 1), 1: An admission brought more in flight" in text
+    assert "over_concurrency (invariant 1), 1: An admission exceeded" in text
     assert "  key api: in_flight 2, concurrency 1" in text
     assert "✗ 1 finding," in text
 
@@ -94,7 +94,7 @@ def test_json_has_every_check_with_its_findings(settings: Any) -> None:
         "invariant": 6,
         "sentence": next(check.sentence for check in CHECKS if check.name == "unserved_asleep"),
         "findings": 1,
-        "mended": 0,
+        "repaired": 0,
         "examples": [],
     }
     assert checks["unserved_asleep"]["examples"][0]["queue"] == "celery"
@@ -105,7 +105,7 @@ def test_a_repair_says_what_it_mended_and_exits_with_0_if_nothing_is_left(settin
     waiting()
     text, code = printed("--repair")
     assert code == 0
-    assert "Mended: 1 (expected: 0)" in text
+    assert "Repaired: 1 (expected: 0)" in text
     assert printed("--repair", "--json")[1] == 0
 
 

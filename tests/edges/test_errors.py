@@ -43,7 +43,7 @@ MADE = [
     WorkerLost("its lease ran out"),
     TicketReplaced("01"),
     AttemptTimedOut("it ran for longer than its timeout"),
-    LeaseLapsed("nobody said in time that it still runs"),
+    LeaseLapsed("lease expired without a heartbeat"),
     DuplicateCall("01", "available", "key"),
     QueueFull("mail", 5, 5, "reject"),
     TargetRefused("'10.0.0.1' is no public address"),

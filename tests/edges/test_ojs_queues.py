@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 
 def test_the_queues_of_celery_are_listed_too(api: Api) -> None:
-    workers.beat(replace(HERE, queues=["celery", "mail", "dispatcher"]), [])
+    workers.record_heartbeat(replace(HERE, queues=["celery", "mail", "dispatcher"]), [])
     api.push(options={"queue": "fetched"})
     served = {"celery": "celery", "fetched": "http", "mail": "celery"}
     assert {queue["name"]: queue["served_by"] for queue in api.get("/queues")["queues"]} == served

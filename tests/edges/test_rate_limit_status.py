@@ -66,7 +66,7 @@ def test_a_pause_is_told() -> None:
 @pytest.mark.parametrize(("tasks", "words"), [(["other"], "knows task t"), (["t"], "never start, of task t")])
 def test_tasks_whose_calls_never_start_are_named(tasks: list[str], words: str) -> None:
     RateLimitKey.objects.declare("api")
-    heartbeat.beat(replace(HERE, tasks=tasks), [])
+    heartbeat.record(replace(HERE, tasks=tasks), [])
     call = CallQueue.objects.send("t")
     for _ in range(3):
         ticket = CallQueue.objects.get(id=call.id).ticket
@@ -140,7 +140,7 @@ def test_the_last_tick_is_shown() -> None:
 
 def test_a_worker_that_ticks_without_beat_is_named() -> None:
     worker = replace(HERE, id=uuid4(), name="celery@alone", queues=["dispatcher"])
-    heartbeat.beat(worker, [])
+    heartbeat.record(worker, [])
     periodic_runs.record(periodic_runs.periodic()[0], worker=worker.id)
     assert "Last tick: just now, by worker celery@alone without beat." in printed()
 

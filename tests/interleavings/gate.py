@@ -65,7 +65,7 @@ class Turn:
     is_abandoned: bool = False
     faults: list[Exception] = field(default_factory=list)
     """Every error of the database, also those that the engine lives with."""
-    left: list[admit.Again] = field(default_factory=list)
+    left: list[admit.Recheck] = field(default_factory=list)
     """What passes found when they looked again, and left to another pass."""
 
     def begin(self) -> None:
@@ -214,13 +214,13 @@ def _ask(ask: Callable[..., sql.Asked[Any]], name: str, row: type, params: Mappi
     return run() if actor is None else actor.step(name, sql.statement(name).text, run, lambda asked: asked.cursor)
 
 
-def _look_again(look_again: Callable[..., admit.Again], done: admit.Pass, **options: Any) -> admit.Again:
-    again = look_again(done, **options)
+def _recheck(recheck: Callable[..., admit.Recheck], done: admit.Pass, **options: Any) -> admit.Recheck:
+    again = recheck(done, **options)
     actor: Stepped | None = getattr(_here, "actor", None)
     if actor is None:
         return again
     actor.turn.left.append(again)
-    return admit.Again(lanes=[], keys=[])
+    return admit.Recheck(lanes=[], keys=[])
 
 
 @contextmanager
@@ -234,7 +234,7 @@ def stepped(count: int, *, leaves: bool) -> Iterator[list[Stepped]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sql, "ask", partial(_ask, sql.ask))
         if leaves:
-            patch.setattr(admit, "look_again", partial(_look_again, admit.look_again))
+            patch.setattr(admit, "recheck", partial(_recheck, admit.recheck))
         try:
             yield made
         finally:

@@ -140,9 +140,9 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def tick(self) -> None:
         now = self.pair.begin()
-        mended = engine.sweep()
+        woken = engine.sweep()
         self.pair.compare()
-        assert self.pair.is_neglected or not mended, "the sweep found what should not be"
+        assert self.pair.is_neglected or not woken, "the sweep found what should not be"
         self.pair.is_neglected = False
         self.rules.due(now)
         engine.tick(now=now)
@@ -267,7 +267,7 @@ class Machine(RuleBasedStateMachine):
             case "fails":
                 assert not engine.fail(call_id, ticket, ValueError("late"))
             case "beats":
-                assert heartbeat.beat(somebody(), [(call_id, ticket)]).slots == 0
+                assert heartbeat.record(somebody(), [(call_id, ticket)]).slots == 0
             case _:
                 assert not engine.lose(call_id, ticket, WorkerLost("late"), is_crash=True)
         self.pair.compare()
@@ -277,7 +277,7 @@ class Machine(RuleBasedStateMachine):
     def beat(self, number: int) -> None:
         now, call_id = self.pair.begin(), self.pick(number, "dispatched", "active")
         self.rules.calls[call_id].lease_until, self.rules.calls[call_id].is_fetched = now + RUN_LEASE, True
-        assert heartbeat.beat(somebody(), [(call_id, self.pair.tickets[call_id])]).slots == max(
+        assert heartbeat.record(somebody(), [(call_id, self.pair.tickets[call_id])]).slots == max(
             len(self.rules.calls[call_id].held), 1
         )
         self.pair.compare()
@@ -385,7 +385,7 @@ class Machine(RuleBasedStateMachine):
         audit(limits_changed=True, now=self.pair.now)
 
 
-def somebody() -> heartbeat.Here:
+def somebody() -> heartbeat.WorkerInfo:
     """Return a worker that was not seen before; who holds a call makes no difference to it."""
     return replace(HERE, id=uuid4(), queues=["one", "two"])
 

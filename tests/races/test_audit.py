@@ -1,4 +1,4 @@
-"""The audit beside a running system: it finds nothing where nothing is wrong, and mends nothing that is not broken."""
+"""The audit beside a running system: no findings where nothing is wrong, and no repair of what is sound."""
 
 import time
 from collections import Counter
@@ -79,7 +79,7 @@ def stir(until: list[Report]) -> None:
 )
 def test_a_busy_system_yields_nothing(given: dict[str, int], settings: Any) -> None:
     settings.DISPATCHER = given
-    heartbeat.beat(HERE, [])
+    heartbeat.record(HERE, [])
     declare_tenants(TENANTS)
     RateLimitKey.objects.declare("few", concurrency=3)
     RateLimitKey.objects.declare("some", rate=(20, 1))
@@ -96,10 +96,10 @@ def test_a_slot_whose_call_is_admitted_while_it_is_to_be_freed_stays() -> None:
     (call,) = in_flight()
     CallQueue.objects.filter(id=call.id).update(state=State.AVAILABLE, ticket=None)
     (orphan,) = (found for found in audit(settle=timedelta(0)).found if found.check.name == "slot_without_call")
-    with actors(2) as (admitter, mender):
+    with actors(2) as (admitter, repairer):
         admitter.open()
         admitter.do(CallQueue.objects.filter(id=call.id).update, state=State.DISPATCHED, ticket=uuid4())
-        assert mender.do(mend.free_orphans, orphan.findings) == 0
+        assert repairer.do(mend.free_orphans, orphan.findings) == 0
         admitter.commit()
     assert mend.free_orphans(orphan.findings) == 0
     assert Slot.objects.filter(call=call).exists()
@@ -111,7 +111,7 @@ def test_repairs_at_once_mend_each_breach_once() -> None:
     reports: list[Report] = []
     at_once(*[lambda: reports.append(audit(repair=True))] * 3, partial(serve, reports, 3))
     assert [found for report in reports for found in report.found if found.count] == []
-    mended = Counter(found.check.name for report in reports for found in report.found for _ in range(found.mended))
-    assert mended == {"call_without_slot": len(calls)}
+    repaired = Counter(found.check.name for report in reports for found in report.found for _ in range(found.repaired))
+    assert repaired == {"call_without_slot": len(calls)}
     assert not CallQueue.objects.exclude(id__in=[call.id for call in calls]).exists()
     by_force.audit(has_ended=False)

@@ -27,7 +27,7 @@ def test_sixteen_first_senders_of_a_template_key_make_one_key_and_one_lane() -> 
         name = f"tenant:{number}"
         calls = at_once(*[partial(CallQueue.objects.send, "noop", keys=[name], queue="celery")] * 16)
         # On a machine that stands still for a moment one may have left its call to the tick.
-        engine.place_left()
+        engine.place_unplaced()
         assert RateLimitKey.objects.filter(name=name).count() == 1
         assert len(set(CallQueue.objects.filter(id__in=[call.id for call in calls]).values_list("lane_id"))) == 1
         assert use_now([name]) == {name: 3}

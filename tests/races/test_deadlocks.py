@@ -114,7 +114,7 @@ def test_first_senders_of_the_same_lanes_in_opposite_order_do_not_deadlock() -> 
         ]
         assert [len(sent.result()) for sent in sending] == [3, 3]
         holder.roll_back()
-    engine.place_left()
+    engine.place_unplaced()
     assert Lane.objects.count() == 3
     audit(has_ended=False)
 

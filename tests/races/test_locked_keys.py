@@ -261,7 +261,7 @@ def test_a_tick_that_runs_out_of_time_leaves_a_locked_key_to_the_next_one() -> N
     Lane.objects.filter(id=calls[0].lane_id).update(parked_on=key)
     Lane.objects.filter(id=calls[1].lane_id).update(parked_on=other)
     with locked("locked"), promptly() as do:
-        do(recover.leave, [], [key.id, other.id])
+        do(recover.defer, [], [key.id, other.id])
         assert Lane.objects.get(id=calls[0].lane_id).is_awake
         assert not Lane.objects.get(id=calls[1].lane_id).is_awake
         assert RateLimitKey.objects.get(id=other.id).opens_at is not None
@@ -442,7 +442,7 @@ def test_a_worker_that_comes_serves_its_queue_beside_a_locked_key(settings: Sett
         RateLimitKey.objects.declare(name, concurrency=5)
     stopped, other = (CallQueue.objects.send("noop", keys=[name]) for name in ("locked", "other"))
     assert Lane.objects.filter(is_held=True).count() == 2
-    heartbeat.beat(HERE, [])
+    heartbeat.record(HERE, [])
     with locked("locked"), promptly() as do:
         assert do(engine.dispense, queues=["celery"]) == 1
         assert [state_of(stopped), state_of(other)] == [State.AVAILABLE, State.DISPATCHED]

@@ -37,7 +37,7 @@ UPDATE dispatcher_leasewatch SET looked_at = looked_at - interval '1 hour', sinc
 @pytest.fixture(autouse=True)
 def _worker(settings: Settings) -> None:
     settings.DISPATCHER = {"queue_grace": 30}
-    heartbeat.beat(HERE, [])
+    heartbeat.record(HERE, [])
 
 
 def running(count: int = 4) -> list[CallQueue]:
@@ -50,7 +50,7 @@ def running(count: int = 4) -> list[CallQueue]:
     return calls
 
 
-def held(calls: list[CallQueue]) -> list[heartbeat.Held]:
+def held(calls: list[CallQueue]) -> list[heartbeat.ReservedCall]:
     return [(call.id, ticket_of(call)) for call in calls]
 
 

@@ -152,7 +152,7 @@ def test_many_senders_in_transactions_of_their_own_make_each_key_and_lane_once()
                 send(name, queue="mail")
 
     at_once(*[partial(send_all, names[turn:] + names[:turn]) for turn in range(8)])
-    while place.left(place.FIRST, 500).calls:
+    while place.next_unplaced(place.FIRST, 500).calls:
         tick()
     assert RateLimitKey.objects.filter(name__startswith="tenant:").count() == Lane.objects.count() == 8
     assert CallQueue.objects.count() == 64
@@ -195,10 +195,10 @@ def test_a_transaction_that_holds_many_keys_back_takes_the_tick_little_time() ->
         for name in names:
             admin.do(RateLimitKey.objects.declare, name)
         began = time.monotonic()
-        assert engine.place_left() == 0
+        assert engine.place_unplaced() == 0
         assert time.monotonic() - began < PROMPT_S
         admin.commit()
-    assert engine.place_left() == 50
+    assert engine.place_unplaced() == 50
     audit(has_ended=False)
 
 
@@ -210,7 +210,7 @@ def test_a_call_that_somebody_has_locked_is_placed_later() -> None:
         admin.open()
         admin.do(engine.cancel, [call.id])
         began = time.monotonic()
-        assert engine.place_left() == 0
+        assert engine.place_unplaced() == 0
         assert time.monotonic() - began < PROMPT_S
         admin.roll_back()
     tick()
@@ -225,7 +225,7 @@ def test_a_call_that_two_place_at_once_is_placed_once() -> None:
         with holding("LOCK TABLE dispatcher_lane IN SHARE MODE") as gate:
             committing = sender.begin(lambda: sender.transaction.__exit__(None, None, None))
             sender.wait_blocked(by=gate)
-            placing = ticker.begin(engine.place_left)
+            placing = ticker.begin(engine.place_unplaced)
             ticker.wait_blocked_or_done(placing)
             gate.rollback()
             committing.result()

@@ -10,7 +10,7 @@ from dispatcher.calls import Call
 from dispatcher.lifecycle import send
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import TERMINAL, State
-from dispatcher.watch import Watch
+from dispatcher.watch import Ticker
 from tests.races.lockstep import DEADLINE, POLL, Mailbox
 
 
@@ -57,7 +57,7 @@ def in_flight(*keys: str, count: int = 1) -> list[CallQueue]:
 
 def tick() -> int:
     """Tick as a dispenser in a process of its own does, whoever else ticks in this one."""
-    return engine.tick(watch=Watch())
+    return engine.tick(ticker=Ticker())
 
 
 dispense_and_work = partial(work, partial(engine.dispense, awake=True))

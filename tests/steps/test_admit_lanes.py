@@ -35,21 +35,21 @@ pytestmark = committed
 
 def test_a_call_that_asks_to_be_dropped_is_discarded_at_the_limit_and_told_of(broker: Broker) -> None:
     key("api", concurrency=1)
-    told: list[Any] = []
+    received: list[Any] = []
 
-    def hear(call_id: Any, key: str, **_: Any) -> None:
-        told.append((call_id, key))
+    def receive(call_id: Any, key: str, **_: Any) -> None:
+        received.append((call_id, key))
 
-    call_dropped.connect(hear)
+    call_dropped.connect(receive)
     try:
         first, second = calls = [waiting("api", on_limit="drop") for _ in range(2)]
         assert go(*calls) == [first.id]
     finally:
-        call_dropped.disconnect(hear)
+        call_dropped.disconnect(receive)
     dropped = seen(second)
     assert (dropped.state, dropped.finished_at, dropped.ticket, dropped.attempt) == (State.DISCARDED, T0, None, 0)
     assert (dropped.error["type"], dropped.error["message"]) == ("LimitReached", "dropped at the limit of api")
-    assert told == [(second.id, "api")]
+    assert received == [(second.id, "api")]
     assert slots_of(second) == {}
 
 
@@ -120,7 +120,7 @@ def test_a_release_opens_no_window_and_costs_no_pass() -> None:
     running, call = started("api"), waiting("api")
     assert go(call) == []
     end(running)
-    assert admit.openable([api.id], now=at(1)).keys == []
+    assert admit.released_room([api.id], now=at(1)).keys == []
     assert engine.hand_over([api.id]) == 0
 
 
@@ -129,8 +129,8 @@ def test_a_release_does_not_open_a_key_whose_window_is_full() -> None:
     running, call = started("api"), waiting("api")
     assert go(call) == []
     end(running)
-    assert admit.openable([api.id], now=at(1)).keys == []
-    assert admit.openable([api.id], now=at(61)).keys == [api.id]
+    assert admit.released_room([api.id], now=at(1)).keys == []
+    assert admit.released_room([api.id], now=at(61)).keys == [api.id]
 
 
 def test_time_opens_a_window_for_the_lanes_parked_on_it() -> None:
@@ -200,7 +200,7 @@ def test_an_expired_call_does_not_keep_a_pass_busy() -> None:
     assert go(stopped) == []
     made = admit.admit(lanes=[late.lane_id], now=at(11))
     assert (made.made.asleep, list(made.made.parked)) == ([late.lane_id], [stopped.lane_id])
-    assert admit.look_again(made, now=at(11)) == admit.Again(lanes=[], keys=[])
+    assert admit.recheck(made, now=at(11)) == admit.Recheck(lanes=[], keys=[])
     assert engine.dispense(lanes=[late.lane_id], now=at(11)) == 0
 
 

@@ -12,7 +12,7 @@ from celery.worker.request import Request
 from dispatcher import engine
 from dispatcher.celery import DispatchedRequest, DispatchedTask
 from dispatcher.models import CallQueue, Slot
-from dispatcher.presence import held
+from dispatcher.presence import reserved_calls
 from dispatcher.states import State
 from tests.builders import committed, key, seen, states, ticket_of
 from tests.steps.conftest import Broker
@@ -152,13 +152,13 @@ def test_a_reconnect_to_the_broker_takes_nothing_from_what_the_worker_holds(brok
     request.on_accepted(pid=1, time_accepted=0)
     # What Celery 5.5 and 5.6 do when the connection is closed; 5.7 keeps what is active.
     worker_state.reserved_requests.clear()
-    assert held() == [(call.id, call.ticket)]
+    assert reserved_calls() == [(call.id, call.ticket)]
     # What Celery does when a running task is revoked: its process has yet to end.
     worker_state.task_ready(request)
-    assert held() == [(call.id, call.ticket)]
+    assert reserved_calls() == [(call.id, call.ticket)]
     claim(call, request)
     request.on_failure(info(Terminated(15)))
-    assert held() == []
+    assert reserved_calls() == []
 
 
 def test_what_the_worker_holds_are_the_messages_that_carry_a_ticket(broker: Broker) -> None:
@@ -170,4 +170,4 @@ def test_what_the_worker_holds_are_the_messages_that_carry_a_ticket(broker: Brok
     foreign = Request(message, app=broker.app, task=do)
     for request in (mine, plain, foreign):
         worker_state.reserved_requests.add(request)
-    assert held() == [(call.id, call.ticket)]
+    assert reserved_calls() == [(call.id, call.ticket)]

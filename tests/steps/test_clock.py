@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from dispatcher import engine
 from dispatcher.lifecycle import admit, due, recover
-from dispatcher.lifecycle.claim import _Clock, claim
+from dispatcher.lifecycle.claim import _DatabaseClock, claim
 from dispatcher.lifecycle.run import Returned
 from dispatcher.models import CallQueue, Window
 from dispatcher.states import State
@@ -36,13 +36,13 @@ def step() -> Iterator[Callable[[float], None]]:
         with connection.cursor() as cursor:
             cursor.execute("SELECT set_config('stepped.by', %s, false)", [f"{seconds} seconds"])
 
-    _Clock.offsets.clear()
+    _DatabaseClock.offsets.clear()
     with connection.cursor() as cursor:
         cursor.execute(_MAKE)
     yield step
     with connection.cursor() as cursor:
         cursor.execute("RESET search_path; DROP SCHEMA stepped CASCADE")
-    _Clock.offsets.clear()
+    _DatabaseClock.offsets.clear()
 
 
 def run(*keys: str) -> CallQueue:

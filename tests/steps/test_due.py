@@ -11,7 +11,7 @@ from dispatcher import engine
 from dispatcher.lifecycle import control, due, finish
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import State
-from dispatcher.watch import Watch
+from dispatcher.watch import Ticker
 from tests.builders import SECOND, admitted, at, go, key, lane_of, seen, started, states, ticket_of, waiting
 
 pytestmark = pytest.mark.django_db
@@ -203,35 +203,35 @@ def test_a_tick_serves_what_falls_due_within_its_second(settings: Any) -> None:
 
 
 def test_a_tick_that_comes_while_its_process_serves_another_returns_at_once() -> None:
-    watch = Watch()
-    assert watch.begin(SECOND)
+    ticker = Ticker()
+    assert ticker.begin(SECOND)
     call = waiting()
-    assert engine.tick(watch=watch) == 0
+    assert engine.tick(ticker=ticker) == 0
     assert states([call]) == [State.AVAILABLE]
     # Another process does not mind, and this one neither when the first tick has ended.
-    assert engine.tick(watch=Watch()) == 1
-    watch.break_off()
+    assert engine.tick(ticker=Ticker()) == 1
+    ticker.abort()
     waiting()
-    assert engine.tick(watch=watch) == 1
+    assert engine.tick(ticker=ticker) == 1
 
 
 def test_a_tick_that_is_served_looks_again_for_those_that_came_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch, late = Watch(), []
+    ticker, late = Ticker(), []
 
     def look() -> timedelta | None:
         """Have a call and a tick come between the look of a pass and the end of the tick."""
         if not late:
             late.append(waiting())
-            assert engine.tick(watch=watch) == 0
+            assert engine.tick(ticker=ticker) == 0
         return None
 
     monkeypatch.setattr(due, "next_due", look)
-    assert engine.tick(watch=watch) == 1
+    assert engine.tick(ticker=ticker) == 1
     assert states(late) == [State.DISPATCHED]
 
 
 def test_a_tick_that_fails_leaves_the_next_one_free_to_serve(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch, call = Watch(), waiting()
+    ticker, call = Ticker(), waiting()
 
     def fail() -> Never:
         raise OperationalError
@@ -239,7 +239,7 @@ def test_a_tick_that_fails_leaves_the_next_one_free_to_serve(monkeypatch: pytest
     with monkeypatch.context() as broken:
         broken.setattr(due, "next_due", fail)
         with pytest.raises(OperationalError):
-            engine.tick(watch=watch)
+            engine.tick(ticker=ticker)
     assert states([call]) == [State.DISPATCHED]
     waiting()
-    assert engine.tick(watch=watch) == 1
+    assert engine.tick(ticker=ticker) == 1

@@ -42,9 +42,9 @@ def slot_of(call: CallQueue) -> tuple[UUID | None, Any]:
 def test_a_heartbeat_leaves_a_started_slot_to_the_worker_that_started_it(running: CallQueue) -> None:
     before = slot_of(running)
     held = [(running.id, ticket_of(running))]
-    assert heartbeat.beat(OTHER, held, now=at(30)).slots == 0
+    assert heartbeat.record(OTHER, held, now=at(30)).slots == 0
     assert slot_of(running) == before
-    assert heartbeat.beat(HERE, held, now=at(30)).slots == 1
+    assert heartbeat.record(HERE, held, now=at(30)).slots == 1
     assert slot_of(running) == (HERE.id, at(90))
 
 
@@ -52,29 +52,29 @@ def test_a_heartbeat_renews_what_has_not_started_whoever_held_it_before() -> Non
     call = admitted()
     held = [(call.id, ticket_of(call))]
     for worker in (HERE, OTHER):
-        assert heartbeat.beat(worker, held, now=at(30)).slots == 1
+        assert heartbeat.record(worker, held, now=at(30)).slots == 1
         assert slot_of(call)[0] == worker.id
 
 
 def test_a_worker_that_only_holds_a_duplicate_ends_nothing_when_it_stops(running: CallQueue) -> None:
     held = [(running.id, ticket_of(running))]
-    heartbeat.beat(OTHER, held)
-    assert workers.leave(OTHER.id, held) == 0
-    assert workers.part(OTHER.id) == 0
+    heartbeat.record(OTHER, held)
+    assert workers.stop_accepting(OTHER.id, held) == 0
+    assert workers.release_all(OTHER.id) == 0
     assert (seen(running).state, seen(running).attempt) == (State.ACTIVE, 1)
     assert finish.complete(running.id, ticket_of(running), result=None, number=NUMBER)
 
 
 def test_a_worker_that_only_holds_a_duplicate_ends_nothing_when_it_falls_silent(running: CallQueue) -> None:
-    heartbeat.beat(OTHER, [(running.id, ticket_of(running))], now=at(2))
-    heartbeat.beat(HERE, [(running.id, ticket_of(running))], now=at(60))
+    heartbeat.record(OTHER, [(running.id, ticket_of(running))], now=at(2))
+    heartbeat.record(HERE, [(running.id, ticket_of(running))], now=at(60))
     assert engine.recover(now=at(70)) == 0
     assert seen(running).state == State.ACTIVE
 
 
 def test_a_worker_that_stops_ends_nothing_that_another_claims_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     call = admitted()
-    heartbeat.beat(OTHER, [(call.id, ticket_of(call))])
+    heartbeat.record(OTHER, [(call.id, ticket_of(call))])
     look = heartbeat.held
 
     def look_and_be_late(worker: UUID) -> list[heartbeat.InFlight]:
@@ -83,7 +83,7 @@ def test_a_worker_that_stops_ends_nothing_that_another_claims_meanwhile(monkeypa
         return found
 
     monkeypatch.setattr(heartbeat, "held", look_and_be_late)
-    assert workers.part(OTHER.id) == 0
+    assert workers.release_all(OTHER.id) == 0
     assert (seen(call).state, seen(call).attempt) == (State.ACTIVE, 1)
 
 

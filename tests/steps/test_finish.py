@@ -432,18 +432,18 @@ def test_a_call_is_put_back_only_from_the_states_named() -> None:
 
 
 def test_an_end_is_told_to_those_who_listen_and_one_that_fails_harms_nothing() -> None:
-    told: list[Any] = []
+    received: list[Any] = []
 
-    def hear(**facts: Any) -> None:
-        told.append((facts["call_id"], facts["state"], facts["error"] and facts["error"]["type"]))
+    def receive(**facts: Any) -> None:
+        received.append((facts["call_id"], facts["state"], facts["error"] and facts["error"]["type"]))
         raise RuntimeError
 
-    call_finished.connect(hear)
+    call_finished.connect(receive)
     try:
         good, bad = started(), started(retry={"max_attempts": 1})
         finish.complete(good.id, ticket_of(good), result=None)
         fail(bad)
     finally:
-        call_finished.disconnect(hear)
-    assert told == [(good.id, State.COMPLETED, None), (bad.id, State.DISCARDED, "CardDeclined")]
+        call_finished.disconnect(receive)
+    assert received == [(good.id, State.COMPLETED, None), (bad.id, State.DISCARDED, "CardDeclined")]
     assert states([good, bad]) == [State.COMPLETED, State.DISCARDED]

@@ -155,4 +155,4 @@ def test_a_cheap_call_that_gets_its_lane_late_goes_before_a_dear_one_that_was_se
     assert lane_of(dear).parked_on is not None
     engine.place_and_dispense([cheap.id], lock_wait=SECOND)
     assert states([cheap, dear]) == [State.DISPATCHED, State.AVAILABLE]
-    assert place.left(place.FIRST, 10).calls == []
+    assert place.next_unplaced(place.FIRST, 10).calls == []

@@ -314,7 +314,7 @@ def test_reports_and_the_audit_name_it() -> None:
     assert found.findings[0].what == "key api"
     assert found.findings[0].facts["calls"] == 1
     assert found.findings[0].facts["cheapest_call"] == str(dear.id)
-    assert audit(settle=timedelta(0), repair=True).mended == 0
+    assert audit(settle=timedelta(0), repair=True).repaired == 0
     engine.limit("api", {"concurrency": 10})
     assert audit(settle=timedelta(0)).is_ok
 
@@ -323,7 +323,7 @@ def test_the_repair_lets_go_on_what_fits_by_now() -> None:
     dear = waits_alone()
     RateLimitKey.objects.update(concurrency=8)
     report = audit(settle=timedelta(0), repair=True)
-    assert (report.is_ok, report.mended) == (True, 1)
+    assert (report.is_ok, report.repaired) == (True, 1)
     assert states([dear]) == [State.DISPATCHED]
 
 

@@ -128,7 +128,7 @@ def test_all_lanes_that_a_queue_has_held_go_on_in_one_tick(settings: Any) -> Non
     settings.DISPATCHER = {"lanes_per_pass": 2, "queue_grace": 30}
     calls = [CallQueue.objects.send("noop", keys=[key(f"tenant:{number}").name], queue="late") for number in range(7)]
     assert Lane.objects.filter(is_held=True).count() == 7
-    heartbeat.beat(replace(HERE, queues=["late"]), [])
+    heartbeat.record(replace(HERE, queues=["late"]), [])
     assert engine.tick(now=timezone.now()) == 7
     assert set(states(calls)) == {State.DISPATCHED}
 

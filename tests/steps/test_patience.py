@@ -170,7 +170,7 @@ def test_the_end_that_another_gave_an_attempt_is_not_taken_for_ones_own_whose_an
                 case "a stop of its worker":
                     with monkeypatch.context() as other_process:
                         other_process.setattr(attempt, "running", frozenset)
-                        assert workers.part(HERE.id) == 1
+                        assert workers.release_all(HERE.id) == 1
                 case "the loss of its process":
                     assert engine.lose(call.id, ticket, WorkerLost("killed"), is_crash=True, number=number)
                 case _:
@@ -247,7 +247,7 @@ def test_patience_ends_and_then_tells_what_was_wrong(settings: Any, fault: type[
         raise fault
 
     with pytest.raises(fault):
-        attempt.patiently(fail, again=fail)
+        attempt.retry_while_unavailable(fail, again=fail)
     assert len(tried) > 1
 
 
@@ -259,10 +259,10 @@ def test_within_the_callers_transaction_nothing_is_tried_again() -> None:
         raise OperationalError
 
     with pytest.raises(OperationalError), transaction.atomic():
-        attempt.patiently(fail, again=fail)
+        attempt.retry_while_unavailable(fail, again=fail)
     assert len(tried) == 1
 
 
 def test_errors_of_other_kinds_are_told_at_once() -> None:
     with pytest.raises(ZeroDivisionError):
-        attempt.patiently(lambda: 1 / 0, again=pytest.fail)
+        attempt.retry_while_unavailable(lambda: 1 / 0, again=pytest.fail)

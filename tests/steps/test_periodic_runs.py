@@ -113,8 +113,8 @@ def test_cleanup_waits_for_a_schedule_of_once_a_week() -> None:
 
 def serve(queues: list[str], now: datetime) -> UUID:
     """Register a worker of these queues; return its id."""
-    worker = heartbeat.Here(**{**HERE.__dict__, "id": uuid4(), "queues": queues})
-    heartbeat.beat(worker, [], now=now)
+    worker = heartbeat.WorkerInfo(**{**HERE.__dict__, "id": uuid4(), "queues": queues})
+    heartbeat.record(worker, [], now=now)
     return worker.id
 
 
@@ -128,7 +128,7 @@ def test_a_worker_of_other_queues_leaves_it_to_one_that_takes_the_dispensers_que
 def test_a_worker_of_other_queues_takes_over_where_no_live_worker_takes_the_dispensers_queue() -> None:
     ran(T0)
     serve(["celery"], at(5))
-    heartbeat.stop(serve(["dispatcher"], at(5)), now=at(6))
+    heartbeat.mark_stopped(serve(["dispatcher"], at(5)), now=at(6))
     assert look(ONE, at(10), is_dispenser=False)
 
 

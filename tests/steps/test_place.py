@@ -96,7 +96,7 @@ def test_calls_in_every_state_that_waits_are_placed() -> None:
     calls = [unplaced(), unplaced(scheduled_at=later)]
     with dying():
         calls += CallQueue.objects.send_many([Call(task="noop", keys=["tenant:new"], more=More(is_pending=True))])
-    assert engine.place_left() == 3
+    assert engine.place_unplaced() == 3
     assert {seen(call).lane_id for call in calls} == {Lane.objects.get().id}
     assert states(calls) == [State.DISPATCHED, State.SCHEDULED, State.PENDING]
     assert engine.activate([calls[2].id]) == [calls[2].id]
@@ -107,7 +107,7 @@ def test_what_is_left_is_placed_batch_by_batch_in_order_of_sending(settings: Any
     settings.DISPATCHER = {**settings.DISPATCHER, "batch": 2}
     calls = [unplaced() for _ in range(5)]
     for placed in (2, 4, 5, 5):
-        engine.place_left()
+        engine.place_unplaced()
         assert [seen(call).lane_id is not None for call in calls] == [number < placed for number in range(5)]
 
 
@@ -135,7 +135,7 @@ def test_the_hook_of_a_send_within_a_test_s_transaction_places_its_calls(
 def test_a_call_without_a_lane_is_cancelled_and_retried() -> None:
     call = unplaced()
     assert engine.cancel([call.id]) == [call.id]
-    assert engine.place_left() == 0
+    assert engine.place_unplaced() == 0
     assert seen(call).lane_id is None
     assert engine.retry([call.id]) == [call.id]
     assert states([call]) == [State.DISPATCHED]
@@ -157,7 +157,7 @@ def test_a_call_without_a_lane_expires() -> None:
     call = unplaced(expires_at=T0)
     assert due.discard_expired(now=T0) == 1
     assert states([call]) == [State.DISCARDED]
-    assert engine.place_left() == 0
+    assert engine.place_unplaced() == 0
 
 
 # What is told of it

@@ -10,7 +10,7 @@ pytestmark = committed
 
 
 def test_a_call_that_takes_its_process_with_it_three_times_in_a_row_is_poison() -> None:
-    heartbeat.beat(HERE, [], now=at(0))
+    heartbeat.record(HERE, [], now=at(0))
     call = waiting(retry={"max_attempts": 9, "initial_interval": 0})
     for crash in range(1, 4):
         assert seen(call).crashes == crash - 1
@@ -24,7 +24,7 @@ def test_a_call_that_takes_its_process_with_it_three_times_in_a_row_is_poison() 
 
 
 def test_an_attempt_that_fails_by_itself_breaks_the_row_and_one_that_was_ended_does_not() -> None:
-    heartbeat.beat(HERE, [], now=at(0))
+    heartbeat.record(HERE, [], now=at(0))
     call = waiting(retry={"max_attempts": 9, "initial_interval": 0})
     for crashes, expected in ((1, 1), (None, 1), (2, 2), (0, 0), (1, 1)):
         go(call, now=at(1))
@@ -36,7 +36,7 @@ def test_an_attempt_that_fails_by_itself_breaks_the_row_and_one_that_was_ended_d
 
 
 def test_a_retry_by_hand_begins_anew() -> None:
-    heartbeat.beat(HERE, [], now=at(0))
+    heartbeat.record(HERE, [], now=at(0))
     call = waiting(retry={"max_attempts": 1})
     go(call, now=at(1))
     engine.claim.claim(call.id, ticket_of(seen(call)), now=at(1))
@@ -48,7 +48,7 @@ def test_a_retry_by_hand_begins_anew() -> None:
 
 def test_a_claim_whose_start_had_not_come_spends_nothing() -> None:
     key("api", throttle=(1, 60))
-    heartbeat.beat(HERE, [], now=at(0))
+    heartbeat.record(HERE, [], now=at(0))
     first, second = waiting("api"), waiting("api")
     go(first, second, now=at(0))
     engine.claim.claim(first.id, ticket_of(seen(first)), now=at(0))

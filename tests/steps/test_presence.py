@@ -16,7 +16,7 @@ from dispatcher import engine, presence, workers
 from dispatcher.celery import DispatchedRequest, cancel_revoked
 from dispatcher.lifecycle import claim
 from dispatcher.lifecycle.run import Returned
-from dispatcher.presence import Presence, held
+from dispatcher.presence import Presence, reserved_calls
 from dispatcher.states import State
 from tests.builders import committed, seen, states, ticket_of
 from tests.races.lockstep import eventually, holding
@@ -67,8 +67,8 @@ def test_the_heartbeat_outlives_whatever_a_beat_raises(
             raise fault
         is_well.set()
 
-    monkeypatch.setattr(workers, "beat", beat)
-    monkeypatch.setattr(workers, "part", lambda _: 0)
+    monkeypatch.setattr(workers, "record_heartbeat", beat)
+    monkeypatch.setattr(workers, "release_all", lambda _: 0)
     one = worker()
     step = Presence(one)
     step.start(one)
@@ -84,7 +84,7 @@ def test_the_heartbeat_outlives_whatever_a_beat_raises(
 def running_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Return a worker whose presence has started, and that step."""
     one = worker()
-    monkeypatch.setattr(workers, "beat", lambda *_: None)
+    monkeypatch.setattr(workers, "record_heartbeat", lambda *_: None)
     step = Presence(one)
     step.start(one)
     yield step
@@ -144,9 +144,9 @@ def test_a_silent_database_does_not_stop_a_shutdown(
 ) -> None:
     answers = Event()
     monkeypatch.setattr(presence, "_LONGEST_WAIT_S", 0.05)
-    monkeypatch.setattr(workers, "beat", lambda *_: None)
-    monkeypatch.setattr(workers, "leave", lambda *_: answers.wait(LONG_S))
-    monkeypatch.setattr(workers, "part", lambda _: answers.wait(LONG_S))
+    monkeypatch.setattr(workers, "record_heartbeat", lambda *_: None)
+    monkeypatch.setattr(workers, "stop_accepting", lambda *_: answers.wait(LONG_S))
+    monkeypatch.setattr(workers, "release_all", lambda _: answers.wait(LONG_S))
     one = worker()
     step = Presence(one)
     step.start(one)
@@ -168,7 +168,7 @@ def test_a_worker_that_ends_keeps_what_its_own_process_still_runs() -> None:
     worker_id = uuid4()
 
     def shut_down() -> str:
-        assert workers.part(worker_id) == 0
+        assert workers.release_all(worker_id) == 0
         return "done"
 
     assert engine.execute(call.id, ticket_of(call), shut_down, worker=worker_id) == Returned(result="done")
@@ -178,7 +178,7 @@ def test_a_worker_that_ends_keeps_what_its_own_process_still_runs() -> None:
 def test_messages_that_come_and_go_while_a_worker_counts_them_do_no_harm() -> None:
     kept = [Reserved() for _ in range(3)]
     worker_state.reserved_requests.update(kept)
-    counting: set[CodeType] = {held.__code__, type(worker_state.reserved_requests).__iter__.__code__}
+    counting: set[CodeType] = {reserved_calls.__code__, type(worker_state.reserved_requests).__iter__.__code__}
 
     def between(frame: FrameType, event: str, _: object) -> Any:
         """Let the consumer's thread have its turn before every line."""
@@ -192,7 +192,7 @@ def test_messages_that_come_and_go_while_a_worker_counts_them_do_no_harm() -> No
     before = sys.gettrace()
     sys.settrace(between)
     try:
-        found = held()
+        found = reserved_calls()
     finally:
         sys.settrace(before)
     assert len(kept) > 3

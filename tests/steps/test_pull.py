@@ -112,7 +112,7 @@ def test_a_queue_that_was_only_named_is_served_by_the_first_that_comes(caplog: p
         CallQueue.objects.send("mail.celery", args=[None, []], queue=name)
     assert "task mail.celery was sent to queue 'celerys', which workers fetch from over HTTP" in caplog.text
     assert pull.take_queues(["mine"]) == []
-    workers.beat(replace(HERE, queues=["mine", "celerys"]), [])
+    workers.record_heartbeat(replace(HERE, queues=["mine", "celerys"]), [])
     assert pull.take_queues(["mine", "celerys"]) == ["celerys"]
     # The call that waited was let in at once.
     assert dict(CallQueue.objects.values_list("queue", "state")) == {"mine": "available", "celerys": "dispatched"}

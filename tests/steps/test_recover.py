@@ -219,7 +219,7 @@ def test_the_sweep_leaves_alone_what_is_in_order() -> None:
     recover.wake([awake.lane_id])
     engine.cancel([ended.id])
     before = list(Lane.objects.order_by("id").values())
-    assert recover.sweep_lanes(0, 100) == recover.Swept(forgotten=[], last=0)
+    assert recover.sweep_lanes(0, 100) == recover.Swept(stranded=[], last=0)
     assert list(Lane.objects.order_by("id").values()) == before
     assert lane_of(parked).parked_on_id == api.id
     assert states([later]) == [State.SCHEDULED]
@@ -236,10 +236,10 @@ def test_the_sweep_leaves_an_expired_call_to_the_tick() -> None:
 def test_the_sweep_goes_on_where_it_stopped() -> None:
     lanes = sorted(waiting(queue=name).lane_id for name in "abcde")
     first = recover.sweep_lanes(0, 2)
-    assert first == recover.Swept(forgotten=lanes[:2], last=lanes[1])
+    assert first == recover.Swept(stranded=lanes[:2], last=lanes[1])
     second = recover.sweep_lanes(first.last, 2)
-    assert second == recover.Swept(forgotten=lanes[2:4], last=lanes[3])
-    assert recover.sweep_lanes(second.last, 2) == recover.Swept(forgotten=lanes[4:], last=0)
+    assert second == recover.Swept(stranded=lanes[2:4], last=lanes[3])
+    assert recover.sweep_lanes(second.last, 2) == recover.Swept(stranded=lanes[4:], last=0)
 
 
 def test_a_hand_over_that_never_came_is_made_up_for_within_two_ticks() -> None:
@@ -258,19 +258,19 @@ def test_the_sweep_names_only_keys_with_room_that_nobody_hands_on() -> None:
         "full": {"concurrency": 1},
         "paused": {},
         "timed": {"rate": (1, 60)},
-        "roomy": {"concurrency": 1},
+        "keys_with_room": {"concurrency": 1},
     }
     keys = {name: key(name, **given) for name, given in limits.items()}
-    running = {name: started(name) for name in ("full", "timed", "roomy")}
+    running = {name: started(name) for name in ("full", "timed", "keys_with_room")}
     engine.pause("paused")
     for name in limits:
         assert go(waiting(name)) == []
-    assert recover.sweep_keys(0, 100) == recover.Swept(forgotten=[], last=0)
-    finish.complete(running["roomy"].id, ticket_of(running["roomy"]), result=None)
+    assert recover.sweep_keys(0, 100) == recover.Swept(stranded=[], last=0)
+    finish.complete(running["keys_with_room"].id, ticket_of(running["keys_with_room"]), result=None)
     finish.complete(running["timed"].id, ticket_of(running["timed"]), result=None)
-    assert recover.sweep_keys(0, 100) == recover.Swept(forgotten=[keys["roomy"].id], last=0)
-    assert recover.sweep_keys(0, 2) == recover.Swept(forgotten=[], last=keys["paused"].id)
-    assert recover.sweep_keys(keys["paused"].id, 100).forgotten == [keys["roomy"].id]
+    assert recover.sweep_keys(0, 100) == recover.Swept(stranded=[keys["keys_with_room"].id], last=0)
+    assert recover.sweep_keys(0, 2) == recover.Swept(stranded=[], last=keys["paused"].id)
+    assert recover.sweep_keys(keys["paused"].id, 100).stranded == [keys["keys_with_room"].id]
 
 
 def test_the_sweep_leaves_alone_a_key_with_too_little_room_for_the_dear_call_in_front() -> None:
@@ -281,7 +281,7 @@ def test_the_sweep_leaves_alone_a_key_with_too_little_room_for_the_dear_call_in_
     assert engine.sweep() == 0
     finish.complete(first.id, ticket_of(first), result=None)
     finish.complete(second.id, ticket_of(second), result=None)
-    assert recover.sweep_keys(0, 100).forgotten == [api.id]
+    assert recover.sweep_keys(0, 100).stranded == [api.id]
 
 
 def test_the_sweep_leaves_an_override_that_has_run_out_to_the_tick() -> None:

@@ -129,5 +129,5 @@ def test_statements_are_prepared_unless_the_setting_or_a_pooler_says_otherwise(
     monkeypatch.setattr(connection.connection, "prepare_threshold", None)
     sql._cursors.pop(connection.connection, None)  # noqa: SLF001 -- as on a new connection
     # Nothing is sent: behind a pooler it would not be understood.
-    sql._cursor(sql.connection(), "tell_time", SimpleNamespace)  # noqa: SLF001
+    sql._cursor(sql.connection(), "read_clock", SimpleNamespace)  # noqa: SLF001
     assert (connection.connection.prepare_threshold is not None) == prepares

@@ -29,7 +29,7 @@ def sent(**fields: Any) -> CallQueue:
 
 def come(tasks: Sequence[str] | None, *, queues: Sequence[str] = ("celery",)) -> None:
     """Let a worker come, or come back, that knows these tasks."""
-    workers.beat(replace(HERE, queues=queues, tasks=tasks), [])
+    workers.record_heartbeat(replace(HERE, queues=queues, tasks=tasks), [])
 
 
 def meet(broker: Broker, call: CallQueue) -> Any:
@@ -119,7 +119,7 @@ def test_a_worker_that_comes_between_the_put_back_and_its_commit_is_seen(
 
     def come_late(*args: Any, **options: Any) -> Any:
         returned = put_back(*args, **options)
-        heartbeat.beat(replace(HERE, tasks=[TASK]), [])
+        heartbeat.record(replace(HERE, tasks=[TASK]), [])
         return returned
 
     monkeypatch.setattr(workers.unstarted, "put_back", come_late)
@@ -162,9 +162,9 @@ def test_a_message_that_celery_can_not_read_costs_an_attempt(broker: Broker) -> 
 
 def test_a_worker_registers_what_it_knows_once_and_again_when_that_changes() -> None:
     here = replace(HERE, tasks=["a", "b"])
-    assert heartbeat.beat(here, []).knows_more
-    assert not heartbeat.beat(here, []).knows_more
-    assert heartbeat.beat(replace(here, tasks=["a", "b", "c"]), []).knows_more
+    assert heartbeat.record(here, []).knows_more
+    assert not heartbeat.record(here, []).knows_more
+    assert heartbeat.record(replace(here, tasks=["a", "b", "c"]), []).knows_more
 
 
 # Messages that are lost again and again

@@ -154,7 +154,7 @@ def declared_in_the_settings() -> str:
 
 def made_for_a_call_with_its_own_policy() -> str:
     call = CallQueue.objects.send("noop", rate_limit={"key": "tenant:a", "concurrency": 7})
-    engine.place_left()
+    engine.place_unplaced()
     erase(call)
     Slot.objects.all().delete()
     return "tenant:a"

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.allotment import Allotment, Head, KeyNow, LaneNow, allot
-from dispatcher.policy import Pace, Policy, Rate, Use, opening, pace_room, room
+from dispatcher.allotment import Allocation, Head, LockedKey, LockedLane, allocate
+from dispatcher.policy import AdmissionTuning, Policy, Rate, Use, next_opening, room, throttle_room
 from dispatcher.states import OnLimit
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
-PACE = Pace(horizon=SECOND / 5, margin=SECOND / 20)
+TUNING = AdmissionTuning(horizon=SECOND / 5, margin=SECOND / 20)
 LATER = 5 * SECOND
 
 rates = st.builds(Rate, limit=st.integers(1, 6), period=st.sampled_from([SECOND, 10 * SECOND]))
@@ -38,10 +38,12 @@ blocks = st.sampled_from([None, None, NOW - SECOND, NOW + SECOND])
 
 
 @st.composite
-def passes(draw: st.DrawFn, on_limit: Sequence[OnLimit] = tuple(OnLimit)) -> tuple[list[LaneNow], list[KeyNow], int]:
+def passes(
+    draw: st.DrawFn, on_limit: Sequence[OnLimit] = tuple(OnLimit)
+) -> tuple[list[LockedLane], list[LockedKey], int]:
     """Make the lanes of a pass in the order in which they are served, their keys, and the size of its batch."""
     keys = [
-        KeyNow(
+        LockedKey(
             id=number,
             policy=draw(policies),
             use=draw(uses),
@@ -58,21 +60,21 @@ def passes(draw: st.DrawFn, on_limit: Sequence[OnLimit] = tuple(OnLimit)) -> tup
             Head(call_id=UUID(int=1000 * number + place), costs=draw(costs)) for place in range(draw(st.integers(0, 4)))
         ]
         lanes.append(
-            LaneNow(
+            LockedLane(
                 id=number,
                 priority=draw(st.integers(-1, 1)),
                 on_limit=draw(st.sampled_from(on_limit)),
                 key_ids=key_ids,
                 heads=heads,
                 has_more=draw(st.booleans()) if heads else False,
-                is_outranked=draw(st.integers(0, 9)) == 0,
+                yields_to_higher_priority=draw(st.integers(0, 9)) == 0,
             )
         )
     return sorted(lanes, key=lambda lane: -lane.priority), keys, draw(st.integers(1, 12))
 
 
-def made(lanes: Sequence[LaneNow], keys: Sequence[KeyNow], batch: int = 100) -> Allotment:
-    return allot(lanes, keys, now=NOW, pace=PACE, batch=batch, reschedule_after=LATER)
+def made(lanes: Sequence[LockedLane], keys: Sequence[LockedKey], batch: int = 100) -> Allocation:
+    return allocate(lanes, keys, now=NOW, tuning=TUNING, batch=batch, reschedule_after=LATER)
 
 
 # The model
@@ -82,8 +84,8 @@ def made(lanes: Sequence[LaneNow], keys: Sequence[KeyNow], batch: int = 100) -> 
 class Model:
     """One pass, call by call: what is spent is counted from the calls let in so far, for every question anew."""
 
-    lanes: Sequence[LaneNow]
-    keys: Mapping[int, KeyNow]
+    lanes: Sequence[LockedLane]
+    keys: Mapping[int, LockedKey]
     batch: int
     stopped: set[int] = field(default_factory=set)
     """Keys that somebody waits for: nobody behind passes."""
@@ -100,9 +102,9 @@ class Model:
                         del waiting[number]
         return self
 
-    def _one(self, lane: LaneNow, heads: Iterator[Head]) -> bool:
+    def _one(self, lane: LockedLane, heads: Iterator[Head]) -> bool:
         """Decide a lane's next call; return whether it may go on."""
-        if lane.is_outranked or sum(end == "admitted" for end in self.ends.values()) == self.batch:
+        if lane.yields_to_higher_priority or sum(end == "admitted" for end in self.ends.values()) == self.batch:
             self.lane_ends[lane.id] = "awake" if lane.heads else "asleep"
             return False
         head = next(heads, None)
@@ -121,7 +123,7 @@ class Model:
         self.ends[head.call_id] = "admitted"
         return True
 
-    def _stop(self, lane: LaneNow, head: Head, key: int) -> bool:
+    def _stop(self, lane: LockedLane, head: Head, key: int) -> bool:
         if lane.on_limit is OnLimit.DROP:
             self.ends[head.call_id] = "dropped"
             return True
@@ -142,12 +144,14 @@ class Model:
             return False
         spent = self.spent[number]
         use = replace(key.use, held=key.use.held + spent, unstarted=key.use.unstarted + spent)
-        return room(key.policy, use, NOW, PACE) >= cost and pace_room(key.policy, use, NOW, PACE) >= 1
+        return room(key.policy, use, NOW, TUNING) >= cost and throttle_room(key.policy, use, NOW, TUNING) >= 1
 
 
 @settings(max_examples=500)
 @given(passes())
-def test_a_pass_decides_as_if_every_call_was_counted_alone(world: tuple[list[LaneNow], list[KeyNow], int]) -> None:
+def test_a_pass_decides_as_if_every_call_was_counted_alone(
+    world: tuple[list[LockedLane], list[LockedKey], int],
+) -> None:
     lanes, keys, batch = world
     decided, model = made(lanes, keys, batch), Model(lanes, {key.id: key for key in keys}, batch).go()
     ends = dict.fromkeys(decided.admitted, "admitted")
@@ -164,7 +168,7 @@ def test_a_pass_decides_as_if_every_call_was_counted_alone(world: tuple[list[Lan
 
 
 @given(passes())
-def test_no_key_is_ever_given_more_than_its_room(world: tuple[list[LaneNow], list[KeyNow], int]) -> None:
+def test_no_key_is_ever_given_more_than_its_room(world: tuple[list[LockedLane], list[LockedKey], int]) -> None:
     lanes, keys, batch = world
     admitted = set(made(lanes, keys, batch).admitted)
     assert len(admitted) <= batch
@@ -176,15 +180,15 @@ def test_no_key_is_ever_given_more_than_its_room(world: tuple[list[LaneNow], lis
             for head in lane.heads
             if head.call_id in admitted
         ]
-        assert sum(costs) <= room(key.policy, key.use, NOW, PACE)
+        assert sum(costs) <= room(key.policy, key.use, NOW, TUNING)
         if key.is_paused or (key.blocked_until or NOW) > NOW:
             assert not costs
         if key.policy.throttle and costs:
-            assert sum(costs) - max(costs) < pace_room(key.policy, key.use, NOW, PACE)
+            assert sum(costs) - max(costs) < throttle_room(key.policy, key.use, NOW, TUNING)
 
 
 @given(passes())
-def test_a_lane_goes_in_order_of_sending(world: tuple[list[LaneNow], list[KeyNow], int]) -> None:
+def test_a_lane_goes_in_order_of_sending(world: tuple[list[LockedLane], list[LockedKey], int]) -> None:
     lanes, keys, batch = world
     decided = made(lanes, keys, batch)
     gone = {*decided.admitted, *(call for call, _ in decided.dropped), *(call for call, _ in decided.rescheduled)}
@@ -198,7 +202,7 @@ def test_a_lane_goes_in_order_of_sending(world: tuple[list[LaneNow], list[KeyNow
 
 @given(passes())
 def test_every_lane_ends_awake_or_asleep_or_parked_and_every_call_but_once(
-    world: tuple[list[LaneNow], list[KeyNow], int],
+    world: tuple[list[LockedLane], list[LockedKey], int],
 ) -> None:
     lanes, keys, batch = world
     decided = made(lanes, keys, batch)
@@ -220,7 +224,7 @@ def test_every_lane_ends_awake_or_asleep_or_parked_and_every_call_but_once(
 
 @given(passes())
 def test_a_higher_priority_is_passed_only_where_a_limit_stops_it(
-    world: tuple[list[LaneNow], list[KeyNow], int],
+    world: tuple[list[LockedLane], list[LockedKey], int],
 ) -> None:
     lanes, keys, batch = world
     decided = made(lanes, keys, batch)
@@ -228,7 +232,12 @@ def test_a_higher_priority_is_passed_only_where_a_limit_stops_it(
     aside = {call for call, _, _ in decided.oversized}
     for higher in lanes:
         left = [head for head in higher.heads if head.call_id not in admitted | aside]
-        if higher.on_limit is not OnLimit.WAIT or not left or higher.is_outranked or higher.id in decided.parked:
+        if (
+            higher.on_limit is not OnLimit.WAIT
+            or not left
+            or higher.yields_to_higher_priority
+            or higher.id in decided.parked
+        ):
             continue
         lower = [lane for lane in lanes if lane.priority < higher.priority]
         assert not admitted.intersection(head.call_id for lane in lower for head in lane.heads)
@@ -236,7 +245,7 @@ def test_a_higher_priority_is_passed_only_where_a_limit_stops_it(
 
 @given(passes(on_limit=[OnLimit.WAIT]))
 def test_nobody_takes_the_room_that_a_call_ahead_waits_for(
-    world: tuple[list[LaneNow], list[KeyNow], int],
+    world: tuple[list[LockedLane], list[LockedKey], int],
 ) -> None:
     lanes, keys, batch = world
     decided = made(lanes, keys, batch)
@@ -251,7 +260,7 @@ def test_nobody_takes_the_room_that_a_call_ahead_waits_for(
 
 @given(passes())
 def test_a_key_that_stopped_a_lane_opens_later_or_by_a_release_or_a_person(
-    world: tuple[list[LaneNow], list[KeyNow], int],
+    world: tuple[list[LockedLane], list[LockedKey], int],
 ) -> None:
     lanes, keys, batch = world
     decided = made(lanes, keys, batch)
@@ -264,7 +273,7 @@ def test_a_key_that_stopped_a_lane_opens_later_or_by_a_release_or_a_person(
             assert key.is_paused or key.policy.concurrency is not None
         else:
             assert at > NOW
-    assert not set(decided.roomy).intersection(decided.openings)
+    assert not set(decided.keys_with_room).intersection(decided.openings)
     assert all(at > NOW for _, at in decided.rescheduled)
 
 
@@ -274,7 +283,7 @@ def test_a_key_that_stopped_a_lane_opens_later_or_by_a_release_or_a_person(
 )
 def test_lanes_that_share_a_key_take_turns(backlogs: list[int], free: int) -> None:
     lanes = [_lane(number, calls=calls) for number, calls in enumerate(backlogs)]
-    admitted = made(lanes, [KeyNow(id=1, policy=Policy(concurrency=free))]).admitted
+    admitted = made(lanes, [LockedKey(id=1, policy=Policy(concurrency=free))]).admitted
     served = [len(set(admitted).intersection(head.call_id for head in lane.heads)) for lane in lanes]
     assert sum(served) == min(free, sum(backlogs))
     for calls, got in zip(backlogs, served, strict=True):
@@ -284,27 +293,27 @@ def test_lanes_that_share_a_key_take_turns(backlogs: list[int], free: int) -> No
     assert all(earlier >= later for earlier, later in pairwise(left_behind))
 
 
-def _lane(number: int, *, calls: int = 1, costs: Sequence[int] = (), on_limit: OnLimit = OnLimit.WAIT) -> LaneNow:
+def _lane(number: int, *, calls: int = 1, costs: Sequence[int] = (), on_limit: OnLimit = OnLimit.WAIT) -> LockedLane:
     each = [*costs, *[1] * (calls - len(costs))]
     heads = [Head(call_id=UUID(int=100 * number + place), costs={1: cost}) for place, cost in enumerate(each)]
-    return LaneNow(id=number, key_ids=[1], heads=heads, on_limit=on_limit)
+    return LockedLane(id=number, key_ids=[1], heads=heads, on_limit=on_limit)
 
 
-def _call(lane: LaneNow, place: int = 0) -> UUID:
+def _call(lane: LockedLane, place: int = 0) -> UUID:
     return lane.heads[place].call_id
 
 
 def test_a_cheap_call_does_not_pass_a_dear_one_that_waits_for_the_same_key() -> None:
     dear, cheap = _lane(1, costs=[3]), _lane(2)
-    decided = made([dear, cheap], [KeyNow(id=1, policy=Policy(concurrency=4), use=Use(held=2))])
+    decided = made([dear, cheap], [LockedKey(id=1, policy=Policy(concurrency=4), use=Use(held=2))])
     assert decided.admitted == []
     assert decided.parked == {1: 1, 2: 1}
 
 
 def test_a_lane_stopped_by_one_key_leaves_its_other_keys_to_others() -> None:
-    both = LaneNow(id=1, key_ids=[1, 2], heads=[Head(call_id=UUID(int=1))])
-    other = LaneNow(id=2, key_ids=[1], heads=[Head(call_id=UUID(int=2))])
-    keys = [KeyNow(id=1, policy=Policy(concurrency=1)), KeyNow(id=2, policy=Policy(concurrency=0))]
+    both = LockedLane(id=1, key_ids=[1, 2], heads=[Head(call_id=UUID(int=1))])
+    other = LockedLane(id=2, key_ids=[1], heads=[Head(call_id=UUID(int=2))])
+    keys = [LockedKey(id=1, policy=Policy(concurrency=1)), LockedKey(id=2, policy=Policy(concurrency=0))]
     decided = made([both, other], keys)
     assert decided.admitted == [UUID(int=2)]
     assert decided.parked == {1: 2}
@@ -312,7 +321,7 @@ def test_a_lane_stopped_by_one_key_leaves_its_other_keys_to_others() -> None:
 
 def test_a_call_that_is_dropped_leaves_the_room_to_the_next() -> None:
     lane = _lane(1, costs=[3, 1], on_limit=OnLimit.DROP)
-    decided = made([lane], [KeyNow(id=1, policy=Policy(concurrency=2))])
+    decided = made([lane], [LockedKey(id=1, policy=Policy(concurrency=2))])
     assert decided.dropped == [(_call(lane), 1)]
     assert decided.admitted == [_call(lane, 1)]
     assert decided.asleep == [1]
@@ -330,7 +339,7 @@ def test_a_call_that_is_dropped_leaves_the_room_to_the_next() -> None:
 @pytest.mark.parametrize("on_limit", [OnLimit.WAIT, OnLimit.RESCHEDULE])
 def test_a_call_that_costs_more_than_its_key_ever_allows_waits_alone(policy: Policy, on_limit: OnLimit) -> None:
     lanes = [_lane(1, costs=[3, 1], on_limit=on_limit), _lane(2, calls=1)]
-    decided = made(lanes, [KeyNow(id=1, policy=policy)])
+    decided = made(lanes, [LockedKey(id=1, policy=policy)])
     assert decided.oversized == [(_call(lanes[0]), 1, 3)]
     assert decided.admitted[0] == _call(lanes[1])
     assert decided.stopped[0] == (_call(lanes[0]), 1)
@@ -338,7 +347,7 @@ def test_a_call_that_costs_more_than_its_key_ever_allows_waits_alone(policy: Pol
 
 
 def test_a_concurrency_of_zero_is_a_pause_and_sets_no_call_aside() -> None:
-    decided = made([_lane(1, costs=[3])], [KeyNow(id=1, policy=Policy(concurrency=0))])
+    decided = made([_lane(1, costs=[3])], [LockedKey(id=1, policy=Policy(concurrency=0))])
     assert decided.oversized == []
     assert decided.parked == {1: 1}
 
@@ -347,17 +356,17 @@ def test_calls_are_rescheduled_to_when_their_windows_have_room_for_each() -> Non
     rate = Rate(limit=2, period=10 * SECOND)
     use = Use(starts=((NOW - 4 * SECOND, 1), (NOW - 3 * SECOND, 1)))
     lane = _lane(1, calls=3, on_limit=OnLimit.RESCHEDULE)
-    decided = made([lane], [KeyNow(id=1, policy=Policy(rate=rate), use=use)])
+    decided = made([lane], [LockedKey(id=1, policy=Policy(rate=rate), use=use)])
     times = [at for _, at in decided.rescheduled]
     assert [call for call, _ in decided.rescheduled] == [head.call_id for head in lane.heads]
-    assert times[:2] == [NOW + 6 * SECOND + PACE.margin, NOW + 7 * SECOND + PACE.margin]
+    assert times[:2] == [NOW + 6 * SECOND + TUNING.margin, NOW + 7 * SECOND + TUNING.margin]
     assert times[2] > times[1]
-    assert times[0] == opening(Policy(rate=rate), use, 1, NOW, PACE)
+    assert times[0] == next_opening(Policy(rate=rate), use, 1, NOW, TUNING)
 
 
 def test_a_call_that_is_put_off_leaves_the_room_to_the_next() -> None:
     lanes = [_lane(1, costs=[3], on_limit=OnLimit.RESCHEDULE), _lane(2, calls=1)]
-    decided = made(lanes, [KeyNow(id=1, policy=Policy(concurrency=3), use=Use(held=1))])
+    decided = made(lanes, [LockedKey(id=1, policy=Policy(concurrency=3), use=Use(held=1))])
     assert [call for call, _ in decided.rescheduled] == [_call(lanes[0])]
     assert decided.admitted == [_call(lanes[1])]
 
@@ -365,12 +374,12 @@ def test_a_call_that_is_put_off_leaves_the_room_to_the_next() -> None:
 def test_a_call_that_was_put_off_does_not_hide_when_the_key_opens_for_those_who_wait() -> None:
     """It may be cancelled, or expire: then nobody would look before the time that was written down."""
     start = NOW - timedelta(seconds=50)
-    key = KeyNow(
+    key = LockedKey(
         id=1,
         policy=Policy(rate=Rate(limit=1, period=timedelta(minutes=1))),
         use=Use(starts=[(start, 1)]),
     )
-    opens = start + timedelta(minutes=1) + PACE.margin
+    opens = start + timedelta(minutes=1) + TUNING.margin
     put_off, waits = _lane(1, on_limit=OnLimit.RESCHEDULE), _lane(2)
     decided = made([put_off, waits], [key])
     assert [at for _, at in decided.rescheduled] == [opens]
@@ -379,32 +388,32 @@ def test_a_call_that_was_put_off_does_not_hide_when_the_key_opens_for_those_who_
 
 def test_a_call_that_nobody_can_say_a_time_for_is_rescheduled_by_the_setting() -> None:
     lane = _lane(1, on_limit=OnLimit.RESCHEDULE)
-    decided = made([lane], [KeyNow(id=1, policy=Policy(concurrency=1), use=Use(held=1))])
+    decided = made([lane], [LockedKey(id=1, policy=Policy(concurrency=1), use=Use(held=1))])
     assert decided.rescheduled == [(_call(lane), NOW + LATER)]
 
 
 def test_a_paused_key_opens_by_a_person_and_a_blocked_one_when_its_block_ends() -> None:
     unlimited, until = Policy(), NOW + 30 * SECOND
-    paused = KeyNow(id=1, policy=unlimited, is_paused=True, blocked_until=until)
+    paused = LockedKey(id=1, policy=unlimited, is_paused=True, blocked_until=until)
     assert made([_lane(1)], [paused]).openings == {1: None}
     assert made([_lane(1)], [replace(paused, is_paused=False)]).openings == {1: until}
     assert made([_lane(1)], [replace(paused, is_paused=False, blocked_until=NOW)]).admitted
 
 
 def test_a_lane_that_is_outranked_waits_for_the_one_that_outranks_it() -> None:
-    decided = made([replace(_lane(1), is_outranked=True)], [KeyNow(id=1, policy=Policy())])
+    decided = made([replace(_lane(1), yields_to_higher_priority=True)], [LockedKey(id=1, policy=Policy())])
     assert decided.admitted == []
     assert decided.awake == [1]
 
 
 def test_a_key_with_room_left_is_named_for_the_lanes_that_are_parked_on_it() -> None:
-    decided = made([_lane(1)], [KeyNow(id=1, policy=Policy(concurrency=2))])
-    assert decided.roomy == [1]
-    assert made([_lane(1)], [KeyNow(id=1, policy=Policy(concurrency=1))]).roomy == []
+    decided = made([_lane(1)], [LockedKey(id=1, policy=Policy(concurrency=2))])
+    assert decided.keys_with_room == [1]
+    assert made([_lane(1)], [LockedKey(id=1, policy=Policy(concurrency=1))]).keys_with_room == []
 
 
 def test_what_a_pass_lets_in_counts_for_when_the_key_opens() -> None:
     rate = Rate(limit=2, period=10 * SECOND)
-    decided = made([_lane(1, calls=3)], [KeyNow(id=1, policy=Policy(rate=rate))])
+    decided = made([_lane(1, calls=3)], [LockedKey(id=1, policy=Policy(rate=rate))])
     assert len(decided.admitted) == 2
-    assert decided.openings == {1: NOW + 10 * SECOND + PACE.margin}
+    assert decided.openings == {1: NOW + 10 * SECOND + TUNING.margin}

@@ -14,20 +14,20 @@ from dispatcher.errors import PolicyInvalid
 from dispatcher.policy import (
     BUCKETS,
     UNLIMITED,
-    Pace,
+    AdmissionTuning,
     Policy,
     Rate,
     Use,
     format_duration,
-    opening,
-    pace_room,
+    next_opening,
     parse_duration,
     room,
+    throttle_room,
 )
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 TICK = timedelta(microseconds=1)
-AT_ONCE = Pace(horizon=timedelta(0), margin=timedelta(0))
+AT_ONCE = AdmissionTuning(horizon=timedelta(0), margin=timedelta(0))
 durations = st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=366))
 periods = st.timedeltas(min_value=timedelta(milliseconds=1), max_value=timedelta(days=366))
 rates = st.builds(Rate, limit=st.integers(1, 2**31 - 1), period=periods)
@@ -42,7 +42,7 @@ short = st.integers(0, 400).map(lambda ms: timedelta(milliseconds=ms))
 small_rates = st.builds(
     Rate, limit=st.integers(1, 6), period=st.sampled_from([timedelta(milliseconds=100), timedelta(seconds=1)])
 )
-paces = st.builds(Pace, horizon=short, margin=st.sampled_from([timedelta(0), timedelta(milliseconds=7)]))
+paces = st.builds(AdmissionTuning, horizon=short, margin=st.sampled_from([timedelta(0), timedelta(milliseconds=7)]))
 starts = st.lists(st.tuples(short.map(lambda ago: NOW - ago), st.integers(1, 3)), max_size=8).map(
     lambda spent: tuple(sorted(spent))
 )
@@ -177,8 +177,8 @@ def test_a_policy_without_limits_limits_nothing() -> None:
     policy = Policy.parse({})
     assert policy.is_unlimited
     assert room(policy, Use(held=10**6), NOW, AT_ONCE) == UNLIMITED
-    assert pace_room(policy, Use(unstarted=10**6), NOW, AT_ONCE) == UNLIMITED
-    assert opening(policy, Use(held=10**6), 10**6, NOW, AT_ONCE) is None
+    assert throttle_room(policy, Use(unstarted=10**6), NOW, AT_ONCE) == UNLIMITED
+    assert next_opening(policy, Use(held=10**6), 10**6, NOW, AT_ONCE) is None
 
 
 @given(small_policies.filter(lambda policy: policy.concurrency != 0), st.integers(1, 10))
@@ -238,11 +238,11 @@ histories = st.lists(
 def test_no_window_ever_holds_more_than_the_limit_however_late_the_starts_arrive(
     rate: Rate, margin: timedelta, history: Sequence[tuple[int, str, int]]
 ) -> None:
-    policy, pace, now = Policy(rate=rate), Pace(horizon=timedelta(0), margin=margin), NOW
+    policy, tuning, now = Policy(rate=rate), AdmissionTuning(horizon=timedelta(0), margin=margin), NOW
     claims, waiting = Claims(rate.period), list[int]()
     for passed, event, amount in history:
         now += passed * rate.period / 1000
-        free = room(policy, claims.use(sum(waiting)), now, pace)
+        free = room(policy, claims.use(sum(waiting)), now, tuning)
         if event == "fill":
             waiting += [1] * free
         elif event == "admit":
@@ -262,30 +262,34 @@ def test_no_window_ever_holds_more_than_the_limit_however_late_the_starts_arrive
 def test_a_start_leaves_its_window_less_than_a_fiftieth_of_the_period_late(
     began: int, later: int, margin: timedelta
 ) -> None:
-    policy, pace = Policy(rate=Rate(limit=2, period=timedelta(microseconds=100_000))), Pace(margin=margin)
+    policy, tuning = Policy(rate=Rate(limit=2, period=timedelta(microseconds=100_000))), AdmissionTuning(margin=margin)
     first = NOW + began * TICK
     claims = Claims(timedelta(microseconds=100_000))
     for at in (first, first + later * TICK):
         claims.start(at, 1)
-    at = opening(policy, claims.use(0), 1, first + later * TICK, pace) or first + later * TICK
+    at = next_opening(policy, claims.use(0), 1, first + later * TICK, tuning) or first + later * TICK
     assert at <= first + max(later, 102_000) * TICK + margin
 
 
 @given(small_policies, uses, paces)
-def test_room_is_what_the_concurrency_and_the_window_both_leave(policy: Policy, use: Use, pace: Pace) -> None:
-    left = room(policy, use, NOW, pace)
+def test_room_is_what_the_concurrency_and_the_window_both_leave(
+    policy: Policy, use: Use, tuning: AdmissionTuning
+) -> None:
+    left = room(policy, use, NOW, tuning)
     assert left >= 0
     if policy.concurrency is not None:
         assert left <= max(0, policy.concurrency - use.held)
     assert left == min(
-        room(Policy(concurrency=policy.concurrency), use, NOW, pace),
-        room(Policy(rate=policy.rate), use, NOW, pace),
+        room(Policy(concurrency=policy.concurrency), use, NOW, tuning),
+        room(Policy(rate=policy.rate), use, NOW, tuning),
     )
 
 
 @given(small_policies, uses, paces, st.integers(1, 3))
-def test_a_reservation_takes_its_cost_from_the_room(policy: Policy, use: Use, pace: Pace, cost: int) -> None:
-    before, after = room(policy, use, NOW, pace), room(policy, use.reserve(cost), NOW, pace)
+def test_a_reservation_takes_its_cost_from_the_room(
+    policy: Policy, use: Use, tuning: AdmissionTuning, cost: int
+) -> None:
+    before, after = room(policy, use, NOW, tuning), room(policy, use.reserve(cost), NOW, tuning)
     assert after == (UNLIMITED if before == UNLIMITED else max(0, before - cost))
 
 
@@ -293,57 +297,61 @@ def test_a_reservation_takes_its_cost_from_the_room(policy: Policy, use: Use, pa
 
 
 @given(small_rates, uses, paces)
-def test_a_throttle_admits_what_starts_before_the_horizon_and_no_more(rate: Rate, use: Use, pace: Pace) -> None:
-    left = pace_room(Policy(throttle=rate), use, NOW, pace)
+def test_a_throttle_admits_what_starts_before_the_horizon_and_no_more(
+    rate: Rate, use: Use, tuning: AdmissionTuning
+) -> None:
+    left = throttle_room(Policy(throttle=rate), use, NOW, tuning)
     first = max(NOW, use.next_start_at or NOW)
     ahead = [first + number * rate.spacing for number in range(use.unstarted + left + 1)]
-    assert all(at <= NOW + pace.horizon for at in ahead[use.unstarted : -1])
-    assert ahead[-1] > NOW + pace.horizon or left == UNLIMITED
+    assert all(at <= NOW + tuning.horizon for at in ahead[use.unstarted : -1])
+    assert ahead[-1] > NOW + tuning.horizon or left == UNLIMITED
 
 
 # Openings
 
 
 @given(small_policies, uses, st.integers(1, 6), paces)
-def test_a_key_opens_at_once_exactly_if_it_has_room(policy: Policy, use: Use, cost: int, pace: Pace) -> None:
-    assert (opening(policy, use, cost, NOW, pace) is None) == _lets_in(policy, use, cost, NOW, pace)
+def test_a_key_opens_at_once_exactly_if_it_has_room(
+    policy: Policy, use: Use, cost: int, tuning: AdmissionTuning
+) -> None:
+    assert (next_opening(policy, use, cost, NOW, tuning) is None) == _lets_in(policy, use, cost, NOW, tuning)
 
 
 @given(small_policies, uses, st.integers(1, 6), paces)
-def test_nothing_fits_before_the_opening(policy: Policy, use: Use, cost: int, pace: Pace) -> None:
-    at = opening(policy, use, cost, NOW, pace)
-    assert at is None or (at > NOW and not _lets_in(policy, use, cost, at - TICK, pace))
+def test_nothing_fits_before_the_opening(policy: Policy, use: Use, cost: int, tuning: AdmissionTuning) -> None:
+    at = next_opening(policy, use, cost, NOW, tuning)
+    assert at is None or (at > NOW and not _lets_in(policy, use, cost, at - TICK, tuning))
 
 
 @given(small_policies, uses, st.integers(1, 6), paces)
-def test_what_waits_fits_at_the_opening(policy: Policy, use: Use, cost: int, pace: Pace) -> None:
+def test_what_waits_fits_at_the_opening(policy: Policy, use: Use, cost: int, tuning: AdmissionTuning) -> None:
     """What is admitted and has not started has no time of its own: with it, the opening is an estimate."""
     use = replace(use, unstarted=0)
     cost = min(cost, policy.rate.limit) if policy.rate else cost
-    assert _lets_in(policy, use, cost, opening(policy, use, cost, NOW, pace) or NOW, pace)
+    assert _lets_in(policy, use, cost, next_opening(policy, use, cost, NOW, tuning) or NOW, tuning)
 
 
 @given(small_rates, uses, st.integers(1, 6), paces)
 def test_what_waits_behind_reservations_fits_when_enough_starts_have_left(
-    rate: Rate, use: Use, cost: int, pace: Pace
+    rate: Rate, use: Use, cost: int, tuning: AdmissionTuning
 ) -> None:
     policy, cost = Policy(rate=rate), min(cost, rate.limit)
     use = replace(use, unstarted=min(use.unstarted, rate.limit - cost))
-    assert _lets_in(policy, use, cost, opening(policy, use, cost, NOW, pace) or NOW, pace)
+    assert _lets_in(policy, use, cost, next_opening(policy, use, cost, NOW, tuning) or NOW, tuning)
 
 
 def test_an_opening_is_a_century_away_at_the_most_however_far_a_limit_was_lowered_below_a_cost() -> None:
     rate = Rate(limit=1, period=timedelta(days=366))
     century = NOW + timedelta(days=36_525)
-    assert NOW < (opening(Policy(rate=rate), Use(), 2**31, NOW, AT_ONCE) or NOW) <= century
-    assert NOW < (opening(Policy(throttle=rate), Use(unstarted=2**31), 1, NOW, AT_ONCE) or NOW) <= century
+    assert NOW < (next_opening(Policy(rate=rate), Use(), 2**31, NOW, AT_ONCE) or NOW) <= century
+    assert NOW < (next_opening(Policy(throttle=rate), Use(unstarted=2**31), 1, NOW, AT_ONCE) or NOW) <= century
 
 
 def test_concurrency_has_no_opening_because_nobody_knows_when_a_call_ends() -> None:
-    assert opening(Policy(concurrency=1), Use(held=1), 1, NOW, AT_ONCE) is None
+    assert next_opening(Policy(concurrency=1), Use(held=1), 1, NOW, AT_ONCE) is None
 
 
-def _lets_in(policy: Policy, use: Use, cost: int, at: datetime, pace: Pace) -> bool:
+def _lets_in(policy: Policy, use: Use, cost: int, at: datetime, tuning: AdmissionTuning) -> bool:
     """Whether the window and the throttle let this cost in, whatever runs."""
     timed = Policy(rate=policy.rate, throttle=policy.throttle)
-    return room(timed, use, at, pace) >= cost and pace_room(timed, use, at, pace) >= 1
+    return room(timed, use, at, tuning) >= cost and throttle_room(timed, use, at, tuning) >= 1

@@ -66,7 +66,7 @@ def _noted(is_in_time: Callable[..., bool]) -> Callable[..., bool]:
     """Note the start that a claim was given, which a busy machine may miss by more than a strict provider forgives."""
 
     def wait(claimed: claim.Claimed) -> bool:
-        _Start.due = claim._Clock.monotonic_of(claimed.start_at)  # noqa: SLF001 - as exactly as the claim itself
+        _Start.due = claim._DatabaseClock.monotonic_of(claimed.start_at)  # noqa: SLF001 - as exactly as the claim itself
         return is_in_time(claimed)
 
     return wait

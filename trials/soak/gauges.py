@@ -60,9 +60,9 @@ class Gauges:
 
     notes: Path
     """Where the traffic writes what it does."""
-    here: heartbeat.Here
+    here: heartbeat.WorkerInfo
     """The worker that this process plays."""
-    full: heartbeat.Held
+    full: heartbeat.ReservedCall
     """The call that holds the room of `full`."""
     beaten_at: float = field(default_factory=monotonic)
 
@@ -91,7 +91,7 @@ class Gauges:
         if monotonic() > self.beaten_at + _HEARTBEAT_S:
             scene.keep(self.here, self.full)
             with on_idle():
-                heartbeat.beat(self.here, [])
+                heartbeat.record(self.here, [])
             self.beaten_at = monotonic()
         self.turn += 1
         # In turns, so that neither always comes first.
@@ -141,7 +141,7 @@ def _pass() -> tuple[set[int], admit.Pass, float | None]:
     lanes = scene.lanes_of(scene.write(scene.probe_calls(EACH)))
     began = monotonic()
     made = admit.admit(lanes=lanes)
-    admit.look_again(made)
+    admit.recheck(made)
     took = (monotonic() - began) * 1_000
     return lanes, made, took if len(made.calls) == EACH * scene.PROBES else None
 

@@ -100,9 +100,9 @@ def prepare(backlog: int, notes: Path) -> Gauges:
     """Make the keys and the backlog, and return what looks at them."""
     here = scene.worker("gauges")
     with gauges.on_idle():
-        heartbeat.beat(here, [])
+        heartbeat.record(here, [])
         scene.declare_keys()
-    heartbeat.beat(here, [])
+    heartbeat.record(here, [])
     scene.declare_keys()
     full = scene.fill_full(here)
     scene.let_wait(backlog, here, full)

@@ -42,7 +42,7 @@ def declare_keys() -> None:
         declare(name, concurrency=100)
 
 
-def fill_full(here: heartbeat.Here) -> heartbeat.Held:
+def fill_full(here: heartbeat.WorkerInfo) -> heartbeat.ReservedCall:
     """Let one call take all the room of `full` for as long as this worker's heart beats."""
     (written,) = write([call("full")])
     (admitted,) = admit.admit(lanes=lanes_of([written])).calls
@@ -50,7 +50,7 @@ def fill_full(here: heartbeat.Here) -> heartbeat.Held:
     return admitted.id, admitted.ticket
 
 
-def let_wait(backlog: int, here: heartbeat.Here, full: heartbeat.Held) -> None:
+def let_wait(backlog: int, here: heartbeat.WorkerInfo, full: heartbeat.ReservedCall) -> None:
     """Write the standing backlog, and keep the call that holds the room of `full` meanwhile."""
     calls = _backlog(backlog)
     while batch := list(islice(calls, _BATCH)):
@@ -63,16 +63,16 @@ def lanes_of(calls: Iterable[CallQueue]) -> set[int]:
     return {each.lane_id for each in calls if each.lane_id is not None}
 
 
-def worker(name: str) -> heartbeat.Here:
+def worker(name: str) -> heartbeat.WorkerInfo:
     """Return a worker that takes messages of the soak's queue; it lives from its first heartbeat on."""
-    return heartbeat.Here(
+    return heartbeat.WorkerInfo(
         id=uuid7.uuid7(), name=name, host=gethostname(), pid=getpid(), pool="threads", processes=1, queues=[QUEUE]
     )
 
 
-def keep(here: heartbeat.Here, full: heartbeat.Held) -> None:
+def keep(here: heartbeat.WorkerInfo, full: heartbeat.ReservedCall) -> None:
     """Beat for the call that holds the room of `full`. Raises RuntimeError if it has lost its ticket."""
-    if not heartbeat.beat(here, [full]).slots:
+    if not heartbeat.record(here, [full]).slots:
         message = "the call that holds the room of `full` was put back: its backlog is not standing any more"
         raise RuntimeError(message)
 

@@ -103,7 +103,7 @@ class Held:
 
     def beat(self) -> None:
         """Say that the workers live and hold these."""
-        heartbeat.beat(self.here, list(self.tickets.items()))
+        heartbeat.record(self.here, list(self.tickets.items()))
 
 
 def _on_a_connection(job: Callable[[], None]) -> None:

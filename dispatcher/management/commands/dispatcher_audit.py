@@ -25,20 +25,20 @@ class Command(BaseCommand):
 
     help = (
         "Check every invariant of the dispatcher on a live database. Exits 0 if all hold, 1 if not (with --repair: if "
-        "anything is left), 2 if it could not look."
+        "anything is left), 2 if it could not check."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Define the options."""
         parser.add_argument(
-            "--repair", action="store_true", help="Mend what can be mended, count it, and look again. Expected: 0."
+            "--repair", action="store_true", help="Repair what can be repaired, count it, and check again. Expected: 0."
         )
         parser.add_argument("--json", action="store_true", dest="is_json", help="Print JSON, for other programs.")
         parser.add_argument(
             "--settle",
             type=float,
             metavar="SECONDS",
-            help="How long a state that may only be passing must last to count; two ticks if not said otherwise.",
+            help="How long a state that may be transient must last to be a finding; two ticks by default.",
         )
 
     @explained(returncode=UNKNOWN)
@@ -51,7 +51,7 @@ class Command(BaseCommand):
         no_color: bool = False,
         **__: Any,
     ) -> None:
-        """Print what was found. Raises CommandError for a bad argument, and where the database can't be asked."""
+        """Print the findings. Raises CommandError for a bad argument, or if the database is unavailable."""
         report = _audit(repair=repair, settle=_span(settle))
         self.stdout.ending = ""
         try:
@@ -91,5 +91,5 @@ def _audit(*, repair: bool, settle: timedelta | None) -> Report:
     try:
         return audit(repair=repair, settle=settle)
     except (DatabaseError, InterfaceError) as fault:
-        message = faults.in_words(fault) or f"The database could not be asked: {fault}"
+        message = faults.in_words(fault) or f"The database query failed: {fault}"
         raise CommandError(message, returncode=UNKNOWN) from fault

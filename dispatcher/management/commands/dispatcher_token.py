@@ -1,4 +1,4 @@
-"""manage.py dispatcher_token: make, list and revoke the tokens of the HTTP face."""
+"""manage.py dispatcher_token: make, list and revoke the tokens of the HTTP API."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from dispatcher.web.ojs.access import make_token
 class Command(BaseCommand):
     """Make a token for NAME with SCOPES, or list them, or revoke one."""
 
-    help = "Make a token for the HTTP face and print it once; --list shows those there are, --revoke ends one."
+    help = "Make a token for the HTTP API and print it once; --list shows those there are, --revoke ends one."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take a name and scopes, or what to do else."""

@@ -64,7 +64,7 @@ class Command(BaseCommand):
             action="extend",
             metavar="NAME",
             dest="names",
-            help="Tell all about these keys, in place of a table of all.",
+            help="Show all facts of these keys instead of a table of all keys.",
         )
         parser.add_argument("--json", action="store_true", dest="is_json", help="Print JSON, for other programs.")
         parser.add_argument(
@@ -86,7 +86,7 @@ class Command(BaseCommand):
         no_color: bool = False,
         **__: Any,
     ) -> None:
-        """Show the keys until told to stop. Raises CommandError for a key that does not exist."""
+        """Show the keys, repeatedly with --watch. Raises CommandError for a key that does not exist."""
         if watch is not None and not watch > 0:
             raise CommandError(_TOO_OFTEN)
         self.stdout.ending = ""
@@ -103,7 +103,9 @@ class Command(BaseCommand):
             # The reader, `head` say, has seen enough; Python flushes once more at exit, and that goes nowhere.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
-    def _repeat(self, watch: float | None, show: Callable[[], None], tell: Callable[[str], None] | None = None) -> None:
+    def _repeat(
+        self, watch: float | None, show: Callable[[], None], report: Callable[[str], None] | None = None
+    ) -> None:
         """Show it, again and again if it is to be watched; a database that is unavailable meanwhile is waited for."""
         show()
         while watch is not None:
@@ -114,9 +116,11 @@ class Command(BaseCommand):
                 if not sql.is_unavailable(fault) or (words := faults.in_words(fault)) is None:
                     raise
                 sql.discard_connection()
-                (tell or self._tell)(f"{words.splitlines()[0]}\nIt is asked again every {watch:g} s; Ctrl-C ends it.")
+                (report or self._report)(
+                    f"{words.splitlines()[0]}\nIt is asked again every {watch:g} s; Ctrl-C ends it."
+                )
 
-    def _tell(self, words: str) -> None:
+    def _report(self, words: str) -> None:
         self.stderr.write(words)
         self.stderr.flush()
 
@@ -133,7 +137,7 @@ class Command(BaseCommand):
         if not keys:
             return self._write(f"{NO_KEYS}{_runs()}")
         size = shutil.get_terminal_size()
-        shown = _most_telling(keys, size.lines - _FRAME) if is_terminal and watch else keys
+        shown = _most_relevant(keys, size.lines - _FRAME) if is_terminal and watch else keys
         body = (
             "\n\n".join(map(key_table.details, shown))
             if names
@@ -153,7 +157,7 @@ class Command(BaseCommand):
             keys = _found(names)
             if not keys:
                 return Text(f"{NO_KEYS}{_runs()}")
-            shown = _most_telling(keys, console.height - _FRAME) if watch else keys
+            shown = _most_relevant(keys, console.height - _FRAME) if watch else keys
             footer = _footer(keys, shown, watch)
             if names:
                 return Text("\n\n".join(map(key_table.details, shown)) + footer)
@@ -190,7 +194,7 @@ def _unknown(name: str, known: Sequence[str]) -> str:
     return f"There is no rate limit key {name!r}.{hint}"
 
 
-def _most_telling(keys: Sequence[KeyStatus], most: int) -> list[KeyStatus]:
+def _most_relevant(keys: Sequence[KeyStatus], most: int) -> list[KeyStatus]:
     """Return as many keys as fit: those first that hold up calls, or have many; in order of name."""
     by_calls = sorted(
         keys, key=lambda key: (not key.waiting or key.state is KeyState.OPEN, -key.waiting, -key.in_flight)

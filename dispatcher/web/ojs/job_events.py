@@ -66,5 +66,5 @@ def _ended(row: CallQueue, about: Told) -> Iterator[Told]:
     if row.reason == Reason.LIMIT:
         dropped = {"key": (row.error or {}).get("key"), **about}
         yield event("rate_limit.dropped", at, number, dropped)
-    if row.reason == Reason.CROWDED:
+    if row.reason == Reason.QUEUE_FULL:
         yield event("backpressure.dropped", at, row.queue, about, mark=number)

@@ -1,4 +1,4 @@
--- leave_open: leave these keys to the next tick, as if time had opened them.
+-- defer_keys: leave these keys to the next tick, as if time had opened them.
 -- A key that somebody else has locked is not waited for: the lane at its front is woken in its place. Relies on the index
 -- lane_parked.
 WITH locked AS MATERIALIZED (

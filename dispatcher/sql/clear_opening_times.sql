@@ -1,4 +1,4 @@
--- close_openings: forget when keys open that no lane is parked on any more.
+-- clear_opening_times: forget when keys open that no lane is parked on any more.
 -- It does not wait for a pass that holds a key, since it holds others itself. Every parking numbers its key: if the
 -- number under the lock is the one seen, no lane was parked since; if not, the opening is another one, and stays.
 WITH seen AS MATERIALIZED (

@@ -1,4 +1,4 @@
--- look_lanes: these lanes in the order in which they are served, each with the calls at its head, locked.
+-- read_lane_heads: these lanes in the order in which they are served, each with the calls at its head, locked.
 -- The caller holds the locks of the lanes. A call that somebody else has locked (to cancel it, say) is left out.
 -- A lane that spends a key of `stuck`, which somebody keeps locked, goes before no other.
 -- What stands before others is looked up in the order of an index, queue by queue and key by key: so many lanes as are awake,
@@ -43,8 +43,8 @@ WITH clock AS MATERIALIZED (
              LIMIT 1) IS NOT NULL
 )
 SELECT clock.now, lane.id AS lane_id, lane.queue, lane.priority, lane.on_limit, lane.key_ids, lane.parked_on_id AS parked_on,
-       COALESCE(higher.priority > lane.priority, false) AS is_outranked,
-       behind.id IS NOT NULL AS is_behind,
+       COALESCE(higher.priority > lane.priority, false) AS yields_to_higher_priority,
+       behind.id IS NOT NULL AS yields_to_parked_lane,
        head.id AS call_id, head.costs
   FROM clock
  CROSS JOIN dispatcher_lane AS lane

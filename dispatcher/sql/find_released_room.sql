@@ -1,4 +1,4 @@
--- openable_keys: which of these keys a release may have opened for a lane that is parked on them, whether any lane is
+-- find_released_room: which of these keys a release may have opened for a lane that is parked on them, whether any lane is
 -- awake, and the queue of the lane that was released, if it holds lanes up and is down to half of those that may be on
 -- their way: then a pass is worth it. A release opens a concurrency limit and nothing else.
 -- Relies on the indexes lane_parked, lane_turn, lane_held and call_in_flight.

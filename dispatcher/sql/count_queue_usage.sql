@@ -1,5 +1,5 @@
--- look_queues: whether the queues of these lanes are served by whom the pass is for (see lock_lanes), and how many of their calls are on the way to a worker.
--- The caller holds the locks of the queues, so nobody admits more of them meanwhile. Relies on the index call_in_flight.
+-- count_queue_usage: whether the queues of these lanes are served by whom the pass is for (see lock_lanes), and how many of their calls are on the way to a worker.
+-- The caller holds the locks of the queues, so no other pass admits calls of them meanwhile. Relies on the index call_in_flight.
 WITH clock AS MATERIALIZED (
     SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
 )

@@ -1,4 +1,4 @@
--- held_calls: what this worker holds, by its heartbeats and claims.
+-- find_calls_of_worker: what this worker holds, by its heartbeats and claims.
 -- `claim`: the claim that started the call; NULL while it has not started.
 SELECT DISTINCT call.id AS call_id, call.ticket, CASE WHEN call.state = 'active' THEN call.claim END AS claim
   FROM dispatcher_slot AS slot

@@ -1,4 +1,4 @@
--- look_again: what changed while a pass decided, seen after its commit. An expired call is the tick's, not a pass's: for
+-- recheck: what changed while a pass decided, seen after its commit. An expired call is the tick's, not a pass's: for
 -- such a one, the same lane would be looked at again and again.
 -- Lanes put to sleep that have a call after all; keys found full that hold less now; keys with room and lanes parked
 -- on them; queues that hold lanes and have room on the way to their workers now. Whichever of a pass and a sender or release committed last sees the other: so no wake-up is lost.
@@ -16,7 +16,7 @@ SELECT ARRAY(SELECT lane.id
               WHERE (SELECT COALESCE(sum(slot.cost), 0) FROM dispatcher_slot AS slot WHERE slot.key_id = key.id) < key.held
               UNION
              SELECT key.id
-               FROM unnest(%(roomy)s::bigint[]) AS key (id)
+               FROM unnest(%(keys_with_room)s::bigint[]) AS key (id)
               WHERE (SELECT lane.id
                        FROM dispatcher_lane AS lane
                       WHERE lane.parked_on_id = key.id

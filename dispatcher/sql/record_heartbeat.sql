@@ -1,4 +1,4 @@
--- beat: this worker lives, and what it holds is believed a while longer: one statement, however much that is.
+-- record_heartbeat: this worker lives, and what it holds is believed a while longer: one statement, however much that is.
 -- Only what these tickets still own. A slot that another worker has started is left to that worker: this one holds a
 -- duplicate of the message. A slot that somebody has locked is left out: a claim renews it itself, and all others are
 -- about to free it. What a worker holds was published, even if a crash of the database lost the note of that.
@@ -29,15 +29,15 @@ WITH clock AS MATERIALIZED (
     RETURNING queue.name
 ), mine AS MATERIALIZED (
     SELECT held.id
-      FROM unnest(%(calls)s::uuid[], %(tickets)s::uuid[]) AS beat (call_id, ticket)
-      JOIN dispatcher_callqueue AS call ON call.id = beat.call_id AND call.ticket = beat.ticket
+      FROM unnest(%(calls)s::uuid[], %(tickets)s::uuid[]) AS reserved (call_id, ticket)
+      JOIN dispatcher_callqueue AS call ON call.id = reserved.call_id AND call.ticket = reserved.ticket
       JOIN dispatcher_slot AS held ON held.call_id = call.id
      WHERE held.started_at IS NULL OR held.worker_id IS NULL OR held.worker_id = %(worker)s::uuid
        FOR NO KEY UPDATE OF held SKIP LOCKED
 ), unnoted AS MATERIALIZED (
     SELECT call.id
-      FROM unnest(%(calls)s::uuid[], %(tickets)s::uuid[]) AS beat (call_id, ticket)
-      JOIN dispatcher_callqueue AS call ON call.id = beat.call_id AND call.ticket = beat.ticket
+      FROM unnest(%(calls)s::uuid[], %(tickets)s::uuid[]) AS reserved (call_id, ticket)
+      JOIN dispatcher_callqueue AS call ON call.id = reserved.call_id AND call.ticket = reserved.ticket
      WHERE call.published_at IS NULL
        FOR NO KEY UPDATE OF call SKIP LOCKED
 ), noted AS (

@@ -1,4 +1,4 @@
--- lose_workers: mark the workers that fell silent; one that speaks again is no longer lost.
+-- mark_lost_workers: mark the workers that fell silent; one that speaks again is no longer lost.
 UPDATE dispatcher_worker AS worker
    SET lost_at = clock.now
   FROM (SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now) AS clock

@@ -1,4 +1,4 @@
--- look_keys: the policies of these keys, and what is spent of them: slots, and starts that may still be in a window.
+-- count_key_usage: the policies of these keys, and what is spent of them: slots, and starts that may still be in a window.
 -- Ages are compared, and no time is reckoned back: in a session's time zone a day may have 23 hours.
 -- The caller holds their locks. Slots are counted where a limit asks for it. Relies on slot_key and the key of windows.
 SELECT key.id, key.name, key.is_paused, key.blocked_until, key.last_start_at, key.last_cost,

@@ -1,5 +1,5 @@
--- watch_leases: note that the leases are looked at now; return by when a lease must have been over to be judged.
--- NULL: none may be judged. Where nobody could look for longer than `gap`, perhaps no heartbeat came through either: workers
+-- check_leases: note that the leases are looked at now; return by when a lease must have been over to be judged.
+-- NULL: none may be judged. If no check ran for longer than `gap`, heartbeats may have failed, too: workers
 -- then have the time `wait` for it. Where every look comes after such a gap, a lease is judged that was over at the look
 -- before; not if the server was started since then.
 -- The updates change no row. They take the locks that a heartbeat takes, before the clock is read: a look waits for what
@@ -24,10 +24,10 @@ WITH calls AS (
        SET looked_at = GREATEST(watch.looked_at, excluded.looked_at),
            since = CASE WHEN excluded.looked_at - watch.looked_at > %(gap)s::interval THEN excluded.looked_at
                         ELSE watch.since END
-    RETURNING watch.since <= watch.looked_at - %(wait)s::interval AS is_sure,
+    RETURNING watch.since <= watch.looked_at - %(wait)s::interval AS leases_reliable,
               watch.since = watch.looked_at AS is_after_gap
 )
-SELECT CASE WHEN noted.is_sure THEN clock.now WHEN noted.is_after_gap THEN previous.looked_at END AS until
+SELECT CASE WHEN noted.leases_reliable THEN clock.now WHEN noted.is_after_gap THEN previous.looked_at END AS until
   FROM noted
  CROSS JOIN clock
   LEFT JOIN previous ON true

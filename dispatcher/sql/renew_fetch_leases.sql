@@ -1,4 +1,4 @@
--- beat_pulled: this worker says that it still runs these calls; their leases begin anew, but no attempt gets more time than
+-- renew_fetch_leases: this worker says that it still runs these calls; their leases begin anew, but no attempt gets more time than
 -- it has. Only what the worker holds itself, or somebody without a name; a slot that is locked is about to be freed.
 -- A lease that is over is renewed as long as nobody has judged it: the heartbeat may have waited for the database.
 WITH clock AS MATERIALIZED (
