@@ -100,11 +100,12 @@ def _wait_until_dead_for_all(cursor: CursorWrapper) -> None:
 
     Those of other databases of the server count, too.
     """
-    cursor.execute("SELECT pg_current_xact_id()::text")
-    (latest,) = cursor.fetchone()
+    # Without a transaction id of its own, whose commit would not be on the disk yet.
+    cursor.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
+    (following,) = cursor.fetchone()
 
     def is_oldest() -> bool:
-        cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot()) > %s::xid8", [latest])
+        cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot()) >= %s::xid8", [following])
         return bool(cursor.fetchone()[0])
 
     eventually(is_oldest)
@@ -116,6 +117,8 @@ def shaped(name: str) -> Iterator[None]:
     with connection.cursor() as cursor:
         for table in _TABLES:
             cursor.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
+        # An index scan marks no row as dead until the commit that ended it is on the disk.
+        cursor.execute("SET synchronous_commit = on")
         try:
             for statement in (_EMPTY, _FORGET, *SHAPES[name]):
                 cursor.execute(statement)
@@ -123,6 +126,7 @@ def shaped(name: str) -> Iterator[None]:
             yield
         finally:
             for statement in (
+                "RESET synchronous_commit",
                 _EMPTY,
                 _FORGET,
                 *(f"ALTER TABLE {table} RESET (autovacuum_enabled)" for table in _TABLES),
