@@ -1,7 +1,9 @@
 """The manifest, the schema, and where the API is mounted."""
 
 import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -9,7 +11,9 @@ from django.test import override_settings
 from django.urls import include, path
 
 from dispatcher.models import CallQueue, Queue
+from dispatcher.web import ojs
 from dispatcher.web.ojs.api import api as ojs_api
+from dispatcher.web.ojs.wire import HINTS
 from tests.edges.ojs import Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
@@ -41,6 +45,26 @@ def test_under_a_path_what_is_named_can_be_reached(api: Api) -> None:
     for sent, body in (("jobs", job), ("workflows", {"type": "chain", "steps": [job]})):
         made = api.client.post(f"/under/ojs/v1/{sent}", body, content_type="application/json")
         assert api.client.get(made.headers["Location"]).status_code == 200
+
+
+def test_an_error_names_where_its_code_is_documented(api: Api) -> None:
+    error = api.get("/jobs/none", status=404)["error"]
+    page, _, code = error["doc_url"].partition("#")
+    assert (error["docs_url"], code) == (error["doc_url"], "not_found")
+    listed = api.client.get(page).json()["errors"]
+    assert {"code": code, "hint": error["hint"]} in listed
+
+
+@pytest.mark.usefixtures("under_a_path")
+def test_under_a_path_an_error_is_documented_there(api: Api) -> None:
+    error = api.client.get("/under/ojs/v1/jobs/none").json()["error"]
+    assert error["doc_url"] == "/under/ojs/v1/errors#not_found"
+
+
+def test_every_code_of_an_error_is_documented() -> None:
+    sources = Path(ojs.__path__[0]).rglob("*.py")
+    codes = {code for each in sources for code in re.findall(r'Problem\(\s*\d{3}, "(\w+)"', each.read_text())}
+    assert codes == set(HINTS)
 
 
 def test_the_schema_is_made_once_and_not_sent_again(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,19 +134,20 @@ def _cors(request: HttpRequest) -> dict[str, str]:
     }
 
 
-def _id_of(request: HttpRequest) -> str:
-    return str(getattr(request, "ojs_request_id", ""))
+def _answered(request: HttpRequest, problem: Problem) -> HttpResponse:
+    prefix = request.path.partition("/ojs/")[0]
+    return problem.answer(str(getattr(request, "ojs_request_id", "")), f"{prefix}/ojs/v1/errors")
 
 
 @api.exception_handler(Problem)
 def _problem(request: HttpRequest, problem: Problem) -> HttpResponse:
-    return problem.answer(_id_of(request))
+    return _answered(request, problem)
 
 
 @api.exception_handler(ValidationError)
 def _not_valid(request: HttpRequest, error: ValidationError) -> HttpResponse:
     if not request.body and request.method in ("POST", "PUT", "PATCH"):
-        return Problem(400, "invalid_payload", "The body is empty; it must be a JSON object.").answer(_id_of(request))
+        return _answered(request, Problem(400, "invalid_payload", "The body is empty; it must be a JSON object."))
     first = error.errors[0]
     field = _path(first["loc"])
     message = str(first.get("msg", "is not valid")).removeprefix("Value error, ")
@@ -155,7 +156,7 @@ def _not_valid(request: HttpRequest, error: ValidationError) -> HttpResponse:
     problem.details["validation_errors"] = [
         {"path": f"$.{_path(each['loc'])}", "message": each.get("msg", "")} for each in error.errors[:20]
     ]
-    return problem.answer(_id_of(request))
+    return _answered(request, problem)
 
 
 def _path(loc: Sequence[object]) -> str:
@@ -167,13 +168,13 @@ def _path(loc: Sequence[object]) -> str:
 @api.exception_handler(PolicyInvalid)
 def _call_invalid(request: HttpRequest, error: CallInvalid | PolicyInvalid) -> HttpResponse:
     status = 413 if isinstance(error, CallTooLarge) else 400
-    return Problem(status, "invalid_request", str(error), details={"field": error.field}).answer(_id_of(request))
+    return _answered(request, Problem(status, "invalid_request", str(error), details={"field": error.field}))
 
 
 @api.exception_handler(DuplicateCall)
 def _duplicate(request: HttpRequest, error: DuplicateCall) -> HttpResponse:
     details = {"existing_job_id": error.call, "existing_job_state": error.state, "unique_key": error.unique_key}
-    return Problem(409, "duplicate", str(error), details=without_nulls(details)).answer(_id_of(request))
+    return _answered(request, Problem(409, "duplicate", str(error), details=without_nulls(details)))
 
 
 @api.exception_handler(QueueFull)
@@ -187,12 +188,12 @@ def _queue_full(request: HttpRequest, error: QueueFull) -> HttpResponse:
     rejected = [{**told, "job_type": task} for task in dict.fromkeys(error.tasks)]
     journal.note([Entry(kind="backpressure.rejected", queue=error.queue, data=each) for each in rejected])
     more = {"queue": error.queue, **told, "strategy": error.strategy}
-    return Problem(429, "QUEUE_FULL", str(error), is_retryable=True, more=more, headers=headers).answer(_id_of(request))
+    return _answered(request, Problem(429, "QUEUE_FULL", str(error), is_retryable=True, more=more, headers=headers))
 
 
 @api.exception_handler(KeyNotFound)
 def _no_key(request: HttpRequest, error: KeyNotFound) -> HttpResponse:
-    return missing("rate_limit", error.name).answer(_id_of(request))
+    return _answered(request, missing("rate_limit", error.name))
 
 
 @api.exception_handler(HttpError)
@@ -201,13 +202,13 @@ def _http_error(request: HttpRequest, error: HttpError) -> HttpResponse:
     problem = error.__cause__ if isinstance(error.__cause__, Problem) else error.__context__
     if not isinstance(problem, Problem):
         problem = Problem(error.status_code, "invalid_request", str(error))
-    return problem.answer(_id_of(request))
+    return _answered(request, problem)
 
 
 @api.exception_handler(RequestDataTooBig)
 def _too_big(request: HttpRequest, error: RequestDataTooBig) -> HttpResponse:
     message = f"{error} Raise DATA_UPLOAD_MAX_MEMORY_SIZE for larger requests."
-    return Problem(413, "envelope_too_large", message).answer(_id_of(request))
+    return _answered(request, Problem(413, "envelope_too_large", message))
 
 
 @api.exception_handler(DatabaseError)
@@ -219,10 +220,10 @@ def _away(request: HttpRequest, error: Exception) -> HttpResponse:
     problem = Problem(
         503, "backend_error", "The database is away.", is_retryable=True, headers={"Retry-After": _RETRY_AFTER}
     )
-    return problem.answer(_id_of(request))
+    return _answered(request, problem)
 
 
 @api.exception_handler(Exception)
 def _fault(request: HttpRequest, error: Exception) -> HttpResponse:
     logger.error("a fault in %s %s", request.method, request.path, exc_info=error)
-    return Problem(500, "backend_error", "A fault of the server's own.", is_retryable=True).answer(_id_of(request))
+    return _answered(request, Problem(500, "backend_error", "A fault of the server's own.", is_retryable=True))

@@ -19,7 +19,7 @@ ACCEPTED: Final = ("application/openjobspec+json", "application/json")
 VERSION: Final = "1.0"
 UUID7: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
-_HINTS: Final = {
+HINTS: Final = {
     "invalid_payload": "Send a JSON object, with Content-Type: application/openjobspec+json.",
     "invalid_request": "Correct the field that the message names, and send the request again.",
     "not_found": "Check the id or the name; what has ended is deleted when its retention is over.",
@@ -31,7 +31,10 @@ _HINTS: Final = {
     "QUEUE_FULL": "Retry after the Retry-After header value, or raise the queue's max_depth.",
     "backend_error": "Retry later; nothing was changed.",
     "unsupported": "See /ojs/manifest for what this server can do.",
+    "envelope_too_large": "Send less, or have the setting that the message names raised.",
+    "invalid_workflow": "Correct the step that the message names; nothing of the workflow was sent.",
 }
+"""What to do about each error code."""
 
 
 class Problem(Exception):
@@ -55,8 +58,9 @@ class Problem(Exception):
         self.is_retryable, self.details = is_retryable, dict(details or {})
         self.more, self.headers = dict(more or {}), dict(headers or {})
 
-    def answer(self, request_id: str) -> HttpResponse:
-        """Write it as the spec's error object."""
+    def answer(self, request_id: str, errors_url: str) -> HttpResponse:
+        """Write it as the spec's error object; errors_url: where the codes are documented (ojs-errors, section 3.2)."""
+        docs_url = f"{errors_url}#{self.code}"
         error: dict[str, Any] = {
             "code": self.code,
             "message": self.message,
@@ -64,10 +68,12 @@ class Problem(Exception):
             "type": self.kind or self.code.lower(),
             "details": self.details,
             "request_id": request_id,
+            "hint": HINTS[self.code],
+            # The two spellings of ojs-errors and of ojs-http-binding.
+            "doc_url": docs_url,
+            "docs_url": docs_url,
             **self.more,
         }
-        if self.code in _HINTS:
-            error["hint"] = _HINTS[self.code]
         return answer({"error": error}, self.status, headers=self.headers)
 
 

@@ -16,8 +16,8 @@ from dispatcher import journal, sql
 from dispatcher.conf import conf
 from dispatcher.web.ojs.api import api
 from dispatcher.web.ojs.envelope import LARGEST_META
-from dispatcher.web.ojs.replies import Reply
-from dispatcher.web.ojs.wire import VERSION, answer
+from dispatcher.web.ojs.replies import Reply, replies
+from dispatcher.web.ojs.wire import HINTS, VERSION, answer
 
 router = Router(tags=["system"])
 
@@ -96,6 +96,13 @@ def _version() -> str:
         return version("django-callqueue")
     except PackageNotFoundError:
         return "0"
+
+
+@router.get("/errors", response=replies(), summary="The error codes")
+def errors(request: HttpRequest) -> HttpResponse:
+    """List the codes of errors, each with what to do about it: `doc_url` of an error points here."""
+    del request
+    return answer({"errors": [{"code": code, "hint": hint} for code, hint in sorted(HINTS.items())]})
 
 
 @router.get("/health", response={200: Reply, 503: Reply}, summary="Whether the server and its database are well")
