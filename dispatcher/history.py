@@ -42,7 +42,7 @@ def actor(by: By) -> Actor:
 
 @contextmanager
 def recorded(verb: str, by: By, *, names: Collection[str] = (), keys: Collection[int] = ()) -> Iterator[None]:
-    """Lock these keys for a change, and record what of each it has changed: both or neither."""
+    """Record what the block changes of these keys: both or neither. `before` is how they stood when it began."""
     with sql.atomic():
         before = _states(names, keys)
         yield
@@ -65,9 +65,9 @@ def recorded(verb: str, by: By, *, names: Collection[str] = (), keys: Collection
 
 
 def _states(names: Collection[str], keys: Collection[int]) -> dict[str, dict[str, Any]]:
-    """Return how keys stand, by their names, and keep them locked."""
+    """Return how keys stand, by their names."""
     named = RateLimitKey.objects.using(conf().database).filter(Q(name__in=names) | Q(id__in=keys))
-    rows = named.order_by("id").select_for_update(no_key=True).values("name", *_FIELDS)
+    rows = named.values("name", *_FIELDS)
     return {row["name"]: {field: _as_json(row[field]) for field in _FIELDS} for row in rows}
 
 

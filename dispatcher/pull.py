@@ -61,6 +61,14 @@ class _Directive:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Waited:
+    """The lane that a fetch has waited for, as it is then."""
+
+    id: int
+    parked_on_id: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Kept:
     call_id: UUID
 
@@ -303,9 +311,10 @@ def _take(queue: Ready, most: int, asked: Fetching, *, waits: bool) -> list[UUID
     taken: list[UUID] = []
     avoid: set[int] = set()
     for _ in range(_PASSES):
+        waited: sql.Asked[_Waited] | None = None
         with sql.own_transaction():
             if waits:
-                sql.ask("wait_for_lane", object, {"queue": queue.name, "awake": queue.awake})
+                waited = sql.ask("wait_for_lane", _Waited, {"queue": queue.name, "awake": queue.awake})
             made = admit.admit(
                 lanes=queue.awake, queues=[queue.name], most=most - len(taken), avoid=avoid, is_pull=True
             )
@@ -316,6 +325,11 @@ def _take(queue: Ready, most: int, asked: Fetching, *, waits: bool) -> list[UUID
         again = admit.recheck(made)
         if again.lanes or again.keys:
             engine.dispense_briefly(lanes=again.lanes, keys=again.keys)
+        if waited is not None and not made.has_moved:
+            # Passes and senders have left the lane to this fetch while it was locked.
+            for lane in waited.rows():
+                parked_on = [] if lane.parked_on_id is None else [lane.parked_on_id]
+                engine.dispense_briefly(lanes=[lane.id], keys=parked_on)
         if len(taken) >= most or not (made.has_moved or is_new):
             break
     return taken

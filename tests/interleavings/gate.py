@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_HISTORY = re.compile(r'dispatcher_keychange|^SELECT "dispatcher_ratelimitkey"."name" AS')
 _READS = re.compile(r"\bFROM\b")
 _WRITES = re.compile(r"\b(INSERT|UPDATE|DELETE|LOCK)\b")
 
@@ -138,8 +139,11 @@ class Stepped(Actor):
     def step(self, name: str, text: str, run: Callable[[], T], cursor: Callable[[T], psycopg.Cursor[Any]]) -> T:
         """Run a statement when it is let; one that touches no table is no step.
 
-        Neither is BEGIN: it travels with the statement that follows, and sees nothing.
+        Neither is BEGIN: it travels with the statement that follows, and sees nothing. Nor is what is read for the
+        history of keys and written into it, which no other statement sees.
         """
+        if _HISTORY.search(text):
+            return run()
         is_open = self.wrapper.in_atomic_block
         if _WRITES.search(text):
             self._stop(Step(name, Kind.WRITE if is_open else Kind.COMMIT))

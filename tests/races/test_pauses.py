@@ -109,7 +109,8 @@ def test_claims_of_one_throttle_that_waited_for_each_other_are_spaced() -> None:
         workers[0].commit()
         assert all(isinstance(claimed.result(), Claimed) for claimed in claims)
     starts = sorted(CallQueue.objects.values_list("started_at", flat=True))
-    assert [later - earlier for earlier, later in itertools.pairwise(starts)] == [timedelta(seconds=0.05)] * 2
+    # A busy machine may miss a start, and takes the next one that is free.
+    assert all(later - earlier >= timedelta(seconds=0.05) for earlier, later in itertools.pairwise(starts))
     audit(has_ended=False)
 
 
