@@ -129,6 +129,36 @@ def test_a_unique_job_neither_shows_nor_ends_one_of_a_queue_that_its_sender_may_
     assert (anothers["id"] in str(answer)) == (not on_conflict.startswith("replace"))
 
 
+def test_who_may_send_and_not_read_learns_of_a_job_that_was_there_what_it_is_and_no_more(
+    holder: Callable[..., Api],
+) -> None:
+    unique = {"keys": ["type"], "on_conflict": "ignore"}
+    options = {"queue": "a", "unique": unique}
+    sender, reader = holder("send:a"), holder("send:a", "read:a", name="reader")
+    theirs = holder("send:a", name="theirs").push(args=["secret"], meta={"of": "secret"}, options=options)
+    CallQueue.objects.update(result="secret")
+    kept = {"id": theirs["id"], "type": "mail.send", "queue": "a", "state": "available"}
+    job = {"type": "mail.send", "args": [], "options": options}
+    assert sender.post("/jobs", job) == {"job": kept, "deduplicated": True}
+    batch = {"jobs": [{**job, "type": "new"}, job]}
+    new, there = sender.post("/jobs/batch", batch, status=201)["jobs"]
+    assert (new["args"], there) == ([], kept)
+    assert reader.post("/jobs", job)["job"]["args"] == ["secret"]
+    cancelled = sender.ask("DELETE", f"/jobs/{theirs['id']}")["job"]
+    assert cancelled == {**kept, "state": "cancelled", "previous_state": "available"}
+
+
+def test_who_may_send_and_not_read_activates_and_retries_without_a_look_at_the_job(holder: Callable[..., Api]) -> None:
+    sender = holder("send:a")
+    waits = sender.push(args=["secret"], options={"queue": "a", "pending": True})["id"]
+    dead = sender.push(args=["secret"], options={"queue": "a"})["id"]
+    CallQueue.objects.filter(id=dead).update(state="discarded", reason="poison", finished_at=sql.now())
+    for path in (f"/jobs/{waits}/activate", f"/dead-letter/{dead}/retry"):
+        answer = sender.post(path)
+        assert answer["job"]["state"] == "available"
+        assert "secret" not in str(answer)
+
+
 def test_a_job_with_the_id_of_one_in_another_queue_learns_nothing_of_that(holder: Callable[..., Api]) -> None:
     there = holder("send:b", name="b").push(options={"queue": "b"})
     job = {"type": "mail.send", "args": [], "id": there["id"], "options": {"queue": "a"}}

@@ -1,9 +1,11 @@
-"""Who may send what: to which queues, and whose keys a job may name."""
+"""Who may send what: to which queues, whose keys a job may name, and what the sender sees of a job."""
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
+from dispatcher.models import CallQueue
 from dispatcher.push import Wanted
+from dispatcher.web.ojs import envelope
 from dispatcher.web.ojs.access import Access
 from dispatcher.web.ojs.wire import Problem
 
@@ -25,6 +27,14 @@ def need_to_send(access: Access, wanted: Mapping[str, Wanted]) -> None:
             if key.startswith(_RESERVED) and key != f"queue:{each.queue}":
                 message = f"{path}{field}: {key!r} limits what is not the job's; only the scope admin may name it."
                 raise Problem(403, "permission_denied", message, details={"field": f"{path}{field}"})
+
+
+def seen(access: Access, call: CallQueue) -> dict[str, Any]:
+    """Write a job that was there before. It may be another sender's: without `read` only what it is and its state."""
+    written = envelope.write(call)
+    if access.allows("read", call.queue):
+        return written
+    return {name: written[name] for name in ("id", "type", "queue", "state")}
 
 
 def _named(each: Wanted) -> Iterator[tuple[str, str]]:
