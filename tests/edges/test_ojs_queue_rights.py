@@ -174,3 +174,35 @@ def test_who_may_send_to_a_queue_may_limit_it_and_make_keys_of_no_queue(holder: 
     api.push(options={"queue": "mail", "rate_limit": {"key": "smtp", "concurrency": 5}, "keys": ["queue:mail"]})
     assert RateLimitKey.objects.get(name="queue:mail").rate_limit == 5
     assert RateLimitKey.objects.get(name="smtp").concurrency == 5
+
+
+@pytest.mark.parametrize(
+    ("limits", "field"),
+    [
+        ({"concurrency": 0}, "concurrency"),
+        ({"concurrency": 0, "key": "queue:mail"}, "concurrency"),
+        ({"rate": {"limit": 1, "period": "P365D"}}, "rate.period"),
+        ({"rate": {"limit": 5, "period": "PT24H1S"}}, "rate.period"),
+        ({"throttle": {"limit": 1, "period": "P2D"}}, "throttle.period"),
+    ],
+)
+def test_who_is_first_to_name_a_shared_key_can_t_stop_it_for_all(
+    holder: Callable[..., Api], limits: dict[str, Any], field: str
+) -> None:
+    job = {"type": "a", "args": [], "options": {"queue": "mail", "rate_limit": {"key": "shared", **limits}}}
+    api = holder("send:mail")
+    for path, body, where in (
+        ("/jobs", job, ""),
+        ("/jobs/batch", {"jobs": [job]}, "jobs.0."),
+        ("/workflows", {"type": "chain", "steps": [job]}, "$.steps[0]."),
+    ):
+        error = api.post(path, body, status=400)["error"]
+        assert error["details"]["field"] == f"{where}options.rate_limit.{field}"
+    assert not RateLimitKey.objects.filter(name__in=["shared", "queue:mail"]).exists()
+    holder("admin", name="boss").post("/jobs", job, status=201)
+
+
+def test_who_may_send_sets_a_policy_of_a_day(holder: Callable[..., Api]) -> None:
+    limits = {"key": "shared", "concurrency": 1, "rate": {"limit": 1, "period": "P1D"}}
+    holder("send:mail").push(options={"queue": "mail", "rate_limit": limits})
+    assert RateLimitKey.objects.get(name="shared").rate_period == timedelta(days=1)
