@@ -9,7 +9,7 @@ import pytest
 from pytest_django import Settings
 
 from dispatcher import engine, sql
-from dispatcher.models import CallQueue, PullWorker, RateLimitKey, Slot
+from dispatcher.models import CallQueue, KeyChange, PullWorker, RateLimitKey, Slot
 from tests.edges.ojs import Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
@@ -200,6 +200,24 @@ def test_who_is_first_to_name_a_shared_key_can_t_stop_it_for_all(
         assert error["details"]["field"] == f"{where}options.rate_limit.{field}"
     assert not RateLimitKey.objects.filter(name__in=["shared", "queue:mail"]).exists()
     holder("admin", name="boss").post("/jobs", job, status=201)
+
+
+def test_who_makes_a_key_over_http_is_recorded_once(holder: Callable[..., Api]) -> None:
+    api = holder("send:mail", name="ada")
+
+    def options(key: str, **more: Any) -> dict[str, Any]:
+        return {"queue": "mail", "rate_limit": {"key": key, "concurrency": 2}, **more}
+
+    for _ in range(2):
+        api.push(options=options("plain"))
+    # Sent in a transaction: the key is made after its commit.
+    api.push(options=options("placed", unique={"keys": ["type", "args"]}))
+    chain = {"type": "chain", "steps": [{"type": "a", "args": [], "options": options("step")}]}
+    number = api.post("/workflows", chain, status=201)["workflow"]["id"]
+    changes = KeyChange.objects.order_by("id").values_list("key", "verb", "actor", "source")
+    by = {"plain": "token:ada", "placed": "token:ada", "step": f"workflow:{number}"}
+    assert [*changes] == [(key, "make", actor, "http") for key, actor in by.items()]
+    assert KeyChange.objects.filter(before={}, after__concurrency=2).count() == 3
 
 
 def test_who_may_send_sets_a_policy_of_a_day(holder: Callable[..., Api]) -> None:

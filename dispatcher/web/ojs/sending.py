@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -34,6 +35,11 @@ def need_to_send(access: Access, wanted: Mapping[str, Wanted]) -> None:
                 raise Problem(403, "permission_denied", message, details={"field": f"{path}{field}"})
         for field, problem in _stops(each):
             raise invalid(f"{path}options.rate_limit.{field}", problem)
+
+
+def sent_by(sender: str, wanted: Wanted) -> Wanted:
+    """Return the call with who sends it, for the history of the keys that it makes."""
+    return replace(wanted, call=replace(wanted.call, more=replace(wanted.call.more, sender=sender)))
 
 
 def seen(access: Access, call: CallQueue) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from dispatcher.web.ojs.api import access_of
 from dispatcher.web.ojs.bodies import BatchIn, JobIn, ProgressIn
 from dispatcher.web.ojs.queues import known_queues
 from dispatcher.web.ojs.replies import JobReply, SeenJobReply, SeenJobsReply, replies
-from dispatcher.web.ojs.sending import need_to_send, seen
+from dispatcher.web.ojs.sending import need_to_send, seen, sent_by
 from dispatcher.web.ojs.views.workers import proof, refused
 from dispatcher.web.ojs.waiting import place
 from dispatcher.web.ojs.wire import Problem, answer, conflict, invalid, missing, read_id, stamp
@@ -142,6 +142,7 @@ def _push(request: HttpRequest, wanted: Sequence[Wanted]) -> list[Pushed]:
     wait = timedelta(seconds=_block_s(request))
     known_queues({each.queue for each in wanted})
     access = access_of(request)
+    wanted = [sent_by(access.name, each) for each in wanted]
     with place(request, wait) as granted:
         until = monotonic() + granted.total_seconds()
         while True:
