@@ -34,6 +34,8 @@ class More:
     unique_key: str | None = None
     envelope: Mapping[str, Any] | None = None
     is_pending: bool = False
+    sender: str | None = None
+    """Who sends it over HTTP."""
 
 
 @dataclass(frozen=True, kw_only=True)

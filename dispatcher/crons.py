@@ -216,6 +216,7 @@ def _call(stored: Mapping[str, Any], name: str) -> Call:
         more=More(
             unique_key=_unique_key(name),
             envelope=kept["envelope"],
+            sender=f"{_PREFIX}{name}",
             timeout=_span(kept["timeout"]),
             visibility=_span(kept["visibility"]),
         ),

@@ -48,23 +48,28 @@ class Placement:
     names: tuple[str, ...]
     policies: Mapping[str, Policy]
     """Of the keys that did not exist when the call was sent."""
+    senders: Mapping[str, str]
+    """Who made which of these over HTTP."""
 
     @classmethod
-    def of(cls, kind: Kind, missing: Mapping[str, Policy]) -> Self:
+    def of(cls, kind: Kind, missing: Mapping[str, Policy], senders: Mapping[str, str]) -> Self:
         """Return what a call of this kind needs of the missing keys."""
         needed = (*kind.names, kind.queue_key)
-        return cls(names=kind.names, policies={name: missing[name] for name in needed if name in missing})
+        policies = {name: missing[name] for name in needed if name in missing}
+        return cls(
+            names=kind.names, policies=policies, senders={name: senders[name] for name in policies if name in senders}
+        )
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Self:
         """Read it as it is stored."""
         policies = {name: Policy.parse(policy) for name, policy in stored["policies"].items()}
-        return cls(names=tuple(stored["names"]), policies=policies)
+        return cls(names=tuple(stored["names"]), policies=policies, senders=stored.get("senders") or {})
 
     def as_json(self) -> dict[str, Any]:
         """Write it as it is stored."""
         policies = {name: policy.as_json() for name, policy in self.policies.items()}
-        return {"names": list(self.names), "policies": policies}
+        return {"names": list(self.names), "policies": policies, "senders": dict(self.senders)}
 
 
 def declared_policy(name: str) -> Policy | None:
@@ -117,11 +122,13 @@ def stored_policies(names: Iterable[str]) -> dict[str, Policy]:
     return {row.name: row.policy for row in rows}
 
 
-def make_keys(policies: Mapping[str, Policy], *, is_declared: bool = False) -> None:
+def make_keys(
+    policies: Mapping[str, Policy], *, is_declared: bool = False, senders: Mapping[str, str] | None = None
+) -> None:
     """Make the keys that do not exist; a stored policy is never changed. Raises CallInvalid for a bad name.
 
     is_declared: a person or a setting names them, so they stay; without it those that are as their template makes them
-    are removed when they are unused (see lifecycle.unused).
+    are removed when they are unused (see lifecycle.unused). senders: who gave which policy over HTTP, for the history.
     """
     if not policies:
         return
@@ -141,6 +148,8 @@ def make_keys(policies: Mapping[str, Policy], *, is_declared: bool = False) -> N
                 not is_declared and is_from_template(name) and policy == declared_policy(name)
                 for name, policy in policies.items()
             ],
+            "sender": [(senders or {}).get(name) for name in policies],
+            "policy": [json.dumps(policy.as_json()) for policy in policies.values()],
         },
     )
 
@@ -150,11 +159,13 @@ def make_lanes(kinds: Mapping[Kind, int]) -> None:
     sql.ask("make_lanes", object, {"kinds": kinds_json(kinds)})
 
 
-def open_lanes(kinds: Mapping[Kind, int], missing: Mapping[str, Policy]) -> bool:
+def open_lanes(
+    kinds: Mapping[Kind, int], missing: Mapping[str, Policy], senders: Mapping[str, str] | None = None
+) -> bool:
     """Make these keys and lanes in a transaction of their own; return False if another transaction is in the way."""
     try:
         with sql.own_transaction(lock_wait=LOCK_WAIT):
-            make_keys(missing)
+            make_keys(missing, senders=senders)
             make_lanes(kinds)
     except OperationalError as fault:
         if not is_lock_timeout(fault):

@@ -6,7 +6,7 @@ proxy only the URL is checked, since it is the proxy that looks up the name.
 
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from socket import socket
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -22,6 +22,8 @@ from dispatcher.errors import TargetRefused
 REMEDY: Final = "or allow its host with DISPATCHER['http_allowed_hosts'], for networks of your own."
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
+_RESERVED: Final = (IPv4Network("192.0.0.0/24"), IPv4Network("192.88.99.0/24"), IPv6Network("3fff::/20"))
+"""Networks of the IANA's special-purpose registries that `is_global` of some versions of Python lets by."""
 
 
 def session() -> requests.Session:
@@ -72,9 +74,13 @@ def is_public(address: str) -> bool:
         inner = ip.ipv4_mapped or ip.sixtofour or translated
         if inner is None:
             # Versions of Python differ about the rest, such as ::7f00:1, which some systems take for 127.0.0.1.
-            return ip in _GLOBAL_UNICAST and ip.is_global
+            return ip in _GLOBAL_UNICAST and _is_global(ip)
         ip = inner
-    return ip.is_global and not ip.is_multicast
+    return _is_global(ip)
+
+
+def _is_global(ip: IPv4Address | IPv6Address) -> bool:
+    return ip.is_global and not ip.is_multicast and not any(ip in network for network in _RESERVED)
 
 
 def _is_private(address: str) -> bool:

@@ -47,6 +47,14 @@ class _Position:
     position: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Missing:
+    """The keys that are to be made, and who gave which policy over HTTP."""
+
+    policies: Mapping[str, Policy]
+    senders: Mapping[str, str]
+
+
 _Group = tuple[Kind, Sequence[UUID]]
 
 
@@ -67,7 +75,8 @@ def place(calls: Collection[UUID], *, lock_wait: timedelta) -> list[Place]:
         kind = Kind(queue=row.queue, priority=row.priority, on_limit=OnLimit(row.on_limit), names=names)
         groups.setdefault(kind, []).append(row.id)
     mixed = random.sample(list(groups.items()), len(groups))
-    return [*_place(mixed, missing, lock_wait, monotonic() + _PATIENCE_S)]
+    senders = {name: sender for each in reversed([*placements.values()]) for name, sender in each.senders.items()}
+    return [*_place(mixed, _Missing(policies=missing, senders=senders), lock_wait, monotonic() + _PATIENCE_S)]
 
 
 def next_unplaced(after: int, most: int) -> UnplacedCalls:
@@ -88,9 +97,7 @@ def _missing(placements: Collection[Placement]) -> tuple[dict[str, Policy], set[
     return made, named & absent - made.keys()
 
 
-def _place(
-    groups: Sequence[_Group], missing: Mapping[str, Policy], lock_wait: timedelta, until: float
-) -> Iterator[Place]:
+def _place(groups: Sequence[_Group], missing: _Missing, lock_wait: timedelta, until: float) -> Iterator[Place]:
     """Place all at once; where another transaction is in the way, half by half, until it alone is left out."""
     try:
         placed = _place_together(groups, missing, lock_wait)
@@ -109,7 +116,7 @@ def _place(
         yield from placed
 
 
-def _place_together(groups: Sequence[_Group], missing: Mapping[str, Policy], lock_wait: timedelta) -> list[Place]:
+def _place_together(groups: Sequence[_Group], missing: _Missing, lock_wait: timedelta) -> list[Place]:
     kinds = {kind: number for number, (kind, _) in enumerate(groups)}
     needed = {name for kind in kinds for name in (*kind.names, kind.queue_key)}
     params = {
@@ -118,7 +125,8 @@ def _place_together(groups: Sequence[_Group], missing: Mapping[str, Policy], loc
         "kind_of": [kinds[kind] for kind, calls in groups for _ in calls],
     }
     with sql.own_transaction(lock_wait=lock_wait):
-        lanes.make_keys({name: policy for name, policy in missing.items() if name in needed})
+        policies = {name: policy for name, policy in missing.policies.items() if name in needed}
+        lanes.make_keys(policies, senders=missing.senders)
         lanes.make_lanes(kinds)
         asked = sql.ask("place_calls", Place, params)
     return asked.rows()

@@ -145,8 +145,11 @@ def write(drafts: Sequence[Draft]) -> list[CallQueue]:
     rows = _insert(drafts, kinds)
     if not rows:
         missing = lanes.missing_keys(kinds, dict(reversed(policies)))
-        placements = {kind: Placement.of(kind, missing) for kind in kinds}
-        if not sql.in_transaction() and lanes.open_lanes(kinds, missing):
+        senders = {
+            name: by for each in reversed(drafts) for name in each.policies if (by := each.more.sender) is not None
+        }
+        placements = {kind: Placement.of(kind, missing, senders) for kind in kinds}
+        if not sql.in_transaction() and lanes.open_lanes(kinds, missing, senders):
             rows = _insert(drafts, kinds)
     if not rows:
         rows = _insert(drafts, kinds, placements)

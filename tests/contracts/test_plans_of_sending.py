@@ -84,6 +84,8 @@ NEW_KEYS: dict[str, Any] = {
     **{column: [None] * 500 for column in ("concurrency", "rate_limit", "rate_period", "throttle_limit")},
     "throttle_period": [None] * 500,
     "is_from_template": [True] * 500,
+    "sender": ["token:me"] * 500,
+    "policy": ["{}"] * 500,
 }
 AGAIN: dict[str, Any] = {
     "asleep": [],

@@ -9,7 +9,7 @@ import pytest
 from pytest_django import Settings
 
 from dispatcher import engine, sql
-from dispatcher.models import CallQueue, PullWorker, RateLimitKey, Slot
+from dispatcher.models import CallQueue, KeyChange, PullWorker, RateLimitKey, Slot
 from tests.edges.ojs import Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
@@ -129,6 +129,36 @@ def test_a_unique_job_neither_shows_nor_ends_one_of_a_queue_that_its_sender_may_
     assert (anothers["id"] in str(answer)) == (not on_conflict.startswith("replace"))
 
 
+def test_who_may_send_and_not_read_learns_of_a_job_that_was_there_what_it_is_and_no_more(
+    holder: Callable[..., Api],
+) -> None:
+    unique = {"keys": ["type"], "on_conflict": "ignore"}
+    options = {"queue": "a", "unique": unique}
+    sender, reader = holder("send:a"), holder("send:a", "read:a", name="reader")
+    theirs = holder("send:a", name="theirs").push(args=["secret"], meta={"of": "secret"}, options=options)
+    CallQueue.objects.update(result="secret")
+    kept = {"id": theirs["id"], "type": "mail.send", "queue": "a", "state": "available"}
+    job = {"type": "mail.send", "args": [], "options": options}
+    assert sender.post("/jobs", job) == {"job": kept, "deduplicated": True}
+    batch = {"jobs": [{**job, "type": "new"}, job]}
+    new, there = sender.post("/jobs/batch", batch, status=201)["jobs"]
+    assert (new["args"], there) == ([], kept)
+    assert reader.post("/jobs", job)["job"]["args"] == ["secret"]
+    cancelled = sender.ask("DELETE", f"/jobs/{theirs['id']}")["job"]
+    assert cancelled == {**kept, "state": "cancelled", "previous_state": "available"}
+
+
+def test_who_may_send_and_not_read_activates_and_retries_without_a_look_at_the_job(holder: Callable[..., Api]) -> None:
+    sender = holder("send:a")
+    waits = sender.push(args=["secret"], options={"queue": "a", "pending": True})["id"]
+    dead = sender.push(args=["secret"], options={"queue": "a"})["id"]
+    CallQueue.objects.filter(id=dead).update(state="discarded", reason="poison", finished_at=sql.now())
+    for path in (f"/jobs/{waits}/activate", f"/dead-letter/{dead}/retry"):
+        answer = sender.post(path)
+        assert answer["job"]["state"] == "available"
+        assert "secret" not in str(answer)
+
+
 def test_a_job_with_the_id_of_one_in_another_queue_learns_nothing_of_that(holder: Callable[..., Api]) -> None:
     there = holder("send:b", name="b").push(options={"queue": "b"})
     job = {"type": "mail.send", "args": [], "id": there["id"], "options": {"queue": "a"}}
@@ -144,3 +174,53 @@ def test_who_may_send_to_a_queue_may_limit_it_and_make_keys_of_no_queue(holder: 
     api.push(options={"queue": "mail", "rate_limit": {"key": "smtp", "concurrency": 5}, "keys": ["queue:mail"]})
     assert RateLimitKey.objects.get(name="queue:mail").rate_limit == 5
     assert RateLimitKey.objects.get(name="smtp").concurrency == 5
+
+
+@pytest.mark.parametrize(
+    ("limits", "field"),
+    [
+        ({"concurrency": 0}, "concurrency"),
+        ({"concurrency": 0, "key": "queue:mail"}, "concurrency"),
+        ({"rate": {"limit": 1, "period": "P365D"}}, "rate.period"),
+        ({"rate": {"limit": 5, "period": "PT24H1S"}}, "rate.period"),
+        ({"throttle": {"limit": 1, "period": "P2D"}}, "throttle.period"),
+    ],
+)
+def test_who_is_first_to_name_a_shared_key_can_t_stop_it_for_all(
+    holder: Callable[..., Api], limits: dict[str, Any], field: str
+) -> None:
+    job = {"type": "a", "args": [], "options": {"queue": "mail", "rate_limit": {"key": "shared", **limits}}}
+    api = holder("send:mail")
+    for path, body, where in (
+        ("/jobs", job, ""),
+        ("/jobs/batch", {"jobs": [job]}, "jobs.0."),
+        ("/workflows", {"type": "chain", "steps": [job]}, "$.steps[0]."),
+    ):
+        error = api.post(path, body, status=400)["error"]
+        assert error["details"]["field"] == f"{where}options.rate_limit.{field}"
+    assert not RateLimitKey.objects.filter(name__in=["shared", "queue:mail"]).exists()
+    holder("admin", name="boss").post("/jobs", job, status=201)
+
+
+def test_who_makes_a_key_over_http_is_recorded_once(holder: Callable[..., Api]) -> None:
+    api = holder("send:mail", name="ada")
+
+    def options(key: str, **more: Any) -> dict[str, Any]:
+        return {"queue": "mail", "rate_limit": {"key": key, "concurrency": 2}, **more}
+
+    for _ in range(2):
+        api.push(options=options("plain"))
+    # Sent in a transaction: the key is made after its commit.
+    api.push(options=options("placed", unique={"keys": ["type", "args"]}))
+    chain = {"type": "chain", "steps": [{"type": "a", "args": [], "options": options("step")}]}
+    number = api.post("/workflows", chain, status=201)["workflow"]["id"]
+    changes = KeyChange.objects.order_by("id").values_list("key", "verb", "actor", "source")
+    by = {"plain": "token:ada", "placed": "token:ada", "step": f"workflow:{number}"}
+    assert [*changes] == [(key, "make", actor, "http") for key, actor in by.items()]
+    assert KeyChange.objects.filter(before={}, after__concurrency=2).count() == 3
+
+
+def test_who_may_send_sets_a_policy_of_a_day(holder: Callable[..., Api]) -> None:
+    limits = {"key": "shared", "concurrency": 1, "rate": {"limit": 1, "period": "P1D"}}
+    holder("send:mail").push(options={"queue": "mail", "rate_limit": limits})
+    assert RateLimitKey.objects.get(name="shared").rate_period == timedelta(days=1)

@@ -54,6 +54,7 @@ def test_a_call_without_a_lane_says_what_makes_it() -> None:
             "own": {"concurrency": 2, "rate": None, "throttle": {"limit": 1, "period": "PT2S"}},
             "tenant:new": {"concurrency": 3, "rate": None, "throttle": None},
         },
+        "senders": {},
     }
 
 

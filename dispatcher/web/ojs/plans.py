@@ -113,17 +113,6 @@ def parts_field(plan: Mapping[str, Any]) -> str:
     return "jobs" if plan["type"] in ("group", "batch") else "steps"
 
 
-def jobs_of(plan: Mapping[str, Any], path: str = "$") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Return the jobs of a plan, and of the workflows in it, each after its path."""
-    for where, part in parts_in(plan, path):
-        if plan["type"] == GRAPH:
-            yield where, job_of_step(part)
-        elif is_workflow(part):
-            yield from jobs_of(part, where)
-        else:
-            yield where, part
-
-
 def is_workflow(part: Mapping[str, Any]) -> bool:
     """Return whether a part is a workflow again, and no job."""
     return part.get("type") in ("chain", "group", "batch") and ("steps" in part or "jobs" in part)

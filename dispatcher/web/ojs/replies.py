@@ -28,13 +28,18 @@ class ErrorReply(Reply):
     error: ErrorObject
 
 
-class Job(Reply):
-    """A job (ojs-core, section 5)."""
+class JobSummary(Reply):
+    """What a job is, and its state."""
 
     id: str
     type: str
     queue: str
     state: str
+
+
+class Job(JobSummary):
+    """A job (ojs-core, section 5)."""
+
     args: list[Any]
     attempt: int
     created_at: str
@@ -50,6 +55,18 @@ class JobsReply(Reply):
     """Jobs."""
 
     jobs: list[Job]
+
+
+class SeenJobReply(Reply):
+    """One job; whole for who may read it."""
+
+    job: Job | JobSummary
+
+
+class SeenJobsReply(Reply):
+    """Jobs; each whole if it is new, or for who may read it."""
+
+    jobs: list[Job | JobSummary]
 
 
 class Acknowledged(Reply):

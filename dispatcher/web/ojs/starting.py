@@ -73,5 +73,6 @@ def wanted(each: Next) -> Wanted:
     """Return the job of a part as it is sent. Raises Problem or ValidationError."""
     job = envelope.read(JobIn.model_validate(each.plan))
     belongs = {"workflow": {"id": str(each.workflow.id), "results": dict(each.results)}}
-    more = replace(job.call.more, envelope={**(job.call.more.envelope or {}), **belongs})
+    envelope_of = {**(job.call.more.envelope or {}), **belongs}
+    more = replace(job.call.more, envelope=envelope_of, sender=f"workflow:{each.workflow.id}")
     return replace(job, call=replace(job.call, more=more))

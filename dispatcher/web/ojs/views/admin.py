@@ -264,8 +264,9 @@ def dead_letter_stats(request: HttpRequest) -> HttpResponse:
 @router.post("/admin/dead-letter/{job_id}/retry", response=replies(), summary="Try a dead letter again")
 def retry_letter(request: HttpRequest, job_id: str) -> HttpResponse:
     """Let a dead letter wait again."""
-    access_of(request).need("admin")
-    return answer(letters.retried(letters.find(job_id)))
+    access = access_of(request)
+    access.need("admin")
+    return answer(letters.retried(access, letters.find(job_id)))
 
 
 @router.delete("/admin/dead-letter/{job_id}", response=replies(None, 204), summary="Delete a dead letter")

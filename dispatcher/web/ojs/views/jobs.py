@@ -19,11 +19,12 @@ from dispatcher.push import Pushed, Wanted, push, shown
 from dispatcher.states import OnFull, State
 from dispatcher.waiters import disconnect
 from dispatcher.web.ojs import envelope
+from dispatcher.web.ojs.access import Access
 from dispatcher.web.ojs.api import access_of
 from dispatcher.web.ojs.bodies import BatchIn, JobIn, ProgressIn
 from dispatcher.web.ojs.queues import known_queues
-from dispatcher.web.ojs.replies import JobReply, JobsReply, replies
-from dispatcher.web.ojs.sending import need_to_send
+from dispatcher.web.ojs.replies import JobReply, SeenJobReply, SeenJobsReply, replies
+from dispatcher.web.ojs.sending import need_to_send, seen, sent_by
 from dispatcher.web.ojs.views.workers import proof, refused
 from dispatcher.web.ojs.waiting import place
 from dispatcher.web.ojs.wire import Problem, answer, conflict, invalid, missing, read_id, stamp
@@ -34,26 +35,28 @@ _LONGEST_BLOCK_S = 30.0
 _LOOK_S = 0.1
 
 
-@router.post("/jobs", response=replies(JobReply, 201) | {200: JobReply}, summary="PUSH")
+@router.post("/jobs", response=replies(JobReply, 201) | {200: SeenJobReply}, summary="PUSH")
 def push_job(request: HttpRequest, job: JobIn) -> HttpResponse:
     """Send one job."""
     wanted = envelope.read(job)
-    need_to_send(access_of(request), {"": wanted})
+    access = access_of(request)
+    need_to_send(access, {"": wanted})
     (pushed,) = _push(request, [wanted])
-    body = {"job": envelope.write(pushed.call)}
+    body = {"job": _written(access, pushed)}
     if not pushed.is_new:
         return answer({**body, "deduplicated": True})
     return answer(body, 201, headers={"Location": f"{request.path}/{pushed.call.id}", **_pressure(pushed)})
 
 
-@router.post("/jobs/batch", response=replies(JobsReply, 201), summary="PUSH of many, all or none")
+@router.post("/jobs/batch", response=replies(SeenJobsReply, 201), summary="PUSH of many, all or none")
 def push_jobs(request: HttpRequest, batch: BatchIn) -> HttpResponse:
     """Send jobs, all or none."""
     paths = {f"jobs.{number}.": job for number, job in enumerate(batch.jobs)}
     wanted = {path: envelope.read(job, path) for path, job in paths.items()}
-    need_to_send(access_of(request), wanted)
+    access = access_of(request)
+    need_to_send(access, wanted)
     pushed = _push(request, [*wanted.values()])
-    return answer({"jobs": [envelope.write(each.call) for each in pushed], "count": len(pushed)}, 201)
+    return answer({"jobs": [_written(access, each) for each in pushed], "count": len(pushed)}, 201)
 
 
 @router.get("/jobs/{job_id}", response=replies(JobReply), summary="INFO")
@@ -64,26 +67,28 @@ def info(request: HttpRequest, job_id: str) -> HttpResponse:
     return answer({"job": envelope.write(call)})
 
 
-@router.delete("/jobs/{job_id}", response=replies(JobReply), summary="CANCEL")
+@router.delete("/jobs/{job_id}", response=replies(SeenJobReply), summary="CANCEL")
 def cancel(request: HttpRequest, job_id: str) -> HttpResponse:
     """End a job, also one that a worker has fetched."""
     call = find(job_id)
-    access_of(request).need("send", call.queue)
-    return answer({"job": {**envelope.write(cancelled(call)), "previous_state": shown(call.state)}})
+    access = access_of(request)
+    access.need("send", call.queue)
+    return answer({"job": {**seen(access, cancelled(call)), "previous_state": shown(call.state)}})
 
 
-@router.post("/jobs/{job_id}/activate", response=replies(JobReply), summary="ACTIVATE")
+@router.post("/jobs/{job_id}/activate", response=replies(SeenJobReply), summary="ACTIVATE")
 def activate(request: HttpRequest, job_id: str) -> HttpResponse:
     """Let a pending job wait for its turn; a repeated request is answered with the job as it stands."""
     call = find(job_id)
-    access_of(request).need("send", call.queue)
+    access = access_of(request)
+    access.need("send", call.queue)
     was_pending = ((call.envelope or {}).get("options") or {}).get("pending")
     if not engine.activate([call.id]) and not was_pending:
         state = shown(find(job_id).state)
         message = f"Only pending jobs can be activated; this one is {state}."
         raise conflict(message, job_id=job_id, current_state=state)
     now = find(job_id)
-    return answer({"job": {**envelope.write(now), "activated_at": stamp(sql.now()), "previous_state": "pending"}})
+    return answer({"job": {**seen(access, now), "activated_at": stamp(sql.now()), "previous_state": "pending"}})
 
 
 @router.put("/jobs/{job_id}/progress", response=replies(), summary="How far a running job is")
@@ -128,11 +133,16 @@ def cancelled(call: CallQueue) -> CallQueue:
     raise conflict(message, job_id=str(call.id), current_state=state)
 
 
+def _written(access: Access, pushed: Pushed) -> dict[str, Any]:
+    return envelope.write(pushed.call) if pushed.is_new else seen(access, pushed.call)
+
+
 def _push(request: HttpRequest, wanted: Sequence[Wanted]) -> list[Pushed]:
     """Send jobs; where a full queue blocks, wait for as long as the client asks for."""
     wait = timedelta(seconds=_block_s(request))
     known_queues({each.queue for each in wanted})
     access = access_of(request)
+    wanted = [sent_by(access.name, each) for each in wanted]
     with place(request, wait) as granted:
         until = monotonic() + granted.total_seconds()
         while True:

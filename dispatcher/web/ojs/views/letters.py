@@ -13,9 +13,11 @@ from dispatcher.conf import conf
 from dispatcher.models import CallQueue
 from dispatcher.states import Reason, State
 from dispatcher.web.ojs import envelope
+from dispatcher.web.ojs.access import Access
 from dispatcher.web.ojs.api import access_of
 from dispatcher.web.ojs.pages import Page, page, window
-from dispatcher.web.ojs.replies import JobReply, JobsReply, replies
+from dispatcher.web.ojs.replies import JobReply, JobsReply, SeenJobReply, replies
+from dispatcher.web.ojs.sending import seen
 from dispatcher.web.ojs.wire import answer, missing, read_id, stamp
 
 router = Router(tags=["dead letters"])
@@ -46,12 +48,13 @@ def letter(request: HttpRequest, job_id: str) -> HttpResponse:
     return answer({"job": envelope.write(call)})
 
 
-@router.post("/dead-letter/{job_id}/retry", response=replies(JobReply), summary="Try a dead letter again")
+@router.post("/dead-letter/{job_id}/retry", response=replies(SeenJobReply), summary="Try a dead letter again")
 def retry(request: HttpRequest, job_id: str) -> HttpResponse:
     """Let a dead letter wait again, from attempt 0 and with its errors kept."""
     call = find(job_id)
-    access_of(request).need("send", call.queue)
-    return answer({"job": retried(call)})
+    access = access_of(request)
+    access.need("send", call.queue)
+    return answer({"job": retried(access, call)})
 
 
 @router.delete("/dead-letter/{job_id}", response=replies(), summary="Delete a dead letter")
@@ -81,11 +84,11 @@ def find(job_id: str) -> CallQueue:
     return call
 
 
-def retried(call: CallQueue) -> dict[str, Any]:
+def retried(access: Access, call: CallQueue) -> dict[str, Any]:
     """Let a dead letter wait again, and write it."""
     engine.retry([call.id])
     call.refresh_from_db()
-    return {**envelope.write(call), "re_enqueued_at": stamp(sql.now())}
+    return {**seen(access, call), "re_enqueued_at": stamp(sql.now())}
 
 
 def deleted(call: CallQueue) -> None:

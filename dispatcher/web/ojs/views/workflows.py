@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
@@ -26,6 +27,7 @@ router = Router(tags=["workflows"])
 
 _DEEPEST = 5
 _MOST_JOBS = 1_000
+_TOO_MANY = ("$", f"has more than {_MOST_JOBS} jobs.")
 _FIELDS = ("steps", "jobs", "callbacks", "options")
 _MORE = {"batch": ("callbacks",), plans.GRAPH: ("options",)}
 """What a kind has besides its parts."""
@@ -38,11 +40,11 @@ def create(request: HttpRequest, wanted: WorkflowIn) -> HttpResponse:
     plan = plain(wanted)
     if wanted.type is None:
         plan = _graph(plan)
-    _refuse(_faults(plan, "$", 1))
-    jobs = {path: JobIn.model_validate(job) for path, job in plans.jobs_of(plan)}
+    jobs = dict(islice(_jobs(plan), _MOST_JOBS + 1))
     if len(jobs) > _MOST_JOBS:
-        _refuse([("$", f"has more than {_MOST_JOBS} jobs.")])
-    calls = {f"{path}.": envelope.read(job, f"{path}.") for path, job in jobs.items()}
+        _refuse([_TOO_MANY])
+    _refuse([fault for path, job in jobs.items() for fault in _faults_of_model(JobIn, job, path)])
+    calls = {f"{path}.": envelope.read(JobIn.model_validate(job), f"{path}.") for path, job in jobs.items()}
     need_to_send(access_of(request), calls)
     wrong = faults([*calls.values()])
     _refuse([_fault_of_call(path, wrong[place]) for place, path in enumerate(calls) if place in wrong])
@@ -101,7 +103,8 @@ def _faults_of_graph(steps: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, 
         if not isinstance(before, list) or not all(isinstance(each, str) and each in names for each in before):
             is_sound = False
             yield f"{path}.depends_on", "must be a list of the ids of other steps."
-        yield from _faults_of_model(JobIn, plans.job_of_step(step), path)
+        if plans.is_workflow(step):
+            yield f"{path}.type", f"is a {step['type']}; a step that depends on others is a job."
     if is_sound:
         try:
             TopologicalSorter({step["id"]: step["depends_on"] for step in steps}).prepare()
@@ -109,17 +112,21 @@ def _faults_of_graph(steps: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, 
             yield "$.steps", f"depend on one another in a circle: {' -> '.join(error.args[1])}."
 
 
-def _faults(plan: Mapping[str, Any], path: str, depth: int) -> list[tuple[str, str]]:
+def _jobs(plan: Mapping[str, Any], path: str = "$", depth: int = 1) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Return the jobs of a plan and of the workflows in it, each after its path. Raises Problem at a bad workflow.
+
+    Each workflow is checked when its turn comes, and has a job: the first jobs cost the same in a plan of any size.
+    """
     if depth > _DEEPEST:
-        return [(path, f"is nested deeper than {_DEEPEST} levels.")]
-    if found := _faults_of_model(WorkflowIn, plan, path) if depth > 1 else []:
-        return found
-    if found := [*_faults_of_shape(plan, path)]:
-        return found
-    if plan["type"] == plans.GRAPH:
-        return [*_faults_of_graph(plan["steps"])]
-    named = plans.parts_in(plan, path)
-    return [fault for where, part in named for fault in _faults_of_part(part, where, depth)]
+        _refuse([(path, f"is nested deeper than {_DEEPEST} levels.")])
+    if depth > 1:
+        _refuse(_faults_of_model(WorkflowIn, plan, path))
+    _refuse([*_faults_of_shape(plan, path)])
+    for where, part in plans.parts_in(plan, path):
+        if plans.is_workflow(part):
+            yield from _jobs(part, where, depth + 1)
+        else:
+            yield where, plans.job_of_step(part) if plan["type"] == plans.GRAPH else part
 
 
 def _faults_of_shape(plan: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
@@ -131,10 +138,10 @@ def _faults_of_shape(plan: Mapping[str, Any], path: str) -> Iterator[tuple[str, 
         yield f"{path}.{field}", "must name at least one job."
     if kind == "batch" and not plan.get("callbacks"):
         yield f"{path}.callbacks", "must name on_complete, on_success or on_failure."
-
-
-def _faults_of_part(part: Mapping[str, Any], path: str, depth: int) -> list[tuple[str, str]]:
-    return _faults(part, path, depth + 1) if plans.is_workflow(part) else _faults_of_model(JobIn, part, path)
+    if len(plan.get(field) or ()) > _MOST_JOBS:
+        yield _TOO_MANY
+    elif kind == plans.GRAPH:
+        yield from _faults_of_graph(plan[field])
 
 
 def _faults_of_model(model: type[BaseModel], part: Mapping[str, Any], path: str) -> list[tuple[str, str]]:
