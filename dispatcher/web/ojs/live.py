@@ -34,7 +34,7 @@ class LiveEvents:
         """Begin with nothing."""
         self._lock = Lock()
         self._reads: dict[Asked, _Read] = {}
-        self._holds: dict[str, tuple[bool, float]] = {}
+        self._holds: dict[Access, tuple[bool, float]] = {}
 
     def after(self, asked: Asked, cursor: str) -> Page:
         """Return the next events after a cursor."""
@@ -51,12 +51,12 @@ class LiveEvents:
     def holds(self, access: Access) -> bool:
         """Return whether the credentials of a stream still allow it."""
         with self._lock:
-            holds, until = self._holds.get(access.name, (False, 0.0))
+            holds, until = self._holds.get(access, (False, 0.0))
             if monotonic() >= until:
                 holds = access.holds()
                 disconnect()
-                self._holds = {name: known for name, known in self._holds.items() if known[1] > monotonic()}
-                self._holds[access.name] = (holds, monotonic() + _FRESH_S)
+                self._holds = {each: known for each, known in self._holds.items() if known[1] > monotonic()}
+                self._holds[access] = (holds, monotonic() + _FRESH_S)
         return holds
 
 
