@@ -1,6 +1,9 @@
 """The live stream of events over HTTP."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Timer
+from typing import Any
 
 import pytest
 from django.db import connection, connections
@@ -8,9 +11,9 @@ from pytest_django import Settings
 
 from dispatcher.models import ApiToken
 from dispatcher.web.ojs import live
-from dispatcher.web.ojs.access import make_token
+from dispatcher.web.ojs.access import Access, make_token
 from dispatcher.web.ojs.live import LiveEvents
-from dispatcher.web.ojs.stories import Asked, after, now
+from dispatcher.web.ojs.stories import Asked, Page, after, now
 from dispatcher.web.ojs.views import events
 from tests.edges.ojs import Api
 
@@ -61,6 +64,39 @@ def test_streams_that_ask_for_the_same_share_what_one_has_read(api: Api, monkeyp
     assert len(reads) == 1
     assert shared.after(Asked(queues=("other",)), start).events == []
     assert len(reads) == 2
+
+
+def test_a_read_keeps_no_other_stream_waiting(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, start, job = LiveEvents(), now(), api.push()["id"]
+    begun, may_end = Event(), Event()
+
+    def slow(asked: Asked, *more: Any) -> Page:
+        if asked.types:
+            begun.set()
+            assert may_end.wait(20)
+        return after(asked, *more)
+
+    monkeypatch.setattr(live, "after", slow)
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(shared.after, Asked(types=("job.*",)), start)
+        assert begun.wait(20)
+        # Were it to wait for the other, this would not come back before that may end.
+        Timer(10, may_end.set).start()
+        events = shared.after(Asked(), start).events
+        assert shared.holds(Access())
+        assert not may_end.is_set()
+        may_end.set()
+        assert [event["subject"] for event in events] == [job]
+        assert [event["subject"] for event in first.result(20).events] == [job]
+
+
+def test_a_stream_says_how_far_it_has_read_where_nothing_is_to_tell(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, reached = "evt_00000000-0000-7000-8000-000000000000", now()
+    monkeypatch.setattr(live, "after", lambda *_: Page(events=[], cursor=reached, has_more=True))
+    answer = api.client.get("/ojs/v1/events/stream", headers={"Last-Event-ID": begin})
+    told = iter(answer.streaming_content)
+    assert [next(told).partition(b"\n")[0].decode() for _ in range(2)] == [f"id: {begin}", f"id: {reached}"]
+    answer.close()
 
 
 def test_a_stream_without_a_place_ends_and_says_where_to_go_on(open_http: None, settings: Settings) -> None:

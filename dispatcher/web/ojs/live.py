@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from threading import Lock
 from time import monotonic
 from typing import Final
+from weakref import WeakValueDictionary
 
 from dispatcher.waiters import disconnect
 from dispatcher.web.ojs.access import Access
@@ -33,18 +34,24 @@ class LiveEvents:
     def __init__(self) -> None:
         """Begin with nothing."""
         self._lock = Lock()
+        self._reading: WeakValueDictionary[Asked, Lock] = WeakValueDictionary()
+        """One reads for all that ask for the same; others do not wait for it."""
         self._reads: dict[Asked, _Read] = {}
         self._holds: dict[Access, tuple[bool, float]] = {}
 
     def after(self, asked: Asked, cursor: str) -> Page:
         """Return the next events after a cursor."""
         with self._lock:
+            reading = self._reading.setdefault(asked, Lock())
+        with reading:
             read = self._reads.get(asked)
             if read is None or not read.covers(cursor):
-                read = _Read(since=cursor, page=after(asked, cursor, _MOST), fresh_until=monotonic() + _FRESH_S)
+                page = after(asked, cursor, _MOST)
                 disconnect()
-                self._reads = {each: known for each, known in self._reads.items() if known.fresh_until > monotonic()}
-                self._reads[asked] = read
+                read = _Read(since=cursor, page=page, fresh_until=monotonic() + _FRESH_S)
+                with self._lock:
+                    kept = {each: known for each, known in self._reads.items() if known.fresh_until > monotonic()}
+                    self._reads = {**kept, asked: read}
         events = [event for event in read.page.events if event["id"] > cursor]
         return Page(events=events, cursor=read.page.cursor, has_more=read.page.has_more)
 
