@@ -16,7 +16,7 @@ from dispatcher import engine, push
 from dispatcher.calls import Call
 from dispatcher.crons import crons, fire
 from dispatcher.lifecycle import finish
-from dispatcher.models import CallQueue, JournalEntry, Queue, Worker
+from dispatcher.models import CallQueue, JournalEntry, Worker
 from dispatcher.web.ojs import rows, stories, workflows
 from dispatcher.web.ojs.rows import Span, Which
 from tests.edges.ojs import Api, another_transaction
@@ -248,32 +248,6 @@ def test_however_many_events_there_are_each_is_on_one_page(api: Api, monkeypatch
             break
     assert [len(page) for page in pages] == [1_000, 1_000, 100]
     assert {number for page in pages for number in page} == {str(call.id) for call in sent}
-
-
-def test_one_read_builds_a_bounded_number_of_events_and_goes_on_behind_them(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Queue.objects.create(name="many", is_pulled=True)
-    for _ in range(40):
-        CallQueue.objects.send_many([Call(task="a.task", queue="many")] * 10)
-    CallQueue.objects.filter(position__lte=CallQueue.objects.latest("position").position - 200).update(
-        state="completed", finished_at=Now()
-    )
-    told, of_job = [], stories.of_job
-    monkeypatch.setattr(stories, "of_job", lambda row: told.append(row.id) or of_job(row))
-    monkeypatch.setattr(stories, "_BUDGET_S", 0)
-    monkeypatch.setattr(rows, "CROWD", 20)
-    cursor, found, reads = "evt_00000000-0000-7000-8000-000000000000", [], []
-    while True:
-        page = api.get(f"/events?after={cursor}&types=job.completed&limit=1000")
-        assert page["cursor"] > cursor
-        cursor, found = page["cursor"], [*found, *page["events"]]
-        reads.append(len(told) - sum(reads))
-        if not page["has_more"]:
-            break
-    assert len({event["subject"] for event in found}) == len(found) == 200
-    # All 200 that ended at once come at once: a read does not divide a millisecond.
-    assert sorted(reads)[-2] <= 60
 
 
 @pytest.mark.parametrize("query", ["", "&after=evt_00000000-0000-7000-8000-000000000000"])

@@ -1,4 +1,4 @@
-"""The live stream of events over HTTP."""
+"""The live stream of events over HTTP, and how much one read looks at."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 from django.db import connection, connections
+from django.db.models.functions import Now
 from pytest_django import Settings
 
-from dispatcher.models import ApiToken
-from dispatcher.web.ojs import live
+from dispatcher.calls import Call
+from dispatcher.models import ApiToken, CallQueue, Queue
+from dispatcher.web.ojs import live, rows, stories
 from dispatcher.web.ojs.access import Access, make_token
 from dispatcher.web.ojs.live import LiveEvents
 from dispatcher.web.ojs.stories import Asked, Page, after, now
@@ -118,3 +120,29 @@ def test_a_stream_of_a_revoked_token_ends(open_http: None, monkeypatch: pytest.M
     monkeypatch.setattr(live, "_FRESH_S", 0)
     answer = api.client.get("/ojs/v1/events/stream", headers=api.headers)
     assert len([*answer.streaming_content]) == 1
+
+
+def test_one_read_builds_a_bounded_number_of_events_and_goes_on_behind_them(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Queue.objects.create(name="many", is_pulled=True)
+    for _ in range(40):
+        CallQueue.objects.send_many([Call(task="a.task", queue="many")] * 10)
+    CallQueue.objects.filter(position__lte=CallQueue.objects.latest("position").position - 200).update(
+        state="completed", finished_at=Now()
+    )
+    told, of_job = [], stories.of_job
+    monkeypatch.setattr(stories, "of_job", lambda row: told.append(row.id) or of_job(row))
+    monkeypatch.setattr(stories, "_BUDGET_S", 0)
+    monkeypatch.setattr(rows, "CROWD", 20)
+    cursor, found, reads = "evt_00000000-0000-7000-8000-000000000000", [], []
+    while True:
+        page = api.get(f"/events?after={cursor}&types=job.completed&limit=1000")
+        assert page["cursor"] > cursor
+        cursor, found = page["cursor"], [*found, *page["events"]]
+        reads.append(len(told) - sum(reads))
+        if not page["has_more"]:
+            break
+    assert len({event["subject"] for event in found}) == len(found) == 200
+    # All 200 that ended at once come at once: a read does not divide a millisecond.
+    assert sorted(reads)[-2] <= 60
