@@ -5,7 +5,7 @@ held under a lease, and fenced by the ticket: a report that comes late, or from 
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import partial
@@ -92,8 +92,8 @@ class Fetching:
     count: int = 1
     lease: timedelta | None = None
     wait: timedelta = timedelta(0)
-    token: str = ""
-    """Whose fetch it is: the waiting ones of each token are counted."""
+    who: Hashable = None
+    """Whose fetch it is: for those of the same that wait, one is asked whether it is allowed."""
     is_allowed: Callable[[], bool] = lambda: True
     """Whether the credentials still allow the fetch, asked before each further look."""
 
@@ -108,7 +108,7 @@ def fetch(asked: Fetching) -> list[CallQueue]:
     until = monotonic() + asked.wait.total_seconds()
     fetched = _fetch_now(asked)
     while not fetched and (left := until - monotonic()) > 0:
-        if not (WAITERS.wait(asked.token, asked.queues, left, asked.is_allowed) and asked.is_allowed()):
+        if not (WAITERS.wait(asked.who, asked.queues, left, asked.is_allowed) and asked.is_allowed()):
             break
         fetched = _fetch_now(asked)
     return fetched

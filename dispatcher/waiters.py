@@ -5,8 +5,9 @@ to fetch. Their number is bounded, so that threads are left for other requests.
 """
 
 import logging
+import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Event, Lock, Thread
@@ -41,7 +42,7 @@ class Ready:
 
 @dataclass(eq=False, kw_only=True)
 class _Waiter:
-    who: str
+    who: Hashable
     queues: Collection[str]
     is_allowed: Callable[[], bool]
     has_ended: Event = field(default_factory=Event)
@@ -53,11 +54,15 @@ class Waiters:
 
     def __init__(self) -> None:
         """Begin with none."""
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget those that wait: in a forked process none of its parent's does."""
         self._lock = Lock()
         self._places: Counter[str] = Counter()
         self._waiting: list[_Waiter] = []
         """In the order in which they came."""
-        self._is_watched = False
+        self._watcher: Thread | None = None
 
     def __len__(self) -> int:
         """Return how many wait for a call."""
@@ -79,22 +84,24 @@ class Waiters:
                 self._places[who] -= has_place
                 self._places = +self._places
 
-    def wait(self, who: str, queues: Collection[str], seconds: float, is_allowed: Callable[[], bool]) -> bool:
+    def wait(self, who: Hashable, queues: Collection[str], seconds: float, is_allowed: Callable[[], bool]) -> bool:
         """Hold the thread until one of these queues may have a call, and return True; False after so many seconds.
 
-        is_allowed: whether this token may still wait; asked about once a second, by another thread. The caller's thread
-        gives up its connections, but for those in a transaction.
+        is_allowed: whether these credentials may still wait; asked about once a second, by another thread, for all of
+        the same `who` at once. The caller's thread gives up its connections, but for those in a transaction.
         """
         disconnect()
         waiter = _Waiter(who=who, queues=queues, is_allowed=is_allowed)
-        with self._lock:
-            self._waiting.append(waiter)
-            if not self._is_watched:
-                self._is_watched = True
-                Thread(target=self._watch, name="dispatcher-waiters", daemon=True).start()
-        waiter.has_ended.wait(seconds)
-        with self._lock:
-            if waiter in self._waiting:
+        try:
+            with self._lock:
+                self._waiting.append(waiter)
+                # One that could not be started, or has died, is replaced.
+                if self._watcher is None or not self._watcher.is_alive():
+                    self._watcher = Thread(target=self._watch, name="dispatcher-waiters", daemon=True)
+                    self._watcher.start()
+            waiter.has_ended.wait(seconds)
+        finally:
+            with self._lock:
                 self._waiting.remove(waiter)
         return waiter.is_ready
 
@@ -116,7 +123,8 @@ class Waiters:
     def _left(self) -> Sequence[_Waiter]:
         with self._lock:
             waiting = [waiter for waiter in self._waiting if not waiter.has_ended.is_set()]
-            self._is_watched = bool(waiting)
+            if not waiting:
+                self._watcher = None
         return waiting
 
     def _wake(self, waiting: Sequence[_Waiter]) -> None:
@@ -140,6 +148,7 @@ class Waiters:
 
 WAITERS: Final = Waiters()
 """Those of this process."""
+os.register_at_fork(after_in_child=WAITERS.clear)
 
 
 def ready(queues: Sequence[str], *, most: int) -> list[Ready]:

@@ -130,7 +130,7 @@ def test_a_request_is_no_transaction_whatever_the_project_asks_for(monkeypatch: 
 
     def look(_: object) -> access.Access:
         seen.append(connection.in_atomic_block)
-        return access.Access(scopes=["read"])
+        return access.Access(scopes=("read",))
 
     monkeypatch.setattr("dispatcher.web.ojs.api.access", look)
     Api().get("/queues")

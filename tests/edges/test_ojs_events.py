@@ -17,7 +17,7 @@ from dispatcher.calls import Call
 from dispatcher.crons import crons, fire
 from dispatcher.lifecycle import finish
 from dispatcher.models import CallQueue, JournalEntry, Worker
-from dispatcher.web.ojs import rows, workflows
+from dispatcher.web.ojs import rows, stories, workflows
 from dispatcher.web.ojs.rows import Span, Which
 from tests.edges.ojs import Api, another_transaction
 
@@ -236,7 +236,8 @@ def test_what_a_transaction_holds_back_comes_after_what_was_told_meanwhile(api: 
     assert [event["data"]["queue"] for event in events] == ["late", "default"]
 
 
-def test_however_many_events_there_are_each_is_on_one_page(api: Api) -> None:
+def test_however_many_events_there_are_each_is_on_one_page(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stories, "_BUDGET_S", 600)
     sent = CallQueue.objects.send_many([Call(task="a.task", queue="many")] * 2_100)
     cursor, pages = "evt_00000000-0000-7000-8000-000000000000", []
     while True:

@@ -9,10 +9,14 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.db import connections
 from django.db.models.functions import Now
+from django.http import HttpRequest
+from django.test import RequestFactory
 from pytest_django import Settings
 
 from dispatcher.models import ApiToken, CallQueue, Queue
+from dispatcher.waiters import Waiters
 from dispatcher.web.ojs import access
+from dispatcher.web.ojs.live import LiveEvents
 from tests.edges.ojs import Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
@@ -106,3 +110,50 @@ def test_a_stream_of_a_person_ends_when_the_rights_end(settings: Settings, monke
     monkeypatch.setattr("dispatcher.web.ojs.views.events.sleep", lambda _: User.objects.update(is_staff=False))
     (opening,) = api.client.get("/ojs/v1/events/stream").streaming_content
     assert opening.endswith(b"retry: 3000\n\n")
+
+
+def replaced() -> tuple[access.Access, access.Access]:
+    """Return the access of a token that was revoked, and that of another which took its name."""
+    old = access.access(asking(access.make_token("me", ["read"])))
+    revoke()
+    return old, access.access(asking(access.make_token("me", ["read"])))
+
+
+def narrowed() -> tuple[access.Access, access.Access]:
+    """Return what a token allowed before it was narrowed, and what it allows since."""
+    token = access.make_token("me", ["read"])
+    old = access.access(asking(token))
+    demote()
+    return old, access.access(asking(token))
+
+
+def asking(token: str) -> HttpRequest:
+    return RequestFactory().get("/", headers={"Authorization": f"Bearer {token}"})
+
+
+two_of_one_name = pytest.mark.parametrize("made", [replaced, narrowed])
+
+
+@two_of_one_name
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_stream_that_may_not_go_on_ends_beside_one_of_the_same_name_that_may(
+    made: Callable[[], tuple[access.Access, access.Access]], order: int
+) -> None:
+    old, new = made()
+    live = LiveEvents()
+    asked = {each: live.holds(each) for each in (old, new)[::order]}
+    assert asked == {old: False, new: True}
+
+
+@two_of_one_name
+def test_a_fetch_that_may_not_wait_ends_beside_one_of_the_same_name_that_may(
+    made: Callable[[], tuple[access.Access, access.Access]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dispatcher.waiters._CHECK_S", 0.0)
+    Queue.objects.create(name="mail", is_pulled=True)
+    (old, new), waiters, got = made(), Waiters(), {}
+    waits = in_thread(lambda: got.update(new=waiters.wait(new, ["mail"], 20, new.holds)))
+    got["old"] = waiters.wait(old, ["mail"], 20, old.holds)
+    CallQueue.objects.send("mail.send", queue="mail")
+    waits.join(30)
+    assert got == {"old": False, "new": True}

@@ -1,16 +1,21 @@
-"""The live stream of events over HTTP."""
+"""The live stream of events over HTTP, and how much one read looks at."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Timer
+from typing import Any
 
 import pytest
 from django.db import connection, connections
+from django.db.models.functions import Now
 from pytest_django import Settings
 
-from dispatcher.models import ApiToken
-from dispatcher.web.ojs import live
-from dispatcher.web.ojs.access import make_token
+from dispatcher.calls import Call
+from dispatcher.models import ApiToken, CallQueue, Queue
+from dispatcher.web.ojs import live, rows, stories
+from dispatcher.web.ojs.access import Access, make_token
 from dispatcher.web.ojs.live import LiveEvents
-from dispatcher.web.ojs.stories import Asked, after, now
+from dispatcher.web.ojs.stories import Asked, Page, after, now
 from dispatcher.web.ojs.views import events
 from tests.edges.ojs import Api
 
@@ -63,6 +68,39 @@ def test_streams_that_ask_for_the_same_share_what_one_has_read(api: Api, monkeyp
     assert len(reads) == 2
 
 
+def test_a_read_keeps_no_other_stream_waiting(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, start, job = LiveEvents(), now(), api.push()["id"]
+    begun, may_end = Event(), Event()
+
+    def slow(asked: Asked, *more: Any) -> Page:
+        if asked.types:
+            begun.set()
+            assert may_end.wait(20)
+        return after(asked, *more)
+
+    monkeypatch.setattr(live, "after", slow)
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(shared.after, Asked(types=("job.*",)), start)
+        assert begun.wait(20)
+        # Were it to wait for the other, this would not come back before that may end.
+        Timer(10, may_end.set).start()
+        events = shared.after(Asked(), start).events
+        assert shared.holds(Access())
+        assert not may_end.is_set()
+        may_end.set()
+        assert [event["subject"] for event in events] == [job]
+        assert [event["subject"] for event in first.result(20).events] == [job]
+
+
+def test_a_stream_says_how_far_it_has_read_where_nothing_is_to_tell(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, reached = "evt_00000000-0000-7000-8000-000000000000", now()
+    monkeypatch.setattr(live, "after", lambda *_: Page(events=[], cursor=reached, has_more=True))
+    answer = api.client.get("/ojs/v1/events/stream", headers={"Last-Event-ID": begin})
+    told = iter(answer.streaming_content)
+    assert [next(told).partition(b"\n")[0].decode() for _ in range(2)] == [f"id: {begin}", f"id: {reached}"]
+    answer.close()
+
+
 def test_a_stream_without_a_place_ends_and_says_where_to_go_on(open_http: None, settings: Settings) -> None:
     settings.DISPATCHER = {**settings.DISPATCHER, "http_waiters": 0}
     api = Api()
@@ -82,3 +120,29 @@ def test_a_stream_of_a_revoked_token_ends(open_http: None, monkeypatch: pytest.M
     monkeypatch.setattr(live, "_FRESH_S", 0)
     answer = api.client.get("/ojs/v1/events/stream", headers=api.headers)
     assert len([*answer.streaming_content]) == 1
+
+
+def test_one_read_builds_a_bounded_number_of_events_and_goes_on_behind_them(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Queue.objects.create(name="many", is_pulled=True)
+    for _ in range(40):
+        CallQueue.objects.send_many([Call(task="a.task", queue="many")] * 10)
+    CallQueue.objects.filter(position__lte=CallQueue.objects.latest("position").position - 200).update(
+        state="completed", finished_at=Now()
+    )
+    told, of_job = [], stories.of_job
+    monkeypatch.setattr(stories, "of_job", lambda row: told.append(row.id) or of_job(row))
+    monkeypatch.setattr(stories, "_BUDGET_S", 0)
+    monkeypatch.setattr(rows, "CROWD", 20)
+    cursor, found, reads = "evt_00000000-0000-7000-8000-000000000000", [], []
+    while True:
+        page = api.get(f"/events?after={cursor}&types=job.completed&limit=1000")
+        assert page["cursor"] > cursor
+        cursor, found = page["cursor"], [*found, *page["events"]]
+        reads.append(len(told) - sum(reads))
+        if not page["has_more"]:
+            break
+    assert len({event["subject"] for event in found}) == len(found) == 200
+    # All 200 that ended at once come at once: a read does not divide a millisecond.
+    assert sorted(reads)[-2] <= 60

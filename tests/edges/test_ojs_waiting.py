@@ -1,9 +1,11 @@
 """Requests that wait over HTTP: what they hold, how many there may be, and when they end."""
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from threading import Thread
 from time import monotonic, sleep
 from typing import Any
 
@@ -129,6 +131,35 @@ def test_what_falls_due_is_fetched_without_a_tick(options: dict[str, Any]) -> No
 def test_a_fetch_that_waits_gets_what_falls_due() -> None:
     Api().push(options={"scheduled_at": "+PT1S"})
     assert len(fetch()) == 1
+
+
+def unstarted(_: Thread) -> None:
+    message = "can't start new thread"
+    raise RuntimeError(message)
+
+
+@pytest.mark.parametrize("broken", [(Thread, "start", unstarted), (waiters.Waiters, "_watch", lambda _: None)])
+def test_who_waits_after_the_thread_that_looks_was_lost_is_woken(
+    broken: tuple[type, str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = waiters.Waiters()
+    Api().push()
+    with monkeypatch.context() as patch, suppress(RuntimeError):
+        patch.setattr(*broken)
+        waiting.wait("a", ["default"], 0.1, lambda: True)
+    assert len(waiting) == 0
+    assert waiting.wait("a", ["default"], DEADLINE_S, lambda: True)
+
+
+def test_a_process_forked_from_one_whose_requests_wait_has_none_that_do(settings: Settings) -> None:
+    settings.DISPATCHER = {**settings.DISPATCHER, "http_waiters": 1}
+    with waiting(fetch):
+        if not (child := os.fork()):
+            with WAITERS.place("another") as has_place:
+                os._exit(0 if has_place and not len(WAITERS) else 1)
+        _, status = os.waitpid(child, 0)
+        Api().push()
+    assert status == 0
 
 
 def test_a_push_that_waits_for_room_takes_a_place(settings: Settings) -> None:

@@ -39,14 +39,17 @@ SAFE: Final = ("GET", "HEAD", "OPTIONS")
 class Access:
     """What a request may do, and whose it is. `headers`: how much of the token's own limit is left.
 
+    Two are equal if the same credentials allowed the same: so an answer to `holds` is one for both.
+    credentials: the hash of the token, or the number of the person; a name may pass from one token to another.
     scopes_now: what the same credentials allow when it is called.
     """
 
-    scopes: Sequence[str] = ()
+    scopes: tuple[str, ...] = ()
     name: str = ""
+    credentials: str = ""
     is_known: bool = False
-    headers: dict[str, str] = field(default_factory=dict)
-    scopes_now: Callable[[], Sequence[str]] = tuple
+    headers: dict[str, str] = field(default_factory=dict, compare=False)
+    scopes_now: Callable[[], Sequence[str]] = field(default=tuple, compare=False)
 
     def allows(self, verb: str, queue: str | None = None) -> bool:
         """Return whether this verb is allowed, on this queue if one is named; `admin` may do everything."""
@@ -120,9 +123,14 @@ def access(request: HttpRequest) -> Access:
     if user is not None and user.is_authenticated:
         if request.method not in SAFE and _csrf_fails(request):
             raise Problem(403, "permission_denied", "The CSRF token is missing, or wrong: send X-CSRFToken.")
-        scopes_now = partial(_scopes_of_user, user.pk)
-        return Access(scopes=_scopes_of(user), name=user.get_username(), is_known=True, scopes_now=scopes_now)
-    return Access(scopes=conf().http_anonymous, scopes_now=lambda: conf().http_anonymous)
+        return Access(
+            scopes=tuple(_scopes_of(user)),
+            name=user.get_username(),
+            credentials=f"user:{user.pk}",
+            is_known=True,
+            scopes_now=partial(_scopes_of_user, user.pk),
+        )
+    return Access(scopes=tuple(conf().http_anonymous), scopes_now=lambda: conf().http_anonymous)
 
 
 def make_token(name: str, scopes: Sequence[str], expires_at: datetime | None = None) -> str:
@@ -158,9 +166,14 @@ def _of_token(token: str) -> Access:
         message = "This token is not known, or has expired."
         raise Problem(401, "unauthenticated", message, headers={"WWW-Authenticate": "Bearer"})
     name = f"token:{known.name}"
-    headers = _spend(name) if known.is_limited else {}
-    scopes_now = partial(_scopes_of_token, digest)
-    return Access(scopes=known.scopes, name=name, is_known=True, headers=headers, scopes_now=scopes_now)
+    return Access(
+        scopes=tuple(known.scopes),
+        name=name,
+        credentials=digest,
+        is_known=True,
+        headers=_spend(name) if known.is_limited else {},
+        scopes_now=partial(_scopes_of_token, digest),
+    )
 
 
 def _scopes_of_token(digest: str) -> Sequence[str]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from threading import Lock
 from time import monotonic
 from typing import Final
+from weakref import WeakValueDictionary
 
 from dispatcher.waiters import disconnect
 from dispatcher.web.ojs.access import Access
@@ -33,30 +34,36 @@ class LiveEvents:
     def __init__(self) -> None:
         """Begin with nothing."""
         self._lock = Lock()
+        self._reading: WeakValueDictionary[Asked, Lock] = WeakValueDictionary()
+        """One reads for all that ask for the same; others do not wait for it."""
         self._reads: dict[Asked, _Read] = {}
-        self._holds: dict[str, tuple[bool, float]] = {}
+        self._holds: dict[Access, tuple[bool, float]] = {}
 
     def after(self, asked: Asked, cursor: str) -> Page:
         """Return the next events after a cursor."""
         with self._lock:
+            reading = self._reading.setdefault(asked, Lock())
+        with reading:
             read = self._reads.get(asked)
             if read is None or not read.covers(cursor):
-                read = _Read(since=cursor, page=after(asked, cursor, _MOST), fresh_until=monotonic() + _FRESH_S)
+                page = after(asked, cursor, _MOST)
                 disconnect()
-                self._reads = {each: known for each, known in self._reads.items() if known.fresh_until > monotonic()}
-                self._reads[asked] = read
+                read = _Read(since=cursor, page=page, fresh_until=monotonic() + _FRESH_S)
+                with self._lock:
+                    kept = {each: known for each, known in self._reads.items() if known.fresh_until > monotonic()}
+                    self._reads = {**kept, asked: read}
         events = [event for event in read.page.events if event["id"] > cursor]
         return Page(events=events, cursor=read.page.cursor, has_more=read.page.has_more)
 
     def holds(self, access: Access) -> bool:
         """Return whether the credentials of a stream still allow it."""
         with self._lock:
-            holds, until = self._holds.get(access.name, (False, 0.0))
+            holds, until = self._holds.get(access, (False, 0.0))
             if monotonic() >= until:
                 holds = access.holds()
                 disconnect()
-                self._holds = {name: known for name, known in self._holds.items() if known[1] > monotonic()}
-                self._holds[access.name] = (holds, monotonic() + _FRESH_S)
+                self._holds = {each: known for each, known in self._holds.items() if known[1] > monotonic()}
+                self._holds[access] = (holds, monotonic() + _FRESH_S)
         return holds
 
 

@@ -23,6 +23,8 @@ LATEST: Final = 2_000
 """How many rows of a kind are looked at where the latest are asked for."""
 _SEARCHED: Final = 100_000
 """How many of the latest of a kind a queue or a type is looked for in."""
+CROWD: Final = 1_000
+"""How many rows of a kind make a crowd, where one look ends; those of one millisecond are not divided."""
 _UNSEEN: Final = timedelta(minutes=1)
 _UNTOLD: Final = ("args", "kwargs", "call_data", "result", "envelope", "progress")
 """What no event tells, and may be large."""
@@ -84,6 +86,7 @@ def calls_of(which: Which, span: Span) -> Iterator[CallQueue]:
     began = span.of("created_at") | span.of("started_at")
     # Which ended later may have begun, or failed, within the span.
     ended = Q(finished_at__lt=span.until) | began | ~Q(errors=[])
+    calls = calls.filter(created_at__lt=span.until)
     found = (
         calls.filter(span.of("created_at"), state__in=WAITING),
         calls.filter(began, state__in=IN_FLIGHT),
@@ -91,6 +94,28 @@ def calls_of(which: Which, span: Span) -> Iterator[CallQueue]:
         _failed(calls, span.since),
     )
     yield from chain.from_iterable(rows.iterator() for rows in found)
+
+
+def crowded_at(which: Which, span: Span) -> datetime | None:
+    """Return where to divide a span so that few rows tell of its first part; None: few tell of all of it."""
+    calls, database = which.choose(_calls()), conf().database
+    ended = _ended(calls).filter(finished_at__gte=span.since)
+    workflows = Workflow.objects.using(database)
+    kinds: tuple[tuple[QuerySet[Any], str], ...] = (
+        (calls.filter(state__in=WAITING), "created_at"),
+        (ended, "created_at"),
+        (ended, "started_at"),
+        (ended, "finished_at"),
+        (_entries(which), "at"),
+        (workflows, "created_at"),
+        (workflows, "ended_at"),
+    )
+    ends: list[datetime] = []
+    for rows, field in kinds:
+        in_order = rows.filter(span.of(field)).order_by(field).values_list(field, flat=True)
+        ends += in_order[CROWD : CROWD + 1]
+    # Ids of events tell milliseconds apart, and no less.
+    return min(max(min(ends), span.since + timedelta(milliseconds=1)), span.until) if ends else None
 
 
 def latest_calls(which: Which, most: int) -> Iterator[CallQueue]:

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from heapq import nsmallest
 from itertools import chain
+from time import monotonic
 from typing import Any, Final
 from uuid import UUID
 
@@ -26,6 +27,8 @@ from dispatcher.web.ojs.workflow_events import of_workflow
 Told = dict[str, Any]
 _FIRST_LOOK: Final = timedelta(minutes=1)
 _FURTHER: Final = 4
+_BUDGET_S: Final = 0.2
+"""After how long a look at what happened goes no further; it ends with the span that it looks at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,17 +107,20 @@ def latest(asked: Asked, most: int) -> Page:
 
 
 def after(asked: Asked, cursor: str, most: int) -> Page:
-    """Return the next events after a cursor. Raises ValueError if that is no id of an event."""
-    begin, until = moment(cursor), rows.settled_at()
+    """Return the next events after a cursor, as far as a look goes. Raises ValueError if that is no id of an event."""
+    began, begin, until = monotonic(), moment(cursor), rows.settled_at()
     found: dict[str, Told] = {}
-    for edge in [until] if asked.job else _edges(begin, until):
+    has_more = False
+    for edge in [until] if asked.job else _edges(asked, begin, until):
         there = between(asked, cursor, edge)
         found |= {told["id"]: told for told in nsmallest(most + 1, there, key=lambda told: str(told["id"]))}
         if len(found) > most:
             told = [found[number] for number in sorted(found)][:most]
             return Page(events=told, cursor=told[-1]["id"], has_more=True)
         cursor = max(cursor, mark(edge))
-    return Page(events=[found[number] for number in sorted(found)], cursor=cursor)
+        if has_more := edge < until and monotonic() - began >= _BUDGET_S:
+            break
+    return Page(events=[found[number] for number in sorted(found)], cursor=cursor, has_more=has_more)
 
 
 def between(asked: Asked, cursor: str, until: datetime) -> Iterator[Told]:
@@ -132,13 +138,16 @@ def between(asked: Asked, cursor: str, until: datetime) -> Iterator[Told]:
             yield told
 
 
-def _edges(begin: datetime, until: datetime) -> Iterator[datetime]:
-    """Return how far to look, further each time: a page needs no more than its events."""
+def _edges(asked: Asked, begin: datetime, until: datetime) -> Iterator[datetime]:
+    """Return how far to look, further each time, but no further than a crowd: a page needs no more than its events."""
     edge, step = max(begin, min(until, rows.first_at() or until)), _FIRST_LOOK
-    while (edge := edge + step) < until:
+    while True:
+        span = Span(since=edge, until=min(edge + step, until))
+        edge = rows.crowded_at(asked.which, span) or span.until
         yield edge
+        if edge >= until:
+            return
         step *= _FURTHER
-    yield until
 
 
 def _of_jobs(calls: Iterable[CallQueue]) -> Iterator[Told]:

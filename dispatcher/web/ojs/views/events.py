@@ -62,7 +62,7 @@ def _stream(request: HttpRequest, asked: Asked) -> HttpResponse:
 
 
 def _told(request: HttpRequest, asked: Asked, cursor: str) -> Iterator[str]:
-    """Yield the events of a stream; one that may not wait ends with those of now, and its client comes back."""
+    """Yield the events of a stream; one that may not wait ends after a read, and its client comes back."""
     # An id without data is no event, but where a client goes on that has seen none.
     yield f"id: {cursor}\nretry: 3000\n\n" if cursor else "retry: 3000\n\n"
     with place(request, _LONGEST) as granted:
@@ -73,9 +73,11 @@ def _told(request: HttpRequest, asked: Asked, cursor: str) -> Iterator[str]:
             for event in page.events:
                 yield f"event: {event['type']}\nid: {event['id']}\ndata: {json.dumps(event)}\n\n"
             if page.has_more:
-                continue
+                yield f"id: {cursor}\n\n"
             if monotonic() >= until:
                 break
+            if page.has_more:
+                continue
             if page.events:
                 spoke = monotonic()
             elif monotonic() - spoke > _HEARTBEAT_S:

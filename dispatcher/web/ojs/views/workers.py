@@ -55,7 +55,7 @@ def fetch(request: HttpRequest, asked: FetchIn) -> HttpResponse:
                 count=asked.count or 1,
                 lease=envelope.milliseconds(asked.visibility_timeout_ms),
                 wait=granted,
-                token=access.name,
+                who=access,
                 is_allowed=access.holds,
             )
         )
