@@ -141,7 +141,7 @@ def refused(left: Refused, job_id: str) -> Problem:
     state = shown(left.state)
     message = f"The job is {state}, not active."
     if left.is_anothers:
-        message = "The job is another worker's by now, or in another attempt."
+        message = "The job is another worker's by now, or in another attempt. Report with the ticket of the fetch."
     elif left.state in (State.ACTIVE, State.DISPATCHED):
         message = "The job runs in Celery, and can't be reported on over HTTP."
     return conflict(message, job_id=job_id, current_state=state, expected_state="active")
