@@ -24,8 +24,10 @@ class _Pending:
     """What this process has yet to write."""
 
     blocks: ClassVar[dict[str, tuple[float, By | None]]] = {}
-    """The keys by name, each with the monotonic time at which its block ends (from then on it is not worth writing), and
-    who asks for it."""
+    """The keys by name, each with the monotonic time at which its block ends, and who asked for it.
+
+    From then on it is not worth writing.
+    """
     is_served = False
     """Whether a thread writes them."""
 

@@ -12,8 +12,8 @@ from django.db import transaction
 from django.utils import timezone
 from pytest_django import Settings
 
-from dispatcher import audit as auditing
 from dispatcher import attempt, blocks, engine
+from dispatcher import audit as auditing
 from dispatcher.calls import Call
 from dispatcher.errors import RateLimited
 from dispatcher.lifecycle import admit, due, finish, heartbeat, recover
