@@ -257,7 +257,7 @@ def stop(
     except OperationalError as fault:
         if sql.in_transaction() or not lanes.is_lock_timeout(fault):
             raise
-        return _stop_later(call_id, put_back, pause, outcome.key)
+        return _stop_later(call_id, put_back, pause, outcome.key, by=by)
     try:
         wake([released] if released else [])
     except sql.DATABASE_ERRORS:
@@ -279,7 +279,12 @@ def _key_to_block(named: str | None, spent: Collection[str]) -> str | None:
 
 
 def _stop_later(
-    call_id: UUID, put_back: Callable[..., finish.Released | None], pause: timedelta, named: str | None
+    call_id: UUID,
+    put_back: Callable[..., finish.Released | None],
+    pause: timedelta,
+    named: str | None,
+    *,
+    by: By | None,
 ) -> finish.Released | None:
     """Let the call wait by itself, and leave the block of the named key, or else of all of its keys, to a thread."""
     with sql.atomic():
@@ -294,7 +299,7 @@ def _stop_later(
             pause,
             ", ".join(sorted(names)),
         )
-        blocks.write_later(names, pause)
+        blocks.write_later(names, pause, by=by)
     return released
 
 

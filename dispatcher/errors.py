@@ -178,6 +178,13 @@ class WebhookRefused(DispatcherError):
     """
 
 
+class AnswerTooLarge(DispatcherError):
+    """The answer to an HTTP call is larger, decompressed, than the setting `max_payload_bytes`: it is not kept.
+
+    Ask for less, or raise the setting.
+    """
+
+
 class TargetRefused(DispatcherError):
     """An HTTP call or a webhook would reach an address that is not public: nothing was sent.
 

@@ -1,14 +1,12 @@
 """What runs a call's `call_data`: the HTTP methods, and the handlers that a project registers."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from dispatcher.conf import conf
 from dispatcher.errors import RateLimited, UnknownMethod
 from dispatcher.lifecycle.run import retry_after
 from dispatcher.methods import HTTP, Handler, check, registered
-
-_TIMEOUT_S: Final = 30
 
 
 def register(method: str) -> Callable[[Handler], Handler]:
@@ -39,8 +37,7 @@ def _request(method: str, params: dict[str, Any]) -> dict[str, Any]:
     """
     from dispatcher import outbound  # noqa: PLC0415 -- an extra: only who makes HTTP calls needs it
 
-    with outbound.session() as session:
-        response = session.request(method, **{"timeout": _TIMEOUT_S, **params})
+    response = outbound.request(method, **params)
     if (wait := retry_after(response)) is not None:
         raise RateLimited(min(wait, conf().http_max_block))
     response.raise_for_status()

@@ -12,6 +12,8 @@ HTTP: Final = frozenset(method.lower() for method in HTTPMethod if method not in
 registered: Final[dict[str, Handler]] = {}
 _FIELDS: Final = ("url", "params", "data", "json", "headers", "cookies", "files", "timeout", "allow_redirects")
 """What the params of an HTTP request may have: what else `requests` takes reaches files and proxies of the worker."""
+LONGEST_S: Final = 3_600
+"""The longest `timeout` of an HTTP request."""
 _FORM: Final = 'give {"method": "post", "params": {"url": ...}}, or the name of a registered handler as method.'
 
 
@@ -34,3 +36,7 @@ def check(call_data: object) -> None:
         raise CallInvalid("call_data.params.url", f"is missing; {method} is an HTTP request: name its address.")
     if is_request and (unknown := [name for name in params if name not in _FIELDS]):
         raise CallInvalid(f"call_data.params.{unknown[0]}", f"is not known here; known are {', '.join(_FIELDS)}.")
+    timeout = params.get("timeout", LONGEST_S)
+    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if is_request and not (is_number and 0 < timeout <= LONGEST_S):
+        raise CallInvalid("call_data.params.timeout", f"{timeout!r} must be a number above 0, up to {LONGEST_S} (s).")

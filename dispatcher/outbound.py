@@ -1,13 +1,18 @@
 """HTTP requests to addresses that a caller chose: public ones, and those that the setting `http_allowed_hosts` names.
 
-The address is checked on the open connection, before anything is sent: a name may lead elsewhere at any time. Behind a
-proxy only the URL is checked, since it is the proxy that looks up the name.
+The address is checked on the open connection, before anything is sent: a name may lead elsewhere at any time. So there
+are no proxies, which look up names by themselves, and no credentials of the process, such as a `.netrc`.
 """
 
-from contextlib import suppress
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from fnmatch import fnmatchcase
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from socket import socket
+from socket import SHUT_RDWR, socket
+from threading import Timer
+from time import monotonic
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -17,21 +22,30 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from dispatcher.conf import conf
-from dispatcher.errors import TargetRefused
+from dispatcher.errors import AnswerTooLarge, TargetRefused
 
 REMEDY: Final = "or allow its host with DISPATCHER['http_allowed_hosts'], for networks of your own."
+_SUCCESS: Final = 2
+_PART: Final = 1_024
+"""How many bytes are decompressed at once: they may become a thousand times as many."""
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
 _RESERVED: Final = (IPv4Network("192.0.0.0/24"), IPv4Network("192.88.99.0/24"), IPv6Network("3fff::/20"))
 """Networks of the IANA's special-purpose registries that `is_global` of some versions of Python lets by."""
 
 
-def session() -> requests.Session:
-    """Return a session whose requests, also those that follow a redirect, raise TargetRefused for a private address."""
-    made = requests.Session()
-    for scheme in ("http://", "https://"):
-        made.mount(scheme, _Checked())
-    return made
+def request(method: str, url: str, *, timeout: float = 30, **options: Any) -> requests.Response:
+    """Make a request with `requests`, in so many seconds in all, also for those that follow a redirect.
+
+    Only the body of a 2xx is read; with `stream`, none is. Raises TargetRefused for a private address, AnswerTooLarge
+    for a body that is larger than `max_payload_bytes`, requests.Timeout.
+    """
+    with _within(timeout), requests.Session() as session:
+        session.trust_env = False
+        session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, _Checked())
+        return session.request(method, url, timeout=timeout, **options)
 
 
 def problem_of(url: str) -> str | None:
@@ -90,9 +104,63 @@ def _is_private(address: str) -> bool:
     return False
 
 
+class _Deadline:
+    """When a request must be done, and its connections: they are shut down then, whatever is waited for."""
+
+    def __init__(self, seconds: float) -> None:
+        self.until = monotonic() + seconds
+        self.sockets: list[socket] = []
+
+    @property
+    def is_over(self) -> bool:
+        return monotonic() >= self.until
+
+    def watch(self, connected: socket) -> None:
+        # A copy: TLS takes the socket itself over.
+        self.sockets.append(connected.dup())
+        if self.is_over:
+            self.cut()
+
+    def cut(self) -> None:
+        for each in self.sockets:
+            with suppress(OSError):
+                each.shutdown(SHUT_RDWR)
+
+
+_deadline: ContextVar[_Deadline] = ContextVar("dispatcher_outbound_deadline")
+
+
+@contextmanager
+def _within(seconds: float) -> Iterator[None]:
+    """Let what is requested take so many seconds in all. Raises requests.Timeout."""
+    deadline = _Deadline(seconds)
+    outer, timer = _deadline.set(deadline), Timer(seconds, deadline.cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except requests.RequestException as fault:
+        if not deadline.is_over:
+            raise
+        raise _timed_out(seconds) from fault
+    finally:
+        timer.cancel()
+        _deadline.reset(outer)
+        for each in deadline.sockets:
+            each.close()
+    if deadline.is_over:
+        # A body of unknown length may end where the connection was shut down.
+        raise _timed_out(seconds)
+
+
+def _timed_out(seconds: float) -> requests.Timeout:
+    return requests.Timeout(f"there was no whole answer within {seconds:g} s")
+
+
 def _checked(connected: socket, host: str) -> socket:
     address = connected.getpeername()[0]
     if is_public(address) or is_allowed(host.strip("[]").rstrip(".").lower(), address):
+        _deadline.get().watch(connected)
         return connected
     connected.close()
     message = f"{host!r} leads to {address}, which is no public address. Give the receiver one, {REMEDY}"
@@ -126,7 +194,26 @@ class _Checked(HTTPAdapter):
         self.poolmanager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
 
     def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
-        """Send a request if its URL may be reached."""
+        """Send a request if its URL may be reached, and read no more of the answer than may be kept."""
         if (problem := problem_of(request.url or "")) is not None:
             raise TargetRefused(problem)
-        return super().send(request, *args, **kwargs)
+        answer = super().send(request, *args, **{**kwargs, "stream": True})
+        answer._content = b"" if kwargs.get("stream") or not _is_success(answer) else _read(answer)  # noqa: SLF001 -- as `requests` does
+        answer.close()
+        return answer
+
+
+def _is_success(answer: requests.Response) -> bool:
+    return answer.status_code // 100 == _SUCCESS
+
+
+def _read(answer: requests.Response) -> bytes:
+    """Return the body of an answer. Raises AnswerTooLarge."""
+    read, most = bytearray(), conf().max_payload_bytes
+    for part in answer.iter_content(_PART):
+        read += part
+        if len(read) > most:
+            answer.close()
+            message = f"the answer of {answer.url} is larger than max_payload_bytes, {most} bytes"
+            raise AnswerTooLarge(message)
+    return bytes(read)

@@ -115,7 +115,11 @@ def fetch(asked: Fetching) -> list[CallQueue]:
 
 
 class Proof(TypedDict, total=False):
-    """What shows that a report is about the attempt that runs; one that names nothing is believed."""
+    """What shows that a report is about the attempt that runs; one that names nothing is believed.
+
+    Only the ticket is new at each fetch. An attempt that is not spent gives its number to the next one, so whoever
+    names a number must name the worker, too, unless the call was fetched without one.
+    """
 
     ticket: UUID | None
     worker: str | None
@@ -144,8 +148,7 @@ def find(call: UUID) -> Held | None:
 def ack(call: UUID | Held, *, result: object, **proof: Unpack[Proof]) -> CallQueue | Refused:
     """Record that a fetched call is done, and hand its room on.
 
-    A report that is repeated, and names the ticket or the attempt that it has ended, changes nothing and returns what
-    the first did.
+    A report that is repeated, and names the ticket that it has ended, changes nothing and returns what the first did.
     """
 
     def complete(row: Held, ticket: UUID) -> finish.Released | None:
@@ -234,20 +237,19 @@ def _beaten(worker: str, calls: Sequence[UUID]) -> Iterator[Entry]:
 def note_progress(call: UUID, reached: Reached, **proof: Unpack[Proof]) -> dict[str, Any] | Refused | None:
     """Keep how far a running call is, and return what is kept; None if it does not run.
 
-    Its lease begins anew only for the ticket, the attempt or the worker that holds it: who names none may have lost the
-    call to another, whose lease must end if it falls silent.
+    Its lease begins anew only for the ticket or the worker that holds it: who names neither may have lost the call to
+    another, whose lease must end if it falls silent.
     """
-    worker = proof.get("worker")
+    ticket, nth, worker = proof.get("ticket"), proof.get("attempt"), proof.get("worker")
     name = None if worker is None else number(worker)
-    held = {"ticket": proof.get("ticket"), "attempt": proof.get("attempt")}
-    is_fenced = any(fence is not None for fence in held.values())
+    held = {"ticket": ticket, "attempt": nth, "worker": name}
     with sql.atomic():
-        kept = sql.fetch("note_progress", _Progress, {"call": call, "worker": name, **held, **asdict(reached)})
-        if kept and (is_fenced or name is not None):
-            _renew(call, [holder for holder in _holders(call) if is_fenced or holder == name])
+        kept = sql.fetch("note_progress", _Progress, {"call": call, **held, **asdict(reached)})
+        if kept and (ticket or name):
+            _renew(call, [holder for holder in _holders(call) if ticket or holder == name])
     if kept:
         return kept[0].progress
-    if not (is_fenced or name) or _row(call).state != State.ACTIVE:
+    if not any(held.values()) or _row(call).state != State.ACTIVE:
         return None
     return Refused(state=State.ACTIVE, is_anothers=bool(_holders(call)))
 
@@ -384,9 +386,10 @@ def _report(
     holders = set(row.holders)
     ticket, nth, worker = proof.get("ticket"), proof.get("attempt"), proof.get("worker")
     if row.state != State.ACTIVE or row.ticket is None or not holders:
-        is_own = row.claim is not None and (row.claim == ticket or (ticket is None and row.attempt == nth))
+        is_own = ticket is not None and row.claim == ticket
         return _row(row.id) if is_own and row.state in ended else Refused(state=State(row.state))
-    is_anothers = worker is not None and not holders & {None, number(worker)}
+    needs_name = worker is not None or (nth is not None and ticket is None)
+    is_anothers = needs_name and not holders & {None, number(worker) if worker else None}
     if is_anothers or ticket not in (None, row.ticket) or nth not in (None, row.attempt):
         return Refused(state=State(row.state), is_anothers=True)
     released = end(row, row.ticket)

@@ -8,6 +8,7 @@ import pytest
 
 from dispatcher import errors
 from dispatcher.errors import (
+    AnswerTooLarge,
     AttemptTimedOut,
     CallInvalid,
     CallNeverRuns,
@@ -46,6 +47,7 @@ MADE = [
     LeaseLapsed("lease expired without a heartbeat"),
     DuplicateCall("01", "available", "key"),
     QueueFull("mail", 5, 5, "reject"),
+    AnswerTooLarge("too large"),
     TargetRefused("'10.0.0.1' is no public address"),
     WebhookRefused("the receiver answered 410 Gone"),
 ]

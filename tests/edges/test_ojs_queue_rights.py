@@ -24,7 +24,9 @@ def test_a_heartbeat_renews_and_directs_only_what_its_token_may_fetch(holder: Ca
     for body in ({}, {"active_jobs": [job]}, {"state": "terminate"}, {"state": "drain"}):
         for path in ("/workers/heartbeat", "/workers/beat"):
             mine.post(path, {"worker_id": "theirs", **body}, status=403)
-    mine.post("/workers/fetch", {"queues": ["a"], "worker_id": "theirs"}, status=403)
+    refused = mine.post("/workers/fetch", {"queues": ["a"], "worker_id": "theirs"}, status=403)["error"]
+    assert refused["details"] == {"field": "worker_id"}
+    assert refused["message"].endswith("do not allow: choose another worker_id.")
     beaten = mine.post("/workers/heartbeat", {"worker_id": "mine", "active_jobs": [job, nameless]})
     assert beaten["jobs_extended"] == []
     assert sorted(Slot.objects.values_list("lease_until", flat=True)) == until

@@ -80,9 +80,8 @@ def listening() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def receiver(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> Iterator[Receiver]:
+def receiver(settings: Settings) -> Iterator[Receiver]:
     """Give a receiver on this machine, where webhooks may post for this test."""
-    monkeypatch.setenv("NO_PROXY", "*")
     settings.DISPATCHER = {"http_anonymous": ["admin"], "journal": 3_600, "http_allowed_hosts": ["127.0.0.1"]}
     with listening() as receiver:
         yield receiver
@@ -316,7 +315,6 @@ def test_a_setting_allows_other_targets(api: Api, settings: Settings, allowed: s
 
 
 def test_nothing_is_sent_where_a_name_leads_to_a_private_address(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "*")
     with listening() as receiver:
         port = int(receiver.url.rstrip("/").rpartition(":")[2])
         here = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]

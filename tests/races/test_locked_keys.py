@@ -12,15 +12,15 @@ from django.db import transaction
 from django.utils import timezone
 from pytest_django import Settings
 
+from dispatcher import attempt, blocks, engine
 from dispatcher import audit as auditing
-from dispatcher import blocks, engine
 from dispatcher.calls import Call
 from dispatcher.errors import RateLimited
 from dispatcher.lifecycle import admit, due, finish, heartbeat, recover
 from dispatcher.lifecycle.admit import KEY_WAIT
 from dispatcher.lifecycle.claim import Refused, claim
 from dispatcher.lifecycle.run import Stopped
-from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
+from dispatcher.models import CallQueue, KeyChange, Lane, RateLimitKey, Slot
 from dispatcher.states import State
 from tests.builders import HERE, waiting
 from tests.races.audit import audit
@@ -360,6 +360,17 @@ def test_whoever_has_locked_a_key_can_cancel_a_call_whose_provider_says_stop() -
         person.commit()
         assert isinstance(stopping.result(), Stopped)
     assert eventually(partial(blocked_until, "locked"))
+
+
+def test_a_report_that_blocks_a_locked_key_is_in_its_history() -> None:
+    RateLimitKey.objects.declare("locked", concurrency=5)
+    (call,) = in_flight("locked")
+    stopped = Stopped(error=RateLimited(60), wait=timedelta(seconds=60))
+    with locked("locked"), promptly() as do:
+        do(partial(attempt.stop, call.id, call.ticket, stopped, by="ann"))
+        assert not KeyChange.objects.exists()
+    change = eventually(KeyChange.objects.first)
+    assert (change.key, change.verb, change.actor) == ("locked", "block", "ann")
 
 
 def test_a_block_that_is_over_before_the_key_is_free_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:

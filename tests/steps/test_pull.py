@@ -177,8 +177,8 @@ def test_reports_of_others_and_late_ones_change_nothing() -> None:
 def test_a_report_that_is_repeated_is_answered_as_the_first() -> None:
     send(retry={"max_attempts": 2, "initial_interval": 0})
     (call,) = fetch()
-    for proof in ({"ticket": call.ticket}, {"attempt": 1}):
-        failed = pull.nack(call.id, BROKEN, **proof)  # type: ignore[arg-type]
+    for _ in range(2):
+        failed = pull.nack(call.id, BROKEN, ticket=call.ticket)
         assert isinstance(failed, CallQueue)
         assert (failed.state, failed.error_count) == ("retryable", 1)
     engine.tick(now=None)
@@ -188,12 +188,44 @@ def test_a_report_that_is_repeated_is_answered_as_the_first() -> None:
         assert pull.nack(call.id, BROKEN, **proof) == anothers  # type: ignore[arg-type]
         assert pull.note_progress(call.id, Reached(progress=0.5), **proof) == anothers  # type: ignore[arg-type]
     for _ in range(2):
-        done = pull.ack(call.id, result="first", attempt=2)
+        done = pull.ack(call.id, result="first", attempt=2, ticket=again.ticket)
         assert isinstance(done, CallQueue)
         assert (done.state, done.result) == (State.COMPLETED, "first")
     assert isinstance(pull.ack(call.id, result="second", ticket=again.ticket), CallQueue)
     assert seen(call).result == "first"
     assert pull.nack(call.id, BROKEN, ticket=again.ticket) == Refused(state=State.COMPLETED)
+
+
+def test_the_number_of_an_attempt_shows_no_repeat() -> None:
+    send()
+    (call,) = fetch(worker="one")
+    assert isinstance(pull.ack(call.id, result="first", attempt=1, worker="one"), CallQueue)
+    assert pull.ack(call.id, result="second", attempt=1, worker="one") == Refused(state=State.COMPLETED)
+
+
+def test_the_number_of_an_attempt_takes_no_call_from_the_next_worker() -> None:
+    send()
+    (call,) = fetch(worker="one")
+    pull.give_back(call.id, ticket=call.ticket)
+    (again,) = fetch(worker="two")
+    assert again.attempt == call.attempt == 1
+    anothers = Refused(state=State.ACTIVE, is_anothers=True)
+    for worker in (None, "one"):
+        proof: pull.Proof = {"attempt": 1, "worker": worker}
+        assert pull.ack(call.id, result="stale", **proof) == anothers
+        assert pull.nack(call.id, BROKEN, **proof) == anothers
+        assert pull.stop(call.id, SECOND, **proof) == anothers
+        assert pull.give_back(call.id, **proof) == anothers
+    assert seen(call).state == State.ACTIVE
+    assert isinstance(pull.ack(call.id, result=None, attempt=1, worker="two"), CallQueue)
+
+
+def test_progress_with_the_number_of_an_attempt_alone_renews_no_lease() -> None:
+    send(more=More(visibility=SECOND))
+    (call,) = fetch()
+    before = Slot.objects.get().pulled_until
+    assert pull.note_progress(call.id, Reached(progress=0.5), attempt=1)
+    assert Slot.objects.get().pulled_until == before
 
 
 def test_a_call_that_is_given_back_twice_waits_once() -> None:

@@ -1,9 +1,13 @@
 """What runs a call's `call_data`: registered handlers, and HTTP."""
 
+import gzip
 import json
+import socket
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 from unittest.mock import patch
 
@@ -12,7 +16,7 @@ import requests
 from pytest_django import Settings
 
 from dispatcher import handlers
-from dispatcher.errors import CallInvalid, UnknownMethod
+from dispatcher.errors import AnswerTooLarge, CallInvalid, UnknownMethod
 from dispatcher.lifecycle.run import Stopped, run
 
 
@@ -22,7 +26,9 @@ class Echo(BaseHTTPRequestHandler):
     def answer(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length).decode()
-        said = json.dumps({"method": self.command, "path": self.path, "body": body}).encode()
+        said = json.dumps(
+            {"method": self.command, "path": self.path, "body": body, "auth": self.headers["Authorization"]}
+        ).encode()
         self.send_response(int(self.path.split("/")[1].split("?")[0]))
         self.send_header("Retry-After", "120")
         self.send_header("Content-Length", str(len(said)))
@@ -128,11 +134,66 @@ def test_an_answer_stops_its_key_for_no_longer_than_the_setting_allows(url: str,
     assert outcome.wait.total_seconds() == 60
 
 
-def test_a_call_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[Any] = []
-    answer = requests.Response()
-    answer.status_code = 200
-    monkeypatch.setattr(requests.Session, "request", lambda *_, timeout, **__: given.append(timeout) or answer)
-    handlers.run({"method": "get", "params": {"url": "x"}})
-    handlers.run({"method": "get", "params": {"url": "x", "timeout": 3}})
-    assert given == [30, 3]
+def get(url: str, **params: Any) -> Any:
+    return handlers.run({"method": "get", "params": {"url": url, **params}})
+
+
+@pytest.mark.parametrize("timeout", [None, 0, -1, True, "5", float("nan"), float("inf"), 3_601, [1, 2]], ids=str)
+def test_a_timeout_of_no_use_is_refused_by_name(url: str, timeout: Any) -> None:
+    with pytest.raises(CallInvalid, match=r"^call_data\.params\.timeout: .* must be a number above 0, up to 3600"):
+        get(f"{url}/200", timeout=timeout)
+
+
+@pytest.mark.parametrize("status", [200, 302, 500])
+@pytest.mark.parametrize("part", [b"HTTP", b"HTTP/1.0 %d OK\r\n\r\n"], ids=["head", "body"])
+def test_an_answer_that_never_ends_ends_with_the_timeout(part: bytes, status: int) -> None:
+    with endless(part % status if b"%" in part else part) as url:
+        if part == b"HTTP" or status == 200:
+            with pytest.raises(requests.Timeout, match=r"no whole answer within 0\.5 s"):
+                get(url, timeout=0.5)
+        elif status == 302:
+            assert get(url, timeout=10)["text"] == ""
+        else:
+            with pytest.raises(requests.HTTPError):
+                get(url, timeout=10)
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_an_answer_that_is_too_large_is_not_kept(settings: Settings, is_packed: bool) -> None:  # noqa: FBT001 -- a case
+    settings.DISPATCHER = {**settings.DISPATCHER, "max_payload_bytes": 100_000}
+    body = bytes(100_001)
+    head = b"Content-Encoding: gzip\r\n" if is_packed else b""
+    said = b"HTTP/1.0 200 OK\r\n" + head + b"\r\n" + (gzip.compress(body) if is_packed else body)
+    with endless(said, ends=True) as url, pytest.raises(AnswerTooLarge, match="max_payload_bytes, 100000 bytes"):
+        get(url)
+
+
+def test_no_credentials_or_proxies_of_the_process_are_used(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    assert "Basic" not in str(get(f"{url}/200"))
+
+
+@contextmanager
+def endless(said: bytes, *, ends: bool = False) -> Iterator[str]:
+    """Give the URL of a server that says this, and then, unless it ends, a byte now and again."""
+
+    def answer(listener: socket.socket) -> None:
+        client, _ = listener.accept()
+        with client, suppress(OSError):
+            client.recv(65_536)
+            client.sendall(said)
+            while not ends and not is_over.wait(0.1):
+                client.sendall(b"x")
+
+    is_over = Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = Thread(target=answer, args=(listener,))
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        is_over.set()
+        thread.join()

@@ -34,7 +34,6 @@ class Redirect(BaseHTTPRequestHandler):
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Give the port of a server of this machine; every name leads here."""
-    monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setattr(Redirect, "hosts", [], raising=False)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Redirect)
     here = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", server.server_port))]

@@ -137,7 +137,7 @@ class FetchIn(Body):
 
 
 class Proof(Body):
-    """Who speaks of a job. The ticket of the fetch, or the attempt's number, proves that it is the worker's own."""
+    """Who speaks of a job. Only the ticket is new at each fetch; an attempt's number counts with the worker's name."""
 
     ticket: AnyId | None = None
     attempt: Annotated[int, Field(ge=1)] | None = None

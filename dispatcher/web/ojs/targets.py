@@ -10,7 +10,6 @@ import requests
 from dispatcher import outbound
 from dispatcher.errors import TargetRefused
 
-_TIMEOUT_S: Final = 30
 _REDIRECTS: Final = 3
 _REPEATED: Final = (
     HTTPStatus.MOVED_PERMANENTLY,
@@ -36,16 +35,15 @@ def post(url: str, body: bytes, headers: Mapping[str, str]) -> requests.Response
 
     Raises TargetRefused where nothing may be posted to, HTTPError at a redirect that leads nowhere.
     """
-    with outbound.session() as session:
-        for _ in range(1 + _REDIRECTS):
-            if (problem := problem_of(url)) is not None:
-                raise TargetRefused(problem)
-            answer = session.post(url, data=body, headers=headers, timeout=_TIMEOUT_S, allow_redirects=False)
-            if not HTTPStatus.MULTIPLE_CHOICES <= answer.status_code < HTTPStatus.BAD_REQUEST:
-                return answer
-            leads_to = answer.headers.get("Location", "")
-            if answer.status_code not in _REPEATED or not leads_to:
-                break
-            url = urljoin(url, leads_to)
+    for _ in range(1 + _REDIRECTS):
+        if (problem := problem_of(url)) is not None:
+            raise TargetRefused(problem)
+        answer = outbound.request("post", url, data=body, headers=headers, allow_redirects=False, stream=True)
+        if not HTTPStatus.MULTIPLE_CHOICES <= answer.status_code < HTTPStatus.BAD_REQUEST:
+            return answer
+        leads_to = answer.headers.get("Location", "")
+        if answer.status_code not in _REPEATED or not leads_to:
+            break
+        url = urljoin(url, leads_to)
     message = f"{answer.status_code} {answer.reason}: it redirects to {leads_to or 'nowhere'}, so nothing is delivered"
     raise requests.HTTPError(message, response=answer)

@@ -141,7 +141,7 @@ def refused(left: Refused, job_id: str) -> Problem:
     state = shown(left.state)
     message = f"The job is {state}, not active."
     if left.is_anothers:
-        message = "The job is another worker's by now, or in another attempt."
+        message = "The job is another worker's by now, or in another attempt. Report with the ticket of the fetch."
     elif left.state in (State.ACTIVE, State.DISPATCHED):
         message = "The job runs in Celery, and can't be reported on over HTTP."
     return conflict(message, job_id=job_id, current_state=state, expected_state="active")
@@ -164,6 +164,11 @@ def _need_worker(access: Access, worker: str, *, has_fetched: bool = False) -> N
         return
     known = PullWorker.objects.using(conf().database).filter(id=pull.number(worker))
     queues = known.values_list("queues", flat=True).first() or []
+    if access.is_known and not all(access.allows("fetch", queue) for queue in queues):
+        message = (
+            f"Worker {worker!r} last fetched from queues that these credentials do not allow: choose another worker_id."
+        )
+        raise Problem(403, "permission_denied", message, details={"field": "worker_id"})
     if queues or has_fetched:
         access.need("fetch", *queues)
 
