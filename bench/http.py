@@ -17,9 +17,9 @@ from typing import Any
 
 from bench import database, scene
 from bench.figures import Bench, Bound, Figure, side_by_side
-from dispatcher import pull
 from dispatcher.models import Lane, Queue
-from dispatcher.pull import Fetching
+from dispatcher.ojs import fetch
+from dispatcher.ojs.fetch import Fetching
 from project.processes import Stack, free_port, listening
 
 WAITING = 1_000
@@ -183,13 +183,13 @@ def _fetches(alias: str) -> float:
     with scene.on(alias):
         for _ in range(FETCHES):
             began = perf_counter()
-            fetched = pull.fetch(Fetching(queues=[scene.QUEUE], count=COUNT))
+            fetched = fetch.fetch(Fetching(queues=[scene.QUEUE], count=COUNT))
             times.append((perf_counter() - began) * 1_000)
             if len(fetched) != COUNT:
                 message = f"{len(fetched)} of {COUNT} calls were fetched"
                 raise AssertionError(message)
             for call in reversed(fetched):
-                pull.give_back(call.id)
+                fetch.give_back(call.id)
     return median(times)
 
 

@@ -9,8 +9,8 @@ from bench.figures import Bench, Bound, Figure
 from bench.tasks import visit
 from bench.third_party import THROTTLE, WINDOW
 from dispatcher import engine
-from dispatcher.calls import Call
 from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.request import Call
 from project.processes import Stack
 from project.witness.ledger import SECOND
 from project.witness.server import Witness

@@ -14,8 +14,8 @@ from bench import database, scene
 from bench.figures import Bench, Bound, Figure, each, side_by_side
 from bench.models import BareCall
 from bench.tasks import nothing
-from dispatcher.calls import Call
 from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.request import Call
 
 SENDS = 100
 MANY = 1_000

@@ -20,7 +20,8 @@ class DispatcherConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the checks, what follows a migration, and what beat and workers need at their start."""
-        from dispatcher import beat, checks, engine, fence  # noqa: F401, PLC0415 -- models must be loaded first
+        from dispatcher import checks, engine  # noqa: F401, PLC0415 -- models must be loaded first
+        from dispatcher.celery import beat, fence  # noqa: F401, PLC0415 -- models must be loaded first
 
         self.engine, self.fence = engine, fence.fence
         post_migrate.connect(_after_migrate, sender=self)
@@ -47,6 +48,6 @@ def _refuse_unended(*, instance: Model, using: str, **_: Any) -> None:
 
 
 def _after_migrate(*, using: str, **_: Any) -> None:
-    from dispatcher import provision  # noqa: PLC0415 -- models must be loaded first
+    from dispatcher.celery import schedule  # noqa: PLC0415 -- models must be loaded first
 
-    provision.after_migrate(using)
+    schedule.after_migrate(using)

@@ -15,10 +15,10 @@ from psycopg import IsolationLevel
 
 from dispatcher.conf import RETENTION, SCOPES, Conf, conf, read
 from dispatcher.errors import ConfigurationError, PolicyInvalid
-from dispatcher.fields import key_name
+from dispatcher.limits.policy import Policy
+from dispatcher.limits.retry import Retry
 from dispatcher.models import CallQueue
-from dispatcher.policy import Policy
-from dispatcher.retry import Retry
+from dispatcher.validate import key_name
 
 _POSTGRESQL_14 = 140_000
 _READ_COMMITTED = (None, IsolationLevel.READ_COMMITTED)
@@ -42,7 +42,8 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[ch
 @checks.register("dispatcher")
 def check_celery(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
     """Check the Celery app: E005 its tasks can't claim their calls, or there is none, E006 it accepts pickle."""
-    from dispatcher import compose, fence  # noqa: PLC0415 -- they need the app registry
+    from dispatcher.celery import fence  # noqa: PLC0415 -- they need the app registry
+    from dispatcher.engine import compose  # noqa: PLC0415 -- they need the app registry
 
     del app_configs
     found: list[checks.CheckMessage] = []

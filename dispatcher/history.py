@@ -10,8 +10,8 @@ from django.db.models import Q
 
 from dispatcher import sql
 from dispatcher.conf import conf
+from dispatcher.limits.policy import format_duration
 from dispatcher.models import KeyChange, RateLimitKey
-from dispatcher.policy import format_duration
 
 _LIMITS: Final = ("concurrency", "rate_limit", "rate_period", "throttle_limit", "throttle_period")
 _FIELDS: Final = (

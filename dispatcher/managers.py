@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 from django.apps import apps
 from django.db import models
 
-from dispatcher.calls import REMEDIES, Call
 from dispatcher.errors import CallInvalid, CallNotEnded, PolicyInvalid
-from dispatcher.fields import only_named
+from dispatcher.request import REMEDIES, Call
 from dispatcher.states import IN_FLIGHT, TERMINAL, OnLimit, Reason, State
+from dispatcher.validate import only_named
 
 if TYPE_CHECKING:
     from dispatcher.apps import DispatcherConfig

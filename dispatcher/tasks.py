@@ -4,13 +4,15 @@ from typing import Any, Final
 
 from celery import shared_task
 
-from dispatcher import crons, engine, handlers, periodic
+from dispatcher import engine, handlers
+from dispatcher.celery import periodic
 from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK
+from dispatcher.ojs import crons
 
 _PERIODIC: Final[dict[str, Any]] = {
     "ignore_result": True,
     "send_events": False,
-    "Strategy": "dispatcher.periodic:strategy",
+    "Strategy": "dispatcher.celery.periodic:strategy",
     "apply_async": periodic.send_quietly,
 }
 """What keeps a task quiet that runs 86,400 times a day."""
@@ -49,7 +51,7 @@ def advance() -> int:
 @shared_task(name="dispatcher.post_event")
 def post_event(subscription: str, event: dict[str, Any]) -> Any:
     """Post one event to one subscription."""
-    from dispatcher.web.ojs import hooks  # noqa: PLC0415 -- an extra
+    from dispatcher.ojs import hooks  # noqa: PLC0415 -- an extra
 
     return hooks.post(subscription, event)
 

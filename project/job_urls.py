@@ -2,4 +2,4 @@
 
 from django.urls import include, path
 
-urlpatterns = [path("", include("dispatcher.web.ojs.urls"))]
+urlpatterns = [path("", include("dispatcher.ojs.urls"))]

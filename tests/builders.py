@@ -12,10 +12,10 @@ import pytest
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
-from dispatcher import policy
-from dispatcher.calls import Call
 from dispatcher.lifecycle import admit, claim, finish, heartbeat, place, send
+from dispatcher.limits import policy
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
+from dispatcher.request import Call
 from dispatcher.states import State
 
 T0 = datetime(2030, 1, 1, 12, tzinfo=UTC)

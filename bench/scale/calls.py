@@ -10,12 +10,13 @@ from django.db import transaction
 from bench.scale.compare import Operation, Task
 from bench.scale.systems import System
 from bench.scale.tasks import nothing
-from dispatcher import engine, pull
-from dispatcher.calls import Call
+from dispatcher import engine
 from dispatcher.conf import conf
 from dispatcher.lifecycle import claim, finish
 from dispatcher.models import CallQueue
-from dispatcher.pull import Fetching
+from dispatcher.ojs import fetch
+from dispatcher.ojs.fetch import Fetching
+from dispatcher.request import Call
 
 MANY = 1_000
 FETCHED = 10
@@ -169,12 +170,12 @@ _held: dict[str, list[UUID]] = {}
 
 def _give_back(system: System) -> System:
     for call in _held.pop(system.alias, []):
-        pull.give_back(call)
+        fetch.give_back(call)
     return system
 
 
 def _fetch(system: System) -> None:
-    _held[system.alias] = [call.id for call in pull.fetch(Fetching(queues=["q23"], count=FETCHED))]
+    _held[system.alias] = [call.id for call in fetch.fetch(Fetching(queues=["q23"], count=FETCHED))]
     if len(_held[system.alias]) != FETCHED:
         message = f"{len(_held[system.alias])} of {FETCHED} calls were fetched"
         raise AssertionError(message)
@@ -182,8 +183,8 @@ def _fetch(system: System) -> None:
 
 def _fetch_and_ack(system: System) -> None:
     del system
-    for call in pull.fetch(Fetching(queues=["q23"])):
-        pull.ack(call.id, result=None)
+    for call in fetch.fetch(Fetching(queues=["q23"])):
+        fetch.ack(call.id, result=None)
 
 
 def _cancelled(system: System) -> list[UUID]:

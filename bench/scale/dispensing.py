@@ -6,11 +6,11 @@ from django.utils import timezone
 
 from bench.scale.compare import Operation, Task
 from bench.scale.systems import System
-from dispatcher import engine, push, sql
+from dispatcher import engine, sql
 from dispatcher.conf import RETENTION
-from dispatcher.lifecycle import due, retention
+from dispatcher.lifecycle import retention, schedule
 from dispatcher.lifecycle.admit import admit
-from dispatcher.web.ojs import hooks, workflows
+from dispatcher.ojs import enqueue, hooks, workflows
 
 WORKED = 100
 """Calls that each busy tick, or pass, admits."""
@@ -26,16 +26,18 @@ def ticking() -> Iterator[Task]:
     yield Operation(name=f"busy tick, {WORKED} calls of 10 lanes", prepare=_work, do=_tick)
     yield Operation(name=f"pass, {WORKED} calls of 10 lanes", prepare=_work, do=_pass)
     yield Operation(name=f"tick with {FEW} calls due", prepare=_make_due, do=_tick)
-    yield Operation(name=f"{FEW} calls due, waking them", prepare=_make_due, do=lambda _: due.wake_due())
-    yield Operation(name=f"{FEW} calls expired, discarding them", prepare=_expire, do=lambda _: due.discard_expired())
-    yield Operation(name="the time until something falls due", do=lambda _: due.next_due())
+    yield Operation(name=f"{FEW} calls due, waking them", prepare=_make_due, do=lambda _: schedule.wake_due())
+    yield Operation(
+        name=f"{FEW} calls expired, discarding them", prepare=_expire, do=lambda _: schedule.discard_expired()
+    )
+    yield Operation(name="the time until something falls due", do=lambda _: schedule.next_due())
 
 
 def cleaning() -> Iterator[Task]:
     """Yield what recovery and cleanup do."""
     yield Operation(name="recovery", do=lambda _: engine.recover(now=timezone.now()))
     yield Operation(name="trimming of windows", prepare=_from_the_first, do=lambda _: retention.trim_windows())
-    yield Operation(name="easing of crowded queues", do=lambda _: push.ease())
+    yield Operation(name="easing of crowded queues", do=lambda _: enqueue.ease())
     yield Operation(name=f"cleanup of {BATCH} ended calls", prepare=_age, do=_delete_ended)
     yield Operation(name="cleanup of the journal, one slice", do=lambda _: retention.delete_entries())
     yield Operation(name="cleanup of workflows", do=lambda _: retention.delete_workflows())

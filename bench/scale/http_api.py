@@ -10,8 +10,8 @@ from django.test import Client
 from bench.scale.calls import sent
 from bench.scale.compare import PER_PAGE, Operation, Order, Task
 from bench.scale.systems import System
-from dispatcher import pull
 from dispatcher.models import CallQueue, Workflow
+from dispatcher.ojs import fetch
 
 TYPE = "application/openjobspec+json"
 JOB = {"type": "mail.send", "args": [], "options": {"queue": "q23"}}
@@ -154,7 +154,7 @@ def _a_call(system: System) -> object:
 
 def _of_worker(path: str, system: System) -> str:
     del system
-    pull.see(WORKER)
+    fetch.see(WORKER)
     return path
 
 

@@ -13,12 +13,12 @@ from bench.scale.compare import Operation, Order, Task, Tick
 from bench.scale.systems import System
 from bench.scale.tasks import nothing
 from dispatcher import engine
-from dispatcher.calls import Call
 from dispatcher.conf import conf
-from dispatcher.lifecycle import due
+from dispatcher.engine.ticker import Ticker
+from dispatcher.lifecycle import schedule
 from dispatcher.lifecycle.admit import admit
 from dispatcher.models import CallQueue
-from dispatcher.watch import Ticker
+from dispatcher.request import Call
 
 Group = Callable[[], Iterator[Task]]
 AWAKE = 100
@@ -61,7 +61,7 @@ def awake() -> Iterator[Task]:
 
 def due_at_once() -> Iterator[Task]:
     """Yield what many calls that are due at one instant must not slow down."""
-    yield Operation(name="due: waking a batch of those of one instant", do=lambda _: _in_vain(due.wake_due))
+    yield Operation(name="due: waking a batch of those of one instant", do=lambda _: _in_vain(schedule.wake_due))
     yield Operation(name="due: send alone", prepare=calls.idle, do=calls.send)
     yield Tick(name="due: longest tick", do=_whole_tick)
 
@@ -69,7 +69,7 @@ def due_at_once() -> Iterator[Task]:
 def expiring() -> Iterator[Task]:
     """Yield what many calls that expire at one instant must not slow down."""
     yield Operation(
-        name="expiring: discarding a batch of those of one instant", do=lambda _: _in_vain(due.discard_expired)
+        name="expiring: discarding a batch of those of one instant", do=lambda _: _in_vain(schedule.discard_expired)
     )
     yield Tick(name="expiring: longest tick", do=_whole_tick)
 

@@ -9,9 +9,9 @@ from django.http import HttpRequest
 
 from dispatcher.admin.paging import BoundedList
 from dispatcher.errors import CallInvalid
-from dispatcher.fields import scopes
 from dispatcher.models import ApiToken, CallQueue, PullWorker, Queue
 from dispatcher.states import IN_FLIGHT
+from dispatcher.validate import scopes
 
 if TYPE_CHECKING:
     _Queues = admin.ModelAdmin[Queue]

@@ -9,7 +9,7 @@ from django.db.models.fields.json import KT
 from django.http import HttpRequest
 
 from dispatcher.admin.paging import MANY, BoundedList
-from dispatcher.journal import KINDS
+from dispatcher.event_log import KINDS
 from dispatcher.models import JournalEntry
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from django.utils.safestring import SafeString
 from dispatcher import engine, reports, sql
 from dispatcher.admin.paging import BoundedList
 from dispatcher.errors import CallInvalid, PolicyInvalid
-from dispatcher.fields import key_name, moment
 from dispatcher.history import Actor
+from dispatcher.limits.policy import Policy, format_duration, parse_duration
 from dispatcher.models import RateLimitKey
-from dispatcher.policy import Policy, format_duration, parse_duration
+from dispatcher.validate import key_name, moment
 
 _PASSED = "Give a time to come."
 _SHOWN = 20

@@ -10,13 +10,14 @@ from uuid import UUID
 
 from django.db import OperationalError
 
-from dispatcher import happenings, journal, sql
-from dispatcher.allotment import Allocation, LockedKey, LockedLane, allocate
+from dispatcher import event_log, sql
 from dispatcher.conf import DECIDE_AT_ONCE, Conf, conf, pass_bound, queue_grace
-from dispatcher.counts import HeadRow, KeyRow, locked_key, locked_lanes
-from dispatcher.events import call_dropped
+from dispatcher.event_log import waiting
+from dispatcher.limits.allocate import Allocation, LockedKey, LockedLane, allocate
+from dispatcher.limits.policy import AdmissionTuning
+from dispatcher.limits.usage import HeadRow, KeyRow, locked_key, locked_lanes
 from dispatcher.models import CallQueue, Slot
-from dispatcher.policy import AdmissionTuning
+from dispatcher.signals import call_dropped
 from dispatcher.states import State
 
 _FIRST_HEADS = 32
@@ -255,8 +256,8 @@ def _decide(
     calls = _write(made, slots, lanes_seen, now, settings)
     if opened := [key for key in wanted["keys"] if key not in made.openings]:
         sql.ask("clear_opening_times", object, {"keys": opened})
-    if journal.is_kept():
-        journal.note([*happenings.of_pass(made, lanes_seen, happenings.stand(counted.values(), slots, at, tuning))])
+    if event_log.is_kept():
+        event_log.note([*waiting.of_pass(made, lanes_seen, waiting.stand(counted.values(), slots, at, tuning))])
     served = {row.name for row in queue_rows if row.is_served and not is_pull}
     filled = served.intersection((*made.held.values(), *locked.held_queues))
     is_waited_for = any(lane.yields_to_higher_priority for lane in lanes_seen)

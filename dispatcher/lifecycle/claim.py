@@ -13,7 +13,7 @@ from django.db import OperationalError
 
 from dispatcher import lanes, sql
 from dispatcher.conf import conf
-from dispatcher.policy import BUCKETS
+from dispatcher.limits.policy import BUCKETS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,13 +7,13 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from dispatcher import fields, history, journal, lanes, sql
+from dispatcher import event_log, history, lanes, sql, validate
 from dispatcher.conf import conf
 from dispatcher.errors import KeyNotFound, PolicyInvalid
+from dispatcher.event_log import Entry
 from dispatcher.history import By
-from dispatcher.journal import Entry
+from dispatcher.limits.policy import LONGEST_PERIOD, Policy, parse_duration
 from dispatcher.models import CallQueue
-from dispatcher.policy import LONGEST_PERIOD, Policy, parse_duration
 
 _QUEUE: Final = "queue:"
 _STRATEGIES: Final = ("concurrency", "rate", "throttle")
@@ -102,7 +102,7 @@ def block(
         params = {"wait": wait, "names": list(names), "keys": list(keys), "now": now}
         rows = sql.fetch("block_keys", _Blocked, params)
         blocked = [{"key": row.name, "until": row.blocked_until.isoformat(), "reason": "blocked"} for row in rows]
-        journal.note([Entry(kind="rate_limit.dynamic_adjusted", data=each) for each in blocked])
+        event_log.note([Entry(kind="rate_limit.dynamic_adjusted", data=each) for each in blocked])
     return [row.id for row in rows]
 
 
@@ -111,7 +111,7 @@ def override(name: str, limits: Mapping[str, Any], until: datetime, *, by: By = 
 
     Raises PolicyInvalid naming the field, or KeyNotFound.
     """
-    ends_at = fields.moment("until", until, error=PolicyInvalid)
+    ends_at = validate.moment("until", until, error=PolicyInvalid)
     if ends_at is None:
         raise PolicyInvalid("until", "required: say when the key's own limits hold again.")
     if ends_at <= (now := sql.now()):
@@ -171,7 +171,7 @@ def _switch(name: str, *, is_paused: bool, kind: str, by: Mapping[str, str]) -> 
         key = _only(sql.fetch("pause_key", _Key, {"name": name, "is_paused": is_paused}), name)
         if name.startswith(_QUEUE):
             queue = name.removeprefix(_QUEUE)
-            journal.note([Entry(kind=kind, queue=queue, data=by)])
+            event_log.note([Entry(kind=kind, queue=queue, data=by)])
     return key
 
 

@@ -15,10 +15,10 @@ from django.core.serializers.json import DjangoJSONEncoder
 from dispatcher import sql
 from dispatcher.changes import Changes
 from dispatcher.conf import conf
-from dispatcher.events import call_finished
+from dispatcher.limits.policy import BUCKETS, LONGEST_PERIOD
+from dispatcher.limits.retry import Retry
 from dispatcher.models import CallQueue
-from dispatcher.policy import BUCKETS, LONGEST_PERIOD
-from dispatcher.retry import Retry
+from dispatcher.signals import call_finished
 from dispatcher.states import TERMINAL, Reason, State
 
 _LONGEST_MESSAGE = 4_000

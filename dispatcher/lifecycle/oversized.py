@@ -9,8 +9,8 @@ from typing import Any
 from dispatcher import lanes, sql
 from dispatcher.conf import conf
 from dispatcher.errors import KeyNotFound
+from dispatcher.limits.policy import Policy, in_force, stored
 from dispatcher.models import RateLimitKey
-from dispatcher.policy import Policy, in_force, stored
 
 _BATCH = 1_000
 """How many calls of a key one statement lets go on."""

@@ -12,9 +12,9 @@ from uuid import UUID
 from django.db import OperationalError
 
 from dispatcher import lanes, sql
-from dispatcher.heads import Place
 from dispatcher.lanes import Kind, Placement
-from dispatcher.policy import Policy
+from dispatcher.lanes.heads import Place
+from dispatcher.limits.policy import Policy
 from dispatcher.states import OnLimit
 
 logger = logging.getLogger(__name__)

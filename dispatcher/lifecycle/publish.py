@@ -18,10 +18,11 @@ from django.apps import apps
 from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
 
-from dispatcher import broker, fields, signature, sql
+from dispatcher import sql, validate
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid
-from dispatcher.tickets import CALL_HEADER, TICKET_HEADER
+from dispatcher.messages import broker, signature
+from dispatcher.messages.tickets import CALL_HEADER, TICKET_HEADER
 
 if TYPE_CHECKING:
     from dispatcher.apps import DispatcherConfig
@@ -297,7 +298,7 @@ def _send(app: Celery, producer: Any, call: Publishable) -> None:
     """Hand one call to the broker, as `Celery.send_task` does, without looking up what is known already.
 
     The result backend is not notified: senders have no AsyncResult, and for each call it would listen for ever. Nor are
-    the receivers of Celery's publish signals, which have seen the call at its send: see dispatcher.capture.
+    the receivers of Celery's publish signals, which have seen the call at its send: see dispatcher.messages.capture.
     """
     of_task, of_broker = _options(app, call)
     headers, properties, body, sent_event = app.amqp.create_task_message(
@@ -381,8 +382,8 @@ def fence(name: str) -> None:
 
 def _arguments(call: Publishable) -> dict[str, Any]:
     return {
-        "args": fields.from_json(call.args) if call.call_data is None else [call.call_data],
-        "kwargs": fields.from_json(call.kwargs),
+        "args": validate.from_json(call.args) if call.call_data is None else [call.call_data],
+        "kwargs": validate.from_json(call.kwargs),
         "task_id": str(call.id),
         "retries": call.attempt,
     }

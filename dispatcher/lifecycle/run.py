@@ -12,7 +12,7 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from dispatcher.changes import Changes
 from dispatcher.errors import RateLimited
-from dispatcher.policy import LONGEST_PERIOD
+from dispatcher.limits.policy import LONGEST_PERIOD
 
 _SAYS_STOP = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 SHORTEST_STOP = timedelta(seconds=1)

@@ -11,15 +11,15 @@ from uuid import UUID
 
 import uuid_utils.compat as uuid7
 
-from dispatcher import fields, lanes, sql
-from dispatcher.calls import Call, More
+from dispatcher import lanes, sql, validate
 from dispatcher.conf import conf, queue_grace, send_bound
 from dispatcher.errors import CallInvalid, CallNeverRuns, CallTooLarge, PolicyInvalid
-from dispatcher.events import policy_ignored
 from dispatcher.lanes import Kind, Placement
+from dispatcher.limits.policy import Policy
+from dispatcher.limits.retry import Retry
 from dispatcher.models import CallQueue
-from dispatcher.policy import Policy
-from dispatcher.retry import Retry
+from dispatcher.request import Call, More
+from dispatcher.signals import policy_ignored
 from dispatcher.states import OnLimit, State
 
 logger = logging.getLogger(__name__)
@@ -86,27 +86,27 @@ def draft(
     checked = Draft(
         id=call.more.id or uuid7.uuid7(),
         kind=Kind(
-            queue=fields.name("queue", queue),
-            priority=fields.whole("priority", call.priority, -100, 100),
+            queue=validate.name("queue", queue),
+            priority=validate.whole("priority", call.priority, -100, 100),
             on_limit=_on_limit(call.on_limit if call.on_limit is not None else on_limit),
             names=names,
         ),
-        task=fields.name("task", task),
-        args=fields.json_text("args", fields.sequence("args", call.args), has_celerys=is_json),
-        kwargs=fields.json_text("kwargs", fields.mapping("kwargs", call.kwargs) or {}, has_celerys=is_json),
+        task=validate.name("task", task),
+        args=validate.json_text("args", validate.sequence("args", call.args), has_celerys=is_json),
+        kwargs=validate.json_text("kwargs", validate.mapping("kwargs", call.kwargs) or {}, has_celerys=is_json),
         call_data=None
         if call.call_data is None
-        else fields.json_text("call_data", fields.mapping("call_data", call.call_data)),
-        meta=fields.json_text("meta", fields.mapping("meta", call.meta) or {}),
+        else validate.json_text("call_data", validate.mapping("call_data", call.call_data)),
+        meta=validate.json_text("meta", validate.mapping("meta", call.meta) or {}),
         costs={name: cost for name, cost in costs.items() if cost != 1},
         retry=None if call.retry is None else json.dumps(Retry.parse(call.retry).as_json()),
-        scheduled_at=fields.moment("scheduled_at", call.scheduled_at),
-        expires_at=fields.moment("expires_at", call.expires_at),
+        scheduled_at=validate.moment("scheduled_at", call.scheduled_at),
+        expires_at=validate.moment("expires_at", call.expires_at),
         policies=policies,
         more=call.more,
-        envelope=None if call.more.envelope is None else fields.json_text("envelope", call.more.envelope),
-        headers=fields.json_text("headers", dict(call.headers)) if call.headers else None,
-        options=fields.json_text("options", dict(options)) if options else None,
+        envelope=None if call.more.envelope is None else validate.json_text("envelope", call.more.envelope),
+        headers=validate.json_text("headers", dict(call.headers)) if call.headers else None,
+        options=validate.json_text("options", dict(options)) if options else None,
         scheduled_in=scheduled_in,
         expires_in=expires_in,
     )
@@ -304,19 +304,19 @@ def _keys(call: Call) -> tuple[dict[str, int], dict[str, Policy], object]:
     given = call.keys if call.keys is not None else ()
     if isinstance(given, str) or not isinstance(given, Mapping | Sequence | set | frozenset):
         raise CallInvalid("keys", f'{given!r} must be a list of names or {{name: cost}}; for one key give ["name"].')
-    costs = {fields.key_name(name): given[name] if isinstance(given, Mapping) else 1 for name in given}
+    costs = {validate.key_name(name): given[name] if isinstance(given, Mapping) else 1 for name in given}
     policies: dict[str, Policy] = {}
     on_limit: object = None
     if call.rate_limit is not None:
-        limits = dict(fields.mapping("rate_limit", call.rate_limit) or {})
+        limits = dict(validate.mapping("rate_limit", call.rate_limit) or {})
         name = limits.pop("key", None)
         if name is None:
             raise PolicyInvalid("rate_limit.key", "required: name the key whose limits these are.")
         on_limit = limits.pop("on_limit", None)
-        policies[fields.key_name(name)] = Policy.parse(limits, "rate_limit")
+        policies[validate.key_name(name)] = Policy.parse(limits, "rate_limit")
         costs.setdefault(name, 1)
     for name, cost in costs.items():
-        fields.whole(f"keys[{name!r}]", cost, 1, 2**31 - 1)
+        validate.whole(f"keys[{name!r}]", cost, 1, 2**31 - 1)
     return costs, policies, on_limit
 
 

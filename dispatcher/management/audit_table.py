@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from dispatcher.audit import EXAMPLES, Found, Report
-from dispatcher.invariants import UNSEEN
+from dispatcher.audit.invariants import UNSEEN
 from dispatcher.management import key_table
 from dispatcher.management.key_table import Column
 

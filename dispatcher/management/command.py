@@ -7,7 +7,8 @@ from typing import ParamSpec
 
 from django.core.management.base import CommandError
 
-from dispatcher import faults, sql
+from dispatcher import sql
+from dispatcher.reports import faults
 
 P = ParamSpec("P")
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from dispatcher.policy import Policy, Rate, format_duration
+from dispatcher.limits.policy import Policy, Rate, format_duration
 from dispatcher.reports import KeyState, KeyStatus, brief, in_words
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from django.db.models import F, Func, Q
 from django.db.models.fields.json import KT
 from django.db.models.functions import Now
 
-from dispatcher.fields import KEY_PATTERN
 from dispatcher.managers import CallQueueManager, RateLimitKeyManager, check_has_ended, check_is_sent
 from dispatcher.states import DUE, IN_FLIGHT, TERMINAL, WAITING, OnLimit, Reason, State
+from dispatcher.validate import KEY_PATTERN
 
 _STATES = [(state.value, state.label) for state in State]
 _ON_LIMIT = [(action.value, action.value) for action in OnLimit]

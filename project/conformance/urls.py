@@ -9,7 +9,7 @@ from django.urls import include, path, resolve
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
-from dispatcher import pull
+from dispatcher.ojs import fetch
 from dispatcher.models import CallQueue
 
 TABLES = (*("callqueue", "lane", "slot", "window", "ratelimitkey", "queue", "pullworker", "worker", "subscription"),)
@@ -37,9 +37,9 @@ def heartbeat(request: HttpRequest) -> HttpResponseBase:
     for call in CallQueue.objects.filter(id__in=jobs if isinstance(jobs, list) else []):
         given = ((call.envelope or {}).get("options") or {}).get("given") or {}
         if directive := (given.get("metadata") or {}).get("test_directive"):
-            pull.see(body["worker_id"])
-            pull.direct(body["worker_id"], directive)
-    view, args, kwargs = resolve(f"/{HEARTBEAT}", "dispatcher.web.ojs.urls")
+            fetch.see(body["worker_id"])
+            fetch.direct(body["worker_id"], directive)
+    view, args, kwargs = resolve(f"/{HEARTBEAT}", "dispatcher.ojs.urls")
     response: HttpResponseBase = view(request, *args, **kwargs)
     return response
 
@@ -47,5 +47,5 @@ def heartbeat(request: HttpRequest) -> HttpResponseBase:
 urlpatterns = [
     path("ojs/test/reset", reset),
     path(HEARTBEAT, heartbeat),
-    path("", include("dispatcher.web.ojs.urls")),
+    path("", include("dispatcher.ojs.urls")),
 ]

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from django.db import transaction
 
-from dispatcher.calls import Call
 from dispatcher.models import CallQueue
+from dispatcher.request import Call
 from project.shop.tasks import charge, count_stock, report, ship, sync_tenant
 
 SHELVES = 96

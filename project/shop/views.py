@@ -9,9 +9,9 @@ from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
-from dispatcher.calls import Call
 from dispatcher.models import CallQueue
 from dispatcher.reports import rate_limit_status
+from dispatcher.request import Call
 from project.shop.limits import TENANTS
 from project.shop.tasks import charge, report, sync_tenant
 

@@ -11,7 +11,7 @@ from pytest_django import Settings
 
 from dispatcher import sql
 from dispatcher.conf import RETENTION, Conf, conf, settable
-from dispatcher.retry import Retry
+from dispatcher.limits.retry import Retry
 from dispatcher.states import diagram
 
 ROOT = Path(__file__).resolve().parents[2]

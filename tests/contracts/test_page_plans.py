@@ -18,7 +18,7 @@ from pytest_django import Settings
 from dispatcher import sql
 from dispatcher.admin.paging import MANY
 from dispatcher.models import CallQueue
-from dispatcher.web.ojs import workflows
+from dispatcher.ojs import workflows
 from tests.contracts.test_plans import Hot, explain, nodes, outline
 
 ENDED = 200_000

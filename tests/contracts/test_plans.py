@@ -14,11 +14,11 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from dispatcher.policy import BUCKETS
+from dispatcher.limits.policy import BUCKETS
+from dispatcher.ojs import stories
+from dispatcher.ojs.stories import Asked
+from dispatcher.ojs.views import letters
 from dispatcher.states import TERMINAL
-from dispatcher.web.ojs import stories
-from dispatcher.web.ojs.stories import Asked
-from dispatcher.web.ojs.views import letters
 from tests.contracts.plans import Hot, buffers, explain, nodes, outline
 
 WAITING = 1_000_000

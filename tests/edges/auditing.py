@@ -9,9 +9,9 @@ from django.db.models import F
 from django.utils import timezone
 
 from dispatcher.audit import Report, audit
-from dispatcher.calls import Call
 from dispatcher.lifecycle import claim
 from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.request import Call
 from tests.builders import seen, ticket_of
 
 HOUR = timedelta(hours=1)

@@ -16,11 +16,12 @@ from django.urls import reverse
 from django.utils import timezone
 from pytest_django import Settings
 
-from dispatcher import engine, workers
+from dispatcher import engine
 from dispatcher.admin.paging import MANY, batches
-from dispatcher.calls import Call
+from dispatcher.engine import workers
 from dispatcher.lifecycle import heartbeat
 from dispatcher.models import ApiToken, CallQueue, JournalEntry, PullWorker, Queue, RateLimitKey
+from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, ticket_of
 

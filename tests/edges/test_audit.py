@@ -9,12 +9,12 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
-from dispatcher import engine, mend
-from dispatcher.audit import audit
-from dispatcher.calls import Call
-from dispatcher.invariants import CHECKS
+from dispatcher import engine
+from dispatcher.audit import audit, repairs
+from dispatcher.audit.invariants import CHECKS
 from dispatcher.lifecycle import heartbeat, recover
 from dispatcher.models import CallQueue, Lane, LeaseWatch, RateLimitKey, Slot, Window
+from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, committed, erase, seen, states, waiting
 from tests.edges.auditing import HOUR, found, limited_long_ago, miscounted, names, over_concurrency, send, start
@@ -192,7 +192,7 @@ def test_a_repair_does_not_touch_a_call_that_has_a_new_ticket() -> None:
     Slot.objects.all().delete()
     found = next(each for each in audit().found if each.check.name == "call_without_slot")
     CallQueue.objects.update(ticket=uuid4())
-    assert mend.put_back(found.findings) == 0
+    assert repairs.put_back(found.findings) == 0
     assert states([call]) == [State.DISPATCHED]
 
 

@@ -12,7 +12,7 @@ from django.db import connection
 from django.utils import timezone
 
 from dispatcher.audit import audit
-from dispatcher.invariants import CHECKS, NOTES
+from dispatcher.audit.invariants import CHECKS, NOTES
 from dispatcher.lifecycle import heartbeat
 from dispatcher.models import CallQueue, Lane, PeriodicRun, RateLimitKey, Slot, Worker
 from dispatcher.states import Reason, State

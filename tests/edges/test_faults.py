@@ -15,8 +15,9 @@ from django.core.management import call_command, get_commands
 from django.db import connection
 from psycopg import sql as pg
 
-from dispatcher import faults, periodic, presence
+from dispatcher.celery import heartbeat, periodic
 from dispatcher.models import RateLimitKey
+from dispatcher.reports import faults
 from project.processes import free_port
 from project.services import Services, create_database
 from tests.backstage import watcher
@@ -104,7 +105,7 @@ def test_a_worker_names_missing_migrations_once_and_without_a_traceback(caplog: 
             cursor.execute("SELECT 1 FROM dispatcher_not_migrated")
 
     for _ in range(3):
-        presence.in_background("send its heartbeat", work)
+        heartbeat.in_background("send its heartbeat", work)
         assert not periodic._attempt("look after the periodic tasks", work)  # noqa: SLF001 -- what its thread does
     (record,) = [record for record in caplog.records if record.name.startswith("dispatcher")]
     assert record.getMessage().splitlines()[1] == "Run: python manage.py migrate"

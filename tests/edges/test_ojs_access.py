@@ -16,8 +16,8 @@ from pytest_django import Settings
 
 from dispatcher import engine
 from dispatcher.models import ApiToken, CallQueue, RateLimitKey
-from dispatcher.web.ojs import access
-from dispatcher.web.ojs.access import make_token
+from dispatcher.ojs import access
+from dispatcher.ojs.access import make_token
 from tests.edges.ojs import MEDIA, Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
@@ -132,7 +132,7 @@ def test_a_request_is_no_transaction_whatever_the_project_asks_for(monkeypatch: 
         seen.append(connection.in_atomic_block)
         return access.Access(scopes=("read",))
 
-    monkeypatch.setattr("dispatcher.web.ojs.api.access", look)
+    monkeypatch.setattr("dispatcher.ojs.api.access", look)
     Api().get("/queues")
     assert seen == [False]
 

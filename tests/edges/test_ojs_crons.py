@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from dispatcher.crons import crons, fire
 from dispatcher.models import CallQueue, JournalEntry
+from dispatcher.ojs.crons import crons, fire
 from tests.edges.ojs import Api
 
 pytestmark = pytest.mark.django_db(transaction=True)

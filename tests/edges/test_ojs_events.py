@@ -12,13 +12,13 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from pytest_django import Settings
 
-from dispatcher import engine, push
-from dispatcher.calls import Call
-from dispatcher.crons import crons, fire
+from dispatcher import engine
 from dispatcher.lifecycle import finish
 from dispatcher.models import CallQueue, JournalEntry, Worker
-from dispatcher.web.ojs import rows, stories, workflows
-from dispatcher.web.ojs.rows import Span, Which
+from dispatcher.ojs import enqueue, rows, stories, workflows
+from dispatcher.ojs.crons import crons, fire
+from dispatcher.ojs.rows import Span, Which
+from dispatcher.request import Call
 from tests.edges.ojs import Api, another_transaction
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -109,9 +109,9 @@ def test_a_full_queue_tells_when_it_warns_refuses_and_is_at_ease_again(api: Api)
     for _ in range(4):
         api.push(queue="small")
     api.post("/jobs", {"type": "mail.send", "args": [], "queue": "small"}, status=429)
-    assert push.ease() == 0
+    assert enqueue.ease() == 0
     api.fetch("small", count=3)
-    assert (push.ease(), push.ease()) == (1, 0)
+    assert (enqueue.ease(), enqueue.ease()) == (1, 0)
     events = told(api, "backpressure.*", queues="small")
     assert [(event["type"].partition(".")[2], event["data"]["depth"]) for event in events] == [
         ("warning", 2),

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from dispatcher import sql
 from dispatcher.models import CallQueue, PullWorker, RateLimitKey
-from dispatcher.web.ojs import chosen, pages
+from dispatcher.ojs import chosen, pages
 from tests.edges.ojs import Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
@@ -226,8 +226,8 @@ def test_a_bulk_request_that_finds_too_little_in_time_goes_on_by_its_cursor(
 def test_what_moves_many_jobs_stops_when_its_time_is_up_and_goes_on_in_the_next_request(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dispatcher.web.ojs.views.admin._BUDGET_S", 0.0)
-    monkeypatch.setattr("dispatcher.web.ojs.views.admin._BATCH", 2)
+    monkeypatch.setattr("dispatcher.ojs.views.admin._BUDGET_S", 0.0)
+    monkeypatch.setattr("dispatcher.ojs.views.admin._BATCH", 2)
     push(api, 5)
     wanted: dict[str, Any] = {"filter": {}, "confirm": True}
     cancelled = []
@@ -259,7 +259,7 @@ def test_a_purge_ends_what_waits_wherever_it_waits(api: Api) -> None:
 
 
 def test_a_purge_says_that_there_is_more(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatcher.web.ojs.views.admin.MOST", 3)
+    monkeypatch.setattr("dispatcher.ojs.views.admin.MOST", 3)
     monkeypatch.setattr(chosen, "MOST", 3)
     push(api, 5)
     wanted = {"states": ["available", "cancelled"], "confirm": True}

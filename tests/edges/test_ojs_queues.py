@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from dispatcher import workers
-from dispatcher.calls import Call
+from dispatcher.engine import workers
 from dispatcher.lifecycle.claim import claim
+from dispatcher.limits.policy import stored
 from dispatcher.models import CallQueue, Queue, RateLimitKey
-from dispatcher.policy import stored
 from dispatcher.reports import rate_limit_status
+from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE
 from tests.edges.ojs import Api
@@ -367,7 +367,7 @@ def test_a_purge_that_is_not_understood_deletes_nothing(api: Api, wanted: dict[s
 
 
 def test_many_jobs_are_changed_oldest_first_past_those_that_can_t_be(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatcher.web.ojs.views.admin._BUDGET_S", 60.0)
+    monkeypatch.setattr("dispatcher.ojs.views.admin._BUDGET_S", 60.0)
     api.post("/jobs/batch", {"jobs": [{"type": "a", "args": []}] * 1_000}, status=201)
     (taken,) = api.fetch()
     late = [api.push()["id"] for _ in range(2)]

@@ -14,9 +14,9 @@ from django.test import RequestFactory
 from pytest_django import Settings
 
 from dispatcher.models import ApiToken, CallQueue, Queue
-from dispatcher.waiters import Waiters
-from dispatcher.web.ojs import access
-from dispatcher.web.ojs.live import LiveEvents
+from dispatcher.ojs import access
+from dispatcher.ojs.live import LiveEvents
+from dispatcher.ojs.waiters import Waiters
 from tests.edges.ojs import Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
@@ -97,7 +97,7 @@ def test_a_stream_ends_once_its_token_is_revoked(
     holder: Callable[..., Api], lose: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api = holder("read")
-    monkeypatch.setattr("dispatcher.web.ojs.views.events.sleep", lambda _: lose())
+    monkeypatch.setattr("dispatcher.ojs.views.events.sleep", lambda _: lose())
     (opening,) = api.client.get("/ojs/v1/events/stream", headers=api.headers).streaming_content
     assert opening.endswith(b"retry: 3000\n\n")
 
@@ -107,7 +107,7 @@ def test_a_stream_of_a_person_ends_when_the_rights_end(settings: Settings, monke
     user = User.objects.create_superuser("boss")
     api = Api()
     api.client.force_login(user)
-    monkeypatch.setattr("dispatcher.web.ojs.views.events.sleep", lambda _: User.objects.update(is_staff=False))
+    monkeypatch.setattr("dispatcher.ojs.views.events.sleep", lambda _: User.objects.update(is_staff=False))
     (opening,) = api.client.get("/ojs/v1/events/stream").streaming_content
     assert opening.endswith(b"retry: 3000\n\n")
 
@@ -149,7 +149,7 @@ def test_a_stream_that_may_not_go_on_ends_beside_one_of_the_same_name_that_may(
 def test_a_fetch_that_may_not_wait_ends_beside_one_of_the_same_name_that_may(
     made: Callable[[], tuple[access.Access, access.Access]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dispatcher.waiters._CHECK_S", 0.0)
+    monkeypatch.setattr("dispatcher.ojs.waiters._CHECK_S", 0.0)
     Queue.objects.create(name="mail", is_pulled=True)
     (old, new), waiters, got = made(), Waiters(), {}
     waits = in_thread(lambda: got.update(new=waiters.wait(new, ["mail"], 20, new.holds)))

@@ -10,13 +10,13 @@ from django.db import connection, connections
 from django.db.models.functions import Now
 from pytest_django import Settings
 
-from dispatcher.calls import Call
 from dispatcher.models import ApiToken, CallQueue, Queue
-from dispatcher.web.ojs import live, rows, stories
-from dispatcher.web.ojs.access import Access, make_token
-from dispatcher.web.ojs.live import LiveEvents
-from dispatcher.web.ojs.stories import Asked, Page, after, now
-from dispatcher.web.ojs.views import events
+from dispatcher.ojs import live, rows, stories
+from dispatcher.ojs.access import Access, make_token
+from dispatcher.ojs.live import LiveEvents
+from dispatcher.ojs.stories import Asked, Page, after, now
+from dispatcher.ojs.views import events
+from dispatcher.request import Call
 from tests.edges.ojs import Api
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -10,10 +10,10 @@ import pytest
 from django.test import override_settings
 from django.urls import include, path
 
+from dispatcher import ojs
 from dispatcher.models import CallQueue, Queue
-from dispatcher.web import ojs
-from dispatcher.web.ojs.api import api as ojs_api
-from dispatcher.web.ojs.wire import HINTS
+from dispatcher.ojs.api import api as ojs_api
+from dispatcher.ojs.wire import HINTS
 from tests.edges.ojs import Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
@@ -29,7 +29,7 @@ def test_the_manifest_claims_what_is_there(api: Api) -> None:
 def under_a_path() -> Iterator[None]:
     """Mount the API under the path `under/`."""
     urls = ModuleType("urls_under_a_path")
-    urls.urlpatterns = [path("under/", include("dispatcher.web.ojs.urls"))]  # type: ignore[attr-defined]
+    urls.urlpatterns = [path("under/", include("dispatcher.ojs.urls"))]  # type: ignore[attr-defined]
     with override_settings(ROOT_URLCONF=urls):
         yield
 

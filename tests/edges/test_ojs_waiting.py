@@ -13,10 +13,10 @@ import pytest
 from django.db import connection, connections
 from pytest_django import Settings
 
-from dispatcher import waiters
 from dispatcher.models import ApiToken, CallQueue, Queue
-from dispatcher.waiters import WAITERS
-from dispatcher.web.ojs.access import make_token
+from dispatcher.ojs import waiters
+from dispatcher.ojs.access import make_token
+from dispatcher.ojs.waiters import WAITERS
 from tests.edges.ojs import Api
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -18,12 +18,12 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from dispatcher import engine
-from dispatcher.calls import Call
 from dispatcher.errors import RateLimited, TargetRefused
 from dispatcher.models import CallQueue, RateLimitKey, Subscription
+from dispatcher.ojs import hooks
+from dispatcher.ojs.rows import settled_at
+from dispatcher.request import Call
 from dispatcher.states import State
-from dispatcher.web.ojs import hooks
-from dispatcher.web.ojs.rows import settled_at
 from tests.builders import erase
 from tests.edges.ojs import Api, another_transaction
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dispatcher.models import CallQueue, Workflow
-from dispatcher.web.ojs.views import workflows
+from dispatcher.ojs.views import workflows
 from tests.edges.ojs import Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from dispatcher import engine
 from dispatcher.models import CallQueue, Part, RateLimitKey, Workflow
-from dispatcher.web.ojs import workflows
+from dispatcher.ojs import workflows
 from tests.builders import erase, migrate
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]

@@ -15,7 +15,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from dispatcher import engine, periodic
+from dispatcher import engine
+from dispatcher.celery import periodic
 from dispatcher.lifecycle import heartbeat, periodic_runs
 from dispatcher.models import CallQueue, PeriodicRun, RateLimitKey
 from tests.builders import HERE

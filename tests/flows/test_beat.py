@@ -7,10 +7,11 @@ import pytest
 from django.utils import timezone
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
 
-from dispatcher import engine, provision
-from dispatcher.calls import Call
+from dispatcher import engine
+from dispatcher.celery import schedule
 from dispatcher.lifecycle.claim import claim
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
+from dispatcher.request import Call
 from dispatcher.states import State
 from tests.flows import stories
 from tests.flows.settings import DISPENSER_QUEUE, ELSEWHERE, QUEUE
@@ -27,7 +28,7 @@ pytestmark = [
 @pytest.fixture
 def beat(worker: Theatre) -> Iterator[None]:
     """Have beat and the dispenser up, by entries that come every second."""
-    provision.schedule("default")
+    schedule.schedule("default")
     often, _ = IntervalSchedule.objects.get_or_create(every=1, period=IntervalSchedule.SECONDS)
     PeriodicTask.objects.filter(task__startswith="dispatcher.").update(
         interval=often, crontab=None, queue=DISPENSER_QUEUE

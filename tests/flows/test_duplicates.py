@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dispatcher.messages.tickets import TICKET_HEADER
 from dispatcher.models import CallQueue, RateLimitKey, Slot, Worker
 from dispatcher.states import TERMINAL, State
-from dispatcher.tickets import TICKET_HEADER
 from tests.flows import stories
 from tests.flows.settings import DISPATCHER, QUEUE
 from tests.flows.theatre import Theatre

@@ -8,8 +8,8 @@ import pytest
 from django.db import transaction
 
 from dispatcher import engine
-from dispatcher.calls import Call
 from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.request import Call
 from dispatcher.states import State
 from tests.flows import stories
 from tests.races.audit import audit

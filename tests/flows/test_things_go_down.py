@@ -8,8 +8,8 @@ from celery import Celery
 from django.utils import timezone
 
 from dispatcher import engine
-from dispatcher.calls import Call
 from dispatcher.models import CallQueue, RateLimitKey, Slot
+from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
 from project.services import Services
 from tests.flows import stories

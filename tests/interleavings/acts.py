@@ -8,10 +8,11 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from dispatcher import attempt, engine
-from dispatcher.calls import Call
-from dispatcher.lifecycle import due, finish, recover, send
+from dispatcher import engine
+from dispatcher.engine import attempt
+from dispatcher.lifecycle import finish, recover, schedule, send
 from dispatcher.models import CallQueue, Slot
+from dispatcher.request import Call
 from dispatcher.states import State
 from tests.races.traffic import in_flight
 
@@ -55,7 +56,7 @@ def give_up(*, serves: bool = False) -> int:
 
 def wake_due() -> int:
     """Do what a tick does about calls whose time has come; return how many it woke."""
-    woken = due.wake_due()
+    woken = schedule.wake_due()
     engine.dispense(awake=True)
     return woken
 

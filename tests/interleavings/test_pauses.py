@@ -9,7 +9,8 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from dispatcher import attempt, engine
+from dispatcher import engine
+from dispatcher.engine import attempt
 from dispatcher.lifecycle import control
 from dispatcher.lifecycle.claim import Claimed, Refused, claim
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot

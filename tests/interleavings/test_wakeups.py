@@ -9,9 +9,9 @@ import pytest
 from django.utils import timezone
 
 from dispatcher import engine
-from dispatcher.calls import Call
 from dispatcher.lifecycle import recover, send
 from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.request import Call
 from dispatcher.states import State
 from tests.interleavings.acts import (
     LOST,

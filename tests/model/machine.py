@@ -10,8 +10,9 @@ from django.db import transaction
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from dispatcher import attempt, engine
-from dispatcher import calls as asked
+from dispatcher import engine
+from dispatcher import request as asked
+from dispatcher.engine import attempt
 from dispatcher.errors import RateLimited, WorkerLost
 from dispatcher.lifecycle import claim, finish, heartbeat, run, send
 from dispatcher.models import CallQueue, RateLimitKey

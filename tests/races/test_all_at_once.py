@@ -12,10 +12,10 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from dispatcher import engine
-from dispatcher.calls import Call
 from dispatcher.errors import PolicyInvalid, RateLimited
 from dispatcher.lifecycle import run
 from dispatcher.models import CallQueue, RateLimitKey, Slot
+from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import renew
 from tests.races.audit import audit

@@ -10,11 +10,11 @@ from uuid import uuid4
 import pytest
 from django.utils import timezone
 
-from dispatcher import engine, mend
-from dispatcher.audit import Report, audit
-from dispatcher.calls import Call
+from dispatcher import engine
+from dispatcher.audit import Report, audit, repairs
 from dispatcher.lifecycle import heartbeat
 from dispatcher.models import CallQueue, RateLimitKey, Slot
+from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
 from tests.builders import HERE
 from tests.races import audit as by_force
@@ -99,9 +99,9 @@ def test_a_slot_whose_call_is_admitted_while_it_is_to_be_freed_stays() -> None:
     with actors(2) as (admitter, repairer):
         admitter.open()
         admitter.do(CallQueue.objects.filter(id=call.id).update, state=State.DISPATCHED, ticket=uuid4())
-        assert repairer.do(mend.free_orphans, orphan.findings) == 0
+        assert repairer.do(repairs.free_orphans, orphan.findings) == 0
         admitter.commit()
-    assert mend.free_orphans(orphan.findings) == 0
+    assert repairs.free_orphans(orphan.findings) == 0
     assert Slot.objects.filter(call=call).exists()
 
 

@@ -6,10 +6,10 @@ import pytest
 from pytest_django import Settings
 
 from dispatcher import engine
-from dispatcher.calls import Call
 from dispatcher.lifecycle import finish
 from dispatcher.lifecycle.claim import claim
 from dispatcher.models import CallQueue, Lane
+from dispatcher.request import Call
 from dispatcher.states import State
 from tests.races.audit import audit
 from tests.races.lockstep import STOP_PASSES, actors, at_once, concurrent, holding

@@ -6,9 +6,9 @@ import pytest
 from pytest_django import Settings
 
 from dispatcher import engine
-from dispatcher.calls import Call
 from dispatcher.errors import UnknownKey
 from dispatcher.models import CallQueue, Lane, RateLimitKey
+from dispatcher.request import Call
 from dispatcher.states import State
 from tests.races.audit import audit, use_now
 from tests.races.lockstep import actors, at_once, concurrent, holding

@@ -6,11 +6,11 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from dispatcher import engine, lanes
-from dispatcher.calls import Call
 from dispatcher.errors import RateLimited
 from dispatcher.lifecycle import finish, publish
 from dispatcher.lifecycle.claim import Claimed, claim
 from dispatcher.models import CallQueue, Lane, RateLimitKey
+from dispatcher.request import Call
 from dispatcher.states import OnLimit, State
 from tests.builders import renew
 from tests.races.audit import audit

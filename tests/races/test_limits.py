@@ -8,10 +8,11 @@ from uuid import UUID
 import pytest
 from pytest_django import Settings
 
-from dispatcher import attempt, engine
-from dispatcher.calls import Call
+from dispatcher import engine
+from dispatcher.engine import attempt
 from dispatcher.lifecycle import finish
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Window
+from dispatcher.request import Call
 from tests.races.audit import audit, most_at_once, most_in_any_window, spent_by_key, too_close, use_now
 from tests.races.lockstep import at_once, concurrent
 from tests.races.traffic import declare_tenants, dispense_and_work, tick_and_work, write

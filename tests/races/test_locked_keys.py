@@ -12,15 +12,16 @@ from django.db import transaction
 from django.utils import timezone
 from pytest_django import Settings
 
-from dispatcher import attempt, blocks, engine
 from dispatcher import audit as auditing
-from dispatcher.calls import Call
+from dispatcher import engine
+from dispatcher.engine import attempt, blocks
 from dispatcher.errors import RateLimited
-from dispatcher.lifecycle import admit, due, finish, heartbeat, recover
+from dispatcher.lifecycle import admit, finish, heartbeat, recover, schedule
 from dispatcher.lifecycle.admit import KEY_WAIT
 from dispatcher.lifecycle.claim import Refused, claim
 from dispatcher.lifecycle.run import Stopped
 from dispatcher.models import CallQueue, KeyChange, Lane, RateLimitKey, Slot
+from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, waiting
 from tests.races.audit import audit
@@ -341,7 +342,7 @@ def test_no_process_of_a_pool_waits_for_a_locked_key_when_its_provider_says_stop
         overdue_at = timezone.now()
     assert said_at < eventually(partial(blocked_until, "locked")) - timedelta(seconds=60) < overdue_at
     assert key is None or blocked_until("other") is None
-    (logged,) = [record for record in caplog.records if record.name == "dispatcher.attempt"]
+    (logged,) = [record for record in caplog.records if record.name == "dispatcher.engine.attempt"]
     assert logged.levelname == "WARNING"
     assert str(call.id) in logged.getMessage()
     assert "locked" in logged.getMessage().rpartition(":")[2]
@@ -431,19 +432,19 @@ def test_a_run_now_in_a_transaction_that_stays_open_stops_no_tick() -> None:
 
 
 def test_a_fetch_finds_the_calls_of_other_keys(settings: Settings) -> None:
-    from dispatcher import pull  # noqa: PLC0415 -- beside the engine, and only here
+    from dispatcher.ojs import fetch  # noqa: PLC0415 -- beside the engine, and only here
 
     settings.DISPATCHER = {"queue_grace": 60}
     RateLimitKey.objects.declare("locked", concurrency=500)
     declare_tenants(30)
-    pull.open_queue("pulled")
+    fetch.open_queue("pulled")
     calls = [Call(task="noop", queue="pulled", keys=["locked", f"tenant:{number}"]) for number in range(30)]
     CallQueue.objects.send_many(calls)
     other = CallQueue.objects.send("noop", queue="pulled", keys=["tenant:0"])
     with locked("locked"), promptly() as do:
-        fetched = do(pull.fetch, pull.Fetching(queues=["pulled"], worker="here"))
+        fetched = do(fetch.fetch, fetch.Fetching(queues=["pulled"], worker="here"))
         assert [call.id for call in fetched] == [other.id]
-    fetched = pull.fetch(pull.Fetching(queues=["pulled"], worker="here", count=30))
+    fetched = fetch.fetch(fetch.Fetching(queues=["pulled"], worker="here", count=30))
     assert len(fetched) == 30
 
 
@@ -502,8 +503,8 @@ def test_due_keys_are_found_while_one_of_them_is_locked() -> None:
         engine.override(name, until=timezone.now() + timedelta(hours=1), concurrency=0)
         RateLimitKey.objects.filter(name=name).update(override_until=timezone.now() - timedelta(seconds=1))
     with locked("locked"), promptly() as do:
-        assert do(due.due_keys) == [RateLimitKey.objects.get(name="other").id]
-    assert due.due_keys() == [RateLimitKey.objects.get(name="locked").id]
+        assert do(schedule.due_keys) == [RateLimitKey.objects.get(name="other").id]
+    assert schedule.due_keys() == [RateLimitKey.objects.get(name="locked").id]
 
 
 def test_a_dear_call_that_expires_under_a_locked_key_keeps_nobody_waiting_after_it() -> None:

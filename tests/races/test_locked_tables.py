@@ -12,10 +12,11 @@ import psycopg
 import pytest
 from pytest_django import Settings
 
-from dispatcher import engine, pull
+from dispatcher import engine
 from dispatcher.lifecycle import claim, heartbeat, recover
 from dispatcher.models import CallQueue, RateLimitKey, Worker
-from dispatcher.pull import Fetching
+from dispatcher.ojs import fetch
+from dispatcher.ojs.fetch import Fetching
 from dispatcher.states import State
 from tests import backstage
 from tests.builders import HERE, renew, states, ticket_of
@@ -116,9 +117,9 @@ def test_a_lock_that_comes_between_the_look_and_the_rows_takes_no_call_from_its_
 
 @pytest.mark.parametrize("look", [engine.reclaim, engine.recover])
 def test_calls_that_were_fetched_keep_their_slots_while_a_table_is_locked(look: Callable[[], int]) -> None:
-    pull.open_queue("jobs")
+    fetch.open_queue("jobs")
     CallQueue.objects.send("noop", queue="jobs")
-    (call,) = pull.fetch(Fetching(queues=["jobs"], worker="one"))
+    (call,) = fetch.fetch(Fetching(queues=["jobs"], worker="one"))
     engine.recover()
     with actors(2) as (tick, worker):
         with holding("LOCK TABLE dispatcher_callqueue IN ACCESS EXCLUSIVE MODE") as holder:
@@ -129,6 +130,6 @@ def test_calls_that_were_fetched_keep_their_slots_while_a_table_is_locked(look: 
             tick.wait_blocked(by=holder)
             holder.commit()
         assert looking.result(DEADLINE) == 0
-        assert worker.do(pull.beat, "one", [call.id]).kept == [call.id]
+        assert worker.do(fetch.beat, "one", [call.id]).kept == [call.id]
     assert engine.reclaim() == 0
     assert states([call]) == [State.ACTIVE]

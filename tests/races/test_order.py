@@ -6,10 +6,10 @@ import pytest
 from django.db import transaction
 
 from dispatcher import engine
-from dispatcher.calls import Call
 from dispatcher.lifecycle import finish
 from dispatcher.lifecycle.claim import claim
 from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.request import Call
 from dispatcher.states import State
 from tests.races.audit import audit
 from tests.races.lockstep import actors, at_once, concurrent, holding

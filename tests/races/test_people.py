@@ -3,10 +3,10 @@
 from functools import partial
 
 from dispatcher import engine
-from dispatcher.calls import Call
 from dispatcher.lifecycle import control, finish
 from dispatcher.lifecycle.claim import Claimed, Refused, claim
 from dispatcher.models import CallQueue, RateLimitKey, Slot
+from dispatcher.request import Call
 from dispatcher.states import State
 from tests.races.audit import audit
 from tests.races.lockstep import STOP_PASSES, actors, at_once, concurrent, holding

@@ -12,9 +12,9 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from dispatcher import engine
-from dispatcher.calls import Call
 from dispatcher.lifecycle import place
 from dispatcher.models import CallQueue, Lane, RateLimitKey
+from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import erase
 from tests.races.audit import audit

@@ -13,9 +13,9 @@ from django.db import connection
 from django.utils import timezone
 
 from dispatcher import engine
-from dispatcher.calls import Call
 from dispatcher.conf import conf
 from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.request import Call
 from project.pooler import Pooler, pgbouncer
 from tests.races.audit import audit
 from tests.races.lockstep import at_once, concurrent

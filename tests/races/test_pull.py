@@ -8,10 +8,11 @@ from uuid import UUID
 import pytest
 from pytest_django import Settings
 
-from dispatcher import engine, pull
-from dispatcher.calls import Call
+from dispatcher import engine
 from dispatcher.models import CallQueue, Queue, RateLimitKey
-from dispatcher.pull import Fetching, Refused
+from dispatcher.ojs import fetch
+from dispatcher.ojs.fetch import Fetching, Refused
+from dispatcher.request import Call
 from dispatcher.states import TERMINAL
 from tests.races.audit import audit, most_at_once, most_in_any_window, spent_by_key, too_close
 from tests.races.lockstep import DEADLINE, POLL, at_once, concurrent
@@ -34,9 +35,9 @@ def fetch_and_ack(count: int = 3) -> list[UUID]:
     deadline = time.monotonic() + DEADLINE
     mine: list[UUID] = []
     while CallQueue.objects.exclude(state__in=TERMINAL).exists():
-        fetched = pull.fetch(Fetching(queues=["mail"], count=count))
+        fetched = fetch.fetch(Fetching(queues=["mail"], count=count))
         for call in fetched:
-            assert not isinstance(pull.ack(call.id, result=None, ticket=call.ticket), Refused)
+            assert not isinstance(fetch.ack(call.id, result=None, ticket=call.ticket), Refused)
             mine.append(call.id)
         if not fetched:
             time.sleep(POLL)
@@ -53,7 +54,7 @@ def test_eight_fetchers_get_every_call_once() -> None:
 
 def test_no_fetcher_comes_back_empty_while_calls_are_there() -> None:
     send(64)
-    fetched = at_once(*[lambda: pull.fetch(Fetching(queues=["mail"], count=4))] * 16)
+    fetched = at_once(*[lambda: fetch.fetch(Fetching(queues=["mail"], count=4))] * 16)
     assert sorted(map(len, fetched)) == [4] * 16
 
 

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from dispatcher import engine
 from dispatcher.errors import RateLimited
-from dispatcher.lifecycle import due, finish, recover
+from dispatcher.lifecycle import finish, recover, schedule
 from dispatcher.lifecycle.claim import claim
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.states import State
@@ -130,7 +130,7 @@ def test_a_call_whose_time_comes_while_a_pass_puts_its_lane_to_sleep_is_served()
     with actors(2) as (dispenser, ticker), holding(STOP_ADMISSIONS) as gate:
         passing = dispenser.begin(engine.dispense, lanes=[scheduled.lane_id])
         dispenser.wait_blocked(by=gate)
-        waking = ticker.begin(due.wake_due)
+        waking = ticker.begin(schedule.wake_due)
         ticker.wait_blocked(by=dispenser)
         gate.rollback()
         assert waking.result() == 1
@@ -146,7 +146,7 @@ def test_a_lane_that_is_awake_is_woken_again_when_a_pass_is_just_putting_it_to_s
         passing = dispenser.begin(engine.dispense, awake=True)
         dispenser.wait_blocked(by=gate)
         ticker.open()
-        waking = ticker.begin(due.wake_due)
+        waking = ticker.begin(schedule.wake_due)
         ticker.wait_blocked(by=dispenser)
         gate.rollback()
         assert passing.result() == 0
@@ -179,7 +179,7 @@ def test_a_pass_that_comes_while_a_call_is_being_woken_leaves_the_lane_awake() -
     CallQueue.objects.update(scheduled_at=timezone.now())
     with actors(1) as (ticker,):
         ticker.open()
-        assert ticker.do(due.wake_due) == 1
+        assert ticker.do(schedule.wake_due) == 1
         assert engine.dispense(lanes=[scheduled.lane_id]) == 0
         ticker.commit()
     assert engine.dispense(awake=True) == 1
@@ -210,7 +210,7 @@ def test_a_call_whose_provider_says_stop_is_served_when_the_block_ends() -> None
 
     engine.execute(call.id, call.ticket, stop)
     audit(has_ended=False)
-    eventually(lambda: engine.dispense(awake=True, keys=due.due_keys()) or state_of(call) == State.DISPATCHED)
+    eventually(lambda: engine.dispense(awake=True, keys=schedule.due_keys()) or state_of(call) == State.DISPATCHED)
     audit(has_ended=False)
 
 

@@ -6,11 +6,11 @@ from functools import partial
 from uuid import UUID
 
 from dispatcher import engine
-from dispatcher.calls import Call
+from dispatcher.engine.ticker import Ticker
 from dispatcher.lifecycle import send
 from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
-from dispatcher.watch import Ticker
 from tests.races.lockstep import DEADLINE, POLL, Mailbox
 
 

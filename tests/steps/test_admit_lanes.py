@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from dispatcher import engine
-from dispatcher.events import call_dropped
-from dispatcher.lifecycle import admit, due, recover
+from dispatcher.lifecycle import admit, recover, schedule
 from dispatcher.models import CallQueue, Lane, RateLimitKey
+from dispatcher.signals import call_dropped
 from dispatcher.states import State
 from tests.builders import (
     MARGIN,
@@ -138,8 +138,8 @@ def test_time_opens_a_window_for_the_lanes_parked_on_it() -> None:
     started("api")
     call = waiting("api")
     assert go(call, now=at(1)) == []
-    assert due.due_keys(now=at(59)) == []
-    assert due.due_keys(now=at(61)) == [api.id]
+    assert schedule.due_keys(now=at(59)) == []
+    assert schedule.due_keys(now=at(61)) == [api.id]
     engine.tick(now=at(61))
     assert states([call]) == [State.DISPATCHED]
     api.refresh_from_db()
@@ -161,7 +161,7 @@ def test_a_dearer_call_does_not_put_off_the_opening_that_a_cheaper_one_waits_for
     assert lane_of(dear).parked_on is not None
     api = RateLimitKey.objects.get(name="api")
     assert api.opens_at == first
-    assert due.due_keys(now=at(61)) == [api.id]
+    assert schedule.due_keys(now=at(61)) == [api.id]
 
 
 def test_a_key_that_nobody_is_parked_on_has_no_opening_time() -> None:
@@ -172,7 +172,7 @@ def test_a_key_that_nobody_is_parked_on_has_no_opening_time() -> None:
     engine.cancel([call.id])
     engine.tick(now=at(61))
     assert RateLimitKey.objects.get(id=api.id).opens_at is None
-    assert due.next_due(now=at(61)) is None
+    assert schedule.next_due(now=at(61)) is None
 
 
 @pytest.mark.parametrize("limits", [{"concurrency": 1}, {"rate": (1, 60)}, {"throttle": (1, 60)}], ids=str)
@@ -214,9 +214,9 @@ def test_an_expired_call_is_skipped_and_those_behind_it_go() -> None:
 def test_a_call_for_later_does_not_go_before_its_time() -> None:
     call = waiting(scheduled_at=at(60))
     assert go(call) == []
-    assert due.wake_due(now=at(59)) == 0
+    assert schedule.wake_due(now=at(59)) == 0
     assert go(call) == []
-    assert due.wake_due(now=at(60)) == 1
+    assert schedule.wake_due(now=at(60)) == 1
     assert go(call) == [call.id]
 
 

@@ -13,12 +13,13 @@ from django.dispatch import Signal
 from django.utils import timezone
 from kombu import Producer
 
-from dispatcher import engine, push, sql
-from dispatcher.calls import Call
+from dispatcher import engine, sql
 from dispatcher.conf import conf
-from dispatcher.events import call_dropped, call_finished, policy_ignored
 from dispatcher.lifecycle import finish, publish
 from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.ojs import enqueue
+from dispatcher.request import Call
+from dispatcher.signals import call_dropped, call_finished, policy_ignored
 from dispatcher.states import State
 from tests.builders import committed, go, key, seen, started, states, ticket_of, waiting
 from tests.steps.conftest import Broker
@@ -124,8 +125,8 @@ def send_in_transaction() -> None:
 
 
 def replace_a_unique_call() -> None:
-    unique = push.Unique(key="one", states=["available", "scheduled"], on_conflict="replace")
-    push.push([push.Wanted(call=Call(task="t", keys=["api"]), queue="celery", unique=unique)])
+    unique = enqueue.Unique(key="one", states=["available", "scheduled"], on_conflict="replace")
+    enqueue.push([enqueue.Wanted(call=Call(task="t", keys=["api"]), queue="celery", unique=unique)])
 
 
 @pytest.mark.parametrize("verb", [resume, send_in_transaction, replace_a_unique_call])

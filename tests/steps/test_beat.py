@@ -9,7 +9,7 @@ from django.utils import timezone
 from django_celery_beat.models import PeriodicTask
 from django_celery_beat.schedulers import DatabaseScheduler
 
-from dispatcher import provision
+from dispatcher.celery import schedule
 from project.celery import app
 
 # Beat's scheduler commits by itself.
@@ -21,7 +21,7 @@ HOUR = timedelta(hours=1)
 @pytest.fixture(autouse=True)
 def _entries() -> None:
     PeriodicTask.objects.all().delete()
-    provision.schedule("default")
+    schedule.schedule("default")
     PeriodicTask.objects.create(name="mine", task="mine", interval=PeriodicTask.objects.first().interval)
     PeriodicTask.objects.update(last_run_at=timezone.now() + HOUR)
 

@@ -9,8 +9,9 @@ import pytest
 from celery import Celery, shared_task, signals
 from kombu import Producer
 
-from dispatcher import capture, engine
+from dispatcher import engine
 from dispatcher.errors import CallInvalid
+from dispatcher.messages import capture
 from dispatcher.models import CallQueue
 from tests.builders import committed, key, seen
 from tests.steps.conftest import Broker, make_app

@@ -7,8 +7,8 @@ import requests
 from billiard.einfo import ExceptionInfo
 from celery.exceptions import Ignore, Reject, Retry
 
-from dispatcher import engine, unknown
-from dispatcher.celery import DispatchedRequest
+from dispatcher import engine
+from dispatcher.celery import DispatchedRequest, unknown
 from dispatcher.errors import RateLimited
 from dispatcher.lifecycle import publish
 from dispatcher.models import CallQueue, Slot

@@ -11,8 +11,8 @@ from celery.worker.request import Request
 
 from dispatcher import engine
 from dispatcher.celery import DispatchedRequest, DispatchedTask
+from dispatcher.celery.heartbeat import reserved_calls
 from dispatcher.models import CallQueue, Slot
-from dispatcher.presence import reserved_calls
 from dispatcher.states import State
 from tests.builders import committed, key, seen, states, ticket_of
 from tests.steps.conftest import Broker

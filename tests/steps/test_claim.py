@@ -10,8 +10,9 @@ from uuid import uuid4
 import pytest
 from django.db.models import Max
 
-from dispatcher import attempt, engine
+from dispatcher import engine
 from dispatcher.audit import audit
+from dispatcher.engine import attempt
 from dispatcher.lifecycle import claim, control, finish
 from dispatcher.lifecycle.claim import Claimed, Refused
 from dispatcher.models import CallQueue, RateLimitKey, Slot, Window

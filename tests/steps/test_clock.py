@@ -9,7 +9,7 @@ from django.db import connection
 from django.utils import timezone
 
 from dispatcher import engine
-from dispatcher.lifecycle import admit, due, recover
+from dispatcher.lifecycle import admit, recover, schedule
 from dispatcher.lifecycle.claim import _DatabaseClock, claim
 from dispatcher.lifecycle.run import Returned
 from dispatcher.models import CallQueue, Window
@@ -95,16 +95,16 @@ def test_a_key_that_was_used_under_a_clock_a_day_ahead_opens_as_documented(
     call = waiting("api")
     engine.dispense(lanes=[call.lane_id])
     step(3_600)
-    assert due.due_keys() == []
+    assert schedule.due_keys() == []
     engine.dispense(lanes=[call.lane_id])
     assert seen(call).state == State.AVAILABLE, "the key should be shut"
     step(0)
     exec(documented(), {})  # noqa: S102 -- what it says is what is tested
-    assert due.due_keys() == [api.id]
-    engine.dispense(keys=due.due_keys())
+    assert schedule.due_keys() == [api.id]
+    engine.dispense(keys=schedule.due_keys())
     assert seen(call).state == State.AVAILABLE, "the starts should count as if just made"
     step(61)
-    engine.dispense(keys=due.due_keys())
+    engine.dispense(keys=schedule.due_keys())
     assert seen(call).state == State.DISPATCHED
 
 

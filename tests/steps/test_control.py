@@ -13,8 +13,8 @@ from dispatcher import engine
 from dispatcher.errors import CallInvalid, KeyNotFound, PolicyInvalid
 from dispatcher.lifecycle import control, finish
 from dispatcher.lifecycle.claim import Refused
+from dispatcher.limits.policy import Policy, stored
 from dispatcher.models import CallQueue, RateLimitKey, Slot
-from dispatcher.policy import Policy, stored
 from dispatcher.states import State
 from tests.builders import (
     SECOND,

@@ -8,10 +8,10 @@ from django.db import OperationalError
 from django.utils import timezone
 
 from dispatcher import engine
-from dispatcher.lifecycle import control, due, finish
+from dispatcher.engine.ticker import Ticker
+from dispatcher.lifecycle import control, finish, schedule
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import State
-from dispatcher.watch import Ticker
 from tests.builders import SECOND, admitted, at, go, key, lane_of, seen, started, states, ticket_of, waiting
 
 pytestmark = pytest.mark.django_db
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.django_db
 
 def test_a_scheduled_call_waits_in_its_lane_from_its_time_on() -> None:
     early, late = waiting(scheduled_at=at(10)), waiting(scheduled_at=at(20))
-    assert due.wake_due(now=at(9.999)) == 0
-    assert due.wake_due(now=at(10)) == 1
+    assert schedule.wake_due(now=at(9.999)) == 0
+    assert schedule.wake_due(now=at(10)) == 1
     assert states([early, late]) == [State.AVAILABLE, State.SCHEDULED]
     assert lane_of(early).is_awake
 
@@ -31,22 +31,22 @@ def test_a_scheduled_call_waits_in_its_lane_from_its_time_on() -> None:
 def test_a_retryable_call_waits_in_its_lane_from_its_time_on() -> None:
     call = started()
     finish.fail(call.id, ticket_of(call), error=ValueError(), attempt=1, policy=None, wait=10 * SECOND, now=at(0))
-    assert due.wake_due(now=at(9)) == 0
-    assert due.wake_due(now=at(10)) == 1
+    assert schedule.wake_due(now=at(9)) == 0
+    assert schedule.wake_due(now=at(10)) == 1
     assert (seen(call).state, seen(call).attempt) == (State.AVAILABLE, 1)
 
 
 def test_calls_become_due_in_batches_the_earliest_first(settings: Any) -> None:
     settings.DISPATCHER = {"batch": 2}
     calls = [waiting(scheduled_at=at(second)) for second in (3, 1, 2)]
-    assert due.wake_due(now=at(60)) == 2
+    assert schedule.wake_due(now=at(60)) == 2
     assert states(calls) == [State.SCHEDULED, State.AVAILABLE, State.AVAILABLE]
-    assert [due.wake_due(now=at(60)) for _ in range(2)] == [1, 0]
+    assert [schedule.wake_due(now=at(60)) for _ in range(2)] == [1, 0]
 
 
 def test_a_call_that_becomes_due_stands_in_order_of_sending() -> None:
     scheduled, other = waiting(scheduled_at=at(10)), waiting()
-    due.wake_due(now=at(10))
+    schedule.wake_due(now=at(10))
     assert go(scheduled, now=at(10)) == [scheduled.id, other.id]
 
 
@@ -54,7 +54,7 @@ def test_a_lane_that_is_parked_stays_parked_when_more_calls_become_due() -> None
     api = key("api", concurrency=0)
     first, second = waiting("api"), waiting("api", scheduled_at=at(10))
     go(first)
-    due.wake_due(now=at(10))
+    schedule.wake_due(now=at(10))
     assert lane_of(second).parked_on_id == api.id
 
 
@@ -68,8 +68,8 @@ def test_a_call_that_did_not_start_in_time_is_discarded() -> None:
         waiting(expires_at=at(11)),
         waiting(),
     ]
-    assert due.discard_expired(now=at(9.999)) == 0
-    assert due.discard_expired(now=at(10)) == 2
+    assert schedule.discard_expired(now=at(9.999)) == 0
+    assert schedule.discard_expired(now=at(10)) == 2
     assert states(calls) == [State.DISCARDED, State.DISCARDED, State.AVAILABLE, State.AVAILABLE]
     discarded = seen(calls[0])
     assert (discarded.finished_at, discarded.attempt, discarded.error["type"]) == (at(10), 0, "Expired")
@@ -78,14 +78,14 @@ def test_a_call_that_did_not_start_in_time_is_discarded() -> None:
 
 def test_a_call_in_flight_does_not_expire_by_itself() -> None:
     calls = [admitted(expires_at=at(10)), started(expires_at=at(10))]
-    assert due.discard_expired(now=at(60)) == 0
+    assert schedule.discard_expired(now=at(60)) == 0
     assert states(calls) == [State.DISPATCHED, State.ACTIVE]
 
 
 def test_a_call_that_failed_and_expired_is_not_tried_again() -> None:
     call = started(expires_at=at(10))
     finish.fail(call.id, ticket_of(call), error=ValueError(), attempt=1, policy=None, wait=20 * SECOND, now=at(0))
-    assert due.discard_expired(now=at(10)) == 1
+    assert schedule.discard_expired(now=at(10)) == 1
     assert (seen(call).state, len(seen(call).errors)) == (State.DISCARDED, 1)
 
 
@@ -99,8 +99,8 @@ def test_a_key_is_due_from_its_opening_on() -> None:
     go(call, now=at(1))
     opens_at = RateLimitKey.objects.get(id=api.id).opens_at
     assert opens_at is not None
-    assert due.due_keys(now=opens_at - SECOND / 1000) == []
-    assert due.due_keys(now=opens_at) == [api.id]
+    assert schedule.due_keys(now=opens_at - SECOND / 1000) == []
+    assert schedule.due_keys(now=opens_at) == [api.id]
 
 
 def test_an_override_that_has_run_out_is_cleared_and_its_key_is_due() -> None:
@@ -108,7 +108,7 @@ def test_an_override_that_has_run_out_is_cleared_and_its_key_is_due() -> None:
     control.override("api", {"concurrency": 0, "rate": (1, 1), "throttle": (1, 1)}, at(60))
     call = waiting("api")
     assert go(call) == []
-    assert due.due_keys(now=at(59)) == []
+    assert schedule.due_keys(now=at(59)) == []
     engine.tick(now=at(60))
     assert states([call]) == [State.DISPATCHED]
     api.refresh_from_db()
@@ -121,7 +121,7 @@ def test_no_more_keys_are_due_at_once_than_lanes_go_into_a_pass(settings: Any) -
     keys = [key(name) for name in "abc"]
     for number, each in enumerate(keys):
         RateLimitKey.objects.filter(id=each.id).update(opens_at=at(-number))
-    assert due.due_keys(now=at(0)) == [keys[1].id, keys[2].id]
+    assert schedule.due_keys(now=at(0)) == [keys[1].id, keys[2].id]
 
 
 # How long until something is due
@@ -131,7 +131,7 @@ def test_nothing_is_due_where_nothing_waits_for_time() -> None:
     key("api", concurrency=1)
     calls = [admitted("api"), started(), waiting("api")]
     go(*calls)
-    assert due.next_due(now=at(0)) is None
+    assert schedule.next_due(now=at(0)) is None
 
 
 @pytest.mark.parametrize("what", ["call", "retry", "expiry", "key", "override"])
@@ -142,7 +142,7 @@ def test_the_earliest_of_all_is_what_is_due_next(what: str) -> None:
     waiting(scheduled_at=later, expires_at=later + SECOND)
     control.override("other", {"concurrency": 1}, later)
     RateLimitKey.objects.filter(name="other").update(opens_at=later)
-    assert due.next_due(now=at(0)) == timedelta(seconds=1000)
+    assert schedule.next_due(now=at(0)) == timedelta(seconds=1000)
     match what:
         case "call":
             waiting(scheduled_at=at(5))
@@ -157,8 +157,8 @@ def test_the_earliest_of_all_is_what_is_due_next(what: str) -> None:
             RateLimitKey.objects.filter(name="api").update(opens_at=at(5))
         case "override":
             control.override("api", {"concurrency": 1}, at(5))
-    assert due.next_due(now=at(0)) == 5 * SECOND
-    assert due.next_due(now=at(7)) == -2 * SECOND
+    assert schedule.next_due(now=at(0)) == 5 * SECOND
+    assert schedule.next_due(now=at(7)) == -2 * SECOND
 
 
 # A tick
@@ -225,7 +225,7 @@ def test_a_tick_that_is_served_looks_again_for_those_that_came_meanwhile(monkeyp
             assert engine.tick(ticker=ticker) == 0
         return None
 
-    monkeypatch.setattr(due, "next_due", look)
+    monkeypatch.setattr(schedule, "next_due", look)
     assert engine.tick(ticker=ticker) == 1
     assert states(late) == [State.DISPATCHED]
 
@@ -237,7 +237,7 @@ def test_a_tick_that_fails_leaves_the_next_one_free_to_serve(monkeypatch: pytest
         raise OperationalError
 
     with monkeypatch.context() as broken:
-        broken.setattr(due, "next_due", fail)
+        broken.setattr(schedule, "next_due", fail)
         with pytest.raises(OperationalError):
             engine.tick(ticker=ticker)
     assert states([call]) == [State.DISPATCHED]

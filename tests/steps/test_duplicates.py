@@ -8,8 +8,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from dispatcher import engine, workers
+from dispatcher import engine
 from dispatcher.celery import DispatchedRequest
+from dispatcher.engine import workers
 from dispatcher.errors import WorkerLost
 from dispatcher.lifecycle import claim, finish, heartbeat
 from dispatcher.models import CallQueue, Slot

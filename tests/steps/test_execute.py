@@ -8,9 +8,10 @@ import pytest
 from django.db import InterfaceError
 from django.utils import timezone
 
-from dispatcher import attempt, dispenser, engine
+from dispatcher import engine
+from dispatcher.engine import attempt, dispenser
 from dispatcher.errors import RateLimited
-from dispatcher.lifecycle import claim, due, finish
+from dispatcher.lifecycle import claim, finish, schedule
 from dispatcher.lifecycle.claim import Refused
 from dispatcher.lifecycle.run import Failed, RetryAsked, Returned
 from dispatcher.models import CallQueue, RateLimitKey, Slot
@@ -183,8 +184,8 @@ def test_a_provider_that_says_stop_without_a_wait_is_not_asked_again_at_once(key
         raise RateLimited(0)
 
     engine.execute(call.id, ticket_of(call), task)
-    due.wake_due()
-    assert engine.dispense(lanes=[call.lane_id], keys=due.due_keys(), awake=True) == 0
+    schedule.wake_due()
+    assert engine.dispense(lanes=[call.lane_id], keys=schedule.due_keys(), awake=True) == 0
     assert states([call]) == [State.AVAILABLE if keys else State.SCHEDULED]
 
 

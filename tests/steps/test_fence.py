@@ -10,12 +10,11 @@ from celery.contrib.django.task import DjangoTask
 from celery.exceptions import Ignore, ImproperlyConfigured
 from celery.worker.request import Request
 
-from dispatcher import fence, presence
-from dispatcher.celery import DispatchedRequest, DispatchedTask
+from dispatcher.celery import DispatchedRequest, DispatchedTask, fence, heartbeat
+from dispatcher.celery.heartbeat import KeptConnections, Presence
 from dispatcher.errors import CallInvalid
 from dispatcher.lifecycle import publish
 from dispatcher.models import CallQueue, Slot
-from dispatcher.presence import KeptConnections, Presence
 from dispatcher.states import State
 from tests.builders import committed, key, seen, ticket_of
 from tests.steps.conftest import Broker, app
@@ -220,7 +219,7 @@ def test_a_worker_gets_its_steps_whatever_the_base_class_of_its_app() -> None:
 
 
 def test_a_process_that_was_spawned_fences_its_tasks_and_how_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence._Identity, "worker", None)  # noqa: SLF001 -- as in a process that was not forked
+    monkeypatch.setattr(heartbeat._Identity, "worker", None)  # noqa: SLF001 -- as in a process that was not forked
     task = task_of(Running)
     kind = type(task)
     call = seen(CallQueue.objects.send(task))
@@ -228,7 +227,7 @@ def test_a_process_that_was_spawned_fences_its_tasks_and_how_they_run(monkeypatc
     signals.worker_process_init.send(sender="here")
     ticket = {publish.TICKET_HEADER: str(ticket_of(call))}
     task.__trace__(str(call.id), [], {}, {"id": str(call.id), "task": task.name, "headers": ticket})
-    assert presence.worker_id() is None
+    assert heartbeat.worker_id() is None
     assert seen(call).state == State.COMPLETED
 
 

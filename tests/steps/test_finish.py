@@ -9,10 +9,10 @@ import pytest
 from django.db import connection
 
 from dispatcher import engine
-from dispatcher.events import call_finished
 from dispatcher.lifecycle import claim, control, finish
 from dispatcher.lifecycle.claim import Refused
 from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
+from dispatcher.signals import call_finished
 from dispatcher.states import State
 from tests.builders import (
     SECOND,

@@ -7,10 +7,11 @@ from uuid import UUID
 import pytest
 from django.utils import timezone
 
-from dispatcher import engine, pull
-from dispatcher.lifecycle import due, recover
+from dispatcher import engine
+from dispatcher.lifecycle import recover, schedule
 from dispatcher.models import CallQueue, LeaseWatch, Slot
-from dispatcher.pull import Fetching
+from dispatcher.ojs import fetch
+from dispatcher.ojs.fetch import Fetching
 from dispatcher.states import State
 from tests.builders import at, committed, renew, started, states, ticket_of
 
@@ -95,9 +96,9 @@ def test_a_recovery_that_runs_rarely_puts_back_what_a_dead_worker_held(settings:
 
 
 def fetched(**fields: Any) -> CallQueue:
-    pull.open_queue("jobs")
+    fetch.open_queue("jobs")
     CallQueue.objects.send("noop", queue="jobs", **fields)
-    (call,) = pull.fetch(Fetching(queues=["jobs"], worker="one"))
+    (call,) = fetch.fetch(Fetching(queues=["jobs"], worker="one"))
     return call
 
 
@@ -123,7 +124,7 @@ def test_the_lease_of_a_fetched_call_that_ran_out_while_nobody_could_look_is_giv
     looked(300 * SECOND)
     let_run_out(60 * SECOND)
     assert engine.reclaim() == 0
-    assert pull.beat("one", [call.id]).kept == [call.id]
+    assert fetch.beat("one", [call.id]).kept == [call.id]
     assert engine.reclaim() == 0
     let_run_out(60 * SECOND)
     LeaseWatch.objects.update(looked_at=timezone.now(), since=timezone.now() - 60 * SECOND)
@@ -143,7 +144,7 @@ def test_a_heartbeat_that_comes_late_does_not_give_an_attempt_more_time_than_it_
     call = fetched()
     CallQueue.objects.update(timeout=SECOND, started_at=timezone.now() - 60 * SECOND)
     let_run_out(59 * SECOND)
-    assert pull.beat("one", [call.id]).kept == []
+    assert fetch.beat("one", [call.id]).kept == []
 
 
 def test_a_tick_does_not_look_again_and_again_at_leases_that_may_not_be_judged() -> None:
@@ -154,6 +155,6 @@ def test_a_tick_does_not_look_again_and_again_at_leases_that_may_not_be_judged()
     looked_at = LeaseWatch.objects.get().looked_at
     engine.reclaim()
     assert LeaseWatch.objects.get().looked_at == looked_at
-    wait = due.next_due()
+    wait = schedule.next_due()
     assert wait is not None
     assert SECOND / 2 < wait <= SECOND

@@ -11,7 +11,7 @@ from celery import signals
 from django.db import connection
 
 from dispatcher import sql
-from dispatcher.presence import KeptConnections
+from dispatcher.celery.heartbeat import KeptConnections
 from tests import backstage
 from tests.builders import committed
 from tests.steps.doings import do

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from dispatcher import engine
-from dispatcher.calls import Call
 from dispatcher.models import CallQueue, RateLimitKey, Slot
+from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import committed, end, erase, key, seen, start
 from tests.steps.ways import alone

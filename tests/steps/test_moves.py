@@ -8,7 +8,7 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from dispatcher import engine
-from dispatcher.lifecycle import admit, claim, due, finish, publish
+from dispatcher.lifecycle import admit, claim, finish, publish, schedule
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import DUE, FIRST, IN_FLIGHT, MOVES, TERMINAL, Reason, State
 from tests.builders import SECOND, T0, at, key, seen, waiting
@@ -65,8 +65,8 @@ VERBS: dict[str, Callable[[CallQueue], object]] = {
     "put back": lambda call: finish.put_back(call.id, TICKET, from_states=list(State)),
     "put off": lambda call: finish.put_back(call.id, TICKET, from_states=list(State), wait=SECOND),
     "expire": lambda call: finish.expire(call.id, TICKET, now=at(9000)),
-    "wake what is due": lambda _: due.wake_due(now=LATER),
-    "discard what expired": lambda _: due.discard_expired(now=at(9000)),
+    "wake what is due": lambda _: schedule.wake_due(now=LATER),
+    "discard what expired": lambda _: schedule.discard_expired(now=at(9000)),
     "recover": lambda _: engine.recover(now=LATER),
     "lose": lambda call: engine.lose(call.id, TICKET, RuntimeError(), is_crash=True, now=at(1)),
     "fail unknown": lambda call: engine.fail(call.id, TICKET, LookupError()),

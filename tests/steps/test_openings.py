@@ -7,10 +7,12 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from dispatcher import engine, push, revoke
-from dispatcher.calls import Call
+from dispatcher import engine
+from dispatcher.celery import revoke
 from dispatcher.lifecycle import place, send
 from dispatcher.models import CallQueue, Queue, RateLimitKey
+from dispatcher.ojs import enqueue
+from dispatcher.request import Call
 from dispatcher.states import OnFull, State
 from tests.builders import MARGIN, SECOND, at, committed, go, key, lane_of, seen, start, started, states, waiting
 
@@ -86,15 +88,15 @@ def bounded(depth: int) -> None:
 def test_those_behind_a_call_that_a_full_queue_drops_go_at_once(limits: dict[str, Any]) -> None:
     dear, cheap = shut(limits)
     bounded(3)
-    push.push([push.Wanted(call=Call(task="noop", keys=[key("shut", concurrency=0).name]), queue="celery")])
+    enqueue.push([enqueue.Wanted(call=Call(task="noop", keys=[key("shut", concurrency=0).name]), queue="celery")])
     assert states([dear, *cheap]) == [State.DISCARDED, State.DISPATCHED, State.DISPATCHED]
 
 
 def test_those_behind_a_call_that_is_replaced_go_at_once() -> None:
     dear, cheap = shut(LIMITS[0])
     CallQueue.objects.filter(id=dear.id).update(unique_key="once")
-    unique = push.Unique(key="once", states=["available"], on_conflict="replace")
-    push.push([push.Wanted(call=Call(task="noop"), queue="celery", unique=unique)])
+    unique = enqueue.Unique(key="once", states=["available"], on_conflict="replace")
+    enqueue.push([enqueue.Wanted(call=Call(task="noop"), queue="celery", unique=unique)])
     assert states([dear, *cheap]) == [State.CANCELLED, State.DISPATCHED, State.DISPATCHED]
 
 
@@ -116,7 +118,7 @@ def test_a_call_that_is_dropped_within_a_transaction_opens_its_key_after_the_com
     dear, cheap = shut(LIMITS[0])
     bounded(3)
     with transaction.atomic():
-        push.push([push.Wanted(call=Call(task="noop", keys=[key("shut", concurrency=0).name]), queue="celery")])
+        enqueue.push([enqueue.Wanted(call=Call(task="noop", keys=[key("shut", concurrency=0).name]), queue="celery")])
         assert states(cheap) == [State.AVAILABLE] * 2
     assert states([dear, *cheap]) == [State.DISCARDED, State.DISPATCHED, State.DISPATCHED]
 

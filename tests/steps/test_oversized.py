@@ -11,10 +11,10 @@ from django.utils import timezone
 
 from dispatcher import engine, reports
 from dispatcher.audit import audit
-from dispatcher.calls import Call
 from dispatcher.errors import KeyNotFound, PolicyInvalid
 from dispatcher.lifecycle import oversized
 from dispatcher.models import CallQueue, Lane, RateLimitKey
+from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import at, committed, end, key, seen, started, states, ticket_of, waiting
 

@@ -9,9 +9,9 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from dispatcher import engine
-from dispatcher.calls import Call
 from dispatcher.lifecycle import admit, heartbeat, recover
 from dispatcher.models import CallQueue, Lane, RateLimitKey
+from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, T0, at, committed, end, go, key, seen, start, states, waiting
 
@@ -168,6 +168,6 @@ def test_what_an_order_leaves_goes_on_by_hand_over_alone() -> None:
 
 def test_where_tasks_run_in_the_sender_s_process_an_order_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = parked("api", 130)
-    monkeypatch.setattr("dispatcher.dispenser.is_eager", lambda: True)
+    monkeypatch.setattr("dispatcher.engine.dispenser.is_eager", lambda: True)
     engine.limit("api", {})
     assert set(states(calls)) == {State.DISPATCHED}

@@ -10,7 +10,8 @@ import pytest
 from django.db import InterfaceError, OperationalError, connection, transaction
 from django.utils import timezone
 
-from dispatcher import attempt, engine, workers
+from dispatcher import engine
+from dispatcher.engine import attempt, workers
 from dispatcher.errors import RateLimited, WorkerLost
 from dispatcher.lifecycle import claim, finish
 from dispatcher.lifecycle.run import Failed, RetryAsked, Returned, Stopped

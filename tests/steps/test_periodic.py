@@ -12,11 +12,12 @@ from celery.beat import Service
 from celery.signals import beat_init
 from django.db import OperationalError
 
-from dispatcher import periodic, presence, tasks
+from dispatcher import tasks
+from dispatcher.celery import heartbeat, periodic
+from dispatcher.celery.periodic import PeriodicTasks
 from dispatcher.lifecycle.periodic_runs import RECOVER, TICK
+from dispatcher.messages.tickets import TICKET_HEADER
 from dispatcher.models import PeriodicRun
-from dispatcher.periodic import PeriodicTasks
-from dispatcher.tickets import TICKET_HEADER
 from tests.builders import committed
 from tests.races.lockstep import eventually
 from tests.steps.conftest import Broker, make_app
@@ -54,7 +55,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
 @pytest.fixture
 def step(work: Work, monkeypatch: pytest.MonkeyPatch) -> Iterator[PeriodicTasks]:
     """Return the step of a worker that takes the dispenser's queue."""
-    monkeypatch.setattr(presence._Identity, "worker", uuid4())  # noqa: SLF001 -- put back after the test
+    monkeypatch.setattr(heartbeat._Identity, "worker", uuid4())  # noqa: SLF001 -- put back after the test
     queues = SimpleNamespace(consume_from=["dispatcher"])
     worker: Any = SimpleNamespace(hostname="celery@here", app=SimpleNamespace(amqp=SimpleNamespace(queues=queues)))
     step = PeriodicTasks(worker)
@@ -146,7 +147,7 @@ def test_a_worker_without_messages_ticks_again_and_again(step: PeriodicTasks, wo
     PeriodicRun.objects.create(name=TICK, ran_at="2020-01-01T00:00Z")
     step.start(step.worker)
     eventually(lambda: work.runs > 5)
-    assert PeriodicRun.objects.get(name=TICK).ran_by == presence.worker_id()
+    assert PeriodicRun.objects.get(name=TICK).ran_by == heartbeat.worker_id()
     assert PeriodicRun.objects.filter(name=RECOVER, ran_at=None).exists()
 
 

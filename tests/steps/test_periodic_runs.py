@@ -8,7 +8,8 @@ from uuid import UUID, uuid4
 
 from django.db import connection, transaction
 
-from dispatcher import engine, periodic
+from dispatcher import engine
+from dispatcher.celery import periodic
 from dispatcher.lifecycle import heartbeat, periodic_runs
 from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK, Periodic
 from dispatcher.models import PeriodicRun

@@ -11,11 +11,11 @@ from django.utils import timezone
 
 from dispatcher import engine, reports
 from dispatcher.audit import audit
-from dispatcher.calls import Call, More
 from dispatcher.errors import CallNeverRuns, UnknownKey
-from dispatcher.heads import Place
-from dispatcher.lifecycle import due, place
+from dispatcher.lanes.heads import Place
+from dispatcher.lifecycle import place, schedule
 from dispatcher.models import CallQueue, Lane, RateLimitKey
+from dispatcher.request import Call, More
 from dispatcher.states import State
 from tests.builders import T0, committed, key, seen, states, waiting
 
@@ -156,7 +156,7 @@ def test_a_call_without_a_lane_is_run_now_and_activated() -> None:
 
 def test_a_call_without_a_lane_expires() -> None:
     call = unplaced(expires_at=T0)
-    assert due.discard_expired(now=T0) == 1
+    assert schedule.discard_expired(now=T0) == 1
     assert states([call]) == [State.DISCARDED]
     assert engine.place_unplaced() == 0
 

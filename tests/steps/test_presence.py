@@ -12,11 +12,12 @@ import pytest
 from celery.worker import state as worker_state
 from django.db import OperationalError
 
-from dispatcher import engine, presence, workers
-from dispatcher.celery import DispatchedRequest, cancel_revoked
+from dispatcher import engine
+from dispatcher.celery import DispatchedRequest, cancel_revoked, heartbeat
+from dispatcher.celery.heartbeat import Presence, reserved_calls
+from dispatcher.engine import workers
 from dispatcher.lifecycle import claim
 from dispatcher.lifecycle.run import Returned
-from dispatcher.presence import Presence, reserved_calls
 from dispatcher.states import State
 from tests.builders import committed, seen, states, ticket_of
 from tests.races.lockstep import eventually, holding
@@ -35,10 +36,10 @@ class Reserved:
 
 @pytest.fixture(autouse=True)
 def _no_messages() -> Iterator[None]:
-    identity = presence.worker_id()
+    identity = heartbeat.worker_id()
     yield
     worker_state.reserved_requests.clear()
-    presence._Identity.worker = identity  # noqa: SLF001 -- put back after the test
+    heartbeat._Identity.worker = identity  # noqa: SLF001 -- put back after the test
 
 
 def worker() -> Any:
@@ -123,7 +124,7 @@ def test_what_is_done_beside_the_loop_is_tried_again_until_the_database_is_there
             raise OperationalError
         is_done.set()
 
-    presence.in_background("do it", work)
+    heartbeat.in_background("do it", work)
     assert is_done.wait(LONG_S)
     assert len(tries) == 3
     assert get_ident() not in tries
@@ -133,8 +134,8 @@ def test_what_fails_beside_the_loop_is_named_in_the_log_and_the_rest_is_done(
     running_worker: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     is_done = Event()
-    presence.in_background("divide by nothing", lambda: 1 / 0)
-    presence.in_background("go on", is_done.set)
+    heartbeat.in_background("divide by nothing", lambda: 1 / 0)
+    heartbeat.in_background("go on", is_done.set)
     assert is_done.wait(LONG_S)
     assert "worker celery@here could not divide by nothing" in caplog.messages
 
@@ -143,7 +144,7 @@ def test_a_silent_database_does_not_stop_a_shutdown(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers = Event()
-    monkeypatch.setattr(presence, "_LONGEST_WAIT_S", 0.05)
+    monkeypatch.setattr(heartbeat, "_LONGEST_WAIT_S", 0.05)
     monkeypatch.setattr(workers, "record_heartbeat", lambda *_: None)
     monkeypatch.setattr(workers, "stop_accepting", lambda *_: answers.wait(LONG_S))
     monkeypatch.setattr(workers, "release_all", lambda _: answers.wait(LONG_S))

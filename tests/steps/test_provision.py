@@ -10,7 +10,7 @@ from django.db.models import Model
 from django.db.models.signals import post_migrate
 from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask, PeriodicTasks
 
-from dispatcher import provision
+from dispatcher.celery import schedule
 from dispatcher.errors import PolicyInvalid
 from dispatcher.models import RateLimitKey
 from project.celery import app as project_app
@@ -35,7 +35,7 @@ def entries() -> list[dict[str, Any]]:
 
 
 def test_beat_is_told_to_tick_recover_and_clean_up() -> None:
-    provision.after_migrate("default")
+    schedule.after_migrate("default")
     made = {entry.name: entry for entry in PeriodicTask.objects.all()}
     assert sorted(made) == NAMES
     assert all(entry.task == entry.name and entry.enabled for entry in made.values())
@@ -48,45 +48,45 @@ def test_beat_is_told_to_tick_recover_and_clean_up() -> None:
 
 
 def test_every_entry_names_a_task_that_exists() -> None:
-    provision.after_migrate("default")
+    schedule.after_migrate("default")
     project_app.loader.import_default_modules()
     assert all(entry.task in project_app.tasks for entry in PeriodicTask.objects.all())
 
 
 def test_a_second_migration_changes_nothing() -> None:
-    provision.after_migrate("default")
+    schedule.after_migrate("default")
     before = entries()
-    provision.after_migrate("default")
+    schedule.after_migrate("default")
     call_command("migrate", verbosity=0)
     assert entries() == before
     assert (IntervalSchedule.objects.count(), CrontabSchedule.objects.count()) == (2, 1)
 
 
 def test_what_a_user_has_edited_is_kept() -> None:
-    provision.after_migrate("default")
+    schedule.after_migrate("default")
     often, _ = IntervalSchedule.objects.get_or_create(every=500, period=IntervalSchedule.MICROSECONDS)
     PeriodicTask.objects.filter(name="dispatcher.tick").update(enabled=False, interval=often, queue="mine")
     PeriodicTask.objects.filter(name="dispatcher.cleanup").update(task="mine.cleanup")
     before = entries()
-    provision.after_migrate("default")
+    schedule.after_migrate("default")
     assert entries() == before
 
 
 def test_the_expiry_that_entries_were_once_made_with_is_cleared(settings: Any) -> None:
     settings.DISPATCHER = {"tick": 0.2}
-    provision.after_migrate("default")
+    schedule.after_migrate("default")
     PeriodicTask.objects.filter(name="dispatcher.tick").update(expire_seconds=1)
     PeriodicTask.objects.filter(name="dispatcher.recover").update(expire_seconds=20)
     changed_at = PeriodicTasks.last_change()
-    provision.after_migrate("default")
+    schedule.after_migrate("default")
     assert {entry["expire_seconds"] for entry in entries()} == {None}
     assert PeriodicTasks.last_change() > changed_at
 
 
 def test_an_expiry_that_a_user_has_set_is_kept() -> None:
-    provision.after_migrate("default")
+    schedule.after_migrate("default")
     PeriodicTask.objects.filter(name="dispatcher.tick").update(expire_seconds=30)
-    provision.after_migrate("default")
+    schedule.after_migrate("default")
     assert PeriodicTask.objects.get(name="dispatcher.tick").expire_seconds == 30
 
 
@@ -94,13 +94,13 @@ def test_schedules_of_the_user_that_are_alike_do_no_harm() -> None:
     for _ in range(2):
         IntervalSchedule.objects.create(every=1_000_000, period=IntervalSchedule.MICROSECONDS)
         CrontabSchedule.objects.create(minute="30", hour="3", timezone="UTC")
-    provision.after_migrate("default")
+    schedule.after_migrate("default")
     assert [entry["name"] for entry in entries()] == NAMES
 
 
 def test_the_settings_say_how_often_and_where(settings: Any) -> None:
     settings.DISPATCHER = {"tick": 0.5, "recover_every": timedelta(minutes=1), "dispenser_queue": "other"}
-    provision.after_migrate("default")
+    schedule.after_migrate("default")
     assert PeriodicTask.objects.get(name="dispatcher.tick").schedule.run_every == timedelta(seconds=0.5)
     assert PeriodicTask.objects.get(name="dispatcher.recover").schedule.run_every == timedelta(minutes=1)
     assert set(PeriodicTask.objects.values_list("queue", flat=True)) == {"other"}
@@ -109,25 +109,25 @@ def test_the_settings_say_how_often_and_where(settings: Any) -> None:
 def test_a_project_without_django_celery_beat_migrates(monkeypatch: pytest.MonkeyPatch) -> None:
     is_installed = apps.is_installed
     monkeypatch.setattr(apps, "is_installed", lambda name: name != "django_celery_beat" and is_installed(name))
-    provision.after_migrate("default")
+    schedule.after_migrate("default")
     assert entries() == []
 
 
 def test_keys_are_not_made_in_another_database_than_that_of_the_calls(settings: Any) -> None:
     settings.DISPATCHER = {"database": "other", "keys": {"api": {}}}
-    provision.after_migrate("default")
+    schedule.after_migrate("default")
     assert not RateLimitKey.objects.exists()
 
 
 def test_beat_s_entries_are_made_in_the_database_of_beat_s_models(settings: Any) -> None:
     settings.DISPATCHER = {"database": "other"}
-    provision.after_migrate("default")
+    schedule.after_migrate("default")
     assert [entry["name"] for entry in entries()] == NAMES
 
 
 def test_beat_s_entries_are_not_made_where_beat_does_not_look(settings: Any) -> None:
     settings.DATABASE_ROUTERS = [BeatElsewhere()]
-    provision.after_migrate("default")
+    schedule.after_migrate("default")
     assert entries() == []
 
 
@@ -157,7 +157,7 @@ def test_keys_that_the_settings_name_are_made_and_templates_wait(settings: Any) 
             "tenant:*": {"concurrency": 1},
         }
     }
-    provision.after_migrate("default")
+    schedule.after_migrate("default")
     assert sorted(RateLimitKey.objects.values_list("name", flat=True)) == ["api", "unlimited"]
     api = RateLimitKey.objects.get(name="api")
     assert (api.concurrency, api.rate_limit, api.rate_period) == (4, 10, timedelta(seconds=1))
@@ -166,24 +166,24 @@ def test_keys_that_the_settings_name_are_made_and_templates_wait(settings: Any) 
 
 def test_a_limit_that_was_changed_survives_a_deploy(settings: Any) -> None:
     settings.DISPATCHER = {"keys": {"api": {"concurrency": 4}}}
-    provision.after_migrate("default")
+    schedule.after_migrate("default")
     RateLimitKey.objects.update(concurrency=9, is_paused=True)
     settings.DISPATCHER = {"keys": {"api": {"concurrency": 5}}}
-    provision.after_migrate("default")
+    schedule.after_migrate("default")
     assert list(RateLimitKey.objects.values_list("name", "concurrency", "is_paused")) == [("api", 9, True)]
 
 
 def test_a_policy_that_is_wrong_is_named_by_its_setting(settings: Any) -> None:
     settings.DISPATCHER = {"keys": {"api": {"rate": {"limit": 0, "period": "PT1S"}}}}
     with pytest.raises(PolicyInvalid, match=r"^DISPATCHER\['keys'\]\['api'\]\.rate\.limit: "):
-        provision.after_migrate("default")
+        schedule.after_migrate("default")
 
 
 def test_a_limit_that_the_settings_declare_and_the_key_does_not_have_is_reported(settings: Any, caplog: Any) -> None:
     settings.DISPATCHER = {"keys": {"api": {"concurrency": 4}, "same": {"concurrency": 1}}}
-    provision.declare_keys()
+    schedule.declare_keys()
     settings.DISPATCHER = {"keys": {"api": {"concurrency": 3}, "same": {"concurrency": 1}}}
-    provision.declare_keys()
-    (message,) = [record.getMessage() for record in caplog.records if record.name == "dispatcher.provision"]
+    schedule.declare_keys()
+    (message,) = [record.getMessage() for record in caplog.records if record.name == "dispatcher.celery.schedule"]
     assert message.startswith("key api has concurrency 4; DISPATCHER['keys'] declares concurrency 3, ")
     assert message.endswith("change it with engine.limit")

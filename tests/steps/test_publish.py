@@ -13,9 +13,9 @@ from kombu.exceptions import ChannelError
 from redis.exceptions import OutOfMemoryError
 
 from dispatcher import engine
-from dispatcher.calls import Call
 from dispatcher.lifecycle import admit, publish
 from dispatcher.models import CallQueue, Slot
+from dispatcher.request import Call
 from dispatcher.states import State
 from project.services import Services
 from tests.builders import T0, admitted, at, committed, go, key, seen, started, states, waiting

@@ -10,13 +10,15 @@ import pytest
 from celery import current_app
 from django.db import connection
 
-from dispatcher import engine, fetched, pull, workers
-from dispatcher.calls import Call, More
+from dispatcher import engine
+from dispatcher.engine import fetched, workers
 from dispatcher.lifecycle.finish import Reported
 from dispatcher.models import CallQueue, Lane, PullWorker, Queue, RateLimitKey, Slot
-from dispatcher.pull import Fetching, Reached, Refused
+from dispatcher.ojs import fetch as pull
+from dispatcher.ojs.fetch import Fetching, Reached, Refused
+from dispatcher.ojs.waiters import ready
+from dispatcher.request import Call, More
 from dispatcher.states import State
-from dispatcher.waiters import ready
 from tests.builders import HERE, SECOND, committed, seen
 
 pytestmark = committed

@@ -9,11 +9,12 @@ from uuid import uuid4
 import pytest
 from django.utils import timezone
 
-from dispatcher import engine, workers
+from dispatcher import engine
 from dispatcher.audit import audit
-from dispatcher.calls import Call
-from dispatcher.lifecycle import due, finish, heartbeat
+from dispatcher.engine import workers
+from dispatcher.lifecycle import finish, heartbeat, schedule
 from dispatcher.models import CallQueue, Lane, LeaseWatch, Slot, Worker
+from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, admitted, at, committed, go, key, seen, started, states, ticket_of, waiting
 from tests.steps.conftest import Broker
@@ -89,10 +90,10 @@ def test_a_worker_that_comes_back_lets_them_go_on_as_well() -> None:
 def test_a_tick_finds_the_queues_whose_workers_are_back() -> None:
     calls = send(3)
     heartbeat.record(HERE, [])
-    assert due.due_queues() == ["celery"]
+    assert schedule.due_queues() == ["celery"]
     assert engine.tick() == 3
     assert states(calls) == [State.DISPATCHED] * 3
-    assert due.due_queues() == []
+    assert schedule.due_queues() == []
 
 
 def test_a_newcomer_does_not_pass_those_that_its_queue_has_held() -> None:
@@ -109,7 +110,7 @@ def test_ten_thousand_held_lanes_are_not_looked_at_while_nobody_serves_their_que
         send(keys=[f"tenant:{number}"])
     assert Lane.objects.filter(is_held=True).count() == 30
     assert engine.tick() == 0
-    assert due.due_queues() == []
+    assert schedule.due_queues() == []
 
 
 # The grace
@@ -185,7 +186,7 @@ def test_a_queue_that_has_as_many_calls_on_their_way_as_a_pass_admits_is_not_due
     heartbeat.record(HERE, [])
     CallQueue.objects.send_many([Call(task="noop")] * 80)
     assert 0 < dispatched() < 80
-    assert due.due_queues() == []
+    assert schedule.due_queues() == []
 
 
 def test_each_queue_has_a_bound_of_its_own(settings: Any) -> None:

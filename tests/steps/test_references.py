@@ -10,8 +10,9 @@ import pytest
 from django.apps import apps
 from django.db import connection, models
 
-from dispatcher import engine, references
-from dispatcher.lifecycle import retention, unused
+from dispatcher import engine
+from dispatcher.lifecycle import retention
+from dispatcher.lifecycle.retention import references, unused
 from dispatcher.models import CallQueue, JournalEntry, Lane, PullWorker, RateLimitKey, Workflow
 from dispatcher.states import State
 from tests.builders import T0, at, committed, waiting
@@ -48,7 +49,9 @@ def referencing() -> Iterator[Referencing]:
 
 
 def kept(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "dispatcher.references"]
+    return [
+        record.getMessage() for record in caplog.records if record.name == "dispatcher.lifecycle.retention.references"
+    ]
 
 
 @pytest.mark.django_db

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from celery import Task
 
-from dispatcher import fence
+from dispatcher.celery import fence
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
 from tests.builders import committed, key, seen

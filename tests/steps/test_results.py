@@ -9,9 +9,10 @@ from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
 from django.utils import timezone
 
-from dispatcher import engine, results, tasks
+from dispatcher import engine, tasks
+from dispatcher.celery import results
 from dispatcher.errors import WorkerLost
-from dispatcher.lifecycle import due
+from dispatcher.lifecycle import schedule
 from dispatcher.models import CallQueue, ResultCursor
 from tests.builders import SECOND, committed, key, ticket_of
 from tests.races.lockstep import eventually
@@ -63,7 +64,7 @@ def test_a_call_that_was_cancelled_is_revoked() -> None:
 def test_a_call_that_expired_is_revoked() -> None:
     call = sent(expires_at=timezone.now() + 3600 * SECOND)
     CallQueue.objects.filter(id=call.id).update(expires_at=timezone.now())
-    eventually(lambda: due.discard_expired() or CallQueue.objects.get(id=call.id).state == "discarded")
+    eventually(lambda: schedule.discard_expired() or CallQueue.objects.get(id=call.id).state == "discarded")
     results.report()
     assert result_of(call).state == states.REVOKED
 

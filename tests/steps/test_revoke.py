@@ -10,7 +10,8 @@ from celery import signals
 from celery.worker import state as worker_state
 from celery.worker.control import Panel
 
-from dispatcher import engine, revoke
+from dispatcher import engine
+from dispatcher.celery import revoke
 from dispatcher.lifecycle import claim
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State

@@ -12,11 +12,11 @@ from django.db import transaction
 from django.utils import timezone
 from kombu import Producer
 
-from dispatcher.calls import Call
 from dispatcher.errors import (
     DispatcherError,
 )
 from dispatcher.models import CallQueue, Slot
+from dispatcher.request import Call
 from dispatcher.states import OnLimit, State
 from tests.builders import T0, committed, key, seen, slots_of
 from tests.steps.conftest import Broker, make_app

@@ -10,8 +10,8 @@ from django.db import connection
 from django.utils import timezone
 
 from dispatcher import engine, sql
-from dispatcher.calls import Call
 from dispatcher.models import CallQueue, Lane
+from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import committed, key, seen, slots_of, waiting
 from tests.steps.conftest import Broker

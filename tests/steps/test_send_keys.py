@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from dispatcher.calls import Call
 from dispatcher.errors import (
     CallInvalid,
     PolicyInvalid,
     UnknownKey,
 )
-from dispatcher.events import policy_ignored
 from dispatcher.models import CallQueue, Lane, RateLimitKey
+from dispatcher.request import Call
+from dispatcher.signals import policy_ignored
 from dispatcher.states import OnLimit
 from tests.builders import committed, key, seen, slots_of
 from tests.steps.ways import Way, every_way

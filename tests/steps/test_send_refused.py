@@ -9,7 +9,6 @@ from uuid import uuid4
 import pytest
 from celery import Celery, shared_task
 
-from dispatcher.calls import Call
 from dispatcher.errors import (
     CallInvalid,
     CallNeverRuns,
@@ -20,6 +19,7 @@ from dispatcher.errors import (
     UnknownKey,
 )
 from dispatcher.models import CallQueue, Lane, RateLimitKey
+from dispatcher.request import Call
 from tests.builders import T0, committed, key
 from tests.steps.conftest import app
 from tests.steps.ways import Way, alone, among_many, every_way

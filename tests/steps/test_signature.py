@@ -10,11 +10,12 @@ from celery.canvas import Signature
 from django.utils import timezone
 from kombu import Exchange, Message, Queue
 
-from dispatcher import engine, push
-from dispatcher.calls import Call
+from dispatcher import engine
 from dispatcher.errors import CallInvalid
 from dispatcher.lifecycle import admit, publish
 from dispatcher.models import CallQueue
+from dispatcher.ojs import enqueue
+from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import committed, key, seen, ticket_of, waiting
 from tests.steps.conftest import Broker, make_app
@@ -98,9 +99,9 @@ def test_arguments_that_the_task_does_not_take_are_refused(send: Way, args: list
 
 def test_a_call_that_is_to_be_sent_later_is_checked_before() -> None:
     wanted = [
-        push.Wanted(call=Call(task=name, args=[]), queue="celery") for name in ("unknown", add.name, pickled.name)
+        enqueue.Wanted(call=Call(task=name, args=[]), queue="celery") for name in ("unknown", add.name, pickled.name)
     ]
-    assert {place: fault.field for place, fault in push.faults(wanted).items()} == {1: "args", 2: "serializer"}
+    assert {place: fault.field for place, fault in enqueue.faults(wanted).items()} == {1: "args", 2: "serializer"}
 
 
 def test_arguments_are_not_checked_where_celery_does_not_check_them() -> None:

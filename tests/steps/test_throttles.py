@@ -10,8 +10,9 @@ from uuid import uuid4
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 
-from dispatcher import attempt, engine
-from dispatcher.lifecycle import admit, claim, control, due
+from dispatcher import engine
+from dispatcher.engine import attempt
+from dispatcher.lifecycle import admit, claim, control, schedule
 from dispatcher.lifecycle.claim import Claimed, Refused
 from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
 from dispatcher.reports import rate_limit_status
@@ -69,7 +70,7 @@ def test_an_override_that_ended_leaves_no_spacing_behind(ends: str) -> None:
     if ends == "by a person":
         engine.end_override("api")
     elif ends == "by time":
-        assert due.due_keys(now=at(60)) != []
+        assert schedule.due_keys(now=at(60)) != []
     call = admitted("api", now=at(60))
     made = claimed(call, now=at(60))
     assert isinstance(made, Claimed)
@@ -148,7 +149,7 @@ def test_limits_that_change_leave_no_opening_behind_though_the_process_dies_befo
     started("api")
     call = waiting("api")
     assert go(call, now=at(1)) == []
-    assert due.due_keys(now=at(2)) == []
+    assert schedule.due_keys(now=at(2)) == []
     change()
     assert engine.tick(now=at(2)) == 1
     assert seen(call).state == State.DISPATCHED
@@ -159,7 +160,7 @@ def test_a_resume_leaves_no_opening_behind_though_the_process_dies_before_its_pa
     control.block(HOUR, names=["api"], now=T0)
     call = waiting("api")
     assert go(call, now=at(1)) == []
-    assert due.due_keys(now=at(2)) == []
+    assert schedule.due_keys(now=at(2)) == []
     control.resume("api")
     assert engine.tick(now=at(2)) == 1
 

@@ -8,7 +8,7 @@ from django.db import connection
 from pytest_django import Settings
 
 from dispatcher import engine, sql
-from dispatcher.lifecycle import claim, control, due, finish, retention
+from dispatcher.lifecycle import claim, control, finish, retention, schedule
 from dispatcher.lifecycle.run import Returned
 from dispatcher.models import RateLimitKey, Window
 from dispatcher.reports import rate_limit_status
@@ -39,7 +39,7 @@ def test_a_window_that_begins_in_the_summer_is_over_in_time() -> None:
     call = waiting("api")
     assert go(call, now=SUMMER_ENDS) == []
     assert RateLimitKey.objects.filter(opens_at__isnull=False).exists()
-    assert due.due_keys(now=SUMMER_ENDS + SECOND / 10) == []
+    assert schedule.due_keys(now=SUMMER_ENDS + SECOND / 10) == []
     assert engine.tick(now=SUMMER_ENDS + SECOND) == 1
     assert seen(call).state == State.DISPATCHED
 
@@ -90,8 +90,8 @@ def test_a_wait_of_a_day_is_24_hours() -> None:
         wait=wait,
         now=SUMMER_BEGINS - 13 * HOUR,
     )
-    assert due.wake_due(now=SUMMER_BEGINS + 11 * HOUR - SECOND) == 0
-    assert due.wake_due(now=SUMMER_BEGINS + 11 * HOUR) == 1
+    assert schedule.wake_due(now=SUMMER_BEGINS + 11 * HOUR - SECOND) == 0
+    assert schedule.wake_due(now=SUMMER_BEGINS + 11 * HOUR) == 1
 
 
 def test_periods_are_stored_as_they_were_given() -> None:

@@ -16,11 +16,12 @@ from django.db import (
     transaction,
 )
 
-from dispatcher import attempt, engine, sql
+from dispatcher import engine, sql
+from dispatcher.celery.heartbeat import Presence
+from dispatcher.engine import attempt
 from dispatcher.lifecycle import claim, finish, recover
 from dispatcher.lifecycle.run import Returned
 from dispatcher.models import CallQueue, Slot
-from dispatcher.presence import Presence
 from dispatcher.states import State
 from tests import backstage
 from tests.builders import committed, key, seen, states, ticket_of

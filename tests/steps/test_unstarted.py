@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from celery import signals
 
-from dispatcher import engine, reports, sql, workers
+from dispatcher import engine, reports, sql
 from dispatcher.audit import audit
+from dispatcher.celery.unknown import UnknownTasks
+from dispatcher.engine import workers
 from dispatcher.lifecycle import claim, heartbeat
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
-from dispatcher.unknown import UnknownTasks
 from tests.builders import HERE, SECOND, committed, key, seen, states, ticket_of
 from tests.steps.conftest import Broker
 

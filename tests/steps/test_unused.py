@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from dispatcher import engine
-from dispatcher.lifecycle import control, unused
+from dispatcher.lifecycle import control
+from dispatcher.lifecycle.retention import unused
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot, Window
 from dispatcher.states import IN_FLIGHT, TERMINAL, Reason, State
 from tests.builders import SECOND, T0, at, end, erase, key, lane_of, seen, start, started, states, waiting

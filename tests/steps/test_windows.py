@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dispatcher.lifecycle import claim, control, finish, retention
+from dispatcher.limits.policy import BUCKETS
 from dispatcher.models import RateLimitKey, Slot, Window
-from dispatcher.policy import BUCKETS
 from tests.builders import SECOND, T0, at, go, key, migrate, seen, started, ticket_of, waiting
 
 pytestmark = pytest.mark.django_db

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from dispatcher.calls import Call
 from dispatcher.models import CallQueue
+from dispatcher.request import Call
 
 
 def alone(**fields: Any) -> CallQueue:

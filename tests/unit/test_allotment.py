@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.allotment import Allocation, Head, LockedKey, LockedLane, allocate
-from dispatcher.policy import AdmissionTuning, Policy, Rate, Use, next_opening, room, throttle_room
+from dispatcher.limits.allocate import Allocation, Head, LockedKey, LockedLane, allocate
+from dispatcher.limits.policy import AdmissionTuning, Policy, Rate, Use, next_opening, room, throttle_room
 from dispatcher.states import OnLimit
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.errors import PolicyInvalid
-from dispatcher.policy import (
+from dispatcher.limits.policy import (
     BUCKETS,
     UNLIMITED,
     AdmissionTuning,

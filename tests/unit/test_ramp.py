@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.policy import RAMP_STEPS, UNLIMITED, AdmissionTuning, Use, ramp_opening, ramp_room
+from dispatcher.limits.policy import RAMP_STEPS, UNLIMITED, AdmissionTuning, Use, ramp_opening, ramp_room
 
 END = datetime(2030, 1, 1, tzinfo=UTC)
 RAMP = timedelta(seconds=8)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.errors import PolicyInvalid
-from dispatcher.retry import Retry
+from dispatcher.limits.retry import Retry
 
 TICK = timedelta(microseconds=1)
 durations = st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=366))

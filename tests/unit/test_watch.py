@@ -5,7 +5,7 @@ from threading import Thread
 
 import pytest
 
-from dispatcher.watch import Ticker
+from dispatcher.engine.ticker import Ticker
 
 TICK = timedelta(seconds=1)
 

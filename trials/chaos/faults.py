@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import psycopg
 
-from dispatcher.tickets import TICKET_HEADER
+from dispatcher.messages.tickets import TICKET_HEADER
 from project.celery import app
 from project.processes import wait_gone
 from trials.chaos import notes, traps

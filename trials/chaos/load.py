@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
-from dispatcher.calls import Call
+from dispatcher.request import Call
 from trials.chaos import limits, tasks
 from trials.chaos.settings import SIDE_QUEUE
 

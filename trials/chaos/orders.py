@@ -12,8 +12,8 @@ from uuid import uuid4
 from django.db import DatabaseError, InterfaceError, transaction
 from django.db.models import Count
 
-from dispatcher.calls import Call
 from dispatcher.models import CallQueue
+from dispatcher.request import Call
 from dispatcher.states import DUE, State
 from trials.chaos import load, notes
 

@@ -13,7 +13,7 @@ from uuid import UUID
 from celery import Task, shared_task
 
 from dispatcher.errors import RateLimited
-from dispatcher.tickets import TICKET_HEADER
+from dispatcher.messages.tickets import TICKET_HEADER
 from project.shop import parties
 from trials.chaos import notes, traps
 

@@ -11,9 +11,9 @@ import uuid_utils.compat as uuid7
 from django.utils import timezone
 
 from dispatcher import engine
-from dispatcher.calls import Call
 from dispatcher.lifecycle import admit, claim, heartbeat, send
 from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.request import Call
 
 QUEUE = "soak"
 TASK = "soak.nothing"

@@ -21,7 +21,7 @@ from kombu.entity import Queue
 
 from dispatcher import engine
 from dispatcher.lifecycle import heartbeat
-from dispatcher.tickets import TICKET_HEADER
+from dispatcher.messages.tickets import TICKET_HEADER
 from trials.soak import scene
 
 logger = logging.getLogger(__name__)

@@ -10,10 +10,10 @@ from typing import Any, Final, TextIO, cast
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, InterfaceError
 
-from dispatcher import faults
 from dispatcher.audit import Report, audit
 from dispatcher.management import audit_table
 from dispatcher.management.command import explained
+from dispatcher.reports import faults
 
 LONGEST: Final = 600.0
 BROKEN: Final = 1

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from dispatcher import faults, sql
+from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK, LastRun, last_runs, periodic
 from dispatcher.lifecycle.unstarted import FREE
@@ -24,6 +24,7 @@ from dispatcher.models import RateLimitKey
 from dispatcher.reports import (
     KeyState,
     KeyStatus,
+    faults,
     in_words,
     old_transactions,
     rate_limit_status,

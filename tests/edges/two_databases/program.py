@@ -17,12 +17,13 @@ from django.test import Client  # noqa: E402
 from django.urls import reverse  # noqa: E402
 from django_celery_beat.models import PeriodicTask  # noqa: E402
 
-from dispatcher import crons, engine  # noqa: E402
-from dispatcher.calls import Call, More  # noqa: E402
-from dispatcher.crons import Cron  # noqa: E402
+from dispatcher import engine  # noqa: E402
 from dispatcher.errors import CallNotEnded  # noqa: E402
 from dispatcher.models import CallQueue, Queue, RateLimitKey  # noqa: E402
-from dispatcher.web.ojs.access import make_token  # noqa: E402
+from dispatcher.ojs import crons  # noqa: E402
+from dispatcher.ojs.access import make_token  # noqa: E402
+from dispatcher.ojs.crons import Cron  # noqa: E402
+from dispatcher.request import Call, More  # noqa: E402
 from tests.edges.two_databases.models import Order, OrderCall  # noqa: E402
 
 KEY = {"concurrency": "3", "rate_limit": "", "rate_period": "", "throttle_limit": "", "throttle_period": ""}

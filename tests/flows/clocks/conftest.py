@@ -27,12 +27,12 @@ def cast(theatre: "Theatre", sending: None) -> Iterator[Callable[..., "Theatre"]
     """
     from django_celery_beat.models import PeriodicTask
 
-    from dispatcher import provision
+    from dispatcher.celery import schedule
     from tests.flows.settings import DISPENSER_QUEUE, QUEUE
     from tests.flows.stories import app
 
     def enter(*, dispenser: timedelta, beat: timedelta) -> "Theatre":
-        provision.schedule("default")
+        schedule.schedule("default")
         PeriodicTask.objects.filter(task__startswith="dispatcher.").update(queue=DISPENSER_QUEUE)
         for name, (hours, pool) in WORKERS.items():
             theatre.start_worker(name, "-P", pool, "-Q", f"{QUEUE},{QUEUE}-{name}", env=off(hours))

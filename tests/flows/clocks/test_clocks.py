@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from dispatcher.calls import Call
 from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
 from tests.flows import stories
 from tests.flows.clocks.faketime import HOUR

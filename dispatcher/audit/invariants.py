@@ -1,0 +1,166 @@
+"""The checks of the audit: for each invariant that rows can show, a statement whose rows are findings; and notes."""
+
+from dataclasses import dataclass
+
+from dispatcher.audit import repairs
+from dispatcher.audit.repairs import Repair
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One statement, and what each row that it returns means."""
+
+    statement: str
+    sentence: str
+    invariant: int | None = None
+    """Its number in docs/reference/dispatcher-audit.md; None for a note, which violates nothing."""
+    repair: Repair | None = None
+    passes: bool = False
+    """A healthy system passes through such states; only one that stays is a finding."""
+
+    @property
+    def name(self) -> str:
+        """Its name in reports."""
+        return self.statement.removeprefix("audit_")
+
+
+CHECKS = (
+    Check(
+        statement="audit_over_concurrency",
+        invariant=1,
+        sentence="An admission exceeded a key's concurrency. Nothing to repair: it drains by itself.",
+    ),
+    Check(
+        statement="audit_miscounted",
+        invariant=1,
+        sentence="More is in flight under a key than a lone send takes as known: slots were written by hand. "
+        "Nothing to repair: after its next pass it is counted again.",
+    ),
+    Check(
+        statement="audit_over_rate",
+        invariant=1,
+        sentence="An admission took more of a key's window than its rate. Nothing to repair: the window passes.",
+    ),
+    Check(
+        statement="audit_over_throttle",
+        invariant=1,
+        sentence="Calls under a key started closer than its throttle allows. Nothing to repair: they have started.",
+    ),
+    Check(
+        statement="audit_two_tickets",
+        invariant=2,
+        sentence="Two calls in flight have the same ticket. Nothing to repair: it goes when they end.",
+    ),
+    Check(
+        statement="audit_lease_unrecovered",
+        invariant=2,
+        sentence="A lease ran out long ago, and the call was not recovered: no dispenser runs dispatcher.recover.",
+        repair=repairs.recover_leases,
+        # A table that was locked keeps heartbeats out; they come through when it is open again.
+        passes=True,
+    ),
+    Check(
+        statement="audit_slot_without_call",
+        invariant=4,
+        sentence="A slot is held by a call that is not in flight: its room is never released.",
+        repair=repairs.free_orphans,
+    ),
+    Check(
+        statement="audit_call_without_slot",
+        invariant=4,
+        sentence="A call is in flight and holds no slot: no limit counts it, and no lease ends it.",
+        repair=repairs.put_back,
+    ),
+    Check(
+        statement="audit_wrong_slots",
+        invariant=4,
+        sentence="A call holds other slots than its keys and costs ask for. Nothing to repair: they go when it ends.",
+    ),
+    Check(
+        statement="audit_order",
+        invariant=5,
+        sentence="A call waited while one sent after it in the same lane was admitted. Nothing to repair. One cause is "
+        "innocent: a transaction that keeps the call's row locked.",
+        passes=True,
+    ),
+    Check(
+        statement="audit_unserved_asleep",
+        invariant=6,
+        sentence="A lane sleeps although calls wait in it: no pass serves it.",
+        repair=repairs.wake_lanes,
+        passes=True,
+    ),
+    Check(
+        statement="audit_unserved_parked",
+        invariant=6,
+        sentence="A key has room, or its opening time has passed, and the calls that wait for it are not admitted.",
+        repair=repairs.serve_keys,
+        passes=True,
+    ),
+    Check(
+        statement="audit_unserved_held",
+        invariant=6,
+        sentence="A queue is served and has room, and the calls that it holds are not admitted.",
+        repair=repairs.serve_queues,
+        passes=True,
+    ),
+    Check(
+        statement="audit_unserved_awake",
+        invariant=6,
+        sentence="A lane is awake, nothing stops it, and no pass comes: no dispenser runs dispatcher.tick.",
+        repair=repairs.serve_lanes,
+        passes=True,
+    ),
+    Check(
+        statement="audit_unplaced",
+        invariant=6,
+        sentence="A call has no lane yet: no dispenser runs dispatcher.tick, or an open transaction has made one of "
+        "its keys.",
+        repair=repairs.place,
+        passes=True,
+    ),
+    Check(
+        statement="audit_oversized",
+        invariant=9,
+        sentence="Calls cost more than the limits of a key in force ever allow: they wait alone until these are "
+        "raised, or they are cancelled. Only those that fit now can be repaired.",
+        repair=repairs.release_oversized,
+        passes=True,
+    ),
+    Check(
+        statement="audit_unserved_due",
+        invariant=6,
+        sentence="A call's scheduled time has passed, and it is not in its lane: no dispenser runs dispatcher.tick.",
+        repair=repairs.wake_due,
+        passes=True,
+    ),
+)
+
+NOTES = (
+    Check(
+        statement="audit_queue_unserved",
+        sentence="A queue has calls, and no live worker: nothing more of it is admitted until one comes.",
+    ),
+    Check(
+        statement="audit_unstarted",
+        sentence="A call was published and came back without a start, three times or because no live worker knows its "
+        "task: it waits, longer each time.",
+    ),
+    Check(
+        statement="audit_poison",
+        sentence="A call was discarded within the last day because it kills its workers.",
+    ),
+    Check(
+        statement="audit_old_transaction",
+        sentence="A transaction has been open for more than a minute: VACUUM can't remove rows that died since.",
+    ),
+    Check(
+        statement="audit_periodic_overdue",
+        sentence="A periodic task has not run for a long time: neither beat nor a worker runs it.",
+    ),
+)
+
+UNSEEN = (
+    "Invariants 3 (a late delivery changes nothing) and 7 (a call is part of its sender's transaction) leave no trace "
+    "in the rows: tests/races/test_tickets.py and tests/races/test_creation.py show them."
+)

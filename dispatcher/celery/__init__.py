@@ -1,0 +1,264 @@
+"""The Celery side: the task base class that claims before it runs, and what a worker does beside its tasks.
+
+A task of another class gets it from the worker (see dispatcher.celery.fence). A task that is sent without the
+dispatcher (`.delay()`) runs as always.
+"""
+
+import logging
+from asyncio import CancelledError
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from threading import current_thread, main_thread
+from typing import Any, assert_never
+from uuid import UUID, uuid4
+
+from billiard.einfo import ExceptionInfo
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery import Signature, Task, signals
+from celery.app.task import Context
+from celery.contrib.django.task import DjangoTask
+from celery.exceptions import Ignore, MaxRetriesExceededError, Retry
+from celery.utils.serialization import raise_with_context
+from celery.worker.request import Request
+from django.db import close_old_connections
+
+from dispatcher import engine
+from dispatcher.celery import heartbeat, retries, revoke
+from dispatcher.errors import CallInvalid, TicketReplaced, WorkerLost
+from dispatcher.lifecycle.claim import Refused
+from dispatcher.lifecycle.run import Failed, Ignored, RetryAsked, Returned, Stopped
+from dispatcher.messages.tickets import CALL_HEADER, TICKET_HEADER, ticket_in, uuid_of
+
+logger = logging.getLogger(__name__)
+
+_CLAIM, _WORKER = "dispatcher_claim", "dispatcher_worker"
+"""What the worker adds to a message on its way to the pool: the number of its claim, and who claims."""
+
+
+class DispatchedRequest(Request):
+    """A message in the worker: what ends without its task's word ends the attempt at once.
+
+    Each delivery has a claim of its own, whose number travels to the process of the pool: the loss of that process ends
+    this claim's attempt, and not the attempt that a duplicate of the message is running.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Give the claim its number, and name the worker, for the process that will run the task."""
+        super().__init__(*args, **kwargs)
+        if self.ticket is not None:
+            worker = heartbeat.worker_id()
+            self.request_dict[_CLAIM] = str(uuid4())
+            self.request_dict[_WORKER] = worker and str(worker)
+
+    @property
+    def number(self) -> UUID | None:
+        """The number of the claim by which this delivery runs its call; None for a task without the dispatcher."""
+        return uuid_of(self.request_dict.get(_CLAIM))
+
+    @property
+    def ticket(self) -> UUID | None:
+        """The ticket that the message carries; None for a task that came without the dispatcher."""
+        return ticket_in(self.request_dict, self.id)
+
+    def on_accepted(self, pid: int, time_accepted: float) -> None:
+        """Hold the call from now on: the pool runs its task."""
+        heartbeat.note_running(self)
+        super().on_accepted(pid, time_accepted)
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001 -- Celery's signature
+        """End the attempt when the hard time limit has killed its process."""
+        super().on_timeout(soft, timeout)
+        if not soft:
+            heartbeat.note_ended(self)
+            self._lose(TimeLimitExceeded(timeout))
+
+    def on_failure(self, exc_info: ExceptionInfo, *args: Any, **kwargs: Any) -> None:
+        """End the attempt when its process was lost or terminated."""
+        heartbeat.note_ended(self)
+        super().on_failure(exc_info, *args, **kwargs)
+        error = getattr(exc_info.exception, "exc", exc_info.exception)
+        if isinstance(error, WorkerLostError | Terminated | SystemExit):
+            self._lose(error)
+
+    def _retry_worker_lost(self, exc: BaseException, exc_info: ExceptionInfo) -> bool:
+        """Leave the retry of a lost process (`retry_on_worker_lost`) to the queue, which counts it."""
+        retried: bool = self.ticket is None and super()._retry_worker_lost(exc, exc_info)
+        return retried
+
+    def _lose(self, error: BaseException) -> None:
+        if self.ticket is None:
+            return
+        is_crash = isinstance(error, WorkerLostError)
+        call_id, ticket = UUID(self.id), self.ticket
+
+        def lose() -> None:
+            engine.lose(call_id, ticket, error, is_crash=is_crash, number=self.number)
+            if isinstance(error, Terminated):
+                revoke.cancel_if_revoked(call_id)
+
+        heartbeat.in_background(f"end the attempt of call {self.id}, which keeps its slots until its lease ends", lose)
+
+
+class DispatchedTask(DjangoTask):
+    """A task that, when it was dispatched, claims its call before it runs and finishes it after."""
+
+    Request = DispatchedRequest
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run: fenced by the ticket if the message carries one, plainly otherwise."""
+        request = self.request
+        if request.called_directly or request.get("is_running"):
+            # From code, or by itself from within its own attempt.
+            return super().__call__(*args, **kwargs)
+        if ticket_of(request) is None:
+            return self.run(*args, **kwargs)
+        request.update(is_running=True)
+        if request.get("is_claimed"):
+            return self.run(*args, **kwargs)
+        return attempt_of(self, partial(self.run, *args, **kwargs))
+
+    def retry(  # noqa: PLR0917 -- Celery's signature
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        exc: BaseException | None = None,
+        throw: bool = True,  # noqa: FBT001, FBT002 -- Celery's signature
+        eta: datetime | None = None,
+        countdown: float | None = None,
+        max_retries: int | None = None,
+        **options: Any,
+    ) -> RetryAsked:
+        """Try again later, as Celery documents it: a dispatched call waits in the database, and is counted.
+
+        Raises `exc`, or else MaxRetriesExceededError, if no retry is left: whatever the task raises then ends its call.
+        Raises TypeError or CallInvalid for what a waiting call can't have (see dispatcher.celery.retries).
+        """
+        request = self.request
+        if ticket_of(request) is None or request.called_directly:
+            again: RetryAsked = super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
+            return again
+        asked = retries.asked(
+            self,
+            args=args,
+            kwargs=kwargs,
+            exc=exc,
+            eta=eta,
+            countdown=countdown,
+            max_retries=max_retries,
+            options=options,
+        )
+        if not asked.may_retry:
+            request.update(is_spent=True)
+            raise_with_context(asked.cause)
+        if throw:
+            raise asked
+        request.update(retry_asked=asked)
+        return asked
+
+    def replace(self, sig: Signature[Any]) -> Any:
+        """Replace the task, as Celery documents it. Raises CallInvalid for a dispatched one: see `_refuse`."""
+        self._refuse("replace")
+        return super().replace(sig)
+
+    def add_to_chord(self, sig: Signature[Any], lazy: bool = False) -> Any:  # noqa: FBT001, FBT002 -- Celery's signature
+        """Add to the chord of the task, as Celery documents it. Raises CallInvalid for a dispatched one."""
+        self._refuse("add_to_chord")
+        return super().add_to_chord(sig, lazy)
+
+    def _refuse(self, name: str) -> None:
+        """Refuse to publish a task that would start at once and without limits, while its call ends."""
+        request = self.request
+        if ticket_of(request) is not None and not request.called_directly:
+            raise CallInvalid(
+                name,
+                "a task that was sent with the dispatcher can't use this: the task in its place would start without "
+                "limits. Send it as a call of its own, CallQueue.objects.send(signature, keys=...), and return.",
+            )
+
+    def ensure_held(self) -> None:
+        """Raise TicketReplaced if this attempt has lost its call to another one, and so must not act any more.
+
+        For a task that may have been stopped for long (by a frozen machine, say) before it does what can't be undone.
+        """
+        ticket = ticket_of(self.request)
+        if ticket is not None and not engine.is_held(UUID(self.request.id), ticket):
+            raise TicketReplaced(self.request.id)
+
+
+def ticket_of(request: Context) -> UUID | None:
+    """Return the ticket of the message that a task runs for; None if it came without the dispatcher."""
+    named = {name: request.get(name) for name in (TICKET_HEADER, CALL_HEADER) if request.get(name) is not None}
+    return ticket_in({**named, **(request.headers or {})}, request.id)
+
+
+def attempt_of(task: Task, run: Callable[[], Any]) -> Any:
+    """Run a task as one attempt of the call of its message; return or raise what Celery makes the result of."""
+    ticket = ticket_of(task.request)
+    assert ticket is not None  # noqa: S101 -- its callers look
+
+    # A process that was not forked does not know its worker by itself.
+    worker = uuid_of(task.request.get(_WORKER)) or heartbeat.worker_id()
+    number = uuid_of(task.request.get(_CLAIM))
+    outcome = engine.execute(UUID(task.request.id), ticket, partial(_run, task, run), worker=worker, number=number)
+    match outcome:
+        case Returned():
+            return outcome.result
+        case Ignored():
+            raise outcome.error
+        case Failed(may_retry=True) | Stopped():
+            # Celery's own class: it travels from the pool's process to the worker's, whatever the cause.
+            seconds = outcome.wait.total_seconds() if outcome.wait is not None else 0
+            raise Retry(exc=outcome.error, when=seconds) from outcome.error
+        case Failed(error=Retry() as error):
+            # Celery would take it for one that is still to come.
+            raise MaxRetriesExceededError(str(error)) from error
+        case Failed():
+            raise outcome.error
+        case None | Refused():
+            raise Ignore
+        case _:
+            assert_never(outcome)
+
+
+def _run(task: Task, run: Callable[[], Any]) -> Any:
+    """Run a task, and return or raise what its attempt ended with: what it asked for counts, whatever else it did."""
+    try:
+        result = run()
+    except (SystemExit, KeyboardInterrupt, CancelledError) as error:
+        if current_thread() is main_thread():
+            raise
+        # A pool of threads or greenlets goes on, and Celery does not learn that the task has ended.
+        message = f"the task ended with {error!r}"
+        raise WorkerLost(message) from error
+    except Exception as error:
+        if task.request.get("is_spent") and not isinstance(error, Ignore):
+            cause = error.cause if isinstance(error, RetryAsked) else error
+            raise RetryAsked(cause, None, may_retry=False) from error
+        raise
+    if (asked := task.request.get("retry_asked")) is not None:
+        # self.retry(throw=False): the task went on to its end, and is tried again all the same.
+        raise asked
+    return result
+
+
+@signals.task_revoked.connect
+def cancel_revoked(request: Context, **_: Any) -> None:
+    """Cancel the call of a message that was revoked before it started; one that runs is ended by its request."""
+    if ticket_of(request) is None:
+        return
+    call_id = UUID(request.id)
+
+    def cancel() -> None:
+        engine.cancel([call_id])
+        revoke.forget(call_id)
+
+    heartbeat.in_background(f"cancel call {request.id}, which was revoked and comes again when its lease ends", cancel)
+
+
+@signals.task_prerun.connect
+@signals.task_postrun.connect
+def keep_connections(task: Task, **_: Any) -> None:
+    """Close connections when CONN_MAX_AGE says so (see KeptConnections)."""
+    if not task.request.is_eager:
+        close_old_connections()

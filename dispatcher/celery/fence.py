@@ -1,0 +1,128 @@
+"""The fence: every task of a worker claims the call of a message with a ticket, whatever the class of the task is.
+
+A task whose class does not claim by itself gets a subclass of its class that does. That happens when a worker starts,
+in each process that it forks or spawns, at the first send, and before a task runs eagerly.
+"""
+
+from types import new_class
+from typing import Any
+
+from celery import Celery, Task, bootsteps, current_app, signals
+from celery.app import trace
+from celery.exceptions import ImproperlyConfigured
+from celery.utils.imports import symbol_by_name
+from celery.worker import WorkController
+from celery.worker.request import Request
+
+from dispatcher.celery import DispatchedRequest, DispatchedTask, attempt_of, revoke, ticket_of
+from dispatcher.celery.heartbeat import KeptConnections, Presence
+from dispatcher.celery.periodic import PeriodicTasks
+from dispatcher.celery.unknown import UnknownTasks
+
+
+class Claiming(Task):
+    """The first class of a fenced task: it claims before anything of the task's own class runs."""
+
+    def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+        """Leave the task's own handler to the claimed attempt."""
+        if ticket_of(self.request) is None:
+            super().before_start(task_id, args, kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the task's own `before_start` and `__call__` as one attempt of its call."""
+        request = self.request
+        if request.called_directly or request.get("is_claimed") or ticket_of(request) is None:
+            return super().__call__(*args, **kwargs)
+        request.update(is_claimed=True)
+
+        def run() -> Any:
+            super(Claiming, self).before_start(request.id, args, kwargs)
+            return super(Claiming, self).__call__(*args, **kwargs)
+
+        return attempt_of(self, run)
+
+
+def is_fenced(task: Task) -> bool:
+    """Whether a task claims: its class is fenced, or is a DispatchedTask that changes nothing of that."""
+    kind = type(task)
+    if issubclass(kind, Claiming):
+        return True
+    return (
+        issubclass(kind, DispatchedTask)
+        and kind.__call__ is DispatchedTask.__call__
+        and kind.before_start is Task.before_start
+        and task.Request is DispatchedRequest
+    )
+
+
+def fence(task: Task) -> bool:
+    """Let a task claim; return whether that changed it. Raises TypeError naming the task if its class can't."""
+    if is_fenced(task):
+        return False
+    kind = type(task)
+    body = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    try:
+        request = _request_class(symbol_by_name(task.Request))
+        task.__class__ = new_class(
+            kind.__name__, (Claiming, kind, DispatchedTask), exec_body=lambda ns: ns.update(body)
+        )
+        task.Request = request
+    except Exception as error:
+        # The class is the project's: its metaclass, its __init_subclass__ and its layout may refuse in any way.
+        message = f"the class {kind.__qualname__} of the task {getattr(task, 'name', task)} can't be fenced: {error}"
+        raise TypeError(message) from error
+    return True
+
+
+def unfenced(app: Celery) -> list[str]:
+    """Fence every task of an app; return what is wrong with those that can't be fenced."""
+    problems = []
+    for _, task in sorted(app.tasks.items()):
+        try:
+            fence(task)
+        except TypeError as error:
+            problems.append(str(error))
+    return problems
+
+
+def _request_class(kind: type[Request]) -> type[Request]:
+    """Return a class of requests that also ends the attempts of lost processes."""
+    if issubclass(kind, DispatchedRequest):
+        return kind
+    if issubclass(DispatchedRequest, kind):
+        return DispatchedRequest
+    return new_class(
+        kind.__name__, (DispatchedRequest, kind), exec_body=lambda ns: ns.update(__module__=kind.__module__)
+    )
+
+
+class Fence(bootsteps.StartStopStep):
+    """Fences all tasks of the worker before its pool starts; a worker that can't does not start."""
+
+    def __init__(self, worker: WorkController, **kwargs: Any) -> None:
+        """Fence what is registered by now, before the pool's processes are forked."""
+        super().__init__(worker, **kwargs)
+        if problems := unfenced(worker.app):
+            message = f"Their calls would never be claimed: {'; '.join(problems)}."
+            raise ImproperlyConfigured(message)
+
+    def start(self, worker: WorkController) -> None:
+        """Fence what was registered since, before the worker takes messages."""
+        unfenced(worker.app)
+
+
+@signals.worker_init.connect
+def join_worker(sender: WorkController, **_: Any) -> None:
+    """Give a worker that starts the dispatcher's part of it, whatever the base class of its tasks."""
+    sender.app.steps["worker"].update((Fence, KeptConnections, Presence, PeriodicTasks))
+    sender.app.steps["consumer"].add(UnknownTasks)
+    revoke.listen()
+
+
+@signals.worker_process_init.connect
+def fence_process(sender: str | None, **_: Any) -> None:
+    """Fence the tasks of a pool's process that was spawned, or that registered more; one that was forked has them."""
+    app = current_app._get_current_object()  # noqa: SLF001 -- Celery's name for the app itself
+    for name, task in app.tasks.items():
+        if fence(task):
+            task.__trace__ = trace.build_tracer(name, task, app.loader, sender, app=app)

@@ -1,0 +1,124 @@
+"""Retries that a task asks for: what `self.retry()` of a dispatched call takes, checked before anything is changed."""
+
+import inspect
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from celery import Task
+from celery.exceptions import MaxRetriesExceededError
+from celery.utils.time import maybe_make_aware
+
+from dispatcher import validate
+from dispatcher.changes import Changes
+from dispatcher.engine import CALL_DATA_TASK
+from dispatcher.errors import CallInvalid
+from dispatcher.lifecycle import send
+from dispatcher.lifecycle.run import RetryAsked
+
+OPTIONS: Final = ("queue", "priority", "expires")
+"""The options that a retry accepts in addition to arguments and times."""
+
+
+def asked(
+    task: Task,
+    *,
+    args: Sequence[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+    exc: BaseException | None,
+    eta: datetime | None,
+    countdown: float | None,
+    max_retries: int | None,
+    options: Mapping[str, Any],
+) -> RetryAsked:
+    """Return the retry that a running task asks for.
+
+    Raises TypeError for an option that a waiting call can't have, or for arguments that the task does not take, and
+    CallInvalid for a value that a call can't have.
+    """
+    if unknown := sorted(set(options) - set(OPTIONS)):
+        message = (
+            f"retry() got {unknown[0]!r}, which a call that waits in the database can't have; "
+            f"give args, kwargs, exc, throw, eta, countdown, max_retries, {', '.join(OPTIONS)}."
+        )
+        raise TypeError(message)
+    most = task.max_retries if max_retries is None else max_retries
+    wait = timedelta(seconds=task.default_retry_delay if countdown is None else countdown)
+    if eta is not None:
+        wait = eta - (datetime.now(UTC) if eta.tzinfo else datetime.now())  # noqa: DTZ005 -- Celery allows naive
+    may_retry = most is None or task.request.retries < most
+    given = {"task_args": task.request.args, "task_kwargs": task.request.kwargs}
+    spent = None if may_retry else MaxRetriesExceededError(f"{task.name} was tried {most + 1} times", **given)
+    # Without a cause it is the exception that the task is handling.
+    return RetryAsked(
+        exc or spent or sys.exc_info()[1], wait, may_retry=may_retry, changes=_changes(task, args, kwargs, options)
+    )
+
+
+def _changes(
+    task: Task, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, options: Mapping[str, Any]
+) -> Changes | None:
+    arguments: dict[str, Any] = {}
+    if args is not None or kwargs is not None:
+        arguments = _arguments(task, args, kwargs)
+    queue, priority, expires = (options.get(name) for name in OPTIONS)
+    if queue is not None:
+        queue = validate.name("queue", getattr(queue, "name", queue))
+    if priority is not None:
+        priority = validate.whole("priority", priority, -100, 100)
+    changes = Changes(**arguments, queue=queue, priority=priority, **_expiry(task, expires))
+    return None if changes == Changes() else changes
+
+
+def _arguments(task: Task, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the arguments of the next attempt as JSON; where only one kind is given, the other is kept."""
+    if task.name == CALL_DATA_TASK:
+        raise CallInvalid("args", "a call that was sent with call_data has no arguments to replace.")
+    given, named = _merged(task, args, kwargs)
+    if task.typing and (check := getattr(task, "__header__", None)):
+        check(*given, **named)
+    texts = {
+        "args": validate.json_text("args", given, has_celerys=True),
+        "kwargs": validate.json_text("kwargs", named, has_celerys=True),
+    }
+    send.check_size(texts.values())
+    return texts
+
+
+def _merged(
+    task: Task, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
+) -> tuple[list[Any], dict[str, Any]]:
+    """Replace arguments as Celery does: one that is now given in the other way is not given twice."""
+    had, had_named = list(task.request.args or ()), dict(task.request.kwargs or {})
+    if args is not None and kwargs is not None:
+        return validate.sequence("args", args), dict(validate.mapping("kwargs", kwargs) or {})
+    parameters = inspect.signature(task.run).parameters
+    by_place = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
+    ]
+    if args is not None:
+        given = validate.sequence("args", args)
+        taken = set(by_place[: len(given)])
+        return given, {name: value for name, value in had_named.items() if name not in taken}
+    named = dict(validate.mapping("kwargs", kwargs) or {})
+    for place, name in enumerate(by_place[: len(had)]):
+        if name in named and parameters[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
+            had[place] = named.pop(name)
+    return had, {**had_named, **named}
+
+
+def _expiry(task: Task, expires: object) -> dict[str, Any]:
+    """Return when the call expires: at a time, or so many seconds after its attempt has ended."""
+    if expires is None:
+        return {}
+    if isinstance(expires, bool) or not isinstance(expires, int | float | timedelta | datetime):
+        raise CallInvalid("expires", f"{expires!r} must be a datetime, or seconds as a number.")
+    if isinstance(expires, datetime):
+        return {"expires_at": validate.moment("expires", maybe_make_aware(expires, task.app.timezone))}
+    try:
+        return {"expires_in": expires if isinstance(expires, timedelta) else timedelta(seconds=expires)}
+    except (OverflowError, ValueError):
+        raise CallInvalid("expires", f"{expires!r} is past the calendar.") from None

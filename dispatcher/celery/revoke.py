@@ -1,0 +1,79 @@
+"""Revoke: Celery's `revoke` and `terminate` commands reach calls that wait in the database, too.
+
+Every worker gets the command. The row is the truth from then on: the worker forgets the id, so that a call which a
+person retries later is not discarded by what a worker remembers.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial, wraps
+from typing import Any
+from uuid import UUID
+
+from celery.utils.functional import maybe_list
+from celery.worker import state as worker_state
+from celery.worker.control import Panel
+
+from dispatcher import engine
+from dispatcher.celery import heartbeat
+from dispatcher.lifecycle import control
+
+COMMANDS = ("revoke", "terminate")
+
+
+def listen() -> None:
+    """Let this worker's commands reach the calls that they name."""
+    for name in COMMANDS:
+        command = Panel.data[name]
+        if not hasattr(command, "reaches_calls"):
+            Panel.data[name] = _reaching_calls(command)
+
+
+def revoke(ids: Iterable[UUID]) -> list[UUID]:
+    """Cancel the calls that have not started, let no other attempt of those that run start; return those that exist."""
+    revoked = control.revoke(ids)
+    if revoked.cancelled.calls:
+        engine.dispense_briefly(lanes=revoked.cancelled.lanes, keys=revoked.cancelled.keys)
+    return revoked.calls
+
+
+def cancel_if_revoked(call: UUID) -> None:
+    """Cancel a call that was revoked while it ran, and whose attempt has ended."""
+    if control.is_revoked(call):
+        engine.cancel([call])
+
+
+def forget(call: object) -> None:
+    """Forget in this worker that an id was revoked."""
+    # The consumer's thread may add one meanwhile.
+    with suppress(RuntimeError):
+        worker_state.revoked.discard(str(call))
+
+
+def _reaching_calls(command: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(command)
+
+    @wraps(command)
+    def reaching(*args: Any, **kwargs: Any) -> Any:
+        answer = command(*args, **kwargs)
+        ids = signature.bind(*args, **kwargs).arguments["task_id"]
+        if calls := _uuids(maybe_list(ids) or []):
+            heartbeat.in_background("cancel calls that were revoked", partial(_revoke, calls))
+        return answer
+
+    reaching.reaches_calls = True  # type: ignore[attr-defined]
+    return reaching
+
+
+def _revoke(ids: list[UUID]) -> None:
+    for call in revoke(ids):
+        forget(call)
+
+
+def _uuids(ids: Iterable[object]) -> list[UUID]:
+    found = []
+    for each in ids:
+        with suppress(ValueError):
+            found.append(UUID(str(each)))
+    return found

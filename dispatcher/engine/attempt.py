@@ -1,0 +1,410 @@
+"""One attempt of a call: claimed in time, finished as it ended, put back or given up for lost.
+
+The parts of `engine.execute` and `engine.recover`, each composed of steps in `lifecycle`.
+"""
+
+import logging
+import random
+from collections.abc import Callable, Collection, Iterable
+from datetime import datetime, timedelta
+from functools import partial
+from time import monotonic, sleep
+from typing import Any, TypeVar, assert_never
+from uuid import UUID
+from weakref import WeakSet
+
+from billiard.exceptions import SoftTimeLimitExceeded
+from django.db import OperationalError
+
+from dispatcher import lanes, sql
+from dispatcher.changes import Changes
+from dispatcher.conf import conf
+from dispatcher.engine import blocks
+from dispatcher.errors import AttemptTimedOut, LeaseLapsed, WorkerLost
+from dispatcher.history import By
+from dispatcher.lifecycle import admit, claim, control, finish, heartbeat, recover, run, unstarted
+from dispatcher.limits.policy import LONGEST_PERIOD
+from dispatcher.models import CallQueue, Lane, RateLimitKey
+from dispatcher.states import TERMINAL, OnLimit, State
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+_attempts: "WeakSet[Attempt]" = WeakSet()
+"""What this very process runs, and has not recorded: with greenlets and threads that is the worker's own process."""
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 3.0
+
+
+class Attempt:
+    """One attempt of a call in its worker: claimed, run and finished, each once, whatever interrupts it.
+
+    A soft time limit is raised by a signal's handler: at any line, and once. What was done until then is kept here, so
+    that the same steps can be taken again, and go on where they were interrupted.
+    """
+
+    def __init__(self, call_id: UUID, ticket: UUID, *, number: UUID, worker: UUID | None) -> None:
+        """Name the call, and the claim by which this attempt is known; nothing is done yet."""
+        self.call_id, self.ticket, self.number, self.worker = call_id, ticket, number, worker
+        self.interruption: SoftTimeLimitExceeded | None = None
+        """The soft time limit that has interrupted the steps, if one has."""
+        self._claimed: claim.Claimed | claim.Refused | None = None
+        self._has_begun = False
+        self._results: list[Any] = []
+        self._outcomes: list[run.Outcome] = []
+        self._released: list[finish.Released | None] = []
+
+    def to_its_end(self, steps: Callable[[], T]) -> T:
+        """Take the steps; if a soft time limit interrupts them, take what is left of them again."""
+        try:
+            _attempts.add(self)
+            return steps()
+        except SoftTimeLimitExceeded as limit:
+            self.interruption = limit
+        return steps()
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the end of the attempt is in the database."""
+        return bool(self._released)
+
+    def claim_call(self) -> claim.Claimed | claim.Refused:
+        """Claim the call; where the time was up before the task began, the claim counts as refused."""
+        if self.interruption is not None and not self._has_begun:
+            return self._claimed if isinstance(self._claimed, claim.Refused) else claim.Refused.INTERRUPTED
+        if self._claimed is None:
+            self._claimed = claim_in_time(self.call_id, self.ticket, number=self.number, worker=self.worker)
+        return self._claimed
+
+    def refuse(self, refused: claim.Refused) -> finish.Released | None:
+        """Deal with a call that is not run; return what it released."""
+        match refused:
+            case claim.Refused.STALE:
+                return None
+            case claim.Refused.CLOSED | claim.Refused.EARLY | claim.Refused.BUSY | claim.Refused.INTERRUPTED:
+                work = partial(put_back, self.call_id, self.ticket, number=self.number)
+            case claim.Refused.EXPIRED:
+                work = partial(finish.expire, self.call_id, self.ticket)
+            case claim.Refused.REVOKED:
+                work = partial(cancel, self.call_id)
+            case _:
+                assert_never(refused)
+        return retry_while_unavailable(work, again=work)
+
+    def run_task(self, task: Callable[[], Any]) -> run.Outcome:
+        """Run the task, once, and return how it ended."""
+        if not self._has_begun:
+            self._has_begun = True
+            # In C, as in `run`: no handler of a signal runs before the outcome is kept.
+            self._outcomes.extend(map(partial(run.run, results=self._results), [task]))
+        if self._outcomes:
+            return self._outcomes[0]
+        if self._results:
+            return run.Returned(result=self._results[0])
+        # The interruption came as the task was called, or after it had raised.
+        limit = self.interruption or SoftTimeLimitExceeded()
+        return run.raised(limit.__context__ or limit)
+
+    def record(self, outcome: run.Outcome, claimed: claim.Claimed) -> finish.Released | None:
+        """Record the outcome, once; None if the call is another attempt's by now."""
+        if not self._released:
+            once = partial(finish_as, self.call_id, self.ticket, outcome, claimed)
+            again = partial(_finish_again, once, self.call_id, self.ticket, self.number)
+            work = once if self.interruption is None else again
+            self._released.append(
+                retry_while_unavailable(work, again=again, may_pass=lambda fault: not sql.is_refused(fault))
+            )
+        return self._released[0]
+
+
+def running() -> frozenset[UUID]:
+    """Return the claims whose attempts this process is running; those in processes of a pool are not among them."""
+    return frozenset(each.number for each in _attempts.copy() if not each.is_recorded)
+
+
+def _finish_again(
+    once: Callable[[], finish.Released | None], call_id: UUID, ticket: UUID, number: UUID
+) -> finish.Released | None:
+    """Finish, though the first finish may have been committed and only its answer was lost."""
+    return once() or finish.find(call_id, ticket, number=number)
+
+
+def claim_in_time(
+    call_id: UUID, ticket: UUID, *, number: UUID, worker: UUID | None = None
+) -> claim.Claimed | claim.Refused:
+    """Claim a call by this number and wait for its start; a start that was overslept is given up for a later one."""
+    mine = partial(claim.claim, call_id, ticket, number=number, worker=worker)
+    claimed = retry_while_unavailable(mine, again=partial(_claim_again, mine))
+    while isinstance(claimed, claim.Claimed) and not claim.is_in_time(claimed):
+        # Twice the lateness with every try: a machine that is always late starts calls all the same.
+        again = partial(mine, is_late=True, slack=claimed.lateness + claimed.slack, missed=claimed.slack)
+        claimed = retry_while_unavailable(again, again=again)
+    return claimed
+
+
+def retry_while_unavailable(
+    work: Callable[[], T],
+    *,
+    again: Callable[[], T],
+    may_pass: Callable[[BaseException], bool] = sql.is_unavailable,
+) -> T:
+    """Do this; where the database is unavailable, do `again` what is left of it, for as long as `patience` lasts.
+
+    may_pass: decides which errors are tried again. Each try has a new connection: the old one may lead to a server that
+    is read-only by now. Raises the database's last error. Within a caller's transaction nothing can be tried again.
+    """
+    until = monotonic() + conf().patience.total_seconds()
+    pause = _FIRST_PAUSE_S
+    while True:
+        try:
+            return work()
+        except sql.DATABASE_ERRORS as fault:
+            if (interruption := sql.interruption_of(fault)) is not None:
+                raise interruption from None
+            if sql.in_transaction() or not may_pass(fault) or monotonic() + pause > until:
+                raise
+            logger.warning("the database is unavailable, trying again in %.1f s: %s", pause, fault)
+        sql.discard_connection()
+        sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 -- so that not all come back at once
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
+        work = again
+
+
+def _claim_again(mine: Callable[..., claim.Claimed | claim.Refused]) -> claim.Claimed | claim.Refused:
+    """Claim, though the first claim may have won and only its answer was lost."""
+    claimed = mine()
+    return mine(is_late=True) if claimed is claim.Refused.STALE else claimed
+
+
+def finish_as(call_id: UUID, ticket: UUID, outcome: run.Outcome, claimed: claim.Claimed) -> finish.Released | None:
+    """Record the outcome of a run; return what was released, None if the ticket was replaced meanwhile."""
+    match outcome:
+        case run.Returned():
+            return finish.complete(call_id, ticket, result=outcome.result, number=claimed.number)
+        case run.Ignored():
+            return finish.complete(call_id, ticket, result=None, number=claimed.number)
+        case run.Failed():
+            fail = partial(
+                finish.fail,
+                call_id,
+                ticket,
+                error=outcome.error,
+                attempt=claimed.attempt,
+                policy=claimed.retry,
+                wait=outcome.wait,
+                may_retry=outcome.may_retry,
+                number=claimed.number,
+                is_own=True,
+            )
+            return fail() if outcome.changes is None else _fail_and_change(call_id, fail, outcome.changes)
+        case run.Stopped():
+            return stop(call_id, ticket, outcome, number=claimed.number)
+        case _:
+            assert_never(outcome)
+
+
+def _fail_and_change(
+    call_id: UUID, fail: Callable[[], finish.Released | None], changes: Changes
+) -> finish.Released | None:
+    """Record a failure and what the next attempt is made with: both or neither; an ended call keeps what it had."""
+    if changes.is_move:
+        _open_lane(call_id, changes)
+    with sql.atomic():
+        released = fail()
+        if released is not None and released.state is State.RETRYABLE and not finish.amend(call_id, changes):
+            # Its lane was removed meanwhile.
+            _open_lane(call_id, changes)
+            finish.amend(call_id, changes)
+    return released
+
+
+def _open_lane(call_id: UUID, changes: Changes) -> None:
+    """Make the lane that a call moves to, for the same keys, if it does not exist."""
+    calls = CallQueue.objects.using(conf().database).filter(id=call_id)
+    for lane in Lane.objects.using(conf().database).filter(id__in=calls.values("lane_id")):
+        names = RateLimitKey.objects.using(conf().database).filter(id__in=lane.key_ids).values_list("name", flat=True)
+        kind = lanes.Kind(
+            queue=changes.queue if changes.queue is not None else lane.queue,
+            priority=changes.priority if changes.priority is not None else lane.priority,
+            on_limit=OnLimit(lane.on_limit),
+            names=tuple(sorted(names)),
+        )
+        lanes.open_lanes({kind: 0}, lanes.missing_keys([kind], {}))
+
+
+def stop(
+    call_id: UUID, ticket: UUID, outcome: run.Stopped, *, number: UUID | None = None, by: By | None = None
+) -> finish.Released | None:
+    """Let the call wait again and block the keys that the provider stopped: both or neither, so nothing slips through.
+
+    For 366 days at the most. The lane is woken after the commit, so that a wait for a key that somebody keeps locked
+    holds no lane. Where a key stays locked, the call waits by itself, and a thread blocks the keys when it can. number:
+    the only claim whose attempt this may end; any, without one. by: who reports it, for the history.
+    """
+    put_back = partial(
+        finish.put_back, call_id, ticket, from_states=[State.DISPATCHED, State.ACTIVE], number=number, is_own=True
+    )
+    pause = min(outcome.wait, LONGEST_PERIOD)
+    try:
+        with sql.own_transaction(lock_wait=claim.LOCK_WAIT):
+            spent = admit.keys_of(call_id)
+            named = _key_to_block(outcome.key, spent.values())
+            stopped = [key for key, name in spent.items() if named in (None, name)]
+            # A call that spends no key that could hold it back waits by itself.
+            released = put_back(wait=None if stopped else pause)
+            if released is not None:
+                control.block(pause, keys=stopped, names=[named] if named else [], by=by)
+    except OperationalError as fault:
+        if sql.in_transaction() or not lanes.is_lock_timeout(fault):
+            raise
+        return _stop_later(call_id, put_back, pause, outcome.key, by=by)
+    try:
+        wake([released] if released else [])
+    except sql.DATABASE_ERRORS:
+        # What is written stands; the sweep of the next tick wakes the lane.
+        logger.exception("failed to wake the lane of call %s; the sweep will retry", call_id)
+    return released
+
+
+def _key_to_block(named: str | None, spent: Collection[str]) -> str | None:
+    """Return the key that a task names, None for all that the call spends: also where the named one does not exist."""
+    if named is None or named in spent or RateLimitKey.objects.using(conf().database).filter(name=named).exists():
+        return named
+    logger.warning(
+        "RateLimited names the key %r, which does not exist; the call's own keys are blocked instead: %s",
+        named,
+        ", ".join(sorted(spent)) or "it has none",
+    )
+    return None
+
+
+def _stop_later(
+    call_id: UUID,
+    put_back: Callable[..., finish.Released | None],
+    pause: timedelta,
+    named: str | None,
+    *,
+    by: By | None,
+) -> finish.Released | None:
+    """Let the call wait by itself, and leave the block of the named key, or else of all of its keys, to a thread."""
+    with sql.atomic():
+        spent = set(admit.keys_of(call_id).values())
+        key = _key_to_block(named, spent)
+        names = {key} if key else spent
+        released = put_back(wait=pause)
+    if released is not None and names:
+        logger.warning(
+            "call %s must stop for %s, but a transaction keeps a key locked; to be blocked when it ends: %s",
+            call_id,
+            pause,
+            ", ".join(sorted(names)),
+        )
+        blocks.write_later(names, pause, by=by)
+    return released
+
+
+def put_back(
+    call_id: UUID, ticket: UUID, *, number: UUID | None = None, is_own: bool = False
+) -> finish.Released | None:
+    """Let a call that was not started wait again; one that is claimed only for the claim of this number, if given.
+
+    is_own: that claim itself ends its attempt so.
+    """
+    states = [State.DISPATCHED, State.ACTIVE]
+    with sql.atomic():
+        released = finish.put_back(call_id, ticket, from_states=states, number=number, is_own=is_own)
+        wake([released] if released else [])
+    return released
+
+
+def cancel(call_id: UUID) -> finish.Released | None:
+    """End a call that has not started; None if it has, or has ended."""
+    done = control.cancel([call_id])
+    return finish.Released(state=State.CANCELLED, lane_id=done.lanes[0], keys=done.keys) if done.calls else None
+
+
+def lost(
+    call_id: UUID,
+    ticket: UUID,
+    error: BaseException,
+    *,
+    is_crash: bool,
+    number: UUID | None = None,
+    now: datetime | None = None,
+) -> finish.Released | None:
+    """Put a lost call back: without an attempt if it was never started, else as a failed one.
+
+    is_crash: its process went with it, so that it may be poison; else the cause is unknown, and its count is unchanged.
+    number: the claim of what was lost; an attempt of another claim goes on. Without one, any attempt is lost.
+    """
+    returned = unstarted.put_back(call_id, ticket, is_lost=True, number=number, now=now)
+    if returned is not None:
+        return finish.Released(state=returned.state, lane_id=returned.lane_id, keys=returned.keys)
+    calls = CallQueue.objects.using(conf().database).filter(id=call_id, ticket=ticket)
+    row = calls.values("attempt", "retry", "crashes", "is_revoked").first()
+    if row is None:
+        return None
+    if row["is_revoked"] and not is_crash:
+        return finish.terminate(call_id, ticket, error=error, attempt=row["attempt"], number=number, now=now)
+    return finish.fail(
+        call_id,
+        ticket,
+        error=error,
+        attempt=row["attempt"],
+        policy=row["retry"],
+        crashes=row["crashes"] + 1 if is_crash else None,
+        number=number,
+        now=now,
+    )
+
+
+def put_back_lost(*, until: datetime, now: datetime | None = None) -> list[finish.Released]:
+    """Put back the calls whose leases were over by a time, or whose workers are gone; return what was freed."""
+    for worker in heartbeat.lose_silent(now=until):
+        logger.warning("worker %s fell silent, and counts as lost", worker.name)
+    silent = WorkerLost("its worker fell silent for longer than a lease")
+    with sql.atomic():
+        found = [lost(call.call_id, call.ticket, silent, is_crash=True, now=now) for call in recover.expired(now=until)]
+        found += [
+            finish.put_back(call.call_id, call.ticket, from_states=[State.DISPATCHED])
+            for call in recover.unserved(now=until)
+        ]
+        freed = [released for released in found if released is not None]
+        wake(freed)
+    return freed
+
+
+def ran_out(left: recover.ExpiredFetch, *, now: datetime | None = None) -> finish.Released | None:
+    """End the attempt of a fetched call whose lease, or time, ran out; without a wait in the first case.
+
+    Where its worker sent nothing since the fetch, the answer to that may be lost: no attempt is spent, less than
+    `poison_after` times in a row. The caller wakes an available call's lane in the same transaction.
+    """
+    row = CallQueue.objects.using(conf().database).filter(id=left.call_id).values("attempt", "retry", "crashes").get()
+    if not (left.is_timeout or left.is_confirmed) and row["crashes"] + 1 < conf().poison_after:
+        return finish.put_back(left.call_id, left.ticket, from_states=[State.ACTIVE], is_lost=True, now=now)
+    return finish.fail(
+        left.call_id,
+        left.ticket,
+        error=AttemptTimedOut("it ran for longer than its timeout")
+        if left.is_timeout
+        else LeaseLapsed("lease expired without a heartbeat"),
+        attempt=row["attempt"],
+        policy=row["retry"],
+        wait=None if left.is_timeout else timedelta(0),
+        now=now,
+    )
+
+
+def wake(back: Iterable[finish.Released]) -> None:
+    """Wake the lanes of calls that wait again."""
+    if lanes := {released.lane_id for released in back if released.state is State.AVAILABLE}:
+        recover.wake(lanes)
+
+
+def settle(outcome: run.Outcome, released: finish.Released) -> run.Outcome:
+    """Return the outcome with the wait that was recorded, so that Celery reports the same."""
+    if isinstance(outcome, run.Failed):
+        return run.Failed(error=outcome.error, wait=released.wait, may_retry=released.state not in TERMINAL)
+    return outcome

@@ -1,0 +1,210 @@
+"""Lanes: make the keys and lanes that calls need and that do not exist yet, in transactions of the engine's own.
+
+Never in a caller's transaction: others that need a key which it inserted would wait for its end.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from typing import Any, Final, Self
+
+from django.db import OperationalError
+from psycopg.errors import LockNotAvailable
+
+from dispatcher import sql, validate
+from dispatcher.conf import conf
+from dispatcher.errors import UnknownKey
+from dispatcher.limits.policy import Policy, Rate
+from dispatcher.models import RateLimitKey
+from dispatcher.states import OnLimit
+
+_MOST_NAMES: Final = 10_000
+
+LOCK_WAIT: Final = timedelta(milliseconds=100)
+"""How long keys and lanes may wait for a transaction of somebody else that has made the same ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What calls of one lane share; the keys by name."""
+
+    queue: str
+    priority: int
+    on_limit: OnLimit
+    names: tuple[str, ...]
+
+    @property
+    def queue_key(self) -> str:
+        """The name of the key that counts for all calls of the queue, if it exists."""
+        return f"queue:{self.queue}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """What makes the keys and the lane of a call that was written without a lane."""
+
+    names: tuple[str, ...]
+    policies: Mapping[str, Policy]
+    """Of the keys that did not exist when the call was sent."""
+    senders: Mapping[str, str]
+    """Who made which of these over HTTP."""
+
+    @classmethod
+    def of(cls, kind: Kind, missing: Mapping[str, Policy], senders: Mapping[str, str]) -> Self:
+        """Return what a call of this kind needs of the missing keys."""
+        needed = (*kind.names, kind.queue_key)
+        policies = {name: missing[name] for name in needed if name in missing}
+        return cls(
+            names=kind.names, policies=policies, senders={name: senders[name] for name in policies if name in senders}
+        )
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Self:
+        """Read it as it is stored."""
+        policies = {name: Policy.parse(policy) for name, policy in stored["policies"].items()}
+        return cls(names=tuple(stored["names"]), policies=policies, senders=stored.get("senders") or {})
+
+    def as_json(self) -> dict[str, Any]:
+        """Write it as it is stored."""
+        policies = {name: policy.as_json() for name, policy in self.policies.items()}
+        return {"names": list(self.names), "policies": policies, "senders": dict(self.senders)}
+
+
+def declared_policy(name: str) -> Policy | None:
+    """Return the policy that the settings declare for a key, exactly or by the longest template that fits."""
+    keys = conf().keys
+    if name in keys:
+        return Policy.parse(keys[name], f"DISPATCHER['keys'][{name!r}]")
+    fitting = [template for template in keys if "*" in template and fnmatchcase(name, template)]
+    if not fitting:
+        return None
+    template = max(fitting, key=len)
+    return Policy.parse(keys[template], f"DISPATCHER['keys'][{template!r}]")
+
+
+def is_from_template(name: str) -> bool:
+    """Return whether a template of the settings, and not the exact name, makes this key."""
+    return name not in conf().keys and declared_policy(name) is not None
+
+
+def unknown_keys(names: set[str]) -> set[str]:
+    """Return those of these keys that do not exist, and that no setting makes."""
+    return {name for name in names - set(stored_policies(names)) if declared_policy(name) is None}
+
+
+def missing_keys(kinds: Iterable[Kind], given: Mapping[str, Policy]) -> dict[str, Policy]:
+    """Return the keys of these kinds that do not exist, with their policies: those given first, then the settings'.
+
+    Raises UnknownKey. A missing key of a queue counts only if it is given or declared.
+    """
+    kinds = list(kinds)
+    named = {name for kind in kinds for name in kind.names}
+    wanted = named | {kind.queue_key for kind in kinds}
+    absent = sorted(wanted - set(stored_policies(wanted)))
+    policies = {name: policy for name in absent if (policy := given.get(name) or declared_policy(name)) is not None}
+    if unknown := [name for name in absent if name in named and name not in policies]:
+        raise UnknownKey(unknown, known_names())
+    return policies
+
+
+def known_names() -> list[str]:
+    """Return the names of the keys that exist, 10,000 at the most, and of those that the settings make."""
+    names = RateLimitKey.objects.using(conf().database).order_by("name").values_list("name", flat=True)
+    return [*conf().keys, *names[:_MOST_NAMES]]
+
+
+def stored_policies(names: Iterable[str]) -> dict[str, Policy]:
+    """Return the stored policies of those of these keys that exist."""
+    wanted = list(names)
+    rows = sql.fetch("find_keys", _StoredKey, {"names": wanted}) if wanted else []
+    return {row.name: row.policy for row in rows}
+
+
+def make_keys(
+    policies: Mapping[str, Policy], *, is_declared: bool = False, senders: Mapping[str, str] | None = None
+) -> None:
+    """Make the keys that do not exist; a stored policy is never changed. Raises CallInvalid for a bad name.
+
+    is_declared: a person or a setting names them, so they stay; without it those that are as their template makes them
+    are removed when they are unused (see lifecycle.unused). senders: who gave which policy over HTTP, for the history.
+    """
+    if not policies:
+        return
+    for name in policies:
+        validate.key_name(name)
+    sql.ask(
+        "make_keys",
+        object,
+        {
+            "name": list(policies),
+            "concurrency": [policy.concurrency for policy in policies.values()],
+            "rate_limit": [policy.rate and policy.rate.limit for policy in policies.values()],
+            "rate_period": [policy.rate and policy.rate.period for policy in policies.values()],
+            "throttle_limit": [policy.throttle and policy.throttle.limit for policy in policies.values()],
+            "throttle_period": [policy.throttle and policy.throttle.period for policy in policies.values()],
+            "is_from_template": [
+                not is_declared and is_from_template(name) and policy == declared_policy(name)
+                for name, policy in policies.items()
+            ],
+            "sender": [(senders or {}).get(name) for name in policies],
+            "policy": [json.dumps(policy.as_json()) for policy in policies.values()],
+        },
+    )
+
+
+def make_lanes(kinds: Mapping[Kind, int]) -> None:
+    """Make the lanes of these kinds that do not exist; all of their keys do."""
+    sql.ask("make_lanes", object, {"kinds": kinds_json(kinds)})
+
+
+def open_lanes(
+    kinds: Mapping[Kind, int], missing: Mapping[str, Policy], senders: Mapping[str, str] | None = None
+) -> bool:
+    """Make these keys and lanes in a transaction of their own; return False if another transaction is in the way."""
+    try:
+        with sql.own_transaction(lock_wait=LOCK_WAIT):
+            make_keys(missing, senders=senders)
+            make_lanes(kinds)
+    except OperationalError as fault:
+        if not is_lock_timeout(fault):
+            raise
+        return False
+    return True
+
+
+def is_lock_timeout(fault: OperationalError) -> bool:
+    """Return whether a statement waited for a lock for longer than it may."""
+    return isinstance(fault.__cause__, LockNotAvailable)
+
+
+def kinds_json(kinds: Mapping[Kind, int], placements: Mapping[Kind, Placement] | None = None) -> str:
+    """Write kinds for the statements, each by its number; with what makes the lanes that are missing, if given."""
+    return json.dumps(
+        [
+            {"number": number, **vars(kind), "placement": placements[kind].as_json() if placements else None}
+            for kind, number in kinds.items()
+        ]
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StoredKey:
+    id: int
+    name: str
+    concurrency: int | None
+    rate_limit: int | None
+    rate_period: timedelta | None
+    throttle_limit: int | None
+    throttle_period: timedelta | None
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(
+            concurrency=self.concurrency,
+            rate=Rate(limit=self.rate_limit, period=self.rate_period) if self.rate_limit and self.rate_period else None,
+            throttle=Rate(limit=self.throttle_limit, period=self.throttle_period)
+            if self.throttle_limit and self.throttle_period
+            else None,
+        )

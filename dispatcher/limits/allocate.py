@@ -1,0 +1,224 @@
+"""Allocate the room of the keys to the lanes of one pass.
+
+Pure: what was counted under the locks comes in, the decisions come out. Lanes are served in the order given,
+priority by priority, one call each in turn, so that lanes that share a key take turns.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from itertools import groupby
+from uuid import UUID
+
+from dispatcher.limits.policy import (
+    AdmissionTuning,
+    Policy,
+    Use,
+    next_opening,
+    ramp_opening,
+    ramp_room,
+    room,
+    throttle_room,
+)
+from dispatcher.states import OnLimit
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockedKey:
+    """A key under its lock: the policy in force, and what is spent of it."""
+
+    id: int
+    policy: Policy
+    name: str = ""
+    use: Use = field(default_factory=Use)
+    is_paused: bool = False
+    blocked_until: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """A call at the head of its lane, with its cost of each key that is not 1."""
+
+    call_id: UUID
+    costs: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockedLane:
+    """A lane under its lock, its first calls in order of sending, and whether more wait behind them."""
+
+    id: int
+    queue: str = ""
+    priority: int = 0
+    on_limit: OnLimit = OnLimit.WAIT
+    key_ids: Sequence[int] = ()
+    heads: Sequence[Head] = ()
+    has_more: bool = False
+    parked_on: int | None = None
+    """The key that it was parked on until now."""
+    yields_to_higher_priority: bool = False
+    """A lane of higher priority in the same queue is awake and not in this pass: it goes first."""
+    yields_to_parked_lane: bool = False
+    """One is parked on a key of this lane and not in this pass: it goes first if the key has room after all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """What one pass decided."""
+
+    admitted: list[UUID] = field(default_factory=list)
+    dropped: list[tuple[UUID, int]] = field(default_factory=list)
+    """(call, the key that stopped it)"""
+    rescheduled: list[tuple[UUID, datetime]] = field(default_factory=list)
+    """(call, when its limit is expected to allow it)"""
+    oversized: list[tuple[UUID, int, int]] = field(default_factory=list)
+    """(call that waits alone from now on, the key that never allows its cost, that cost)"""
+    stopped: list[tuple[UUID, int]] = field(default_factory=list)
+    """(call that stays, the key that stopped it)"""
+    asleep: list[int] = field(default_factory=list)
+    awake: list[int] = field(default_factory=list)
+    parked: dict[int, int] = field(default_factory=dict)
+    """lane: the key that stopped it"""
+    held: dict[int, str] = field(default_factory=dict)
+    """lane: the queue that stopped it"""
+    openings: dict[int, datetime | None] = field(default_factory=dict)
+    """Key that stopped a lane: when time will open it; None if only a release or a person can."""
+    unread: list[int] = field(default_factory=list)
+    """Lanes that could go on with calls that were not read."""
+    keys_with_room: list[int] = field(default_factory=list)
+    """Keys with room left, for lanes that are parked on them."""
+
+
+def allocate(
+    lanes: Iterable[LockedLane],
+    keys: Iterable[LockedKey],
+    *,
+    queues: Mapping[str, int] | None = None,
+    now: datetime,
+    tuning: AdmissionTuning,
+    batch: int,
+    reschedule_after: timedelta,
+) -> Allocation:
+    """Admit up to `batch` calls, and decide the next state of every lane.
+
+    queues: how many more calls of each queue may be dispatched; a queue that is not named is unbounded.
+    """
+    budgets = {key.id: _Budget(key, now, tuning) for key in keys}
+    room = dict(queues or {})
+    allocation = Allocation()
+    for _, peers in groupby(lanes, key=lambda lane: lane.priority):
+        turns = [_LaneCursor(lane, room) for lane in peers]
+        while turns:
+            turns = [turn for turn in turns if turn.step(allocation, budgets, batch, reschedule_after)]
+    allocation.keys_with_room.extend(budget.key.id for budget in budgets.values() if budget.has_room(1))
+    return allocation
+
+
+class _Budget:
+    """What is left of one key during the pass."""
+
+    def __init__(self, key: LockedKey, now: datetime, tuning: AdmissionTuning) -> None:
+        self.key, self.now, self.tuning = key, now, tuning
+        self.use = key.use
+        self.put_off = 0
+        is_blocked = key.blocked_until is not None and key.blocked_until > now
+        self.is_closed = key.is_paused or is_blocked
+        self.free = min(room(key.policy, key.use, now, tuning), ramp_room(key.blocked_until, key.use, now, tuning))
+        self.paced = throttle_room(key.policy, key.use, now, tuning)
+
+    def fits(self, cost: int) -> bool:
+        return self.key.policy.fits(cost)
+
+    def has_room(self, cost: int) -> bool:
+        return not self.is_closed and cost <= self.free and self.paced >= 1
+
+    def take(self, cost: int) -> None:
+        self.use = self.use.reserve(cost)
+        self.free -= cost
+        self.paced -= cost
+
+    def opens_at(self, cost: int, *, behind: int = 0) -> datetime | None:
+        """When time opens the key for this cost, and what goes before; None if it takes a release or a person."""
+        if self.key.is_paused:
+            return None
+        key, now, tuning = self.key, self.now, self.tuning
+        use = replace(self.use, unstarted=self.use.unstarted + behind)
+        ramp = ramp_opening(key.blocked_until, use, cost, now, tuning)
+        times = (key.blocked_until, ramp, next_opening(key.policy, use, cost, now, tuning))
+        latest = max((at for at in times if at is not None), default=self.now)
+        return latest if latest > self.now else None
+
+
+class _LaneCursor:
+    """Steps through the calls of one lane until none is left or a limit stops it."""
+
+    def __init__(self, lane: LockedLane, queues: dict[str, int]) -> None:
+        self.lane, self.queues = lane, queues
+        self.heads = iter(lane.heads)
+
+    def step(
+        self, allocation: Allocation, budgets: dict[int, _Budget], batch: int, reschedule_after: timedelta
+    ) -> bool:
+        """Decide the lane's next call; return whether the lane has a turn in the next round."""
+        if self.lane.heads and not self._has_queue_room:
+            return self._ends_held(allocation)
+        if self.lane.yields_to_higher_priority or len(allocation.admitted) >= batch:
+            (allocation.awake if self.lane.heads else allocation.asleep).append(self.lane.id)
+            return False
+        head = next(self.heads, None)
+        if head is None:
+            (allocation.awake if self.lane.has_more else allocation.asleep).append(self.lane.id)
+            allocation.unread.extend([self.lane.id] if self.lane.has_more else [])
+            return False
+        spent = [(budgets[key_id], head.costs.get(key_id, 1)) for key_id in self.lane.key_ids]
+        stops = [(budget, cost) for budget, cost in spent if not (budget.has_room(cost) and budget.fits(cost))]
+        stop = next((stop for stop in stops if not stop[0].fits(stop[1])), next(iter(stops), None))
+        if stop is None and self.lane.yields_to_parked_lane:
+            allocation.awake.append(self.lane.id)
+            return False
+        if stop is None:
+            for budget, cost in spent:
+                budget.take(cost)
+            if self.lane.queue in self.queues:
+                self.queues[self.lane.queue] -= 1
+            allocation.admitted.append(head.call_id)
+            return True
+        return self._stopped(head, *stop, allocation, reschedule_after)
+
+    @property
+    def _has_queue_room(self) -> bool:
+        return self.queues.get(self.lane.queue, 1) > 0
+
+    def _ends_held(self, allocation: Allocation) -> bool:
+        """Leave the lane to its queue; one that has had its last call by now sleeps."""
+        if next(self.heads, None) is None and not self.lane.has_more:
+            allocation.asleep.append(self.lane.id)
+        else:
+            allocation.held[self.lane.id] = self.lane.queue
+        return False
+
+    def _stopped(
+        self, head: Head, budget: _Budget, cost: int, allocation: Allocation, reschedule_after: timedelta
+    ) -> bool:
+        if self.lane.on_limit != OnLimit.DROP:
+            allocation.stopped.append((head.call_id, budget.key.id))
+        match self.lane.on_limit:
+            case OnLimit.DROP:
+                allocation.dropped.append((head.call_id, budget.key.id))
+                return True
+            case _ if not budget.fits(cost):
+                # No release and no time would let it start: it waits alone, and those behind it go on.
+                allocation.oversized.append((head.call_id, budget.key.id, cost))
+                return True
+            case OnLimit.RESCHEDULE:
+                at = budget.opens_at(cost, behind=budget.put_off) or budget.now + reschedule_after
+                # Only those that are put off themselves come after it: it has reserved nothing, and gave up its place.
+                budget.put_off += cost
+                allocation.rescheduled.append((head.call_id, at))
+                return True
+            case OnLimit.WAIT:
+                allocation.parked[self.lane.id] = budget.key.id
+                allocation.openings.setdefault(budget.key.id, budget.opens_at(cost))
+                # Calls behind a more expensive one do not take the room that it waits for.
+                budget.is_closed = True
+                return False

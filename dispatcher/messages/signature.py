@@ -1,0 +1,400 @@
+"""What a task, a signature and a sender ask of a call's message, read as Celery's `Task.apply_async` reads it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from celery import Celery, Task, current_app
+from celery.canvas import Signature
+from celery.exceptions import QueueNotFound
+from kombu import compression, serialization
+
+from dispatcher import validate
+from dispatcher.errors import CallInvalid
+from dispatcher.messages.tickets import CALL_HEADER, TICKET_HEADER
+from dispatcher.request import Call
+
+_LONGEST: Final = timedelta(days=36_525)
+"""The longest countdown or expiry."""
+_HIGHEST_PRIORITY: Final = 255
+"""Of AMQP; RabbitMQ and Redis use fewer."""
+
+_TASKS_OWN: Final = (
+    "queue",
+    "exchange",
+    "routing_key",
+    "priority",
+    "expires",
+    "serializer",
+    "compression",
+    "delivery_mode",
+    "time_limit",
+    "soft_time_limit",
+    "ignore_result",
+    "mandatory",
+    "immediate",
+)
+"""The attributes of a task that `Task.apply_async` takes as options of the message."""
+_WORKER_READS: Final = {
+    "time_limit": "task_time_limit",
+    "soft_time_limit": "task_soft_time_limit",
+    "ignore_result": "task_ignore_result",
+}
+"""Attributes that come from a setting where the task names none; a worker has the same settings."""
+PROTOCOL: Final = frozenset(
+    {
+        "argsrepr",
+        "eta",
+        "expires",
+        "group",
+        "group_index",
+        "id",
+        "ignore_result",
+        "kwargsrepr",
+        "lang",
+        "origin",
+        "parent_id",
+        "replaced_task_nesting",
+        "retries",
+        "root_id",
+        "shadow",
+        "stamped_headers",
+        "stamps",
+        "task",
+        "timelimit",
+        CALL_HEADER,
+        TICKET_HEADER,
+    }
+)
+"""Headers of Celery's message protocol, and the ticket's."""
+_CANVAS: Final = frozenset(
+    f"celery.{name}" for name in ("accumulate", "chain", "chord", "chunks", "group", "map", "starmap")
+)
+_NO_CANVAS: Final = (
+    "is a workflow of Celery, whose tasks would start without a limit; send each task by itself, the next one from "
+    "within the one before it, or start the workflow without the dispatcher by .delay()."
+)
+_LINKS: Final = ("link", "link_error")
+_REFUSED: Final = {
+    "link": "a call has no callbacks; send the next call from within the task.",
+    "link_error": "a call has no callbacks; connect a receiver to dispatcher.signals.call_finished.",
+    "chain": _NO_CANVAS,
+    "chord": _NO_CANVAS,
+    "group_id": _NO_CANVAS,
+    "task_id": "the id of a call is its task id, and is made at the send; leave it out, and read call.id.",
+    "retry": "a message is published until the broker takes it; leave it out. send() takes the task's retry policy.",
+    "retry_policy": "a message is published until the broker takes it; leave it out.",
+}
+
+
+_options_of: WeakKeyDictionary[Task, dict[str, Any]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SendRequest:
+    """A call with the options that its task, its signature and its sender give together.
+
+    options: of the message, as of `apply_async`, where they are not the default. scheduled_in, expires_in: counted from
+    the send, by the database's clock.
+    """
+
+    call: Call
+    task: str
+    queue: str
+    options: Mapping[str, Any]
+    scheduled_in: timedelta | None = None
+    expires_in: timedelta | None = None
+
+
+class Sender:
+    """The process that sends: its app, the task that it runs, and the tasks that it knows, each looked up once."""
+
+    def __init__(self) -> None:
+        self.app: Celery = current_app._get_current_object()  # noqa: SLF001 -- Celery's proxy costs more than the rest
+        self.parent = self._parent()
+        self._known: dict[str, tuple[Task | None, dict[str, Any]]] = {}
+
+    def task(self, name: str) -> tuple[Task | None, dict[str, Any]]:
+        """Return a task, and those of its options that its message would not have without them."""
+        known = self._known.get(name)
+        if known is None:
+            task = self.app.tasks.get(name)
+            own = _own(task)
+            for option, setting in _WORKER_READS.items():
+                if option in own and own[option] == self.app.conf[setting]:
+                    del own[option]
+            known = self._known[name] = task, own
+        return known
+
+    def _parent(self) -> dict[str, Any]:
+        """Return the options that a call has from the task that sends it."""
+        sender = self.app.current_worker_task
+        if sender is None:
+            return {}
+        request = sender.request
+        found = {"root_id": request.root_id or request.id, "parent_id": request.id}
+        if self.app.conf.task_inherit_parent_priority:
+            found["priority"] = (request.delivery_info or {}).get("priority")
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def read(call: Call, sender: Sender) -> SendRequest:
+    """Return a call with the options of its task and its signature merged as Celery does. Raises CallInvalid."""
+    call, given = _without_signature(call)
+    name = getattr(call.task, "name", call.task)
+    if not isinstance(name, str) or not name:
+        raise CallInvalid(
+            "task", f"{call.task!r} must be a Celery task, its name such as 'shop.charge', or a signature."
+        )
+    if name in _CANVAS:
+        raise CallInvalid("task", f"{name} {_NO_CANVAS}")
+    for option, value in given.items():
+        if option in _REFUSED and value is not None:
+            raise CallInvalid(option, _REFUSED[option])
+    task, own = sender.task(name)
+    if task is not None and call.call_data is None:
+        call = _with_arguments(call, task)
+    if call.headers is not None or given.get("headers") is not None:
+        call = replace(call, headers=_headers(given.pop("headers", None), call.headers))
+    queue, routed = _route({**own, **given}, name, call, task, sender.app)
+    call, scheduled_in, expires_in = _times(call, routed)
+    if task is not None and "shadow" not in routed:
+        shadow = task.shadow_name(call.args or (), call.kwargs or {}, dict(routed))
+        routed |= {} if shadow is None else {"shadow": shadow}
+    # None takes an option of the task back.
+    taken_back = {option: None for option in own if option in _CHECKS and option in given and given[option] is None}
+    return SendRequest(
+        call=call,
+        task=name,
+        queue=queue,
+        options=_options({**sender.parent, **routed}) | taken_back,
+        scheduled_in=scheduled_in,
+        expires_in=expires_in,
+    )
+
+
+def options_of(task: Task | None) -> Mapping[str, Any]:
+    """Return the options that a task's own attributes give a message; they are read once, as Celery does."""
+    if task is None:
+        return {}
+    options = _options_of.get(task)
+    if options is None:
+        own = _own(task).items()
+        options = _options_of[task] = {name: value for name, value in own if name in _CHECKS and value != "pickle"}
+    return options
+
+
+def _own(task: Task | None) -> dict[str, Any]:
+    own = {name: getattr(task, name, None) for name in _TASKS_OWN}
+    return {name: value for name, value in own.items() if value is not None}
+
+
+def _without_signature(call: Call) -> tuple[Call, dict[str, Any]]:
+    """Return the call with the arguments of the signature that it was given as its task, and the signature's options.
+
+    As in Celery, positional arguments given with it come before its own, and keyword arguments win over its own.
+    """
+    task = call.task
+    if not isinstance(task, Signature):
+        return call, {}
+    if type(task) is not Signature or task.subtask_type:
+        raise CallInvalid("task", f"a {task.subtask_type or type(task).__name__} {_NO_CANVAS}")
+    args, kwargs = validate.sequence("args", call.args), validate.mapping("kwargs", call.kwargs)
+    if task.immutable and (args or kwargs):
+        remedy = "leave them out, or make the signature by .s()."
+        raise CallInvalid("args" if args else "kwargs", f"the signature is immutable and takes no arguments; {remedy}")
+    merged = replace(
+        call,
+        task=task.task,
+        args=[*args, *(task.args or ())],
+        kwargs={**(task.kwargs or {}), **(kwargs or {})},
+    )
+    return merged, {name: value for name, value in (task.options or {}).items() if value or name not in _LINKS}
+
+
+def _with_arguments(call: Call, task: Task) -> Call:
+    """Return the call with arguments that its task takes; pydantic models as JSON, where the task is declared so."""
+    args, kwargs = validate.sequence("args", call.args), validate.mapping("kwargs", call.kwargs) or {}
+    check = getattr(task, "__header__", None)
+    if task.typing and check is not None:
+        try:
+            check(*args, **kwargs)
+        except TypeError as error:
+            remedy = "give the arguments that the task takes, or declare the task with typing=False."
+            raise CallInvalid("args", f"{task.name} can't be called so: {error}; {remedy}") from error
+    dump = getattr(task, "_dump_pydantic_arguments", None)
+    if dump is None:
+        return call
+    args, kwargs = dump(args, kwargs)
+    return replace(call, args=args, kwargs=kwargs)
+
+
+def _headers(*given: object) -> dict[str, Any] | None:
+    """Merge headers, the later ones over those before. Raises CallInvalid for one that is Celery's own."""
+    headers = {name: value for each in given for name, value in (validate.mapping("headers", each) or {}).items()}
+    for name in headers:
+        if name in PROTOCOL:
+            raise CallInvalid(f"headers[{name!r}]", "is a header of Celery's own; choose another name.")
+    return headers or None
+
+
+def _route(
+    options: dict[str, Any], name: str, call: Call, task: Task | None, app: Celery
+) -> tuple[str, dict[str, Any]]:
+    """Return the queue of a call, and its options with those that `task_routes` adds."""
+    explicit: Any = call.queue
+    if explicit is None and options.get("queue") is not None:
+        options["queue"] = getattr(options["queue"], "name", options["queue"])
+    else:
+        options.pop("queue", None)
+    try:
+        routed = dict(app.amqp.router.route(options, name, call.args or (), call.kwargs or {}, task))
+    except QueueNotFound as error:
+        raise CallInvalid("queue", f"{error}; name one of task_queues.") from error
+    found = routed.pop("queue", None)
+    if explicit is None and found is None and (routed.get("exchange") or routed.get("routing_key")):
+        raise CallInvalid(
+            "exchange", f"a call goes to a queue; name the queue of {name} in task_routes, or give queue=."
+        )
+    queue = explicit if explicit is not None else getattr(found, "name", found) or app.conf.task_default_queue
+    if routed.get("exchange") or routed.get("exchange_type"):
+        _check_exchange(routed, queue, app)
+    return queue, {key: value for key, value in routed.items() if value is not None}
+
+
+def _check_exchange(routed: dict[str, Any], queue: object, app: Celery) -> None:
+    """Leave the exchange to the queue. Raises CallInvalid where another one is named."""
+    exchange, kind = routed.pop("exchange", None), routed.pop("exchange_type", None)
+    own = getattr(app.amqp.queues.get(queue), "exchange", None)
+    if exchange and getattr(exchange, "name", exchange) != getattr(own, "name", None):
+        remedy = "leave it out, or bind the queue to it in task_queues."
+        raise CallInvalid("exchange", f"a call goes to its queue, {queue}, by the exchange of that queue; {remedy}")
+    if kind and kind != getattr(own, "type", None):
+        raise CallInvalid("exchange_type", f"is that of the exchange of the queue {queue}; leave it out.")
+
+
+def _times(call: Call, options: dict[str, Any]) -> tuple[Call, timedelta | None, timedelta | None]:
+    """Take countdown, eta and expires out of the options; what the sender gave as a field wins."""
+    eta, countdown, expires = (options.pop(name, None) for name in ("eta", "countdown", "expires"))
+    scheduled_in = expires_in = None
+    if call.scheduled_at is None:
+        if eta is not None and countdown is not None:
+            raise CallInvalid("eta", "can't be given together with countdown; give one of them.")
+        if countdown is not None:
+            scheduled_in = _duration("countdown", countdown)
+        elif eta is not None:
+            call = replace(call, scheduled_at=validate.moment("eta", _parsed(eta)))
+    if call.expires_at is None and expires is not None:
+        if isinstance(expires, int | float):
+            expires_in = _duration("expires", expires)
+            if expires_in <= max(scheduled_in or timedelta(0), timedelta(0)):
+                raise CallInvalid("expires", f"{expires} s is not after the call's start, so it could never start.")
+        else:
+            call = replace(call, expires_at=validate.moment("expires", _parsed(expires)))
+    return call, scheduled_in, expires_in
+
+
+def _duration(field: str, seconds: object) -> timedelta:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
+        raise CallInvalid(field, f"{seconds!r} must be a number of seconds.")
+    if abs(seconds) > _LONGEST.total_seconds():
+        raise CallInvalid(field, f"{seconds} s is more than {_LONGEST.days // 365} years; give a shorter time.")
+    return timedelta(seconds=seconds)
+
+
+def _parsed(at: object) -> object:
+    """Return a time that was given as ISO 8601 text as a datetime, as Celery does."""
+    try:
+        return datetime.fromisoformat(at) if isinstance(at, str) else at
+    except ValueError:
+        return at
+
+
+def _options(options: dict[str, Any]) -> dict[str, Any]:
+    """Check the options of a message, and drop what is the default. Raises CallInvalid naming the option."""
+    stamps = options.get("stamped_headers") or ()
+    for name, value in options.items():
+        if name in stamps:
+            continue
+        check = _CHECKS.get(name)
+        if check is None:
+            raise CallInvalid(name, "is no option of a call's message; leave it out, or see the fields of send().")
+        check(name, value)
+    hard, soft = options.get("time_limit"), options.get("soft_time_limit")
+    if hard and soft and soft > hard:
+        raise CallInvalid("soft_time_limit", f"{soft} is more than time_limit ({hard}); give at most that.")
+    if stamps:
+        options["stamped_headers"] = sorted(stamps)
+    if options.get("serializer") == "json":
+        del options["serializer"]
+    return options
+
+
+def _check_text(field: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise CallInvalid(field, f"{value!r} must be a text.")
+
+
+def _check_switch(field: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise CallInvalid(field, f"{value!r} must be True or False.")
+
+
+def _check_seconds(field: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise CallInvalid(field, f"{value!r} must be a number of seconds.")
+
+
+def _check_priority(field: str, value: object) -> None:
+    validate.whole(f"{field} (of the message)", value, 0, _HIGHEST_PRIORITY)
+
+
+def _check_serializer(field: str, value: object) -> None:
+    if value == "pickle":
+        remedy = "set serializer='json' for the task."
+        raise CallInvalid(field, f"'pickle' promises objects, and the database holds arguments as JSON only; {remedy}")
+    try:
+        serialization.registry._encoders[value]  # noqa: SLF001 -- kombu has no other way to ask
+    except (KeyError, TypeError):
+        raise CallInvalid(field, f"{value!r} is not registered with kombu.serialization.") from None
+
+
+def _check_compression(field: str, value: object) -> None:
+    try:
+        compression.get_encoder(value)
+    except (KeyError, TypeError):
+        raise CallInvalid(field, f"{value!r} is not registered with kombu.compression.") from None
+
+
+def _check_delivery_mode(field: str, value: object) -> None:
+    if value not in (1, 2, "transient", "persistent"):
+        raise CallInvalid(field, f"{value!r} must be 1 ('transient') or 2 ('persistent').")
+
+
+def _check_stamps(field: str, value: object) -> None:
+    if not isinstance(value, list | tuple | set) or not all(isinstance(name, str) for name in value):
+        raise CallInvalid(field, f"{value!r} must be a list of names.")
+
+
+_CHECKS: Final = {
+    "argsrepr": _check_text,
+    "compression": _check_compression,
+    "delivery_mode": _check_delivery_mode,
+    "ignore_result": _check_switch,
+    "immediate": _check_switch,
+    "kwargsrepr": _check_text,
+    "mandatory": _check_switch,
+    "parent_id": _check_text,
+    "priority": _check_priority,
+    "root_id": _check_text,
+    "routing_key": _check_text,
+    "serializer": _check_serializer,
+    "shadow": _check_text,
+    "soft_time_limit": _check_seconds,
+    "stamped_headers": _check_stamps,
+    "time_limit": _check_seconds,
+}
+"""What a message may be given, and what each must look like."""

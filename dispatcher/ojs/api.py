@@ -1,0 +1,229 @@
+"""The API: its schema, and what every answer has (ojs-http-binding, sections 6.5, 16, 19 and 20)."""
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, Final
+
+import uuid_utils.compat as uuid7
+from django.core.exceptions import RequestDataTooBig
+from django.db import DatabaseError, InterfaceError, transaction
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.http.response import HttpResponseBase
+from django.urls import URLPattern
+from django.views.decorators.csrf import csrf_exempt
+from ninja import NinjaAPI
+from ninja.errors import HttpError, ValidationError
+from ninja.parser import Parser
+from ninja.renderers import JSONRenderer
+
+from dispatcher import event_log, sql
+from dispatcher.conf import conf
+from dispatcher.errors import CallInvalid, CallTooLarge, DuplicateCall, KeyNotFound, PolicyInvalid, QueueFull
+from dispatcher.event_log import Entry
+from dispatcher.ojs.access import SAFE, Access, access
+from dispatcher.ojs.wire import MEDIA_TYPE, VERSION, Problem, invalid, missing, read_json, without_nulls
+
+logger = logging.getLogger(__name__)
+
+_REQUEST_ID: Final = re.compile(r"[\x21-\x7e]{1,200}")
+_EXPOSED: Final = "X-Request-Id, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, OJS-Version, Retry-After"
+_RETRY_AFTER: Final = "1"
+
+
+class _Parser(Parser):
+    def parse_body(self, request: HttpRequest) -> Any:
+        return read_json(request)
+
+
+class _Renderer(JSONRenderer):
+    media_type = MEDIA_TYPE
+
+
+api = NinjaAPI(
+    title="Open Job Spec",
+    version=VERSION,
+    description="Jobs for workers in any language, under the same limits as the calls of Celery.",
+    urls_namespace="ojs",
+    docs_url=None,
+    openapi_url=None,
+    parser=_Parser(),
+    renderer=_Renderer(),
+    openapi_extra={
+        "components": {"securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}}},
+        "security": [{"bearer": []}, {}],
+    },
+)
+
+
+def access_of(request: HttpRequest) -> Access:
+    """Return what a request may do."""
+    allowed: Access = request.ojs_access  # type: ignore[attr-defined]
+    return allowed
+
+
+def dressed(pattern: URLPattern) -> URLPattern:
+    """Have a pattern's view ask who is there first, and give every answer what the spec wants."""
+    pattern.callback = _dressed(pattern.callback)
+    return pattern
+
+
+def nowhere(request: HttpRequest) -> HttpResponse:
+    """Answer for a path that is none."""
+    raise missing("path", request.path)
+
+
+def _dressed(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+    # Each step commits by itself: what is published, or told to a worker, must be there for whoever comes next.
+    @transaction.non_atomic_requests(using=conf().database)
+    @csrf_exempt
+    @wraps(view)
+    def answered(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        given = request.headers.get("X-Request-Id", "")
+        request_id = given if _REQUEST_ID.fullmatch(given) else f"req_{uuid7.uuid7()}"
+        request.ojs_request_id = request_id  # type: ignore[attr-defined]
+        headers: dict[str, str] = {}
+        try:
+            if request.method == "OPTIONS":
+                response: HttpResponseBase = HttpResponse(status=204, content_type=MEDIA_TYPE)
+            else:
+                _check_version(request)
+                _check_path(request)
+                request.ojs_access = access(request)  # type: ignore[attr-defined]
+                headers = access_of(request).headers
+                if request.method not in SAFE:
+                    # Before the view, which reads the body.
+                    access_of(request).need_any()
+                response = view(request, *args, **kwargs)
+            if isinstance(response, HttpResponseNotAllowed):
+                allowed = response.headers["Allow"]
+                message = f"{request.method} is not allowed here, only {allowed}."
+                raise Problem(405, "invalid_request", message, headers={"Allow": allowed})  # noqa: TRY301
+        except Exception as error:  # noqa: BLE001 -- who asks is looked up before ninja's handlers are there
+            response = api.on_exception(request, error)
+        for name, value in {"OJS-Version": VERSION, "X-Request-Id": request_id, **headers, **_cors(request)}.items():
+            response.headers.setdefault(name, value)
+        return response
+
+    return answered
+
+
+def _check_version(request: HttpRequest) -> None:
+    wanted = request.headers.get("OJS-Version", VERSION)
+    if wanted.split(".")[0] != VERSION.split(".", maxsplit=1)[0]:
+        raise Problem(422, "unsupported", f"OJS-Version {wanted!r} is not supported, only {VERSION}.")
+
+
+def _check_path(request: HttpRequest) -> None:
+    if "\0" in request.path or "%00" in request.META.get("QUERY_STRING", ""):
+        raise invalid("path", "holds a NUL, which names nothing.")
+
+
+def _cors(request: HttpRequest) -> dict[str, str]:
+    origin = request.headers.get("Origin")
+    if origin is None or origin not in conf().http_origins:
+        return {}
+    return {
+        "Access-Control-Allow-Origin": origin,
+        "Access-Control-Allow-Methods": "GET, POST, PUT, PATCH, DELETE, OPTIONS",
+        "Access-Control-Allow-Headers": "Content-Type, Accept, Authorization, X-Request-Id, OJS-Version",
+        "Access-Control-Expose-Headers": _EXPOSED,
+        "Access-Control-Max-Age": "86400",
+        "Vary": "Origin",
+    }
+
+
+def _answered(request: HttpRequest, problem: Problem) -> HttpResponse:
+    prefix = request.path.partition("/ojs/")[0]
+    return problem.answer(str(getattr(request, "ojs_request_id", "")), f"{prefix}/ojs/v1/errors")
+
+
+@api.exception_handler(Problem)
+def _problem(request: HttpRequest, problem: Problem) -> HttpResponse:
+    return _answered(request, problem)
+
+
+@api.exception_handler(ValidationError)
+def _not_valid(request: HttpRequest, error: ValidationError) -> HttpResponse:
+    if not request.body and request.method in ("POST", "PUT", "PATCH"):
+        return _answered(request, Problem(400, "invalid_payload", "The body is empty; it must be a JSON object."))
+    first = error.errors[0]
+    field = _path(first["loc"])
+    message = str(first.get("msg", "is not valid")).removeprefix("Value error, ")
+    is_retry = "retry" in first["loc"]
+    problem = invalid(field, message, status=422 if is_retry else 400, kind="validation_error" if is_retry else None)
+    problem.details["validation_errors"] = [
+        {"path": f"$.{_path(each['loc'])}", "message": each.get("msg", "")} for each in error.errors[:20]
+    ]
+    return _answered(request, problem)
+
+
+def _path(loc: Sequence[object]) -> str:
+    """Return where in the request a fault is: without the names of the parameters that Python has for it."""
+    return ".".join(str(part) for part in loc[2:] or loc[1:]) or "body"
+
+
+@api.exception_handler(CallInvalid)
+@api.exception_handler(PolicyInvalid)
+def _call_invalid(request: HttpRequest, error: CallInvalid | PolicyInvalid) -> HttpResponse:
+    status = 413 if isinstance(error, CallTooLarge) else 400
+    return _answered(request, Problem(status, "invalid_request", str(error), details={"field": error.field}))
+
+
+@api.exception_handler(DuplicateCall)
+def _duplicate(request: HttpRequest, error: DuplicateCall) -> HttpResponse:
+    details = {"existing_job_id": error.call, "existing_job_state": error.state, "unique_key": error.unique_key}
+    return _answered(request, Problem(409, "duplicate", str(error), details=without_nulls(details)))
+
+
+@api.exception_handler(QueueFull)
+def _queue_full(request: HttpRequest, error: QueueFull) -> HttpResponse:
+    headers = {
+        "Retry-After": _RETRY_AFTER,
+        "X-OJS-Queue-Depth": str(error.depth),
+        "X-OJS-Queue-Bound": str(error.bound),
+    }
+    told = {"depth": error.depth, "bound": error.bound}
+    rejected = [{**told, "job_type": task} for task in dict.fromkeys(error.tasks)]
+    event_log.note([Entry(kind="backpressure.rejected", queue=error.queue, data=each) for each in rejected])
+    more = {"queue": error.queue, **told, "strategy": error.strategy}
+    return _answered(request, Problem(429, "QUEUE_FULL", str(error), is_retryable=True, more=more, headers=headers))
+
+
+@api.exception_handler(KeyNotFound)
+def _no_key(request: HttpRequest, error: KeyNotFound) -> HttpResponse:
+    return _answered(request, missing("rate_limit", error.name))
+
+
+@api.exception_handler(HttpError)
+def _http_error(request: HttpRequest, error: HttpError) -> HttpResponse:
+    # What the parser said of a body.
+    problem = error.__cause__ if isinstance(error.__cause__, Problem) else error.__context__
+    if not isinstance(problem, Problem):
+        problem = Problem(error.status_code, "invalid_request", str(error))
+    return _answered(request, problem)
+
+
+@api.exception_handler(RequestDataTooBig)
+def _too_big(request: HttpRequest, error: RequestDataTooBig) -> HttpResponse:
+    message = f"{error} Raise DATA_UPLOAD_MAX_MEMORY_SIZE for larger requests."
+    return _answered(request, Problem(413, "envelope_too_large", message))
+
+
+@api.exception_handler(DatabaseError)
+@api.exception_handler(InterfaceError)
+def _away(request: HttpRequest, error: Exception) -> HttpResponse:
+    if not sql.is_unavailable(error):
+        return _fault(request, error)
+    logger.warning("the database is unavailable: %s", error)
+    problem = Problem(
+        503, "backend_error", "The database is away.", is_retryable=True, headers={"Retry-After": _RETRY_AFTER}
+    )
+    return _answered(request, problem)
+
+
+@api.exception_handler(Exception)
+def _fault(request: HttpRequest, error: Exception) -> HttpResponse:
+    logger.error("a fault in %s %s", request.method, request.path, exc_info=error)
+    return _answered(request, Problem(500, "backend_error", "A fault of the server's own.", is_retryable=True))

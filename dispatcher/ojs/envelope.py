@@ -1,0 +1,245 @@
+"""A job as the spec writes it: read into a call, and written from its row (ojs-core, ojs-json-format)."""
+
+import hashlib
+import json
+import unicodedata
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from dispatcher.conf import conf
+from dispatcher.errors import PolicyInvalid
+from dispatcher.limits.policy import parse_duration
+from dispatcher.limits.retry import Retry
+from dispatcher.models import CallQueue
+from dispatcher.ojs.bodies import JobIn, OptionsIn, RateLimitIn, RetryIn, UniqueIn, plain
+from dispatcher.ojs.enqueue import Unique, Wanted, shown
+from dispatcher.ojs.wire import Problem, invalid, read_moment, stamp, without_nulls
+from dispatcher.request import Call, More
+from dispatcher.states import Reason, State
+
+LARGEST_META: Final = 65_536
+
+_SYSTEM: Final = {
+    *("state", "attempt", "max_attempts", "created_at", "enqueued_at", "started_at", "completed_at", "cancelled_at"),
+    *("discarded_at", "error", "errors", "result", "ticket", "next_attempt_at", "retry_delay_ms", "progress"),
+    *("specversion", "reason", "workflow_id", "parent_results"),
+}
+"""What the server says of a job; what a client says of these is ignored (ojs-core, section 6)."""
+_UNITS = {"second": "PT1S", "minute": "PT1M", "hour": "PT1H", "day": "P1D"}
+_UNIQUE_STATES = ("available", "active", "scheduled", "retryable", "pending")
+_KINDS = {"LeaseLapsed": "visibility_timeout", "AttemptTimedOut": "timeout", "WorkerLost": "worker_death"}
+"""How the spec calls what the dispatcher noted."""
+
+
+def read(job: JobIn, path: str = "") -> Wanted:
+    """Return the call that a job asks for. Raises Problem naming the field; `path` is put before it."""
+    meta = job.meta or {}
+    if json_size(meta) > LARGEST_META:
+        raise Problem(413, "invalid_request", f"{path}meta: takes more than {LARGEST_META} bytes.")
+    options = _options(job)
+    queue = options.queue or "default"
+    unique = _unique(options.unique, {"type": job.type, "queue": queue, "args": job.args, "meta": meta}, path)
+    call = Call(
+        task=job.type,
+        args=job.args,
+        meta=meta,
+        queue=queue,
+        priority=options.priority or 0,
+        scheduled_at=read_moment("scheduled_at", options.scheduled_at or options.delay_until),
+        expires_at=read_moment("expires_at", options.expires_at),
+        retry=_retry(options.retry, path),
+        rate_limit=_rate_limit(options.rate_limit, queue),
+        keys=options.keys,
+        more=More(
+            id=UUID(job.id) if job.id else None,
+            timeout=milliseconds(options.timeout_ms),
+            visibility=milliseconds(options.visibility_timeout_ms),
+            unique_key=unique.key if unique else None,
+            envelope=_rest(job, options),
+            is_pending=bool(options.pending),
+        ),
+    )
+    return Wanted(call=call, queue=queue, unique=unique)
+
+
+def json_size(content: object) -> int:
+    """Return how many bytes something takes as JSON."""
+    return len(json.dumps(content).encode())
+
+
+def milliseconds(span: int | None) -> timedelta | None:
+    """Return a span; 0 is the default's."""
+    return timedelta(milliseconds=span) if span else None
+
+
+def write(row: CallQueue) -> dict[str, Any]:
+    """Write a call as a job, with all that is known of it."""
+    rest = row.envelope or {}
+    options = rest.get("options") or {}
+    ended, state = row.finished_at, shown(row.state)
+    is_expired = row.reason == Reason.EXPIRED
+    is_waiting = row.state in (State.SCHEDULED, State.PENDING)
+    job = {
+        **(rest.get("extra") or {}),
+        "specversion": "1.0",
+        "id": str(row.id),
+        "type": row.task,
+        "queue": row.queue,
+        "state": state,
+        "args": row.args,
+        "meta": row.meta,
+        "priority": row.priority,
+        "attempt": row.attempt,
+        "max_attempts": max_attempts(row),
+        "created_at": stamp(row.created_at),
+        "enqueued_at": None if is_waiting else stamp(row.created_at),
+        "scheduled_at": options.get("scheduled_at") or stamp(row.scheduled_at),
+        "expires_at": options.get("expires_at") or stamp(row.expires_at),
+        "started_at": stamp(row.started_at) if row.attempt else None,
+        "completed_at": stamp(ended) if row.state in (State.COMPLETED, State.DISCARDED) and not is_expired else None,
+        "cancelled_at": stamp(ended) if row.state == State.CANCELLED else None,
+        "discarded_at": stamp(ended) if row.state == State.DISCARDED else None,
+        "next_attempt_at": stamp(row.scheduled_at) if row.state == State.RETRYABLE else None,
+        "retry_delay_ms": retry_delay_ms(row),
+        "timeout_ms": row.timeout and round(row.timeout.total_seconds() * 1000),
+        "tags": options.get("tags"),
+        "options": options.get("given") or None,
+        "rate_limit": options.get("rate_limit"),
+        "unique": options.get("unique"),
+        "retry": row.retry,
+        "result": row.result,
+        "error": row.error and error(row.error),
+        "errors": [error(each) for each in row.errors] or None,
+        "progress": row.progress and row.progress.get("progress"),
+        "reason": row.reason,
+        "workflow_id": (rest.get("workflow") or {}).get("id"),
+        "parent_results": (rest.get("workflow") or {}).get("results"),
+    }
+    return without_nulls(job)
+
+
+def fetched(row: CallQueue) -> dict[str, Any]:
+    """Write a job for the worker that fetched it, with the ticket that proves that it is its own."""
+    return {**write(row), "ticket": str(row.ticket)}
+
+
+def max_attempts(row: CallQueue) -> int:
+    """Return how many attempts a call has."""
+    return Retry.parse(row.retry if row.retry is not None else conf().retry).max_attempts
+
+
+def retry_delay_ms(row: CallQueue) -> int | None:
+    """Return how long the call waited, or waits, after its latest failure."""
+    if not row.errors or row.scheduled_at is None or row.state in (State.COMPLETED, State.CANCELLED, State.DISCARDED):
+        return None
+    since = read_moment("occurred_at", row.errors[-1].get("occurred_at"))
+    return (
+        None if since is None or row.scheduled_at < since else round((row.scheduled_at - since).total_seconds() * 1000)
+    )
+
+
+def error(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """Write a failure as the spec wants it."""
+    kind = _KINDS.get(kept.get("type", ""), kept.get("type"))
+    code = kept.get("code") or (kind if kind in _KINDS.values() else "handler_error")
+    at = kept.get("occurred_at")
+    return {**kept, "type": kind, "code": code, "timestamp": at}
+
+
+def fingerprint(parts: Mapping[str, Any]) -> str:
+    """Return the hash of what makes a job unique: SHA-256 of canonical JSON (ojs-unique-jobs, section 5; RFC 8785)."""
+    text = json.dumps(_canonical(parts), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(unicodedata.normalize("NFC", text).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _canonical(value: Any) -> Any:
+    """Return JSON in which a number has one form: 1.0 and 1 are the same."""
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case Mapping():
+            return {name: _canonical(each) for name, each in value.items()}
+        case list():
+            return [_canonical(each) for each in value]
+        case _:
+            return value
+
+
+def _options(job: JobIn) -> OptionsIn:
+    """Return the options of a job, wherever they stand."""
+    beside = {name: getattr(job, name) for name in OptionsIn.model_fields}
+    given = {} if job.options is None else {name: getattr(job.options, name) for name in OptionsIn.model_fields}
+    return OptionsIn.model_construct(
+        **{name: beside[name] if given.get(name) is None else given[name] for name in OptionsIn.model_fields}
+    )
+
+
+def _retry(given: RetryIn | None, path: str) -> dict[str, Any] | None:
+    if given is None:
+        return None
+    policy = {name: value for name, value in plain(given).items() if name in Retry.__dataclass_fields__}
+    for name in ("initial_interval", "max_interval"):
+        span = getattr(given, f"{name}_ms")
+        if span is not None:
+            policy[name] = timedelta(milliseconds=span)
+    if policy.get("max_attempts") == 0:
+        policy["max_attempts"] = 1
+    try:
+        return Retry.parse(policy, "retry").as_json()
+    except PolicyInvalid as refused:
+        raise invalid(f"{path}options.{refused.field}", str(refused), status=422, kind="validation_error") from refused
+
+
+def _rate_limit(given: RateLimitIn | None, queue: str) -> dict[str, Any] | None:
+    """Return the policy in the words of the spec's text."""
+    if given is None:
+        return None
+    policy = plain(given)
+    period, per_second = policy.pop("period", "second"), policy.pop("max_per_second", None)
+    if isinstance(policy.get("rate"), int):
+        policy["rate"] = {"limit": policy["rate"], "period": _UNITS[period]}
+    if per_second is not None:
+        # On the queue: its own key, as an administrator would make it.
+        policy.setdefault("key", f"queue:{queue}")
+        policy["rate"] = {"limit": per_second, "period": "PT1S"}
+    return policy
+
+
+def _unique(given: UniqueIn | None, whole: Mapping[str, Any], path: str) -> Unique | None:
+    if given is None:
+        return None
+    field = f"{path}options.unique"
+    keys: list[str] = [*(given.keys or ["type"])]
+    parts: dict[str, Any] = {name: whole[name] for name in {"type", *keys}}
+    if given.args_keys is not None:
+        there = {name: value for arg in whole["args"] if isinstance(arg, dict) for name, value in arg.items()}
+        if absent := [name for name in given.args_keys if name not in there]:
+            raise invalid(f"{field}.args_keys", f"{absent[0]!r} is in none of the arguments.")
+        parts["args"] = {name: there[name] for name in given.args_keys}
+    if "meta" in keys:
+        if not given.meta_keys:
+            raise invalid(f"{field}.meta_keys", "is needed where keys names meta.")
+        parts["meta"] = {name: whole["meta"].get(name) for name in given.meta_keys}
+    return Unique(
+        key=fingerprint(parts),
+        states=given.states or _UNIQUE_STATES,
+        period=None if given.period is None else parse_duration(given.period),
+        on_conflict=given.on_conflict or "reject",
+    )
+
+
+def _rest(job: JobIn, options: OptionsIn) -> dict[str, Any] | None:
+    """Return what a job brings besides what its row has columns for, to be given back as it came."""
+    extra = {name: value for name, value in (job.model_extra or {}).items() if name not in _SYSTEM}
+    kept: dict[str, Any] = {"rate_limit": plain(options.rate_limit), "unique": plain(options.unique)}
+    kept |= {
+        "tags": options.tags,
+        "pending": options.pending,
+        "given": (job.options and job.options.model_extra) or None,
+    }
+    times = {"scheduled_at": options.scheduled_at or options.delay_until, "expires_at": options.expires_at}
+    kept |= {name: at for name, at in times.items() if at and not at.startswith("+")}
+    rest = {"extra": extra, "options": {name: value for name, value in kept.items() if value}}
+    return {name: value for name, value in rest.items() if value} or None

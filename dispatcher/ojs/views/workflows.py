@@ -1,0 +1,232 @@
+"""Workflows: made, looked at, cancelled (ojs-workflows)."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Router
+from pydantic import BaseModel, ValidationError
+
+from dispatcher.conf import conf
+from dispatcher.errors import CallInvalid, PolicyInvalid
+from dispatcher.models import CallQueue, Part, Workflow
+from dispatcher.ojs import envelope, plans, workflows
+from dispatcher.ojs.api import access_of
+from dispatcher.ojs.bodies import JobIn, WorkflowIn, plain
+from dispatcher.ojs.enqueue import faults, shown
+from dispatcher.ojs.replies import replies
+from dispatcher.ojs.sending import need_to_send
+from dispatcher.ojs.wire import Problem, answer, conflict, missing, stamp, without_nulls
+from dispatcher.states import State
+
+router = Router(tags=["workflows"])
+
+_DEEPEST = 5
+_MOST_JOBS = 1_000
+_TOO_MANY = ("$", f"has more than {_MOST_JOBS} jobs.")
+_FIELDS = ("steps", "jobs", "callbacks", "options")
+_MORE = {"batch": ("callbacks",), plans.GRAPH: ("options",)}
+"""What a kind has besides its parts."""
+_SHOWN = {"available": "pending", "scheduled": "pending", "retryable": "active", "discarded": "failed"}
+
+
+@router.post("/workflows", response=replies(status=201), summary="Make and start a workflow")
+def create(request: HttpRequest, wanted: WorkflowIn) -> HttpResponse:
+    """Start a chain, a group or a batch, whose parts may be workflows again; or steps that depend on one another."""
+    plan = plain(wanted)
+    if wanted.type is None:
+        plan = _graph(plan)
+    jobs = dict(islice(_jobs(plan), _MOST_JOBS + 1))
+    if len(jobs) > _MOST_JOBS:
+        _refuse([_TOO_MANY])
+    _refuse([fault for path, job in jobs.items() for fault in _faults_of_model(JobIn, job, path)])
+    calls = {f"{path}.": envelope.read(JobIn.model_validate(job), f"{path}.") for path, job in jobs.items()}
+    need_to_send(access_of(request), calls)
+    wrong = faults([*calls.values()])
+    _refuse([_fault_of_call(path, wrong[place]) for place, path in enumerate(calls) if place in wrong])
+    made = workflows.start(plan)
+    workflows.schedule()
+    return answer({"workflow": _written(made)}, 201, headers={"Location": f"{request.path}/{made.id}"})
+
+
+@router.get("/workflows/{number}", response=replies(), summary="A workflow")
+def show(request: HttpRequest, number: str) -> HttpResponse:
+    """Show how far a workflow is."""
+    access_of(request).need("read")
+    workflows.look(_find(number).id)
+    return answer({"workflow": _written(_find(number))})
+
+
+@router.delete("/workflows/{number}", response=replies(), summary="Cancel a workflow")
+def cancel(request: HttpRequest, number: str) -> HttpResponse:
+    """End a workflow; what runs may finish."""
+    access_of(request).need("admin")
+    ended = workflows.cancel(_find(number))
+    found = _find(number)
+    if ended is None:
+        message = f"The workflow is {found.state}."
+        raise conflict(message, workflow_id=number, current_state=found.state)
+    told = {**_written(found), "steps_cancelled": ended[0], "steps_already_completed": ended[1]}
+    return answer({"workflow": told})
+
+
+def _refuse(found: Sequence[tuple[str, str]]) -> None:
+    """Raise Problem if a plan has faults."""
+    if found:
+        errors = [{"path": path, "message": message} for path, message in found[:20]]
+        message = f"Workflow validation failed: {errors[0]['path']} {errors[0]['message']}"
+        raise Problem(400, "invalid_workflow", message, details={"validation_errors": errors})
+
+
+def _graph(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a plan of steps that depend on one another, each with the options that are meant for all."""
+    usual = plan.get("options") or {}
+    steps = [{"depends_on": [], **step} for step in plan.get("steps") or []]
+    for step in steps:
+        own = step.get("options")
+        step["options"] = {**usual, **own} if isinstance(own, dict) else (usual if own is None else own)
+    return {**plan, "type": plans.GRAPH, "steps": steps}
+
+
+def _faults_of_graph(steps: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    names = Counter(name for step in steps if isinstance(name := step.get("id"), str))
+    is_sound = True
+    for place, step in enumerate(steps):
+        name, before, path = step.get("id"), step["depends_on"], f"$.steps[{place}]"
+        if not isinstance(name, str) or not name or names[name] > 1:
+            is_sound = False
+            yield f"{path}.id", "must be a text that no other step has."
+        if not isinstance(before, list) or not all(isinstance(each, str) and each in names for each in before):
+            is_sound = False
+            yield f"{path}.depends_on", "must be a list of the ids of other steps."
+        if plans.is_workflow(step):
+            yield f"{path}.type", f"is a {step['type']}; a step that depends on others is a job."
+    if is_sound:
+        try:
+            TopologicalSorter({step["id"]: step["depends_on"] for step in steps}).prepare()
+        except CycleError as error:
+            yield "$.steps", f"depend on one another in a circle: {' -> '.join(error.args[1])}."
+
+
+def _jobs(plan: Mapping[str, Any], path: str = "$", depth: int = 1) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Return the jobs of a plan and of the workflows in it, each after its path. Raises Problem at a bad workflow.
+
+    Each workflow is checked when its turn comes, and has a job: the first jobs cost the same in a plan of any size.
+    """
+    if depth > _DEEPEST:
+        _refuse([(path, f"is nested deeper than {_DEEPEST} levels.")])
+    if depth > 1:
+        _refuse(_faults_of_model(WorkflowIn, plan, path))
+    _refuse([*_faults_of_shape(plan, path)])
+    for where, part in plans.parts_in(plan, path):
+        if plans.is_workflow(part):
+            yield from _jobs(part, where, depth + 1)
+        else:
+            yield where, plans.job_of_step(part) if plan["type"] == plans.GRAPH else part
+
+
+def _faults_of_shape(plan: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
+    kind, field = plan["type"], plans.parts_field(plan)
+    for name in _FIELDS:
+        if plan.get(name) and name not in (field, *_MORE.get(kind, ())):
+            yield f"{path}.{name}", f"is no field of a {kind}, whose parts are its {field}; leave it out."
+    if not plan.get(field):
+        yield f"{path}.{field}", "must name at least one job."
+    if kind == "batch" and not plan.get("callbacks"):
+        yield f"{path}.callbacks", "must name on_complete, on_success or on_failure."
+    if len(plan.get(field) or ()) > _MOST_JOBS:
+        yield _TOO_MANY
+    elif kind == plans.GRAPH:
+        yield from _faults_of_graph(plan[field])
+
+
+def _faults_of_model(model: type[BaseModel], part: Mapping[str, Any], path: str) -> list[tuple[str, str]]:
+    try:
+        model.model_validate(part)
+    except ValidationError as error:
+        return [(".".join([path, *map(str, each["loc"])]), each["msg"]) for each in error.errors()]
+    return []
+
+
+def _fault_of_call(path: str, fault: CallInvalid | PolicyInvalid) -> tuple[str, str]:
+    field = fault.field if fault.field in ("args", "meta") else f"options.{fault.field}"
+    return f"{path}{field}", str(fault).removeprefix(f"{fault.field}: ")
+
+
+def _find(number: str) -> Workflow:
+    try:
+        wanted = UUID(number)
+    except ValueError as error:
+        raise missing("workflow", number) from error
+    found = Workflow.objects.using(conf().database).filter(id=wanted).first()
+    if found is None:
+        raise missing("workflow", number)
+    return found
+
+
+def _written(workflow: Workflow) -> dict[str, Any]:
+    parts = workflows.parts_of(workflow)
+    calls = CallQueue.objects.using(conf().database).in_bulk([part.call for part in parts if part.call is not None])
+    started = {part.place: _part(part, calls) for part in parts if part.role == plans.STEP}
+    is_graph = workflow.kind == plans.GRAPH
+    open_state = "pending" if is_graph else "waiting"
+    waiting = {"state": open_state if workflow.state == "running" else "cancelled", "job_id": None}
+    steps = [
+        {
+            **({"id": plan["id"], "depends_on": plan["depends_on"]} if is_graph else {"index": place}),
+            "type": plan.get("type"),
+            **(started.get(place) or waiting),
+        }
+        for place, plan in enumerate(workflow.plan)
+    ]
+    counts = [step["state"] for step in steps]
+    failed = [str(part.call) for part in parts if part.outcome == "failed" and part.call]
+    errors = [_error(part, calls) for part in parts if part.outcome == "failed"]
+    return without_nulls(
+        {
+            "id": str(workflow.id),
+            "type": workflow.kind,
+            "name": workflow.name or None,
+            "state": workflow.state,
+            "jobs" if workflow.kind in ("group", "batch") else "steps": steps,
+            "callbacks": {part.role: _part(part, calls) for part in parts if part.role != plans.STEP} or None,
+            "failed_step_index": workflow.failed_part,
+            "failed_job_ids": failed or None,
+            "errors": [error for error in errors if error] or None,
+            "created_at": stamp(workflow.created_at),
+            "cancelled_at": stamp(workflow.ended_at) if workflow.state == "cancelled" else None,
+            "metadata": {
+                "created_at": stamp(workflow.created_at),
+                "completed_at": stamp(workflow.ended_at),
+                "job_count": len(steps),
+                "completed_count": counts.count("completed"),
+                "failed_count": counts.count("failed"),
+            },
+        }
+    )
+
+
+def _part(part: Part, calls: Mapping[UUID, CallQueue]) -> dict[str, Any]:
+    if part.child is not None:
+        return {"state": part.child.state, "workflow_id": str(part.child.id), "result": part.result}
+    call = calls.get(part.call) if part.call else None
+    state = part.outcome
+    if state == "open":
+        state = "pending" if call is None else _SHOWN.get(shown(call.state), shown(call.state))
+    told = {"state": state, "job_id": part.call and str(part.call), "result": part.result}
+    told["error"] = _error(part, calls) if part.outcome == "failed" else None
+    if call is not None:
+        ended = call.finished_at if call.state == State.COMPLETED else None
+        told |= {"started_at": stamp(call.started_at), "completed_at": stamp(ended)}
+    return without_nulls(told)
+
+
+def _error(part: Part, calls: Mapping[UUID, CallQueue]) -> dict[str, Any] | None:
+    """Write why a part has failed; of a workflow in it, its own parts say so (ojs-workflows, section 9.6)."""
+    call = calls.get(part.call) if part.call else None
+    kept = part.error or (call and call.error)
+    return {**envelope.error(kept), **without_nulls({"job_id": part.call and str(part.call)})} if kept else None

@@ -1,0 +1,63 @@
+"""The request of a caller: one call and its fields. Pure: knows neither Django nor Celery."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from dispatcher.errors import CallInvalid
+from dispatcher.states import OnLimit
+from dispatcher.validate import only_named
+
+_IN = "or give task.s(...).set({}=...) in place of the task."
+REMEDIES: Final = {
+    "countdown": "give scheduled_at=, a time with a zone; " + _IN.format("countdown"),
+    "eta": "give scheduled_at=, a time with a zone; " + _IN.format("eta"),
+    "expires": "give expires_at=, a time with a zone; " + _IN.format("expires"),
+    "key": 'give keys=["name"].',
+    "task_id": "the id is made at the send; read call.id.",
+    "max_retries": 'give retry={"max_attempts": 5}.',
+    "routing_key": "give queue=.",
+    "exchange": "give queue=.",
+}
+"""What to give in place of Celery's options that `send` does not have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class More:
+    """The options that only an Open Job Spec job has; checked by the HTTP API."""
+
+    id: UUID | None = None
+    timeout: timedelta | None = None
+    visibility: timedelta | None = None
+    unique_key: str | None = None
+    envelope: Mapping[str, Any] | None = None
+    is_pending: bool = False
+    sender: str | None = None
+    """Who sends it over HTTP."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One call for `CallQueue.objects.send_many`; the fields are those of `send`, and checked there."""
+
+    task: Any = field(default=None, kw_only=False)
+    args: Sequence[Any] | None = None
+    kwargs: Mapping[str, Any] | None = None
+    call_data: Mapping[str, Any] | None = None
+    keys: Sequence[str] | Mapping[str, int] | None = None
+    rate_limit: Mapping[str, Any] | None = None
+    queue: str | None = None
+    priority: int = 0
+    scheduled_at: datetime | None = None
+    expires_at: datetime | None = None
+    on_limit: OnLimit | str | None = None
+    retry: Mapping[str, Any] | None = None
+    meta: Mapping[str, Any] | None = None
+    headers: Mapping[str, Any] | None = None
+    more: More = More()
+    """The options that only the HTTP API sets."""
+
+
+Call.__init__ = only_named(CallInvalid, REMEDIES)(Call.__init__)  # type: ignore[method-assign]
