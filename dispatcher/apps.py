@@ -22,6 +22,7 @@ class DispatcherConfig(AppConfig):
         """Register the checks, what follows a migration, and what beat and workers need at their start."""
         from dispatcher import checks, engine  # noqa: F401, PLC0415 -- models must be loaded first
         from dispatcher.celery import beat, fence  # noqa: F401, PLC0415 -- models must be loaded first
+        from dispatcher.ojs import tasks  # noqa: F401, PLC0415 -- models must be loaded first
 
         self.engine, self.fence = engine, fence.fence
         post_migrate.connect(_after_migrate, sender=self)

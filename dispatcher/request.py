@@ -1,4 +1,4 @@
-"""The request of a caller: one call and its fields. Pure: knows neither Django nor Celery."""
+"""What a caller asks for: a call, and what a retry changes of it. Pure: knows neither Django nor Celery."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,3 +61,21 @@ class Call:
 
 
 Call.__init__ = only_named(CallInvalid, REMEDIES)(Call.__init__)  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """The fields of a call that a retry replaces; None keeps one as it is. Arguments are JSON texts."""
+
+    args: str | None = None
+    kwargs: str | None = None
+    queue: str | None = None
+    priority: int | None = None
+    expires_at: datetime | None = None
+    expires_in: timedelta | None = None
+    """From the end of the attempt on, by the database's clock."""
+
+    @property
+    def is_move(self) -> bool:
+        """Whether the call goes to another lane."""
+        return self.queue is not None or self.priority is not None

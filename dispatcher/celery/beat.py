@@ -15,7 +15,7 @@ from celery.utils.time import maybe_make_aware
 from django.apps import apps
 from django.db.models.functions import Coalesce
 
-from dispatcher.celery.periodic import NAMES
+from dispatcher.celery import periodic
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class _Quiet(logging.Filter):
         """Return whether a line is to be written."""
         is_sending = isinstance(record.msg, str) and record.msg.startswith("Scheduler: Sending due task")
         task = record.args[-1] if isinstance(record.args, tuple) and record.args else None
-        return not (is_sending and record.levelno == logging.INFO and task in NAMES)
+        return not (is_sending and record.levelno == logging.INFO and task in periodic.names())
 
 
 _quiet = _Quiet()

@@ -7,6 +7,7 @@ send no events, make no transactions in a tracer, write no lines in the log, and
 import logging
 import random
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from threading import Event, Lock, Thread
 from time import monotonic
@@ -26,8 +27,6 @@ from dispatcher.conf import conf
 from dispatcher.lifecycle import periodic_runs
 from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK, Periodic
 from dispatcher.messages.tickets import TICKET_HEADER
-from dispatcher.models import Subscription, Workflow
-from dispatcher.ojs import enqueue
 from dispatcher.reports import faults
 
 if TYPE_CHECKING:
@@ -35,9 +34,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ADVANCE: Final = "dispatcher.advance"
-TELL: Final = "dispatcher.tell"
-NAMES: Final = frozenset({TICK, RECOVER, CLEANUP, ADVANCE, TELL})
 _SELDOM: Final = timedelta(seconds=5)
 """How often a task may run whose thread keeps its connection to the database from run to run."""
 _STOP_S: Final = 2.0
@@ -47,55 +43,60 @@ _STOP_S: Final = 2.0
 # What the tasks do
 
 
+@dataclass(frozen=True, kw_only=True)
+class Extra:
+    """A periodic task of another package of the dispatcher."""
+
+    every: timedelta
+    run: Callable[[], int]
+    is_needed: Callable[[], bool]
+    """Whether there is anything for it to do."""
+
+
+_extras: Final[dict[str, Extra]] = {}
+_before_recovery: Final[list[Callable[[], object]]] = [results.report_soon]
+
+
+def register(name: str, extra: Extra) -> None:
+    """Have workers run a task periodically, as they run the engine's own."""
+    _extras[name] = extra
+
+
+def before_recovery(work: Callable[[], object]) -> None:
+    """Have this done whenever the recovery runs."""
+    _before_recovery.append(work)
+
+
+def names() -> set[str]:
+    """Return the names of all periodic tasks."""
+    return {TICK, RECOVER, CLEANUP, *_extras}
+
+
 def _recover() -> int:
-    enqueue.ease()
-    results.report_soon()
+    for work in _before_recovery:
+        work()
     return engine.recover()
 
 
-def _advance() -> int:
-    from dispatcher.ojs import workflows  # noqa: PLC0415 -- an extra
-
-    return workflows.advance_all()
-
-
-def _tell() -> int:
-    from dispatcher.ojs import hooks  # noqa: PLC0415 -- an extra
-
-    return hooks.tell()
-
-
-_WORK: Final[Mapping[str, Callable[[], int]]] = {
-    TICK: engine.tick,
-    RECOVER: _recover,
-    CLEANUP: engine.cleanup,
-    ADVANCE: _advance,
-    TELL: _tell,
-}
+_WORK: Final[Mapping[str, Callable[[], int]]] = {TICK: engine.tick, RECOVER: _recover, CLEANUP: engine.cleanup}
 
 
 def run(name: str) -> int:
     """Run a periodic task that was asked for, and record that; return what it did."""
     periodic_runs.record(_tasks()[name])
-    return _WORK[name]()
+    return _extras[name].run() if name in _extras else _WORK[name]()
 
 
 def _tasks() -> dict[str, Periodic]:
     """Return all periodic tasks by name."""
-    every = {ADVANCE: timedelta(seconds=1), TELL: timedelta(seconds=5)}
-    extras = [Periodic(name=name, every=period) for name, period in every.items()]
+    extras = [Periodic(name=name, every=extra.every) for name, extra in _extras.items()]
     return {task.name: task for task in (*periodic_runs.periodic(), *extras)}
 
 
 def _wanted() -> Iterator[Periodic]:
     """Yield the periodic tasks that somebody has to run: the extras only where there is something for them."""
-    database = conf().database
-    extras = {
-        ADVANCE: Workflow.objects.using(database).filter(state="running"),
-        TELL: Subscription.objects.using(database).filter(is_active=True),
-    }
     for name, task in _tasks().items():
-        if name not in extras or extras[name].exists():
+        if name not in _extras or _extras[name].is_needed():
             yield task
 
 

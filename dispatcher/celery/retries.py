@@ -11,11 +11,11 @@ from celery.exceptions import MaxRetriesExceededError
 from celery.utils.time import maybe_make_aware
 
 from dispatcher import validate
-from dispatcher.changes import Changes
 from dispatcher.engine import CALL_DATA_TASK
 from dispatcher.errors import CallInvalid
 from dispatcher.lifecycle import send
 from dispatcher.lifecycle.run import RetryAsked
+from dispatcher.request import Changes
 
 OPTIONS: Final = ("queue", "priority", "expires")
 """The options that a retry accepts in addition to arguments and times."""

@@ -9,8 +9,7 @@ from django.db import connections, router
 
 from dispatcher import lanes
 from dispatcher.conf import conf
-from dispatcher.limits.policy import Policy
-from dispatcher.management.key_table import limits
+from dispatcher.limits.policy import Policy, describe
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +44,8 @@ def declare_keys() -> None:
             logger.warning(
                 "key %s has %s; DISPATCHER['keys'] declares %s, which only makes a key: change it with engine.limit",
                 name,
-                limits(stored),
-                limits(policies[name]),
+                describe(stored),
+                describe(policies[name]),
             )
 
 

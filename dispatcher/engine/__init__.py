@@ -31,7 +31,7 @@ CALL_DATA_TASK = compose.CALL_DATA_TASK
 """The built-in task that runs a call's `call_data`."""
 
 _SWEEP = 50
-"""How many lanes, and how many keys, one tick looks at for what nobody would serve."""
+"""How many lanes, and how many keys, one tick looks at for calls that no pass would serve."""
 _SWEEP_S = 0.2
 """How long a sweep lets calls go on that waited alone, before it leaves the others to the next one."""
 _LOCK_WAIT = timedelta(milliseconds=25)
@@ -245,7 +245,7 @@ class _Sweep:
 
 
 def sweep() -> int:
-    """Wake what nobody would serve, and report how much; expected: 0.
+    """Wake lanes and keys that no pass would serve; return how many. Expected: 0.
 
     That is what a sender or a finish leaves that dies half way: lanes that sleep over waiting calls, and keys with
     room that lanes are parked on. And let calls go on that waited alone, where limits allow their cost by now.

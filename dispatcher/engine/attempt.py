@@ -17,7 +17,6 @@ from billiard.exceptions import SoftTimeLimitExceeded
 from django.db import OperationalError
 
 from dispatcher import lanes, sql
-from dispatcher.changes import Changes
 from dispatcher.conf import conf
 from dispatcher.engine import blocks
 from dispatcher.errors import AttemptTimedOut, LeaseLapsed, WorkerLost
@@ -25,6 +24,7 @@ from dispatcher.history import By
 from dispatcher.lifecycle import admit, claim, control, finish, heartbeat, recover, run, unstarted
 from dispatcher.limits.policy import LONGEST_PERIOD
 from dispatcher.models import CallQueue, Lane, RateLimitKey
+from dispatcher.request import Changes
 from dispatcher.states import TERMINAL, OnLimit, State
 
 T = TypeVar("T")

@@ -1,6 +1,6 @@
-"""The journal: what happened to limits and queues, and no row tells (setting `journal`).
+"""The journal: events of limits and queues that no row records (setting `journal`).
 
-What happened to a call is told by its row. That a limit held it up, that a queue refused one or was paused is not:
+The row of a call records what happened to it. That a limit held it up, that a queue refused one or was paused is not:
 who wants to know has it written down, in the transaction in which it happens.
 """
 
@@ -29,7 +29,7 @@ KINDS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """Something that happened: its kind, as the Open Job Spec names it (ojs-events, section 3), and what it tells."""
+    """Something that happened: its kind, as the Open Job Spec names it (ojs-events, section 3), and its data."""
 
     kind: str
     data: Mapping[str, Any]

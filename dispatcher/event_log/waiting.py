@@ -40,7 +40,7 @@ def tightest(policy: Policy, use: Use, now: datetime, pace: AdmissionTuning, *, 
 def stand(
     keys: Iterable[LockedKey], slots: Iterable[tuple[UUID, int | None, int]], now: datetime, pace: AdmissionTuning
 ) -> dict[int, Tight]:
-    """Say how the tightest limit of each key stands after a pass, save of keys that a person or a block has closed.
+    """Say how the tightest limit of each key stands after a pass, except for keys that a person or a block has closed.
 
     slots: what the pass gave away, as (call, key, cost).
     """
@@ -57,9 +57,9 @@ def stand(
 
 
 def of_pass(made: Allocation, lanes: Iterable[LockedLane], limits: Mapping[int, Tight]) -> Iterator[Entry]:
-    """Tell which calls a limit stopped now, and which it had stopped and lets go (ojs-rate-limiting, section 11.1).
+    """Return the events of calls that a limit stopped in this pass, or lets go (ojs-rate-limiting, section 11.1).
 
-    A call is told of once for each time that it waits. One that is left to its queue waits for no limit any more.
+    Each wait of a call is one event. One that is left to its queue waits for no limit any more.
     """
     admitted, stopped = set(made.admitted), dict(made.stopped)
     for lane in lanes:
@@ -67,9 +67,9 @@ def of_pass(made: Allocation, lanes: Iterable[LockedLane], limits: Mapping[int, 
             stop, waited = stopped.get(head.call_id), lane.parked_on if head is lane.heads[0] else None
             about: dict[str, Any] = {"job_id": str(head.call_id)}
             if stop is not None and stop != waited and (limit := limits.get(stop)):
-                told = {"key": limit.key, "strategy": limit.strategy, "limit": limit.limit, "current": limit.spent}
-                yield Entry(kind="rate_limit.exceeded", queue=lane.queue, data={**about, **told})
+                details = {"key": limit.key, "strategy": limit.strategy, "limit": limit.limit, "current": limit.spent}
+                yield Entry(kind="rate_limit.exceeded", queue=lane.queue, data={**about, **details})
             is_free = head.call_id in admitted or lane.id in made.held
             if waited is not None and is_free and (limit := limits.get(waited)):
-                told = {"key": limit.key, "strategy": limit.strategy}
-                yield Entry(kind="rate_limit.released", queue=lane.queue, data={**about, **told})
+                details = {"key": limit.key, "strategy": limit.strategy}
+                yield Entry(kind="rate_limit.released", queue=lane.queue, data={**about, **details})

@@ -13,11 +13,11 @@ from uuid import UUID
 from django.core.serializers.json import DjangoJSONEncoder
 
 from dispatcher import sql
-from dispatcher.changes import Changes
 from dispatcher.conf import conf
 from dispatcher.limits.policy import BUCKETS, LONGEST_PERIOD
 from dispatcher.limits.retry import Retry
 from dispatcher.models import CallQueue
+from dispatcher.request import Changes
 from dispatcher.signals import call_finished
 from dispatcher.states import TERMINAL, Reason, State
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from celery.exceptions import Ignore, Reject, Retry
 
-from dispatcher.changes import Changes
 from dispatcher.errors import RateLimited
 from dispatcher.limits.policy import LONGEST_PERIOD
+from dispatcher.request import Changes
 
 _SAYS_STOP = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 SHORTEST_STOP = timedelta(seconds=1)

@@ -320,6 +320,22 @@ def _after(start: datetime, times: int, step: timedelta) -> datetime:
     return start + min(times, _CENTURY // step) * step
 
 
+def describe_period(rate: Rate) -> str:
+    """Write the period of a rate in few letters: 1m30s."""
+    return format_duration(rate.period).removeprefix("P").replace("T", "").lower()
+
+
+def describe(policy: Policy) -> str:
+    """Write a policy in words: concurrency 4, 20 in any 1m, 10 per 1s."""
+    concurrency, rate, throttle = policy.concurrency, policy.rate, policy.throttle
+    named = [
+        *([f"concurrency {concurrency}"] if concurrency is not None else []),
+        *([f"{rate.limit} in any {describe_period(rate)}"] if rate else []),
+        *([f"{throttle.limit} per {describe_period(throttle)}"] if throttle else []),
+    ]
+    return ", ".join(named) or "no limits"
+
+
 def _first_start(use: Use, now: datetime) -> datetime:
     return max(now, use.next_start_at or now)
 

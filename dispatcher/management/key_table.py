@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from dispatcher.limits.policy import Policy, Rate, format_duration
+from dispatcher.limits.policy import describe, describe_period
 from dispatcher.reports import KeyState, KeyStatus, brief, in_words
 
 if TYPE_CHECKING:
@@ -90,22 +90,6 @@ def details(key: KeyStatus) -> str:
     return "\n".join([f"{key.name}: {_state(key)}", *(f"  {title.ljust(width)}  {fact}" for title, fact in facts)])
 
 
-def period(rate: Rate) -> str:
-    """Write the period of a rate in few letters: 1m30s."""
-    return format_duration(rate.period).removeprefix("P").replace("T", "").lower()
-
-
-def limits(policy: Policy) -> str:
-    """Write a policy in words: concurrency 4, 20 in any 1m, 10 per 1s."""
-    concurrency, rate, throttle = policy.concurrency, policy.rate, policy.throttle
-    named = [
-        *([f"concurrency {concurrency}"] if concurrency is not None else []),
-        *([f"{rate.limit} in any {period(rate)}"] if rate else []),
-        *([f"{throttle.limit} per {period(throttle)}"] if throttle else []),
-    ]
-    return ", ".join(named) or "no limits"
-
-
 def _columns(keys: Sequence[KeyStatus]) -> list[Column]:
     return [
         Column(title="Key", cells=[key.name for key in keys]),
@@ -148,7 +132,7 @@ def _in_use(key: KeyStatus) -> str:
 
 def _window(key: KeyStatus) -> str:
     rate = key.policy.rate
-    return f"{key.used}/{rate.limit} in {period(rate)}" if rate else ""
+    return f"{key.used}/{rate.limit} in {describe_period(rate)}" if rate else ""
 
 
 def _frees(key: KeyStatus) -> str:
@@ -174,11 +158,11 @@ def _details(key: KeyStatus) -> Iterator[tuple[str, str]]:
     yield "In flight", f"{key.in_flight} {limit}{parts}"
     if policy.rate is not None:
         frees = f"; the first frees {in_words(key.frees_at, key.at)}" if key.frees_at else ""
-        yield "Window", f"{key.used} of {policy.rate.limit} starts in any {period(policy.rate)}{frees}"
+        yield "Window", f"{key.used} of {policy.rate.limit} starts in any {describe_period(policy.rate)}{frees}"
     if policy.throttle is not None and key.next_start_at is not None:
         next_start = "now" if key.next_start_at <= key.at else in_words(key.next_start_at, key.at)
         following = "" if key.is_paused else f"; next start {next_start}"
-        yield "Throttle", f"{policy.throttle.limit} per {period(policy.throttle)}{following}"
+        yield "Throttle", f"{policy.throttle.limit} per {describe_period(policy.throttle)}{following}"
     if key.stopped_by:
         yield "At limit", ", ".join(key.stopped_by)
     if key.opens_at is not None:
@@ -186,7 +170,7 @@ def _details(key: KeyStatus) -> Iterator[tuple[str, str]]:
     if key.blocked_until is not None:
         yield "Blocked", f"until {key.blocked_until:%Y-%m-%d %H:%M:%S %Z}"
     if key.overridden_until is not None:
-        yield "Override", f"until {key.overridden_until:%Y-%m-%d %H:%M:%S %Z}; then {limits(key.own_policy)}"
+        yield "Override", f"until {key.overridden_until:%Y-%m-%d %H:%M:%S %Z}; then {describe(key.own_policy)}"
     since = f", the first {in_words(key.waiting_since, key.at)}" if key.waiting_since else ""
     yield "Waiting", f"{key.waiting:,}{since}"
     if key.oversized:

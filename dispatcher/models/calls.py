@@ -373,7 +373,7 @@ class CallQueue(models.Model):
             models.Index(
                 name="call_awaited", fields=["finished_at"], condition=Q(is_awaited=True, finished_at__isnull=False)
             ),
-            # For what is told of calls (events): who was sent lately and waits, and whose attempt has failed.
+            # For the events of calls: who was sent lately and waits, and whose attempt has failed.
             models.Index(name="call_sent", fields=["created_at"], condition=Q(state__in=WAITING)),
             models.Index(
                 KT("error__occurred_at"),

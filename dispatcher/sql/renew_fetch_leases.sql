@@ -1,6 +1,6 @@
--- renew_fetch_leases: this worker says that it still runs these calls; their leases begin anew, but no attempt gets more time than
+-- renew_fetch_leases: a worker reports that it still runs these calls; their leases start again, but no attempt gets more time than
 -- it has. Only what the worker holds itself, or somebody without a name; a slot that is locked is about to be freed.
--- A lease that is over is renewed as long as nobody has judged it: the heartbeat may have waited for the database.
+-- A lease that is over is renewed as long as no recovery has ended it: the heartbeat may have waited for the database.
 WITH clock AS MATERIALIZED (
     SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
 ), mine AS MATERIALIZED (

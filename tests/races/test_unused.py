@@ -12,12 +12,11 @@ from django.db import transaction
 from pytest_django import Settings
 
 from dispatcher import engine, lanes
-from dispatcher.changes import Changes
 from dispatcher.errors import KeyNotFound
 from dispatcher.lifecycle.retention import unused
 from dispatcher.lifecycle.run import RetryAsked
 from dispatcher.models import CallQueue, Lane, RateLimitKey
-from dispatcher.request import Call
+from dispatcher.request import Call, Changes
 from dispatcher.states import OnLimit, State
 from tests.builders import erase, ticket_of
 from tests.races.audit import audit

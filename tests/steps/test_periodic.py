@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from django.db import OperationalError
 from dispatcher import tasks
 from dispatcher.celery import heartbeat, periodic
 from dispatcher.celery.periodic import PeriodicTasks
-from dispatcher.lifecycle.periodic_runs import RECOVER, TICK
+from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK
 from dispatcher.messages.tickets import TICKET_HEADER
 from dispatcher.models import PeriodicRun
 from tests.builders import committed
@@ -48,7 +49,9 @@ class Work:
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     """Return what the tick does."""
     work = Work()
-    monkeypatch.setattr(periodic, "_WORK", {name: work if name == TICK else int for name in periodic.NAMES})
+    monkeypatch.setattr(periodic, "_WORK", {TICK: work, RECOVER: int, CLEANUP: int})
+    extras = {name: replace(extra, run=int) for name, extra in periodic._extras.items()}  # noqa: SLF001 -- as above
+    monkeypatch.setattr(periodic, "_extras", extras)
     return work
 
 
