@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 CALL_DATA_TASK = compose.CALL_DATA_TASK
 """The built-in task that runs a call's `call_data`."""
 
-_SWEEP = 50
+_SWEEP = 1_000
 """How many lanes, and how many keys, one tick looks at for calls that no pass would serve."""
 _SWEEP_S = 0.2
 """How long a sweep lets calls go on that waited alone, before it leaves the others to the next one."""
