@@ -379,7 +379,7 @@ def test_a_call_whose_time_comes_before_it_has_a_lane_starts_all_the_same() -> N
         assert call.state == State.SCHEDULED
         die_at_the_commit(sender)
     CallQueue.objects.update(scheduled_at=timezone.now() - timedelta(seconds=1))
-    assert engine.due.wake_due() == 1
+    assert engine.schedule.wake_due() == 1
     assert (now(call).state, now(call).lane_id) == (State.AVAILABLE, None)
     tick()
     assert now(call).state == State.DISPATCHED

@@ -343,7 +343,7 @@ def test_the_stricter_counts_where_both_the_task_and_the_call_say() -> None:
 def test_a_failed_attempt_goes_on_where_it_stood_in_its_lane() -> None:
     first, second = started(), waiting()
     fail(first, wait=timedelta(0))
-    engine.due.wake_due(now=at(6))
+    engine.schedule.wake_due(now=at(6))
     assert go(first) == [first.id, second.id]
 
 

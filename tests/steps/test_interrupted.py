@@ -14,6 +14,7 @@ import pytest
 from billiard.exceptions import SoftTimeLimitExceeded
 from django.db import connection, transaction
 
+import dispatcher
 from dispatcher import engine
 from dispatcher.lifecycle import claim
 from dispatcher.lifecycle.run import Failed, Returned
@@ -25,7 +26,7 @@ from tests.races.lockstep import DEADLINE, eventually, holding
 
 pytestmark = committed
 
-ENGINE = f"{Path(engine.__file__).parent}/"
+ENGINE = f"{Path(dispatcher.__file__).parent}/"
 
 
 def limit(*_: Any) -> None:
