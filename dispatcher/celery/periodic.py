@@ -30,7 +30,7 @@ from dispatcher.messages.tickets import TICKET_HEADER
 from dispatcher.reports import faults
 
 if TYPE_CHECKING:
-    from celery.worker.consumer import Consumer  # see dispatcher.unknown
+    from celery.worker.consumer import Consumer  # see dispatcher.celery.unknown
 
 logger = logging.getLogger(__name__)
 
