@@ -1,7 +1,7 @@
-"""One statement per file; `fetch` runs one by its name and returns its rows as frozen dataclasses.
+"""One statement per file, in a folder for each step; `fetch` runs one by its name.
 
-A trip to the server costs more than most of the statements, so those that do not need each other's rows are
-sent together: `ask` several inside `together()`, and read their `rows` after it.
+Rows are frozen dataclasses. A trip to the server costs more than most of the statements, so those that do not need
+each other's rows are sent together: `ask` several inside `together()`, and read their `rows` after it.
 """
 
 import logging
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any, Final, Generic, LiteralString, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -120,7 +121,7 @@ def statement(name: str) -> Statement:
 
     Numbered here, once: psycopg would parse a text of over 4,096 characters again at each run.
     """
-    lines = resources.files(__name__).joinpath(f"{name}.sql").read_text("utf-8").splitlines()
+    lines = _files()[name].read_text("utf-8").splitlines()
     text = " ".join(line.strip() for line in lines if not line.lstrip().startswith("--"))
     numbers = {parameter: f"${number}" for number, parameter in enumerate(dict.fromkeys(_PARAMETER.findall(text)), 1)}
     numbered = _PARAMETER.sub(lambda found: numbers[found[1]], text).replace("%%", "%")
@@ -129,8 +130,15 @@ def statement(name: str) -> Statement:
 
 def names() -> list[str]:
     """Return the name of every statement."""
-    files = (entry.name for entry in resources.files(__name__).iterdir())
-    return sorted(name.removesuffix(".sql") for name in files if name.endswith(".sql"))
+    return sorted(_files())
+
+
+@cache
+def _files() -> dict[str, Traversable]:
+    """Return the file of each statement by its name, which is unique; each step has a folder."""
+    folders = (entry for entry in resources.files(__name__).iterdir() if entry.is_dir())
+    files = (file for folder in folders for file in folder.iterdir() if file.name.endswith(".sql"))
+    return {file.name.removesuffix(".sql"): file for file in files}
 
 
 def connection() -> BaseDatabaseWrapper:

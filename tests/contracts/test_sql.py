@@ -13,7 +13,7 @@ from dispatcher import sql
 from tests.builders import committed
 
 PACKAGE = Path(sql.__file__).resolve().parents[1]
-FILES = sorted((PACKAGE / "sql").glob("*.sql"))
+FILES = sorted((PACKAGE / "sql").glob("*/*.sql"))
 MODULES = [path for path in sorted(PACKAGE.rglob("*.py")) if "migrations" not in path.parts]
 
 every_statement = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -67,6 +67,10 @@ def texts() -> set[str]:
 
 def test_every_statement_is_used() -> None:
     assert set(sql.names()) - texts() == set()
+
+
+def test_every_name_of_a_statement_is_unique() -> None:
+    assert sorted(file.stem for file in FILES) == sql.names()
 
 
 def test_every_statement_that_is_run_is_there() -> None:
