@@ -1,21 +1,12 @@
--- count_queue_usage: whether the queues of these lanes are served by whom the pass is for (see lock_lanes), and how many of their calls are on the way to a worker.
--- The caller holds the locks of the queues, so no other pass admits calls of them meanwhile. Relies on the index call_in_flight.
-WITH clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-)
+-- count_queue_usage: whether the queues of these lanes are served by whom the pass is for (see lock_lanes), and how
+-- many of their calls are on the way to a worker.
+-- The caller holds the locks of the queues, so no other pass admits calls of them meanwhile. Relies on the index
+-- call_in_flight.
+WITH {{clock}}
 SELECT queue.name, going.unclaimed,
-       CASE WHEN EXISTS (SELECT FROM dispatcher_queue AS pulled WHERE pulled.name = queue.name AND pulled.is_pulled)
-            THEN %(is_pull)s::bool
-            ELSE NOT %(is_pull)s::bool
-                 AND (NOT %(is_gated)s::bool
-                      OR EXISTS (SELECT
-                                   FROM dispatcher_worker AS worker
-                                  WHERE queue.name = ANY (worker.queues) AND worker.serves_until > clock.now)) END AS is_served
+       {{queue_is_served(queue.name, clock.now)}} AS is_served
   FROM clock
- CROSS JOIN (SELECT DISTINCT lane.queue FROM dispatcher_lane AS lane WHERE lane.id = ANY (%(lanes)s::bigint[])) AS queue (name)
- CROSS JOIN LATERAL (
-       SELECT count(*) AS unclaimed
-         FROM (SELECT
-                 FROM dispatcher_callqueue AS call
-                WHERE call.queue = queue.name AND call.state IN ('dispatched', 'active') AND call.state >= 'dispatched'
-                LIMIT %(ahead)s::int) AS call) AS going
+ CROSS JOIN (SELECT DISTINCT lane.queue
+               FROM dispatcher_lane AS lane
+              WHERE lane.id = ANY (%(lanes)s::bigint[])) AS queue (name)
+ CROSS JOIN LATERAL ({{queue_unclaimed(queue.name)}}) AS going

@@ -1,7 +1,9 @@
--- changed_lanes: where a pass is wanted after calls came to these lanes, or left them; `positions`: the first of their places.
--- The lanes that neither a key nor their queue holds up; and the keys that the others are parked on, if none waits there
--- before that place: what such a key is shut for was another call, and the one that is first now may cost less.
--- Any other that is parked or held needs no pass: who lets it go on looks again after its own commit, and sees the call then.
+-- changed_lanes: where a pass is wanted after calls came to these lanes, or left them; `positions`: the first of their
+-- places.
+-- The lanes that neither a key nor their queue holds up; and the keys that the others are parked on, if none waits
+-- there before that place: what such a key is shut for was another call, and the one that is first now may cost less.
+-- Any other that is parked or held needs no pass: who lets it go on looks again after its own commit, and sees the call
+-- then.
 -- `pulled`: such lanes of queues that workers fetch from over HTTP, which need no pass.
 -- To be asked in a statement after the change, which sees what a pass did with the lane meanwhile. Relies on the index
 -- call_waiting.
@@ -22,7 +24,7 @@ SELECT ARRAY(SELECT id FROM changed WHERE parked_on_id IS NULL AND NOT is_pulled
               WHERE parked_on_id IS NOT NULL
                 AND COALESCE((SELECT call.position
                                 FROM dispatcher_callqueue AS call
-                               WHERE call.lane_id = changed.id AND call.state = 'available' AND call.oversized_key_id IS NULL
+                               WHERE {{waits_in(call, changed.id)}}
                                ORDER BY call.position
                                LIMIT 1) >= changed.position, true)
               ORDER BY parked_on_id) AS keys

@@ -3,7 +3,7 @@
 -- In one order for all who make them: they wait for each other at the unique index.
 INSERT INTO dispatcher_lane (queue, priority, on_limit, key_ids)
 SELECT kind.queue, kind.priority, kind.on_limit, named.ids
-  FROM jsonb_to_recordset(%(kinds)s::jsonb) AS kind (number int, queue text, priority smallint, on_limit text, names text[])
+  FROM {{lane_kinds}}
  CROSS JOIN LATERAL (
        SELECT COALESCE(array_agg(locked.id ORDER BY locked.id), '{}') AS ids
          FROM (SELECT key.id
