@@ -222,7 +222,7 @@ def test_a_start_that_was_missed_is_moved_where_no_other_was_given_after_it(sett
     claim.claim(call.id, ticket, number=number, now=T0)
     for turn, (missed, slack) in enumerate(pairwise(slacks), start=1):
         late = at(turn * 5)
-        made = claim.claim(call.id, ticket, number=number, is_late=True, slack=slack, missed=missed, now=late)
+        made = claim.restart(call.id, ticket, number=number, slack=slack, missed=missed, now=late)
         assert isinstance(made, Claimed)
         assert made.start_at == late
     api.refresh_from_db()
@@ -239,7 +239,7 @@ def test_a_start_that_was_missed_and_would_come_beyond_the_horizon_is_given_up(s
     claimed(second, now=T0)
     engine.limit("api", {"throttle": SLOW})
     before = snapshot()
-    assert claim.claim(first.id, ticket, number=number, is_late=True, now=at(0.1)) is Refused.EARLY
+    assert claim.restart(first.id, ticket, number=number, now=at(0.1)) is Refused.EARLY
     assert snapshot() == before
 
 
