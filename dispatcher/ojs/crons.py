@@ -14,7 +14,7 @@ from zoneinfo import available_timezones
 from celery.schedules import ParseException, crontab
 from django.db import router
 
-from dispatcher import engine, event_log, lanes, sql
+from dispatcher import api, event_log, lanes, sql
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid
 from dispatcher.event_log import Entry
@@ -172,7 +172,7 @@ def fire(name: str) -> str | None:
             _note_skipped(name, stored, why)
             return None
         call = _call(stored, name)
-        (sent,) = engine.send([call])
+        (sent,) = api.send_many([call])
     if before and stored["overlap"] == "cancel_previous":
         fetch.cancel(before[0].id)
     return str(sent.id)

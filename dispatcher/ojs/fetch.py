@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any, TypedDict, Unpack
 from uuid import UUID, uuid5
 
-from dispatcher import engine, event_log, sql
+from dispatcher import api, engine, event_log, sql
 from dispatcher.conf import conf
 from dispatcher.engine import attempt
 from dispatcher.event_log import Entry
@@ -211,7 +211,7 @@ def cancel(call: UUID) -> CallQueue | Refused:
 
     One that runs in Celery is left alone: its process could not be told.
     """
-    if engine.cancel([call]):
+    if api.cancel([call]):
         return _row(call)
     return _report(call, {}, lambda row, ticket: finish.cancel(row.id, ticket))
 

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from dispatcher import engine
+from dispatcher import api
 from dispatcher.conf import conf
 from dispatcher.errors import RateLimited, TargetRefused, WebhookRefused
 from dispatcher.lifecycle.run import retry_after
@@ -59,7 +59,7 @@ def tell() -> int:
 def _tell(subscription: Subscription) -> int:
     until = settled_at()
     # Made anew if somebody has deleted it: a limit of its own, so that what this receiver says stops no other.
-    key = engine.declare(key_of(subscription), {}).name
+    key = api.declare(key_of(subscription), {}).name
     found = between(Asked(types=subscription.events), subscription.told_until, until)
     told = 0
     while batch := list(islice(found, _BATCH)):

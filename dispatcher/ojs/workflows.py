@@ -25,7 +25,7 @@ from django.db import connections
 from django.db.models.functions import Now
 from pydantic import ValidationError
 
-from dispatcher import engine, sql
+from dispatcher import api, sql
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid, DuplicateCall, PolicyInvalid, QueueFull
 from dispatcher.models import CallQueue, Part, Workflow
@@ -136,7 +136,7 @@ def cancel(workflow: Workflow) -> tuple[int, int] | None:
         done = sum(part.outcome == "completed" for part in parts)
         locked.state = "cancelled"
         _save([locked], {})
-    cancelled = len(engine.cancel(calls))
+    cancelled = len(api.cancel(calls))
     for child in Workflow.objects.using(database).filter(parent=workflow, state="running"):
         if (inside := cancel(child)) is not None:
             cancelled, done = cancelled + inside[0], done + inside[1]

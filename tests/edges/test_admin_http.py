@@ -12,7 +12,7 @@ from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries, Settings
 
 import dispatcher
-from dispatcher import engine
+from dispatcher import api
 from dispatcher.event_log import KINDS
 from dispatcher.models import ApiToken, CallQueue, JournalEntry, PullWorker, Queue
 from dispatcher.ojs import fetch
@@ -43,10 +43,10 @@ def test_who_serves_a_queue_is_set_until_its_calls_are_with_somebody(boss: Clien
 
 def test_the_journal_is_read_and_nothing_else(boss: Client, settings: Settings) -> None:
     settings.DISPATCHER = {"journal": 60}
-    engine.declare("queue:mail", {})
-    engine.pause("queue:mail", by="ada")
-    engine.declare("api", {})
-    engine.block("api", timedelta(hours=1))
+    api.declare("queue:mail", {})
+    api.pause("queue:mail", by="ada")
+    api.declare("api", {})
+    api.block("api", timedelta(hours=1))
     url = reverse("admin:dispatcher_journalentry_changelist")
     page = boss.get(url).content.decode()
     assert "paused_by ada" in page
@@ -64,9 +64,9 @@ def test_the_kinds_of_the_journal_are_offered_without_reading_it(
     boss: Client, django_assert_num_queries: DjangoAssertNumQueries, settings: Settings
 ) -> None:
     settings.DISPATCHER = {"journal": 60}
-    engine.declare("queue:mail", {})
-    engine.pause("queue:mail")
-    engine.resume("queue:mail")
+    api.declare("queue:mail", {})
+    api.pause("queue:mail")
+    api.resume("queue:mail")
     url = reverse("admin:dispatcher_journalentry_changelist")
     with django_assert_num_queries(4) as asked:
         page = boss.get(url, {"kind": "queue.paused"}).content.decode()

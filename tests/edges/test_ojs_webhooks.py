@@ -176,12 +176,12 @@ def test_a_failure_is_told_though_the_job_waits_again_or_runs_by_the_next_look(a
 
 
 def test_posts_that_wait_for_a_limit_are_no_news(api: Api) -> None:
-    engine.declare("queue:celery", {"concurrency": 1})
+    api.declare("queue:celery", {"concurrency": 1})
     subscribe(api, "*")
     for _ in range(3):
         api.push()
     assert hooks.tell() == 3
-    engine.block("queue:celery", timedelta(0))
+    api.block("queue:celery", timedelta(0))
     assert [event["type"] for event in api.get("/events?types=rate_limit.exceeded")["events"]]
     hooks.tell()
     assert hooks.tell() == 0
@@ -242,7 +242,7 @@ def post_once(api: Api, receiver: Receiver, answer: Answer) -> tuple[CallQueue, 
 def test_a_receiver_that_says_stop_stops_posts_to_itself_only_and_for_a_day_at_most(
     api: Api, receiver: Receiver, status: int
 ) -> None:
-    engine.declare("queue:celery", {"concurrency": 9})
+    api.declare("queue:celery", {"concurrency": 9})
     call, key = post_once(api, receiver, (status, {"Retry-After": "31622400"}))
     assert (call.state, call.attempt) == (State.AVAILABLE, 0)
     assert key.blocked_until is not None

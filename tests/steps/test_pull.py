@@ -12,6 +12,7 @@ from django.db import connection
 
 from dispatcher import engine
 from dispatcher.engine import fetched, workers
+from dispatcher.lifecycle import claim
 from dispatcher.lifecycle.finish import Reported
 from dispatcher.models import CallQueue, Lane, PullWorker, Queue, RateLimitKey, Slot
 from dispatcher.ojs import fetch as pull
@@ -250,7 +251,7 @@ def test_a_late_report_is_not_taken_for_a_repeated_one() -> None:
 
 def test_a_call_that_runs_in_celery_is_not_reported_over_http() -> None:
     (call,) = send(queue="celerys")
-    engine.claim.claim(call.id, seen(call).ticket)  # type: ignore[arg-type]
+    claim.claim(call.id, seen(call).ticket)  # type: ignore[arg-type]
     assert pull.ack(call.id, result=None) == Refused(state=State.ACTIVE)
     assert pull.cancel(call.id) == Refused(state=State.ACTIVE)
 

@@ -11,7 +11,7 @@ from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
-from dispatcher import engine, sql
+from dispatcher import api, engine, sql
 from dispatcher.conf import conf
 from dispatcher.engine.dispenser import serve_limited
 from dispatcher.models import CallQueue, PullWorker, Queue, Slot, Worker
@@ -136,7 +136,7 @@ def purge(request: HttpRequest, name: str, wanted: PurgeIn) -> HttpResponse:
     params = {"queue": name, "states": states, "most": MOST}
     waiting = [] if before or not states else [row.id for row in sql.fetch("find_cancellable", _Found, params)]
     until = monotonic() + _BUDGET_S
-    tried, cancelled_count = _by_batches(waiting, engine.cancel, until)
+    tried, cancelled_count = _by_batches(waiting, api.cancel, until)
     tried_ended, deleted_count = _by_batches(ended, _delete, until)
     has_more = (tried, tried_ended) != (len(waiting), len(ended)) or MOST in (tried, tried_ended)
     return answer({"purged_count": cancelled_count + deleted_count, "states": wanted.states, "has_more": has_more})
@@ -170,7 +170,7 @@ def bulk(request: HttpRequest, action: str, wanted: BulkIn) -> HttpResponse:
         raise invalid("filter", "must say which jobs; {} means all.")
     movable = chosen.filtered(plain(wanted.filter)).filter(state__in=_MOVABLE[action])
     matched, next_cursor = chosen.oldest(movable, wanted.cursor)
-    move = {"retry": engine.retry, "cancel": engine.cancel, "delete": _delete}[action]
+    move = {"retry": api.retry, "cancel": api.cancel, "delete": _delete}[action]
     tried, done = _by_batches(matched, move, monotonic() + _BUDGET_S)
     if tried < len(matched):
         next_cursor = chosen.cursor_behind(matched[tried - 1])
@@ -199,7 +199,7 @@ def retry(request: HttpRequest, job_id: str) -> HttpResponse:
     """Let an ended job wait again, from attempt 0."""
     access_of(request).need("admin")
     call = find(job_id)
-    if not engine.retry([call.id]):
+    if not api.retry([call.id]):
         message = f"Only jobs that have ended can be tried again; this one is {shown(call.state)}."
         raise conflict(message, job_id=job_id, current_state=shown(call.state))
     return answer(envelope.write(find(job_id)))

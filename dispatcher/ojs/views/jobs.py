@@ -11,7 +11,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
-from dispatcher import engine, sql
+from dispatcher import api, sql
 from dispatcher.conf import conf
 from dispatcher.errors import QueueFull
 from dispatcher.models import CallQueue
@@ -83,7 +83,7 @@ def activate(request: HttpRequest, job_id: str) -> HttpResponse:
     access = access_of(request)
     access.need("send", call.queue)
     was_pending = ((call.envelope or {}).get("options") or {}).get("pending")
-    if not engine.activate([call.id]) and not was_pending:
+    if not api.activate([call.id]) and not was_pending:
         state = shown(find(job_id).state)
         message = f"Only pending jobs can be activated; this one is {state}."
         raise conflict(message, job_id=job_id, current_state=state)

@@ -8,7 +8,7 @@ from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
-from dispatcher import engine, sql
+from dispatcher import api, sql
 from dispatcher.conf import conf
 from dispatcher.models import CallQueue
 from dispatcher.ojs import envelope
@@ -86,7 +86,7 @@ def find(job_id: str) -> CallQueue:
 
 def retried(access: Access, call: CallQueue) -> dict[str, Any]:
     """Let a dead letter wait again, and write it."""
-    engine.retry([call.id])
+    api.retry([call.id])
     call.refresh_from_db()
     return {**seen(access, call), "re_enqueued_at": stamp(sql.now())}
 

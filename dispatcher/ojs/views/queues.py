@@ -7,7 +7,7 @@ from typing import Any, Final
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
-from dispatcher import engine, sql
+from dispatcher import api, sql
 from dispatcher.conf import conf
 from dispatcher.history import Actor
 from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey
@@ -104,8 +104,8 @@ def resume(request: HttpRequest, name: str, wanted: PauseIn | None = None) -> Ht
 def paused(name: str, *, by: Actor) -> dict[str, Any]:
     """Pause a queue by its own key, and say so."""
     known_queues([queue_name(name)])
-    engine.declare(f"queue:{name}", {})
-    engine.pause(f"queue:{name}", by=by)
+    api.declare(f"queue:{name}", {})
+    api.pause(f"queue:{name}", by=by)
     told = {"name": name, "paused": True, "paused_at": stamp(sql.now())}
     return {**told, "queue": told, "status": "paused"}
 
@@ -113,8 +113,8 @@ def paused(name: str, *, by: Actor) -> dict[str, Any]:
 def resumed(name: str, *, by: Actor) -> dict[str, Any]:
     """Resume a queue, and say so."""
     known_queues([queue_name(name)])
-    engine.declare(f"queue:{name}", {})
-    engine.resume(f"queue:{name}", by=by)
+    api.declare(f"queue:{name}", {})
+    api.resume(f"queue:{name}", by=by)
     told = {"name": name, "paused": False, "resumed_at": stamp(sql.now())}
     return {**told, "queue": told, "status": "active"}
 

@@ -17,7 +17,7 @@ from django.test import Client  # noqa: E402
 from django.urls import reverse  # noqa: E402
 from django_celery_beat.models import PeriodicTask  # noqa: E402
 
-from dispatcher import engine  # noqa: E402
+from dispatcher import api, engine  # noqa: E402
 from dispatcher.errors import CallNotEnded  # noqa: E402
 from dispatcher.models import CallQueue, Queue, RateLimitKey  # noqa: E402
 from dispatcher.ojs import crons  # noqa: E402
@@ -37,7 +37,7 @@ def sent() -> dict[str, Any]:
     first, second = (CallQueue.objects.send("noop", keys=["api"]) for _ in range(2))
     later = CallQueue.objects.send("noop", keys=["tenant:acme"])
     engine.tick()
-    engine.cancel([first.id])
+    api.cancel([first.id])
     engine.tick()
     states = [CallQueue.objects.get(id=call.id).state for call in (first, second, later)]
     return {"states": states, "recovered": engine.recover(), "cleaned": engine.cleanup()}
@@ -114,7 +114,7 @@ def deleted() -> dict[str, Any]:
             delete()
         except CallNotEnded as error:
             refusals.append(error.call == str(call.id))
-    engine.cancel([call.id])
+    api.cancel([call.id])
     order.delete()
     return {"refusals": refusals, "is_gone": not CallQueue.objects.filter(id=call.id).exists()}
 
