@@ -175,8 +175,8 @@ def serve(put_back: Collection[finish.Released], *, now: datetime | None = None)
 def serve_changed(positions: Mapping[int, int]) -> None:
     """Dispense where calls came to lanes, or left them, each with the first of the positions; after the commit."""
     changed = heads.changed(positions)
-    if changed.pulled:
-        sql.change("hold_lanes", {"lanes": changed.pulled})
+    if changed.held:
+        sql.change("hold_lanes", {"lanes": changed.held})
     if changed.lanes or changed.keys:
         dispense_briefly(lanes=changed.lanes, keys=changed.keys)
 

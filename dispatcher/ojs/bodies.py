@@ -265,7 +265,7 @@ class QueueConfigIn(Exact):
     backpressure: BackpressureIn | None = None
     concurrency: Count | None = None
     rate_limit: QueueLimitIn | None = None
-    is_pulled: bool | None = None
+    delivery: Literal["broker", "direct", "http"] | None = None
 
 
 class CronTemplateIn(OptionsIn):

@@ -33,8 +33,8 @@ FILL = """
 INSERT INTO dispatcher_ratelimitkey (id, name, concurrency, is_paused)
 SELECT n, 'key:' || n, 1, false FROM generate_series(1, 10000) AS n;
 
-INSERT INTO dispatcher_queue (name, is_pulled, max_depth, on_full, warn_at)
-SELECT 'queue-' || n, true, 1000000, 'reject', 0.8 FROM generate_series(1, 24) AS n;
+INSERT INTO dispatcher_queue (name, delivery, max_depth, on_full, warn_at)
+SELECT 'queue-' || n, 'http', 1000000, 'reject', 0.8 FROM generate_series(1, 24) AS n;
 
 INSERT INTO dispatcher_pullworker (id, name, queues, seen_at)
 SELECT gen_random_uuid(), 'worker-' || n, ARRAY['queue-1'], now() FROM generate_series(1, 1000) AS n;

@@ -118,7 +118,7 @@ LEASE = timedelta(seconds=60)
 IN_FLIGHT = call_id(WAITING + 20_001)
 RUNNING = call_id(WAITING + 20_501)
 A_LANE = list(range(2, 102))
-GATE = {"is_gated": True, "is_pull": False, "ahead": 1_000, "now": NOW}
+GATE = {"is_gated": True, "delivery": "broker", "ahead": 1_000, "now": NOW}
 NOTHING: dict[str, Any] = {
     "lanes": [],
     "keys": [],
@@ -139,6 +139,7 @@ A_WORKER = {
     "pool": "prefork",
     "processes": 8,
     "queues": ["served"],
+    "deliveries": ["broker"],
     "tasks": ["noop"],
     "lease": LEASE,
     "serves": LEASE,
@@ -343,7 +344,7 @@ HOT = [
     Hot("pause_key", {"name": "key:7", "is_paused": True}, 50),
     # Over HTTP.
     Hot("ready_queues", {"queues": ["served", "unheard"], "most": 10}, 100),
-    Hot("lock_lanes", NOTHING | {"queues": ["served"], "is_pull": True}, 4_000, is_tuned=True),
+    Hot("lock_lanes", NOTHING | {"queues": ["served"], "delivery": "http"}, 4_000, is_tuned=True),
     Hot("hold_pulled", {"calls": [RUNNING], "lease": None, "usual": LEASE, "worker": None, "now": NOW}, 100),
     Hot("renew_fetch_leases", {"calls": [RUNNING], "lease": None, "usual": LEASE, "worker": uuid4(), "now": NOW}, 100),
     Hot("find_held", {"call": RUNNING}, 30),

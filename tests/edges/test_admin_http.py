@@ -30,15 +30,15 @@ def boss() -> Client:
 
 
 def test_who_serves_a_queue_is_set_until_its_calls_are_with_somebody(boss: Client) -> None:
-    queue = Queue.objects.create(name="mail", is_pulled=True)
+    queue = Queue.objects.create(name="mail", delivery="http")
     url = reverse("admin:dispatcher_queue_change", args=["mail"])
-    assert 'name="is_pulled"' in boss.get(url).content.decode()
+    assert 'name="delivery"' in boss.get(url).content.decode()
     CallQueue.objects.send("mail.send", queue="mail")
     fetch.fetch(Fetching(queues=["mail"]))
-    assert 'name="is_pulled"' not in boss.get(url).content.decode()
+    assert 'name="delivery"' not in boss.get(url).content.decode()
     boss.post(url, {"max_depth": 5, "on_full": "reject", "warn_at": 0.5})
     queue.refresh_from_db()
-    assert (queue.max_depth, queue.is_pulled) == (5, True)
+    assert (queue.max_depth, queue.delivery) == (5, "http")
 
 
 def test_the_journal_is_read_and_nothing_else(boss: Client, settings: Settings) -> None:

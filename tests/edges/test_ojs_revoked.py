@@ -80,7 +80,7 @@ def test_a_fetch_that_waits_gets_nothing_once_its_token_is_revoked(
 def test_a_push_that_waits_for_room_sends_nothing_once_its_token_is_revoked(
     holder: Callable[..., Api], waiting: Event, lose: Callable[[], None]
 ) -> None:
-    Queue.objects.create(name="mail", is_pulled=True, max_depth=1, on_full="block")
+    Queue.objects.create(name="mail", delivery="http", max_depth=1, on_full="block")
     CallQueue.objects.send("mail.send", queue="mail")
     job = {"type": "mail.send", "args": [], "options": {"queue": "mail"}}
     blocks = {"OJS-Block-Timeout": "30"}
@@ -150,7 +150,7 @@ def test_a_fetch_that_may_not_wait_ends_beside_one_of_the_same_name_that_may(
     made: Callable[[], tuple[access.Access, access.Access]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dispatcher.ojs.waiters._CHECK_S", 0.0)
-    Queue.objects.create(name="mail", is_pulled=True)
+    Queue.objects.create(name="mail", delivery="http")
     (old, new), waiters, got = made(), Waiters(), {}
     waits = in_thread(lambda: got.update(new=waiters.wait(new, ["mail"], 20, new.holds)))
     got["old"] = waiters.wait(old, ["mail"], 20, old.holds)

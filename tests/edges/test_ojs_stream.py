@@ -125,7 +125,7 @@ def test_a_stream_of_a_revoked_token_ends(open_http: None, monkeypatch: pytest.M
 def test_one_read_builds_a_bounded_number_of_events_and_goes_on_behind_them(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Queue.objects.create(name="many", is_pulled=True)
+    Queue.objects.create(name="many", delivery="http")
     for _ in range(40):
         CallQueue.objects.send_many([Call(task="a.task", queue="many")] * 10)
     CallQueue.objects.filter(position__lte=CallQueue.objects.latest("position").position - 200).update(

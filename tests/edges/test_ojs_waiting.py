@@ -28,7 +28,7 @@ DEADLINE_S = 20.0
 @pytest.fixture(autouse=True)
 def _pulled(open_http: None, settings: Settings) -> None:
     del open_http
-    Queue.objects.create(name="default", is_pulled=True)
+    Queue.objects.create(name="default", delivery="http")
     settings.DISPATCHER = {**settings.DISPATCHER, "http_waiters": 8}
 
 

@@ -31,7 +31,7 @@ BROKEN = Reported(type="smtp.refused", message="no", classes=["smtp.refused"], m
 def _pulled(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetched, "_seen", set())
     monkeypatch.setitem(current_app.tasks, "mail.celery", current_app.tasks["celery.map"])
-    Queue.objects.create(name="mail", is_pulled=True)
+    Queue.objects.create(name="mail", delivery="http")
 
 
 def send(count: int = 1, *, queue: str = "mail", **fields: Any) -> list[CallQueue]:
@@ -63,7 +63,7 @@ def test_a_fetch_starts_calls_in_order_of_sending() -> None:
 
 
 def test_a_fetch_goes_through_its_queues_in_their_order_and_by_priority() -> None:
-    Queue.objects.create(name="bulk", is_pulled=True)
+    Queue.objects.create(name="bulk", delivery="http")
     low, high = send(priority=-5)[0], send(priority=5)[0]
     (bulk,) = send(queue="bulk", priority=100)
     assert [call.id for call in fetch("mail", "bulk", count=5)] == [high.id, low.id, bulk.id]
@@ -95,18 +95,18 @@ def test_a_throttled_queue_gives_one_call_at_a_time() -> None:
 
 
 def test_a_queue_of_celery_gives_nothing() -> None:
-    Queue.objects.create(name="celerys", is_pulled=False)
+    Queue.objects.create(name="celerys", delivery="broker")
     (call,) = send(queue="celerys")
     assert fetch("celerys") == []
     assert seen(call).state == State.DISPATCHED
     assert pull.take_queues(["mail", "celerys", "unknown"]) == ["celerys"]
 
 
-def test_a_queue_first_named_over_http_is_pulled_unless_celery_has_to_do_with_it() -> None:
+def test_a_queue_first_named_over_http_is_fetched_unless_celery_has_to_do_with_it() -> None:
     CallQueue.objects.send("noop", queue="old")
     for name in ("old", "new", "new"):
         pull.open_queue(name)
-    assert dict(Queue.objects.values_list("name", "is_pulled")) == {"mail": True, "old": False, "new": True}
+    assert dict(Queue.objects.values_list("name", "delivery")) == {"mail": "http", "old": "broker", "new": "http"}
 
 
 def test_a_queue_that_was_only_named_is_served_by_the_first_that_comes(caplog: pytest.LogCaptureFixture) -> None:

@@ -27,7 +27,7 @@ from dispatcher.ojs.views import letters, queues
 from dispatcher.ojs.views.jobs import cancelled, find
 from dispatcher.ojs.views.limits import store
 from dispatcher.ojs.wire import answer, conflict, invalid, missing, nothing, read_moment, stamp, without_nulls
-from dispatcher.states import IN_FLIGHT, TERMINAL, OnFull, State
+from dispatcher.states import IN_FLIGHT, TERMINAL, Delivery, OnFull, State
 
 router = Router(tags=["admin"])
 
@@ -282,12 +282,12 @@ def _set_up(queue: Queue, wanted: QueueConfigIn) -> None:
         queue.max_depth = pressure.max_depth or None
         queue.on_full = OnFull(pressure.strategy or OnFull.REJECT)
         queue.warn_at = queue.warn_at if pressure.warning_threshold is None else pressure.warning_threshold
-    if wanted.is_pulled is not None and wanted.is_pulled != queue.is_pulled:
+    if wanted.delivery is not None and wanted.delivery != queue.delivery:
         if CallQueue.objects.using(conf().database).filter(queue=queue.name, state__in=IN_FLIGHT).exists():
             message = "Jobs of this queue are with the workers that serve it now; wait until they have ended."
             raise conflict(message, queue=queue.name)
-        queue.is_pulled = wanted.is_pulled
-    queue.is_undecided &= wanted.is_pulled is None
+        queue.delivery = wanted.delivery
+    queue.is_undecided &= wanted.delivery is None
     queue.save()
 
 
@@ -332,7 +332,7 @@ def _queue(queue: Queue, numbers: queues.Counts, *, is_paused: bool) -> dict[str
         "name": queue.name,
         "state": "paused" if is_paused else "active",
         "paused": is_paused,
-        "served_by": "http" if queue.is_pulled else "celery",
+        "served_by": "http" if queue.delivery == Delivery.HTTP else "celery",
         "counts": {name: counts[name] for name in named},
         "throughput": {
             "processed_per_minute": counts["completed_last_minute"],
@@ -349,7 +349,7 @@ def _shown_queue(name: str) -> dict[str, Any]:
     pressure = {"max_depth": queue.max_depth or 0, "strategy": queue.on_full, "warning_threshold": queue.warn_at}
     counts = queues.counts_of([name], most=MANY)[name]
     told = _queue(queue, counts, is_paused=name in queues.paused_of([name]))
-    return {**told, "counts_up_to": MANY, "configuration": {"backpressure": pressure, "is_pulled": queue.is_pulled}}
+    return {**told, "counts_up_to": MANY, "configuration": {"backpressure": pressure, "delivery": queue.delivery}}
 
 
 def _live() -> QuerySet[PullWorker]:

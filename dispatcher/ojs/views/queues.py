@@ -17,6 +17,7 @@ from dispatcher.ojs.pages import MANY, page
 from dispatcher.ojs.queues import known_queues, queue_name
 from dispatcher.ojs.replies import replies
 from dispatcher.ojs.wire import answer, missing, stamp
+from dispatcher.states import Delivery
 
 router = Router(tags=["queues"])
 
@@ -61,7 +62,7 @@ def queues(request: HttpRequest) -> HttpResponse:
         {
             "name": queue.name,
             "status": "paused" if queue.name in paused else "active",
-            "served_by": "http" if queue.is_pulled else "celery",
+            "served_by": "http" if queue.delivery == Delivery.HTTP else "celery",
             "created_at": stamp(queue.created_at),
         }
         for queue in found.rows
