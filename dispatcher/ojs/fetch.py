@@ -20,7 +20,7 @@ from dispatcher.event_log import Entry
 from dispatcher.history import By
 from dispatcher.lifecycle import admit, claim, finish, run, schedule
 from dispatcher.models import CallQueue, PullWorker, Queue, Slot
-from dispatcher.ojs.waiters import WAITERS, Ready, ready
+from dispatcher.ojs.long_poll import WAITERS, Ready, ready
 from dispatcher.states import Delivery, State
 
 logger = logging.getLogger(__name__)

@@ -15,9 +15,9 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from dispatcher.limits.policy import BUCKETS
-from dispatcher.ojs import stories
-from dispatcher.ojs.stories import Asked
-from dispatcher.ojs.views import letters
+from dispatcher.ojs.events import query
+from dispatcher.ojs.events.query import Asked
+from dispatcher.ojs.views import dead_letters
 from dispatcher.states import TERMINAL
 from tests.contracts.plans import Hot, buffers, explain, nodes, outline
 
@@ -417,11 +417,11 @@ def test_a_hot_statement_reads_only_what_it_touches(hot: Hot, mode: str) -> None
 
 
 LOOKS: dict[str, Callable[[], object]] = {
-    "what happened since": lambda: stories.after(Asked(), stories.now(), 100),
-    "the latest": lambda: stories.latest(Asked(), 100),
-    "the latest of some jobs": lambda: stories.latest(Asked(queues=["queue"], job_types=["rare"]), 100),
-    "what happened to one job": lambda: stories.after(Asked(job=RUNNING), "", 100),
-    "the dead letters": letters.counted,
+    "what happened since": lambda: query.after(Asked(), query.now(), 100),
+    "the latest": lambda: query.latest(Asked(), 100),
+    "the latest of some jobs": lambda: query.latest(Asked(queues=["queue"], job_types=["rare"]), 100),
+    "what happened to one job": lambda: query.after(Asked(job=RUNNING), "", 100),
+    "the dead letters": dead_letters.count_dead_letters,
 }
 
 

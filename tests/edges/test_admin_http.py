@@ -16,7 +16,7 @@ from dispatcher import api
 from dispatcher.event_log import KINDS
 from dispatcher.models import ApiToken, CallQueue, JournalEntry, PullWorker, Queue
 from dispatcher.ojs import fetch
-from dispatcher.ojs.access import make_token
+from dispatcher.ojs.auth import make_token
 from dispatcher.ojs.fetch import Fetching
 
 pytestmark = pytest.mark.django_db(transaction=True)

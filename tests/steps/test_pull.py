@@ -17,7 +17,7 @@ from dispatcher.lifecycle.finish import Reported
 from dispatcher.models import CallQueue, Lane, PullWorker, Queue, RateLimitKey, Slot
 from dispatcher.ojs import fetch as pull
 from dispatcher.ojs.fetch import Fetching, Reached, Refused
-from dispatcher.ojs.waiters import ready
+from dispatcher.ojs.long_poll import ready
 from dispatcher.request import Call, More
 from dispatcher.states import State
 from tests.builders import HERE, SECOND, committed, seen

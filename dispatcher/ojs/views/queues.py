@@ -12,10 +12,10 @@ from dispatcher.conf import conf
 from dispatcher.history import Actor
 from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey
 from dispatcher.ojs.api import access_of
-from dispatcher.ojs.bodies import PauseIn, reason_of
-from dispatcher.ojs.pages import MANY, page
+from dispatcher.ojs.pagination import MANY, page
 from dispatcher.ojs.queues import known_queues, queue_name
-from dispatcher.ojs.replies import replies
+from dispatcher.ojs.requests import PauseIn, reason_of
+from dispatcher.ojs.responses import replies
 from dispatcher.ojs.wire import answer, missing, stamp
 from dispatcher.states import Delivery
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from dispatcher.limits.retry import MOST_ATTEMPTS
-from dispatcher.ojs.kinds import (
+from dispatcher.ojs.fields import (
     AnyId,
     AnyState,
     AtLeastOne,

@@ -15,10 +15,10 @@ from dispatcher.lifecycle import control
 from dispatcher.limits.policy import Rate
 from dispatcher.models import RateLimitKey
 from dispatcher.ojs.api import access_of
-from dispatcher.ojs.bodies import LimitIn, OverrideIn, plain
-from dispatcher.ojs.pages import page
+from dispatcher.ojs.pagination import page
 from dispatcher.ojs.queues import known_queues, queue_name
-from dispatcher.ojs.replies import ItemsReply, Limits, replies
+from dispatcher.ojs.requests import LimitIn, OverrideIn, plain
+from dispatcher.ojs.responses import ItemsReply, Limits, replies
 from dispatcher.ojs.wire import answer, invalid, missing, read_moment, stamp, without_nulls
 from dispatcher.reports import KeyStatus, rate_limit_status
 
