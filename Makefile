@@ -97,7 +97,7 @@ check: .venv/dev.stamp ## check format, style, types, layers, settings, migratio
 	$(BIN)/python manage.py check
 	@# Without a database it warns that it cannot compare with the migrations that were run there.
 	$(BIN)/python -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 chaos: .venv/dev.stamp ## let faults strike under load, then audit (SEED=1 MINUTES=0.8, about 1.5 minutes in all)
 	@$(BIN)/python -m trials.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)

@@ -1,6 +1,6 @@
 """Take the screenshots of docs/images from the stack that `make run` has brought up (PORT=8000); needs Chromium.
 
-    .venv/bin/python -m docs.tools.screenshots
+.venv/bin/python -m docs.tools.screenshots
 """
 
 import os
@@ -11,6 +11,7 @@ import tempfile
 from contextlib import contextmanager
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Final
@@ -117,7 +118,7 @@ def terminal() -> str:
     from dispatcher.management import key_table  # noqa: PLC0415
     from dispatcher.reports import rate_limit_status  # noqa: PLC0415
 
-    console = Console(record=True, width=COLUMNS, force_terminal=True, file=Path(os.devnull).open("w"))
+    console = Console(record=True, width=COLUMNS, force_terminal=True, file=StringIO())
     keys = rate_limit_status()
     console.print(Text("$ python manage.py rate_limit_status", style="bold"))
     console.print(key_table.rich(keys, key_table.columns(keys, COLUMNS)))
