@@ -23,7 +23,8 @@ from project.celery import app as project_app
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(
-    r"^(?:<!-- not run: (?P<reason>[^\n]*?) -->\n)?(?P<indent> *)```python\n(?P<code>.*?)^ *```$", re.MULTILINE | re.DOTALL
+    r"^(?:<!-- not run: (?P<reason>[^\n]*?) -->\n)?(?P<indent> *)```python\n(?P<code>.*?)^ *```$",
+    re.MULTILINE | re.DOTALL,
 )
 COMMAND = re.compile(r"manage\.py (?P<name>\w+)(?P<options>[^`#\n]*)")
 KEYS = ("api.stripe.com", "api.example.com", "partner", "llm:requests", "llm:tokens", "slow", "mail")

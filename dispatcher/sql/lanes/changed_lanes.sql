@@ -21,7 +21,10 @@ WITH changed AS MATERIALIZED (
 )
 SELECT ARRAY(SELECT id FROM changed WHERE parked_on_id IS NULL AND delivery = 'broker' ORDER BY id) AS lanes,
        ARRAY(SELECT id FROM changed WHERE parked_on_id IS NULL AND delivery <> 'broker' ORDER BY id) AS held,
-       ARRAY(SELECT DISTINCT queue FROM changed WHERE parked_on_id IS NULL AND delivery = 'direct' ORDER BY queue) AS direct,
+       ARRAY(SELECT DISTINCT queue
+               FROM changed
+              WHERE parked_on_id IS NULL AND delivery = 'direct'
+              ORDER BY queue) AS direct,
        ARRAY(SELECT DISTINCT parked_on_id
                FROM changed
               WHERE parked_on_id IS NOT NULL
