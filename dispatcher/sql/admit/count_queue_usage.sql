@@ -3,7 +3,7 @@
 -- The caller holds the locks of the queues, so no other pass admits calls of them meanwhile. Relies on the index
 -- call_in_flight.
 WITH {{clock}}
-SELECT queue.name, going.unclaimed,
+SELECT queue.name, going.unclaimed, {{queue_delivery(queue.name)}} AS delivery,
        {{queue_is_served(queue.name, clock.now)}} AS is_served
   FROM clock
  CROSS JOIN (SELECT DISTINCT lane.queue

@@ -16,6 +16,6 @@ SELECT ARRAY(SELECT key.id
        ARRAY(SELECT mine.queue
                FROM dispatcher_lane AS mine
               WHERE mine.id = %(lane)s::bigint
-                AND NOT {{queue_is_pulled(mine.queue)}}
+                AND {{queue_delivery(mine.queue)}} = 'broker'
                 AND {{first_held_lane(mine.queue)}} IS NOT NULL
                 AND ({{queue_unclaimed(mine.queue)}}) <= %(ahead)s::int / 2) AS queues

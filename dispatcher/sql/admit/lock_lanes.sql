@@ -7,7 +7,7 @@
 -- `left_lanes`, each with such a key; `is_left_wanted` are those that were asked for by name, key or queue. Only for
 -- the key `wait_for` the statement waits, before it has locked any other key, for as long as lock_timeout allows. Lanes
 -- that are awake or held and spend a key of `avoid` are not taken: they would only take the places of others.
--- With `is_pull` a queue is open if workers fetch its calls over HTTP, else if Celery serves it.
+-- A queue is open if `delivery` is its own; with that of the broker, if a live worker serves it, too.
 -- A queue is locked for as long as the transaction: alone where the pass may come close to the queue's bound (it is
 -- `tight`), else together with others, so that passes wait for each other only where they must.
 -- Counting must come in a later statement: this one's snapshot is older than its locks.

@@ -9,6 +9,6 @@ SELECT 'queue ' || wanted.queue AS what, wanted.queue AS target, '' AS version,
   FROM clock
  CROSS JOIN (SELECT held.queue FROM held UNION SELECT flown.queue FROM flown) AS wanted (queue)
  WHERE %(is_gated)s::bool AND NOT {{queue_has_worker(wanted.queue, clock.now)}}
-   AND NOT {{queue_is_pulled(wanted.queue)}}
+   AND {{queue_delivery(wanted.queue)}} <> 'http'
  ORDER BY wanted.queue
  LIMIT %(most)s::int

@@ -21,5 +21,5 @@ SELECT hop.queue AS name, line.calls AS waiting,
                 LIMIT %(most)s::int) AS call) AS line
  WHERE line.calls > 0
    AND NOT {{queue_has_worker(hop.queue, {{now}})}}
-   AND NOT {{queue_is_pulled(hop.queue)}}
+   AND {{queue_delivery(hop.queue)}} <> 'http'
  ORDER BY hop.queue
