@@ -14,6 +14,7 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
+from dispatcher import sql
 from dispatcher.limits.policy import BUCKETS
 from dispatcher.ojs.events import query
 from dispatcher.ojs.events.query import Asked
@@ -246,6 +247,9 @@ AUDIT = {
     "passed_after": None,
 }
 
+KEPT = {"send_call", "claim_call", "restart_call", "finish_call"}
+"""What every call runs outside of a transaction of the engine's own."""
+
 HOT = [
     # A pass: what it costs is the lanes that it takes and the calls at their heads.
     Hot("lock_lanes", NOTHING | {"awake": True}, 5_000, is_tuned=True),
@@ -453,6 +457,23 @@ def test_a_claim_and_a_finish_touch_a_handful_of_rows() -> None:
         plan = explain(hot, "force_generic_plan")
         assert buffers(plan) <= hot.most, outline(plan)
         assert any(node.get("Operation") == "Update" and node["Actual Rows"] for node in nodes(plan)), outline(plan)
+
+
+@pytest.mark.parametrize("hot", [hot for hot in HOT if hot.name in KEPT], ids=str)
+@pytest.mark.django_db(transaction=False)
+def test_the_plan_of_a_statement_that_each_call_runs_is_kept(hot: Hot) -> None:
+    """It runs by itself, without `tune`: planned again at each run, it would take twice as long."""
+    statement = sql.statement(hot.name)
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(f"PREPARE kept_{hot.name} AS {statement.text}")
+        for _ in range(10):
+            values = [uuid4() if name == "id" else hot.params[name] for name in statement.parameters]
+            cursor.execute(f"EXECUTE kept_{hot.name}({', '.join(['%s'] * len(values))})", values)
+        cursor.execute("SELECT generic_plans FROM pg_prepared_statements WHERE name = %s", [f"kept_{hot.name}"])
+        (kept,) = cursor.fetchone()
+        cursor.execute(f"DEALLOCATE kept_{hot.name}")
+        transaction.set_rollback(True)
+    assert kept > 0
 
 
 @pytest.mark.django_db(transaction=False)
