@@ -46,16 +46,6 @@ class _KeyRow:
     override_throttle_period: timedelta | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Lane:
-    lane_id: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Count:
-    calls: int
-
-
 def release(
     keys: Collection[int] | None = None,
     *,
@@ -92,15 +82,15 @@ def count(name: str, limits: Mapping[str, Any], *, keeps_others: bool) -> int:
     policy = Policy.parse({**(stored(key).as_json() if keeps_others else {}), **limits})
     if policy.largest_cost >= _LARGEST:
         return 0
-    (found,) = sql.fetch("count_oversized", _Count, {"name": name, "cost": policy.largest_cost, "bound": _COUNTED})
-    return found.calls
+    (calls,) = sql.fetch("count_oversized", int, {"name": name, "cost": policy.largest_cost, "bound": _COUNTED})
+    return calls
 
 
 def _release(raised: dict[int, int]) -> int:
     params = {"keys": list(raised), "costs": list(raised.values()), "most": _BATCH}
     with sql.atomic():
-        rows = sql.fetch("release_oversized", _Lane, params)
-        if rows:
+        found = sql.fetch("release_oversized", int, params)
+        if found:
             # Parked lanes, too: what comes back may be their first call now.
-            sql.change("defer_lanes", {"lanes": sorted({row.lane_id for row in rows})})
-    return len(rows)
+            sql.change("defer_lanes", {"lanes": sorted(set(found))})
+    return len(found)

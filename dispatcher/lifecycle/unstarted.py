@@ -43,11 +43,6 @@ class _Row:
     is_known: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Woken:
-    lane_id: int
-
-
 def put_back(
     call_id: UUID,
     ticket: UUID,
@@ -98,7 +93,7 @@ def wake(queues: Collection[str], tasks: Collection[str], *, now: datetime | Non
     lanes: set[int] = set()
     params = {"queues": list(queues), "tasks": list(tasks), "most": _AT_ONCE, "now": now}
     while True:
-        woken = sql.fetch("wake_returned", _Woken, params)
-        lanes |= {row.lane_id for row in woken}
+        woken = sql.fetch("wake_returned", int, params)
+        lanes |= set(woken)
         if len(woken) < _AT_ONCE:
             return lanes
