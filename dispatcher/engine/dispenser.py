@@ -76,7 +76,7 @@ def dispense(
             made.has_moved
             or not avoid.issuperset(made.busy)
             or wait_for in stuck
-            or not set(now_due.lanes).issuperset(made.made.asleep)
+            or not set(now_due.lanes).issuperset(made.allocation.asleep)
         )
         fruitless = 0 if is_fruitful else fruitless + 1
         avoid.update(made.busy)
