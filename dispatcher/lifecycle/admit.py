@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db import OperationalError
 
 from dispatcher import event_log, sql
-from dispatcher.conf import DECIDE_AT_ONCE, Conf, conf, pass_bound, queue_grace
+from dispatcher.conf import CONCURRENT_DECISIONS, Conf, conf, pass_bound, queue_grace
 from dispatcher.event_log import waiting
 from dispatcher.limits.allocate import Allocation, LockedKey, LockedLane, allocate
 from dispatcher.limits.policy import AdmissionTuning
@@ -227,7 +227,7 @@ def _decide(
         "ahead": pass_bound(settings),
         "now": now,
     }
-    bounds = {"most": lane_limit, "slack": DECIDE_AT_ONCE * batch}
+    bounds = {"most": lane_limit, "slack": CONCURRENT_DECISIONS * batch}
     sql.read_in_order()
     (locked,) = sql.fetch("lock_lanes", _Locked, {**wanted, **gate, **bounds})
     if not locked.lanes:
@@ -299,7 +299,7 @@ def _queue_room(row: _QueueRow, *, is_tight: bool, settings: Conf) -> int:
     if not row.is_served:
         return 0
     room = max(0, pass_bound(settings) - row.unclaimed)
-    return room if is_tight else room // DECIDE_AT_ONCE
+    return room if is_tight else room // CONCURRENT_DECISIONS
 
 
 def _slots(allocation: Allocation, lanes: Iterable[LockedLane]) -> list[tuple[UUID, int | None, int]]:

@@ -17,7 +17,7 @@ _FIRST: Final = timedelta(minutes=1)
 """The first wait, or `dispatch_lease` if that is shorter."""
 _LONGEST: Final = 12
 """The longest wait in `dispatch_lease`s: an hour by default."""
-_AT_ONCE: Final = 1_000
+_BATCH: Final = 1_000
 """The most calls that one statement lets wait in their lanes again."""
 
 
@@ -91,9 +91,9 @@ def put_back(
 def wake(queues: Collection[str], tasks: Collection[str], *, now: datetime | None = None) -> set[int]:
     """Let the returned calls of these queues and tasks go on if a live worker knows the task; return their lanes."""
     lanes: set[int] = set()
-    params = {"queues": list(queues), "tasks": list(tasks), "most": _AT_ONCE, "now": now}
+    params = {"queues": list(queues), "tasks": list(tasks), "most": _BATCH, "now": now}
     while True:
         woken = sql.fetch("wake_returned", int, params)
         lanes |= set(woken)
-        if len(woken) < _AT_ONCE:
+        if len(woken) < _BATCH:
             return lanes
