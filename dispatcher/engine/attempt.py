@@ -82,7 +82,7 @@ class Attempt:
         match refused:
             case claim.Refused.STALE:
                 return None
-            case claim.Refused.CLOSED | claim.Refused.EARLY | claim.Refused.BUSY | claim.Refused.INTERRUPTED:
+            case claim.Refused.KEY_CLOSED | claim.Refused.TOO_EARLY | claim.Refused.BUSY | claim.Refused.INTERRUPTED:
                 work = partial(put_back, self.call_id, self.ticket, number=self.number)
             case claim.Refused.EXPIRED:
                 work = partial(finish.expire, self.call_id, self.ticket)

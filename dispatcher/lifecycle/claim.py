@@ -51,11 +51,11 @@ class Refused(Enum):
 
     STALE = auto()
     """The ticket was used or replaced: a late or duplicate delivery."""
-    CLOSED = auto()
+    KEY_CLOSED = auto()
     """A key was paused or blocked since the admission, or has forgotten the start that was missed."""
     EXPIRED = auto()
     """The call did not start in time."""
-    EARLY = auto()
+    TOO_EARLY = auto()
     """Its start lies beyond the horizon: the throttle was changed since the admission, or starts were missed."""
     INTERRUPTED = auto()
     """A soft time limit came before the start."""
@@ -224,7 +224,7 @@ def _refusal(verdict: _Verdict) -> Refused:
         return Refused.REVOKED
     if verdict.is_expired:
         return Refused.EXPIRED
-    return Refused.EARLY if verdict.is_early and not verdict.is_closed else Refused.CLOSED
+    return Refused.TOO_EARLY if verdict.is_early and not verdict.is_closed else Refused.KEY_CLOSED
 
 
 def is_in_time(claimed: Claimed) -> bool:

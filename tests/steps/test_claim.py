@@ -147,7 +147,7 @@ def test_a_key_that_closed_since_the_admission_refuses_the_claim_and_nothing_is_
     call = admitted("api")
     close(how)
     before = snapshot()
-    assert claim.claim(call.id, ticket_of(call), now=at(1)) is Refused.CLOSED
+    assert claim.claim(call.id, ticket_of(call), now=at(1)) is Refused.KEY_CLOSED
     assert snapshot() == before
 
 
@@ -160,7 +160,7 @@ def test_a_refused_call_goes_back_to_the_front_of_its_lane_without_an_attempt(ho
     if how == "block":
         control.block(timedelta(hours=1), names=["api"])
     ran: list[str] = []
-    assert engine.execute(first.id, ticket_of(first), lambda: ran.append("ran")) is Refused.CLOSED
+    assert engine.execute(first.id, ticket_of(first), lambda: ran.append("ran")) is Refused.KEY_CLOSED
     stored = seen(first)
     assert ran == []
     assert (stored.state, stored.attempt, stored.ticket, stored.errors) == (State.AVAILABLE, 0, None, [])
@@ -323,7 +323,7 @@ def test_a_start_that_its_window_has_forgotten_is_not_given_again_but_the_room_i
     # While it counts, its room is its own, and another start may be had for it.
     assert isinstance(late(now=at(0.9)), Claimed)
     # When it counts no more, the room may be another's by now.
-    assert late(now=at(1.9)) is Refused.CLOSED
+    assert late(now=at(1.9)) is Refused.KEY_CLOSED
     assert (seen(call).state, seen(call).started_at) == (State.ACTIVE, at(0.9))
     assert sum(Window.objects.filter(key__name="api").values_list("cost", flat=True)) == 2
 
