@@ -153,7 +153,7 @@ def _run(checks: Sequence[Check], params: Params) -> tuple[datetime, list[Found]
 
 def _settle(found: Sequence[Found], looked_at: datetime, waits: timedelta, params: Params, pause: Pause) -> list[Found]:
     """Run the checks of transient states again, several times within `waits`; return what stayed, and all others."""
-    staying = {each.check: each for each in found if each.check.passes and each.count}
+    staying = {each.check: each for each in found if each.check.is_transient and each.count}
     # An admission this long after the first run has seen the same rows.
     passed_after = looked_at + min(_SLACK, waits / 2)
     for number in range(1, _LOOKS + 1):
@@ -164,7 +164,7 @@ def _settle(found: Sequence[Found], looked_at: datetime, waits: timedelta, param
         _, again = _run(list(staying), {**params, "passed_after": passed_after if is_last else None})
         kept = [staying[each.check].staying(each) for each in again]
         staying = {each.check: each for each in kept if each.count}
-    return [staying.get(each.check, Found(check=each.check)) if each.check.passes else each for each in found]
+    return [staying.get(each.check, Found(check=each.check)) if each.check.is_transient else each for each in found]
 
 
 def _repair(found: Found) -> int:
