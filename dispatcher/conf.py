@@ -174,6 +174,11 @@ def queue_grace() -> timedelta | None:
     return None if is_eager() else conf().queue_grace
 
 
+def needs_worker() -> bool:
+    """Return whether calls of a queue are admitted only while a live worker serves it."""
+    return queue_grace() is not None
+
+
 def is_eager() -> bool:
     """Return whether Celery runs tasks in the sender's own process."""
     return bool(current_app.conf.task_always_eager)

@@ -15,7 +15,7 @@ from dispatcher import reports, sql
 from dispatcher.audit import repairs
 from dispatcher.audit.invariants import CHECKS, NOTES, UNSEEN, Check
 from dispatcher.audit.repairs import Finding
-from dispatcher.conf import Conf, conf, pass_bound, queue_grace
+from dispatcher.conf import Conf, conf, needs_worker, pass_bound
 from dispatcher.lifecycle import periodic_runs
 
 EXAMPLES = 10
@@ -126,7 +126,7 @@ def _params(settings: Conf, now: datetime | None) -> Params:
         "margin": settings.margin,
         "late": 2 * settings.tick,
         "overdue": repairs.overdue(settings),
-        "is_gated": queue_grace() is not None,
+        "needs_worker": needs_worker(),
         "ahead": pass_bound(settings),
         "long": _OLD,
         "passed_after": None,

@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db import OperationalError
 
 from dispatcher import event_log, sql
-from dispatcher.conf import CONCURRENT_DECISIONS, Conf, conf, pass_bound, queue_grace
+from dispatcher.conf import CONCURRENT_DECISIONS, Conf, conf, needs_worker, pass_bound
 from dispatcher.event_log import waiting
 from dispatcher.limits.allocate import Allocation, LockedKey, LockedLane, allocate
 from dispatcher.limits.policy import AdmissionTuning
@@ -222,7 +222,7 @@ def _decide(
     if is_pull:
         lane_limit = max(lane_limit, _PULLED_LANES)
     gate = {
-        "is_gated": queue_grace() is not None,
+        "needs_worker": needs_worker(),
         "delivery": delivery.value,
         "ahead": pass_bound(settings),
         "now": now,

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from dispatcher import sql
-from dispatcher.conf import conf, pass_bound, queue_grace
+from dispatcher.conf import conf, needs_worker, pass_bound
 from dispatcher.lanes import heads
 from dispatcher.states import DUE, WAITING, State
 
@@ -49,7 +49,7 @@ def due_queues(*, now: datetime | None = None) -> list[str]:
     settings = conf()
     params = {
         "now": now,
-        "is_gated": queue_grace() is not None,
+        "needs_worker": needs_worker(),
         "ahead": pass_bound(settings),
         "most": settings.lanes_per_pass,
     }

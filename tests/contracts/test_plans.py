@@ -119,7 +119,7 @@ LEASE = timedelta(seconds=60)
 IN_FLIGHT = call_id(WAITING + 20_001)
 RUNNING = call_id(WAITING + 20_501)
 A_LANE = list(range(2, 102))
-GATE = {"is_gated": True, "delivery": "broker", "ahead": 1_000, "now": NOW}
+GATE = {"needs_worker": True, "delivery": "broker", "ahead": 1_000, "now": NOW}
 NOTHING: dict[str, Any] = {
     "lanes": [],
     "keys": [],
@@ -163,7 +163,7 @@ SEND = {
     "margin": MARGIN,
     "ramp": LEASE,
     "lease": LEASE,
-    "is_gated": True,
+    "needs_worker": True,
     "ahead": 968,
 }
 KINDS = json.dumps(
