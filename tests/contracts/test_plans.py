@@ -305,12 +305,12 @@ HOT = [
     Hot("next_due", {"now": None}, 50),
     Hot(
         "unpublished_calls",
-        {"now": None, "after": MARGIN, "resting": [], "most": 500, "lease": LEASE, "settle": LEASE},
+        {"now": None, "after": MARGIN, "resting": [], "most": 500, "lease": LEASE, "after_restart": LEASE},
         20,
     ),
     Hot(
         "unpublished_calls",
-        {"now": NOW, "after": MARGIN, "resting": [], "most": 500, "lease": LEASE, "settle": LEASE},
+        {"now": NOW, "after": MARGIN, "resting": [], "most": 500, "lease": LEASE, "after_restart": LEASE},
         10_000,
     ),
     Hot("sweep_lanes", {"after": 0, "most": 1_000}, 12_000),
