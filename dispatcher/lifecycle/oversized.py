@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from time import monotonic
 from typing import Any
 
@@ -10,6 +10,7 @@ from dispatcher import lanes, sql
 from dispatcher.conf import conf
 from dispatcher.errors import KeyNotFound
 from dispatcher.limits.policy import Policy, in_force, stored
+from dispatcher.limits.usage import OverridableRow
 from dispatcher.models import RateLimitKey
 
 _BATCH = 1_000
@@ -29,21 +30,9 @@ class Released:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _KeyRow:
-    id: int
+class _Key(OverridableRow):
     cheapest: int
     now: datetime
-    concurrency: int | None
-    rate_limit: int | None
-    rate_period: timedelta | None
-    throttle_limit: int | None
-    throttle_period: timedelta | None
-    override_until: datetime | None
-    override_concurrency: int | None
-    override_rate_limit: int | None
-    override_rate_period: timedelta | None
-    override_throttle_limit: int | None
-    override_throttle_period: timedelta | None
 
 
 def release(
@@ -60,7 +49,7 @@ def release(
     after which the rest is left to the next look.
     """
     params = {"keys": None if keys is None else list(keys), "after": after, "most": most, "now": now}
-    rows = sql.fetch("oversized_keys", _KeyRow, params)
+    rows = sql.fetch("oversized_keys", _Key, params)
     fitting = {row.id: min(in_force(row, row.now).largest_cost, _LARGEST) for row in rows}
     raised = {row.id: fitting[row.id] for row in rows if row.cheapest <= fitting[row.id]}
     calls = 0

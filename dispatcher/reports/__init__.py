@@ -12,6 +12,7 @@ from arrow.locales import EnglishLocale
 
 from dispatcher import sql
 from dispatcher.conf import conf
+from dispatcher.limits import usage
 from dispatcher.limits.policy import (
     AdmissionTuning,
     Policy,
@@ -19,13 +20,11 @@ from dispatcher.limits.policy import (
     counted,
     in_force,
     next_opening,
-    next_start,
     ramp_opening,
     room,
     stored,
     throttle_room,
 )
-from dispatcher.limits.usage import KeyRow
 
 MANY: Final = 10_000
 """How far calls ahead of another are counted."""
@@ -270,7 +269,7 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _KeyRow(KeyRow):
+class _KeyRow(usage.KeyRow):
     now: datetime
     waiting: int
     waiting_since: datetime | None
@@ -336,12 +335,7 @@ def old_transactions(*, age: timedelta | None = None) -> list[OldTransaction]:
 
 def _status(row: _KeyRow, tuning: AdmissionTuning) -> KeyStatus:
     now, policy = row.now, in_force(row, row.now)
-    use = Use(
-        held=row.held,
-        unstarted=row.unstarted,
-        starts=tuple(zip(row.start_at, row.start_cost, strict=True)),
-        next_start_at=next_start(policy, row.last_start_at, row.last_cost),
-    )
+    use = usage.use(row, policy)
     spent = counted(policy.rate, use, now, tuning) if policy.rate else []
     ramp_opens_at = ramp_opening(row.blocked_until, use, 1, now, tuning)
     stopped_by = (*_stopping(policy, use, now, tuning), *(["ramp"] if ramp_opens_at else []))
