@@ -19,6 +19,7 @@ from dispatcher.engine import attempt
 from dispatcher.event_log import Entry
 from dispatcher.history import By
 from dispatcher.lifecycle import admit, claim, finish, run, schedule
+from dispatcher.messages.message import Admitted
 from dispatcher.models import CallQueue, PullWorker, Queue, Slot
 from dispatcher.ojs.long_poll import WAITERS, Ready, ready
 from dispatcher.states import Delivery, State
@@ -338,7 +339,7 @@ def _take(queue: Ready, most: int, asked: Fetching, *, waits: bool) -> list[UUID
     return taken
 
 
-def _start(admitted: Sequence[admit.Admitted], asked: Fetching) -> list[UUID]:
+def _start(admitted: Sequence[Admitted], asked: Fetching) -> list[UUID]:
     """Claim what was admitted, in the same transaction; what may not start after all waits again."""
     worker = None if asked.worker is None else number(asked.worker)
     started = []
