@@ -18,11 +18,6 @@ _STRATEGIES: Final = ("concurrency", "rate", "throttle")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Key:
-    id: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Blocked:
     id: int
     name: str
@@ -54,11 +49,6 @@ class Revoked:
     cancelled: Cancelled
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Call:
-    id: UUID
-
-
 def limit(name: str, limits: Mapping[str, Any], *, keeps_others: bool = False, by: By = "") -> int:
     """Store other limits for a key; return its id. Raises PolicyInvalid or KeyNotFound.
 
@@ -66,7 +56,7 @@ def limit(name: str, limits: Mapping[str, Any], *, keeps_others: bool = False, b
     """
     changes = {f"has_{strategy}": not keeps_others or strategy in limits for strategy in _STRATEGIES}
     with history.recorded("limit", by, names=[name]):
-        return _only(sql.fetch("limit_key", _Key, {"name": name, **changes, **_columns(Policy.parse(limits))}), name)
+        return _only(sql.fetch("limit_key", int, {"name": name, **changes, **_columns(Policy.parse(limits))}), name)
 
 
 def pause(name: str, *, by: By = "") -> int:
@@ -117,13 +107,13 @@ def override(name: str, limits: Mapping[str, Any], until: datetime, *, by: By = 
     named = {f"has_{strategy}": strategy in limits for strategy in _STRATEGIES}
     params = {"name": name, "until": ends_at, **named, **_columns(Policy.parse(limits, "override"))}
     with history.recorded("override", by, names=[name]):
-        return _only(sql.fetch("override_key", _Key, params), name)
+        return _only(sql.fetch("override_key", int, params), name)
 
 
 def end_override(name: str, *, by: By = "") -> list[int]:
     """Put a key's own limits in force again; return the keys whose override ended."""
     with history.recorded("end_override", by, names=[name]):
-        return [row.id for row in sql.fetch("end_override", _Key, {"name": name})]
+        return sql.fetch("end_override", int, {"name": name})
 
 
 def cancel(calls: Iterable[UUID], *, only_revoked: bool = False, now: datetime | None = None) -> Cancelled:
@@ -142,9 +132,9 @@ def revoke(calls: Iterable[UUID], *, now: datetime | None = None) -> Revoked:
     """End calls that have not started, and note on those that run that no other attempt of them may start."""
     ids = list(calls)
     with sql.own_transaction():
-        found = sql.ask("revoke_calls", _Call, {"calls": ids})
+        found = sql.ask("revoke_calls", UUID, {"calls": ids})
         cancelled = sql.ask("cancel_calls", Cancelled, {"calls": ids, "only_revoked": False, "now": now})
-    return Revoked(calls=[row.id for row in found.rows()], cancelled=cancelled.row())
+    return Revoked(calls=found.rows(), cancelled=cancelled.row())
 
 
 def retry(calls: Iterable[UUID]) -> list[Moved]:
@@ -164,7 +154,7 @@ def run_now(calls: Iterable[UUID]) -> list[Moved]:
 
 def _switch(name: str, *, is_paused: bool, kind: str, by: Mapping[str, str]) -> int:
     with sql.atomic():
-        key = _only(sql.fetch("pause_key", _Key, {"name": name, "is_paused": is_paused}), name)
+        key = _only(sql.fetch("pause_key", int, {"name": name, "is_paused": is_paused}), name)
         if name.startswith(_QUEUE):
             queue = name.removeprefix(_QUEUE)
             event_log.note([Entry(kind=kind, queue=queue, data=by)])
@@ -186,7 +176,7 @@ def _columns(policy: Policy) -> dict[str, Any]:
     }
 
 
-def _only(rows: Sequence[_Key], name: str) -> int:
-    if not rows:
+def _only(ids: Sequence[int], name: str) -> int:
+    if not ids:
         raise KeyNotFound(name, lanes.known_names())
-    return rows[0].id
+    return ids[0]
