@@ -47,7 +47,7 @@ def fetching(bench: Bench) -> Iterator[Figure]:
     for alias, waiting in (("default", many), ("beside", WAITING)):
         scene.clear(alias)
         Queue.objects.using(alias).all().delete()
-        Queue.objects.using(alias).create(name=scene.QUEUE, is_pulled=True)
+        Queue.objects.using(alias).create(name=scene.QUEUE, delivery="http")
         lanes = scene.make_lanes([[]], using=alias)
         Lane.objects.using(alias).update(is_held=True)
         scene.let_wait(lanes, waiting, using=alias)

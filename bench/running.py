@@ -13,7 +13,7 @@ from django.db.models import Max
 from bench import scene
 from bench.figures import Bench, Bound, Figure, side_by_side
 from bench.tasks import DONE, STARTED, arrive, notes, nothing, stamp
-from dispatcher import engine
+from dispatcher import api
 from dispatcher.models import CallQueue, RateLimitKey
 from project.processes import Stack
 
@@ -118,9 +118,9 @@ def _run_bare(calls: int) -> float:
 
 def _drain(key: str, calls: int) -> float:
     """Return the median milliseconds from the end of one call to the start of the next, as they see it."""
-    engine.pause(key)
+    api.pause(key)
     sent = [CallQueue.objects.send(stamp, keys=[key]).id for _ in range(calls)]
-    engine.resume(key)
+    api.resume(key)
     mine = CallQueue.objects.filter(id__in=sent)
     _wait(mine.filter(finished_at__isnull=False).count, calls)
     spans: list[list[float]] = sorted(result for result in mine.values_list("result", flat=True) if result)

@@ -18,6 +18,7 @@ from dispatcher.errors import ConfigurationError, PolicyInvalid
 from dispatcher.limits.policy import Policy
 from dispatcher.limits.retry import Retry
 from dispatcher.models import CallQueue
+from dispatcher.states import Delivery
 from dispatcher.validate import key_name
 
 _POSTGRESQL_14 = 140_000
@@ -283,6 +284,11 @@ def _ranges(settings: Conf) -> list[checks.CheckMessage]:
         f"DISPATCHER['http_anonymous'] has {scope!r}: give scopes of {', '.join(SCOPES)}, such as read or fetch:mail*."
         for scope in settings.http_anonymous
         if str(scope).partition(":")[0] not in SCOPES
+    ]
+    wrong += [
+        f"DISPATCHER['delivery'][{queue!r}] is {delivery!r}: give one of {', '.join(Delivery)}."
+        for queue, delivery in settings.delivery.items()
+        if delivery not in list(Delivery)
     ]
     if settings.poison_after > _MOST_CRASHES:
         wrong.append(

@@ -55,6 +55,11 @@ class Conf(Tuning):
     """The retry policy of calls that bring none (see retry.Retry)."""
     dispenser_queue: str = "dispatcher"
     """The Celery queue of the dispenser's own tasks."""
+    delivery: Mapping[str, str] = field(default_factory=dict)
+    """How the calls of a queue reach its workers, by queue or template (`email*`): broker, direct or http.
+
+    It counts when the first lane of a queue is made, or a worker first serves it; from then on the queue's row does.
+    """
     max_payload_bytes: int = 1_048_576
     """The most that args, kwargs, call_data and meta of one call may take as JSON."""
     batch: int = 500

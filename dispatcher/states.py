@@ -35,6 +35,23 @@ class OnLimit(StrEnum):
     DROP = "drop"
 
 
+class Delivery(StrEnum):
+    """How the calls of a queue reach its workers."""
+
+    BROKER = "broker"
+    DIRECT = "direct"
+    HTTP = "http"
+
+    @property
+    def label(self) -> str:
+        """The label for people."""
+        return {
+            Delivery.BROKER: "Through Celery's broker",
+            Delivery.DIRECT: "Celery workers take them from PostgreSQL",
+            Delivery.HTTP: "Fetched over HTTP",
+        }[self]
+
+
 class OnFull(StrEnum):
     """What happens to a job sent to a queue that is full (Open Job Spec, backpressure)."""
 

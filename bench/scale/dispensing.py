@@ -10,7 +10,9 @@ from dispatcher import engine, sql
 from dispatcher.conf import RETENTION
 from dispatcher.lifecycle import retention, schedule
 from dispatcher.lifecycle.admit import admit
-from dispatcher.ojs import enqueue, hooks, workflows
+from dispatcher.ojs import enqueue
+from dispatcher.ojs.webhooks import deliver
+from dispatcher.ojs.workflow import advance
 
 WORKED = 100
 """Calls that each busy tick, or pass, admits."""
@@ -42,8 +44,8 @@ def cleaning() -> Iterator[Task]:
     yield Operation(name="cleanup of the journal, one slice", do=lambda _: retention.delete_entries())
     yield Operation(name="cleanup of workflows", do=lambda _: retention.delete_workflows())
     yield Operation(name="cleanup of workers", do=lambda _: retention.delete_workers())
-    yield Operation(name="advancing of workflows without news", do=lambda _: workflows.advance_all())
-    yield Operation(name="telling of events without subscriptions", do=lambda _: hooks.tell())
+    yield Operation(name="advancing of workflows without news", do=lambda _: advance.advance_all())
+    yield Operation(name="telling of events without subscriptions", do=lambda _: deliver.tell())
 
 
 def _work(system: System) -> System:

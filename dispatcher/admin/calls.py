@@ -16,7 +16,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from dispatcher import engine, reports, sql
+from dispatcher import api, reports, sql
 from dispatcher.admin.paging import MANY, BoundedList, batches
 from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.states import DUE, IN_FLIGHT, TERMINAL, Reason, State
@@ -281,17 +281,17 @@ class CallAdmin(BoundedList, _Admin):
     @admin.action(permissions=["cancel"], description="Cancel: end calls that have not started")
     def cancel(self, request: HttpRequest, calls: QuerySet[CallQueue]) -> None:
         """Cancel the chosen calls that have not started."""
-        self._each(request, calls, engine.cancel, "cancelled", "they run or have ended")
+        self._each(request, calls, api.cancel, "cancelled", "they run or have ended")
 
     @admin.action(permissions=["retry"], description="Retry: let ended calls wait again")
     def retry(self, request: HttpRequest, calls: QuerySet[CallQueue]) -> None:
         """Let the chosen calls that have ended wait again."""
-        self._each(request, calls, engine.retry, "to be retried", "they have not ended")
+        self._each(request, calls, api.retry, "to be retried", "they have not ended")
 
     @admin.action(permissions=["run"], description="Run now: to the front of their lanes; limits still hold")
     def run_now(self, request: HttpRequest, calls: QuerySet[CallQueue]) -> None:
         """Move the chosen calls that wait to the front."""
-        self._each(request, calls, engine.run_now, "moved to the front", "they do not wait")
+        self._each(request, calls, api.run_now, "moved to the front", "they do not wait")
 
     def _each(
         self,

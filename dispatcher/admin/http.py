@@ -27,9 +27,9 @@ else:
 class QueueAdmin(BoundedList, _Queues):
     """Queues: who serves them, and how many calls may wait."""
 
-    fields = ("name", "is_pulled", "max_depth", "on_full", "warn_at")
-    list_display = ("name", "is_pulled", "max_depth", "on_full", "created_at")
-    list_filter = ("is_pulled",)
+    fields = ("name", "delivery", "max_depth", "on_full", "warn_at")
+    list_display = ("name", "delivery", "max_depth", "on_full", "created_at")
+    list_filter = ("delivery",)
     search_fields = ("name",)
     ordering = ("name",)
 
@@ -44,7 +44,7 @@ class QueueAdmin(BoundedList, _Queues):
         if obj is None:
             return ()
         is_busy = CallQueue.objects.filter(queue=obj.name, state__in=IN_FLIGHT).exists()
-        return ("name", "is_pulled") if is_busy else ("name",)
+        return ("name", "delivery") if is_busy else ("name",)
 
 
 @admin.register(PullWorker)

@@ -18,7 +18,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from dispatcher import engine, reports, sql
+from dispatcher import api, reports, sql
 from dispatcher.admin.paging import BoundedList
 from dispatcher.errors import CallInvalid, PolicyInvalid
 from dispatcher.history import Actor
@@ -118,7 +118,7 @@ class KeyForm(ConfirmedForm, _KeyForm):
         """Ask before waiting calls are set aside."""
         cleaned = super().clean()
         if self.instance.pk is not None and not self.errors:
-            self.ask_to_confirm(engine.count_oversized(self.instance.name, limits_of(cleaned)))
+            self.ask_to_confirm(api.count_oversized(self.instance.name, limits_of(cleaned)))
         return cleaned
 
 
@@ -210,9 +210,9 @@ class KeyAdmin(BoundedList, _Admin):
         """Make the key, or store its limits through the engine."""
         limits = limits_of(form.cleaned_data)
         if change:
-            self._warn(request, engine.limit(obj.name, limits, by=_actor(request)))
+            self._warn(request, api.limit(obj.name, limits, by=_actor(request)))
         else:
-            obj.pk = engine.declare(obj.name, limits).pk
+            obj.pk = api.declare(obj.name, limits).pk
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Report the keys of the page in one go."""
@@ -285,12 +285,12 @@ class KeyAdmin(BoundedList, _Admin):
     @admin.action(permissions=["pause"], description="Pause: let nothing start")
     def pause(self, request: HttpRequest, keys: QuerySet[RateLimitKey]) -> None:
         """Pause the chosen keys."""
-        self._each(request, keys, partial(engine.pause, by=_actor(request)), "paused")
+        self._each(request, keys, partial(api.pause, by=_actor(request)), "paused")
 
     @admin.action(permissions=["pause"], description="Resume after a pause or a block")
     def resume(self, request: HttpRequest, keys: QuerySet[RateLimitKey]) -> None:
         """Resume the chosen keys."""
-        self._each(request, keys, partial(engine.resume, by=_actor(request)), "resumed")
+        self._each(request, keys, partial(api.resume, by=_actor(request)), "resumed")
 
     @admin.action(permissions=["override"], description="End the override")
     def end_override(self, request: HttpRequest, keys: QuerySet[RateLimitKey]) -> None:
@@ -299,7 +299,7 @@ class KeyAdmin(BoundedList, _Admin):
         self._each(
             request,
             keys.filter(override_until__isnull=False),
-            lambda name: oversized.append(engine.end_override(name, by=_actor(request))),
+            lambda name: oversized.append(api.end_override(name, by=_actor(request))),
             "back to their own limits",
         )
         self._warn(request, sum(oversized))
@@ -315,13 +315,13 @@ class KeyAdmin(BoundedList, _Admin):
             limits = {
                 name: limit for name, limit in given.items() if limit is not None or _fields(name) <= shared.keys()
             }
-            form.ask_to_confirm(sum(engine.count_oversized(key.name, limits) for key in keys))
+            form.ask_to_confirm(sum(api.count_oversized(key.name, limits) for key in keys))
         if form.is_valid():
             oversized: list[int] = []
             self._each(
                 request,
                 keys,
-                lambda name: oversized.append(engine.override(name, until=until, by=_actor(request), **limits)),
+                lambda name: oversized.append(api.override(name, until=until, by=_actor(request), **limits)),
                 f"overridden to {until}",
             )
             self._warn(request, sum(oversized))

@@ -15,7 +15,7 @@ from celery.utils.functional import maybe_list
 from celery.worker import state as worker_state
 from celery.worker.control import Panel
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.celery import heartbeat
 from dispatcher.lifecycle import control
 
@@ -41,7 +41,7 @@ def revoke(ids: Iterable[UUID]) -> list[UUID]:
 def cancel_if_revoked(call: UUID) -> None:
     """Cancel a call that was revoked while it ran, and whose attempt has ended."""
     if control.is_revoked(call):
-        engine.cancel([call])
+        api.cancel([call])
 
 
 def forget(call: object) -> None:

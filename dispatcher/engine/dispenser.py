@@ -2,13 +2,14 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from time import monotonic
+from uuid import UUID
 
 from dispatcher import sql
 from dispatcher.conf import conf, is_eager
 from dispatcher.lanes import heads
-from dispatcher.lifecycle import admit, finish, oversized, publish
+from dispatcher.lifecycle import admit, finish, oversized, place, publish
 from dispatcher.lifecycle import recover as recovery
 
 _HAND_OVER = 10
@@ -22,6 +23,8 @@ _PASSES = 5
 _RELEASE_S = 0.1
 """How long it lets calls go on that waited alone."""
 _FRUITLESS = 3
+_LOCK_WAIT = timedelta(milliseconds=25)
+"""How long a sender waits for another transaction that has made a key or lane which its calls need."""
 
 
 @publish.eager_errors_last()
@@ -172,8 +175,8 @@ def serve(put_back: Collection[finish.Released], *, now: datetime | None = None)
 def serve_changed(positions: Mapping[int, int]) -> None:
     """Dispense where calls came to lanes, or left them, each with the first of the positions; after the commit."""
     changed = heads.changed(positions)
-    if changed.pulled:
-        sql.change("hold_lanes", {"lanes": changed.pulled})
+    if changed.held:
+        sql.change("hold_lanes", {"lanes": changed.held})
     if changed.lanes or changed.keys:
         dispense_briefly(lanes=changed.lanes, keys=changed.keys)
 
@@ -182,3 +185,16 @@ def serve_limited(keys: Collection[int]) -> None:
     """Dispense keys whose limits have changed; first let go on what waited alone and fits by now."""
     released = oversized.release(keys, until=monotonic() + _RELEASE_S)
     dispense_briefly(keys=keys, awake=released.calls > 0, total=AT_ONCE)
+
+
+def place_and_dispense(
+    calls: Collection[UUID], *, lanes: Mapping[int, int] | None = None, lock_wait: timedelta = _LOCK_WAIT
+) -> int:
+    """Put calls that have no lane yet into theirs, dispense these and the other lanes; return how many were placed.
+
+    lanes: each with the first of the positions that were sent to it.
+    """
+    placed = place.place(calls, lock_wait=lock_wait)
+    there = [heads.Place(lane_id=lane, position=position) for lane, position in (lanes or {}).items()]
+    serve_changed(heads.first([*there, *placed]))
+    return len(placed)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-from dispatcher import engine, sql
+from dispatcher import engine, lanes, sql
 from dispatcher.conf import conf
 from dispatcher.engine import attempt
 from dispatcher.engine.dispenser import REFILL
@@ -17,7 +17,7 @@ def record_heartbeat(worker: heartbeat.WorkerInfo, held: Sequence[heartbeat.Rese
     result = heartbeat.record(worker, held)
     if result.is_back:
         for queue in set(worker.queues) - {conf().dispenser_queue}:
-            sql.change("open_queue", {"name": queue})
+            sql.change("open_queue", {"name": queue, "delivery": lanes.declared_delivery(queue)})
         engine.dispense_briefly(queues=worker.queues, most=REFILL, total=REFILL)
     if result.knows_more and worker.tasks:
         _wake(worker.queues, worker.tasks)
@@ -41,9 +41,9 @@ def return_unknown(call: UUID, ticket: UUID) -> bool:
 
 def _wake(queues: Sequence[str], tasks: Sequence[str]) -> None:
     """Dispense calls that came back, now that a worker of these queues knows their tasks."""
-    if lanes := unstarted.wake(queues, tasks):
-        recover.wake(lanes)
-        engine.dispense_briefly(lanes=lanes, most=REFILL, total=REFILL)
+    if woken := unstarted.wake(queues, tasks):
+        recover.wake(woken)
+        engine.dispense_briefly(lanes=woken, most=REFILL, total=REFILL)
 
 
 def stop_accepting(worker: UUID, held: Sequence[heartbeat.ReservedCall]) -> int:

@@ -15,10 +15,10 @@ from psycopg.errors import LockNotAvailable
 
 from dispatcher import sql, validate
 from dispatcher.conf import conf
-from dispatcher.errors import UnknownKey
+from dispatcher.errors import ConfigurationError, UnknownKey
 from dispatcher.limits.policy import Policy, Rate
 from dispatcher.models import RateLimitKey
-from dispatcher.states import OnLimit
+from dispatcher.states import Delivery, OnLimit
 
 _MOST_NAMES: Final = 10_000
 
@@ -82,6 +82,17 @@ def declared_policy(name: str) -> Policy | None:
         return None
     template = max(fitting, key=len)
     return Policy.parse(keys[template], f"DISPATCHER['keys'][{template!r}]")
+
+
+def declared_delivery(queue: str) -> Delivery:
+    """Return the delivery that the settings give a queue, exactly or by the longest template that fits."""
+    given = conf().delivery
+    fitting = [name for name in given if name == queue or ("*" in name and fnmatchcase(queue, name))]
+    best = queue if queue in given else max(fitting, key=len, default=None)
+    if best is not None and given[best] not in list(Delivery):
+        message = f"DISPATCHER['delivery'][{best!r}] is {given[best]!r}: give one of {', '.join(Delivery)}."
+        raise ConfigurationError(message)
+    return Delivery.BROKER if best is None else Delivery(given[best])
 
 
 def is_from_template(name: str) -> bool:
@@ -156,7 +167,11 @@ def make_keys(
 
 def make_lanes(kinds: Mapping[Kind, int]) -> None:
     """Make the lanes of these kinds that do not exist; all of their keys do."""
-    sql.ask("make_lanes", object, {"kinds": kinds_json(kinds)})
+    deliveries = {kind.queue: declared_delivery(kind.queue) for kind in kinds}
+    named = {queue: delivery for queue, delivery in deliveries.items() if delivery is not Delivery.BROKER}
+    # Without a row the broker delivers; one that exists is never changed here.
+    queues = {"queues": list(named), "deliveries": [delivery.value for delivery in named.values()]}
+    sql.ask("make_lanes", object, {"kinds": kinds_json(kinds), **queues})
 
 
 def open_lanes(

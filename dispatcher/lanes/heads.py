@@ -20,8 +20,10 @@ class Changed:
     """Lanes that nothing holds up, and keys that are shut for a call which is not the first of its lane any more."""
 
     lanes: list[int] = field(default_factory=list)
-    pulled: list[int] = field(default_factory=list)
-    """Such lanes of queues that workers fetch from over HTTP."""
+    held: list[int] = field(default_factory=list)
+    """Such lanes of queues whose workers take calls themselves, directly or over HTTP."""
+    direct: list[str] = field(default_factory=list)
+    """The queues of those that Celery workers serve directly."""
     keys: list[int] = field(default_factory=list)
 
 

@@ -18,7 +18,7 @@ from dispatcher.limits.policy import AdmissionTuning
 from dispatcher.limits.usage import HeadRow, KeyRow, locked_key, locked_lanes
 from dispatcher.models import CallQueue, Slot
 from dispatcher.signals import call_dropped
-from dispatcher.states import State
+from dispatcher.states import Delivery, State
 
 _FIRST_HEADS = 32
 """How many calls a pass reads of a lane at first; more only if all of them may go, since it locks what it reads."""
@@ -112,6 +112,7 @@ class _Locked:
 class _QueueRow:
     name: str
     unclaimed: int
+    delivery: str
     is_served: bool
 
 
@@ -130,7 +131,7 @@ def admit(
     most: int | None = None,
     avoid: Collection[int] = (),
     wait_for: int | None = None,
-    is_pull: bool = False,
+    delivery: Delivery = Delivery.BROKER,
     now: datetime | None = None,
 ) -> Pass:
     """Make one pass over these lanes, those parked on these keys, held by these queues, and, if `awake`, those awake.
@@ -139,10 +140,10 @@ def admit(
     avoid: keys that somebody has locked; lanes that are awake or held and spend one are not looked at.
     wait_for: a key to wait for, up to KEY_WAIT, if somebody has locked it; lanes of other keys that are locked are left
     out.
-    is_pull: the pass is for who fetches calls over HTTP, and starts them at once.
+    delivery: the pass admits calls of queues with this delivery; but for the broker's, its caller starts them at once.
     """
     wanted = {"lanes": list(lanes), "keys": list(keys), "queues": list(queues), "awake": awake, "avoid": list(avoid)}
-    decide = partial(_decide, most=most, is_pull=is_pull, now=now, settings=conf())
+    decide = partial(_decide, most=most, delivery=delivery, now=now, settings=conf())
     # Within the caller's transaction the bound on the wait would outlast the pass.
     if wait_for is not None and not sql.connection().in_atomic_block:
         try:
@@ -204,15 +205,21 @@ def _decide(
     wanted: Mapping[str, Any],
     *,
     most: int | None,
-    is_pull: bool,
+    delivery: Delivery,
     now: datetime | None,
     settings: Conf,
 ) -> Pass:
     lane_limit = min(most or settings.lanes_per_pass, settings.lanes_per_pass)
     batch = min(most or settings.batch, settings.batch)
+    is_pull = delivery is not Delivery.BROKER
     if is_pull:
         lane_limit = max(lane_limit, _PULLED_LANES)
-    gate = {"is_gated": queue_grace() is not None, "is_pull": is_pull, "ahead": pass_bound(settings), "now": now}
+    gate = {
+        "is_gated": queue_grace() is not None,
+        "delivery": delivery.value,
+        "ahead": pass_bound(settings),
+        "now": now,
+    }
     bounds = {"most": lane_limit, "slack": DECIDE_AT_ONCE * batch}
     sql.read_in_order()
     (locked,) = sql.fetch("lock_lanes", _Locked, {**wanted, **gate, **bounds})
@@ -231,7 +238,7 @@ def _decide(
     names = {row.name: row.id for row in key_rows}
     queue_rows = queues_asked.rows()
     # Who fetches a call starts it when the answer comes, and can't wait for a start that lies ahead.
-    horizon = timedelta(0) if is_pull else settings.horizon
+    horizon = timedelta(0) if delivery is Delivery.HTTP else settings.horizon
     tuning = AdmissionTuning(horizon=horizon, margin=settings.margin, ramp=settings.ramp)
     rooms = {
         row.name: (batch if row.is_served else 0)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from dispatcher import sql
+from dispatcher import lanes, sql
 from dispatcher.conf import conf
 
 ReservedCall = tuple[UUID, UUID]
@@ -65,6 +65,7 @@ def record(worker: WorkerInfo, held: Sequence[ReservedCall], *, now: datetime | 
         "pool": worker.pool,
         "processes": worker.processes,
         "queues": list(worker.queues),
+        "deliveries": [lanes.declared_delivery(queue) for queue in worker.queues],
         "tasks": worker.tasks,
         "calls": [call for call, _ in held],
         "tickets": [ticket for _, ticket in held],

@@ -6,23 +6,26 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from dispatcher.states import OnFull
+from dispatcher.states import Delivery, OnFull
 
+_DELIVERY = [(delivery.value, delivery.label) for delivery in Delivery]
 _ON_FULL = [(action.value, action.value) for action in OnFull]
 
 
 class Queue(models.Model):
     """What is set for a queue: who serves it, and how many calls may wait in it.
 
-    A queue without a row is served by Celery, and takes any number of calls.
+    The broker delivers the calls of a queue without a row, which takes any number of calls.
     """
 
     name = models.CharField(max_length=255, primary_key=True)
-    is_pulled = models.BooleanField(
-        "pulled",
-        default=False,
-        db_default=False,
-        help_text="Its calls are fetched over HTTP by workers in any language, and Celery gets none of them.",
+    delivery = models.CharField(
+        max_length=8,
+        choices=_DELIVERY,
+        default=Delivery.BROKER,
+        db_default=Delivery.BROKER,
+        help_text="How its calls reach workers: published through Celery's broker, taken by Celery workers from "
+        "PostgreSQL, or fetched over HTTP by workers in any language.",
     )
     is_undecided = models.BooleanField(
         default=False,
@@ -43,6 +46,9 @@ class Queue(models.Model):
         constraints: ClassVar = [
             models.CheckConstraint(
                 name="queue_depth_is_positive", condition=Q(max_depth__isnull=True) | Q(max_depth__gte=1)
+            ),
+            models.CheckConstraint(
+                name="queue_delivery_is_known", condition=Q(delivery__in=[d.value for d in Delivery])
             ),
             models.CheckConstraint(name="queue_warns_at_a_share", condition=Q(warn_at__range=(0, 1))),
         ]

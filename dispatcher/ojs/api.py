@@ -22,7 +22,7 @@ from dispatcher import event_log, sql
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid, CallTooLarge, DuplicateCall, KeyNotFound, PolicyInvalid, QueueFull
 from dispatcher.event_log import Entry
-from dispatcher.ojs.access import SAFE, Access, access
+from dispatcher.ojs.auth import SAFE, Access, access
 from dispatcher.ojs.wire import MEDIA_TYPE, VERSION, Problem, invalid, missing, read_json, without_nulls
 
 logger = logging.getLogger(__name__)

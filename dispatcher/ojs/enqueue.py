@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.db import IntegrityError
 
-from dispatcher import engine, event_log, lanes, sql
+from dispatcher import api, engine, event_log, lanes, sql
 from dispatcher.conf import conf
 from dispatcher.engine import compose
 from dispatcher.errors import CallInvalid, DuplicateCall, PolicyInvalid, QueueFull, UnknownKey
@@ -99,7 +99,7 @@ def push(wanted: Sequence[Wanted], *, may_send: Callable[[str], bool] = lambda _
     """
     bounded = sql.fetch("queue_bounds", Bound, {"names": sorted({each.queue for each in wanted}), "is_lock": False})
     if not (bounded or any(each.unique or each.call.more.id for each in wanted)):
-        return [Pushed(call=call, is_new=True) for call in engine.send([each.call for each in wanted])]
+        return [Pushed(call=call, is_new=True) for call in api.send_many([each.call for each in wanted])]
     try:
         with sql.atomic():
             return _push(wanted, may_send)
@@ -131,7 +131,7 @@ def _push(wanted: Sequence[Wanted], may_send: Callable[[str], bool]) -> list[Pus
     kept, replaced = _resolve(wanted, may_send)
     fresh = {number: each for number, each in enumerate(wanted) if number not in kept}
     bounds = _make_room([*fresh.values()])
-    sent = iter(engine.send([_rescheduled(each, replaced.get(number)) for number, each in fresh.items()]))
+    sent = iter(api.send_many([_rescheduled(each, replaced.get(number)) for number, each in fresh.items()]))
     pushed = []
     for number, each in enumerate(wanted):
         there = kept.get(number)

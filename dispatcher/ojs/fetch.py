@@ -13,15 +13,15 @@ from time import monotonic
 from typing import Any, TypedDict, Unpack
 from uuid import UUID, uuid5
 
-from dispatcher import engine, event_log, sql
+from dispatcher import api, engine, event_log, lanes, sql
 from dispatcher.conf import conf
 from dispatcher.engine import attempt
 from dispatcher.event_log import Entry
 from dispatcher.history import By
 from dispatcher.lifecycle import admit, claim, finish, run, schedule
 from dispatcher.models import CallQueue, PullWorker, Queue, Slot
-from dispatcher.ojs.waiters import WAITERS, Ready, ready
-from dispatcher.states import State
+from dispatcher.ojs.long_poll import WAITERS, Ready, ready
+from dispatcher.states import Delivery, State
 
 logger = logging.getLogger(__name__)
 
@@ -211,7 +211,7 @@ def cancel(call: UUID) -> CallQueue | Refused:
 
     One that runs in Celery is left alone: its process could not be told.
     """
-    if engine.cancel([call]):
+    if api.cancel([call]):
         return _row(call)
     return _report(call, {}, lambda row, ticket: finish.cancel(row.id, ticket))
 
@@ -280,7 +280,7 @@ def number(worker: str) -> UUID:
 
 def open_queue(name: str) -> None:
     """Note a queue that is named over HTTP; one that Celery has nothing to do with may be fetched from."""
-    sql.change("open_queue", {"name": name})
+    sql.change("open_queue", {"name": name, "delivery": lanes.declared_delivery(name)})
 
 
 def take_queues(names: Sequence[str]) -> list[str]:
@@ -289,7 +289,7 @@ def take_queues(names: Sequence[str]) -> list[str]:
     found = {queue.name: queue for queue in queues}
     if any(queue.is_undecided for queue in found.values()):
         queues.filter(is_undecided=True).update(is_undecided=False)
-    return [name for name in names if name in found and not found[name].is_pulled]
+    return [name for name in names if name in found and found[name].delivery != Delivery.HTTP]
 
 
 def _fetch_now(asked: Fetching) -> list[CallQueue]:
@@ -319,7 +319,7 @@ def _take(queue: Ready, most: int, asked: Fetching, *, waits: bool) -> list[UUID
             if waits:
                 waited = sql.ask("wait_for_lane", _Waited, {"queue": queue.name, "awake": queue.awake})
             made = admit.admit(
-                lanes=queue.awake, queues=[queue.name], most=most - len(taken), avoid=avoid, is_pull=True
+                lanes=queue.awake, queues=[queue.name], most=most - len(taken), avoid=avoid, delivery=Delivery.HTTP
             )
             taken += _start(made.calls, asked)
         # Lanes of a key that somebody keeps locked do not take the places of others again.

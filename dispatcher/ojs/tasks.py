@@ -9,7 +9,8 @@ from dispatcher.celery import periodic
 from dispatcher.celery.periodic import Extra
 from dispatcher.conf import conf
 from dispatcher.models import Subscription, Workflow
-from dispatcher.ojs import crons, enqueue
+from dispatcher.ojs import enqueue
+from dispatcher.ojs.cron import CRON_TASK, fire_cron
 from dispatcher.tasks import QUIET
 
 ADVANCE: Final = "dispatcher.advance"
@@ -31,27 +32,27 @@ def advance() -> int:
 @shared_task(name="dispatcher.post_event")
 def post_event(subscription: str, event: dict[str, Any]) -> Any:
     """Post one event to one subscription."""
-    from dispatcher.ojs import hooks  # noqa: PLC0415 -- an extra
+    from dispatcher.ojs.webhooks import deliver  # noqa: PLC0415 -- an extra
 
-    return hooks.post(subscription, event)
+    return deliver.post(subscription, event)
 
 
-@shared_task(name=crons.TASK, ignore_result=True)
+@shared_task(name=CRON_TASK, ignore_result=True)
 def cron(name: str) -> str | None:
     """Send the call of a cron; return its id, None if it was not its turn."""
-    return crons.fire(name)
+    return fire_cron(name)
 
 
 def _advance() -> int:
-    from dispatcher.ojs import workflows  # noqa: PLC0415 -- an extra
+    from dispatcher.ojs.workflow.advance import advance_all  # noqa: PLC0415 -- an extra
 
-    return workflows.advance_all()
+    return advance_all()
 
 
 def _tell() -> int:
-    from dispatcher.ojs import hooks  # noqa: PLC0415 -- an extra
+    from dispatcher.ojs.webhooks import deliver  # noqa: PLC0415 -- an extra
 
-    return hooks.tell()
+    return deliver.tell()
 
 
 def _runs_workflows() -> bool:

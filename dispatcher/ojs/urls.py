@@ -6,19 +6,32 @@ from dispatcher.ojs.api import api, dressed, nowhere
 from dispatcher.ojs.views import (
     admin,
     cron,
+    dead_letters,
     events,
     jobs,
-    letters,
-    limits,
     pools,
     queues,
+    rate_limits,
     system,
     webhooks,
     workers,
     workflows,
 )
 
-for router in (system, jobs, workers, queues, letters, limits, cron, events, webhooks, admin, pools, workflows):
+for router in (
+    system,
+    jobs,
+    workers,
+    queues,
+    dead_letters,
+    rate_limits,
+    cron,
+    events,
+    webhooks,
+    admin,
+    pools,
+    workflows,
+):
     api.add_router("", router.router)
 
 urlpatterns = [

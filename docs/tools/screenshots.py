@@ -53,7 +53,7 @@ def main() -> None:
 @contextmanager
 def calls_that_wait() -> "Iterator[dict[str, object]]":
     """Send more than the limits allow; give the ids of a key and of a call; cancel what is left at the end."""
-    from dispatcher import engine  # noqa: PLC0415 -- Django must be set up
+    from dispatcher import api  # noqa: PLC0415 -- Django must be set up
     from dispatcher.models import CallQueue, RateLimitKey  # noqa: PLC0415
     from dispatcher.request import Call  # noqa: PLC0415
     from project.shop.views import place  # noqa: PLC0415
@@ -63,12 +63,12 @@ def calls_that_wait() -> "Iterator[dict[str, object]]":
     sent = CallQueue.objects.send_many(
         [Call(**page, keys=["partner", f"tenant:{tenant}"]) for tenant in ("acme", "bolt") for _ in range(20)]
     )
-    engine.pause("courier")
+    api.pause("courier")
     try:
         yield {"key": RateLimitKey.objects.get(name="partner").pk, "call": sent[-1].pk}
     finally:
-        engine.resume("courier")
-        engine.cancel(CallQueue.objects.waiting().values_list("id", flat=True))
+        api.resume("courier")
+        api.cancel(CallQueue.objects.waiting().values_list("id", flat=True))
 
 
 def session() -> str:

@@ -71,8 +71,8 @@ def test_a_report_of_all_keys_reads_nothing_once_for_each_of_them(mode: str, *, 
 
 
 LEFT = """
-INSERT INTO dispatcher_queue (name, is_pulled, max_depth, on_full, warn_at)
-SELECT 'queue' || n, false, 1000, 'reject', 0.8 FROM generate_series(0, 9) AS n;
+INSERT INTO dispatcher_queue (name, delivery, max_depth, on_full, warn_at)
+SELECT 'queue' || n, 'broker', 1000, 'reject', 0.8 FROM generate_series(0, 9) AS n;
 
 INSERT INTO dispatcher_journalentry (kind, queue, data, at)
 SELECT CASE WHEN n = 7 THEN 'backpressure.warning' ELSE 'rate_limit.exceeded' END, 'queue' || n % 10, '{}',

@@ -18,7 +18,7 @@ from pytest_django import Settings
 from dispatcher import sql
 from dispatcher.admin.paging import MANY
 from dispatcher.models import CallQueue
-from dispatcher.ojs import workflows
+from dispatcher.ojs.workflow import advance
 from tests.contracts.test_plans import Hot, explain, nodes, outline
 
 ENDED = 200_000
@@ -33,8 +33,8 @@ FILL = """
 INSERT INTO dispatcher_ratelimitkey (id, name, concurrency, is_paused)
 SELECT n, 'key:' || n, 1, false FROM generate_series(1, 10000) AS n;
 
-INSERT INTO dispatcher_queue (name, is_pulled, max_depth, on_full, warn_at)
-SELECT 'queue-' || n, true, 1000000, 'reject', 0.8 FROM generate_series(1, 24) AS n;
+INSERT INTO dispatcher_queue (name, delivery, max_depth, on_full, warn_at)
+SELECT 'queue-' || n, 'http', 1000000, 'reject', 0.8 FROM generate_series(1, 24) AS n;
 
 INSERT INTO dispatcher_pullworker (id, name, queues, seen_at)
 SELECT gen_random_uuid(), 'worker-' || n, ARRAY['queue-1'], now() FROM generate_series(1, 1000) AS n;
@@ -265,7 +265,7 @@ def test_a_change_of_many_jobs_reads_a_bounded_number_of_rows(
 
 @pytest.mark.django_db(transaction=False)
 def test_workflows_without_news_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    plans = run(lambda: workflows.advance_all() == 0, monkeypatch)
+    plans = run(lambda: advance.advance_all() == 0, monkeypatch)
     for plan in plans:
         assert most_read(plan) <= 250, outline(plan)
 
@@ -277,9 +277,9 @@ def test_a_look_at_workflows_reads_their_calls_by_id(monkeypatch: pytest.MonkeyP
             "UPDATE dispatcher_callqueue SET state = 'completed', finished_at = now() WHERE id < %s",
             [UUID(int=0x7000_8000_0000_0000_0100)],
         )
-    monkeypatch.setattr(workflows, "_BUDGET_S", 60.0)
+    monkeypatch.setattr(advance, "_BUDGET_S", 60.0)
     found: list[int] = []
-    plans = run(lambda: found.append(workflows.advance_all()), monkeypatch)
+    plans = run(lambda: found.append(advance.advance_all()), monkeypatch)
     assert found == [255]
     for plan in plans:
         assert most_read(plan) <= 1_000, outline(plan)

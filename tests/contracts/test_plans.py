@@ -15,9 +15,9 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from dispatcher.limits.policy import BUCKETS
-from dispatcher.ojs import stories
-from dispatcher.ojs.stories import Asked
-from dispatcher.ojs.views import letters
+from dispatcher.ojs.events import query
+from dispatcher.ojs.events.query import Asked
+from dispatcher.ojs.views import dead_letters
 from dispatcher.states import TERMINAL
 from tests.contracts.plans import Hot, buffers, explain, nodes, outline
 
@@ -118,7 +118,7 @@ LEASE = timedelta(seconds=60)
 IN_FLIGHT = call_id(WAITING + 20_001)
 RUNNING = call_id(WAITING + 20_501)
 A_LANE = list(range(2, 102))
-GATE = {"is_gated": True, "is_pull": False, "ahead": 1_000, "now": NOW}
+GATE = {"is_gated": True, "delivery": "broker", "ahead": 1_000, "now": NOW}
 NOTHING: dict[str, Any] = {
     "lanes": [],
     "keys": [],
@@ -139,6 +139,7 @@ A_WORKER = {
     "pool": "prefork",
     "processes": 8,
     "queues": ["served"],
+    "deliveries": ["broker"],
     "tasks": ["noop"],
     "lease": LEASE,
     "serves": LEASE,
@@ -343,7 +344,7 @@ HOT = [
     Hot("pause_key", {"name": "key:7", "is_paused": True}, 50),
     # Over HTTP.
     Hot("ready_queues", {"queues": ["served", "unheard"], "most": 10}, 100),
-    Hot("lock_lanes", NOTHING | {"queues": ["served"], "is_pull": True}, 4_000, is_tuned=True),
+    Hot("lock_lanes", NOTHING | {"queues": ["served"], "delivery": "http"}, 4_000, is_tuned=True),
     Hot("hold_pulled", {"calls": [RUNNING], "lease": None, "usual": LEASE, "worker": None, "now": NOW}, 100),
     Hot("renew_fetch_leases", {"calls": [RUNNING], "lease": None, "usual": LEASE, "worker": uuid4(), "now": NOW}, 100),
     Hot("find_held", {"call": RUNNING}, 30),
@@ -416,11 +417,11 @@ def test_a_hot_statement_reads_only_what_it_touches(hot: Hot, mode: str) -> None
 
 
 LOOKS: dict[str, Callable[[], object]] = {
-    "what happened since": lambda: stories.after(Asked(), stories.now(), 100),
-    "the latest": lambda: stories.latest(Asked(), 100),
-    "the latest of some jobs": lambda: stories.latest(Asked(queues=["queue"], job_types=["rare"]), 100),
-    "what happened to one job": lambda: stories.after(Asked(job=RUNNING), "", 100),
-    "the dead letters": letters.counted,
+    "what happened since": lambda: query.after(Asked(), query.now(), 100),
+    "the latest": lambda: query.latest(Asked(), 100),
+    "the latest of some jobs": lambda: query.latest(Asked(queues=["queue"], job_types=["rare"]), 100),
+    "what happened to one job": lambda: query.after(Asked(job=RUNNING), "", 100),
+    "the dead letters": dead_letters.count_dead_letters,
 }
 
 

@@ -107,7 +107,12 @@ HOT = [
     # In bulk: linear in what is sent, whatever the number of keys and lanes that exist.
     Hot("send_calls", bulk(500) | {"kinds": kinds(*(f"key:{number}" for number in range(7_001, 7_501)))}, 20_000),
     Hot("make_keys", NEW_KEYS, 15_000),
-    Hot("make_lanes", {"kinds": kinds(*(f"key:{number}" for number in range(3_101, 3_601)))}, 15_000, is_tuned=True),
+    Hot(
+        "make_lanes",
+        {"kinds": kinds(*(f"key:{number}" for number in range(3_101, 3_601))), "queues": [], "deliveries": []},
+        15_000,
+        is_tuned=True,
+    ),
     Hot("place_calls", {"kinds": kinds("lone"), "calls": [UUID(int=1)], "kind_of": [0]}, 100, is_tuned=True),
     Hot("find_keys", {"names": ["lone", "key:9999"]}, 20),
     Hot("find_unplaced", {"calls": [UUID(int=1)]}, 20),
@@ -123,7 +128,7 @@ HOT = [
     # A hundred thousand dead rows are 390 pages of the index, until a vacuum.
     Hot("count_waiting", {"queue": "queue", "most": 100}, 500),
     Hot("drop_oldest", {"queue": "queue", "most": 1}, 500),
-    Hot("open_queue", {"name": "new"}, 50),
+    Hot("open_queue", {"name": "new", "delivery": "broker"}, 50),
     Hot("ready_queues", {"queues": ["lone", "hot"], "most": 10}, 60),
     Hot("find_released_room", {"keys": [LONE], "lane": LONE, "ahead": 968, "now": None}, 50),
     Hot("clear_opening_times", {"keys": [LONE]}, 20, is_tuned=True),

@@ -24,7 +24,7 @@ def api(open_http: None) -> Api:
 @pytest.fixture
 def holder(settings: Settings) -> Callable[..., Api]:
     """Give what makes a token with these scopes, and returns a client that shows it."""
-    from dispatcher.ojs.access import make_token  # noqa: PLC0415 -- needs the apps
+    from dispatcher.ojs.auth import make_token  # noqa: PLC0415 -- needs the apps
 
     settings.DISPATCHER = {}
     return lambda *scopes, name="me": Api(Authorization=f"Bearer {make_token(name, scopes)}")

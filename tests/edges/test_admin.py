@@ -16,7 +16,7 @@ from django.urls import reverse
 from django.utils import timezone
 from pytest_django import Settings
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.admin.paging import MANY, batches
 from dispatcher.engine import workers
 from dispatcher.lifecycle import heartbeat
@@ -179,7 +179,7 @@ def test_a_list_counts_up_to_a_bound_and_sorts_by_no_column(boss: Client, name: 
 def fill(number: int) -> None:
     """Add so many rows to each table that the admin lists."""
     calls = CallQueue.objects.send_many([Call(task="t", queue=f"queue-{n}") for n in range(number)])
-    engine.cancel([call.pk for call in calls[::2]])
+    api.cancel([call.pk for call in calls[::2]])
     for n in range(number):
         name = uuid4().hex
         RateLimitKey.objects.declare(f"key:{name}", concurrency=n)
@@ -221,8 +221,8 @@ def test_calls_that_ended_are_listed_by_their_end(boss: Client, state: State) ->
 
 def test_calls_that_wait_alone_are_listed_by_themselves(boss: Client) -> None:
     _, call = dear_call()
-    engine.limit("api", {"concurrency": 5})
-    engine.resume("api")
+    api.limit("api", {"concurrency": 5})
+    api.resume("api")
     assert CallQueue.objects.get(pk=call.pk).oversized_key_id is not None
     assert str(call.pk) in boss.get(CALLS, {"state": "oversized"}).content.decode()
     assert str(call.pk) not in boss.get(CALLS, {"state": "available"}).content.decode()
@@ -317,7 +317,7 @@ def test_nothing_is_done_to_keys_without_the_permission(clerk: Callable[..., Cli
 def dear_call() -> tuple[RateLimitKey, CallQueue]:
     """Return a paused key, and a call that waits for 8 of it."""
     key = RateLimitKey.objects.declare("api", concurrency=10)
-    engine.pause("api")
+    api.pause("api")
     (call,) = CallQueue.objects.send_many([Call(task="noop", keys={"api": 8})])
     return key, call
 
@@ -331,7 +331,7 @@ def test_limits_that_waiting_calls_never_fit_are_stored_only_when_that_is_accept
     page = boss.post(url, {"concurrency": "5", "accept_oversized": "on"}, follow=True).content.decode()
     assert "1 waiting calls cost more than the limits ever allow" in page
     assert RateLimitKey.objects.get(name="api").concurrency == 5
-    engine.resume("api")
+    api.resume("api")
     assert "1 of these cost more than the limits ever allow" in boss.get(url).content.decode()
     page = boss.get(reverse("admin:dispatcher_callqueue_change", args=[call.pk])).content.decode()
     assert "It costs 8 of the key api, whose limits never allow it." in page

@@ -12,11 +12,11 @@ from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries, Settings
 
 import dispatcher
-from dispatcher import engine
+from dispatcher import api
 from dispatcher.event_log import KINDS
 from dispatcher.models import ApiToken, CallQueue, JournalEntry, PullWorker, Queue
 from dispatcher.ojs import fetch
-from dispatcher.ojs.access import make_token
+from dispatcher.ojs.auth import make_token
 from dispatcher.ojs.fetch import Fetching
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -30,23 +30,23 @@ def boss() -> Client:
 
 
 def test_who_serves_a_queue_is_set_until_its_calls_are_with_somebody(boss: Client) -> None:
-    queue = Queue.objects.create(name="mail", is_pulled=True)
+    queue = Queue.objects.create(name="mail", delivery="http")
     url = reverse("admin:dispatcher_queue_change", args=["mail"])
-    assert 'name="is_pulled"' in boss.get(url).content.decode()
+    assert 'name="delivery"' in boss.get(url).content.decode()
     CallQueue.objects.send("mail.send", queue="mail")
     fetch.fetch(Fetching(queues=["mail"]))
-    assert 'name="is_pulled"' not in boss.get(url).content.decode()
+    assert 'name="delivery"' not in boss.get(url).content.decode()
     boss.post(url, {"max_depth": 5, "on_full": "reject", "warn_at": 0.5})
     queue.refresh_from_db()
-    assert (queue.max_depth, queue.is_pulled) == (5, True)
+    assert (queue.max_depth, queue.delivery) == (5, "http")
 
 
 def test_the_journal_is_read_and_nothing_else(boss: Client, settings: Settings) -> None:
     settings.DISPATCHER = {"journal": 60}
-    engine.declare("queue:mail", {})
-    engine.pause("queue:mail", by="ada")
-    engine.declare("api", {})
-    engine.block("api", timedelta(hours=1))
+    api.declare("queue:mail", {})
+    api.pause("queue:mail", by="ada")
+    api.declare("api", {})
+    api.block("api", timedelta(hours=1))
     url = reverse("admin:dispatcher_journalentry_changelist")
     page = boss.get(url).content.decode()
     assert "paused_by ada" in page
@@ -64,9 +64,9 @@ def test_the_kinds_of_the_journal_are_offered_without_reading_it(
     boss: Client, django_assert_num_queries: DjangoAssertNumQueries, settings: Settings
 ) -> None:
     settings.DISPATCHER = {"journal": 60}
-    engine.declare("queue:mail", {})
-    engine.pause("queue:mail")
-    engine.resume("queue:mail")
+    api.declare("queue:mail", {})
+    api.pause("queue:mail")
+    api.resume("queue:mail")
     url = reverse("admin:dispatcher_journalentry_changelist")
     with django_assert_num_queries(4) as asked:
         page = boss.get(url, {"kind": "queue.paused"}).content.decode()

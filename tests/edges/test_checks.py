@@ -103,6 +103,7 @@ def test_a_router_that_sends_the_models_elsewhere_is_e014(settings: Any) -> None
         ({"max_payload_bytes": 0}, "DISPATCHER['max_payload_bytes'] is 0"),
         ({"ramp": -1}, "DISPATCHER['ramp'] must not be negative"),
         ({"publish_after": timedelta(seconds=-1)}, "DISPATCHER['publish_after'] must not be negative"),
+        ({"delivery": {"mail": "post"}}, "DISPATCHER['delivery']['mail'] is 'post': give one of broker, direct, http"),
         ({"tick": 0}, "DISPATCHER['tick'] must be longer than 0"),
         ({"heartbeat": 31}, "at least twice DISPATCHER['heartbeat']"),
         ({"run_lease": 29}, "at least twice DISPATCHER['heartbeat']"),

@@ -15,9 +15,11 @@ from pytest_django import Settings
 from dispatcher import engine
 from dispatcher.lifecycle import finish
 from dispatcher.models import CallQueue, JournalEntry, Worker
-from dispatcher.ojs import enqueue, rows, stories, workflows
-from dispatcher.ojs.crons import crons, fire
-from dispatcher.ojs.rows import Span, Which
+from dispatcher.ojs import enqueue
+from dispatcher.ojs.cron import fire_cron, list_crons
+from dispatcher.ojs.events import query, source
+from dispatcher.ojs.events.source import Span, Which
+from dispatcher.ojs.workflow import advance
 from dispatcher.request import Call
 from tests.edges.ojs import Api, another_transaction
 
@@ -66,10 +68,10 @@ def test_the_strategy_that_an_event_names_is_the_one_that_is_spent(api: Api) -> 
 
 def test_who_waits_for_a_person_or_the_end_of_a_block_is_at_no_limit(api: Api) -> None:
     api.push(rate_limit={"key": "one", "concurrency": 1})
-    engine.pause("one")
+    api.pause("one")
     assert api.fetch() == []
-    engine.resume("one")
-    engine.block("one", timedelta(hours=1))
+    api.resume("one")
+    api.block("one", timedelta(hours=1))
     assert api.fetch() == []
     assert told(api, "rate_limit.exceeded") == []
 
@@ -93,7 +95,7 @@ def test_what_a_limit_drops_is_told_of_with_its_key(api: Api) -> None:
 
 
 def test_a_celery_queue_tells_of_its_limits_too(api: Api) -> None:
-    engine.declare("narrow", {"concurrency": 1})
+    api.declare("narrow", {"concurrency": 1})
     for _ in range(2):
         CallQueue.objects.send("a.task", keys=["narrow"], queue="celery")
     (exceeded,) = data(told(api, "rate_limit.exceeded", queues="celery"))
@@ -132,9 +134,9 @@ def test_what_makes_room_in_a_full_queue_is_told_of(api: Api) -> None:
 def test_a_pause_tells_who_did_it(api: Api) -> None:
     api.push(queue="mail")
     api.post("/queues/mail/pause")
-    engine.resume("queue:mail", by="ada")
-    engine.declare("api", {})
-    engine.pause("api", by="ada")
+    api.resume("queue:mail", by="ada")
+    api.declare("api", {})
+    api.pause("api", by="ada")
     events = told(api, "queue.*")
     assert [event["type"] for event in events] == ["queue.paused", "queue.resumed"]
     assert data(events) == [{"queue": "mail", "paused_by": ""}, {"queue": "mail", "resumed_by": "ada"}]
@@ -163,15 +165,15 @@ def test_a_job_has_its_own_part_of_the_journal(api: Api) -> None:
 
 
 def test_the_journal_forgets_in_time_and_is_not_kept_where_nobody_asks_for_it(api: Api, settings: Settings) -> None:
-    engine.declare("queue:mail", {})
-    engine.pause("queue:mail")
+    api.declare("queue:mail", {})
+    api.pause("queue:mail")
     engine.cleanup()
     assert JournalEntry.objects.count() == 1
     engine.cleanup(now=timezone.now() + timedelta(hours=2))
     assert not JournalEntry.objects.exists()
     assert "rate-limiting" in api.client.get("/ojs/manifest").json()["extensions"]
     settings.DISPATCHER = {"http_anonymous": ["admin"]}
-    engine.resume("queue:mail")
+    api.resume("queue:mail")
     assert not JournalEntry.objects.exists()
     assert not {"rate-limiting", "backpressure"}.intersection(api.client.get("/ojs/manifest").json()["extensions"])
 
@@ -185,7 +187,7 @@ def test_a_workflow_tells_of_its_steps_and_its_end(api: Api) -> None:
     for _ in steps:
         (job,) = api.fetch()
         api.post("/workers/ack", {"job_id": job["id"]})
-        workflows.advance_all()
+        advance.advance_all()
     events = told(api, "workflow.*")
     assert [event["type"].partition(".")[2] for event in events] == [
         "started",
@@ -203,7 +205,7 @@ def test_a_workflow_that_fails_tells_of_the_step_and_its_error(api: Api) -> None
     api.post("/workflows", {"type": "chain", "name": "one", "steps": [step]}, status=201)
     (job,) = api.fetch()
     api.post("/workers/nack", {"job_id": job["id"], "error": {"code": "handler_error", "message": "no"}})
-    workflows.advance_all()
+    advance.advance_all()
     (failed,) = data(told(api, "workflow.failed"))
     assert (failed["failed_step_id"], failed["failed_step_type"], failed["error"]["message"]) == ("0", "a", "no")
 
@@ -237,7 +239,7 @@ def test_what_a_transaction_holds_back_comes_after_what_was_told_meanwhile(api: 
 
 
 def test_however_many_events_there_are_each_is_on_one_page(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stories, "_BUDGET_S", 600)
+    monkeypatch.setattr(query, "_BUDGET_S", 600)
     sent = CallQueue.objects.send_many([Call(task="a.task", queue="many")] * 2_100)
     cursor, pages = "evt_00000000-0000-7000-8000-000000000000", []
     while True:
@@ -266,7 +268,7 @@ def test_the_journal_of_a_job_is_found_by_an_index(api: Api) -> None:
         # Even of a journal that is empty: then its plan shows that the index can serve it.
         cursor.execute("SET LOCAL enable_seqscan = off")
         cursor.execute("SET LOCAL enable_bitmapscan = off")
-        list(rows.entries_of(Which(call=UUID(job["id"])), Span(since=timezone.now(), until=timezone.now())))
+        list(source.entries_of(Which(call=UUID(job["id"])), Span(since=timezone.now(), until=timezone.now())))
         read = asked.captured_queries[-1]["sql"]
         cursor.execute(f"EXPLAIN {read[read.index('SELECT') :]}")
         assert "entry_job" in str(cursor.fetchall())
@@ -281,7 +283,7 @@ def test_a_step_of_a_workflow_is_told_of_before_anything_later(api: Api) -> None
     finish.complete(UUID(job["id"]), UUID(job["ticket"]), result=None)
     page = api.get(f"/events?after={cursor}&types=workflow.*")
     assert [event["type"] for event in page["events"]] == ["workflow.step_completed"]
-    workflows.advance_all()
+    advance.advance_all()
     assert api.get(f"/events?after={page['cursor']}&types=workflow.*")["events"] == []
 
 
@@ -308,9 +310,9 @@ def test_a_stream_tells_what_happens_as_it_happens(api: Api) -> None:
 def test_a_cron_tells_when_it_fires_and_when_it_does_not(api: Api) -> None:
     template = {"type": "report.make", "args": [], "options": {"queue": "reports"}}
     api.post("/cron", {"name": "daily", "expression": "0 9 * * *", "job_template": template}, status=201)
-    sent = fire("daily")
+    sent = fire_cron("daily")
     CallQueue.objects.update(created_at=timezone.now() - timedelta(minutes=5))
-    assert fire("daily") is None
+    assert fire_cron("daily") is None
     triggered, skipped = told(api, "cron.*")
     assert (triggered["type"], triggered["subject"], triggered["data"]["job_id"]) == ("cron.triggered", "daily", sent)
     about = {"cron_name": "daily", "cron_expr": "0 9 * * *", "job_type": "report.make", "queue": "reports"}
@@ -353,19 +355,19 @@ def test_a_cron_sends_one_job_a_minute_and_none_beside_one_that_runs(api: Api) -
     assert (made["enabled"], made["overlap_policy"], bool(made["next_run_at"])) == (True, "skip", True)
     api.post("/cron", wanted, status=200)
     assert [cron["name"] for cron in api.get("/cron")["crons"]] == ["daily"]
-    sent = fire("daily")
+    sent = fire_cron("daily")
     assert sent is not None
-    assert fire("daily") is None
+    assert fire_cron("daily") is None
     call = CallQueue.objects.get(id=sent)
     assert (call.task, call.args, call.queue, call.priority) == ("report.make", [1], "reports", 3)
     assert call.meta["cron_name"] == "daily"
     CallQueue.objects.update(created_at=call.created_at - timedelta(minutes=5))
-    assert fire("daily") is None, "the one before has not ended"
-    engine.cancel([call.id])
-    assert fire("daily") is not None
+    assert fire_cron("daily") is None, "the one before has not ended"
+    api.cancel([call.id])
+    assert fire_cron("daily") is not None
     assert api.ask("PATCH", "/cron/daily", {"enabled": False})["cron"]["next_run_at"] is None
     assert api.ask("DELETE", "/cron/daily")["deleted"] is True
-    assert crons() == []
+    assert list_crons() == []
 
 
 @pytest.mark.parametrize(
@@ -379,7 +381,7 @@ def test_what_becomes_of_a_run_beside_another_is_the_cron_s_choice(
         "/cron", {"name": "often", "cron": "* * * * *", "overlap_policy": overlap, "job_template": template}, status=201
     )
     for _ in range(2):
-        assert fire("often")
+        assert fire_cron("often")
         api.fetch("reports")
         CallQueue.objects.update(created_at=CallQueue.objects.latest("position").created_at - timedelta(minutes=5))
     states = list(CallQueue.objects.values_list("state", flat=True))

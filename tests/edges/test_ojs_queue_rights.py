@@ -8,7 +8,7 @@ import arrow
 import pytest
 from pytest_django import Settings
 
-from dispatcher import engine, sql
+from dispatcher import sql
 from dispatcher.models import CallQueue, KeyChange, PullWorker, RateLimitKey, Slot
 from tests.edges.ojs import Api
 
@@ -60,7 +60,7 @@ def test_a_report_blocks_a_key_for_as_long_as_the_setting_allows_and_says_until_
         assert blocked_until is not None
         assert least <= (blocked_until - sql.now()).total_seconds() <= most
         assert abs(arrow.get(answer["rate_limit_until"]).datetime - blocked_until) < timedelta(seconds=5)
-        engine.resume("shared")
+        api.resume("shared")
 
 
 OTHERS = [

@@ -94,9 +94,9 @@ def test_a_sender_waits_for_a_number_of_seconds(api: Api, wait: str) -> None:
 def test_who_serves_a_queue_does_not_change_under_running_jobs(api: Api) -> None:
     api.push()
     api.fetch()
-    api.ask("PUT", "/admin/queues/default/config", {"is_pulled": False}, status=409)
+    api.ask("PUT", "/admin/queues/default/config", {"delivery": "broker"}, status=409)
     api.post("/workers/ack", {"job_id": api.get("/admin/jobs")["items"][0]["id"]})
-    assert api.ask("PUT", "/admin/queues/default/config", {"is_pulled": False})["served_by"] == "celery"
+    assert api.ask("PUT", "/admin/queues/default/config", {"delivery": "broker"})["served_by"] == "celery"
 
 
 # Rate limits

@@ -11,10 +11,10 @@ from django.db.models.functions import Now
 from pytest_django import Settings
 
 from dispatcher.models import ApiToken, CallQueue, Queue
-from dispatcher.ojs import live, rows, stories
-from dispatcher.ojs.access import Access, make_token
-from dispatcher.ojs.live import LiveEvents
-from dispatcher.ojs.stories import Asked, Page, after, now
+from dispatcher.ojs.auth import Access, make_token
+from dispatcher.ojs.events import live, query, source
+from dispatcher.ojs.events.live import LiveEvents
+from dispatcher.ojs.events.query import Asked, Page, after, now
 from dispatcher.ojs.views import events
 from dispatcher.request import Call
 from tests.edges.ojs import Api
@@ -125,16 +125,16 @@ def test_a_stream_of_a_revoked_token_ends(open_http: None, monkeypatch: pytest.M
 def test_one_read_builds_a_bounded_number_of_events_and_goes_on_behind_them(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Queue.objects.create(name="many", is_pulled=True)
+    Queue.objects.create(name="many", delivery="http")
     for _ in range(40):
         CallQueue.objects.send_many([Call(task="a.task", queue="many")] * 10)
     CallQueue.objects.filter(position__lte=CallQueue.objects.latest("position").position - 200).update(
         state="completed", finished_at=Now()
     )
-    told, of_job = [], stories.of_job
-    monkeypatch.setattr(stories, "of_job", lambda row: told.append(row.id) or of_job(row))
-    monkeypatch.setattr(stories, "_BUDGET_S", 0)
-    monkeypatch.setattr(rows, "CROWD", 20)
+    told, of_job = [], query.of_job
+    monkeypatch.setattr(query, "of_job", lambda row: told.append(row.id) or of_job(row))
+    monkeypatch.setattr(query, "_BUDGET_S", 0)
+    monkeypatch.setattr(source, "CROWD", 20)
     cursor, found, reads = "evt_00000000-0000-7000-8000-000000000000", [], []
     while True:
         page = api.get(f"/events?after={cursor}&types=job.completed&limit=1000")

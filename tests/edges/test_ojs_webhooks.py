@@ -20,8 +20,8 @@ from pytest_django import Settings
 from dispatcher import engine
 from dispatcher.errors import RateLimited, TargetRefused
 from dispatcher.models import CallQueue, RateLimitKey, Subscription
-from dispatcher.ojs import hooks
-from dispatcher.ojs.rows import settled_at
+from dispatcher.ojs.events.source import settled_at
+from dispatcher.ojs.webhooks import deliver
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import erase
@@ -97,9 +97,9 @@ def test_subscribers_are_told_once_and_by_calls_of_their_own(api: Api) -> None:
     assert made["secret"] == wanted["secret"]
     path = f"/webhooks/subscriptions/{made['id']}"
     assert "secret" not in api.get(path)["subscription"]
-    assert hooks.tell() == 0, "what was before is nobody's news"
+    assert deliver.tell() == 0, "what was before is nobody's news"
     job = api.push()
-    assert (hooks.tell(), hooks.tell()) == (1, 0)
+    assert (deliver.tell(), deliver.tell()) == (1, 0)
     assert [event["data"]["job_id"] for event in posts()] == [job["id"]]
     assert api.ask("PATCH", path, {"active": False})["subscription"]["active"] is False
     api.ask("DELETE", path)
@@ -126,8 +126,8 @@ def test_what_a_transaction_holds_back_is_told_when_it_commits(
     subscribe(api, "job.*")
     with another_transaction(does):
         api.push()
-        assert hooks.tell() == 0, "what was stamped before it may still come"
-    assert hooks.tell() == 2
+        assert deliver.tell() == 0, "what was stamped before it may still come"
+    assert deliver.tell() == 2
     assert {(event["type"], event["data"]["queue"]) for event in posts()} == {
         (kind, "late"),
         ("job.enqueued", "default"),
@@ -138,7 +138,7 @@ def test_a_transaction_that_writes_other_things_holds_nothing_back(api: Api) -> 
     subscribe(api, "job.*")
     with another_transaction(lambda: (User.objects.create(username="ada"), CallQueue.objects.count())):
         api.push()
-        assert hooks.tell() == 1
+        assert deliver.tell() == 1
 
 
 def test_a_transaction_whose_start_can_t_be_seen_is_taken_to_be_a_minute_old(api: Api) -> None:
@@ -157,7 +157,7 @@ def test_a_transaction_whose_start_can_t_be_seen_is_taken_to_be_a_minute_old(api
 def test_however_much_happens_between_two_looks_all_of_it_is_told(api: Api) -> None:
     subscribe(api, "job.enqueued")
     jobs = CallQueue.objects.send_many([Call(task="a.task", queue="many")] * 2_100)
-    assert hooks.tell() == 2_100
+    assert deliver.tell() == 2_100
     assert {event["data"]["job_id"] for event in posts()} == {str(job.id) for job in jobs}
 
 
@@ -171,20 +171,20 @@ def test_a_failure_is_told_though_the_job_waits_again_or_runs_by_the_next_look(a
         api.post("/workers/nack", {"job_id": job["id"], "error": error})
     engine.tick(now=timezone.now() + timedelta(seconds=1))
     CallQueue.objects.update(id=uuid4(), created_at=timezone.now() - timedelta(days=1))
-    hooks.tell()
+    deliver.tell()
     assert [event["data"]["attempt"] for event in posts() if event["type"] == "job.failed"] == [1, 2]
 
 
 def test_posts_that_wait_for_a_limit_are_no_news(api: Api) -> None:
-    engine.declare("queue:celery", {"concurrency": 1})
+    api.declare("queue:celery", {"concurrency": 1})
     subscribe(api, "*")
     for _ in range(3):
         api.push()
-    assert hooks.tell() == 3
-    engine.block("queue:celery", timedelta(0))
+    assert deliver.tell() == 3
+    api.block("queue:celery", timedelta(0))
     assert [event["type"] for event in api.get("/events?types=rate_limit.exceeded")["events"]]
-    hooks.tell()
-    assert hooks.tell() == 0
+    deliver.tell()
+    assert deliver.tell() == 0
     assert {event["type"] for event in posts()} == {"job.enqueued", "rate_limit.dynamic_adjusted"}
 
 
@@ -195,25 +195,25 @@ def test_an_event_is_posted_with_its_signature_to_whoever_subscribed(api: Api, r
     number = subscribe(api, "job.*", url=receiver.url)
     receiver.answers = [(500, {})]
     with pytest.raises(requests.HTTPError):
-        hooks.post(number, EVENT)
-    assert hooks.post(number, EVENT) == {"status": 200}
+        deliver.post(number, EVENT)
+    assert deliver.post(number, EVENT) == {"status": 200}
     headers, body = receiver.heard[1]
     assert json.loads(body) == EVENT
-    assert headers["X-OJS-Signature"] == hooks.signature(SECRET, headers["X-OJS-Timestamp"], body)
+    assert headers["X-OJS-Signature"] == deliver.signature(SECRET, headers["X-OJS-Timestamp"], body)
     assert headers["X-OJS-Delivery-ID"] == receiver.heard[0][0]["X-OJS-Delivery-ID"]
 
 
 def test_a_post_is_signed_as_the_spec_says() -> None:
     # As `openssl dgst -sha256 -hmac secret` says it.
     wanted = "b8569b78799ff9e3cbff0fc2d63a33a2b57f3282abd07c37ae5e8e7d79a5f163"
-    assert hooks.signature("secret", "1700000000", "{}") == f"sha256={wanted}"
+    assert deliver.signature("secret", "1700000000", "{}") == f"sha256={wanted}"
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 def test_a_redirect_is_followed_with_the_body(api: Api, receiver: Receiver, status: int) -> None:
     number = subscribe(api, "job.*", url=receiver.url)
     receiver.answers = [(status, {"Location": "/elsewhere"})]
-    assert hooks.post(number, EVENT) == {"status": 200}
+    assert deliver.post(number, EVENT) == {"status": 200}
     assert [json.loads(body) for _, body in receiver.heard] == [EVENT, EVENT]
 
 
@@ -221,7 +221,7 @@ def test_a_redirect_is_followed_with_the_body(api: Api, receiver: Receiver, stat
 def test_a_redirect_that_delivers_nothing_is_a_failure(api: Api, receiver: Receiver, answers: list[Answer]) -> None:
     number, receiver.answers = subscribe(api, "job.*", url=receiver.url), list(answers)
     with pytest.raises(requests.HTTPError, match=r"redirects to .*(/see|nowhere), so nothing is delivered"):
-        hooks.post(number, EVENT)
+        deliver.post(number, EVENT)
     assert not receiver.answers
 
 
@@ -230,10 +230,10 @@ def post_once(api: Api, receiver: Receiver, answer: Answer) -> tuple[CallQueue, 
     number = subscribe(api, "job.enqueued", url=receiver.url)
     receiver.answers = [answer]
     api.push()
-    assert hooks.tell() == 1
+    assert deliver.tell() == 1
     call = CallQueue.objects.get(task="dispatcher.post_event")
     assert call.ticket is not None
-    engine.execute(call.id, call.ticket, lambda: hooks.post(*call.args))
+    engine.execute(call.id, call.ticket, lambda: deliver.post(*call.args))
     call.refresh_from_db()
     return call, RateLimitKey.objects.get(name=f"webhook:{number}")
 
@@ -242,7 +242,7 @@ def post_once(api: Api, receiver: Receiver, answer: Answer) -> tuple[CallQueue, 
 def test_a_receiver_that_says_stop_stops_posts_to_itself_only_and_for_a_day_at_most(
     api: Api, receiver: Receiver, status: int
 ) -> None:
-    engine.declare("queue:celery", {"concurrency": 9})
+    api.declare("queue:celery", {"concurrency": 9})
     call, key = post_once(api, receiver, (status, {"Retry-After": "31622400"}))
     assert (call.state, call.attempt) == (State.AVAILABLE, 0)
     assert key.blocked_until is not None
@@ -275,7 +275,7 @@ def test_a_key_that_somebody_has_deleted_is_made_anew(api: Api) -> None:
     number = subscribe(api, "job.enqueued")
     for _ in range(2):
         api.push()
-        assert hooks.tell() == 1
+        assert deliver.tell() == 1
         erase(*CallQueue.objects.all())
         RateLimitKey.objects.filter(name=f"webhook:{number}").update(name=f"old:{number}:{timezone.now():%f}")
 
@@ -322,7 +322,7 @@ def test_nothing_is_sent_where_a_name_leads_to_a_private_address(api: Api, monke
         with monkeypatch.context() as patched:
             patched.setattr(socket, "getaddrinfo", lambda *_, **__: here)
             with pytest.raises(TargetRefused, match=r"leads to 127\.0\.0\.1"):
-                hooks.post(number, EVENT)
+                deliver.post(number, EVENT)
         assert not receiver.heard
 
 
@@ -330,5 +330,5 @@ def test_a_receiver_says_when_to_come_again(api: Api, receiver: Receiver) -> Non
     number = subscribe(api, "*", url=receiver.url)
     receiver.answers = [(429, {"Retry-After": "30"})]
     with pytest.raises(RateLimited) as stopped:
-        hooks.post(number, EVENT)
+        deliver.post(number, EVENT)
     assert (stopped.value.retry_after, stopped.value.key) == (timedelta(seconds=30), f"webhook:{number}")

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from dispatcher import engine
 from dispatcher.models import CallQueue, Part, RateLimitKey, Workflow
-from dispatcher.ojs import workflows
+from dispatcher.ojs.workflow import advance
 from tests.builders import erase, migrate
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
@@ -109,11 +109,11 @@ def test_a_workflow_in_a_workflow_is_a_part_like_any_other() -> None:
 def test_what_a_process_left_behind_the_next_look_does() -> None:
     number = make(type="chain", steps=[job("a"), job("b")])
     CallQueue.objects.update(state="completed", finished_at=CallQueue.objects.get().created_at, result=1)
-    assert workflows.advance_all() == 1
-    assert workflows.advance_all() == 0
+    assert advance.advance_all() == 1
+    assert advance.advance_all() == 0
     assert Part.objects.count() == 2
     assert [each["type"] for each in work()] == ["b"]
-    assert workflows.advance_all() == 0
+    assert advance.advance_all() == 0
     assert stands(number)["state"] == "completed"
 
 
@@ -172,12 +172,12 @@ def test_a_workflow_that_can_t_go_on_stops_no_other(caplog: pytest.LogCaptureFix
     plan = [{"type": "group", "jobs": [None]}]
     broken = str(Workflow.objects.create(id=UUID(int=1), kind="chain", plan=plan, look_at=timezone.now()).id)
     CallQueue.objects.filter(queue="default").update(state="completed", finished_at=timezone.now())
-    assert workflows.advance_all() == 3
+    assert advance.advance_all() == 3
     assert f"{broken} can't go on" in caplog.text
     assert [stands(number)["state"] for number in (first, second, broken)] == ["failed", "running", "running"]
     assert stands(first)["steps"][1]["error"]["code"] == "duplicate"
     assert [each["type"] for each in work()] == ["d"]
-    assert workflows.advance_all() == 0
+    assert advance.advance_all() == 0
     assert Workflow.objects.get(id=broken).look_at > timezone.now()
     assert ask("DELETE", f"/workflows/{broken}")["workflow"]["state"] == "cancelled"
 
@@ -191,11 +191,11 @@ def complete(*tasks: str) -> None:
 def test_only_workflows_with_news_are_looked_at() -> None:
     for name in "abc":
         make(type="chain", steps=[job(name), job("next")])
-    assert workflows.advance_all() == 0
+    assert advance.advance_all() == 0
     complete("b")
-    assert workflows.advance_all() == 1
+    assert advance.advance_all() == 1
     assert CallQueue.objects.filter(task="next").count() == 1
-    assert workflows.advance_all() == 0
+    assert advance.advance_all() == 0
     assert not CallQueue.objects.filter(finished_at__isnull=False, is_awaited=True).exists()
 
 
@@ -207,10 +207,10 @@ def test_a_look_at_many_workflows_takes_as_many_queries_as_one_at_a_few() -> Non
             make(type="group", jobs=[job("a"), job("b")])
         complete("a", "b")
         with CaptureQueriesContext(connection) as queries:
-            assert workflows.advance_all() == 2 * number
+            assert advance.advance_all() == 2 * number
         counts.append(len(queries))
         complete()
-        workflows.advance_all()
+        advance.advance_all()
     assert counts[0] == counts[1]
     assert set(Workflow.objects.values_list("state", flat=True)) == {"completed"}
 
@@ -228,17 +228,17 @@ def test_a_workflow_is_made_with_as_many_queries_for_many_jobs_as_for_a_few() ->
 
 
 def test_the_end_of_a_workflow_in_it_is_news_for_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workflows, "_BUDGET_S", 0.0)
+    monkeypatch.setattr(advance, "_BUDGET_S", 0.0)
     number = make(type="chain", steps=[{"type": "group", "jobs": [job("a")]}, job("b")])
     complete("a")
-    assert workflows.advance_all() == 1
+    assert advance.advance_all() == 1
     assert not CallQueue.objects.filter(task="b").exists()
-    assert workflows.advance_all() == 1
+    assert advance.advance_all() == 1
     assert CallQueue.objects.filter(task="b").exists()
     complete()
-    workflows.advance_all()
+    advance.advance_all()
     assert stands(number)["state"] == "completed"
-    workflows.advance_all()
+    advance.advance_all()
     assert not Workflow.objects.filter(look_at__isnull=False).exists()
 
 
@@ -248,23 +248,23 @@ def test_a_job_that_is_a_part_of_two_workflows_is_news_for_both() -> None:
         make(type="chain", steps=[shared, job("b")])
     assert CallQueue.objects.count() == 1
     complete("a")
-    assert workflows.advance_all() == 2
+    assert advance.advance_all() == 2
     assert CallQueue.objects.filter(task="b").count() == 2
 
 
 def test_a_part_whose_job_was_deleted_is_found_without_news() -> None:
     number = make(type="group", jobs=[job("a")])
     erase(*CallQueue.objects.all())
-    assert workflows.advance_all() == 1
+    assert advance.advance_all() == 1
     assert Workflow.objects.get(id=number).state == "failed"
 
 
 def test_the_check_of_open_parts_comes_to_all_of_them_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workflows, "_CHECKED", 2)
+    monkeypatch.setattr(advance, "_CHECKED", 2)
     for _ in range(5):
         make(type="group", jobs=[job("a")])
     erase(*CallQueue.objects.all())
-    assert sum(workflows.advance_all() for _ in range(6)) == 5
+    assert sum(advance.advance_all() for _ in range(6)) == 5
 
 
 def test_jobs_that_end_after_their_workflow_are_no_news_for_ever() -> None:
@@ -272,7 +272,7 @@ def test_jobs_that_end_after_their_workflow_are_no_news_for_ever() -> None:
     ask("POST", "/workers/fetch", {"queues": ["default"]})
     ask("DELETE", f"/workflows/{number}")
     complete("a")
-    assert workflows.advance_all() == 0
+    assert advance.advance_all() == 0
     assert not CallQueue.objects.filter(is_awaited=True, finished_at__isnull=False).exists()
 
 
@@ -281,7 +281,7 @@ def test_a_workflow_from_before_calls_were_marked_is_looked_at() -> None:
     complete("a")
     migrate("0014_oversized")
     migrate()
-    assert workflows.advance_all() == 1
+    assert advance.advance_all() == 1
     assert CallQueue.objects.filter(task="b", is_awaited=True).exists()
 
 
@@ -290,7 +290,7 @@ def test_a_step_waits_for_room_in_its_queue_and_its_workflow_can_be_cancelled_me
     ask("POST", "/jobs", job("x", queue="narrow"), 201)
     waits, ends = (make(type="chain", steps=[job(name), job(f"{name}.next", queue="narrow")]) for name in "ab")
     assert len(work()) == 2
-    workflows.advance_all()
+    advance.advance_all()
     assert [each["state"] for each in stands(waits)["steps"]] == ["completed", "waiting"]
     assert ask("DELETE", f"/workflows/{ends}")["workflow"]["state"] == "cancelled"
     ask("POST", "/workers/fetch", {"queues": ["narrow"]})
@@ -300,7 +300,7 @@ def test_a_step_waits_for_room_in_its_queue_and_its_workflow_can_be_cancelled_me
 
 def test_a_queue_that_is_full_is_asked_once_for_all_that_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     # What waits for the first queue is not due again before the second one is asked, however long that takes.
-    monkeypatch.setattr(workflows, "_FULL", timedelta(hours=1))
+    monkeypatch.setattr(advance, "_FULL", timedelta(hours=1))
     counts = []
     for number in (3, 12):
         bound(f"narrow{number}", 1)
@@ -308,13 +308,13 @@ def test_a_queue_that_is_full_is_asked_once_for_all_that_wait_for_it(monkeypatch
             make(type="chain", steps=[job("a"), job("b", queue=f"narrow{number}")])
         complete("a")
         with CaptureQueriesContext(connection) as queries:
-            assert workflows.advance_all() == number
+            assert advance.advance_all() == number
         counts.append(len(queries))
         assert CallQueue.objects.filter(queue=f"narrow{number}").count() == 1
     assert counts[0] == counts[1]
     Workflow.objects.filter(look_at__isnull=False).update(look_at=timezone.now())
     complete("b")
-    assert workflows.advance_all() == 15
+    assert advance.advance_all() == 15
     assert CallQueue.objects.filter(task="b").count() == 4
 
 

@@ -15,7 +15,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.celery import periodic
 from dispatcher.lifecycle import heartbeat, periodic_runs
 from dispatcher.models import CallQueue, PeriodicRun, RateLimitKey
@@ -60,7 +60,7 @@ def test_a_key_is_told_in_full() -> None:
 
 def test_a_pause_is_told() -> None:
     RateLimitKey.objects.declare("api")
-    engine.pause("api")
+    api.pause("api")
     assert "api: paused" in printed("--key", "api")
 
 

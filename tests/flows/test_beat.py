@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.celery import schedule
 from dispatcher.lifecycle.claim import claim
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
@@ -76,4 +76,4 @@ def test_a_dispenser_that_was_away_is_done_with_the_old_ticks_in_a_moment(worker
     eventually(lambda: CallQueue.objects.get(id=last.id).errors)
     assert CallQueue.objects.waiting().exists()
     worker.stack.kill("dispenser")
-    engine.cancel(CallQueue.objects.waiting().values_list("id", flat=True))
+    api.cancel(CallQueue.objects.waiting().values_list("id", flat=True))

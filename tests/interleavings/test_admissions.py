@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dispatcher import engine
-from dispatcher.lifecycle import finish
+from dispatcher.lifecycle import admit, finish
 from dispatcher.lifecycle.claim import Claimed, claim
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot, Window
 from dispatcher.states import State
@@ -33,7 +33,7 @@ def one_is_in(*results: Any) -> None:
 def admit_head(call: CallQueue) -> Callable[[], object]:
     """Give the work of a pass over the lane of this call, up to its commit; it waits for whoever has the key locked."""
     key = RateLimitKey.objects.get(name="api").id
-    return partial(engine.admit.admit, lanes=[call.lane_id], wait_for=key)
+    return partial(admit.admit, lanes=[call.lane_id], wait_for=key)
 
 
 def lanes(count: int) -> list[CallQueue]:

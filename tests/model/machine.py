@@ -10,7 +10,7 @@ from django.db import transaction
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher import request as asked
 from dispatcher.engine import attempt
 from dispatcher.errors import RateLimited, WorkerLost
@@ -307,13 +307,13 @@ class Machine(RuleBasedStateMachine):
         match what:
             case "pause":
                 key.is_paused = True
-                engine.pause(name)
+                api.pause(name)
             case "resume":
                 key.is_paused, key.blocked_until = False, ALWAYS
-                engine.resume(name)
+                api.resume(name)
             case _:
                 key.blocked_until = max(key.blocked_until, now + wait)
-                engine.block(name, wait)
+                api.block(name, wait)
         self.pair.compare()
 
     @rule(data=st.data(), name=names, wait=waits, what=st.sampled_from(["limit", "override", "override", "end"]))
@@ -325,14 +325,14 @@ class Machine(RuleBasedStateMachine):
         match what:
             case "limit":
                 key.put(now, own=limits, other=key.other, until=key.other_until)
-                engine.limit(name, limits._asdict())
+                api.limit(name, limits._asdict())
             case "override":
                 named = {field: value for field, value in limits._asdict().items() if value is not None}
                 key.put(now, own=key.own, other=key.own._replace(**named), until=now + wait)
-                engine.override(name, until=now + wait, **named)
+                api.override(name, until=now + wait, **named)
             case _:
                 key.put(now, own=key.own)
-                engine.end_override(name)
+                api.end_override(name)
         self.pair.compare()
 
     @precondition(lambda self: self.rules.calls)
@@ -355,9 +355,7 @@ class Machine(RuleBasedStateMachine):
             if what == "retry":
                 call.attempt, call.crashes, call.returns, call.expires_at = 0, 0, 0, NEVER
             call.move("cancelled" if what == "cancel" else "available")
-        assert sorted({"cancel": engine.cancel, "retry": engine.retry, "run_now": engine.run_now}[what](ids)) == sorted(
-            movable
-        )
+        assert sorted({"cancel": api.cancel, "retry": api.retry, "run_now": api.run_now}[what](ids)) == sorted(movable)
         self.pair.compare()
 
     # The end

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from django.utils import timezone
 
-from dispatcher import engine
+from dispatcher import api
 from dispatcher.audit import Report, audit, repairs
 from dispatcher.lifecycle import heartbeat
 from dispatcher.models import CallQueue, RateLimitKey, Slot
@@ -66,12 +66,12 @@ def serve(until: list[Report], times: int = TIMES) -> None:
 def stir(until: list[Report]) -> None:
     """Change limits, and pause, override and cancel, until the audits are done."""
     while len(until) < TIMES:
-        engine.limit("few", {"concurrency": 1})
-        engine.override("some", until=timezone.now() + SOON, rate=(40, 1))
-        engine.pause("spaced")
-        engine.cancel(CallQueue.objects.waiting().values_list("id", flat=True)[:5])
-        engine.resume("spaced")
-        engine.limit("few", {"concurrency": 3})
+        api.limit("few", {"concurrency": 1})
+        api.override("some", until=timezone.now() + SOON, rate=(40, 1))
+        api.pause("spaced")
+        api.cancel(CallQueue.objects.waiting().values_list("id", flat=True)[:5])
+        api.resume("spaced")
+        api.limit("few", {"concurrency": 3})
 
 
 @pytest.mark.parametrize(

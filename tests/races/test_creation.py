@@ -7,6 +7,8 @@ from pytest_django import Settings
 
 from dispatcher import engine
 from dispatcher.errors import UnknownKey
+from dispatcher.lifecycle import admit
+from dispatcher.lifecycle import send as sending
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
@@ -97,8 +99,8 @@ def test_a_single_send_beside_an_admission_that_is_not_committed_leaves_its_call
     CallQueue.objects.send("noop", keys=["api"])
     with actors(2) as (first, second):
         first.open()
-        call = first.do(engine.sending.write, [_draft("api")])[0]
-        first.do(engine.admit.admit, lanes=[call.lane_id])
+        call = first.do(sending.write, [_draft("api")])[0]
+        first.do(admit.admit, lanes=[call.lane_id])
         assert second.do(CallQueue.objects.send, "noop", keys=["api"]).state == State.AVAILABLE
         first.commit()
     # A pass looks again after its commit; this one does not.
@@ -122,5 +124,5 @@ def test_a_single_send_counts_an_admission_that_was_committed_after_it_had_begun
     audit(has_ended=False)
 
 
-def _draft(key: str) -> engine.sending.Draft:
-    return engine.sending.draft(Call(keys=[key]), task="noop", queue="celery")
+def _draft(key: str) -> sending.Draft:
+    return sending.draft(Call(keys=[key]), task="noop", queue="celery")

@@ -12,8 +12,8 @@ from django.db import transaction
 from django.utils import timezone
 from pytest_django import Settings
 
+from dispatcher import api, engine
 from dispatcher import audit as auditing
-from dispatcher import engine
 from dispatcher.engine import attempt, blocks
 from dispatcher.errors import RateLimited
 from dispatcher.lifecycle import admit, finish, heartbeat, recover, schedule
@@ -97,9 +97,7 @@ def test_a_lone_send_does_not_wait_for_a_locked_key() -> None:
     assert is_clean()
 
 
-@pytest.mark.parametrize(
-    "order", [engine.pause, partial(engine.limit, limits={"concurrency": 9})], ids=["pause", "limit"]
-)
+@pytest.mark.parametrize("order", [api.pause, partial(api.limit, limits={"concurrency": 9})], ids=["pause", "limit"])
 def test_a_lone_send_does_not_wait_for_a_person_whose_transaction_stays_open(order: Callable[[str], object]) -> None:
     RateLimitKey.objects.declare("api", concurrency=5)
     CallQueue.objects.send("noop", keys=["api"])
@@ -110,7 +108,7 @@ def test_a_lone_send_does_not_wait_for_a_person_whose_transaction_stays_open(ord
             stopped = do(CallQueue.objects.send, "noop", keys=["api"])
         assert state_of(stopped) == State.AVAILABLE
         admin.commit()
-    engine.resume("api")
+    api.resume("api")
     two_ticks()
     assert state_of(stopped) == State.DISPATCHED
     assert is_clean()
@@ -190,10 +188,10 @@ def test_whoever_has_locked_a_key_can_cancel_a_call_that_is_being_claimed() -> N
     (call,) = in_flight("locked")
     with actors(2) as (person, worker):
         person.open()
-        person.do(engine.pause, "locked")
+        person.do(api.pause, "locked")
         claiming = worker.begin(engine.execute, call.id, call.ticket, lambda: "ran")
         worker.wait_blocked(by=person)
-        assert person.do(engine.cancel, [call.id]) == [call.id]
+        assert person.do(api.cancel, [call.id]) == [call.id]
         person.commit()
         assert claiming.result() is Refused.BUSY
     assert state_of(call) == State.CANCELLED
@@ -243,7 +241,7 @@ def test_a_hand_over_waits_for_a_pass_that_holds_its_key_for_a_moment() -> None:
 def test_a_tick_does_not_wait_for_a_locked_key_whose_override_has_ended() -> None:
     for name in ("locked", "other"):
         RateLimitKey.objects.declare(name, concurrency=0)
-        engine.override(name, until=timezone.now() + timedelta(minutes=1), concurrency=0)
+        api.override(name, until=timezone.now() + timedelta(minutes=1), concurrency=0)
     calls = write([["locked"], ["other"]])
     engine.dispense(lanes=[call.lane_id for call in calls])
     RateLimitKey.objects.update(concurrency=1, override_until=timezone.now())
@@ -354,10 +352,10 @@ def test_whoever_has_locked_a_key_can_cancel_a_call_whose_provider_says_stop() -
     (call,) = in_flight("locked")
     with actors(2) as (person, worker):
         person.open()
-        person.do(engine.pause, "locked")
+        person.do(api.pause, "locked")
         stopping = worker.begin(engine.execute, call.id, call.ticket, stop)
         worker.wait_blocked(by=person)
-        assert person.do(engine.cancel, [call.id]) in ([], [call.id])
+        assert person.do(api.cancel, [call.id]) in ([], [call.id])
         person.commit()
         assert isinstance(stopping.result(), Stopped)
     assert eventually(partial(blocked_until, "locked"))
@@ -388,16 +386,16 @@ def moved(verb: str) -> tuple[CallQueue, Callable[[], Any]]:
     """Return a call, and what a view does to it in a transaction that goes on."""
     if verb == "activate":
         call = CallQueue.objects.send("noop", keys=["api"])
-        engine.cancel([call.id])
+        api.cancel([call.id])
         CallQueue.objects.filter(id=call.id).update(state=State.PENDING, finished_at=None)
     else:
         call = CallQueue.objects.send("noop", keys=["api"], scheduled_at=timezone.now() + timedelta(hours=1))
         if verb == "retry":
-            engine.cancel([call.id])
+            api.cancel([call.id])
     verbs: dict[str, Callable[[list[Any]], Any]] = {
-        "retry": engine.retry,
-        "activate": engine.activate,
-        "run_now": engine.run_now,
+        "retry": api.retry,
+        "activate": api.activate,
+        "run_now": api.run_now,
     }
     return call, partial(verbs[verb], [call.id])
 
@@ -500,7 +498,7 @@ def test_two_passes_that_want_two_keys_each_do_not_deadlock_where_each_waits_for
 def test_due_keys_are_found_while_one_of_them_is_locked() -> None:
     for name in ("locked", "other"):
         RateLimitKey.objects.declare(name, concurrency=1)
-        engine.override(name, until=timezone.now() + timedelta(hours=1), concurrency=0)
+        api.override(name, until=timezone.now() + timedelta(hours=1), concurrency=0)
         RateLimitKey.objects.filter(name=name).update(override_until=timezone.now() - timedelta(seconds=1))
     with locked("locked"), promptly() as do:
         assert do(schedule.due_keys) == [RateLimitKey.objects.get(name="other").id]

@@ -11,8 +11,8 @@ from django.db import connection, transaction
 from django.utils import timezone
 from pytest_django import Settings
 
-from dispatcher import engine
-from dispatcher.lifecycle import place
+from dispatcher import api, engine
+from dispatcher.lifecycle import place, schedule
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
@@ -208,7 +208,7 @@ def test_a_call_that_somebody_has_locked_is_placed_later() -> None:
         call = sender.do(send, "tenant:new")
         die_at_the_commit(sender)
         admin.open()
-        admin.do(engine.cancel, [call.id])
+        admin.do(api.cancel, [call.id])
         began = time.monotonic()
         assert engine.place_unplaced() == 0
         assert time.monotonic() - began < PROMPT_S
@@ -379,7 +379,7 @@ def test_a_call_whose_time_comes_before_it_has_a_lane_starts_all_the_same() -> N
         assert call.state == State.SCHEDULED
         die_at_the_commit(sender)
     CallQueue.objects.update(scheduled_at=timezone.now() - timedelta(seconds=1))
-    assert engine.schedule.wake_due() == 1
+    assert schedule.wake_due() == 1
     assert (now(call).state, now(call).lane_id) == (State.AVAILABLE, None)
     tick()
     assert now(call).state == State.DISPATCHED

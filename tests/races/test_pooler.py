@@ -12,7 +12,7 @@ from django.core import checks
 from django.db import connection
 from django.utils import timezone
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.conf import conf
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
@@ -93,8 +93,8 @@ def test_the_engine_leaves_nothing_on_a_server_connection(pooler: Pooler) -> Non
     RateLimitKey.objects.declare("api", concurrency=3, rate=(1000, 1), throttle=(1000, 1))
     CallQueue.objects.send("noop", keys=["api"])
     CallQueue.objects.send_many([Call(task="noop", keys=["api"])] * 20)
-    engine.cancel([CallQueue.objects.waiting().last().id])
-    engine.override("api", until=timezone.now() + timedelta(seconds=1), concurrency=1)
+    api.cancel([CallQueue.objects.waiting().last().id])
+    api.override("api", until=timezone.now() + timedelta(seconds=1), concurrency=1)
     at_once(*[tick_and_work] * 3)
     engine.recover()
     engine.cleanup()

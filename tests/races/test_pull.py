@@ -23,7 +23,7 @@ pytestmark = concurrent
 
 @pytest.fixture(autouse=True)
 def _pulled(transactional_db: None) -> None:
-    Queue.objects.create(name="mail", is_pulled=True)
+    Queue.objects.create(name="mail", delivery="http")
 
 
 def send(count: int, *keys: str, queue: str = "mail") -> None:

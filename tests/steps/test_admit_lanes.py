@@ -169,7 +169,7 @@ def test_a_key_that_nobody_is_parked_on_has_no_opening_time() -> None:
     started("api")
     call = waiting("api")
     go(call, now=at(1))
-    engine.cancel([call.id])
+    api.cancel([call.id])
     engine.tick(now=at(61))
     assert RateLimitKey.objects.get(id=api.id).opens_at is None
     assert schedule.next_due(now=at(61)) is None

@@ -13,7 +13,7 @@ from django.dispatch import Signal
 from django.utils import timezone
 from kombu import Producer
 
-from dispatcher import engine, sql
+from dispatcher import api, engine, sql
 from dispatcher.conf import conf
 from dispatcher.lifecycle import finish, publish
 from dispatcher.models import CallQueue, RateLimitKey
@@ -117,7 +117,7 @@ def test_an_ignored_policy_is_reported_after_the_commit_and_not_after_a_rollback
 
 
 def resume() -> None:
-    engine.resume("api")
+    api.resume("api")
 
 
 def send_in_transaction() -> None:

@@ -9,7 +9,7 @@ import pytest
 from celery import Celery, shared_task, signals
 from kombu import Producer
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.errors import CallInvalid
 from dispatcher.messages import capture
 from dispatcher.models import CallQueue
@@ -80,7 +80,7 @@ def test_a_call_that_another_one_lets_in_keeps_the_context_of_its_sender(receive
     request_id.set("senders")
     call = alone(task=charge, keys=["api"])
     request_id.set("another")
-    engine.limit("api", {})
+    api.limit("api", {})
     (message,) = broker.take()
     assert (message.headers["id"], message.headers["request_id"]) == (str(call.id), "senders")
 
@@ -91,7 +91,7 @@ def test_a_call_is_one_publication_to_receivers_however_often_it_is_published(
 ) -> None:
     key("api", concurrency=0)
     call = send(task=charge, keys=["api"])
-    engine.limit("api", {})
+    api.limit("api", {})
     assert engine.lose(call.id, seen(call).ticket, OSError(), is_crash=False)  # type: ignore[arg-type]
     assert [each.headers["id"] for each in broker.take()].count(str(call.id)) == 2
     assert receivers.before.count(str(call.id)) == receivers.after.count(str(call.id)) == 1
@@ -113,7 +113,7 @@ def test_what_a_receiver_changes_in_arguments_and_properties_is_kept(broker: Bro
         key("api", concurrency=0)
         call = seen(alone(task="not.known.here", args=[1], keys=["api"]))
     assert (call.args, call.options) == ([1, 5], {"priority": 7, "argsrepr": "(hidden)"})
-    engine.limit("api", {})
+    api.limit("api", {})
     (message,) = broker.take()
     assert message.payload[0] == [1, 5]
     assert (message.properties["priority"], message.headers["argsrepr"]) == (7, "(hidden)")
@@ -195,7 +195,7 @@ def test_the_event_that_a_task_was_sent_is_sent_when_it_is(
     key("api", concurrency=0)
     alone(task=charge, keys=["api"])
     assert sent == []
-    engine.limit("api", {})
+    api.limit("api", {})
     assert sent == ["message", "task-sent"]
 
 

@@ -147,7 +147,7 @@ def test_a_provider_that_says_stop_costs_time_and_no_attempt(error: Exception) -
     assert (seen(call).state, seen(call).attempt, seen(call).errors) == (State.AVAILABLE, 0, [])
     engine.tick()
     assert states([call]) == [State.AVAILABLE]
-    engine.resume("api")
+    api.resume("api")
     doings[:] = [lambda _: "done"]
     assert deliver(call).state == "SUCCESS"
     assert [retries for retries, _ in ran] == [0, 0]

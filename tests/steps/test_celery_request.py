@@ -9,9 +9,9 @@ from celery import signals
 from celery.worker import state as worker_state
 from celery.worker.request import Request
 
-from dispatcher import engine
 from dispatcher.celery import DispatchedRequest, DispatchedTask
 from dispatcher.celery.heartbeat import reserved_calls
+from dispatcher.lifecycle import claim as claims
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
 from tests.builders import committed, key, seen, states, ticket_of
@@ -29,8 +29,8 @@ def request_of(broker: Broker, call: CallQueue | None = None) -> DispatchedReque
 
 def claim(call: CallQueue, request: DispatchedRequest) -> None:
     """Claim a call as the process does that runs this message."""
-    claimed = engine.claim.claim(call.id, ticket_of(call), number=request.number)
-    assert not isinstance(claimed, engine.claim.Refused)
+    claimed = claims.claim(call.id, ticket_of(call), number=request.number)
+    assert not isinstance(claimed, claims.Refused)
 
 
 def info(error: BaseException) -> ExceptionInfo:

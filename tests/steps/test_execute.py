@@ -8,7 +8,7 @@ import pytest
 from django.db import InterfaceError
 from django.utils import timezone
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.engine import attempt, dispenser
 from dispatcher.errors import RateLimited
 from dispatcher.lifecycle import claim, finish, schedule
@@ -121,9 +121,9 @@ def test_a_message_that_came_twice_and_was_refused_once_leaves_the_attempt_to_wh
 
     def refused(*args: Any, **kwargs: Any) -> Refused:
         """Refuse the one just before the block ends, and let the other one in just after."""
-        engine.block("api", SECOND)
+        api.block("api", SECOND)
         answer = claim.claim(*args, **kwargs)
-        engine.resume("api")
+        api.resume("api")
         claim.claim(call.id, ticket, number=uuid4())
         assert isinstance(answer, Refused)
         return answer
@@ -190,13 +190,13 @@ def test_a_provider_that_says_stop_without_a_wait_is_not_asked_again_at_once(key
 
 
 def test_a_provider_that_is_misspelt_blocks_the_keys_of_the_call(caplog: Any) -> None:
-    api = key("api")
+    row = key("api")
     call = admitted("api")
 
     def stop() -> None:
         raise RateLimited(3600, key="apl")
 
     engine.execute(call.id, ticket_of(call), stop)
-    api.refresh_from_db()
-    assert api.blocked_until is not None
+    row.refresh_from_db()
+    assert row.blocked_until is not None
     assert "names the key 'apl', which does not exist; the call's own keys are blocked instead: api" in caplog.text

@@ -7,7 +7,7 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.celery import revoke
 from dispatcher.lifecycle import place, send
 from dispatcher.models import CallQueue, Queue, RateLimitKey
@@ -101,7 +101,7 @@ def test_those_behind_a_call_that_is_replaced_go_at_once() -> None:
 
 
 @every_limit
-@pytest.mark.parametrize("verb", [engine.cancel, revoke.revoke])
+@pytest.mark.parametrize("verb", [api.cancel, revoke.revoke])
 def test_those_behind_a_call_that_is_cancelled_go_at_once(limits: dict[str, Any], verb: Callable[..., Any]) -> None:
     dear, cheap = shut(limits)
     verb([dear.id])
@@ -110,7 +110,7 @@ def test_those_behind_a_call_that_is_cancelled_go_at_once(limits: dict[str, Any]
 
 def test_a_cheap_call_that_is_to_run_now_goes_before_a_dear_one() -> None:
     dear, cheap = shut(LIMITS[0])
-    engine.run_now([cheap[0].id])
+    api.run_now([cheap[0].id])
     assert states([dear, cheap[0]]) == [State.AVAILABLE, State.DISPATCHED]
 
 

@@ -10,7 +10,7 @@ import pytest
 from django.db import InterfaceError, OperationalError, connection, transaction
 from django.utils import timezone
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.engine import attempt, workers
 from dispatcher.errors import RateLimited, WorkerLost
 from dispatcher.lifecycle import claim, finish
@@ -228,7 +228,7 @@ def test_a_finish_whose_answer_was_lost_says_nothing_of_the_attempt_that_follows
 def test_a_claim_that_was_refused_puts_its_call_back_when_the_database_is_there_again(
     call: CallQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine.pause("api")
+    api.pause("api")
     monkeypatch.setattr(attempt, "put_back", losing_questions(attempt.put_back))
     assert engine.execute(call.id, ticket_of(call), pytest.fail) is claim.Refused.CLOSED
     assert states([call]) == [State.AVAILABLE]

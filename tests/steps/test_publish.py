@@ -12,7 +12,7 @@ from kombu import Producer, Queue
 from kombu.exceptions import ChannelError
 from redis.exceptions import OutOfMemoryError
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.lifecycle import admit, publish
 from dispatcher.models import CallQueue, Slot
 from dispatcher.request import Call
@@ -81,7 +81,7 @@ def test_a_message_tells_how_many_attempts_were_made_before(broker: Broker) -> N
 
 def test_what_was_published_is_noted_only_under_its_ticket(broker: Broker) -> None:
     call = admitted()
-    engine.cancel([call.id])
+    api.cancel([call.id])
     publish.publish([call], now=at(1))
     assert seen(call).published_at is None
 
@@ -352,7 +352,7 @@ def test_an_eager_task_waits_where_a_limit_stops_it() -> None:
     for number in range(3):
         CallQueue.objects.send(note, args=[number], keys=["api"])
     assert ran == [0, 1]
-    engine.limit("paused", {})
+    api.limit("paused", {})
     assert ran == [0, 1, "stopped"]
 
 

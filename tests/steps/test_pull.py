@@ -12,11 +12,12 @@ from django.db import connection
 
 from dispatcher import engine
 from dispatcher.engine import fetched, workers
+from dispatcher.lifecycle import claim
 from dispatcher.lifecycle.finish import Reported
 from dispatcher.models import CallQueue, Lane, PullWorker, Queue, RateLimitKey, Slot
 from dispatcher.ojs import fetch as pull
 from dispatcher.ojs.fetch import Fetching, Reached, Refused
-from dispatcher.ojs.waiters import ready
+from dispatcher.ojs.long_poll import ready
 from dispatcher.request import Call, More
 from dispatcher.states import State
 from tests.builders import HERE, SECOND, committed, seen
@@ -30,7 +31,7 @@ BROKEN = Reported(type="smtp.refused", message="no", classes=["smtp.refused"], m
 def _pulled(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetched, "_seen", set())
     monkeypatch.setitem(current_app.tasks, "mail.celery", current_app.tasks["celery.map"])
-    Queue.objects.create(name="mail", is_pulled=True)
+    Queue.objects.create(name="mail", delivery="http")
 
 
 def send(count: int = 1, *, queue: str = "mail", **fields: Any) -> list[CallQueue]:
@@ -62,7 +63,7 @@ def test_a_fetch_starts_calls_in_order_of_sending() -> None:
 
 
 def test_a_fetch_goes_through_its_queues_in_their_order_and_by_priority() -> None:
-    Queue.objects.create(name="bulk", is_pulled=True)
+    Queue.objects.create(name="bulk", delivery="http")
     low, high = send(priority=-5)[0], send(priority=5)[0]
     (bulk,) = send(queue="bulk", priority=100)
     assert [call.id for call in fetch("mail", "bulk", count=5)] == [high.id, low.id, bulk.id]
@@ -94,18 +95,18 @@ def test_a_throttled_queue_gives_one_call_at_a_time() -> None:
 
 
 def test_a_queue_of_celery_gives_nothing() -> None:
-    Queue.objects.create(name="celerys", is_pulled=False)
+    Queue.objects.create(name="celerys", delivery="broker")
     (call,) = send(queue="celerys")
     assert fetch("celerys") == []
     assert seen(call).state == State.DISPATCHED
     assert pull.take_queues(["mail", "celerys", "unknown"]) == ["celerys"]
 
 
-def test_a_queue_first_named_over_http_is_pulled_unless_celery_has_to_do_with_it() -> None:
+def test_a_queue_first_named_over_http_is_fetched_unless_celery_has_to_do_with_it() -> None:
     CallQueue.objects.send("noop", queue="old")
     for name in ("old", "new", "new"):
         pull.open_queue(name)
-    assert dict(Queue.objects.values_list("name", "is_pulled")) == {"mail": True, "old": False, "new": True}
+    assert dict(Queue.objects.values_list("name", "delivery")) == {"mail": "http", "old": "broker", "new": "http"}
 
 
 def test_a_queue_that_was_only_named_is_served_by_the_first_that_comes(caplog: pytest.LogCaptureFixture) -> None:
@@ -250,7 +251,7 @@ def test_a_late_report_is_not_taken_for_a_repeated_one() -> None:
 
 def test_a_call_that_runs_in_celery_is_not_reported_over_http() -> None:
     (call,) = send(queue="celerys")
-    engine.claim.claim(call.id, seen(call).ticket)  # type: ignore[arg-type]
+    claim.claim(call.id, seen(call).ticket)  # type: ignore[arg-type]
     assert pull.ack(call.id, result=None) == Refused(state=State.ACTIVE)
     assert pull.cancel(call.id) == Refused(state=State.ACTIVE)
 

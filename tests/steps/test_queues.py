@@ -12,7 +12,7 @@ from django.utils import timezone
 from dispatcher import engine
 from dispatcher.audit import audit
 from dispatcher.engine import workers
-from dispatcher.lifecycle import finish, heartbeat, schedule
+from dispatcher.lifecycle import claim, finish, heartbeat, schedule
 from dispatcher.models import CallQueue, Lane, LeaseWatch, Slot, Worker
 from dispatcher.request import Call
 from dispatcher.states import State
@@ -202,7 +202,7 @@ def test_what_workers_have_claimed_is_no_longer_on_its_way(settings: Any) -> Non
     heartbeat.record(HERE, [])
     calls = send(4)
     for call in map(seen, calls[:2]):
-        engine.claim.claim(call.id, ticket_of(call))
+        claim.claim(call.id, ticket_of(call))
     assert engine.tick() == 2
     assert states(calls) == [State.ACTIVE] * 2 + [State.DISPATCHED] * 2
 
@@ -245,7 +245,7 @@ def test_a_worker_that_falls_silent_is_lost_and_all_that_it_held_recovered() -> 
     heartbeat.record(HERE, [], now=at(0))
     fetched, running = admitted(), waiting()
     go(running, now=at(0))
-    claimed = engine.claim.claim(running.id, ticket_of(seen(running)), worker=HERE.id, now=at(59))
+    claimed = claim.claim(running.id, ticket_of(seen(running)), worker=HERE.id, now=at(59))
     assert claimed
     heartbeat.record(HERE, [(fetched.id, ticket_of(fetched))], now=at(1))
     assert engine.recover(now=at(60)) == 0
@@ -263,7 +263,7 @@ def test_what_a_worker_claims_after_it_was_given_up_has_a_lease_of_its_own() -> 
     call = admitted()
     assert heartbeat.lose_silent(now=at(61))
     # It was frozen, and thaws; its first heartbeat is still to come.
-    engine.claim.claim(call.id, ticket_of(call), worker=HERE.id, now=at(70))
+    claim.claim(call.id, ticket_of(call), worker=HERE.id, now=at(70))
     assert engine.recover(now=at(130)) == 0
     assert (seen(call).state, seen(call).attempt) == (State.ACTIVE, 1)
     assert engine.recover(now=at(131)) == 1
@@ -281,7 +281,7 @@ def test_a_worker_that_goes_puts_back_what_it_has_not_started_and_keeps_what_run
     heartbeat.record(HERE, [])
     fetched, running = send(2)
     running = seen(running)
-    engine.claim.claim(running.id, ticket_of(running), worker=HERE.id)
+    claim.claim(running.id, ticket_of(running), worker=HERE.id)
     held = [(call.id, ticket_of(seen(call))) for call in (fetched, running)]
     assert workers.stop_accepting(HERE.id, held) == 1
     assert states([running]) == [State.ACTIVE]
@@ -296,7 +296,7 @@ def test_a_worker_that_has_ended_gives_up_what_it_had_to_kill() -> None:
     heartbeat.record(HERE, [])
     running, behind = send(2, keys=["api"])
     running = seen(running)
-    engine.claim.claim(running.id, ticket_of(running), worker=HERE.id)
+    claim.claim(running.id, ticket_of(running), worker=HERE.id)
     assert workers.release_all(HERE.id) == 1
     ended = seen(running)
     assert (ended.state, ended.attempt, ended.crashes) == (State.RETRYABLE, 1, 0)

@@ -10,7 +10,7 @@ from celery import signals
 from celery.worker import state as worker_state
 from celery.worker.control import Panel
 
-from dispatcher import engine
+from dispatcher import api
 from dispatcher.celery import revoke
 from dispatcher.lifecycle import claim
 from dispatcher.models import CallQueue, Slot
@@ -123,7 +123,7 @@ def test_a_persons_retry_runs_on_every_worker_that_got_the_command(broker: Broke
     command(broker, call, terminate=terminate)
     request.on_failure(info(Terminated(15)))
     assert states([call]) == [State.CANCELLED]
-    engine.retry([call.id])
+    api.retry([call.id])
     assert not request_of(broker, call).revoked()
     assert deliver(call).state == "SUCCESS"
     assert (seen(call).state, seen(call).is_revoked) == (State.COMPLETED, False)
@@ -134,7 +134,7 @@ def test_a_revoke_that_came_before_the_call_was_committed_cancels_its_message(br
     worker_state.revoked.add(str(call.id))
     assert request_of(broker, call).revoked()
     assert states([call]) == [State.CANCELLED]
-    engine.retry([call.id])
+    api.retry([call.id])
     assert not request_of(broker, call).revoked()
 
 

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from dispatcher import engine, sql
+from dispatcher import api, sql
 from dispatcher.models import CallQueue, Lane
 from dispatcher.request import Call
 from dispatcher.states import State
@@ -25,15 +25,15 @@ AHEAD = timedelta(hours=1)
 def _in_the_way() -> list[Any]:
     def pause() -> None:
         key("api", concurrency=9)
-        engine.pause("api")
+        api.pause("api")
 
     def block() -> None:
         key("api", concurrency=9)
-        engine.block("api", AHEAD)
+        api.block("api", AHEAD)
 
     def override() -> None:
         key("api", concurrency=9)
-        engine.override("api", until=timezone.now() + AHEAD, concurrency=0)
+        api.override("api", until=timezone.now() + AHEAD, concurrency=0)
 
     def fill() -> None:
         key("api", concurrency=2)
@@ -79,7 +79,7 @@ def _in_the_way() -> list[Any]:
 def test_a_call_waits_where_something_stands_in_its_way(send: Way, prepare: Callable[[], None], broker: Broker) -> None:
     prepare()
     # The second one finds its lane, and so takes the short way where there is one.
-    engine.cancel([send(task="t", keys=["api"]).id])
+    api.cancel([send(task="t", keys=["api"]).id])
     broker.take()
     call = seen(send(task="t", keys=["api"]))
     assert (call.state, call.ticket) == (State.AVAILABLE, None)

@@ -10,7 +10,7 @@ from celery.canvas import Signature
 from django.utils import timezone
 from kombu import Exchange, Message, Queue
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.errors import CallInvalid
 from dispatcher.lifecycle import admit, publish
 from dispatcher.models import CallQueue
@@ -238,7 +238,7 @@ def test_the_message_of_a_call_is_the_one_that_celery_makes(broker: Broker, aske
     publisher = make_app("publisher")
     publisher.set_current()
     publisher.tasks.pop(asked.task)
-    engine.limit("api", {})
+    api.limit("api", {})
     later = parts(published(broker))
     if "ignore_result" not in (call.options or {}):
         # The setting is the worker's, too.

@@ -10,7 +10,7 @@ from socket import gethostname
 import uuid_utils.compat as uuid7
 from django.utils import timezone
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.lifecycle import admit, claim, heartbeat, send
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
@@ -36,7 +36,7 @@ def declare_keys() -> None:
     declare("slow", throttle=(20, "PT1S"))
     declare("crawl", throttle=(1, "PT1H"))
     declare("paused")
-    engine.pause("paused")
+    api.pause("paused")
     declare("full", concurrency=1)
     for name in (*_named("tenant", TENANTS), *_named("probe", PROBES)):
         declare(name, concurrency=100)

@@ -19,7 +19,7 @@ from celery import current_app
 from django.db import DatabaseError, connection
 from kombu.entity import Queue
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.lifecycle import heartbeat
 from dispatcher.messages.tickets import TICKET_HEADER
 from trials.soak import scene
@@ -135,14 +135,14 @@ def _send(rate: float, tally: Tally, stopping: Event) -> None:
     """Send calls one by one: those that find room are admitted at once."""
     for turn in _turns(1 / rate, stopping):
         began = monotonic()
-        engine.send([scene.call("api", f"tenant:{turn % scene.TENANTS}")])
+        api.send_many([scene.call("api", f"tenant:{turn % scene.TENANTS}")])
         tally.count(sent=1, send_ms=(monotonic() - began) * 1_000)
 
 
 def _send_bursts(tally: Tally) -> None:
     """Send calls that wait, and are let in one by one: by a hand-over, and by time."""
     calls = [scene.call("api", "narrow")] * BURST + [scene.call("slow")] * SLOW
-    tally.count(sent=len(engine.send(calls)))
+    tally.count(sent=len(api.send_many(calls)))
 
 
 def _work(held: Held, tally: Tally, stopping: Event) -> None:

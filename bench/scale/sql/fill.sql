@@ -2,8 +2,8 @@
 -- Most tenants share queue q00, the others are spread over the rest; q23 is fetched from over HTTP. Odd tenants
 -- are busy: one call runs, which takes all the room, and the others wait in a lane that is parked on the key; tenant 1
 -- has half of all that wait. Even tenants are idle: there is ample room, and the lane sleeps.
-INSERT INTO dispatcher_queue (name, is_pulled, max_depth, on_full, warn_at)
-SELECT 'q' || lpad(n::text, 2, '0'), n = 23, CASE WHEN n = 0 THEN 100000000 END, 'reject', 0.8
+INSERT INTO dispatcher_queue (name, delivery, max_depth, on_full, warn_at)
+SELECT 'q' || lpad(n::text, 2, '0'), CASE WHEN n = 23 THEN 'http' ELSE 'broker' END, CASE WHEN n = 0 THEN 100000000 END, 'reject', 0.8
   FROM generate_series(0, 23) AS n;
 
 INSERT INTO dispatcher_ratelimitkey (id, name, is_paused, concurrency, rate_limit, rate_period)

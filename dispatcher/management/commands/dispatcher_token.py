@@ -9,7 +9,7 @@ from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid
 from dispatcher.management.command import explained
 from dispatcher.models import ApiToken
-from dispatcher.ojs.access import make_token
+from dispatcher.ojs.auth import make_token
 
 
 class Command(BaseCommand):

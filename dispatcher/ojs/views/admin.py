@@ -11,23 +11,31 @@ from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
-from dispatcher import engine, sql
+from dispatcher import api, engine, sql
 from dispatcher.conf import conf
 from dispatcher.engine.dispenser import serve_limited
 from dispatcher.models import CallQueue, PullWorker, Queue, Slot, Worker
-from dispatcher.ojs import chosen, envelope, fetch
+from dispatcher.ojs import fetch, job_query
 from dispatcher.ojs.api import access_of
-from dispatcher.ojs.bodies import BulkIn, Confirmed, PauseIn, PurgeIn, QueueConfigIn, plain, reason_of
-from dispatcher.ojs.chosen import MOST
 from dispatcher.ojs.enqueue import shown
-from dispatcher.ojs.pages import MANY, page
+from dispatcher.ojs.job import write_job
+from dispatcher.ojs.job_query import MOST
+from dispatcher.ojs.pagination import MANY, page
 from dispatcher.ojs.queues import known_queues, queue_name
-from dispatcher.ojs.replies import ItemsReply, replies
-from dispatcher.ojs.views import letters, queues
+from dispatcher.ojs.requests import BulkIn, Confirmed, PauseIn, PurgeIn, QueueConfigIn, plain, reason_of
+from dispatcher.ojs.responses import ItemsReply, replies
+from dispatcher.ojs.views import queues
+from dispatcher.ojs.views.dead_letters import (
+    count_dead_letters,
+    delete_dead_letter,
+    find_dead_letter,
+    find_page,
+    retry_dead_letter,
+)
 from dispatcher.ojs.views.jobs import cancelled, find
-from dispatcher.ojs.views.limits import store
+from dispatcher.ojs.views.rate_limits import store
 from dispatcher.ojs.wire import answer, conflict, invalid, missing, nothing, read_moment, stamp, without_nulls
-from dispatcher.states import IN_FLIGHT, TERMINAL, OnFull, State
+from dispatcher.states import IN_FLIGHT, TERMINAL, Delivery, OnFull, State
 
 router = Router(tags=["admin"])
 
@@ -131,12 +139,12 @@ def purge(request: HttpRequest, name: str, wanted: PurgeIn) -> HttpResponse:
     access_of(request).need("admin")
     _confirm(wanted)
     before = read_moment("older_than", wanted.older_than)
-    ended = chosen.ended_of(name, [state for state in wanted.states if state in TERMINAL], before)
+    ended = job_query.ended_of(name, [state for state in wanted.states if state in TERMINAL], before)
     states = sorted({*map(str, _NOT_STARTED)}.intersection(wanted.states))
     params = {"queue": name, "states": states, "most": MOST}
     waiting = [] if before or not states else [row.id for row in sql.fetch("find_cancellable", _Found, params)]
     until = monotonic() + _BUDGET_S
-    tried, cancelled_count = _by_batches(waiting, engine.cancel, until)
+    tried, cancelled_count = _by_batches(waiting, api.cancel, until)
     tried_ended, deleted_count = _by_batches(ended, _delete, until)
     has_more = (tried, tried_ended) != (len(waiting), len(ended)) or MOST in (tried, tried_ended)
     return answer({"purged_count": cancelled_count + deleted_count, "states": wanted.states, "has_more": has_more})
@@ -151,9 +159,9 @@ def jobs(request: HttpRequest) -> HttpResponse:
     """
     access_of(request).need("read")
     given = request.GET.dict()
-    rows, order, among = chosen.listed(given)
+    rows, order, among = job_query.listed(given)
     found = page(request, rows, order=order, among=among, usual=20)
-    return answer({"items": [envelope.write(call) for call in found.rows], "pagination": found.pagination})
+    return answer({"items": [write_job(call) for call in found.rows], "pagination": found.pagination})
 
 
 @router.post("/admin/jobs/bulk/{action}", response=replies(), summary="Retry, cancel or delete many jobs")
@@ -168,12 +176,12 @@ def bulk(request: HttpRequest, action: str, wanted: BulkIn) -> HttpResponse:
         raise missing("action", action)
     if wanted.filter is None:
         raise invalid("filter", "must say which jobs; {} means all.")
-    movable = chosen.filtered(plain(wanted.filter)).filter(state__in=_MOVABLE[action])
-    matched, next_cursor = chosen.oldest(movable, wanted.cursor)
-    move = {"retry": engine.retry, "cancel": engine.cancel, "delete": _delete}[action]
+    movable = job_query.filtered(plain(wanted.filter)).filter(state__in=_MOVABLE[action])
+    matched, next_cursor = job_query.oldest(movable, wanted.cursor)
+    move = {"retry": api.retry, "cancel": api.cancel, "delete": _delete}[action]
     tried, done = _by_batches(matched, move, monotonic() + _BUDGET_S)
     if tried < len(matched):
-        next_cursor = chosen.cursor_behind(matched[tried - 1])
+        next_cursor = job_query.cursor_behind(matched[tried - 1])
     told = {"action": action, "matched": tried, "succeeded": done, "failed": tried - done, "errors": []}
     more = {"has_more": next_cursor is not None, "next_cursor": next_cursor}
     return answer(without_nulls({**told, **more}))
@@ -184,14 +192,14 @@ def job(request: HttpRequest, job_id: str) -> HttpResponse:
     """Show a job."""
     call = find(job_id)
     access_of(request).need("read", call.queue)
-    return answer(envelope.write(call))
+    return answer(write_job(call))
 
 
 @router.post("/admin/jobs/{job_id}/cancel", response=replies(), summary="Cancel a job")
 def cancel(request: HttpRequest, job_id: str) -> HttpResponse:
     """End a job."""
     access_of(request).need("admin")
-    return answer(envelope.write(cancelled(find(job_id))))
+    return answer(write_job(cancelled(find(job_id))))
 
 
 @router.post("/admin/jobs/{job_id}/retry", response=replies(), summary="Try an ended job again")
@@ -199,10 +207,10 @@ def retry(request: HttpRequest, job_id: str) -> HttpResponse:
     """Let an ended job wait again, from attempt 0."""
     access_of(request).need("admin")
     call = find(job_id)
-    if not engine.retry([call.id]):
+    if not api.retry([call.id]):
         message = f"Only jobs that have ended can be tried again; this one is {shown(call.state)}."
         raise conflict(message, job_id=job_id, current_state=shown(call.state))
-    return answer(envelope.write(find(job_id)))
+    return answer(write_job(find(job_id)))
 
 
 @router.get("/admin/workers", response=replies(ItemsReply), summary="The workers")
@@ -250,15 +258,15 @@ def direct(request: HttpRequest, worker_id: str, directive: str) -> HttpResponse
 def dead_letters(request: HttpRequest) -> HttpResponse:
     """List the dead letters."""
     access_of(request).need("read")
-    found = letters.listed(request, usual=20)
-    return answer({"items": [envelope.write(call) for call in found.rows], "pagination": found.pagination})
+    found = find_page(request, usual=20)
+    return answer({"items": [write_job(call) for call in found.rows], "pagination": found.pagination})
 
 
 @router.get("/admin/dead-letter/stats", response=replies(), summary="How many dead letters there are")
 def dead_letter_stats(request: HttpRequest) -> HttpResponse:
     """Count the dead letters."""
     access_of(request).need("read")
-    return answer(letters.counted())
+    return answer(count_dead_letters())
 
 
 @router.post("/admin/dead-letter/{job_id}/retry", response=replies(), summary="Try a dead letter again")
@@ -266,14 +274,14 @@ def retry_letter(request: HttpRequest, job_id: str) -> HttpResponse:
     """Let a dead letter wait again."""
     access = access_of(request)
     access.need("admin")
-    return answer(letters.retried(access, letters.find(job_id)))
+    return answer(retry_dead_letter(access, find_dead_letter(job_id)))
 
 
 @router.delete("/admin/dead-letter/{job_id}", response=replies(None, 204), summary="Delete a dead letter")
 def delete_letter(request: HttpRequest, job_id: str) -> HttpResponse:
     """Delete a dead letter for good."""
     access_of(request).need("admin")
-    letters.deleted(letters.find(job_id))
+    delete_dead_letter(find_dead_letter(job_id))
     return nothing()
 
 
@@ -282,12 +290,12 @@ def _set_up(queue: Queue, wanted: QueueConfigIn) -> None:
         queue.max_depth = pressure.max_depth or None
         queue.on_full = OnFull(pressure.strategy or OnFull.REJECT)
         queue.warn_at = queue.warn_at if pressure.warning_threshold is None else pressure.warning_threshold
-    if wanted.is_pulled is not None and wanted.is_pulled != queue.is_pulled:
+    if wanted.delivery is not None and wanted.delivery != queue.delivery:
         if CallQueue.objects.using(conf().database).filter(queue=queue.name, state__in=IN_FLIGHT).exists():
             message = "Jobs of this queue are with the workers that serve it now; wait until they have ended."
             raise conflict(message, queue=queue.name)
-        queue.is_pulled = wanted.is_pulled
-    queue.is_undecided &= wanted.is_pulled is None
+        queue.delivery = wanted.delivery
+    queue.is_undecided &= wanted.delivery is None
     queue.save()
 
 
@@ -332,7 +340,7 @@ def _queue(queue: Queue, numbers: queues.Counts, *, is_paused: bool) -> dict[str
         "name": queue.name,
         "state": "paused" if is_paused else "active",
         "paused": is_paused,
-        "served_by": "http" if queue.is_pulled else "celery",
+        "served_by": "http" if queue.delivery == Delivery.HTTP else "celery",
         "counts": {name: counts[name] for name in named},
         "throughput": {
             "processed_per_minute": counts["completed_last_minute"],
@@ -349,7 +357,7 @@ def _shown_queue(name: str) -> dict[str, Any]:
     pressure = {"max_depth": queue.max_depth or 0, "strategy": queue.on_full, "warning_threshold": queue.warn_at}
     counts = queues.counts_of([name], most=MANY)[name]
     told = _queue(queue, counts, is_paused=name in queues.paused_of([name]))
-    return {**told, "counts_up_to": MANY, "configuration": {"backpressure": pressure, "is_pulled": queue.is_pulled}}
+    return {**told, "counts_up_to": MANY, "configuration": {"backpressure": pressure, "delivery": queue.delivery}}
 
 
 def _live() -> QuerySet[PullWorker]:

@@ -6,12 +6,12 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router
 from pydantic import ValidationError
 
-from dispatcher.ojs import crons, envelope
 from dispatcher.ojs.api import access_of
-from dispatcher.ojs.bodies import CronIn, CronPatch, JobIn, OptionsIn, or_default, plain
-from dispatcher.ojs.crons import Cron
+from dispatcher.ojs.cron import Cron, delete_cron, list_crons, register_cron, set_cron_enabled
+from dispatcher.ojs.job import read_job
 from dispatcher.ojs.queues import known_queues
-from dispatcher.ojs.replies import replies
+from dispatcher.ojs.requests import CronIn, CronPatch, JobIn, OptionsIn, or_default, plain
+from dispatcher.ojs.responses import replies
 from dispatcher.ojs.wire import answer, invalid, missing, stamp, without_nulls
 
 router = Router(tags=["cron"])
@@ -34,7 +34,7 @@ def register(request: HttpRequest, wanted: CronIn) -> HttpResponse:
     if not expression:
         raise invalid("cron", "is missing; give an expression of five fields, such as 0 9 * * *.")
     job = _job(wanted)
-    made = envelope.read(job)
+    made = read_job(job)
     access_of(request).need("send", made.queue)
     access_of(request).need("admin")
     known_queues([made.queue])
@@ -46,7 +46,7 @@ def register(request: HttpRequest, wanted: CronIn) -> HttpResponse:
         overlap=wanted.overlap_policy or "skip",
         is_enabled=or_default(wanted.enabled, default=True),
     )
-    is_new = crons.register(cron, made.call)
+    is_new = register_cron(cron, made.call)
     return answer(_told(_find(wanted.name)), 201 if is_new else 200)
 
 
@@ -54,7 +54,7 @@ def register(request: HttpRequest, wanted: CronIn) -> HttpResponse:
 def listed(request: HttpRequest) -> HttpResponse:
     """List the crons."""
     access_of(request).need("read")
-    found = [_written(cron) for cron in crons.crons()]
+    found = [_written(cron) for cron in list_crons()]
     if (wanted := request.GET.get("enabled")) in ("true", "false"):
         found = [cron for cron in found if cron["enabled"] == (wanted == "true")]
     pagination = {"total": len(found), "has_more": False}
@@ -73,7 +73,7 @@ def switch(request: HttpRequest, name: str, wanted: CronPatch) -> HttpResponse:
     """Switch a cron on or off."""
     access_of(request).need("admin")
     _find(name)
-    crons.switch(name, is_enabled=wanted.enabled)
+    set_cron_enabled(name, is_enabled=wanted.enabled)
     return answer(_told(_find(name)))
 
 
@@ -82,7 +82,7 @@ def remove(request: HttpRequest, name: str) -> HttpResponse:
     """Delete a cron; the jobs that it has sent stay."""
     access_of(request).need("admin")
     cron = _find(name)
-    crons.remove(name)
+    delete_cron(name)
     return answer({**_told(cron), "deleted": True, "name": name})
 
 
@@ -107,7 +107,7 @@ def _job(wanted: CronIn) -> JobIn:
 
 
 def _find(name: str) -> Cron:
-    for cron in crons.crons(name):
+    for cron in list_crons(name):
         return cron
     raise missing("cron", name)
 

@@ -9,12 +9,12 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from ninja import Router
 
 from dispatcher.ojs.api import access_of
-from dispatcher.ojs.live import LIVE
-from dispatcher.ojs.replies import replies
-from dispatcher.ojs.stories import Asked, after, latest, now
-from dispatcher.ojs.told import moment
+from dispatcher.ojs.events.event import moment
+from dispatcher.ojs.events.live import LIVE
+from dispatcher.ojs.events.query import Asked, after, latest, now
+from dispatcher.ojs.long_poll import place
+from dispatcher.ojs.responses import replies
 from dispatcher.ojs.views.jobs import find
-from dispatcher.ojs.waiting import place
 from dispatcher.ojs.wire import answer, invalid
 
 router = Router(tags=["events"])

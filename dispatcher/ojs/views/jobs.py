@@ -11,21 +11,21 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
-from dispatcher import engine, sql
+from dispatcher import api, sql
 from dispatcher.conf import conf
 from dispatcher.errors import QueueFull
 from dispatcher.models import CallQueue
-from dispatcher.ojs import envelope, fetch
-from dispatcher.ojs.access import Access
+from dispatcher.ojs import fetch
 from dispatcher.ojs.api import access_of
-from dispatcher.ojs.bodies import BatchIn, JobIn, ProgressIn
+from dispatcher.ojs.auth import Access
 from dispatcher.ojs.enqueue import Pushed, Wanted, push, shown
+from dispatcher.ojs.job import MAX_META_BYTES, json_size, read_job, write_job
+from dispatcher.ojs.long_poll import disconnect, place
+from dispatcher.ojs.permissions import need_to_send, seen, sent_by
 from dispatcher.ojs.queues import known_queues
-from dispatcher.ojs.replies import JobReply, SeenJobReply, SeenJobsReply, replies
-from dispatcher.ojs.sending import need_to_send, seen, sent_by
+from dispatcher.ojs.requests import BatchIn, JobIn, ProgressIn
+from dispatcher.ojs.responses import JobReply, SeenJobReply, SeenJobsReply, replies
 from dispatcher.ojs.views.workers import proof, refused
-from dispatcher.ojs.waiters import disconnect
-from dispatcher.ojs.waiting import place
 from dispatcher.ojs.wire import Problem, answer, conflict, invalid, missing, read_id, stamp
 from dispatcher.states import OnFull, State
 
@@ -38,7 +38,7 @@ _LOOK_S = 0.1
 @router.post("/jobs", response=replies(JobReply, 201) | {200: SeenJobReply}, summary="PUSH")
 def push_job(request: HttpRequest, job: JobIn) -> HttpResponse:
     """Send one job."""
-    wanted = envelope.read(job)
+    wanted = read_job(job)
     access = access_of(request)
     need_to_send(access, {"": wanted})
     (pushed,) = _push(request, [wanted])
@@ -52,7 +52,7 @@ def push_job(request: HttpRequest, job: JobIn) -> HttpResponse:
 def push_jobs(request: HttpRequest, batch: BatchIn) -> HttpResponse:
     """Send jobs, all or none."""
     paths = {f"jobs.{number}.": job for number, job in enumerate(batch.jobs)}
-    wanted = {path: envelope.read(job, path) for path, job in paths.items()}
+    wanted = {path: read_job(job, path) for path, job in paths.items()}
     access = access_of(request)
     need_to_send(access, wanted)
     pushed = _push(request, [*wanted.values()])
@@ -64,7 +64,7 @@ def info(request: HttpRequest, job_id: str) -> HttpResponse:
     """Show a job."""
     call = find(job_id)
     access_of(request).need("read", call.queue)
-    return answer({"job": envelope.write(call)})
+    return answer({"job": write_job(call)})
 
 
 @router.delete("/jobs/{job_id}", response=replies(SeenJobReply), summary="CANCEL")
@@ -83,7 +83,7 @@ def activate(request: HttpRequest, job_id: str) -> HttpResponse:
     access = access_of(request)
     access.need("send", call.queue)
     was_pending = ((call.envelope or {}).get("options") or {}).get("pending")
-    if not engine.activate([call.id]) and not was_pending:
+    if not api.activate([call.id]) and not was_pending:
         state = shown(find(job_id).state)
         message = f"Only pending jobs can be activated; this one is {state}."
         raise conflict(message, job_id=job_id, current_state=state)
@@ -97,8 +97,8 @@ def put_progress(request: HttpRequest, job_id: str, progress: ProgressIn) -> Htt
     call = find(job_id)
     access_of(request).need("fetch", call.queue)
     reached = min(1.0, max(0.0, float(progress.progress)))
-    if envelope.json_size(progress.data) > envelope.LARGEST_META:
-        raise Problem(413, "invalid_request", f"data: takes more than {envelope.LARGEST_META} bytes.")
+    if json_size(progress.data) > MAX_META_BYTES:
+        raise Problem(413, "invalid_request", f"data: takes more than {MAX_META_BYTES} bytes.")
     content = None if progress.data is None else json.dumps(progress.data)
     said = fetch.Reached(progress=reached, message=progress.message, content=content)
     kept = fetch.note_progress(call.id, said, **proof(progress))
@@ -134,7 +134,7 @@ def cancelled(call: CallQueue) -> CallQueue:
 
 
 def _written(access: Access, pushed: Pushed) -> dict[str, Any]:
-    return envelope.write(pushed.call) if pushed.is_new else seen(access, pushed.call)
+    return write_job(pushed.call) if pushed.is_new else seen(access, pushed.call)
 
 
 def _push(request: HttpRequest, wanted: Sequence[Wanted]) -> list[Pushed]:

@@ -8,10 +8,10 @@ from ninja import Router
 from dispatcher.conf import conf
 from dispatcher.models import Pool, Queue
 from dispatcher.ojs.api import access_of
-from dispatcher.ojs.bodies import PoolIn
-from dispatcher.ojs.pages import page
+from dispatcher.ojs.pagination import page
 from dispatcher.ojs.queues import queue_name
-from dispatcher.ojs.replies import ItemsReply, replies
+from dispatcher.ojs.requests import PoolIn
+from dispatcher.ojs.responses import ItemsReply, replies
 from dispatcher.ojs.views.queues import LISTED, counts_of
 from dispatcher.ojs.wire import answer, invalid, missing, stamp
 

@@ -7,16 +7,17 @@ from typing import Any, Final
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
-from dispatcher import engine, sql
+from dispatcher import api, sql
 from dispatcher.conf import conf
 from dispatcher.history import Actor
 from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey
 from dispatcher.ojs.api import access_of
-from dispatcher.ojs.bodies import PauseIn, reason_of
-from dispatcher.ojs.pages import MANY, page
+from dispatcher.ojs.pagination import MANY, page
 from dispatcher.ojs.queues import known_queues, queue_name
-from dispatcher.ojs.replies import replies
+from dispatcher.ojs.requests import PauseIn, reason_of
+from dispatcher.ojs.responses import replies
 from dispatcher.ojs.wire import answer, missing, stamp
+from dispatcher.states import Delivery
 
 router = Router(tags=["queues"])
 
@@ -61,7 +62,7 @@ def queues(request: HttpRequest) -> HttpResponse:
         {
             "name": queue.name,
             "status": "paused" if queue.name in paused else "active",
-            "served_by": "http" if queue.is_pulled else "celery",
+            "served_by": "http" if queue.delivery == Delivery.HTTP else "celery",
             "created_at": stamp(queue.created_at),
         }
         for queue in found.rows
@@ -104,8 +105,8 @@ def resume(request: HttpRequest, name: str, wanted: PauseIn | None = None) -> Ht
 def paused(name: str, *, by: Actor) -> dict[str, Any]:
     """Pause a queue by its own key, and say so."""
     known_queues([queue_name(name)])
-    engine.declare(f"queue:{name}", {})
-    engine.pause(f"queue:{name}", by=by)
+    api.declare(f"queue:{name}", {})
+    api.pause(f"queue:{name}", by=by)
     told = {"name": name, "paused": True, "paused_at": stamp(sql.now())}
     return {**told, "queue": told, "status": "paused"}
 
@@ -113,8 +114,8 @@ def paused(name: str, *, by: Actor) -> dict[str, Any]:
 def resumed(name: str, *, by: Actor) -> dict[str, Any]:
     """Resume a queue, and say so."""
     known_queues([queue_name(name)])
-    engine.declare(f"queue:{name}", {})
-    engine.resume(f"queue:{name}", by=by)
+    api.declare(f"queue:{name}", {})
+    api.resume(f"queue:{name}", by=by)
     told = {"name": name, "paused": False, "resumed_at": stamp(sql.now())}
     return {**told, "queue": told, "status": "active"}
 

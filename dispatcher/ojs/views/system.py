@@ -15,8 +15,8 @@ from ninja import Router
 from dispatcher import event_log, sql
 from dispatcher.conf import conf
 from dispatcher.ojs.api import api
-from dispatcher.ojs.envelope import LARGEST_META
-from dispatcher.ojs.replies import Reply, replies
+from dispatcher.ojs.job import MAX_META_BYTES
+from dispatcher.ojs.responses import Reply, replies
 from dispatcher.ojs.wire import HINTS, VERSION, answer
 
 router = Router(tags=["system"])
@@ -48,7 +48,7 @@ def manifest(request: HttpRequest) -> HttpResponse:
     base = f"{request.path.removesuffix('/manifest')}/v1"
     payload_limits: dict[str, Any] = {
         "max_envelope_bytes": conf().max_payload_bytes,
-        "max_meta_bytes": LARGEST_META,
+        "max_meta_bytes": MAX_META_BYTES,
         "max_queue_name_bytes": 128,
         "max_job_type_bytes": 255,
         "supported_compression": [],

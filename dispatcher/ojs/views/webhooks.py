@@ -10,12 +10,12 @@ from ninja import Router
 from dispatcher.conf import conf
 from dispatcher.models import Subscription
 from dispatcher.ojs.api import access_of
-from dispatcher.ojs.bodies import SubscriptionIn, SubscriptionPatch, or_default
-from dispatcher.ojs.hooks import schedule
-from dispatcher.ojs.pages import page
-from dispatcher.ojs.replies import replies
-from dispatcher.ojs.stories import now
-from dispatcher.ojs.targets import problem_of
+from dispatcher.ojs.events.query import now
+from dispatcher.ojs.pagination import page
+from dispatcher.ojs.requests import SubscriptionIn, SubscriptionPatch, or_default
+from dispatcher.ojs.responses import replies
+from dispatcher.ojs.webhooks.deliver import schedule
+from dispatcher.ojs.webhooks.egress import problem_of
 from dispatcher.ojs.wire import answer, invalid, missing, stamp
 
 router = Router(tags=["webhooks"])

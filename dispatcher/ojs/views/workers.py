@@ -13,18 +13,18 @@ from dispatcher.lifecycle import run
 from dispatcher.lifecycle.finish import Reported
 from dispatcher.limits.policy import LONGEST_PERIOD
 from dispatcher.models import CallQueue, Pool, PullWorker
-from dispatcher.ojs import envelope, workflows
 from dispatcher.ojs import fetch as pull
-from dispatcher.ojs.access import Access
 from dispatcher.ojs.api import access_of
-from dispatcher.ojs.bodies import AckIn, BeatIn, FetchIn, NackIn, Proof, Report, plain
+from dispatcher.ojs.auth import Access
 from dispatcher.ojs.enqueue import shown
-from dispatcher.ojs.envelope import LARGEST_META, json_size
 from dispatcher.ojs.fetch import Fetching, Held, Refused
-from dispatcher.ojs.order import ordered
-from dispatcher.ojs.replies import Acknowledged, Directive, Failed, JobsReply, Reply, replies
-from dispatcher.ojs.waiting import RETRY_AFTER, place
+from dispatcher.ojs.job import MAX_META_BYTES, from_milliseconds, json_size, write_fetched_job, write_job
+from dispatcher.ojs.long_poll import RETRY_AFTER, place
+from dispatcher.ojs.queue_order import ordered
+from dispatcher.ojs.requests import AckIn, BeatIn, FetchIn, NackIn, Proof, Report, plain
+from dispatcher.ojs.responses import Acknowledged, Directive, Failed, JobsReply, Reply, replies
 from dispatcher.ojs.wire import Problem, answer, conflict, missing, read_id, read_moment, stamp, without_nulls
+from dispatcher.ojs.workflow.advance import advance, workflow_of
 from dispatcher.states import TERMINAL, State
 
 logger = logging.getLogger(__name__)
@@ -47,20 +47,20 @@ def fetch(request: HttpRequest, asked: FetchIn) -> HttpResponse:
     if celerys := pull.take_queues(asked.queues):
         message = f"Queue {celerys[0]!r} is served by Celery; its jobs can't be fetched."
         raise Problem(422, "unsupported", message, details={"field": "queues", "queues": celerys})
-    wait = envelope.milliseconds(asked.wait_ms) or timedelta(0)
+    wait = from_milliseconds(asked.wait_ms) or timedelta(0)
     with place(request, wait) as granted:
         fetched = pull.fetch(
             Fetching(
                 queues=_in_order(asked),
                 worker=asked.worker_id,
                 count=asked.count or 1,
-                lease=envelope.milliseconds(asked.visibility_timeout_ms),
+                lease=from_milliseconds(asked.visibility_timeout_ms),
                 wait=granted,
                 who=access,
                 is_allowed=access.holds,
             )
         )
-    jobs = [envelope.fetched(call) for call in fetched]
+    jobs = [write_fetched_job(call) for call in fetched]
     return answer({"jobs": jobs}, headers=None if jobs or granted == wait else RETRY_AFTER)
 
 
@@ -184,7 +184,7 @@ def _beaten(request: HttpRequest, beat: BeatIn) -> dict[str, Any]:
         _need_worker(access, beat.worker_id)
         queues = CallQueue.objects.using(conf().database).filter(id__in=calls).values_list("id", "queue")
         calls = [call for call, queue in queues if access.allows("fetch", queue)]
-    lease = envelope.milliseconds(beat.visibility_timeout_ms)
+    lease = from_milliseconds(beat.visibility_timeout_ms)
     heard = pull.beat(beat.worker_id, calls, lease=lease, state=beat.state)
     extended = [str(call) for call in heard.kept]
     return {"state": heard.directive, "jobs_extended": extended, "server_time": stamp(sql.now())}
@@ -192,11 +192,11 @@ def _beaten(request: HttpRequest, beat: BeatIn) -> dict[str, Any]:
 
 def _advance(call: CallQueue) -> None:
     """Do what follows in the workflow of a job that has ended; what fails of it, the next look of beat's does."""
-    workflow = workflows.of_call(call)
+    workflow = workflow_of(call)
     if workflow is None or call.state not in TERMINAL:
         return
     try:
-        workflows.advance(workflow)
+        advance(workflow)
     except Exception:  # the report itself is recorded, and stands
         logger.exception("workflow %s was not carried on", workflow)
 
@@ -221,14 +221,14 @@ def _reported(failed: NackIn) -> Reported:
     kind = error.type or details.get("error_class") or error.code or "handler_error"
     given = {"code": error.code or "handler_error", "details": error.details, "backtrace": error.backtrace}
     more = without_nulls({**plain(error), **given})
-    if (size := json_size(more)) > LARGEST_META:
+    if (size := json_size(more)) > MAX_META_BYTES:
         more = {"code": given["code"], "details": f"{size} bytes, not kept"}
     classes = [str(name) for name in (error.type, details.get("error_class"), error.code) if name]
     return Reported(type=str(kind)[:255], message=error.message, classes=classes, more=more)
 
 
 def _failed(call: CallQueue) -> dict[str, Any]:
-    written = envelope.write(call)
+    written = write_job(call)
     told = ("attempt", "max_attempts", "next_attempt_at", "retry_delay_ms", "discarded_at", "completed_at")
     kept = {name: written[name] for name in told if name in written}
     return {"id": str(call.id), "job_id": str(call.id), "state": shown(call.state), **kept}

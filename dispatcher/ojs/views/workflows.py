@@ -14,13 +14,15 @@ from pydantic import BaseModel, ValidationError
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid, PolicyInvalid
 from dispatcher.models import CallQueue, Part, Workflow
-from dispatcher.ojs import envelope, plans, workflows
 from dispatcher.ojs.api import access_of
-from dispatcher.ojs.bodies import JobIn, WorkflowIn, plain
 from dispatcher.ojs.enqueue import faults, shown
-from dispatcher.ojs.replies import replies
-from dispatcher.ojs.sending import need_to_send
+from dispatcher.ojs.job import read_job, write_error
+from dispatcher.ojs.permissions import need_to_send
+from dispatcher.ojs.requests import JobIn, WorkflowIn, plain
+from dispatcher.ojs.responses import replies
 from dispatcher.ojs.wire import Problem, answer, conflict, missing, stamp, without_nulls
+from dispatcher.ojs.workflow.advance import cancel_workflow, parts_of, schedule, start_workflow, try_advance
+from dispatcher.ojs.workflow.plan import GRAPH, STEP, is_workflow, job_of_step, parts_field, parts_in
 from dispatcher.states import State
 
 router = Router(tags=["workflows"])
@@ -29,7 +31,7 @@ _DEEPEST = 5
 _MOST_JOBS = 1_000
 _TOO_MANY = ("$", f"has more than {_MOST_JOBS} jobs.")
 _FIELDS = ("steps", "jobs", "callbacks", "options")
-_MORE = {"batch": ("callbacks",), plans.GRAPH: ("options",)}
+_MORE = {"batch": ("callbacks",), GRAPH: ("options",)}
 """What a kind has besides its parts."""
 _SHOWN = {"available": "pending", "scheduled": "pending", "retryable": "active", "discarded": "failed"}
 
@@ -44,12 +46,12 @@ def create(request: HttpRequest, wanted: WorkflowIn) -> HttpResponse:
     if len(jobs) > _MOST_JOBS:
         _refuse([_TOO_MANY])
     _refuse([fault for path, job in jobs.items() for fault in _faults_of_model(JobIn, job, path)])
-    calls = {f"{path}.": envelope.read(JobIn.model_validate(job), f"{path}.") for path, job in jobs.items()}
+    calls = {f"{path}.": read_job(JobIn.model_validate(job), f"{path}.") for path, job in jobs.items()}
     need_to_send(access_of(request), calls)
     wrong = faults([*calls.values()])
     _refuse([_fault_of_call(path, wrong[place]) for place, path in enumerate(calls) if place in wrong])
-    made = workflows.start(plan)
-    workflows.schedule()
+    made = start_workflow(plan)
+    schedule()
     return answer({"workflow": _written(made)}, 201, headers={"Location": f"{request.path}/{made.id}"})
 
 
@@ -57,7 +59,7 @@ def create(request: HttpRequest, wanted: WorkflowIn) -> HttpResponse:
 def show(request: HttpRequest, number: str) -> HttpResponse:
     """Show how far a workflow is."""
     access_of(request).need("read")
-    workflows.look(_find(number).id)
+    try_advance(_find(number).id)
     return answer({"workflow": _written(_find(number))})
 
 
@@ -65,7 +67,7 @@ def show(request: HttpRequest, number: str) -> HttpResponse:
 def cancel(request: HttpRequest, number: str) -> HttpResponse:
     """End a workflow; what runs may finish."""
     access_of(request).need("admin")
-    ended = workflows.cancel(_find(number))
+    ended = cancel_workflow(_find(number))
     found = _find(number)
     if ended is None:
         message = f"The workflow is {found.state}."
@@ -89,7 +91,7 @@ def _graph(plan: Mapping[str, Any]) -> dict[str, Any]:
     for step in steps:
         own = step.get("options")
         step["options"] = {**usual, **own} if isinstance(own, dict) else (usual if own is None else own)
-    return {**plan, "type": plans.GRAPH, "steps": steps}
+    return {**plan, "type": GRAPH, "steps": steps}
 
 
 def _faults_of_graph(steps: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
@@ -103,7 +105,7 @@ def _faults_of_graph(steps: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, 
         if not isinstance(before, list) or not all(isinstance(each, str) and each in names for each in before):
             is_sound = False
             yield f"{path}.depends_on", "must be a list of the ids of other steps."
-        if plans.is_workflow(step):
+        if is_workflow(step):
             yield f"{path}.type", f"is a {step['type']}; a step that depends on others is a job."
     if is_sound:
         try:
@@ -122,15 +124,15 @@ def _jobs(plan: Mapping[str, Any], path: str = "$", depth: int = 1) -> Iterator[
     if depth > 1:
         _refuse(_faults_of_model(WorkflowIn, plan, path))
     _refuse([*_faults_of_shape(plan, path)])
-    for where, part in plans.parts_in(plan, path):
-        if plans.is_workflow(part):
+    for where, part in parts_in(plan, path):
+        if is_workflow(part):
             yield from _jobs(part, where, depth + 1)
         else:
-            yield where, plans.job_of_step(part) if plan["type"] == plans.GRAPH else part
+            yield where, job_of_step(part) if plan["type"] == GRAPH else part
 
 
 def _faults_of_shape(plan: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
-    kind, field = plan["type"], plans.parts_field(plan)
+    kind, field = plan["type"], parts_field(plan)
     for name in _FIELDS:
         if plan.get(name) and name not in (field, *_MORE.get(kind, ())):
             yield f"{path}.{name}", f"is no field of a {kind}, whose parts are its {field}; leave it out."
@@ -140,7 +142,7 @@ def _faults_of_shape(plan: Mapping[str, Any], path: str) -> Iterator[tuple[str, 
         yield f"{path}.callbacks", "must name on_complete, on_success or on_failure."
     if len(plan.get(field) or ()) > _MOST_JOBS:
         yield _TOO_MANY
-    elif kind == plans.GRAPH:
+    elif kind == GRAPH:
         yield from _faults_of_graph(plan[field])
 
 
@@ -169,10 +171,10 @@ def _find(number: str) -> Workflow:
 
 
 def _written(workflow: Workflow) -> dict[str, Any]:
-    parts = workflows.parts_of(workflow)
+    parts = parts_of(workflow)
     calls = CallQueue.objects.using(conf().database).in_bulk([part.call for part in parts if part.call is not None])
-    started = {part.place: _part(part, calls) for part in parts if part.role == plans.STEP}
-    is_graph = workflow.kind == plans.GRAPH
+    started = {part.place: _part(part, calls) for part in parts if part.role == STEP}
+    is_graph = workflow.kind == GRAPH
     open_state = "pending" if is_graph else "waiting"
     waiting = {"state": open_state if workflow.state == "running" else "cancelled", "job_id": None}
     steps = [
@@ -193,7 +195,7 @@ def _written(workflow: Workflow) -> dict[str, Any]:
             "name": workflow.name or None,
             "state": workflow.state,
             "jobs" if workflow.kind in ("group", "batch") else "steps": steps,
-            "callbacks": {part.role: _part(part, calls) for part in parts if part.role != plans.STEP} or None,
+            "callbacks": {part.role: _part(part, calls) for part in parts if part.role != STEP} or None,
             "failed_step_index": workflow.failed_part,
             "failed_job_ids": failed or None,
             "errors": [error for error in errors if error] or None,
@@ -229,4 +231,4 @@ def _error(part: Part, calls: Mapping[UUID, CallQueue]) -> dict[str, Any] | None
     """Write why a part has failed; of a workflow in it, its own parts say so (ojs-workflows, section 9.6)."""
     call = calls.get(part.call) if part.call else None
     kept = part.error or (call and call.error)
-    return {**envelope.error(kept), **without_nulls({"job_id": part.call and str(part.call)})} if kept else None
+    return {**write_error(kept), **without_nulls({"job_id": part.call and str(part.call)})} if kept else None

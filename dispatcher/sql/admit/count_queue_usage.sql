@@ -3,16 +3,15 @@
 WITH clock AS MATERIALIZED (
     SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
 )
-SELECT queue.name, going.unclaimed,
-       CASE WHEN EXISTS (SELECT FROM dispatcher_queue AS pulled WHERE pulled.name = queue.name AND pulled.is_pulled)
-            THEN %(is_pull)s::bool
-            ELSE NOT %(is_pull)s::bool
-                 AND (NOT %(is_gated)s::bool
-                      OR EXISTS (SELECT
-                                   FROM dispatcher_worker AS worker
-                                  WHERE queue.name = ANY (worker.queues) AND worker.serves_until > clock.now)) END AS is_served
+SELECT queue.name, going.unclaimed, COALESCE(stored.delivery, 'broker') AS delivery,
+       COALESCE(stored.delivery, 'broker') = %(delivery)s::text
+       AND (%(delivery)s::text <> 'broker' OR NOT %(is_gated)s::bool
+            OR EXISTS (SELECT
+                         FROM dispatcher_worker AS worker
+                        WHERE queue.name = ANY (worker.queues) AND worker.serves_until > clock.now)) AS is_served
   FROM clock
  CROSS JOIN (SELECT DISTINCT lane.queue FROM dispatcher_lane AS lane WHERE lane.id = ANY (%(lanes)s::bigint[])) AS queue (name)
+  LEFT JOIN dispatcher_queue AS stored ON stored.name = queue.name
  CROSS JOIN LATERAL (
        SELECT count(*) AS unclaimed
          FROM (SELECT

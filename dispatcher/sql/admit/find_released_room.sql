@@ -20,7 +20,7 @@ SELECT ARRAY(SELECT key.id
        ARRAY(SELECT mine.queue
                FROM dispatcher_lane AS mine
               WHERE mine.id = %(lane)s::bigint
-                AND NOT EXISTS (SELECT FROM dispatcher_queue AS pulled WHERE pulled.name = mine.queue AND pulled.is_pulled)
+                AND NOT EXISTS (SELECT FROM dispatcher_queue AS other WHERE other.name = mine.queue AND other.delivery <> 'broker')
                 AND (SELECT lane.id
                        FROM dispatcher_lane AS lane
                       WHERE lane.is_held AND lane.queue = mine.queue

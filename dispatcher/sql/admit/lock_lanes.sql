@@ -7,7 +7,7 @@
 -- each with such a key; `is_left_wanted` are those that were asked for by name, key or queue. Only for the key `wait_for` the
 -- statement waits, before it has locked any other key, for as long as lock_timeout allows. Lanes that are awake or held and spend
 -- a key of `avoid` are not taken: they would only take the places of others.
--- With `is_pull` a queue is open if workers fetch its calls over HTTP, else if Celery serves it.
+-- A queue is open if `delivery` is its own; with that of the broker, if a live worker serves it, too.
 -- A queue is locked for as long as the transaction: alone where the pass may come close to the queue's bound (it is
 -- `tight`), else together with others, so that passes wait for each other only where they must.
 -- Counting must come in a later statement: this one's snapshot is older than its locks.
@@ -55,16 +55,15 @@ WITH clock AS MATERIALIZED (
 ), queue AS MATERIALIZED (
     SELECT name.name, hashtextextended(name.name, 20251) AS number, going.unclaimed,
            going.unclaimed + %(slack)s::int > %(ahead)s::int AS is_tight,
-           CASE WHEN EXISTS (SELECT FROM dispatcher_queue AS pulled WHERE pulled.name = name.name AND pulled.is_pulled)
-                THEN %(is_pull)s::bool
-                ELSE NOT %(is_pull)s::bool
-                     AND (NOT %(is_gated)s::bool
-                          OR EXISTS (SELECT
-                                       FROM dispatcher_worker AS worker
-                                      WHERE name.name = ANY (worker.queues) AND worker.serves_until > clock.now)) END AS is_served
+           COALESCE(stored.delivery, 'broker') = %(delivery)s::text
+           AND (%(delivery)s::text <> 'broker' OR NOT %(is_gated)s::bool
+                OR EXISTS (SELECT
+                             FROM dispatcher_worker AS worker
+                            WHERE name.name = ANY (worker.queues) AND worker.serves_until > clock.now)) AS is_served
       FROM clock
      CROSS JOIN (SELECT unnest(%(queues)s::text[]) UNION SELECT queue FROM named UNION SELECT queue FROM parked
                   UNION SELECT queue FROM awake) AS name (name)
+      LEFT JOIN dispatcher_queue AS stored ON stored.name = name.name
      CROSS JOIN LATERAL (
            SELECT count(*) AS unclaimed
              FROM (SELECT

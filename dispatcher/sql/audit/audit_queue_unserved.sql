@@ -43,6 +43,6 @@ SELECT 'queue ' || wanted.queue AS what, wanted.queue AS target, '' AS version,
  WHERE %(is_gated)s::bool AND NOT EXISTS (SELECT
                                             FROM dispatcher_worker AS worker
                                            WHERE wanted.queue = ANY (worker.queues) AND worker.serves_until > clock.now)
-   AND NOT EXISTS (SELECT FROM dispatcher_queue AS pulled WHERE pulled.name = wanted.queue AND pulled.is_pulled)
+   AND NOT EXISTS (SELECT FROM dispatcher_queue AS other WHERE other.name = wanted.queue AND other.delivery = 'http')
  ORDER BY wanted.queue
  LIMIT %(most)s::int

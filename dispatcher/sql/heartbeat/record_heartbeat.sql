@@ -24,8 +24,9 @@ WITH clock AS MATERIALIZED (
 ), taken AS (
     -- A queue that was only named over HTTP is served by who comes first.
     UPDATE dispatcher_queue AS queue
-       SET is_pulled = false, is_undecided = false
-     WHERE queue.name = ANY (%(queues)s::text[]) AND queue.is_undecided
+       SET delivery = declared.delivery, is_undecided = false
+      FROM unnest(%(queues)s::text[], %(deliveries)s::text[]) AS declared (name, delivery)
+     WHERE queue.name = declared.name AND queue.is_undecided
     RETURNING queue.name
 ), mine AS MATERIALIZED (
     SELECT held.id

@@ -2,12 +2,14 @@
 -- The lanes that neither a key nor their queue holds up; and the keys that the others are parked on, if none waits there
 -- before that place: what such a key is shut for was another call, and the one that is first now may cost less.
 -- Any other that is parked or held needs no pass: who lets it go on looks again after its own commit, and sees the call then.
--- `pulled`: such lanes of queues that workers fetch from over HTTP, which need no pass.
+-- `held`: such lanes of queues whose workers take calls themselves, directly or over HTTP, which need no pass; `direct`: the
+-- queues of those that Celery workers serve directly.
 -- To be asked in a statement after the change, which sees what a pass did with the lane meanwhile. Relies on the index
 -- call_waiting.
 WITH changed AS MATERIALIZED (
     SELECT lane.id, lane.parked_on_id, moved.position,
-           EXISTS (SELECT FROM dispatcher_queue AS queue WHERE queue.name = lane.queue AND queue.is_pulled) AS is_pulled
+           COALESCE((SELECT queue.delivery FROM dispatcher_queue AS queue WHERE queue.name = lane.queue), 'broker') AS delivery,
+           lane.queue
       FROM unnest(%(lanes)s::bigint[], %(positions)s::bigint[]) AS moved (id, position)
      CROSS JOIN LATERAL (
            SELECT lane.id, lane.queue, lane.parked_on_id
@@ -15,8 +17,9 @@ WITH changed AS MATERIALIZED (
             WHERE lane.id = moved.id AND NOT lane.is_held
             LIMIT 1) AS lane
 )
-SELECT ARRAY(SELECT id FROM changed WHERE parked_on_id IS NULL AND NOT is_pulled ORDER BY id) AS lanes,
-       ARRAY(SELECT id FROM changed WHERE parked_on_id IS NULL AND is_pulled ORDER BY id) AS pulled,
+SELECT ARRAY(SELECT id FROM changed WHERE parked_on_id IS NULL AND delivery = 'broker' ORDER BY id) AS lanes,
+       ARRAY(SELECT id FROM changed WHERE parked_on_id IS NULL AND delivery <> 'broker' ORDER BY id) AS held,
+       ARRAY(SELECT DISTINCT queue FROM changed WHERE parked_on_id IS NULL AND delivery = 'direct' ORDER BY queue) AS direct,
        ARRAY(SELECT DISTINCT parked_on_id
                FROM changed
               WHERE parked_on_id IS NOT NULL

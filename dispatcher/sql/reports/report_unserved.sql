@@ -38,5 +38,5 @@ SELECT hop.queue AS name, line.calls AS waiting,
                      FROM dispatcher_worker AS worker
                     WHERE hop.queue = ANY (worker.queues)
                       AND worker.serves_until > COALESCE(%(now)s::timestamptz, clock_timestamp()))
-   AND NOT EXISTS (SELECT FROM dispatcher_queue AS pulled WHERE pulled.name = hop.queue AND pulled.is_pulled)
+   AND NOT EXISTS (SELECT FROM dispatcher_queue AS other WHERE other.name = hop.queue AND other.delivery = 'http')
  ORDER BY hop.queue

@@ -22,7 +22,7 @@ WITH RECURSIVE clock AS MATERIALIZED (
 SELECT hop.queue AS name
   FROM clock
  CROSS JOIN hop
- WHERE NOT EXISTS (SELECT FROM dispatcher_queue AS pulled WHERE pulled.name = hop.queue AND pulled.is_pulled)
+ WHERE NOT EXISTS (SELECT FROM dispatcher_queue AS other WHERE other.name = hop.queue AND other.delivery <> 'broker')
    AND (NOT %(is_gated)s::bool OR EXISTS (SELECT
                                             FROM dispatcher_worker AS worker
                                            WHERE hop.queue = ANY (worker.queues) AND worker.serves_until > clock.now))

@@ -2,8 +2,8 @@
 -- admit it in the same statement.
 -- Nothing is written if a key or the lane is missing. For a transaction of its own: it holds its keys to the commit.
 -- In the way are: calls that wait already, a key that somebody else has locked (a send never waits for it), a key with a
--- throttle, a pause, a block, an override, lanes parked or too little room, a queue without workers, or whose calls are
--- fetched over HTTP, or with as many calls on their way as `ahead` allows; the call then waits for an ordinary pass, as
+-- throttle, a pause, a block, an override, lanes parked or too little room, a queue without workers, or whose calls
+-- the broker does not deliver, or with as many calls on their way as `ahead` allows; the call then waits for an ordinary pass, as
 -- all others do.
 -- It counts by its own snapshot, older than its locks. That is sound since every admission and every change of limits
 -- numbers its keys: if a key's number under the lock is the one in the snapshot, what was counted stands.
@@ -62,7 +62,7 @@ WITH clock AS MATERIALIZED (
             WHERE slot.key_id = seen.id AND known.is_limited AND NOT known.is_enough) AS slots
 ), verdict AS MATERIALIZED (
     SELECT NOT lane.is_busy
-           AND NOT EXISTS (SELECT FROM dispatcher_queue WHERE name = %(queue)s AND is_pulled)
+           AND NOT EXISTS (SELECT FROM dispatcher_queue WHERE name = %(queue)s AND delivery <> 'broker')
            AND (NOT %(is_gated)s::bool OR EXISTS (SELECT
                                                     FROM dispatcher_worker AS worker
                                                    WHERE %(queue)s = ANY (worker.queues) AND worker.serves_until > clock.now))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from dispatcher.limits.retry import MOST_ATTEMPTS
-from dispatcher.ojs.kinds import (
+from dispatcher.ojs.fields import (
     AnyId,
     AnyState,
     AtLeastOne,
@@ -265,7 +265,7 @@ class QueueConfigIn(Exact):
     backpressure: BackpressureIn | None = None
     concurrency: Count | None = None
     rate_limit: QueueLimitIn | None = None
-    is_pulled: bool | None = None
+    delivery: Literal["broker", "direct", "http"] | None = None
 
 
 class CronTemplateIn(OptionsIn):

@@ -18,11 +18,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from dispatcher.models import CallQueue, JournalEntry, Worker, Workflow
-from dispatcher.ojs import rows
-from dispatcher.ojs.job_events import of_job
-from dispatcher.ojs.rows import Span, Which
-from dispatcher.ojs.told import event, mark, moment
-from dispatcher.ojs.workflow_events import of_workflow
+from dispatcher.ojs.events import source
+from dispatcher.ojs.events.event import event, mark, moment
+from dispatcher.ojs.events.job import of_job
+from dispatcher.ojs.events.source import Span, Which
+from dispatcher.ojs.events.workflow import of_workflow
 
 Told = dict[str, Any]
 _FIRST_LOOK: Final = timedelta(minutes=1)
@@ -85,21 +85,21 @@ class Page:
 
 def now() -> str:
     """Return the mark of now: what is told after it is all that comes."""
-    return mark(rows.settled_at())
+    return mark(source.settled_at())
 
 
 def latest(asked: Asked, most: int) -> Page:
     """Return the latest events; of very many rows only the latest are looked at."""
     until = now()
     # Each row tells at least one event; which of them are of the types asked for shows when they are read.
-    rows_read = rows.LATEST if asked.types else most
+    rows_read = source.LATEST if asked.types else most
     found = {
         told["id"]: told
         for told in chain(
-            _of_jobs(rows.latest_calls(asked.which, rows_read)) if asked.may_want_jobs else (),
-            _of_journal(rows.latest_entries(asked.which, rows_read)),
-            _of_workflows(rows.latest_workflows(rows_read)) if asked.may_want_workflows else (),
-            _of_workers(rows.workers()) if asked.may_want_workers else (),
+            _of_jobs(source.latest_calls(asked.which, rows_read)) if asked.may_want_jobs else (),
+            _of_journal(source.latest_entries(asked.which, rows_read)),
+            _of_workflows(source.latest_workflows(rows_read)) if asked.may_want_workflows else (),
+            _of_workers(source.workers()) if asked.may_want_workers else (),
         )
         if told["id"] < until and asked.wants(told)
     }
@@ -108,7 +108,7 @@ def latest(asked: Asked, most: int) -> Page:
 
 def after(asked: Asked, cursor: str, most: int) -> Page:
     """Return the next events after a cursor, as far as a look goes. Raises ValueError if that is no id of an event."""
-    began, begin, until = monotonic(), moment(cursor), rows.settled_at()
+    began, begin, until = monotonic(), moment(cursor), source.settled_at()
     found: dict[str, Told] = {}
     has_more = False
     for edge in [until] if asked.job else _edges(asked, begin, until):
@@ -128,10 +128,10 @@ def between(asked: Asked, cursor: str, until: datetime) -> Iterator[Told]:
     span, end = Span(since=moment(cursor), until=until), mark(until)
     seen = set()
     for told in chain(
-        _of_jobs(rows.calls_of(asked.which, span)) if asked.may_want_jobs else (),
-        _of_journal(rows.entries_of(asked.which, span)),
-        _of_workflows(rows.workflows_of(span)) if asked.may_want_workflows else (),
-        _of_workers(rows.workers()) if asked.may_want_workers else (),
+        _of_jobs(source.calls_of(asked.which, span)) if asked.may_want_jobs else (),
+        _of_journal(source.entries_of(asked.which, span)),
+        _of_workflows(source.workflows_of(span)) if asked.may_want_workflows else (),
+        _of_workers(source.workers()) if asked.may_want_workers else (),
     ):
         if cursor < told["id"] < end and told["id"] not in seen and asked.wants(told):
             seen.add(told["id"])
@@ -140,10 +140,10 @@ def between(asked: Asked, cursor: str, until: datetime) -> Iterator[Told]:
 
 def _edges(asked: Asked, begin: datetime, until: datetime) -> Iterator[datetime]:
     """Return how far to look, further each time, but no further than a crowd: a page needs no more than its events."""
-    edge, step = max(begin, min(until, rows.first_at() or until)), _FIRST_LOOK
+    edge, step = max(begin, min(until, source.first_at() or until)), _FIRST_LOOK
     while True:
         span = Span(since=edge, until=min(edge + step, until))
-        edge = rows.crowded_at(asked.which, span) or span.until
+        edge = source.crowded_at(asked.which, span) or span.until
         yield edge
         if edge >= until:
             return
@@ -163,7 +163,7 @@ def _of_journal(entries: Iterable[JournalEntry]) -> Iterator[Told]:
 
 def _of_workflows(workflows: Iterable[Workflow]) -> Iterator[Told]:
     for workflow in workflows:
-        yield from of_workflow(workflow, list(workflow.parts.all()), rows.steps_of(workflow))
+        yield from of_workflow(workflow, list(workflow.parts.all()), source.steps_of(workflow))
 
 
 def _of_workers(workers: Iterable[Worker]) -> Iterator[Told]:

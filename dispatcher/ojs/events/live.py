@@ -6,9 +6,9 @@ from time import monotonic
 from typing import Final
 from weakref import WeakValueDictionary
 
-from dispatcher.ojs.access import Access
-from dispatcher.ojs.stories import Asked, Page, after
-from dispatcher.ojs.waiters import disconnect
+from dispatcher.ojs.auth import Access
+from dispatcher.ojs.events.query import Asked, Page, after
+from dispatcher.ojs.long_poll import disconnect
 
 _FRESH_S: Final = 0.5
 """How long what one stream has read is given to others."""

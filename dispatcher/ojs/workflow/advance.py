@@ -25,13 +25,13 @@ from django.db import connections
 from django.db.models.functions import Now
 from pydantic import ValidationError
 
-from dispatcher import engine, sql
+from dispatcher import api, sql
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid, DuplicateCall, PolicyInvalid, QueueFull
 from dispatcher.models import CallQueue, Part, Workflow
-from dispatcher.ojs.plans import GRAPH, STEP, End, Next, follow, is_workflow
-from dispatcher.ojs.starting import draft, start_parts, wanted
 from dispatcher.ojs.wire import Problem
+from dispatcher.ojs.workflow.plan import GRAPH, STEP, End, Next, follow, is_workflow
+from dispatcher.ojs.workflow.start import draft, start_parts, wanted
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class _Slices:
     after_part: int = 0
 
 
-def start(plan: Mapping[str, Any]) -> Workflow:
+def start_workflow(plan: Mapping[str, Any]) -> Workflow:
     """Make a workflow of a checked plan, and start the first of its parts, or all of them.
 
     Raises what sending them raises; then there is no workflow.
@@ -96,7 +96,7 @@ def advance(number: UUID) -> None:
         numbers = _look(numbers, waits=True)
 
 
-def look(number: UUID) -> None:
+def try_advance(number: UUID) -> None:
     """Advance a workflow; an error goes to the log."""
     try:
         advance(number)
@@ -120,7 +120,7 @@ def advance_all() -> int:
     return done
 
 
-def cancel(workflow: Workflow) -> tuple[int, int] | None:
+def cancel_workflow(workflow: Workflow) -> tuple[int, int] | None:
     """End a workflow: what waits is cancelled, what runs may finish.
 
     Return how many were cancelled, and how many had been completed before; None if the workflow does not run any more.
@@ -136,9 +136,9 @@ def cancel(workflow: Workflow) -> tuple[int, int] | None:
         done = sum(part.outcome == "completed" for part in parts)
         locked.state = "cancelled"
         _save([locked], {})
-    cancelled = len(engine.cancel(calls))
+    cancelled = len(api.cancel(calls))
     for child in Workflow.objects.using(database).filter(parent=workflow, state="running"):
-        if (inside := cancel(child)) is not None:
+        if (inside := cancel_workflow(child)) is not None:
             cancelled, done = cancelled + inside[0], done + inside[1]
     return cancelled, done
 
@@ -155,7 +155,7 @@ def schedule() -> None:
     entries.get_or_create(name=_ADVANCE, defaults=defaults)
 
 
-def of_call(call: CallQueue) -> UUID | None:
+def workflow_of(call: CallQueue) -> UUID | None:
     """Return the workflow that a call is a part of."""
     belongs = (call.envelope or {}).get("workflow")
     return UUID(belongs["id"]) if belongs else None

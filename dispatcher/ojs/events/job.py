@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from dispatcher.models import CallQueue
-from dispatcher.ojs import envelope
-from dispatcher.ojs.crons import META_EXPRESSION, META_NAME, META_TRIGGERED
-from dispatcher.ojs.told import event, milliseconds
+from dispatcher.ojs.cron import META_EXPRESSION, META_NAME, META_TRIGGERED
+from dispatcher.ojs.events.event import event, milliseconds
+from dispatcher.ojs.job import max_attempts, write_error
 from dispatcher.ojs.wire import read_moment, stamp
 from dispatcher.states import Reason, State
 
@@ -25,12 +25,12 @@ def of_job(row: CallQueue) -> Iterator[Told]:
     for failure in row.errors:
         at = read_moment("occurred_at", failure.get("occurred_at"))
         if at is not None:
-            told = {**about, "attempt": failure.get("attempt"), "error": envelope.error(failure)}
+            told = {**about, "attempt": failure.get("attempt"), "error": write_error(failure)}
             yield event("job.failed", at, number, told, mark=failure.get("attempt"))
     if row.state == State.RETRYABLE and row.errors:
-        more = {"next_retry_at": stamp(row.scheduled_at), "max_attempts": envelope.max_attempts(row)}
+        more = {"next_retry_at": stamp(row.scheduled_at), "max_attempts": max_attempts(row)}
         at = read_moment("occurred_at", row.errors[-1].get("occurred_at")) or row.created_at
-        told = {**about, "attempt": row.attempt, "error": envelope.error(row.errors[-1]), **more}
+        told = {**about, "attempt": row.attempt, "error": write_error(row.errors[-1]), **more}
         yield event("job.retrying", at, number, told, mark=row.attempt)
     if row.finished_at:
         yield from _ended(row, about)
@@ -61,7 +61,7 @@ def _ended(row: CallQueue, about: Told) -> Iterator[Told]:
     told = {**about, "attempt": row.attempt, "duration_ms": milliseconds(row.started_at or row.created_at, at)}
     if row.state == State.DISCARDED:
         told |= {"total_attempts": row.attempt, "reason": row.reason}
-        told |= {"last_error": envelope.error(row.error)} if row.error else {}
+        told |= {"last_error": write_error(row.error)} if row.error else {}
     yield event(f"job.{row.state}", at, number, told, mark=row.attempt)
     if row.reason == Reason.LIMIT:
         dropped = {"key": (row.error or {}).get("key"), **about}

@@ -13,13 +13,13 @@ from dispatcher.errors import PolicyInvalid
 from dispatcher.limits.policy import parse_duration
 from dispatcher.limits.retry import Retry
 from dispatcher.models import CallQueue
-from dispatcher.ojs.bodies import JobIn, OptionsIn, RateLimitIn, RetryIn, UniqueIn, plain
 from dispatcher.ojs.enqueue import Unique, Wanted, shown
+from dispatcher.ojs.requests import JobIn, OptionsIn, RateLimitIn, RetryIn, UniqueIn, plain
 from dispatcher.ojs.wire import Problem, invalid, read_moment, stamp, without_nulls
 from dispatcher.request import Call, More
 from dispatcher.states import Reason, State
 
-LARGEST_META: Final = 65_536
+MAX_META_BYTES: Final = 65_536
 
 _SYSTEM: Final = {
     *("state", "attempt", "max_attempts", "created_at", "enqueued_at", "started_at", "completed_at", "cancelled_at"),
@@ -33,11 +33,11 @@ _KINDS = {"LeaseLapsed": "visibility_timeout", "AttemptTimedOut": "timeout", "Wo
 """How the spec calls what the dispatcher noted."""
 
 
-def read(job: JobIn, path: str = "") -> Wanted:
+def read_job(job: JobIn, path: str = "") -> Wanted:
     """Return the call that a job asks for. Raises Problem naming the field; `path` is put before it."""
     meta = job.meta or {}
-    if json_size(meta) > LARGEST_META:
-        raise Problem(413, "invalid_request", f"{path}meta: takes more than {LARGEST_META} bytes.")
+    if json_size(meta) > MAX_META_BYTES:
+        raise Problem(413, "invalid_request", f"{path}meta: takes more than {MAX_META_BYTES} bytes.")
     options = _options(job)
     queue = options.queue or "default"
     unique = _unique(options.unique, {"type": job.type, "queue": queue, "args": job.args, "meta": meta}, path)
@@ -54,8 +54,8 @@ def read(job: JobIn, path: str = "") -> Wanted:
         keys=options.keys,
         more=More(
             id=UUID(job.id) if job.id else None,
-            timeout=milliseconds(options.timeout_ms),
-            visibility=milliseconds(options.visibility_timeout_ms),
+            timeout=from_milliseconds(options.timeout_ms),
+            visibility=from_milliseconds(options.visibility_timeout_ms),
             unique_key=unique.key if unique else None,
             envelope=_rest(job, options),
             is_pending=bool(options.pending),
@@ -69,12 +69,12 @@ def json_size(content: object) -> int:
     return len(json.dumps(content).encode())
 
 
-def milliseconds(span: int | None) -> timedelta | None:
+def from_milliseconds(span: int | None) -> timedelta | None:
     """Return a span; 0 is the default's."""
     return timedelta(milliseconds=span) if span else None
 
 
-def write(row: CallQueue) -> dict[str, Any]:
+def write_job(row: CallQueue) -> dict[str, Any]:
     """Write a call as a job, with all that is known of it."""
     rest = row.envelope or {}
     options = rest.get("options") or {}
@@ -110,8 +110,8 @@ def write(row: CallQueue) -> dict[str, Any]:
         "unique": options.get("unique"),
         "retry": row.retry,
         "result": row.result,
-        "error": row.error and error(row.error),
-        "errors": [error(each) for each in row.errors] or None,
+        "error": row.error and write_error(row.error),
+        "errors": [write_error(each) for each in row.errors] or None,
         "progress": row.progress and row.progress.get("progress"),
         "reason": row.reason,
         "workflow_id": (rest.get("workflow") or {}).get("id"),
@@ -120,9 +120,9 @@ def write(row: CallQueue) -> dict[str, Any]:
     return without_nulls(job)
 
 
-def fetched(row: CallQueue) -> dict[str, Any]:
+def write_fetched_job(row: CallQueue) -> dict[str, Any]:
     """Write a job for the worker that fetched it, with the ticket that proves that it is its own."""
-    return {**write(row), "ticket": str(row.ticket)}
+    return {**write_job(row), "ticket": str(row.ticket)}
 
 
 def max_attempts(row: CallQueue) -> int:
@@ -140,7 +140,7 @@ def retry_delay_ms(row: CallQueue) -> int | None:
     )
 
 
-def error(kept: Mapping[str, Any]) -> dict[str, Any]:
+def write_error(kept: Mapping[str, Any]) -> dict[str, Any]:
     """Write a failure as the spec wants it."""
     kind = _KINDS.get(kept.get("type", ""), kept.get("type"))
     code = kept.get("code") or (kind if kind in _KINDS.values() else "handler_error")

@@ -10,14 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from threading import Event, Lock, Thread
 from time import monotonic, sleep
 from typing import Final
 
 from django.db import connections
+from django.http import HttpRequest
 
 from dispatcher import sql
 from dispatcher.conf import conf
+from dispatcher.ojs.api import access_of
 
 logger = logging.getLogger(__name__)
 
@@ -161,3 +164,17 @@ def disconnect() -> None:
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close()
+
+
+RETRY_AFTER: Final = {"Retry-After": "1"}
+"""What a request is answered with that could not wait for as long as it asked for."""
+
+
+@contextmanager
+def place(request: HttpRequest, wait: timedelta) -> Iterator[timedelta]:
+    """Yield for how long the request may wait: for no time where too many do, or the server has one thread only."""
+    if not wait or not request.META.get("wsgi.multithread", True):
+        yield timedelta(0)
+        return
+    with WAITERS.place(access_of(request).name) as has_place:
+        yield wait if has_place else timedelta(0)

@@ -6,11 +6,11 @@ from typing import Any
 
 from dispatcher.conf import conf
 from dispatcher.models import CallQueue, Part, Workflow
-from dispatcher.ojs import envelope
-from dispatcher.ojs.bodies import JobIn
 from dispatcher.ojs.enqueue import Wanted, push
-from dispatcher.ojs.plans import End, Next, follow, is_workflow, parts_field
+from dispatcher.ojs.job import read_job
 from dispatcher.ojs.queues import known_queues
+from dispatcher.ojs.requests import JobIn
+from dispatcher.ojs.workflow.plan import End, Next, follow, is_workflow, parts_field
 
 
 def start_parts(following: Iterable[Next]) -> None:
@@ -71,7 +71,7 @@ def _runs(jobs: Iterable[tuple[Part, Wanted]]) -> Iterator[list[tuple[Part, Want
 
 def wanted(each: Next) -> Wanted:
     """Return the job of a part as it is sent. Raises Problem or ValidationError."""
-    job = envelope.read(JobIn.model_validate(each.plan))
+    job = read_job(JobIn.model_validate(each.plan))
     belongs = {"workflow": {"id": str(each.workflow.id), "results": dict(each.results)}}
     envelope_of = {**(job.call.more.envelope or {}), **belongs}
     more = replace(job.call.more, envelope=envelope_of, sender=f"workflow:{each.workflow.id}")

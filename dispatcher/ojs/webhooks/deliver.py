@@ -15,15 +15,15 @@ from uuid import UUID
 
 from django.db import transaction
 
-from dispatcher import engine
+from dispatcher import api
 from dispatcher.conf import conf
 from dispatcher.errors import RateLimited, TargetRefused, WebhookRefused
 from dispatcher.lifecycle.run import retry_after
 from dispatcher.models import CallQueue, Subscription
-from dispatcher.ojs import targets
-from dispatcher.ojs.rows import posts_among, settled_at
-from dispatcher.ojs.stories import Asked, between
-from dispatcher.ojs.told import mark
+from dispatcher.ojs.events.event import mark
+from dispatcher.ojs.events.query import Asked, between
+from dispatcher.ojs.events.source import posts_among, settled_at
+from dispatcher.ojs.webhooks import egress
 from dispatcher.request import Call
 
 _TELL: Final = "dispatcher.tell"
@@ -59,7 +59,7 @@ def tell() -> int:
 def _tell(subscription: Subscription) -> int:
     until = settled_at()
     # Made anew if somebody has deleted it: a limit of its own, so that what this receiver says stops no other.
-    key = engine.declare(key_of(subscription), {}).name
+    key = api.declare(key_of(subscription), {}).name
     found = between(Asked(types=subscription.events), subscription.told_until, until)
     told = 0
     while batch := list(islice(found, _BATCH)):
@@ -119,7 +119,7 @@ def post(subscription: str, event: dict[str, Any]) -> dict[str, Any]:
         "X-OJS-Timestamp": now,
         "X-OJS-Signature": signature(found.secret, now, body),
     }
-    answer = targets.post(found.url, body.encode(), headers)
+    answer = egress.post(found.url, body.encode(), headers)
     if (wait := retry_after(answer)) is not None:
         raise RateLimited(min(wait, _LONGEST_WAIT), key=key_of(found))
     if answer.status_code != HTTPStatus.TOO_MANY_REQUESTS and answer.status_code // 100 == _CLIENT_ERROR:

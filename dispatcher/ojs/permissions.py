@@ -9,9 +9,9 @@ from typing import Any, Final
 from dispatcher.errors import PolicyInvalid
 from dispatcher.limits.policy import Policy
 from dispatcher.models import CallQueue
-from dispatcher.ojs import envelope
-from dispatcher.ojs.access import Access
+from dispatcher.ojs.auth import Access
 from dispatcher.ojs.enqueue import Wanted
+from dispatcher.ojs.job import write_job
 from dispatcher.ojs.wire import Problem, invalid
 
 _RESERVED: Final = ("token:", "queue:", "webhook:", "cron:")
@@ -44,7 +44,7 @@ def sent_by(sender: str, wanted: Wanted) -> Wanted:
 
 def seen(access: Access, call: CallQueue) -> dict[str, Any]:
     """Write a job that was there before. It may be another sender's: without `read` only what it is and its state."""
-    written = envelope.write(call)
+    written = write_job(call)
     if access.allows("read", call.queue):
         return written
     return {name: written[name] for name in ("id", "type", "queue", "state")}

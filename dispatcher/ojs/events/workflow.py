@@ -5,8 +5,8 @@ from typing import Any
 from uuid import UUID
 
 from dispatcher.models import CallQueue, Part, Workflow
-from dispatcher.ojs import envelope
-from dispatcher.ojs.told import event, milliseconds
+from dispatcher.ojs.events.event import event, milliseconds
+from dispatcher.ojs.job import write_error
 from dispatcher.states import State
 
 Told = dict[str, Any]
@@ -51,7 +51,7 @@ def _failure(workflow: Workflow, parts: list[Part], calls: Mapping[UUID, CallQue
         if part.role != "step" or part.outcome in ("open", "completed") or not (part.error or call):
             continue
         kept = part.error or (call and call.error)
-        error = envelope.error(kept) if kept else {"code": "cancelled", "message": "it was cancelled"}
+        error = write_error(kept) if kept else {"code": "cancelled", "message": "it was cancelled"}
         kind = workflow.plan[part.place].get("type")
         return {"failed_step_id": _name(workflow, part), "failed_step_type": kind, "error": error}
     return {}

@@ -8,15 +8,15 @@ from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
-from dispatcher import engine, sql
+from dispatcher import api, sql
 from dispatcher.conf import conf
 from dispatcher.models import CallQueue
-from dispatcher.ojs import envelope
-from dispatcher.ojs.access import Access
 from dispatcher.ojs.api import access_of
-from dispatcher.ojs.pages import Page, page, window
-from dispatcher.ojs.replies import JobReply, JobsReply, SeenJobReply, replies
-from dispatcher.ojs.sending import seen
+from dispatcher.ojs.auth import Access
+from dispatcher.ojs.job import write_job
+from dispatcher.ojs.pagination import Page, page, window
+from dispatcher.ojs.permissions import seen
+from dispatcher.ojs.responses import JobReply, JobsReply, SeenJobReply, replies
 from dispatcher.ojs.wire import answer, missing, read_id, stamp
 from dispatcher.states import Reason, State
 
@@ -29,44 +29,44 @@ _ORDER: Final = ("-finished_at", "-id")
 def letters(request: HttpRequest) -> HttpResponse:
     """List the dead letters, latest first; `queue` and `type` choose among them."""
     access_of(request).need("read")
-    found = listed(request)
-    return answer({"jobs": [envelope.write(call) for call in found.rows], "pagination": found.pagination})
+    found = find_page(request)
+    return answer({"jobs": [write_job(call) for call in found.rows], "pagination": found.pagination})
 
 
 @router.get("/dead-letter/stats", response=replies(), summary="How many dead letters there are")
 def stats(request: HttpRequest) -> HttpResponse:
     """Count the dead letters."""
     access_of(request).need("read")
-    return answer(counted())
+    return answer(count_dead_letters())
 
 
 @router.get("/dead-letter/{job_id}", response=replies(JobReply), summary="A dead letter")
 def letter(request: HttpRequest, job_id: str) -> HttpResponse:
     """Show a dead letter."""
-    call = find(job_id)
+    call = find_dead_letter(job_id)
     access_of(request).need("read", call.queue)
-    return answer({"job": envelope.write(call)})
+    return answer({"job": write_job(call)})
 
 
 @router.post("/dead-letter/{job_id}/retry", response=replies(SeenJobReply), summary="Try a dead letter again")
 def retry(request: HttpRequest, job_id: str) -> HttpResponse:
     """Let a dead letter wait again, from attempt 0 and with its errors kept."""
-    call = find(job_id)
+    call = find_dead_letter(job_id)
     access = access_of(request)
     access.need("send", call.queue)
-    return answer({"job": retried(access, call)})
+    return answer({"job": retry_dead_letter(access, call)})
 
 
 @router.delete("/dead-letter/{job_id}", response=replies(), summary="Delete a dead letter")
 def delete(request: HttpRequest, job_id: str) -> HttpResponse:
     """Delete a dead letter for good."""
-    call = find(job_id)
+    call = find_dead_letter(job_id)
     access_of(request).need("admin")
-    deleted(call)
+    delete_dead_letter(call)
     return answer({"deleted": True, "job_id": job_id})
 
 
-def listed(request: HttpRequest, *, usual: int = 50) -> Page:
+def find_page(request: HttpRequest, *, usual: int = 50) -> Page:
     """Return the page of dead letters that a request asks for. Raises Problem."""
     found = _dead()
     if queue := request.GET.get("queue"):
@@ -76,7 +76,7 @@ def listed(request: HttpRequest, *, usual: int = 50) -> Page:
     return page(request, found, order=_ORDER, among=_discarded(), usual=usual)
 
 
-def find(job_id: str) -> CallQueue:
+def find_dead_letter(job_id: str) -> CallQueue:
     """Return a dead letter. Raises Problem if there is none."""
     call = _dead().filter(id=read_id("dead_letter_job", job_id)).first()
     if call is None:
@@ -84,19 +84,19 @@ def find(job_id: str) -> CallQueue:
     return call
 
 
-def retried(access: Access, call: CallQueue) -> dict[str, Any]:
+def retry_dead_letter(access: Access, call: CallQueue) -> dict[str, Any]:
     """Let a dead letter wait again, and write it."""
-    engine.retry([call.id])
+    api.retry([call.id])
     call.refresh_from_db()
     return {**seen(access, call), "re_enqueued_at": stamp(sql.now())}
 
 
-def deleted(call: CallQueue) -> None:
+def delete_dead_letter(call: CallQueue) -> None:
     """Delete a dead letter."""
     _dead().filter(id=call.id).delete()
 
 
-def counted() -> dict[str, Any]:
+def count_dead_letters() -> dict[str, Any]:
     """Count the dead letters among the latest MANY discarded jobs, by queue and by error."""
     looked_through = window(_dead(), _ORDER, _discarded())
     letters = looked_through.rows.order_by()

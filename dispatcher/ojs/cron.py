@@ -14,7 +14,7 @@ from zoneinfo import available_timezones
 from celery.schedules import ParseException, crontab
 from django.db import router
 
-from dispatcher import engine, event_log, lanes, sql
+from dispatcher import api, event_log, lanes, sql
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid
 from dispatcher.event_log import Entry
@@ -26,7 +26,7 @@ from dispatcher.states import TERMINAL, State
 
 logger = logging.getLogger(__name__)
 
-TASK: Final = "dispatcher.cron"
+CRON_TASK: Final = "dispatcher.cron"
 META_NAME: Final = "cron_name"
 META_EXPRESSION: Final = "cron_expression"
 META_TRIGGERED: Final = "cron_triggered_at"
@@ -76,7 +76,7 @@ class _Found:
 _HALF_A_SECOND = timedelta(milliseconds=500)
 
 
-def fields_of(expression: str) -> dict[str, str]:
+def cron_fields(expression: str) -> dict[str, str]:
     """Return the five fields of a cron expression. Raises CallInvalid."""
     text = _WORDS.get(expression.strip().lower(), expression)
     words = text.split()
@@ -91,13 +91,13 @@ def fields_of(expression: str) -> dict[str, str]:
     return named
 
 
-def register(cron: Cron, call: Call) -> bool:
+def register_cron(cron: Cron, call: Call) -> bool:
     """Make a cron, or change it; return whether it is new. Raises CallInvalid naming the field."""
     from django_celery_beat.models import CrontabSchedule  # noqa: PLC0415 -- optional app
 
     if cron.timezone not in available_timezones() or ("/" not in cron.timezone and cron.timezone != "UTC"):
         raise CallInvalid("timezone", f"{cron.timezone!r} must be a zone of the IANA, such as Europe/Berlin.")
-    named = fields_of(cron.expression)
+    named = cron_fields(cron.expression)
     for name, text in named.items():
         if len(text) > (most := CrontabSchedule._meta.get_field(name).max_length):
             raise CallInvalid("expression", f"{name} takes more than {most} characters; write it shorter, as ranges.")
@@ -108,7 +108,7 @@ def register(cron: Cron, call: Call) -> bool:
     _, is_new = _entries().update_or_create(
         name=f"{_PREFIX}{cron.name}",
         defaults={
-            "task": TASK,
+            "task": CRON_TASK,
             "crontab": schedule,
             "interval": None,
             "args": json.dumps([cron.name]),
@@ -120,15 +120,15 @@ def register(cron: Cron, call: Call) -> bool:
     return bool(is_new)
 
 
-def crons(name: str | None = None) -> list[Cron]:
+def list_crons(name: str | None = None) -> list[Cron]:
     """Return the crons, or the one of this name, by name."""
-    entries = _entries().filter(task=TASK).select_related("crontab")
+    entries = _entries().filter(task=CRON_TASK).select_related("crontab")
     if name is not None:
         entries = entries.filter(name=f"{_PREFIX}{name}")
     return [_read(entry) for entry in entries.order_by("name")]
 
 
-def switch(name: str, *, is_enabled: bool) -> None:
+def set_cron_enabled(name: str, *, is_enabled: bool) -> None:
     """Switch a cron on or off."""
     for entry in _entries().filter(name=f"{_PREFIX}{name}"):
         entry.enabled = is_enabled
@@ -136,13 +136,13 @@ def switch(name: str, *, is_enabled: bool) -> None:
         entry.save()
 
 
-def remove(name: str) -> None:
+def delete_cron(name: str) -> None:
     """Delete a cron; what it has sent stays."""
     for entry in _entries().filter(name=f"{_PREFIX}{name}"):
         entry.delete()
 
 
-def fire(name: str) -> str | None:
+def fire_cron(name: str) -> str | None:
     """Send a cron's call and return its id.
 
     None if this minute's was sent already, its overlap policy says no, or its queue is paused.
@@ -172,7 +172,7 @@ def fire(name: str) -> str | None:
             _note_skipped(name, stored, why)
             return None
         call = _call(stored, name)
-        (sent,) = engine.send([call])
+        (sent,) = api.send_many([call])
     if before and stored["overlap"] == "cancel_previous":
         fetch.cancel(before[0].id)
     return str(sent.id)

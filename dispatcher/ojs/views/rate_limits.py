@@ -7,7 +7,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
-from dispatcher import engine, sql
+from dispatcher import api, sql
 from dispatcher.conf import conf
 from dispatcher.engine.dispenser import serve_limited
 from dispatcher.history import By
@@ -15,10 +15,10 @@ from dispatcher.lifecycle import control
 from dispatcher.limits.policy import Rate
 from dispatcher.models import RateLimitKey
 from dispatcher.ojs.api import access_of
-from dispatcher.ojs.bodies import LimitIn, OverrideIn, plain
-from dispatcher.ojs.pages import page
+from dispatcher.ojs.pagination import page
 from dispatcher.ojs.queues import known_queues, queue_name
-from dispatcher.ojs.replies import ItemsReply, Limits, replies
+from dispatcher.ojs.requests import LimitIn, OverrideIn, plain
+from dispatcher.ojs.responses import ItemsReply, Limits, replies
 from dispatcher.ojs.wire import answer, invalid, missing, read_moment, stamp, without_nulls
 from dispatcher.reports import KeyStatus, rate_limit_status
 
@@ -58,7 +58,7 @@ def override(request: HttpRequest, key: str, limits: OverrideIn) -> HttpResponse
     until = read_moment("expires_at", limits.expires_at) or now + _FOR_NOW
     if until <= now:
         raise invalid("expires_at", "has passed; give a time to come.")
-    oversized = engine.override(key, until=until, by=access_of(request).actor(), **given)
+    oversized = api.override(key, until=until, by=access_of(request).actor(), **given)
     return answer({**_stands(key), "oversized_count": oversized})
 
 
@@ -67,7 +67,7 @@ def end_override(request: HttpRequest, key: str) -> HttpResponse:
     """Put a key's own limits in force again."""
     access_of(request).need("admin")
     _stands(key)
-    oversized = engine.end_override(key, by=access_of(request).actor())
+    oversized = api.end_override(key, by=access_of(request).actor())
     return answer({**_stands(key), "oversized_count": oversized})
 
 
@@ -82,13 +82,13 @@ def limit_queue(request: HttpRequest, name: str, limits: LimitIn) -> HttpRespons
         known_queues([queue_name(name)])
         key = store(name, given, by=access_of(request).actor())
     serve_limited([key])
-    oversized = engine.count_oversized(f"queue:{name}", {}, keeps_others=True)
+    oversized = api.count_oversized(f"queue:{name}", {}, keeps_others=True)
     return answer({**_stands(f"queue:{name}"), "oversized_count": oversized})
 
 
 def store(queue: str, limits: Mapping[str, Any], *, by: By) -> int:
     """Store some limits of a queue, and return its key's id: the caller dispenses it after the commit."""
-    engine.declare(f"queue:{queue}", {})
+    api.declare(f"queue:{queue}", {})
     return control.limit(f"queue:{queue}", limits, keeps_others=True, by=by)
 
 

@@ -10,7 +10,7 @@ from django.db.models import Q, QuerySet
 
 from dispatcher.conf import conf
 from dispatcher.models import CallQueue, Slot
-from dispatcher.ojs.pages import read_cursor, window, write_cursor
+from dispatcher.ojs.pagination import read_cursor, window, write_cursor
 from dispatcher.ojs.wire import invalid, read_moment
 from dispatcher.states import DUE, TERMINAL, State
 
