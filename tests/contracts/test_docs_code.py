@@ -18,12 +18,13 @@ from django.core.management import get_commands, load_command_class
 from pytest_django import Settings
 
 from dispatcher.conf import conf
-from dispatcher.models import CallQueue
+from dispatcher.models import CallQueue, RateLimitKey
 from project.celery import app as project_app
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(
-    r"^(?:<!-- not run: (?P<reason>[^\n]*?) -->\n)?(?P<indent> *)```python\n(?P<code>.*?)^ *```$", re.MULTILINE | re.DOTALL
+    r"^(?:<!-- not run: (?P<reason>[^\n]*?) -->\n)?(?P<indent> *)```python\n(?P<code>.*?)^ *```$",
+    re.MULTILINE | re.DOTALL,
 )
 COMMAND = re.compile(r"manage\.py (?P<name>\w+)(?P<options>[^`#\n]*)")
 KEYS = ("api.stripe.com", "api.example.com", "partner", "llm:requests", "llm:tokens", "slow", "mail")
@@ -91,6 +92,9 @@ def of_a_reader(monkeypatch: pytest.MonkeyPatch, settings: Settings, app: Celery
 @page
 @pytest.mark.django_db
 def test_the_python_of_a_page_runs(page: Path, of_a_reader: dict[str, Any], settings: Settings) -> None:
+    if not re.search(r'declare\(|"keys": \{', page.read_text()):
+        for name in KEYS:
+            RateLimitKey.objects.declare(name)
     names = of_a_reader | {"call": CallQueue.objects.send("orders.tasks.charge", args=[7])}
     for block in of_language(page):
         if block["reason"]:
