@@ -5,16 +5,12 @@ each other's rows are sent together: `ask` several inside `together()`, and read
 """
 
 import logging
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
-from importlib import resources
-from importlib.resources.abc import Traversable
-from typing import Any, Final, Generic, LiteralString, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -41,12 +37,13 @@ from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.json import JsonbLoader
 
 from dispatcher.conf import conf, eager_propagates
+from dispatcher.sql.statements import names as names
+from dispatcher.sql.statements import statement as statement
 
 logger = logging.getLogger(__name__)
 
 Row = TypeVar("Row")
 
-_PARAMETER = re.compile(r"%\((\w+)\)s")
 _HOOKS = "dispatcher_hooks"
 """Where a connection keeps what to do after the commit of a transaction of the engine's own."""
 
@@ -104,41 +101,6 @@ class Asked(Generic[Row]):
         """Return the only row."""
         (row,) = self.rows()
         return row
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """A statement as the server takes it, with `$1`, `$2`, ... in place of the names of its parameters."""
-
-    text: LiteralString
-    parameters: tuple[str, ...]
-    """The name of each parameter, in order of number."""
-
-
-@cache
-def statement(name: str) -> Statement:
-    """Return `name`.sql without comments and indents, its name in front as a comment.
-
-    Numbered here, once: psycopg would parse a text of over 4,096 characters again at each run.
-    """
-    lines = _files()[name].read_text("utf-8").splitlines()
-    text = " ".join(line.strip() for line in lines if not line.lstrip().startswith("--"))
-    numbers = {parameter: f"${number}" for number, parameter in enumerate(dict.fromkeys(_PARAMETER.findall(text)), 1)}
-    numbered = _PARAMETER.sub(lambda found: numbers[found[1]], text).replace("%%", "%")
-    return Statement(text=f"/* {name} */ {numbered}", parameters=tuple(numbers))
-
-
-def names() -> list[str]:
-    """Return the name of every statement."""
-    return sorted(_files())
-
-
-@cache
-def _files() -> dict[str, Traversable]:
-    """Return the file of each statement by its name, which is unique; each step has a folder."""
-    folders = (entry for entry in resources.files(__name__).iterdir() if entry.is_dir())
-    files = (file for folder in folders for file in folder.iterdir() if file.name.endswith(".sql"))
-    return {file.name.removesuffix(".sql"): file for file in files}
 
 
 def connection() -> BaseDatabaseWrapper:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.db import connection, transaction
@@ -76,7 +77,11 @@ def now(call: CallQueue) -> CallQueue:
 
 
 def unplaced() -> int:
-    return CallQueue.objects.filter(lane=None).count()
+    return len(unplaced_ids())
+
+
+def unplaced_ids() -> list[UUID]:
+    return [*CallQueue.objects.filter(lane=None).values_list("id", flat=True)]
 
 
 # Senders beside senders
@@ -181,6 +186,21 @@ def test_one_open_transaction_does_not_stop_the_calls_of_other_keys() -> None:
         admin.commit()
     tick()
     assert now(held).state == State.DISPATCHED
+    audit(has_ended=False)
+
+
+def test_calls_of_other_keys_are_placed_where_one_lock_wait_uses_up_the_patience() -> None:
+    with actors(2) as (admin, sender):
+        sender.open()
+        sender.do(send, "tenant:held")
+        free = sender.do(send, "tenant:free")
+        die_at_the_commit(sender)
+        admin.open()
+        admin.do(RateLimitKey.objects.declare, "tenant:held")
+        assert engine.place_and_dispense(unplaced_ids(), lock_wait=timedelta(seconds=0.3)) == 1
+        assert now(free).state == State.DISPATCHED
+        admin.commit()
+    tick()
     audit(has_ended=False)
 
 

@@ -1,4 +1,5 @@
--- check_parts: one slice of the open parts, and the running workflows of those whose call, or workflow, is gone or has ended.
+-- check_parts: one slice of the open parts, and the running workflows of those whose call, or workflow, is gone or has
+-- ended.
 -- It finds what came without news: a call that was deleted, say. `after` and `after_part` are those of the next slice.
 -- Each part looks its own call up: joined, the calls could be read whole. Relies on part_open.
 WITH slice AS MATERIALIZED (

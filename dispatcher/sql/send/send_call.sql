@@ -1,18 +1,18 @@
 -- send_call: write one call that costs 1 of each key and may start now and ever after; if nothing stands in its way,
 -- admit it in the same statement.
 -- Nothing is written if a key or the lane is missing. For a transaction of its own: it holds its keys to the commit.
--- In the way are: calls that wait already, a key that somebody else has locked (a send never waits for it), a key with a
--- throttle, a pause, a block, an override, lanes parked or too little room, a queue without workers, or whose calls
--- the broker does not deliver, or with as many calls on their way as `ahead` allows; the call then waits for an ordinary pass, as
--- all others do.
+-- In the way are: calls that wait already, a key that somebody else has locked (a send never waits for it), a key with
+-- a throttle, a pause, a block, an override, lanes parked or too little room, a queue without workers, or whose calls
+-- the broker does not deliver, or with as many calls on their way as `ahead` allows; the call then waits for an
+-- ordinary pass, as all others do.
 -- It counts by its own snapshot, older than its locks. That is sound since every admission and every change of limits
 -- numbers its keys: if a key's number under the lock is the one in the snapshot, what was counted stands.
--- With a key's number it stores how much is in flight under it at the most: until another admission numbers the key, slots
--- only go. So it counts them again when that leaves no room, or after a pass, and not at each send to a hot key.
+-- With a key's number it stores how much is in flight under it at the most: until another admission numbers the key,
+-- slots only go. So it counts them again when that leaves no room, or after a pass, and not at each send to a hot key.
 -- Whether a row is there is asked by ORDER BY and LIMIT, as the index has them: an EXISTS reads a table whole where the
 -- statistics say that most rows would do.
--- Relies on the unique indexes of key names and lane kinds, on slot_key, call_waiting, lane_parked, lane_awake, lane_held
--- and call_in_flight.
+-- Relies on the unique indexes of key names and lane kinds, on slot_key, call_waiting, lane_parked, lane_awake,
+-- lane_held and call_in_flight.
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), seen AS MATERIALIZED (
@@ -62,18 +62,11 @@ WITH clock AS MATERIALIZED (
             WHERE slot.key_id = seen.id AND known.is_limited AND NOT known.is_enough) AS slots
 ), verdict AS MATERIALIZED (
     SELECT NOT lane.is_busy
-           AND NOT EXISTS (SELECT FROM dispatcher_queue WHERE name = %(queue)s AND delivery <> 'broker')
-           AND (NOT %(is_gated)s::bool OR EXISTS (SELECT
-                                                    FROM dispatcher_worker AS worker
-                                                   WHERE %(queue)s = ANY (worker.queues) AND worker.serves_until > clock.now))
-           AND (SELECT count(*)
-                  FROM (SELECT
-                          FROM dispatcher_callqueue AS call
-                         WHERE call.queue = %(queue)s AND call.state = 'dispatched'
-                         LIMIT %(ahead)s::int) AS call) < %(ahead)s
+           AND {{queue_is_published(%(queue)s, clock.now)}}
+           AND ({{queue_unclaimed(%(queue)s)}}) < %(ahead)s
            AND (SELECT call.id
                   FROM dispatcher_callqueue AS call
-                 WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
+                 WHERE {{waits_in(call, lane.id)}}
                  ORDER BY call.position
                  LIMIT 1) IS NULL
            AND (SELECT held.id
