@@ -1,4 +1,4 @@
-"""The documentation says what the code does, where a test can tell."""
+"""The documentation agrees with the code."""
 
 import ast
 import re
@@ -40,7 +40,7 @@ def rows(text: str) -> Iterable[tuple[str, str]]:
 
 
 def section(text: str, heading: str) -> str:
-    """Return what stands under a heading of the second level."""
+    """Return the text under a heading of the second level."""
     return text.split(f"\n## {heading}\n")[1].split("\n## ", maxsplit=1)[0]
 
 
@@ -113,6 +113,11 @@ def test_every_page_is_listed_in_the_index_and_in_the_navigation() -> None:
     navigation = {Path(target) for target in re.findall(r"^ +- ([\w/.-]+\.md)\b", NAVIGATION, re.MULTILINE)}
     assert pages - navigation == set()
     assert {str(page) for page in navigation - pages} == set(ADDED)
+
+
+def test_the_glossary_is_in_order() -> None:
+    terms = re.findall(r"^\| \*\*(.+?)\*\*", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    assert terms == sorted(set(terms))
 
 
 def test_images_are_small_and_shown() -> None:

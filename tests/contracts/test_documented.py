@@ -1,4 +1,4 @@
-"""The reference names all that a user can meet: settings, checks, states, errors."""
+"""The reference documents all that users see: settings, checks, states, errors, log messages."""
 
 import inspect
 import re
@@ -37,10 +37,21 @@ KINDS = {
 @pytest.mark.parametrize("page", KINDS)
 def test_nothing_is_missing_from_the_reference(page: str) -> None:
     missing = sorted(KINDS[page] - named_in(page))
-    assert not missing, f"docs/reference/{page} says nothing of {', '.join(missing)}"
+    assert not missing, f"docs/reference/{page} does not document {', '.join(missing)}"
     assert KINDS[page]
 
 
 def test_the_reference_names_no_check_that_does_not_exist() -> None:
     documented = {word for word in named_in("checks.md") if re.fullmatch(r"dispatcher\.[EW]\d{3}", word)}
     assert documented == KINDS["checks.md"]
+
+
+def test_the_log_messages_of_the_page_are_those_of_the_code() -> None:
+    page = (ROOT / "docs" / "how-to" / "what-to-watch.md").read_text()
+    named = re.findall(r"^\| `(dispatcher[\w.]*)`: `([^`]+)`", page, re.MULTILINE)
+    assert len(named) > 10
+    for logger, message in named:
+        path = ROOT.joinpath(*logger.split("."))
+        source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
+        parts = [re.escape(part.strip()) for part in re.sub(r"dispatcher\.tick", "...", message).split("...")]
+        assert re.search(r" ?%\S+ ?".join(parts), source), f"{logger} does not log {message!r}"
