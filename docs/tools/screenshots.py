@@ -123,7 +123,10 @@ def terminal() -> str:
     console.print(Text("$ python manage.py rate_limit_status", style="bold"))
     console.print(key_table.rich(keys, key_table.columns(keys, COLUMNS)))
     body = console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
-    style = "body{background:#1e1e2e;margin:24px;color:#e0e0e0} span{filter:brightness(1.7)} pre,code{font:20px/1.5 'DejaVu Sans Mono',monospace}"
+    style = (
+        "body{background:#1e1e2e;margin:24px;color:#e0e0e0} span{filter:brightness(1.7)} "
+        "pre,code{font:20px/1.5 'DejaVu Sans Mono',monospace}"
+    )
     return f"<!doctype html><meta charset=utf-8><style>{style}</style>{body}"
 
 
