@@ -110,7 +110,9 @@ def test_every_page_is_listed_in_the_index_and_in_the_navigation() -> None:
     index = (ROOT / "docs" / "README.md").read_text()
     listed = {Path(target) for target in re.findall(r"\]\(([^):#]+\.md)[)#]", index)}
     assert pages - listed == {Path("README.md")}
-    navigation = {Path(target) for target in re.findall(r"^ +- ([\w/.-]+\.md)\b", NAVIGATION, re.MULTILINE)}
+    navigation = {
+        Path(target) for target in re.findall(r"^ +- (?:[\w ]+: )?([\w/.-]+\.md)\b", NAVIGATION, re.MULTILINE)
+    }
     assert pages - navigation == set()
     assert {str(page) for page in navigation - pages} == set(ADDED)
 

@@ -1,15 +1,17 @@
 """The reference documents all that users see: settings, checks, states, errors, log messages."""
 
+import dataclasses
 import inspect
 import re
 from pathlib import Path
 
 import pytest
 
-from dispatcher import checks, errors
+from dispatcher import api, checks, errors
 from dispatcher.conf import settable
 from dispatcher.errors import DispatcherError
-from dispatcher.states import OnLimit, State
+from dispatcher.reports import Wait
+from dispatcher.states import OnLimit, Reason, State
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -30,7 +32,7 @@ KINDS = {
         for name, kind in inspect.getmembers(errors, inspect.isclass)
         if issubclass(kind, DispatcherError) and kind.__module__ == errors.__name__
     },
-    "python-api.md": {str(action) for action in OnLimit},
+    "python-api.md": {*map(str, OnLimit), *(f"api.{name}" for name in api.__all__ if name.islower())},
 }
 
 
@@ -44,6 +46,19 @@ def test_nothing_is_missing_from_the_reference(page: str) -> None:
 def test_the_reference_names_no_check_that_does_not_exist() -> None:
     documented = {word for word in named_in("checks.md") if re.fullmatch(r"dispatcher\.[EW]\d{3}", word)}
     assert documented == KINDS["checks.md"]
+
+
+def test_troubleshooting_covers_every_state_every_reason_and_what_a_call_may_wait_for() -> None:
+    text = (ROOT / "docs" / "how-to" / "troubleshooting.md").read_text()
+    rows = set(re.findall(r"^\| `(\w+)`", text, re.MULTILINE))
+    assert {*map(str, State), *map(str, Reason)} - rows == set()
+    fields = {field.name for field in dataclasses.fields(Wait)}
+    assert rows - {*map(str, State), *map(str, Reason), *("published_at", "reason", "why_waiting")} <= fields
+    assert {name for name in fields if name.endswith(("_by", "_for")) or name.startswith("is_")} - {
+        "is_awake"
+    } <= rows | {
+        word for row in re.findall(r"^\| (`\w+` is .*?) \|", text, re.MULTILINE) for word in re.findall(r"`(\w+)`", row)
+    }
 
 
 def test_the_log_messages_of_the_page_are_those_of_the_code() -> None:
