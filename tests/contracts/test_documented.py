@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from dispatcher.conf import settable
 from dispatcher.errors import DispatcherError
 from dispatcher.reports import Wait
 from dispatcher.states import OnLimit, Reason, State
+from project.celery import app
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -69,3 +71,11 @@ def test_the_log_messages_of_the_page_are_those_of_the_code() -> None:
         for source, text in ((module.read_text(), logged), (package, failed)):
             for part in re.split(r"\.\.\.|dispatcher\.tick", text):
                 assert part.strip() in source, f"{logger} does not log {message!r}"
+
+
+def test_every_task_and_module_that_a_page_names_exists() -> None:
+    app.loader.import_default_modules()
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    named = {name for page in pages for name in re.findall(r"`(dispatcher\.[a-z_]+)`", page.read_text())}
+    assert {"dispatcher.tick", "dispatcher.call"} <= named
+    assert {name for name in named if name not in app.tasks and find_spec(name) is None} == set()
