@@ -8,12 +8,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from dispatcher import event_log, history, lanes, sql, validate
-from dispatcher.conf import conf
 from dispatcher.errors import KeyNotFound, PolicyInvalid
 from dispatcher.event_log import Entry
 from dispatcher.history import By
 from dispatcher.limits.policy import LONGEST_PERIOD, Policy, parse_duration
-from dispatcher.models import CallQueue
 
 _QUEUE: Final = "queue:"
 _STRATEGIES: Final = ("concurrency", "rate", "throttle")
@@ -118,12 +116,15 @@ def end_override(name: str, *, by: By = "") -> list[int]:
         return sql.fetch("end_override", int, {"name": name})
 
 
-def cancel(calls: Iterable[UUID], *, now: datetime | None = None) -> Cancelled:
-    """End calls that have not started; those that run, or have ended, are left as they are."""
+def cancel(calls: Iterable[UUID], *, only_revoked: bool = False, now: datetime | None = None) -> Cancelled:
+    """End calls that have not started; those that run, or have ended, are left as they are.
+
+    only_revoked: only those that were revoked while they ran, and that no person has retried since.
+    """
     ids = list(calls)
     with sql.own_transaction():
         sql.ask("lock_calls", object, {"calls": ids})
-        asked = sql.ask("cancel_calls", Cancelled, {"calls": ids, "now": now})
+        asked = sql.ask("cancel_calls", Cancelled, {"calls": ids, "only_revoked": only_revoked, "now": now})
     return asked.row()
 
 
@@ -132,13 +133,8 @@ def revoke(calls: Iterable[UUID], *, now: datetime | None = None) -> Revoked:
     ids = list(calls)
     with sql.own_transaction():
         found = sql.ask("revoke_calls", UUID, {"calls": ids})
-        cancelled = sql.ask("cancel_calls", Cancelled, {"calls": ids, "now": now})
+        cancelled = sql.ask("cancel_calls", Cancelled, {"calls": ids, "only_revoked": False, "now": now})
     return Revoked(calls=found.rows(), cancelled=cancelled.row())
-
-
-def is_revoked(call: UUID) -> bool:
-    """Return whether a call was revoked while it ran, and no person has retried it since."""
-    return CallQueue.objects.using(conf().database).filter(id=call, is_revoked=True).exists()
 
 
 def retry(calls: Iterable[UUID]) -> list[Moved]:

@@ -1,7 +1,6 @@
 """Hooks of MkDocs: pages of the repository's root join the site, and links to source files become plain names.
 
-The links in the files are those of the repository, so that they work on a code host as well; tests/contracts/test_docs.py
-checks them.
+The links in the files are those of the repository, so that they work on a code host as well.
 """
 
 import re

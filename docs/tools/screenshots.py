@@ -28,10 +28,10 @@ LOGIN: Final = "demo"
 WIDTH: Final = 1280
 COLUMNS: Final = 104
 PAGES: Final = {
-    "admin-keys.png": ("ratelimitkey/", 560),
-    "admin-key.png": ("ratelimitkey/{key}/change/", 900),
+    "admin-keys.png": ("ratelimitkey/", 640),
+    "admin-key.png": ("ratelimitkey/{key}/change/", 760),
     "admin-calls.png": ("callqueue/?state=available", 620),
-    "admin-call.png": ("callqueue/{call}/change/", 900),
+    "admin-call.png": ("callqueue/{call}/change/", 760),
 }
 """Each image with its page of the admin and its height."""
 
@@ -47,13 +47,13 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             page = Path(folder) / "status.html"
             page.write_text(terminal())
-            shoot(chromium, page.as_uri(), IMAGES / "rate-limit-status.png", 300)
+            shoot(chromium, page.as_uri(), IMAGES / "rate-limit-status.png", 350, width=920)
 
 
 @contextmanager
 def calls_that_wait() -> "Iterator[dict[str, object]]":
     """Send more than the limits allow; give the ids of a key and of a call; cancel what is left at the end."""
-    from dispatcher import engine  # noqa: PLC0415 -- Django must be set up
+    from dispatcher import api  # noqa: PLC0415 -- Django must be set up
     from dispatcher.models import CallQueue, RateLimitKey  # noqa: PLC0415
     from dispatcher.request import Call  # noqa: PLC0415
     from project.shop.views import place  # noqa: PLC0415
@@ -63,12 +63,12 @@ def calls_that_wait() -> "Iterator[dict[str, object]]":
     sent = CallQueue.objects.send_many(
         [Call(**page, keys=["partner", f"tenant:{tenant}"]) for tenant in ("acme", "bolt") for _ in range(20)]
     )
-    engine.pause("courier")
+    api.pause("courier")
     try:
         yield {"key": RateLimitKey.objects.get(name="partner").pk, "call": sent[-1].pk}
     finally:
-        engine.resume("courier")
-        engine.cancel(CallQueue.objects.waiting().values_list("id", flat=True))
+        api.resume("courier")
+        api.cancel(CallQueue.objects.waiting().values_list("id", flat=True))
 
 
 def session() -> str:
@@ -123,15 +123,18 @@ def terminal() -> str:
     console.print(Text("$ python manage.py rate_limit_status", style="bold"))
     console.print(key_table.rich(keys, key_table.columns(keys, COLUMNS)))
     body = console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
-    style = "body{background:#1e1e2e;margin:24px;color:#e0e0e0} pre,code{font:20px/1.5 'DejaVu Sans Mono',monospace}"
+    style = (
+        "body{background:#1e1e2e;margin:24px;color:#e0e0e0} span{filter:brightness(1.7)} "
+        "pre,code{font:20px/1.5 'DejaVu Sans Mono',monospace}"
+    )
     return f"<!doctype html><meta charset=utf-8><style>{style}</style>{body}"
 
 
-def shoot(chromium: str, address: str, image: Path, height: int) -> None:
+def shoot(chromium: str, address: str, image: Path, height: int, *, width: int = WIDTH) -> None:
     """Write a screenshot of a page."""
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=3000"]
     subprocess.run(
-        [chromium, *options, f"--window-size={WIDTH},{height}", f"--screenshot={image}", address],
+        [chromium, *options, f"--window-size={width},{height}", f"--screenshot={image}", address],
         check=True,
         capture_output=True,
         timeout=60,

@@ -18,7 +18,7 @@ from django.core.management import get_commands, load_command_class
 from pytest_django import Settings
 
 from dispatcher.conf import conf
-from dispatcher.models import CallQueue
+from dispatcher.models import CallQueue, RateLimitKey
 from project.celery import app as project_app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,16 +28,16 @@ BLOCK = re.compile(
 )
 COMMAND = re.compile(r"manage\.py (?P<name>\w+)(?P<options>[^`#\n]*)")
 KEYS = ("api.stripe.com", "api.example.com", "partner", "llm:requests", "llm:tokens", "slow", "mail")
-"""What the pages suppose to be declared."""
+"""Keys that the pages use without declaring them."""
 
 
-def of_language(path: Path) -> list[re.Match[str]]:
+def python_blocks(path: Path) -> list[re.Match[str]]:
     """Return the blocks of Python of a page."""
     return list(BLOCK.finditer(path.read_text()))
 
 
 # The README's blocks are files of a project, which tests/flows/test_first_steps.py writes and runs.
-PAGES = [path for path in sorted((ROOT / "docs").rglob("*.md")) if of_language(path)]
+PAGES = [path for path in sorted((ROOT / "docs").rglob("*.md")) if python_blocks(path)]
 page = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 
 
@@ -49,12 +49,12 @@ def module(name: str, **members: object) -> ModuleType:
 
 
 def nothing(*_args: object, **_kwargs: object) -> None:
-    """Be the body of a task."""
+    """Do nothing: the body of every task."""
 
 
 @pytest.fixture
 def app() -> Iterator[Celery]:
-    """Give a Celery app whose broker is in this process."""
+    """Return a Celery app whose broker is in this process."""
     made = Celery("shop", task_cls="dispatcher.celery:DispatchedTask")
     made.conf.update(broker_read_url="memory://", broker_write_url="memory://", task_ignore_result=True)
     made.set_current()
@@ -63,8 +63,8 @@ def app() -> Iterator[Celery]:
 
 
 @pytest.fixture
-def of_a_reader(monkeypatch: pytest.MonkeyPatch, settings: Settings, app: Celery) -> dict[str, Any]:
-    """Give the names that the pages suppose, and the modules of a reader's project."""
+def reader_names(monkeypatch: pytest.MonkeyPatch, settings: Settings, app: Celery) -> dict[str, Any]:
+    """Return the names and modules that the pages use without defining them."""
     settings.DISPATCHER = {"keys": {name: {} for name in KEYS} | {"tenant:*": {}}}
 
     def task(name: str) -> Any:
@@ -91,9 +91,12 @@ def of_a_reader(monkeypatch: pytest.MonkeyPatch, settings: Settings, app: Celery
 
 @page
 @pytest.mark.django_db
-def test_the_python_of_a_page_runs(page: Path, of_a_reader: dict[str, Any], settings: Settings) -> None:
-    names = of_a_reader | {"call": CallQueue.objects.send("orders.tasks.charge", args=[7])}
-    for block in of_language(page):
+def test_the_python_of_a_page_runs(page: Path, reader_names: dict[str, Any], settings: Settings) -> None:
+    if not re.search(r'declare\(|"keys": \{', page.read_text()):
+        for name in KEYS:
+            RateLimitKey.objects.declare(name)
+    names = reader_names | {"call": CallQueue.objects.send("orders.tasks.charge", args=[7])}
+    for block in python_blocks(page):
         if block["reason"]:
             continue
         line = page.read_text()[: block.start("code")].count("\n")
@@ -105,7 +108,7 @@ def test_the_python_of_a_page_runs(page: Path, of_a_reader: dict[str, Any], sett
 
 
 def test_a_block_that_does_not_run_gives_a_reason_and_is_rare() -> None:
-    blocks = [block for path in PAGES for block in of_language(path)]
+    blocks = [block for path in PAGES for block in python_blocks(path)]
     left_out = [block["reason"] for block in blocks if block["reason"] is not None]
     assert all(left_out)
     assert len(left_out) * 10 <= len(blocks)

@@ -17,6 +17,7 @@ from django.db import connection
 from django.utils import timezone
 from pytest_django import Settings
 
+import dispatcher.api
 from dispatcher import engine
 from dispatcher.errors import RateLimited, TargetRefused
 from dispatcher.models import CallQueue, RateLimitKey, Subscription
@@ -176,12 +177,12 @@ def test_a_failure_is_told_though_the_job_waits_again_or_runs_by_the_next_look(a
 
 
 def test_posts_that_wait_for_a_limit_are_no_news(api: Api) -> None:
-    api.declare("queue:celery", {"concurrency": 1})
+    dispatcher.api.declare("queue:celery", {"concurrency": 1})
     subscribe(api, "*")
     for _ in range(3):
         api.push()
     assert deliver.tell() == 3
-    api.block("queue:celery", timedelta(0))
+    dispatcher.api.block("queue:celery", timedelta(0))
     assert [event["type"] for event in api.get("/events?types=rate_limit.exceeded")["events"]]
     deliver.tell()
     assert deliver.tell() == 0
@@ -242,7 +243,7 @@ def post_once(api: Api, receiver: Receiver, answer: Answer) -> tuple[CallQueue, 
 def test_a_receiver_that_says_stop_stops_posts_to_itself_only_and_for_a_day_at_most(
     api: Api, receiver: Receiver, status: int
 ) -> None:
-    api.declare("queue:celery", {"concurrency": 9})
+    dispatcher.api.declare("queue:celery", {"concurrency": 9})
     call, key = post_once(api, receiver, (status, {"Retry-After": "31622400"}))
     assert (call.state, call.attempt) == (State.AVAILABLE, 0)
     assert key.blocked_until is not None

@@ -7,7 +7,7 @@ import requests
 from billiard.einfo import ExceptionInfo
 from celery.exceptions import Ignore, Reject, Retry
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.celery import DispatchedRequest, unknown
 from dispatcher.errors import RateLimited
 from dispatcher.messages.tickets import TICKET_HEADER
@@ -138,12 +138,12 @@ def stopped_by_answer() -> Exception:
 
 @pytest.mark.parametrize("error", [RateLimited(3600), stopped_by_answer()], ids=["raised", "answered"])
 def test_a_provider_that_says_stop_costs_time_and_no_attempt(error: Exception) -> None:
-    api = key("api")
+    row = key("api")
     doings[:] = [raising(error)]
     call = sent(keys=["api"])
     assert deliver(call).state == "RETRY"
-    api.refresh_from_db()
-    assert api.blocked_until is not None
+    row.refresh_from_db()
+    assert row.blocked_until is not None
     assert (seen(call).state, seen(call).attempt, seen(call).errors) == (State.AVAILABLE, 0, [])
     engine.tick()
     assert states([call]) == [State.AVAILABLE]
