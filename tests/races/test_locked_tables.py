@@ -18,7 +18,7 @@ from dispatcher.models import CallQueue, RateLimitKey, Worker
 from dispatcher.ojs import fetch
 from dispatcher.ojs.fetch import Fetching
 from dispatcher.states import State
-from tests import backstage
+from tests import db_admin
 from tests.builders import HERE, renew, states, ticket_of
 from tests.races.lockstep import DEADLINE, actors, concurrent, holding
 from tests.races.traffic import in_flight
@@ -124,7 +124,7 @@ def test_calls_that_were_fetched_keep_their_slots_while_a_table_is_locked(look: 
     with actors(2) as (tick, worker):
         with holding("LOCK TABLE dispatcher_callqueue IN ACCESS EXCLUSIVE MODE") as holder:
             # Seen by the tick, which then waits for the calls.
-            with backstage.connect() as other:
+            with db_admin.connect() as other:
                 other.execute(HOUR_LATER)
             looking = tick.begin(look)
             tick.wait_blocked(by=holder)
