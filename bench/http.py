@@ -19,7 +19,7 @@ from bench import database, fixtures
 from bench.figures import Bench, Bound, Figure, side_by_side
 from dispatcher.models import Lane, Queue
 from dispatcher.ojs import fetch
-from dispatcher.ojs.fetch import Fetching
+from dispatcher.ojs.fetch import FetchRequest
 from project.processes import Stack, free_port, listening
 
 WAITING = 1_000
@@ -183,13 +183,13 @@ def _fetches(alias: str) -> float:
     with fixtures.on(alias):
         for _ in range(FETCHES):
             began = perf_counter()
-            fetched = fetch.fetch(Fetching(queues=[fixtures.QUEUE], count=COUNT))
+            fetched = fetch.fetch(FetchRequest(queues=[fixtures.QUEUE], count=COUNT))
             times.append((perf_counter() - began) * 1_000)
             if len(fetched) != COUNT:
                 message = f"{len(fetched)} of {COUNT} calls were fetched"
                 raise AssertionError(message)
             for call in reversed(fetched):
-                fetch.give_back(call.id)
+                fetch.requeue(call.id)
     return median(times)
 
 

@@ -103,7 +103,10 @@ def test_a_call_that_is_to_be_sent_later_is_checked_before() -> None:
     wanted = [
         enqueue.Wanted(call=Call(task=name, args=[]), queue="celery") for name in ("unknown", add.name, pickled.name)
     ]
-    assert {place: fault.field for place, fault in enqueue.faults(wanted).items()} == {1: "args", 2: "serializer"}
+    assert {place: fault.field for place, fault in enqueue.validation_errors(wanted).items()} == {
+        1: "args",
+        2: "serializer",
+    }
 
 
 def test_arguments_are_not_checked_where_celery_does_not_check_them() -> None:
