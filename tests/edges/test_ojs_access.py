@@ -132,7 +132,7 @@ def test_a_request_is_no_transaction_whatever_the_project_asks_for(monkeypatch: 
         seen.append(connection.in_atomic_block)
         return auth.Access(scopes=("read",))
 
-    monkeypatch.setattr("dispatcher.ojs.api.access", look)
+    monkeypatch.setattr("dispatcher.ojs.api.authenticate", look)
     Api().get("/queues")
     assert seen == [False]
 

@@ -19,7 +19,7 @@ from dispatcher.models import CallQueue, JournalEntry, Worker
 from dispatcher.ojs import enqueue
 from dispatcher.ojs.cron import fire_cron, list_crons
 from dispatcher.ojs.events import query, source
-from dispatcher.ojs.events.source import Span, Which
+from dispatcher.ojs.events.source import CallFilter, Span
 from dispatcher.ojs.workflow import advance
 from dispatcher.request import Call
 from tests.edges.ojs import Api, another_transaction
@@ -112,9 +112,9 @@ def test_a_full_queue_tells_when_it_warns_refuses_and_is_at_ease_again(api: Api)
     for _ in range(4):
         api.push(queue="small")
     api.post("/jobs", {"type": "mail.send", "args": [], "queue": "small"}, status=429)
-    assert enqueue.ease() == 0
+    assert enqueue.clear_backpressure() == 0
     api.fetch("small", count=3)
-    assert (enqueue.ease(), enqueue.ease()) == (1, 0)
+    assert (enqueue.clear_backpressure(), enqueue.clear_backpressure()) == (1, 0)
     events = told(api, "backpressure.*", queues="small")
     assert [(event["type"].partition(".")[2], event["data"]["depth"]) for event in events] == [
         ("warning", 2),
@@ -269,7 +269,7 @@ def test_the_journal_of_a_job_is_found_by_an_index(api: Api) -> None:
         # Even of a journal that is empty: then its plan shows that the index can serve it.
         cursor.execute("SET LOCAL enable_seqscan = off")
         cursor.execute("SET LOCAL enable_bitmapscan = off")
-        list(source.entries_of(Which(call=UUID(job["id"])), Span(since=timezone.now(), until=timezone.now())))
+        list(source.entries_of(CallFilter(call=UUID(job["id"])), Span(since=timezone.now(), until=timezone.now())))
         read = asked.captured_queries[-1]["sql"]
         cursor.execute(f"EXPLAIN {read[read.index('SELECT') :]}")
         assert "entry_job" in str(cursor.fetchall())

@@ -15,7 +15,7 @@ from dispatcher.lifecycle import control
 from dispatcher.lifecycle.claim import Claimed, Refused, claim
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
 from dispatcher.states import State
-from tests.interleavings.acts import dispense
+from tests.interleavings.actions import dispense
 from tests.interleavings.stepper import explore
 from tests.races.lockstep import concurrent
 from tests.races.traffic import in_flight, write

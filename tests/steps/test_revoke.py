@@ -18,7 +18,7 @@ from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
 from tests.builders import committed, key, seen, states, ticket_of
 from tests.steps.conftest import Broker
-from tests.steps.doings import deliver, do, doings, raising, ran, sent, wake
+from tests.steps.sample_tasks import behaviours, deliver, do, raising, ran, sent, wake
 from tests.steps.test_celery_request import claim as begin
 from tests.steps.test_celery_request import info, request_of
 
@@ -46,7 +46,7 @@ def test_a_call_that_waits_is_cancelled(broker: Broker, state: str) -> None:
     call = sent(keys=["api"])
     second = CallQueue.objects.send(do, keys=["api"])
     if state == "retryable":
-        doings[:] = [raising(ValueError("bad"))]
+        behaviours[:] = [raising(ValueError("bad"))]
         deliver(call)
     elif state != "dispatched":
         Slot.objects.filter(call_id=call.id).delete()
@@ -74,11 +74,11 @@ def test_terminate_reaches_them_too(broker: Broker) -> None:
 def test_a_call_that_runs_goes_on_and_is_not_tried_again(broker: Broker) -> None:
     call = sent()
 
-    def doing(_: object) -> None:
+    def behaviour(_: object) -> None:
         command(broker, call)
         raise ValueError("bad")
 
-    doings[:] = [doing]
+    behaviours[:] = [behaviour]
     deliver(call)
     assert (seen(call).state, seen(call).is_revoked) == (State.RETRYABLE, True)
     wake(call)
@@ -89,7 +89,7 @@ def test_a_call_that_runs_goes_on_and_is_not_tried_again(broker: Broker) -> None
 
 def test_a_call_that_runs_may_end_well(broker: Broker) -> None:
     call = sent()
-    doings[:] = [lambda _: command(broker, call)]
+    behaviours[:] = [lambda _: command(broker, call)]
     deliver(call)
     assert states([call]) == [State.COMPLETED]
 
