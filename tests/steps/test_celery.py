@@ -7,7 +7,7 @@ import requests
 from billiard.einfo import ExceptionInfo
 from celery.exceptions import Ignore, Reject, Retry
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.celery import DispatchedRequest, unknown
 from dispatcher.errors import RateLimited
 from dispatcher.messages.tickets import TICKET_HEADER
