@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     """Rename the column."""
 
-    dependencies = [("dispatcher", "0020_key_changes")]
+    dependencies = [("dispatcher", "0021_delivery")]
 
     operations = [
         migrations.RenameField(model_name="subscription", old_name="told_until", new_name="delivered_cursor"),
