@@ -93,7 +93,7 @@ class Bench:
     """What every group of figures is given: how much to measure, and what stands ready for it."""
 
     effort: Effort
-    home: Path
+    run_dir: Path
     """Where processes keep their logs."""
     witness: Witness
     """The third party; its address is in the environment."""

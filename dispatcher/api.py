@@ -171,7 +171,7 @@ def _moved(moved: Sequence[control.Moved]) -> list[UUID]:
 
 def _soon(*, lanes: Collection[int] = (), keys: Collection[int] = ()) -> None:
     """Dispense at once, or when the caller's transaction has committed: until then no worker could claim."""
-    sql.after_commit(partial(dispenser.dispense_briefly, lanes=lanes, keys=keys, total=dispenser.AT_ONCE))
+    sql.after_commit(partial(dispenser.dispense_briefly, lanes=lanes, keys=keys, total=dispenser.BRIEF_BATCH))
 
 
 def _serve_sent(found: sent.Sent) -> None:

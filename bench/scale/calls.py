@@ -15,7 +15,7 @@ from dispatcher.conf import conf
 from dispatcher.lifecycle import claim, finish
 from dispatcher.models import CallQueue
 from dispatcher.ojs import fetch
-from dispatcher.ojs.fetch import Fetching
+from dispatcher.ojs.fetch import FetchRequest
 from dispatcher.request import Call
 
 MANY = 1_000
@@ -170,12 +170,12 @@ _held: dict[str, list[UUID]] = {}
 
 def _give_back(system: System) -> System:
     for call in _held.pop(system.alias, []):
-        fetch.give_back(call)
+        fetch.requeue(call)
     return system
 
 
 def _fetch(system: System) -> None:
-    _held[system.alias] = [call.id for call in fetch.fetch(Fetching(queues=["q23"], count=FETCHED))]
+    _held[system.alias] = [call.id for call in fetch.fetch(FetchRequest(queues=["q23"], count=FETCHED))]
     if len(_held[system.alias]) != FETCHED:
         message = f"{len(_held[system.alias])} of {FETCHED} calls were fetched"
         raise AssertionError(message)
@@ -183,7 +183,7 @@ def _fetch(system: System) -> None:
 
 def _fetch_and_ack(system: System) -> None:
     del system
-    for call in fetch.fetch(Fetching(queues=["q23"])):
+    for call in fetch.fetch(FetchRequest(queues=["q23"])):
         fetch.ack(call.id, result=None)
 
 

@@ -154,7 +154,7 @@ def _a_call(system: System) -> object:
 
 def _of_worker(path: str, system: System) -> str:
     del system
-    fetch.see(WORKER)
+    fetch.touch_worker(WORKER)
     return path
 
 

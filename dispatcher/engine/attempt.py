@@ -82,7 +82,7 @@ class Attempt:
         match refused:
             case claim.Refused.STALE:
                 return None
-            case claim.Refused.CLOSED | claim.Refused.EARLY | claim.Refused.BUSY | claim.Refused.INTERRUPTED:
+            case claim.Refused.KEY_CLOSED | claim.Refused.TOO_EARLY | claim.Refused.BUSY | claim.Refused.INTERRUPTED:
                 work = partial(put_back, self.call_id, self.ticket, number=self.number)
             case claim.Refused.EXPIRED:
                 work = partial(finish.expire, self.call_id, self.ticket)
@@ -134,11 +134,12 @@ def claim_in_time(
     call_id: UUID, ticket: UUID, *, number: UUID, worker: UUID | None = None
 ) -> claim.Claimed | claim.Refused:
     """Claim a call by this number and wait for its start; a start that was overslept is given up for a later one."""
-    mine = partial(claim.claim, call_id, ticket, number=number, worker=worker)
-    claimed = retry_while_unavailable(mine, again=partial(_claim_again, mine))
+    first = partial(claim.claim, call_id, ticket, number=number, worker=worker)
+    restart = partial(claim.restart, call_id, ticket, number=number, worker=worker)
+    claimed = retry_while_unavailable(first, again=partial(_claim_again, first, restart))
     while isinstance(claimed, claim.Claimed) and not claim.is_in_time(claimed):
         # Twice the lateness with every try: a machine that is always late starts calls all the same.
-        again = partial(mine, is_late=True, slack=claimed.lateness + claimed.slack, missed=claimed.slack)
+        again = partial(restart, slack=claimed.lateness + claimed.slack, missed=claimed.slack)
         claimed = retry_while_unavailable(again, again=again)
     return claimed
 
@@ -171,10 +172,12 @@ def retry_while_unavailable(
         work = again
 
 
-def _claim_again(mine: Callable[..., claim.Claimed | claim.Refused]) -> claim.Claimed | claim.Refused:
+def _claim_again(
+    first: Callable[[], claim.Claimed | claim.Refused], restart: Callable[[], claim.Claimed | claim.Refused]
+) -> claim.Claimed | claim.Refused:
     """Claim, though the first claim may have won and only its answer was lost."""
-    claimed = mine()
-    return mine(is_late=True) if claimed is claim.Refused.STALE else claimed
+    claimed = first()
+    return restart() if claimed is claim.Refused.STALE else claimed
 
 
 def finish_as(call_id: UUID, ticket: UUID, outcome: run.Outcome, claimed: claim.Claimed) -> finish.Released | None:

@@ -16,7 +16,7 @@ _HAND_OVER = 10
 """The most calls that one release admits; what is left is the next release's, or the tick's."""
 REFILL = 100
 """The most calls that one release sends on the way to the workers of its queue."""
-AT_ONCE = 50
+BRIEF_BATCH = 50
 """The most calls that one pass admits whose process has something else to do: a sender's, or a person's."""
 _PASSES = 5
 """How many passes such a process makes at the most."""
@@ -76,7 +76,7 @@ def dispense(
             made.has_moved
             or not avoid.issuperset(made.busy)
             or wait_for in stuck
-            or not set(now_due.lanes).issuperset(made.made.asleep)
+            or not set(now_due.lanes).issuperset(made.allocation.asleep)
         )
         fruitless = 0 if is_fruitful else fruitless + 1
         avoid.update(made.busy)
@@ -129,7 +129,7 @@ def dispense_briefly(
     keys: Collection[int] = (),
     queues: Collection[str] = (),
     awake: bool = False,
-    most: int = AT_ONCE,
+    most: int = BRIEF_BATCH,
     total: int | None = None,
 ) -> int:
     """Dispense in a few passes of a few calls, as who has something else to do; the rest is left to the dispenser.
@@ -184,7 +184,7 @@ def serve_changed(positions: Mapping[int, int]) -> None:
 def serve_limited(keys: Collection[int]) -> None:
     """Dispense keys whose limits have changed; first let go on what waited alone and fits by now."""
     released = oversized.release(keys, until=monotonic() + _RELEASE_S)
-    dispense_briefly(keys=keys, awake=released.calls > 0, total=AT_ONCE)
+    dispense_briefly(keys=keys, awake=released.calls > 0, total=BRIEF_BATCH)
 
 
 def place_and_dispense(

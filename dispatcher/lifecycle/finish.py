@@ -59,11 +59,6 @@ class _Freed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Restored:
-    id: UUID
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Finished(_Freed):
     state: str
     wait: timedelta | None
@@ -234,7 +229,7 @@ def _restored(
         "now": now,
     }
     with sql.atomic():
-        return end() if sql.fetch("restore_claim", _Restored, claim) else []
+        return end() if sql.fetch("restore_claim", UUID, claim) else []
 
 
 def _error(error: BaseException | Reported, attempt: int) -> dict[str, Any]:

@@ -99,9 +99,7 @@ def _missing(placements: Collection[Placement]) -> tuple[dict[str, Policy], set[
     return made, named & absent - made.keys()
 
 
-def _place(
-    groups: Sequence[_Group], missing: _Missing, lock_wait: timedelta, waits: Iterator[int]
-) -> Iterator[Place]:
+def _place(groups: Sequence[_Group], missing: _Missing, lock_wait: timedelta, waits: Iterator[int]) -> Iterator[Place]:
     """Place all at once; where another transaction is in the way, half by half, until it alone is left out."""
     try:
         placed = _place_together(groups, missing, lock_wait)

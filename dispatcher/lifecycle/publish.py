@@ -204,7 +204,7 @@ def unpublished(*, now: datetime | None = None) -> list[Unpublished]:
             "resting": [queue for queue, until in _Rest.queues.copy().items() if monotonic() < until],
             "most": settings.batch,
             "lease": settings.dispatch_lease,
-            "settle": 2 * settings.heartbeat,
+            "after_restart": 2 * settings.heartbeat,
         },
     )
 

@@ -106,7 +106,7 @@ class Subscription(models.Model):
     events = ArrayField(models.CharField(max_length=64), help_text="Types, such as job.completed, job.* or *.")
     secret = models.CharField(max_length=255, help_text="What the posts are signed with.")
     is_active = models.BooleanField("active", default=True)
-    told_until = models.CharField(max_length=64, default="", help_text="Up to where events were posted.")
+    delivered_cursor = models.CharField(max_length=64, default="", help_text="Events up to here were delivered.")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     def __str__(self) -> str:

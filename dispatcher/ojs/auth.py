@@ -1,4 +1,4 @@
-"""Who asks, and what for: tokens with scopes, Django's sessions, and limits by the tokens' own keys."""
+"""Authentication and permissions: tokens with scopes, Django sessions, and the rate limits of tokens."""
 
 import hashlib
 import secrets
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import AbstractUser
 
 _PERMISSIONS: Final = {"send": "dispatcher.add_callqueue", "read": "dispatcher.view_callqueue"}
-"""What a person must be allowed to in the admin, to do the same over HTTP.
+"""The permission in the admin that a user needs to do the same over HTTP.
 
-All else takes a superuser: in the admin each order has a permission of its own, and nobody there is a worker.
+Every other verb needs a superuser.
 """
 _PAUSED: Final = timedelta(seconds=60)
-"""When a token whose key is paused may try again: nobody knows when the pause ends."""
+"""The Retry-After of a token whose key is paused; a pause has no known end."""
 SAFE: Final = ("GET", "HEAD", "OPTIONS")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """What a request may do, and whose it is. `headers`: how much of the token's own limit is left.
+    """The permissions of a request. `headers`: the rate limit headers of its token.
 
-    Two are equal if the same credentials allowed the same: so an answer to `holds` is one for both.
-    credentials: the hash of the token, or the number of the person; a name may pass from one token to another.
-    scopes_now: what the same credentials allow when it is called.
+    Two are equal if the same credentials had the same scopes, so that one check of `is_valid` counts for both.
+    credentials: the hash of the token, or the user's id; a name can pass from one token to another.
+    current_scopes: the scopes that the same credentials have when it is called.
     """
 
     scopes: tuple[str, ...] = ()
@@ -49,39 +49,39 @@ class Access:
     credentials: str = ""
     is_known: bool = False
     headers: dict[str, str] = field(default_factory=dict, compare=False)
-    scopes_now: Callable[[], Sequence[str]] = field(default=tuple, compare=False)
+    current_scopes: Callable[[], Sequence[str]] = field(default=tuple, compare=False)
 
     def allows(self, verb: str, queue: str | None = None) -> bool:
-        """Return whether this verb is allowed, on this queue if one is named; `admin` may do everything."""
+        """Return whether this verb is allowed, on this queue if one is given; `admin` allows every verb."""
         wanted = [scope.partition(":") for scope in self.scopes]
         return any(
             name in (verb, "admin") and (not glob or (queue is not None and fnmatchcase(queue, glob)))
             for name, _, glob in wanted
         )
 
-    def need(self, verb: str, *queues: str) -> None:
+    def require(self, verb: str, *queues: str) -> None:
         """Raise Problem unless this verb is allowed on all these queues."""
         for queue in queues or (None,):
             if not self.allows(verb, queue):
                 self._refuse(verb, queue)
 
-    def need_any(self) -> None:
-        """Raise Problem if nothing at all is allowed."""
+    def require_any(self) -> None:
+        """Raise Problem if the request has no scope at all."""
         if not self.scopes:
             self._refuse("do anything", None)
 
     def actor(self, reason: str = "") -> Actor:
-        """Return who asks, for the history."""
+        """Return the actor of the request, for the history."""
         return Actor(name=self.name, source="http", reason=reason)
 
-    def holds(self) -> bool:
-        """Return whether the credentials still allow what they did: ask before each look of a request that waits."""
-        return set(self.scopes) <= set(self.scopes_now())
+    def is_valid(self) -> bool:
+        """Return whether the credentials still have their scopes; a waiting request checks this before each read."""
+        return set(self.scopes) <= set(self.current_scopes())
 
     def _refuse(self, verb: str, queue: str | None) -> None:
         if not self.is_known:
             challenge = {"WWW-Authenticate": "Bearer"}
-            raise Problem(401, "unauthenticated", "This needs credentials.", headers=challenge)
+            raise Problem(401, "unauthenticated", "This request needs credentials.", headers=challenge)
         where = "" if queue is None else f" on queue {queue!r}"
         raise Problem(403, "permission_denied", f"These credentials do not allow to {verb}{where}.")
 
@@ -111,30 +111,30 @@ class _Spent:
     now: datetime
 
 
-def access(request: HttpRequest) -> Access:
-    """Return what this request may do, and spend one of its token's own limit. Raises Problem."""
+def authenticate(request: HttpRequest) -> Access:
+    """Return the access of a request, and count the request against its token's rate limit. Raises Problem."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token:
-        return _of_token(token.strip())
-    # A password that is no token may be meant for a proxy in front.
-    if scheme.lower() == "basic" and _active(_digest(password := _password(token))):
-        return _of_token(password)
+        return _authenticate_token(token.strip())
+    # A password that is not a token may be meant for a proxy.
+    if scheme.lower() == "basic" and _find_token(_digest(password := _password(token))):
+        return _authenticate_token(password)
     user = getattr(request, "user", None)
     if user is not None and user.is_authenticated:
         if request.method not in SAFE and _csrf_fails(request):
-            raise Problem(403, "permission_denied", "The CSRF token is missing, or wrong: send X-CSRFToken.")
+            raise Problem(403, "permission_denied", "The CSRF token is missing or invalid: send X-CSRFToken.")
         return Access(
             scopes=tuple(_scopes_of(user)),
             name=user.get_username(),
             credentials=f"user:{user.pk}",
             is_known=True,
-            scopes_now=partial(_scopes_of_user, user.pk),
+            current_scopes=partial(_scopes_of_user, user.pk),
         )
-    return Access(scopes=tuple(conf().http_anonymous), scopes_now=lambda: conf().http_anonymous)
+    return Access(scopes=tuple(conf().http_anonymous), current_scopes=lambda: conf().http_anonymous)
 
 
 def make_token(name: str, scopes: Sequence[str], expires_at: datetime | None = None) -> str:
-    """Make a token and return it: it is not kept, and can't be shown again. One that was revoked gives its name away.
+    """Create a token and return it; only its hash is stored. The name of a revoked token can be used again.
 
     Raises CallInvalid for an unknown scope, IntegrityError for a name that is in use.
     """
@@ -159,11 +159,11 @@ def _scopes_of_user(number: int) -> list[str]:
     return [] if user is None else _scopes_of(user)
 
 
-def _of_token(token: str) -> Access:
+def _authenticate_token(token: str) -> Access:
     digest = _digest(token)
-    known = _active(digest)
+    known = _find_token(digest)
     if known is None:
-        message = "This token is not known, or has expired."
+        message = "This token is unknown or has expired."
         raise Problem(401, "unauthenticated", message, headers={"WWW-Authenticate": "Bearer"})
     name = f"token:{known.name}"
     return Access(
@@ -172,30 +172,30 @@ def _of_token(token: str) -> Access:
         credentials=digest,
         is_known=True,
         headers=_spend(name) if known.is_limited else {},
-        scopes_now=partial(_scopes_of_token, digest),
+        current_scopes=partial(_scopes_of_token, digest),
     )
 
 
 def _scopes_of_token(digest: str) -> Sequence[str]:
-    known = _active(digest)
+    known = _find_token(digest)
     return () if known is None else known.scopes
 
 
 def _password(credentials: str) -> str:
-    """Return the password of HTTP Basic (RFC 7617), for tools that know no bearer tokens; the name does not matter."""
+    """Return the password of HTTP Basic (RFC 7617), for tools without bearer tokens; the user name is ignored."""
     try:
         return b64decode(credentials, validate=True).decode().partition(":")[2]
     except ValueError:
         return ""
 
 
-def _active(digest: str) -> _Token | None:
-    """Return the token with this hash, unless it was revoked or has expired by the database's clock."""
+def _find_token(digest: str) -> _Token | None:
+    """Return the token with this hash, unless it is revoked or has expired by the database's clock."""
     return next(iter(sql.fetch("find_token", _Token, {"digest": digest})), None)
 
 
 def _spend(name: str) -> dict[str, str]:
-    """Spend one of the token's own limit, if it has one. Raises Problem if nothing is left of it, or it is paused."""
+    """Count one request against the token's rate limit, if it has one. Raises Problem if it is exhausted or paused."""
     with sql.atomic():
         if not sql.fetch("lock_key_named", _Key, {"name": name}):
             return {}

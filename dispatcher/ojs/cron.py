@@ -1,4 +1,4 @@
-"""Crons: calls that beat sends again and again, kept in django-celery-beat's tables."""
+"""Crons: calls that Celery beat sends periodically, stored in django-celery-beat's tables."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ CRON_TASK: Final = "dispatcher.cron"
 META_NAME: Final = "cron_name"
 META_EXPRESSION: Final = "cron_expression"
 META_TRIGGERED: Final = "cron_triggered_at"
-"""What a call carries in its `meta` that a cron has sent."""
+"""Fields in the `meta` of a call that a cron has sent."""
 _PREFIX: Final = "cron:"
 _LONGEST_UNIQUE: Final = 64
 _FIELDS: Final = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
@@ -48,10 +48,11 @@ _OPEN: Final = [str(state) for state in State if state not in TERMINAL]
 
 @dataclass(frozen=True, kw_only=True)
 class Cron:
-    """A call that is sent by a schedule.
+    """A call that is sent on a schedule.
 
-    job: the call as its sender gave it, for those who look at it; overlap: what becomes of a run whose predecessor has
-    not ended: `skip`, `allow`, `cancel_previous`, or `enqueue` (one after the other).
+    job: the call as its sender gave it, for display.
+    overlap: what happens while the previous call runs: `skip`, `allow`, `cancel_previous`, or `enqueue` (one after
+    the other).
     """
 
     name: str
@@ -92,15 +93,15 @@ def cron_fields(expression: str) -> dict[str, str]:
 
 
 def register_cron(cron: Cron, call: Call) -> bool:
-    """Make a cron, or change it; return whether it is new. Raises CallInvalid naming the field."""
+    """Create or change a cron; return whether it is new. Raises CallInvalid naming the field."""
     from django_celery_beat.models import CrontabSchedule  # noqa: PLC0415 -- optional app
 
     if cron.timezone not in available_timezones() or ("/" not in cron.timezone and cron.timezone != "UTC"):
-        raise CallInvalid("timezone", f"{cron.timezone!r} must be a zone of the IANA, such as Europe/Berlin.")
+        raise CallInvalid("timezone", f"{cron.timezone!r} must be an IANA time zone, such as Europe/Berlin.")
     named = cron_fields(cron.expression)
     for name, text in named.items():
         if len(text) > (most := CrontabSchedule._meta.get_field(name).max_length):
-            raise CallInvalid("expression", f"{name} takes more than {most} characters; write it shorter, as ranges.")
+            raise CallInvalid("expression", f"{name} is longer than {most} characters; write it shorter, with ranges.")
     named["timezone"] = cron.timezone
     schedules = CrontabSchedule.objects.using(router.db_for_write(CrontabSchedule))
     schedule = schedules.filter(**named).first() or schedules.create(**named)
@@ -121,7 +122,7 @@ def register_cron(cron: Cron, call: Call) -> bool:
 
 
 def list_crons(name: str | None = None) -> list[Cron]:
-    """Return the crons, or the one of this name, by name."""
+    """Return all crons, or the one with this name, ordered by name."""
     entries = _entries().filter(task=CRON_TASK).select_related("crontab")
     if name is not None:
         entries = entries.filter(name=f"{_PREFIX}{name}")
@@ -129,15 +130,15 @@ def list_crons(name: str | None = None) -> list[Cron]:
 
 
 def set_cron_enabled(name: str, *, is_enabled: bool) -> None:
-    """Switch a cron on or off."""
+    """Enable or disable a cron."""
     for entry in _entries().filter(name=f"{_PREFIX}{name}"):
         entry.enabled = is_enabled
-        # Saved one by one, so that a beat that runs is told.
+        # Saved one by one, because that notifies a running beat.
         entry.save()
 
 
 def delete_cron(name: str) -> None:
-    """Delete a cron; what it has sent stays."""
+    """Delete a cron; the calls that it has sent stay."""
     for entry in _entries().filter(name=f"{_PREFIX}{name}"):
         entry.delete()
 
@@ -145,7 +146,7 @@ def delete_cron(name: str) -> None:
 def fire_cron(name: str) -> str | None:
     """Send a cron's call and return its id.
 
-    None if this minute's was sent already, its overlap policy says no, or its queue is paused.
+    None if this minute's call was already sent, its overlap policy forbids it, or its queue is paused.
     """
     entry = _entries().filter(name=f"{_PREFIX}{name}", enabled=True).first()
     if entry is None:
@@ -153,12 +154,12 @@ def fire_cron(name: str) -> str | None:
     stored = json.loads(entry.description)
     key = _unique_key(name)
     if stored["overlap"] == "enqueue":
-        # Before the transaction: a key that it had made would stop others until its end.
+        # Before the transaction: a key created inside it would block other senders until its end.
         lanes.make_keys({f"{_PREFIX}{name}": Policy(concurrency=1)}, is_declared=True)
     with sql.atomic():
         sql.change("lock_unique", {"names": [key]})
         now = sql.now()
-        # Beat may run twice, or late: one call a minute, whoever comes first.
+        # Beat can run twice, or late: at most one call a minute is sent.
         this_minute = timedelta(seconds=now.second, microseconds=now.microsecond)
         if sql.fetch("find_unique", _Found, {"unique_key": key, "states": [*State], "period": this_minute}):
             return None
@@ -183,7 +184,7 @@ def _is_paused(queue: str) -> bool:
 
 
 def _note_skipped(name: str, stored: Mapping[str, Any], why: Mapping[str, str]) -> None:
-    """Note that a cron sends nothing this time."""
+    """Record that a cron skips its call this time."""
     logger.info("cron %s: skipped (%s)", name, ", ".join(why.values()))
     about = {"cron_name": name, "cron_expr": stored["expression"], "job_type": stored["call"]["task"]}
     event_log.note([Entry(kind="cron.skipped", queue=stored["call"]["queue"], data={**about, **why})])
@@ -197,7 +198,7 @@ def _entries() -> Any:
 
 
 def _unique_key(name: str) -> str:
-    """Return what the calls of a cron have in common: its name, or the hash of one that is too long to be kept."""
+    """Return the unique key of a cron's calls: its name, or the hash of a name that is too long."""
     key = f"{_PREFIX}{name}"
     return key if len(key) <= _LONGEST_UNIQUE else hashlib.sha256(key.encode()).hexdigest()
 
@@ -252,7 +253,7 @@ def _read(entry: Any) -> Cron:
         is_enabled=entry.enabled,
         created_at=entry.date_changed,
         last_run_at=entry.last_run_at,
-        # On the second: the estimate may end a moment before it.
+        # Rounded to the second: the estimate can be slightly early.
         next_run_at=None if wait is None else (now + wait + _HALF_A_SECOND).replace(microsecond=0),
         runs=entry.total_run_count,
     )

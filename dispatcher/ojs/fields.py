@@ -1,4 +1,4 @@
-"""What single values of requests look like: checked first, and published in the schema."""
+"""Field types of requests: validated first, and published in the schema."""
 
 from typing import Annotated, Literal
 
@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 
 from dispatcher.errors import PolicyInvalid
 from dispatcher.limits.policy import parse_duration
-from dispatcher.ojs.wire import UUID7, Problem, read_moment
+from dispatcher.ojs.wire import UUID7, Problem, parse_time
 from dispatcher.validate import KEY_PATTERN
 
 _MILLISECONDS = 366 * 86_400_000
@@ -15,7 +15,7 @@ _INTERVAL = r"^P(?!$)(\d{1,4}W)?(\d{1,3}D)?(T(?=\d)(\d{1,4}H)?(\d{1,5}M)?(\d{1,7
 
 def _moment(value: str) -> str:
     try:
-        read_moment("time", value)
+        parse_time("time", value)
     except Problem as error:
         raise ValueError(str(error)) from error
     return value
@@ -54,7 +54,7 @@ Weight = Annotated[float, Field(gt=0, le=1e6)]
 Strategy = Literal["strict", "round-robin", "weighted", "least-loaded"]
 Span = Annotated[int, Field(ge=0, le=_MILLISECONDS)]
 Lease = Annotated[int, Field(ge=0, le=43_200_000)]
-"""How long a worker may be believed without a heartbeat, in milliseconds: 12 hours at the most."""
+"""A lease, in milliseconds: at most 12 hours."""
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 AtLeastOne = Annotated[int, Field(ge=1, le=2**31 - 1)]
 JobId = Annotated[str, Field(pattern=f"^{UUID7.pattern}$")]

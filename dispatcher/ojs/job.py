@@ -1,4 +1,4 @@
-"""A job as the spec writes it: read into a call, and written from its row (ojs-core, ojs-json-format)."""
+"""The job format: parse a job into a call, and render a call's row as a job (ojs-core, ojs-json-format)."""
 
 import hashlib
 import json
@@ -13,9 +13,9 @@ from dispatcher.errors import PolicyInvalid
 from dispatcher.limits.policy import parse_duration
 from dispatcher.limits.retry import Retry
 from dispatcher.models import CallQueue
-from dispatcher.ojs.enqueue import Unique, Wanted, shown
-from dispatcher.ojs.requests import JobIn, OptionsIn, RateLimitIn, RetryIn, UniqueIn, plain
-from dispatcher.ojs.wire import Problem, invalid, read_moment, stamp, without_nulls
+from dispatcher.ojs.enqueue import EnqueueRequest, Unique, ojs_state
+from dispatcher.ojs.requests import JobIn, OptionsIn, RateLimitIn, RetryIn, UniqueIn, given_fields
+from dispatcher.ojs.wire import Problem, format_time, invalid, parse_time, without_nulls
 from dispatcher.request import Call, More
 from dispatcher.states import Reason, State
 
@@ -26,18 +26,18 @@ _SYSTEM: Final = {
     *("discarded_at", "error", "errors", "result", "ticket", "next_attempt_at", "retry_delay_ms", "progress"),
     *("specversion", "reason", "workflow_id", "parent_results"),
 }
-"""What the server says of a job; what a client says of these is ignored (ojs-core, section 6)."""
+"""Fields that the server sets; clients' values are ignored (ojs-core, section 6)."""
 _UNITS = {"second": "PT1S", "minute": "PT1M", "hour": "PT1H", "day": "P1D"}
 _UNIQUE_STATES = ("available", "active", "scheduled", "retryable", "pending")
 _KINDS = {"LeaseLapsed": "visibility_timeout", "AttemptTimedOut": "timeout", "WorkerLost": "worker_death"}
-"""How the spec calls what the dispatcher noted."""
+"""The spec's names of error types."""
 
 
-def read_job(job: JobIn, path: str = "") -> Wanted:
-    """Return the call that a job asks for. Raises Problem naming the field; `path` is put before it."""
+def read_job(job: JobIn, path: str = "") -> EnqueueRequest:
+    """Return the call of a job. Raises Problem naming the field, prefixed with `path`."""
     meta = job.meta or {}
     if json_size(meta) > MAX_META_BYTES:
-        raise Problem(413, "invalid_request", f"{path}meta: takes more than {MAX_META_BYTES} bytes.")
+        raise Problem(413, "invalid_request", f"{path}meta: is larger than {MAX_META_BYTES} bytes.")
     options = _options(job)
     queue = options.queue or "default"
     unique = _unique(options.unique, {"type": job.type, "queue": queue, "args": job.args, "meta": meta}, path)
@@ -47,8 +47,8 @@ def read_job(job: JobIn, path: str = "") -> Wanted:
         meta=meta,
         queue=queue,
         priority=options.priority or 0,
-        scheduled_at=read_moment("scheduled_at", options.scheduled_at or options.delay_until),
-        expires_at=read_moment("expires_at", options.expires_at),
+        scheduled_at=parse_time("scheduled_at", options.scheduled_at or options.delay_until),
+        expires_at=parse_time("expires_at", options.expires_at),
         retry=_retry(options.retry, path),
         rate_limit=_rate_limit(options.rate_limit, queue),
         keys=options.keys,
@@ -61,24 +61,24 @@ def read_job(job: JobIn, path: str = "") -> Wanted:
             is_pending=bool(options.pending),
         ),
     )
-    return Wanted(call=call, queue=queue, unique=unique)
+    return EnqueueRequest(call=call, queue=queue, unique=unique)
 
 
 def json_size(content: object) -> int:
-    """Return how many bytes something takes as JSON."""
+    """Return the size as JSON, in bytes."""
     return len(json.dumps(content).encode())
 
 
 def from_milliseconds(span: int | None) -> timedelta | None:
-    """Return a span; 0 is the default's."""
+    """Return a duration; None for 0, which means the default."""
     return timedelta(milliseconds=span) if span else None
 
 
 def write_job(row: CallQueue) -> dict[str, Any]:
-    """Write a call as a job, with all that is known of it."""
+    """Return a call as a job."""
     rest = row.envelope or {}
     options = rest.get("options") or {}
-    ended, state = row.finished_at, shown(row.state)
+    ended, state = row.finished_at, ojs_state(row.state)
     is_expired = row.reason == Reason.EXPIRED
     is_waiting = row.state in (State.SCHEDULED, State.PENDING)
     job = {
@@ -93,15 +93,17 @@ def write_job(row: CallQueue) -> dict[str, Any]:
         "priority": row.priority,
         "attempt": row.attempt,
         "max_attempts": max_attempts(row),
-        "created_at": stamp(row.created_at),
-        "enqueued_at": None if is_waiting else stamp(row.created_at),
-        "scheduled_at": options.get("scheduled_at") or stamp(row.scheduled_at),
-        "expires_at": options.get("expires_at") or stamp(row.expires_at),
-        "started_at": stamp(row.started_at) if row.attempt else None,
-        "completed_at": stamp(ended) if row.state in (State.COMPLETED, State.DISCARDED) and not is_expired else None,
-        "cancelled_at": stamp(ended) if row.state == State.CANCELLED else None,
-        "discarded_at": stamp(ended) if row.state == State.DISCARDED else None,
-        "next_attempt_at": stamp(row.scheduled_at) if row.state == State.RETRYABLE else None,
+        "created_at": format_time(row.created_at),
+        "enqueued_at": None if is_waiting else format_time(row.created_at),
+        "scheduled_at": options.get("scheduled_at") or format_time(row.scheduled_at),
+        "expires_at": options.get("expires_at") or format_time(row.expires_at),
+        "started_at": format_time(row.started_at) if row.attempt else None,
+        "completed_at": format_time(ended)
+        if row.state in (State.COMPLETED, State.DISCARDED) and not is_expired
+        else None,
+        "cancelled_at": format_time(ended) if row.state == State.CANCELLED else None,
+        "discarded_at": format_time(ended) if row.state == State.DISCARDED else None,
+        "next_attempt_at": format_time(row.scheduled_at) if row.state == State.RETRYABLE else None,
         "retry_delay_ms": retry_delay_ms(row),
         "timeout_ms": row.timeout and round(row.timeout.total_seconds() * 1000),
         "tags": options.get("tags"),
@@ -121,27 +123,27 @@ def write_job(row: CallQueue) -> dict[str, Any]:
 
 
 def write_fetched_job(row: CallQueue) -> dict[str, Any]:
-    """Write a job for the worker that fetched it, with the ticket that proves that it is its own."""
+    """Return a job for the worker that fetched it, with its ticket."""
     return {**write_job(row), "ticket": str(row.ticket)}
 
 
 def max_attempts(row: CallQueue) -> int:
-    """Return how many attempts a call has."""
+    """Return the maximum number of attempts of a call."""
     return Retry.parse(row.retry if row.retry is not None else conf().retry).max_attempts
 
 
 def retry_delay_ms(row: CallQueue) -> int | None:
-    """Return how long the call waited, or waits, after its latest failure."""
+    """Return how long the call waits after its latest failure, or waited."""
     if not row.errors or row.scheduled_at is None or row.state in (State.COMPLETED, State.CANCELLED, State.DISCARDED):
         return None
-    since = read_moment("occurred_at", row.errors[-1].get("occurred_at"))
+    since = parse_time("occurred_at", row.errors[-1].get("occurred_at"))
     return (
         None if since is None or row.scheduled_at < since else round((row.scheduled_at - since).total_seconds() * 1000)
     )
 
 
 def write_error(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """Write a failure as the spec wants it."""
+    """Return a failure in the spec's format."""
     kind = _KINDS.get(kept.get("type", ""), kept.get("type"))
     code = kept.get("code") or (kind if kind in _KINDS.values() else "handler_error")
     at = kept.get("occurred_at")
@@ -149,13 +151,13 @@ def write_error(kept: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fingerprint(parts: Mapping[str, Any]) -> str:
-    """Return the hash of what makes a job unique: SHA-256 of canonical JSON (ojs-unique-jobs, section 5; RFC 8785)."""
+    """Return the unique key of a job: SHA-256 of canonical JSON (ojs-unique-jobs, section 5; RFC 8785)."""
     text = json.dumps(_canonical(parts), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(unicodedata.normalize("NFC", text).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _canonical(value: Any) -> Any:
-    """Return JSON in which a number has one form: 1.0 and 1 are the same."""
+    """Return JSON with one form for each number: 1.0 becomes 1."""
     match value:
         case float() if value.is_integer():
             return int(value)
@@ -168,7 +170,7 @@ def _canonical(value: Any) -> Any:
 
 
 def _options(job: JobIn) -> OptionsIn:
-    """Return the options of a job, wherever they stand."""
+    """Return the options of a job, from `options` or from the job itself."""
     beside = {name: getattr(job, name) for name in OptionsIn.model_fields}
     given = {} if job.options is None else {name: getattr(job.options, name) for name in OptionsIn.model_fields}
     return OptionsIn.model_construct(
@@ -179,7 +181,7 @@ def _options(job: JobIn) -> OptionsIn:
 def _retry(given: RetryIn | None, path: str) -> dict[str, Any] | None:
     if given is None:
         return None
-    policy = {name: value for name, value in plain(given).items() if name in Retry.__dataclass_fields__}
+    policy = {name: value for name, value in given_fields(given).items() if name in Retry.__dataclass_fields__}
     for name in ("initial_interval", "max_interval"):
         span = getattr(given, f"{name}_ms")
         if span is not None:
@@ -193,15 +195,15 @@ def _retry(given: RetryIn | None, path: str) -> dict[str, Any] | None:
 
 
 def _rate_limit(given: RateLimitIn | None, queue: str) -> dict[str, Any] | None:
-    """Return the policy in the words of the spec's text."""
+    """Return the policy in the spec's format."""
     if given is None:
         return None
-    policy = plain(given)
+    policy = given_fields(given)
     period, per_second = policy.pop("period", "second"), policy.pop("max_per_second", None)
     if isinstance(policy.get("rate"), int):
         policy["rate"] = {"limit": policy["rate"], "period": _UNITS[period]}
     if per_second is not None:
-        # On the queue: its own key, as an administrator would make it.
+        # For the queue: on its own key, as an administrator would declare it.
         policy.setdefault("key", f"queue:{queue}")
         policy["rate"] = {"limit": per_second, "period": "PT1S"}
     return policy
@@ -216,11 +218,11 @@ def _unique(given: UniqueIn | None, whole: Mapping[str, Any], path: str) -> Uniq
     if given.args_keys is not None:
         there = {name: value for arg in whole["args"] if isinstance(arg, dict) for name, value in arg.items()}
         if absent := [name for name in given.args_keys if name not in there]:
-            raise invalid(f"{field}.args_keys", f"{absent[0]!r} is in none of the arguments.")
+            raise invalid(f"{field}.args_keys", f"{absent[0]!r} is not in any of the arguments.")
         parts["args"] = {name: there[name] for name in given.args_keys}
     if "meta" in keys:
         if not given.meta_keys:
-            raise invalid(f"{field}.meta_keys", "is needed where keys names meta.")
+            raise invalid(f"{field}.meta_keys", "is required if keys includes meta.")
         parts["meta"] = {name: whole["meta"].get(name) for name in given.meta_keys}
     return Unique(
         key=fingerprint(parts),
@@ -231,9 +233,9 @@ def _unique(given: UniqueIn | None, whole: Mapping[str, Any], path: str) -> Uniq
 
 
 def _rest(job: JobIn, options: OptionsIn) -> dict[str, Any] | None:
-    """Return what a job brings besides what its row has columns for, to be given back as it came."""
+    """Return the fields of a job that have no column, to be returned unchanged."""
     extra = {name: value for name, value in (job.model_extra or {}).items() if name not in _SYSTEM}
-    kept: dict[str, Any] = {"rate_limit": plain(options.rate_limit), "unique": plain(options.unique)}
+    kept: dict[str, Any] = {"rate_limit": given_fields(options.rate_limit), "unique": given_fields(options.unique)}
     kept |= {
         "tags": options.tags,
         "pending": options.pending,

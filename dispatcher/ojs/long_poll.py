@@ -1,7 +1,7 @@
-"""Waiters: requests that wait for a call to fetch, for the next event, or for room in a queue.
+"""Long polling: requests that wait for a call to fetch, for the next event, or for room in a queue.
 
-Each holds a thread of its server, but no connection to the database: one thread of the process looks for all that wait
-to fetch. Their number is bounded, so that threads are left for other requests.
+Each occupies a thread of its server, but no database connection: one thread of the process polls for all requests that
+wait to fetch. Their number is bounded, so that threads stay free for other requests.
 """
 
 import logging
@@ -25,16 +25,16 @@ from dispatcher.ojs.api import access_of
 logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.05
-"""How long the thread rests between two looks."""
+"""The interval of the polling thread."""
 _CHECK_S: Final = 1.0
-"""How often it checks that those who wait still may."""
+"""How often the polling thread checks that the credentials are still valid."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ready:
-    """A queue with calls for a fetch: about how many, and whether some are due and not yet available.
+class ReadyQueue:
+    """A queue with calls to fetch: about how many, and whether some are due and not yet available.
 
-    awake: lanes that no pass has looked at since they were woken.
+    awake: lanes that no pass has served since they were woken.
     """
 
     name: str
@@ -53,27 +53,27 @@ class _Waiter:
 
 
 class Waiters:
-    """The requests of one process that wait."""
+    """The waiting requests of one process."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start without any."""
         self.clear()
 
     def clear(self) -> None:
-        """Forget those that wait: in a forked process none of its parent's does."""
+        """Forget all waiting requests: a forked process has none of its parent's."""
         self._lock = Lock()
         self._places: Counter[str] = Counter()
         self._waiting: list[_Waiter] = []
-        """In the order in which they came."""
+        """In order of arrival."""
         self._watcher: Thread | None = None
 
     def __len__(self) -> int:
-        """Return how many wait for a call."""
+        """Return how many requests wait for a call."""
         return len(self._waiting)
 
     @contextmanager
-    def place(self, who: str) -> Iterator[bool]:
-        """Take a place among the requests that may wait, if one is left in all and for this token; give it back."""
+    def reserve(self, who: str) -> Iterator[bool]:
+        """Reserve a place among the waiting requests, if the limits in total and per token allow it."""
         settings = conf()
         of_token = settings.http_waiters_per_token
         with self._lock:
@@ -88,17 +88,17 @@ class Waiters:
                 self._places = +self._places
 
     def wait(self, who: Hashable, queues: Collection[str], seconds: float, is_allowed: Callable[[], bool]) -> bool:
-        """Hold the thread until one of these queues may have a call, and return True; False after so many seconds.
+        """Block the thread until one of these queues may have a call, and return True; False after the timeout.
 
-        is_allowed: whether these credentials may still wait; asked about once a second, by another thread, for all of
-        the same `who` at once. The caller's thread gives up its connections, but for those in a transaction.
+        is_allowed: whether the credentials are still valid; called about once a second, by another thread, once for all
+        requests with the same `who`. The caller's thread closes its connections, except those in a transaction.
         """
         disconnect()
         waiter = _Waiter(who=who, queues=queues, is_allowed=is_allowed)
         try:
             with self._lock:
                 self._waiting.append(waiter)
-                # One that could not be started, or has died, is replaced.
+                # A thread that could not be started, or has died, is replaced.
                 if self._watcher is None or not self._watcher.is_alive():
                     self._watcher = Thread(target=self._watch, name="dispatcher-waiters", daemon=True)
                     self._watcher.start()
@@ -109,7 +109,7 @@ class Waiters:
         return waiter.is_ready
 
     def _watch(self) -> None:
-        """Look for those that wait, until there are none."""
+        """Poll for the waiting requests until there are none."""
         check_at = monotonic() + _CHECK_S
         while waiting := self._left():
             try:
@@ -118,7 +118,7 @@ class Waiters:
                     check_at = monotonic() + _CHECK_S
                     self._check(waiting)
             except Exception:
-                logger.exception("failed to look for the requests that wait; they wait on")
+                logger.exception("failed to poll for waiting requests; retrying")
                 disconnect()
             sleep(_LOOK_S)
         disconnect()
@@ -131,9 +131,9 @@ class Waiters:
         return waiting
 
     def _wake(self, waiting: Sequence[_Waiter]) -> None:
-        """Wake as many as there are calls, those that have waited longest first."""
+        """Wake as many requests as there are calls, those that have waited longest first."""
         queues = {queue for waiter in waiting for queue in waiter.queues}
-        calls = {queue.name: queue.calls for queue in ready([*queues], most=len(waiting))}
+        calls = {queue.name: queue.calls for queue in find_ready_queues([*queues], most=len(waiting))}
         for waiter in waiting:
             name = next((name for name in waiter.queues if calls.get(name)), None)
             if name is not None:
@@ -142,7 +142,7 @@ class Waiters:
                 waiter.has_ended.set()
 
     def _check(self, waiting: Sequence[_Waiter]) -> None:
-        """End the requests of those who may not wait any more."""
+        """End the requests whose credentials are not valid any more."""
         is_allowed = {who: ask() for who, ask in {waiter.who: waiter.is_allowed for waiter in waiting}.items()}
         for waiter in waiting:
             if not is_allowed[waiter.who]:
@@ -150,31 +150,31 @@ class Waiters:
 
 
 WAITERS: Final = Waiters()
-"""Those of this process."""
+"""The waiting requests of this process."""
 os.register_at_fork(after_in_child=WAITERS.clear)
 
 
-def ready(queues: Sequence[str], *, most: int) -> list[Ready]:
-    """Return which of these queues have calls that a fetch may take, in the order given; of each up to `most`."""
-    return sql.fetch("ready_queues", Ready, {"queues": list(queues), "most": most})
+def find_ready_queues(queues: Sequence[str], *, most: int) -> list[ReadyQueue]:
+    """Return which of these queues have calls to fetch, in the given order; counts end at `most`."""
+    return sql.fetch("ready_queues", ReadyQueue, {"queues": list(queues), "most": most})
 
 
 def disconnect() -> None:
-    """Give up this thread's connections to databases, but for those in a transaction."""
+    """Close this thread's database connections, except those in a transaction."""
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close()
 
 
 RETRY_AFTER: Final = {"Retry-After": "1"}
-"""What a request is answered with that could not wait for as long as it asked for."""
+"""Headers of a response to a request that could not wait as long as it asked for."""
 
 
 @contextmanager
-def place(request: HttpRequest, wait: timedelta) -> Iterator[timedelta]:
-    """Yield for how long the request may wait: for no time where too many do, or the server has one thread only."""
+def reserve_wait(request: HttpRequest, wait: timedelta) -> Iterator[timedelta]:
+    """Yield how long the request may wait: zero if too many wait, or if the server has a single thread."""
     if not wait or not request.META.get("wsgi.multithread", True):
         yield timedelta(0)
         return
-    with WAITERS.place(access_of(request).name) as has_place:
+    with WAITERS.reserve(access_of(request).name) as has_place:
         yield wait if has_place else timedelta(0)

@@ -1,7 +1,7 @@
-"""What requests carry: the shapes that are checked first, and published in the schema.
+"""Request bodies: validated first, and published in the schema.
 
-An explicit null is as good as nothing. What is not known is kept where the spec says so, and else ignored. Not so where
-jobs are chosen or limits are set: there a slip would do more, or limit less, than was meant.
+An explicit null means the same as an absent field. Unknown fields are kept where the spec says so, otherwise ignored;
+but refused where jobs are selected or limits are set: there a typo would do more, or limit less, than intended.
 """
 
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -33,26 +33,26 @@ T = TypeVar("T")
 
 
 class Body(BaseModel):
-    """What is known is checked strictly; what is not is let by."""
+    """A body whose known fields are validated strictly; unknown fields are allowed."""
 
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
 
-class Exact(Body):
-    """What is known is checked strictly, and what is not is refused."""
+class StrictBody(Body):
+    """A body whose known fields are validated strictly; unknown fields are refused."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
-class RateIn(Exact):
-    """So many starts in a period."""
+class RateIn(StrictBody):
+    """A number of starts in a period."""
 
     limit: AtLeastOne
     period: Duration
 
 
-class RateLimitIn(Exact):
-    """A policy in one of three dialects: the spec's text, `rate: 1, period: "second"`, or `max_per_second`."""
+class RateLimitIn(StrictBody):
+    """A policy in one of three formats: the spec's text, `rate: 1, period: "second"`, or `max_per_second`."""
 
     key: KeyName | None = None
     concurrency: Count | None = None
@@ -64,7 +64,7 @@ class RateLimitIn(Exact):
 
 
 class RetryIn(Body):
-    """When a failed job is tried again (ojs-retry); intervals as ISO 8601, or in milliseconds."""
+    """The retry policy of a job (ojs-retry); intervals as ISO 8601, or in milliseconds."""
 
     max_attempts: Annotated[int, Field(ge=0, le=MOST_ATTEMPTS)] | None = None
     initial_interval: Duration | None = None
@@ -79,7 +79,7 @@ class RetryIn(Body):
 
 
 class UniqueIn(Body):
-    """Of jobs that agree in these parts, one at a time (ojs-unique-jobs)."""
+    """Jobs that are equal in these fields: one at a time (ojs-unique-jobs)."""
 
     keys: Annotated[list[Literal["type", "queue", "args", "meta"]], Field(min_length=1)] | None = None
     args_keys: Annotated[list[str], Field(min_length=1)] | None = None
@@ -90,7 +90,7 @@ class UniqueIn(Body):
 
 
 class OptionsIn(Body):
-    """How a job is to be done. `keys` are those that it spends besides its rate limit's: names, or costs by name."""
+    """The options of a job. `keys`: names, or costs by name, in addition to the key of its rate limit."""
 
     queue: QueueName | None = None
     priority: Annotated[int, Field(ge=-100, le=100)] | None = None
@@ -108,7 +108,7 @@ class OptionsIn(Body):
 
 
 class JobIn(OptionsIn):
-    """A job to be sent; its options may stand beside its type, too. Unknown fields are kept, and given back."""
+    """A job to send; its options may also be fields of the job itself. Unknown fields are stored and returned."""
 
     type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*$", max_length=255)]
     args: list[JsonValue]
@@ -118,13 +118,13 @@ class JobIn(OptionsIn):
 
 
 class BatchIn(Body):
-    """Jobs to be sent, all or none."""
+    """Jobs to send, all or none."""
 
     jobs: Annotated[list[JobIn], Field(min_length=1, max_length=10_000)]
 
 
 class FetchIn(Body):
-    """Who wants jobs of which queues, in which order; `wait_ms`: for how long the answer may wait for one."""
+    """A request for jobs of these queues, in this order; `wait_ms`: how long the response may wait for a job."""
 
     queues: Annotated[list[QueueName], Field(min_length=1, max_length=100)]
     pool: Text | None = None
@@ -137,7 +137,7 @@ class FetchIn(Body):
 
 
 class Proof(Body):
-    """Who speaks of a job. Only the ticket is new at each fetch; an attempt's number counts with the worker's name."""
+    """The proof of a report. Only the ticket is new at each fetch; an attempt's number needs the worker's name."""
 
     ticket: AnyId | None = None
     attempt: Annotated[int, Field(ge=1)] | None = None
@@ -145,19 +145,19 @@ class Proof(Body):
 
 
 class Report(Proof):
-    """Which job is reported on, and by whom."""
+    """The job of a report, and its proof."""
 
     job_id: AnyId
 
 
 class AckIn(Report):
-    """A job that is done."""
+    """A completed job."""
 
     result: JsonValue = None
 
 
 class ErrorIn(Body):
-    """How an attempt failed. `rate_limit_until`: the provider said stop until then."""
+    """The error of an attempt. `rate_limit_until`: the provider asked to stop until then."""
 
     code: Annotated[str, Field(max_length=255)] | None = None
     type: Annotated[str, Field(max_length=255)] | None = None
@@ -169,14 +169,14 @@ class ErrorIn(Body):
 
 
 class NackIn(Report):
-    """A job that failed; `requeue` gives it back instead, and no attempt is spent."""
+    """A failed job; `requeue` returns it to its queue instead, and the attempt is not counted."""
 
     error: ErrorIn
     requeue: bool | None = None
 
 
-class BeatIn(Body):
-    """A worker that lives, and the jobs that it runs: a list of ids, or how many."""
+class HeartbeatIn(Body):
+    """A worker that is alive, and its jobs: a list of ids, or their number."""
 
     worker_id: WorkerName
     active_jobs: list[AnyId] | Count | None = None
@@ -186,15 +186,15 @@ class BeatIn(Body):
 
 
 class ProgressIn(Proof):
-    """How far a running job is: from 0 to 1."""
+    """The progress of a running job, from 0 to 1."""
 
     progress: Annotated[float, Field(ge=-1e9, le=1e9)]
     message: Text | None = None
     data: dict[str, JsonValue] | None = None
 
 
-class PauseIn(Exact):
-    """Why a queue is paused or resumed, for the history."""
+class PauseIn(StrictBody):
+    """The reason for a pause or a resume, for the history."""
 
     reason: Text | None = None
     until: JsonValue = None
@@ -202,19 +202,19 @@ class PauseIn(Exact):
     @field_validator("until")
     @classmethod
     def _has_no_end(cls, until: object) -> None:
-        """Refuse an end, with the remedy."""
+        """Refuse an end, and name the alternative."""
         if until is not None:
             message = "a pause has no end: PUT /rate-limits/queue:NAME with concurrency 0 and expires_at instead."
             raise ValueError(message)
 
 
 def reason_of(wanted: PauseIn | None) -> str:
-    """Return the reason that a body gives."""
+    """Return the reason in a body."""
     return (wanted and wanted.reason) or ""
 
 
-class OverrideIn(Exact):
-    """Other limits for a key, until a time; those not named stay as they are."""
+class OverrideIn(StrictBody):
+    """Limits that override a key's own until a time; absent ones do not change."""
 
     concurrency: Count | None = None
     rate: RateIn | None = None
@@ -222,20 +222,20 @@ class OverrideIn(Exact):
     expires_at: Moment | None = None
 
 
-class LimitIn(Exact):
-    """The limits of a queue; null takes one away, and those not named stay as they are."""
+class LimitIn(StrictBody):
+    """The limits of a queue; null removes one, and absent ones do not change."""
 
     concurrency: Count | None = None
     rate: RateIn | None = None
     throttle: RateIn | None = None
 
     def named(self) -> dict[str, Any]:
-        """Return the limits that are named, None for those to be taken away."""
+        """Return the given limits, None for those to remove."""
         return self.model_dump(exclude_unset=True, include={"concurrency", "rate", "throttle"})
 
 
 class QueueLimitIn(LimitIn):
-    """The same within the configuration of a queue, where a rate may stand without its name (ojs-admin-api, 6.6)."""
+    """Limits in a queue's configuration, where a rate may be given without its name (ojs-admin-api, 6.6)."""
 
     limit: AtLeastOne | None = None
     period: Duration | None = None
@@ -245,22 +245,22 @@ class QueueLimitIn(LimitIn):
         if self.limit is None and self.period is None:
             return self
         if self.limit is None or self.period is None or "rate" in self.model_fields_set:
-            message = "a rate is both a limit and a period, said once."
+            message = "a rate needs both a limit and a period, given once."
             raise ValueError(message)
         self.rate = RateIn(limit=self.limit, period=self.period)
         return self
 
 
 class BackpressureIn(Body):
-    """How many jobs may wait in a queue, and what becomes of more; 0 is no bound."""
+    """The bound of waiting jobs in a queue, and what happens above it; 0 is no bound."""
 
     max_depth: Count
     strategy: Literal["reject", "block", "drop_oldest"] | None = None
     warning_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
-class QueueConfigIn(Exact):
-    """What is set for a queue; what is not named, or null, stays as it is."""
+class QueueConfigIn(StrictBody):
+    """The configuration of a queue; absent and null fields do not change."""
 
     backpressure: BackpressureIn | None = None
     concurrency: Count | None = None
@@ -269,7 +269,7 @@ class QueueConfigIn(Exact):
 
 
 class CronTemplateIn(OptionsIn):
-    """The job that a cron sends; its options may stand beside its type, too."""
+    """The job of a cron; its options may also be fields of the job itself."""
 
     type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*$", max_length=255)]
     args: list[JsonValue] | None = None
@@ -278,7 +278,7 @@ class CronTemplateIn(OptionsIn):
 
 
 class CronIn(OptionsIn):
-    """A job that is sent again and again: in the words of the spec's text, or with a `job_template`."""
+    """A periodic job: with the spec's fields, or with a `job_template`."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=190)]
     cron: Annotated[str, Field(max_length=255)] | None = None
@@ -294,16 +294,16 @@ class CronIn(OptionsIn):
 
 
 class CronPatch(Body):
-    """A cron that is switched on or off."""
+    """Enables or disables a cron."""
 
     enabled: bool
 
 
 class WorkflowIn(Body):
-    """Jobs that belong together: a chain's `steps`, a group's or batch's `jobs`, each a job or a workflow again.
+    """Jobs that belong together: a chain's `steps`, or a group's or batch's `jobs`; each is a job or a workflow.
 
-    Without a type they are steps that name those before them in `depends_on`, and only these have `options` that are
-    meant for all (ojs-http-binding, section 14).
+    Without a type: steps that depend on those in `depends_on`; only these have `options` that apply to all
+    (ojs-http-binding, section 14).
     """
 
     type: Literal["chain", "group", "batch"] | None = None
@@ -314,20 +314,20 @@ class WorkflowIn(Body):
     callbacks: dict[Literal["on_complete", "on_success", "on_failure"], dict[str, JsonValue]] | None = None
 
 
-class Choice(Exact):
-    """Which jobs something is to be done to. A condition that is null would be none, and is refused."""
+class Selection(StrictBody):
+    """Selects jobs to change. A null condition would select all, so it is refused."""
 
     @field_validator("*", mode="before")
     @classmethod
     def _refuse_null(cls, value: object) -> object:
         if value is None:
-            message = "must not be null; leave it out if it is not to choose."
+            message = "must not be null; omit it instead."
             raise ValueError(message)
         return value
 
 
-class FilterIn(Choice):
-    """What must hold of a job, all of it; a `type` may end in `*`."""
+class FilterIn(Selection):
+    """Conditions that all must hold; a `type` may end in `*`."""
 
     queue: Name | None = None
     state: AnyState | None = None
@@ -336,42 +336,42 @@ class FilterIn(Choice):
     until: Moment | None = None
 
 
-class Confirmed(Choice):
-    """What is to be done to many jobs at once, said twice."""
+class BulkRequest(Selection):
+    """A request to change many jobs; it must be confirmed."""
 
     confirm: bool | None = None
 
 
-class BulkIn(Confirmed):
-    """The jobs that are meant; an empty filter means all. `cursor` goes on behind the request that answered with it."""
+class BulkIn(BulkRequest):
+    """Selects jobs; an empty filter selects all. `cursor` continues after the request that returned it."""
 
     filter: FilterIn | None = None
     cursor: str | None = None
 
 
-class PurgeIn(Confirmed):
-    """The jobs of a queue that are to go: those in these states, or only those of them that had ended by a time."""
+class PurgeIn(BulkRequest):
+    """Selects the jobs of a queue to delete: those in these states, or only those that ended before a time."""
 
     states: Annotated[list[AnyState], Field(min_length=1)]
     older_than: Moment | None = None
 
 
-class PooledIn(Body):
+class PoolQueueIn(Body):
     """A queue of a pool."""
 
     weight: Weight = 1.0
 
 
 class PoolIn(Body):
-    """Queues that are fetched from together, as a list, or by name with their weights."""
+    """Queues to fetch from together, as a list, or by name with weights."""
 
-    queues: Annotated[list[QueueName], Field(min_length=1, max_length=100)] | dict[str, PooledIn]
+    queues: Annotated[list[QueueName], Field(min_length=1, max_length=100)] | dict[str, PoolQueueIn]
     strategy: Strategy | None = None
     weights: dict[str, Weight] | None = None
 
 
 class SubscriptionIn(Body):
-    """Where events are to be posted."""
+    """A webhook: where to post which events."""
 
     url: Annotated[str, Field(max_length=2_000, pattern=r"^https?://[^\s/]+")]
     events: Annotated[list[Annotated[str, Field(min_length=1, max_length=64)]], Field(min_length=1)]
@@ -380,7 +380,7 @@ class SubscriptionIn(Body):
 
 
 class SubscriptionPatch(Body):
-    """What changes of a subscription."""
+    """Changes of a subscription."""
 
     url: Annotated[str, Field(max_length=2_000, pattern=r"^https?://[^\s/]+")] | None = None
     events: Annotated[list[Annotated[str, Field(min_length=1, max_length=64)]], Field(min_length=1)] | None = None
@@ -388,10 +388,10 @@ class SubscriptionPatch(Body):
 
 
 def or_default(value: T | None, default: T) -> T:
-    """Return a value, or the default where it was null or nothing."""
+    """Return a value, or the default if it is None."""
     return default if value is None else value
 
 
-def plain(body: BaseModel | None) -> dict[str, Any]:
-    """Return a body as it came: without what was not given, or null."""
+def given_fields(body: BaseModel | None) -> dict[str, Any]:
+    """Return the fields of a body that were given and are not null."""
     return {} if body is None else body.model_dump(exclude_none=True, exclude_unset=True)

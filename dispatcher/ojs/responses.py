@@ -1,4 +1,4 @@
-"""What answers look like: published in the schema. What they hold is written by the views."""
+"""Response bodies, as published in the schema; the views build them."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ ERRORS = frozenset({400, 401, 403, 404, 405, 409, 413, 422, 429, 500, 503})
 
 
 class Reply(BaseModel):
-    """An answer; what is not named may come, too."""
+    """A response; additional fields are allowed."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class ErrorObject(Reply):
-    """What went wrong (ojs-http-binding, section 16)."""
+    """An error (ojs-http-binding, section 16)."""
 
     code: str
     message: str
@@ -23,13 +23,13 @@ class ErrorObject(Reply):
 
 
 class ErrorReply(Reply):
-    """The envelope of an error."""
+    """An error response."""
 
     error: ErrorObject
 
 
 class JobSummary(Reply):
-    """What a job is, and its state."""
+    """The identity and the state of a job."""
 
     id: str
     type: str
@@ -57,20 +57,20 @@ class JobsReply(Reply):
     jobs: list[Job]
 
 
-class SeenJobReply(Reply):
-    """One job; whole for who may read it."""
+class JobOrSummaryReply(Reply):
+    """A job; only its summary without the scope `read`."""
 
     job: Job | JobSummary
 
 
-class SeenJobsReply(Reply):
-    """Jobs; each whole if it is new, or for who may read it."""
+class JobsOrSummariesReply(Reply):
+    """Jobs; an existing one only as its summary without the scope `read`."""
 
     jobs: list[Job | JobSummary]
 
 
-class Acknowledged(Reply):
-    """A job that is done."""
+class AckReply(Reply):
+    """A completed job."""
 
     acknowledged: bool
     id: str
@@ -78,8 +78,8 @@ class Acknowledged(Reply):
     state: str
 
 
-class Failed(Reply):
-    """A job that failed, or was given back."""
+class NackReply(Reply):
+    """A job that failed, or was returned to its queue."""
 
     id: str
     job_id: str
@@ -89,15 +89,15 @@ class Failed(Reply):
     rate_limit_until: str | None = None
 
 
-class Directive(Reply):
-    """What a worker is to do."""
+class HeartbeatReply(Reply):
+    """The directive of a worker."""
 
     state: str
     server_time: str
 
 
 class Pagination(Reply):
-    """Where in a list an answer stands."""
+    """The position of a page in its list."""
 
     total: int
     total_is_exact: bool = True
@@ -112,8 +112,8 @@ class ItemsReply(Reply):
     pagination: Pagination
 
 
-class Limits(Reply):
-    """A key: its limits, and what is spent of them (ojs-rate-limiting, section 10)."""
+class RateLimitReply(Reply):
+    """A key: its limits and their use (ojs-rate-limiting, section 10)."""
 
     key: str
     waiting_count: int
@@ -121,5 +121,5 @@ class Limits(Reply):
 
 
 def replies(of: type[BaseModel] | None = Reply, status: int = 200) -> dict[Any, Any]:
-    """Return what an endpoint answers with, for the schema."""
+    """Return the response types of an endpoint, for the schema."""
     return {status: of, ERRORS: ErrorReply}

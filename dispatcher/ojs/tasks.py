@@ -1,4 +1,4 @@
-"""The Celery entry points of the Open Job Spec, and what its workers run periodically."""
+"""The Celery tasks of the Open Job Spec, and those that run periodically."""
 
 from datetime import timedelta
 from typing import Any, Final
@@ -14,18 +14,18 @@ from dispatcher.ojs.cron import CRON_TASK, fire_cron
 from dispatcher.tasks import QUIET
 
 ADVANCE: Final = "dispatcher.advance"
-TELL: Final = "dispatcher.tell"
+DELIVER: Final = "dispatcher.deliver_webhooks"
 
 
-@shared_task(name=TELL, **QUIET)
-def tell() -> int:
-    """Post what happened to whoever subscribed over HTTP; return how many posts that makes."""
-    return periodic.run(TELL)
+@shared_task(name=DELIVER, **QUIET)
+def deliver_webhooks() -> int:
+    """Deliver events to webhook subscriptions; return how many posts that makes."""
+    return periodic.run(DELIVER)
 
 
 @shared_task(name=ADVANCE, **QUIET)
 def advance() -> int:
-    """Do what follows in the workflows that run; return how many there were."""
+    """Advance the running workflows; return how many were advanced."""
     return periodic.run(ADVANCE)
 
 
@@ -39,7 +39,7 @@ def post_event(subscription: str, event: dict[str, Any]) -> Any:
 
 @shared_task(name=CRON_TASK, ignore_result=True)
 def cron(name: str) -> str | None:
-    """Send the call of a cron; return its id, None if it was not its turn."""
+    """Send the call of a cron; return its id, None if it is not due."""
     return fire_cron(name)
 
 
@@ -49,10 +49,10 @@ def _advance() -> int:
     return advance_all()
 
 
-def _tell() -> int:
+def _deliver() -> int:
     from dispatcher.ojs.webhooks import deliver  # noqa: PLC0415 -- an extra
 
-    return deliver.tell()
+    return deliver.deliver_events()
 
 
 def _runs_workflows() -> bool:
@@ -64,5 +64,5 @@ def _has_subscriptions() -> bool:
 
 
 periodic.register(ADVANCE, Extra(every=timedelta(seconds=1), run=_advance, is_needed=_runs_workflows))
-periodic.register(TELL, Extra(every=timedelta(seconds=5), run=_tell, is_needed=_has_subscriptions))
-periodic.before_recovery(enqueue.ease)
+periodic.register(DELIVER, Extra(every=timedelta(seconds=5), run=_deliver, is_needed=_has_subscriptions))
+periodic.before_recovery(enqueue.clear_backpressure)

@@ -8,7 +8,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
@@ -32,7 +32,7 @@ from psycopg import adapters
 from psycopg.abc import Buffer
 from psycopg.adapt import Dumper
 from psycopg.pq import PipelineStatus, TransactionStatus
-from psycopg.rows import class_row
+from psycopg.rows import class_row, scalar_row
 from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.json import JsonbLoader
 
@@ -296,7 +296,10 @@ def _pipeline() -> Iterator[None]:
 
 
 def ask(name: str, row: type[Row], params: Mapping[str, Any]) -> Asked[Row]:
-    """Run `name`.sql; its rows are there at the end of `together()`, or at once outside of it."""
+    """Run `name`.sql; its rows are there at the end of `together()`, or at once outside of it.
+
+    row: the dataclass of its rows, or the type of its only column.
+    """
     wrapper = connection()
     wrapper.validate_no_broken_transaction()
     with _intact(wrapper), wrapper.wrap_database_errors:
@@ -313,17 +316,10 @@ def fetch(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
     return ask(name, row, params).rows()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Clock:
-    """The row of `read_clock`."""
-
-    database_time: datetime
-
-
 def now() -> datetime:
     """Return the time by the database's clock."""
-    (clock,) = fetch("read_clock", Clock, {})
-    return clock.database_time
+    (time,) = fetch("read_clock", datetime, {})
+    return time
 
 
 def fetch_in_order(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
@@ -364,7 +360,9 @@ def _cursor(wrapper: BaseDatabaseWrapper, name: str, row: type[Row]) -> psycopg.
         if raw.prepare_threshold is None and _prepares(wrapper):
             raw.prepare_threshold = 5
             raw.prepared_max = max(raw.prepared_max or 0, 100)
-        cursor = known[name, row] = psycopg.RawCursor(raw, row_factory=class_row(row))
+        cursor = known[name, row] = psycopg.RawCursor(
+            raw, row_factory=class_row(row) if is_dataclass(row) else scalar_row
+        )
         cursor.adapters.register_loader("jsonb", JsonbLoader)
         cursor.adapters.register_loader("timestamptz", _UtcLoader)
         cursor.adapters.register_dumper(timedelta, _SecondsDumper)

@@ -37,8 +37,8 @@ def heartbeat(request: HttpRequest) -> HttpResponseBase:
     for call in CallQueue.objects.filter(id__in=jobs if isinstance(jobs, list) else []):
         given = ((call.envelope or {}).get("options") or {}).get("given") or {}
         if directive := (given.get("metadata") or {}).get("test_directive"):
-            fetch.see(body["worker_id"])
-            fetch.direct(body["worker_id"], directive)
+            fetch.touch_worker(body["worker_id"])
+            fetch.set_directive(body["worker_id"], directive)
     view, args, kwargs = resolve(f"/{HEARTBEAT}", "dispatcher.ojs.urls")
     response: HttpResponseBase = view(request, *args, **kwargs)
     return response

@@ -12,7 +12,9 @@ from pytest_django import Settings
 from dispatcher import sql
 from dispatcher.conf import RETENTION, Conf, conf, settable
 from dispatcher.limits.retry import Retry
+from dispatcher.sql.statements import fragments
 from dispatcher.states import diagram
+from docs.tools import statements
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -56,9 +58,10 @@ def test_the_diagram_of_states_is_the_one_that_the_code_draws() -> None:
     assert drawn == diagram(), "put the output of `python -m dispatcher.states` into docs/reference/states.md"
 
 
-def test_every_statement_is_listed_once_and_no_other() -> None:
-    listed = [name for name, _ in rows((REFERENCE / "sql.md").read_text())]
-    assert sorted(listed) == sql.names()
+def test_the_page_of_the_statements_is_the_one_that_their_headers_make() -> None:
+    text = (REFERENCE / "sql.md").read_text()
+    assert text == statements.page(), "run: python -m docs.tools.statements > docs/reference/sql.md"
+    assert {name.partition("(")[0] for name, _ in rows(text)} == {*sql.names(), *fragments()}
 
 
 def test_the_defaults_of_the_settings_are_the_documented_ones(settings: Settings) -> None:

@@ -55,7 +55,7 @@ SEND = {
     "margin": SECOND,
     "ramp": SECOND,
     "lease": SECOND,
-    "is_gated": False,
+    "needs_worker": False,
     "ahead": 968,
 }
 

@@ -17,7 +17,7 @@ from dispatcher.event_log import KINDS
 from dispatcher.models import ApiToken, CallQueue, JournalEntry, PullWorker, Queue
 from dispatcher.ojs import fetch
 from dispatcher.ojs.auth import make_token
-from dispatcher.ojs.fetch import Fetching
+from dispatcher.ojs.fetch import FetchRequest
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -34,7 +34,7 @@ def test_who_serves_a_queue_is_set_until_its_calls_are_with_somebody(boss: Clien
     url = reverse("admin:dispatcher_queue_change", args=["mail"])
     assert 'name="delivery"' in boss.get(url).content.decode()
     CallQueue.objects.send("mail.send", queue="mail")
-    fetch.fetch(Fetching(queues=["mail"]))
+    fetch.fetch(FetchRequest(queues=["mail"]))
     assert 'name="delivery"' not in boss.get(url).content.decode()
     boss.post(url, {"max_depth": 5, "on_full": "reject", "warn_at": 0.5})
     queue.refresh_from_db()
@@ -85,23 +85,23 @@ def test_whatever_is_written_into_the_journal_can_be_chosen_there() -> None:
     ("action", "directive"), [("be_quiet", "quiet"), ("terminate", "terminate"), ("go_on", "running")]
 )
 def test_workers_are_told_what_to_do(boss: Client, action: str, directive: str) -> None:
-    fetch.see("one")
+    fetch.touch_worker("one")
     url = reverse("admin:dispatcher_pullworker_changelist")
     worker = PullWorker.objects.get()
     page = boss.post(url, {"action": action, "_selected_action": [worker.pk]}, follow=True).content.decode()
     assert "will be told" in page
-    assert fetch.beat("one", []).directive == directive
+    assert fetch.heartbeat("one", []).directive == directive
 
 
 def test_who_may_only_look_tells_no_worker_anything() -> None:
-    fetch.see("one")
+    fetch.touch_worker("one")
     clerk = User.objects.create_user("clerk", is_staff=True)
     clerk.user_permissions.set(Permission.objects.filter(codename="view_pullworker"))
     client = Client()
     client.force_login(clerk)
     url = reverse("admin:dispatcher_pullworker_changelist")
     client.post(url, {"action": "terminate", "_selected_action": [PullWorker.objects.get().pk]})
-    assert fetch.beat("one", []).directive == "running"
+    assert fetch.heartbeat("one", []).directive == "running"
     assert client.get(reverse("admin:dispatcher_apitoken_changelist")).status_code == 403
 
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
-def client(settings: Settings) -> Api:
+def http(settings: Settings) -> Api:
     """Declare a key, and return a client of the HTTP API that may do everything; no journal is kept."""
     settings.DISPATCHER = {}
     RateLimitKey.objects.declare("api", concurrency=5)
@@ -78,21 +78,21 @@ def test_a_change_and_its_record_are_written_together() -> None:
     assert not RateLimitKey.objects.get(name="api").is_paused
 
 
-def test_what_is_changed_over_http_is_recorded_with_its_token(client: Api) -> None:
-    client.ask("PUT", "/rate-limits/api", {"concurrency": 0})
-    client.ask("DELETE", "/rate-limits/api")
-    client.post("/queues/mail/pause", {"reason": "the provider moves"})
-    client.post("/admin/queues/mail/resume")
-    client.ask("PUT", "/admin/queues/mail/rate-limit", {"concurrency": 2})
-    client.ask("PUT", "/admin/queues/mail/config", {"concurrency": 4})
+def test_what_is_changed_over_http_is_recorded_with_its_token(http: Api) -> None:
+    http.ask("PUT", "/rate-limits/api", {"concurrency": 0})
+    http.ask("DELETE", "/rate-limits/api")
+    http.post("/queues/mail/pause", {"reason": "the provider moves"})
+    http.post("/admin/queues/mail/resume")
+    http.ask("PUT", "/admin/queues/mail/rate-limit", {"concurrency": 2})
+    http.ask("PUT", "/admin/queues/mail/config", {"concurrency": 4})
     assert [each[:3] for each in written()] == [
         (verb, "token:ops", "http") for verb in ("override", "end_override", "pause", "resume", "limit", "limit")
     ]
     assert KeyChange.objects.get(verb="pause").reason == "the provider moves"
 
 
-def test_a_key_that_a_worker_blocks_is_recorded_with_its_token_and_message(client: Api) -> None:
-    client.push(options={"keys": ["api"], "queue": "mail"})
+def test_a_key_that_a_worker_blocks_is_recorded_with_its_token_and_message(http: Api) -> None:
+    http.push(options={"keys": ["api"], "queue": "mail"})
     worker = Api(Authorization=f"Bearer {make_token('mailer', ['fetch:mail'])}")
     (job,) = worker.fetch("mail")
     error = {"message": "429 from the provider", "rate_limit_until": "+PT60S"}
@@ -104,13 +104,13 @@ def test_a_key_that_a_worker_blocks_is_recorded_with_its_token_and_message(clien
 
 @pytest.mark.parametrize("body", [{"until": "2099-01-01T00:00:00Z"}, {"reson": "x"}])
 @pytest.mark.parametrize("path", ["/queues/mail", "/admin/queues/mail"])
-def test_a_pause_refuses_what_it_does_not_keep(client: Api, path: str, body: dict[str, str]) -> None:
+def test_a_pause_refuses_what_it_does_not_keep(http: Api, path: str, body: dict[str, str]) -> None:
     for verb in ("pause", "resume"):
-        error = client.post(f"{path}/{verb}", body, status=400)["error"]
+        error = http.post(f"{path}/{verb}", body, status=400)["error"]
         assert error["details"]["field"] == next(iter(body))
         assert ("expires_at" in error["message"]) == ("until" in body)
     assert written() == []
-    assert client.ask("POST", f"{path}/pause", b"")["paused"]
+    assert http.ask("POST", f"{path}/pause", b"")["paused"]
 
 
 def test_what_people_do_in_the_admin_is_recorded_with_their_names(client: Client) -> None:

@@ -14,6 +14,7 @@ from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
 
+from dispatcher import api
 from dispatcher.models import ApiToken, CallQueue, RateLimitKey
 from dispatcher.ojs import auth
 from dispatcher.ojs.auth import make_token
@@ -131,7 +132,7 @@ def test_a_request_is_no_transaction_whatever_the_project_asks_for(monkeypatch: 
         seen.append(connection.in_atomic_block)
         return auth.Access(scopes=("read",))
 
-    monkeypatch.setattr("dispatcher.ojs.api.access", look)
+    monkeypatch.setattr("dispatcher.ojs.api.authenticate", look)
     Api().get("/queues")
     assert seen == [False]
 
@@ -184,36 +185,36 @@ def test_a_token_is_limited_by_its_own_key(holder: Callable[..., Api]) -> None:
 
 def test_a_token_is_limited_by_an_override_while_it_is_in_force(holder: Callable[..., Api]) -> None:
     RateLimitKey.objects.declare("token:me", rate=(9, 60))
-    api = holder("read")
+    row = holder("read")
     api.override("token:me", until=timezone.now() + timedelta(hours=1), rate=(2, 60))
-    api.get("/queues")
-    api.get("/queues")
-    assert (api.last.headers["X-RateLimit-Limit"], api.last.headers["X-RateLimit-Remaining"]) == ("2", "0")
-    api.get("/queues", status=429)
+    row.get("/queues")
+    row.get("/queues")
+    assert (row.last.headers["X-RateLimit-Limit"], row.last.headers["X-RateLimit-Remaining"]) == ("2", "0")
+    row.get("/queues", status=429)
     api.override("token:me", until=timezone.now() + timedelta(hours=1), rate=None)
     for _ in range(7):
-        api.get("/queues")
-        assert "X-RateLimit-Limit" not in api.last.headers
+        row.get("/queues")
+        assert "X-RateLimit-Limit" not in row.last.headers
     api.end_override("token:me")
     # What was asked meanwhile counts.
-    api.get("/queues", status=429)
+    row.get("/queues", status=429)
 
 
 @pytest.mark.parametrize("limits", [{}, {"rate": (9, 60)}])
 def test_a_token_whose_key_is_paused_or_blocked_is_refused(holder: Callable[..., Api], limits: dict[str, Any]) -> None:
     RateLimitKey.objects.declare("token:me", **limits)
-    api = holder("read")
+    row = holder("read")
     api.pause("token:me")
-    assert api.get("/queues", status=429)["error"]["code"] == "rate_limited"
-    assert api.last.headers["Retry-After"] == "60"
+    assert row.get("/queues", status=429)["error"]["code"] == "rate_limited"
+    assert row.last.headers["Retry-After"] == "60"
     api.resume("token:me")
-    api.get("/queues")
+    row.get("/queues")
     api.block("token:me", timedelta(seconds=30))
-    api.get("/queues", status=429)
-    assert 28 <= int(api.last.headers["Retry-After"]) <= 30
+    row.get("/queues", status=429)
+    assert 28 <= int(row.last.headers["Retry-After"]) <= 30
     api.resume("token:me")
     api.override("token:me", until=timezone.now() + timedelta(hours=1), concurrency=0)
-    api.get("/queues", status=429)
+    row.get("/queues", status=429)
 
 
 def test_people_do_over_http_what_they_may_in_the_admin_if_their_page_sends_the_token(settings: Settings) -> None:

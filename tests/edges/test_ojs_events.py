@@ -12,13 +12,14 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from pytest_django import Settings
 
+import dispatcher.api
 from dispatcher import engine
 from dispatcher.lifecycle import finish
 from dispatcher.models import CallQueue, JournalEntry, Worker
 from dispatcher.ojs import enqueue
 from dispatcher.ojs.cron import fire_cron, list_crons
 from dispatcher.ojs.events import query, source
-from dispatcher.ojs.events.source import Span, Which
+from dispatcher.ojs.events.source import CallFilter, Span
 from dispatcher.ojs.workflow import advance
 from dispatcher.request import Call
 from tests.edges.ojs import Api, another_transaction
@@ -68,10 +69,10 @@ def test_the_strategy_that_an_event_names_is_the_one_that_is_spent(api: Api) -> 
 
 def test_who_waits_for_a_person_or_the_end_of_a_block_is_at_no_limit(api: Api) -> None:
     api.push(rate_limit={"key": "one", "concurrency": 1})
-    api.pause("one")
+    dispatcher.api.pause("one")
     assert api.fetch() == []
-    api.resume("one")
-    api.block("one", timedelta(hours=1))
+    dispatcher.api.resume("one")
+    dispatcher.api.block("one", timedelta(hours=1))
     assert api.fetch() == []
     assert told(api, "rate_limit.exceeded") == []
 
@@ -95,7 +96,7 @@ def test_what_a_limit_drops_is_told_of_with_its_key(api: Api) -> None:
 
 
 def test_a_celery_queue_tells_of_its_limits_too(api: Api) -> None:
-    api.declare("narrow", {"concurrency": 1})
+    dispatcher.api.declare("narrow", {"concurrency": 1})
     for _ in range(2):
         CallQueue.objects.send("a.task", keys=["narrow"], queue="celery")
     (exceeded,) = data(told(api, "rate_limit.exceeded", queues="celery"))
@@ -111,9 +112,9 @@ def test_a_full_queue_tells_when_it_warns_refuses_and_is_at_ease_again(api: Api)
     for _ in range(4):
         api.push(queue="small")
     api.post("/jobs", {"type": "mail.send", "args": [], "queue": "small"}, status=429)
-    assert enqueue.ease() == 0
+    assert enqueue.clear_backpressure() == 0
     api.fetch("small", count=3)
-    assert (enqueue.ease(), enqueue.ease()) == (1, 0)
+    assert (enqueue.clear_backpressure(), enqueue.clear_backpressure()) == (1, 0)
     events = told(api, "backpressure.*", queues="small")
     assert [(event["type"].partition(".")[2], event["data"]["depth"]) for event in events] == [
         ("warning", 2),
@@ -134,9 +135,9 @@ def test_what_makes_room_in_a_full_queue_is_told_of(api: Api) -> None:
 def test_a_pause_tells_who_did_it(api: Api) -> None:
     api.push(queue="mail")
     api.post("/queues/mail/pause")
-    api.resume("queue:mail", by="ada")
-    api.declare("api", {})
-    api.pause("api", by="ada")
+    dispatcher.api.resume("queue:mail", by="ada")
+    dispatcher.api.declare("api", {})
+    dispatcher.api.pause("api", by="ada")
     events = told(api, "queue.*")
     assert [event["type"] for event in events] == ["queue.paused", "queue.resumed"]
     assert data(events) == [{"queue": "mail", "paused_by": ""}, {"queue": "mail", "resumed_by": "ada"}]
@@ -165,15 +166,15 @@ def test_a_job_has_its_own_part_of_the_journal(api: Api) -> None:
 
 
 def test_the_journal_forgets_in_time_and_is_not_kept_where_nobody_asks_for_it(api: Api, settings: Settings) -> None:
-    api.declare("queue:mail", {})
-    api.pause("queue:mail")
+    dispatcher.api.declare("queue:mail", {})
+    dispatcher.api.pause("queue:mail")
     engine.cleanup()
     assert JournalEntry.objects.count() == 1
     engine.cleanup(now=timezone.now() + timedelta(hours=2))
     assert not JournalEntry.objects.exists()
     assert "rate-limiting" in api.client.get("/ojs/manifest").json()["extensions"]
     settings.DISPATCHER = {"http_anonymous": ["admin"]}
-    api.resume("queue:mail")
+    dispatcher.api.resume("queue:mail")
     assert not JournalEntry.objects.exists()
     assert not {"rate-limiting", "backpressure"}.intersection(api.client.get("/ojs/manifest").json()["extensions"])
 
@@ -268,7 +269,7 @@ def test_the_journal_of_a_job_is_found_by_an_index(api: Api) -> None:
         # Even of a journal that is empty: then its plan shows that the index can serve it.
         cursor.execute("SET LOCAL enable_seqscan = off")
         cursor.execute("SET LOCAL enable_bitmapscan = off")
-        list(source.entries_of(Which(call=UUID(job["id"])), Span(since=timezone.now(), until=timezone.now())))
+        list(source.entries_of(CallFilter(call=UUID(job["id"])), Span(since=timezone.now(), until=timezone.now())))
         read = asked.captured_queries[-1]["sql"]
         cursor.execute(f"EXPLAIN {read[read.index('SELECT') :]}")
         assert "entry_job" in str(cursor.fetchall())
@@ -363,7 +364,7 @@ def test_a_cron_sends_one_job_a_minute_and_none_beside_one_that_runs(api: Api) -
     assert call.meta["cron_name"] == "daily"
     CallQueue.objects.update(created_at=call.created_at - timedelta(minutes=5))
     assert fire_cron("daily") is None, "the one before has not ended"
-    api.cancel([call.id])
+    dispatcher.api.cancel([call.id])
     assert fire_cron("daily") is not None
     assert api.ask("PATCH", "/cron/daily", {"enabled": False})["cron"]["next_run_at"] is None
     assert api.ask("DELETE", "/cron/daily")["deleted"] is True

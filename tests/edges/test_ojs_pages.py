@@ -83,7 +83,7 @@ def test_pages_by_cursor_hold_what_pages_by_number_hold(api: Api, path: str) -> 
 
 
 def test_a_rare_job_is_found_behind_pages_that_look_through_others(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pagination, "MANY", 5)
+    monkeypatch.setattr(pagination, "ROW_LIMIT", 5)
     (rare,) = push(api, 1, type="rare")
     push(api, 12)
     found = list(turned(api, "/admin/jobs?type=rare"))
@@ -112,7 +112,7 @@ def test_jobs_that_wait_for_their_time_or_a_word_are_listed_page_by_page(
 ) -> None:
     pushed = [job for queue in ("b", "a") for job in push(api, 3, options={**options, "queue": queue})]
     # What is found by the index of the state is not looked for among others.
-    monkeypatch.setattr(pagination, "MANY", 5)
+    monkeypatch.setattr(pagination, "ROW_LIMIT", 5)
     push(api, 12)
     found = [[job["id"] for job in page] for page in turned(api, f"/admin/jobs?state={state}&limit=2")]
     assert found == [pushed[3:5], [pushed[5], pushed[0]], pushed[1:3]]
@@ -206,7 +206,7 @@ def test_the_workers_are_counted_in_the_database(api: Api) -> None:
 def test_a_bulk_request_that_finds_too_little_in_time_goes_on_by_its_cursor(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pagination, "MANY", 5)
+    monkeypatch.setattr(pagination, "ROW_LIMIT", 5)
     monkeypatch.setattr(job_query, "_LOOKS_S", 0.0)
     push(api, 12)
     (rare,) = push(api, 1, type="rare")
@@ -259,8 +259,8 @@ def test_a_purge_ends_what_waits_wherever_it_waits(api: Api) -> None:
 
 
 def test_a_purge_says_that_there_is_more(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatcher.ojs.views.admin.MOST", 3)
-    monkeypatch.setattr(job_query, "MOST", 3)
+    monkeypatch.setattr("dispatcher.ojs.views.admin.MAX_MOVED", 3)
+    monkeypatch.setattr(job_query, "MAX_MOVED", 3)
     push(api, 5)
     wanted = {"states": ["available", "cancelled"], "confirm": True}
     answers = [api.ask("DELETE", "/admin/queues/default/jobs", wanted) for _ in range(4)]

@@ -25,14 +25,14 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> Event:
     """Give what is set when a request that waits has asked whether its credentials still hold."""
-    asked, holds = Event(), auth.Access.holds
+    asked, holds = Event(), auth.Access.is_valid
 
     def seen(of: auth.Access) -> bool:
         still = holds(of)
         asked.set()
         return still
 
-    monkeypatch.setattr(auth.Access, "holds", seen)
+    monkeypatch.setattr(auth.Access, "is_valid", seen)
     return asked
 
 
@@ -114,17 +114,17 @@ def test_a_stream_of_a_person_ends_when_the_rights_end(settings: Settings, monke
 
 def replaced() -> tuple[auth.Access, auth.Access]:
     """Return the access of a token that was revoked, and that of another which took its name."""
-    old = auth.access(asking(auth.make_token("me", ["read"])))
+    old = auth.authenticate(asking(auth.make_token("me", ["read"])))
     revoke()
-    return old, auth.access(asking(auth.make_token("me", ["read"])))
+    return old, auth.authenticate(asking(auth.make_token("me", ["read"])))
 
 
 def narrowed() -> tuple[auth.Access, auth.Access]:
     """Return what a token allowed before it was narrowed, and what it allows since."""
     token = auth.make_token("me", ["read"])
-    old = auth.access(asking(token))
+    old = auth.authenticate(asking(token))
     demote()
-    return old, auth.access(asking(token))
+    return old, auth.authenticate(asking(token))
 
 
 def asking(token: str) -> HttpRequest:
@@ -141,7 +141,7 @@ def test_a_stream_that_may_not_go_on_ends_beside_one_of_the_same_name_that_may(
 ) -> None:
     old, new = made()
     live = LiveEvents()
-    asked = {each: live.holds(each) for each in (old, new)[::order]}
+    asked = {each: live.is_valid(each) for each in (old, new)[::order]}
     assert asked == {old: False, new: True}
 
 

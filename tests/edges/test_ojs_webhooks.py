@@ -17,6 +17,7 @@ from django.db import connection
 from django.utils import timezone
 from pytest_django import Settings
 
+import dispatcher.api
 from dispatcher import engine
 from dispatcher.errors import RateLimited, TargetRefused
 from dispatcher.models import CallQueue, RateLimitKey, Subscription
@@ -97,9 +98,9 @@ def test_subscribers_are_told_once_and_by_calls_of_their_own(api: Api) -> None:
     assert made["secret"] == wanted["secret"]
     path = f"/webhooks/subscriptions/{made['id']}"
     assert "secret" not in api.get(path)["subscription"]
-    assert deliver.tell() == 0, "what was before is nobody's news"
+    assert deliver.deliver_events() == 0, "what was before is nobody's news"
     job = api.push()
-    assert (deliver.tell(), deliver.tell()) == (1, 0)
+    assert (deliver.deliver_events(), deliver.deliver_events()) == (1, 0)
     assert [event["data"]["job_id"] for event in posts()] == [job["id"]]
     assert api.ask("PATCH", path, {"active": False})["subscription"]["active"] is False
     api.ask("DELETE", path)
@@ -126,8 +127,8 @@ def test_what_a_transaction_holds_back_is_told_when_it_commits(
     subscribe(api, "job.*")
     with another_transaction(does):
         api.push()
-        assert deliver.tell() == 0, "what was stamped before it may still come"
-    assert deliver.tell() == 2
+        assert deliver.deliver_events() == 0, "what was stamped before it may still come"
+    assert deliver.deliver_events() == 2
     assert {(event["type"], event["data"]["queue"]) for event in posts()} == {
         (kind, "late"),
         ("job.enqueued", "default"),
@@ -138,7 +139,7 @@ def test_a_transaction_that_writes_other_things_holds_nothing_back(api: Api) -> 
     subscribe(api, "job.*")
     with another_transaction(lambda: (User.objects.create(username="ada"), CallQueue.objects.count())):
         api.push()
-        assert deliver.tell() == 1
+        assert deliver.deliver_events() == 1
 
 
 def test_a_transaction_whose_start_can_t_be_seen_is_taken_to_be_a_minute_old(api: Api) -> None:
@@ -157,7 +158,7 @@ def test_a_transaction_whose_start_can_t_be_seen_is_taken_to_be_a_minute_old(api
 def test_however_much_happens_between_two_looks_all_of_it_is_told(api: Api) -> None:
     subscribe(api, "job.enqueued")
     jobs = CallQueue.objects.send_many([Call(task="a.task", queue="many")] * 2_100)
-    assert deliver.tell() == 2_100
+    assert deliver.deliver_events() == 2_100
     assert {event["data"]["job_id"] for event in posts()} == {str(job.id) for job in jobs}
 
 
@@ -171,20 +172,20 @@ def test_a_failure_is_told_though_the_job_waits_again_or_runs_by_the_next_look(a
         api.post("/workers/nack", {"job_id": job["id"], "error": error})
     engine.tick(now=timezone.now() + timedelta(seconds=1))
     CallQueue.objects.update(id=uuid4(), created_at=timezone.now() - timedelta(days=1))
-    deliver.tell()
+    deliver.deliver_events()
     assert [event["data"]["attempt"] for event in posts() if event["type"] == "job.failed"] == [1, 2]
 
 
 def test_posts_that_wait_for_a_limit_are_no_news(api: Api) -> None:
-    api.declare("queue:celery", {"concurrency": 1})
+    dispatcher.api.declare("queue:celery", {"concurrency": 1})
     subscribe(api, "*")
     for _ in range(3):
         api.push()
-    assert deliver.tell() == 3
-    api.block("queue:celery", timedelta(0))
+    assert deliver.deliver_events() == 3
+    dispatcher.api.block("queue:celery", timedelta(0))
     assert [event["type"] for event in api.get("/events?types=rate_limit.exceeded")["events"]]
-    deliver.tell()
-    assert deliver.tell() == 0
+    deliver.deliver_events()
+    assert deliver.deliver_events() == 0
     assert {event["type"] for event in posts()} == {"job.enqueued", "rate_limit.dynamic_adjusted"}
 
 
@@ -230,7 +231,7 @@ def post_once(api: Api, receiver: Receiver, answer: Answer) -> tuple[CallQueue, 
     number = subscribe(api, "job.enqueued", url=receiver.url)
     receiver.answers = [answer]
     api.push()
-    assert deliver.tell() == 1
+    assert deliver.deliver_events() == 1
     call = CallQueue.objects.get(task="dispatcher.post_event")
     assert call.ticket is not None
     engine.execute(call.id, call.ticket, lambda: deliver.post(*call.args))
@@ -242,7 +243,7 @@ def post_once(api: Api, receiver: Receiver, answer: Answer) -> tuple[CallQueue, 
 def test_a_receiver_that_says_stop_stops_posts_to_itself_only_and_for_a_day_at_most(
     api: Api, receiver: Receiver, status: int
 ) -> None:
-    api.declare("queue:celery", {"concurrency": 9})
+    dispatcher.api.declare("queue:celery", {"concurrency": 9})
     call, key = post_once(api, receiver, (status, {"Retry-After": "31622400"}))
     assert (call.state, call.attempt) == (State.AVAILABLE, 0)
     assert key.blocked_until is not None
@@ -275,7 +276,7 @@ def test_a_key_that_somebody_has_deleted_is_made_anew(api: Api) -> None:
     number = subscribe(api, "job.enqueued")
     for _ in range(2):
         api.push()
-        assert deliver.tell() == 1
+        assert deliver.deliver_events() == 1
         erase(*CallQueue.objects.all())
         RateLimitKey.objects.filter(name=f"webhook:{number}").update(name=f"old:{number}:{timezone.now():%f}")
 

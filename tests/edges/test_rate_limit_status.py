@@ -164,7 +164,7 @@ def test_a_transaction_that_has_been_open_for_long_is_a_warning(monkeypatch: pyt
         other.execute("SELECT 1")
         assert "transaction" not in printed()
         assert json.loads(printed("--json"))["old_transactions"] == []
-        monkeypatch.setattr("dispatcher.reports.OLD_TRANSACTION", timedelta(0))
+        monkeypatch.setattr("dispatcher.reports.health.OLD_TRANSACTION", timedelta(0))
         session = f"session {other.info.backend_pid}"
         assert f"WARNING: {session} (report, idle in transaction) has had a transaction open for 00:0" in printed()
         found = {each["what"]: each for each in json.loads(printed("--json"))["old_transactions"]}

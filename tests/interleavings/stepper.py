@@ -63,7 +63,7 @@ class Explored:
     """What the actors returned, once for each way in which it all can end."""
 
 
-class Stage:
+class Execution:
     """Actors with their work, and who may go next."""
 
     def __init__(
@@ -173,42 +173,44 @@ def explore(
     alone = [int(number) for number in schedule or os.environ.get("SCHEDULE", "")]
     found = Explored()
     with stepped(len(work), leaves=not IS_WIDE) as actors, kept() as tables:
-        stage = Stage(actors, list(work.values()), tables, plays_all=plays_all or bool(alone))
+        execution = Execution(actors, list(work.values()), tables, plays_all=plays_all or bool(alone))
         branch: list[Taken] | None = []
         while branch is not None:
             try:
-                is_whole = _play(stage, alone or [taken.actor for taken in branch])
-                _judge(stage, found, check, is_whole=is_whole, limits_changed=limits_changed)
-                branch = None if alone else _next(stage.taken)
+                is_whole = _play(execution, alone or [taken.actor for taken in branch])
+                _judge(execution, found, check, is_whole=is_whole, limits_changed=limits_changed)
+                branch = None if alone else _next(execution.taken)
             except Astray:
                 found.astray += 1
                 branch = None if alone else _next(branch)
             except Exception as fault:
-                raise AssertionError(_story(stage, list(work), found, fault)) from fault
+                raise AssertionError(_report(execution, list(work), found, fault)) from fault
     logger.info("%s", found)
     assert alone or found.steps >= at_least, f"only {found.steps} steps were taken"
     return found
 
 
-def _play(stage: Stage, schedule: Sequence[int]) -> bool:
+def _play(execution: Execution, schedule: Sequence[int]) -> bool:
     for _ in range(_TRIES):
-        stage.tables.put_back()
+        execution.tables.put_back()
         with suppress(Astray):
-            return stage.play(schedule)
+            return execution.play(schedule)
     raise Astray(schedule)
 
 
-def _judge(stage: Stage, found: Explored, check: Callable[..., None], *, is_whole: bool, limits_changed: bool) -> None:
-    found.steps += len(stage.taken)
-    assert not stage.turn.faults, f"the database said {stage.turn.faults}"
+def _judge(
+    execution: Execution, found: Explored, check: Callable[..., None], *, is_whole: bool, limits_changed: bool
+) -> None:
+    found.steps += len(execution.taken)
+    assert not execution.turn.faults, f"the database said {execution.turn.faults}"
     assert found.schedules + found.cut_short < _MOST, "too much for one test"
     if not is_whole:
         found.cut_short += 1
         return
     found.schedules += 1
-    results = stage.results()
+    results = execution.results()
     found.results.append(results)
-    for again in stage.turn.left:
+    for again in execution.turn.left:
         engine.dispense(lanes=again.lanes, keys=again.keys, queues=again.queues)
     check(*results)
     audit(has_ended=False, limits_changed=limits_changed)
@@ -223,9 +225,9 @@ def _next(taken: Sequence[Taken]) -> list[Taken] | None:
     return None
 
 
-def _story(stage: Stage, names: Sequence[str], found: Explored, fault: Exception) -> str:
-    schedule = "".join(str(each.actor) for each in stage.taken)
-    steps = "\n".join(f"  {names[each.actor]}: {each.step.name}" for each in stage.taken)
+def _report(execution: Execution, names: Sequence[str], found: Explored, fault: Exception) -> str:
+    schedule = "".join(str(each.actor) for each in execution.taken)
+    steps = "\n".join(f"  {names[each.actor]}: {each.step.name}" for each in execution.taken)
     test = os.environ.get("PYTEST_CURRENT_TEST", "").split(" ")[0]
     return (
         f"{type(fault).__name__}: {fault}\nin schedule {found.schedules + found.cut_short}:\n{steps}\n"

@@ -12,7 +12,7 @@ from dispatcher.lifecycle.claim import Claimed, claim
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot, Window
 from dispatcher.states import State
 from tests.builders import erase
-from tests.interleavings.acts import finish_one, running, write_alone
+from tests.interleavings.actions import finish_one, running, write_alone
 from tests.interleavings.stepper import explore
 from tests.races.lockstep import concurrent
 from tests.races.traffic import declare_tenants, in_flight, write

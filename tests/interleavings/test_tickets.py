@@ -11,7 +11,7 @@ from dispatcher.lifecycle.claim import Claimed, claim
 from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.states import State
 from tests.builders import renew
-from tests.interleavings.acts import LOST, dispense, finish_one, give_up, let_leases_run_out, running
+from tests.interleavings.actions import LOST, dispense, finish_one, give_up, let_leases_run_out, running
 from tests.interleavings.stepper import explore
 from tests.races.lockstep import concurrent
 from tests.races.traffic import in_flight, write

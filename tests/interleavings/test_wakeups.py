@@ -13,7 +13,7 @@ from dispatcher.lifecycle import recover, send
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
-from tests.interleavings.acts import (
+from tests.interleavings.actions import (
     LOST,
     all_are_admitted,
     dispense,

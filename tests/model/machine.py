@@ -10,14 +10,12 @@ from django.db import transaction
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from dispatcher import api, engine
-from dispatcher import request as asked
+from dispatcher import api, engine, request
 from dispatcher.engine import attempt
 from dispatcher.errors import RateLimited, WorkerLost
 from dispatcher.lifecycle import claim, finish, heartbeat, run, send
 from dispatcher.models import CallQueue, RateLimitKey
 from tests.builders import HERE
-from tests.model.asked import NAMES, PERIODS, drafts, limits_of, names, numbers, seconds, waits
 from tests.model.pair import STEP, Pair
 from tests.model.rules import (
     ALWAYS,
@@ -32,6 +30,7 @@ from tests.model.rules import (
     Limits,
     Retry,
 )
+from tests.model.strategies import NAMES, PERIODS, drafts, limits_of, names, numbers, seconds, waits
 from tests.races.audit import audit
 
 
@@ -74,13 +73,13 @@ class Machine(RuleBasedStateMachine):
             case "alone":
                 rows = [CallQueue.objects.send("noop", **self.fields(calls[0]))]
             case "together":
-                rows = CallQueue.objects.send_many([asked.Call(task="noop", **self.fields(call)) for call in calls])
+                rows = CallQueue.objects.send_many([request.Call(task="noop", **self.fields(call)) for call in calls])
             case "rolled back":
                 with transaction.atomic():
-                    CallQueue.objects.send_many([asked.Call(task="noop", **self.fields(call)) for call in calls])
+                    CallQueue.objects.send_many([request.Call(task="noop", **self.fields(call)) for call in calls])
                     transaction.set_rollback(True)
             case "dies":
-                asks = [asked.Call(task="noop", **self.fields(call)) for call in calls]
+                asks = [request.Call(task="noop", **self.fields(call)) for call in calls]
                 rows = send.write([send.draft(ask, task="noop", queue=ask.queue) for ask in asks])
                 self.pair.is_neglected = True
         self.rules.calls.update(zip((row.id for row in rows), calls, strict=bool(rows)))

@@ -43,7 +43,7 @@ def test_no_claim_that_began_after_the_pause_returned_starts(limits: dict[str, o
         paused_at, *claims = at_once(pause, *[partial(claim_three, batch) for batch in batches])
         outcomes = [outcome for batch in claims for outcome in batch]
         assert all(began_at < paused_at for began_at, outcome in outcomes if isinstance(outcome, Claimed))
-        assert {outcome for _, outcome in outcomes if isinstance(outcome, Refused)} <= {Refused.CLOSED}
+        assert {outcome for _, outcome in outcomes if isinstance(outcome, Refused)} <= {Refused.KEY_CLOSED}
         assert (
             sum(isinstance(outcome, Claimed) for _, outcome in outcomes)
             == CallQueue.objects.filter(state=State.ACTIVE, id__in=[call.id for call in calls]).count()
@@ -60,7 +60,7 @@ def test_a_claim_that_waited_for_the_pause_notices_it() -> None:
         running = worker.begin(engine.execute, call.id, call.ticket, pytest.fail)
         worker.wait_blocked(by=admin)
         admin.commit()
-        assert running.result() is Refused.CLOSED
+        assert running.result() is Refused.KEY_CLOSED
     now = CallQueue.objects.get(id=call.id)
     assert (now.state, now.attempt, now.ticket, now.position) == (State.AVAILABLE, 0, None, call.position)
     assert not Slot.objects.exists()
@@ -92,7 +92,7 @@ def test_a_claim_that_waited_for_a_block_notices_it() -> None:
         claiming = worker.begin(claim, call.id, call.ticket)
         worker.wait_blocked(by=provider)
         provider.commit()
-        assert claiming.result() is Refused.CLOSED
+        assert claiming.result() is Refused.KEY_CLOSED
     audit(has_ended=False)
 
 
@@ -130,7 +130,7 @@ def test_a_pause_waits_for_the_pass_that_has_seen_the_key_open() -> None:
         pausing.result()
     admitted = CallQueue.objects.get(id=waiting.id)
     assert admitted.state == State.DISPATCHED
-    assert claim(admitted.id, admitted.ticket) is Refused.CLOSED
+    assert claim(admitted.id, admitted.ticket) is Refused.KEY_CLOSED
     audit(has_ended=False)
 
 

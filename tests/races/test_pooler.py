@@ -136,10 +136,10 @@ def test_a_pooler_in_transaction_mode_that_the_settings_do_not_know_of_is_w014(m
 def test_a_pooler_in_session_mode_needs_no_warning(
     pooler: Pooler, services: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home = services.home / "session"
-    home.mkdir(exist_ok=True)
+    run_dir = services.run_dir / "session"
+    run_dir.mkdir(exist_ok=True)
     monkeypatch.delitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", raising=False)
-    with pgbouncer(home, pooler.direct_url, size=pooler.size, mode="session") as by_session:
+    with pgbouncer(run_dir, pooler.direct_url, size=pooler.size, mode="session") as by_session:
         connection.close()
         monkeypatch.setitem(connection.settings_dict, "PORT", urlsplit(by_session.database_url).port)
         try:

@@ -88,7 +88,7 @@ def test_a_worker_that_was_refused_does_not_put_back_what_was_given_to_another(s
     RateLimitKey.objects.declare("api", concurrency=1)
     (call,) = in_flight("api")
     api.pause("api")
-    assert claim(call.id, call.ticket) is Refused.CLOSED
+    assert claim(call.id, call.ticket) is Refused.KEY_CLOSED
     engine.recover()
     api.resume("api")
     now = CallQueue.objects.get(id=call.id)

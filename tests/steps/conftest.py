@@ -61,10 +61,10 @@ def broker(request: pytest.FixtureRequest, settings: Any) -> Iterator[Broker]:
 
 @pytest.fixture
 def nothing_ran() -> Iterator[None]:
-    """Let the tasks of tests.steps.doings be done, and forget what they did before."""
-    from tests.steps.doings import doings, ran  # noqa: PLC0415 -- there are no models when this file is read
+    """Let the tasks of tests.steps.sample_tasks be done, and forget what they did before."""
+    from tests.steps.sample_tasks import behaviours, ran  # noqa: PLC0415 -- there are no models when this file is read
 
     ran.clear()
-    doings[:] = [lambda _: "done"]
+    behaviours[:] = [lambda _: "done"]
     yield
     worker_state.reserved_requests.clear()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.lifecycle import admit, recover, schedule
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.signals import call_dropped
@@ -165,13 +165,13 @@ def test_a_dearer_call_does_not_put_off_the_opening_that_a_cheaper_one_waits_for
 
 
 def test_a_key_that_nobody_is_parked_on_has_no_opening_time() -> None:
-    api = key("api", rate=(1, 60))
+    row = key("api", rate=(1, 60))
     started("api")
     call = waiting("api")
     go(call, now=at(1))
     api.cancel([call.id])
     engine.tick(now=at(61))
-    assert RateLimitKey.objects.get(id=api.id).opens_at is None
+    assert RateLimitKey.objects.get(id=row.id).opens_at is None
     assert schedule.next_due(now=at(61)) is None
 
 

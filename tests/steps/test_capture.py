@@ -15,7 +15,7 @@ from dispatcher.messages import capture
 from dispatcher.models import CallQueue
 from tests.builders import committed, key, seen
 from tests.steps.conftest import Broker, make_app
-from tests.steps.ways import Way, alone, every_way
+from tests.steps.send_variants import SendVariant, alone, every_send_variant
 
 pytestmark = committed
 
@@ -65,8 +65,8 @@ def test_nothing_is_captured_where_nothing_could_be_added() -> None:
     assert seen(alone(task=charge)).headers is None
 
 
-@every_way
-def test_the_headers_of_the_senders_context_are_stored(send: Way, receivers: Receivers) -> None:
+@every_send_variant
+def test_the_headers_of_the_senders_context_are_stored(send: SendVariant, receivers: Receivers) -> None:
     request_id.set("first")
     assert seen(send(task=charge)).headers == {"request_id": "first"}
     assert seen(send(task="not.known.here", headers={"tenant": "acme"})).headers == {
@@ -85,9 +85,9 @@ def test_a_call_that_another_one_lets_in_keeps_the_context_of_its_sender(receive
     assert (message.headers["id"], message.headers["request_id"]) == (str(call.id), "senders")
 
 
-@every_way
+@every_send_variant
 def test_a_call_is_one_publication_to_receivers_however_often_it_is_published(
-    send: Way, receivers: Receivers, broker: Broker
+    send: SendVariant, receivers: Receivers, broker: Broker
 ) -> None:
     key("api", concurrency=0)
     call = send(task=charge, keys=["api"])

@@ -16,7 +16,7 @@ from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
 from tests.builders import committed, key, seen, states, ticket_of
 from tests.steps.conftest import Broker
-from tests.steps.doings import deliver, do, raising, sent
+from tests.steps.sample_tasks import deliver, do, raising, sent
 
 pytestmark = [committed, pytest.mark.usefixtures("nothing_ran")]
 

@@ -147,7 +147,7 @@ def test_a_key_that_closed_since_the_admission_refuses_the_claim_and_nothing_is_
     call = admitted("api")
     close(how)
     before = snapshot()
-    assert claim.claim(call.id, ticket_of(call), now=at(1)) is Refused.CLOSED
+    assert claim.claim(call.id, ticket_of(call), now=at(1)) is Refused.KEY_CLOSED
     assert snapshot() == before
 
 
@@ -160,7 +160,7 @@ def test_a_refused_call_goes_back_to_the_front_of_its_lane_without_an_attempt(ho
     if how == "block":
         control.block(timedelta(hours=1), names=["api"])
     ran: list[str] = []
-    assert engine.execute(first.id, ticket_of(first), lambda: ran.append("ran")) is Refused.CLOSED
+    assert engine.execute(first.id, ticket_of(first), lambda: ran.append("ran")) is Refused.KEY_CLOSED
     stored = seen(first)
     assert ran == []
     assert (stored.state, stored.attempt, stored.ticket, stored.errors) == (State.AVAILABLE, 0, None, [])
@@ -304,12 +304,12 @@ def test_a_start_that_was_overslept_is_given_up_for_a_later_one(settings: Any) -
     number = uuid4()
     won = [claim.claim(call.id, ticket_of(call), number=number, now=T0) for call in map(seen, calls)]
     assert [claimed.start_at for claimed in won if isinstance(claimed, Claimed)] == [T0, at(1)]
-    again = claim.claim(calls[0].id, ticket_of(seen(calls[0])), number=number, is_late=True, now=at(0.5))
+    again = claim.restart(calls[0].id, ticket_of(seen(calls[0])), number=number, now=at(0.5))
     assert isinstance(again, Claimed)
     assert (again.start_at, again.attempt) == (at(2), 1)
     assert (seen(calls[0]).started_at, seen(calls[0]).state) == (at(2), State.ACTIVE)
-    assert claim.claim(calls[0].id, uuid4(), number=number, is_late=True, now=at(0.5)) is Refused.STALE
-    assert claim.claim(calls[0].id, ticket_of(seen(calls[0])), is_late=True, now=at(0.5)) is Refused.STALE
+    assert claim.restart(calls[0].id, uuid4(), number=number, now=at(0.5)) is Refused.STALE
+    assert claim.restart(calls[0].id, ticket_of(seen(calls[0])), number=uuid4(), now=at(0.5)) is Refused.STALE
 
 
 def test_a_start_that_its_window_has_forgotten_is_not_given_again_but_the_room_is_asked_for_anew() -> None:
@@ -319,11 +319,11 @@ def test_a_start_that_its_window_has_forgotten_is_not_given_again_but_the_room_i
     go(call, other)
     number, ticket = uuid4(), ticket_of(seen(call))
     claim.claim(call.id, ticket, number=number, now=T0)
-    late = partial(claim.claim, call.id, ticket, number=number, is_late=True)
+    late = partial(claim.restart, call.id, ticket, number=number)
     # While it counts, its room is its own, and another start may be had for it.
     assert isinstance(late(now=at(0.9)), Claimed)
     # When it counts no more, the room may be another's by now.
-    assert late(now=at(1.9)) is Refused.CLOSED
+    assert late(now=at(1.9)) is Refused.KEY_CLOSED
     assert (seen(call).state, seen(call).started_at) == (State.ACTIVE, at(0.9))
     assert sum(Window.objects.filter(key__name="api").values_list("cost", flat=True)) == 2
 
@@ -335,7 +335,7 @@ def test_a_start_that_may_come_late_keeps_all_that_it_counts_in_as_far_off(setti
     go(call)
     number, ticket = uuid4(), ticket_of(seen(call))
     claim.claim(call.id, ticket, number=number, now=T0)
-    again = claim.claim(call.id, ticket, number=number, is_late=True, slack=3 * SECOND, now=at(1))
+    again = claim.restart(call.id, ticket, number=number, slack=3 * SECOND, now=at(1))
     assert isinstance(again, Claimed)
     assert (again.start_at, again.slack) == (at(1), 3 * SECOND)
     assert next_start(row) == at(1 + 3 + 1)

@@ -81,7 +81,7 @@ def test_a_pause_lets_what_runs_go_on() -> None:
     assert go(call) == []
     assert states([running, dispatched]) == [State.ACTIVE, State.DISPATCHED]
     assert finish.complete(running.id, ticket_of(running), result=None)
-    assert engine.execute(dispatched.id, ticket_of(dispatched), lambda: None) is Refused.CLOSED
+    assert engine.execute(dispatched.id, ticket_of(dispatched), lambda: None) is Refused.KEY_CLOSED
     assert states([dispatched]) == [State.AVAILABLE]
 
 

@@ -17,7 +17,7 @@ from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
 from tests.builders import HERE, admitted, at, committed, key, seen, ticket_of
 from tests.steps.conftest import Broker
-from tests.steps.doings import do, sent
+from tests.steps.sample_tasks import do, sent
 
 pytestmark = [committed, pytest.mark.usefixtures("nothing_ran")]
 

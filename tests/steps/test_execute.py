@@ -107,7 +107,7 @@ def test_a_provider_that_says_stop_blocks_the_keys_of_its_call_and_no_attempt_is
     engine.execute(first.id, ticket_of(first), task)
     assert (seen(first).state, seen(first).attempt, seen(first).errors) == (State.AVAILABLE, 0, [])
     assert RateLimitKey.objects.filter(blocked_until__isnull=False).count() == 2
-    assert engine.execute(second.id, ticket_of(second), task) is Refused.CLOSED
+    assert engine.execute(second.id, ticket_of(second), task) is Refused.KEY_CLOSED
     assert states([first, second]) == [State.AVAILABLE, State.AVAILABLE]
     assert not Slot.objects.exists()
 
@@ -129,7 +129,7 @@ def test_a_message_that_came_twice_and_was_refused_once_leaves_the_attempt_to_wh
         return answer
 
     monkeypatch.setattr(attempt, "claim_in_time", refused)
-    assert engine.execute(call.id, ticket, lambda: pytest.fail("it runs elsewhere")) is Refused.CLOSED
+    assert engine.execute(call.id, ticket, lambda: pytest.fail("it runs elsewhere")) is Refused.KEY_CLOSED
     assert (seen(call).state, seen(call).attempt, seen(call).ticket) == (State.ACTIVE, 1, ticket)
     assert Slot.objects.filter(call=call).exists()
 

@@ -65,12 +65,12 @@ def _registered() -> Iterator[None]:
 
 
 def task_of(base: type[Task], **options: Any) -> Task:
-    """Register a task of this class; it does what the test adds to `doings`."""
+    """Register a task of this class; it does what the test adds to `behaviours`."""
 
     @app.task(name="tests.based", bind=True, base=base, shared=False, **options)
     def based(self: Task, *args: Any) -> Any:
         calls.append(f"run {self.request.retries}")
-        return self.doing(*args)
+        return self.behaviour(*args)
 
     based.doing = lambda *_: "done"
     return based
@@ -110,7 +110,7 @@ def test_a_late_message_runs_nothing_of_any_class(base: type[Task]) -> None:
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("way", ["retry", "autoretry"])
 def test_a_retry_waits_in_the_queue_whatever_the_class_of_its_task(base: type[Task], way: str, broker: Broker) -> None:
-    def doing(*_: Any) -> None:
+    def behaviour(*_: Any) -> None:
         if way == "autoretry":
             raise OSError("flaky")
         raise task.retry(countdown=90)
@@ -118,7 +118,7 @@ def test_a_retry_waits_in_the_queue_whatever_the_class_of_its_task(base: type[Ta
     task = task_of(base, autoretry_for=(OSError,), default_retry_delay=90)
     call = CallQueue.objects.send(task)
     broker.take()
-    task.doing = doing
+    task.doing = behaviour
     assert deliver(task, call).state == "RETRY"
     assert (seen(call).state, seen(call).attempt) == (State.RETRYABLE, 1)
     assert broker.take() == []

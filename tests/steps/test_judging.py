@@ -11,7 +11,7 @@ from dispatcher import engine
 from dispatcher.lifecycle import recover, schedule
 from dispatcher.models import CallQueue, LeaseWatch, Slot
 from dispatcher.ojs import fetch
-from dispatcher.ojs.fetch import Fetching
+from dispatcher.ojs.fetch import FetchRequest
 from dispatcher.states import State
 from tests.builders import at, committed, renew, started, states, ticket_of
 
@@ -98,7 +98,7 @@ def test_a_recovery_that_runs_rarely_puts_back_what_a_dead_worker_held(settings:
 def fetched(**fields: Any) -> CallQueue:
     fetch.open_queue("jobs")
     CallQueue.objects.send("noop", queue="jobs", **fields)
-    (call,) = fetch.fetch(Fetching(queues=["jobs"], worker="one"))
+    (call,) = fetch.fetch(FetchRequest(queues=["jobs"], worker="one"))
     return call
 
 
@@ -124,7 +124,7 @@ def test_the_lease_of_a_fetched_call_that_ran_out_while_nobody_could_look_is_giv
     looked(300 * SECOND)
     let_run_out(60 * SECOND)
     assert engine.reclaim() == 0
-    assert fetch.beat("one", [call.id]).kept == [call.id]
+    assert fetch.heartbeat("one", [call.id]).kept == [call.id]
     assert engine.reclaim() == 0
     let_run_out(60 * SECOND)
     LeaseWatch.objects.update(looked_at=timezone.now(), since=timezone.now() - 60 * SECOND)
@@ -144,7 +144,7 @@ def test_a_heartbeat_that_comes_late_does_not_give_an_attempt_more_time_than_it_
     call = fetched()
     CallQueue.objects.update(timeout=SECOND, started_at=timezone.now() - 60 * SECOND)
     let_run_out(59 * SECOND)
-    assert fetch.beat("one", [call.id]).kept == []
+    assert fetch.heartbeat("one", [call.id]).kept == []
 
 
 def test_a_tick_does_not_look_again_and_again_at_leases_that_may_not_be_judged() -> None:

@@ -9,7 +9,7 @@ from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import committed, end, erase, key, seen, start
-from tests.steps.ways import alone
+from tests.steps.send_variants import alone
 
 pytestmark = committed
 

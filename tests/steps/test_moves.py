@@ -53,7 +53,7 @@ VERBS: dict[str, Callable[[CallQueue], object]] = {
     "admit": admitting,
     "stop at a limit": admitting_at_the_limit,
     "claim": lambda call: claim.claim(call.id, TICKET, now=at(1)),
-    "claim late": lambda call: claim.claim(call.id, TICKET, number=CLAIM, is_late=True, now=at(1)),
+    "claim late": lambda call: claim.restart(call.id, TICKET, number=CLAIM, now=at(1)),
     "claim with a ticket that was replaced": lambda call: claim.claim(call.id, uuid4(), now=at(1)),
     "publish": lambda call: publish.publish([call], now=at(1)),
     "complete": lambda call: finish.complete(call.id, TICKET, result=1, now=at(1)),

@@ -104,7 +104,7 @@ def test_a_claim_whose_answer_comes_when_its_window_is_over_is_admitted_anew(mon
     monkeypatch.setattr(claim, "claim", claim_for_long)
     ran: list[int] = []
     ticket = ticket_of(call)
-    assert engine.execute(call.id, ticket, partial(ran.append, 1)) is claim.Refused.CLOSED
+    assert engine.execute(call.id, ticket, partial(ran.append, 1)) is claim.Refused.KEY_CLOSED
     # The key has room again, so it went at once, under another ticket.
     again = seen(call)
     assert (ran, again.state, again.attempt, again.ticket != ticket) == ([], State.DISPATCHED, 0, True)
@@ -230,7 +230,7 @@ def test_a_claim_that_was_refused_puts_its_call_back_when_the_database_is_there_
 ) -> None:
     api.pause("api")
     monkeypatch.setattr(attempt, "put_back", losing_questions(attempt.put_back))
-    assert engine.execute(call.id, ticket_of(call), pytest.fail) is claim.Refused.CLOSED
+    assert engine.execute(call.id, ticket_of(call), pytest.fail) is claim.Refused.KEY_CLOSED
     assert states([call]) == [State.AVAILABLE]
 
 

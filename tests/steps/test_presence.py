@@ -22,7 +22,7 @@ from dispatcher.states import State
 from tests.builders import committed, seen, states, ticket_of
 from tests.races.lockstep import eventually, holding
 from tests.steps.conftest import Broker
-from tests.steps.doings import do, sent
+from tests.steps.sample_tasks import do, sent
 
 LONG_S = 10.0
 

@@ -174,7 +174,7 @@ def test_a_start_beyond_the_horizon_is_refused_and_nothing_is_spent() -> None:
     assert isinstance(claimed(first, now=at(0.1)), Claimed)
     api.limit("api", {"throttle": SLOW, "rate": (10, 60)})
     before = snapshot()
-    assert claimed(second, now=at(0.1)) is Refused.EARLY
+    assert claimed(second, now=at(0.1)) is Refused.TOO_EARLY
     assert snapshot() == before
 
 
@@ -199,7 +199,7 @@ def test_calls_admitted_before_a_throttle_was_tightened_go_back_and_come_when_it
     begun, ran = monotonic(), list[int]()
     refused = [engine.execute(call.id, ticket_of(seen(call)), lambda: ran.append(1)) for call in calls]
     assert monotonic() - begun < 5
-    assert (len(ran), refused[1:]) == (1, [Refused.EARLY] * 9)
+    assert (len(ran), refused[1:]) == (1, [Refused.TOO_EARLY] * 9)
     left = [seen(call) for call in calls[1:]]
     assert {(call.state, call.attempt, call.crashes, call.ticket) for call in left} == {(State.AVAILABLE, 0, 0, None)}
     assert not Slot.objects.exists()
@@ -222,7 +222,7 @@ def test_a_start_that_was_missed_is_moved_where_no_other_was_given_after_it(sett
     claim.claim(call.id, ticket, number=number, now=T0)
     for turn, (missed, slack) in enumerate(pairwise(slacks), start=1):
         late = at(turn * 5)
-        made = claim.claim(call.id, ticket, number=number, is_late=True, slack=slack, missed=missed, now=late)
+        made = claim.restart(call.id, ticket, number=number, slack=slack, missed=missed, now=late)
         assert isinstance(made, Claimed)
         assert made.start_at == late
     row.refresh_from_db()
@@ -239,7 +239,7 @@ def test_a_start_that_was_missed_and_would_come_beyond_the_horizon_is_given_up(s
     claimed(second, now=T0)
     api.limit("api", {"throttle": SLOW})
     before = snapshot()
-    assert claim.claim(first.id, ticket, number=number, is_late=True, now=at(0.1)) is Refused.EARLY
+    assert claim.restart(first.id, ticket, number=number, now=at(0.1)) is Refused.TOO_EARLY
     assert snapshot() == before
 
 

@@ -14,7 +14,7 @@ ORDERS = "orders"
 """The file of what senders note."""
 
 
-def home() -> Path:
+def directory() -> Path:
     """Return the directory of this run's notes."""
     return Path(os.environ["CHAOS_NOTES"])
 

@@ -18,12 +18,12 @@ from trials.chaos.verdict import Begin, Order, Records, Row, Struck
 FIELDS = ("id", "meta", "queue", "state", "attempt", "errors", "reason")
 
 
-def gather(home: Path, struck: Sequence[Struck], *, witness: str) -> Records:
-    """Return the records of a run that is over; its notes are in `home`."""
-    lines = list(notes.read(home / notes.BEGINS))
+def gather(run_dir: Path, struck: Sequence[Struck], *, witness: str) -> Records:
+    """Return the records of a run that is over; its notes are in `run_dir`."""
+    lines = list(notes.read(run_dir / notes.BEGINS))
     record = read(witness, "record")
     return Records(
-        orders=_orders(home / notes.ORDERS),
+        orders=_orders(run_dir / notes.ORDERS),
         rows=_rows(),
         begins=[
             Begin(call=line["call"], ticket=line["ticket"], at=line["at"]) for line in lines if line["what"] == "begin"

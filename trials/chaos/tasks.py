@@ -14,8 +14,8 @@ from celery import Task, shared_task
 
 from dispatcher.errors import RateLimited
 from dispatcher.messages.tickets import TICKET_HEADER
-from project.shop import parties
-from trials.chaos import notes, traps
+from project.shop import third_party
+from trials.chaos import fault_points, notes
 
 PROMPT = timedelta(seconds=1)
 """How long after its start a request may be sent that only a concurrency limits: the lease has time to spare then."""
@@ -76,11 +76,11 @@ def ask(task: Task, *, keys: Sequence[str], seconds: float, most_late: timedelta
     if most_late >= A_QUERY:
         task.ensure_held()
     set_out = time.monotonic_ns()
-    if (by := traps.since_start(set_out)) > most_late:
+    if (by := fault_points.since_start(set_out)) > most_late:
         notes.write(_path(), "late", call=task.request.id, by=by.total_seconds())
         stop(task, seconds=0.02)
     try:
-        parties.ask("chaos", keys=list(keys), call=task.request.id, seconds=seconds, set_out=set_out)
+        third_party.ask("chaos", keys=list(keys), call=task.request.id, seconds=seconds, set_out=set_out)
     except RateLimited:
         notes.write(_path(), "refused", call=task.request.id, keys=keys)
         _note_stop(task)
@@ -105,4 +105,4 @@ def _note_stop(task: Task) -> None:
 
 @cache
 def _path() -> Path:
-    return notes.home() / notes.BEGINS
+    return notes.directory() / notes.BEGINS

@@ -1,4 +1,4 @@
-"""Rate limits: looked at, and overridden for a time (ojs-rate-limiting, section 10)."""
+"""Rate limits: show, and override for a time (ojs-rate-limiting, section 10)."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -15,75 +15,75 @@ from dispatcher.lifecycle import control
 from dispatcher.limits.policy import Rate
 from dispatcher.models import RateLimitKey
 from dispatcher.ojs.api import access_of
-from dispatcher.ojs.pagination import page
-from dispatcher.ojs.queues import known_queues, queue_name
-from dispatcher.ojs.requests import LimitIn, OverrideIn, plain
-from dispatcher.ojs.responses import ItemsReply, Limits, replies
-from dispatcher.ojs.wire import answer, invalid, missing, read_moment, stamp, without_nulls
+from dispatcher.ojs.pagination import paginate
+from dispatcher.ojs.queues import create_queues, queue_name
+from dispatcher.ojs.requests import LimitIn, OverrideIn, given_fields
+from dispatcher.ojs.responses import ItemsReply, RateLimitReply, replies
+from dispatcher.ojs.wire import format_time, invalid, json_response, missing, parse_time, without_nulls
 from dispatcher.reports import KeyStatus, rate_limit_status
 
 router = Router(tags=["rate limits"])
 
 _NAME_ONE = "name at least one of concurrency, rate and throttle"
 _FOR_NOW = timedelta(hours=1)
-"""How long an override lasts that does not say it."""
+"""The default duration of an override."""
 
 
-@router.get("/rate-limits", response=replies(ItemsReply), summary="The keys, and what is spent of them")
+@router.get("/rate-limits", response=replies(ItemsReply), summary="List the keys with their use")
 def limits(request: HttpRequest) -> HttpResponse:
     """List the keys."""
-    access_of(request).need("read")
-    found = page(request, RateLimitKey.objects.using(conf().database).only("name"), order=["name"], usual=20)
+    access_of(request).require("read")
+    found = paginate(request, RateLimitKey.objects.using(conf().database).only("name"), order=["name"], default=20)
     names = [key.name for key in found.rows]
-    stands = {status.name: status for status in rate_limit_status(names)} if names else {}
-    items = [written(stands[name]) for name in names if name in stands]
-    return answer({"items": items, "pagination": found.pagination})
+    statuses = {status.name: status for status in rate_limit_status(names)} if names else {}
+    items = [render_key(statuses[name]) for name in names if name in statuses]
+    return json_response({"items": items, "pagination": found.pagination})
 
 
-@router.get("/rate-limits/{key}", response=replies(Limits), summary="One key")
+@router.get("/rate-limits/{key}", response=replies(RateLimitReply), summary="One key")
 def limit(request: HttpRequest, key: str) -> HttpResponse:
-    """Show a key: its limits, what is spent of them, who waits."""
-    access_of(request).need("read")
-    return answer(_stands(key))
+    """Show a key: its limits, their use, and the number of waiting jobs."""
+    access_of(request).require("read")
+    return json_response(_find_key(key))
 
 
-@router.put("/rate-limits/{key}", response=replies(Limits), summary="Override a key for a time")
+@router.put("/rate-limits/{key}", response=replies(RateLimitReply), summary="Override a key for a time")
 def override(request: HttpRequest, key: str, limits: OverrideIn) -> HttpResponse:
-    """Put other limits in force until `expires_at` (in an hour by default); those not named stay as they are."""
-    access_of(request).need("admin")
-    given = {name: value for name, value in plain(limits).items() if name in ("concurrency", "rate", "throttle")}
+    """Override limits until `expires_at` (by default one hour); absent ones do not change."""
+    access_of(request).require("admin")
+    given = {name: value for name, value in given_fields(limits).items() if name in ("concurrency", "rate", "throttle")}
     if not given:
         raise invalid("concurrency", f"{_NAME_ONE}.")
     now = sql.now()
-    until = read_moment("expires_at", limits.expires_at) or now + _FOR_NOW
+    until = parse_time("expires_at", limits.expires_at) or now + _FOR_NOW
     if until <= now:
-        raise invalid("expires_at", "has passed; give a time to come.")
+        raise invalid("expires_at", "has passed; give a time in the future.")
     oversized = api.override(key, until=until, by=access_of(request).actor(), **given)
-    return answer({**_stands(key), "oversized_count": oversized})
+    return json_response({**_find_key(key), "oversized_count": oversized})
 
 
-@router.delete("/rate-limits/{key}", response=replies(Limits), summary="End the override of a key")
+@router.delete("/rate-limits/{key}", response=replies(RateLimitReply), summary="End the override of a key")
 def end_override(request: HttpRequest, key: str) -> HttpResponse:
     """Put a key's own limits in force again."""
-    access_of(request).need("admin")
-    _stands(key)
+    access_of(request).require("admin")
+    _find_key(key)
     oversized = api.end_override(key, by=access_of(request).actor())
-    return answer({**_stands(key), "oversized_count": oversized})
+    return json_response({**_find_key(key), "oversized_count": oversized})
 
 
-@router.put("/admin/queues/{name}/rate-limit", response=replies(Limits), summary="Limit a whole queue")
+@router.put("/admin/queues/{name}/rate-limit", response=replies(RateLimitReply), summary="Limit a whole queue")
 def limit_queue(request: HttpRequest, name: str, limits: LimitIn) -> HttpResponse:
-    """Store those limits of a queue that are named: they hold for each of its jobs, on top of what the job spends."""
-    access_of(request).need("admin")
+    """Store the given limits of a queue; they apply to each of its jobs, in addition to the job's own keys."""
+    access_of(request).require("admin")
     given = limits.named()
     if not given:
-        raise invalid("concurrency", f"{_NAME_ONE}; null takes it away.")
+        raise invalid("concurrency", f"{_NAME_ONE}; null removes a limit.")
     with sql.atomic():
-        known_queues([queue_name(name)])
+        create_queues([queue_name(name)])
         key = store(name, given, by=access_of(request).actor())
     serve_limited([key])
     oversized = api.count_oversized(f"queue:{name}", {}, keeps_others=True)
-    return answer({**_stands(f"queue:{name}"), "oversized_count": oversized})
+    return json_response({**_find_key(f"queue:{name}"), "oversized_count": oversized})
 
 
 def store(queue: str, limits: Mapping[str, Any], *, by: By) -> int:
@@ -92,8 +92,8 @@ def store(queue: str, limits: Mapping[str, Any], *, by: By) -> int:
     return control.limit(f"queue:{queue}", limits, keeps_others=True, by=by)
 
 
-def written(status: KeyStatus) -> dict[str, Any]:
-    """Write a key as the spec does."""
+def render_key(status: KeyStatus) -> dict[str, Any]:
+    """Return a key in the spec's format."""
     policy = status.policy
     concurrency = policy.concurrency
     free = None if concurrency is None else max(0, concurrency - status.in_flight)
@@ -103,15 +103,15 @@ def written(status: KeyStatus) -> dict[str, Any]:
             "concurrency": None
             if concurrency is None
             else {"limit": concurrency, "active": status.in_flight, "available": free},
-            "rate": _rate(policy.rate, current_count=status.used, window_resets_at=stamp(status.resets_at)),
-            "throttle": _rate(policy.throttle, next_allowed_at=stamp(status.next_start_at)),
+            "rate": _rate(policy.rate, current_count=status.used, window_resets_at=format_time(status.resets_at)),
+            "throttle": _rate(policy.throttle, next_allowed_at=format_time(status.next_start_at)),
             "active": status.in_flight,
             "waiting_count": status.waiting,
-            "waiting_since": stamp(status.waiting_since),
+            "waiting_since": format_time(status.waiting_since),
             "oversized_count": status.oversized,
             "paused": status.is_paused,
-            "blocked_until": stamp(status.blocked_until),
-            "override_expires_at": stamp(status.overridden_until),
+            "blocked_until": format_time(status.blocked_until),
+            "override_expires_at": format_time(status.overridden_until),
         }
     )
 
@@ -120,7 +120,7 @@ def _rate(rate: Rate | None, **more: object) -> dict[str, Any] | None:
     return None if rate is None else {**rate.as_json(), **without_nulls(more)}
 
 
-def _stands(name: str) -> dict[str, Any]:
+def _find_key(name: str) -> dict[str, Any]:
     for status in rate_limit_status([name]):
-        return written(status)
+        return render_key(status)
     raise missing("rate_limit", name)

@@ -1,6 +1,6 @@
-"""Webhooks: events are posted to whoever subscribed, each as a call of its own (ojs-webhooks).
+"""Webhook delivery: each event of a subscription is posted by a call of its own (ojs-webhooks).
 
-So a post is tried again, limited and watched like any other call, and what happens to it never touches the job.
+So a post is retried, limited and monitored like any other call, and never affects the job that it reports.
 """
 
 import hashlib
@@ -20,20 +20,20 @@ from dispatcher.conf import conf
 from dispatcher.errors import RateLimited, TargetRefused, WebhookRefused
 from dispatcher.lifecycle.run import retry_after
 from dispatcher.models import CallQueue, Subscription
-from dispatcher.ojs.events.event import mark
-from dispatcher.ojs.events.query import Asked, between
+from dispatcher.ojs.events.event import cursor_at
+from dispatcher.ojs.events.query import EventFilter, between
 from dispatcher.ojs.events.source import posts_among, settled_at
 from dispatcher.ojs.webhooks import egress
 from dispatcher.request import Call
 
-_TELL: Final = "dispatcher.tell"
+DELIVER: Final = "dispatcher.deliver_webhooks"
 _EVERY_S: Final = 5
 _POST: Final = "dispatcher.post_event"
 _KEY: Final = "webhook:"
 _BATCH: Final = 500
 _LONGEST_WAIT: Final = timedelta(days=1)
 _CLIENT_ERROR: Final = 4
-"""The first digit of the statuses that say that the fault is with the post."""
+"""The first digit of client error statuses."""
 _RETRY: Final = {
     "max_attempts": 8,
     "initial_interval": timedelta(seconds=30),
@@ -44,36 +44,37 @@ _RETRY: Final = {
 }
 
 
-def tell() -> int:
-    """Send a call for each event that a subscription has not been told of; return how many."""
-    told = 0
+def deliver_events() -> int:
+    """Send a call for each undelivered event of each active subscription; return how many."""
+    sent = 0
     database = conf().database
     for number in Subscription.objects.using(database).filter(is_active=True).values_list("id", flat=True):
         with transaction.atomic(using=database):
             rows = Subscription.objects.using(database).select_for_update(skip_locked=True)
             subscription = rows.filter(id=number, is_active=True).first()
-            told += 0 if subscription is None else _tell(subscription)
-    return told
+            sent += 0 if subscription is None else _deliver_to(subscription)
+    return sent
 
 
-def _tell(subscription: Subscription) -> int:
+def _deliver_to(subscription: Subscription) -> int:
     until = settled_at()
-    # Made anew if somebody has deleted it: a limit of its own, so that what this receiver says stops no other.
+    # Created again if it was deleted: a key per subscription, so that one receiver's 429 stops no other.
     key = api.declare(key_of(subscription), {}).name
-    found = between(Asked(types=subscription.events), subscription.told_until, until)
-    told = 0
+    found = between(EventFilter(types=subscription.events), subscription.delivered_cursor, until)
+    sent = 0
     while batch := list(islice(found, _BATCH)):
         calls = [
-            Call(task=_POST, args=[str(subscription.id), event], keys=[key], retry=_RETRY) for event in _wanted(batch)
+            Call(task=_POST, args=[str(subscription.id), event], keys=[key], retry=_RETRY)
+            for event in _without_own_posts(batch)
         ]
-        told += len(CallQueue.objects.send_many(calls))
-    subscription.told_until = max(subscription.told_until, mark(until))
-    subscription.save(update_fields=["told_until"])
-    return told
+        sent += len(CallQueue.objects.send_many(calls))
+    subscription.delivered_cursor = max(subscription.delivered_cursor, cursor_at(until))
+    subscription.save(update_fields=["delivered_cursor"])
+    return sent
 
 
-def _wanted(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Leave out what a post brings about: to tell of it would never end."""
+def _without_own_posts(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out events of posts, whose delivery would cause further events without end."""
     jobs = {str(event["data"]["job_id"]) for event in events if "job_id" in event["data"]}
     posts = posts_among(jobs, _POST)
     return [
@@ -84,26 +85,28 @@ def _wanted(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def key_of(subscription: Subscription) -> str:
-    """Return the name of the key that all posts to a subscription spend."""
+    """Return the name of the key that all posts of a subscription spend."""
     return f"{_KEY}{subscription.id}"
 
 
 def schedule() -> None:
-    """Have beat tell of events every few seconds, if it does not yet."""
+    """Create beat's entry that delivers events every few seconds, unless it exists."""
     from django_celery_beat.models import IntervalSchedule, PeriodicTask  # noqa: PLC0415 -- optional app
 
     every = {"every": _EVERY_S, "period": IntervalSchedule.SECONDS}
     schedules = IntervalSchedule.objects.using(conf().database)
     interval = schedules.filter(**every).first() or schedules.create(**every)
     entries = PeriodicTask.objects.using(conf().database)
-    entries.get_or_create(name=_TELL, defaults={"task": _TELL, "interval": interval, "queue": conf().dispenser_queue})
+    entries.get_or_create(
+        name=DELIVER, defaults={"task": DELIVER, "interval": interval, "queue": conf().dispenser_queue}
+    )
 
 
 def post(subscription: str, event: dict[str, Any]) -> dict[str, Any]:
-    """Post one event, signed; only a 2xx delivers it (ojs-webhooks, section 7.1).
+    """Post one event, signed; only a 2xx counts as delivered (ojs-webhooks, section 7.1).
 
-    Raises RateLimited for this receiver alone if it says when to come again, WebhookRefused at another 4xx,
-    TargetRefused at an address that is not public, HTTPError at anything else.
+    Raises RateLimited for this receiver alone on a Retry-After, WebhookRefused on another 4xx,
+    TargetRefused if the address is not public, HTTPError on any other failure.
     """
     found = Subscription.objects.using(conf().database).filter(id=UUID(subscription), is_active=True).first()
     if found is None:
@@ -119,14 +122,14 @@ def post(subscription: str, event: dict[str, Any]) -> dict[str, Any]:
         "X-OJS-Timestamp": now,
         "X-OJS-Signature": signature(found.secret, now, body),
     }
-    answer = egress.post(found.url, body.encode(), headers)
-    if (wait := retry_after(answer)) is not None:
+    response = egress.post(found.url, body.encode(), headers)
+    if (wait := retry_after(response)) is not None:
         raise RateLimited(min(wait, _LONGEST_WAIT), key=key_of(found))
-    if answer.status_code != HTTPStatus.TOO_MANY_REQUESTS and answer.status_code // 100 == _CLIENT_ERROR:
-        message = f"the receiver answered {answer.status_code} {answer.reason}: correct the URL, or the receiver"
+    if response.status_code != HTTPStatus.TOO_MANY_REQUESTS and response.status_code // 100 == _CLIENT_ERROR:
+        message = f"the receiver answered {response.status_code} {response.reason}: correct the URL, or the receiver"
         raise WebhookRefused(message)
-    answer.raise_for_status()
-    return {"status": answer.status_code}
+    response.raise_for_status()
+    return {"status": response.status_code}
 
 
 def signature(secret: str, at: str, body: str) -> str:

@@ -1,13 +1,13 @@
-"""Workflows: chains, groups and batches of jobs (ojs-workflows), each part an ordinary call.
+"""Workflows: chains, groups, batches and graphs of jobs, each part an ordinary call (ojs-workflows).
 
-A graph is a fourth kind: steps that wait for those that they name (ojs-http-binding, section 14).
+In a graph, steps wait for the steps that they name (ojs-http-binding, section 14).
 
-A look at workflows records how their parts ended and starts what follows. It may run at any time, in any process, any
-number of times: it locks the workflows, and a part is started once. What a process leaves behind that dies half way,
-the next look does. A part that can't be sent has failed, with its error; while its queue is full, it is tried again.
+To advance a workflow is to record how its parts ended and to start what follows. Any process may do so at any time: it
+locks the workflow, and each part starts once. If the process dies midway, the next run continues. A part that can't be
+sent fails with its error; while its queue is full, it is tried again.
 
-`advance_all` looks only at workflows with news: a call of theirs has ended (`CallQueue.is_awaited`), a workflow in them
-has ended, or it is the time that an earlier look has set (`Workflow.look_at`).
+`advance_all` reads only workflows with news: a call of theirs has ended (`CallQueue.is_awaited`), a workflow in them
+has ended, or the time has come that an earlier run set (`Workflow.look_at`).
 """
 
 import json
@@ -30,28 +30,28 @@ from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid, DuplicateCall, PolicyInvalid, QueueFull
 from dispatcher.models import CallQueue, Part, Workflow
 from dispatcher.ojs.wire import Problem
-from dispatcher.ojs.workflow.plan import GRAPH, STEP, End, Next, follow, is_workflow
-from dispatcher.ojs.workflow.start import draft, start_parts, wanted
+from dispatcher.ojs.workflow.plan import GRAPH, STEP, End, NextPart, is_workflow, next_parts
+from dispatcher.ojs.workflow.start import draft, enqueue_request, start_parts
 
 logger = logging.getLogger(__name__)
 
 _NOT_SENT: Final = (CallInvalid, PolicyInvalid, DuplicateCall, Problem, ValidationError)
-"""What is wrong with a part itself, so that no later look could send it."""
-_CANNOT: Final = "workflow %s can't go on"
+"""Errors of a part itself: no retry can send it."""
+_FAILED: Final = "failed to advance workflow %s"
 _ADVANCE: Final = "dispatcher.advance"
 _EVERY_S: Final = 1
 _BUDGET_S: Final = 0.5
-"""How long one run of `advance_all` begins to look at workflows; the next run goes on."""
-_MOST: Final = 2_000
-"""The most workflows of one run."""
+"""The time after which `advance_all` starts no further batch; the next run continues."""
+_MAX_WORKFLOWS: Final = 2_000
+"""The maximum number of workflows in one run."""
 _BATCH: Final = 100
-"""The most workflows that one transaction locks."""
-_CHECKED: Final = 200
-"""How many open parts one run checks for an end without news."""
-_FULL: Final = timedelta(seconds=1)
-"""When a workflow is looked at again whose part found its queue full."""
-_BROKEN: Final = timedelta(seconds=10)
-"""When a workflow is looked at again after an error."""
+"""The maximum number of workflows that one transaction locks."""
+_CHECKED_PARTS: Final = 200
+"""How many open parts one run checks for an end that caused no news."""
+_RETRY_WHEN_FULL: Final = timedelta(seconds=1)
+"""When a workflow is retried after a part found its queue full."""
+_RETRY_AFTER_ERROR: Final = timedelta(seconds=10)
+"""When a workflow is retried after an error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class _WithNews:
 
 @dataclass(frozen=True, kw_only=True)
 class _Checked:
-    """The workflows of one slice of open parts that have one without a call that runs or waits, and where it ends."""
+    """One slice of open parts: the workflows with a part whose call is gone or has ended, and the end of the slice."""
 
     workflows: list[UUID]
     after: UUID
@@ -69,61 +69,61 @@ class _Checked:
 
 
 class _Slices:
-    """Where this process goes on with its check of open parts."""
+    """Where this process continues its check of open parts."""
 
     after: UUID = UUID(int=0)
     after_part: int = 0
 
 
 def start_workflow(plan: Mapping[str, Any]) -> Workflow:
-    """Make a workflow of a checked plan, and start the first of its parts, or all of them.
+    """Create a workflow from a validated plan, and start its first part, or all of them.
 
-    Raises what sending them raises; then there is no workflow.
+    Raises the errors of sending; then no workflow exists.
     """
     made = draft(plan, results={})
     with sql.atomic():
         made.save(using=conf().database, force_insert=True)
-        following = follow(made, {})
+        following = next_parts(made, {})
         start_parts([] if isinstance(following, End) else following)
     made.refresh_from_db()
     return made
 
 
 def advance(number: UUID) -> None:
-    """Do what follows from how the parts of a workflow ended, and in the workflows that it is a part of."""
+    """Record how the parts of a workflow ended and start what follows, also in the workflows that contain it."""
     numbers = {number}
     while numbers:
-        numbers = _look(numbers, waits=True)
+        numbers = _advance(numbers, waits=True)
 
 
 def try_advance(number: UUID) -> None:
-    """Advance a workflow; an error goes to the log."""
+    """Advance a workflow; log an error."""
     try:
         advance(number)
     except Exception:
         _check_usable()
-        logger.exception(_CANNOT, number)
+        logger.exception(_FAILED, number)
 
 
 def advance_all() -> int:
-    """Look at the workflows with news, those with the oldest news first; return how many there were.
+    """Advance the workflows with news, oldest news first; return how many.
 
-    What is left after 0.5 seconds is left to the next run.
+    After 0.5 seconds the rest is left to the next run.
     """
     until = monotonic() + _BUDGET_S
     numbers = _find()
     done = 0
     while numbers and (not done or monotonic() < until):
         batch, numbers = numbers[:_BATCH], numbers[_BATCH:]
-        numbers += [each for each in _look_safely(batch) if each not in numbers]
+        numbers += [each for each in _advance_safely(batch) if each not in numbers]
         done += len(batch)
     return done
 
 
 def cancel_workflow(workflow: Workflow) -> tuple[int, int] | None:
-    """End a workflow: what waits is cancelled, what runs may finish.
+    """Cancel a workflow: waiting parts are cancelled, running ones may finish.
 
-    Return how many were cancelled, and how many had been completed before; None if the workflow does not run any more.
+    Return how many were cancelled, and how many had been completed; None if the workflow does not run any more.
     """
     database = conf().database
     with sql.atomic():
@@ -144,7 +144,7 @@ def cancel_workflow(workflow: Workflow) -> tuple[int, int] | None:
 
 
 def schedule() -> None:
-    """Have beat look at the workflows every second, if it does not yet."""
+    """Create beat's entry that advances workflows every second, unless it exists."""
     from django_celery_beat.models import IntervalSchedule, PeriodicTask  # noqa: PLC0415 -- optional app
 
     every = {"every": _EVERY_S, "period": IntervalSchedule.SECONDS}
@@ -156,49 +156,49 @@ def schedule() -> None:
 
 
 def workflow_of(call: CallQueue) -> UUID | None:
-    """Return the workflow that a call is a part of."""
+    """Return the workflow of a call."""
     belongs = (call.envelope or {}).get("workflow")
     return UUID(belongs["id"]) if belongs else None
 
 
 def parts_of(workflow: Workflow) -> Sequence[Part]:
-    """Return the parts of a workflow that were started, in their order."""
+    """Return the started parts of a workflow, in order."""
     return list(workflow.parts.select_related("child").order_by("id"))
 
 
 def _find() -> list[UUID]:
-    """Return the workflows with news, and those of the next slice of open parts that should have had some."""
-    params = {"after": _Slices.after, "after_part": _Slices.after_part, "most": _CHECKED}
+    """Return the workflows with news, and those that the check of open parts found."""
+    params = {"after": _Slices.after, "after_part": _Slices.after_part, "most": _CHECKED_PARTS}
     with sql.together():
-        sql.ask("settle_awaited", object, {"most": _MOST, "now": None})
-        news = sql.ask("workflows_with_news", _WithNews, {"most": _MOST, "now": None})
+        sql.ask("settle_awaited", object, {"most": _MAX_WORKFLOWS, "now": None})
+        news = sql.ask("workflows_with_news", _WithNews, {"most": _MAX_WORKFLOWS, "now": None})
         checked = sql.ask("check_parts", _Checked, params)
     found = checked.row()
     _Slices.after, _Slices.after_part = found.after, found.after_part
     return list(dict.fromkeys([*(row.id for row in news.rows()), *found.workflows]))
 
 
-def _look_safely(numbers: Sequence[UUID]) -> set[UUID]:
-    """Look at workflows; where that fails, at each alone, so that none stops another. Return the parents of ended ones.
+def _advance_safely(numbers: Sequence[UUID]) -> set[UUID]:
+    """Advance workflows; after an error, each alone, so that none stops another. Return the parents of ended ones.
 
-    One that fails alone is looked at again in 10 seconds.
+    A workflow that fails alone is retried in 10 seconds.
     """
     try:
-        return _look(numbers, waits=False)
+        return _advance(numbers, waits=False)
     except Exception:
         _check_usable()
         if len(numbers) > 1:
-            return {parent for number in numbers for parent in _look_safely([number])}
-        logger.exception(_CANNOT, numbers[0])
+            return {parent for number in numbers for parent in _advance_safely([number])}
+        logger.exception(_FAILED, numbers[0])
         running = Workflow.objects.using(conf().database).filter(id__in=numbers, state="running")
-        running.update(look_at=Now() + _BROKEN)
+        running.update(look_at=Now() + _RETRY_AFTER_ERROR)
         return set()
 
 
-def _look(numbers: Collection[UUID], *, waits: bool) -> set[UUID]:
-    """Record how the parts of workflows ended, and do what follows; return the parents of those that ended.
+def _advance(numbers: Collection[UUID], *, waits: bool) -> set[UUID]:
+    """Record how the parts of workflows ended and start what follows; return the parents of those that ended.
 
-    waits: for the locks; without, workflows that are locked are left to whoever looks at them now.
+    waits: for locks; otherwise a locked workflow is skipped, since another process advances it.
     """
     with sql.atomic():
         rows = Workflow.objects.using(conf().database).select_for_update(skip_locked=not waits)
@@ -206,27 +206,27 @@ def _look(numbers: Collection[UUID], *, waits: bool) -> set[UUID]:
         if not workflows:
             return set()
         _record(workflows)
-        later: dict[UUID, timedelta] = {}
+        retry_in: dict[UUID, timedelta] = {}
         todo = _ready(workflows.values())
         parts = _parts(todo)
         while todo:
-            following = [each for workflow in todo for each in _follow(workflow, parts[workflow.id], later)]
-            refused = _start_each(following, later)
+            following = [each for workflow in todo for each in _next_parts(workflow, parts[workflow.id], retry_in)]
+            refused = _start_each(following, retry_in)
             for part in refused:
                 parts[part.workflow_id][part.role, part.place] = part
             todo = [workflows[number] for number in dict.fromkeys(part.workflow_id for part in refused)]
-        _save(workflows.values(), later)
+        _save(workflows.values(), retry_in)
         return {each.parent_id for each in workflows.values() if each.state != "running" and each.parent_id}
 
 
 def _record(workflows: Iterable[UUID]) -> None:
     """Record how the open parts of workflows ended; the caller has locked the workflows."""
-    lost = json.dumps(_error("not_found", "Its job was deleted before it was seen to end."))
+    lost = json.dumps(_error("not_found", "Its job was deleted before its end was recorded."))
     sql.change("record_parts", {"workflows": list(workflows), "lost": lost})
 
 
 def _ready(workflows: Iterable[Workflow]) -> list[Workflow]:
-    """Return the workflows in which something may follow: graphs, and those without an open part."""
+    """Return the workflows in which a part may start: graphs, and those without an open part."""
     found = list(workflows)
     open_parts = Part.objects.using(conf().database).filter(workflow__in=found, outcome="open")
     waiting = set(open_parts.values_list("workflow_id", flat=True).distinct())
@@ -234,7 +234,7 @@ def _ready(workflows: Iterable[Workflow]) -> list[Workflow]:
 
 
 def _parts(workflows: Collection[Workflow]) -> Mapping[UUID, dict[tuple[str, int], Part]]:
-    """Return the parts of workflows that were started, by workflow, role and place."""
+    """Return the started parts of workflows, by workflow, role and place."""
     found: dict[UUID, dict[tuple[str, int], Part]] = defaultdict(dict)
     if workflows:
         for part in Part.objects.using(conf().database).filter(workflow__in=workflows).order_by("id"):
@@ -242,13 +242,15 @@ def _parts(workflows: Collection[Workflow]) -> Mapping[UUID, dict[tuple[str, int
     return found
 
 
-def _follow(workflow: Workflow, parts: Mapping[tuple[str, int], Part], later: dict[UUID, timedelta]) -> Sequence[Next]:
-    """Return the parts of a workflow to start now; its end is noted on it."""
+def _next_parts(
+    workflow: Workflow, parts: Mapping[tuple[str, int], Part], retry_in: dict[UUID, timedelta]
+) -> Sequence[NextPart]:
+    """Return the parts of a workflow to start now, or set its end."""
     try:
-        following = follow(workflow, parts)
+        following = next_parts(workflow, parts)
     except Exception:
-        logger.exception(_CANNOT, workflow.id)
-        later[workflow.id] = _BROKEN
+        logger.exception(_FAILED, workflow.id)
+        retry_in[workflow.id] = _RETRY_AFTER_ERROR
         return []
     if isinstance(following, End):
         workflow.state, workflow.failed_part = following.state, following.failed_part
@@ -256,10 +258,10 @@ def _follow(workflow: Workflow, parts: Mapping[tuple[str, int], Part], later: di
     return following
 
 
-def _start_each(following: Sequence[Next], later: dict[UUID, timedelta]) -> list[Part]:
-    """Start parts of workflows that run, all at once if that goes; return those that can't be sent: they have failed.
+def _start_each(following: Sequence[NextPart], retry_in: dict[UUID, timedelta]) -> list[Part]:
+    """Start parts of running workflows, all together if possible; return those that can't be sent and have failed.
 
-    later: gets when to look again at the workflows whose queue is full, or which fail.
+    retry_in: receives when to retry the workflows whose queue is full, or which fail.
     """
     if not following:
         return []
@@ -275,43 +277,43 @@ def _start_each(following: Sequence[Next], later: dict[UUID, timedelta]) -> list
     for each in following:
         # After a step that can't be sent, no other step of its workflow starts.
         if each.role != STEP or each.workflow.id not in {part.workflow_id for part in refused}:
-            refused += _start_alone(each, later, full)
+            refused += _start_alone(each, retry_in, full)
     return refused
 
 
-def _start_alone(each: Next, later: dict[UUID, timedelta], full: set[str]) -> list[Part]:
+def _start_alone(each: NextPart, retry_in: dict[UUID, timedelta], full: set[str]) -> list[Part]:
     """Start one part; return it if it can't be sent.
 
-    full: the queues that had no room for a part of this look; what is for them waits.
+    full: the queues that were full in this run; further parts for them wait.
     """
     try:
-        if full and not is_workflow(each.plan) and wanted(each).queue in full:
-            later[each.workflow.id] = _FULL
+        if full and not is_workflow(each.plan) and enqueue_request(each).queue in full:
+            retry_in[each.workflow.id] = _RETRY_WHEN_FULL
             return []
         with sql.atomic():
             start_parts([each])
     except QueueFull as error:
         full.add(error.queue)
-        later[each.workflow.id] = _FULL
+        retry_in[each.workflow.id] = _RETRY_WHEN_FULL
     except _NOT_SENT as error:
         part = Part(workflow=each.workflow, role=each.role, place=each.place, outcome="failed", error=_refusal(error))
         part.save(using=conf().database)
         return [part]
     except Exception:
         _check_usable()
-        logger.exception(_CANNOT, each.workflow.id)
-        later[each.workflow.id] = _BROKEN
+        logger.exception(_FAILED, each.workflow.id)
+        retry_in[each.workflow.id] = _RETRY_AFTER_ERROR
     return []
 
 
-def _save(workflows: Iterable[Workflow], later: Mapping[UUID, timedelta]) -> None:
-    """Store which workflows ended and when to look at the others again; the caller has locked them."""
+def _save(workflows: Iterable[Workflow], retry_in: Mapping[UUID, timedelta]) -> None:
+    """Store which workflows ended and when to retry the others; the caller has locked them."""
     changed = []
     for each in workflows:
-        pause = later.get(each.id)
+        pause = retry_in.get(each.id)
         if each.state != "running":
             each.ended_at = Now()
-            # Until its parent has been looked at: `advance_all` does that if this process does not.
+            # Until its parent is advanced: by this process, or by `advance_all`.
             each.look_at = Now() if each.parent_id else None
         elif pause is None and each.look_at is None:
             continue
@@ -323,14 +325,14 @@ def _save(workflows: Iterable[Workflow], later: Mapping[UUID, timedelta]) -> Non
 
 
 def _check_usable() -> None:
-    """Raise the error that is handled now if the database can't be used."""
+    """Raise the current error if the database can't be used."""
     error = sys.exception()
     if error is not None and not connections[conf().database].is_usable():
         raise error
 
 
 def _refusal(refused: Exception) -> dict[str, Any]:
-    """Return why a part could not be sent, as the answer to a push of it would say."""
+    """Return the error of a part that could not be sent, as the response to a PUSH of it."""
     if isinstance(refused, Problem):
         return _error(refused.code, refused.message)
     return _error("duplicate" if isinstance(refused, DuplicateCall) else "invalid_request", str(refused))

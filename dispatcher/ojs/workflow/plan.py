@@ -1,4 +1,4 @@
-"""The plans of workflows: their parts, and what follows from how those ended. No queries."""
+"""The plans of workflows: their parts, and which start next. No queries."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from dispatcher.models import Part, Workflow
 STEP: Final = "step"
 GRAPH: Final = "graph"
 _OF_THE_GRAPH: Final = ("id", "depends_on")
-"""The fields of a step of a graph that are not its job's."""
+"""The fields of a graph's step that are not fields of its job."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Next:
+class NextPart:
     """A part of a workflow to start now, with the results that it gets."""
 
     workflow: Workflow
@@ -31,10 +31,10 @@ class End:
     failed_part: int | None = None
 
 
-def follow(workflow: Workflow, parts: Mapping[tuple[str, int], Part]) -> list[Next] | End:
+def next_parts(workflow: Workflow, parts: Mapping[tuple[str, int], Part]) -> list[NextPart] | End:
     """Return the parts to start now, or how the workflow ends; an empty list: it waits for its open parts.
 
-    parts: those that were started, by role and place.
+    parts: those that have started, by role and place.
     """
     steps = {place: part for (role, place), part in parts.items() if role == STEP}
     if workflow.kind == "chain":
@@ -49,7 +49,7 @@ def follow(workflow: Workflow, parts: Mapping[tuple[str, int], Part]) -> list[Ne
     return _follow_group(workflow, steps, {role: part for (role, _), part in parts.items() if role != STEP})
 
 
-def _follow_chain(workflow: Workflow, steps: Mapping[int, Part]) -> list[Next] | End:
+def _follow_chain(workflow: Workflow, steps: Mapping[int, Part]) -> list[NextPart] | End:
     results = dict(workflow.results)
     for place, plan in enumerate(workflow.plan):
         part = steps.get(place)
@@ -63,8 +63,8 @@ def _follow_chain(workflow: Workflow, steps: Mapping[int, Part]) -> list[Next] |
     return End(state="completed")
 
 
-def _follow_graph(workflow: Workflow, steps: Mapping[int, Part]) -> list[Next] | End:
-    """Start the steps whose dependencies are completed; after a failure none, and the end comes with the open ones."""
+def _follow_graph(workflow: Workflow, steps: Mapping[int, Part]) -> list[NextPart] | End:
+    """Return the steps whose dependencies are completed; after a failure none, and the end when no step is open."""
     failed = [place for place, part in steps.items() if part.outcome not in ("open", "completed")]
     following = [] if failed else _ready(workflow, steps)
     if following or any(part.outcome == "open" for part in steps.values()):
@@ -74,7 +74,7 @@ def _follow_graph(workflow: Workflow, steps: Mapping[int, Part]) -> list[Next] |
     return End(state="completed") if len(steps) == len(workflow.plan) else []
 
 
-def _ready(workflow: Workflow, steps: Mapping[int, Part]) -> list[Next]:
+def _ready(workflow: Workflow, steps: Mapping[int, Part]) -> list[NextPart]:
     completed = {workflow.plan[at]["id"]: part.result for at, part in steps.items() if part.outcome == "completed"}
     ready = []
     for place, plan in enumerate(workflow.plan):
@@ -84,8 +84,8 @@ def _ready(workflow: Workflow, steps: Mapping[int, Part]) -> list[Next]:
     return ready
 
 
-def _follow_group(workflow: Workflow, steps: Mapping[int, Part], called: Mapping[str, Part]) -> list[Next] | End:
-    """Return what follows when all parts have ended: a group ends, a batch calls back, once."""
+def _follow_group(workflow: Workflow, steps: Mapping[int, Part], called: Mapping[str, Part]) -> list[NextPart] | End:
+    """Return what follows when all parts have ended: a group ends, a batch starts its callbacks, once."""
     has_failed = any(part.outcome != "completed" for part in steps.values())
     if workflow.kind == "group":
         return End(state="failed" if has_failed else "completed")
@@ -93,12 +93,14 @@ def _follow_group(workflow: Workflow, steps: Mapping[int, Part], called: Mapping
     calling = {role: workflow.callbacks[role] for role in wanted if role in workflow.callbacks}
     results = {str(place): part.result for place, part in steps.items()}
     if missing := [role for role in calling if role not in called]:
-        return [Next(workflow=workflow, role=role, place=0, plan=calling[role], results=results) for role in missing]
+        return [
+            NextPart(workflow=workflow, role=role, place=0, plan=calling[role], results=results) for role in missing
+        ]
     return End(state="completed" if all(part.outcome == "completed" for part in called.values()) else "failed")
 
 
-def _step(workflow: Workflow, place: int, plan: Mapping[str, Any], results: Mapping[str, Any]) -> Next:
-    return Next(workflow=workflow, role=STEP, place=place, plan=plan, results=results)
+def _step(workflow: Workflow, place: int, plan: Mapping[str, Any], results: Mapping[str, Any]) -> NextPart:
+    return NextPart(workflow=workflow, role=STEP, place=place, plan=plan, results=results)
 
 
 def parts_in(plan: Mapping[str, Any], path: str = "$") -> Iterator[tuple[str, Any]]:
@@ -114,7 +116,7 @@ def parts_field(plan: Mapping[str, Any]) -> str:
 
 
 def is_workflow(part: Mapping[str, Any]) -> bool:
-    """Return whether a part is a workflow again, and no job."""
+    """Return whether a part is a workflow, not a job."""
     return part.get("type") in ("chain", "group", "batch") and ("steps" in part or "jobs" in part)
 
 

@@ -1,4 +1,4 @@
-"""The start of parts of workflows: whatever a look starts, in any number of workflows, is written together."""
+"""Start parts of workflows: all parts that start together are written together."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -6,44 +6,44 @@ from typing import Any
 
 from dispatcher.conf import conf
 from dispatcher.models import CallQueue, Part, Workflow
-from dispatcher.ojs.enqueue import Wanted, push
+from dispatcher.ojs.enqueue import EnqueueRequest, enqueue
 from dispatcher.ojs.job import read_job
-from dispatcher.ojs.queues import known_queues
+from dispatcher.ojs.queues import create_queues
 from dispatcher.ojs.requests import JobIn
-from dispatcher.ojs.workflow.plan import End, Next, follow, is_workflow, parts_field
+from dispatcher.ojs.workflow.plan import End, NextPart, is_workflow, next_parts, parts_field
 
 
-def start_parts(following: Iterable[Next]) -> None:
-    """Start parts of workflows, and the first ones of those that are workflows again. Raises what sending raises.
+def start_parts(following: Iterable[NextPart]) -> None:
+    """Start parts of workflows, and the first parts of those that are workflows. Raises the errors of sending.
 
-    All is written together: a plan of hundreds of workflows costs little more than its jobs.
+    All are written together: a plan of hundreds of workflows costs little more than its jobs.
     """
     laid = list(_lay_out(following))
     Workflow.objects.using(conf().database).bulk_create(part.child for _, part in laid if part.child is not None)
-    jobs = [(part, wanted(each)) for each, part in laid if part.child is None]
-    known_queues({job.queue for _, job in jobs})
+    jobs = [(part, enqueue_request(each)) for each, part in laid if part.child is None]
+    create_queues({job.queue for _, job in jobs})
     for run in _runs(jobs):
-        for (part, _), pushed in zip(run, push([job for _, job in run]), strict=True):
-            part.call = pushed.call.id
+        for (part, _), result in zip(run, enqueue([job for _, job in run]), strict=True):
+            part.call = result.call.id
     Part.objects.using(conf().database).bulk_create(part for _, part in laid)
     sent = [part.call for part, _ in jobs if part.call]
     CallQueue.objects.using(conf().database).filter(id__in=sent).update(is_awaited=True)
 
 
-def _lay_out(following: Iterable[Next]) -> Iterator[tuple[Next, Part]]:
-    """Return parts to start, each before what starts within it; nothing is written yet."""
+def _lay_out(following: Iterable[NextPart]) -> Iterator[tuple[NextPart, Part]]:
+    """Return the parts to start, each before the parts within it; none is written yet."""
     for each in following:
         part = Part(workflow=each.workflow, role=each.role, place=each.place)
         if is_workflow(each.plan):
             part.child = draft(each.plan, parent=each.workflow, results=each.results)
         yield each, part
-        inner = [] if part.child is None else follow(part.child, {})
+        inner = [] if part.child is None else next_parts(part.child, {})
         if not isinstance(inner, End):
             yield from _lay_out(inner)
 
 
 def draft(plan: Mapping[str, Any], *, parent: Workflow | None = None, results: Mapping[str, Any]) -> Workflow:
-    """Return a workflow of a checked plan; it is not written yet."""
+    """Return an unsaved workflow of a validated plan."""
     return Workflow(
         name=plan.get("name") or "",
         kind=plan["type"],
@@ -54,9 +54,9 @@ def draft(plan: Mapping[str, Any], *, parent: Workflow | None = None, results: M
     )
 
 
-def _runs(jobs: Iterable[tuple[Part, Wanted]]) -> Iterator[list[tuple[Part, Wanted]]]:
-    """Split jobs into runs that may be sent together: of two with the same unique key the second is resolved later."""
-    run: list[tuple[Part, Wanted]] = []
+def _runs(jobs: Iterable[tuple[Part, EnqueueRequest]]) -> Iterator[list[tuple[Part, EnqueueRequest]]]:
+    """Split jobs into runs that can be sent together: the second job with a unique key starts a new run."""
+    run: list[tuple[Part, EnqueueRequest]] = []
     keys: set[str] = set()
     for part, job in jobs:
         key = job.unique.key if job.unique else None
@@ -69,8 +69,8 @@ def _runs(jobs: Iterable[tuple[Part, Wanted]]) -> Iterator[list[tuple[Part, Want
         yield run
 
 
-def wanted(each: Next) -> Wanted:
-    """Return the job of a part as it is sent. Raises Problem or ValidationError."""
+def enqueue_request(each: NextPart) -> EnqueueRequest:
+    """Return the request that sends the job of a part. Raises Problem or ValidationError."""
     job = read_job(JobIn.model_validate(each.plan))
     belongs = {"workflow": {"id": str(each.workflow.id), "results": dict(each.results)}}
     envelope_of = {**(job.call.more.envelope or {}), **belongs}

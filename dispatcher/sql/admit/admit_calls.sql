@@ -1,4 +1,4 @@
--- admit_calls: give the chosen calls their tickets and slots, and settle the lanes and keys of the pass.
+-- admit_calls: give the chosen calls their tickets and slots, and record what the pass decided on its lanes and keys.
 -- The caller holds the locks of the lanes, their keys and the calls, and has counted since. Every way in ends here.
 -- `waiting` is the state `available`: written out, it would offer the planner the index of all that wait.
 WITH {{clock}}, admitted AS (
@@ -14,16 +14,16 @@ WITH {{clock}}, admitted AS (
       FROM clock, unnest(%(slot_call)s::uuid[], %(slot_key)s::bigint[], %(slot_cost)s::int[])
            AS slot (call_id, key_id, cost)
       JOIN admitted ON admitted.id = slot.call_id
-), settled AS (
+), moved AS (
     UPDATE dispatcher_lane AS lane
-       SET is_awake = settling.is_awake, parked_on_id = settling.parked_on, is_held = settling.is_held,
+       SET is_awake = moving.is_awake, parked_on_id = moving.parked_on, is_held = moving.is_held,
            -- Who had its last turn late in this pass waits for longer than who had it early.
-           served_at = COALESCE(clock.now + settling.turn * interval '1 microsecond', lane.served_at)
+           served_at = COALESCE(clock.now + moving.turn * interval '1 microsecond', lane.served_at)
       FROM clock, unnest(%(lane)s::bigint[], %(lane_awake)s::bool[], %(lane_parked)s::bigint[], %(lane_held)s::bool[],
-                         %(lane_turn)s::int[]) AS settling (id, is_awake, parked_on, is_held, turn)
-     WHERE lane.id = settling.id
-       AND (settling.turn IS NOT NULL OR lane.is_awake <> settling.is_awake OR lane.is_held <> settling.is_held
-            OR lane.parked_on_id IS DISTINCT FROM settling.parked_on)
+                         %(lane_turn)s::int[]) AS moving (id, is_awake, parked_on, is_held, turn)
+     WHERE lane.id = moving.id
+       AND (moving.turn IS NOT NULL OR lane.is_awake <> moving.is_awake OR lane.is_held <> moving.is_held
+            OR lane.parked_on_id IS DISTINCT FROM moving.parked_on)
 ), numbered AS (
     UPDATE dispatcher_ratelimitkey AS key
        SET admissions = key.admissions + 1,

@@ -8,7 +8,7 @@ SELECT 'queue ' || wanted.queue AS what, wanted.queue AS target, '' AS version,
        count(*) OVER () AS total
   FROM clock
  CROSS JOIN (SELECT held.queue FROM held UNION SELECT flown.queue FROM flown) AS wanted (queue)
- WHERE %(is_gated)s::bool AND NOT {{queue_has_worker(wanted.queue, clock.now)}}
+ WHERE %(needs_worker)s::bool AND NOT {{queue_has_worker(wanted.queue, clock.now)}}
    AND {{queue_delivery(wanted.queue)}} <> 'http'
  ORDER BY wanted.queue
  LIMIT %(most)s::int

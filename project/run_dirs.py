@@ -18,12 +18,12 @@ ATTACHABLE = ("run", "demo")
 SPARES = 8
 
 
-class HomeBusy(RuntimeError):
-    """Raised when another process holds the home: stop that one first (is `make run` up elsewhere?)."""
+class RunDirBusy(RuntimeError):
+    """Raised when another process holds the run_dir: stop that one first (is `make run` up elsewhere?)."""
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        super().__init__(f"{home} is in use by another process: stop that one first.")
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        super().__init__(f"{run_dir} is in use by another process: stop that one first.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,32 +35,32 @@ class Addresses:
 
 
 @contextmanager
-def held(name: str, *, spares: bool = False) -> Iterator[Path]:
-    """Hold the home `.run/name` while inside; with `spares`, `name-2`, `name-3`, ... if it is in use.
+def acquire(name: str, *, spares: bool = False) -> Iterator[Path]:
+    """Hold the run_dir `.run/name` while inside; with `spares`, `name-2`, `name-3`, ... if it is in use.
 
-    Raises HomeBusy when there is none left.
+    Raises RunDirBusy when there is none left.
     """
     names = [name, *(f"{name}-{number}" for number in range(2, SPARES + 1) if spares)]
-    for home in (RUN / name for name in names):
-        home.mkdir(parents=True, exist_ok=True)
-        with (home / "lock").open("w") as lock:
+    for run_dir in (RUN / name for name in names):
+        run_dir.mkdir(parents=True, exist_ok=True)
+        with (run_dir / "lock").open("w") as lock:
             if _is_locked_now(lock):
-                yield home
+                yield run_dir
                 return
-    raise HomeBusy(RUN / name)
+    raise RunDirBusy(RUN / name)
 
 
-def publish(home: Path, addresses: Addresses) -> None:
-    """Write the addresses down for other processes; they count only while the home is held."""
-    (home / ADDRESSES).write_text(json.dumps(vars(addresses)))
+def publish(run_dir: Path, addresses: Addresses) -> None:
+    """Write the addresses down for other processes; they count only while the run_dir is held."""
+    (run_dir / ADDRESSES).write_text(json.dumps(vars(addresses)))
 
 
-def attached() -> Addresses | None:
+def running_addresses() -> Addresses | None:
     """Return the addresses of the stack that runs now (`make run` first, then the demo), or None."""
-    for home in (RUN / name for name in ATTACHABLE):
-        with suppress(FileNotFoundError, json.JSONDecodeError), (home / "lock").open() as lock:
+    for run_dir in (RUN / name for name in ATTACHABLE):
+        with suppress(FileNotFoundError, json.JSONDecodeError), (run_dir / "lock").open() as lock:
             if not _is_free(lock):
-                return Addresses(**json.loads((home / ADDRESSES).read_text()))
+                return Addresses(**json.loads((run_dir / ADDRESSES).read_text()))
     return None
 
 
@@ -80,7 +80,7 @@ def secret_key() -> str:
 
 
 def _is_locked_now(lock: IO[str]) -> bool:
-    # `attached` tests a lock by taking it for a moment: look again before giving up.
+    # `running_addresses` tests a lock by taking it for a moment: look again before giving up.
     for _ in range(3):
         with suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -20,7 +20,7 @@ LOOK_EVERY = 0.25
 SETTLE = 1.0
 
 
-def tell(console: Console, stack: Stack, witness: str, *, began: float, deadline: float) -> Summary:
+def run(console: Console, stack: Stack, witness: str, *, began: float, deadline: float) -> Summary:
     """Send, watch until all is done or the `deadline` (monotonic) passes, and return the verdict."""
     with screen.showing(console) as show:
         watch = Watch(stack=stack, show=show, began=time.monotonic(), deadline=deadline)

@@ -20,14 +20,14 @@ def connect(**options: Any) -> psycopg.Connection[Any]:
 
 
 @cache
-def watcher() -> psycopg.Connection[Any]:
+def monitor() -> psycopg.Connection[Any]:
     """Return the connection that looks at what the others do; in no database that a test run makes and drops."""
     return connect(dbname="postgres")
 
 
 def backends(name: str) -> set[int]:
     """Return the server's processes that have served a client of this application name last."""
-    rows = watcher().execute("SELECT pid FROM pg_stat_activity WHERE application_name = %s", [name])
+    rows = monitor().execute("SELECT pid FROM pg_stat_activity WHERE application_name = %s", [name])
     return {pid for (pid,) in rows}
 
 
@@ -37,13 +37,13 @@ def blockers(waiting: set[int]) -> set[int]:
     found = waiting
     while found - known:
         known |= found
-        rows = watcher().execute("SELECT unnest(pg_blocking_pids(pid)) FROM unnest(%s) AS waiting (pid)", [list(found)])
+        rows = monitor().execute("SELECT unnest(pg_blocking_pids(pid)) FROM unnest(%s) AS waiting (pid)", [list(found)])
         found = {pid for (pid,) in rows}
     return known - waiting
 
 
 def end(name: str) -> None:
     """End what a client of this name waits for or holds; a process that serves nobody just now is left alone."""
-    watcher().execute(
+    monitor().execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s AND state <> 'idle'", [name]
     )

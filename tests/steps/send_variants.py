@@ -23,5 +23,5 @@ def among_many(**fields: Any) -> CallQueue:
     return CallQueue.objects.send_many([Call(task="first"), Call(**fields), Call(task="last")])[1]
 
 
-Way = Callable[..., CallQueue]
-every_way = pytest.mark.parametrize("send", [alone, within_a_transaction, among_many])
+SendVariant = Callable[..., CallQueue]
+every_send_variant = pytest.mark.parametrize("send", [alone, within_a_transaction, among_many])

@@ -19,7 +19,7 @@ from dispatcher.errors import RateLimited
 TIMEOUT = 30.0
 
 
-class PartyFailed(Exception):
+class ThirdPartyFailed(Exception):
     """Raised when a third party could not do what it was asked for; it may another time."""
 
 
@@ -30,7 +30,7 @@ def ask(
 
     set_out: monotonic nanoseconds at which the caller made up its mind; now, if it does not say.
 
-    Raises RateLimited if it says that a limit is broken, PartyFailed if it says anything else but yes.
+    Raises RateLimited if it says that a limit is broken, ThirdPartyFailed if it says anything else but yes.
     """
     asked = {"keys": keys, "call": call, "seconds": seconds, "failures": failures}
     asked["set_out"] = time.monotonic_ns() if set_out is None else set_out
@@ -47,7 +47,7 @@ def ask(
         raise RateLimited(retry_after=int(answer.headers["Retry-After"]))
     if answer.status != HTTPStatus.OK:
         message = f"/{path} answered {answer.status}: {text}"
-        raise PartyFailed(message)
+        raise ThirdPartyFailed(message)
 
 
 @worker_process_init.connect

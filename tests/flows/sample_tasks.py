@@ -16,7 +16,7 @@ from dispatcher.errors import RateLimited
 
 # A project may have tasks of its own class, or of Celery's.
 OWN = None if os.environ.get("FLOWS_PLAIN") else "dispatcher.celery:DispatchedTask"
-app = Celery("stories", task_cls=OWN, set_as_current=False)
+app = Celery("flows", task_cls=OWN, set_as_current=False)
 app.config_from_object("tests.flows.settings", namespace="CELERY")
 app.autodiscover_tasks()
 

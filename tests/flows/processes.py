@@ -12,14 +12,14 @@ from typing import Any
 from django.db import connection
 
 from project.processes import Stack, logged
+from tests.flows.sample_tasks import app
 from tests.flows.settings import DISPENSER_QUEUE, QUEUE
-from tests.flows.stories import app
 
-CELERY = (sys.executable, "-m", "celery", "-A", "tests.flows.stories")
+CELERY = (sys.executable, "-m", "celery", "-A", "tests.flows.sample_tasks")
 READY = logged(r" ready\.$")
 
 
-class Theatre:
+class Processes:
     """Where the stories take place: it starts processes, and knows what was noted in them."""
 
     def __init__(self, stack: Stack, notes: Path) -> None:

@@ -12,8 +12,8 @@ from dispatcher.models import CallQueue
 from dispatcher.states import State
 from tests.builders import go, seen, ticket_of
 
-Doing = Callable[[Task], Any]
-doings: list[Doing] = []
+Behaviour = Callable[[Task], Any]
+behaviours: list[Behaviour] = []
 """What the task does, attempt by attempt; the last one over and over."""
 ran: list[Any] = []
 """(retries, args) of every run of the task."""
@@ -22,7 +22,7 @@ ran: list[Any] = []
 @shared_task(name="tests.do", bind=True)
 def do(self: Task, *args: Any) -> Any:
     ran.append((self.request.retries, args))
-    return doings[min(len(ran), len(doings)) - 1](self)
+    return behaviours[min(len(ran), len(behaviours)) - 1](self)
 
 
 @shared_task(
@@ -30,13 +30,13 @@ def do(self: Task, *args: Any) -> Any:
 )
 def autoretry(self: Task) -> Any:
     ran.append((self.request.retries, ()))
-    return doings[0](self)
+    return behaviours[0](self)
 
 
 @shared_task(name="tests.patient", bind=True, default_retry_delay=40, max_retries=None)
 def patient(self: Task) -> Any:
     ran.append((self.request.retries, ()))
-    return doings[0](self)
+    return behaviours[0](self)
 
 
 @shared_task(
@@ -47,27 +47,27 @@ def patient(self: Task) -> Any:
 )
 def autoretry_elsewhere(self: Task) -> Any:
     ran.append((self.request.retries, ()))
-    return doings[0](self)
+    return behaviours[0](self)
 
 
 @shared_task(name="tests.takes", bind=True)
 def takes(self: Task, a: int, b: int, c: int = 0, **more: Any) -> Any:
     ran.append((self.request.retries, tuple(self.request.args), self.request.kwargs))
-    return doings[min(len(ran), len(doings)) - 1](self)
+    return behaviours[min(len(ran), len(behaviours)) - 1](self)
 
 
-def raising(error: BaseException) -> Doing:
-    def doing(_: Task) -> None:
+def raising(error: BaseException) -> Behaviour:
+    def behaviour(_: Task) -> None:
         raise error
 
-    return doing
+    return behaviour
 
 
-def retrying(*args: Any, **options: Any) -> Doing:
-    def doing(self: Task) -> None:
+def retrying(*args: Any, **options: Any) -> Behaviour:
+    def behaviour(self: Task) -> None:
         raise self.retry(*args, **options)
 
-    return doing
+    return behaviour
 
 
 def sent(task: Any = do, **fields: Any) -> CallQueue:

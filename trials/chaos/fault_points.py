@@ -25,29 +25,29 @@ RUNNING = "running"
 
 
 def install() -> None:
-    """Set the traps in this process, if it is one of the trial's."""
+    """Set the fault points in this process, if it is one of the trial's."""
     if "CHAOS_NAME" in os.environ:
         publish.publish = _trapped(PUBLISHING, publish.publish)
         run.run = _trapped(RUNNING, run.run)
         claim.is_in_time = _noted(claim.is_in_time)
 
 
-def path(home: Path, name: str, point: str) -> Path:
-    """Return the file by which the trap of a process is armed; it holds the number of the signal."""
-    return home / f"{name}.{point}"
+def path(run_dir: Path, name: str, point: str) -> Path:
+    """Return the file by which the fault_point of a process is armed; it holds the number of the signal."""
+    return run_dir / f"{name}.{point}"
 
 
-def arm(trap: Path, how: signal.Signals) -> None:
-    """Arm a trap, whole from the first moment."""
-    draft = trap.with_suffix(".draft")
+def arm(fault_point: Path, how: signal.Signals) -> None:
+    """Arm a fault_point, whole from the first moment."""
+    draft = fault_point.with_suffix(".draft")
     draft.write_text(str(how.value))
-    draft.rename(trap)
+    draft.rename(fault_point)
 
 
-def disarm(trap: Path) -> bool:
-    """Take a trap away; return whether nobody had stepped into it."""
+def disarm(fault_point: Path) -> bool:
+    """Take a fault_point away; return whether nobody had stepped into it."""
     try:
-        trap.unlink()
+        fault_point.unlink()
     except FileNotFoundError:
         return False
     return True
@@ -73,20 +73,20 @@ def _noted(is_in_time: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _trapped(point: str, step: Callable[P, R]) -> Callable[P, R]:
-    trap = path(notes.home(), os.environ["CHAOS_NAME"], point)
+    fault_point = path(notes.directory(), os.environ["CHAOS_NAME"], point)
 
     @wraps(step)
     def walk(*args: P.args, **kwargs: P.kwargs) -> R:
         # A pass that admitted nothing publishes an empty list.
-        if trap.exists() and args[0]:
-            _spring(trap)
+        if fault_point.exists() and args[0]:
+            _spring(fault_point)
         return step(*args, **kwargs)
 
     return walk
 
 
-def _spring(trap: Path) -> None:
+def _spring(fault_point: Path) -> None:
     with suppress(FileNotFoundError):
-        how = int(trap.read_text())
-        trap.unlink()
+        how = int(fault_point.read_text())
+        fault_point.unlink()
         os.killpg(os.getpgrp(), how)

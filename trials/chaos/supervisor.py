@@ -20,7 +20,7 @@ READY = logged(r" ready\.$")
 
 
 @dataclass(kw_only=True)
-class Stage:
+class Supervisor:
     """Who is on: every process by its name."""
 
     stack: Stack
