@@ -263,7 +263,7 @@ def stop(
             raise
         return _stop_later(call_id, put_back, pause, outcome.key, by=by)
     try:
-        wake([released] if released else [])
+        wake([released])
     except sql.DATABASE_ERRORS:
         # What is written stands; the sweep of the next tick wakes the lane.
         logger.exception("failed to wake the lane of call %s; the sweep will retry", call_id)
@@ -317,7 +317,7 @@ def put_back(
     states = [State.DISPATCHED, State.ACTIVE]
     with sql.atomic():
         released = finish.put_back(call_id, ticket, from_states=states, number=number, is_own=is_own)
-        wake([released] if released else [])
+        wake([released])
     return released
 
 
@@ -373,9 +373,8 @@ def put_back_lost(*, until: datetime, now: datetime | None = None) -> list[finis
             finish.put_back(call.call_id, call.ticket, from_states=[State.DISPATCHED])
             for call in recover.unserved(now=until)
         ]
-        freed = [released for released in found if released is not None]
-        wake(freed)
-    return freed
+        wake(found)
+    return [released for released in found if released is not None]
 
 
 def ran_out(left: recover.ExpiredFetch, *, now: datetime | None = None) -> finish.Released | None:
@@ -400,9 +399,9 @@ def ran_out(left: recover.ExpiredFetch, *, now: datetime | None = None) -> finis
     )
 
 
-def wake(back: Iterable[finish.Released]) -> None:
-    """Wake the lanes of calls that wait again."""
-    if lanes := {released.lane_id for released in back if released.state is State.AVAILABLE}:
+def wake(put_back: Iterable[finish.Released | None]) -> None:
+    """Wake the lanes of calls that wait again, in the transaction that put them back; None is skipped."""
+    if lanes := {released.lane_id for released in put_back if released and released.state is State.AVAILABLE}:
         recover.wake(lanes)
 
 

@@ -1,6 +1,6 @@
 """Dispense: admit what may go, publish it, and look again until nothing is left; hand the room of a release on."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from time import monotonic
@@ -164,12 +164,17 @@ def hand_over(keys: Collection[int], lane: int | None = None) -> int:
     return dispense_briefly(keys=room.keys, awake=room.has_awake, most=_HAND_OVER, total=_HAND_OVER)
 
 
-def serve(put_back: Collection[finish.Released], *, now: datetime | None = None) -> None:
-    """Dispense the lanes of calls that were put back, and the room that they gave up."""
-    if put_back:
-        lanes = {released.lane_id for released in put_back}
-        keys = {key for released in put_back for key in released.keys}
+def serve(put_back: Iterable[finish.Released | None], *, now: datetime | None = None) -> int:
+    """Dispense the lanes of calls that were put back, and the room that they gave up; return how many were.
+
+    None is a call whose ticket was replaced.
+    """
+    found = [released for released in put_back if released is not None]
+    if found:
+        lanes = {released.lane_id for released in found}
+        keys = {key for released in found for key in released.keys}
         dispense(lanes=lanes, keys=keys, awake=True, now=now)
+    return len(found)
 
 
 def serve_changed(positions: Mapping[int, int]) -> None:

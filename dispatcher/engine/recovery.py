@@ -82,7 +82,7 @@ def lose(
     """
     with sql.atomic():
         released = attempt.lost(call_id, ticket, error, is_crash=is_crash, number=number, now=now)
-        attempt.wake([released] if released else [])
+        attempt.wake([released])
     if released is not None:
         dispense_briefly(lanes=[released.lane_id], keys=released.keys)
     return released is not None

@@ -16,6 +16,7 @@ from dispatcher.event_log import waiting
 from dispatcher.limits.allocate import Allocation, LockedKey, LockedLane, allocate
 from dispatcher.limits.policy import AdmissionTuning
 from dispatcher.limits.usage import HeadRow, KeyRow, locked_key, locked_lanes
+from dispatcher.messages.message import Admitted
 from dispatcher.models import CallQueue, Slot
 from dispatcher.signals import call_dropped
 from dispatcher.states import Delivery, State
@@ -36,22 +37,6 @@ class _Stuck:
     """Keys whose lock wait timed out, and until when this process does not wait for them again."""
 
     until: ClassVar[dict[int, float]] = {}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Admitted:
-    """A call that has its slots and its ticket, and is to be published."""
-
-    id: UUID
-    ticket: UUID
-    task: str
-    args: list[Any]
-    kwargs: dict[str, Any]
-    call_data: dict[str, Any] | None
-    headers: dict[str, Any] | None
-    options: dict[str, Any] | None
-    queue: str
-    attempt: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from dispatcher.engine import attempt
 from dispatcher.event_log import Entry
 from dispatcher.history import By
 from dispatcher.lifecycle import admit, claim, finish, run, schedule
+from dispatcher.messages.message import Admitted
 from dispatcher.models import CallQueue, PullWorker, Queue, Slot
 from dispatcher.ojs.long_poll import WAITERS, ReadyQueue, find_ready_queues
 from dispatcher.states import Delivery, State
@@ -344,7 +345,7 @@ def _fetch_from(queue: ReadyQueue, most: int, request: FetchRequest, *, waits: b
     return taken
 
 
-def _claim(admitted: Sequence[admit.Admitted], request: FetchRequest) -> list[UUID]:
+def _claim(admitted: Sequence[Admitted], request: FetchRequest) -> list[UUID]:
     """Claim the admitted calls, in the same transaction; a call that may not start waits again."""
     worker = None if request.worker is None else worker_id(request.worker)
     started = []

@@ -110,6 +110,7 @@ class KeyStatus:
             },
             "throttle": self.policy.throttle
             and {**self.policy.throttle.as_json(), "next_allowed_at": json_time(self.next_start_at)},
+            "active": self.in_flight,
             "running": self.running,
             "admitted": self.admitted,
             "waiting_count": self.waiting,
@@ -118,8 +119,8 @@ class KeyStatus:
             "opens_at": json_time(self.opens_at),
             "paused": self.is_paused,
             "blocked_until": json_time(self.blocked_until),
-            "override": self.overridden_until
-            and {"expires_at": json_time(self.overridden_until), "own_limits": self.own_policy.as_json()},
+            "override_expires_at": json_time(self.overridden_until),
+            "own_limits": self.own_policy.as_json() if self.overridden_until else None,
         }
 
     def _concurrency(self) -> dict[str, int] | None:

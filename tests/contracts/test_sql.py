@@ -95,6 +95,16 @@ def test_a_file_opens_with_its_name_and_what_it_does(file: Path) -> None:
     assert file.read_text().endswith("\n")
 
 
+def test_a_fragment_is_known_and_takes_as_many_arguments_as_it_names() -> None:
+    assert statements.expand("{{waits_alone_in(call, lane.id)}}") == (
+        "call.lane_id = lane.id AND call.oversized_key_id IS NOT NULL"
+    )
+    with pytest.raises(KeyError):
+        statements.expand("{{nothing}}")
+    with pytest.raises(ValueError, match="shorter|longer"):
+        statements.expand("{{waits_in(call)}}")
+
+
 @every_fragment
 def test_a_fragment_is_used_by_at_least_two_statements(file: Path) -> None:
     users = [each.stem for each in [*FILES, *FRAGMENTS] if file.stem in statements.used(written(each))]

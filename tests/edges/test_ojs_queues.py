@@ -136,6 +136,17 @@ def test_what_counts_against_a_rate_is_the_same_in_every_report(api: Api) -> Non
     assert told["rate"]["current_count"] == status.as_json()["rate"]["current_count"] == 3
 
 
+def test_a_key_has_one_json_form(api: Api) -> None:
+    RateLimitKey.objects.declare("api", concurrency=2)
+    api.ask("PUT", "/rate-limits/api", {"rate": {"limit": 5, "period": "PT60S"}, "expires_at": "+PT60S"})
+    (status,) = rate_limit_status(["api"])
+    told = api.get("/rate-limits/api")
+    assert told["own_limits"] == {"concurrency": 2}
+    assert {**told, "rate": None, "own_limits": None} == {
+        name: value for name, value in status.as_json().items() if value is not None
+    } | {"rate": None, "own_limits": None}
+
+
 def test_a_key_is_overridden_for_a_time_and_back(api: Api) -> None:
     api.push(options={"rate_limit": {"key": "api", "concurrency": 5}})
     told = api.ask("PUT", "/rate-limits/api", {"concurrency": 0, "expires_at": "+PT60S"})

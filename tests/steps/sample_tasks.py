@@ -7,7 +7,7 @@ from uuid import UUID
 from celery import Task, shared_task
 from celery.result import EagerResult
 
-from dispatcher.lifecycle import publish
+from dispatcher.messages.tickets import TICKET_HEADER
 from dispatcher.models import CallQueue
 from dispatcher.states import State
 from tests.builders import go, seen, ticket_of
@@ -85,7 +85,7 @@ def deliver(call: CallQueue, ticket: UUID | None = None) -> EagerResult:
         kwargs=call.kwargs,
         task_id=str(call.id),
         retries=call.attempt,
-        headers={publish.TICKET_HEADER: str(ticket or ticket_of(call))},
+        headers={TICKET_HEADER: str(ticket or ticket_of(call))},
     )
 
 

@@ -10,7 +10,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from dispatcher import api, engine
 from dispatcher.celery import DispatchedRequest, unknown
 from dispatcher.errors import RateLimited
-from dispatcher.lifecycle import publish
+from dispatcher.messages.tickets import TICKET_HEADER
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
 from tests.builders import committed, key, seen, states, ticket_of
@@ -42,7 +42,7 @@ def test_a_task_that_is_called_or_applied_without_a_call_runs_as_always() -> Non
 def test_a_delay_goes_to_the_broker_as_always(broker: Broker) -> None:
     do.delay(1)
     (message,) = broker.take()
-    assert publish.TICKET_HEADER not in message.headers
+    assert TICKET_HEADER not in message.headers
     assert message.payload[0] == [1]
     assert not CallQueue.objects.exists()
 
@@ -58,7 +58,7 @@ def test_a_plain_task_retries_as_celery_does() -> None:
 
 
 def test_a_ticket_that_is_no_uuid_is_none() -> None:
-    assert do.apply(headers={publish.TICKET_HEADER: "no"}).get() == "done"
+    assert do.apply(headers={TICKET_HEADER: "no"}).get() == "done"
 
 
 def test_a_task_calls_another_directly_within_its_own_attempt() -> None:
@@ -189,9 +189,7 @@ def test_a_task_that_rejects_its_message_is_discarded() -> None:
 def test_what_a_task_raises_travels_between_processes(doing: Behaviour, attempts: int) -> None:
     behaviours[:] = [doing]
     call = sent(retry={"max_attempts": attempts})
-    do.push_request(
-        id=str(call.id), retries=0, called_directly=False, headers={publish.TICKET_HEADER: str(call.ticket)}
-    )
+    do.push_request(id=str(call.id), retries=0, called_directly=False, headers={TICKET_HEADER: str(call.ticket)})
     try:
         with pytest.raises(Exception) as caught:  # noqa: PT011 -- which one it is is another test's
             do.__call__()

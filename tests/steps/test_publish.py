@@ -14,6 +14,7 @@ from redis.exceptions import OutOfMemoryError
 
 from dispatcher import api, engine
 from dispatcher.lifecycle import admit, publish
+from dispatcher.messages.tickets import TICKET_HEADER
 from dispatcher.models import CallQueue, Slot
 from dispatcher.request import Call
 from dispatcher.states import State
@@ -64,7 +65,7 @@ def test_a_message_carries_the_call_its_ticket_and_its_arguments(broker: Broker)
     (message,) = broker.take("letters")
     assert message.headers["task"] == "noop"
     assert message.headers["id"] == message.headers["root_id"] == str(call.id)
-    assert UUID(message.headers[publish.TICKET_HEADER]) == call.ticket
+    assert UUID(message.headers[TICKET_HEADER]) == call.ticket
     assert message.headers["retries"] == 0
     assert message.content_type == "application/json"
     assert message.payload[:2] == [[1, "ä"], {"a": [None]}]
@@ -105,7 +106,7 @@ def test_what_the_broker_refuses_stays_and_the_next_pass_publishes_the_same_tick
     assert [seen(call).published_at for call in calls] == [None, None, None]
     broker.come_back()
     engine.tick(now=at(61))
-    assert [UUID(message.headers[publish.TICKET_HEADER]) for message in broker.take()] == tickets[:2]
+    assert [UUID(message.headers[TICKET_HEADER]) for message in broker.take()] == tickets[:2]
     assert [seen(call).ticket for call in calls] == tickets
     assert [seen(call).published_at for call in calls] == [at(61), at(61), None]
     engine.tick(now=at(120))

@@ -13,6 +13,7 @@ from kombu import Exchange, Message, Queue
 from dispatcher import api, engine
 from dispatcher.errors import CallInvalid
 from dispatcher.lifecycle import admit, publish
+from dispatcher.messages.tickets import TICKET_HEADER
 from dispatcher.models import CallQueue
 from dispatcher.ojs import enqueue
 from dispatcher.request import Call
@@ -355,7 +356,7 @@ def test_headers_reach_the_message_at_every_attempt(send: SendVariant, broker: B
     assert seen(call).headers == wanted
     assert engine.lose(call.id, ticket_of(seen(call)), OSError(), is_crash=False)
     messages = [each.headers for each in broker.take() if each.headers["id"] == str(call.id)]
-    assert len({headers[publish.TICKET_HEADER] for headers in messages}) == 2
+    assert len({headers[TICKET_HEADER] for headers in messages}) == 2
     assert [{name: headers[name] for name in wanted} for headers in messages] == [wanted, wanted]
 
 

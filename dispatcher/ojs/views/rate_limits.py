@@ -12,14 +12,13 @@ from dispatcher.conf import conf
 from dispatcher.engine.dispenser import serve_limited
 from dispatcher.history import By
 from dispatcher.lifecycle import control
-from dispatcher.limits.policy import Rate
 from dispatcher.models import RateLimitKey
 from dispatcher.ojs.api import access_of
 from dispatcher.ojs.pagination import paginate
 from dispatcher.ojs.queues import create_queues, queue_name
 from dispatcher.ojs.requests import LimitIn, OverrideIn, given_fields
 from dispatcher.ojs.responses import ItemsReply, RateLimitReply, replies
-from dispatcher.ojs.wire import format_time, invalid, json_response, missing, parse_time, without_nulls
+from dispatcher.ojs.wire import invalid, json_response, missing, parse_time, without_nulls
 from dispatcher.reports import KeyStatus, rate_limit_status
 
 router = Router(tags=["rate limits"])
@@ -93,31 +92,9 @@ def store(queue: str, limits: Mapping[str, Any], *, by: By) -> int:
 
 
 def render_key(status: KeyStatus) -> dict[str, Any]:
-    """Return a key in the spec's format."""
-    policy = status.policy
-    concurrency = policy.concurrency
-    free = None if concurrency is None else max(0, concurrency - status.in_flight)
-    return without_nulls(
-        {
-            "key": status.name,
-            "concurrency": None
-            if concurrency is None
-            else {"limit": concurrency, "active": status.in_flight, "available": free},
-            "rate": _rate(policy.rate, current_count=status.used, window_resets_at=format_time(status.resets_at)),
-            "throttle": _rate(policy.throttle, next_allowed_at=format_time(status.next_start_at)),
-            "active": status.in_flight,
-            "waiting_count": status.waiting,
-            "waiting_since": format_time(status.waiting_since),
-            "oversized_count": status.oversized,
-            "paused": status.is_paused,
-            "blocked_until": format_time(status.blocked_until),
-            "override_expires_at": format_time(status.overridden_until),
-        }
-    )
-
-
-def _rate(rate: Rate | None, **more: object) -> dict[str, Any] | None:
-    return None if rate is None else {**rate.as_json(), **without_nulls(more)}
+    """Return a key as `rate_limit_status --json` does, without nulls."""
+    fields = status.as_json().items()
+    return without_nulls({name: without_nulls(value) if isinstance(value, dict) else value for name, value in fields})
 
 
 def _find_key(name: str) -> dict[str, Any]:

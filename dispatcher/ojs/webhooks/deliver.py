@@ -16,6 +16,7 @@ from uuid import UUID
 from django.db import transaction
 
 from dispatcher import api
+from dispatcher.celery.schedule import ensure_periodic
 from dispatcher.conf import conf
 from dispatcher.errors import RateLimited, TargetRefused, WebhookRefused
 from dispatcher.lifecycle.run import retry_after
@@ -91,15 +92,7 @@ def key_of(subscription: Subscription) -> str:
 
 def schedule() -> None:
     """Create beat's entry that delivers events every few seconds, unless it exists."""
-    from django_celery_beat.models import IntervalSchedule, PeriodicTask  # noqa: PLC0415 -- optional app
-
-    every = {"every": _EVERY_S, "period": IntervalSchedule.SECONDS}
-    schedules = IntervalSchedule.objects.using(conf().database)
-    interval = schedules.filter(**every).first() or schedules.create(**every)
-    entries = PeriodicTask.objects.using(conf().database)
-    entries.get_or_create(
-        name=DELIVER, defaults={"task": DELIVER, "interval": interval, "queue": conf().dispenser_queue}
-    )
+    ensure_periodic(DELIVER, timedelta(seconds=_EVERY_S))
 
 
 def post(subscription: str, event: dict[str, Any]) -> dict[str, Any]:

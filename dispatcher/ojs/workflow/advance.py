@@ -26,6 +26,7 @@ from django.db.models.functions import Now
 from pydantic import ValidationError
 
 from dispatcher import api, sql
+from dispatcher.celery.schedule import ensure_periodic
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid, DuplicateCall, PolicyInvalid, QueueFull
 from dispatcher.models import CallQueue, Part, Workflow
@@ -145,14 +146,7 @@ def cancel_workflow(workflow: Workflow) -> tuple[int, int] | None:
 
 def schedule() -> None:
     """Create beat's entry that advances workflows every second, unless it exists."""
-    from django_celery_beat.models import IntervalSchedule, PeriodicTask  # noqa: PLC0415 -- optional app
-
-    every = {"every": _EVERY_S, "period": IntervalSchedule.SECONDS}
-    schedules = IntervalSchedule.objects.using(conf().database)
-    interval = schedules.filter(**every).first() or schedules.create(**every)
-    entries = PeriodicTask.objects.using(conf().database)
-    defaults = {"task": _ADVANCE, "interval": interval, "queue": conf().dispenser_queue}
-    entries.get_or_create(name=_ADVANCE, defaults=defaults)
+    ensure_periodic(_ADVANCE, timedelta(seconds=_EVERY_S))
 
 
 def workflow_of(call: CallQueue) -> UUID | None:
