@@ -52,16 +52,16 @@ def main() -> None:
 
 @contextmanager
 def calls_that_wait() -> "Iterator[dict[str, object]]":
-    """Send more than the limits allow; give the ids of a key and of a call; cancel what is left at the end."""
+    """Send more than the limits allow; return the ids of a key and of a call; cancel what is left at the end."""
     from dispatcher import api  # noqa: PLC0415 -- Django must be set up
     from dispatcher.models import CallQueue, RateLimitKey  # noqa: PLC0415
     from dispatcher.request import Call  # noqa: PLC0415
     from project.shop.views import place  # noqa: PLC0415
 
     place(400)
-    page = {"call_data": {"method": "send_email", "params": {"to": "a@example.com", "seconds": 20}}}
+    email = {"method": "send_email", "params": {"to": "a@example.com", "seconds": 20}}
     sent = CallQueue.objects.send_many(
-        [Call(**page, keys=["partner", f"tenant:{tenant}"]) for tenant in ("acme", "bolt") for _ in range(20)]
+        [Call(call_data=email, keys=["partner", f"tenant:{tenant}"]) for tenant in ("acme", "bolt") for _ in range(20)]
     )
     api.pause("courier")
     try:

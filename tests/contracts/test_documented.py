@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from django.apps import apps
 
 from dispatcher import api, checks, errors
 from dispatcher.conf import settable
@@ -79,3 +80,11 @@ def test_every_task_and_module_that_a_page_names_exists() -> None:
     named = {name for page in pages for name in re.findall(r"`(dispatcher\.[a-z_]+)`", page.read_text())}
     assert {"dispatcher.tick", "dispatcher.call"} <= named
     assert {name for name in named if name not in app.tasks and find_spec(name) is None} == set()
+
+
+def test_every_permission_of_an_action_is_documented() -> None:
+    page = (ROOT / "docs" / "how-to" / "admin.md").read_text()
+    models = apps.get_app_config("dispatcher").get_models()
+    permissions = {codename for model in models for codename, _ in model._meta.permissions}
+    assert permissions
+    assert {codename for codename in permissions if f"`{codename}`" not in page} == set()

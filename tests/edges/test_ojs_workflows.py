@@ -14,7 +14,7 @@ from django.utils import timezone
 from dispatcher import engine
 from dispatcher.models import CallQueue, Part, RateLimitKey, Workflow
 from dispatcher.ojs.workflow import advance
-from tests.builders import erase, migrate
+from tests.builders import erase
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
 
@@ -274,15 +274,6 @@ def test_jobs_that_end_after_their_workflow_are_no_news_for_ever() -> None:
     complete("a")
     assert advance.advance_all() == 0
     assert not CallQueue.objects.filter(is_awaited=True, finished_at__isnull=False).exists()
-
-
-def test_a_workflow_from_before_calls_were_marked_is_looked_at() -> None:
-    make(type="chain", steps=[job("a"), job("b")])
-    complete("a")
-    migrate("0014_oversized")
-    migrate()
-    assert advance.advance_all() == 1
-    assert CallQueue.objects.filter(task="b", is_awaited=True).exists()
 
 
 def test_a_step_waits_for_room_in_its_queue_and_its_workflow_can_be_cancelled_meanwhile() -> None:

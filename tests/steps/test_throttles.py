@@ -17,7 +17,7 @@ from dispatcher.lifecycle.claim import Claimed, Refused
 from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
 from dispatcher.reports import rate_limit_status
 from dispatcher.states import State
-from tests.builders import SECOND, T0, admitted, at, go, key, migrate, next_start, seen, started, ticket_of, waiting
+from tests.builders import SECOND, T0, admitted, at, go, key, seen, started, ticket_of, waiting
 
 pytestmark = pytest.mark.django_db
 
@@ -114,18 +114,6 @@ def test_the_report_shows_the_next_start_under_the_throttle_in_force() -> None:
     api.limit("api", {"throttle": (1, 10)})
     (fast,) = rate_limit_status(["api"], now=at(1))
     assert (slow.next_start_at, fast.next_start_at) == (at(3_600.01), at(10.01))
-
-
-@pytest.mark.django_db(transaction=True, available_apps=["dispatcher"])
-def test_the_migration_keeps_the_next_start_in_both_directions() -> None:
-    key("plain", concurrency=1)
-    row = key("api", throttle=(2, 10))
-    started(costs={"api": 3})
-    before = next_start(row)
-    migrate("0007_what_is_told")
-    migrate()
-    row.refresh_from_db()
-    assert (next_start(row), row.last_cost) == (before, 1)
 
 
 # When a key opens for the lanes that are parked on it
