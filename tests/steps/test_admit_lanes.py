@@ -199,7 +199,7 @@ def test_an_expired_call_does_not_keep_a_pass_busy() -> None:
     stopped, late = waiting("api"), waiting("api", priority=1, expires_at=at(10))
     assert go(stopped) == []
     made = admit.admit(lanes=[late.lane_id], now=at(11))
-    assert (made.made.asleep, list(made.made.parked)) == ([late.lane_id], [stopped.lane_id])
+    assert (made.allocation.asleep, list(made.allocation.parked)) == ([late.lane_id], [stopped.lane_id])
     assert admit.recheck(made, now=at(11)) == admit.Recheck(lanes=[], keys=[])
     assert engine.dispense(lanes=[late.lane_id], now=at(11)) == 0
 
