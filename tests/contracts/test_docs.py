@@ -1,4 +1,4 @@
-"""The documentation says what the code does, where a test can tell."""
+"""The documentation says what the code does, where a test can check it."""
 
 import ast
 import re

@@ -82,7 +82,7 @@ def test_a_call_s_page_says_how_many_errors_there_were(boss: Client, failures: i
     assert title in page
 
 
-def test_a_call_s_page_says_that_nobody_knows_its_task(boss: Client) -> None:
+def test_a_call_s_page_says_that_no_worker_knows_its_task(boss: Client) -> None:
     heartbeat.record(replace(HERE, tasks=["other"]), [])
     call = CallQueue.objects.send("t")
     workers.return_unknown(call.pk, ticket_of(CallQueue.objects.get(pk=call.pk)))
