@@ -82,7 +82,7 @@ def test_whatever_is_written_into_the_journal_can_be_chosen_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "directive"), [("be_quiet", "quiet"), ("terminate", "terminate"), ("go_on", "running")]
+    ("action", "directive"), [("quiet", "quiet"), ("terminate", "terminate"), ("resume", "running")]
 )
 def test_an_action_sets_the_directive_of_workers(boss: Client, action: str, directive: str) -> None:
     fetch.touch_worker("one")
@@ -125,10 +125,10 @@ def test_a_token_is_switched_off_and_neither_made_nor_shown(boss: Client) -> Non
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"scopes": "read,admin"}, "Only a superuser grants admin"),
-        ({"is_active": "on"}, "Only a superuser lets a token be used again"),
-        ({"expires_at_0": "2099-01-01", "expires_at_1": "00:00:00"}, "or for longer"),
-        ({"expires_at_0": "", "expires_at_1": ""}, "or for longer"),
+        ({"scopes": "read,admin"}, "Only a superuser can grant admin"),
+        ({"is_active": "on"}, "Only a superuser can reactivate a token"),
+        ({"expires_at_0": "2099-01-01", "expires_at_1": "00:00:00"}, "or extend it"),
+        ({"expires_at_0": "", "expires_at_1": ""}, "or extend it"),
     ],
 )
 def test_only_a_superuser_gives_a_token_more_than_it_has(boss: Client, change: dict[str, str], word: str) -> None:

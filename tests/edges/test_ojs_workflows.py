@@ -173,7 +173,7 @@ def test_a_workflow_that_can_t_go_on_stops_no_other(caplog: pytest.LogCaptureFix
     broken = str(Workflow.objects.create(id=UUID(int=1), kind="chain", plan=plan, look_at=timezone.now()).id)
     CallQueue.objects.filter(queue="default").update(state="completed", finished_at=timezone.now())
     assert advance.advance_all() == 3
-    assert f"{broken} can't go on" in caplog.text
+    assert f"failed to advance workflow {broken}" in caplog.text
     assert [stands(number)["state"] for number in (first, second, broken)] == ["failed", "running", "running"]
     assert stands(first)["steps"][1]["error"]["code"] == "duplicate"
     assert [each["type"] for each in work()] == ["d"]
@@ -260,7 +260,7 @@ def test_a_part_whose_job_was_deleted_is_found_without_news() -> None:
 
 
 def test_the_check_of_open_parts_comes_to_all_of_them_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advance, "_CHECKED", 2)
+    monkeypatch.setattr(advance, "_CHECKED_PARTS", 2)
     for _ in range(5):
         make(type="group", jobs=[job("a")])
     erase(*CallQueue.objects.all())
@@ -300,7 +300,7 @@ def test_a_step_waits_for_room_in_its_queue_and_its_workflow_can_be_cancelled_me
 
 def test_a_queue_that_is_full_is_asked_once_for_all_that_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     # What waits for the first queue is not due again before the second one is asked, however long that takes.
-    monkeypatch.setattr(advance, "_FULL", timedelta(hours=1))
+    monkeypatch.setattr(advance, "_RETRY_WHEN_FULL", timedelta(hours=1))
     counts = []
     for number in (3, 12):
         bound(f"narrow{number}", 1)
