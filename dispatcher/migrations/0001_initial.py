@@ -10,8 +10,8 @@ from django.db import migrations, models
 import dispatcher.models.calls
 import dispatcher.states
 
-# Room for updates in place, and an autovacuum that keeps up with them. The thresholds of the small tables are low, so that
-# autovacuum comes to all of them whenever it looks: once a minute. See docs/decisions/0013-storage.md.
+# Room for updates in place, and an autovacuum that keeps up with them. The thresholds of the small tables are low, so
+# that autovacuum comes to all of them whenever it looks: once a minute. See docs/decisions/0013-storage.md.
 STORAGE = """
 ALTER TABLE dispatcher_ratelimitkey SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 200, autovacuum_vacuum_cost_delay = 0);

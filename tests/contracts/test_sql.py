@@ -101,7 +101,7 @@ def test_a_fragment_is_known_and_takes_as_many_arguments_as_it_names() -> None:
     )
     with pytest.raises(KeyError):
         statements.expand("{{nothing}}")
-    with pytest.raises(ValueError, match="shorter|longer"):
+    with pytest.raises(ValueError, match=r"shorter|longer"):
         statements.expand("{{waits_in(call)}}")
 
 
