@@ -45,7 +45,7 @@ class Figure:
 
     @property
     def ok(self) -> bool:
-        """Tell whether the ratio keeps its bound, or the difference is below the floor."""
+        """Return whether the ratio keeps its bound, or the difference is below the floor."""
         if self.ours is None or self.reference is None or self.ratio is None:
             return False
         is_equal = self.side is Bound.AT_MOST and self.floor > 0 and self.ours - self.reference <= self.floor

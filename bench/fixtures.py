@@ -18,7 +18,7 @@ UNCLAIMED = 100_000
 
 
 def clear(using: str = "default") -> None:
-    """Start anew: no calls, no keys, no messages."""
+    """Start from nothing: no calls, no keys, no messages."""
     database.run("empty", using=using)
     forget_messages()
     notes().delete(DONE, STARTED)
@@ -40,7 +40,7 @@ def unpublished() -> Iterator[None]:
 
 @contextmanager
 def on(alias: str) -> Iterator[None]:
-    """Let the dispatcher use this one of the databases, where nobody claims what is admitted."""
+    """Let the dispatcher use this one of the databases, where no worker claims what is admitted."""
     with override_settings(DISPATCHER={"database": alias, "queue_grace": None, "dispatch_ahead": UNCLAIMED}):
         yield
 
@@ -80,10 +80,10 @@ def let_wait(lanes: list[int], calls: int, *, using: str = "default") -> None:
 
 
 def end_all(*names: str, using: str = "default") -> None:
-    """Complete all calls in flight under these keys; nobody is told."""
+    """Complete all calls in flight under these keys, without handing their room on."""
     end([key.pk for key in RateLimitKey.objects.using(using).filter(name__in=names)], using=using)
 
 
 def end(keys: list[int], *, most: int = 1_000_000, using: str = "default") -> None:
-    """Complete up to so many calls in flight under these keys; nobody is told."""
+    """Complete up to so many calls in flight under these keys, without handing their room on."""
     database.run("end_calls", {"keys": keys, "most": most}, using=using)

@@ -285,8 +285,8 @@ def _push(fetched: list[str], connection: http.client.HTTPConnection) -> None:
 
 
 def _fetch(fetched: list[str], connection: http.client.HTTPConnection) -> None:
-    told = _ask(connection, "POST", "/workers/fetch", {"queues": ["pulled"], "wait_ms": 5_000})
-    fetched.extend(job["id"] for job in told["jobs"])
+    reply = _ask(connection, "POST", "/workers/fetch", {"queues": ["pulled"], "wait_ms": 5_000})
+    fetched.extend(job["id"] for job in reply["jobs"])
 
 
 def _ack(fetched: list[str], connection: http.client.HTTPConnection) -> None:

@@ -54,7 +54,7 @@ class Child:
         return self.popen.pid
 
     def is_running(self) -> bool:
-        """Tell whether the process has not ended yet."""
+        """Return whether the process is still running."""
         return self.popen.poll() is None
 
     def output(self) -> str:

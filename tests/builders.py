@@ -42,7 +42,7 @@ def key(name: str = "api", **limits: Any) -> RateLimitKey:
 
 
 def waiting(*keys: str, costs: Mapping[str, int] | None = None, queue: str = "celery", **fields: Any) -> CallQueue:
-    """Write a call as a sender does who dies before its pass: it is there, and nobody looks."""
+    """Write a call as a sender does that dies before its pass: it is there, and no pass comes."""
     draft = send.draft(Call(task="noop", keys=costs or keys, **fields), task="noop", queue=queue)
     call = send.write([draft])[0]
     # Within a test's transaction it has no lane yet.

@@ -43,7 +43,7 @@ def blockers(waiting: set[int]) -> set[int]:
 
 
 def end(name: str) -> None:
-    """End what a client of this name waits for or holds; a process that serves nobody just now is left alone."""
+    """End what a client of this name waits for or holds; an idle process is left alone."""
     monitor().execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s AND state <> 'idle'", [name]
     )

@@ -66,7 +66,7 @@ def running() -> Iterator[Task]:
     """Yield what a worker does."""
     yield Operation(name="claim", prepare=_admitted, do=lambda call: claim.claim(call.id, call.ticket))
     yield Operation(name="finish", prepare=_claimed, do=_finish)
-    yield Operation(name="claim, finish and hand over, to nobody", prepare=_admitted, do=_run)
+    yield Operation(name="claim, finish and hand over, without waiting calls", prepare=_admitted, do=_run)
     yield Operation(name="claim, finish and hand over, to the tenant's next call", prepare=_last_of_backlog, do=_run)
     yield Operation(name=f"fetch of {FETCHED} with a backlog", prepare=_give_back, do=_fetch)
     yield Operation(name="fetch and ack of one", do=_fetch_and_ack)

@@ -45,7 +45,7 @@ def cleaning() -> Iterator[Task]:
     yield Operation(name="cleanup of workflows", do=lambda _: retention.delete_workflows())
     yield Operation(name="cleanup of workers", do=lambda _: retention.delete_workers())
     yield Operation(name="advancing of workflows without news", do=lambda _: advance.advance_all())
-    yield Operation(name="telling of events without subscriptions", do=lambda _: deliver.deliver_events())
+    yield Operation(name="delivery of events without subscriptions", do=lambda _: deliver.deliver_events())
 
 
 def _work(system: System) -> System:

@@ -141,7 +141,7 @@ def _client() -> Client:
 
 
 def forget_client() -> None:
-    """Log in anew: the databases have changed."""
+    """Log in again: the databases have changed."""
     _clients.clear()
 
 

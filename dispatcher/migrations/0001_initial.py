@@ -10,8 +10,8 @@ from django.db import migrations, models
 import dispatcher.models.calls
 import dispatcher.states
 
-# Room for updates in place, and an autovacuum that keeps up with them. The thresholds of the small tables are low, so that
-# autovacuum comes to all of them whenever it looks: once a minute. See docs/decisions/0013-storage.md.
+# Room for updates in place, and an autovacuum that keeps up with them. The thresholds of the small tables are low, so
+# that autovacuum comes to all of them whenever it looks: once a minute. See docs/decisions/0013-storage.md.
 STORAGE = """
 ALTER TABLE dispatcher_ratelimitkey SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 200, autovacuum_vacuum_cost_delay = 0);
@@ -52,7 +52,7 @@ class Migration(migrations.Migration):
                     "scopes",
                     django.contrib.postgres.fields.ArrayField(
                         base_field=models.CharField(max_length=255),
-                        help_text="What it may do: send, fetch, read, admin; send:mail* and fetch:mail* for some queues only.",
+                        help_text="Scopes: send, fetch, read, admin; send:mail* and fetch:mail* for some queues only.",
                         size=None,
                     ),
                 ),
@@ -89,7 +89,8 @@ class Migration(migrations.Migration):
                 (
                     "ran_by",
                     models.UUIDField(
-                        help_text="The worker that ran it by itself; null: it was asked for, by beat say.", null=True
+                        help_text="The worker that ran it without beat; null: a message, such as beat's, started it.",
+                        null=True,
                     ),
                 ),
             ],
@@ -106,7 +107,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "weights",
-                    models.JSONField(default=dict, help_text="Its queues, each with how often it comes first."),
+                    models.JSONField(
+                        default=dict, help_text="Its queues with their weights: how often each comes first."
+                    ),
                 ),
                 (
                     "created_at",
@@ -118,20 +121,20 @@ class Migration(migrations.Migration):
             name="PullWorker",
             fields=[
                 ("id", models.UUIDField(editable=False, primary_key=True, serialize=False)),
-                ("name", models.CharField(help_text="The worker_id that it gives.", max_length=255, unique=True)),
+                ("name", models.CharField(help_text="Its worker_id.", max_length=255, unique=True)),
                 (
                     "queues",
                     django.contrib.postgres.fields.ArrayField(
                         base_field=models.CharField(max_length=255),
                         default=list,
-                        help_text="What it fetched of last.",
+                        help_text="The queues of its last fetch.",
                         size=None,
                     ),
                 ),
                 (
                     "state",
                     models.CharField(
-                        db_default="running", default="running", help_text="As it told last.", max_length=16
+                        db_default="running", default="running", help_text="Its last reported state.", max_length=16
                     ),
                 ),
                 (
@@ -139,7 +142,7 @@ class Migration(migrations.Migration):
                     models.CharField(
                         db_default="running",
                         default="running",
-                        help_text="What its next heartbeat is answered with.",
+                        help_text="The response to its next heartbeat.",
                         max_length=16,
                     ),
                 ),
@@ -176,7 +179,7 @@ class Migration(migrations.Migration):
                         size=None,
                     ),
                 ),
-                ("secret", models.CharField(help_text="What the posts are signed with.", max_length=255)),
+                ("secret", models.CharField(help_text="The key of the signatures of posts.", max_length=255)),
                 ("is_active", models.BooleanField(default=True, verbose_name="active")),
                 (
                     "delivered_cursor",
@@ -196,12 +199,12 @@ class Migration(migrations.Migration):
                 ("host", models.CharField(max_length=255)),
                 ("pid", models.PositiveIntegerField()),
                 ("pool", models.CharField(max_length=64)),
-                ("processes", models.PositiveIntegerField(help_text="How many calls it runs at once.")),
+                ("processes", models.PositiveIntegerField(help_text="How many calls it runs concurrently.")),
                 (
                     "queues",
                     django.contrib.postgres.fields.ArrayField(
                         base_field=models.CharField(max_length=255),
-                        help_text="The Celery queues that it takes messages of.",
+                        help_text="The Celery queues that it consumes.",
                         size=None,
                     ),
                 ),
@@ -209,7 +212,7 @@ class Migration(migrations.Migration):
                     "tasks",
                     django.contrib.postgres.fields.ArrayField(
                         base_field=models.CharField(max_length=255),
-                        help_text="The names of the tasks that it knows, in order.",
+                        help_text="The names of its registered tasks, in order.",
                         null=True,
                         size=None,
                     ),
@@ -217,10 +220,12 @@ class Migration(migrations.Migration):
                 ("started_at", models.DateTimeField()),
                 ("seen_at", models.DateTimeField(help_text="Its latest heartbeat.")),
                 ("serves_until", models.DateTimeField(help_text="Its queues count as served until then.")),
-                ("stopped_at", models.DateTimeField(help_text="It takes no more messages since then.", null=True)),
+                ("stopped_at", models.DateTimeField(help_text="When it stopped accepting messages.", null=True)),
                 (
                     "lost_at",
-                    models.DateTimeField(help_text="It fell silent, and what it held was recovered.", null=True),
+                    models.DateTimeField(
+                        help_text="When its heartbeats had expired and its calls were recovered.", null=True
+                    ),
                 ),
             ],
         ),
@@ -251,12 +256,12 @@ class Migration(migrations.Migration):
             name="KeyChange",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("key", models.CharField(help_text="Its name: the record outlasts the key.", max_length=255)),
+                ("key", models.CharField(help_text="The name, because the record outlives the key.", max_length=255)),
                 (
                     "verb",
                     models.CharField(help_text="limit, override, end_override, pause, resume or block.", max_length=16),
                 ),
-                ("actor", models.CharField(blank=True, help_text="A person's name, or token:NAME.", max_length=255)),
+                ("actor", models.CharField(blank=True, help_text="A user name, or token:NAME.", max_length=255)),
                 ("source", models.CharField(help_text="admin, http or python.", max_length=16)),
                 ("reason", models.TextField(blank=True)),
                 ("before", models.JSONField()),
@@ -294,13 +299,13 @@ class Migration(migrations.Migration):
                         db_default=False,
                         default=False,
                         editable=False,
-                        help_text="No worker serves it yet: the first fetch, or the first worker of Celery's, decides who does.",
+                        help_text="No worker serves it yet: the first fetch, or the first Celery worker, decides who does.",
                     ),
                 ),
                 (
                     "max_depth",
                     models.PositiveIntegerField(
-                        blank=True, help_text="The most calls that may wait in it; empty is no bound.", null=True
+                        blank=True, help_text="Maximum number of waiting calls; empty is no bound.", null=True
                     ),
                 ),
                 (
@@ -308,14 +313,14 @@ class Migration(migrations.Migration):
                     models.CharField(
                         choices=[("reject", "reject"), ("block", "block"), ("drop_oldest", "drop_oldest")],
                         default=dispatcher.states.OnFull["REJECT"],
-                        help_text="What becomes of a job sent over the bound.",
+                        help_text="What happens to a job sent above the bound.",
                         max_length=16,
                     ),
                 ),
                 (
                     "warn_at",
                     models.FloatField(
-                        default=0.8, help_text="From which part of the bound on it counts as nearly full."
+                        default=0.8, help_text="The share of the bound from which it counts as nearly full."
                     ),
                 ),
                 (
@@ -350,15 +355,13 @@ class Migration(migrations.Migration):
                 (
                     "concurrency",
                     models.PositiveIntegerField(
-                        blank=True,
-                        help_text="The most cost in flight at once; 0 lets nothing start, empty is no limit.",
-                        null=True,
+                        blank=True, help_text="Maximum cost in flight; 0 starts nothing, empty is no limit.", null=True
                     ),
                 ),
                 (
                     "rate_limit",
                     models.PositiveIntegerField(
-                        blank=True, help_text="The most cost of starts in any window of the rate period.", null=True
+                        blank=True, help_text="Maximum cost of the starts in any window of the rate period.", null=True
                     ),
                 ),
                 ("rate_period", models.DurationField(blank=True, null=True)),
@@ -377,13 +380,13 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "blocked_until",
-                    models.DateTimeField(blank=True, help_text="The provider said stop until then.", null=True),
+                    models.DateTimeField(blank=True, help_text="The provider asked to stop until then.", null=True),
                 ),
                 (
                     "override_until",
                     models.DateTimeField(
                         blank=True,
-                        help_text="Until then the override's limits are in force, in place of those above.",
+                        help_text="The override's limits are in force until then, instead of those above.",
                         null=True,
                     ),
                 ),
@@ -396,7 +399,7 @@ class Migration(migrations.Migration):
                     "last_start_at",
                     models.DateTimeField(
                         editable=False,
-                        help_text="The latest start given under a throttle; written by the claim.",
+                        help_text="The latest start time under a throttle; written by the claim.",
                         null=True,
                     ),
                 ),
@@ -415,14 +418,14 @@ class Migration(migrations.Migration):
                         db_default=0,
                         default=0,
                         editable=False,
-                        help_text="Numbers the admissions under it, and the changes of its limits; written under its lock.",
+                        help_text="Counts the admissions under the key, and changes of its limits; written under its lock.",
                     ),
                 ),
                 (
                     "counted_admissions",
                     models.BigIntegerField(
                         editable=False,
-                        help_text="Up to which of its admissions the next two count; a lone send writes all three.",
+                        help_text="The admission that the next two fields include; a lone send writes all three.",
                         null=True,
                     ),
                 ),
@@ -430,21 +433,21 @@ class Migration(migrations.Migration):
                     "most_held",
                     models.BigIntegerField(
                         editable=False,
-                        help_text="No more cost than this is in flight under it, until its next admission.",
+                        help_text="An upper bound of the cost in flight, valid until the next admission.",
                         null=True,
                     ),
                 ),
                 (
                     "most_unstarted",
                     models.BigIntegerField(
-                        editable=False, help_text="No more of that cost than this has not started.", null=True
+                        editable=False, help_text="An upper bound of that cost whose calls have not started.", null=True
                     ),
                 ),
                 (
                     "opens_at",
                     models.DateTimeField(
                         editable=False,
-                        help_text="When time opens it for the lanes parked on it; written by the admission.",
+                        help_text="When the passage of time opens the key for the lanes parked on it; written by the admission.",
                         null=True,
                     ),
                 ),
@@ -454,7 +457,7 @@ class Migration(migrations.Migration):
                         db_default=False,
                         default=False,
                         editable=False,
-                        help_text="A template of the settings made it, and nobody has changed its limits: it goes when it is unused.",
+                        help_text="Created from a template of the settings and never changed by people: deleted when it is unused.",
                     ),
                 ),
                 (
@@ -462,7 +465,7 @@ class Migration(migrations.Migration):
                     models.DateTimeField(
                         db_default=django.db.models.functions.datetime.Now(),
                         editable=False,
-                        help_text="When people last changed its limits; those before are not known.",
+                        help_text="When people last changed its limits; earlier limits are unknown.",
                     ),
                 ),
                 (
@@ -604,14 +607,14 @@ class Migration(migrations.Migration):
                     "placement",
                     models.JSONField(
                         editable=False,
-                        help_text="What makes its keys and its lane, as long as it has no lane.",
+                        help_text="What its keys and its lane are created from, while it has no lane.",
                         null=True,
                     ),
                 ),
                 ("task", models.CharField(max_length=255)),
                 ("args", models.JSONField(default=list)),
                 ("kwargs", models.JSONField(default=dict)),
-                ("call_data", models.JSONField(help_text="The article's form: a method and its params.", null=True)),
+                ("call_data", models.JSONField(help_text="A method and its params, instead of arguments.", null=True)),
                 ("meta", models.JSONField(default=dict)),
                 ("queue", models.CharField(max_length=255)),
                 ("priority", models.SmallIntegerField(default=0)),
@@ -641,33 +644,31 @@ class Migration(migrations.Migration):
                         max_length=16,
                     ),
                 ),
-                ("retry", models.JSONField(help_text="Its retry policy; empty is the setting's.", null=True)),
+                ("retry", models.JSONField(help_text="Its retry policy; empty uses the setting.", null=True)),
                 (
                     "scheduled_at",
-                    models.DateTimeField(help_text="Not before; of a retryable call its next attempt.", null=True),
+                    models.DateTimeField(
+                        help_text="The earliest start; of a retryable call, of its next attempt.", null=True
+                    ),
                 ),
                 ("expires_at", models.DateTimeField(help_text="Discarded if it has not started by then.", null=True)),
                 (
                     "timeout",
                     models.DurationField(
-                        help_text="How long one attempt may run, where workers fetch it over HTTP.", null=True
+                        help_text="Maximum duration of one attempt, if workers fetch it over HTTP.", null=True
                     ),
                 ),
                 (
                     "visibility",
-                    models.DurationField(
-                        help_text="How long who fetched it is believed without a heartbeat.", null=True
-                    ),
+                    models.DurationField(help_text="The lease of a fetched call without a heartbeat.", null=True),
                 ),
                 (
                     "unique_key",
-                    models.CharField(help_text="Of calls with the same one, one at a time.", max_length=64, null=True),
+                    models.CharField(help_text="Calls with the same key run one at a time.", max_length=64, null=True),
                 ),
                 (
                     "envelope",
-                    models.JSONField(
-                        help_text="What its sender gave as an Open Job Spec job besides all this.", null=True
-                    ),
+                    models.JSONField(help_text="Fields of its Open Job Spec job that have no column.", null=True),
                 ),
                 (
                     "headers",
@@ -679,25 +680,25 @@ class Migration(migrations.Migration):
                 (
                     "options",
                     models.JSONField(
-                        help_text="Options of its message, as of apply_async: time limits, the broker's priority, and so on.",
+                        help_text="Options of its message, as for apply_async: time limits, the broker's priority, and so on.",
                         null=True,
                     ),
                 ),
                 (
                     "progress",
                     models.JSONField(
-                        help_text="What its worker said last: progress from 0 to 1, message, data.", null=True
+                        help_text="What its worker reported last: progress from 0 to 1, message, data.", null=True
                     ),
                 ),
                 (
                     "oversized_cost",
-                    models.PositiveIntegerField(editable=False, help_text="What it costs of that key.", null=True),
+                    models.PositiveIntegerField(editable=False, help_text="Its cost for that key.", null=True),
                 ),
                 ("attempt", models.PositiveIntegerField(default=0)),
                 (
                     "crashes",
                     models.PositiveSmallIntegerField(
-                        db_default=0, default=0, help_text="Attempts in a row that took their process with them."
+                        db_default=0, default=0, help_text="Consecutive attempts that crashed their process."
                     ),
                 ),
                 (
@@ -705,7 +706,7 @@ class Migration(migrations.Migration):
                     models.PositiveSmallIntegerField(
                         db_default=0,
                         default=0,
-                        help_text="How often in a row it was published and came back without a start.",
+                        help_text="How many times in a row it was published and came back without a start.",
                     ),
                 ),
                 (
@@ -713,7 +714,7 @@ class Migration(migrations.Migration):
                     models.BooleanField(
                         db_default=False,
                         default=False,
-                        help_text="It was revoked while it ran: no other attempt of it starts.",
+                        help_text="It was revoked while it ran: no further attempt starts.",
                     ),
                 ),
                 (
@@ -722,11 +723,11 @@ class Migration(migrations.Migration):
                         db_default=False,
                         default=False,
                         editable=False,
-                        help_text="A workflow waits for its end, and has not yet recorded it.",
+                        help_text="A workflow waits for its end, and has not recorded it yet.",
                     ),
                 ),
                 ("ticket", models.UUIDField(editable=False, null=True)),
-                ("claim", models.UUIDField(editable=False, help_text="Which claim won the ticket.", null=True)),
+                ("claim", models.UUIDField(editable=False, help_text="The claim that won the ticket.", null=True)),
                 ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ("dispatched_at", models.DateTimeField(null=True)),
                 ("published_at", models.DateTimeField(null=True)),
@@ -761,7 +762,7 @@ class Migration(migrations.Migration):
                     models.PositiveIntegerField(
                         db_default=0,
                         default=0,
-                        help_text="How many failures there were, those included that are not kept.",
+                        help_text="The number of all failures, including those that are not kept.",
                     ),
                 ),
                 (
@@ -808,13 +809,13 @@ class Migration(migrations.Migration):
                 (
                     "worker_id",
                     models.UUIDField(
-                        help_text="The worker that holds the call's message, once it has said so.", null=True
+                        help_text="The worker that has reported that it holds the call's message.", null=True
                     ),
                 ),
                 (
                     "pulled_until",
                     models.DateTimeField(
-                        help_text="The lease of a call that was fetched over HTTP: when it runs out, or its time is up.",
+                        help_text="The lease of a call fetched over HTTP: it ends then, or at the attempt's timeout.",
                         null=True,
                     ),
                 ),
@@ -890,16 +891,16 @@ class Migration(migrations.Migration):
                         default="running", help_text="running, completed, failed or cancelled.", max_length=16
                     ),
                 ),
-                ("plan", models.JSONField(help_text="What its parts are, in order: jobs, or workflows again.")),
+                ("plan", models.JSONField(help_text="Its parts, in order: jobs or workflows.")),
                 (
                     "callbacks",
-                    models.JSONField(default=dict, help_text="Of a batch: what follows when all have ended."),
+                    models.JSONField(
+                        default=dict, help_text="The callbacks of a batch, started when all parts have ended."
+                    ),
                 ),
                 (
                     "results",
-                    models.JSONField(
-                        default=dict, help_text="What it was started with: the results of what went before."
-                    ),
+                    models.JSONField(default=dict, help_text="Results of earlier parts that it was started with."),
                 ),
                 ("failed_part", models.PositiveIntegerField(null=True)),
                 (
@@ -911,7 +912,7 @@ class Migration(migrations.Migration):
                     "look_at",
                     models.DateTimeField(
                         editable=False,
-                        help_text="When it is looked at although no call of it has ended; of one that ended: when its parent is.",
+                        help_text="When it is advanced although none of its calls has ended; after its end: when its parent is.",
                         null=True,
                     ),
                 ),
@@ -930,7 +931,7 @@ class Migration(migrations.Migration):
             name="Part",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("role", models.CharField(help_text="step, or the callback that it is.", max_length=16)),
+                ("role", models.CharField(help_text="step, or the name of a callback.", max_length=16)),
                 ("place", models.PositiveIntegerField()),
                 ("call", models.UUIDField(null=True)),
                 (
@@ -941,7 +942,7 @@ class Migration(migrations.Migration):
                 (
                     "error",
                     models.JSONField(
-                        help_text="Why it has failed, if its call can't say so: it was not sent, or is gone.", null=True
+                        help_text="Why it failed, if its call has no error: it was not sent, or was deleted.", null=True
                     ),
                 ),
                 (
@@ -1017,7 +1018,7 @@ class Migration(migrations.Migration):
                     models.Q(("is_awake", False), ("parked_on__isnull", True)),
                     _connector="OR",
                 ),
-                name="lane_stands_in_one_place",
+                name="lane_is_in_one_place",
             ),
         ),
         migrations.AddIndex(

@@ -22,7 +22,7 @@ class Unserved:
     waiting: int
     """Counted up to MANY."""
     seen_at: datetime | None
-    """When a worker of it was last heard of."""
+    """When a worker of it was last seen."""
 
     def as_json(self) -> dict[str, Any]:
         """Write it for other programs."""

@@ -67,9 +67,9 @@ def _run(url: str, suites: Path, report: Path, more: list[str]) -> None:
 def _write(cases: list[Case], *, is_own: bool) -> None:
     failed = [case.test_id for case in cases if not case.has_passed]
     unexplained = [case.test_id for case in cases if not case.has_passed and not case.why]
-    told = {"passed": len(cases) - len(failed), "failed": len(failed), "failed_ids": failed, "unexplained": unexplained}
-    RESULT.write_text(json.dumps(told, indent=2) + "\n")
-    print(f"{told['passed']} passed, {told['failed']} failed, of which {len(unexplained)} are not explained: {RESULT}")
+    report = {"passed": len(cases) - len(failed), "failed": len(failed), "failed_ids": failed, "unexplained": unexplained}
+    RESULT.write_text(json.dumps(report, indent=2) + "\n")
+    print(f"{report['passed']} passed, {report['failed']} failed, of which {len(unexplained)} are not explained: {RESULT}")
     if is_own:
         PAGE.write_text(page(cases))
     sys.exit(1 if unexplained or not cases else 0)

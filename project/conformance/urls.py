@@ -31,7 +31,7 @@ def reset(request: HttpRequest) -> HttpResponse:
 
 @csrf_exempt
 def heartbeat(request: HttpRequest) -> HttpResponseBase:
-    """Play the administrator whom two cases want: a job says what its worker is to be told."""
+    """Play the administrator whom two cases want: a job names the directive of its worker."""
     body = json.loads(request.body or "{}")
     jobs = body.get("active_jobs")
     for call in CallQueue.objects.filter(id__in=jobs if isinstance(jobs, list) else []):

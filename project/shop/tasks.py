@@ -1,6 +1,6 @@
 """The tasks of the shop. Plain Celery tasks: not one of them knows that it is limited.
 
-Each tells the third party its call's id and the keys that it spends, so that the witness can keep its books.
+Each sends the third party its call's id and the keys that it spends, so that the witness can keep its books.
 """
 
 from celery import Task, current_task, shared_task
@@ -11,7 +11,7 @@ from project.shop import third_party
 
 @shared_task(bind=True)
 def count_stock(self: Task, shelf: int, *, seconds: float) -> int:
-    """Count a shelf of the shop's own, which nobody limits; return the shelf."""
+    """Count a shelf of the shop's own, without a limit; return the shelf."""
     third_party.ask("stock", keys=[], call=self.request.id, seconds=seconds)
     return shelf
 
@@ -32,7 +32,7 @@ def sync_tenant(self: Task, tenant: str, page: int, *, seconds: float) -> int:
 
 @shared_task(bind=True)
 def report(self: Task, name: str, *, keys: list[str], seconds: float) -> str:
-    """Draw up a report; one that reads the books spends the key `ledger` besides its queue's own."""
+    """Draw up a report; one that reads the books spends the key `ledger` in addition to its queue's own."""
     third_party.ask("reports", keys=["queue:reports", *keys], call=self.request.id, seconds=seconds)
     return name
 

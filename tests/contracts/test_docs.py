@@ -1,4 +1,4 @@
-"""The documentation agrees with the code."""
+"""The documentation says what the code does, where a test can check it."""
 
 import ast
 import re

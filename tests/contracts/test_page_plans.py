@@ -130,8 +130,8 @@ def run(look: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> list[dic
         for query in asked.captured_queries:
             if '"dispatcher_' in query["sql"] and query["sql"].startswith("SELECT"):
                 cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query['sql']}")
-                (told,) = cursor.fetchone()
-                plans.append((json.loads(told) if isinstance(told, str) else told)[0]["Plan"])
+                (reply,) = cursor.fetchone()
+                plans.append((json.loads(reply) if isinstance(reply, str) else reply)[0]["Plan"])
     return plans
 
 
@@ -211,15 +211,15 @@ def test_a_page_over_http_reads_a_bounded_number_of_rows(
     path: str, monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
     settings.DISPATCHER = {"http_anonymous": ["admin"], "journal": 3_600}
-    told: list[dict[str, Any]] = []
+    reply: list[dict[str, Any]] = []
 
     def look() -> None:
         answer = Client().get(f"/ojs/v1{path}")
         assert answer.status_code == 200, answer.content
-        told.append(answer.json())
+        reply.append(answer.json())
 
     check(run(look, monkeypatch), LISTED if path in ("/admin/queues", "/admin/scheduling/stats") else MOST)
-    if cursor := told[0].get("pagination", {}).get("next_cursor"):
+    if cursor := reply[0].get("pagination", {}).get("next_cursor"):
         path += f"{'&' if '?' in path else '?'}cursor={cursor}"
         check(run(look, monkeypatch))
 

@@ -97,7 +97,7 @@ AGAIN: dict[str, Any] = {
     "now": None,
 }
 
-# Of LONE there are no rows, so whoever looks for one must not read those of the others.
+# Of LONE there are no rows, so a query for one must not read those of the others.
 HOT = [
     Hot("send_call", SEND, 100),
     Hot("send_call", SEND | {"names": ["key:9999"], "queue": "queue"}, 100),

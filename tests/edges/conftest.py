@@ -16,7 +16,7 @@ def open_http(settings: Settings) -> None:
 
 @pytest.fixture
 def api(open_http: None) -> Api:
-    """Give a client of an HTTP face that is open to all."""
+    """Give a client of an HTTP API that is open to all."""
     del open_http
     return Api()
 

@@ -82,7 +82,7 @@ def test_a_call_s_page_says_how_many_errors_there_were(boss: Client, failures: i
     assert title in page
 
 
-def test_a_call_s_page_says_that_nobody_knows_its_task(boss: Client) -> None:
+def test_a_call_s_page_says_that_no_worker_knows_its_task(boss: Client) -> None:
     heartbeat.record(replace(HERE, tasks=["other"]), [])
     call = CallQueue.objects.send("t")
     workers.return_unknown(call.pk, ticket_of(CallQueue.objects.get(pk=call.pk)))
@@ -133,7 +133,7 @@ def test_a_call_that_has_no_lane_yet_is_found_by_its_keys_and_says_why_it_waits(
     for term in ("api", "queue:mail"):
         assert str(call.pk) in boss.get(CALLS, {"q": term}).content.decode()
     page = boss.get(reverse("admin:dispatcher_callqueue_change", args=[call.pk])).content.decode()
-    assert "Its lane is to be made" in page
+    assert "Its lane does not exist yet" in page
     assert "1 of api, 1 of queue:mail" in page
 
 
@@ -292,7 +292,7 @@ def test_a_key_is_overridden_until_a_time(clerk: Callable[..., Client]) -> None:
     until = timezone.now() + timedelta(hours=1)
     when = {"until_0": until.strftime("%Y-%m-%d"), "until_1": until.strftime("%H:%M:%S")}
     refused = act(client, KEYS, "override", [key], apply="1", rate_limit="5", **when)
-    assert "Give the limit and its period, or neither." in refused
+    assert "Give both the limit and its period, or neither." in refused
     past = act(client, KEYS, "override", [key], apply="1", until_0="2001-01-01", until_1="00:00:00")
     assert "Give a time to come." in past
     ever = act(client, KEYS, "override", [key], apply="1", until_0="9999-12-31", until_1="23:59:59")
@@ -397,5 +397,5 @@ def test_a_limit_without_its_period_is_named_with_the_remedy(boss: Client) -> No
         reverse("admin:dispatcher_ratelimitkey_add"),
     ):
         page = boss.post(url, {"name": "new", "throttle_limit": "5"}).content.decode()
-        assert "Give the limit and its period, or neither." in page
+        assert "Give both the limit and its period, or neither." in page
         assert "is violated" not in page

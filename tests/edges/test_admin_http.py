@@ -1,4 +1,4 @@
-"""The HTTP face in the admin: who serves a queue, what workers are told, which tokens hold."""
+"""The HTTP API in the admin: who serves a queue, what workers are reply, which tokens hold."""
 
 import re
 from datetime import timedelta
@@ -82,18 +82,18 @@ def test_whatever_is_written_into_the_journal_can_be_chosen_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "directive"), [("be_quiet", "quiet"), ("terminate", "terminate"), ("go_on", "running")]
+    ("action", "directive"), [("quiet", "quiet"), ("terminate", "terminate"), ("resume", "running")]
 )
-def test_workers_are_told_what_to_do(boss: Client, action: str, directive: str) -> None:
+def test_an_action_sets_the_directive_of_workers(boss: Client, action: str, directive: str) -> None:
     fetch.touch_worker("one")
     url = reverse("admin:dispatcher_pullworker_changelist")
     worker = PullWorker.objects.get()
     page = boss.post(url, {"action": action, "_selected_action": [worker.pk]}, follow=True).content.decode()
-    assert "will be told" in page
+    assert "get this directive" in page
     assert fetch.heartbeat("one", []).directive == directive
 
 
-def test_who_may_only_look_tells_no_worker_anything() -> None:
+def test_a_user_who_may_only_view_sets_no_directive() -> None:
     fetch.touch_worker("one")
     clerk = User.objects.create_user("clerk", is_staff=True)
     clerk.user_permissions.set(Permission.objects.filter(codename="view_pullworker"))
@@ -125,10 +125,10 @@ def test_a_token_is_switched_off_and_neither_made_nor_shown(boss: Client) -> Non
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"scopes": "read,admin"}, "Only a superuser grants admin"),
-        ({"is_active": "on"}, "Only a superuser lets a token be used again"),
-        ({"expires_at_0": "2099-01-01", "expires_at_1": "00:00:00"}, "or for longer"),
-        ({"expires_at_0": "", "expires_at_1": ""}, "or for longer"),
+        ({"scopes": "read,admin"}, "Only a superuser can grant admin"),
+        ({"is_active": "on"}, "Only a superuser can reactivate a token"),
+        ({"expires_at_0": "2099-01-01", "expires_at_1": "00:00:00"}, "or extend it"),
+        ({"expires_at_0": "", "expires_at_1": ""}, "or extend it"),
     ],
 )
 def test_only_a_superuser_gives_a_token_more_than_it_has(boss: Client, change: dict[str, str], word: str) -> None:

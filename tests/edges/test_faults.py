@@ -93,7 +93,7 @@ def test_watching_survives_a_connection_that_is_lost(monkeypatch: pytest.MonkeyP
     printed = capfd.readouterr()
     assert printed.out.count("every 0.01 s; Ctrl-C ends it.") == 2
     assert "The database 'default' is unavailable: " in printed.err
-    assert "It is asked again every 0.01 s" in printed.err
+    assert "It is queried again every 0.01 s" in printed.err
 
 
 @pytest.mark.django_db(transaction=True)

@@ -87,7 +87,7 @@ def test_a_token_that_is_unknown_revoked_or_expired_is_refused(holder: Callable[
 
 @pytest.fixture
 def away() -> Iterator[None]:
-    """Look for the database where nobody answers."""
+    """Look for the database where no server answers."""
     connection.close()
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(connection.settings_dict, "PORT", "1")

@@ -122,7 +122,7 @@ def test_a_unique_job_neither_shows_nor_ends_one_of_a_queue_that_its_sender_may_
         error = api.post(path, body, status=409)["error"]
         assert (error["code"], [*error["details"]]) == ("duplicate", ["unique_key"])
         assert anothers["id"] not in str(error)
-    # A workflow sends later, when nobody asks any more: it has the rights of the queue that each part names.
+    # A workflow sends later, without a request: it has the rights of the queue that each part names.
     api.post("/workflows", {"type": "group", "jobs": [job]}, status=409)
     assert CallQueue.objects.get().state == "available"
     answer = holder("send:*", name="both").post(

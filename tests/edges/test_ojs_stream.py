@@ -92,12 +92,12 @@ def test_a_read_keeps_no_other_stream_waiting(api: Api, monkeypatch: pytest.Monk
         assert [event["subject"] for event in first.result(20).events] == [job]
 
 
-def test_a_stream_says_how_far_it_has_read_where_nothing_is_to_tell(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_says_how_far_it_has_read_where_there_are_no_events(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     begin, reached = "evt_00000000-0000-7000-8000-000000000000", now()
     monkeypatch.setattr(live, "after", lambda *_: Page(events=[], cursor=reached, has_more=True))
     answer = api.client.get("/ojs/v1/events/stream", headers={"Last-Event-ID": begin})
-    told = iter(answer.streaming_content)
-    assert [next(told).partition(b"\n")[0].decode() for _ in range(2)] == [f"id: {begin}", f"id: {reached}"]
+    reply = iter(answer.streaming_content)
+    assert [next(reply).partition(b"\n")[0].decode() for _ in range(2)] == [f"id: {begin}", f"id: {reached}"]
     answer.close()
 
 
@@ -110,8 +110,8 @@ def test_a_stream_without_a_place_ends_and_says_where_to_go_on(open_http: None, 
     assert only.decode().startswith(f"id: {start[:12]}")
     job = api.push()["id"]
     answer = api.client.get("/ojs/v1/events/stream", headers={"Last-Event-ID": start})
-    _, told = answer.streaming_content
-    assert f'"subject": "{job}"' in told.decode()
+    _, reply = answer.streaming_content
+    assert f'"subject": "{job}"' in reply.decode()
 
 
 def test_a_stream_of_a_revoked_token_ends(open_http: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,8 +131,8 @@ def test_one_read_builds_a_bounded_number_of_events_and_goes_on_behind_them(
     CallQueue.objects.filter(position__lte=CallQueue.objects.latest("position").position - 200).update(
         state="completed", finished_at=Now()
     )
-    told, of_job = [], query.job_events
-    monkeypatch.setattr(query, "job_events", lambda row: told.append(row.id) or of_job(row))
+    reply, of_job = [], query.job_events
+    monkeypatch.setattr(query, "job_events", lambda row: reply.append(row.id) or of_job(row))
     monkeypatch.setattr(query, "_BUDGET_S", 0)
     monkeypatch.setattr(source, "SPLIT_ROWS", 20)
     cursor, found, reads = "evt_00000000-0000-7000-8000-000000000000", [], []
@@ -140,7 +140,7 @@ def test_one_read_builds_a_bounded_number_of_events_and_goes_on_behind_them(
         page = api.get(f"/events?after={cursor}&types=job.completed&limit=1000")
         assert page["cursor"] > cursor
         cursor, found = page["cursor"], [*found, *page["events"]]
-        reads.append(len(told) - sum(reads))
+        reads.append(len(reply) - sum(reads))
         if not page["has_more"]:
             break
     assert len({event["subject"] for event in found}) == len(found) == 200

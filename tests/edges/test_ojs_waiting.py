@@ -155,7 +155,7 @@ def test_a_process_forked_from_one_whose_requests_wait_has_none_that_do(settings
     settings.DISPATCHER = {**settings.DISPATCHER, "http_waiters": 1}
     with waiting(fetch):
         if not (child := os.fork()):
-            with WAITERS.place("another") as has_place:
+            with WAITERS.reserve("another") as has_place:
                 os._exit(0 if has_place and not len(WAITERS) else 1)
         _, status = os.waitpid(child, 0)
         Api().push()

@@ -1,4 +1,4 @@
-"""Webhooks: who subscribed is told of everything, and what a receiver answers is its own affair."""
+"""Webhooks: a subscriber gets every event, and a receiver's response affects no other."""
 
 import json
 import socket
@@ -47,11 +47,11 @@ def posts() -> list[dict[str, Any]]:
 
 
 class Receiver:
-    """Answers posts on this machine, and keeps what it heard."""
+    """Answers posts on this machine, and keeps what it received."""
 
     def __init__(self, server: HTTPServer) -> None:
         self.url = f"http://127.0.0.1:{server.server_port}/"
-        self.heard: list[tuple[dict[str, str], str]] = []
+        self.received: list[tuple[dict[str, str], str]] = []
         self.answers: list[Answer] = []
 
 
@@ -59,7 +59,9 @@ class Receiver:
 def listening() -> Iterator[Receiver]:
     class Hook(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            receiver.heard.append((dict(self.headers), self.rfile.read(int(self.headers["Content-Length"])).decode()))
+            receiver.received.append(
+                (dict(self.headers), self.rfile.read(int(self.headers["Content-Length"])).decode())
+            )
             status, headers = receiver.answers.pop(0) if receiver.answers else (200, {})
             self.send_response(status)
             for name, value in {"Content-Length": "0", **headers}.items():
@@ -88,17 +90,17 @@ def receiver(settings: Settings) -> Iterator[Receiver]:
         yield receiver
 
 
-# Who is told, and of what
+# Who is reply, and of what
 
 
-def test_subscribers_are_told_once_and_by_calls_of_their_own(api: Api) -> None:
+def test_each_event_is_delivered_once_by_a_call_of_its_own(api: Api) -> None:
     api.push()
     wanted = {"url": "https://example.org/hook", "events": ["job.enqueued"], "secret": SECRET}
     made = api.post("/webhooks/subscriptions", wanted, status=201)["subscription"]
     assert made["secret"] == wanted["secret"]
     path = f"/webhooks/subscriptions/{made['id']}"
     assert "secret" not in api.get(path)["subscription"]
-    assert deliver.deliver_events() == 0, "what was before is nobody's news"
+    assert deliver.deliver_events() == 0, "earlier events are not delivered"
     job = api.push()
     assert (deliver.deliver_events(), deliver.deliver_events()) == (1, 0)
     assert [event["data"]["job_id"] for event in posts()] == [job["id"]]
@@ -120,7 +122,7 @@ def acked(api: Api) -> Callable[[], object]:
 
 
 @pytest.mark.parametrize(("deed", "kind"), [(sent, "job.enqueued"), (acked, "job.completed")])
-def test_what_a_transaction_holds_back_is_told_when_it_commits(
+def test_what_a_transaction_holds_back_is_delivered_when_it_commits(
     api: Api, deed: Callable[[Api], Callable[[], object]], kind: str
 ) -> None:
     does = deed(api)
@@ -155,14 +157,14 @@ def test_a_transaction_whose_start_can_t_be_seen_is_taken_to_be_a_minute_old(api
     assert timedelta(seconds=59) < timezone.now() - settled < timedelta(seconds=70)
 
 
-def test_however_much_happens_between_two_looks_all_of_it_is_told(api: Api) -> None:
+def test_however_much_happens_between_two_looks_all_of_it_is_delivered(api: Api) -> None:
     subscribe(api, "job.enqueued")
     jobs = CallQueue.objects.send_many([Call(task="a.task", queue="many")] * 2_100)
     assert deliver.deliver_events() == 2_100
     assert {event["data"]["job_id"] for event in posts()} == {str(job.id) for job in jobs}
 
 
-def test_a_failure_is_told_though_the_job_waits_again_or_runs_by_the_next_look(api: Api) -> None:
+def test_a_failure_is_delivered_though_the_job_waits_again_or_runs_by_the_next_look(api: Api) -> None:
     subscribe(api, "job.failed", "job.started")
     api.push(options={"retry": {"max_attempts": 3, "initial_interval": "PT0S"}})
     for attempt in range(2):
@@ -192,16 +194,16 @@ def test_posts_that_wait_for_a_limit_are_no_news(api: Api) -> None:
 # What is posted, and what is answered
 
 
-def test_an_event_is_posted_with_its_signature_to_whoever_subscribed(api: Api, receiver: Receiver) -> None:
+def test_an_event_is_posted_with_its_signature_to_the_subscriber(api: Api, receiver: Receiver) -> None:
     number = subscribe(api, "job.*", url=receiver.url)
     receiver.answers = [(500, {})]
     with pytest.raises(requests.HTTPError):
         deliver.post(number, EVENT)
     assert deliver.post(number, EVENT) == {"status": 200}
-    headers, body = receiver.heard[1]
+    headers, body = receiver.received[1]
     assert json.loads(body) == EVENT
     assert headers["X-OJS-Signature"] == deliver.signature(SECRET, headers["X-OJS-Timestamp"], body)
-    assert headers["X-OJS-Delivery-ID"] == receiver.heard[0][0]["X-OJS-Delivery-ID"]
+    assert headers["X-OJS-Delivery-ID"] == receiver.received[0][0]["X-OJS-Delivery-ID"]
 
 
 def test_a_post_is_signed_as_the_spec_says() -> None:
@@ -215,7 +217,7 @@ def test_a_redirect_is_followed_with_the_body(api: Api, receiver: Receiver, stat
     number = subscribe(api, "job.*", url=receiver.url)
     receiver.answers = [(status, {"Location": "/elsewhere"})]
     assert deliver.post(number, EVENT) == {"status": 200}
-    assert [json.loads(body) for _, body in receiver.heard] == [EVENT, EVENT]
+    assert [json.loads(body) for _, body in receiver.received] == [EVENT, EVENT]
 
 
 @pytest.mark.parametrize("answers", [[(303, {"Location": "/see"})], [(307, {"Location": "/see"})] * 4, [(304, {})]])
@@ -272,7 +274,7 @@ def test_a_post_that_its_receiver_refuses_is_not_tried_again(
         assert f"answered {status}" in call.error["message"]
 
 
-def test_a_key_that_somebody_has_deleted_is_made_anew(api: Api) -> None:
+def test_a_deleted_key_is_created_again(api: Api) -> None:
     number = subscribe(api, "job.enqueued")
     for _ in range(2):
         api.push()
@@ -324,7 +326,7 @@ def test_nothing_is_sent_where_a_name_leads_to_a_private_address(api: Api, monke
             patched.setattr(socket, "getaddrinfo", lambda *_, **__: here)
             with pytest.raises(TargetRefused, match=r"leads to 127\.0\.0\.1"):
                 deliver.post(number, EVENT)
-        assert not receiver.heard
+        assert not receiver.received
 
 
 def test_a_receiver_says_when_to_come_again(api: Api, receiver: Receiver) -> None:

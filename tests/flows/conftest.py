@@ -1,4 +1,4 @@
-"""The stories run in real Celery workers, processes of their own, at the broker and the database of the tests.
+"""The flows run in real Celery workers, processes of their own, at the broker and the database of the tests.
 
 What needs the settings is imported in the fixtures: when this file is read, the servers are not up yet.
 """
@@ -28,7 +28,7 @@ def _emptying_beside_heartbeats() -> Iterator[None]:
 
     empty = TransactionTestCase._fixture_teardown  # noqa: SLF001 -- Django has no other place for it
 
-    def empty_patiently(*args: Any) -> None:
+    def empty_with_retries(*args: Any) -> None:
         for _ in range(TRIES - 1):
             try:
                 return empty(*args)
@@ -37,7 +37,7 @@ def _emptying_beside_heartbeats() -> Iterator[None]:
         return empty(*args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TransactionTestCase, "_fixture_teardown", empty_patiently)
+        patch.setattr(TransactionTestCase, "_fixture_teardown", empty_with_retries)
         yield
 
 
@@ -48,7 +48,7 @@ def processes(
     django_db_blocker: DjangoDbBlocker,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator["Processes"]:
-    """Give the processes of all stories.
+    """Give the processes of all flows.
 
     What it started is killed at the end, which is quicker than a farewell. A killed worker leaves its row, which other
     tests of this process would take for a live worker.
@@ -92,7 +92,7 @@ def processes(
 
 @pytest.fixture
 def worker(processes: "Processes") -> "Processes":
-    """Have a worker up: the one of the stories before, if they left it alive."""
+    """Have a worker up: the one of earlier flows, if it is alive."""
     child = processes.stack.children.get("worker")
     if child is None or not child.is_running():
         processes.start_worker()

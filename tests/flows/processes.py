@@ -1,4 +1,4 @@
-"""Where the stories take place: processes that are started and stopped, and what was noted in them."""
+"""The processes of the flows: they are started and stopped, and their notes are read."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ READY = logged(r" ready\.$")
 
 
 class Processes:
-    """Where the stories take place: it starts processes, and knows what was noted in them."""
+    """Starts and stops the processes of the flows, and reads their notes."""
 
     def __init__(self, stack: Stack, notes: Path) -> None:
         self.stack = stack
@@ -83,7 +83,7 @@ class every:  # noqa: N801 -- it reads as a preposition
             while not self.over.wait(max(0.0, due - time.monotonic())):
                 self.what()
                 due += self.seconds
-        except Exception as error:  # noqa: BLE001 -- told by the test's own thread
+        except Exception as error:  # noqa: BLE001 -- raised by the test's own thread
             self.errors.append(error)
         finally:
             connection.close()

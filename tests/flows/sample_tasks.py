@@ -1,4 +1,4 @@
-"""The Celery app of the stories and its tasks; each run, and the end of each message, is noted in a file."""
+"""The Celery app of the flows and its tasks; each run, and the end of each message, is noted in a file."""
 
 import json
 import os
@@ -175,8 +175,8 @@ def pass_headers_on(self: Task, task_id: str) -> None:
 
 
 @app.task(bind=True)
-def be_told_to_stop(self: Task, path: str) -> str:
-    """Hear from the provider, the first time, that it is too much."""
+def be_rate_limited(self: Task, path: str) -> str:
+    """Raise RateLimited the first time, as for a provider's 429."""
     note("run", self)
     if not Path(path).exists():
         Path(path).touch()

@@ -1,4 +1,4 @@
-"""The story of beat: its entries drive the dispenser, which serves what time brings, recovers, and cleans up."""
+"""The flow of beat: its entries drive the dispenser, which serves what time brings, recovers, and cleans up."""
 
 from collections.abc import Iterator
 from datetime import timedelta

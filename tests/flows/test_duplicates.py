@@ -1,4 +1,4 @@
-"""Stories of messages that are delivered to a second worker while the first one runs the call."""
+"""Flows of messages that are delivered to a second worker while the first one runs the call."""
 
 import os
 import signal

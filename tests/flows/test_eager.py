@@ -1,4 +1,4 @@
-"""The story of `task_always_eager`: a sender's own thread claims, runs, finishes and hands on, as a worker would."""
+"""The flow of `task_always_eager`: a sender's own thread claims, runs, finishes and hands on, as a worker would."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -104,7 +104,7 @@ def test_workers_in_three_worlds_share_one_budget(worker: Processes, clients: di
     audit()
 
 
-def test_an_example_reports_what_it_can_t_do_and_ends_when_it_is_told(
+def test_an_example_reports_what_it_can_t_do_and_ends_when_it_is_asked_to(
     worker: Processes, clients: dict[str, str]
 ) -> None:
     Queue.objects.create(name="mail", delivery="http")

@@ -1,4 +1,4 @@
-"""Stories of limits in a real worker: what it was told to start, when, and how many at once."""
+"""Flows of limits in a real worker: what it starts, when, and how many at once."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Stories of calls in a real worker: they run, fail, are killed, come twice; each ends once, and leaves no slot."""
+"""Flows of calls in a real worker: they run, fail, are killed, come twice; each ends once, and leaves no slot."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -160,7 +160,7 @@ def test_a_long_task_keeps_its_lease_by_the_heartbeat(worker: Processes) -> None
 
 
 def test_a_provider_that_says_stop_costs_time_and_no_attempt(worker: Processes, tmp_path: Path) -> None:
-    call = ended(send(sample_tasks.be_told_to_stop, str(tmp_path / "told")))
+    call = ended(send(sample_tasks.be_rate_limited, str(tmp_path / "limited")))
     assert (call.state, call.attempt, call.errors, worker.noted(call.id)) == (State.COMPLETED, 1, [], 2)
     assert call.started_at - call.created_at > timedelta(seconds=0.3)
 

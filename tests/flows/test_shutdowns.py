@@ -1,4 +1,4 @@
-"""Stories of workers that shut down: warm, cold, and while the database does not answer."""
+"""Flows of workers that shut down: warm, cold, and while the database does not answer."""
 
 import os
 import signal

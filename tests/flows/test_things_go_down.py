@@ -1,4 +1,4 @@
-"""Stories of what goes down and comes back, the broker and the worker: nothing is lost, and no limit is broken."""
+"""Flows of what goes down and comes back, the broker and the worker: nothing is lost, and no limit is broken."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -93,7 +93,7 @@ def test_a_call_that_runs_while_the_broker_is_cut_keeps_its_lease_and_runs_once(
             eventually(lambda: processes.noted(call.id))
             connected = processes.stack.children["worker"].output().count("Connected to")
             broker_proxy.cut()
-            broker_proxy.mend()
+            broker_proxy.restore()
             eventually(lambda: processes.stack.children["worker"].output().count("Connected to") > connected)
             reconnected_at = timezone.now()
             renewed = Slot.objects.filter(call=call.id, lease_until__gt=reconnected_at + 1.5 * lease)

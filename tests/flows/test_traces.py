@@ -1,4 +1,4 @@
-"""The story of two traces: a call that another one lets in stays in the trace of its own sender."""
+"""The flow of two traces: a call that another one lets in stays in the trace of its own sender."""
 
 import json
 import os

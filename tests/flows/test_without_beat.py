@@ -1,4 +1,4 @@
-"""Stories without beat's rows: workers tick by themselves, plain beat ticks, and neither makes any noise."""
+"""Flows without beat's rows: workers tick by themselves, plain beat ticks, and neither makes any noise."""
 
 import json
 import re
@@ -35,7 +35,7 @@ SETTINGS_PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "se
 
 
 @pytest.fixture(autouse=True)
-def _nobody_else(processes: Processes) -> Iterator[None]:
+def _no_other_workers(processes: Processes) -> Iterator[None]:
     """Begin without workers, and without any of beat's rows, as a project has it that deletes them at each deploy."""
     end(processes)
     PeriodicTask.objects.all().delete()
@@ -166,7 +166,7 @@ def test_ticks_send_no_events_and_write_no_lines(processes: Processes, tmp_path:
         assert not since
         call = CallQueue.objects.send(sample_tasks.echo, args=["hello"], queue=QUEUE)
         eventually(is_done(call))
-        # What is not of the dispenser is told as ever.
+        # What is not of the dispenser is logged as ever.
         eventually(lambda: [event for event in found if event["type"] == "task-succeeded"])
     assert not [event for event in found if str(event.get("name")).startswith("dispatcher.")]
     assert "dispatcher." not in processes.stack.children["beat"].output()

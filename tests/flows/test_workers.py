@@ -1,4 +1,4 @@
-"""Stories of workers that come, freeze, fall silent, and of every kind of pool."""
+"""Flows of workers that come, freeze, fall silent, and of every kind of pool."""
 
 import os
 import signal

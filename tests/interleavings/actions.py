@@ -26,7 +26,7 @@ def send_in_transaction(*keys: str) -> None:
 
 
 def write_alone(*keys: str) -> CallQueue:
-    """Write one call as a lone send does, admitted if nothing is in its way; whoever waits is left waiting."""
+    """Write one call as a lone send does, admitted if nothing is in its way; waiting calls stay waiting."""
     return send.write_one(send.draft(Call(keys=keys), task="noop", queue="celery"))
 
 
@@ -73,7 +73,7 @@ def let_leases_run_out() -> None:
     Slot.objects.update(lease_until=timezone.now() - timedelta(seconds=1))
 
 
-def nobody_waits(*_: Any) -> None:
+def no_call_waits(*_: Any) -> None:
     """Check that no call is left to a tick: what waits is parked where somebody, or time, will open."""
     left = CallQueue.objects.waiting().filter(lane__is_awake=True)
     assert not left, f"{left[0]} was left to the next tick"

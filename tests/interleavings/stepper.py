@@ -2,8 +2,8 @@
 
 A schedule says whose turn it is, step by step. Two things are not played twice. Of two neighbours that do not concern
 each other, the step of the first actor goes first (what is left is the smallest of the schedules that differ in
-nothing else). And what comes after a state that was there before: when no transaction holds anything, and nobody
-waits for a lock, all that follows depends on what is committed, on what each actor was told, and on who may go next.
+nothing else). And what comes after a state that was there before: when no transaction holds anything, and no actor
+waits for a lock, all that follows depends on what is committed, on what each actor was reply, and on who may go next.
 A pass that finds something when it looks again leaves it to one more pass at the end, which is like all others:
 its own orders are those of the first. INTERLEAVINGS=wide lets it go on by itself, and larger casts play.
 """
@@ -135,7 +135,7 @@ class Execution:
             moving = self._moving()
             if not moving or (any(actor.next for actor in self.actors) and self._are_blocked(moving)):
                 return
-            assert time.monotonic() < deadline, f"nobody can go on after {self.trace()}"
+            assert time.monotonic() < deadline, f"no actor can go on after {self.trace()}"
 
     def _moving(self) -> list[Stepped]:
         return [actor for actor in self.actors if actor.is_moving]
@@ -168,7 +168,7 @@ def explore(
     """Play every schedule; let `check`, and the audit, judge what the actors returned and left behind.
 
     at_least: how many steps must have been taken, so that a machine that plays nothing shows nothing.
-    limits_changed: see audit. schedule: play this one alone; so does SCHEDULE in the environment, as a failure tells.
+    limits_changed: see audit. schedule: play this one alone; so does SCHEDULE in the environment.
     """
     alone = [int(number) for number in schedule or os.environ.get("SCHEDULE", "")]
     found = Explored()

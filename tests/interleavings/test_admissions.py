@@ -31,7 +31,7 @@ def one_is_in(*results: Any) -> None:
 
 
 def admit_head(call: CallQueue) -> Callable[[], object]:
-    """Give the work of a pass over the lane of this call, up to its commit; it waits for whoever has the key locked."""
+    """Give the work of a pass over the lane of this call, up to its commit; it waits for the lock of the key."""
     key = RateLimitKey.objects.get(name="api").id
     return partial(admit.admit, lanes=[call.lane_id], wait_for=key)
 

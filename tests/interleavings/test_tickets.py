@@ -92,7 +92,7 @@ def test_a_finish_and_a_recovery(*, is_expired: bool) -> None:
 
 
 def test_a_claim_a_finish_and_two_recoveries() -> None:
-    """The whole life of a worker that was given up: it starts, or ends, only what nobody has taken from it."""
+    """The whole life of a worker that was given up: it starts, or ends, only what was not taken from it."""
     (call,) = in_flight("api")
     let_leases_run_out()
 

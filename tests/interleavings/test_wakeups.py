@@ -20,7 +20,7 @@ from tests.interleavings.actions import (
     finish_one,
     give_up,
     let_leases_run_out,
-    nobody_waits,
+    no_call_waits,
     running,
     send_in_transaction,
     wake_due,
@@ -75,7 +75,9 @@ def test_a_finish_and_a_send_to_the_lane_that_it_lets_in() -> None:
     call = running("api")
     CallQueue.objects.send("noop", keys=["api"])
     explore(
-        {"worker": partial(finish_one, call), "sender": partial(send_in_transaction, "api")}, nobody_waits, at_least=500
+        {"worker": partial(finish_one, call), "sender": partial(send_in_transaction, "api")},
+        no_call_waits,
+        at_least=500,
     )
 
 

@@ -379,7 +379,7 @@ class Machine(RuleBasedStateMachine):
                 self.claim(0)
             while self.rules.in_state("active"):
                 self.begin_end(self.pick(0, "active"), "completes", seconds(1), None)
-        # Of a call that waited again after its run the rows do not tell how long it held its room: each step has.
+        # Of a call that waited again after its run the rows do not show how long it held its room: each step has.
         audit(limits_changed=True, now=self.pair.now)
 
 

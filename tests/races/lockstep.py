@@ -1,4 +1,4 @@
-"""Threads with connections of their own that go on step by step; what they wait for, PostgreSQL itself tells."""
+"""Threads with connections of their own that go on step by step; what they wait for, PostgreSQL itself shows."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ DEADLINE = 60.0
 POLL = 0.005
 
 app = Celery("races", task_cls="dispatcher.celery:DispatchedTask", set_as_current=False)
-"""Its broker is a queue in this process: what is published waits for whoever takes it out."""
+"""Its broker is a queue in this process: what is published waits until it is taken out."""
 # Not `broker_url`: CELERY_BROKER_URL in the environment would have the last word.
 app.conf.update(broker_read_url="memory://", broker_write_url="memory://")
 

@@ -105,7 +105,7 @@ def test_a_slot_whose_call_is_admitted_while_it_is_to_be_freed_stays() -> None:
     assert Slot.objects.filter(call=call).exists()
 
 
-def test_repairs_at_once_mend_each_breach_once() -> None:
+def test_repairs_at_once_repair_each_breach_once() -> None:
     calls = in_flight(count=10)
     Slot.objects.all().delete()
     reports: list[Report] = []

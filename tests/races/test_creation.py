@@ -1,4 +1,4 @@
-"""Keys and lanes are made by whoever needs them first, and by nobody twice; a rolled back send made nothing."""
+"""Keys and lanes are created when they are needed first, and never twice; a rolled back send made nothing."""
 
 from functools import partial
 
@@ -80,7 +80,7 @@ def test_two_who_declare_a_key_at_once_get_the_same_one() -> None:
 
 
 def test_single_sends_at_once_never_exceed_what_a_key_allows() -> None:
-    """A send that admits its own call counts by a snapshot that may be old: the key's number tells."""
+    """A send that admits its own call counts by a snapshot that may be old: the key's number shows it."""
     declare_tenants(1)
     for number in range(15):
         key = f"api:{number}"

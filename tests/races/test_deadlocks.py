@@ -1,4 +1,4 @@
-"""Locks are taken in one order everywhere, or not waited for: whatever meets whatever, nobody is the victim."""
+"""Locks are taken in one order everywhere, or not waited for: no combination has a deadlock victim."""
 
 from datetime import timedelta
 
@@ -119,7 +119,7 @@ def test_first_senders_of_the_same_lanes_in_opposite_order_do_not_deadlock() -> 
     audit(has_ended=False)
 
 
-def test_a_pass_over_a_key_that_opened_for_nobody_does_not_deadlock_with_another_pass() -> None:
+def test_a_pass_over_a_key_that_opened_for_no_lane_does_not_deadlock_with_another_pass() -> None:
     """The first pass holds the second key and has the first to forget; the other one comes the right way round."""
     first, second = (RateLimitKey.objects.declare(name, concurrency=0) for name in ("first", "second"))
     CallQueue.objects.send("noop", keys=["second"])

@@ -31,12 +31,12 @@ from tests.races.traffic import declare_tenants, in_flight, only_work, tick, wri
 pytestmark = concurrent
 
 PROMPTLY = 10.0
-"""Long for a machine that is busy, and short for whoever waits for a transaction that stays open (s)."""
+"""Long for a machine that is busy, and short for a statement that waits for an open transaction (s)."""
 
 
 @pytest.fixture(autouse=True)
 def hasty_passes(monkeypatch: pytest.MonkeyPatch, patient_passes: None) -> None:
-    """Let a pass wait no longer than in production, and nobody know which keys were waited for in vain."""
+    """Let a pass wait no longer than in production, and no other pass know which keys were waited for in vain."""
     monkeypatch.setattr("dispatcher.lifecycle.admit.KEY_WAIT", KEY_WAIT)
     monkeypatch.setattr("dispatcher.lifecycle.admit._Stuck.until", {})
 
@@ -183,7 +183,7 @@ def test_no_process_of_a_pool_waits_for_a_locked_key() -> None:
     assert is_clean()
 
 
-def test_whoever_has_locked_a_key_can_cancel_a_call_that_is_being_claimed() -> None:
+def test_the_holder_of_a_key_s_lock_can_cancel_a_call_that_is_being_claimed() -> None:
     RateLimitKey.objects.declare("locked", throttle=(100, 1))
     (call,) = in_flight("locked")
     with actors(2) as (person, worker):
@@ -347,7 +347,7 @@ def test_no_process_of_a_pool_waits_for_a_locked_key_when_its_provider_says_stop
     assert state_of(apart[0]) == State.DISPATCHED
 
 
-def test_whoever_has_locked_a_key_can_cancel_a_call_whose_provider_says_stop() -> None:
+def test_the_holder_of_a_key_s_lock_can_cancel_a_call_whose_provider_says_stop() -> None:
     RateLimitKey.objects.declare("locked", concurrency=5)
     (call,) = in_flight("locked")
     with actors(2) as (person, worker):
@@ -505,7 +505,7 @@ def test_due_keys_are_found_while_one_of_them_is_locked() -> None:
     assert schedule.due_keys() == [RateLimitKey.objects.get(name="locked").id]
 
 
-def test_a_dear_call_that_expires_under_a_locked_key_keeps_nobody_waiting_after_it() -> None:
+def test_a_dear_call_that_expires_under_a_locked_key_keeps_no_call_waiting_after_it() -> None:
     RateLimitKey.objects.declare("locked", rate=(10, 3600))
     (first,) = CallQueue.objects.send_many([Call(task="noop", keys={"locked": 2})])
     assert state_of(first) == State.DISPATCHED

@@ -1,6 +1,6 @@
 """A table that is locked for longer than a lease (VACUUM FULL, an ALTER that rewrites it) costs no call its slots.
 
-Nobody can renew a lease meanwhile. Time does not pass in these tests: while the lock is held, the leases and the time
+No lease can be renewed meanwhile. Time does not pass in these tests: while the lock is held, the leases and the time
 of the latest look are moved back by an hour.
 """
 

@@ -1,4 +1,4 @@
-"""Invariant 5: in a lane first come, first served; in a queue the higher priority first; nobody overtakes who waits."""
+"""Invariant 5: a lane is first in, first out; in a queue the higher priority goes first; no call overtakes another."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Slots of calls that are gone: freed once, whoever looks, and without waiting for a transaction of a user's."""
+"""Slots of calls that are gone: freed once, by any process, and without waiting for a transaction of a user's."""
 
 from django.utils import timezone
 

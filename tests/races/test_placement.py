@@ -361,7 +361,7 @@ def test_a_lane_is_not_removed_while_an_open_transaction_has_sent_to_it() -> Non
 
 
 @pytest.mark.parametrize("sends", [send, send_within])
-def test_a_sender_that_meets_the_removal_of_its_lane_makes_it_anew(sends: Callable[..., CallQueue]) -> None:
+def test_a_sender_that_meets_the_removal_of_its_lane_makes_it_again(sends: Callable[..., CallQueue]) -> None:
     RateLimitKey.objects.declare("api", concurrency=9)
     (lane,) = {call.lane_id for call in write([["api"]])}
     erase(*CallQueue.objects.all())

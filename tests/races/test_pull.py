@@ -1,4 +1,4 @@
-"""Fetchers at once: nobody gets what another has, no limit is exceeded, and Celery's calls share the same budgets."""
+"""Concurrent fetches: no worker gets what another has, no limit is exceeded, Celery's calls share the same budgets."""
 
 import time
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Invariants 2 and 3: one start per ticket, one end per call; whoever comes late or twice changes nothing."""
+"""Invariants 2 and 3: one start per ticket, one end per call; a late or repeated message changes nothing."""
 
 from functools import partial
 from threading import Event

@@ -1,4 +1,4 @@
-"""Removing what is unused never takes a lane or a key from who uses it at the same moment, and nobody fails for it."""
+"""Removing what is unused never takes a lane or a key that is used at the same moment, and no caller fails."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -182,7 +182,7 @@ def test_who_declares_a_key_that_is_being_removed_makes_it() -> None:
     assert unused.remove_keys() == 0
 
 
-def test_who_limits_a_key_that_is_being_removed_is_told_that_it_is_gone() -> None:
+def test_who_limits_a_key_that_is_being_removed_gets_an_error_that_it_is_gone() -> None:
     leave()
     unused.remove_lanes()
     with removing_keys() as (person, gate, removing):

@@ -232,7 +232,7 @@ def test_sixteen_senders_and_four_dispensers_leave_no_call_asleep() -> None:
 
 
 def test_a_backlog_drains_to_its_last_call_by_hand_over_alone() -> None:
-    """Nobody ticks, sweeps or sends: only the workers' releases let the next calls in."""
+    """Nothing ticks, sweeps or sends: only the workers' releases let the next calls in."""
     RateLimitKey.objects.declare("api", concurrency=3)
     declare_tenants(12)
     CallQueue.objects.send_many(Call(task="noop", keys=["api", f"tenant:{number % 12}"]) for number in range(240))

@@ -27,7 +27,7 @@ class Broker:
 
     @staticmethod
     def go_down() -> None:
-        """Publish to a broker that nobody serves from now on."""
+        """Publish to a broker that is down from now on."""
         make_app("gone", broker="redis://127.0.0.1:1/0").set_current()
 
     def come_back(self) -> None:

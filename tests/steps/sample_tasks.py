@@ -1,4 +1,4 @@
-"""Tasks that do what a test tells them to, and the ways to run them."""
+"""Tasks whose behaviour a test sets, and functions that run them."""
 
 from collections.abc import Callable
 from typing import Any

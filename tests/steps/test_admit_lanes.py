@@ -33,7 +33,7 @@ pytestmark = committed
 # Drop and reschedule
 
 
-def test_a_call_that_asks_to_be_dropped_is_discarded_at_the_limit_and_told_of(broker: Broker) -> None:
+def test_a_call_that_asks_to_be_dropped_is_discarded_at_the_limit_with_an_event(broker: Broker) -> None:
     key("api", concurrency=1)
     received: list[Any] = []
 
@@ -164,7 +164,7 @@ def test_a_dearer_call_does_not_put_off_the_opening_that_a_cheaper_one_waits_for
     assert schedule.due_keys(now=at(61)) == [api.id]
 
 
-def test_a_key_that_nobody_is_parked_on_has_no_opening_time() -> None:
+def test_a_key_without_parked_lanes_has_no_opening_time() -> None:
     row = key("api", rate=(1, 60))
     started("api")
     call = waiting("api")

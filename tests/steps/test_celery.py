@@ -109,7 +109,7 @@ def test_a_stale_or_duplicate_delivery_runs_nothing() -> None:
     assert seen(call).attempt == 1
 
 
-def test_a_task_that_raises_fails_its_attempt_and_celery_is_told_of_the_wait() -> None:
+def test_a_task_that_raises_fails_its_attempt_and_celery_learns_of_the_wait() -> None:
     behaviours[:] = [raising(ValueError("bad"))]
     call = sent(retry={"initial_interval": 30, "jitter": False})
     result = deliver(call)

@@ -108,7 +108,7 @@ def test_a_loss_that_comes_late_changes_nothing(broker: Broker) -> None:
     assert (seen(call).state, seen(call).errors) == (State.COMPLETED, [])
 
 
-def test_a_plain_message_that_is_lost_concerns_nobody(broker: Broker) -> None:
+def test_a_plain_message_that_is_lost_concerns_no_call(broker: Broker) -> None:
     do.delay()
     request = request_of(broker)
     assert request.ticket is None
@@ -117,9 +117,9 @@ def test_a_plain_message_that_is_lost_concerns_nobody(broker: Broker) -> None:
 
 
 def revoke(request: Request, *, terminated: bool) -> None:
-    """Tell of a revoked message as Celery does."""
-    told = {"terminated": terminated, "signum": None, "expired": False}
-    signals.task_revoked.send(sender=do, request=request._context, **told)  # noqa: SLF001 -- what Celery sends
+    """Send the signal of a revoked message as Celery does."""
+    reply = {"terminated": terminated, "signum": None, "expired": False}
+    signals.task_revoked.send(sender=do, request=request._context, **reply)  # noqa: SLF001 -- what Celery sends
 
 
 def test_a_message_that_is_revoked_before_it_started_cancels_its_call(broker: Broker) -> None:

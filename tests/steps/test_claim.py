@@ -312,7 +312,7 @@ def test_a_start_that_was_overslept_is_given_up_for_a_later_one(settings: Any) -
     assert claim.restart(calls[0].id, ticket_of(seen(calls[0])), number=uuid4(), now=at(0.5)) is Refused.STALE
 
 
-def test_a_start_that_its_window_has_forgotten_is_not_given_again_but_the_room_is_asked_for_anew() -> None:
+def test_a_start_that_its_window_has_forgotten_is_not_given_again_but_the_room_is_asked_for_again() -> None:
     key("api", rate=(1, 1))
     key("hour", rate=(10, 3_600))
     call, other = waiting("api", "hour"), waiting("api")

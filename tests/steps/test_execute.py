@@ -55,7 +55,7 @@ def test_an_outcome_that_is_recorded_stands_though_its_room_is_not_handed_on(
     assert states([second]) == [State.DISPATCHED]
 
 
-def test_a_failure_hands_its_room_on_too_and_tells_how_long_it_waits() -> None:
+def test_a_failure_hands_its_room_on_too_and_reports_how_long_it_waits() -> None:
     key("api", concurrency=1)
     first, second = admitted("api", retry={"initial_interval": 9, "jitter": False}), waiting("api")
     assert go(second) == []
@@ -162,7 +162,7 @@ def test_a_provider_may_stop_one_key_only() -> None:
 
 
 @pytest.mark.parametrize("named", [None, "typo", "other"])
-def test_a_call_that_is_told_to_stop_and_spends_no_key_to_block_waits_by_itself(named: str | None) -> None:
+def test_a_call_that_is_rate_limited_and_spends_no_key_to_block_waits_by_itself(named: str | None) -> None:
     key("other")
     call = admitted()
 

@@ -1,4 +1,4 @@
-"""Finish: the outcome is recorded once, by whoever holds the ticket, and the slots are free."""
+"""Finish: the outcome is recorded once, by the holder of the ticket, and the slots are free."""
 
 from datetime import date, timedelta
 from decimal import Decimal
@@ -431,7 +431,7 @@ def test_a_call_is_put_back_only_from_the_states_named() -> None:
 # Who listens
 
 
-def test_an_end_is_told_to_those_who_listen_and_one_that_fails_harms_nothing() -> None:
+def test_an_end_is_sent_to_the_receivers_of_its_signal_and_one_that_fails_harms_nothing() -> None:
     received: list[Any] = []
 
     def receive(**facts: Any) -> None:

@@ -65,7 +65,7 @@ def served(process: ThreadPoolExecutor, times: int) -> int:
     return len({process.submit(run_task).result() for _ in range(times)})
 
 
-def test_without_a_worker_each_task_connects_anew(process: ThreadPoolExecutor) -> None:
+def test_without_a_worker_each_task_connects_again(process: ThreadPoolExecutor) -> None:
     assert served(process, 3) == 3
 
 

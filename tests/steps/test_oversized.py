@@ -254,7 +254,7 @@ def test_it_expires() -> None:
 # Who names it
 
 
-def test_the_answer_of_whoever_lowers_a_limit_says_how_many_calls_never_fit() -> None:
+def test_the_answer_to_a_lowered_limit_says_how_many_calls_never_fit() -> None:
     paused(concurrency=100)
     send(8, 8, 1, 30)
     assert api.count_oversized("api", {"concurrency": 5}) == 3

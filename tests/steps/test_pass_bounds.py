@@ -35,7 +35,7 @@ def parked(name: str, lanes: int, priority: int = 0) -> list[CallQueue]:
 
 
 def free_calls() -> int:
-    """Return how many waiting calls nobody has locked."""
+    """Return how many waiting calls are not locked."""
     with psycopg.connect(**connection.get_connection_params()) as other:
         found = other.execute(
             "SELECT FROM dispatcher_callqueue WHERE state = 'available' FOR NO KEY UPDATE SKIP LOCKED"

@@ -87,7 +87,7 @@ def test_the_claim_of_another_is_not_taken_for_ones_own_whose_answer_was_lost(
     assert (ran, seen(call).attempt) == ([], 1)
 
 
-def test_a_claim_whose_answer_comes_when_its_window_is_over_is_admitted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_whose_answer_comes_when_its_window_is_over_is_admitted_again(monkeypatch: pytest.MonkeyPatch) -> None:
     key("counted", rate=(1, 60))
     call = seen(CallQueue.objects.send("noop", keys=["counted"]))
     claim_it = losing_answers(claim.claim)
@@ -186,7 +186,7 @@ def test_the_end_that_another_gave_an_attempt_is_not_taken_for_ones_own_whose_an
     assert seen(call).result is None
 
 
-def test_a_finish_whose_answer_was_lost_is_known_again_after_the_call_was_admitted_anew(
+def test_a_finish_whose_answer_was_lost_is_known_again_after_the_call_was_admitted_again(
     call: CallQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail = finish.fail
@@ -239,7 +239,7 @@ def throw(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("fault", [OperationalError, InterfaceError])
-def test_patience_ends_and_then_tells_what_was_wrong(settings: Any, fault: type[Exception]) -> None:
+def test_retries_end_and_then_the_error_is_raised(settings: Any, fault: type[Exception]) -> None:
     settings.DISPATCHER = {"patience": 0.3}
     tried: list[int] = []
 
@@ -264,6 +264,6 @@ def test_within_the_callers_transaction_nothing_is_tried_again() -> None:
     assert len(tried) == 1
 
 
-def test_errors_of_other_kinds_are_told_at_once() -> None:
+def test_errors_of_other_kinds_are_raised_at_once() -> None:
     with pytest.raises(ZeroDivisionError):
         attempt.retry_while_unavailable(lambda: 1 / 0, again=pytest.fail)

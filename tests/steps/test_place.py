@@ -58,7 +58,7 @@ def test_a_call_without_a_lane_says_what_makes_it() -> None:
     }
 
 
-def test_a_key_that_nobody_makes_is_unknown_within_a_transaction_too() -> None:
+def test_a_key_that_is_not_made_is_unknown_within_a_transaction_too() -> None:
     with pytest.raises(UnknownKey, match="typo"), transaction.atomic():
         CallQueue.objects.send("noop", keys=["typo", "tenant:new"])
     with pytest.raises(CallNeverRuns), transaction.atomic():
@@ -161,7 +161,7 @@ def test_a_call_without_a_lane_expires() -> None:
     assert engine.place_unplaced() == 0
 
 
-# What is told of it
+# What is reported of it
 
 
 def test_reports_count_and_list_calls_without_a_lane() -> None:

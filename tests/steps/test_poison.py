@@ -35,7 +35,7 @@ def test_an_attempt_that_fails_by_itself_breaks_the_row_and_one_that_was_ended_d
         CallQueue.objects.update(state=State.AVAILABLE)
 
 
-def test_a_retry_by_hand_begins_anew() -> None:
+def test_a_retry_by_hand_begins_again() -> None:
     heartbeat.record(HERE, [], now=at(0))
     call = waiting(retry={"max_attempts": 1})
     go(call, now=at(1))

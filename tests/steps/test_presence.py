@@ -43,7 +43,7 @@ def _no_messages() -> Iterator[None]:
 
 
 def worker() -> Any:
-    """Return what a step is told of its worker."""
+    """Return what a step receives of its worker."""
     return SimpleNamespace(
         hostname="celery@here",
         concurrency=1,

@@ -72,7 +72,7 @@ def test_a_message_carries_the_call_its_ticket_and_its_arguments(broker: Broker)
     assert seen(call).published_at == at(1)
 
 
-def test_a_message_tells_how_many_attempts_were_made_before(broker: Broker) -> None:
+def test_a_message_has_the_number_of_attempts_made_before(broker: Broker) -> None:
     call = waiting()
     CallQueue.objects.filter(id=call.id).update(attempt=2)
     publish.publish(admit.admit(lanes=[call.lane_id], now=T0).calls)
@@ -113,7 +113,7 @@ def test_what_the_broker_refuses_stays_and_the_next_pass_publishes_the_same_tick
     assert broker.take() == []
 
 
-def test_a_call_just_admitted_is_left_to_whoever_admitted_it() -> None:
+def test_a_call_just_admitted_is_left_to_the_pass_that_admitted_it() -> None:
     call = admitted()
     assert publish.unpublished(now=at(10)) == []
     assert [found.id for found in publish.unpublished(now=at(10.1))] == [call.id]
@@ -247,7 +247,7 @@ def test_what_is_due_is_served_though_the_broker_refuses_a_call(
     assert [seen(call).published_at for call in (refused, second)] == [None, at(90)]
 
 
-def test_a_broker_that_refuses_is_connected_anew_for_the_next_pass(
+def test_a_broker_that_refuses_is_connected_again_for_the_next_pass(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def connection() -> object:

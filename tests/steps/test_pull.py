@@ -278,7 +278,7 @@ def test_a_failure_that_is_named_final_ends_the_call(final: str) -> None:
     assert ended.state == "discarded"
 
 
-def test_a_worker_that_was_told_to_stop_blocks_the_key_and_spends_no_attempt() -> None:
+def test_a_worker_that_was_rate_limited_blocks_the_key_and_spends_no_attempt() -> None:
     RateLimitKey.objects.declare("api", concurrency=5)
     send(2, keys=["api"])
     (call,) = fetch()
@@ -327,7 +327,7 @@ def test_a_fetch_whose_answer_is_lost_spends_no_attempt() -> None:
     assert seen(call).crashes == 0
 
 
-def test_a_call_after_whose_fetches_no_worker_is_heard_of_ends_all_the_same() -> None:
+def test_a_call_after_whose_fetches_no_worker_is_seen_ends_all_the_same() -> None:
     send(more=More(visibility=SECOND), retry={"max_attempts": 2})
     attempts = []
     while (fetched := fetch()) and len(attempts) < 9:
@@ -375,7 +375,7 @@ def test_the_recovery_of_celerys_workers_leaves_fetched_calls_alone() -> None:
     assert seen(call).state == State.ACTIVE
 
 
-def test_a_worker_that_is_to_be_quiet_gets_nothing_and_is_told() -> None:
+def test_a_worker_that_is_to_be_quiet_gets_nothing_but_its_directive() -> None:
     send()
     assert pull.heartbeat("one", []).directive == "running"
     PullWorker.objects.update(directive="quiet")
@@ -393,7 +393,7 @@ def test_a_worker_that_is_long_gone_is_forgotten() -> None:
     assert not PullWorker.objects.exists()
 
 
-def test_what_a_job_brings_besides_is_kept() -> None:
+def test_additional_fields_of_a_job_are_kept() -> None:
     wanted = uuid4()
     more = More(id=wanted, envelope={"tags": ["a"], "x": 1}, is_pending=True, unique_key="u")
     (call,) = send(more=more)

@@ -104,7 +104,7 @@ def test_a_newcomer_does_not_pass_those_that_its_queue_has_held() -> None:
     assert [call.id for call in CallQueue.objects.order_by("slots__id")] == [first.id, second.id]
 
 
-def test_ten_thousand_held_lanes_are_not_looked_at_while_nobody_serves_their_queue() -> None:
+def test_ten_thousand_held_lanes_are_not_looked_at_while_no_worker_serves_their_queue() -> None:
     for number in range(30):
         key(f"tenant:{number}")
         send(keys=[f"tenant:{number}"])
@@ -336,7 +336,7 @@ def test_a_message_in_a_long_line_is_not_lost_before_its_turn(settings: Any) -> 
     # The line has come to what was published after 20 s: what was published at 1 had its turn, and is lost.
     assert states([first, behind]) == [State.DISPATCHED] * 2
     assert seen(overtaken).dispatched_at == at(301)
-    # Nobody holds anything of the queue any more, so there is no line.
+    # No call holds anything of the queue any more, so there is no line.
     finish.complete(first.id, ticket_of(seen(first)), result=None, now=at(302))
     CallQueue.objects.filter(id=behind.id).update(published_at=at(21))
     Slot.objects.filter(call=behind).update(lease_until=at(300))
@@ -364,7 +364,7 @@ def test_a_line_that_does_not_move_on_is_sent_again_less_and_less_often(settings
 # Leases behind a gap
 
 
-def test_leases_are_not_judged_just_after_nobody_could_look(settings: Any) -> None:
+def test_leases_are_not_judged_just_after_an_outage(settings: Any) -> None:
     settings.DISPATCHER = {"queue_grace": None, "heartbeat": 15, "recover_every": 10}
     heartbeat.record(HERE, [])
     call = started()

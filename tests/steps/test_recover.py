@@ -253,7 +253,7 @@ def test_a_hand_over_that_never_came_is_made_up_for_within_two_ticks() -> None:
     assert states([second]) == [State.DISPATCHED]
 
 
-def test_the_sweep_names_only_keys_with_room_that_nobody_hands_on() -> None:
+def test_the_sweep_names_only_keys_with_unused_room() -> None:
     limits: dict[str, Any] = {
         "full": {"concurrency": 1},
         "paused": {},

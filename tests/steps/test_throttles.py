@@ -62,7 +62,7 @@ def test_a_throttle_that_was_loosened_lets_the_next_call_start_at_once(change: C
     assert at(1) <= made.start_at <= at(1.01)
 
 
-@pytest.mark.parametrize("ends", ["by a person", "by time", "by time, and nobody has noticed"])
+@pytest.mark.parametrize("ends", ["by a person", "by time", "by time, and not yet noticed"])
 def test_an_override_that_ended_leaves_no_spacing_behind(ends: str) -> None:
     key("api", throttle=FAST)
     control.override("api", {"throttle": SLOW}, at(60))

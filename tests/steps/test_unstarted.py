@@ -54,7 +54,7 @@ def wait_of(call: CallQueue) -> float:
 # Tasks that a worker does not know
 
 
-def test_a_call_of_a_task_that_nobody_knows_waits_and_spends_nothing(broker: Broker) -> None:
+def test_a_call_of_a_task_that_no_worker_knows_waits_and_spends_nothing(broker: Broker) -> None:
     key("api", concurrency=1)
     come(["tests.do"])
     call = sent(keys=["api"], retry={"max_attempts": 1})
@@ -100,7 +100,7 @@ def test_a_worker_of_an_older_version_may_know_every_task(broker: Broker) -> Non
     assert wait_of(call) < 1
 
 
-def test_the_wait_grows_while_nobody_knows_it_up_to_an_hour(broker: Broker) -> None:
+def test_the_wait_grows_while_no_worker_knows_it_up_to_an_hour(broker: Broker) -> None:
     come([])
     call = sent()
     waits = []

@@ -251,7 +251,7 @@ def test_no_window_ever_holds_more_than_the_limit_however_late_the_starts_arrive
             for cost in waiting[:amount]:
                 claims.start(now, cost)
             del waiting[:amount]
-    # Whoever was admitted may start all at once, at the worst moment.
+    # Admitted calls may start all at once, at the worst moment.
     for cost in waiting:
         claims.start(now, cost)
     # A start may be under way for as long as the margin, and a later one arrive at once.
@@ -347,7 +347,7 @@ def test_an_opening_is_a_century_away_at_the_most_however_far_a_limit_was_lowere
     assert NOW < (next_opening(Policy(throttle=rate), Use(unstarted=2**31), 1, NOW, WITHOUT_MARGIN) or NOW) <= century
 
 
-def test_concurrency_has_no_opening_because_nobody_knows_when_a_call_ends() -> None:
+def test_concurrency_has_no_opening_because_the_end_of_a_call_is_unknown() -> None:
     assert next_opening(Policy(concurrency=1), Use(held=1), 1, NOW, WITHOUT_MARGIN) is None
 
 

@@ -45,7 +45,7 @@ def arm(fault_point: Path, how: signal.Signals) -> None:
 
 
 def disarm(fault_point: Path) -> bool:
-    """Take a fault_point away; return whether nobody had stepped into it."""
+    """Take a fault_point away; return whether no process had reached it."""
     try:
         fault_point.unlink()
     except FileNotFoundError:

@@ -109,7 +109,7 @@ class Faults:
     def _broker_cut(self, fault: Fault) -> float:
         self.servers.broker.cut()
         time.sleep(fault.seconds)
-        self.servers.broker.mend()
+        self.servers.broker.restore()
         return time.monotonic()
 
     def _broker_silent(self, fault: Fault) -> float:
@@ -129,7 +129,7 @@ class Faults:
     def _database_cut(self, fault: Fault) -> float:
         self.servers.database.cut()
         time.sleep(fault.seconds)
-        self.servers.database.mend()
+        self.servers.database.restore()
         return time.monotonic()
 
     def _database_silent(self, fault: Fault) -> float:
@@ -171,7 +171,7 @@ class Faults:
         while fault_point.exists() and time.monotonic() < deadline:
             time.sleep(LOOK_EVERY)
         if fault_points.disarm(fault_point):
-            self.remarks.append(f"nobody stepped into the fault_point of fault {fault.number}: struck from outside")
+            self.remarks.append(f"no process reached the fault_point of fault {fault.number}: struck from outside")
             return self._signal(fault.target, how)
         return time.monotonic()
 

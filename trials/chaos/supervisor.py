@@ -29,7 +29,7 @@ class Supervisor:
     """How often each was started again."""
 
     def __post_init__(self) -> None:
-        """Let nobody on yet."""
+        """Start no process yet."""
         self._starts: dict[str, Callable[[str], Child]] = {
             **dict.fromkeys(WORKERS, self._start_worker),
             **dict.fromkeys(DISPENSERS, self._start_dispenser),

@@ -44,8 +44,8 @@ def visit(
 
 
 @shared_task(bind=True)
-def be_told(self: Task, *, keys: Sequence[str], seconds: float) -> None:
-    """Hear from the provider, at every other admission, that it is too much."""
+def be_rate_limited(self: Task, *, keys: Sequence[str], seconds: float) -> None:
+    """Raise RateLimited at every other admission."""
     begin(self)
     if ticket_of(self).int % 2:
         stop(self, seconds=0.2)
@@ -70,8 +70,8 @@ def ask(task: Task, *, keys: Sequence[str], seconds: float, most_late: timedelta
     """Ask the witness, if the ticket still owns the call and the start is not long ago.
 
     A process can be frozen, or its database silent, between its start and here: the provider must not see what
-    was meant for another moment. What happens after this look and before the request nobody can prevent: the witness
-    is told when this was.
+    was meant for another moment. What happens after this look and before the request can't be prevented: the witness
+    gets the time of it.
     """
     if most_late >= A_QUERY:
         task.ensure_held()

@@ -57,14 +57,14 @@ class Outcome:
             "late": verdict.late,
             "longest_way_s": round(verdict.longest_way_s, 3),
             "recovery_s": verdict.recovery,
-            "faults": [self._told(struck) for struck in self.struck],
+            "faults": [self._as_json(struck) for struck in self.struck],
             "failures": list(verdict.failures),
             "drained_s": round(self.drained, 1),
             "restarts": dict(self.restarts),
             "remarks": list(self.remarks),
         }
 
-    def _told(self, struck: Struck) -> dict[str, object]:
+    def _as_json(self, struck: Struck) -> dict[str, object]:
         recovered = self.verdict.recovered[struck.fault.number]
         return {
             **asdict(struck.fault),
@@ -121,7 +121,7 @@ class Trial:
         with ThreadPoolExecutor(AT_ONCE) as threads:
             for fault in plan:
                 time.sleep(max(0.0, began + fault.at - time.monotonic()))
-                self.say(told(fault))
+                self.say(describe(fault))
                 struck.append(threads.submit(self.faults.strike, fault))
             time.sleep(max(0.0, began + seconds - time.monotonic()))
         return [each.result() for each in struck]
@@ -146,7 +146,7 @@ class Trial:
         return sum(left.values())
 
 
-def told(fault: Fault) -> str:
+def describe(fault: Fault) -> str:
     """Return a fault as a line."""
     lasts = f", for {fault.seconds:g} s" if fault.seconds else ""
     return f"{fault.at:6.1f} s  {fault.target}: {fault.words}{lasts}"

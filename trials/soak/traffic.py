@@ -64,7 +64,7 @@ class Tally:
                 self.send_ms.append(send_ms)
 
     def take(self) -> dict[str, Any]:
-        """Return what was counted, and begin anew."""
+        """Return what was counted, and start again from zero."""
         with self.lock:
             taken = {"at": monotonic(), "sent": self.sent, "ended": self.ended, "send_ms": self.send_ms}
             self.sent, self.ended, self.send_ms = 0, 0, []

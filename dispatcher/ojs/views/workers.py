@@ -151,7 +151,7 @@ def rejected(report: RejectedReport, job_id: str) -> Problem:
     state = ojs_state(report.state)
     message = f"The job is {state}, not active."
     if report.is_anothers:
-        message = "Another worker or another attempt holds the job. Report with the ticket of the fetch."
+        message = "The job is another worker's, or in another attempt. Report with the ticket of the fetch."
     elif report.state in (State.ACTIVE, State.DISPATCHED):
         message = "The job runs in Celery, and can't be reported on over HTTP."
     return conflict(message, job_id=job_id, current_state=state, expected_state="active")

@@ -1,6 +1,6 @@
--- hold_pulled: give the calls that one worker has just fetched their leases; they end with the attempt's time, if it
--- has one.
--- `lease` is what the worker asked for, `usual` the setting's; a call's own stands in between.
+-- hold_pulled: set the leases of calls that a worker has just fetched; they end at the attempt's timeout, if it has
+-- one.
+-- `lease` is what the worker asked for, `usual` the setting; the call's own comes between them.
 WITH {{clock}}, until AS MATERIALIZED (
     SELECT call.id, {{fetch_lease_end(call, clock.now)}} AS ends_at
       FROM clock

@@ -1,7 +1,7 @@
--- spend_window: spend one of a key that is locked, if the limits in force let it; what is left comes back either way.
+-- spend_window: count one start of a locked key, if the limits in force allow it; returns what is left either way.
 -- `is_closed`: it is paused or blocked (until `blocked_until`), or has a concurrency of 0. Without a rate in force
--- there is no `rate_limit`. Counted as claim_call does: by the rate in force, or else by the key's own, which holds
--- again later.
+-- there is no
+-- `rate_limit`. Counted as claim_call does: by the rate in force, or else by the key's own, which holds again later.
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), force AS MATERIALIZED (

@@ -1,6 +1,5 @@
--- workflows_with_news: the running workflows in which a call or a workflow has ended, or which are to be looked at by
--- now.
--- Those with the oldest news come first. One that is to be looked at later is left out until then.
+-- workflows_with_news: the running workflows in which a call or a workflow has ended, or whose `look_at` has come.
+-- Oldest news first. A workflow with a later `look_at` is left out until then.
 -- Relies on call_awaited, part_call and workflow_look.
 WITH ended AS MATERIALIZED (
     SELECT call.id, call.finished_at

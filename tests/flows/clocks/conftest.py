@@ -21,7 +21,7 @@ WORKERS = {"ahead": (HOUR, "prefork"), "behind": (-HOUR, "threads")}
 
 @pytest.fixture
 def cast(processes: "Processes", sending: None) -> Iterator[Callable[..., "Processes"]]:
-    """Have all up once it is called with how far off the dispenser's and beat's clocks are; nobody's is right.
+    """Have all up once it is called with how far off the dispenser's and beat's clocks are; none is right.
 
     Each worker takes the calls of a queue of its own beside those of the common one.
     """

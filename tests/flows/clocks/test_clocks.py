@@ -89,12 +89,12 @@ class Own:
         self.long = send(sample_tasks.nap, 2.5, queue=queue)
         self.failing = send(sample_tasks.fail, 1, queue=queue, retry={"initial_interval": 2, "jitter": False})
         self.asking = send(sample_tasks.fail_and_name_a_time, 1, queue=queue)
-        told = {"method": "get", "params": {"url": address + self.path}}
-        self.told = CallQueue.objects.send(call_data=told, queue=queue)
+        reply = {"method": "get", "params": {"url": address + self.path}}
+        self.reply = CallQueue.objects.send(call_data=reply, queue=queue)
 
     @property
     def calls(self) -> list[CallQueue]:
-        return [self.long, self.failing, self.asking, self.told]
+        return [self.long, self.failing, self.asking, self.reply]
 
     def check(self) -> None:
         """See that each waited as long as it should have."""
@@ -141,8 +141,8 @@ def test_an_hour_off_changes_nothing(cast: Cast, address: str, dispenser: timede
     failed = {call.id for each in own for call in (each.failing, each.asking)}
     assert {call.id for call in calls if call.state != State.COMPLETED} == {expiring.id}
     assert {call.id for call in calls if call.attempt > 1} == {call.id for call in calls if call.errors} == failed
-    told = {each.told.id for each in own}
-    assert {call.id for call in calls if call.id not in told and processes.noted(call.id) != call.attempt} == set()
+    reply = {each.reply.id for each in own}
+    assert {call.id for call in calls if call.id not in reply and processes.noted(call.id) != call.attempt} == set()
     # The limits held, as the database's own stamps say.
     spent = spent_by_key()
     assert most_at_once(spent[few.id]) == 2
