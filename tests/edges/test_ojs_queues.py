@@ -140,9 +140,9 @@ def test_a_key_has_one_json_form(api: Api) -> None:
     RateLimitKey.objects.declare("api", concurrency=2)
     api.ask("PUT", "/rate-limits/api", {"rate": {"limit": 5, "period": "PT60S"}, "expires_at": "+PT60S"})
     (status,) = rate_limit_status(["api"])
-    told = api.get("/rate-limits/api")
-    assert told["own_limits"] == {"concurrency": 2}
-    assert {**told, "rate": None, "own_limits": None} == {
+    reply = api.get("/rate-limits/api")
+    assert reply["own_limits"] == {"concurrency": 2}
+    assert {**reply, "rate": None, "own_limits": None} == {
         name: value for name, value in status.as_json().items() if value is not None
     } | {"rate": None, "own_limits": None}
 
