@@ -133,7 +133,7 @@ def spawn(
     log = run_dir / "logs" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
-        log_offset = output.tell()
+        log_offset = output.seek(0, os.SEEK_END)
         popen = subprocess.Popen(
             command,
             cwd=cwd,

@@ -72,13 +72,13 @@ def test_a_call_s_page_says_why_it_waits_and_what_it_spends(boss: Client) -> Non
     assert "Waiting" in page
 
 
-@pytest.mark.parametrize(("failures", "title"), [(3, "3 in all"), (5_000, "the first 5 and the last 20 are kept")])
+@pytest.mark.parametrize(("failures", "title"), [(3, "3 in total"), (5_000, "the first 5 and the last 20 are kept")])
 def test_a_call_s_page_says_how_many_errors_there_were(boss: Client, failures: int, title: str) -> None:
     (call,) = waiting(1)
     kept = [{"type": "ValueError", "message": "no money", "attempt": number} for number in range(min(failures, 25))]
     CallQueue.objects.filter(pk=call.pk).update(errors=kept, error_count=failures)
     page = boss.get(reverse("admin:dispatcher_callqueue_change", args=[call.pk])).content.decode()
-    assert f"{failures:,} in all" in page
+    assert f"{failures:,} in total" in page
     assert title in page
 
 
@@ -87,7 +87,7 @@ def test_a_call_s_page_says_that_no_worker_knows_its_task(boss: Client) -> None:
     call = CallQueue.objects.send("t")
     workers.return_unknown(call.pk, ticket_of(CallQueue.objects.get(pk=call.pk)))
     page = boss.get(reverse("admin:dispatcher_callqueue_change", args=[call.pk])).content.decode()
-    assert "No live worker of queue celery knows task t." in page
+    assert "No live worker of queue celery has the task t." in page
 
 
 def test_a_call_s_page_says_that_it_never_starts(boss: Client) -> None:
@@ -249,7 +249,7 @@ def test_calls_are_cancelled_retried_and_run(clerk: Callable[..., Client]) -> No
     assert "3 calls: cancelled" in act(client, CALLS, "cancel", calls)
     assert {call.state for call in CallQueue.objects.all()} == {State.CANCELLED}
     assert "they run or have ended" in act(client, CALLS, "cancel", calls)
-    assert "3 calls: to be retried" in act(client, CALLS, "retry", calls)
+    assert "3 calls: queued for a retry" in act(client, CALLS, "retry", calls)
     assert "1 calls: moved to the front" in act(client, CALLS, "run_now", calls[2:])
     assert CallQueue.objects.waiting().order_by("position").first() == calls[2]
     assert LogEntry.objects.count() == 4

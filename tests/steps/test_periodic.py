@@ -164,7 +164,7 @@ def test_a_worker_with_the_setting_leaves_it_to_beat(step: PeriodicTasks, work: 
 
 
 def test_a_tick_is_sent_without_an_event(broker: Broker) -> None:
-    app = make_app("telling", task_send_sent_event=True)
+    app = make_app("events", task_send_sent_event=True)
     app.set_current()
     sent: list[str] = []
     app.amqp._event_dispatcher = SimpleNamespace(publish=lambda kind, *_, **__: sent.append(kind))  # noqa: SLF001
