@@ -110,7 +110,17 @@ class ReasonFilter(admin.SimpleListFilter):
 class CallAdmin(ReadOnlyAdmin, BoundedList, _Admin):
     """Calls are created by `send`, changed by the engine and deleted by retention: people view and control them."""
 
-    list_display = ("id", "task", "badge", "queue", "priority", "attempt", "created_at", "started_at", "finished_at")
+    list_display = (
+        "short_id",
+        "task",
+        "badge",
+        "queue",
+        "priority",
+        "attempt",
+        "created_at",
+        "started_at",
+        "finished_at",
+    )
     list_filter = (StateFilter, ReasonFilter)
     search_fields = ("id",)
     search_help_text = (
@@ -186,6 +196,11 @@ class CallAdmin(ReadOnlyAdmin, BoundedList, _Admin):
         if request.GET.get(ReasonFilter.parameter_name):
             return _BY_END
         return _ORDERS.get(request.GET.get(StateFilter.parameter_name, ""), ("-id",))
+
+    @admin.display(description="id")
+    def short_id(self, call: CallQueue) -> SafeString:
+        """Return the end of the id, which differs from call to call; the whole id is its title."""
+        return format_html('<span title="{}" style="white-space:nowrap">…{}</span>', call.pk, str(call.pk)[-12:])
 
     @admin.display(description="state")
     def badge(self, call: CallQueue) -> SafeString:
