@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 from dispatcher import lanes as lanes_of
 from dispatcher import sql, validate
 from dispatcher.conf import conf
-from dispatcher.engine import attempt, compose, dispenser, fetched, sent
+from dispatcher.engine import attempt, compose, dispenser, feed, fetched, sent
 from dispatcher.engine.ticker import Ticker
 from dispatcher.errors import KeyNotFound
 from dispatcher.history import By
@@ -389,6 +389,7 @@ def _serve_due(*, until: float | None = None, now: datetime | None = None) -> in
     schedule.wake_due(now=now)
     schedule.discard_expired(now=now)
     publish.publish(publish.unpublished(now=now), now=now)
+    feed.wake_waiting()
     keys, queues = schedule.due_keys(now=now), schedule.due_queues(now=now)
     return dispense(keys=keys, queues=queues, awake=True, until=until, now=now)
 

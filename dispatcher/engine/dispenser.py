@@ -3,12 +3,13 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from time import monotonic
 
 from dispatcher import sql
 from dispatcher.conf import conf, is_eager
 from dispatcher.lanes import heads
-from dispatcher.lifecycle import admit, finish, oversized, publish
+from dispatcher.lifecycle import admit, finish, oversized, publish, wake
 from dispatcher.lifecycle import recover as recovery
 
 _HAND_OVER = 10
@@ -65,6 +66,7 @@ def dispense(
             now_due, later = due.split(bound)
         made = admit.admit(**vars(now_due), most=most, avoid=avoid, wait_for=wait_for, now=now)
         publish.publish(made.calls, now=now)
+        sql.after_commit(partial(wake.notify, made.direct))
         admitted, made_passes = admitted + len(made.calls), made_passes + 1
         again = admit.recheck(made, now=now)
         stuck = admit.stuck_keys()
@@ -174,6 +176,7 @@ def serve_changed(positions: Mapping[int, int]) -> None:
     changed = heads.changed(positions)
     if changed.held:
         sql.change("hold_lanes", {"lanes": changed.held})
+        wake.notify(changed.direct)
     if changed.lanes or changed.keys:
         dispense_briefly(lanes=changed.lanes, keys=changed.keys)
 

@@ -68,6 +68,8 @@ class Pass:
     """Lanes that the pass should have served and left out, each with a key of its that somebody else had locked."""
     busy: Collection[int] = ()
     """All keys that kept it from a lane."""
+    direct: Collection[str] = ()
+    """Direct queues that hold lanes since this pass, which does not serve them: their workers do."""
 
     @property
     def has_moved(self) -> bool:
@@ -158,6 +160,19 @@ def admit(
         return decide({**wanted, "wait_for": None})
 
 
+def admit_direct(
+    *, queues: Collection[str], keys: Collection[int], avoid: Collection[int], stuck: Collection[int], most: int
+) -> Pass:
+    """Make one pass over the lanes that these direct queues have held, and those parked on these keys.
+
+    In the caller's transaction, which also starts what it admits. stuck: keys that another transaction has locked for
+    so long that their lanes delay no others.
+    """
+    wanted = {"lanes": [], "keys": list(keys), "queues": list(queues), "awake": False, "avoid": list(avoid)}
+    settings = conf()
+    return _decide({**wanted, "wait_for": None}, most=most, delivery=Delivery.DIRECT, now=None, settings=settings, stuck=stuck)
+
+
 def stuck_keys() -> set[int]:
     """Return the keys that this process has waited for in vain lately: a transaction keeps them locked."""
     now = monotonic()
@@ -208,6 +223,7 @@ def _decide(
     delivery: Delivery,
     now: datetime | None,
     settings: Conf,
+    stuck: Collection[int] = (),
 ) -> Pass:
     lane_limit = min(most or settings.lanes_per_pass, settings.lanes_per_pass)
     batch = min(most or settings.batch, settings.batch)
@@ -230,7 +246,7 @@ def _decide(
     heads = min(_FIRST_HEADS, -(-batch // len(locked.lanes)) + 1)
     keys_asked = sql.ask("count_key_usage", KeyRow, {"keys": locked.keys, "now": now, "margin": settings.margin})
     queues_asked = sql.ask("count_queue_usage", _QueueRow, {"lanes": locked.lanes, **gate})
-    looked_at = {"lanes": locked.lanes, "stuck": [*stuck_keys()], "now": now}
+    looked_at = {"lanes": locked.lanes, "stuck": [*stuck_keys().union(stuck)], "now": now}
     lanes_asked = sql.ask("read_lane_heads", HeadRow, {**looked_at, "heads": heads})
     key_rows, head_rows = keys_asked.rows(), lanes_asked.rows()
     at = head_rows[0].now
@@ -259,6 +275,8 @@ def _decide(
     if made.unread and heads < (most_heads := -(-settings.batch // len(locked.lanes)) + 1):
         head_rows = sql.fetch("read_lane_heads", HeadRow, {**looked_at, "heads": most_heads})
         made = decide(lanes_seen := list(locked_lanes(head_rows, names, most_heads)))
+    if delivery is Delivery.DIRECT:
+        _hold_awake(made, lanes_seen)
     slots = _slots(made, lanes_seen)
     calls = _write(made, slots, lanes_seen, now, settings)
     if opened := [key for key in wanted["keys"] if key not in made.openings]:
@@ -274,8 +292,21 @@ def _decide(
         full=_full(made, counted, slots),
         filled=filled,
         left=_left(locked, everything=is_waited_for),
+        direct=frozenset() if delivery is Delivery.DIRECT else _held_direct(made, queue_rows),
         busy=tuple(locked.left_keys),
     )
+
+
+def _held_direct(made: Allocation, queues: Iterable[_QueueRow]) -> frozenset[str]:
+    direct = {row.name for row in queues if row.delivery == Delivery.DIRECT}
+    return frozenset(direct.intersection(made.held.values()))
+
+
+def _hold_awake(made: Allocation, lanes: Iterable[LockedLane]) -> None:
+    """Let the queue hold the lanes that have calls left: whoever takes calls by itself looks for them there."""
+    queue_of = {lane.id: lane.queue for lane in lanes}
+    made.held.update({lane: queue_of[lane] for lane in made.awake})
+    made.awake.clear()
 
 
 def _left(locked: _Locked, *, everything: bool = False) -> dict[int, int]:

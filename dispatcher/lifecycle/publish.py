@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -301,15 +301,7 @@ def _send(app: Celery, producer: Any, call: Publishable) -> None:
     the receivers of Celery's publish signals, which have seen the call at its send: see dispatcher.messages.capture.
     """
     of_task, of_broker = _options(app, call)
-    headers, properties, body, sent_event = app.amqp.create_task_message(
-        **_arguments(call),
-        name=call.task,
-        create_sent_event=app.conf.task_send_sent_event,
-        # Not the task that happens to hand its room on.
-        **{"root_id": str(call.id), **of_task},
-        reply_to=app.thread_oid,
-    )
-    headers.update(_headers(call))
+    headers, properties, body, sent_event = _message(app, call, of_task)
     queue = app.amqp.queues[call.queue]
     where = _where(app, queue, of_broker.pop("routing_key", None))
     given = {**_defaults_of(app), **properties, **of_broker}
@@ -322,6 +314,25 @@ def _send(app: Celery, producer: Any, call: Publishable) -> None:
         where["exchange"] = getattr(where["exchange"], "name", where["exchange"])
         events = app.amqp._event_dispatcher  # noqa: SLF001 -- another one would have a connection of its own
         events.publish("task-sent", {**sent_event, **where, "queue": queue.name}, producer, retry=False)
+
+
+def message_of(app: Celery, call: Publishable) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """Return the headers, the properties and the body of a call's message, for a worker that takes it directly."""
+    headers, properties, body, _ = _message(app, call, _options(app, call)[0])
+    return headers, properties, body
+
+
+def _message(app: Celery, call: Publishable, of_task: Mapping[str, Any]) -> Any:
+    message = app.amqp.create_task_message(
+        **_arguments(call),
+        name=call.task,
+        create_sent_event=app.conf.task_send_sent_event,
+        # Not the task that happens to hand its room on.
+        **{"root_id": str(call.id), **of_task},
+        reply_to=app.thread_oid,
+    )
+    message.headers.update(_headers(call))
+    return message
 
 
 def _where(app: Celery, queue: Any, routing_key: str | None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from uuid import UUID, uuid5
 
 from dispatcher import engine, event_log, lanes, sql
 from dispatcher.conf import conf
+from dispatcher.ending import Reported
 from dispatcher.engine import attempt
 from dispatcher.event_log import Entry
 from dispatcher.history import By
@@ -160,7 +161,7 @@ def ack(call: UUID | Held, *, result: object, **proof: Unpack[Proof]) -> CallQue
 
 def nack(
     call: UUID | Held,
-    error: finish.Reported,
+    error: Reported,
     *,
     may_retry: bool | None = None,
     **proof: Unpack[Proof],

@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, LiteralString, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
+import psycopg.sql
 from billiard.exceptions import SoftTimeLimitExceeded
 from django.db import (
     DatabaseError,
@@ -375,6 +376,29 @@ def fetch_in_order(name: str, row: type[Row], params: Mapping[str, Any]) -> list
 def change(name: str, params: Mapping[str, Any]) -> int:
     """Run `name`.sql, which returns no rows, and return how many it changed."""
     return ask(name, object, params).cursor.rowcount
+
+
+def listen(channel: str) -> int | None:
+    """Listen on a channel with this thread's connection; return its file descriptor, None where that is not possible.
+
+    Behind a transaction pooler a notification would reach any client.
+    """
+    wrapper = connection()
+    if not _prepares(wrapper):
+        return None
+    with _intact(wrapper), wrapper.wrap_database_errors:
+        _make_ready(wrapper)
+        raw: psycopg.Connection[Any] = wrapper.connection
+        raw.execute(psycopg.sql.SQL("LISTEN {}").format(psycopg.sql.Identifier(channel)))
+        return raw.fileno()
+
+
+def notifications() -> int:
+    """Read the notifications that have arrived on this thread's connection; return how many."""
+    wrapper = connection()
+    with _intact(wrapper), wrapper.wrap_database_errors:
+        raw: psycopg.Connection[Any] = wrapper.connection
+        return sum(1 for _ in raw.notifies(timeout=0))
 
 
 def _make_ready(wrapper: BaseDatabaseWrapper) -> None:

@@ -12,7 +12,7 @@ from django.db import connection
 
 from dispatcher import engine
 from dispatcher.engine import fetched, workers
-from dispatcher.lifecycle.finish import Reported
+from dispatcher.ending import Reported
 from dispatcher.models import CallQueue, Lane, PullWorker, Queue, RateLimitKey, Slot
 from dispatcher.ojs import fetch as pull
 from dispatcher.ojs.fetch import Fetching, Reached, Refused

@@ -1,0 +1,71 @@
+"""How a feed waits: for an end, a notification, a due time; behind a transaction pooler it polls."""
+
+import os
+import select
+from contextlib import suppress
+from time import monotonic
+from typing import Final
+from uuid import UUID
+
+from dispatcher import sql
+from dispatcher.lifecycle import wake
+
+_READ: Final = 4096
+_SHORTEST_POLL_S: Final = 0.02
+_LONGEST_POLL_S: Final = 1.0
+
+
+class Waiting:
+    """The waits of one feed."""
+
+    def __init__(self, worker: UUID) -> None:
+        """Wait for nothing yet."""
+        self.worker = worker
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        self._descriptor: int | None = None
+        self._poll = _SHORTEST_POLL_S
+
+    def wake(self) -> None:
+        """End the wait, from any thread."""
+        with suppress(BlockingIOError, OSError):
+            os.write(self._write, b"x")
+
+    def listen(self) -> None:
+        """Listen with the thread's connection, where it allows that."""
+        self._descriptor = sql.listen(wake.channel(self.worker))
+
+    def forget_connection(self) -> None:
+        """Listen no more: the connection is gone."""
+        self._descriptor = None
+
+    @property
+    def is_notified(self) -> bool:
+        """Whether senders can wake this worker."""
+        return self._descriptor is not None
+
+    def rest(self) -> None:
+        """Begin to poll often again."""
+        self._poll = _SHORTEST_POLL_S
+
+    def wait(self, due: float, *, is_idle: bool) -> bool:
+        """Wait for an end, a notification, or a due time (monotonic); return whether a notification came.
+
+        is_idle: calls may come that nobody of this worker knows of.
+        """
+        left = max(0.0, due - monotonic())
+        if is_idle and not self.is_notified:
+            left = min(left, self._poll)
+            self._poll = min(2 * self._poll, _LONGEST_POLL_S)
+        descriptors = [self._read] if self._descriptor is None else [self._read, self._descriptor]
+        ready, _, _ = select.select(descriptors, [], [], left)
+        if self._read in ready:
+            with suppress(BlockingIOError):
+                os.read(self._read, _READ)
+        return self._descriptor in ready and sql.notifications() > 0
+
+    def close(self) -> None:
+        """Wait no more."""
+        os.close(self._read)
+        os.close(self._write)

@@ -1,0 +1,202 @@
+"""The step of a feed: record what ended, admit and start what may start, in one transaction; then what that opens."""
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final
+from uuid import UUID, uuid4
+
+from dispatcher import sql
+from dispatcher.ending import Ending
+from dispatcher.engine import attempt, dispenser
+from dispatcher.errors import RateLimited
+from dispatcher.lifecycle import admit, claim, finish, heartbeat, run, unstarted, wake
+from dispatcher.lifecycle.finish import Ended
+from dispatcher.request import Changes
+
+logger = logging.getLogger(__name__)
+
+_LEAD: Final = timedelta(milliseconds=10)
+"""How far ahead a throttled start lies at the least: the way of the step's answer to the process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """A call that was started for the worker."""
+
+    call: admit.Admitted
+    claimed: claim.Claimed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What one step did."""
+
+    starts: Sequence[Start] = ()
+    recorded: Collection[UUID] = ()
+    """The calls whose ends were recorded; those of the others were recorded before, or their tickets replaced."""
+    has_moved: bool = False
+    """Whether another step may find more to do."""
+    openings: Mapping[int, datetime] = field(default_factory=dict)
+    """Keys that stopped lanes, each with the time at which it opens."""
+    busy: Collection[int] = ()
+    """Keys that another transaction has locked, so that their lanes were left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taker:
+    """Who takes calls: a worker, the direct queues that it serves, and which tasks it knows."""
+
+    worker: UUID
+    queues: Sequence[str]
+    knows: Callable[[str], bool] = lambda _: True
+
+
+def step(
+    taker: Taker,
+    ends: Sequence[Ended] = (),
+    *,
+    room: int,
+    keys: Collection[int] = (),
+    avoid: Collection[int] = (),
+    stuck: Collection[int] = (),
+) -> Step:
+    """Record how attempts ended, and start up to `room` calls.
+
+    keys: that time has opened, or that another transaction had locked. avoid: keys whose lanes are left out. stuck: those
+    of them that have been locked for so long that their lanes delay no others.
+    """
+    freed = finish.Freed(calls=[], keys=[], other=[])
+    made = admit.Pass()
+    starts: list[Start] = []
+    returned: list[unstarted.Returned] = []
+    cancelled: list[UUID] = []
+    with sql.own_transaction():
+        asked = finish.finish_many(ends, queues=taker.queues) if ends else None
+        if room > 0 and taker.queues:
+            if asked is not None:
+                freed, asked = asked.row(), None
+            opened = {*keys, *freed.keys}
+            made = admit.admit_direct(queues=taker.queues, keys=opened, avoid=avoid, stuck=stuck, most=room)
+            unknown = [call for call in made.calls if not taker.knows(call.task)]
+            for call in unknown:
+                back = unstarted.put_back(call.id, call.ticket, is_unknown=True)
+                returned += [back] if back is not None else []
+            starts, cancelled = _start([call for call in made.calls if call not in unknown], taker.worker)
+    if asked is not None:
+        freed = asked.row()
+    finish.report_many(ends, freed.calls)
+    _serve(freed, made, returned, cancelled, has_looked=room > 0)
+    return Step(
+        starts=starts,
+        recorded=freed.calls,
+        has_moved=made.has_moved,
+        openings={key: at for key, at in made.made.openings.items() if at is not None},
+        busy=made.busy,
+    )
+
+
+def _start(calls: Sequence[admit.Admitted], worker: UUID) -> tuple[list[Start], list[UUID]]:
+    """Start admitted calls in the same transaction; return them, and those that were revoked before."""
+    if not calls:
+        return [], []
+    numbers = {call.id: uuid4() for call in calls}
+    started = {row.id: row for row in claim.start_many(numbers, worker=worker)}
+    starts, revoked = [], []
+    for call in calls:
+        if (row := started.get(call.id)) is not None:
+            facts = {"start_at": row.start_at, "attempt": row.attempt, "retry": row.retry}
+            claimed = claim.Claimed(number=numbers[call.id], is_counted=row.is_counted, **facts)
+            starts.append(Start(call=call, claimed=claimed))
+            continue
+        match claim.claim(call.id, call.ticket, number=numbers[call.id], worker=worker, lead=_LEAD):
+            case claim.Claimed() as claimed:
+                starts.append(Start(call=call, claimed=claimed))
+            case claim.Refused.EXPIRED:
+                finish.expire(call.id, call.ticket)
+            case claim.Refused.REVOKED:
+                revoked.append(call.id)
+            case _:
+                attempt.put_back(call.id, call.ticket)
+    return starts, revoked
+
+
+def _serve(
+    freed: finish.Freed,
+    made: admit.Pass,
+    returned: Sequence[unstarted.Returned],
+    revoked: Sequence[UUID],
+    *,
+    has_looked: bool,
+) -> None:
+    """Serve what the step has opened, or left, for others; after its commit."""
+    for call in revoked:
+        if (done := attempt.cancel(call)) is not None:
+            dispenser.dispense_briefly(lanes=[done.lane_id], keys=done.keys)
+    for each in returned:
+        dispenser.dispense_briefly(lanes=[each.lane_id], keys=each.keys)
+    again = admit.recheck(made)
+    # A worker without room leaves what it has opened to the others.
+    keys = {*freed.other, *again.keys} if has_looked else {*freed.keys}
+    if keys or again.lanes:
+        dispenser.dispense_briefly(lanes=again.lanes, keys=keys)
+
+
+def put_off(start: Start, wait: timedelta, key: str | None) -> None:
+    """Let a call wait again whose provider asked to stop, and block its keys, or the named one; serve what it opens."""
+    stopped = run.Stopped(error=RateLimited(wait), wait=wait, key=key)
+    _hand_over(attempt.stop(start.call.id, start.call.ticket, stopped, number=start.claimed.number))
+
+
+def change(start: Start, ending: Ending, changes: Changes) -> None:
+    """Record a failed attempt, and what the next one is made with; serve what it opens."""
+    call = start.call
+    fail = partial(finish.record, call.id, call.ticket, ending, number=start.claimed.number)
+    _hand_over(attempt.fail_and_change(call.id, fail, changes))
+
+
+def _hand_over(released: finish.Released | None) -> None:
+    if released is not None:
+        dispenser.hand_over(released.keys, released.lane_id)
+
+
+def restart(start: Start, worker: UUID) -> Start | None:
+    """Give a call whose start was missed another one; None if it may not start now: then it waits again."""
+    call, missed = start.call, start.claimed
+    again = claim.claim(
+        call.id,
+        call.ticket,
+        number=missed.number,
+        worker=worker,
+        is_late=True,
+        slack=missed.lateness + missed.slack,
+        missed=missed.slack,
+        lead=_LEAD,
+    )
+    if isinstance(again, claim.Claimed):
+        return Start(call=call, claimed=again)
+    give_back(call.id, call.ticket, missed.number)
+    return None
+
+
+def give_back(call: UUID, ticket: UUID, number: UUID) -> None:
+    """Let a call that was started, and never ran, wait again; no attempt is spent."""
+    released = attempt.put_back(call, ticket, number=number)
+    if released is not None:
+        dispenser.dispense_briefly(lanes=[released.lane_id], keys=released.keys)
+
+
+def give_back_unknown(worker: UUID, known: Collection[UUID]) -> int:
+    """Let calls wait again that were started for a worker by a step whose answer was lost; return how many."""
+    lost = [each for each in heartbeat.held(worker) if each.claim is not None and each.claim not in known]
+    for each in lost:
+        assert each.claim is not None  # noqa: S101 -- for the type
+        give_back(each.call_id, each.ticket, each.claim)
+    return len(lost)
+
+
+def wake_waiting() -> None:
+    """Wake idle workers of direct queues that hold lanes: no sender has. Expected: none."""
+    wake.notify(wake.waiting())

@@ -1,0 +1,51 @@
+-- start_calls: start calls that the caller has admitted in the same transaction, under the locks of their lanes and keys.
+-- This is their claim: the start is stamped on the slots and windows, as claim_call does it for one. Left out are calls that
+-- were revoked, and those that spend a key with a throttle, whose start claim_call gives.
+-- Relies on slot_is_one_per_call_and_key and the primary keys. Locks the windows in order of key.
+WITH clock AS MATERIALIZED (
+    SELECT clock_timestamp() AS now
+), spent AS MATERIALIZED (
+    SELECT slot.call_id, slot.key_id, slot.cost,
+           GREATEST(key.rate_period, key.override_rate_period, %(margin)s::interval) AS longest,
+           COALESCE(CASE WHEN key.override_until > clock.now THEN key.override_rate_period END, key.rate_period) AS window_period,
+           COALESCE(key.throttle_limit, key.override_throttle_limit) IS NOT NULL AS has_throttle
+      FROM clock
+     CROSS JOIN dispatcher_slot AS slot
+      LEFT JOIN dispatcher_ratelimitkey AS key ON key.id = slot.key_id
+     WHERE slot.call_id = ANY (%(calls)s::uuid[])
+), started AS (
+    UPDATE dispatcher_callqueue AS call
+       SET state = 'active', claim = chosen.claim, started_at = clock.now, attempt = call.attempt + 1, returns = 0,
+           published_at = clock.now
+      FROM clock, unnest(%(calls)s::uuid[], %(claims)s::uuid[]) AS chosen (id, claim)
+     WHERE call.id = chosen.id AND call.state = 'dispatched' AND NOT call.is_revoked
+       AND NOT EXISTS (SELECT FROM spent WHERE spent.call_id = chosen.id AND spent.has_throttle)
+    RETURNING call.id, call.attempt, call.retry
+), held AS (
+    UPDATE dispatcher_slot AS slot
+       SET started_at = clock.now, lease_until = clock.now + %(lease)s::interval, worker_id = %(worker)s::uuid
+      FROM clock, started
+     WHERE slot.call_id = started.id
+), counted AS (
+    INSERT INTO dispatcher_window AS bucket (key_id, place, cost, last_start_at)
+    SELECT spent.key_id,
+           trunc(mod(EXTRACT(EPOCH FROM clock.now), EXTRACT(EPOCH FROM 2.5 * spent.longest))
+                 / EXTRACT(EPOCH FROM spent.window_period / %(buckets)s::int)),
+           sum(spent.cost), clock.now
+      FROM clock
+     CROSS JOIN spent
+      JOIN started ON started.id = spent.call_id
+     WHERE spent.window_period IS NOT NULL
+     GROUP BY spent.key_id, spent.longest, spent.window_period, clock.now
+     ORDER BY spent.key_id
+        ON CONFLICT (key_id, place) DO UPDATE
+       SET last_start_at = GREATEST(bucket.last_start_at, excluded.last_start_at),
+           cost = excluded.cost
+                  + CASE WHEN excluded.last_start_at - bucket.last_start_at
+                              < 2 * (SELECT spent.longest FROM spent WHERE spent.key_id = bucket.key_id LIMIT 1)
+                         THEN bucket.cost ELSE 0 END
+)
+SELECT started.id, started.attempt, started.retry, clock.now AS start_at,
+       EXISTS (SELECT FROM spent WHERE spent.call_id = started.id AND spent.window_period IS NOT NULL) AS is_counted
+  FROM clock
+ CROSS JOIN started
