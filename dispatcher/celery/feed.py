@@ -79,6 +79,7 @@ class Feed:
         self._may_take = Event()
         self._is_over = False
         self._is_marked = False
+        self._marked_until = 0.0
         self._thread: Thread | None = None
         self._pause = _PAUSE_S
         self._is_lost = True
@@ -301,6 +302,7 @@ class Feed:
         if is_idle and self.waiting.is_notified and not self._is_marked:
             wake.mark_idle(self.worker, self._direct)
             self._is_marked = True
+            self._marked_until = monotonic() + self._look_s
             # A call that was sent before the mark was committed has woken nobody.
             return
         if not is_idle and self._is_marked:
@@ -308,8 +310,12 @@ class Feed:
         heaps = (self._starting, self._agenda) if room > 0 else (self._starting,)
         dues = [heap[0][0] for heap in heaps if heap]
         dues.append(monotonic() + self._look_s)
-        if self.waiting.wait(min(dues), is_idle=is_idle):
-            self._is_marked = False
+        if not self.waiting.is_woken:
+            self.waiting.wait(min(dues), is_idle=is_idle)
+            # Once in a while the mark is renewed: its row may be gone.
+            self._is_marked = self._is_marked and monotonic() < self._marked_until
+        if self.waiting.is_woken:
+            self.waiting.is_woken = self._is_marked = False
             if self._room() <= 0:
                 # Another worker may be idle.
                 wake.notify(self._direct)

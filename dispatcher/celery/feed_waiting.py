@@ -26,6 +26,8 @@ class Waiting:
         os.set_blocking(self._write, False)
         self._descriptor: int | None = None
         self._poll = _SHORTEST_POLL_S
+        self.is_woken = False
+        """Whether a sender has woken this worker; it counts as idle no more until it says so again."""
 
     def wake(self) -> None:
         """End the wait, from any thread."""
@@ -34,7 +36,10 @@ class Waiting:
 
     def listen(self) -> None:
         """Listen with the thread's connection, where it allows that."""
-        self._descriptor = sql.listen(wake.channel(self.worker))
+        self._descriptor = sql.listen(wake.channel(self.worker), self._note)
+
+    def _note(self) -> None:
+        self.is_woken = True
 
     def forget_connection(self) -> None:
         """Listen no more: the connection is gone."""
@@ -49,8 +54,8 @@ class Waiting:
         """Begin to poll often again."""
         self._poll = _SHORTEST_POLL_S
 
-    def wait(self, due: float, *, is_idle: bool) -> bool:
-        """Wait for an end, a notification, or a due time (monotonic); return whether a notification came.
+    def wait(self, due: float, *, is_idle: bool) -> None:
+        """Wait for an end, a notification, or a due time (monotonic).
 
         is_idle: calls may come that nobody of this worker knows of.
         """
@@ -63,7 +68,8 @@ class Waiting:
         if self._read in ready:
             with suppress(BlockingIOError):
                 os.read(self._read, _READ)
-        return self._descriptor in ready and sql.notifications() > 0
+        if self._descriptor in ready:
+            sql.read_notifications()
 
     def close(self) -> None:
         """Wait no more."""

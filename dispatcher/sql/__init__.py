@@ -378,10 +378,10 @@ def change(name: str, params: Mapping[str, Any]) -> int:
     return ask(name, object, params).cursor.rowcount
 
 
-def listen(channel: str) -> int | None:
+def listen(channel: str, on_notify: Callable[[], object]) -> int | None:
     """Listen on a channel with this thread's connection; return its file descriptor, None where that is not possible.
 
-    Behind a transaction pooler a notification would reach any client.
+    on_notify: called when a notification is read, which may be in the middle of another statement. Behind a transaction pooler a notification would reach any client.
     """
     wrapper = connection()
     if not _prepares(wrapper):
@@ -389,16 +389,18 @@ def listen(channel: str) -> int | None:
     with _intact(wrapper), wrapper.wrap_database_errors:
         _make_ready(wrapper)
         raw: psycopg.Connection[Any] = wrapper.connection
+        raw.add_notify_handler(lambda _: on_notify())
         raw.execute(psycopg.sql.SQL("LISTEN {}").format(psycopg.sql.Identifier(channel)))
         return raw.fileno()
 
 
-def notifications() -> int:
-    """Read the notifications that have arrived on this thread's connection; return how many."""
+def read_notifications() -> None:
+    """Read the notifications that have arrived on this thread's connection."""
     wrapper = connection()
     with _intact(wrapper), wrapper.wrap_database_errors:
         raw: psycopg.Connection[Any] = wrapper.connection
-        return sum(1 for _ in raw.notifies(timeout=0))
+        for _ in raw.notifies(timeout=0):
+            pass
 
 
 def _make_ready(wrapper: BaseDatabaseWrapper) -> None:
