@@ -60,9 +60,11 @@ class Busy:
 class Feed:
     """The feed of one worker, a thread."""
 
-    def __init__(self, worker: UUID, name: str, queues: Callable[[], list[str]], knows: Callable[[str], bool]) -> None:
+    def __init__(
+        self, worker: UUID, name: str, queues: Callable[[], list[str]], tasks: Callable[[], list[str]]
+    ) -> None:
         """Take nothing yet."""
-        self.worker, self.name, self._queues, self._knows = worker, name, queues, knows
+        self.worker, self.name, self._queues, self._tasks = worker, name, queues, tasks
         self.waiting = Waiting(worker)
         self.pool: Pool | None = None
         self._ended: deque[Run] = deque()
@@ -85,6 +87,8 @@ class Feed:
         self._is_lost = True
         """Whether there was no connection since the last step, so that its answer may be lost."""
         self._count = 0
+        self._has_left = False
+        """Whether the last step left lanes that only a general one settles."""
 
     @property
     def _look_s(self) -> float:
@@ -170,6 +174,8 @@ class Feed:
         """Listen, and give back what a step has started whose answer was lost."""
         sql.discard_connection()
         self.waiting.listen()
+        if self.waiting.is_notified:
+            engine_feed.tune()
         known = {run.start.claimed.number for run in self._runs.values()}
         if returned := engine_feed.give_back_unknown(self.worker, known):
             logger.warning("worker %s gives %d calls back: the answer of their start was lost", self.name, returned)
@@ -193,7 +199,7 @@ class Feed:
 
     def _step(self, ends: list[tuple[Run, Ended]], room: int, keys: set[int]) -> bool:
         """Record and start; return whether another step may find more."""
-        taker = Taker(worker=self.worker, queues=self._direct if room > 0 else [], knows=self._knows)
+        taker = Taker(worker=self.worker, queues=self._direct if room > 0 else [], tasks=self._tasks())
         if room > 0 and not self._direct:
             room = 0
         now = monotonic()
@@ -201,13 +207,20 @@ class Feed:
         stuck = [key for key, busy in self._busy.items() if now - busy.since > admit.KEY_WAIT.total_seconds()]
         try:
             made = engine_feed.step(
-                taker, [ended for _, ended in ends], room=room, keys=keys, avoid=avoid, stuck=stuck
+                taker,
+                [ended for _, ended in ends],
+                room=room,
+                keys=keys,
+                avoid=avoid,
+                stuck=stuck,
+                is_general=self._has_left,
             )
         except BaseException:
             self._ended.extendleft(run for run, _ in reversed(ends))
             for key in keys:
                 self._remind(0.0, key)
             raise
+        self._has_left = made.has_left
         for run, _ in ends:
             self._forget(run)
         for start in made.starts:
@@ -346,7 +359,7 @@ class FeedStep(bootsteps.StartStopStep):
             app = consumer.app
             queues = app.amqp.queues
             feed = controller.dispatcher_feed = Feed(
-                number, controller.hostname, lambda: list(queues.consume_from), lambda task: task in consumer.strategies
+                number, controller.hostname, lambda: list(queues.consume_from), lambda: list(consumer.strategies)
             )
             controller.dispatcher_feed_pool = Pool(consumer)
             heartbeat.before_release(feed.finish)

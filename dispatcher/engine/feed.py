@@ -1,18 +1,18 @@
 """The step of a feed: record what ended, admit and start what may start, in one transaction; then what that opens."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 from uuid import UUID, uuid4
 
-from dispatcher import sql
+from dispatcher import event_log, sql
 from dispatcher.ending import Ending
 from dispatcher.engine import attempt, dispenser
 from dispatcher.errors import RateLimited
-from dispatcher.lifecycle import admit, claim, finish, heartbeat, run, unstarted, wake
+from dispatcher.lifecycle import admit, claim, feed, finish, heartbeat, run, unstarted, wake
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.request import Changes
 
@@ -39,6 +39,10 @@ class Step:
     """The calls whose ends were recorded; those of the others were recorded before, or their tickets replaced."""
     has_moved: bool = False
     """Whether another step may find more to do."""
+    has_left: bool = False
+    """Whether there are lanes that only a general step settles."""
+    freed: Collection[int] = ()
+    """Keys whose room the ends gave back."""
     openings: Mapping[int, datetime] = field(default_factory=dict)
     """Keys that stopped lanes, each with the time at which it opens."""
     busy: Collection[int] = ()
@@ -47,11 +51,11 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Taker:
-    """Who takes calls: a worker, the direct queues that it serves, and which tasks it knows."""
+    """Who takes calls: a worker, the direct queues that it serves, and the tasks that it knows."""
 
     worker: UUID
     queues: Sequence[str]
-    knows: Callable[[str], bool] = lambda _: True
+    tasks: Collection[str]
 
 
 def step(
@@ -62,38 +66,127 @@ def step(
     keys: Collection[int] = (),
     avoid: Collection[int] = (),
     stuck: Collection[int] = (),
+    is_general: bool = False,
 ) -> Step:
     """Record how attempts ended, and start up to `room` calls.
 
     keys: that time has opened, or that another transaction had locked. avoid: keys whose lanes are left out. stuck: those
-    of them that have been locked for so long that their lanes delay no others.
+    of them that have been locked for so long that their lanes delay no others. is_general: by an ordinary pass, which
+    settles what a plain step has left.
     """
-    freed = finish.Freed(calls=[], keys=[], other=[])
-    made = admit.Pass()
-    starts: list[Start] = []
-    returned: list[unstarted.Returned] = []
-    cancelled: list[UUID] = []
-    with sql.own_transaction():
-        asked = finish.finish_many(ends, queues=taker.queues) if ends else None
-        if room > 0 and taker.queues:
-            if asked is not None:
-                freed, asked = asked.row(), None
-            opened = {*keys, *freed.keys}
-            made = admit.admit_direct(queues=taker.queues, keys=opened, avoid=avoid, stuck=stuck, most=room)
-            unknown = [call for call in made.calls if not taker.knows(call.task)]
-            for call in unknown:
-                back = unstarted.put_back(call.id, call.ticket, is_unknown=True)
-                returned += [back] if back is not None else []
-            starts, cancelled = _start([call for call in made.calls if call not in unknown], taker.worker)
-    if asked is not None:
-        freed = asked.row()
+    if room <= 0 or not taker.queues:
+        return _record(taker, ends)
+    if is_general or stuck or event_log.is_kept():
+        return _general(taker, ends, room=room, keys=keys, avoid=avoid, stuck=stuck)
+    plain = _plain(taker, ends, room=room, keys=keys, avoid=avoid)
+    left = room - len(plain.starts)
+    if not plain.has_left or left <= 0:
+        return plain
+    more = _general(taker, (), room=left, keys=[*keys, *plain.freed], avoid=avoid, stuck=())
+    return replace(
+        more,
+        starts=[*plain.starts, *more.starts],
+        recorded=plain.recorded,
+        has_moved=plain.has_moved or more.has_moved,
+        busy={*plain.busy, *more.busy},
+    )
+
+
+def _record(taker: Taker, ends: Sequence[Ended]) -> Step:
+    """Record how attempts ended; a worker without room leaves the room that they give back to others."""
+    if not ends:
+        return Step()
+    with sql.together():
+        asked = finish.finish_many(ends, queues=taker.queues)
+    freed = asked.row()
     finish.report_many(ends, freed.calls)
-    _serve(freed, made, returned, cancelled, has_looked=room > 0)
+    if freed.keys:
+        dispenser.dispense_briefly(keys=freed.keys)
+    return Step(recorded=freed.calls)
+
+
+def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[int], avoid: Collection[int]) -> Step:
+    taken = feed.take(
+        finish.params_of(ends),
+        worker=taker.worker,
+        queues=taker.queues,
+        tasks=taker.tasks,
+        room=room,
+        keys=keys,
+        avoid=avoid,
+    )
+    chosen, first = taken.chosen, taken.rows[0]
+    finish.report_many(ends, chosen.calls)
+    starts = [_started(row) for row in taken.rows if row.id is not None]
+    found = feed_recheck(first)
+    if found.lanes or found.keys or chosen.other:
+        dispenser.dispense_briefly(lanes=found.lanes, keys={*found.keys, *chosen.other})
+    return Step(
+        starts=starts,
+        recorded=chosen.calls,
+        has_moved=bool(starts or first.asleep or first.full_keys),
+        has_left=bool(first.left_lanes or chosen.busy),
+        freed=chosen.keys,
+        busy=chosen.busy,
+    )
+
+
+def feed_recheck(row: feed.Row) -> admit.Recheck:
+    """Return where calls or room appeared while a plain step decided; after its commit."""
+    if not (row.asleep or row.full_keys):
+        return admit.Recheck(lanes=[], keys=[])
+    return admit.look_again(asleep=row.asleep, full=dict(zip(row.full_keys, row.full_held, strict=True)))
+
+
+def _started(row: feed.Row) -> Start:
+    assert row.id and row.ticket and row.claim and row.task and row.queue and row.attempt  # noqa: S101, PT018 -- a start
+    call = admit.Admitted(
+        id=row.id,
+        ticket=row.ticket,
+        task=row.task,
+        args=row.args or [],
+        kwargs=row.kwargs or {},
+        call_data=row.call_data,
+        headers=row.headers,
+        options=row.options,
+        queue=row.queue,
+        attempt=row.attempt - 1,
+    )
+    claimed = claim.Claimed(
+        number=row.claim, attempt=row.attempt, start_at=row.start_at, retry=row.retry, is_counted=row.is_counted
+    )
+    return Start(call=call, claimed=claimed)
+
+
+def _general(
+    taker: Taker,
+    ends: Sequence[Ended],
+    *,
+    room: int,
+    keys: Collection[int],
+    avoid: Collection[int],
+    stuck: Collection[int],
+) -> Step:
+    freed = finish.Freed(calls=[], keys=[], other=[])
+    returned: list[unstarted.Returned] = []
+    with sql.own_transaction():
+        if ends:
+            freed = finish.finish_many(ends, queues=taker.queues).row()
+        opened = {*keys, *freed.keys}
+        made = admit.admit_direct(queues=taker.queues, keys=opened, avoid=avoid, stuck=stuck, most=room)
+        unknown = [call for call in made.calls if call.task not in taker.tasks]
+        for call in unknown:
+            back = unstarted.put_back(call.id, call.ticket, is_unknown=True)
+            returned += [back] if back is not None else []
+        starts, cancelled = _start([call for call in made.calls if call not in unknown], taker.worker)
+    finish.report_many(ends, freed.calls)
+    _serve(freed, made, returned, cancelled)
     return Step(
         starts=starts,
         recorded=freed.calls,
         has_moved=made.has_moved,
         openings={key: at for key, at in made.made.openings.items() if at is not None},
+        freed=freed.keys,
         busy=made.busy,
     )
 
@@ -128,8 +221,6 @@ def _serve(
     made: admit.Pass,
     returned: Sequence[unstarted.Returned],
     revoked: Sequence[UUID],
-    *,
-    has_looked: bool,
 ) -> None:
     """Serve what the step has opened, or left, for others; after its commit."""
     for call in revoked:
@@ -138,10 +229,8 @@ def _serve(
     for each in returned:
         dispenser.dispense_briefly(lanes=[each.lane_id], keys=each.keys)
     again = admit.recheck(made)
-    # A worker without room leaves what it has opened to the others.
-    keys = {*freed.other, *again.keys} if has_looked else {*freed.keys}
-    if keys or again.lanes:
-        dispenser.dispense_briefly(lanes=again.lanes, keys=keys)
+    if again.lanes or again.keys or freed.other:
+        dispenser.dispense_briefly(lanes=again.lanes, keys={*freed.other, *again.keys})
 
 
 def put_off(start: Start, wait: timedelta, key: str | None) -> None:
@@ -195,6 +284,11 @@ def give_back_unknown(worker: UUID, known: Collection[UUID]) -> int:
         assert each.claim is not None  # noqa: S101 -- for the type
         give_back(each.call_id, each.ticket, each.claim)
     return len(lost)
+
+
+def tune() -> None:
+    """Tune this thread's connection, which only a feed uses, for its steps."""
+    feed.tune()
 
 
 def wake_waiting() -> None:

@@ -170,7 +170,9 @@ def admit_direct(
     """
     wanted = {"lanes": [], "keys": list(keys), "queues": list(queues), "awake": False, "avoid": list(avoid)}
     settings = conf()
-    return _decide({**wanted, "wait_for": None}, most=most, delivery=Delivery.DIRECT, now=None, settings=settings, stuck=stuck)
+    return _decide(
+        {**wanted, "wait_for": None}, most=most, delivery=Delivery.DIRECT, now=None, settings=settings, stuck=stuck
+    )
 
 
 def stuck_keys() -> set[int]:
@@ -188,19 +190,33 @@ def recheck(done: Pass, *, now: datetime | None = None) -> Recheck:
     made = done.made
     if not (made.asleep or done.full or made.keys_with_room or done.filled):
         return Recheck(lanes=made.awake, keys=[])
+    again = look_again(
+        asleep=made.asleep, full=done.full, keys_with_room=made.keys_with_room, filled=done.filled, now=now
+    )
+    return Recheck(lanes=[*made.awake, *again.lanes], keys=again.keys, queues=again.queues)
+
+
+def look_again(
+    *,
+    asleep: Sequence[int],
+    full: Mapping[int, int],
+    keys_with_room: Sequence[int] = (),
+    filled: Collection[str] = (),
+    now: datetime | None = None,
+) -> Recheck:
+    """Return which of these lanes have calls, and which of these keys and queues room, with a new snapshot."""
     params = {
-        "asleep": made.asleep,
-        "full": list(done.full),
-        "held": list(done.full.values()),
-        "keys_with_room": made.keys_with_room,
-        "filled": list(done.filled),
+        "asleep": list(asleep),
+        "full": list(full),
+        "held": list(full.values()),
+        "keys_with_room": list(keys_with_room),
+        "filled": list(filled),
         "ahead": pass_bound(conf()),
         "now": now,
     }
     with sql.together():
         asked = sql.ask("recheck", Recheck, params)
-    again = asked.row()
-    return Recheck(lanes=[*made.awake, *again.lanes], keys=again.keys, queues=again.queues)
+    return asked.row()
 
 
 def released_room(keys: Collection[int], lane: int | None = None, *, now: datetime | None = None) -> ReleasedRoom:

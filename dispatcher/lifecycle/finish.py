@@ -221,23 +221,23 @@ def finish_many(ends: Sequence[Ended], *, queues: Sequence[str]) -> sql.Asked[Fr
 
     queues: those that the caller serves itself.
     """
-    return sql.ask(
-        "finish_calls",
-        Freed,
-        {
-            "calls": [each.call_id for each in ends],
-            "tickets": [each.ticket for each in ends],
-            "claims": [each.number for each in ends],
-            "states": [each.ending.state.value for each in ends],
-            "reasons": [each.ending.reason and each.ending.reason.value for each in ends],
-            "crashes": [each.ending.crashes for each in ends],
-            "results": [each.ending.result for each in ends],
-            "errors": [each.ending.error and json.dumps(each.ending.error) for each in ends],
-            "waits": [each.ending.wait for each in ends],
-            "terminal": list(TERMINAL),
-            "queues": list(queues),
-        },
-    )
+    return sql.ask("finish_calls", Freed, {**params_of(ends), "queues": list(queues)})
+
+
+def params_of(ends: Sequence[Ended]) -> dict[str, Any]:
+    """Return how attempts ended as the statements take it."""
+    return {
+        "calls": [each.call_id for each in ends],
+        "tickets": [each.ticket for each in ends],
+        "claims": [each.number for each in ends],
+        "states": [each.ending.state.value for each in ends],
+        "reasons": [each.ending.reason and each.ending.reason.value for each in ends],
+        "crashes": [each.ending.crashes for each in ends],
+        "results": [each.ending.result for each in ends],
+        "errors": [each.ending.error and json.dumps(each.ending.error) for each in ends],
+        "waits": [each.ending.wait for each in ends],
+        "terminal": list(TERMINAL),
+    }
 
 
 def report_many(ends: Sequence[Ended], recorded: Collection[UUID]) -> None:

@@ -303,6 +303,33 @@ def own_transaction(*, lock_wait: timedelta | None = None) -> Iterator[None]:
         hook()
 
 
+@contextmanager
+def short_transaction() -> Iterator[None]:
+    """Open a transaction of statements that do not need each other's rows: it takes one trip, begin and commit included.
+
+    Django does not know of it: only `ask` may be used inside. An error closes the connection, and with it the transaction.
+    Within a caller's transaction it is a part of that.
+    """
+    if in_transaction() or not conf().pipeline:
+        with own_transaction():
+            yield
+        return
+    wrapper = connection()
+    try:
+        with _intact(wrapper), wrapper.wrap_database_errors:
+            _make_ready(wrapper)
+            raw: psycopg.Connection[Any] = wrapper.connection
+            with raw.pipeline():
+                raw.execute("BEGIN")
+                if not _prepares(wrapper):
+                    ask("tune_feed", object, {"is_local": True})
+                yield
+                raw.execute("COMMIT")
+    except BaseException:
+        _discard(wrapper)
+        raise
+
+
 def read_in_order(*, sorts: bool = True) -> None:
     """Plan the next statements of a transaction of the engine's own by the order of indexes (see tune_order.sql).
 

@@ -23,7 +23,7 @@ from tests.races.audit import audit
 
 pytestmark = committed
 
-TAKER = Taker(worker=HERE.id, queues=["mail"])
+TAKER = Taker(worker=HERE.id, queues=["mail"], tasks=["noop"])
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +111,7 @@ def test_higher_priorities_come_first_and_queues_take_turns() -> None:
     Queue.objects.create(name="bulk", delivery="direct")
     low, bulk = send(priority=-1)[0], send(2, queue="bulk")
     high = send(priority=1)[0]
-    both = Taker(worker=HERE.id, queues=["mail", "bulk"])
+    both = Taker(worker=HERE.id, queues=["mail", "bulk"], tasks=["noop"])
     assert ids(take(taker=both)) == [high.id]
     assert ids(take(2, taker=both)) == [bulk[0].id, bulk[1].id]
     assert ids(take(taker=both)) == [low.id]
@@ -142,7 +142,7 @@ def test_what_is_to_be_dropped_or_put_off_at_a_limit_is() -> None:
 
 def test_a_call_of_a_task_that_the_worker_does_not_know_is_put_off_without_an_attempt() -> None:
     (call,) = send()
-    assert take(taker=Taker(worker=HERE.id, queues=["mail"], knows=lambda _: False)).starts == []
+    assert take(taker=Taker(worker=HERE.id, queues=["mail"], tasks=[])).starts == []
     assert (seen(call).state, seen(call).attempt) == (State.SCHEDULED, 0)
     assert not Slot.objects.exists()
 
@@ -225,7 +225,7 @@ def test_a_worker_without_room_leaves_the_room_that_it_gives_back_to_others() ->
     step = take(2)
     assert ids(step) == [first.id]
     take(0, *step.starts)
-    another = Taker(worker=uuid4(), queues=["mail"])
+    another = Taker(worker=uuid4(), queues=["mail"], tasks=["noop"])
     assert ids(take(1, taker=another)) == [second.id]
 
 

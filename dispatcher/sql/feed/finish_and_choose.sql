@@ -1,0 +1,107 @@
+-- finish_and_choose: record how attempts of one worker ended (see finish_calls), and lock up to `most` lanes of its direct
+-- queues and their keys, for start_chosen, which follows in the same transaction and finds them in `dispatcher.chosen`.
+-- The lanes: those that are parked on the keys that the ends have freed and on `keys`, and those that their queues hold; by
+-- priority, then the least recently served. Lanes and keys that another transaction has locked are skipped, the lanes of such
+-- keys are left out (`busy`), and so are those that spend a key of `avoid`.
+-- Locks the calls in order of id, the lanes, then the keys in order of id. What is free must be counted by a later statement:
+-- this one's snapshot is older than its locks.
+-- `other`: the keys on which a lane of a queue that is not of `queues` is parked first. Relies on lane_parked and lane_held.
+WITH clock AS MATERIALIZED (
+    SELECT clock_timestamp() AS now
+), mine AS MATERIALIZED (
+    SELECT call.id
+      FROM dispatcher_callqueue AS call
+     WHERE call.id = ANY (%(calls)s::uuid[]) AND call.state = 'active'
+     ORDER BY call.id
+       FOR NO KEY UPDATE
+), ended AS (
+    UPDATE dispatcher_callqueue AS call
+       SET state = ending.state, reason = ending.reason, ticket = NULL, result = ending.result,
+           crashes = COALESCE(ending.crashes, call.crashes),
+           scheduled_at = COALESCE(clock.now + ending.wait, call.scheduled_at),
+           finished_at = CASE WHEN ending.state = ANY (%(terminal)s::text[]) THEN clock.now END,
+           returns = 0, error = failure.error,
+           errors = CASE WHEN failure.error IS NULL THEN call.errors
+                         WHEN jsonb_array_length(call.errors) < 25 THEN call.errors || failure.error
+                         ELSE jsonb_path_query_array(call.errors, '$[0 to 4]')
+                              || jsonb_path_query_array(call.errors, '$[last - 18 to last]') || failure.error END,
+           error_count = CASE WHEN failure.error IS NULL THEN call.error_count
+                              ELSE GREATEST(call.error_count, jsonb_array_length(call.errors)) + 1 END
+      FROM clock
+     CROSS JOIN mine
+      JOIN unnest(%(calls)s::uuid[], %(tickets)s::uuid[], %(claims)s::uuid[], %(states)s::text[], %(reasons)s::text[],
+                  %(crashes)s::smallint[], %(results)s::jsonb[], %(errors)s::jsonb[], %(waits)s::interval[])
+           AS ending (id, ticket, claim, state, reason, crashes, result, error, wait) ON ending.id = mine.id
+     CROSS JOIN LATERAL (
+           SELECT ending.error || jsonb_build_object('occurred_at', clock.now)) AS failure (error)
+     WHERE call.id = ending.id AND call.ticket = ending.ticket AND call.state = 'active' AND call.claim = ending.claim
+    RETURNING call.id
+), freed AS (
+    DELETE FROM dispatcher_slot AS slot
+     USING ended
+     WHERE slot.call_id = ended.id
+    RETURNING slot.key_id
+), opened AS MATERIALIZED (
+    SELECT freed.key_id AS id FROM freed WHERE freed.key_id IS NOT NULL
+     UNION SELECT unnest(%(keys)s::bigint[])
+), parked AS MATERIALIZED (
+    SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at
+      FROM opened
+     CROSS JOIN LATERAL (
+           SELECT lane.id, lane.queue, lane.key_ids, lane.priority, lane.served_at
+             FROM dispatcher_lane AS lane
+            WHERE lane.parked_on_id = opened.id AND lane.queue = ANY (%(queues)s::text[])
+              AND NOT lane.key_ids && %(avoid)s::bigint[]
+            ORDER BY lane.priority DESC, lane.served_at, lane.id
+            LIMIT %(most)s::int
+              FOR NO KEY UPDATE SKIP LOCKED) AS front
+), held AS MATERIALIZED (
+    SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at
+      FROM unnest(%(queues)s::text[]) AS queue (name)
+     CROSS JOIN LATERAL (
+           SELECT lane.id, lane.queue, lane.key_ids, lane.priority, lane.served_at
+             FROM dispatcher_lane AS lane
+            WHERE lane.is_held AND lane.queue = queue.name AND NOT lane.key_ids && %(avoid)s::bigint[]
+            ORDER BY lane.priority DESC, lane.served_at, lane.id
+            LIMIT %(most)s::int
+              FOR NO KEY UPDATE SKIP LOCKED) AS front
+), first AS MATERIALIZED (
+    SELECT found.id, found.queue, found.key_ids
+      FROM (SELECT id, queue, key_ids, priority, served_at FROM parked
+             UNION ALL SELECT id, queue, key_ids, priority, served_at FROM held) AS found
+     ORDER BY found.priority DESC, found.served_at, found.id
+     LIMIT %(most)s::int
+), spent AS MATERIALIZED (
+    SELECT first.id AS lane_id, unnest(first.key_ids) AS key_id FROM first
+     UNION ALL
+    SELECT first.id, own.id
+      FROM first
+     CROSS JOIN LATERAL (
+           SELECT key.id FROM dispatcher_ratelimitkey AS key WHERE key.name = 'queue:' || first.queue LIMIT 1) AS own
+), locked AS MATERIALIZED (
+    SELECT key.id
+      FROM dispatcher_ratelimitkey AS key
+     WHERE key.id = ANY (ARRAY(SELECT spent.key_id FROM spent))
+     ORDER BY key.id
+       FOR NO KEY UPDATE SKIP LOCKED
+), busy AS MATERIALIZED (
+    SELECT spent.lane_id, spent.key_id
+      FROM spent
+     WHERE spent.key_id <> ALL (ARRAY(SELECT locked.id FROM locked))
+), chosen AS MATERIALIZED (
+    SELECT ARRAY(SELECT first.id FROM first WHERE first.id NOT IN (SELECT busy.lane_id FROM busy)) AS lanes,
+           ARRAY(SELECT locked.id FROM locked) AS keys
+)
+SELECT ARRAY(SELECT ended.id FROM ended) AS calls, freed_keys.ids AS keys, cardinality(chosen.lanes) AS lanes,
+       ARRAY(SELECT DISTINCT busy.key_id FROM busy) AS busy,
+       ARRAY(SELECT key.id
+               FROM unnest(freed_keys.ids) AS key (id)
+              WHERE (SELECT lane.queue <> ALL (%(queues)s::text[])
+                       FROM dispatcher_lane AS lane
+                      WHERE lane.parked_on_id = key.id
+                      ORDER BY lane.priority DESC, lane.served_at, lane.id
+                      LIMIT 1)) AS other,
+       set_config('dispatcher.chosen', chosen.lanes::text, true) AS chosen_lanes,
+       set_config('dispatcher.locked', chosen.keys::text, true) AS locked_keys
+  FROM chosen
+ CROSS JOIN (SELECT ARRAY(SELECT DISTINCT freed.key_id FROM freed WHERE freed.key_id IS NOT NULL) AS ids) AS freed_keys
