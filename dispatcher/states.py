@@ -122,7 +122,9 @@ MOVES: Final[dict[State, tuple[State, ...]]] = {
     State.CANCELLED: (State.AVAILABLE,),
     State.DISCARDED: (State.AVAILABLE,),
 }
-"""Every allowed move. Direct delivery starts an `available` call at once. `dispatched` may end at once: the commit of its claim may be lost in a database crash."""
+"""Every allowed move. Direct delivery starts an `available` call at once.
+
+`dispatched` may end at once: the commit of its claim may be lost in a database crash."""
 
 
 def diagram() -> str:

@@ -46,6 +46,16 @@ _LONGEST_PAUSE_S: Final = 3.0
 _LEAD_S: Final = 0.003
 """How long before its start a call is given to the pool, whose process waits for the rest."""
 _FLUSH_S: Final = 5.0
+_AHEAD_S: Final = 0.01
+"""How long a call that is started ahead may wait for its process, by the average of the latest tasks."""
+_MOST_AHEAD: Final = 4
+"""How many calls are started ahead for each process at the most."""
+_LEAST_S: Final = 0.0005
+_WEIGHT: Final = 0.1
+"""How much the latest task counts in the average."""
+_PACED_S: Final = 1.0
+_GATHER_S: Final = 0.002
+"""How long an end waits for others while every process of the pool has its next call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +98,10 @@ class Feed:
         """Whether there was no connection since the last step, so that its answer may be lost."""
         self._count = 0
         self._has_left = False
+        self._took_s: float | None = None
+        """How long the latest tasks took, on average."""
+        self._paced_until = 0.0
+        """Until when no call is started ahead: a throttle gives starts to the millisecond."""
         """Whether the last step left lanes that only a general one settles."""
 
     @property
@@ -161,6 +175,10 @@ class Feed:
             self._connect()
         self._look_up_queues()
         self._give_due()
+        self.waiting.clear()
+        if self._is_gathering():
+            self._wait()
+            return
         ends = self._take_ends()
         room = self._room()
         keys = self._due_keys()
@@ -195,7 +213,25 @@ class Feed:
     def _room(self) -> int:
         if not self._may_take.is_set() or self.pool is None:
             return 0
-        return self.pool.size - self.pool.busy_elsewhere() - len(self._runs)
+        return self.pool.size - self.pool.busy_elsewhere() + self._ahead() - len(self._runs)
+
+    def _ahead(self) -> int:
+        """Return how many calls more than there are processes are started: of tasks that take a moment only.
+
+        They hold their slots, so limits stay exact; their start is kept within the margin of a window.
+        """
+        if self.pool is None or self._took_s is None or monotonic() < self._paced_until:
+            return 0
+        size = self.pool.size
+        return min(_MOST_AHEAD * size, int(_AHEAD_S * size / max(self._took_s, _LEAST_S)))
+
+    def _is_gathering(self) -> bool:
+        """Whether more ends are waited for: the pool has calls for all of its processes, and the next end is near."""
+        if self.pool is None or not self._ended or self._is_over:
+            return False
+        pending = len(self._runs) - len(self._ended)
+        oldest = self._ended[0].ended_at or 0.0
+        return pending > self.pool.size and monotonic() - oldest < _GATHER_S
 
     def _step(self, ends: list[tuple[Run, Ended]], room: int, keys: set[int]) -> bool:
         """Record and start; return whether another step may find more."""
@@ -222,6 +258,7 @@ class Feed:
             raise
         self._has_left = made.has_left
         for run, _ in ends:
+            self._learn(run)
             self._forget(run)
         for start in made.starts:
             self._begin(start)
@@ -239,7 +276,15 @@ class Feed:
             self.waiting.rest()
         return made.has_moved and self._room() > 0
 
+    def _learn(self, run: Run) -> None:
+        if run.accepted_at is None or run.ended_at is None:
+            return
+        took = run.ended_at - run.accepted_at
+        self._took_s = took if self._took_s is None else self._took_s + (took - self._took_s) * _WEIGHT
+
     def _begin(self, start: Start) -> None:
+        if start.claimed.is_paced:
+            self._paced_until = monotonic() + _PACED_S
         run = Run(start=start, on_end=self._on_end)
         self._runs[start.claimed.number] = run
         feed_runs.add(run)
@@ -322,7 +367,7 @@ class Feed:
             self._unmark()
         heaps = (self._starting, self._agenda) if room > 0 else (self._starting,)
         dues = [heap[0][0] for heap in heaps if heap]
-        dues.append(monotonic() + self._look_s)
+        dues.append(monotonic() + (_GATHER_S if self._ended else self._look_s))
         if not self.waiting.is_woken:
             self.waiting.wait(min(dues), is_idle=is_idle)
             # Once in a while the mark is renewed: its row may be gone.

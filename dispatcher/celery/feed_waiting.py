@@ -66,10 +66,14 @@ class Waiting:
         descriptors = [self._read] if self._descriptor is None else [self._read, self._descriptor]
         ready, _, _ = select.select(descriptors, [], [], left)
         if self._read in ready:
-            with suppress(BlockingIOError):
-                os.read(self._read, _READ)
+            self.clear()
         if self._descriptor in ready:
-            sql.read_notifications()
+            self.is_woken |= sql.read_notifications() > 0
+
+    def clear(self) -> None:
+        """Forget the calls of `wake` until now: what they announced is looked at next."""
+        with suppress(BlockingIOError):
+            os.read(self._read, _READ)
 
     def close(self) -> None:
         """Wait no more."""

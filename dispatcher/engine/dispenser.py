@@ -174,6 +174,10 @@ def serve(put_back: Collection[finish.Released], *, now: datetime | None = None)
 def serve_changed(positions: Mapping[int, int]) -> None:
     """Dispense where calls came to lanes, or left them, each with the first of the positions; after the commit."""
     changed = heads.changed(positions)
+    if is_eager() and changed.direct:
+        # Tasks run in the sender's process, whatever the delivery: no worker is needed.
+        dispense_briefly(lanes=[*changed.lanes, *changed.held], keys=changed.keys)
+        return
     if changed.held:
         sql.change("hold_lanes", {"lanes": changed.held})
         wake.notify(changed.direct)

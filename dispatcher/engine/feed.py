@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
+from time import monotonic
 from typing import Final
 from uuid import UUID, uuid4
 
@@ -70,8 +71,8 @@ def step(
 ) -> Step:
     """Record how attempts ended, and start up to `room` calls.
 
-    keys: that time has opened, or that another transaction had locked. avoid: keys whose lanes are left out. stuck: those
-    of them that have been locked for so long that their lanes delay no others. is_general: by an ordinary pass, which
+    keys: that time has opened, or that another transaction had locked. avoid: keys whose lanes are left out. stuck:
+    those of them that have been locked for so long that their lanes delay no others. is_general: by an ordinary pass, which
     settles what a plain step has left.
     """
     if room <= 0 or not taker.queues:
@@ -106,6 +107,7 @@ def _record(taker: Taker, ends: Sequence[Ended]) -> Step:
 
 
 def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[int], avoid: Collection[int]) -> Step:
+    asked_at = monotonic()
     taken = feed.take(
         finish.params_of(ends),
         worker=taker.worker,
@@ -116,6 +118,7 @@ def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[i
         avoid=avoid,
     )
     chosen, first = taken.chosen, taken.rows[0]
+    claim.observe(first.start_at, asked_at)
     finish.report_many(ends, chosen.calls)
     starts = [_started(row) for row in taken.rows if row.id is not None]
     found = feed_recheck(first)

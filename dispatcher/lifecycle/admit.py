@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db import OperationalError
 
 from dispatcher import event_log, sql
-from dispatcher.conf import DECIDE_AT_ONCE, Conf, conf, pass_bound, queue_grace
+from dispatcher.conf import DECIDE_AT_ONCE, Conf, conf, is_eager, pass_bound, queue_grace
 from dispatcher.event_log import waiting
 from dispatcher.limits.allocate import Allocation, LockedKey, LockedLane, allocate
 from dispatcher.limits.policy import AdmissionTuning
@@ -246,12 +246,8 @@ def _decide(
     is_pull = delivery is not Delivery.BROKER
     if is_pull:
         lane_limit = max(lane_limit, _PULLED_LANES)
-    gate = {
-        "is_gated": queue_grace() is not None,
-        "delivery": delivery.value,
-        "ahead": pass_bound(settings),
-        "now": now,
-    }
+    gate: dict[str, Any] = {"is_gated": queue_grace() is not None, "delivery": delivery.value, "is_eager": is_eager()}
+    gate |= {"ahead": pass_bound(settings), "now": now}
     bounds = {"most": lane_limit, "slack": DECIDE_AT_ONCE * batch}
     sql.read_in_order()
     (locked,) = sql.fetch("lock_lanes", _Locked, {**wanted, **gate, **bounds})

@@ -220,6 +220,11 @@ def start_many(calls: Mapping[UUID, UUID], *, worker: UUID) -> list[Started]:
     return sql.fetch("start_calls", Started, params)
 
 
+def observe(database_time: datetime, asked_at: float) -> None:
+    """Learn the database's clock from an answer to a question of this monotonic time."""
+    _DatabaseClock.observe(database_time, asked_at)
+
+
 def monotonic_of(at: datetime) -> float:
     """Return the monotonic time of this machine at a time by the database's clock."""
     _DatabaseClock.sample()

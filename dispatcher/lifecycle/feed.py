@@ -1,7 +1,7 @@
 """Feed: record what ended, admit and start what may start, in two statements of one transaction and one trip.
 
-The plain case: calls that cost 1 of each key, keys with a concurrency limit or a window. What else there is comes back as
-`left`: an ordinary pass serves it.
+The plain case: calls that cost 1 of each key, keys with a concurrency limit or a window. What else there is comes back
+as `left`: an ordinary pass serves it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,7 +20,7 @@ _SPARE_LANES: Final = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """What the first statement did: the calls whose ends it recorded, the keys that they freed, and the lanes it locked."""
+    """What the first statement did: the calls whose ends it recorded, the keys that they freed, the lanes it locked."""
 
     calls: list[UUID]
     keys: list[int]

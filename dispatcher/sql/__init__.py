@@ -305,10 +305,10 @@ def own_transaction(*, lock_wait: timedelta | None = None) -> Iterator[None]:
 
 @contextmanager
 def short_transaction() -> Iterator[None]:
-    """Open a transaction of statements that do not need each other's rows: it takes one trip, begin and commit included.
+    """Open a transaction of statements that do not need each other's rows: one trip, begin and commit included.
 
-    Django does not know of it: only `ask` may be used inside. An error closes the connection, and with it the transaction.
-    Within a caller's transaction it is a part of that.
+    Django does not know of it: only `ask` may be used inside. An error closes the connection, and with it the
+    transaction. Within a caller's transaction it is a part of that.
     """
     if in_transaction() or not conf().pipeline:
         with own_transaction():
@@ -408,7 +408,8 @@ def change(name: str, params: Mapping[str, Any]) -> int:
 def listen(channel: str, on_notify: Callable[[], object]) -> int | None:
     """Listen on a channel with this thread's connection; return its file descriptor, None where that is not possible.
 
-    on_notify: called when a notification is read, which may be in the middle of another statement. Behind a transaction pooler a notification would reach any client.
+    on_notify: called when a notification is read, which may be in the middle of another statement. Behind a transaction
+    pooler a notification would reach any client.
     """
     wrapper = connection()
     if not _prepares(wrapper):
@@ -421,13 +422,19 @@ def listen(channel: str, on_notify: Callable[[], object]) -> int | None:
         return raw.fileno()
 
 
-def read_notifications() -> None:
-    """Read the notifications that have arrived on this thread's connection."""
+def read_notifications() -> int:
+    """Read the notifications that have arrived on this thread's connection; return how many.
+
+    Those that arrive with the answer of a statement are reported by it (see listen).
+    """
     wrapper = connection()
     with _intact(wrapper), wrapper.wrap_database_errors:
         raw: psycopg.Connection[Any] = wrapper.connection
-        for _ in raw.notifies(timeout=0):
-            pass
+        raw.pgconn.consume_input()
+        count = 0
+        while raw.pgconn.notifies() is not None:
+            count += 1
+        return count
 
 
 def _make_ready(wrapper: BaseDatabaseWrapper) -> None:

@@ -118,7 +118,7 @@ LEASE = timedelta(seconds=60)
 IN_FLIGHT = call_id(WAITING + 20_001)
 RUNNING = call_id(WAITING + 20_501)
 A_LANE = list(range(2, 102))
-GATE = {"is_gated": True, "delivery": "broker", "ahead": 1_000, "now": NOW}
+GATE = {"is_gated": True, "delivery": "broker", "is_eager": False, "ahead": 1_000, "now": NOW}
 NOTHING: dict[str, Any] = {
     "lanes": [],
     "keys": [],

@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from celery import current_app
 from django.db import connection
 
 from dispatcher import ending, engine, sql
@@ -20,6 +22,7 @@ from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, committed, seen, states
 from tests.races.audit import audit
+from tests.steps.doings import do
 
 pytestmark = committed
 
@@ -103,7 +106,7 @@ def test_a_step_gives_the_starts_of_a_throttle_their_times_and_its_opening() -> 
     step = take(9)
     times = [start.claimed.start_at for start in step.starts]
     assert len(times) >= 2
-    assert all(after - before >= timedelta(seconds=0.1) for before, after in zip(times, times[1:], strict=False))
+    assert all(after - before >= timedelta(seconds=0.1) for before, after in pairwise(times))
     assert key.id in step.openings
 
 
@@ -299,7 +302,7 @@ def test_a_rolled_back_send_wakes_nobody() -> None:
     heartbeat.record(HERE, [])
     wake.mark_idle(HERE.id, ["mail"])
     with listening(HERE.id) as other:
-        with pytest.raises(RuntimeError), sql.atomic():
+        with pytest.raises(RuntimeError), sql.atomic():  # noqa: PT012 -- the transaction ends with the error
             send()
             raise RuntimeError
         assert notified(other) == 0
@@ -311,3 +314,16 @@ def test_a_tick_wakes_an_idle_worker_that_nobody_has_woken() -> None:
     wake.mark_idle(HERE.id, ["mail"])
     engine.tick()
     assert Feed.objects.get().idle_at is None
+
+
+# Where tasks run in the sender's process
+
+
+def test_a_call_of_a_direct_queue_runs_at_once_where_tasks_are_eager(nothing_ran: None) -> None:
+    current_app.conf.task_always_eager = True
+    try:
+        (call,) = CallQueue.objects.send_many([Call(task=do, queue="mail")])
+        lone = CallQueue.objects.send(do, queue="mail")
+    finally:
+        current_app.conf.task_always_eager = False
+    assert states([call, lone]) == [State.COMPLETED, State.COMPLETED]

@@ -11,8 +11,8 @@ from celery import current_app
 from django.db import connection
 
 from dispatcher import engine
-from dispatcher.engine import fetched, workers
 from dispatcher.ending import Reported
+from dispatcher.engine import fetched, workers
 from dispatcher.models import CallQueue, Lane, PullWorker, Queue, RateLimitKey, Slot
 from dispatcher.ojs import fetch as pull
 from dispatcher.ojs.fetch import Fetching, Reached, Refused

@@ -4,7 +4,7 @@ WITH clock AS MATERIALIZED (
     SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
 )
 SELECT queue.name, going.unclaimed, COALESCE(stored.delivery, 'broker') AS delivery,
-       COALESCE(stored.delivery, 'broker') = %(delivery)s::text
+       (COALESCE(stored.delivery, 'broker') = %(delivery)s::text OR (%(is_eager)s::bool AND stored.delivery = 'direct'))
        AND (%(delivery)s::text <> 'broker' OR NOT %(is_gated)s::bool
             OR EXISTS (SELECT
                          FROM dispatcher_worker AS worker

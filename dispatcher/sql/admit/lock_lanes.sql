@@ -7,7 +7,8 @@
 -- each with such a key; `is_left_wanted` are those that were asked for by name, key or queue. Only for the key `wait_for` the
 -- statement waits, before it has locked any other key, for as long as lock_timeout allows. Lanes that are awake or held and spend
 -- a key of `avoid` are not taken: they would only take the places of others.
--- A direct pass takes parked lanes of the queues named alone. A queue is open if `delivery` is its own; with that of the broker, if a live worker serves it, too.
+-- A direct pass takes parked lanes of the queues named alone. A queue is open if `delivery` is its own
+-- (where tasks run in the sender's process, a direct one as well); with that of the broker, if a live worker serves it, too.
 -- A queue is locked for as long as the transaction: alone where the pass may come close to the queue's bound (it is
 -- `tight`), else together with others, so that passes wait for each other only where they must.
 -- Counting must come in a later statement: this one's snapshot is older than its locks.
@@ -56,7 +57,7 @@ WITH clock AS MATERIALIZED (
 ), queue AS MATERIALIZED (
     SELECT name.name, hashtextextended(name.name, 20251) AS number, going.unclaimed,
            going.unclaimed + %(slack)s::int > %(ahead)s::int AS is_tight,
-           COALESCE(stored.delivery, 'broker') = %(delivery)s::text
+           (COALESCE(stored.delivery, 'broker') = %(delivery)s::text OR (%(is_eager)s::bool AND stored.delivery = 'direct'))
            AND (%(delivery)s::text <> 'broker' OR NOT %(is_gated)s::bool
                 OR EXISTS (SELECT
                              FROM dispatcher_worker AS worker
