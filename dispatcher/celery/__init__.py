@@ -49,7 +49,7 @@ class DispatchedRequest(Request):
         self.fed: feed_runs.Run | None = feed_runs.of_message(args[0] if args else kwargs.get("message"))
         if self.fed is not None:
             # Celery's class of the request overrides the method.
-            self.on_success = self._on_fed_success
+            self.__dict__["on_success"] = self._on_fed_success
             self.request_dict[_CLAIM] = str(self.fed.start.claimed.number)
         elif self.ticket is not None:
             worker = heartbeat.worker_id()
@@ -77,7 +77,7 @@ class DispatchedRequest(Request):
         """Report how a run of the feed ended, which its process has sent with the result."""
         assert self.fed is not None  # noqa: S101 -- set where this is
         try:
-            type(self).on_success(self, result, **kwargs)
+            type(self).on_success(self, result, **kwargs)  # type: ignore[misc, call-arg]
         finally:
             self.fed.report(fed.end_in(result[1]))
 

@@ -35,7 +35,7 @@ def message_of(app: Any, run: Run) -> FedMessage:
         "delivery_info": {"exchange": "", "routing_key": run.start.call.queue},
         "delivery_tag": str(run.start.claimed.number),
     }
-    message = FedMessage(
+    message = FedMessage(  # type: ignore[no-untyped-call]
         body=payload,
         content_type=content_type,
         content_encoding=encoding,

@@ -56,7 +56,7 @@ class Taker:
 
     worker: UUID
     queues: Sequence[str]
-    tasks: Collection[str]
+    tasks: Sequence[str]
 
 
 def step(
@@ -203,8 +203,13 @@ def _start(calls: Sequence[admit.Admitted], worker: UUID) -> tuple[list[Start], 
     starts, revoked = [], []
     for call in calls:
         if (row := started.get(call.id)) is not None:
-            facts = {"start_at": row.start_at, "attempt": row.attempt, "retry": row.retry}
-            claimed = claim.Claimed(number=numbers[call.id], is_counted=row.is_counted, **facts)
+            claimed = claim.Claimed(
+                number=numbers[call.id],
+                attempt=row.attempt,
+                start_at=row.start_at,
+                retry=row.retry,
+                is_counted=row.is_counted,
+            )
             starts.append(Start(call=call, claimed=claimed))
             continue
         match claim.claim(call.id, call.ticket, number=numbers[call.id], worker=worker, lead=_LEAD):

@@ -405,7 +405,7 @@ def change(name: str, params: Mapping[str, Any]) -> int:
     return ask(name, object, params).cursor.rowcount
 
 
-def listen(channel: str, on_notify: Callable[[], object]) -> int | None:
+def listen(channel: str, on_notify: Callable[[], None]) -> int | None:
     """Listen on a channel with this thread's connection; return its file descriptor, None where that is not possible.
 
     on_notify: called when a notification is read, which may be in the middle of another statement. Behind a transaction
