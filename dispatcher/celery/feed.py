@@ -105,6 +105,11 @@ class Feed:
         """Whether the last step left lanes that only a general one settles."""
 
     @property
+    def is_direct(self) -> bool:
+        """Whether any queue of the worker is direct."""
+        return bool(self._direct)
+
+    @property
     def _look_s(self) -> float:
         return min(_LOOK_S, conf().heartbeat.total_seconds())
 
@@ -139,6 +144,7 @@ class Feed:
                 self._pause_after(fault)
             except Exception:
                 logger.exception("the feed of worker %s failed, and goes on", self.name)
+                self._lose_connection()
                 sleep(self._pause)
             else:
                 self._pause = _PAUSE_S
@@ -161,13 +167,17 @@ class Feed:
             logger.warning(
                 "the feed of worker %s has no database, trying again in %.1f s: %s", self.name, self._pause, fault
             )
-        self.waiting.forget_connection()
-        self._is_lost = True
-        sql.discard_connection()
+        self._lose_connection()
         if self._is_over and self._pause >= _LONGEST_PAUSE_S:
             self._ended.clear()
         sleep(self._pause)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE_S)
+
+    def _lose_connection(self) -> None:
+        """Make another connection in the next turn: the answer of a step may be lost with this one."""
+        self.waiting.forget_connection()
+        self._is_lost = True
+        sql.discard_connection()
 
     def _turn(self) -> None:
         """Make one step, and wait for what makes the next one useful."""
@@ -177,7 +187,7 @@ class Feed:
         self._give_due()
         self.waiting.clear()
         if self._is_gathering():
-            self._wait()
+            self.waiting.wait(monotonic() + _GATHER_S, is_idle=False)
             return
         ends = self._take_ends()
         room = self._room()
@@ -195,7 +205,8 @@ class Feed:
         if self.waiting.is_notified:
             engine_feed.tune()
         known = {run.start.claimed.number for run in self._runs.values()}
-        if returned := engine_feed.give_back_unknown(self.worker, known):
+        reserved = {call for call, _ in heartbeat.reserved_calls()}
+        if returned := engine_feed.give_back_unknown(self.worker, known, reserved):
             logger.warning("worker %s gives %d calls back: the answer of their start was lost", self.name, returned)
         self._is_marked = False
         self._is_lost = False
@@ -251,10 +262,14 @@ class Feed:
                 stuck=stuck,
                 is_general=self._has_left,
             )
-        except BaseException:
-            self._ended.extendleft(run for run, _ in reversed(ends))
+        except BaseException as fault:
             for key in keys:
                 self._remind(0.0, key)
+            if ends and isinstance(fault, sql.DATABASE_ERRORS) and sql.is_refused(fault):
+                self._lose_connection()
+                self._record_apart(ends)
+                return True
+            self._ended.extendleft(run for run, _ in reversed(ends))
             raise
         self._has_left = made.has_left
         for run, _ in ends:
@@ -275,6 +290,20 @@ class Feed:
         if made.starts:
             self.waiting.rest()
         return made.has_moved and self._room() > 0
+
+    def _record_apart(self, ends: list[tuple[Run, Ended]]) -> None:
+        """Record ends one by one, of which the database refused one."""
+        while ends:
+            run, ended = ends[0]
+            try:
+                engine_feed.record_apart(run.start, ended)
+            except sql.DATABASE_ERRORS as fault:
+                if not sql.is_refused(fault):
+                    self._ended.extendleft(run for run, _ in reversed(ends))
+                    raise
+                logger.exception("the end of call %s was refused; it waits for the end of its lease", run.start.call.id)
+            self._forget(run)
+            ends.pop(0)
 
     def _learn(self, run: Run) -> None:
         if run.accepted_at is None or run.ended_at is None:
@@ -317,6 +346,14 @@ class Feed:
     def _take_ends(self) -> list[tuple[Run, Ended]]:
         """Return the ends that the next step records; deal with those that need a transaction of their own."""
         ends: list[tuple[Run, Ended]] = []
+        try:
+            self._sort_ends(ends)
+        except BaseException:
+            self._ended.extendleft(run for run, _ in reversed(ends))
+            raise
+        return ends
+
+    def _sort_ends(self, ends: list[tuple[Run, Ended]]) -> None:
         while self._ended:
             run = self._ended[0]
             call, number = run.start.call, run.start.claimed.number
@@ -334,7 +371,6 @@ class Feed:
                     engine_feed.change(run.start, ending, changes)
                     self._forget(run)
             self._ended.popleft()
-        return ends
 
     def _restart(self, run: Run) -> None:
         """Give a call that its process could not begin in time another start."""
@@ -355,6 +391,8 @@ class Feed:
         heapq.heappush(self._agenda, (at, key))
 
     def _wait(self) -> None:
+        if self._is_over:
+            return
         room = self._room()
         is_idle = room > 0 and bool(self._direct)
         if is_idle and self.waiting.is_notified and not self._is_marked:
@@ -367,7 +405,7 @@ class Feed:
             self._unmark()
         heaps = (self._starting, self._agenda) if room > 0 else (self._starting,)
         dues = [heap[0][0] for heap in heaps if heap]
-        dues.append(monotonic() + (_GATHER_S if self._ended else self._look_s))
+        dues.append(monotonic() + self._look_s)
         if not self.waiting.is_woken:
             self.waiting.wait(min(dues), is_idle=is_idle)
             # Once in a while the mark is renewed: its row may be gone.

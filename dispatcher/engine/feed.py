@@ -9,12 +9,13 @@ from time import monotonic
 from typing import Final
 from uuid import UUID, uuid4
 
-from dispatcher import event_log, sql
+from dispatcher import ending, event_log, sql
 from dispatcher.ending import Ending
 from dispatcher.engine import attempt, dispenser
 from dispatcher.errors import RateLimited
 from dispatcher.lifecycle import admit, claim, feed, finish, heartbeat, run, unstarted, wake
 from dispatcher.lifecycle.finish import Ended
+from dispatcher.limits.allocate import Allocation
 from dispatcher.request import Changes
 
 logger = logging.getLogger(__name__)
@@ -72,8 +73,8 @@ def step(
     """Record how attempts ended, and start up to `room` calls.
 
     keys: that time has opened, or that another transaction had locked. avoid: keys whose lanes are left out. stuck:
-    those of them that have been locked for so long that their lanes delay no others. is_general: by an ordinary pass, which
-    settles what a plain step has left.
+    those of them that have been locked for so long that their lanes delay no others. is_general: by an
+    ordinary pass, which settles what a plain step has left.
     """
     if room <= 0 or not taker.queues:
         return _record(taker, ends)
@@ -127,7 +128,8 @@ def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[i
     return Step(
         starts=starts,
         recorded=chosen.calls,
-        has_moved=bool(starts or first.asleep or first.full_keys),
+        # All lanes were looked at, unless as many were locked as a step takes.
+        has_moved=chosen.lanes >= room + feed.SPARE_LANES and bool(starts or first.asleep or first.parked_lanes),
         has_left=bool(first.left_lanes or chosen.busy),
         freed=chosen.keys,
         busy=chosen.busy,
@@ -142,7 +144,7 @@ def feed_recheck(row: feed.Row) -> admit.Recheck:
 
 
 def _started(row: feed.Row) -> Start:
-    assert row.id and row.ticket and row.claim and row.task and row.queue and row.attempt  # noqa: S101, PT018 -- a start
+    assert row.id and row.ticket and row.claim and row.task and row.queue and row.attempt  # noqa: S101, PT018
     call = admit.Admitted(
         id=row.id,
         ticket=row.ticket,
@@ -187,11 +189,16 @@ def _general(
     return Step(
         starts=starts,
         recorded=freed.calls,
-        has_moved=made.has_moved,
+        has_moved=_has_moved(made.made),
         openings={key: at for key, at in made.made.openings.items() if at is not None},
         freed=freed.keys,
         busy=made.busy,
     )
+
+
+def _has_moved(made: Allocation) -> bool:
+    """Whether another pass may find more: lanes that wait for others of a higher priority stay as they are."""
+    return bool(made.admitted or made.oversized or made.dropped or made.rescheduled or made.parked)
 
 
 def _start(calls: Sequence[admit.Admitted], worker: UUID) -> tuple[list[Start], list[UUID]]:
@@ -247,10 +254,10 @@ def put_off(start: Start, wait: timedelta, key: str | None) -> None:
     _hand_over(attempt.stop(start.call.id, start.call.ticket, stopped, number=start.claimed.number))
 
 
-def change(start: Start, ending: Ending, changes: Changes) -> None:
+def change(start: Start, ended: Ending, changes: Changes) -> None:
     """Record a failed attempt, and what the next one is made with; serve what it opens."""
     call = start.call
-    fail = partial(finish.record, call.id, call.ticket, ending, number=start.claimed.number)
+    fail = partial(finish.record, call.id, call.ticket, ended, number=start.claimed.number)
     _hand_over(attempt.fail_and_change(call.id, fail, changes))
 
 
@@ -278,6 +285,18 @@ def restart(start: Start, worker: UUID) -> Start | None:
     return None
 
 
+def record_apart(start: Start, ended: Ended) -> None:
+    """Record one end whose row the database refused together with others; its own failure, if that is refused, too."""
+    call, number = start.call, start.claimed.number
+    try:
+        _hand_over(finish.record(call.id, call.ticket, ended.ending, number=number))
+    except sql.DATABASE_ERRORS as fault:
+        if not sql.is_refused(fault):
+            raise
+        failed = ending.failed(fault, attempt=start.claimed.attempt, policy=start.claimed.retry)
+        _hand_over(finish.record(call.id, call.ticket, failed, number=number))
+
+
 def give_back(call: UUID, ticket: UUID, number: UUID) -> None:
     """Let a call that was started, and never ran, wait again; no attempt is spent."""
     released = attempt.put_back(call, ticket, number=number)
@@ -285,9 +304,16 @@ def give_back(call: UUID, ticket: UUID, number: UUID) -> None:
         dispenser.dispense_briefly(lanes=[released.lane_id], keys=released.keys)
 
 
-def give_back_unknown(worker: UUID, known: Collection[UUID]) -> int:
-    """Let calls wait again that were started for a worker by a step whose answer was lost; return how many."""
-    lost = [each for each in heartbeat.held(worker) if each.claim is not None and each.claim not in known]
+def give_back_unknown(worker: UUID, known: Collection[UUID], calls: Collection[UUID] = ()) -> int:
+    """Let calls wait again that were started for a worker by a step whose answer was lost; return how many.
+
+    known: the claims of those that it has. calls: those whose messages it has from the broker.
+    """
+    lost = [
+        each
+        for each in heartbeat.held(worker)
+        if each.claim is not None and each.claim not in known and each.call_id not in calls
+    ]
     for each in lost:
         assert each.claim is not None  # noqa: S101 -- for the type
         give_back(each.call_id, each.ticket, each.claim)

@@ -14,7 +14,7 @@ from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.limits.policy import BUCKETS
 
-_SPARE_LANES: Final = 2
+SPARE_LANES: Final = 2
 """How many lanes more than calls a step looks at: the first of them may have no call, or no room."""
 
 
@@ -52,6 +52,7 @@ class Row:
     retry: Mapping[str, Any] | None
     asleep: list[int]
     left_lanes: int
+    parked_lanes: int
     held_lanes: int
     """Lanes that go on."""
     full_keys: list[int]
@@ -79,7 +80,7 @@ def take(
 ) -> Taken:
     """Record these ends, and start up to `room` calls of these direct queues whose tasks the worker knows."""
     settings = conf()
-    where = {"queues": list(queues), "most": room + _SPARE_LANES, "keys": list(keys), "avoid": list(avoid)}
+    where = {"queues": list(queues), "most": room + SPARE_LANES, "keys": list(keys), "avoid": list(avoid)}
     limits = {"ramp": settings.ramp, "margin": settings.margin, "lease": settings.run_lease, "buckets": BUCKETS}
     with sql.short_transaction():
         chosen = sql.ask("finish_and_choose", Chosen, {**ends, **where})

@@ -247,6 +247,21 @@ AUDIT = {
     "passed_after": None,
 }
 
+ENDS = {
+    "calls": [RUNNING],
+    "tickets": [uuid4()],
+    "claims": [uuid4()],
+    "states": ["completed"],
+    "reasons": [None],
+    "crashes": [0],
+    "results": ["1"],
+    "errors": [None],
+    "waits": [None],
+    "terminal": ["completed"],
+}
+CHOOSE = ENDS | {"queues": ["served"], "keys": [], "avoid": [], "most": 4}
+START_ONE = {"lease": LEASE, "margin": MARGIN, "buckets": 60}
+START = {"worker": uuid4(), "room": 2, "tasks": ["noop"], "avoid": [], "ramp": LEASE, **START_ONE}
 HOT = [
     # A pass: what it costs is the lanes that it takes and the calls at their heads.
     Hot("lock_lanes", NOTHING | {"awake": True}, 5_000, is_tuned=True),
@@ -284,6 +299,21 @@ HOT = [
     Hot("defer_lanes", {"lanes": [1_002]}, 50),
     Hot("defer_keys", {"keys": [1, 2], "now": NOW}, 100),
     Hot("clear_opening_times", {"keys": [1, 9_999]}, 200, is_tuned=True),
+    # One step of a feed.
+    Hot("finish_and_choose", CHOOSE, 400, is_tuned=True),
+    Hot("finish_and_choose", CHOOSE | {"keys": [1, 2], "queues": ["lone", "served", "queue"]}, 1_000, is_tuned=True),
+    Hot(
+        "start_chosen",
+        START,
+        500,
+        is_tuned=True,
+        settings={"dispatcher.chosen": "{1,2,3,4}", "dispatcher.locked": "{1,2}"},
+    ),
+    Hot("start_chosen", START, 20, is_tuned=True, settings={"dispatcher.chosen": "{}", "dispatcher.locked": "{}"}),
+    Hot("finish_calls", ENDS | {"queues": ["served"]}, 100, is_tuned=True),
+    Hot("start_calls", {"calls": [IN_FLIGHT], "claims": [uuid4()], "worker": uuid4(), **START_ONE}, 200, is_tuned=True),
+    Hot("waiting_queues", {"most": 100}, 200),
+    Hot("wake_feeds", {"queues": ["served"], "silence": LEASE}, 50),
     # What time brings. Without a time given, as the engine asks, nothing is due yet.
     Hot("wake_due", {"queues": None, "now": None, "most": 500, "states": ["scheduled", "retryable"]}, 20),
     Hot("wake_due", {"queues": None, "now": NOW, "most": 500, "states": ["scheduled", "retryable"]}, 20_000),
