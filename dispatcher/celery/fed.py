@@ -15,6 +15,7 @@ from celery.app.trace import trace_ok_t
 from celery.exceptions import Ignore
 
 from dispatcher import ending
+from dispatcher.conf import conf
 from dispatcher.ending import Ending
 from dispatcher.engine import attempt as engine_attempt
 from dispatcher.lifecycle import claim, run
@@ -67,11 +68,21 @@ def _carried(text: str, end: End) -> _Carried:
     return carried
 
 
+_OF_LEASE: Final = 0.9
+"""The part of its lease by which a call without a window or a throttle must have begun: until then no one else has it."""
+
+
+def _lateness(claimed: claim.Claimed) -> float:
+    """Return how many seconds after its start the process may begin."""
+    is_free = not (claimed.is_paced or claimed.is_counted)
+    return conf().run_lease.total_seconds() * _OF_LEASE if is_free else claimed.lateness.total_seconds()
+
+
 def header(claimed: claim.Claimed) -> dict[str, Any]:
     """Return what the process must know: when to begin, by the machine's monotonic clock, and how late it may be."""
     return {
         "begin": claim.monotonic_of(claimed.start_at),
-        "lateness": claimed.lateness.total_seconds(),
+        "lateness": _lateness(claimed),
         "claim": str(claimed.number),
         "attempt": claimed.attempt,
         "retry": claimed.retry,

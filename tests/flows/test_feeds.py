@@ -72,7 +72,7 @@ def test_a_call_that_is_revoked_while_it_waits_for_a_process_is_cancelled(theatr
 def test_a_running_call_is_terminated_as_any_request_of_celery_is(theatre: Theatre, worker: Worker) -> None:
     call = send(stories.nap, 60)
     running(call)
-    assert str(call.id) in str(stories.app.control.inspect([worker.name]).active())
+    eventually(lambda: str(call.id) in str(stories.app.control.inspect([worker.name]).active()))
     stories.app.control.revoke(str(call.id), terminate=True, destination=[worker.name])
     assert ended(call).state == State.CANCELLED
     assert ended(send(stories.echo, "next")).state == State.COMPLETED
