@@ -69,7 +69,7 @@ def _carried(text: str, end: End) -> _Carried:
 
 
 _OF_LEASE: Final = 0.9
-"""The part of its lease by which a call without a window or a throttle must have begun: until then no one else has it."""
+"""By which part of its lease a call without a window or a throttle must have begun: until then it is no other's."""
 
 
 def _lateness(claimed: claim.Claimed) -> float:

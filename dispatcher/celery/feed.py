@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from threading import Event, Thread
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
@@ -54,6 +55,9 @@ _LEAST_S: Final = 0.0005
 _WEIGHT: Final = 0.1
 """How much the latest task counts in the average."""
 _PACED_S: Final = 1.0
+_FIRST_DELAY_S: Final = 0.02
+_LEAST_DELAY_S: Final = 0.005
+_LONGEST_DELAY_S: Final = 0.5
 _GATHER_S: Final = 0.002
 """How long an end waits for others while every process of the pool has its next call."""
 
@@ -100,6 +104,8 @@ class Feed:
         self._has_left = False
         self._took_s: float | None = None
         """How long the latest tasks took, on average."""
+        self._delay_s = 0.0
+        """By how much calls came too late to a process lately; it falls while none does."""
         self._paced_until = 0.0
         """Until when no call is started ahead: a throttle gives starts to the millisecond."""
         """Whether the last step left lanes that only a general one settles."""
@@ -246,7 +252,7 @@ class Feed:
 
     def _step(self, ends: list[tuple[Run, Ended]], room: int, keys: set[int]) -> bool:
         """Record and start; return whether another step may find more."""
-        taker = Taker(worker=self.worker, queues=self._direct if room > 0 else [], tasks=self._tasks())
+        taker = self._taker(self._direct if room > 0 else [])
         if room > 0 and not self._direct:
             room = 0
         now = monotonic()
@@ -291,6 +297,10 @@ class Feed:
             self.waiting.rest()
         return made.has_moved and self._room() > 0
 
+    def _taker(self, queues: list[str]) -> Taker:
+        delay = timedelta(seconds=self._delay_s if self._delay_s >= _LEAST_DELAY_S else 0)
+        return Taker(worker=self.worker, queues=queues, tasks=self._tasks(), delay=delay)
+
     def _record_apart(self, ends: list[tuple[Run, Ended]]) -> None:
         """Record ends one by one, of which the database refused one."""
         while ends:
@@ -308,6 +318,7 @@ class Feed:
     def _learn(self, run: Run) -> None:
         if run.accepted_at is None or run.ended_at is None:
             return
+        self._delay_s *= 1 - _WEIGHT / 5
         took = run.ended_at - run.accepted_at
         self._took_s = took if self._took_s is None else self._took_s + (took - self._took_s) * _WEIGHT
 
@@ -320,7 +331,7 @@ class Feed:
         self._give_in_time(run)
 
     def _give_in_time(self, run: Run) -> None:
-        at = claim.monotonic_of(run.start.claimed.start_at) - _LEAD_S
+        at = claim.monotonic_of(run.start.claimed.start_at) - _LEAD_S - self._delay_s
         if at <= monotonic():
             self._give(run)
         else:
@@ -363,6 +374,7 @@ class Feed:
                 case Ending() as ending:
                     ends.append((run, Ended(call_id=call.id, ticket=call.ticket, number=number, ending=ending)))
                 case fed.Missed():
+                    self._delay_s = min(max(2 * self._delay_s, _FIRST_DELAY_S), _LONGEST_DELAY_S)
                     self._restart(run)
                 case fed.PutOff(wait=wait, key=key):
                     engine_feed.put_off(run.start, wait, key)
@@ -374,7 +386,7 @@ class Feed:
 
     def _restart(self, run: Run) -> None:
         """Give a call that its process could not begin in time another start."""
-        again = engine_feed.restart(run.start, self.worker) if self._may_take.is_set() else None
+        again = engine_feed.restart(run.start, self._taker(self._direct)) if self._may_take.is_set() else None
         if again is None and not self._may_take.is_set():
             engine_feed.give_back(run.start.call.id, run.start.call.ticket, run.start.claimed.number)
         self._forget(run)

@@ -58,6 +58,11 @@ class Taker:
     worker: UUID
     queues: Sequence[str]
     tasks: Sequence[str]
+    delay: timedelta = timedelta(0)
+    """How long a call lately took to a process at the most, beyond what limits allow for.
+
+    A start under a throttle lies that much further ahead, and a window remembers a start that much longer.
+    """
 
 
 def step(
@@ -117,11 +122,12 @@ def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[i
         room=room,
         keys=keys,
         avoid=avoid,
+        slack=taker.delay,
     )
     chosen, first = taken.chosen, taken.rows[0]
     claim.observe(first.start_at, asked_at)
     finish.report_many(ends, chosen.calls)
-    starts = [_started(row) for row in taken.rows if row.id is not None]
+    starts = [_started(row, taker.delay) for row in taken.rows if row.id is not None]
     found = feed_recheck(first)
     if found.lanes or found.keys or chosen.other:
         dispenser.dispense_briefly(lanes=found.lanes, keys={*found.keys, *chosen.other})
@@ -143,7 +149,7 @@ def feed_recheck(row: feed.Row) -> admit.Recheck:
     return admit.look_again(asleep=row.asleep, full=dict(zip(row.full_keys, row.full_held, strict=True)))
 
 
-def _started(row: feed.Row) -> Start:
+def _started(row: feed.Row, slack: timedelta) -> Start:
     assert row.id and row.ticket and row.claim and row.task and row.queue and row.attempt  # noqa: S101, PT018
     call = admit.Admitted(
         id=row.id,
@@ -158,7 +164,12 @@ def _started(row: feed.Row) -> Start:
         attempt=row.attempt - 1,
     )
     claimed = claim.Claimed(
-        number=row.claim, attempt=row.attempt, start_at=row.start_at, retry=row.retry, is_counted=row.is_counted
+        number=row.claim,
+        attempt=row.attempt,
+        start_at=row.start_at,
+        retry=row.retry,
+        is_counted=row.is_counted,
+        slack=slack,
     )
     return Start(call=call, claimed=claimed)
 
@@ -183,7 +194,7 @@ def _general(
         for call in unknown:
             back = unstarted.put_back(call.id, call.ticket, is_unknown=True)
             returned += [back] if back is not None else []
-        starts, cancelled = _start([call for call in made.calls if call not in unknown], taker.worker)
+        starts, cancelled = _start([call for call in made.calls if call not in unknown], taker)
     finish.report_many(ends, freed.calls)
     _serve(freed, made, returned, cancelled)
     return Step(
@@ -201,12 +212,12 @@ def _has_moved(made: Allocation) -> bool:
     return bool(made.admitted or made.oversized or made.dropped or made.rescheduled or made.parked)
 
 
-def _start(calls: Sequence[admit.Admitted], worker: UUID) -> tuple[list[Start], list[UUID]]:
+def _start(calls: Sequence[admit.Admitted], taker: Taker) -> tuple[list[Start], list[UUID]]:
     """Start admitted calls in the same transaction; return them, and those that were revoked before."""
     if not calls:
         return [], []
     numbers = {call.id: uuid4() for call in calls}
-    started = {row.id: row for row in claim.start_many(numbers, worker=worker)}
+    started = {row.id: row for row in claim.start_many(numbers, worker=taker.worker, slack=taker.delay)}
     starts, revoked = [], []
     for call in calls:
         if (row := started.get(call.id)) is not None:
@@ -216,10 +227,11 @@ def _start(calls: Sequence[admit.Admitted], worker: UUID) -> tuple[list[Start], 
                 start_at=row.start_at,
                 retry=row.retry,
                 is_counted=row.is_counted,
+                slack=taker.delay,
             )
             starts.append(Start(call=call, claimed=claimed))
             continue
-        match claim.claim(call.id, call.ticket, number=numbers[call.id], worker=worker, lead=_LEAD):
+        match claim.claim(call.id, call.ticket, number=numbers[call.id], worker=taker.worker, lead=_LEAD + taker.delay):
             case claim.Claimed() as claimed:
                 starts.append(Start(call=call, claimed=claimed))
             case claim.Refused.EXPIRED:
@@ -266,18 +278,18 @@ def _hand_over(released: finish.Released | None) -> None:
         dispenser.hand_over(released.keys, released.lane_id)
 
 
-def restart(start: Start, worker: UUID) -> Start | None:
+def restart(start: Start, taker: Taker) -> Start | None:
     """Give a call whose start was missed another one; None if it may not start now: then it waits again."""
     call, missed = start.call, start.claimed
     again = claim.claim(
         call.id,
         call.ticket,
         number=missed.number,
-        worker=worker,
+        worker=taker.worker,
         is_late=True,
-        slack=missed.lateness + missed.slack,
+        slack=max(missed.lateness + missed.slack, taker.delay),
         missed=missed.slack,
-        lead=_LEAD,
+        lead=_LEAD + taker.delay,
     )
     if isinstance(again, claim.Claimed):
         return Start(call=call, claimed=again)

@@ -203,8 +203,10 @@ class Started:
     is_counted: bool
 
 
-def start_many(calls: Mapping[UUID, UUID], *, worker: UUID) -> list[Started]:
+def start_many(calls: Mapping[UUID, UUID], *, worker: UUID, slack: timedelta) -> list[Started]:
     """Start calls that the caller has admitted in this transaction, each by the claim of its number.
+
+    slack: how much later than its start a call may begin.
 
     Left out are those that were revoked, and those under a throttle: `claim` gives their start.
     """
@@ -216,6 +218,7 @@ def start_many(calls: Mapping[UUID, UUID], *, worker: UUID) -> list[Started]:
         "lease": settings.run_lease,
         "margin": settings.margin,
         "buckets": BUCKETS,
+        "slack": slack,
     }
     return sql.fetch("start_calls", Started, params)
 

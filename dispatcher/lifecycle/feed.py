@@ -6,7 +6,7 @@ as `left`: an ordinary pass serves it.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -77,11 +77,21 @@ def take(
     room: int,
     keys: Collection[int],
     avoid: Collection[int],
+    slack: timedelta,
 ) -> Taken:
-    """Record these ends, and start up to `room` calls of these direct queues whose tasks the worker knows."""
+    """Record these ends, and start up to `room` calls of these direct queues whose tasks the worker knows.
+
+    slack: how much later than its start a call may begin.
+    """
     settings = conf()
     where = {"queues": list(queues), "most": room + SPARE_LANES, "keys": list(keys), "avoid": list(avoid)}
-    limits = {"ramp": settings.ramp, "margin": settings.margin, "lease": settings.run_lease, "buckets": BUCKETS}
+    limits = {
+        "ramp": settings.ramp,
+        "margin": settings.margin,
+        "lease": settings.run_lease,
+        "buckets": BUCKETS,
+        "slack": slack,
+    }
     with sql.short_transaction():
         chosen = sql.ask("finish_and_choose", Chosen, {**ends, **where})
         started = sql.ask(

@@ -260,7 +260,7 @@ ENDS = {
     "terminal": ["completed"],
 }
 CHOOSE = ENDS | {"queues": ["served"], "keys": [], "avoid": [], "most": 4}
-START_ONE = {"lease": LEASE, "margin": MARGIN, "buckets": 60}
+START_ONE = {"lease": LEASE, "margin": MARGIN, "buckets": 60, "slack": MARGIN}
 START = {"worker": uuid4(), "room": 2, "tasks": ["noop"], "avoid": [], "ramp": LEASE, **START_ONE}
 HOT = [
     # A pass: what it costs is the lanes that it takes and the calls at their heads.

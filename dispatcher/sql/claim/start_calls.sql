@@ -1,6 +1,7 @@
 -- start_calls: start calls that the caller has admitted in the same transaction, under the locks of their lanes and keys.
 -- This is their claim: the start is stamped on the slots and windows, as claim_call does it for one. Left out are calls that
 -- were revoked, and those that spend a key with a throttle, whose start claim_call gives.
+-- A process may begin by `slack` later than the start: a window remembers it that much longer.
 -- Relies on slot_is_one_per_call_and_key and the primary keys. Locks the windows in order of key.
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
@@ -29,9 +30,9 @@ WITH clock AS MATERIALIZED (
 ), counted AS (
     INSERT INTO dispatcher_window AS bucket (key_id, place, cost, last_start_at)
     SELECT spent.key_id,
-           trunc(mod(EXTRACT(EPOCH FROM clock.now), EXTRACT(EPOCH FROM 2.5 * spent.longest))
+           trunc(mod(EXTRACT(EPOCH FROM clock.now + %(slack)s::interval), EXTRACT(EPOCH FROM 2.5 * spent.longest))
                  / EXTRACT(EPOCH FROM spent.window_period / %(buckets)s::int)),
-           sum(spent.cost), clock.now
+           sum(spent.cost), clock.now + %(slack)s::interval
       FROM clock
      CROSS JOIN spent
       JOIN started ON started.id = spent.call_id

@@ -41,6 +41,11 @@ WITH clock AS MATERIALIZED (
      USING ended
      WHERE slot.call_id = ended.id
     RETURNING slot.key_id
+), direct AS MATERIALIZED (
+    -- The worker may not have noticed yet that one is not any more.
+    SELECT queue.name
+      FROM dispatcher_queue AS queue
+     WHERE queue.name = ANY (%(queues)s::text[]) AND queue.delivery = 'direct'
 ), opened AS MATERIALIZED (
     SELECT freed.key_id AS id FROM freed WHERE freed.key_id IS NOT NULL
      UNION SELECT unnest(%(keys)s::bigint[])
@@ -50,14 +55,14 @@ WITH clock AS MATERIALIZED (
      CROSS JOIN LATERAL (
            SELECT lane.id, lane.queue, lane.key_ids, lane.priority, lane.served_at
              FROM dispatcher_lane AS lane
-            WHERE lane.parked_on_id = opened.id AND lane.queue = ANY (%(queues)s::text[])
+            WHERE lane.parked_on_id = opened.id AND lane.queue = ANY (ARRAY(SELECT direct.name FROM direct))
               AND NOT lane.key_ids && %(avoid)s::bigint[]
             ORDER BY lane.priority DESC, lane.served_at, lane.id
             LIMIT %(most)s::int
               FOR NO KEY UPDATE SKIP LOCKED) AS front
 ), held AS MATERIALIZED (
     SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at
-      FROM unnest(%(queues)s::text[]) AS queue (name)
+      FROM direct AS queue
      CROSS JOIN LATERAL (
            SELECT lane.id, lane.queue, lane.key_ids, lane.priority, lane.served_at
              FROM dispatcher_lane AS lane

@@ -4,6 +4,7 @@
 -- A key's room goes to the calls in their order, turn by turn; a call that another key stops still counts, so that no room is
 -- given twice. A lane that a full key of concurrency alone stops parks on it; one without calls sleeps. The caller looks again
 -- after the commit at what is `asleep` and `full`, as after a pass (see recheck).
+-- A process may begin by `slack` later than the start: a window remembers it that much longer.
 -- The caller holds the locks of the lanes and keys, by an earlier statement: this one's snapshot is younger, so it may count.
 -- A queue's own key that was made meanwhile is not locked: its lanes are left.
 -- Relies on slot_key, call_waiting, lane_held, lane_awake, lane_parked and the primary keys.
@@ -113,9 +114,9 @@ WITH clock AS MATERIALIZED (
 ), counted AS (
     INSERT INTO dispatcher_window AS bucket (key_id, place, cost, last_start_at)
     SELECT key.id,
-           trunc(mod(EXTRACT(EPOCH FROM clock.now), EXTRACT(EPOCH FROM 2.5 * span.longest))
+           trunc(mod(EXTRACT(EPOCH FROM clock.now + %(slack)s::interval), EXTRACT(EPOCH FROM 2.5 * span.longest))
                  / EXTRACT(EPOCH FROM key.rate_period / %(buckets)s::int)),
-           taken.cost, clock.now
+           taken.cost, clock.now + %(slack)s::interval
       FROM clock
      CROSS JOIN taken
       JOIN key ON key.id = taken.key_id
