@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 5.0
-"""How often a worker looks which of its queues are direct, and for calls whose sender woke nobody; at least once a
+"""How often a worker looks which of its queues are direct, and for calls whose sender woke no worker; at least once a
 heartbeat."""
 _RETRY_S: Final = 0.01
 """How soon lanes are looked at again whose key another transaction had locked; each time in vain doubles it."""
@@ -411,7 +411,7 @@ class Feed:
             wake.mark_idle(self.worker, self._direct)
             self._is_marked = True
             self._marked_until = monotonic() + self._look_s
-            # A call that was sent before the mark was committed has woken nobody.
+            # A call that was sent before the mark was committed has woken no worker.
             return
         if not is_idle and self._is_marked:
             self._unmark()

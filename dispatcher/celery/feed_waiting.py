@@ -57,7 +57,7 @@ class Waiting:
     def wait(self, due: float, *, is_idle: bool) -> None:
         """Wait for an end, a notification, or a due time (monotonic).
 
-        is_idle: calls may come that nobody of this worker knows of.
+        is_idle: calls may come that this worker does not know of.
         """
         left = max(0.0, due - monotonic())
         if is_idle and not self.is_notified:

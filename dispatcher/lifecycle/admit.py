@@ -315,7 +315,7 @@ def _held_direct(made: Allocation, queues: Iterable[_QueueRow]) -> frozenset[str
 
 
 def _hold_awake(made: Allocation, lanes: Iterable[LockedLane]) -> None:
-    """Let the queue hold the lanes that have calls left: whoever takes calls by itself looks for them there."""
+    """Let the queue hold the lanes that have calls left: workers that take calls themselves look for them there."""
     queue_of = {lane.id: lane.queue for lane in lanes}
     made.held.update({lane: queue_of[lane] for lane in made.awake})
     made.awake.clear()
