@@ -77,7 +77,7 @@ class DispatchedRequest(Request):
         """Report how a run of the feed ended, which its process has sent with the result."""
         assert self.fed is not None  # noqa: S101 -- set where this is
         try:
-            type(self).on_success(self, result, **kwargs)  # type: ignore[misc, call-arg]
+            type(self).on_success(self, result, **kwargs)
         finally:
             self.fed.report(fed.end_in(result[1]))
 
