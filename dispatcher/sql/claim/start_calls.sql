@@ -1,14 +1,15 @@
--- start_calls: start calls that the caller has admitted in the same transaction, under the locks of their lanes and keys.
--- This is their claim: the start is stamped on the slots and windows, as claim_call does it for one. Left out are calls that
--- were revoked, and those that spend a key with a throttle, whose start claim_call gives.
--- A process may begin by `slack` later than the start: a window remembers it that much longer.
--- Relies on slot_is_one_per_call_and_key and the primary keys. Locks the windows in order of key.
+-- start_calls: start calls that the caller has admitted in the same transaction, under the locks of their lanes and
+-- keys. This is their claim: the start is stamped on the slots and windows, as claim_call does it for one. Left out are
+-- calls that were revoked, and those that spend a key with a throttle, whose start claim_call gives. A process may
+-- begin by `slack` later than the start: a window remembers it that much longer. Relies on slot_is_one_per_call_and_key
+-- and the primary keys. Locks the windows in order of key.
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), spent AS MATERIALIZED (
     SELECT slot.call_id, slot.key_id, slot.cost,
            GREATEST(key.rate_period, key.override_rate_period, %(margin)s::interval) AS longest,
-           COALESCE(CASE WHEN key.override_until > clock.now THEN key.override_rate_period END, key.rate_period) AS window_period,
+           COALESCE(CASE WHEN key.override_until > clock.now THEN key.override_rate_period END,
+                    key.rate_period) AS window_period,
            COALESCE(key.throttle_limit, key.override_throttle_limit) IS NOT NULL AS has_throttle
       FROM clock
      CROSS JOIN dispatcher_slot AS slot

@@ -1,13 +1,13 @@
--- start_chosen: admit and start, at once, the calls that the lanes chosen by finish_and_choose have room for, up to `room`.
--- The plain case alone: calls that cost 1 of each key, keys with a concurrency limit or a window and no pause, block,
--- override or throttle. Lanes that it can't settle are counted in `left`: an ordinary pass serves them.
--- A key's room goes to the calls in their order, turn by turn; a call that another key stops still counts, so that no room is
--- given twice. A lane that a full key of concurrency alone stops parks on it; one without calls sleeps. The caller looks again
--- after the commit at what is `asleep` and `full`, as after a pass (see recheck).
--- A process may begin by `slack` later than the start: a window remembers it that much longer.
--- The caller holds the locks of the lanes and keys, by an earlier statement: this one's snapshot is younger, so it may count.
--- A queue's own key that was made meanwhile is not locked: its lanes are left.
--- Relies on slot_key, call_waiting, lane_held, lane_awake, lane_parked and the primary keys.
+-- start_chosen: admit and start, at once, the calls that the lanes chosen by finish_and_choose have room for, up to
+-- `room`. The plain case alone: calls that cost 1 of each key, keys with a concurrency limit or a window and no pause,
+-- block, override or throttle. Lanes that it can't settle are counted in `left`: an ordinary pass serves them. A key's
+-- room goes to the calls in their order, turn by turn; a call that another key stops still counts, so that no room is
+-- given twice. A lane that a full key of concurrency alone stops parks on it; one without calls sleeps. The caller
+-- looks again after the commit at what is `asleep` and `full`, as after a pass (see recheck). A process may begin by
+-- `slack` later than the start: a window remembers it that much longer. The caller holds the locks of the lanes and
+-- keys, by an earlier statement: this one's snapshot is younger, so it may count. A queue's own key that was made
+-- meanwhile is not locked: its lanes are left. Relies on slot_key, call_waiting, lane_held, lane_awake, lane_parked and
+-- the primary keys.
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now, NULLIF(current_setting('dispatcher.chosen', true), '')::bigint[] AS lanes,
            NULLIF(current_setting('dispatcher.locked', true), '')::bigint[] AS keys

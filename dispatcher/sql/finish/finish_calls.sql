@@ -1,7 +1,7 @@
--- finish_calls: record how attempts of one worker ended, as finish_call does for one, and give their slots back.
--- No row of a call means that its ticket was replaced, or that an answer was lost that recorded it. `claim` stays on the row,
--- so that the claim knows its own finish again (find_finished). Locks the calls in order of id.
--- `other`: the keys on which a lane of a queue that is not of `queues` is parked first. Relies on lane_parked.
+-- finish_calls: record how attempts of one worker ended, as finish_call does for one, and give their slots back. No row
+-- of a call means that its ticket was replaced, or that an answer was lost that recorded it. `claim` stays on the row,
+-- so that the claim knows its own finish again (find_finished). Locks the calls in order of id. `other`: the keys on
+-- which a lane of a queue that is not of `queues` is parked first. Relies on lane_parked.
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), mine AS MATERIALIZED (

@@ -1,6 +1,6 @@
--- wake_feeds: notify one idle worker of each of these queues; none where all are busy, so that no commit notifies in vain.
--- A worker that sends no heartbeats for `silence` is not asked. For a transaction of its own, after the caller's commit: a
--- commit that notifies holds a lock of the whole database.
+-- wake_feeds: notify one idle worker of each of these queues; none where all are busy, so that no commit notifies in
+-- vain. A worker that sends no heartbeats for `silence` is not asked. For a transaction of its own, after the caller's
+-- commit: a commit that notifies holds a lock of the whole database.
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), chosen AS MATERIALIZED (
