@@ -88,7 +88,7 @@ test-all: .venv/dev.stamp .venv-django6/dev.stamp ## run everything on every ser
 	@.venv-django6/bin/pytest $(PYTEST_OPTIONS)
 	@$(MAKE) --no-print-directory test-celery55 test-clocks conformance demo chaos chaos-services
 
-check: .venv/dev.stamp ## check format, style, types, layers, settings and migrations
+check: .venv/dev.stamp ## check format, style, types, layers, settings, migrations and documentation
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy --no-error-summary
@@ -97,6 +97,7 @@ check: .venv/dev.stamp ## check format, style, types, layers, settings and migra
 	$(BIN)/python manage.py check
 	@# Without a database it warns that it cannot compare with the migrations that were run there.
 	$(BIN)/python -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 chaos: .venv/dev.stamp ## let faults strike under load, then audit (SEED=1 MINUTES=0.8, about 1.5 minutes in all)
 	@$(BIN)/python -m trials.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
@@ -136,7 +137,7 @@ secrets: ## make the passwords that docker-compose.yml reads from secrets/; thos
 
 clean: ## stop what a killed run left behind; delete virtual environments, data and caches
 	@! test -e .venv/run.stamp || $(BIN)/python -m project.services
-	rm -rf .run .venv .venv-django6 .venv-celery55 build *.egg-info .hypothesis .*_cache
+	rm -rf .run .venv .venv-django6 .venv-celery55 build site *.egg-info .hypothesis .*_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/run.stamp: requirements.txt

@@ -19,7 +19,7 @@ from bench import database
 from bench.figures import FULL, QUICK, Bench, Effort, Group
 from bench.report import Report
 from bench.third_party import witness
-from project.homes import RUN
+from project.run_dirs import RUN
 from project.services import Services, embedded, valkey
 
 RESULT = RUN / "bench.json"
@@ -77,7 +77,7 @@ def _ready(services: Services, effort: Effort) -> Iterator[Bench]:
         for alias in ("default", "beside"):
             call_command("migrate", database=alias, verbosity=0)
             database.run("make_bare", using=alias)
-        yield Bench(effort=effort, home=services.home, witness=third_party)
+        yield Bench(effort=effort, run_dir=services.run_dir, witness=third_party)
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def _notes(services: Services) -> Iterator[None]:
         os.environ["BENCH_NOTES_URL"] = services.broker_url
         yield
         return
-    with valkey(services.home) as server:
+    with valkey(services.run_dir) as server:
         os.environ["BENCH_NOTES_URL"] = server.url
         yield
 

@@ -8,7 +8,7 @@ from time import perf_counter
 
 from django.utils import timezone
 
-from bench import database, scene
+from bench import database, fixtures
 from bench.figures import Bench, Bound, Figure, side_by_side
 from dispatcher import engine
 from dispatcher.lifecycle.admit import admit
@@ -53,7 +53,7 @@ def backlog(bench: Bench) -> Iterator[Figure]:
     """Make a pass with a large backlog, and with a small one."""
     many, few = bench.effort.calls(1_000_000), WAITING
     scenes = [_working(alias) for alias in ALIASES]
-    scene.let_wait(scenes[0].lanes, (many - few) // WORKING)
+    fixtures.let_wait(scenes[0].lanes, (many - few) // WORKING)
     yield _passes(f"pass with {many:,} waiting calls against {few:,}", bench, *scenes, bound=1.2)
 
 
@@ -62,8 +62,8 @@ def sleeping(bench: Bench) -> Iterator[Figure]:
     many, few = bench.effort.calls(100_000), 10
     scenes = [_working(alias) for alias in ALIASES]
     for alias, lanes in zip(ALIASES, (many, few), strict=True):
-        keys = scene.make_keys([f"idle:{number}" for number in range(lanes)], concurrency=1, using=alias)
-        scene.make_lanes([[key] for key in keys], priority=1, using=alias)
+        keys = fixtures.make_keys([f"idle:{number}" for number in range(lanes)], concurrency=1, using=alias)
+        fixtures.make_lanes([[key] for key in keys], priority=1, using=alias)
     yield _passes(f"pass with {many:,} sleeping lanes against {few:,}", bench, *scenes, bound=1.5)
 
 
@@ -89,7 +89,7 @@ def parked(bench: Bench) -> Iterator[Figure]:
 def _admit() -> float:
     """Return how many calls per second a backlog is admitted at."""
     lanes = _waiting()
-    with scene.on("default"):
+    with fixtures.on("default"):
         return CALLS / _seconds(lambda: sum(len(admit(lanes=lanes).calls) for _ in range(BATCHES)), CALLS)
 
 
@@ -103,10 +103,10 @@ def _admit_bare() -> float:
 
 def _waiting() -> list[int]:
     """Let so many batches of calls wait, with ample room, and return their lanes."""
-    scene.clear()
-    keys = scene.make_keys([f"key:{number}" for number in range(WORKING)], concurrency=AMPLE)
-    lanes = scene.make_lanes([[key] for key in keys])
-    scene.let_wait(lanes, CALLS // WORKING)
+    fixtures.clear()
+    keys = fixtures.make_keys([f"key:{number}" for number in range(WORKING)], concurrency=AMPLE)
+    lanes = fixtures.make_lanes([[key] for key in keys])
+    fixtures.let_wait(lanes, CALLS // WORKING)
     database.tidy("default")
     return lanes
 
@@ -127,25 +127,25 @@ def _working(alias: str) -> _Scene:
 
     What else there is comes after: the plans must be as good then, and no ANALYZE comes to their help.
     """
-    scene.clear(alias)
-    keys = scene.make_keys([f"key:{number}" for number in range(WORKING)], concurrency=ROOM, using=alias)
-    lanes = scene.make_lanes([[key] for key in keys], awake=True, using=alias)
+    fixtures.clear(alias)
+    keys = fixtures.make_keys([f"key:{number}" for number in range(WORKING)], concurrency=ROOM, using=alias)
+    lanes = fixtures.make_lanes([[key] for key in keys], awake=True, using=alias)
     made = _Scene(alias=alias, keys=keys, lanes=lanes)
-    scene.let_wait(lanes, WAITING // WORKING, using=alias)
+    fixtures.let_wait(lanes, WAITING // WORKING, using=alias)
     _ticks(made)
     return made
 
 
 def _full(alias: str, lanes: int, *, waiting: int) -> int:
     """Make a key whose room is taken, with lanes parked on it in each of which calls wait; return it."""
-    (key,) = scene.make_keys(["full"], concurrency=PASSES * ROOM, using=alias)
-    ahead = scene.make_lanes([[key]], using=alias)
-    scene.let_wait(ahead, PASSES * ROOM, using=alias)
-    with scene.on(alias):
+    (key,) = fixtures.make_keys(["full"], concurrency=PASSES * ROOM, using=alias)
+    ahead = fixtures.make_lanes([[key]], using=alias)
+    fixtures.let_wait(ahead, PASSES * ROOM, using=alias)
+    with fixtures.on(alias):
         admit(lanes=ahead)
-    tenants = scene.make_keys([f"tenant:{number}" for number in range(lanes)], concurrency=AMPLE, using=alias)
-    behind = scene.make_lanes([[key, tenant] for tenant in tenants], priority=1, parked_on=key, using=alias)
-    scene.let_wait(behind, waiting, using=alias)
+    tenants = fixtures.make_keys([f"tenant:{number}" for number in range(lanes)], concurrency=AMPLE, using=alias)
+    behind = fixtures.make_lanes([[key, tenant] for tenant in tenants], priority=1, parked_on=key, using=alias)
+    fixtures.let_wait(behind, waiting, using=alias)
     return key
 
 
@@ -157,10 +157,10 @@ def _passes(name: str, bench: Bench, many: _Scene, few: _Scene, *, bound: float)
 def _ticks(scenery: _Scene) -> float:
     """Return the median milliseconds of one pass as the dispenser makes it; each admits the same number."""
     times = []
-    with scene.on(scenery.alias), scene.unpublished():
+    with fixtures.on(scenery.alias), fixtures.unpublished():
         for _ in range(PASSES):
-            scene.end(scenery.keys, using=scenery.alias)
-            scene.let_wait(scenery.lanes, ROOM, using=scenery.alias)
+            fixtures.end(scenery.keys, using=scenery.alias)
+            fixtures.let_wait(scenery.lanes, ROOM, using=scenery.alias)
             # As a release leaves them that hands nothing on itself.
             RateLimitKey.objects.using(scenery.alias).filter(id__in=scenery.keys).update(opens_at=timezone.now())
             times.append(1_000 * _seconds(lambda: engine.tick(now=timezone.now()), WORKING * ROOM))
@@ -170,8 +170,8 @@ def _ticks(scenery: _Scene) -> float:
 def _hand_overs(scenery: _Scene, key: int) -> float:
     """Return the median milliseconds in which the room of one call is handed to the next."""
     times = []
-    with scene.on(scenery.alias), scene.unpublished():
+    with fixtures.on(scenery.alias), fixtures.unpublished():
         for _ in range(PASSES):
-            scene.end([key], most=1, using=scenery.alias)
+            fixtures.end([key], most=1, using=scenery.alias)
             times.append(1_000 * _seconds(lambda: engine.hand_over([key]), 1))
     return median(times)

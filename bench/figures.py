@@ -45,7 +45,7 @@ class Figure:
 
     @property
     def ok(self) -> bool:
-        """Tell whether the ratio keeps its bound, or the difference is below the floor."""
+        """Return whether the ratio keeps its bound, or the difference is below the floor."""
         if self.ours is None or self.reference is None or self.ratio is None:
             return False
         is_equal = self.side is Bound.AT_MOST and self.floor > 0 and self.ours - self.reference <= self.floor
@@ -93,7 +93,7 @@ class Bench:
     """What every group of figures is given: how much to measure, and what stands ready for it."""
 
     effort: Effort
-    home: Path
+    run_dir: Path
     """Where processes keep their logs."""
     witness: Witness
     """The third party; its address is in the environment."""

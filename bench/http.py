@@ -15,11 +15,11 @@ from threading import Event
 from time import perf_counter, sleep
 from typing import Any
 
-from bench import database, scene
+from bench import database, fixtures
 from bench.figures import Bench, Bound, Figure, side_by_side
 from dispatcher.models import Lane, Queue
 from dispatcher.ojs import fetch
-from dispatcher.ojs.fetch import Fetching
+from dispatcher.ojs.fetch import FetchRequest
 from project.processes import Stack, free_port, listening
 
 WAITING = 1_000
@@ -45,12 +45,12 @@ def fetching(bench: Bench) -> Iterator[Figure]:
     """Fetch 10 at once with a large backlog, and with a small one."""
     many = bench.effort.calls(1_000_000)
     for alias, waiting in (("default", many), ("beside", WAITING)):
-        scene.clear(alias)
+        fixtures.clear(alias)
         Queue.objects.using(alias).all().delete()
-        Queue.objects.using(alias).create(name=scene.QUEUE, delivery="http")
-        lanes = scene.make_lanes([[]], using=alias)
+        Queue.objects.using(alias).create(name=fixtures.QUEUE, delivery="http")
+        lanes = fixtures.make_lanes([[]], using=alias)
         Lane.objects.using(alias).update(is_held=True)
-        scene.let_wait(lanes, waiting, using=alias)
+        fixtures.let_wait(lanes, waiting, using=alias)
     ours, reference = side_by_side(
         partial(_fetches, "default"), partial(_fetches, "beside"), rounds=bench.effort.rounds
     )
@@ -69,7 +69,7 @@ def fetching(bench: Bench) -> Iterator[Figure]:
 def over_http(bench: Bench) -> Iterator[Figure]:
     """Push, fetch and ack over HTTP by 8 clients at once, and ask for the health, which is one look at the database."""
     jobs = bench.effort.calls(JOBS)
-    scene.clear()
+    fixtures.clear()
     with _server(bench) as server:
         steps = {"push": _push, "fetch": _fetch, "ack": _ack}
         fetched: list[str] = []
@@ -105,7 +105,7 @@ def over_http(bench: Bench) -> Iterator[Figure]:
 
 def waiting(bench: Bench) -> Iterator[Figure]:
     """Let 200 fetches wait, and see what they hold and cost, and what another request takes meanwhile."""
-    scene.clear()
+    fixtures.clear()
     Queue.objects.all().delete()
     with _server(bench, workers=1, threads=WAITERS + CLIENTS, waiters=WAITERS) as server:
         _rate(server.port, _health, CLIENTS)
@@ -180,16 +180,16 @@ def _empty_fetch(port: int) -> None:
 def _fetches(alias: str) -> float:
     """Return the median milliseconds of one fetch; what it took waits again before the next."""
     times = []
-    with scene.on(alias):
+    with fixtures.on(alias):
         for _ in range(FETCHES):
             began = perf_counter()
-            fetched = fetch.fetch(Fetching(queues=[scene.QUEUE], count=COUNT))
+            fetched = fetch.fetch(FetchRequest(queues=[fixtures.QUEUE], count=COUNT))
             times.append((perf_counter() - began) * 1_000)
             if len(fetched) != COUNT:
                 message = f"{len(fetched)} of {COUNT} calls were fetched"
                 raise AssertionError(message)
             for call in reversed(fetched):
-                fetch.give_back(call.id)
+                fetch.requeue(call.id)
     return median(times)
 
 
@@ -237,7 +237,7 @@ def _server(bench: Bench, *, workers: int = 2, threads: int = CLIENTS, waiters: 
     port = free_port()
     env = {**os.environ, "DJANGO_SETTINGS_MODULE": "project.conformance.settings", "HTTP_WAITERS": str(waiters)}
     command = [sys.executable, "-m", "gunicorn", "project.conformance.wsgi", "--bind", f"127.0.0.1:{port}"]
-    with Stack(bench.home, env=env) as stack:
+    with Stack(bench.run_dir, env=env) as stack:
         options = ["--workers", str(workers), "--threads", str(threads), "--no-control-socket"]
         web = stack.start("web", [*command, *options], ready=listening(port))
         stack.wait_ready()
@@ -285,8 +285,8 @@ def _push(fetched: list[str], connection: http.client.HTTPConnection) -> None:
 
 
 def _fetch(fetched: list[str], connection: http.client.HTTPConnection) -> None:
-    told = _ask(connection, "POST", "/workers/fetch", {"queues": ["pulled"], "wait_ms": 5_000})
-    fetched.extend(job["id"] for job in told["jobs"])
+    reply = _ask(connection, "POST", "/workers/fetch", {"queues": ["pulled"], "wait_ms": 5_000})
+    fetched.extend(job["id"] for job in reply["jobs"])
 
 
 def _ack(fetched: list[str], connection: http.client.HTTPConnection) -> None:

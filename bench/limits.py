@@ -4,11 +4,11 @@ import time
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from bench import scene
+from bench import fixtures
 from bench.figures import Bench, Bound, Figure
 from bench.tasks import visit
 from bench.third_party import THROTTLE, WINDOW
-from dispatcher import engine
+from dispatcher import api
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
 from project.processes import Stack
@@ -29,19 +29,19 @@ def limits(bench: Bench) -> Iterator[Figure]:
         "window": (windows + 1) * WINDOW.limit,
         "throttle": windows * WINDOW.period // THROTTLE.spacing,
     }
-    scene.clear()
+    fixtures.clear()
     RateLimitKey.objects.declare("window", rate=(WINDOW.limit, WINDOW.period / SECOND))
     RateLimitKey.objects.declare("throttle", throttle=(THROTTLE.limit, THROTTLE.period / SECOND))
     for key, starts in expected.items():
-        engine.pause(key)
+        api.pause(key)
         CallQueue.objects.send_many(Call(task=visit, args=[key], keys=[key]) for _ in range(2 * starts))
-    with Stack(bench.home) as stack:
-        stack.start_worker(queues=[scene.QUEUE], concurrency=PROCESSES)
+    with Stack(bench.run_dir) as stack:
+        stack.start_worker(queues=[fixtures.QUEUE], concurrency=PROCESSES)
         stack.start_dispenser()
         stack.start_beat()
         stack.wait_ready()
         for key in expected:
-            engine.resume(key)
+            api.resume(key)
         seen = _watch(bench.witness, expected, windows * WINDOW.period / SECOND + TIMEOUT)
     apart = _apart(seen["window"], windows * WINDOW.limit)
     yield Figure(

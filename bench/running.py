@@ -10,10 +10,10 @@ from statistics import median
 
 from django.db.models import Max
 
-from bench import scene
+from bench import fixtures
 from bench.figures import Bench, Bound, Figure, side_by_side
 from bench.tasks import DONE, STARTED, arrive, notes, nothing, stamp
-from dispatcher import engine
+from dispatcher import api
 from dispatcher.models import CallQueue, RateLimitKey
 from project.processes import Stack
 
@@ -27,8 +27,8 @@ TIMEOUT = 180.0
 def end_to_end(bench: Bench) -> Iterator[Figure]:
     """Send calls under one key beside one worker, and have Celery alone do the same."""
     calls = bench.effort.calls(CALLS)
-    with _worker(bench.home):
-        scene.clear()
+    with _worker(bench.run_dir):
+        fixtures.clear()
         RateLimitKey.objects.declare("ample", concurrency=AMPLE)
         ours, reference = side_by_side(
             partial(_run, ["ample"], calls), partial(_run_bare, calls), rounds=bench.effort.long_rounds
@@ -47,8 +47,8 @@ def hot_key(bench: Bench) -> Iterator[Figure]:
     """Send calls under one key with an ample rate, and under a hundred of them in turn."""
     calls = bench.effort.calls(CALLS)
     keys = [f"key:{number}" for number in range(100)]
-    with _worker(bench.home):
-        scene.clear()
+    with _worker(bench.run_dir):
+        fixtures.clear()
         for name in ["hot", *keys]:
             RateLimitKey.objects.declare(name, rate=(AMPLE, PERIOD))
         ours, reference = side_by_side(
@@ -67,8 +67,8 @@ def hot_key(bench: Bench) -> Iterator[Figure]:
 def hand_over(bench: Bench) -> Iterator[Figure]:
     """Drain a key of concurrency 1 without beat, and have Celery alone start one task at a time."""
     calls = bench.effort.calls(HAND_OVERS)
-    with _worker(bench.home):
-        scene.clear()
+    with _worker(bench.run_dir):
+        fixtures.clear()
         RateLimitKey.objects.declare("single", concurrency=1)
         ours, reference = side_by_side(
             partial(_drain, "single", calls), partial(_start_bare, calls), rounds=bench.effort.rounds
@@ -118,9 +118,9 @@ def _run_bare(calls: int) -> float:
 
 def _drain(key: str, calls: int) -> float:
     """Return the median milliseconds from the end of one call to the start of the next, as they see it."""
-    engine.pause(key)
+    api.pause(key)
     sent = [CallQueue.objects.send(stamp, keys=[key]).id for _ in range(calls)]
-    engine.resume(key)
+    api.resume(key)
     mine = CallQueue.objects.filter(id__in=sent)
     _wait(mine.filter(finished_at__isnull=False).count, calls)
     spans: list[list[float]] = sorted(result for result in mine.values_list("result", flat=True) if result)
@@ -152,9 +152,9 @@ def _wait(count: Callable[[], int], expected: int) -> None:
 
 
 @contextmanager
-def _worker(home: Path) -> Iterator[None]:
+def _worker(run_dir: Path) -> Iterator[None]:
     """Have one worker of two processes run."""
-    with Stack(home) as stack:
-        stack.start_worker(queues=[scene.QUEUE], concurrency=2)
+    with Stack(run_dir) as stack:
+        stack.start_worker(queues=[fixtures.QUEUE], concurrency=2)
         stack.wait_ready()
         yield

@@ -10,7 +10,7 @@ from django.db import connection
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from bench import database, scene
+from bench import database, fixtures
 from bench.figures import Bench, Bound, Figure, each, side_by_side
 from bench.models import BareCall
 from bench.tasks import nothing
@@ -26,7 +26,7 @@ LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 def send(bench: Bench) -> Iterator[Figure]:
     """One send: for later, behind a full key, and at once."""
-    scene.clear()
+    fixtures.clear()
     RateLimitKey.objects.declare("full", concurrency=0)
     RateLimitKey.objects.declare("ample", concurrency=AMPLE)
     bare = partial(BareCall._default_manager.create, **_columns())  # noqa: SLF001 -- a model in general has no other name for it
@@ -45,12 +45,12 @@ def send(bench: Bench) -> Iterator[Figure]:
     at_once = partial(CallQueue.objects.send, nothing, keys=["ample"])
 
     def dispatched() -> float:
-        scene.forget_messages()
-        scene.end_all("ample")
+        fixtures.forget_messages()
+        fixtures.end_all("ample")
         return each(at_once, bench.effort.calls(SENDS))
 
     def delayed() -> float:
-        scene.forget_messages()
+        fixtures.forget_messages()
         return each(nothing.delay, bench.effort.calls(SENDS))
 
     ours, reference = side_by_side(dispatched, delayed, rounds=bench.effort.rounds)
@@ -66,7 +66,7 @@ def send(bench: Bench) -> Iterator[Figure]:
 
 def send_many(bench: Bench) -> Iterator[Figure]:
     """Send a thousand calls in one go, that wait behind a full key."""
-    scene.clear()
+    fixtures.clear()
     RateLimitKey.objects.declare("full", concurrency=0)
     calls = [Call(task=nothing, kwargs=KWARGS, keys=["full"]) for _ in range(MANY)]
     text, row = _bare_insert()

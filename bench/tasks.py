@@ -7,7 +7,7 @@ from functools import cache
 import redis
 from celery import Task, shared_task
 
-from project.shop import parties
+from project.shop import third_party
 
 DONE = "bench:done"
 STARTED = "bench:started"
@@ -35,7 +35,7 @@ def arrive(sent_at: float) -> None:
 @shared_task(bind=True)
 def visit(self: Task, key: str) -> None:
     """Ask the witness for something that spends this key."""
-    parties.ask("bench", keys=[key], call=self.request.id, seconds=0)
+    third_party.ask("bench", keys=[key], call=self.request.id, seconds=0)
 
 
 @cache

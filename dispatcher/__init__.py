@@ -10,7 +10,7 @@ run      call the task; its end becomes a value
 finish   record that end if the ticket still holds, and give the slots back
 recover  put back what a dead process or a lost message left behind
 
-`engine` composes them; `celery` runs the engine in workers. `limits` is the arithmetic, `messages` is what a Celery
-message carries, `lanes` are the rows in which calls wait. `audit` and `reports` look at all of it; `ojs` is the Open
-Job Spec over HTTP, and the core does not import it.
+`api` is the public module. `engine` composes the steps; `celery` runs the engine in workers. `limits` is the
+arithmetic, `messages` is what a Celery message carries, `lanes` are the rows in which calls wait. `audit` and `reports`
+look at all of it; `ojs` is the Open Job Spec over HTTP, and the core does not import it.
 """

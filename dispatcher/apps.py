@@ -1,7 +1,6 @@
-"""The app: it makes the engine known to the managers, and what the database needs after a migration."""
+"""The app: what it registers at the start, and what the database needs after a migration."""
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 from django.apps import AppConfig
@@ -14,17 +13,16 @@ class DispatcherConfig(AppConfig):
 
     name = "dispatcher"
     default_auto_field = "django.db.models.BigAutoField"
-    engine: ModuleType
     fence: Callable[[Any], bool]
     """Let a Celery task claim its calls, whatever its class. Raises TypeError if that can't be."""
 
     def ready(self) -> None:
         """Register the checks, what follows a migration, and what beat and workers need at their start."""
-        from dispatcher import checks, engine  # noqa: F401, PLC0415 -- models must be loaded first
+        from dispatcher import checks  # noqa: F401, PLC0415 -- models must be loaded first
         from dispatcher.celery import beat, fence  # noqa: F401, PLC0415 -- models must be loaded first
         from dispatcher.ojs import tasks  # noqa: F401, PLC0415 -- models must be loaded first
 
-        self.engine, self.fence = engine, fence.fence
+        self.fence = fence.fence
         post_migrate.connect(_after_migrate, sender=self)
         _protect_calls()
 

@@ -56,7 +56,7 @@ def check_celery(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[chec
             hint="Give the task another base class, such as your own subclass of dispatcher.celery.DispatchedTask.",
             id="dispatcher.E005",
         )
-        for problem in fence.unfenced(current_app)
+        for problem in fence.fence_all(current_app)
     ]
     if _PICKLE.intersection(current_app.conf.accept_content):
         found.append(

@@ -121,7 +121,7 @@ class Conf(Tuning):
     """Prepare the engine's statements; None: not where DISABLE_SERVER_SIDE_CURSORS indicates a pooler."""
 
 
-DECIDE_AT_ONCE: Final = 32
+CONCURRENT_DECISIONS: Final = 32
 """How many passes and lone senders may decide on one queue at the same moment without exceeding its bound."""
 
 
@@ -131,13 +131,13 @@ def pass_bound(settings: Conf) -> int:
     It never falls as the setting rises. Lone senders do not see each other, so room for those that decide at once is
     kept where senders admit at all.
     """
-    return max(min(settings.dispatch_ahead, 2 * DECIDE_AT_ONCE), settings.dispatch_ahead - DECIDE_AT_ONCE)
+    return max(min(settings.dispatch_ahead, 2 * CONCURRENT_DECISIONS), settings.dispatch_ahead - CONCURRENT_DECISIONS)
 
 
 def send_bound(settings: Conf) -> int:
     """Return how many calls of a queue may be on their way before a lone sender leaves its call to a pass."""
     bound = pass_bound(settings)
-    return bound if bound + DECIDE_AT_ONCE <= settings.dispatch_ahead else 0
+    return bound if bound + CONCURRENT_DECISIONS <= settings.dispatch_ahead else 0
 
 
 SCOPES: Final = ("send", "fetch", "read", "admin")
@@ -172,6 +172,11 @@ def conf() -> Conf:
 def queue_grace() -> timedelta | None:
     """Return the grace in force: None where tasks run in the sender's own process, and no worker is needed."""
     return None if is_eager() else conf().queue_grace
+
+
+def needs_worker() -> bool:
+    """Return whether calls of a queue are admitted only while a live worker serves it."""
+    return queue_grace() is not None
 
 
 def is_eager() -> bool:

@@ -123,7 +123,7 @@ class CallNotEnded(DispatcherError):
         self.call, self.state = call, state
         super().__init__(
             f"call {call} is {state}: only calls that have ended can be deleted. End it first with "
-            f"dispatcher.engine.cancel([{call!r}]), or the action Cancel of the admin; one that runs has to end."
+            f"dispatcher.api.cancel([{call!r}]), or the action Cancel of the admin; one that runs has to end."
         )
 
 

@@ -1,15 +1,12 @@
-"""The public Python API that people see first. Thin: the engine does the work.
+"""The managers: the public Python API that people see first. Thin: `dispatcher.api` does the work.
 
-Models import this module, and the engine imports models; so the engine is reached through the app registry,
-when a method is called.
+Models import this module, and `dispatcher.api` imports models; so a method imports it when it is called.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from django.apps import apps
 from django.db import models
 
 from dispatcher.errors import CallInvalid, CallNotEnded, PolicyInvalid
@@ -18,7 +15,6 @@ from dispatcher.states import IN_FLIGHT, TERMINAL, OnLimit, Reason, State
 from dispatcher.validate import only_named
 
 if TYPE_CHECKING:
-    from dispatcher.apps import DispatcherConfig
     from dispatcher.models import CallQueue, RateLimitKey
 
 
@@ -111,6 +107,8 @@ class CallQueueManager(_Calls["CallQueue"]):
         headers: headers of the message, as of `apply_async`.
         Raises CallInvalid or PolicyInvalid naming the field; then nothing was written.
         """
+        from dispatcher import api  # noqa: PLC0415 -- it imports the models, which import this module
+
         call = Call(
             task=task,
             args=args,
@@ -127,18 +125,18 @@ class CallQueueManager(_Calls["CallQueue"]):
             meta=meta,
             headers=headers,
         )
-        sent: list[CallQueue] = _engine().send([call])
-        return sent[0]
+        return api.send(call)
 
     def send_many(self, calls: Iterable[Call]) -> "list[CallQueue]":
         """Write many calls at once, all or none, and return them saved in the order given.
 
         Errors as `send`; their `.index` is the place of the call that is wrong.
         """
+        from dispatcher import api  # noqa: PLC0415 -- as in `send`
+
         if not isinstance(calls, Iterable):
             raise CallInvalid("calls", f"{type(calls).__name__} must be a list, such as [Call(task, args=[...])].")
-        sent: list[CallQueue] = _engine().send(list(calls))
-        return sent
+        return api.send_many(list(calls))
 
 
 class RateLimitKeyManager(models.Manager["RateLimitKey"]):
@@ -158,10 +156,6 @@ class RateLimitKeyManager(models.Manager["RateLimitKey"]):
         rate, throttle: (limit, period), {"limit", "period"} or Celery's "100/m"; the period as ISO 8601, seconds or a
         timedelta. Raises PolicyInvalid or CallInvalid naming the field.
         """
-        limits = {"concurrency": concurrency, "rate": rate, "throttle": throttle}
-        key: RateLimitKey = _engine().declare(name, limits)
-        return key
+        from dispatcher import api  # noqa: PLC0415 -- as in `send`
 
-
-def _engine() -> ModuleType:
-    return cast("DispatcherConfig", apps.get_app_config("dispatcher")).engine
+        return api.declare(name, {"concurrency": concurrency, "rate": rate, "throttle": throttle})

@@ -4,8 +4,9 @@ from typing import Any, Final
 
 from celery import shared_task
 
-from dispatcher import engine, handlers
+from dispatcher import handlers
 from dispatcher.celery import periodic
+from dispatcher.engine import compose
 from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK
 
 QUIET: Final[dict[str, Any]] = {
@@ -35,7 +36,7 @@ def cleanup() -> int:
     return periodic.run(CLEANUP)
 
 
-@shared_task(name=engine.CALL_DATA_TASK)
+@shared_task(name=compose.CALL_DATA_TASK)
 def call(call_data: dict[str, Any]) -> Any:
     """Run a call's `call_data` by the handler of its method."""
     return handlers.run(call_data)

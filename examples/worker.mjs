@@ -52,10 +52,10 @@ async function work(job) {
 
 async function beat() {
   try {
-    const told = await post("heartbeat", { worker_id: NAME, active_jobs: active ? [active] : [] });
-    if (told && state === "running") state = told.state;
+    const reply = await post("heartbeat", { worker_id: NAME, active_jobs: active ? [active] : [] });
+    if (reply && state === "running") state = reply.state;
   } catch {
-    // The server is away: the next one tells as much.
+    // The server is away: the next one reports it.
   }
 }
 

@@ -45,7 +45,7 @@ def post(path: str, body: dict[str, Any], timeout: float = 30.0) -> Any:
 
 
 class Worker:
-    """One job at a time; a thread beside it keeps the lease alive, and hears what the server wants."""
+    """One job at a time; a thread beside it keeps the lease alive, and gets the worker's directive."""
 
     def __init__(self, queues: list[str]) -> None:
         """Take the queues, the most important first."""
@@ -92,14 +92,14 @@ class Worker:
             self.job = None
 
     def beat(self) -> None:
-        """Say every few seconds that it lives, and do as it is told."""
+        """Send a heartbeat every few seconds, and follow its directive."""
         while True:
             time.sleep(HEARTBEAT_S)
             try:
-                told = post("heartbeat", {"worker_id": NAME, "active_jobs": [self.job] if self.job else []})
+                reply = post("heartbeat", {"worker_id": NAME, "active_jobs": [self.job] if self.job else []})
             except OSError:
                 continue
-            self.state = told["state"] if self.state == "running" else self.state
+            self.state = reply["state"] if self.state == "running" else self.state
 
     def stop(self, *_: object) -> None:
         """End when the job is done."""

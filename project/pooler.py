@@ -69,17 +69,17 @@ class Pooler:
 
 
 @contextmanager
-def pgbouncer(home: Path, direct_url: str, *, size: int, mode: str = "transaction") -> Iterator[Pooler]:
+def pgbouncer(run_dir: Path, direct_url: str, *, size: int, mode: str = "transaction") -> Iterator[Pooler]:
     """Run PgBouncer on a free port of 127.0.0.1, with so many connections to each database. Raises PoolerMissing."""
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
     program = shutil.which("pgbouncer", path=path)
     if program is None:
         raise PoolerMissing
     port = free_port()
-    settings, user = home / "pgbouncer.ini", _user()
+    settings, user = run_dir / "pgbouncer.ini", _user()
     given = conninfo_to_dict(direct_url)
     _write(settings, _SETTINGS.format(target=_target(given), size=size, port=port, admin=_ADMIN, mode=mode), user)
-    server = spawn("pgbouncer", [program, str(settings)], home=home, ready=listening(port), user=user)
+    server = spawn("pgbouncer", [program, str(settings)], run_dir=run_dir, ready=listening(port), user=user)
     try:
         server.wait_ready(time.monotonic() + START_TIMEOUT)
         address = f"127.0.0.1:{port}"

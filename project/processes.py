@@ -18,7 +18,7 @@ from typing import Self
 import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
-HOME_MARK = "PROJECT_HOME"
+RUN_DIR_MARK = "PROJECT_RUN_DIR"
 CELERY = (sys.executable, "-m", "celery", "-A", "project")
 POLL = 0.05
 STOP_GRACE = 10.0
@@ -54,7 +54,7 @@ class Child:
         return self.popen.pid
 
     def is_running(self) -> bool:
-        """Tell whether the process has not ended yet."""
+        """Return whether the process is still running."""
         return self.popen.poll() is None
 
     def output(self) -> str:
@@ -119,25 +119,25 @@ def spawn(
     name: str,
     command: Sequence[str],
     *,
-    home: Path,
+    run_dir: Path,
     env: Mapping[str, str] | None = None,
     ready: Readiness | None = None,
     user: str | None = None,
     stop_signal: signal.Signals = signal.SIGTERM,
     cwd: Path = ROOT,
 ) -> Child:
-    """Start one process in `cwd` whose output goes to `home`/logs/`name`.log; do not wait for it.
+    """Start one process in `cwd` whose output goes to `run_dir`/logs/`name`.log; do not wait for it.
 
     Only root may give a `user` to run it as.
     """
-    log = home / "logs" / f"{name}.log"
+    log = run_dir / "logs" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
-        log_offset = output.tell()
+        log_offset = output.seek(0, os.SEEK_END)
         popen = subprocess.Popen(
             command,
             cwd=cwd,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {}), HOME_MARK: str(home)},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {}), RUN_DIR_MARK: str(run_dir)},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -147,13 +147,13 @@ def spawn(
     return Child(name=name, log=log, popen=popen, log_offset=log_offset, is_ready=ready, stop_signal=stop_signal)
 
 
-def reap(home: Path) -> int:
-    """Kill every process that an earlier owner of `home` left behind (it was killed itself); return how many.
+def reap(run_dir: Path) -> int:
+    """Kill every process that an earlier owner of `run_dir` left behind (it was killed itself); return how many.
 
     Such processes are known by the variable that `spawn` puts into their environment and that their
-    own children inherit. Call it only while holding the lock on `home`.
+    own children inherit. Call it only while holding the lock on `run_dir`.
     """
-    left_behind = [process for process in psutil.process_iter() if _home_of(process) == str(home)]
+    left_behind = [process for process in psutil.process_iter() if _run_dir_of(process) == str(run_dir)]
     for process in left_behind:
         with suppress(psutil.NoSuchProcess):
             process.kill()
@@ -176,31 +176,31 @@ def _is_alive(process: psutil.Process) -> bool:
     return False
 
 
-def _home_of(process: psutil.Process) -> str | None:
+def _run_dir_of(process: psutil.Process) -> str | None:
     with suppress(psutil.Error, OSError):
-        home: str | None = process.environ().get(HOME_MARK)
-        return home if process.pid != os.getpid() else None
+        run_dir: str | None = process.environ().get(RUN_DIR_MARK)
+        return run_dir if process.pid != os.getpid() else None
     return None
 
 
 class Stack:
     """The processes of one run: a context that stops all of them on the way out, whatever happens.
 
-    >>> with embedded() as services, Stack(services.home) as stack:
+    >>> with embedded() as services, Stack(services.run_dir) as stack:
     ...     stack.start_worker()
     ...     stack.start("other", [sys.executable, "-m", "other"], ready=logged("listening"))
     ...     stack.wait_ready()
     """
 
-    def __init__(self, home: Path, *, env: Mapping[str, str] | None = None) -> None:
-        """Keep logs under `home`/logs and add `env` to the environment of every child."""
-        self.home = home
+    def __init__(self, run_dir: Path, *, env: Mapping[str, str] | None = None) -> None:
+        """Keep logs under `run_dir`/logs and add `env` to the environment of every child."""
+        self.run_dir = run_dir
         self.env = dict(env or {})
         self.children: dict[str, Child] = {}
 
     def __enter__(self) -> Self:
         """Forget the logs of earlier runs, except those of servers that are already up."""
-        for log in (self.home / "logs").glob("*.log"):
+        for log in (self.run_dir / "logs").glob("*.log"):
             if log.stem not in {"postgres", "valkey", "pgbouncer"}:
                 log.unlink()
         return self
@@ -221,7 +221,7 @@ class Stack:
         cwd: Path = ROOT,
     ) -> Child:
         """Start a process under a name (free to use again after `stop`); `wait_ready` waits for it."""
-        child = spawn(name, command, home=self.home, env={**self.env, **(env or {})}, ready=ready, cwd=cwd)
+        child = spawn(name, command, run_dir=self.run_dir, env={**self.env, **(env or {})}, ready=ready, cwd=cwd)
         self.children[name] = child
         return child
 

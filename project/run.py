@@ -13,8 +13,8 @@ from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.db import connections
 
-from project.homes import HomeBusy
 from project.processes import ChildFailed, Stack
+from project.run_dirs import RunDirBusy
 from project.services import Services, embedded
 from project.witness.child import start_witness
 
@@ -28,7 +28,7 @@ def main() -> None:
     """Bring the stack up, say where it is, and stop all of it on Ctrl-C or SIGTERM."""
     port = int(os.environ.get("PORT", "8000"))
     try:
-        with embedded(fresh=False, name="run") as services, Stack(services.home) as stack:
+        with embedded(fresh=False, name="run") as services, Stack(services.run_dir) as stack:
             password = migrate(services)
             start_witness(stack)
             stack.start_worker(queues=QUEUES)
@@ -43,7 +43,7 @@ def main() -> None:
                 stack.ensure_running()
     except KeyboardInterrupt:
         print("\nStopped.")
-    except (ChildFailed, HomeBusy) as error:
+    except (ChildFailed, RunDirBusy) as error:
         sys.exit(str(error))
 
 
@@ -83,7 +83,7 @@ def greeting(services: Services, port: int, password: str | None) -> str:
             f"Login      {LOGIN} / {password or '(its password is not changed)'}",
             f"Database   {services.database_url}",
             f"Broker     {services.broker_url}",
-            f"Logs       {services.home / 'logs'}",
+            f"Logs       {services.run_dir / 'logs'}",
             "Ctrl-C stops it all.",
         ]
     )

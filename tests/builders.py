@@ -10,7 +10,6 @@ from uuid import UUID, uuid4
 
 import pytest
 from django.db import connection
-from django.db.migrations.executor import MigrationExecutor
 
 from dispatcher.lifecycle import admit, claim, finish, heartbeat, place, send
 from dispatcher.limits import policy
@@ -43,7 +42,7 @@ def key(name: str = "api", **limits: Any) -> RateLimitKey:
 
 
 def waiting(*keys: str, costs: Mapping[str, int] | None = None, queue: str = "celery", **fields: Any) -> CallQueue:
-    """Write a call as a sender does who dies before its pass: it is there, and nobody looks."""
+    """Write a call as a sender does that dies before its pass: it is there, and no pass comes."""
     draft = send.draft(Call(task="noop", keys=costs or keys, **fields), task="noop", queue=queue)
     call = send.write([draft])[0]
     # Within a test's transaction it has no lane yet.
@@ -123,10 +122,3 @@ def lane_of(call: CallQueue) -> Lane:
 def renew(held: Sequence[heartbeat.ReservedCall], *, now: datetime | None = None) -> int:
     """Send the heartbeat of a worker that holds these; return how many slots were renewed."""
     return heartbeat.record(HERE, held, now=now).slots
-
-
-def migrate(to: str | None = None) -> None:
-    """Migrate the dispatcher's tables to this migration; to the last one by default."""
-    connection.check_constraints()
-    executor = MigrationExecutor(connection)
-    executor.migrate([("dispatcher", to)] if to else executor.loader.graph.leaf_nodes("dispatcher"))

@@ -130,7 +130,7 @@ def _only_distributes(config: pytest.Config) -> bool:
 def _go_behind_a_pooler(config: pytest.Config, running: ExitStack) -> None:
     services = config.stash[SERVICES]
     try:
-        pooler = running.enter_context(pgbouncer(services.home, services.database_url, size=SHARED))
+        pooler = running.enter_context(pgbouncer(services.run_dir, services.database_url, size=SHARED))
     except PoolerMissing as missing:
         raise pytest.UsageError(str(missing)) from missing
     config.stash[POOLER] = pooler

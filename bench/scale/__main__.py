@@ -19,7 +19,7 @@ from rich.console import Console
 from bench.report import Report
 from bench.scale.sizes import SMALL, YARDSTICK, Size
 from bench.scale.systems import Databases, System, timed
-from project.homes import RUN
+from project.run_dirs import RUN
 from project.services import embedded
 
 if TYPE_CHECKING:

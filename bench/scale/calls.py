@@ -10,12 +10,12 @@ from django.db import transaction
 from bench.scale.compare import Operation, Task
 from bench.scale.systems import System
 from bench.scale.tasks import nothing
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.conf import conf
 from dispatcher.lifecycle import claim, finish
 from dispatcher.models import CallQueue
 from dispatcher.ojs import fetch
-from dispatcher.ojs.fetch import Fetching
+from dispatcher.ojs.fetch import FetchRequest
 from dispatcher.request import Call
 
 MANY = 1_000
@@ -66,7 +66,7 @@ def running() -> Iterator[Task]:
     """Yield what a worker does."""
     yield Operation(name="claim", prepare=_admitted, do=lambda call: claim.claim(call.id, call.ticket))
     yield Operation(name="finish", prepare=_claimed, do=_finish)
-    yield Operation(name="claim, finish and hand over, to nobody", prepare=_admitted, do=_run)
+    yield Operation(name="claim, finish and hand over, without waiting calls", prepare=_admitted, do=_run)
     yield Operation(name="claim, finish and hand over, to the tenant's next call", prepare=_last_of_backlog, do=_run)
     yield Operation(name=f"fetch of {FETCHED} with a backlog", prepare=_give_back, do=_fetch)
     yield Operation(name="fetch and ack of one", do=_fetch_and_ack)
@@ -75,22 +75,22 @@ def running() -> Iterator[Task]:
 def orders() -> Iterator[Task]:
     """Yield what people do to one call, or one key of a tenant."""
     until = datetime(2100, 1, 1, tzinfo=UTC)
-    yield Operation(name="cancel of one call that waits", prepare=sent, do=engine.cancel)
-    yield Operation(name="retry of one call that ended", prepare=_cancelled, do=engine.retry)
-    yield Operation(name="run_now of one call for later", prepare=_scheduled, do=engine.run_now)
-    yield Operation(name="declare of a new key", prepare=_new, do=lambda name: engine.declare(name, {"concurrency": 1}))
+    yield Operation(name="cancel of one call that waits", prepare=sent, do=api.cancel)
+    yield Operation(name="retry of one call that ended", prepare=_cancelled, do=api.retry)
+    yield Operation(name="run_now of one call for later", prepare=_scheduled, do=api.run_now)
+    yield Operation(name="declare of a new key", prepare=_new, do=lambda name: api.declare(name, {"concurrency": 1}))
     yield Operation(
-        name="limit of a tenant's key", prepare=idle, do=lambda key: engine.limit(key, {"concurrency": 90_000})
+        name="limit of a tenant's key", prepare=idle, do=lambda key: api.limit(key, {"concurrency": 90_000})
     )
     yield Operation(
-        name="limit of a key with a backlog", prepare=busy, do=lambda key: engine.limit(key, {"concurrency": 1})
+        name="limit of a key with a backlog", prepare=busy, do=lambda key: api.limit(key, {"concurrency": 1})
     )
-    yield Operation(name="override", prepare=busy, do=lambda key: engine.override(key, until=until, concurrency=1))
-    yield Operation(name="end_override", prepare=_overridden, do=engine.end_override)
-    yield Operation(name="pause", prepare=_resumed, do=engine.pause)
-    yield Operation(name="resume", prepare=_paused, do=engine.resume)
+    yield Operation(name="override", prepare=busy, do=lambda key: api.override(key, until=until, concurrency=1))
+    yield Operation(name="end_override", prepare=_overridden, do=api.end_override)
+    yield Operation(name="pause", prepare=_resumed, do=api.pause)
+    yield Operation(name="resume", prepare=_paused, do=api.resume)
     yield Operation(name="pause and resume of the largest queue", prepare=_queue_key, do=_pause_and_resume)
-    yield Operation(name="block", prepare=idle, do=lambda key: engine.block(key, timedelta(milliseconds=1)))
+    yield Operation(name="block", prepare=idle, do=lambda key: api.block(key, timedelta(milliseconds=1)))
 
 
 def _send_in_atomic(key: str) -> None:
@@ -170,12 +170,12 @@ _held: dict[str, list[UUID]] = {}
 
 def _give_back(system: System) -> System:
     for call in _held.pop(system.alias, []):
-        fetch.give_back(call)
+        fetch.requeue(call)
     return system
 
 
 def _fetch(system: System) -> None:
-    _held[system.alias] = [call.id for call in fetch.fetch(Fetching(queues=["q23"], count=FETCHED))]
+    _held[system.alias] = [call.id for call in fetch.fetch(FetchRequest(queues=["q23"], count=FETCHED))]
     if len(_held[system.alias]) != FETCHED:
         message = f"{len(_held[system.alias])} of {FETCHED} calls were fetched"
         raise AssertionError(message)
@@ -183,12 +183,12 @@ def _fetch(system: System) -> None:
 
 def _fetch_and_ack(system: System) -> None:
     del system
-    for call in fetch.fetch(Fetching(queues=["q23"])):
+    for call in fetch.fetch(FetchRequest(queues=["q23"])):
         fetch.ack(call.id, result=None)
 
 
 def _cancelled(system: System) -> list[UUID]:
-    return engine.cancel(sent(system))
+    return api.cancel(sent(system))
 
 
 def _scheduled(system: System) -> list[UUID]:
@@ -197,7 +197,7 @@ def _scheduled(system: System) -> list[UUID]:
 
 def _overridden(system: System) -> str:
     key = busy(system)
-    engine.override(key, until=datetime(2100, 1, 1, tzinfo=UTC), concurrency=1)
+    api.override(key, until=datetime(2100, 1, 1, tzinfo=UTC), concurrency=1)
     return key
 
 
@@ -207,21 +207,21 @@ _last_paused: dict[str, str] = {}
 def _resumed(system: System) -> str:
     """Return a busy key, after the one that was paused last has been resumed."""
     if system.alias in _last_paused:
-        engine.resume(_last_paused[system.alias])
+        api.resume(_last_paused[system.alias])
     return _last_paused.setdefault(system.alias, busy(system))
 
 
 def _paused(system: System) -> str:
     key = busy(system)
-    engine.pause(key)
+    api.pause(key)
     return key
 
 
 def _queue_key(system: System) -> str:
     del system
-    return engine.declare("queue:q00", {}).name
+    return api.declare("queue:q00", {}).name
 
 
 def _pause_and_resume(key: str) -> None:
-    engine.pause(key)
-    engine.resume(key)
+    api.pause(key)
+    api.resume(key)

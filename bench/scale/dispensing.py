@@ -10,7 +10,9 @@ from dispatcher import engine, sql
 from dispatcher.conf import RETENTION
 from dispatcher.lifecycle import retention, schedule
 from dispatcher.lifecycle.admit import admit
-from dispatcher.ojs import enqueue, hooks, workflows
+from dispatcher.ojs import enqueue
+from dispatcher.ojs.webhooks import deliver
+from dispatcher.ojs.workflow import advance
 
 WORKED = 100
 """Calls that each busy tick, or pass, admits."""
@@ -37,13 +39,13 @@ def cleaning() -> Iterator[Task]:
     """Yield what recovery and cleanup do."""
     yield Operation(name="recovery", do=lambda _: engine.recover(now=timezone.now()))
     yield Operation(name="trimming of windows", prepare=_from_the_first, do=lambda _: retention.trim_windows())
-    yield Operation(name="easing of crowded queues", do=lambda _: enqueue.ease())
+    yield Operation(name="easing of crowded queues", do=lambda _: enqueue.clear_backpressure())
     yield Operation(name=f"cleanup of {BATCH} ended calls", prepare=_age, do=_delete_ended)
     yield Operation(name="cleanup of the journal, one slice", do=lambda _: retention.delete_entries())
     yield Operation(name="cleanup of workflows", do=lambda _: retention.delete_workflows())
     yield Operation(name="cleanup of workers", do=lambda _: retention.delete_workers())
-    yield Operation(name="advancing of workflows without news", do=lambda _: workflows.advance_all())
-    yield Operation(name="telling of events without subscriptions", do=lambda _: hooks.tell())
+    yield Operation(name="advancing of workflows without news", do=lambda _: advance.advance_all())
+    yield Operation(name="delivery of events without subscriptions", do=lambda _: deliver.deliver_events())
 
 
 def _work(system: System) -> System:

@@ -92,8 +92,8 @@ def bulk_http() -> Iterator[Task]:
         ("delete", {}),
     ):
         body = {"filter": wanted, "confirm": True}
-        told = " ".join(f"{name}={value}" for name, value in wanted.items()) or "all"
-        yield Order(name=f"bulk {action}: {told}", do=partial(_bulk, f"/admin/jobs/bulk/{action}", body))
+        filters = " ".join(f"{name}={value}" for name, value in wanted.items()) or "all"
+        yield Order(name=f"bulk {action}: {filters}", do=partial(_bulk, f"/admin/jobs/bulk/{action}", body))
     purge = {"states": ["completed"], "confirm": True}
     yield Order(name="purge of the largest queue", do=lambda _: _ask("DELETE", "/admin/queues/q00/jobs", purge))
 
@@ -154,7 +154,7 @@ def _a_call(system: System) -> object:
 
 def _of_worker(path: str, system: System) -> str:
     del system
-    fetch.see(WORKER)
+    fetch.touch_worker(WORKER)
     return path
 
 

@@ -14,7 +14,7 @@ from django.urls import reverse
 from bench.scale.calls import send, sent
 from bench.scale.compare import PER_PAGE, Operation, Task
 from bench.scale.systems import System
-from dispatcher import engine
+from dispatcher import api
 from dispatcher.audit import audit
 from dispatcher.models import CallQueue, RateLimitKey
 
@@ -88,9 +88,9 @@ def admin_pages() -> Iterator[Task]:
 
 def bulk_orders() -> Iterator[Task]:
     """Yield what people order for many calls at once, and for whole queues."""
-    yield Operation(name=f"cancel of {CHOSEN} calls", prepare=_sent, do=engine.cancel)
-    yield Operation(name=f"retry of {CHOSEN} calls", prepare=_cancelled, do=engine.retry)
-    yield Operation(name=f"run_now of {CHOSEN} calls", prepare=_sent, do=engine.run_now)
+    yield Operation(name=f"cancel of {CHOSEN} calls", prepare=_sent, do=api.cancel)
+    yield Operation(name=f"retry of {CHOSEN} calls", prepare=_cancelled, do=api.retry)
+    yield Operation(name=f"run_now of {CHOSEN} calls", prepare=_sent, do=api.run_now)
 
 
 def _page(
@@ -141,7 +141,7 @@ def _client() -> Client:
 
 
 def forget_client() -> None:
-    """Log in anew: the databases have changed."""
+    """Log in again: the databases have changed."""
     _clients.clear()
 
 
@@ -179,7 +179,7 @@ def _sent(_: System) -> list[Any]:
 
 def _cancelled(system: System) -> list[Any]:
     calls = _sent(system)
-    engine.cancel(calls)
+    api.cancel(calls)
     return calls
 
 

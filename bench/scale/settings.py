@@ -23,14 +23,14 @@ SESSION_ENGINE = "django.contrib.sessions.backends.signed_cookies"
 # What is published goes to this process's memory: the broker's time is not what grows.
 CELERY_BROKER_URL = "memory://"
 CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, object] = {}
-# Nothing claims what is admitted, and nobody is to be asked for a token.
+# Nothing claims what is admitted, and no request needs a token.
 DISPATCHER = {
     "queue_grace": None,
     "dispatch_ahead": 1_000_000,
     "journal": timedelta(days=7),
     "http_anonymous": ("send", "fetch", "read", "admin"),
 }
-# What a figure brings about on purpose, calls that are put back say, is nobody's to read.
+# What a figure brings about on purpose, calls that are put back say, need not be read.
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

@@ -18,7 +18,7 @@ class Size:
     parked: int = 0
     """Lanes that are parked on one key."""
     more_ended: int = 0
-    """Calls that have ended, besides the others."""
+    """Calls that have ended, in addition to the others."""
 
     def tenth(self) -> "Size":
         """Return a system a tenth of the size."""

@@ -54,7 +54,7 @@ class Databases:
         return urlsplit(self._server_url)._replace(path=f"/{self._full(name)}").geturl()
 
     def create(self, name: str, template: str | None = None) -> None:
-        """Make one anew, empty or as a copy of another one; connections to both are ended."""
+        """Create one, empty or as a copy of another one; connections to both are ended."""
         with psycopg.connect(self._server_url, autocommit=True) as connection:
             self._drop(connection, name)
             create = sql.SQL("CREATE DATABASE {}").format(sql.Identifier(self._full(name)))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import number
-from project.homes import RUN
+from project.run_dirs import RUN
 
 _HEAD = "| figure | large | small, or the bound in time | | ratio | bound | |\n|---|---|---|---|---|---|---|"
 _PAGE = 1.5

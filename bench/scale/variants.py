@@ -12,7 +12,7 @@ from bench.scale.calls import MANY
 from bench.scale.compare import Operation, Order, Task, Tick
 from bench.scale.systems import System
 from bench.scale.tasks import nothing
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.conf import conf
 from dispatcher.engine.ticker import Ticker
 from dispatcher.lifecycle import schedule
@@ -81,21 +81,21 @@ def parked() -> Iterator[Task]:
     yield Order(
         name="parked: override that opens the key",
         prepare=_close_hot,
-        do=lambda _: engine.override("hot", until=UNTIL, concurrency=1_000_000),
+        do=lambda _: api.override("hot", until=UNTIL, concurrency=1_000_000),
     )
     yield Order(
         name="parked: end_override that opens the key",
         prepare=_override_hot,
-        do=lambda _: engine.end_override("hot"),
+        do=lambda _: api.end_override("hot"),
     )
     yield Order(
         name="parked: limit that opens the key",
         prepare=_close_hot,
-        do=lambda _: engine.limit("hot", {"concurrency": 1_000_000}),
+        do=lambda _: api.limit("hot", {"concurrency": 1_000_000}),
     )
-    yield Order(name="parked: pause", prepare=_close_hot, do=lambda _: engine.pause("hot"))
-    yield Order(name="parked: resume that opens the key", prepare=_pause_hot, do=lambda _: engine.resume("hot"))
-    yield Order(name="parked: block", prepare=_close_hot, do=lambda _: engine.block("hot", timedelta(seconds=1)))
+    yield Order(name="parked: pause", prepare=_close_hot, do=lambda _: api.pause("hot"))
+    yield Order(name="parked: resume that opens the key", prepare=_pause_hot, do=lambda _: api.resume("hot"))
+    yield Order(name="parked: block", prepare=_close_hot, do=lambda _: api.block("hot", timedelta(seconds=1)))
     yield Tick(name="parked: longest tick after the key has opened", prepare=_open_hot, do=_whole_tick)
 
 
@@ -182,7 +182,7 @@ def _close_hot(system: System) -> System:
 
 def _pause_hot(system: System) -> System:
     _close_hot(system)
-    engine.pause("hot")
+    api.pause("hot")
     # Behind the pause there is room.
     system.run("widen_hot")
     return system
@@ -190,7 +190,7 @@ def _pause_hot(system: System) -> System:
 
 def _override_hot(system: System) -> System:
     _close_hot(system)
-    engine.override("hot", until=UNTIL, concurrency=0)
+    api.override("hot", until=UNTIL, concurrency=0)
     system.run("widen_hot")
     return system
 

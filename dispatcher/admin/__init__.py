@@ -1,4 +1,4 @@
-"""The Django admin: watch calls, keys and workers, and steer them."""
+"""The Django admin: monitor and control calls, keys, queues and workers."""
 
 from dispatcher.admin.calls import CallAdmin
 from dispatcher.admin.http import ApiTokenAdmin, PullWorkerAdmin, QueueAdmin

@@ -1,4 +1,4 @@
-"""Calls in the admin: read them, cancel, retry or run them now."""
+"""Calls in the admin: view, cancel, retry or run now."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -16,13 +16,14 @@ from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from dispatcher import engine, reports, sql
+from dispatcher import api, reports, sql
 from dispatcher.admin.paging import MANY, BoundedList, batches
+from dispatcher.admin.read_only import ReadOnlyAdmin
 from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.states import DUE, IN_FLIGHT, TERMINAL, Reason, State
 
 _FOUND = 1_000
-"""How many calls a search by key finds at the most that wait for it, and that hold it."""
+"""Maximum number of calls that a search by key finds, waiting and in flight each."""
 _OVERSIZED = "oversized"
 _BY_END = ("-finished_at", "-id")
 _ORDERS: Mapping[str, tuple[str | Combinable, ...]] = {
@@ -31,7 +32,7 @@ _ORDERS: Mapping[str, tuple[str | Combinable, ...]] = {
     **dict.fromkeys(DUE, ("queue", "scheduled_at", "id")),
     State.PENDING: ("queue", "id"),
 }
-"""The order of the calls in a state: that of the index which finds them."""
+"""The order of the calls in a state: that of its index."""
 
 _COLOURS = {
     State.COMPLETED: "#2e7d32",
@@ -55,18 +56,18 @@ class _Found:
 
 
 class StateFilter(admin.SimpleListFilter):
-    """By state, each found by an index; what is in flight by its slots, of which there are few."""
+    """Filters by state, each with an index; calls in flight by their slots, of which there are few."""
 
     title = "state"
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        """Offer every state."""
+        """Return every state."""
         del request, model_admin
-        return [*((state.value, state.label) for state in State), (_OVERSIZED, "Waiting alone: costs too much")]
+        return [*((state.value, state.label) for state in State), (_OVERSIZED, "Oversized: costs more than the limit")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[CallQueue]) -> QuerySet[CallQueue]:
-        """Filter by the chosen state, with the condition of its index."""
+        """Filter by the selected state, with the condition of its index."""
         del request
         value = self.value()
         if value is None:
@@ -85,18 +86,18 @@ class StateFilter(admin.SimpleListFilter):
 
 
 class ReasonFilter(admin.SimpleListFilter):
-    """Discarded calls by the reason: those that kill their workers, say."""
+    """Filters discarded calls by reason."""
 
-    title = "reason of the discard"
+    title = "reason for the discard"
     parameter_name = "reason"
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        """Offer every reason."""
+        """Return every reason."""
         del request, model_admin
         return [(reason.value, reason.label) for reason in Reason]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[CallQueue]) -> QuerySet[CallQueue]:
-        """Filter by the chosen reason."""
+        """Filter by the selected reason."""
         value = self.value()
         if not value:
             return queryset
@@ -106,22 +107,25 @@ class ReasonFilter(admin.SimpleListFilter):
 
 
 @admin.register(CallQueue)
-class CallAdmin(BoundedList, _Admin):
-    """Calls are written by `send` and moved by the engine: here they are read and steered, never edited."""
+class CallAdmin(ReadOnlyAdmin, BoundedList, _Admin):
+    """Calls are created by `send`, changed by the engine and deleted by retention: people view and control them."""
 
     list_display = ("id", "task", "badge", "queue", "priority", "attempt", "created_at", "started_at", "finished_at")
     list_filter = (StateFilter, ReasonFilter)
     search_fields = ("id",)
     search_help_text = (
-        f"A call's id; the name of a key, for up to {_FOUND:,} calls that wait for it and {_FOUND:,} that hold it; "
-        f"or how a task's name begins, among the newest {MANY:,} calls."
+        f"A call's id; the name of a key, for up to {_FOUND:,} waiting calls and {_FOUND:,} in flight; "
+        f"or the start of a task's name, among the newest {MANY:,} calls."
     )
     actions = ("cancel", "retry", "run_now")
     fieldsets: ClassVar = [
         (None, {"fields": ("id", "task", "badge", "why_it_waits", "keys_and_costs")}),
-        ("What it calls", {"fields": ("args_json", "kwargs_json", "call_data_json", "meta_json", "result_json")}),
         (
-            "How it goes",
+            "Arguments and result",
+            {"fields": ("args_json", "kwargs_json", "call_data_json", "meta_json", "result_json")},
+        ),
+        (
+            "Execution",
             {
                 "fields": (
                     "queue",
@@ -156,25 +160,10 @@ class CallAdmin(BoundedList, _Admin):
         del request, obj
         return [str(name) for _, group in self.fieldsets for name in group["fields"]]
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Refuse: calls are sent, not made here."""
-        del request
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: CallQueue | None = None) -> bool:
-        """Refuse: retention deletes calls, and people cancel them."""
-        del request, obj
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: CallQueue | None = None) -> bool:
-        """Refuse: nothing is edited, and actions have permissions of their own."""
-        del request, obj
-        return False
-
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[CallQueue], search_term: str
     ) -> tuple[QuerySet[CallQueue], bool]:
-        """Find by id, by key or by task, each by an index."""
+        """Search by id, by key or by task, each with an index."""
         del request
         term = search_term.strip()
         if not term:
@@ -191,7 +180,7 @@ class CallAdmin(BoundedList, _Admin):
         return recent.filter(task__startswith=term), False
 
     def get_ordering(self, request: HttpRequest) -> tuple[str | Combinable, ...]:
-        """Return the order that an index has for what is chosen; the newest first, if nothing is or it is searched."""
+        """Return the index order of the selection; newest first without one, or for a search."""
         if request.GET.get(SEARCH_VAR):
             return ("-id",)
         if request.GET.get(ReasonFilter.parameter_name):
@@ -200,14 +189,14 @@ class CallAdmin(BoundedList, _Admin):
 
     @admin.display(description="state")
     def badge(self, call: CallQueue) -> SafeString:
-        """Return the state as a coloured word."""
+        """Return the state as a coloured badge."""
         state = State(call.state)
         style = f"background:{_COLOURS.get(state, '#6d4c41')};color:#fff;border-radius:3px;padding:1px 7px"
         return format_html('<span style="{}">{}</span>', style, state.label)
 
     @admin.display(description="why it waits")
     def why_it_waits(self, call: CallQueue) -> str:
-        """Return what holds the call up, in a sentence."""
+        """Return in a sentence why the call waits."""
         wait = reports.why_waiting(call.pk)
         if wait is None:
             return "It does not wait for a limit."
@@ -215,20 +204,20 @@ class CallAdmin(BoundedList, _Admin):
 
     @admin.display(description="keys")
     def keys_and_costs(self, call: CallQueue) -> SafeString:
-        """Return the keys with what the call costs of each."""
+        """Return the keys with the call's cost for each."""
         found = reports.costs(call.pk)
         if not found:
-            return format_html("{}", "none: nothing limits it")
+            return format_html("{}", "none: no key limits it")
         return format_html_join(", ", "{} of {}", ((cost.cost, cost.name) for cost in found))
 
     @admin.display(description="errors")
     def error_history(self, call: CallQueue) -> SafeString:
-        """Return the failures that are kept, oldest first, and how many there were."""
+        """Return the recorded failures, oldest first, and the number of all failures."""
         if not call.errors:
             return format_html("{}", call.error["message"] if call.error else "none")
         count = max(call.error_count, len(call.errors))
         is_all = count == len(call.errors)
-        title = f"{count:,} in all" if is_all else f"{count:,} in all; the first 5 and the last 20 are kept"
+        title = f"{count:,} in total" if is_all else f"{count:,} in total; the first 5 and the last 20 are kept"
         rows = (
             (error.get("occurred_at", ""), error.get("attempt", ""), error.get("type", ""), error.get("message", ""))
             for error in call.errors
@@ -253,12 +242,12 @@ class CallAdmin(BoundedList, _Admin):
 
     @admin.display(description="meta")
     def meta_json(self, call: CallQueue) -> SafeString:
-        """Return what the sender noted."""
+        """Return the sender's metadata."""
         return _pretty(call.meta)
 
     @admin.display(description="result")
     def result_json(self, call: CallQueue) -> SafeString:
-        """Return what the task returned."""
+        """Return the result of the task."""
         return _pretty(call.result)
 
     @admin.display(description="retry policy")
@@ -267,31 +256,31 @@ class CallAdmin(BoundedList, _Admin):
         return _pretty(call.retry) if call.retry is not None else format_html("{}", "the setting's")
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
-        """Whether the person may cancel calls."""
+        """Return whether the user may cancel calls."""
         return request.user.has_perm("dispatcher.cancel_callqueue")
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
-        """Whether the person may retry calls."""
+        """Return whether the user may retry calls."""
         return request.user.has_perm("dispatcher.retry_callqueue")
 
     def has_run_permission(self, request: HttpRequest) -> bool:
-        """Whether the person may move calls to the front."""
+        """Return whether the user may move calls to the front."""
         return request.user.has_perm("dispatcher.run_callqueue")
 
-    @admin.action(permissions=["cancel"], description="Cancel: end calls that have not started")
+    @admin.action(permissions=["cancel"], description="Cancel calls that have not started")
     def cancel(self, request: HttpRequest, calls: QuerySet[CallQueue]) -> None:
-        """Cancel the chosen calls that have not started."""
-        self._each(request, calls, engine.cancel, "cancelled", "they run or have ended")
+        """Cancel the selected calls that have not started."""
+        self._each(request, calls, api.cancel, "cancelled", "they run or have ended")
 
-    @admin.action(permissions=["retry"], description="Retry: let ended calls wait again")
+    @admin.action(permissions=["retry"], description="Retry ended calls")
     def retry(self, request: HttpRequest, calls: QuerySet[CallQueue]) -> None:
-        """Let the chosen calls that have ended wait again."""
-        self._each(request, calls, engine.retry, "to be retried", "they have not ended")
+        """Retry the selected calls that have ended."""
+        self._each(request, calls, api.retry, "queued for a retry", "they have not ended")
 
-    @admin.action(permissions=["run"], description="Run now: to the front of their lanes; limits still hold")
+    @admin.action(permissions=["run"], description="Run now: move to the front of the lane, within the limits")
     def run_now(self, request: HttpRequest, calls: QuerySet[CallQueue]) -> None:
-        """Move the chosen calls that wait to the front."""
-        self._each(request, calls, engine.run_now, "moved to the front", "they do not wait")
+        """Move the selected waiting calls to the front of their lanes."""
+        self._each(request, calls, api.run_now, "moved to the front", "they do not wait")
 
     def _each(
         self,
@@ -301,7 +290,7 @@ class CallAdmin(BoundedList, _Admin):
         done: str,
         otherwise: str,
     ) -> None:
-        """Do something to the calls batch by batch; say of how many, and why not of the others."""
+        """Apply an action to the calls in batches; show how many changed, and why the others did not."""
         moved = left = 0
         for ids in batches(calls):
             changed = verb(ids)
@@ -312,12 +301,12 @@ class CallAdmin(BoundedList, _Admin):
             content_type=ContentType.objects.get_for_model(CallQueue),
             object_repr=f"{moved} calls"[:200],
             action_flag=CHANGE,
-            change_message=f"{moved} calls were {done}",
+            change_message=f"{moved} calls: {done}",
         )
         if moved:
             self.message_user(request, f"{moved:,} calls: {done}.", messages.SUCCESS)
         if left:
-            self.message_user(request, f"{left:,} calls were left as they are: {otherwise}.", messages.WARNING)
+            self.message_user(request, f"{left:,} calls were not changed: {otherwise}.", messages.WARNING)
 
 
 def _pretty(value: object) -> SafeString:
@@ -327,30 +316,28 @@ def _pretty(value: object) -> SafeString:
 
 
 def _why_unstarted(wait: reports.Wait) -> str | None:
-    """Return why a call came back without a start, in a sentence; None if that is not why it waits."""
+    """Return in a sentence why a call came back without a start; None if it did not."""
     if wait.is_served and not wait.is_known:
-        return (
-            f"No live worker of queue {wait.queue} knows task {wait.task}. The call goes on when such a worker comes."
-        )
+        return f"No live worker of queue {wait.queue} has the task {wait.task}. The call continues when one starts."
     if wait.until is None:
         return None
     return (
-        f"It was published and came back without a start {wait.returns:,} times: its workers do not know its task, "
-        f"or run without the dispatcher. It is tried again at {wait.until:%Y-%m-%d %H:%M:%S} UTC."
+        f"It was published and came back without a start {wait.returns:,} times: its workers do not have its task, "
+        f"or run without the dispatcher. It is published again at {wait.until:%Y-%m-%d %H:%M:%S} UTC."
     )
 
 
 def _why_stopped(wait: reports.Wait) -> str:
-    """Return what holds up the lane of a call, in a sentence."""
+    """Return in a sentence why the lane of a call waits."""
     if wait.oversized_for:
         return (
             f"It costs {wait.oversized_cost:,} of the key {wait.oversized_for}, whose limits never allow it. "
             f"It waits alone, since {wait.since:%Y-%m-%d %H:%M:%S} UTC, until they are raised or it is cancelled."
         )
-    ahead = f"{wait.ahead:,} of its lane go before it" if wait.ahead else "it is the first of its lane"
+    ahead = f"{wait.ahead:,} of its lane start before it" if wait.ahead else "it is the first of its lane"
     if not wait.is_placed:
         return (
-            "Its lane is to be made: by its sender, or by the next tick, as soon as no open transaction has made "
+            "Its lane does not exist yet: its sender or the next tick creates it, after the open transaction that made "
             f"one of its keys. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
         )
     if wait.held_by and not wait.is_served:
@@ -359,7 +346,7 @@ def _why_stopped(wait: reports.Wait) -> str:
             f"Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
         )
     if wait.held_by:
-        return f"Enough calls of the queue {wait.held_by} are on their way to its workers; {ahead}."
+        return f"The queue {wait.held_by} has enough calls on the way to its workers; {ahead}."
     if wait.stopped_by:
         return f"The key {wait.stopped_by} stops its lane; {ahead}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
-    return f"Its lane is to be served; {ahead}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
+    return f"The next pass serves its lane; {ahead}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."

@@ -1,4 +1,4 @@
-"""The HTTP face in the admin: queues and who serves them, its workers, its tokens."""
+"""The HTTP API in the admin: queues, workers that fetch, tokens."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -34,12 +34,12 @@ class QueueAdmin(BoundedList, _Queues):
     ordering = ("name",)
 
     def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: Any) -> None:
-        """Save a queue; who serves it is decided by the person."""
+        """Save a queue; the user has decided who serves it."""
         obj.is_undecided = False
         super().save_model(request, obj, form, change)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> tuple[str, ...]:
-        """Keep the name of a queue, and who serves it while its calls are with somebody."""
+        """Make the name read-only, and who serves the queue while its calls are in flight."""
         del request
         if obj is None:
             return ()
@@ -49,75 +49,75 @@ class QueueAdmin(BoundedList, _Queues):
 
 @admin.register(PullWorker)
 class PullWorkerAdmin(BoundedList, _Workers):
-    """Workers that fetch over HTTP: here they are read, and told to be quiet, to end, or to go on."""
+    """Workers that fetch over HTTP, registered by their fetches: view them, and set their directives."""
 
     list_display = ("name", "state", "directive", "queues", "started_at", "seen_at")
     list_filter = ("state", "directive")
     search_fields = ("name",)
     ordering = ("-seen_at", "-id")
-    actions = ("go_on", "be_quiet", "terminate")
+    actions = ("resume", "quiet", "terminate")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Refuse: a worker is known by its fetches."""
+        """Refuse: a worker registers with its first fetch."""
         del request
         return False
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
-        """Let nothing be edited but by the actions."""
+        """Make all fields read-only; actions change the directive."""
         del request, obj
         return ("name", "queues", "state", "directive", "started_at", "seen_at")
 
-    @admin.action(description="Let it go on", permissions=["change"])
-    def go_on(self, request: HttpRequest, workers: QuerySet[PullWorker]) -> None:
-        """Tell these workers to fetch again."""
-        self._tell(request, workers, "running")
+    @admin.action(description="Resume", permissions=["change"])
+    def resume(self, request: HttpRequest, workers: QuerySet[PullWorker]) -> None:
+        """Set the directive of the selected workers to running."""
+        self._set_directive(request, workers, "running")
 
-    @admin.action(description="Have it fetch nothing more", permissions=["change"])
-    def be_quiet(self, request: HttpRequest, workers: QuerySet[PullWorker]) -> None:
-        """Tell these workers to finish what they have."""
-        self._tell(request, workers, "quiet")
+    @admin.action(description="Quiet (finish current jobs)", permissions=["change"])
+    def quiet(self, request: HttpRequest, workers: QuerySet[PullWorker]) -> None:
+        """Set the directive of the selected workers to quiet."""
+        self._set_directive(request, workers, "quiet")
 
-    @admin.action(description="Have it end", permissions=["change"])
+    @admin.action(description="Terminate", permissions=["change"])
     def terminate(self, request: HttpRequest, workers: QuerySet[PullWorker]) -> None:
-        """Tell these workers to end."""
-        self._tell(request, workers, "terminate")
+        """Set the directive of the selected workers to terminate."""
+        self._set_directive(request, workers, "terminate")
 
-    def _tell(self, request: HttpRequest, workers: QuerySet[PullWorker], directive: str) -> None:
+    def _set_directive(self, request: HttpRequest, workers: QuerySet[PullWorker], directive: str) -> None:
         count = workers.update(directive=directive)
-        self.message_user(request, f"{count} will be told with the next heartbeat: {directive}.")
+        self.message_user(request, f"{count} workers get this directive with their next heartbeat: {directive}.")
 
 
 class TokenForm(_Form):
-    """What may be changed of a token."""
+    """The editable fields of a token."""
 
     may_grant = False
-    """Whether the person may do everything, and so let a token do more than it does."""
+    """Whether the user is a superuser, who may extend what a token can do."""
 
     def clean_scopes(self) -> list[str]:
-        """Refuse what is no scope, and what the person may not grant."""
+        """Refuse unknown scopes, and scopes that the user may not grant."""
         try:
             given = scopes(self.cleaned_data["scopes"])
         except CallInvalid as error:
             raise forms.ValidationError(str(error)) from error
         if not self.may_grant and (more := sorted(set(given).difference(self.instance.scopes))):
-            message = f"Only a superuser grants {', '.join(more)}."
+            message = f"Only a superuser can grant {', '.join(more)}."
             raise forms.ValidationError(message)
         return given
 
     def clean(self) -> dict[str, Any]:
-        """Refuse to revive a token."""
+        """Refuse to reactivate or extend a token, except by a superuser."""
         cleaned = super().clean() or {}
         ends_at, given = self.instance.expires_at, cleaned.get("expires_at")
         is_later = ends_at is not None and (given is None or given > ends_at)
         if not self.may_grant and (is_later or (cleaned.get("is_active") and not self.instance.is_active)):
-            message = "Only a superuser lets a token be used again, or for longer."
+            message = "Only a superuser can reactivate a token or extend it."
             raise forms.ValidationError(message)
         return cleaned
 
 
 @admin.register(ApiToken)
 class ApiTokenAdmin(BoundedList, _Tokens):
-    """Tokens: switched off here; made by manage.py dispatcher_token, which shows each once."""
+    """Tokens, created by manage.py dispatcher_token, which shows each once; here they are deactivated."""
 
     form = TokenForm
     fields = ("name", "scopes", "is_active", "expires_at", "created_at")
@@ -127,17 +127,17 @@ class ApiTokenAdmin(BoundedList, _Tokens):
     readonly_fields = ("name", "created_at")
 
     def get_form(self, request: HttpRequest, obj: ApiToken | None = None, change: Any = False, **kwargs: Any) -> Any:  # noqa: FBT002
-        """Let only superusers grant what a token does not have."""
+        """Let only superusers add scopes."""
         form: Any = super().get_form(request, obj, change, **kwargs)
         form.may_grant = bool(request.user.is_superuser)
         return form
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Refuse: a token is shown once, by the command that makes it."""
+        """Refuse: the command that creates a token shows it once."""
         del request
         return False
 
     def save_model(self, request: HttpRequest, obj: ApiToken, form: Any, change: Any) -> None:
-        """Save what may be changed, and never the hash."""
+        """Save the editable fields, never the hash."""
         del request, form, change
         obj.save(update_fields=["scopes", "is_active", "expires_at"])

@@ -1,4 +1,4 @@
-"""The journal in the admin: what limits and queues went through, the latest first."""
+"""The event log in the admin, latest first."""
 
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -9,6 +9,7 @@ from django.db.models.fields.json import KT
 from django.http import HttpRequest
 
 from dispatcher.admin.paging import MANY, BoundedList
+from dispatcher.admin.read_only import ReadOnlyAdmin
 from dispatcher.event_log import KINDS
 from dispatcher.models import JournalEntry
 
@@ -19,28 +20,28 @@ else:
 
 
 class KindFilter(admin.SimpleListFilter):
-    """By kind, of those there can be: to look for those there are would read all of the journal."""
+    """Filters by kind, from the list of kinds: to find the existing ones would read the whole log."""
 
     title = "kind"
     parameter_name = "kind"
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        """Offer every kind."""
+        """Return every kind."""
         del request, model_admin
         return [(kind, kind) for kind in KINDS]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[JournalEntry]) -> QuerySet[JournalEntry]:
-        """Filter by the chosen kind."""
+        """Filter by the selected kind."""
         del request
         value = self.value()
         return queryset.filter(kind=value) if value else queryset
 
 
 @admin.register(JournalEntry)
-class JournalEntryAdmin(BoundedList, _Admin):
-    """Entries are written by what happens: here they are read."""
+class JournalEntryAdmin(ReadOnlyAdmin, BoundedList, _Admin):
+    """Events, written by the engine and deleted by retention: people view them."""
 
-    list_display = ("at", "kind", "queue", "told")
+    list_display = ("at", "kind", "queue", "details")
     list_filter = (KindFilter,)
     search_fields = ("queue", "data__key")
     search_help_text = f"The id of a call; or a queue or a key, among the latest {MANY:,} entries."
@@ -49,12 +50,12 @@ class JournalEntryAdmin(BoundedList, _Admin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[JournalEntry], search_term: str
     ) -> tuple[QuerySet[JournalEntry], bool]:
-        """Find by the id of a call, which has an index, or among the latest entries."""
+        """Search by the id of a call, which has an index, or among the latest entries."""
         term = search_term.strip()
         if not term:
             return queryset, False
         try:
-            # Named so that the index of jobs serves it.
+            # This expression has an index.
             return queryset.alias(job=KT("data__job_id")).filter(job=str(UUID(term))), False
         except ValueError:
             pass
@@ -62,22 +63,7 @@ class JournalEntryAdmin(BoundedList, _Admin):
         latest = queryset if oldest is None else queryset.filter(at__gt=oldest)
         return super().get_search_results(request, latest, term)
 
-    @admin.display(description="what it tells")
-    def told(self, entry: JournalEntry) -> str:
-        """Return the data in words."""
+    @admin.display(description="details")
+    def details(self, entry: JournalEntry) -> str:
+        """Return the data as text."""
         return ", ".join(f"{name} {value}" for name, value in entry.data.items())
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Refuse: nobody writes history."""
-        del request
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: JournalEntry | None = None) -> bool:
-        """Refuse: nobody changes it."""
-        del request, obj
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: JournalEntry | None = None) -> bool:
-        """Refuse: the cleanup deletes what has been kept for long enough."""
-        del request, obj
-        return False

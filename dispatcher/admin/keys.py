@@ -18,7 +18,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from dispatcher import engine, reports, sql
+from dispatcher import api, reports, sql
 from dispatcher.admin.paging import BoundedList
 from dispatcher.errors import CallInvalid, PolicyInvalid
 from dispatcher.history import Actor
@@ -58,21 +58,21 @@ class PeriodField(forms.CharField):
 
 
 class LimitsForm(forms.Form):
-    """The limits of a policy, each strategy empty where there is none."""
+    """The limits of a policy; both fields of a limit are empty if there is none."""
 
-    concurrency = forms.IntegerField(min_value=0, required=False, help_text="At once; 0 lets nothing start.")
+    concurrency = forms.IntegerField(min_value=0, required=False, help_text="Maximum in flight; 0 starts nothing.")
     rate_limit = forms.IntegerField(min_value=1, required=False, help_text="Starts in any window of the rate period.")
     rate_period = PeriodField(required=False, help_text="Such as PT1M.")
     throttle_limit = forms.IntegerField(min_value=1, required=False, help_text="Starts per period, evenly spaced.")
     throttle_period = PeriodField(required=False, help_text="Such as PT1S.")
 
     def clean(self) -> dict[str, Any]:
-        """Check that the limits are a policy. The error names the field."""
+        """Validate the limits as a policy. The error names the field."""
         cleaned = super().clean() or {}
         for strategy in ("rate", "throttle"):
             given = [cleaned.get(f"{strategy}_limit"), cleaned.get(f"{strategy}_period")]
             if given.count(None) == 1 and not self.errors:
-                self.add_error(f"{strategy}_limit", "Give the limit and its period, or neither.")
+                self.add_error(f"{strategy}_limit", "Give both the limit and its period, or neither.")
         if not self.errors:
             try:
                 Policy.parse(limits_of(cleaned))
@@ -83,16 +83,16 @@ class LimitsForm(forms.Form):
 
 
 class ConfirmedForm(LimitsForm):
-    """Limits that are stored at once unless waiting calls cost more than they ever allow: that must be confirmed."""
+    """Limits that must be confirmed if some waiting calls cost more than they ever allow."""
 
     accept_oversized = forms.BooleanField(
         required=False,
-        label="Let calls wait alone",
+        label="Accept oversized calls",
         help_text="Store the limits although some waiting calls never fit them: those wait alone until they do.",
     )
 
     def ask_to_confirm(self, oversized: int) -> None:
-        """Refuse the limits, if so many calls never fit them, until the person has accepted that."""
+        """Refuse limits that so many calls never fit, until the user has confirmed them."""
         if oversized and not self.cleaned_data.get("accept_oversized"):
             self.add_error(
                 "accept_oversized",
@@ -108,27 +108,27 @@ class KeyForm(ConfirmedForm, _KeyForm):
         fields = ("name", "concurrency", "rate_limit", "rate_period", "throttle_limit", "throttle_period")
 
     def clean_name(self) -> str:
-        """Refuse what is not a key name, with the remedy."""
+        """Refuse an invalid key name, with the remedy."""
         try:
             return key_name(self.cleaned_data["name"])
         except CallInvalid as error:
             raise ValidationError(str(error)) from error
 
     def clean(self) -> dict[str, Any]:
-        """Ask before waiting calls are set aside."""
+        """Ask for confirmation before waiting calls become oversized."""
         cleaned = super().clean()
         if self.instance.pk is not None and not self.errors:
-            self.ask_to_confirm(engine.count_oversized(self.instance.name, limits_of(cleaned)))
+            self.ask_to_confirm(api.count_oversized(self.instance.name, limits_of(cleaned)))
         return cleaned
 
 
 class OverrideForm(ConfirmedForm):
-    """Limits for a time; they start out as those that the chosen keys have alike."""
+    """Limits until a time; initially those that all selected keys share."""
 
-    until = forms.SplitDateTimeField(widget=AdminSplitDateTime(), help_text="When the key's own limits hold again.")
+    until = forms.SplitDateTimeField(widget=AdminSplitDateTime(), help_text="When the key's own limits apply again.")
 
     def clean_until(self) -> Any:
-        """Refuse a time that has passed, or is past the calendar."""
+        """Refuse a time in the past, or beyond the calendar."""
         until = self.cleaned_data["until"]
         if until <= sql.now():
             raise ValidationError(_PASSED)
@@ -139,25 +139,25 @@ class OverrideForm(ConfirmedForm):
 
 
 def _shown(at: datetime) -> str:
-    """Write a time in the zone of whoever looks, with its day unless that is today."""
+    """Return a time in the user's time zone, with its date unless that is today."""
     here = timezone.localtime(at)
     return f"{here:%H:%M:%S}" if here.date() == timezone.localdate() else f"{here:%Y-%m-%d %H:%M:%S}"
 
 
 def _shared_limits(keys: Iterable[RateLimitKey]) -> dict[str, Any]:
-    """Return the limits that all of these keys have alike, by the names of the form's fields."""
+    """Return the limits that all of these keys share, by field of the form."""
     chosen = list(keys)
     found = {name: [getattr(key, name) for key in chosen] for name in LimitsForm.base_fields}
     return {name: values[0] for name, values in found.items() if values and all(value == values[0] for value in values)}
 
 
 def _fields(strategy: str) -> set[str]:
-    """Return the names of the form's fields for a limit."""
+    """Return the form's fields of a limit."""
     return {name for name in LimitsForm.base_fields if name.startswith(strategy)}
 
 
 def _actor(request: HttpRequest) -> Actor:
-    """Return who asks, for the history."""
+    """Return the user, for the history."""
     return Actor(name=request.user.get_username(), source="admin")
 
 
@@ -173,49 +173,49 @@ def limits_of(values: dict[str, Any]) -> dict[str, Any]:
 
 @admin.register(RateLimitKey)
 class KeyAdmin(BoundedList, _Admin):
-    """Limits are changed through the engine, so that what waits is let in at once."""
+    """Keys; limits are changed through the engine, so that waiting calls start at once."""
 
     form = KeyForm
     change_form_template = "admin/dispatcher/ratelimitkey/change_form.html"
     list_display = ("name", "state_now", "limits", "in_flight", "window", "waiting")
     list_filter = ("is_paused",)
     search_fields = ("name__startswith",)
-    search_help_text = "How the key's name begins."
+    search_help_text = "The start of the key's name."
     ordering = ("name",)
     actions = ("pause", "resume", "override", "end_override")
     fieldsets: ClassVar = [
         (None, {"fields": ("name",)}),
         (
-            "Its own limits",
+            "Own limits",
             {"fields": ("concurrency", ("rate_limit", "rate_period"), ("throttle_limit", "throttle_period"))},
         ),
     ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: RateLimitKey | None = None) -> tuple[str, ...]:
-        """Keep the name once it is given: calls that wait know their costs by it."""
+        """Make the name of an existing key read-only: waiting calls refer to it."""
         del request
         return ("name",) if obj else ()
 
     def get_fieldsets(self, request: HttpRequest, obj: RateLimitKey | None = None) -> Any:
-        """Add what confirms new limits of a key that exists."""
+        """Add the confirmation field for an existing key."""
         confirms = [("Confirm", {"fields": ("accept_oversized",)})]
         return [*self.fieldsets, *(confirms if obj and self.has_change_permission(request, obj) else ())]
 
     def has_delete_permission(self, request: HttpRequest, obj: RateLimitKey | None = None) -> bool:
-        """Refuse: lanes and calls know the key by its id."""
+        """Refuse: lanes and calls refer to the key by its id."""
         del request, obj
         return False
 
     def save_model(self, request: HttpRequest, obj: RateLimitKey, form: Any, change: bool) -> None:  # noqa: FBT001
-        """Make the key, or store its limits through the engine."""
+        """Create the key, or store its limits through the engine."""
         limits = limits_of(form.cleaned_data)
         if change:
-            self._warn(request, engine.limit(obj.name, limits, by=_actor(request)))
+            self._warn(request, api.limit(obj.name, limits, by=_actor(request)))
         else:
-            obj.pk = engine.declare(obj.name, limits).pk
+            obj.pk = api.declare(obj.name, limits).pk
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Report the keys of the page in one go."""
+        """Report all keys of the page with one query."""
         response = super().changelist_view(request, extra_context)
         if isinstance(response, TemplateResponse) and response.context_data and "cl" in response.context_data:
             names = [key.name for key in response.context_data["cl"].result_list]
@@ -227,7 +227,7 @@ class KeyAdmin(BoundedList, _Admin):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show how the key stands, who holds it and who waits."""
+        """Show the state of the key, its calls in flight and its waiting calls."""
         key = self.get_object(request, object_id)
         if key is not None and self.has_view_permission(request, key):
             extra_context = {
@@ -240,7 +240,7 @@ class KeyAdmin(BoundedList, _Admin):
 
     @admin.display(description="state")
     def state_now(self, key: RateLimitKey) -> str:
-        """Return what the key lets happen now."""
+        """Return the state of the key."""
         status = _status(key)
         words = status.state.label
         if status.blocked_until:
@@ -260,46 +260,46 @@ class KeyAdmin(BoundedList, _Admin):
 
     @admin.display(description="in flight")
     def in_flight(self, key: RateLimitKey) -> int:
-        """Return the cost that is held."""
+        """Return the cost in flight."""
         return _status(key).in_flight
 
     @admin.display(description="used in window")
     def window(self, key: RateLimitKey) -> str:
-        """Return what counts against the window's limit."""
+        """Return the use of the window's limit."""
         status = _status(key)
         return f"{status.used} of {status.policy.rate.limit}" if status.policy.rate else "-"
 
     @admin.display(description="waiting")
     def waiting(self, key: RateLimitKey) -> SafeString:
-        """Return how many calls wait."""
+        """Return the number of waiting calls."""
         return format_html("{}", f"{_status(key).waiting:,}")
 
     def has_pause_permission(self, request: HttpRequest) -> bool:
-        """Whether the person may pause and resume keys."""
+        """Return whether the user may pause and resume keys."""
         return request.user.has_perm("dispatcher.pause_ratelimitkey")
 
     def has_override_permission(self, request: HttpRequest) -> bool:
-        """Whether the person may override keys."""
+        """Return whether the user may override keys."""
         return request.user.has_perm("dispatcher.override_ratelimitkey")
 
-    @admin.action(permissions=["pause"], description="Pause: let nothing start")
+    @admin.action(permissions=["pause"], description="Pause")
     def pause(self, request: HttpRequest, keys: QuerySet[RateLimitKey]) -> None:
-        """Pause the chosen keys."""
-        self._each(request, keys, partial(engine.pause, by=_actor(request)), "paused")
+        """Pause the selected keys."""
+        self._each(request, keys, partial(api.pause, by=_actor(request)), "paused")
 
-    @admin.action(permissions=["pause"], description="Resume after a pause or a block")
+    @admin.action(permissions=["pause"], description="Resume (ends a pause or a block)")
     def resume(self, request: HttpRequest, keys: QuerySet[RateLimitKey]) -> None:
-        """Resume the chosen keys."""
-        self._each(request, keys, partial(engine.resume, by=_actor(request)), "resumed")
+        """Resume the selected keys."""
+        self._each(request, keys, partial(api.resume, by=_actor(request)), "resumed")
 
-    @admin.action(permissions=["override"], description="End the override")
+    @admin.action(permissions=["override"], description="End override")
     def end_override(self, request: HttpRequest, keys: QuerySet[RateLimitKey]) -> None:
-        """Put the chosen keys' own limits in force again."""
+        """Put the selected keys' own limits in force again."""
         oversized: list[int] = []
         self._each(
             request,
             keys.filter(override_until__isnull=False),
-            lambda name: oversized.append(engine.end_override(name, by=_actor(request))),
+            lambda name: oversized.append(api.end_override(name, by=_actor(request))),
             "back to their own limits",
         )
         self._warn(request, sum(oversized))
@@ -311,17 +311,17 @@ class KeyAdmin(BoundedList, _Admin):
         form = OverrideForm(request.POST if "apply" in request.POST else None, initial=shared)
         if form.is_valid():
             given, until = limits_of(form.cleaned_data), form.cleaned_data["until"]
-            # Where the keys differ, a limit that is left empty stays each key's own.
+            # If the keys differ in a limit and the field is empty, each key keeps its own.
             limits = {
                 name: limit for name, limit in given.items() if limit is not None or _fields(name) <= shared.keys()
             }
-            form.ask_to_confirm(sum(engine.count_oversized(key.name, limits) for key in keys))
+            form.ask_to_confirm(sum(api.count_oversized(key.name, limits) for key in keys))
         if form.is_valid():
             oversized: list[int] = []
             self._each(
                 request,
                 keys,
-                lambda name: oversized.append(engine.override(name, until=until, by=_actor(request), **limits)),
+                lambda name: oversized.append(api.override(name, until=until, by=_actor(request), **limits)),
                 f"overridden to {until}",
             )
             self._warn(request, sum(oversized))
@@ -338,13 +338,13 @@ class KeyAdmin(BoundedList, _Admin):
         return TemplateResponse(request, "admin/dispatcher/ratelimitkey/override.html", context)
 
     def _warn(self, request: HttpRequest, oversized: int) -> None:
-        """Say how many waiting calls the limits never allow."""
+        """Warn how many waiting calls the limits never allow."""
         if oversized:
             what = f"{oversized:,} waiting calls cost more than the limits ever allow"
-            self.message_user(request, f"{what}: they wait alone until these are raised.", messages.WARNING)
+            self.message_user(request, f"{what}: they wait alone until the limits are raised.", messages.WARNING)
 
     def _each(self, request: HttpRequest, keys: QuerySet[RateLimitKey], verb: Callable[[str], None], done: str) -> None:
-        """Do something to the keys, note each in the history, and say how many there were."""
+        """Apply an action to the keys, log each change, and show how many there were."""
         chosen = list(keys)
         for key in chosen:
             verb(key.name)
@@ -352,10 +352,10 @@ class KeyAdmin(BoundedList, _Admin):
         if chosen:
             self.message_user(request, f"{len(chosen)} key{'' if len(chosen) == 1 else 's'}: {done}.", messages.SUCCESS)
         else:
-            self.message_user(request, "No key was changed: none was in a state for it.", messages.WARNING)
+            self.message_user(request, "No key was changed: the action applied to none.", messages.WARNING)
 
 
 def _status(key: RateLimitKey) -> reports.KeyStatus:
-    """Return how a key stands: as the page reported it, or by a look of its own."""
+    """Return the status of a key: from the page's report, or from a query."""
     status: reports.KeyStatus | None = getattr(key, "status", None)
     return status if status is not None else reports.rate_limit_status([key.name])[0]

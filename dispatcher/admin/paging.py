@@ -1,4 +1,4 @@
-"""Pages of tables with millions of rows: nothing is counted to its end."""
+"""Lists of tables with millions of rows: counts and pages are bounded."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -14,22 +14,22 @@ from django.http import HttpRequest
 from django.utils.functional import cached_property
 
 MANY: Final = 10_000
-"""How far rows are counted, and how far back pages go."""
+"""The limit of counts and of pages."""
 _BATCH: Final = 1_000
 
 
 class CappedPaginator(Paginator):  # type: ignore[type-arg]
-    """Counts up to MANY rows; what lies behind is found by filters and search."""
+    """Counts up to MANY rows; filters and search find the others."""
 
     @cached_property
     def count(self) -> int:
-        """Return the number of rows, or MANY if there are more."""
+        """Return the number of rows, at most MANY."""
         rows: QuerySet[Model] = self.object_list  # type: ignore[assignment]
         return rows.order_by()[:MANY].count()
 
 
 class _IndexOrder(ChangeList):
-    """A list in the order that its ModelAdmin has for it, whatever the address asks for."""
+    """A list in the order of its ModelAdmin, whatever the URL asks for."""
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Model]) -> list[str | Combinable]:
         """Return the order of the ModelAdmin."""
@@ -38,9 +38,9 @@ class _IndexOrder(ChangeList):
 
 
 class BoundedList:
-    """What a ModelAdmin needs so that its list costs the same however many rows there are.
+    """Options for a ModelAdmin whose list costs the same for any number of rows.
 
-    Columns can't be sorted by: an index would be needed for each, and for each together with each filter.
+    Columns are not sortable: each would need an index, and another with each filter.
     """
 
     paginator: type = CappedPaginator
@@ -56,9 +56,9 @@ class BoundedList:
 
 
 def batches(calls: QuerySet[Model]) -> Iterator[list[UUID]]:
-    """Yield the ids of all these calls, batch by batch, from the newest to the oldest at this moment.
+    """Yield the ids of these calls in batches, newest first, as of now.
 
-    They are asked for once: batch by batch, each question could read and sort all that are left.
+    The ids are read once: a query per batch could read and sort all that remain.
     """
     ids: Iterator[UUID] = calls.order_by("-pk").values_list("pk", flat=True).iterator(chunk_size=_BATCH)
     while batch := list(islice(ids, _BATCH)):

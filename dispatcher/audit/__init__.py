@@ -15,7 +15,7 @@ from dispatcher import reports, sql
 from dispatcher.audit import repairs
 from dispatcher.audit.invariants import CHECKS, NOTES, UNSEEN, Check
 from dispatcher.audit.repairs import Finding
-from dispatcher.conf import Conf, conf, pass_bound, queue_grace
+from dispatcher.conf import Conf, conf, needs_worker, pass_bound
 from dispatcher.lifecycle import periodic_runs
 
 EXAMPLES = 10
@@ -126,7 +126,7 @@ def _params(settings: Conf, now: datetime | None) -> Params:
         "margin": settings.margin,
         "late": 2 * settings.tick,
         "overdue": repairs.overdue(settings),
-        "is_gated": queue_grace() is not None,
+        "needs_worker": needs_worker(),
         "ahead": pass_bound(settings),
         "long": _OLD,
         "passed_after": None,
@@ -144,16 +144,16 @@ def _audit(params: Params, waits: timedelta, pause: Pause) -> tuple[datetime, li
 def _run(checks: Sequence[Check], params: Params) -> tuple[datetime, list[Found]]:
     """Run these checks in one transaction; return also the time before them, by the database's clock."""
     with sql.own_transaction():
-        clock = sql.ask("read_clock", sql.Clock, {})
+        clock = sql.ask("read_clock", datetime, {})
         asked = [sql.ask(check.statement, Finding, params) for check in checks]
     answers = [(check, each.rows()) for check, each in zip(checks, asked, strict=True)]
     found = [Found(check=check, findings=rows, count=rows[0].total if rows else 0) for check, rows in answers]
-    return clock.row().database_time, found
+    return clock.row(), found
 
 
 def _settle(found: Sequence[Found], looked_at: datetime, waits: timedelta, params: Params, pause: Pause) -> list[Found]:
     """Run the checks of transient states again, several times within `waits`; return what stayed, and all others."""
-    staying = {each.check: each for each in found if each.check.passes and each.count}
+    staying = {each.check: each for each in found if each.check.is_transient and each.count}
     # An admission this long after the first run has seen the same rows.
     passed_after = looked_at + min(_SLACK, waits / 2)
     for number in range(1, _LOOKS + 1):
@@ -164,7 +164,7 @@ def _settle(found: Sequence[Found], looked_at: datetime, waits: timedelta, param
         _, again = _run(list(staying), {**params, "passed_after": passed_after if is_last else None})
         kept = [staying[each.check].staying(each) for each in again]
         staying = {each.check: each for each in kept if each.count}
-    return [staying.get(each.check, Found(check=each.check)) if each.check.passes else each for each in found]
+    return [staying.get(each.check, Found(check=each.check)) if each.check.is_transient else each for each in found]
 
 
 def _repair(found: Found) -> int:

@@ -15,7 +15,7 @@ class Check:
     invariant: int | None = None
     """Its number in docs/reference/dispatcher-audit.md; None for a note, which violates nothing."""
     repair: Repair | None = None
-    passes: bool = False
+    is_transient: bool = False
     """A healthy system passes through such states; only one that stays is a finding."""
 
     @property
@@ -57,7 +57,7 @@ CHECKS = (
         sentence="A lease ran out long ago, and the call was not recovered: no dispenser runs dispatcher.recover.",
         repair=repairs.recover_leases,
         # A table that was locked keeps heartbeats out; they come through when it is open again.
-        passes=True,
+        is_transient=True,
     ),
     Check(
         statement="audit_slot_without_call",
@@ -81,35 +81,35 @@ CHECKS = (
         invariant=5,
         sentence="A call waited while one sent after it in the same lane was admitted. Nothing to repair. One cause is "
         "innocent: a transaction that keeps the call's row locked.",
-        passes=True,
+        is_transient=True,
     ),
     Check(
         statement="audit_unserved_asleep",
         invariant=6,
         sentence="A lane sleeps although calls wait in it: no pass serves it.",
         repair=repairs.wake_lanes,
-        passes=True,
+        is_transient=True,
     ),
     Check(
         statement="audit_unserved_parked",
         invariant=6,
         sentence="A key has room, or its opening time has passed, and the calls that wait for it are not admitted.",
         repair=repairs.serve_keys,
-        passes=True,
+        is_transient=True,
     ),
     Check(
         statement="audit_unserved_held",
         invariant=6,
         sentence="A queue is served and has room, and the calls that it holds are not admitted.",
         repair=repairs.serve_queues,
-        passes=True,
+        is_transient=True,
     ),
     Check(
         statement="audit_unserved_awake",
         invariant=6,
         sentence="A lane is awake, nothing stops it, and no pass comes: no dispenser runs dispatcher.tick.",
         repair=repairs.serve_lanes,
-        passes=True,
+        is_transient=True,
     ),
     Check(
         statement="audit_unplaced",
@@ -117,7 +117,7 @@ CHECKS = (
         sentence="A call has no lane yet: no dispenser runs dispatcher.tick, or an open transaction has made one of "
         "its keys.",
         repair=repairs.place,
-        passes=True,
+        is_transient=True,
     ),
     Check(
         statement="audit_oversized",
@@ -125,14 +125,14 @@ CHECKS = (
         sentence="Calls cost more than the limits of a key in force ever allow: they wait alone until these are "
         "raised, or they are cancelled. Only those that fit now can be repaired.",
         repair=repairs.release_oversized,
-        passes=True,
+        is_transient=True,
     ),
     Check(
         statement="audit_unserved_due",
         invariant=6,
         sentence="A call's scheduled time has passed, and it is not in its lane: no dispenser runs dispatcher.tick.",
         repair=repairs.wake_due,
-        passes=True,
+        is_transient=True,
     ),
 )
 

@@ -14,7 +14,7 @@ from dispatcher import engine, sql
 from dispatcher.conf import Conf, conf
 from dispatcher.engine import attempt
 from dispatcher.errors import WorkerLost
-from dispatcher.lifecycle import finish, oversized, recover, schedule
+from dispatcher.lifecycle import oversized, recover, schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +57,9 @@ def put_back(found: Sequence[Finding]) -> int:
     error = WorkerLost("the audit found that it held no slot")
     tickets = sorted((UUID(each.target), UUID(each.version)) for each in found)
     with sql.atomic():
-        ended = _wake(attempt.lost(call, ticket, error, is_crash=False) for call, ticket in tickets)
-    engine.serve(ended)
-    return len(ended)
+        ended = [attempt.lost(call, ticket, error, is_crash=False) for call, ticket in tickets]
+        attempt.wake(ended)
+    return engine.serve(ended)
 
 
 def recover_leases(found: Sequence[Finding]) -> int:
@@ -69,9 +69,9 @@ def recover_leases(found: Sequence[Finding]) -> int:
     now = sql.now()
     with sql.atomic():
         left = recover.expired(now=now - overdue(conf()))
-        ended = _wake(attempt.lost(call.call_id, call.ticket, silent, is_crash=True) for call in left)
-    engine.serve(ended)
-    return len(ended)
+        ended = [attempt.lost(call.call_id, call.ticket, silent, is_crash=True) for call in left]
+        attempt.wake(ended)
+    return engine.serve(ended)
 
 
 def wake_lanes(found: Sequence[Finding]) -> int:
@@ -122,10 +122,3 @@ def wake_due(found: Sequence[Finding]) -> int:
 
 def _ids(found: Iterable[Finding]) -> list[int]:
     return [int(each.target) for each in found]
-
-
-def _wake(ended: Iterable[finish.Released | None]) -> list[finish.Released]:
-    """Wake the lanes of calls that were put back, in the same transaction."""
-    put_back = [released for released in ended if released is not None]
-    attempt.wake(put_back)
-    return put_back

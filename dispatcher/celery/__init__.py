@@ -23,7 +23,7 @@ from celery.utils.serialization import raise_with_context
 from celery.worker.request import Request
 from django.db import close_old_connections
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.celery import fed, feed_runs, heartbeat, retries, revoke
 from dispatcher.errors import CallInvalid, TicketReplaced, WorkerLost
 from dispatcher.lifecycle.claim import Refused
@@ -281,7 +281,7 @@ def cancel_revoked(request: Context, **_: Any) -> None:
         run.revoke()
 
     def cancel() -> None:
-        engine.cancel([call_id])
+        api.cancel([call_id])
         revoke.forget(call_id)
 
     heartbeat.in_background(f"cancel call {request.id}, which was revoked and comes again when its lease ends", cancel)

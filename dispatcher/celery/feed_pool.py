@@ -11,7 +11,7 @@ from kombu.serialization import dumps
 
 from dispatcher.celery import fed
 from dispatcher.celery.feed_runs import Run
-from dispatcher.lifecycle import publish
+from dispatcher.messages.message import parts
 
 if TYPE_CHECKING:
     from celery.worker.consumer import Consumer  # see dispatcher.celery.unknown
@@ -27,7 +27,7 @@ class FedMessage(Message):
 
 def message_of(app: Any, run: Run) -> FedMessage:
     """Return the message that Celery makes a request of."""
-    headers, properties, body = publish.message_of(app, run.start.call)
+    headers, properties, body = parts(app, run.start.call)
     headers[fed.FED] = fed.header(run.start.claimed)
     content_type, encoding, payload = dumps(body, "json")
     properties = {

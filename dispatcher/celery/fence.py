@@ -75,7 +75,7 @@ def fence(task: Task) -> bool:
     return True
 
 
-def unfenced(app: Celery) -> list[str]:
+def fence_all(app: Celery) -> list[str]:
     """Fence every task of an app; return what is wrong with those that can't be fenced."""
     problems = []
     for _, task in sorted(app.tasks.items()):
@@ -103,13 +103,13 @@ class Fence(bootsteps.StartStopStep):
     def __init__(self, worker: WorkController, **kwargs: Any) -> None:
         """Fence what is registered by now, before the pool's processes are forked."""
         super().__init__(worker, **kwargs)
-        if problems := unfenced(worker.app):
+        if problems := fence_all(worker.app):
             message = f"Their calls would never be claimed: {'; '.join(problems)}."
             raise ImproperlyConfigured(message)
 
     def start(self, worker: WorkController) -> None:
         """Fence what was registered since, before the worker takes messages."""
-        unfenced(worker.app)
+        fence_all(worker.app)
 
 
 @signals.worker_init.connect

@@ -54,11 +54,6 @@ class _Ended:
     finished_at: datetime
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Settled:
-    at: datetime
-
-
 def report_soon() -> None:
     """Store the results that are due, in a thread of their own: the caller does not wait for the backend."""
     if is_wanted() and monotonic() >= _Round.rests_until and not _Round.lock.locked():
@@ -101,18 +96,18 @@ def _report_as(app: Celery) -> None:
 
 def _next() -> list[_Ended]:
     """Return the calls whose results are stored next; those that ended before the first round are not."""
-    (settled,) = sql.fetch("settled_at", _Settled, {"unseen": _UNSEEN})
+    (settled_at,) = sql.fetch("settled_at", datetime, {"unseen": _UNSEEN})
     rows = ResultCursor.objects.using(conf().database)
-    cursor, is_new = rows.get_or_create(id=1, defaults={"finished_at": settled.at, "call_id": _FIRST_ID})
+    cursor, is_new = rows.get_or_create(id=1, defaults={"finished_at": settled_at, "call_id": _FIRST_ID})
     if is_new:
         return []
     after, after_id = cursor.finished_at, cursor.call_id
-    if after < settled.at - _OLDEST:
-        after, after_id = settled.at - _OLDEST, _FIRST_ID
-    params = {"after": after, "after_id": after_id, "until": settled.at, "most": _BATCH}
+    if after < settled_at - _OLDEST:
+        after, after_id = settled_at - _OLDEST, _FIRST_ID
+    params = {"after": after, "after_id": after_id, "until": settled_at, "most": _BATCH}
     found = sql.fetch("unreported_results", _Ended, params)
     if not found:
-        _advance(settled.at, _FIRST_ID)
+        _advance(settled_at, _FIRST_ID)
     return found
 
 

@@ -11,7 +11,7 @@ from celery.exceptions import MaxRetriesExceededError
 from celery.utils.time import maybe_make_aware
 
 from dispatcher import validate
-from dispatcher.engine import CALL_DATA_TASK
+from dispatcher.engine.compose import CALL_DATA_TASK
 from dispatcher.errors import CallInvalid
 from dispatcher.lifecycle import send
 from dispatcher.lifecycle.run import RetryAsked

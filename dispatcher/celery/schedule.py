@@ -55,21 +55,29 @@ def schedule(using: str) -> None:
     They never expire: Celery would write the time of it by beat's clock, and a dispenser whose own is ahead would drop
     them all. A pile of old ones does no harm (see dispatcher.engine.ticker).
     """
-    from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask  # noqa: PLC0415 -- optional app
+    from django_celery_beat.models import CrontabSchedule, PeriodicTask  # noqa: PLC0415 -- optional app
 
     settings = conf()
     for task, every in (("dispatcher.tick", settings.tick), ("dispatcher.recover", settings.recover_every)):
-        microseconds = {"every": every // timedelta(microseconds=1), "period": IntervalSchedule.MICROSECONDS}
-        interval = _first_or_new(IntervalSchedule.objects.using(using), microseconds)
-        PeriodicTask.objects.using(using).get_or_create(
-            name=task, defaults={"task": task, "interval": interval, "queue": settings.dispenser_queue}
-        )
+        ensure_periodic(task, every)
         _let_live(PeriodicTask.objects.using(using).filter(name=task), every)
     times = {"minute": "30", "hour": "3", "day_of_week": "*", "day_of_month": "*", "month_of_year": "*"}
     night = _first_or_new(CrontabSchedule.objects.using(using), {**times, "timezone": "UTC"})
     PeriodicTask.objects.using(using).get_or_create(
         name="dispatcher.cleanup",
         defaults={"task": "dispatcher.cleanup", "crontab": night, "queue": settings.dispenser_queue},
+    )
+
+
+def ensure_periodic(task: str, every: timedelta) -> None:
+    """Create beat's entry that runs a task of the dispenser's in this interval, unless the entry exists."""
+    from django_celery_beat.models import IntervalSchedule, PeriodicTask  # noqa: PLC0415 -- optional app
+
+    using = _beats_database()
+    microseconds = {"every": every // timedelta(microseconds=1), "period": IntervalSchedule.MICROSECONDS}
+    interval = _first_or_new(IntervalSchedule.objects.using(using), microseconds)
+    PeriodicTask.objects.using(using).get_or_create(
+        name=task, defaults={"task": task, "interval": interval, "queue": conf().dispenser_queue}
     )
 
 

@@ -83,7 +83,7 @@ class Attempt:
         match refused:
             case claim.Refused.STALE:
                 return None
-            case claim.Refused.CLOSED | claim.Refused.EARLY | claim.Refused.BUSY | claim.Refused.INTERRUPTED:
+            case claim.Refused.KEY_CLOSED | claim.Refused.TOO_EARLY | claim.Refused.BUSY | claim.Refused.INTERRUPTED:
                 work = partial(put_back, self.call_id, self.ticket, number=self.number)
             case claim.Refused.EXPIRED:
                 work = partial(finish.expire, self.call_id, self.ticket)
@@ -149,11 +149,12 @@ def claim_in_time(
     call_id: UUID, ticket: UUID, *, number: UUID, worker: UUID | None = None
 ) -> claim.Claimed | claim.Refused:
     """Claim a call by this number and wait for its start; a start that was overslept is given up for a later one."""
-    mine = partial(claim.claim, call_id, ticket, number=number, worker=worker)
-    claimed = retry_while_unavailable(mine, again=partial(_claim_again, mine))
+    first = partial(claim.claim, call_id, ticket, number=number, worker=worker)
+    restart = partial(claim.restart, call_id, ticket, number=number, worker=worker)
+    claimed = retry_while_unavailable(first, again=partial(_claim_again, first, restart))
     while isinstance(claimed, claim.Claimed) and not claim.is_in_time(claimed):
         # Twice the lateness with every try: a machine that is always late starts calls all the same.
-        again = partial(mine, is_late=True, slack=claimed.lateness + claimed.slack, missed=claimed.slack)
+        again = partial(restart, slack=claimed.lateness + claimed.slack, missed=claimed.slack)
         claimed = retry_while_unavailable(again, again=again)
     return claimed
 
@@ -186,10 +187,12 @@ def retry_while_unavailable(
         work = again
 
 
-def _claim_again(mine: Callable[..., claim.Claimed | claim.Refused]) -> claim.Claimed | claim.Refused:
+def _claim_again(
+    first: Callable[[], claim.Claimed | claim.Refused], restart: Callable[[], claim.Claimed | claim.Refused]
+) -> claim.Claimed | claim.Refused:
     """Claim, though the first claim may have won and only its answer was lost."""
-    claimed = mine()
-    return mine(is_late=True) if claimed is claim.Refused.STALE else claimed
+    claimed = first()
+    return restart() if claimed is claim.Refused.STALE else claimed
 
 
 def finish_as(call_id: UUID, ticket: UUID, outcome: run.Outcome, claimed: claim.Claimed) -> finish.Released | None:
@@ -275,7 +278,7 @@ def stop(
             raise
         return _stop_later(call_id, put_back, pause, outcome.key, by=by)
     try:
-        wake([released] if released else [])
+        wake([released])
     except sql.DATABASE_ERRORS:
         # What is written stands; the sweep of the next tick wakes the lane.
         logger.exception("failed to wake the lane of call %s; the sweep will retry", call_id)
@@ -329,7 +332,7 @@ def put_back(
     states = [State.DISPATCHED, State.ACTIVE]
     with sql.atomic():
         released = finish.put_back(call_id, ticket, from_states=states, number=number, is_own=is_own)
-        wake([released] if released else [])
+        wake([released])
     return released
 
 
@@ -385,9 +388,8 @@ def put_back_lost(*, until: datetime, now: datetime | None = None) -> list[finis
             finish.put_back(call.call_id, call.ticket, from_states=[State.DISPATCHED])
             for call in recover.unserved(now=until)
         ]
-        freed = [released for released in found if released is not None]
-        wake(freed)
-    return freed
+        wake(found)
+    return [released for released in found if released is not None]
 
 
 def ran_out(left: recover.ExpiredFetch, *, now: datetime | None = None) -> finish.Released | None:
@@ -412,9 +414,9 @@ def ran_out(left: recover.ExpiredFetch, *, now: datetime | None = None) -> finis
     )
 
 
-def wake(back: Iterable[finish.Released]) -> None:
-    """Wake the lanes of calls that wait again."""
-    if lanes := {released.lane_id for released in back if released.state is State.AVAILABLE}:
+def wake(put_back: Iterable[finish.Released | None]) -> None:
+    """Wake the lanes of calls that wait again, in the transaction that put them back; None is skipped."""
+    if lanes := {released.lane_id for released in put_back if released and released.state is State.AVAILABLE}:
         recover.wake(lanes)
 
 

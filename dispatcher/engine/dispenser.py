@@ -1,28 +1,31 @@
 """Dispense: admit what may go, publish it, and look again until nothing is left; hand the room of a release on."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic
+from uuid import UUID
 
 from dispatcher import sql
 from dispatcher.conf import conf, is_eager
 from dispatcher.lanes import heads
-from dispatcher.lifecycle import admit, finish, oversized, publish, wake
+from dispatcher.lifecycle import admit, finish, oversized, place, publish, wake
 from dispatcher.lifecycle import recover as recovery
 
 _HAND_OVER = 10
 """The most calls that one release admits; what is left is the next release's, or the tick's."""
 REFILL = 100
 """The most calls that one release sends on the way to the workers of its queue."""
-AT_ONCE = 50
+BRIEF_BATCH = 50
 """The most calls that one pass admits whose process has something else to do: a sender's, or a person's."""
 _PASSES = 5
 """How many passes such a process makes at the most."""
 _RELEASE_S = 0.1
 """How long it lets calls go on that waited alone."""
 _FRUITLESS = 3
+_LOCK_WAIT = timedelta(milliseconds=25)
+"""How long a sender waits for another transaction that has made a key or lane which its calls need."""
 
 
 @publish.eager_errors_last()
@@ -75,7 +78,7 @@ def dispense(
             made.has_moved
             or not avoid.issuperset(made.busy)
             or wait_for in stuck
-            or not set(now_due.lanes).issuperset(made.made.asleep)
+            or not set(now_due.lanes).issuperset(made.allocation.asleep)
         )
         fruitless = 0 if is_fruitful else fruitless + 1
         avoid.update(made.busy)
@@ -128,7 +131,7 @@ def dispense_briefly(
     keys: Collection[int] = (),
     queues: Collection[str] = (),
     awake: bool = False,
-    most: int = AT_ONCE,
+    most: int = BRIEF_BATCH,
     total: int | None = None,
 ) -> int:
     """Dispense in a few passes of a few calls, as who has something else to do; the rest is left to the dispenser.
@@ -163,12 +166,17 @@ def hand_over(keys: Collection[int], lane: int | None = None) -> int:
     return dispense_briefly(keys=room.keys, awake=room.has_awake, most=_HAND_OVER, total=_HAND_OVER)
 
 
-def serve(put_back: Collection[finish.Released], *, now: datetime | None = None) -> None:
-    """Dispense the lanes of calls that were put back, and the room that they gave up."""
-    if put_back:
-        lanes = {released.lane_id for released in put_back}
-        keys = {key for released in put_back for key in released.keys}
+def serve(put_back: Iterable[finish.Released | None], *, now: datetime | None = None) -> int:
+    """Dispense the lanes of calls that were put back, and the room that they gave up; return how many were.
+
+    None is a call whose ticket was replaced.
+    """
+    found = [released for released in put_back if released is not None]
+    if found:
+        lanes = {released.lane_id for released in found}
+        keys = {key for released in found for key in released.keys}
         dispense(lanes=lanes, keys=keys, awake=True, now=now)
+    return len(found)
 
 
 def serve_changed(positions: Mapping[int, int]) -> None:
@@ -188,4 +196,17 @@ def serve_changed(positions: Mapping[int, int]) -> None:
 def serve_limited(keys: Collection[int]) -> None:
     """Dispense keys whose limits have changed; first let go on what waited alone and fits by now."""
     released = oversized.release(keys, until=monotonic() + _RELEASE_S)
-    dispense_briefly(keys=keys, awake=released.calls > 0, total=AT_ONCE)
+    dispense_briefly(keys=keys, awake=released.calls > 0, total=BRIEF_BATCH)
+
+
+def place_and_dispense(
+    calls: Collection[UUID], *, lanes: Mapping[int, int] | None = None, lock_wait: timedelta = _LOCK_WAIT
+) -> int:
+    """Put calls that have no lane yet into theirs, dispense these and the other lanes; return how many were placed.
+
+    lanes: each with the first of the positions that were sent to it.
+    """
+    placed = place.place(calls, lock_wait=lock_wait)
+    there = [heads.Place(lane_id=lane, position=position) for lane, position in (lanes or {}).items()]
+    serve_changed(heads.first([*there, *placed]))
+    return len(placed)

@@ -16,6 +16,7 @@ from dispatcher.errors import RateLimited
 from dispatcher.lifecycle import admit, claim, feed, finish, heartbeat, run, unstarted, wake
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.limits.allocate import Allocation
+from dispatcher.messages.message import Admitted
 from dispatcher.request import Changes
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ _LEAD: Final = timedelta(milliseconds=10)
 class Start:
     """A call that was started for the worker."""
 
-    call: admit.Admitted
+    call: Admitted
     claimed: claim.Claimed
 
 
@@ -151,7 +152,7 @@ def feed_recheck(row: feed.Row) -> admit.Recheck:
 
 def _started(row: feed.Row, slack: timedelta) -> Start:
     assert row.id and row.ticket and row.claim and row.task and row.queue and row.attempt  # noqa: S101, PT018
-    call = admit.Admitted(
+    call = Admitted(
         id=row.id,
         ticket=row.ticket,
         task=row.task,
@@ -189,30 +190,32 @@ def _general(
         if ends:
             freed = finish.finish_many(ends, queues=taker.queues).row()
         opened = {*keys, *freed.keys}
-        made = admit.admit_direct(queues=taker.queues, keys=opened, avoid=avoid, stuck=stuck, most=room)
-        unknown = [call for call in made.calls if call.task not in taker.tasks]
+        done = admit.admit_direct(queues=taker.queues, keys=opened, avoid=avoid, stuck=stuck, most=room)
+        unknown = [call for call in done.calls if call.task not in taker.tasks]
         for call in unknown:
             back = unstarted.put_back(call.id, call.ticket, is_unknown=True)
             returned += [back] if back is not None else []
-        starts, cancelled = _start([call for call in made.calls if call not in unknown], taker)
+        starts, cancelled = _start([call for call in done.calls if call not in unknown], taker)
     finish.report_many(ends, freed.calls)
-    _serve(freed, made, returned, cancelled)
+    _serve(freed, done, returned, cancelled)
     return Step(
         starts=starts,
         recorded=freed.calls,
-        has_moved=_has_moved(made.made),
-        openings={key: at for key, at in made.made.openings.items() if at is not None},
+        has_moved=_has_moved(done.allocation),
+        openings={key: at for key, at in done.allocation.openings.items() if at is not None},
         freed=freed.keys,
-        busy=made.busy,
+        busy=done.busy,
     )
 
 
-def _has_moved(made: Allocation) -> bool:
+def _has_moved(allocation: Allocation) -> bool:
     """Whether another pass may find more: lanes that wait for others of a higher priority stay as they are."""
-    return bool(made.admitted or made.oversized or made.dropped or made.rescheduled or made.parked)
+    return any(
+        (allocation.admitted, allocation.oversized, allocation.dropped, allocation.rescheduled, allocation.parked)
+    )
 
 
-def _start(calls: Sequence[admit.Admitted], taker: Taker) -> tuple[list[Start], list[UUID]]:
+def _start(calls: Sequence[Admitted], taker: Taker) -> tuple[list[Start], list[UUID]]:
     """Start admitted calls in the same transaction; return them, and those that were revoked before."""
     if not calls:
         return [], []
@@ -245,17 +248,17 @@ def _start(calls: Sequence[admit.Admitted], taker: Taker) -> tuple[list[Start], 
 
 def _serve(
     freed: finish.Freed,
-    made: admit.Pass,
+    done: admit.Pass,
     returned: Sequence[unstarted.Returned],
     revoked: Sequence[UUID],
 ) -> None:
     """Serve what the step has opened, or left, for others; after its commit."""
     for call in revoked:
-        if (done := attempt.cancel(call)) is not None:
-            dispenser.dispense_briefly(lanes=[done.lane_id], keys=done.keys)
+        if (released := attempt.cancel(call)) is not None:
+            dispenser.dispense_briefly(lanes=[released.lane_id], keys=released.keys)
     for each in returned:
         dispenser.dispense_briefly(lanes=[each.lane_id], keys=each.keys)
-    again = admit.recheck(made)
+    again = admit.recheck(done)
     if again.lanes or again.keys or freed.other:
         dispenser.dispense_briefly(lanes=again.lanes, keys={*freed.other, *again.keys})
 
@@ -281,12 +284,11 @@ def _hand_over(released: finish.Released | None) -> None:
 def restart(start: Start, taker: Taker) -> Start | None:
     """Give a call whose start was missed another one; None if it may not start now: then it waits again."""
     call, missed = start.call, start.claimed
-    again = claim.claim(
+    again = claim.restart(
         call.id,
         call.ticket,
         number=missed.number,
         worker=taker.worker,
-        is_late=True,
         slack=max(missed.lateness + missed.slack, taker.delay),
         missed=missed.slack,
         lead=_LEAD + taker.delay,

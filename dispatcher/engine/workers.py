@@ -51,10 +51,8 @@ def stop_accepting(worker: UUID, held: Sequence[heartbeat.ReservedCall]) -> int:
     heartbeat.mark_stopped(worker)
     with sql.atomic():
         found = [finish.put_back(call, ticket, from_states=[State.DISPATCHED]) for call, ticket in sorted(held)]
-        put_back = [released for released in found if released is not None]
-        attempt.wake(put_back)
-    engine.serve(put_back)
-    return len(put_back)
+        attempt.wake(found)
+    return engine.serve(found)
 
 
 def release_all(worker: UUID) -> int:
@@ -73,7 +71,5 @@ def release_all(worker: UUID) -> int:
             for each in heartbeat.held(worker)
             if each.claim not in still_running
         ]
-        put_back = [released for released in found if released is not None]
-        attempt.wake(put_back)
-    engine.serve(put_back)
-    return len(put_back)
+        attempt.wake(found)
+    return engine.serve(found)

@@ -56,12 +56,12 @@ def stand(
     return {key_id: limit for key_id, limit in found.items() if limit is not None}
 
 
-def of_pass(made: Allocation, lanes: Iterable[LockedLane], limits: Mapping[int, Tight]) -> Iterator[Entry]:
+def of_pass(allocation: Allocation, lanes: Iterable[LockedLane], limits: Mapping[int, Tight]) -> Iterator[Entry]:
     """Return the events of calls that a limit stopped in this pass, or lets go (ojs-rate-limiting, section 11.1).
 
     Each wait of a call is one event. One that is left to its queue waits for no limit any more.
     """
-    admitted, stopped = set(made.admitted), dict(made.stopped)
+    admitted, stopped = set(allocation.admitted), dict(allocation.stopped)
     for lane in lanes:
         for head in lane.heads:
             stop, waited = stopped.get(head.call_id), lane.parked_on if head is lane.heads[0] else None
@@ -69,7 +69,7 @@ def of_pass(made: Allocation, lanes: Iterable[LockedLane], limits: Mapping[int, 
             if stop is not None and stop != waited and (limit := limits.get(stop)):
                 details = {"key": limit.key, "strategy": limit.strategy, "limit": limit.limit, "current": limit.spent}
                 yield Entry(kind="rate_limit.exceeded", queue=lane.queue, data={**about, **details})
-            is_free = head.call_id in admitted or lane.id in made.held
+            is_free = head.call_id in admitted or lane.id in allocation.held
             if waited is not None and is_free and (limit := limits.get(waited)):
                 details = {"key": limit.key, "strategy": limit.strategy}
                 yield Entry(kind="rate_limit.released", queue=lane.queue, data={**about, **details})

@@ -16,7 +16,8 @@ from psycopg.errors import LockNotAvailable
 from dispatcher import sql, validate
 from dispatcher.conf import conf
 from dispatcher.errors import ConfigurationError, UnknownKey
-from dispatcher.limits.policy import Policy, Rate
+from dispatcher.limits.policy import Policy, stored
+from dispatcher.limits.usage import PolicyRow
 from dispatcher.models import RateLimitKey
 from dispatcher.states import Delivery, OnLimit
 
@@ -129,8 +130,8 @@ def known_names() -> list[str]:
 def stored_policies(names: Iterable[str]) -> dict[str, Policy]:
     """Return the stored policies of those of these keys that exist."""
     wanted = list(names)
-    rows = sql.fetch("find_keys", _StoredKey, {"names": wanted}) if wanted else []
-    return {row.name: row.policy for row in rows}
+    rows = sql.fetch("find_keys", _Key, {"names": wanted}) if wanted else []
+    return {row.name: stored(row) for row in rows}
 
 
 def make_keys(
@@ -205,21 +206,5 @@ def kinds_json(kinds: Mapping[Kind, int], placements: Mapping[Kind, Placement] |
 
 
 @dataclass(frozen=True, kw_only=True)
-class _StoredKey:
-    id: int
+class _Key(PolicyRow):
     name: str
-    concurrency: int | None
-    rate_limit: int | None
-    rate_period: timedelta | None
-    throttle_limit: int | None
-    throttle_period: timedelta | None
-
-    @property
-    def policy(self) -> Policy:
-        return Policy(
-            concurrency=self.concurrency,
-            rate=Rate(limit=self.rate_limit, period=self.rate_period) if self.rate_limit and self.rate_period else None,
-            throttle=Rate(limit=self.throttle_limit, period=self.throttle_period)
-            if self.throttle_limit and self.throttle_period
-            else None,
-        )

@@ -11,11 +11,12 @@ from uuid import UUID
 from django.db import OperationalError
 
 from dispatcher import event_log, sql
-from dispatcher.conf import DECIDE_AT_ONCE, Conf, conf, is_eager, pass_bound, queue_grace
+from dispatcher.conf import CONCURRENT_DECISIONS, Conf, conf, is_eager, needs_worker, pass_bound
 from dispatcher.event_log import waiting
 from dispatcher.limits.allocate import Allocation, LockedKey, LockedLane, allocate
 from dispatcher.limits.policy import AdmissionTuning
 from dispatcher.limits.usage import HeadRow, KeyRow, locked_key, locked_lanes
+from dispatcher.messages.message import Admitted
 from dispatcher.models import CallQueue, Slot
 from dispatcher.signals import call_dropped
 from dispatcher.states import Delivery, State
@@ -39,27 +40,11 @@ class _Stuck:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Admitted:
-    """A call that has its slots and its ticket, and is to be published."""
-
-    id: UUID
-    ticket: UUID
-    task: str
-    args: list[Any]
-    kwargs: dict[str, Any]
-    call_data: dict[str, Any] | None
-    headers: dict[str, Any] | None
-    options: dict[str, Any] | None
-    queue: str
-    attempt: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Pass:
     """What one pass decided and did."""
 
     calls: Sequence[Admitted] = ()
-    made: Allocation = field(default_factory=Allocation)
+    allocation: Allocation = field(default_factory=Allocation)
     full: Mapping[int, int] = field(default_factory=dict)
     """Keys that a lack of concurrency closed, with the cost that they held when it did."""
     filled: Collection[str] = ()
@@ -74,8 +59,15 @@ class Pass:
     @property
     def has_moved(self) -> bool:
         """Whether it changed anything: a call admitted, put off or dropped, or a lane parked or held."""
-        made = self.made
-        return bool(made.admitted or made.oversized or made.dropped or made.rescheduled or made.parked or made.held)
+        allocation = self.allocation
+        return bool(
+            allocation.admitted
+            or allocation.oversized
+            or allocation.dropped
+            or allocation.rescheduled
+            or allocation.parked
+            or allocation.held
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,13 +179,17 @@ def stuck_keys() -> set[int]:
 
 def recheck(done: Pass, *, now: datetime | None = None) -> Recheck:
     """Return where room or calls appeared while a pass decided; call it after the commit of that pass."""
-    made = done.made
-    if not (made.asleep or done.full or made.keys_with_room or done.filled):
-        return Recheck(lanes=made.awake, keys=[])
+    allocation = done.allocation
+    if not (allocation.asleep or done.full or allocation.keys_with_room or done.filled):
+        return Recheck(lanes=allocation.awake, keys=[])
     again = look_again(
-        asleep=made.asleep, full=done.full, keys_with_room=made.keys_with_room, filled=done.filled, now=now
+        asleep=allocation.asleep,
+        full=done.full,
+        keys_with_room=allocation.keys_with_room,
+        filled=done.filled,
+        now=now,
     )
-    return Recheck(lanes=[*made.awake, *again.lanes], keys=again.keys, queues=again.queues)
+    return Recheck(lanes=[*allocation.awake, *again.lanes], keys=again.keys, queues=again.queues)
 
 
 def look_again(
@@ -246,9 +242,13 @@ def _decide(
     is_pull = delivery is not Delivery.BROKER
     if is_pull:
         lane_limit = max(lane_limit, _PULLED_LANES)
-    gate: dict[str, Any] = {"is_gated": queue_grace() is not None, "delivery": delivery.value, "is_eager": is_eager()}
-    gate |= {"ahead": pass_bound(settings), "now": now}
-    bounds = {"most": lane_limit, "slack": DECIDE_AT_ONCE * batch}
+    gate = {
+        "deliveries": _deliveries(delivery),
+        "needs_worker": delivery is Delivery.BROKER and needs_worker(),
+        "ahead": pass_bound(settings),
+        "now": now,
+    }
+    bounds = {"most": lane_limit, "slack": CONCURRENT_DECISIONS * batch}
     sql.read_in_order()
     (locked,) = sql.fetch("lock_lanes", _Locked, {**wanted, **gate, **bounds})
     if not locked.lanes:
@@ -283,42 +283,49 @@ def _decide(
         batch=batch,
         reschedule_after=settings.reschedule_after,
     )
-    made = decide(lanes_seen := list(locked_lanes(head_rows, names, heads)))
-    if made.unread and heads < (most_heads := -(-settings.batch // len(locked.lanes)) + 1):
+    allocation = decide(lanes_seen := list(locked_lanes(head_rows, names, heads)))
+    if allocation.unread and heads < (most_heads := -(-settings.batch // len(locked.lanes)) + 1):
         head_rows = sql.fetch("read_lane_heads", HeadRow, {**looked_at, "heads": most_heads})
-        made = decide(lanes_seen := list(locked_lanes(head_rows, names, most_heads)))
+        allocation = decide(lanes_seen := list(locked_lanes(head_rows, names, most_heads)))
     if delivery is Delivery.DIRECT:
-        _hold_awake(made, lanes_seen)
-    slots = _slots(made, lanes_seen)
-    calls = _write(made, slots, lanes_seen, now, settings)
-    if opened := [key for key in wanted["keys"] if key not in made.openings]:
+        _hold_awake(allocation, lanes_seen)
+    slots = _slots(allocation, lanes_seen)
+    calls = _write(allocation, slots, lanes_seen, now, settings)
+    if opened := [key for key in wanted["keys"] if key not in allocation.openings]:
         sql.ask("clear_opening_times", object, {"keys": opened})
     if event_log.is_kept():
-        event_log.note([*waiting.of_pass(made, lanes_seen, waiting.stand(counted.values(), slots, at, tuning))])
+        event_log.note([*waiting.of_pass(allocation, lanes_seen, waiting.stand(counted.values(), slots, at, tuning))])
     served = {row.name for row in queue_rows if row.is_served and not is_pull}
-    filled = served.intersection((*made.held.values(), *locked.held_queues))
+    filled = served.intersection((*allocation.held.values(), *locked.held_queues))
     is_waited_for = any(lane.yields_to_higher_priority for lane in lanes_seen)
     return Pass(
-        made=made,
+        allocation=allocation,
         calls=calls,
-        full=_full(made, counted, slots),
+        full=_full(allocation, counted, slots),
         filled=filled,
         left=_left(locked, everything=is_waited_for),
-        direct=frozenset() if delivery is Delivery.DIRECT else _held_direct(made, queue_rows),
+        direct=frozenset() if delivery is Delivery.DIRECT else _held_direct(allocation, queue_rows),
         busy=tuple(locked.left_keys),
     )
 
 
-def _held_direct(made: Allocation, queues: Iterable[_QueueRow]) -> frozenset[str]:
+def _deliveries(delivery: Delivery) -> list[str]:
+    """Return the deliveries whose queues a pass serves; one for the broker runs direct queues where tasks are eager."""
+    if delivery is Delivery.BROKER and is_eager():
+        return [delivery.value, Delivery.DIRECT.value]
+    return [delivery.value]
+
+
+def _held_direct(allocation: Allocation, queues: Iterable[_QueueRow]) -> frozenset[str]:
     direct = {row.name for row in queues if row.delivery == Delivery.DIRECT}
-    return frozenset(direct.intersection(made.held.values()))
+    return frozenset(direct.intersection(allocation.held.values()))
 
 
-def _hold_awake(made: Allocation, lanes: Iterable[LockedLane]) -> None:
+def _hold_awake(allocation: Allocation, lanes: Iterable[LockedLane]) -> None:
     """Let the queue hold the lanes that have calls left: workers that take calls themselves look for them there."""
     queue_of = {lane.id: lane.queue for lane in lanes}
-    made.held.update({lane: queue_of[lane] for lane in made.awake})
-    made.awake.clear()
+    allocation.held.update({lane: queue_of[lane] for lane in allocation.awake})
+    allocation.awake.clear()
 
 
 def _left(locked: _Locked, *, everything: bool = False) -> dict[int, int]:
@@ -335,12 +342,12 @@ def _queue_room(row: _QueueRow, *, is_tight: bool, settings: Conf) -> int:
     if not row.is_served:
         return 0
     room = max(0, pass_bound(settings) - row.unclaimed)
-    return room if is_tight else room // DECIDE_AT_ONCE
+    return room if is_tight else room // CONCURRENT_DECISIONS
 
 
-def _slots(made: Allocation, lanes: Iterable[LockedLane]) -> list[tuple[UUID, int | None, int]]:
+def _slots(allocation: Allocation, lanes: Iterable[LockedLane]) -> list[tuple[UUID, int | None, int]]:
     """Return the slots of the admitted calls as (call, key, cost); a call without keys has one without a key."""
-    admitted = set(made.admitted)
+    admitted = set(allocation.admitted)
     return [
         (head.call_id, key_id, head.costs.get(key_id, 1) if key_id else 1)
         for lane in lanes
@@ -351,48 +358,48 @@ def _slots(made: Allocation, lanes: Iterable[LockedLane]) -> list[tuple[UUID, in
 
 
 def _write(
-    made: Allocation,
+    allocation: Allocation,
     slots: Sequence[tuple[UUID, int | None, int]],
     lanes: Sequence[LockedLane],
     now: datetime | None,
     settings: Conf,
 ) -> list[Admitted]:
-    if made.dropped:
-        calls, keys = zip(*made.dropped, strict=True)
+    if allocation.dropped:
+        calls, keys = zip(*allocation.dropped, strict=True)
         params = {"calls": list(calls), "keys": list(keys), "waiting": State.AVAILABLE.value, "now": now}
         dropped = sql.fetch("drop_calls", _Dropped, params)
         sql.after_commit(partial(_report_dropped, dropped))
-    if made.oversized:
-        calls, keys, costs = zip(*made.oversized, strict=True)
+    if allocation.oversized:
+        calls, keys, costs = zip(*allocation.oversized, strict=True)
         params = {"calls": list(calls), "keys": list(keys), "costs": list(costs), "waiting": State.AVAILABLE.value}
         sql.change("mark_oversized", params)
-    if made.rescheduled:
-        calls, times = zip(*made.rescheduled, strict=True)
+    if allocation.rescheduled:
+        calls, times = zip(*allocation.rescheduled, strict=True)
         sql.change("reschedule_calls", {"calls": list(calls), "at": list(times), "waiting": State.AVAILABLE.value})
-    turn_of = {call: turn for turn, call in enumerate(made.admitted)}
+    turn_of = {call: turn for turn, call in enumerate(allocation.admitted)}
     turns = {lane.id: max((turn_of.get(head.call_id, -1) for head in lane.heads), default=-1) for lane in lanes}
-    lane_ids = [*made.awake, *made.asleep, *made.parked, *made.held]
-    awake = set(made.awake)
-    key_ids = sorted({*made.openings, *(key for _, key, _ in slots if key is not None)})
+    lane_ids = [*allocation.awake, *allocation.asleep, *allocation.parked, *allocation.held]
+    awake = set(allocation.awake)
+    key_ids = sorted({*allocation.openings, *(key for _, key, _ in slots if key is not None)})
     return sql.fetch(
         "admit_calls",
         Admitted,
         {
             "now": now,
             "waiting": State.AVAILABLE.value,
-            "calls": made.admitted,
+            "calls": allocation.admitted,
             "lease": settings.dispatch_lease,
             "slot_call": [call for call, _, _ in slots],
             "slot_key": [key for _, key, _ in slots],
             "slot_cost": [cost for _, _, cost in slots],
             "lane": lane_ids,
             "lane_awake": [lane in awake for lane in lane_ids],
-            "lane_parked": [made.parked.get(lane) for lane in lane_ids],
-            "lane_held": [lane in made.held for lane in lane_ids],
+            "lane_parked": [allocation.parked.get(lane) for lane in lane_ids],
+            "lane_held": [lane in allocation.held for lane in lane_ids],
             "lane_turn": [turn if (turn := turns[lane]) >= 0 else None for lane in lane_ids],
             "key": key_ids,
-            "key_stopped": [key in made.openings for key in key_ids],
-            "key_opens": [made.openings.get(key) for key in key_ids],
+            "key_stopped": [key in allocation.openings for key in key_ids],
+            "key_opens": [allocation.openings.get(key) for key in key_ids],
         },
     )
 
@@ -403,11 +410,13 @@ def _report_dropped(dropped: Sequence[_Dropped]) -> None:
 
 
 def _full(
-    made: Allocation, counted: Mapping[int, LockedKey], slots: Iterable[tuple[UUID, int | None, int]]
+    allocation: Allocation, counted: Mapping[int, LockedKey], slots: Iterable[tuple[UUID, int | None, int]]
 ) -> dict[int, int]:
     """Keys with a concurrency limit that lanes were parked on, and the cost that they hold after this pass."""
     held = {
-        key: counted[key].use.held for key in set(made.parked.values()) if counted[key].policy.concurrency is not None
+        key: counted[key].use.held
+        for key in set(allocation.parked.values())
+        if counted[key].policy.concurrency is not None
     }
     for _, key, cost in slots:
         if key in held:

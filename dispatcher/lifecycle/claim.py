@@ -51,11 +51,11 @@ class Refused(Enum):
 
     STALE = auto()
     """The ticket was used or replaced: a late or duplicate delivery."""
-    CLOSED = auto()
+    KEY_CLOSED = auto()
     """A key was paused or blocked since the admission, or has forgotten the start that was missed."""
     EXPIRED = auto()
     """The call did not start in time."""
-    EARLY = auto()
+    TOO_EARLY = auto()
     """Its start lies beyond the horizon: the throttle was changed since the admission, or starts were missed."""
     INTERRUPTED = auto()
     """A soft time limit came before the start."""
@@ -132,21 +132,49 @@ def claim(
     *,
     number: UUID | None = None,
     worker: UUID | None = None,
-    is_late: bool = False,
-    slack: timedelta = timedelta(0),
-    missed: timedelta = timedelta(0),
     lead: timedelta | None = None,
     now: datetime | None = None,
 ) -> Claimed | Refused:
     """Claim a call for its ticket; a refusal changes nothing.
 
-    number: the claim's own; worker: who claims. is_late: this very claim has won already, but its start was missed,
-    or its answer lost; it gets another start. slack: how much later than its start it may come then, see Claimed;
-    missed: the slack of the start that was missed. lead: how far ahead a throttled start is at the least; the setting's
-    by default. A start beyond the horizon is not granted: a process of the pool never sleeps for longer.
+    number: the claim's own; worker: who claims. lead: how far ahead a throttled start is at the least. A start beyond
+    the horizon is not granted: a process of the pool never sleeps for longer.
     """
+    return _start("claim_call", call_id, ticket, number=number or uuid4(), worker=worker, lead=lead, now=now)
+
+
+def restart(
+    call_id: UUID,
+    ticket: UUID,
+    *,
+    number: UUID,
+    worker: UUID | None = None,
+    slack: timedelta = timedelta(0),
+    missed: timedelta = timedelta(0),
+    lead: timedelta | None = None,
+    now: datetime | None = None,
+) -> Claimed | Refused:
+    """Give the claim that won another start, since it missed the first one or lost the answer.
+
+    slack: how much later than its start it may come then, see Claimed; missed: the slack of the start that was missed.
+    """
+    late = {"slack": slack, "missed": missed}
+    return _start("restart_call", call_id, ticket, number=number, worker=worker, lead=lead, now=now, **late)
+
+
+def _start(
+    name: str,
+    call_id: UUID,
+    ticket: UUID,
+    *,
+    number: UUID,
+    worker: UUID | None,
+    lead: timedelta | None,
+    now: datetime | None,
+    slack: timedelta = timedelta(0),
+    missed: timedelta = timedelta(0),
+) -> Claimed | Refused:
     settings = conf()
-    number = number or uuid4()
     least = settings.lead if lead is None else lead
     _DatabaseClock.sample()
     asked_at = monotonic()
@@ -162,14 +190,13 @@ def claim(
         "ahead": settings.horizon + least + _BEYOND,
         "buckets": BUCKETS,
         "margin": settings.margin,
-        "is_late": is_late,
         "slack": slack,
         "missed": missed,
         "is_durable": settings.durable_claims,
         "now": now,
     }
     try:
-        rows = sql.fetch("claim_call", _Verdict, params)
+        rows = sql.fetch(name, _Verdict, params)
     except OperationalError as fault:
         if not lanes.is_lock_timeout(fault):
             raise
@@ -239,7 +266,7 @@ def _refusal(verdict: _Verdict) -> Refused:
         return Refused.REVOKED
     if verdict.is_expired:
         return Refused.EXPIRED
-    return Refused.EARLY if verdict.is_early and not verdict.is_closed else Refused.CLOSED
+    return Refused.TOO_EARLY if verdict.is_early and not verdict.is_closed else Refused.KEY_CLOSED
 
 
 def is_in_time(claimed: Claimed) -> bool:

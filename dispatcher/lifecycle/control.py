@@ -8,20 +8,13 @@ from typing import Any, Final
 from uuid import UUID
 
 from dispatcher import event_log, history, lanes, sql, validate
-from dispatcher.conf import conf
 from dispatcher.errors import KeyNotFound, PolicyInvalid
 from dispatcher.event_log import Entry
 from dispatcher.history import By
 from dispatcher.limits.policy import LONGEST_PERIOD, Policy, parse_duration
-from dispatcher.models import CallQueue
 
 _QUEUE: Final = "queue:"
 _STRATEGIES: Final = ("concurrency", "rate", "throttle")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Key:
-    id: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +49,6 @@ class Revoked:
     cancelled: Cancelled
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Call:
-    id: UUID
-
-
 def limit(name: str, limits: Mapping[str, Any], *, keeps_others: bool = False, by: By = "") -> int:
     """Store other limits for a key; return its id. Raises PolicyInvalid or KeyNotFound.
 
@@ -68,7 +56,7 @@ def limit(name: str, limits: Mapping[str, Any], *, keeps_others: bool = False, b
     """
     changes = {f"has_{strategy}": not keeps_others or strategy in limits for strategy in _STRATEGIES}
     with history.recorded("limit", by, names=[name]):
-        return _only(sql.fetch("limit_key", _Key, {"name": name, **changes, **_columns(Policy.parse(limits))}), name)
+        return _only(sql.fetch("limit_key", int, {"name": name, **changes, **_columns(Policy.parse(limits))}), name)
 
 
 def pause(name: str, *, by: By = "") -> int:
@@ -119,21 +107,24 @@ def override(name: str, limits: Mapping[str, Any], until: datetime, *, by: By = 
     named = {f"has_{strategy}": strategy in limits for strategy in _STRATEGIES}
     params = {"name": name, "until": ends_at, **named, **_columns(Policy.parse(limits, "override"))}
     with history.recorded("override", by, names=[name]):
-        return _only(sql.fetch("override_key", _Key, params), name)
+        return _only(sql.fetch("override_key", int, params), name)
 
 
 def end_override(name: str, *, by: By = "") -> list[int]:
     """Put a key's own limits in force again; return the keys whose override ended."""
     with history.recorded("end_override", by, names=[name]):
-        return [row.id for row in sql.fetch("end_override", _Key, {"name": name})]
+        return sql.fetch("end_override", int, {"name": name})
 
 
-def cancel(calls: Iterable[UUID], *, now: datetime | None = None) -> Cancelled:
-    """End calls that have not started; those that run, or have ended, are left as they are."""
+def cancel(calls: Iterable[UUID], *, only_revoked: bool = False, now: datetime | None = None) -> Cancelled:
+    """End calls that have not started; those that run, or have ended, are left as they are.
+
+    only_revoked: only those that were revoked while they ran, and that no person has retried since.
+    """
     ids = list(calls)
     with sql.own_transaction():
         sql.ask("lock_calls", object, {"calls": ids})
-        asked = sql.ask("cancel_calls", Cancelled, {"calls": ids, "now": now})
+        asked = sql.ask("cancel_calls", Cancelled, {"calls": ids, "only_revoked": only_revoked, "now": now})
     return asked.row()
 
 
@@ -141,14 +132,9 @@ def revoke(calls: Iterable[UUID], *, now: datetime | None = None) -> Revoked:
     """End calls that have not started, and note on those that run that no other attempt of them may start."""
     ids = list(calls)
     with sql.own_transaction():
-        found = sql.ask("revoke_calls", _Call, {"calls": ids})
-        cancelled = sql.ask("cancel_calls", Cancelled, {"calls": ids, "now": now})
-    return Revoked(calls=[row.id for row in found.rows()], cancelled=cancelled.row())
-
-
-def is_revoked(call: UUID) -> bool:
-    """Return whether a call was revoked while it ran, and no person has retried it since."""
-    return CallQueue.objects.using(conf().database).filter(id=call, is_revoked=True).exists()
+        found = sql.ask("revoke_calls", UUID, {"calls": ids})
+        cancelled = sql.ask("cancel_calls", Cancelled, {"calls": ids, "only_revoked": False, "now": now})
+    return Revoked(calls=found.rows(), cancelled=cancelled.row())
 
 
 def retry(calls: Iterable[UUID]) -> list[Moved]:
@@ -168,7 +154,7 @@ def run_now(calls: Iterable[UUID]) -> list[Moved]:
 
 def _switch(name: str, *, is_paused: bool, kind: str, by: Mapping[str, str]) -> int:
     with sql.atomic():
-        key = _only(sql.fetch("pause_key", _Key, {"name": name, "is_paused": is_paused}), name)
+        key = _only(sql.fetch("pause_key", int, {"name": name, "is_paused": is_paused}), name)
         if name.startswith(_QUEUE):
             queue = name.removeprefix(_QUEUE)
             event_log.note([Entry(kind=kind, queue=queue, data=by)])
@@ -190,7 +176,7 @@ def _columns(policy: Policy) -> dict[str, Any]:
     }
 
 
-def _only(rows: Sequence[_Key], name: str) -> int:
-    if not rows:
+def _only(ids: Sequence[int], name: str) -> int:
+    if not ids:
         raise KeyNotFound(name, lanes.known_names())
-    return rows[0].id
+    return ids[0]

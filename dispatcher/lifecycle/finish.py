@@ -36,11 +36,6 @@ class _Freed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Restored:
-    id: UUID
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Finished(_Freed):
     state: str
     wait: timedelta | None
@@ -261,4 +256,4 @@ def _restored(
         "now": now,
     }
     with sql.atomic():
-        return end() if sql.fetch("restore_claim", _Restored, claim) else []
+        return end() if sql.fetch("restore_claim", UUID, claim) else []

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from time import monotonic
 from typing import Any
 
@@ -10,6 +10,7 @@ from dispatcher import lanes, sql
 from dispatcher.conf import conf
 from dispatcher.errors import KeyNotFound
 from dispatcher.limits.policy import Policy, in_force, stored
+from dispatcher.limits.usage import OverridableRow
 from dispatcher.models import RateLimitKey
 
 _BATCH = 1_000
@@ -29,31 +30,9 @@ class Released:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _KeyRow:
-    id: int
+class _Key(OverridableRow):
     cheapest: int
     now: datetime
-    concurrency: int | None
-    rate_limit: int | None
-    rate_period: timedelta | None
-    throttle_limit: int | None
-    throttle_period: timedelta | None
-    override_until: datetime | None
-    override_concurrency: int | None
-    override_rate_limit: int | None
-    override_rate_period: timedelta | None
-    override_throttle_limit: int | None
-    override_throttle_period: timedelta | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Lane:
-    lane_id: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Count:
-    calls: int
 
 
 def release(
@@ -70,7 +49,7 @@ def release(
     after which the rest is left to the next look.
     """
     params = {"keys": None if keys is None else list(keys), "after": after, "most": most, "now": now}
-    rows = sql.fetch("oversized_keys", _KeyRow, params)
+    rows = sql.fetch("oversized_keys", _Key, params)
     fitting = {row.id: min(in_force(row, row.now).largest_cost, _LARGEST) for row in rows}
     raised = {row.id: fitting[row.id] for row in rows if row.cheapest <= fitting[row.id]}
     calls = 0
@@ -92,15 +71,15 @@ def count(name: str, limits: Mapping[str, Any], *, keeps_others: bool) -> int:
     policy = Policy.parse({**(stored(key).as_json() if keeps_others else {}), **limits})
     if policy.largest_cost >= _LARGEST:
         return 0
-    (found,) = sql.fetch("count_oversized", _Count, {"name": name, "cost": policy.largest_cost, "bound": _COUNTED})
-    return found.calls
+    (calls,) = sql.fetch("count_oversized", int, {"name": name, "cost": policy.largest_cost, "bound": _COUNTED})
+    return calls
 
 
 def _release(raised: dict[int, int]) -> int:
     params = {"keys": list(raised), "costs": list(raised.values()), "most": _BATCH}
     with sql.atomic():
-        rows = sql.fetch("release_oversized", _Lane, params)
-        if rows:
+        found = sql.fetch("release_oversized", int, params)
+        if found:
             # Parked lanes, too: what comes back may be their first call now.
-            sql.change("defer_lanes", {"lanes": sorted({row.lane_id for row in rows})})
-    return len(rows)
+            sql.change("defer_lanes", {"lanes": sorted(set(found))})
+    return len(found)

@@ -64,11 +64,6 @@ class LastRun:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Name:
-    name: str
-
-
 def periodic() -> list[Periodic]:
     """Return the periodic tasks that every installation needs.
 
@@ -109,7 +104,7 @@ def take_over(
         "lease": settings.run_lease,
         "now": now,
     }
-    return [row.name for row in sql.fetch("take_over_runs", _Name, params)]
+    return sql.fetch("take_over_runs", str, params)
 
 
 def last_runs(tasks: Collection[Periodic], *, now: datetime | None = None) -> list[LastRun]:

@@ -5,7 +5,6 @@ import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from time import monotonic
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +18,8 @@ from dispatcher.states import OnLimit
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE_S = 0.25
+_PATIENCE = timedelta(milliseconds=250)
+"""How long all lock waits of one `place` may take."""
 FIRST = -(2**63)
 """Before all positions."""
 
@@ -62,7 +62,7 @@ def place(calls: Collection[UUID], *, lock_wait: timedelta) -> list[Place]:
     """Put these calls into their lanes; return where each waits that was placed.
 
     Those whose key or lane another open transaction has made are left for a later time, after a wait of `lock_wait`.
-    So are others when such waits have taken a quarter of a second; the order is random, so that all have their turn.
+    So are others when such waits have taken _PATIENCE; the order is random, so that all have their turn.
     """
     rows = sql.fetch("find_unplaced", _Unplaced, {"calls": list(calls)}) if calls else []
     if not rows:
@@ -76,7 +76,9 @@ def place(calls: Collection[UUID], *, lock_wait: timedelta) -> list[Place]:
         groups.setdefault(kind, []).append(row.id)
     mixed = random.sample(list(groups.items()), len(groups))
     senders = {name: sender for each in reversed([*placements.values()]) for name, sender in each.senders.items()}
-    return [*_place(mixed, _Missing(policies=missing, senders=senders), lock_wait, monotonic() + _PATIENCE_S)]
+    # Waits are counted, and not the time that the calls themselves take: a slow machine may place as many.
+    waits = iter(range(1 + _PATIENCE // lock_wait))
+    return [*_place(mixed, _Missing(policies=missing, senders=senders), lock_wait, waits)]
 
 
 def next_unplaced(after: int, most: int) -> UnplacedCalls:
@@ -97,7 +99,7 @@ def _missing(placements: Collection[Placement]) -> tuple[dict[str, Policy], set[
     return made, named & absent - made.keys()
 
 
-def _place(groups: Sequence[_Group], missing: _Missing, lock_wait: timedelta, until: float) -> Iterator[Place]:
+def _place(groups: Sequence[_Group], missing: _Missing, lock_wait: timedelta, waits: Iterator[int]) -> Iterator[Place]:
     """Place all at once; where another transaction is in the way, half by half, until it alone is left out."""
     try:
         placed = _place_together(groups, missing, lock_wait)
@@ -105,9 +107,9 @@ def _place(groups: Sequence[_Group], missing: _Missing, lock_wait: timedelta, un
         if not lanes.is_lock_timeout(fault):
             raise
         middle = len(groups) // 2
-        for half in (groups[:middle], groups[middle:]):
-            if middle and monotonic() < until:
-                yield from _place(half, missing, lock_wait, until)
+        if middle and next(waits, None) is not None:
+            for half in (groups[:middle], groups[middle:]):
+                yield from _place(half, missing, lock_wait, waits)
         if not middle:
             logger.info(
                 "another transaction has made a key or the lane of %s and is open; its calls wait", groups[0][0]

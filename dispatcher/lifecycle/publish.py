@@ -2,111 +2,29 @@
 
 import logging
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from threading import local
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
-from uuid import UUID
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from celery import Celery, current_app
 from celery.exceptions import Retry
 from django.apps import apps
-from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
 
-from dispatcher import sql, validate
+from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid
-from dispatcher.messages import broker, signature
-from dispatcher.messages.tickets import CALL_HEADER, TICKET_HEADER
+from dispatcher.messages import broker, message
+from dispatcher.messages.message import Admitted, Publishable
 
 if TYPE_CHECKING:
     from dispatcher.apps import DispatcherConfig
 
 logger = logging.getLogger(__name__)
-
-_OF_THE_TASK: Final = frozenset(
-    {
-        "argsrepr",
-        "ignore_result",
-        "kwargsrepr",
-        "parent_id",
-        "root_id",
-        "shadow",
-        "soft_time_limit",
-        "stamped_headers",
-        "time_limit",
-    }
-)
-"""The options of a message that are headers of Celery's; the others are the broker's."""
-
-
-_defaults: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
-"""What the settings of an app, known by its `amqp`, give each message; read once, as Celery does."""
-
-
-class Publishable(Protocol):
-    """What a message needs to know of an admitted call."""
-
-    @property
-    def id(self) -> UUID:
-        """The call's id: the Celery task id."""
-
-    @property
-    def ticket(self) -> UUID | None:
-        """What the worker must show to claim it."""
-
-    @property
-    def task(self) -> str:
-        """The name of the Celery task."""
-
-    @property
-    def args(self) -> list[Any]:
-        """The task's positional arguments."""
-
-    @property
-    def kwargs(self) -> dict[str, Any]:
-        """The task's keyword arguments."""
-
-    @property
-    def call_data(self) -> dict[str, Any] | None:
-        """The method and its params, in place of arguments."""
-
-    @property
-    def headers(self) -> dict[str, Any] | None:
-        """Headers of the message beside Celery's own."""
-
-    @property
-    def options(self) -> dict[str, Any] | None:
-        """Options of the message, as of Celery's `apply_async`."""
-
-    @property
-    def queue(self) -> str:
-        """The Celery queue."""
-
-    @property
-    def attempt(self) -> int:
-        """How many attempts were made before."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unpublished:
-    """A call that was admitted and, as far as the row knows, never handed to the broker."""
-
-    id: UUID
-    ticket: UUID
-    task: str
-    args: list[Any]
-    kwargs: dict[str, Any]
-    call_data: dict[str, Any] | None
-    headers: dict[str, Any] | None
-    options: dict[str, Any] | None
-    queue: str
-    attempt: int
 
 
 class _Rest:
@@ -187,7 +105,7 @@ def eager_errors_last() -> Iterator[None]:
         raise error
 
 
-def unpublished(*, now: datetime | None = None) -> list[Unpublished]:
+def unpublished(*, now: datetime | None = None) -> list[Admitted]:
     """Return calls that a dead process or an absent broker left unpublished, with their leases renewed.
 
     Those that the broker refused come in their turn: after a pause, so that however many they are, others come between.
@@ -197,26 +115,26 @@ def unpublished(*, now: datetime | None = None) -> list[Unpublished]:
     settings = conf()
     return sql.fetch(
         "unpublished_calls",
-        Unpublished,
+        Admitted,
         {
             "now": now,
             "after": settings.publish_after,
             "resting": [queue for queue, until in _Rest.queues.copy().items() if monotonic() < until],
             "most": settings.batch,
             "lease": settings.dispatch_lease,
-            "settle": 2 * settings.heartbeat,
+            "after_restart": 2 * settings.heartbeat,
         },
     )
 
 
-def to_repeat(*, now: datetime | None = None, until: datetime | None = None) -> list[Unpublished]:
+def to_repeat(*, now: datetime | None = None, until: datetime | None = None) -> list[Admitted]:
     """Return calls that may stand in a line at the broker or be lost with it, their leases renewed.
 
     until: their leases were over by then; by default now.
     """
     settings = conf()
     params = {"now": now, "until": until, "most": settings.batch, "lease": settings.dispatch_lease}
-    return sql.fetch("repeat_calls", Unpublished, params)
+    return sql.fetch("repeat_calls", Admitted, params)
 
 
 def _note(calls: Sequence[Publishable], now: datetime | None) -> None:
@@ -284,7 +202,7 @@ def _ask(
 ) -> None:
     """Offer one call, and note the answer; one that is refused must not stand in the way of those behind it."""
     try:
-        _send(app, producer, call)
+        message.send(app, producer, call)
     except Exception as refusal:
         # Full, too large, not allowed: each broker has errors of its own.
         if isinstance(refusal, away) or sql.is_interruption(refusal):
@@ -292,68 +210,6 @@ def _ask(
         answers.refused[call.queue, repr(refusal)] += 1
     else:
         answers.taken.append(call)
-
-
-def _send(app: Celery, producer: Any, call: Publishable) -> None:
-    """Hand one call to the broker, as `Celery.send_task` does, without looking up what is known already.
-
-    The result backend is not notified: senders have no AsyncResult, and for each call it would listen for ever. Nor are
-    the receivers of Celery's publish signals, which have seen the call at its send: see dispatcher.messages.capture.
-    """
-    of_task, of_broker = _options(app, call)
-    headers, properties, body, sent_event = _message(app, call, of_task)
-    queue = app.amqp.queues[call.queue]
-    where = _where(app, queue, of_broker.pop("routing_key", None))
-    given = {**_defaults_of(app), **properties, **of_broker}
-    if "delivery_mode" not in of_broker and (mode := getattr(queue.exchange, "delivery_mode", None)) is not None:
-        given["delivery_mode"] = mode
-    declare = None if isinstance(queue, Broadcast) else [queue]
-    bounds = {"timeout": broker.BOUND_S, "confirm_timeout": broker.BOUND_S}
-    producer.publish(body, headers=headers, declare=declare, retry=False, **bounds, **where, **given)
-    if sent_event:
-        where["exchange"] = getattr(where["exchange"], "name", where["exchange"])
-        events = app.amqp._event_dispatcher  # noqa: SLF001 -- another one would have a connection of its own
-        events.publish("task-sent", {**sent_event, **where, "queue": queue.name}, producer, retry=False)
-
-
-def message_of(app: Celery, call: Publishable) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """Return the headers, the properties and the body of a call's message, for a worker that takes it directly."""
-    headers, properties, body, _ = _message(app, call, _options(app, call)[0])
-    return headers, properties, body
-
-
-def _message(app: Celery, call: Publishable, of_task: Mapping[str, Any]) -> Any:
-    message = app.amqp.create_task_message(
-        **_arguments(call),
-        name=call.task,
-        create_sent_event=app.conf.task_send_sent_event,
-        # Not the task that happens to hand its room on.
-        **{"root_id": str(call.id), **of_task},
-        reply_to=app.thread_oid,
-    )
-    message.headers.update(_headers(call))
-    return message
-
-
-def _where(app: Celery, queue: Any, routing_key: str | None) -> dict[str, Any]:
-    """Return the exchange and the routing key of a queue, as Celery does: a direct one is named by itself."""
-    if getattr(queue.exchange, "type", "direct") == "direct":
-        return {"exchange": "", "routing_key": queue.name}
-    return {
-        "exchange": queue.exchange.name or app.amqp.default_exchange,
-        "routing_key": routing_key or queue.routing_key or app.conf.task_default_routing_key,
-    }
-
-
-def _defaults_of(app: Celery) -> dict[str, Any]:
-    defaults = _defaults.get(app.amqp)
-    if defaults is None:
-        defaults = _defaults[app.amqp] = {
-            "serializer": "json",
-            "compression": app.conf.task_compression,
-            "delivery_mode": app.conf.task_default_delivery_mode,
-        }
-    return defaults
 
 
 def _run_eagerly(app: Celery, calls: Sequence[Publishable]) -> None:
@@ -367,8 +223,8 @@ def _run_eagerly(app: Celery, calls: Sequence[Publishable]) -> None:
             call = _eager.waiting.popleft()
             if call.task not in app.tasks:
                 app.loader.import_default_modules()
-            of_task, of_broker = _options(app, call)
-            given = {**_arguments(call), **of_task, **of_broker, "headers": _headers(call)}
+            of_task, of_broker = message.options_of(app, call)
+            given = {**message.arguments(call), **of_task, **of_broker, "headers": message.headers_of(call)}
             fence(call.task)
             try:
                 app.tasks[call.task].apply(**given)
@@ -389,29 +245,3 @@ def fence(name: str) -> None:
         cast("DispatcherConfig", apps.get_app_config("dispatcher")).fence(task)
     except TypeError as error:
         raise CallInvalid("task", f"its calls would never be claimed: {error}.") from error
-
-
-def _arguments(call: Publishable) -> dict[str, Any]:
-    return {
-        "args": validate.from_json(call.args) if call.call_data is None else [call.call_data],
-        "kwargs": validate.from_json(call.kwargs),
-        "task_id": str(call.id),
-        "retries": call.attempt,
-    }
-
-
-def _headers(call: Publishable) -> dict[str, Any]:
-    return {**(call.headers or {}), TICKET_HEADER: str(call.ticket), CALL_HEADER: str(call.id)}
-
-
-def _options(app: Celery, call: Publishable) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the options of the message: those of the task, and those of the broker. What the sender stored wins."""
-    options = {**signature.options_of(app.tasks.get(call.task)), **(call.options or {})}
-    stamps = options.get("stamped_headers") or ()
-    # Where neither sender nor task gives it, the worker's own task decides.
-    of_task: dict[str, Any] = {"ignore_result": None}
-    of_broker: dict[str, Any] = {}
-    for name, value in options.items():
-        if value is not None:
-            (of_task if name in _OF_THE_TASK or name in stamps else of_broker)[name] = value
-    return of_task, of_broker

@@ -46,16 +46,6 @@ class Freed:
     last: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class _LeaseCheck:
-    until: datetime | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Due:
-    is_due: bool
-
-
 def judged_until(*, now: datetime | None = None) -> datetime | None:
     """Note that the leases are looked at; return the time by which one must have been over to be judged, if any may be.
 
@@ -65,14 +55,14 @@ def judged_until(*, now: datetime | None = None) -> datetime | None:
     wait = 2 * settings.heartbeat
     # A lease that was renewed in time does not expire within `gap`.
     gap = max(min(3 * settings.recover_every, settings.run_lease - settings.heartbeat), wait)
-    (watch,) = sql.fetch("check_leases", _LeaseCheck, {"gap": gap, "wait": wait, "now": now})
-    return watch.until
+    (until,) = sql.fetch("check_leases", datetime, {"gap": gap, "wait": wait, "now": now})
+    return until
 
 
 def overdue_until() -> datetime | None:
     """Return by when the lease of a fetched call must have been over to be judged; None if none is over, or may be."""
-    (overdue,) = sql.fetch("find_overdue", _Due, {"wait": 2 * conf().heartbeat})
-    return judged_until() if overdue.is_due else None
+    (is_due,) = sql.fetch("find_overdue", bool, {"wait": 2 * conf().heartbeat})
+    return judged_until() if is_due else None
 
 
 def expired(*, now: datetime | None = None) -> list[ExpiredLease]:

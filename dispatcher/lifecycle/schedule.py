@@ -1,28 +1,12 @@
 """Due: what depends on time. Calls whose time has come, calls that expire, keys that open, queues that are served."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from dispatcher import sql
-from dispatcher.conf import conf, pass_bound, queue_grace
+from dispatcher.conf import conf, needs_worker, pass_bound
 from dispatcher.lanes import heads
 from dispatcher.states import DUE, WAITING, State
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Key:
-    id: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Queue:
-    name: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Next:
-    wait: timedelta | None
 
 
 def wake_due(queues: Collection[str] | None = None, *, now: datetime | None = None) -> int:
@@ -55,9 +39,9 @@ def discard_expired(*, now: datetime | None = None) -> int:
 
 def due_keys(*, now: datetime | None = None) -> list[int]:
     """Return the keys that time has opened, by their limits or because their override has run out."""
-    ended = sql.fetch("end_overrides", _Key, {"now": now})
-    opened = sql.fetch("due_keys", _Key, {"now": now, "most": conf().lanes_per_pass})
-    return sorted({key.id for key in (*ended, *opened)})
+    ended = sql.fetch("end_overrides", int, {"now": now})
+    opened = sql.fetch("due_keys", int, {"now": now, "most": conf().lanes_per_pass})
+    return sorted({*ended, *opened})
 
 
 def due_queues(*, now: datetime | None = None) -> list[str]:
@@ -65,14 +49,14 @@ def due_queues(*, now: datetime | None = None) -> list[str]:
     settings = conf()
     params = {
         "now": now,
-        "is_gated": queue_grace() is not None,
+        "needs_worker": needs_worker(),
         "ahead": pass_bound(settings),
         "most": settings.lanes_per_pass,
     }
-    return [queue.name for queue in sql.fetch("due_queues", _Queue, params)]
+    return sql.fetch("due_queues", str, params)
 
 
 def next_due(*, now: datetime | None = None) -> timedelta | None:
     """Return the time until something falls due, None if nothing will; negative if it is late."""
-    (row,) = sql.fetch("next_due", _Next, {"now": now})
-    return row.wait
+    (wait,) = sql.fetch("next_due", timedelta, {"now": now})
+    return wait

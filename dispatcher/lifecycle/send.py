@@ -12,7 +12,7 @@ from uuid import UUID
 import uuid_utils.compat as uuid7
 
 from dispatcher import lanes, sql, validate
-from dispatcher.conf import conf, queue_grace, send_bound
+from dispatcher.conf import conf, needs_worker, send_bound
 from dispatcher.errors import CallInvalid, CallNeverRuns, CallTooLarge, PolicyInvalid
 from dispatcher.lanes import Kind, Placement
 from dispatcher.limits.policy import Policy
@@ -180,7 +180,7 @@ def write_one(draft: Draft) -> CallQueue:
         "margin": settings.margin,
         "ramp": settings.ramp,
         "lease": settings.dispatch_lease,
-        "is_gated": queue_grace() is not None,
+        "needs_worker": needs_worker(),
         "ahead": send_bound(settings),
     }
     has_times = any((draft.scheduled_at, draft.expires_at, draft.scheduled_in, draft.expires_in))

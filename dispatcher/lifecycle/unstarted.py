@@ -17,7 +17,7 @@ _FIRST: Final = timedelta(minutes=1)
 """The first wait, or `dispatch_lease` if that is shorter."""
 _LONGEST: Final = 12
 """The longest wait in `dispatch_lease`s: an hour by default."""
-_AT_ONCE: Final = 1_000
+_BATCH: Final = 1_000
 """The most calls that one statement lets wait in their lanes again."""
 
 
@@ -41,11 +41,6 @@ class _Row:
     task: str
     keys: list[int]
     is_known: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Woken:
-    lane_id: int
 
 
 def put_back(
@@ -96,9 +91,9 @@ def put_back(
 def wake(queues: Collection[str], tasks: Collection[str], *, now: datetime | None = None) -> set[int]:
     """Let the returned calls of these queues and tasks go on if a live worker knows the task; return their lanes."""
     lanes: set[int] = set()
-    params = {"queues": list(queues), "tasks": list(tasks), "most": _AT_ONCE, "now": now}
+    params = {"queues": list(queues), "tasks": list(tasks), "most": _BATCH, "now": now}
     while True:
-        woken = sql.fetch("wake_returned", _Woken, params)
-        lanes |= {row.lane_id for row in woken}
-        if len(woken) < _AT_ONCE:
+        woken = sql.fetch("wake_returned", int, params)
+        lanes |= set(woken)
+        if len(woken) < _BATCH:
             return lanes

@@ -1,6 +1,6 @@
 """What a pass reads under its locks: keys with what is spent of them, lanes with the calls at their heads.
 
-Pure: rows of the database become what `allotment` decides by.
+Pure: rows of the database become what `allocate` decides by.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,31 +10,43 @@ from itertools import groupby
 from uuid import UUID
 
 from dispatcher.limits.allocate import Head, LockedKey, LockedLane
-from dispatcher.limits.policy import Use, in_force, next_start
+from dispatcher.limits.policy import Policy, Use, in_force, next_start
 from dispatcher.states import OnLimit
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyRow:
-    """A key, and what is spent of it."""
+class PolicyRow:
+    """The limits that a key stores (see policy.stored)."""
 
     id: int
-    name: str
-    is_paused: bool
-    blocked_until: datetime | None
-    last_start_at: datetime | None
-    last_cost: int
     concurrency: int | None
     rate_limit: int | None
     rate_period: timedelta | None
     throttle_limit: int | None
     throttle_period: timedelta | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverridableRow(PolicyRow):
+    """The limits that a key stores, and its override (see policy.in_force)."""
+
     override_until: datetime | None
     override_concurrency: int | None
     override_rate_limit: int | None
     override_rate_period: timedelta | None
     override_throttle_limit: int | None
     override_throttle_period: timedelta | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyRow(OverridableRow):
+    """A key, and what is spent of it."""
+
+    name: str
+    is_paused: bool
+    blocked_until: datetime | None
+    last_start_at: datetime | None
+    last_cost: int
     held: int
     unstarted: int
     start_at: list[datetime]
@@ -58,6 +70,16 @@ class HeadRow:
     costs: dict[str, int] | None
 
 
+def use(row: KeyRow, policy: Policy) -> Use:
+    """Return what is spent of a key under this policy."""
+    return Use(
+        held=row.held,
+        unstarted=row.unstarted,
+        starts=tuple(zip(row.start_at, row.start_cost, strict=True)),
+        next_start_at=next_start(policy, row.last_start_at, row.last_cost),
+    )
+
+
 def locked_key(row: KeyRow, now: datetime) -> LockedKey:
     """Return a key with the policy in force."""
     policy = in_force(row, now)
@@ -65,12 +87,7 @@ def locked_key(row: KeyRow, now: datetime) -> LockedKey:
         id=row.id,
         name=row.name,
         policy=policy,
-        use=Use(
-            held=row.held,
-            unstarted=row.unstarted,
-            starts=tuple(zip(row.start_at, row.start_cost, strict=True)),
-            next_start_at=next_start(policy, row.last_start_at, row.last_cost),
-        ),
+        use=use(row, policy),
         is_paused=row.is_paused,
         blocked_until=row.blocked_until,
     )

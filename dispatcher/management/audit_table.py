@@ -1,4 +1,4 @@
-"""How the findings of an audit are laid out in a terminal."""
+"""The layout of an audit's findings in a terminal."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -14,7 +14,7 @@ MILD: Final = "yellow"
 
 
 def lines(report: Report, *, repairs: bool) -> Iterator[tuple[str, str]]:
-    """Yield each line with its colour: a table of all checks, the findings of those that have any, the verdict."""
+    """Yield each line with its colour: a table of all checks, the findings, the verdict."""
     titles, *rows = key_table.plain(_columns(report, repairs=repairs)).splitlines()
     yield titles, "bold"
     for row, found in zip(rows, report.found, strict=True):

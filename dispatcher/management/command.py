@@ -1,4 +1,4 @@
-"""What the commands have in common: a database that is down, or lacks migrations, gives two lines and no traceback."""
+"""What the commands share: an unavailable database, or missing migrations, give two lines and no traceback."""
 
 import logging
 from collections.abc import Callable
@@ -14,12 +14,12 @@ P = ParamSpec("P")
 
 
 def explained(*, returncode: int = 1) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """Have a command's `handle` raise CommandError with the remedy, and this exit code, where it can't be asked."""
+    """Make `handle` raise CommandError with the remedy and this exit code if the database can't be queried."""
 
     def wrap(handle: Callable[P, None]) -> Callable[P, None]:
         @wraps(handle)
         def explaining(*args: P.args, **kwargs: P.kwargs) -> None:
-            # What psycopg warns of on the way is not for people, unless the project has a handler for it.
+            # psycopg's warnings are hidden, unless the project has a handler for them.
             logging.getLogger("psycopg").addHandler(logging.NullHandler())
             try:
                 handle(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""How the state of the keys is laid out in a terminal: a table of many, or all the facts of a few."""
+"""The layout of keys in a terminal: a table of many, or the details of a few."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ _COLORS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One column; in a narrow terminal those with the highest `rank` go first, and rank 0 stays."""
+    """A column; a narrow terminal drops those with the highest `rank` first, and never rank 0."""
 
     title: str
     cells: Sequence[str]
@@ -31,17 +31,17 @@ class Column:
 
     @property
     def width(self) -> int:
-        """The width that its longest cell needs."""
+        """The width of its longest cell."""
         return max(len(self.title), *map(len, self.cells))
 
     @property
     def is_empty(self) -> bool:
-        """Whether it says nothing of any key."""
+        """Whether it is empty for every key."""
         return not any(self.cells)
 
 
 def columns(keys: Sequence[KeyStatus], width: int | None) -> list[Column]:
-    """Return the columns that say something and fit; None fits all. The names are cut to what room is left."""
+    """Return the columns that are not empty and fit; None fits all. Names are shortened to the remaining width."""
     found = [column for column in _columns(keys) if not column.is_empty]
     while width is not None and _width(found) > width:
         last = max(found, key=lambda column: column.rank)
@@ -55,7 +55,7 @@ def columns(keys: Sequence[KeyStatus], width: int | None) -> list[Column]:
 
 
 def plain(shown: Sequence[Column]) -> str:
-    """Lay the columns out as text, aligned."""
+    """Return the columns as aligned text."""
     lines = zip(*([column.title.upper(), *column.cells] for column in shown), strict=True)
     widths = [column.width for column in shown]
     return "\n".join(
@@ -70,7 +70,7 @@ def plain(shown: Sequence[Column]) -> str:
 
 
 def rich(keys: Sequence[KeyStatus], shown: Sequence[Column]) -> "Table":
-    """Lay the columns out as a table in colour."""
+    """Return the columns as a coloured table."""
     from rich.table import Table  # noqa: PLC0415 -- the extra `cli`
     from rich.text import Text  # noqa: PLC0415
 
@@ -84,7 +84,7 @@ def rich(keys: Sequence[KeyStatus], shown: Sequence[Column]) -> "Table":
 
 
 def details(key: KeyStatus) -> str:
-    """Write all facts of one key, one line each."""
+    """Return all facts of one key, one line each."""
     facts = list(_details(key))
     width = max(len(title) for title, _ in facts)
     return "\n".join([f"{key.name}: {_state(key)}", *(f"  {title.ljust(width)}  {fact}" for title, fact in facts)])
@@ -140,7 +140,7 @@ def _frees(key: KeyStatus) -> str:
 
 
 def _next(key: KeyStatus) -> str:
-    """When the next call may start, as far as time says: "-" where it takes a release or a person."""
+    """Return when the next call may start; "-" if that takes a release or a person."""
     if key.is_paused or "concurrency" in key.stopped_by:
         return "-"
     at = max(filter(None, (key.opens_at, key.next_start_at)), default=key.at)

@@ -1,54 +1,189 @@
-"""The tables, and the sequence that calls draw their places from."""
+"""The tables with their storage parameters, and the sequence that calls draw their positions from."""
 
 import django.contrib.postgres.fields
 import django.db.models.deletion
+import django.db.models.fields.json
 import django.db.models.functions.datetime
 import uuid_utils.compat
 from django.db import migrations, models
 
-import dispatcher.models
+import dispatcher.models.calls
 import dispatcher.states
+
+# Room for updates in place, and an autovacuum that keeps up with them. The thresholds of the small tables are low, so
+# that autovacuum comes to all of them whenever it looks: once a minute. See docs/decisions/0013-storage.md.
+STORAGE = """
+ALTER TABLE dispatcher_ratelimitkey SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 200, autovacuum_vacuum_cost_delay = 0);
+ALTER TABLE dispatcher_lane SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01,
+    autovacuum_vacuum_threshold = 200, autovacuum_vacuum_cost_delay = 0);
+ALTER TABLE dispatcher_slot SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
+ALTER TABLE dispatcher_window SET (fillfactor = 20, autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
+ALTER TABLE dispatcher_callqueue SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 2000, autovacuum_analyze_scale_factor = 0.05,
+    autovacuum_vacuum_insert_scale_factor = 0.05);
+ALTER TABLE dispatcher_periodicrun SET (fillfactor = 20, autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 100, autovacuum_vacuum_cost_delay = 0);
+"""
+SEQUENCE = "CREATE SEQUENCE dispatcher_call_position AS bigint"
 
 
 class Migration(migrations.Migration):
+    """Make everything."""
+
     initial = True
 
     dependencies = []
 
     operations = [
-        migrations.RunSQL(
-            "CREATE SEQUENCE dispatcher_call_position AS bigint", "DROP SEQUENCE dispatcher_call_position"
-        ),
+        migrations.RunSQL(SEQUENCE, "DROP SEQUENCE dispatcher_call_position"),
         migrations.CreateModel(
-            name="Lane",
+            name="ApiToken",
             fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 (
-                    "id",
-                    models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
+                    "name",
+                    models.CharField(help_text="The key token:NAME has its own limits.", max_length=200, unique=True),
                 ),
-                ("queue", models.CharField(max_length=255)),
-                ("priority", models.SmallIntegerField()),
+                ("digest", models.CharField(editable=False, max_length=64, unique=True)),
                 (
-                    "on_limit",
-                    models.CharField(
-                        choices=[("wait", "wait"), ("reschedule", "reschedule"), ("drop", "drop")],
-                        max_length=16,
-                    ),
-                ),
-                (
-                    "key_ids",
+                    "scopes",
                     django.contrib.postgres.fields.ArrayField(
-                        base_field=models.BigIntegerField(),
-                        help_text="The keys that its calls name, in order of id.",
+                        base_field=models.CharField(max_length=255),
+                        help_text="Scopes: send, fetch, read, admin; send:mail* and fetch:mail* for some queues only.",
                         size=None,
                     ),
                 ),
-                ("is_awake", models.BooleanField(db_default=False, default=False)),
-                ("served_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("is_active", models.BooleanField(default=True, verbose_name="active")),
+                ("expires_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "created_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
+                ),
+            ],
+            options={
+                "verbose_name": "API token",
+            },
+        ),
+        migrations.CreateModel(
+            name="Feed",
+            fields=[
+                ("worker_id", models.UUIDField(editable=False, primary_key=True, serialize=False)),
+                (
+                    "queues",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=255),
+                        help_text="The queues whose calls it takes directly.",
+                        size=None,
+                    ),
+                ),
+                (
+                    "idle_at",
+                    models.DateTimeField(
+                        help_text="Since when it has free processes and waits; null: a call need not wake it.",
+                        null=True,
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name="CallQueue",
+            name="LeaseWatch",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("looked_at", models.DateTimeField()),
+                ("since", models.DateTimeField()),
+            ],
+        ),
+        migrations.CreateModel(
+            name="PeriodicRun",
+            fields=[
+                (
+                    "name",
+                    models.CharField(
+                        help_text="The task, such as dispatcher.tick.", max_length=64, primary_key=True, serialize=False
+                    ),
+                ),
+                ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("ran_at", models.DateTimeField(help_text="When it last started; null: never.", null=True)),
+                (
+                    "ran_by",
+                    models.UUIDField(
+                        help_text="The worker that ran it without beat; null: a message, such as beat's, started it.",
+                        null=True,
+                    ),
+                ),
+            ],
+        ),
+        migrations.CreateModel(
+            name="Pool",
+            fields=[
+                ("name", models.CharField(max_length=255, primary_key=True, serialize=False)),
+                (
+                    "strategy",
+                    models.CharField(
+                        default="round-robin", help_text="strict, round-robin or weighted.", max_length=16
+                    ),
+                ),
+                (
+                    "weights",
+                    models.JSONField(
+                        default=dict, help_text="Its queues with their weights: how often each comes first."
+                    ),
+                ),
+                (
+                    "created_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
+                ),
+            ],
+        ),
+        migrations.CreateModel(
+            name="PullWorker",
+            fields=[
+                ("id", models.UUIDField(editable=False, primary_key=True, serialize=False)),
+                ("name", models.CharField(help_text="Its worker_id.", max_length=255, unique=True)),
+                (
+                    "queues",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=255),
+                        default=list,
+                        help_text="The queues of its last fetch.",
+                        size=None,
+                    ),
+                ),
+                (
+                    "state",
+                    models.CharField(
+                        db_default="running", default="running", help_text="Its last reported state.", max_length=16
+                    ),
+                ),
+                (
+                    "directive",
+                    models.CharField(
+                        db_default="running",
+                        default="running",
+                        help_text="The response to its next heartbeat.",
+                        max_length=16,
+                    ),
+                ),
+                ("started_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("seen_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+            ],
+            options={
+                "verbose_name": "fetching worker",
+            },
+        ),
+        migrations.CreateModel(
+            name="ResultCursor",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("finished_at", models.DateTimeField()),
+                ("call_id", models.UUIDField()),
+            ],
+        ),
+        migrations.CreateModel(
+            name="Subscription",
             fields=[
                 (
                     "id",
@@ -56,98 +191,184 @@ class Migration(migrations.Migration):
                         default=uuid_utils.compat.uuid7, editable=False, primary_key=True, serialize=False
                     ),
                 ),
+                ("url", models.URLField(max_length=2000)),
                 (
-                    "position",
-                    models.BigIntegerField(db_default=dispatcher.models.NextPosition(), editable=False),
+                    "events",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=64),
+                        help_text="Types, such as job.completed, job.* or *.",
+                        size=None,
+                    ),
                 ),
-                ("task", models.CharField(max_length=255)),
-                ("args", models.JSONField(default=list)),
-                ("kwargs", models.JSONField(default=dict)),
+                ("secret", models.CharField(help_text="The key of the signatures of posts.", max_length=255)),
+                ("is_active", models.BooleanField(default=True, verbose_name="active")),
                 (
-                    "call_data",
-                    models.JSONField(help_text="The article's form: a method and its params.", null=True),
+                    "delivered_cursor",
+                    models.CharField(default="", help_text="Events up to here were delivered.", max_length=64),
                 ),
-                ("meta", models.JSONField(default=dict)),
-                ("queue", models.CharField(max_length=255)),
-                ("priority", models.SmallIntegerField(default=0)),
                 (
-                    "on_limit",
-                    models.CharField(
-                        choices=[("wait", "wait"), ("reschedule", "reschedule"), ("drop", "drop")],
-                        default=dispatcher.states.OnLimit["WAIT"],
-                        max_length=16,
+                    "created_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
+                ),
+            ],
+        ),
+        migrations.CreateModel(
+            name="Worker",
+            fields=[
+                ("id", models.UUIDField(editable=False, primary_key=True, serialize=False)),
+                ("name", models.CharField(help_text="Its Celery name, such as celery@host.", max_length=255)),
+                ("host", models.CharField(max_length=255)),
+                ("pid", models.PositiveIntegerField()),
+                ("pool", models.CharField(max_length=64)),
+                ("processes", models.PositiveIntegerField(help_text="How many calls it runs concurrently.")),
+                (
+                    "queues",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=255),
+                        help_text="The Celery queues that it consumes.",
+                        size=None,
                     ),
                 ),
                 (
-                    "costs",
-                    models.JSONField(default=dict, help_text="Its cost by key name, where that is not 1."),
-                ),
-                (
-                    "state",
-                    models.CharField(
-                        choices=[
-                            ("scheduled", "Scheduled"),
-                            ("pending", "Pending"),
-                            ("available", "Waiting"),
-                            ("dispatched", "Dispatched"),
-                            ("active", "Active"),
-                            ("retryable", "Retryable"),
-                            ("completed", "Completed"),
-                            ("cancelled", "Cancelled"),
-                            ("discarded", "Discarded"),
-                        ],
-                        max_length=16,
+                    "tasks",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=255),
+                        help_text="The names of its registered tasks, in order.",
+                        null=True,
+                        size=None,
                     ),
                 ),
-                ("retry", models.JSONField(help_text="Its retry policy; empty is the setting's.", null=True)),
+                ("started_at", models.DateTimeField()),
+                ("seen_at", models.DateTimeField(help_text="Its latest heartbeat.")),
+                ("serves_until", models.DateTimeField(help_text="Its queues count as served until then.")),
+                ("stopped_at", models.DateTimeField(help_text="When it stopped accepting messages.", null=True)),
                 (
-                    "scheduled_at",
-                    models.DateTimeField(help_text="Not before; of a retryable call its next attempt.", null=True),
-                ),
-                (
-                    "expires_at",
-                    models.DateTimeField(help_text="Discarded if it has not started by then.", null=True),
-                ),
-                ("attempt", models.PositiveSmallIntegerField(default=0)),
-                ("ticket", models.UUIDField(editable=False, null=True)),
-                ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ("dispatched_at", models.DateTimeField(null=True)),
-                ("published_at", models.DateTimeField(null=True)),
-                ("started_at", models.DateTimeField(null=True)),
-                ("finished_at", models.DateTimeField(null=True)),
-                ("result", models.JSONField(null=True)),
-                (
-                    "error",
-                    models.JSONField(help_text="The latest failure: type, message, attempt, occurred_at.", null=True),
-                ),
-                ("errors", models.JSONField(default=list, help_text="Every failure, oldest first.")),
-                (
-                    "lane",
-                    models.ForeignKey(
-                        db_constraint=False,
-                        db_index=False,
-                        on_delete=django.db.models.deletion.DO_NOTHING,
-                        related_name="+",
-                        to="dispatcher.lane",
+                    "lost_at",
+                    models.DateTimeField(
+                        help_text="When its heartbeats had expired and its calls were recovered.", null=True
                     ),
                 ),
             ],
+        ),
+        migrations.CreateModel(
+            name="JournalEntry",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("kind", models.CharField(help_text="Such as rate_limit.exceeded.", max_length=64)),
+                ("queue", models.CharField(max_length=255, null=True)),
+                ("data", models.JSONField()),
+                ("at", models.DateTimeField()),
+            ],
             options={
-                "verbose_name": "call",
-                "permissions": [
-                    ("cancel_callqueue", "Can cancel calls"),
-                    ("retry_callqueue", "Can retry ended calls"),
-                    ("run_callqueue", "Can move calls to the front"),
+                "verbose_name_plural": "journal entries",
+                "indexes": [
+                    models.Index(fields=["at"], name="entry_at"),
+                    models.Index(fields=["kind", "at"], name="entry_kind"),
+                    models.Index(django.db.models.fields.json.KeyTextTransform("job_id", "data"), name="entry_job"),
+                    models.Index(
+                        condition=models.Q(("kind__in", ["backpressure.warning", "backpressure.cleared"])),
+                        fields=["queue", "at"],
+                        name="entry_pressure",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="KeyChange",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("key", models.CharField(help_text="The name, because the record outlives the key.", max_length=255)),
+                (
+                    "verb",
+                    models.CharField(help_text="limit, override, end_override, pause, resume or block.", max_length=16),
+                ),
+                ("actor", models.CharField(blank=True, help_text="A user name, or token:NAME.", max_length=255)),
+                ("source", models.CharField(help_text="admin, http or python.", max_length=16)),
+                ("reason", models.TextField(blank=True)),
+                ("before", models.JSONField()),
+                ("after", models.JSONField()),
+                ("at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+            ],
+            options={
+                "indexes": [
+                    models.Index(fields=["at"], name="change_at"),
+                    models.Index(fields=["key", "at"], name="change_key"),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="Queue",
+            fields=[
+                ("name", models.CharField(max_length=255, primary_key=True, serialize=False)),
+                (
+                    "delivery",
+                    models.CharField(
+                        choices=[
+                            ("broker", "Through Celery's broker"),
+                            ("direct", "Celery workers take them from PostgreSQL"),
+                            ("http", "Fetched over HTTP"),
+                        ],
+                        db_default=dispatcher.states.Delivery["BROKER"],
+                        default=dispatcher.states.Delivery["BROKER"],
+                        help_text="How its calls reach workers: published through Celery's broker, taken by Celery workers from PostgreSQL, or fetched over HTTP by workers in any language.",
+                        max_length=8,
+                    ),
+                ),
+                (
+                    "is_undecided",
+                    models.BooleanField(
+                        db_default=False,
+                        default=False,
+                        editable=False,
+                        help_text="No worker serves it yet: the first fetch, or the first Celery worker, decides who does.",
+                    ),
+                ),
+                (
+                    "max_depth",
+                    models.PositiveIntegerField(
+                        blank=True, help_text="Maximum number of waiting calls; empty is no bound.", null=True
+                    ),
+                ),
+                (
+                    "on_full",
+                    models.CharField(
+                        choices=[("reject", "reject"), ("block", "block"), ("drop_oldest", "drop_oldest")],
+                        default=dispatcher.states.OnFull["REJECT"],
+                        help_text="What happens to a job sent above the bound.",
+                        max_length=16,
+                    ),
+                ),
+                (
+                    "warn_at",
+                    models.FloatField(
+                        default=0.8, help_text="The share of the bound from which it counts as nearly full."
+                    ),
+                ),
+                (
+                    "created_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
+                ),
+            ],
+            options={
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("max_depth__isnull", True), ("max_depth__gte", 1), _connector="OR"),
+                        name="queue_depth_is_positive",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("delivery__in", ["broker", "direct", "http"])),
+                        name="queue_delivery_is_known",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("warn_at__range", (0, 1))), name="queue_warns_at_a_share"
+                    ),
                 ],
             },
         ),
         migrations.CreateModel(
             name="RateLimitKey",
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
-                ),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 (
                     "name",
                     models.CharField(help_text="Such as api.stripe.com or tenant:acme.", max_length=255, unique=True),
@@ -155,17 +376,13 @@ class Migration(migrations.Migration):
                 (
                     "concurrency",
                     models.PositiveIntegerField(
-                        blank=True,
-                        help_text="The most cost in flight at once; 0 lets nothing start, empty is no limit.",
-                        null=True,
+                        blank=True, help_text="Maximum cost in flight; 0 starts nothing, empty is no limit.", null=True
                     ),
                 ),
                 (
                     "rate_limit",
                     models.PositiveIntegerField(
-                        blank=True,
-                        help_text="The most cost of starts in any window of the rate period.",
-                        null=True,
+                        blank=True, help_text="Maximum cost of the starts in any window of the rate period.", null=True
                     ),
                 ),
                 ("rate_period", models.DurationField(blank=True, null=True)),
@@ -184,13 +401,13 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "blocked_until",
-                    models.DateTimeField(blank=True, help_text="The provider said stop until then.", null=True),
+                    models.DateTimeField(blank=True, help_text="The provider asked to stop until then.", null=True),
                 ),
                 (
                     "override_until",
                     models.DateTimeField(
                         blank=True,
-                        help_text="Until then the override's limits are in force, in place of those above.",
+                        help_text="The override's limits are in force until then, instead of those above.",
                         null=True,
                     ),
                 ),
@@ -200,11 +417,20 @@ class Migration(migrations.Migration):
                 ("override_throttle_limit", models.PositiveIntegerField(blank=True, null=True)),
                 ("override_throttle_period", models.DurationField(blank=True, null=True)),
                 (
-                    "next_start_at",
+                    "last_start_at",
                     models.DateTimeField(
                         editable=False,
-                        help_text="The earliest next start that the throttle allows; written by the claim.",
+                        help_text="The latest start time under a throttle; written by the claim.",
                         null=True,
+                    ),
+                ),
+                (
+                    "last_cost",
+                    models.PositiveIntegerField(
+                        db_default=1,
+                        default=1,
+                        editable=False,
+                        help_text="The cost of that start: it delays the next one.",
                     ),
                 ),
                 (
@@ -213,15 +439,54 @@ class Migration(migrations.Migration):
                         db_default=0,
                         default=0,
                         editable=False,
-                        help_text="Numbers the admissions under it; written under its lock.",
+                        help_text="Counts the admissions under the key, and changes of its limits; written under its lock.",
+                    ),
+                ),
+                (
+                    "counted_admissions",
+                    models.BigIntegerField(
+                        editable=False,
+                        help_text="The admission that the next two fields include; a lone send writes all three.",
+                        null=True,
+                    ),
+                ),
+                (
+                    "most_held",
+                    models.BigIntegerField(
+                        editable=False,
+                        help_text="An upper bound of the cost in flight, valid until the next admission.",
+                        null=True,
+                    ),
+                ),
+                (
+                    "most_unstarted",
+                    models.BigIntegerField(
+                        editable=False, help_text="An upper bound of that cost whose calls have not started.", null=True
                     ),
                 ),
                 (
                     "opens_at",
                     models.DateTimeField(
                         editable=False,
-                        help_text="When time opens it for the lanes parked on it; written by the admission.",
+                        help_text="When the passage of time opens the key for the lanes parked on it; written by the admission.",
                         null=True,
+                    ),
+                ),
+                (
+                    "is_from_template",
+                    models.BooleanField(
+                        db_default=False,
+                        default=False,
+                        editable=False,
+                        help_text="Created from a template of the settings and never changed by people: deleted when it is unused.",
+                    ),
+                ),
+                (
+                    "limited_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        editable=False,
+                        help_text="When people last changed its limits; earlier limits are unknown.",
                     ),
                 ),
                 (
@@ -292,8 +557,7 @@ class Migration(migrations.Migration):
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(
-                                ("override_throttle_limit__isnull", True),
-                                ("override_throttle_period__isnull", True),
+                                ("override_throttle_limit__isnull", True), ("override_throttle_period__isnull", True)
                             ),
                             models.Q(
                                 ("override_throttle_limit__isnull", False),
@@ -308,27 +572,282 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
-        migrations.AddField(
-            model_name="lane",
-            name="parked_on",
-            field=models.ForeignKey(
-                db_index=False,
-                null=True,
-                on_delete=django.db.models.deletion.PROTECT,
-                related_name="parked",
-                to="dispatcher.ratelimitkey",
-            ),
+        migrations.CreateModel(
+            name="Lane",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("queue", models.CharField(max_length=255)),
+                ("priority", models.SmallIntegerField()),
+                (
+                    "on_limit",
+                    models.CharField(
+                        choices=[("wait", "wait"), ("reschedule", "reschedule"), ("drop", "drop")], max_length=16
+                    ),
+                ),
+                (
+                    "key_ids",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.BigIntegerField(),
+                        help_text="The keys that its calls name, in order of id.",
+                        size=None,
+                    ),
+                ),
+                ("is_awake", models.BooleanField(db_default=False, default=False)),
+                (
+                    "is_held",
+                    models.BooleanField(
+                        db_default=False,
+                        default=False,
+                        help_text="No live worker serves its queue, or enough of its calls are on the way to one.",
+                    ),
+                ),
+                ("served_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                (
+                    "parked_on",
+                    models.ForeignKey(
+                        db_index=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="parked",
+                        to="dispatcher.ratelimitkey",
+                    ),
+                ),
+            ],
+        ),
+        migrations.CreateModel(
+            name="CallQueue",
+            fields=[
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid_utils.compat.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("position", models.BigIntegerField(db_default=dispatcher.models.calls.NextPosition(), editable=False)),
+                (
+                    "placement",
+                    models.JSONField(
+                        editable=False,
+                        help_text="What its keys and its lane are created from, while it has no lane.",
+                        null=True,
+                    ),
+                ),
+                ("task", models.CharField(max_length=255)),
+                ("args", models.JSONField(default=list)),
+                ("kwargs", models.JSONField(default=dict)),
+                ("call_data", models.JSONField(help_text="A method and its params, instead of arguments.", null=True)),
+                ("meta", models.JSONField(default=dict)),
+                ("queue", models.CharField(max_length=255)),
+                ("priority", models.SmallIntegerField(default=0)),
+                (
+                    "on_limit",
+                    models.CharField(
+                        choices=[("wait", "wait"), ("reschedule", "reschedule"), ("drop", "drop")],
+                        default=dispatcher.states.OnLimit["WAIT"],
+                        max_length=16,
+                    ),
+                ),
+                ("costs", models.JSONField(default=dict, help_text="Its cost by key name, where that is not 1.")),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("scheduled", "Scheduled"),
+                            ("pending", "Pending"),
+                            ("available", "Waiting"),
+                            ("dispatched", "Dispatched"),
+                            ("active", "Active"),
+                            ("retryable", "Retryable"),
+                            ("completed", "Completed"),
+                            ("cancelled", "Cancelled"),
+                            ("discarded", "Discarded"),
+                        ],
+                        max_length=16,
+                    ),
+                ),
+                ("retry", models.JSONField(help_text="Its retry policy; empty uses the setting.", null=True)),
+                (
+                    "scheduled_at",
+                    models.DateTimeField(
+                        help_text="The earliest start; of a retryable call, of its next attempt.", null=True
+                    ),
+                ),
+                ("expires_at", models.DateTimeField(help_text="Discarded if it has not started by then.", null=True)),
+                (
+                    "timeout",
+                    models.DurationField(
+                        help_text="Maximum duration of one attempt, if workers fetch it over HTTP.", null=True
+                    ),
+                ),
+                (
+                    "visibility",
+                    models.DurationField(help_text="The lease of a fetched call without a heartbeat.", null=True),
+                ),
+                (
+                    "unique_key",
+                    models.CharField(help_text="Calls with the same key run one at a time.", max_length=64, null=True),
+                ),
+                (
+                    "envelope",
+                    models.JSONField(help_text="Fields of its Open Job Spec job that have no column.", null=True),
+                ),
+                (
+                    "headers",
+                    models.JSONField(
+                        help_text="Headers of its message: the sender's, and those that instrumentation added at the send.",
+                        null=True,
+                    ),
+                ),
+                (
+                    "options",
+                    models.JSONField(
+                        help_text="Options of its message, as for apply_async: time limits, the broker's priority, and so on.",
+                        null=True,
+                    ),
+                ),
+                (
+                    "progress",
+                    models.JSONField(
+                        help_text="What its worker reported last: progress from 0 to 1, message, data.", null=True
+                    ),
+                ),
+                (
+                    "oversized_cost",
+                    models.PositiveIntegerField(editable=False, help_text="Its cost for that key.", null=True),
+                ),
+                ("attempt", models.PositiveIntegerField(default=0)),
+                (
+                    "crashes",
+                    models.PositiveSmallIntegerField(
+                        db_default=0, default=0, help_text="Consecutive attempts that crashed their process."
+                    ),
+                ),
+                (
+                    "returns",
+                    models.PositiveSmallIntegerField(
+                        db_default=0,
+                        default=0,
+                        help_text="How many times in a row it was published and came back without a start.",
+                    ),
+                ),
+                (
+                    "is_revoked",
+                    models.BooleanField(
+                        db_default=False,
+                        default=False,
+                        help_text="It was revoked while it ran: no further attempt starts.",
+                    ),
+                ),
+                (
+                    "is_awaited",
+                    models.BooleanField(
+                        db_default=False,
+                        default=False,
+                        editable=False,
+                        help_text="A workflow waits for its end, and has not recorded it yet.",
+                    ),
+                ),
+                ("ticket", models.UUIDField(editable=False, null=True)),
+                ("claim", models.UUIDField(editable=False, help_text="The claim that won the ticket.", null=True)),
+                ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("dispatched_at", models.DateTimeField(null=True)),
+                ("published_at", models.DateTimeField(null=True)),
+                ("started_at", models.DateTimeField(null=True)),
+                ("finished_at", models.DateTimeField(null=True)),
+                (
+                    "reason",
+                    models.CharField(
+                        choices=[
+                            ("failed", "Failed for good"),
+                            ("expired", "Not started in time"),
+                            ("limit", "Dropped at a limit"),
+                            ("poison", "Poison: it kills its workers"),
+                            ("crowded", "Made room in a full queue"),
+                        ],
+                        help_text="Why it was discarded.",
+                        max_length=16,
+                        null=True,
+                    ),
+                ),
+                ("result", models.JSONField(null=True)),
+                (
+                    "error",
+                    models.JSONField(help_text="The latest failure: type, message, attempt, occurred_at.", null=True),
+                ),
+                (
+                    "errors",
+                    models.JSONField(default=list, help_text="The first 5 failures and the last 20, oldest first."),
+                ),
+                (
+                    "error_count",
+                    models.PositiveIntegerField(
+                        db_default=0,
+                        default=0,
+                        help_text="The number of all failures, including those that are not kept.",
+                    ),
+                ),
+                (
+                    "lane",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="dispatcher.lane",
+                    ),
+                ),
+                (
+                    "oversized_key",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        editable=False,
+                        help_text="The key whose limits in force never allow its cost: it waits alone until they do.",
+                        null=True,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to="dispatcher.ratelimitkey",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "call",
+                "permissions": [
+                    ("cancel_callqueue", "Can cancel calls"),
+                    ("retry_callqueue", "Can retry ended calls"),
+                    ("run_callqueue", "Can move calls to the front"),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="Slot",
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
-                ),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("cost", models.PositiveIntegerField()),
                 ("started_at", models.DateTimeField(null=True)),
                 ("lease_until", models.DateTimeField()),
+                (
+                    "worker_id",
+                    models.UUIDField(
+                        help_text="The worker that has reported that it holds the call's message.", null=True
+                    ),
+                ),
+                (
+                    "pulled_until",
+                    models.DateTimeField(
+                        help_text="The lease of a call fetched over HTTP: it ends then, or at the attempt's timeout.",
+                        null=True,
+                    ),
+                ),
+                (
+                    "is_confirmed",
+                    models.BooleanField(
+                        db_default=False,
+                        default=False,
+                        help_text="The worker that fetched the call over HTTP has sent a heartbeat or progress for it.",
+                    ),
+                ),
                 (
                     "call",
                     models.ForeignKey(
@@ -358,10 +877,10 @@ class Migration(migrations.Migration):
                 (
                     "pk",
                     models.CompositePrimaryKey(
-                        "key_id", "bucket_at", blank=True, editable=False, primary_key=True, serialize=False
+                        "key_id", "place", blank=True, editable=False, primary_key=True, serialize=False
                     ),
                 ),
-                ("bucket_at", models.DateTimeField()),
+                ("place", models.BigIntegerField()),
                 ("cost", models.PositiveBigIntegerField()),
                 ("last_start_at", models.DateTimeField()),
                 (
@@ -376,12 +895,175 @@ class Migration(migrations.Migration):
                 ),
             ],
         ),
+        migrations.CreateModel(
+            name="Workflow",
+            fields=[
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid_utils.compat.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("name", models.CharField(blank=True, max_length=255)),
+                ("kind", models.CharField(help_text="chain, group, batch or graph.", max_length=16)),
+                (
+                    "state",
+                    models.CharField(
+                        default="running", help_text="running, completed, failed or cancelled.", max_length=16
+                    ),
+                ),
+                ("plan", models.JSONField(help_text="Its parts, in order: jobs or workflows.")),
+                (
+                    "callbacks",
+                    models.JSONField(
+                        default=dict, help_text="The callbacks of a batch, started when all parts have ended."
+                    ),
+                ),
+                (
+                    "results",
+                    models.JSONField(default=dict, help_text="Results of earlier parts that it was started with."),
+                ),
+                ("failed_part", models.PositiveIntegerField(null=True)),
+                (
+                    "created_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
+                ),
+                ("ended_at", models.DateTimeField(null=True)),
+                (
+                    "look_at",
+                    models.DateTimeField(
+                        editable=False,
+                        help_text="When it is advanced although none of its calls has ended; after its end: when its parent is.",
+                        null=True,
+                    ),
+                ),
+                (
+                    "parent",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="children",
+                        to="dispatcher.workflow",
+                    ),
+                ),
+            ],
+        ),
+        migrations.CreateModel(
+            name="Part",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("role", models.CharField(help_text="step, or the name of a callback.", max_length=16)),
+                ("place", models.PositiveIntegerField()),
+                ("call", models.UUIDField(null=True)),
+                (
+                    "outcome",
+                    models.CharField(default="open", help_text="open, completed, failed or cancelled.", max_length=16),
+                ),
+                ("result", models.JSONField(null=True)),
+                (
+                    "error",
+                    models.JSONField(
+                        help_text="Why it failed, if its call has no error: it was not sent, or was deleted.", null=True
+                    ),
+                ),
+                (
+                    "child",
+                    models.OneToOneField(
+                        null=True,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="part",
+                        to="dispatcher.workflow",
+                    ),
+                ),
+                (
+                    "workflow",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="parts", to="dispatcher.workflow"
+                    ),
+                ),
+            ],
+        ),
+        migrations.AddIndex(
+            model_name="lane",
+            index=models.Index(
+                models.F("queue"),
+                models.OrderBy(models.F("priority"), descending=True),
+                condition=models.Q(("is_awake", True)),
+                name="lane_awake",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="lane",
+            index=models.Index(
+                models.OrderBy(models.F("priority"), descending=True),
+                models.F("served_at"),
+                models.F("id"),
+                condition=models.Q(("is_awake", True)),
+                name="lane_turn",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="lane",
+            index=models.Index(
+                models.F("parked_on"),
+                models.OrderBy(models.F("priority"), descending=True),
+                models.F("served_at"),
+                models.F("id"),
+                condition=models.Q(("parked_on__isnull", False)),
+                name="lane_parked",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="lane",
+            index=models.Index(
+                models.F("queue"),
+                models.OrderBy(models.F("priority"), descending=True),
+                models.F("served_at"),
+                models.F("id"),
+                condition=models.Q(("is_held", True)),
+                name="lane_held",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="lane",
+            constraint=models.UniqueConstraint(
+                fields=("queue", "priority", "on_limit", "key_ids"), name="lane_is_one_per_kind"
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="lane",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("is_awake", False), ("is_held", False)),
+                    models.Q(("is_held", False), ("parked_on__isnull", True)),
+                    models.Q(("is_awake", False), ("parked_on__isnull", True)),
+                    _connector="OR",
+                ),
+                name="lane_is_in_one_place",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="callqueue",
+            index=models.Index(
+                condition=models.Q(("oversized_key__isnull", True), ("state", dispatcher.states.State["AVAILABLE"])),
+                fields=["lane", "position"],
+                name="call_waiting",
+            ),
+        ),
         migrations.AddIndex(
             model_name="callqueue",
             index=models.Index(
                 condition=models.Q(("state", dispatcher.states.State["AVAILABLE"])),
-                fields=["lane", "position"],
-                name="call_waiting",
+                fields=["queue", "position"],
+                name="call_of_queue",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="callqueue",
+            index=models.Index(
+                condition=models.Q(("finished_at__isnull", True), ("lane__isnull", True)),
+                fields=["position"],
+                name="call_unplaced",
             ),
         ),
         migrations.AddIndex(
@@ -390,8 +1072,39 @@ class Migration(migrations.Migration):
                 condition=models.Q(
                     (
                         "state__in",
-                        (dispatcher.states.State["SCHEDULED"], dispatcher.states.State["RETRYABLE"]),
+                        [
+                            dispatcher.states.State["PENDING"],
+                            dispatcher.states.State["SCHEDULED"],
+                            dispatcher.states.State["RETRYABLE"],
+                            dispatcher.states.State["COMPLETED"],
+                            dispatcher.states.State["CANCELLED"],
+                            dispatcher.states.State["DISCARDED"],
+                        ],
                     )
+                ),
+                fields=["lane"],
+                name="call_of_lane",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="callqueue",
+            index=models.Index(
+                condition=models.Q(("oversized_key__isnull", False)), fields=["lane", "position"], name="call_aside"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="callqueue",
+            index=models.Index(
+                condition=models.Q(("oversized_key__isnull", False)),
+                fields=["oversized_key", "oversized_cost", "position"],
+                name="call_oversized",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="callqueue",
+            index=models.Index(
+                condition=models.Q(
+                    ("state__in", (dispatcher.states.State["SCHEDULED"], dispatcher.states.State["RETRYABLE"]))
                 ),
                 fields=["scheduled_at"],
                 name="call_due",
@@ -427,9 +1140,98 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="callqueue",
             index=models.Index(
+                condition=models.Q(
+                    ("state__in", (dispatcher.states.State["DISPATCHED"], dispatcher.states.State["ACTIVE"]))
+                ),
+                fields=["queue", "state"],
+                name="call_in_flight",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="callqueue",
+            index=models.Index(
+                condition=models.Q(("unique_key__isnull", False)),
+                fields=["unique_key", "state", "created_at"],
+                name="call_unique",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="callqueue",
+            index=models.Index(
+                condition=models.Q(("finished_at__isnull", True), ("returns__gt", 0)),
+                fields=["queue", "task"],
+                name="call_returned",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="callqueue",
+            index=models.Index(
+                condition=models.Q(("reason__isnull", False)), fields=["reason", "finished_at"], name="call_reason"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="callqueue",
+            index=models.Index(
+                condition=models.Q(("finished_at__isnull", False)), fields=["state", "finished_at"], name="call_ended"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="callqueue",
+            index=models.Index(
                 condition=models.Q(("finished_at__isnull", False)),
-                fields=["state", "finished_at"],
-                name="call_ended",
+                fields=["queue", "state", "finished_at"],
+                name="call_ended_queue",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="callqueue",
+            index=models.Index(
+                condition=models.Q(
+                    ("state__in", (dispatcher.states.State["SCHEDULED"], dispatcher.states.State["RETRYABLE"]))
+                ),
+                fields=["state", "queue", "scheduled_at", "id"],
+                name="call_due_queue",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="callqueue",
+            index=models.Index(
+                condition=models.Q(("state", dispatcher.states.State["PENDING"])),
+                fields=["queue", "id"],
+                name="call_pending",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="callqueue",
+            index=models.Index(
+                condition=models.Q(("finished_at__isnull", False), ("is_awaited", True)),
+                fields=["finished_at"],
+                name="call_awaited",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="callqueue",
+            index=models.Index(
+                condition=models.Q(
+                    (
+                        "state__in",
+                        (
+                            dispatcher.states.State["PENDING"],
+                            dispatcher.states.State["SCHEDULED"],
+                            dispatcher.states.State["AVAILABLE"],
+                        ),
+                    )
+                ),
+                fields=["created_at"],
+                name="call_sent",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="callqueue",
+            index=models.Index(
+                django.db.models.fields.json.KeyTextTransform("occurred_at", "error"),
+                condition=models.Q(("error__isnull", False), ("finished_at__isnull", True)),
+                name="call_failed",
             ),
         ),
         migrations.AddConstraint(
@@ -459,18 +1261,12 @@ class Migration(migrations.Migration):
             constraint=models.CheckConstraint(
                 condition=models.Q(
                     models.Q(
-                        (
-                            "state__in",
-                            (dispatcher.states.State["DISPATCHED"], dispatcher.states.State["ACTIVE"]),
-                        ),
+                        ("state__in", (dispatcher.states.State["DISPATCHED"], dispatcher.states.State["ACTIVE"])),
                         ("ticket__isnull", False),
                     ),
                     models.Q(
                         models.Q(
-                            (
-                                "state__in",
-                                (dispatcher.states.State["DISPATCHED"], dispatcher.states.State["ACTIVE"]),
-                            ),
+                            ("state__in", (dispatcher.states.State["DISPATCHED"], dispatcher.states.State["ACTIVE"])),
                             _negated=True,
                         ),
                         ("ticket__isnull", True),
@@ -530,10 +1326,7 @@ class Migration(migrations.Migration):
             constraint=models.CheckConstraint(
                 condition=models.Q(
                     models.Q(
-                        (
-                            "state__in",
-                            (dispatcher.states.State["SCHEDULED"], dispatcher.states.State["RETRYABLE"]),
-                        ),
+                        ("state__in", (dispatcher.states.State["SCHEDULED"], dispatcher.states.State["RETRYABLE"])),
                         _negated=True,
                     ),
                     ("scheduled_at__isnull", False),
@@ -545,45 +1338,72 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="callqueue",
             constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("lane__isnull", False), ("placement__isnull", True)),
+                    models.Q(("lane__isnull", True), ("placement__isnull", False)),
+                    _connector="OR",
+                ),
+                name="call_has_a_lane_or_its_placement",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="callqueue",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(
+                        ("state__in", (dispatcher.states.State["DISPATCHED"], dispatcher.states.State["ACTIVE"])),
+                        _negated=True,
+                    ),
+                    ("lane__isnull", False),
+                    _connector="OR",
+                ),
+                name="call_in_flight_has_a_lane",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="callqueue",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("oversized_cost__isnull", True), ("oversized_key__isnull", True)),
+                    models.Q(
+                        ("oversized_cost__isnull", False),
+                        ("oversized_key__isnull", False),
+                        ("state", dispatcher.states.State["AVAILABLE"]),
+                    ),
+                    _connector="OR",
+                ),
+                name="call_oversized_waits",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="callqueue",
+            constraint=models.CheckConstraint(
                 condition=models.Q(("priority__range", (-100, 100))), name="call_priority_is_in_range"
             ),
         ),
-        migrations.AddIndex(
-            model_name="lane",
-            index=models.Index(
-                models.OrderBy(models.F("priority"), descending=True),
-                models.F("queue"),
-                condition=models.Q(("is_awake", True)),
-                name="lane_awake",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="lane",
-            index=models.Index(
-                models.F("parked_on"),
-                models.OrderBy(models.F("priority"), descending=True),
-                models.F("served_at"),
-                models.F("id"),
-                condition=models.Q(("parked_on__isnull", False)),
-                name="lane_parked",
-            ),
-        ),
         migrations.AddConstraint(
-            model_name="lane",
-            constraint=models.UniqueConstraint(
-                fields=("queue", "priority", "on_limit", "key_ids"), name="lane_is_one_per_kind"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="lane",
+            model_name="callqueue",
             constraint=models.CheckConstraint(
-                condition=models.Q(("parked_on__isnull", True), ("is_awake", False), _connector="OR"),
-                name="lane_parked_is_not_awake",
+                condition=models.Q(
+                    models.Q(("reason__isnull", False), ("state", dispatcher.states.State["DISCARDED"])),
+                    models.Q(
+                        models.Q(("state", dispatcher.states.State["DISCARDED"]), _negated=True),
+                        ("reason__isnull", True),
+                    ),
+                    _connector="OR",
+                ),
+                name="call_discarded_has_a_reason",
             ),
         ),
         migrations.AddIndex(
             model_name="slot",
             index=models.Index(condition=models.Q(("key__isnull", False)), fields=["key"], name="slot_key"),
+        ),
+        migrations.AddIndex(
+            model_name="slot",
+            index=models.Index(
+                condition=models.Q(("pulled_until__isnull", False)), fields=["pulled_until"], name="slot_pulled"
+            ),
         ),
         migrations.AddConstraint(
             model_name="slot",
@@ -593,4 +1413,45 @@ class Migration(migrations.Migration):
             model_name="slot",
             constraint=models.UniqueConstraint(fields=("call", "key"), name="slot_is_one_per_call_and_key"),
         ),
+        migrations.AddIndex(
+            model_name="workflow",
+            index=models.Index(
+                condition=models.Q(("look_at__isnull", False)), fields=["look_at"], name="workflow_look"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="workflow",
+            index=models.Index(condition=models.Q(("state", "running")), fields=["id"], name="workflow_running"),
+        ),
+        migrations.AddIndex(
+            model_name="workflow",
+            index=models.Index(fields=["created_at"], name="workflow_made"),
+        ),
+        migrations.AddIndex(
+            model_name="workflow",
+            index=models.Index(
+                condition=models.Q(("ended_at__isnull", False)), fields=["ended_at"], name="workflow_ended"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="workflow",
+            index=models.Index(
+                condition=models.Q(("ended_at__isnull", False), ("parent__isnull", True)),
+                fields=["ended_at"],
+                name="workflow_root_ended",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="part",
+            index=models.Index(condition=models.Q(("call__isnull", False)), fields=["call"], name="part_call"),
+        ),
+        migrations.AddIndex(
+            model_name="part",
+            index=models.Index(condition=models.Q(("outcome", "open")), fields=["workflow", "id"], name="part_open"),
+        ),
+        migrations.AddConstraint(
+            model_name="part",
+            constraint=models.UniqueConstraint(fields=("workflow", "role", "place"), name="part_is_started_once"),
+        ),
+        migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
     ]

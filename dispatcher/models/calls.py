@@ -1,4 +1,4 @@
-"""The tables of the engine: calls, keys, lanes, slots, windows. Fields, constraints and filters; no transitions."""
+"""Models of the engine: calls, keys, lanes, slots, windows. Fields, constraints and filters; no transitions."""
 
 from typing import Any, ClassVar
 
@@ -27,7 +27,7 @@ def _is_whole_or_absent(rate: str) -> Q:
 
 
 class NextPosition(Func):
-    """The next place in the order of sending, over all calls."""
+    """The next position in the order of sending, over all calls."""
 
     template = "nextval('dispatcher_call_position')"
     output_field = models.BigIntegerField()
@@ -35,16 +35,16 @@ class NextPosition(Func):
 
 
 class RateLimitKey(models.Model):
-    """Whose budget a call spends: an account, a tenant, a host, a queue (`queue:<name>`)."""
+    """A budget that calls spend: an account, a tenant, a host, a queue (`queue:<name>`)."""
 
     name = models.CharField(max_length=255, unique=True, help_text="Such as api.stripe.com or tenant:acme.")
     concurrency = models.PositiveIntegerField(
         null=True,
         blank=True,
-        help_text="The most cost in flight at once; 0 lets nothing start, empty is no limit.",
+        help_text="Maximum cost in flight; 0 starts nothing, empty is no limit.",
     )
     rate_limit = models.PositiveIntegerField(
-        null=True, blank=True, help_text="The most cost of starts in any window of the rate period."
+        null=True, blank=True, help_text="Maximum cost of the starts in any window of the rate period."
     )
     rate_period = models.DurationField(null=True, blank=True)
     throttle_limit = models.PositiveIntegerField(
@@ -53,12 +53,12 @@ class RateLimitKey(models.Model):
     throttle_period = models.DurationField(null=True, blank=True)
 
     is_paused = models.BooleanField("paused", default=False, help_text="Nothing starts until it is resumed.")
-    blocked_until = models.DateTimeField(null=True, blank=True, help_text="The provider said stop until then.")
+    blocked_until = models.DateTimeField(null=True, blank=True, help_text="The provider asked to stop until then.")
 
     override_until = models.DateTimeField(
         null=True,
         blank=True,
-        help_text="Until then the override's limits are in force, in place of those above.",
+        help_text="The override's limits are in force until then, instead of those above.",
     )
     override_concurrency = models.PositiveIntegerField(null=True, blank=True)
     override_rate_limit = models.PositiveIntegerField(null=True, blank=True)
@@ -67,7 +67,7 @@ class RateLimitKey(models.Model):
     override_throttle_period = models.DurationField(null=True, blank=True)
 
     last_start_at = models.DateTimeField(
-        null=True, editable=False, help_text="The latest start given under a throttle; written by the claim."
+        null=True, editable=False, help_text="The latest start time under a throttle; written by the claim."
     )
     last_cost = models.PositiveIntegerField(
         default=1, db_default=1, editable=False, help_text="The cost of that start: it delays the next one."
@@ -76,32 +76,32 @@ class RateLimitKey(models.Model):
         default=0,
         db_default=0,
         editable=False,
-        help_text="Numbers the admissions under it, and the changes of its limits; written under its lock.",
+        help_text="Counts the admissions under the key, and changes of its limits; written under its lock.",
     )
     counted_admissions = models.BigIntegerField(
         null=True,
         editable=False,
-        help_text="Up to which of its admissions the next two count; a lone send writes all three.",
+        help_text="The admission that the next two fields include; a lone send writes all three.",
     )
     most_held = models.BigIntegerField(
-        null=True, editable=False, help_text="No more cost than this is in flight under it, until its next admission."
+        null=True, editable=False, help_text="An upper bound of the cost in flight, valid until the next admission."
     )
     most_unstarted = models.BigIntegerField(
-        null=True, editable=False, help_text="No more of that cost than this has not started."
+        null=True, editable=False, help_text="An upper bound of that cost whose calls have not started."
     )
     opens_at = models.DateTimeField(
         null=True,
         editable=False,
-        help_text="When time opens it for the lanes parked on it; written by the admission.",
+        help_text="When the passage of time opens the key for the lanes parked on it; written by the admission.",
     )
     is_from_template = models.BooleanField(
         default=False,
         db_default=False,
         editable=False,
-        help_text="A template of the settings made it, and nobody has changed its limits: it goes when it is unused.",
+        help_text="Created from a template of the settings and never changed by people: deleted when it is unused.",
     )
     limited_at = models.DateTimeField(
-        db_default=Now(), editable=False, help_text="When people last changed its limits; those before are not known."
+        db_default=Now(), editable=False, help_text="When people last changed its limits; earlier limits are unknown."
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -169,14 +169,14 @@ class Lane(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(name="lane_is_one_per_kind", fields=["queue", "priority", "on_limit", "key_ids"]),
             models.CheckConstraint(
-                name="lane_stands_in_one_place",
+                name="lane_is_in_one_place",
                 condition=Q(is_awake=False, is_held=False)
                 | Q(parked_on__isnull=True, is_held=False)
                 | Q(parked_on__isnull=True, is_awake=False),
             ),
         ]
         indexes: ClassVar = [
-            # Those awake: of a queue, the highest first; and all, in the order in which they are served.
+            # Awake lanes: of a queue, by priority; and of all queues, in the order in which they are served.
             models.Index("queue", F("priority").desc(), name="lane_awake", condition=Q(is_awake=True)),
             models.Index(F("priority").desc(), "served_at", "id", name="lane_turn", condition=Q(is_awake=True)),
             models.Index(
@@ -198,12 +198,12 @@ class Lane(models.Model):
         ]
 
     def __str__(self) -> str:
-        """Return what its calls share."""
+        """Return what its calls have in common."""
         return f"{self.queue}, priority {self.priority}, keys {self.key_ids}"
 
 
 class CallQueue(models.Model):
-    """One call: a task with its arguments, from the send to its one terminal state."""
+    """One call: a task with its arguments, from the send to its terminal state."""
 
     id = models.UUIDField(primary_key=True, default=uuid7.uuid7, editable=False)
     position = models.BigIntegerField(db_default=NextPosition(), editable=False)
@@ -211,34 +211,39 @@ class CallQueue(models.Model):
         Lane, null=True, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="+"
     )
     placement = models.JSONField(
-        null=True, editable=False, help_text="What makes its keys and its lane, as long as it has no lane."
+        null=True, editable=False, help_text="What its keys and its lane are created from, while it has no lane."
     )
     task = models.CharField(max_length=255)
     args = models.JSONField(default=list)
     kwargs = models.JSONField(default=dict)
-    call_data = models.JSONField(null=True, help_text="The article's form: a method and its params.")
+    call_data = models.JSONField(null=True, help_text="A method and its params, instead of arguments.")
     meta = models.JSONField(default=dict)
     queue = models.CharField(max_length=255)
     priority = models.SmallIntegerField(default=0)
     on_limit = models.CharField(max_length=16, choices=_ON_LIMIT, default=OnLimit.WAIT)
     costs = models.JSONField(default=dict, help_text="Its cost by key name, where that is not 1.")
     state = models.CharField(max_length=16, choices=_STATES)
-    retry = models.JSONField(null=True, help_text="Its retry policy; empty is the setting's.")
-    scheduled_at = models.DateTimeField(null=True, help_text="Not before; of a retryable call its next attempt.")
+    retry = models.JSONField(null=True, help_text="Its retry policy; empty uses the setting.")
+    scheduled_at = models.DateTimeField(
+        null=True, help_text="The earliest start; of a retryable call, of its next attempt."
+    )
     expires_at = models.DateTimeField(null=True, help_text="Discarded if it has not started by then.")
     timeout = models.DurationField(
-        null=True, help_text="How long one attempt may run, where workers fetch it over HTTP."
+        null=True, help_text="Maximum duration of one attempt, if workers fetch it over HTTP."
     )
-    visibility = models.DurationField(null=True, help_text="How long who fetched it is believed without a heartbeat.")
-    unique_key = models.CharField(max_length=64, null=True, help_text="Of calls with the same one, one at a time.")  # noqa: DJ001 -- absent is not a text
-    envelope = models.JSONField(null=True, help_text="What its sender gave as an Open Job Spec job besides all this.")
+    visibility = models.DurationField(null=True, help_text="The lease of a fetched call without a heartbeat.")
+    unique_key = models.CharField(max_length=64, null=True, help_text="Calls with the same key run one at a time.")  # noqa: DJ001 -- absent is not a text
+    envelope = models.JSONField(null=True, help_text="Fields of its Open Job Spec job that have no column.")
     headers = models.JSONField(
         null=True, help_text="Headers of its message: the sender's, and those that instrumentation added at the send."
     )
     options = models.JSONField(
-        null=True, help_text="Options of its message, as of apply_async: time limits, the broker's priority, and so on."
+        null=True,
+        help_text="Options of its message, as for apply_async: time limits, the broker's priority, and so on.",
     )
-    progress = models.JSONField(null=True, help_text="What its worker said last: progress from 0 to 1, message, data.")
+    progress = models.JSONField(
+        null=True, help_text="What its worker reported last: progress from 0 to 1, message, data."
+    )
     oversized_key = models.ForeignKey(
         RateLimitKey,
         null=True,
@@ -249,25 +254,25 @@ class CallQueue(models.Model):
         related_name="+",
         help_text="The key whose limits in force never allow its cost: it waits alone until they do.",
     )
-    oversized_cost = models.PositiveIntegerField(null=True, editable=False, help_text="What it costs of that key.")
+    oversized_cost = models.PositiveIntegerField(null=True, editable=False, help_text="Its cost for that key.")
     attempt = models.PositiveIntegerField(default=0)
     crashes = models.PositiveSmallIntegerField(
-        default=0, db_default=0, help_text="Attempts in a row that took their process with them."
+        default=0, db_default=0, help_text="Consecutive attempts that crashed their process."
     )
     returns = models.PositiveSmallIntegerField(
-        default=0, db_default=0, help_text="How often in a row it was published and came back without a start."
+        default=0, db_default=0, help_text="How many times in a row it was published and came back without a start."
     )
     is_revoked = models.BooleanField(
-        default=False, db_default=False, help_text="It was revoked while it ran: no other attempt of it starts."
+        default=False, db_default=False, help_text="It was revoked while it ran: no further attempt starts."
     )
     is_awaited = models.BooleanField(
         default=False,
         db_default=False,
         editable=False,
-        help_text="A workflow waits for its end, and has not yet recorded it.",
+        help_text="A workflow waits for its end, and has not recorded it yet.",
     )
     ticket = models.UUIDField(null=True, editable=False)
-    claim = models.UUIDField(null=True, editable=False, help_text="Which claim won the ticket.")
+    claim = models.UUIDField(null=True, editable=False, help_text="The claim that won the ticket.")
     created_at = models.DateTimeField(db_default=Now())
     dispatched_at = models.DateTimeField(null=True)
     published_at = models.DateTimeField(null=True)
@@ -278,7 +283,7 @@ class CallQueue(models.Model):
     error = models.JSONField(null=True, help_text="The latest failure: type, message, attempt, occurred_at.")
     errors = models.JSONField(default=list, help_text="The first 5 failures and the last 20, oldest first.")
     error_count = models.PositiveIntegerField(
-        default=0, db_default=0, help_text="How many failures there were, those included that are not kept."
+        default=0, db_default=0, help_text="The number of all failures, including those that are not kept."
     )
 
     objects: ClassVar[CallQueueManager] = CallQueueManager()
@@ -332,9 +337,9 @@ class CallQueue(models.Model):
             models.Index(
                 name="call_unplaced", fields=["position"], condition=Q(lane__isnull=True, finished_at__isnull=True)
             ),
-            # All others but those in flight, of which there are few: whether a lane has any.
+            # All calls except those in flight, which are few: whether a lane has any.
             models.Index(name="call_of_lane", fields=["lane"], condition=Q(state__in=[State.PENDING, *DUE, *TERMINAL])),
-            # Calls that wait alone: by lane, as above, and by key, the cheapest first.
+            # Oversized calls: by lane, as above, and by key, cheapest first.
             models.Index(name="call_aside", fields=["lane", "position"], condition=Q(oversized_key__isnull=False)),
             models.Index(
                 name="call_oversized",
@@ -347,7 +352,7 @@ class CallQueue(models.Model):
                 fields=["expires_at"],
                 condition=Q(expires_at__isnull=False, state__in=[*DUE, State.AVAILABLE, State.PENDING]),
             ),
-            # `published_at` is not part of it, so the note of a publication is written in place (heap-only).
+            # Without `published_at`, so that recording a publication is a heap-only update.
             models.Index(name="call_unpublished", fields=["dispatched_at"], condition=Q(state=State.DISPATCHED)),
             models.Index(name="call_in_flight", fields=["queue", "state"], condition=Q(state__in=IN_FLIGHT)),
             models.Index(
@@ -360,7 +365,7 @@ class CallQueue(models.Model):
             ),
             models.Index(name="call_reason", fields=["reason", "finished_at"], condition=Q(reason__isnull=False)),
             models.Index(name="call_ended", fields=["state", "finished_at"], condition=Q(finished_at__isnull=False)),
-            # For what people ask of one queue: how many calls are in which state, and the latest or oldest of them.
+            # Queries for one queue: the calls in each state, and the latest or oldest of them.
             models.Index(
                 name="call_ended_queue",
                 fields=["queue", "state", "finished_at"],
@@ -373,7 +378,7 @@ class CallQueue(models.Model):
             models.Index(
                 name="call_awaited", fields=["finished_at"], condition=Q(is_awaited=True, finished_at__isnull=False)
             ),
-            # For the events of calls: who was sent lately and waits, and whose attempt has failed.
+            # Events: waiting calls that were sent lately, and calls with a failed attempt.
             models.Index(name="call_sent", fields=["created_at"], condition=Q(state__in=WAITING)),
             models.Index(
                 KT("error__occurred_at"),
@@ -392,7 +397,7 @@ class CallQueue(models.Model):
         return f"{self.task} {self.id}"
 
     def save(self, **options: Any) -> None:
-        """Save what is written already; a new call is sent. Raises CallInvalid for one that was not."""
+        """Save an existing call, or send a new one. Raises CallInvalid for a new call with a state."""
         check_is_sent(self)
         super().save(**options)
 
@@ -405,10 +410,10 @@ class CallQueue(models.Model):
 
 
 class Slot(models.Model):
-    """What one call in flight holds of one key; without a key, that the call is in flight at all.
+    """What one call in flight holds of one key; without a key, only that the call is in flight.
 
-    No foreign keys in the database: one statement writes slots, under the locks of their call and key, and a
-    check of both parents for every row would cost as much as the row. It carries the lease.
+    It has no foreign keys in the database: one statement writes many slots, under the locks of their call and key, and
+    checking both parents for every row would cost as much as the row. It has the lease.
     """
 
     call = models.ForeignKey(
@@ -425,9 +430,9 @@ class Slot(models.Model):
     cost = models.PositiveIntegerField()
     started_at = models.DateTimeField(null=True)
     lease_until = models.DateTimeField()
-    worker_id = models.UUIDField(null=True, help_text="The worker that holds the call's message, once it has said so.")
+    worker_id = models.UUIDField(null=True, help_text="The worker that has reported that it holds the call's message.")
     pulled_until = models.DateTimeField(
-        null=True, help_text="The lease of a call that was fetched over HTTP: when it runs out, or its time is up."
+        null=True, help_text="The lease of a call fetched over HTTP: it ends then, or at the attempt's timeout."
     )
     is_confirmed = models.BooleanField(
         default=False,
@@ -442,20 +447,20 @@ class Slot(models.Model):
         ]
         indexes: ClassVar = [
             models.Index(name="slot_key", fields=["key"], condition=Q(key__isnull=False)),
-            # Of its own: an index on `lease_until` would cost every heartbeat of Celery's workers.
+            # A separate index: one on `lease_until` would be updated by every heartbeat of Celery's workers.
             models.Index(name="slot_pulled", fields=["pulled_until"], condition=Q(pulled_until__isnull=False)),
         ]
 
     def __str__(self) -> str:
-        """Return what is held by whom."""
+        """Return the cost, the key and the call."""
         return f"{self.cost} of {self.key_id} for {self.call_id}"
 
 
 class Window(models.Model):
-    """The cost of a key's starts in one part of its rate period.
+    """The cost of a key's starts in one bucket of its rate period.
 
-    Parts have their places in a lap of two and a half periods: a row whose starts count no more is used again by the
-    next lap, so that a busy window has as many rows as places, and nothing to delete.
+    Buckets are numbered within two and a half periods and then used again, so a busy window has a fixed number of rows,
+    and none to delete.
     """
 
     pk = models.CompositePrimaryKey("key_id", "place")
@@ -467,5 +472,5 @@ class Window(models.Model):
     last_start_at = models.DateTimeField()
 
     def __str__(self) -> str:
-        """Return what was spent, and until when."""
+        """Return the cost and the time of the last start."""
         return f"{self.cost} until {self.last_start_at}"

@@ -1,4 +1,4 @@
-"""The table of what people changed."""
+"""The history of changes of keys."""
 
 from typing import ClassVar
 
@@ -9,9 +9,9 @@ from django.db.models.functions import Now
 class KeyChange(models.Model):
     """A change of a key: only the fields that differ, before and after."""
 
-    key = models.CharField(max_length=255, help_text="Its name: the record outlasts the key.")
+    key = models.CharField(max_length=255, help_text="The name, because the record outlives the key.")
     verb = models.CharField(max_length=16, help_text="limit, override, end_override, pause, resume or block.")
-    actor = models.CharField(max_length=255, blank=True, help_text="A person's name, or token:NAME.")
+    actor = models.CharField(max_length=255, blank=True, help_text="A user name, or token:NAME.")
     source = models.CharField(max_length=16, help_text="admin, http or python.")
     reason = models.TextField(blank=True)
     before = models.JSONField()
@@ -25,5 +25,5 @@ class KeyChange(models.Model):
         ]
 
     def __str__(self) -> str:
-        """Return what was done to which key when."""
+        """Return the verb, the key and the time."""
         return f"{self.verb} {self.key} {self.at}"

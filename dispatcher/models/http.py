@@ -1,4 +1,4 @@
-"""The tables of the HTTP face: tokens, workflows, subscriptions, the journal of what limits and queues go through."""
+"""Models of the HTTP API: tokens, workflows, subscriptions, and the event log."""
 
 from typing import ClassVar
 
@@ -11,13 +11,13 @@ from django.db.models.functions import Now
 
 
 class ApiToken(models.Model):
-    """Who may use the HTTP face, and for what; the token itself is shown once, and only its hash is kept."""
+    """A token of the HTTP API and its scopes; the token itself is shown once, and only its hash is stored."""
 
     name = models.CharField(max_length=200, unique=True, help_text="The key token:NAME has its own limits.")
     digest = models.CharField(max_length=64, unique=True, editable=False)
     scopes = ArrayField(
         models.CharField(max_length=255),
-        help_text="What it may do: send, fetch, read, admin; send:mail* and fetch:mail* for some queues only.",
+        help_text="Scopes: send, fetch, read, admin; send:mail* and fetch:mail* for some queues only.",
     )
     is_active = models.BooleanField("active", default=True)
     expires_at = models.DateTimeField(null=True, blank=True)
@@ -27,20 +27,20 @@ class ApiToken(models.Model):
         verbose_name = "API token"
 
     def __str__(self) -> str:
-        """Return whose it is."""
+        """Return the name."""
         return self.name
 
 
 class Workflow(models.Model):
-    """Jobs that belong together: in a row, side by side, or as they depend on one another (ojs-workflows)."""
+    """Jobs that belong together: a chain, a group, a batch or a graph (ojs-workflows)."""
 
     id = models.UUIDField(primary_key=True, default=uuid7.uuid7, editable=False)
     name = models.CharField(max_length=255, blank=True)
     kind = models.CharField(max_length=16, help_text="chain, group, batch or graph.")
     state = models.CharField(max_length=16, default="running", help_text="running, completed, failed or cancelled.")
-    plan = models.JSONField(help_text="What its parts are, in order: jobs, or workflows again.")
-    callbacks = models.JSONField(default=dict, help_text="Of a batch: what follows when all have ended.")
-    results = models.JSONField(default=dict, help_text="What it was started with: the results of what went before.")
+    plan = models.JSONField(help_text="Its parts, in order: jobs or workflows.")
+    callbacks = models.JSONField(default=dict, help_text="The callbacks of a batch, started when all parts have ended.")
+    results = models.JSONField(default=dict, help_text="Results of earlier parts that it was started with.")
     failed_part = models.PositiveIntegerField(null=True)
     parent = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="children")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -48,7 +48,7 @@ class Workflow(models.Model):
     look_at = models.DateTimeField(
         null=True,
         editable=False,
-        help_text="When it is looked at although no call of it has ended; of one that ended: when its parent is.",
+        help_text="When it is advanced although none of its calls has ended; after its end: when its parent is.",
     )
 
     class Meta:
@@ -57,7 +57,7 @@ class Workflow(models.Model):
             models.Index(name="workflow_running", fields=["id"], condition=Q(state="running")),
             models.Index(name="workflow_made", fields=["created_at"]),
             models.Index(name="workflow_ended", fields=["ended_at"], condition=Q(ended_at__isnull=False)),
-            # Those that are parts of others go with these.
+            # Workflows inside others are deleted with these.
             models.Index(
                 name="workflow_root_ended",
                 fields=["ended_at"],
@@ -66,22 +66,22 @@ class Workflow(models.Model):
         ]
 
     def __str__(self) -> str:
-        """Return what it is called."""
+        """Return the name, or the id."""
         return self.name or str(self.id)
 
 
 class Part(models.Model):
-    """A part of a workflow whose turn came: a call, or a workflow again. How it ended outlasts its call."""
+    """A started part of a workflow: a call or a workflow. Its outcome outlives its call."""
 
     workflow = models.ForeignKey(Workflow, on_delete=models.CASCADE, related_name="parts")
-    role = models.CharField(max_length=16, help_text="step, or the callback that it is.")
+    role = models.CharField(max_length=16, help_text="step, or the name of a callback.")
     place = models.PositiveIntegerField()
     call = models.UUIDField(null=True)
     child = models.OneToOneField(Workflow, null=True, on_delete=models.CASCADE, related_name="part")
     outcome = models.CharField(max_length=16, default="open", help_text="open, completed, failed or cancelled.")
     result = models.JSONField(null=True)
     error = models.JSONField(
-        null=True, help_text="Why it has failed, if its call can't say so: it was not sent, or is gone."
+        null=True, help_text="Why it failed, if its call has no error: it was not sent, or was deleted."
     )
 
     class Meta:
@@ -94,28 +94,28 @@ class Part(models.Model):
         ]
 
     def __str__(self) -> str:
-        """Return which part of which workflow it is."""
+        """Return the role, the place and the workflow."""
         return f"{self.role} {self.place} of {self.workflow_id}"
 
 
 class Subscription(models.Model):
-    """Where events are posted (Open Job Spec, ojs-webhooks)."""
+    """A webhook: where events are posted (Open Job Spec, ojs-webhooks)."""
 
     id = models.UUIDField(primary_key=True, default=uuid7.uuid7, editable=False)
     url = models.URLField(max_length=2_000)
     events = ArrayField(models.CharField(max_length=64), help_text="Types, such as job.completed, job.* or *.")
-    secret = models.CharField(max_length=255, help_text="What the posts are signed with.")
+    secret = models.CharField(max_length=255, help_text="The key of the signatures of posts.")
     is_active = models.BooleanField("active", default=True)
-    told_until = models.CharField(max_length=64, default="", help_text="Up to where events were posted.")
+    delivered_cursor = models.CharField(max_length=64, default="", help_text="Events up to here were delivered.")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     def __str__(self) -> str:
-        """Return where it posts to."""
+        """Return the URL."""
         return self.url
 
 
 class JournalEntry(models.Model):
-    """What happened to a limit or a queue, where a journal is kept."""
+    """An event of a limit or a queue, which no other row records; written if the event log is enabled."""
 
     kind = models.CharField(max_length=64, help_text="Such as rate_limit.exceeded.")
     queue = models.CharField(max_length=255, null=True)  # noqa: DJ001 -- absent is not a text
@@ -136,5 +136,5 @@ class JournalEntry(models.Model):
         ]
 
     def __str__(self) -> str:
-        """Return what happened when."""
+        """Return the kind and the time."""
         return f"{self.kind} {self.at}"

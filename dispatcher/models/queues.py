@@ -1,4 +1,4 @@
-"""The tables of queues: who serves each, how many calls may wait, and which are fetched from together."""
+"""Models of queues: who serves each, how many calls may wait, and pools of queues."""
 
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ _ON_FULL = [(action.value, action.value) for action in OnFull]
 
 
 class Queue(models.Model):
-    """What is set for a queue: who serves it, and how many calls may wait in it.
+    """The configuration of a queue: who serves it, and how many calls may wait in it.
 
     The broker delivers the calls of a queue without a row, which takes any number of calls.
     """
@@ -31,15 +31,15 @@ class Queue(models.Model):
         default=False,
         db_default=False,
         editable=False,
-        help_text="No worker serves it yet: the first fetch, or the first worker of Celery's, decides who does.",
+        help_text="No worker serves it yet: the first fetch, or the first Celery worker, decides who does.",
     )
     max_depth = models.PositiveIntegerField(
-        null=True, blank=True, help_text="The most calls that may wait in it; empty is no bound."
+        null=True, blank=True, help_text="Maximum number of waiting calls; empty is no bound."
     )
     on_full = models.CharField(
-        max_length=16, choices=_ON_FULL, default=OnFull.REJECT, help_text="What becomes of a job sent over the bound."
+        max_length=16, choices=_ON_FULL, default=OnFull.REJECT, help_text="What happens to a job sent above the bound."
     )
-    warn_at = models.FloatField(default=0.8, help_text="From which part of the bound on it counts as nearly full.")
+    warn_at = models.FloatField(default=0.8, help_text="The share of the bound from which it counts as nearly full.")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
@@ -59,11 +59,11 @@ class Queue(models.Model):
 
 
 class Pool(models.Model):
-    """Queues that workers fetch from together, and the order in which one fetch looks at them."""
+    """Queues that workers fetch from together, and the order in which a fetch reads them."""
 
     name = models.CharField(max_length=255, primary_key=True)
     strategy = models.CharField(max_length=16, default="round-robin", help_text="strict, round-robin or weighted.")
-    weights = models.JSONField(default=dict, help_text="Its queues, each with how often it comes first.")
+    weights = models.JSONField(default=dict, help_text="Its queues with their weights: how often each comes first.")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     def __str__(self) -> str:

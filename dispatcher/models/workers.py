@@ -1,4 +1,4 @@
-"""The tables of workers: Celery's, those that fetch over HTTP, when leases were judged, when periodic tasks ran."""
+"""Models of workers: Celery's, those that fetch over HTTP, lease checks, and runs of periodic tasks."""
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -6,26 +6,26 @@ from django.db.models.functions import Now
 
 
 class Worker(models.Model):
-    """A Celery worker that has said what it is; it says again with every heartbeat that it lives."""
+    """A Celery worker, registered and kept alive by its heartbeats."""
 
     id = models.UUIDField(primary_key=True, editable=False)
     name = models.CharField(max_length=255, help_text="Its Celery name, such as celery@host.")
     host = models.CharField(max_length=255)
     pid = models.PositiveIntegerField()
     pool = models.CharField(max_length=64)
-    processes = models.PositiveIntegerField(help_text="How many calls it runs at once.")
-    queues = ArrayField(models.CharField(max_length=255), help_text="The Celery queues that it takes messages of.")
+    processes = models.PositiveIntegerField(help_text="How many calls it runs concurrently.")
+    queues = ArrayField(models.CharField(max_length=255), help_text="The Celery queues that it consumes.")
     tasks = ArrayField(
-        models.CharField(max_length=255), null=True, help_text="The names of the tasks that it knows, in order."
+        models.CharField(max_length=255), null=True, help_text="The names of its registered tasks, in order."
     )
     started_at = models.DateTimeField()
     seen_at = models.DateTimeField(help_text="Its latest heartbeat.")
     serves_until = models.DateTimeField(help_text="Its queues count as served until then.")
-    stopped_at = models.DateTimeField(null=True, help_text="It takes no more messages since then.")
-    lost_at = models.DateTimeField(null=True, help_text="It fell silent, and what it held was recovered.")
+    stopped_at = models.DateTimeField(null=True, help_text="When it stopped accepting messages.")
+    lost_at = models.DateTimeField(null=True, help_text="When its heartbeats had expired and its calls were recovered.")
 
     def __str__(self) -> str:
-        """Return its name and process."""
+        """Return its name and process id."""
         return f"{self.name} ({self.pid})"
 
 
@@ -44,14 +44,16 @@ class Feed(models.Model):
 
 
 class PullWorker(models.Model):
-    """A worker that fetches calls over HTTP, as far as it has named itself."""
+    """A named worker that fetches calls over HTTP."""
 
     id = models.UUIDField(primary_key=True, editable=False)
-    name = models.CharField(max_length=255, unique=True, help_text="The worker_id that it gives.")
-    queues = ArrayField(models.CharField(max_length=255), default=list, help_text="What it fetched of last.")
-    state = models.CharField(max_length=16, default="running", db_default="running", help_text="As it told last.")
+    name = models.CharField(max_length=255, unique=True, help_text="Its worker_id.")
+    queues = ArrayField(models.CharField(max_length=255), default=list, help_text="The queues of its last fetch.")
+    state = models.CharField(
+        max_length=16, default="running", db_default="running", help_text="Its last reported state."
+    )
     directive = models.CharField(
-        max_length=16, default="running", db_default="running", help_text="What its next heartbeat is answered with."
+        max_length=16, default="running", db_default="running", help_text="The response to its next heartbeat."
     )
     started_at = models.DateTimeField(db_default=Now())
     seen_at = models.DateTimeField(db_default=Now())
@@ -65,38 +67,38 @@ class PullWorker(models.Model):
 
 
 class LeaseWatch(models.Model):
-    """When recovery last looked at the leases, and since when it has looked without a gap; one row.
+    """When recovery last checked the leases, and since when it has done so without a gap; one row.
 
-    Behind a gap the database may have been away, and with it the heartbeats: their leases are not to blame.
+    In a gap the database may have been unavailable to heartbeats, too, so an expired lease proves nothing.
     """
 
     looked_at = models.DateTimeField()
     since = models.DateTimeField()
 
     def __str__(self) -> str:
-        """Return when it last looked."""
+        """Return the time of the last check."""
         return f"{self.looked_at}"
 
 
 class ResultCursor(models.Model):
-    """Up to which call Celery's backend has the results of calls that ended in the database alone; one row."""
+    """The last call whose result was copied to Celery's result backend after it ended in the database; one row."""
 
     finished_at = models.DateTimeField()
     call_id = models.UUIDField()
 
     def __str__(self) -> str:
-        """Return when the last of them ended."""
+        """Return the end of that call."""
         return f"{self.finished_at}"
 
 
 class PeriodicRun(models.Model):
-    """When a periodic task of the dispenser last started; one row per task, written every few seconds at the most."""
+    """When a periodic task of the dispenser last started; one row per task, written every few seconds at most."""
 
     name = models.CharField(max_length=64, primary_key=True, help_text="The task, such as dispatcher.tick.")
     created_at = models.DateTimeField(db_default=Now())
     ran_at = models.DateTimeField(null=True, help_text="When it last started; null: never.")
     ran_by = models.UUIDField(
-        null=True, help_text="The worker that ran it by itself; null: it was asked for, by beat say."
+        null=True, help_text="The worker that ran it without beat; null: a message, such as beat's, started it."
     )
 
     def __str__(self) -> str:

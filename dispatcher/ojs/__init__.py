@@ -1,4 +1,4 @@
-"""The Open Job Spec over HTTP: any language can send and work, under the same limits.
+"""The Open Job Spec over HTTP: clients in any language send jobs and run them, under the same limits.
 
-Mount it with one line in the project's urls.py: path("", include("dispatcher.ojs.urls")).
+Include it in the project's urls.py: path("", include("dispatcher.ojs.urls")).
 """

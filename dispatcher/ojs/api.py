@@ -1,4 +1,4 @@
-"""The API: its schema, and what every answer has (ojs-http-binding, sections 6.5, 16, 19 and 20)."""
+"""The HTTP API: its schema, headers and errors (ojs-http-binding, sections 6.5, 16, 19 and 20)."""
 
 import logging
 import re
@@ -22,7 +22,7 @@ from dispatcher import event_log, sql
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid, CallTooLarge, DuplicateCall, KeyNotFound, PolicyInvalid, QueueFull
 from dispatcher.event_log import Entry
-from dispatcher.ojs.access import SAFE, Access, access
+from dispatcher.ojs.auth import SAFE, Access, authenticate
 from dispatcher.ojs.wire import MEDIA_TYPE, VERSION, Problem, invalid, missing, read_json, without_nulls
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class _Renderer(JSONRenderer):
 api = NinjaAPI(
     title="Open Job Spec",
     version=VERSION,
-    description="Jobs for workers in any language, under the same limits as the calls of Celery.",
+    description="Jobs for workers in any language, under the same limits as Celery's calls.",
     urls_namespace="ojs",
     docs_url=None,
     openapi_url=None,
@@ -58,24 +58,24 @@ api = NinjaAPI(
 
 
 def access_of(request: HttpRequest) -> Access:
-    """Return what a request may do."""
+    """Return the access of an authenticated request."""
     allowed: Access = request.ojs_access  # type: ignore[attr-defined]
     return allowed
 
 
-def dressed(pattern: URLPattern) -> URLPattern:
-    """Have a pattern's view ask who is there first, and give every answer what the spec wants."""
-    pattern.callback = _dressed(pattern.callback)
+def with_ojs_headers(pattern: URLPattern) -> URLPattern:
+    """Authenticate the requests of a URL pattern, and add the spec's headers to each response."""
+    pattern.callback = _with_ojs_headers(pattern.callback)
     return pattern
 
 
-def nowhere(request: HttpRequest) -> HttpResponse:
-    """Answer for a path that is none."""
+def not_found(request: HttpRequest) -> HttpResponse:
+    """Respond to an unknown path."""
     raise missing("path", request.path)
 
 
-def _dressed(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
-    # Each step commits by itself: what is published, or told to a worker, must be there for whoever comes next.
+def _with_ojs_headers(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+    # Each statement commits by itself: what is published or returned to a worker must be visible to other processes.
     @transaction.non_atomic_requests(using=conf().database)
     @csrf_exempt
     @wraps(view)
@@ -90,11 +90,11 @@ def _dressed(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpRespons
             else:
                 _check_version(request)
                 _check_path(request)
-                request.ojs_access = access(request)  # type: ignore[attr-defined]
+                request.ojs_access = authenticate(request)  # type: ignore[attr-defined]
                 headers = access_of(request).headers
                 if request.method not in SAFE:
-                    # Before the view, which reads the body.
-                    access_of(request).need_any()
+                    # Before the view reads the body.
+                    access_of(request).require_any()
                 response = view(request, *args, **kwargs)
             if isinstance(response, HttpResponseNotAllowed):
                 allowed = response.headers["Allow"]
@@ -117,7 +117,7 @@ def _check_version(request: HttpRequest) -> None:
 
 def _check_path(request: HttpRequest) -> None:
     if "\0" in request.path or "%00" in request.META.get("QUERY_STRING", ""):
-        raise invalid("path", "holds a NUL, which names nothing.")
+        raise invalid("path", "must not contain NUL.")
 
 
 def _cors(request: HttpRequest) -> dict[str, str]:
@@ -136,7 +136,7 @@ def _cors(request: HttpRequest) -> dict[str, str]:
 
 def _answered(request: HttpRequest, problem: Problem) -> HttpResponse:
     prefix = request.path.partition("/ojs/")[0]
-    return problem.answer(str(getattr(request, "ojs_request_id", "")), f"{prefix}/ojs/v1/errors")
+    return problem.response(str(getattr(request, "ojs_request_id", "")), f"{prefix}/ojs/v1/errors")
 
 
 @api.exception_handler(Problem)
@@ -160,7 +160,7 @@ def _not_valid(request: HttpRequest, error: ValidationError) -> HttpResponse:
 
 
 def _path(loc: Sequence[object]) -> str:
-    """Return where in the request a fault is: without the names of the parameters that Python has for it."""
+    """Return the path of the invalid field, without the names of Python parameters."""
     return ".".join(str(part) for part in loc[2:] or loc[1:]) or "body"
 
 
@@ -184,10 +184,10 @@ def _queue_full(request: HttpRequest, error: QueueFull) -> HttpResponse:
         "X-OJS-Queue-Depth": str(error.depth),
         "X-OJS-Queue-Bound": str(error.bound),
     }
-    told = {"depth": error.depth, "bound": error.bound}
-    rejected = [{**told, "job_type": task} for task in dict.fromkeys(error.tasks)]
+    pressure = {"depth": error.depth, "bound": error.bound}
+    rejected = [{**pressure, "job_type": task} for task in dict.fromkeys(error.tasks)]
     event_log.note([Entry(kind="backpressure.rejected", queue=error.queue, data=each) for each in rejected])
-    more = {"queue": error.queue, **told, "strategy": error.strategy}
+    more = {"queue": error.queue, **pressure, "strategy": error.strategy}
     return _answered(request, Problem(429, "QUEUE_FULL", str(error), is_retryable=True, more=more, headers=headers))
 
 
@@ -198,7 +198,7 @@ def _no_key(request: HttpRequest, error: KeyNotFound) -> HttpResponse:
 
 @api.exception_handler(HttpError)
 def _http_error(request: HttpRequest, error: HttpError) -> HttpResponse:
-    # What the parser said of a body.
+    # An error of the parser.
     problem = error.__cause__ if isinstance(error.__cause__, Problem) else error.__context__
     if not isinstance(problem, Problem):
         problem = Problem(error.status_code, "invalid_request", str(error))
@@ -218,12 +218,12 @@ def _away(request: HttpRequest, error: Exception) -> HttpResponse:
         return _fault(request, error)
     logger.warning("the database is unavailable: %s", error)
     problem = Problem(
-        503, "backend_error", "The database is away.", is_retryable=True, headers={"Retry-After": _RETRY_AFTER}
+        503, "backend_error", "The database is unavailable.", is_retryable=True, headers={"Retry-After": _RETRY_AFTER}
     )
     return _answered(request, problem)
 
 
 @api.exception_handler(Exception)
 def _fault(request: HttpRequest, error: Exception) -> HttpResponse:
-    logger.error("a fault in %s %s", request.method, request.path, exc_info=error)
-    return _answered(request, Problem(500, "backend_error", "A fault of the server's own.", is_retryable=True))
+    logger.error("unexpected error in %s %s", request.method, request.path, exc_info=error)
+    return _answered(request, Problem(500, "backend_error", "Internal server error.", is_retryable=True))

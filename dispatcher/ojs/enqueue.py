@@ -1,4 +1,4 @@
-"""Push: send calls that may be unique, to queues that may be full. All of them, or none."""
+"""Enqueue: send calls that may be unique, to queues that may be full; all of them, or none."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.db import IntegrityError
 
-from dispatcher import engine, event_log, lanes, sql
+from dispatcher import api, engine, event_log, lanes, sql
 from dispatcher.conf import conf
 from dispatcher.engine import compose
 from dispatcher.errors import CallInvalid, DuplicateCall, PolicyInvalid, QueueFull, UnknownKey
@@ -20,12 +20,12 @@ from dispatcher.models import CallQueue
 from dispatcher.request import Call
 from dispatcher.states import OnFull, State
 
-_BESIDE = "another of this batch"
+_SAME_BATCH = "another of this batch"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unique:
-    """Of calls with this key, sent within the period and in one of these states, there is one at a time.
+    """At most one call with this key exists that was sent within the period and is in one of these states.
 
     on_conflict: `reject`, `ignore`, `replace` or `replace_except_schedule` (Open Job Spec, ojs-unique-jobs).
     """
@@ -37,8 +37,8 @@ class Unique:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """A call that somebody wants to send, to a queue that is named."""
+class EnqueueRequest:
+    """A call to be sent, and its queue."""
 
     call: Call
     queue: str
@@ -46,8 +46,8 @@ class Wanted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pushed:
-    """A call that is there now; `is_new`: this push sent it. With how full its queue is, if that is bounded."""
+class Enqueued:
+    """The call of a request; `is_new`: this request sent it. `bound`: the depth of its queue, if that has a bound."""
 
     call: CallQueue
     is_new: bool
@@ -56,7 +56,7 @@ class Pushed:
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """How many calls may wait in a queue, and how many do."""
+    """The bound of a queue, and how many calls wait in it."""
 
     name: str
     max_depth: int
@@ -66,11 +66,11 @@ class Bound:
 
     @property
     def is_nearly_full(self) -> bool:
-        """Whether it is time to warn."""
+        """Whether the depth has reached the warning threshold."""
         return self.depth >= self.warn_at * self.max_depth
 
     def entry(self, kind: str) -> Entry:
-        """Return this as an entry of the journal."""
+        """Return this as an entry of the event log."""
         return Entry(kind=kind, queue=self.name, data={"depth": self.depth, "bound": self.max_depth})
 
 
@@ -82,7 +82,7 @@ class _Found:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Crowded:
+class _NearlyFull:
     name: str
 
 
@@ -91,26 +91,26 @@ class _Count:
     calls: int
 
 
-def push(wanted: Sequence[Wanted], *, may_send: Callable[[str], bool] = lambda _: False) -> list[Pushed]:
+def enqueue(wanted: Sequence[EnqueueRequest], *, may_send: Callable[[str], bool] = lambda _: False) -> list[Enqueued]:
     """Send calls, all or none. Raises CallInvalid or PolicyInvalid naming the field, DuplicateCall or QueueFull.
 
-    may_send: whether the sender may send to a queue that none of its calls names. A call that is there already in
-    another queue is neither returned, ended nor shown.
+    may_send: whether the sender may send to a queue that none of its calls names. An existing call in another queue is
+    neither returned, cancelled nor named in an error.
     """
     bounded = sql.fetch("queue_bounds", Bound, {"names": sorted({each.queue for each in wanted}), "is_lock": False})
     if not (bounded or any(each.unique or each.call.more.id for each in wanted)):
-        return [Pushed(call=call, is_new=True) for call in engine.send([each.call for each in wanted])]
+        return [Enqueued(call=call, is_new=True) for call in api.send_many([each.call for each in wanted])]
     try:
         with sql.atomic():
-            return _push(wanted, may_send)
+            return _enqueue(wanted, may_send)
     except IntegrityError as error:
-        raise _same_id(wanted, may_send) from error
+        raise _duplicate_id(wanted, may_send) from error
 
 
-def faults(wanted: Sequence[Wanted]) -> dict[int, CallInvalid | PolicyInvalid]:
-    """Return what can be known to be wrong with calls that are sent later, by their places.
+def validation_errors(wanted: Sequence[EnqueueRequest]) -> dict[int, CallInvalid | PolicyInvalid]:
+    """Return the errors of calls that are sent later, as far as they are known now, by index.
 
-    A key may be made by any of them: one may be sent after another.
+    Any of the calls can create a key: they may be sent one after another.
     """
     found: dict[int, CallInvalid | PolicyInvalid] = {}
     drafts = {}
@@ -127,26 +127,26 @@ def faults(wanted: Sequence[Wanted]) -> dict[int, CallInvalid | PolicyInvalid]:
     return found
 
 
-def _push(wanted: Sequence[Wanted], may_send: Callable[[str], bool]) -> list[Pushed]:
+def _enqueue(wanted: Sequence[EnqueueRequest], may_send: Callable[[str], bool]) -> list[Enqueued]:
     kept, replaced = _resolve(wanted, may_send)
     fresh = {number: each for number, each in enumerate(wanted) if number not in kept}
     bounds = _make_room([*fresh.values()])
-    sent = iter(engine.send([_rescheduled(each, replaced.get(number)) for number, each in fresh.items()]))
-    pushed = []
-    for number, each in enumerate(wanted):
-        there = kept.get(number)
-        call = there if there is not None else next(sent)
-        pushed.append(Pushed(call=call, is_new=there is None, bound=bounds.get(each.queue)))
-    return pushed
+    sent = iter(api.send_many([_rescheduled(each, replaced.get(number)) for number, each in fresh.items()]))
+    return [
+        Enqueued(call=kept.get(number) or next(sent), is_new=number not in kept, bound=bounds.get(each.queue))
+        for number, each in enumerate(wanted)
+    ]
 
 
-def _resolve(wanted: Sequence[Wanted], may_send: Callable[[str], bool]) -> tuple[dict[int, CallQueue], dict[int, UUID]]:
-    """Return the calls that are there in place of those that ask for it, and those that were ended to be replaced."""
+def _resolve(
+    wanted: Sequence[EnqueueRequest], may_send: Callable[[str], bool]
+) -> tuple[dict[int, CallQueue], dict[int, UUID]]:
+    """Return the existing calls that replace requests, by index, and the cancelled calls that requests replace."""
     keys = [each.unique.key for each in wanted if each.unique]
     if not keys:
         return {}, {}
     if twice := [key for key, count in Counter(keys).items() if count > 1]:
-        raise DuplicateCall(_BESIDE, State.AVAILABLE, twice[0])
+        raise DuplicateCall(_SAME_BATCH, State.AVAILABLE, twice[0])
     sql.change("lock_unique", {"names": keys})
     kept: dict[int, CallQueue] = {}
     replaced: dict[int, UUID] = {}
@@ -160,7 +160,7 @@ def _resolve(wanted: Sequence[Wanted], may_send: Callable[[str], bool]) -> tuple
             if unique.on_conflict == "ignore":
                 kept[number] = CallQueue.objects.using(conf().database).get(id=found.id)
             elif not unique.on_conflict.startswith("replace") or not _cancel(found.id):
-                raise DuplicateCall(str(found.id), shown(found.state), unique.key)
+                raise DuplicateCall(str(found.id), ojs_state(found.state), unique.key)
             else:
                 replaced[number] = found.id
     return kept, replaced
@@ -172,16 +172,16 @@ def _cancel(call: UUID) -> bool:
     return bool(done.calls)
 
 
-def _rescheduled(each: Wanted, before: UUID | None) -> Call:
-    """Return the call with the time of the one that it replaces, if it asks for that."""
+def _rescheduled(each: EnqueueRequest, before: UUID | None) -> Call:
+    """Return the call with the scheduled time of the call that it replaces, if its policy says so."""
     if before is None or each.unique is None or each.unique.on_conflict != "replace_except_schedule":
         return each.call
     at = CallQueue.objects.using(conf().database).values_list("scheduled_at", flat=True).get(id=before)
     return replace(each.call, scheduled_at=at) if at else each.call
 
 
-def _make_room(fresh: Sequence[Wanted]) -> dict[str, Bound]:
-    """Count what waits in the queues that are bounded, make room where a queue drops its oldest. Raises QueueFull."""
+def _make_room(fresh: Sequence[EnqueueRequest]) -> dict[str, Bound]:
+    """Count the calls of bounded queues, and discard the oldest where the queue's policy says so. Raises QueueFull."""
     queues = Counter(each.queue for each in fresh)
     bounds = {}
     for bound in sql.fetch("queue_bounds", Bound, {"names": list(queues), "is_lock": True}):
@@ -198,17 +198,17 @@ def _make_room(fresh: Sequence[Wanted]) -> dict[str, Bound]:
 
 
 def _drop_oldest(queue: str, count: int) -> bool:
-    """Discard the calls that have waited longest; return whether there were so many."""
+    """Discard the oldest waiting calls; return whether there were enough."""
     dropped = sql.fetch("drop_oldest", heads.Place, {"queue": queue, "most": count})
     sql.after_commit(partial(engine.serve_changed, heads.first(dropped)))
     return len(dropped) == count
 
 
-def ease() -> int:
-    """Note the queues that were nearly full and are not any more; return how many (backpressure.cleared)."""
+def clear_backpressure() -> int:
+    """Record which queues are below their warning threshold again; return how many (backpressure.cleared)."""
     if not event_log.is_kept():
         return 0
-    named = {queue.name: queue for queue in sql.fetch("crowded_queues", _Crowded, {})}
+    named = {queue.name: queue for queue in sql.fetch("crowded_queues", _NearlyFull, {})}
     cleared = []
     for bound in sql.fetch("queue_bounds", Bound, {"names": sorted(named), "is_lock": False}):
         (count,) = sql.fetch("count_waiting", _Count, {"queue": bound.name, "most": bound.max_depth})
@@ -219,18 +219,18 @@ def ease() -> int:
     return len(cleared)
 
 
-def _same_id(wanted: Sequence[Wanted], may_send: Callable[[str], bool]) -> DuplicateCall:
+def _duplicate_id(wanted: Sequence[EnqueueRequest], may_send: Callable[[str], bool]) -> DuplicateCall:
     queues = {each.call.more.id: each.queue for each in wanted if each.call.more.id}
-    there = CallQueue.objects.using(conf().database).filter(id__in=queues).first()
-    if there is None:
+    existing = CallQueue.objects.using(conf().database).filter(id__in=queues).first()
+    if existing is None:
         return DuplicateCall(str(next(iter(queues))), State.AVAILABLE)
-    if there.queue != queues[there.id] and not may_send(there.queue):
+    if existing.queue != queues[existing.id] and not may_send(existing.queue):
         return DuplicateCall()
-    return DuplicateCall(str(there.id), shown(there.state))
+    return DuplicateCall(str(existing.id), ojs_state(existing.state))
 
 
-def shown(state: str) -> str:
-    """Return a state as the Open Job Spec knows it."""
+def ojs_state(state: str) -> str:
+    """Return the Open Job Spec's state for a state."""
     return State.ACTIVE.value if state == State.DISPATCHED else str(state)
 
 

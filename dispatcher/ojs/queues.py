@@ -1,4 +1,4 @@
-"""The queues that the HTTP face has heard of."""
+"""The names of queues, and their rows."""
 
 import re
 from collections.abc import Iterable
@@ -14,15 +14,15 @@ QUEUE: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}")
 
 
 def queue_name(value: str) -> str:
-    """Return the name of a queue that a path names. Raises Problem."""
+    """Return a valid queue name from a path. Raises Problem."""
     if not QUEUE.fullmatch(value):
-        raise invalid("queue", f"{value!r} must be of a-z, 0-9, - and dots, and begin with a letter or a digit.")
+        raise invalid("queue", f"{value!r} must consist of a-z, 0-9, - and dots, and begin with a letter or a digit.")
     return value
 
 
-def known_queues(names: Iterable[str]) -> None:
-    """Note the queues that are named for the first time."""
+def create_queues(names: Iterable[str]) -> None:
+    """Create the rows of queues that are named for the first time."""
     wanted = set(names)
-    there = set(Queue.objects.using(conf().database).filter(name__in=wanted).values_list("name", flat=True))
-    for name in sorted(wanted - there):
+    known = set(Queue.objects.using(conf().database).filter(name__in=wanted).values_list("name", flat=True))
+    for name in sorted(wanted - known):
         fetch.open_queue(name)

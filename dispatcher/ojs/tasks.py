@@ -1,4 +1,4 @@
-"""The Celery entry points of the Open Job Spec, and what its workers run periodically."""
+"""The Celery tasks of the Open Job Spec, and those that run periodically."""
 
 from datetime import timedelta
 from typing import Any, Final
@@ -9,49 +9,50 @@ from dispatcher.celery import periodic
 from dispatcher.celery.periodic import Extra
 from dispatcher.conf import conf
 from dispatcher.models import Subscription, Workflow
-from dispatcher.ojs import crons, enqueue
+from dispatcher.ojs import enqueue
+from dispatcher.ojs.cron import CRON_TASK, fire_cron
 from dispatcher.tasks import QUIET
 
 ADVANCE: Final = "dispatcher.advance"
-TELL: Final = "dispatcher.tell"
+DELIVER: Final = "dispatcher.deliver_webhooks"
 
 
-@shared_task(name=TELL, **QUIET)
-def tell() -> int:
-    """Post what happened to whoever subscribed over HTTP; return how many posts that makes."""
-    return periodic.run(TELL)
+@shared_task(name=DELIVER, **QUIET)
+def deliver_webhooks() -> int:
+    """Deliver events to webhook subscriptions; return how many posts that makes."""
+    return periodic.run(DELIVER)
 
 
 @shared_task(name=ADVANCE, **QUIET)
 def advance() -> int:
-    """Do what follows in the workflows that run; return how many there were."""
+    """Advance the running workflows; return how many were advanced."""
     return periodic.run(ADVANCE)
 
 
 @shared_task(name="dispatcher.post_event")
 def post_event(subscription: str, event: dict[str, Any]) -> Any:
     """Post one event to one subscription."""
-    from dispatcher.ojs import hooks  # noqa: PLC0415 -- an extra
+    from dispatcher.ojs.webhooks import deliver  # noqa: PLC0415 -- an extra
 
-    return hooks.post(subscription, event)
+    return deliver.post(subscription, event)
 
 
-@shared_task(name=crons.TASK, ignore_result=True)
+@shared_task(name=CRON_TASK, ignore_result=True)
 def cron(name: str) -> str | None:
-    """Send the call of a cron; return its id, None if it was not its turn."""
-    return crons.fire(name)
+    """Send the call of a cron; return its id, None if it is not due."""
+    return fire_cron(name)
 
 
 def _advance() -> int:
-    from dispatcher.ojs import workflows  # noqa: PLC0415 -- an extra
+    from dispatcher.ojs.workflow.advance import advance_all  # noqa: PLC0415 -- an extra
 
-    return workflows.advance_all()
+    return advance_all()
 
 
-def _tell() -> int:
-    from dispatcher.ojs import hooks  # noqa: PLC0415 -- an extra
+def _deliver() -> int:
+    from dispatcher.ojs.webhooks import deliver  # noqa: PLC0415 -- an extra
 
-    return hooks.tell()
+    return deliver.deliver_events()
 
 
 def _runs_workflows() -> bool:
@@ -63,5 +64,5 @@ def _has_subscriptions() -> bool:
 
 
 periodic.register(ADVANCE, Extra(every=timedelta(seconds=1), run=_advance, is_needed=_runs_workflows))
-periodic.register(TELL, Extra(every=timedelta(seconds=5), run=_tell, is_needed=_has_subscriptions))
-periodic.before_recovery(enqueue.ease)
+periodic.register(DELIVER, Extra(every=timedelta(seconds=5), run=_deliver, is_needed=_has_subscriptions))
+periodic.before_recovery(enqueue.clear_backpressure)

@@ -1,33 +1,46 @@
-"""The addresses of the Open Job Spec: /ojs/manifest and /ojs/v1."""
+"""The URLs of the Open Job Spec: /ojs/manifest and /ojs/v1."""
 
 from django.urls import URLPattern, path, re_path
 
-from dispatcher.ojs.api import api, dressed, nowhere
+from dispatcher.ojs.api import api, not_found, with_ojs_headers
 from dispatcher.ojs.views import (
     admin,
     cron,
+    dead_letters,
     events,
     jobs,
-    letters,
-    limits,
     pools,
     queues,
+    rate_limits,
     system,
     webhooks,
     workers,
     workflows,
 )
 
-for router in (system, jobs, workers, queues, letters, limits, cron, events, webhooks, admin, pools, workflows):
+for router in (
+    system,
+    jobs,
+    workers,
+    queues,
+    dead_letters,
+    rate_limits,
+    cron,
+    events,
+    webhooks,
+    admin,
+    pools,
+    workflows,
+):
     api.add_router("", router.router)
 
 urlpatterns = [
-    dressed(path("ojs/manifest", system.manifest)),
-    dressed(path("ojs/v1/openapi.json", system.openapi)),
+    with_ojs_headers(path("ojs/manifest", system.manifest)),
+    with_ojs_headers(path("ojs/v1/openapi.json", system.openapi)),
     *(
-        dressed(path(f"ojs/v1/{route.pattern}", route.callback))
+        with_ojs_headers(path(f"ojs/v1/{route.pattern}", route.callback))
         for route in api.urls[0]
         if isinstance(route, URLPattern)
     ),
-    dressed(re_path(r"^ojs/.*$", nowhere)),
+    with_ojs_headers(re_path(r"^ojs/.*$", not_found)),
 ]

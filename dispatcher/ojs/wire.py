@@ -1,4 +1,4 @@
-"""What travels: answers, problems, times and durations as the spec wants them (ojs-http-binding, ojs-json-format)."""
+"""The wire format: responses, problems, times and ids (ojs-http-binding, ojs-json-format)."""
 
 import json
 import re
@@ -22,23 +22,23 @@ UUID7: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{
 HINTS: Final = {
     "invalid_payload": "Send a JSON object, with Content-Type: application/openjobspec+json.",
     "invalid_request": "Correct the field that the message names, and send the request again.",
-    "not_found": "Check the id or the name; what has ended is deleted when its retention is over.",
-    "conflict": "Look at the job's state: somebody else may have ended it, or its lease may have run out.",
-    "duplicate": "The details name the job that is there already, where these credentials may send to its queue.",
+    "not_found": "Check the id or the name; an ended job is deleted when its retention is over.",
+    "conflict": "Check the job's state: it may have ended, or its lease may have expired.",
+    "duplicate": "The details name the existing job, if these credentials may send to its queue.",
     "unauthenticated": "Send Authorization: Bearer with a token made by manage.py dispatcher_token.",
     "permission_denied": "Use a token whose scopes allow this.",
-    "rate_limited": "Retry after the Retry-After header value, or have the token's key raised.",
+    "rate_limited": "Retry after the Retry-After header value, or raise the limits of the token's key.",
     "QUEUE_FULL": "Retry after the Retry-After header value, or raise the queue's max_depth.",
     "backend_error": "Retry later; nothing was changed.",
-    "unsupported": "See /ojs/manifest for what this server can do.",
-    "envelope_too_large": "Send less, or have the setting that the message names raised.",
-    "invalid_workflow": "Correct the step that the message names; nothing of the workflow was sent.",
+    "unsupported": "See /ojs/manifest for the capabilities of this server.",
+    "envelope_too_large": "Send less, or raise the setting that the message names.",
+    "invalid_workflow": "Correct the step that the message names; no job of the workflow was sent.",
 }
 """What to do about each error code."""
 
 
 class Problem(Exception):
-    """A request that can't be done; it becomes the answer."""
+    """An error response, raised as an exception."""
 
     def __init__(
         self,
@@ -52,14 +52,14 @@ class Problem(Exception):
         more: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Take the status, and the fields of the error object; `more` is put beside them."""
+        """Take the status, and the fields of the error object; `more` are additional fields."""
         super().__init__(message)
         self.status, self.code, self.message, self.kind = status, code, message, kind
         self.is_retryable, self.details = is_retryable, dict(details or {})
         self.more, self.headers = dict(more or {}), dict(headers or {})
 
-    def answer(self, request_id: str, errors_url: str) -> HttpResponse:
-        """Write it as the spec's error object; errors_url: where the codes are documented (ojs-errors, section 3.2)."""
+    def response(self, request_id: str, errors_url: str) -> HttpResponse:
+        """Return the error object; errors_url: where the codes are documented (ojs-errors, section 3.2)."""
         docs_url = f"{errors_url}#{self.code}"
         error: dict[str, Any] = {
             "code": self.code,
@@ -69,54 +69,54 @@ class Problem(Exception):
             "details": self.details,
             "request_id": request_id,
             "hint": HINTS[self.code],
-            # The two spellings of ojs-errors and of ojs-http-binding.
+            # Both spellings: of ojs-errors and of ojs-http-binding.
             "doc_url": docs_url,
             "docs_url": docs_url,
             **self.more,
         }
-        return answer({"error": error}, self.status, headers=self.headers)
+        return json_response({"error": error}, self.status, headers=self.headers)
 
 
 def invalid(field: str, problem: str, *, status: int = 400, kind: str | None = None) -> Problem:
-    """Return the problem that a field of a request has."""
+    """Return the problem of an invalid field."""
     details = {"field": field}
     return Problem(status, "invalid_request", f"{field}: {problem}", kind=kind, details=details)
 
 
 def missing(what: str, name: object) -> Problem:
-    """Return the problem that something is not there."""
+    """Return the problem of a resource that does not exist."""
     details = {"resource_type": what, "resource_id": str(name)}
     return Problem(404, "not_found", f"{what.replace('_', ' ').capitalize()} {str(name)!r} not found.", details=details)
 
 
 def conflict(message: str, **details: object) -> Problem:
-    """Return the problem that something is not in the state for this."""
+    """Return the problem of a resource in the wrong state."""
     return Problem(409, "conflict", message, details=details)
 
 
-def answer(body: object, status: int = 200, *, headers: Mapping[str, str] | None = None) -> HttpResponse:
-    """Return an answer of the spec's media type, exactly so: without a charset."""
+def json_response(body: object, status: int = 200, *, headers: Mapping[str, str] | None = None) -> HttpResponse:
+    """Return a response of the spec's media type, without a charset."""
     text = json.dumps(body, default=_plain, ensure_ascii=False, separators=(",", ":"))
     return HttpResponse(text, status=status, content_type=MEDIA_TYPE, headers=dict(headers or {}))
 
 
-def nothing() -> HttpResponse:
-    """Return an answer without a body."""
+def no_content() -> HttpResponse:
+    """Return a response without a body."""
     return HttpResponse(status=204, content_type=MEDIA_TYPE)
 
 
-def stamp(at: datetime | None) -> str | None:
-    """Write a time in UTC, to the millisecond."""
+def format_time(at: datetime | None) -> str | None:
+    """Return a time in UTC, in milliseconds."""
     return None if at is None else at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def without_nulls(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what is not there: the spec's way."""
+    """Leave out null fields, as the spec does."""
     return {name: value for name, value in body.items() if value is not None}
 
 
 def read_json(request: HttpRequest) -> dict[str, Any]:
-    """Return the body of a request as an object. Raises Problem."""
+    """Return the body of a request, a JSON object. Raises Problem."""
     kind = request.headers.get("Content-Type", "").split(";")[0].strip().lower()
     if kind not in ACCEPTED and request.body:
         raise Problem(400, "invalid_request", f"Content-Type: {kind or 'none'} is not {MEDIA_TYPE}.")
@@ -127,7 +127,7 @@ def read_json(request: HttpRequest) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise Problem(400, "invalid_payload", "The body must be a JSON object.")
     if b"\\u" in request.body and not _is_storable(body):
-        raise Problem(400, "invalid_request", "A text holds a NUL or a lone surrogate, which can't be stored.")
+        raise Problem(400, "invalid_request", "A string contains NUL or a lone surrogate, which can't be stored.")
     return body
 
 
@@ -142,8 +142,8 @@ def _is_storable(body: object) -> bool:
         return False
 
 
-def read_moment(field: str, value: object) -> datetime | None:
-    """Return a time: RFC 3339 with a zone, or from now, such as "+PT5S". Raises Problem."""
+def parse_time(field: str, value: object) -> datetime | None:
+    """Return a time: RFC 3339 with a zone, or relative, such as "+PT5S". Raises Problem."""
     if value is None:
         return None
     wait = parse_duration(value[1:], field) if isinstance(value, str) and value.startswith("+P") else None
@@ -154,15 +154,15 @@ def read_moment(field: str, value: object) -> datetime | None:
             raise ValueError  # noqa: TRY301 -- one remedy for all that is no time
         return validate.moment(field, arrow.get(value).datetime)
     except (ValueError, arrow.ParserError, OverflowError) as error:
-        problem = f'{value!r} is not a time of this calendar with a zone (RFC 3339), such as "2030-01-01T12:00:00Z".'
+        problem = f'{value!r} is not a valid time with a zone (RFC 3339), such as "2030-01-01T12:00:00Z".'
         raise invalid(field, problem) from error
 
 
 _RFC3339: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
 
 
-def read_id(what: str, value: str) -> UUID:
-    """Return the id that a path or a body names. Raises Problem: what is no id names nothing."""
+def parse_id(what: str, value: str) -> UUID:
+    """Return the id in a path or a body. Raises Problem: an invalid id is of no resource."""
     try:
         return UUID(value)
     except ValueError as error:
@@ -172,7 +172,7 @@ def read_id(what: str, value: str) -> UUID:
 def _finite(text: str) -> float:
     number = float(text)
     if not isfinite(number):
-        raise Problem(400, "invalid_request", f"The number {text[:40]} is too large to be stored; send it as a text.")
+        raise Problem(400, "invalid_request", f"The number {text[:40]} is too large to be stored; send it as a string.")
     return number
 
 
@@ -184,7 +184,7 @@ def _refuse(name: str) -> None:
 def _plain(value: object) -> str:
     match value:
         case datetime():
-            return stamp(value) or ""
+            return format_time(value) or ""
         case UUID():
             return str(value)
         case _:

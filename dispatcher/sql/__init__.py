@@ -5,16 +5,12 @@ each other's rows are sent together: `ask` several inside `together()`, and read
 """
 
 import logging
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
-from importlib import resources
-from importlib.resources.abc import Traversable
-from typing import Any, Final, Generic, LiteralString, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -37,17 +33,18 @@ from psycopg import adapters
 from psycopg.abc import Buffer
 from psycopg.adapt import Dumper
 from psycopg.pq import PipelineStatus, TransactionStatus
-from psycopg.rows import class_row
+from psycopg.rows import class_row, scalar_row
 from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.json import JsonbLoader
 
 from dispatcher.conf import conf, eager_propagates
+from dispatcher.sql.statements import names as names
+from dispatcher.sql.statements import statement as statement
 
 logger = logging.getLogger(__name__)
 
 Row = TypeVar("Row")
 
-_PARAMETER = re.compile(r"%\((\w+)\)s")
 _HOOKS = "dispatcher_hooks"
 """Where a connection keeps what to do after the commit of a transaction of the engine's own."""
 
@@ -105,41 +102,6 @@ class Asked(Generic[Row]):
         """Return the only row."""
         (row,) = self.rows()
         return row
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """A statement as the server takes it, with `$1`, `$2`, ... in place of the names of its parameters."""
-
-    text: LiteralString
-    parameters: tuple[str, ...]
-    """The name of each parameter, in order of number."""
-
-
-@cache
-def statement(name: str) -> Statement:
-    """Return `name`.sql without comments and indents, its name in front as a comment.
-
-    Numbered here, once: psycopg would parse a text of over 4,096 characters again at each run.
-    """
-    lines = _files()[name].read_text("utf-8").splitlines()
-    text = " ".join(line.strip() for line in lines if not line.lstrip().startswith("--"))
-    numbers = {parameter: f"${number}" for number, parameter in enumerate(dict.fromkeys(_PARAMETER.findall(text)), 1)}
-    numbered = _PARAMETER.sub(lambda found: numbers[found[1]], text).replace("%%", "%")
-    return Statement(text=f"/* {name} */ {numbered}", parameters=tuple(numbers))
-
-
-def names() -> list[str]:
-    """Return the name of every statement."""
-    return sorted(_files())
-
-
-@cache
-def _files() -> dict[str, Traversable]:
-    """Return the file of each statement by its name, which is unique; each step has a folder."""
-    folders = (entry for entry in resources.files(__name__).iterdir() if entry.is_dir())
-    files = (file for folder in folders for file in folder.iterdir() if file.name.endswith(".sql"))
-    return {file.name.removesuffix(".sql"): file for file in files}
 
 
 def connection() -> BaseDatabaseWrapper:
@@ -362,7 +324,10 @@ def _pipeline() -> Iterator[None]:
 
 
 def ask(name: str, row: type[Row], params: Mapping[str, Any]) -> Asked[Row]:
-    """Run `name`.sql; its rows are there at the end of `together()`, or at once outside of it."""
+    """Run `name`.sql; its rows are there at the end of `together()`, or at once outside of it.
+
+    row: the dataclass of its rows, or the type of its only column.
+    """
     wrapper = connection()
     wrapper.validate_no_broken_transaction()
     with _intact(wrapper), wrapper.wrap_database_errors:
@@ -379,17 +344,10 @@ def fetch(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
     return ask(name, row, params).rows()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Clock:
-    """The row of `read_clock`."""
-
-    database_time: datetime
-
-
 def now() -> datetime:
     """Return the time by the database's clock."""
-    (clock,) = fetch("read_clock", Clock, {})
-    return clock.database_time
+    (time,) = fetch("read_clock", datetime, {})
+    return time
 
 
 def fetch_in_order(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
@@ -462,7 +420,9 @@ def _cursor(wrapper: BaseDatabaseWrapper, name: str, row: type[Row]) -> psycopg.
         if raw.prepare_threshold is None and _prepares(wrapper):
             raw.prepare_threshold = 5
             raw.prepared_max = max(raw.prepared_max or 0, 100)
-        cursor = known[name, row] = psycopg.RawCursor(raw, row_factory=class_row(row))
+        cursor = known[name, row] = psycopg.RawCursor(
+            raw, row_factory=class_row(row) if is_dataclass(row) else scalar_row
+        )
         cursor.adapters.register_loader("jsonb", JsonbLoader)
         cursor.adapters.register_loader("timestamptz", _UtcLoader)
         cursor.adapters.register_dumper(timedelta, _SecondsDumper)

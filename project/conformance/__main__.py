@@ -15,7 +15,7 @@ from django.core.management import call_command
 from django.db import connections
 
 from project.conformance.table import SUITES, Case, page, read
-from project.homes import RUN, HomeBusy
+from project.run_dirs import RUN, RunDirBusy
 from project.processes import ChildFailed, Stack, free_port, listening
 from project.services import embedded
 
@@ -32,14 +32,14 @@ def main() -> None:
     parser.add_argument("--suites", type=Path, default=SUITES, metavar="DIR", help="another folder of cases")
     given, more = parser.parse_known_args()
     try:
-        with embedded(name="conformance") as services, Stack(services.home) as stack:
+        with embedded(name="conformance") as services, Stack(services.run_dir) as stack:
             os.environ["DJANGO_SETTINGS_MODULE"] = SETTINGS
             url = _start(stack)
-            report = services.home / "cases.json"
+            report = services.run_dir / "cases.json"
             _run(url, given.suites, report, more)
             stack.ensure_running()
             cases = read(report, given.suites)
-    except (ChildFailed, HomeBusy) as error:
+    except (ChildFailed, RunDirBusy) as error:
         sys.exit(str(error))
     _write(cases, is_own=given.suites == SUITES and not more)
 
@@ -67,9 +67,9 @@ def _run(url: str, suites: Path, report: Path, more: list[str]) -> None:
 def _write(cases: list[Case], *, is_own: bool) -> None:
     failed = [case.test_id for case in cases if not case.has_passed]
     unexplained = [case.test_id for case in cases if not case.has_passed and not case.why]
-    told = {"passed": len(cases) - len(failed), "failed": len(failed), "failed_ids": failed, "unexplained": unexplained}
-    RESULT.write_text(json.dumps(told, indent=2) + "\n")
-    print(f"{told['passed']} passed, {told['failed']} failed, of which {len(unexplained)} are not explained: {RESULT}")
+    report = {"passed": len(cases) - len(failed), "failed": len(failed), "failed_ids": failed, "unexplained": unexplained}
+    RESULT.write_text(json.dumps(report, indent=2) + "\n")
+    print(f"{report['passed']} passed, {report['failed']} failed, of which {len(unexplained)} are not explained: {RESULT}")
     if is_own:
         PAGE.write_text(page(cases))
     sys.exit(1 if unexplained or not cases else 0)

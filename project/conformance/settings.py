@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from project import environment
-from project.settings import *  # noqa: F403 -- the project's own, with what the cases need besides
+from project.settings import *  # noqa: F403 -- the project's own, with what the cases need in addition
 from project.settings import DATABASES
 
 ROOT_URLCONF = "project.conformance.urls"

@@ -31,14 +31,14 @@ def reset(request: HttpRequest) -> HttpResponse:
 
 @csrf_exempt
 def heartbeat(request: HttpRequest) -> HttpResponseBase:
-    """Play the administrator whom two cases want: a job says what its worker is to be told."""
+    """Play the administrator whom two cases want: a job names the directive of its worker."""
     body = json.loads(request.body or "{}")
     jobs = body.get("active_jobs")
     for call in CallQueue.objects.filter(id__in=jobs if isinstance(jobs, list) else []):
         given = ((call.envelope or {}).get("options") or {}).get("given") or {}
         if directive := (given.get("metadata") or {}).get("test_directive"):
-            fetch.see(body["worker_id"])
-            fetch.direct(body["worker_id"], directive)
+            fetch.touch_worker(body["worker_id"])
+            fetch.set_directive(body["worker_id"], directive)
     view, args, kwargs = resolve(f"/{HEARTBEAT}", "dispatcher.ojs.urls")
     response: HttpResponseBase = view(request, *args, **kwargs)
     return response

@@ -16,8 +16,8 @@ from django.core.management import call_command
 from rich.console import Console
 
 from project.demo import screen
-from project.homes import RUN
 from project.processes import Stack
+from project.run_dirs import RUN
 from project.services import embedded
 from project.witness.child import start_witness
 
@@ -53,14 +53,14 @@ def run(console: Console) -> int:
     """Start everything, let the story happen, say how it ended, stop everything."""
     began = time.monotonic()
     console.print("Starting PostgreSQL and Valkey ...")
-    with embedded() as services, Stack(services.home) as stack, deadline(ENDED_BY):
-        logs = relative(services.home / "logs")
+    with embedded() as services, Stack(services.run_dir) as stack, deadline(ENDED_BY):
+        logs = relative(services.run_dir / "logs")
         console.print(f"Migrating, starting witness, worker, beat and dispenser (logs: {logs}) ...")
         witness = start(stack)
         # Django can't be imported before it is set up, which needs the address of the database.
-        from project.demo import story  # noqa: PLC0415
+        from project.demo import scenario  # noqa: PLC0415
 
-        summary = story.tell(console, stack, witness, began=began, deadline=began + DRAINED_BY)
+        summary = scenario.run(console, stack, witness, began=began, deadline=began + DRAINED_BY)
         write(summary.as_json())
         screen.show_summary(console, summary)
         console.print(f"The same for tools: {relative(RESULT)}   Logs: {logs}", soft_wrap=True)

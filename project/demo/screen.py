@@ -15,7 +15,7 @@ from dispatcher.reports import KeyStatus
 from project.demo.summary import KeyVerdict, Summary
 
 LINE_EVERY = 3.0
-# Columns, where nobody says how wide it is: a log keeps long lines.
+# Columns, without a known width: a log keeps long lines.
 WIDTH = 120
 BAR = 14
 

@@ -14,7 +14,7 @@ TIMEOUT = 30.0
 
 
 def start_witness(stack: Stack, *, module: str = "project.witness") -> str:
-    """Start a witness, tell the later children of the stack its address (WITNESS_URL), and return it."""
+    """Start a witness, give the later children of the stack its address (WITNESS_URL), and return it."""
     witness = stack.start("witness", [sys.executable, "-m", module], ready=logged(LISTENING))
     witness.wait_ready(time.monotonic() + TIMEOUT)
     url = str(re.findall(LISTENING, witness.output(), re.MULTILINE)[-1])

@@ -1,7 +1,7 @@
 """The witness's books: who came when, and which published limit that broke.
 
 Numbers at once and in a window are counted where requests arrive. Spacing is judged by when they set out, as each says:
-what a busy machine does to one on its way is nobody's fault, and would be taken for the fault of whoever comes next.
+what a busy machine does to one on its way is no one's fault, and would be taken for the fault of the next one.
 
 Pure: no clock, no sockets. Every time is a whole number of nanoseconds of one monotonic clock, so that every
 comparison is exact; every span of time is half open, its end no longer being part of it.

@@ -115,7 +115,7 @@ class Caller(BaseHTTPRequestHandler):
         return left > 0
 
     def _end(self, visit: Visit, *, succeeded: bool) -> None:
-        """Book the end before the answer: whoever reads the answer may send the next request at once."""
+        """Book the end before the answer: a client that reads the response may send the next request at once."""
         with self.server.lock:
             self.server.ledger.end(visit, at=time.monotonic_ns(), succeeded=succeeded)
 

@@ -1,4 +1,4 @@
-"""The witness as a program: it publishes limits, prints where it listens, and serves until it is told to stop."""
+"""The witness as a program: it publishes limits, prints where it listens, and serves until it gets a signal."""
 
 import gc
 import signal

@@ -6,9 +6,9 @@ from unittest import mock
 import pytest
 from django.db import connection
 
-from bench.patience import GaveUp, within
 from bench.scale.sizes import SMALL
 from bench.scale.systems import System
+from bench.time_limit import GaveUp, within
 from dispatcher import engine
 from dispatcher.audit import audit
 from dispatcher.lifecycle import publish

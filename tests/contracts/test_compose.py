@@ -230,7 +230,7 @@ def test_no_image_changes_by_itself() -> None:
         assert re.fullmatch(r"\w+:\d+(\.\d+)+", SERVICES[name]["image"])
 
 
-def test_the_image_runs_as_nobody_in_particular() -> None:
+def test_the_image_runs_as_an_unprivileged_user() -> None:
     (user,) = re.findall(r"^USER (\d+)$", DOCKERFILE, re.MULTILINE)
     assert int(user) > 0
 

@@ -1,4 +1,4 @@
-"""The documentation says what the code does, where a test can tell."""
+"""The documentation says what the code does, where a test can check it."""
 
 import ast
 import re
@@ -12,11 +12,20 @@ from pytest_django import Settings
 from dispatcher import sql
 from dispatcher.conf import RETENTION, Conf, conf, settable
 from dispatcher.limits.retry import Retry
+from dispatcher.sql.statements import fragments
 from dispatcher.states import diagram
+from docs.tools import statements
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+
+NAVIGATION = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
+ADDED = ("overview.md", "contributing.md", "changelog.md")
+"""Pages of the site that docs/tools/hooks.py makes of the root's files."""
 
 page = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 
@@ -33,13 +42,14 @@ def rows(text: str) -> Iterable[tuple[str, str]]:
 
 
 def section(text: str, heading: str) -> str:
-    """Return what stands under a heading of the second level."""
+    """Return the text under a heading of the second level."""
     return text.split(f"\n## {heading}\n")[1].split("\n## ", maxsplit=1)[0]
 
 
 def anchors(path: Path) -> set[str]:
     """Return the names under which the headings of a page can be linked to."""
-    headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+    text = re.sub(r"^ *```.*?^ *```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
@@ -48,9 +58,10 @@ def test_the_diagram_of_states_is_the_one_that_the_code_draws() -> None:
     assert drawn == diagram(), "put the output of `python -m dispatcher.states` into docs/reference/states.md"
 
 
-def test_every_statement_is_listed_once_and_no_other() -> None:
-    listed = [name for name, _ in rows((REFERENCE / "sql.md").read_text())]
-    assert sorted(listed) == sql.names()
+def test_the_page_of_the_statements_is_the_one_that_their_headers_make() -> None:
+    text = (REFERENCE / "sql.md").read_text()
+    assert text == statements.page(), "run: python -m docs.tools.statements > docs/reference/sql.md"
+    assert {name.partition("(")[0] for name, _ in rows(text)} == {*sql.names(), *fragments()}
 
 
 def test_the_defaults_of_the_settings_are_the_documented_ones(settings: Settings) -> None:
@@ -89,6 +100,36 @@ def test_every_piece_of_python_is_python(page: Path) -> None:
 def test_every_target_of_make_exists(page: Path) -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"`make ([a-z0-9-]+)", page.read_text())) <= targets
+
+
+def test_every_path_that_contributing_names_exists() -> None:
+    named = set(re.findall(r"`((?:dispatcher|tests|docs)/[\w./-]*)`", (ROOT / "CONTRIBUTING.md").read_text()))
+    assert len(named) > 30
+    assert {path for path in named if not (ROOT / path).exists()} == set()
+
+
+def test_every_page_is_listed_in_the_index_and_in_the_navigation() -> None:
+    pages = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
+    index = (ROOT / "docs" / "README.md").read_text()
+    listed = {Path(target) for target in re.findall(r"\]\(([^):#]+\.md)[)#]", index)}
+    assert pages - listed == {Path("README.md")}
+    navigation = {
+        Path(target) for target in re.findall(r"^ +- (?:[\w ]+: )?([\w/.-]+\.md)\b", NAVIGATION, re.MULTILINE)
+    }
+    assert pages - navigation == set()
+    assert {str(page) for page in navigation - pages} == set(ADDED)
+
+
+def test_the_glossary_is_in_order() -> None:
+    terms = re.findall(r"^\| \*\*(.+?)\*\*", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    assert terms == sorted(set(terms))
+
+
+def test_images_are_small_and_shown() -> None:
+    text = "".join(path.read_text() for path in PAGES)
+    for image in (ROOT / "docs" / "images").iterdir():
+        assert image.stat().st_size < 200_000, f"{image.name} is larger than 200 KB"
+        assert f"images/{image.name})" in text, f"no page shows {image.name}"
 
 
 def test_every_guarantee_names_the_test_that_shows_it() -> None:

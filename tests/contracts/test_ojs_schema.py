@@ -1,4 +1,4 @@
-"""The published schema of the HTTP face: what it says is what comes, whatever is asked."""
+"""The published schema of the HTTP API: what it says is what comes, for any request."""
 
 import json
 from typing import Any
@@ -51,8 +51,8 @@ def test_whatever_is_asked_the_answer_is_as_the_schema_says(settings: Settings) 
 
 @pytest.mark.django_db
 def test_the_schema_is_published_and_names_every_endpoint() -> None:
-    told = json.loads(Client().get(PATH).content)
-    assert {"/ojs/v1/jobs", "/ojs/v1/workers/fetch", "/ojs/v1/rate-limits/{key}"} <= set(told["paths"])
-    for path, operations in told["paths"].items():
+    reply = json.loads(Client().get(PATH).content)
+    assert {"/ojs/v1/jobs", "/ojs/v1/workers/fetch", "/ojs/v1/rate-limits/{key}"} <= set(reply["paths"])
+    for path, operations in reply["paths"].items():
         for method, operation in operations.items():
             assert operation["summary"], f"{method} {path}"

@@ -18,7 +18,7 @@ from pytest_django import Settings
 from dispatcher import sql
 from dispatcher.admin.paging import MANY
 from dispatcher.models import CallQueue
-from dispatcher.ojs import workflows
+from dispatcher.ojs.workflow import advance
 from tests.contracts.test_plans import Hot, explain, nodes, outline
 
 ENDED = 200_000
@@ -130,8 +130,8 @@ def run(look: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> list[dic
         for query in asked.captured_queries:
             if '"dispatcher_' in query["sql"] and query["sql"].startswith("SELECT"):
                 cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query['sql']}")
-                (told,) = cursor.fetchone()
-                plans.append((json.loads(told) if isinstance(told, str) else told)[0]["Plan"])
+                (reply,) = cursor.fetchone()
+                plans.append((json.loads(reply) if isinstance(reply, str) else reply)[0]["Plan"])
     return plans
 
 
@@ -211,15 +211,15 @@ def test_a_page_over_http_reads_a_bounded_number_of_rows(
     path: str, monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
     settings.DISPATCHER = {"http_anonymous": ["admin"], "journal": 3_600}
-    told: list[dict[str, Any]] = []
+    reply: list[dict[str, Any]] = []
 
     def look() -> None:
         answer = Client().get(f"/ojs/v1{path}")
         assert answer.status_code == 200, answer.content
-        told.append(answer.json())
+        reply.append(answer.json())
 
     check(run(look, monkeypatch), LISTED if path in ("/admin/queues", "/admin/scheduling/stats") else MOST)
-    if cursor := told[0].get("pagination", {}).get("next_cursor"):
+    if cursor := reply[0].get("pagination", {}).get("next_cursor"):
         path += f"{'&' if '?' in path else '?'}cursor={cursor}"
         check(run(look, monkeypatch))
 
@@ -265,7 +265,7 @@ def test_a_change_of_many_jobs_reads_a_bounded_number_of_rows(
 
 @pytest.mark.django_db(transaction=False)
 def test_workflows_without_news_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    plans = run(lambda: workflows.advance_all() == 0, monkeypatch)
+    plans = run(lambda: advance.advance_all() == 0, monkeypatch)
     for plan in plans:
         assert most_read(plan) <= 250, outline(plan)
 
@@ -277,9 +277,9 @@ def test_a_look_at_workflows_reads_their_calls_by_id(monkeypatch: pytest.MonkeyP
             "UPDATE dispatcher_callqueue SET state = 'completed', finished_at = now() WHERE id < %s",
             [UUID(int=0x7000_8000_0000_0000_0100)],
         )
-    monkeypatch.setattr(workflows, "_BUDGET_S", 60.0)
+    monkeypatch.setattr(advance, "_BUDGET_S", 60.0)
     found: list[int] = []
-    plans = run(lambda: found.append(workflows.advance_all()), monkeypatch)
+    plans = run(lambda: found.append(advance.advance_all()), monkeypatch)
     assert found == [255]
     for plan in plans:
         assert most_read(plan) <= 1_000, outline(plan)

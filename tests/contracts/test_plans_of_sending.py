@@ -55,7 +55,7 @@ SEND = {
     "margin": SECOND,
     "ramp": SECOND,
     "lease": SECOND,
-    "is_gated": False,
+    "needs_worker": False,
     "ahead": 968,
 }
 
@@ -97,7 +97,7 @@ AGAIN: dict[str, Any] = {
     "now": None,
 }
 
-# Of LONE there are no rows, so whoever looks for one must not read those of the others.
+# Of LONE there are no rows, so a query for one must not read those of the others.
 HOT = [
     Hot("send_call", SEND, 100),
     Hot("send_call", SEND | {"names": ["key:9999"], "queue": "queue"}, 100),

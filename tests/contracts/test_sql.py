@@ -10,12 +10,16 @@ from django.apps import apps
 from django.db import connection
 
 from dispatcher import sql
+from dispatcher.sql import statements
 from tests.builders import committed
 
 PACKAGE = Path(sql.__file__).resolve().parents[1]
-FILES = sorted((PACKAGE / "sql").glob("*/*.sql"))
+FRAGMENTS = sorted((PACKAGE / "sql" / "fragments").glob("*.sql"))
+FILES = sorted(set((PACKAGE / "sql").glob("*/*.sql")) - set(FRAGMENTS))
 MODULES = [path for path in sorted(PACKAGE.rglob("*.py")) if "migrations" not in path.parts]
 
+every_file = pytest.mark.parametrize("file", [*FILES, *FRAGMENTS], ids=lambda file: file.stem)
+every_fragment = pytest.mark.parametrize("file", FRAGMENTS, ids=lambda file: file.stem)
 every_statement = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 
 RUNS = {"ask", "fetch", "change"}
@@ -28,7 +32,12 @@ RAW = {"raw", "extra", "RawSQL", "RunSQL", "executemany", "execute", "callproc"}
 
 
 def code(file: Path) -> str:
-    """Return a statement without its comments."""
+    """Return a statement without its comments, its fragments expanded."""
+    return statements.expand(written(file))
+
+
+def written(file: Path) -> str:
+    """Return what a file holds without its comments."""
     return "\n".join(line for line in file.read_text().splitlines() if not line.lstrip().startswith("--"))
 
 
@@ -78,17 +87,61 @@ def test_every_statement_that_is_run_is_there() -> None:
     assert len(names_run()) > 30
 
 
-@every_statement
-def test_a_statement_opens_with_its_name_and_what_it_does(file: Path) -> None:
+@every_file
+def test_a_file_opens_with_its_name_and_what_it_does(file: Path) -> None:
     first = file.read_text().splitlines()[0]
-    assert re.fullmatch(rf"-- {file.stem}: \S.*[.;:,\w]", first), first
+    parameters = r"(\([\w, ]+\))?" if file in FRAGMENTS else ""
+    assert re.fullmatch(rf"-- {file.stem}{parameters}: \S.*[.;:,\w]", first), first
     assert file.read_text().endswith("\n")
 
 
-@every_statement
+def test_a_fragment_is_known_and_takes_as_many_arguments_as_it_names() -> None:
+    assert statements.expand("{{waits_alone_in(call, lane.id)}}") == (
+        "call.lane_id = lane.id AND call.oversized_key_id IS NOT NULL"
+    )
+    with pytest.raises(KeyError):
+        statements.expand("{{nothing}}")
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        statements.expand("{{waits_in(call)}}")
+
+
+@every_fragment
+def test_a_fragment_is_used_by_at_least_two_statements(file: Path) -> None:
+    users = [each.stem for each in [*FILES, *FRAGMENTS] if file.stem in statements.used(written(each))]
+    assert len(users) > 1, users
+
+
+@every_fragment
+def test_a_fragment_uses_each_of_its_parameters(file: Path) -> None:
+    parameters = statements.fragments()[file.stem].parameters
+    assert {name for name in parameters if f"{{{{{name}}}}}" not in written(file)} == set()
+    assert set(parameters) & set(statements.fragments()) == set(), "a parameter may not have the name of a fragment"
+
+
+@every_file
+def test_a_file_uses_fragments_that_exist(file: Path) -> None:
+    known = set(statements.fragments())
+    parameters = known & {file.stem} and statements.fragments()[file.stem].parameters
+    assert statements.used(written(file)) - known - set(parameters) == set()
+
+
+@every_file
+def test_no_argument_has_the_alias_of_a_table_inside_the_fragment(file: Path) -> None:
+    """It would then name that table, and not the one outside."""
+    for name, arguments in re.findall(r"\{\{(\w+)\(((?:[^{}]|\{\{\w+\}\})*)\)\}\}", written(file)):
+        aliases = set(re.findall(r"\bAS (\w+)(?! \()", statements.fragments()[name].text))
+        assert set(re.findall(r"\b(\w+)\.", arguments)) & aliases == set(), name
+
+
+@every_file
+def test_a_line_has_at_most_120_columns(file: Path) -> None:
+    assert [line for line in file.read_text().splitlines() if len(line) > 120] == []
+
+
+@every_file
 def test_a_file_holds_one_statement(file: Path) -> None:
-    assert ";" not in code(file)
-    assert "--" not in code(file), "a comment has a line of its own, where the loader leaves it out"
+    assert ";" not in written(file)
+    assert "--" not in written(file), "a comment has a line of its own, where the loader leaves it out"
 
 
 @every_statement

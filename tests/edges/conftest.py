@@ -16,7 +16,7 @@ def open_http(settings: Settings) -> None:
 
 @pytest.fixture
 def api(open_http: None) -> Api:
-    """Give a client of an HTTP face that is open to all."""
+    """Give a client of an HTTP API that is open to all."""
     del open_http
     return Api()
 
@@ -24,7 +24,7 @@ def api(open_http: None) -> Api:
 @pytest.fixture
 def holder(settings: Settings) -> Callable[..., Api]:
     """Give what makes a token with these scopes, and returns a client that shows it."""
-    from dispatcher.ojs.access import make_token  # noqa: PLC0415 -- needs the apps
+    from dispatcher.ojs.auth import make_token  # noqa: PLC0415 -- needs the apps
 
     settings.DISPATCHER = {}
     return lambda *scopes, name="me": Api(Authorization=f"Bearer {make_token(name, scopes)}")

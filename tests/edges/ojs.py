@@ -1,4 +1,4 @@
-"""A client of the HTTP face, for the tests."""
+"""A client of the HTTP API, for the tests."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -16,7 +16,7 @@ from django.urls import reverse
 from django.utils import timezone
 from pytest_django import Settings
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.admin.paging import MANY, batches
 from dispatcher.engine import workers
 from dispatcher.lifecycle import heartbeat
@@ -72,22 +72,22 @@ def test_a_call_s_page_says_why_it_waits_and_what_it_spends(boss: Client) -> Non
     assert "Waiting" in page
 
 
-@pytest.mark.parametrize(("failures", "title"), [(3, "3 in all"), (5_000, "the first 5 and the last 20 are kept")])
+@pytest.mark.parametrize(("failures", "title"), [(3, "3 in total"), (5_000, "the first 5 and the last 20 are kept")])
 def test_a_call_s_page_says_how_many_errors_there_were(boss: Client, failures: int, title: str) -> None:
     (call,) = waiting(1)
     kept = [{"type": "ValueError", "message": "no money", "attempt": number} for number in range(min(failures, 25))]
     CallQueue.objects.filter(pk=call.pk).update(errors=kept, error_count=failures)
     page = boss.get(reverse("admin:dispatcher_callqueue_change", args=[call.pk])).content.decode()
-    assert f"{failures:,} in all" in page
+    assert f"{failures:,} in total" in page
     assert title in page
 
 
-def test_a_call_s_page_says_that_nobody_knows_its_task(boss: Client) -> None:
+def test_a_call_s_page_says_that_no_worker_knows_its_task(boss: Client) -> None:
     heartbeat.record(replace(HERE, tasks=["other"]), [])
     call = CallQueue.objects.send("t")
     workers.return_unknown(call.pk, ticket_of(CallQueue.objects.get(pk=call.pk)))
     page = boss.get(reverse("admin:dispatcher_callqueue_change", args=[call.pk])).content.decode()
-    assert "No live worker of queue celery knows task t." in page
+    assert "No live worker of queue celery has the task t." in page
 
 
 def test_a_call_s_page_says_that_it_never_starts(boss: Client) -> None:
@@ -133,7 +133,7 @@ def test_a_call_that_has_no_lane_yet_is_found_by_its_keys_and_says_why_it_waits(
     for term in ("api", "queue:mail"):
         assert str(call.pk) in boss.get(CALLS, {"q": term}).content.decode()
     page = boss.get(reverse("admin:dispatcher_callqueue_change", args=[call.pk])).content.decode()
-    assert "Its lane is to be made" in page
+    assert "Its lane does not exist yet" in page
     assert "1 of api, 1 of queue:mail" in page
 
 
@@ -179,7 +179,7 @@ def test_a_list_counts_up_to_a_bound_and_sorts_by_no_column(boss: Client, name: 
 def fill(number: int) -> None:
     """Add so many rows to each table that the admin lists."""
     calls = CallQueue.objects.send_many([Call(task="t", queue=f"queue-{n}") for n in range(number)])
-    engine.cancel([call.pk for call in calls[::2]])
+    api.cancel([call.pk for call in calls[::2]])
     for n in range(number):
         name = uuid4().hex
         RateLimitKey.objects.declare(f"key:{name}", concurrency=n)
@@ -221,8 +221,8 @@ def test_calls_that_ended_are_listed_by_their_end(boss: Client, state: State) ->
 
 def test_calls_that_wait_alone_are_listed_by_themselves(boss: Client) -> None:
     _, call = dear_call()
-    engine.limit("api", {"concurrency": 5})
-    engine.resume("api")
+    api.limit("api", {"concurrency": 5})
+    api.resume("api")
     assert CallQueue.objects.get(pk=call.pk).oversized_key_id is not None
     assert str(call.pk) in boss.get(CALLS, {"state": "oversized"}).content.decode()
     assert str(call.pk) not in boss.get(CALLS, {"state": "available"}).content.decode()
@@ -249,7 +249,7 @@ def test_calls_are_cancelled_retried_and_run(clerk: Callable[..., Client]) -> No
     assert "3 calls: cancelled" in act(client, CALLS, "cancel", calls)
     assert {call.state for call in CallQueue.objects.all()} == {State.CANCELLED}
     assert "they run or have ended" in act(client, CALLS, "cancel", calls)
-    assert "3 calls: to be retried" in act(client, CALLS, "retry", calls)
+    assert "3 calls: queued for a retry" in act(client, CALLS, "retry", calls)
     assert "1 calls: moved to the front" in act(client, CALLS, "run_now", calls[2:])
     assert CallQueue.objects.waiting().order_by("position").first() == calls[2]
     assert LogEntry.objects.count() == 4
@@ -292,7 +292,7 @@ def test_a_key_is_overridden_until_a_time(clerk: Callable[..., Client]) -> None:
     until = timezone.now() + timedelta(hours=1)
     when = {"until_0": until.strftime("%Y-%m-%d"), "until_1": until.strftime("%H:%M:%S")}
     refused = act(client, KEYS, "override", [key], apply="1", rate_limit="5", **when)
-    assert "Give the limit and its period, or neither." in refused
+    assert "Give both the limit and its period, or neither." in refused
     past = act(client, KEYS, "override", [key], apply="1", until_0="2001-01-01", until_1="00:00:00")
     assert "Give a time to come." in past
     ever = act(client, KEYS, "override", [key], apply="1", until_0="9999-12-31", until_1="23:59:59")
@@ -317,7 +317,7 @@ def test_nothing_is_done_to_keys_without_the_permission(clerk: Callable[..., Cli
 def dear_call() -> tuple[RateLimitKey, CallQueue]:
     """Return a paused key, and a call that waits for 8 of it."""
     key = RateLimitKey.objects.declare("api", concurrency=10)
-    engine.pause("api")
+    api.pause("api")
     (call,) = CallQueue.objects.send_many([Call(task="noop", keys={"api": 8})])
     return key, call
 
@@ -331,7 +331,7 @@ def test_limits_that_waiting_calls_never_fit_are_stored_only_when_that_is_accept
     page = boss.post(url, {"concurrency": "5", "accept_oversized": "on"}, follow=True).content.decode()
     assert "1 waiting calls cost more than the limits ever allow" in page
     assert RateLimitKey.objects.get(name="api").concurrency == 5
-    engine.resume("api")
+    api.resume("api")
     assert "1 of these cost more than the limits ever allow" in boss.get(url).content.decode()
     page = boss.get(reverse("admin:dispatcher_callqueue_change", args=[call.pk])).content.decode()
     assert "It costs 8 of the key api, whose limits never allow it." in page
@@ -397,5 +397,5 @@ def test_a_limit_without_its_period_is_named_with_the_remedy(boss: Client) -> No
         reverse("admin:dispatcher_ratelimitkey_add"),
     ):
         page = boss.post(url, {"name": "new", "throttle_limit": "5"}).content.decode()
-        assert "Give the limit and its period, or neither." in page
+        assert "Give both the limit and its period, or neither." in page
         assert "is violated" not in page

@@ -1,4 +1,4 @@
-"""The HTTP face in the admin: who serves a queue, what workers are told, which tokens hold."""
+"""The HTTP API in the admin: who serves a queue, what workers are reply, which tokens hold."""
 
 import re
 from datetime import timedelta
@@ -12,12 +12,12 @@ from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries, Settings
 
 import dispatcher
-from dispatcher import engine
+from dispatcher import api
 from dispatcher.event_log import KINDS
 from dispatcher.models import ApiToken, CallQueue, JournalEntry, PullWorker, Queue
 from dispatcher.ojs import fetch
-from dispatcher.ojs.access import make_token
-from dispatcher.ojs.fetch import Fetching
+from dispatcher.ojs.auth import make_token
+from dispatcher.ojs.fetch import FetchRequest
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -34,7 +34,7 @@ def test_who_serves_a_queue_is_set_until_its_calls_are_with_somebody(boss: Clien
     url = reverse("admin:dispatcher_queue_change", args=["mail"])
     assert 'name="delivery"' in boss.get(url).content.decode()
     CallQueue.objects.send("mail.send", queue="mail")
-    fetch.fetch(Fetching(queues=["mail"]))
+    fetch.fetch(FetchRequest(queues=["mail"]))
     assert 'name="delivery"' not in boss.get(url).content.decode()
     boss.post(url, {"max_depth": 5, "on_full": "reject", "warn_at": 0.5})
     queue.refresh_from_db()
@@ -43,10 +43,10 @@ def test_who_serves_a_queue_is_set_until_its_calls_are_with_somebody(boss: Clien
 
 def test_the_journal_is_read_and_nothing_else(boss: Client, settings: Settings) -> None:
     settings.DISPATCHER = {"journal": 60}
-    engine.declare("queue:mail", {})
-    engine.pause("queue:mail", by="ada")
-    engine.declare("api", {})
-    engine.block("api", timedelta(hours=1))
+    api.declare("queue:mail", {})
+    api.pause("queue:mail", by="ada")
+    api.declare("api", {})
+    api.block("api", timedelta(hours=1))
     url = reverse("admin:dispatcher_journalentry_changelist")
     page = boss.get(url).content.decode()
     assert "paused_by ada" in page
@@ -64,9 +64,9 @@ def test_the_kinds_of_the_journal_are_offered_without_reading_it(
     boss: Client, django_assert_num_queries: DjangoAssertNumQueries, settings: Settings
 ) -> None:
     settings.DISPATCHER = {"journal": 60}
-    engine.declare("queue:mail", {})
-    engine.pause("queue:mail")
-    engine.resume("queue:mail")
+    api.declare("queue:mail", {})
+    api.pause("queue:mail")
+    api.resume("queue:mail")
     url = reverse("admin:dispatcher_journalentry_changelist")
     with django_assert_num_queries(4) as asked:
         page = boss.get(url, {"kind": "queue.paused"}).content.decode()
@@ -82,26 +82,26 @@ def test_whatever_is_written_into_the_journal_can_be_chosen_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "directive"), [("be_quiet", "quiet"), ("terminate", "terminate"), ("go_on", "running")]
+    ("action", "directive"), [("quiet", "quiet"), ("terminate", "terminate"), ("resume", "running")]
 )
-def test_workers_are_told_what_to_do(boss: Client, action: str, directive: str) -> None:
-    fetch.see("one")
+def test_an_action_sets_the_directive_of_workers(boss: Client, action: str, directive: str) -> None:
+    fetch.touch_worker("one")
     url = reverse("admin:dispatcher_pullworker_changelist")
     worker = PullWorker.objects.get()
     page = boss.post(url, {"action": action, "_selected_action": [worker.pk]}, follow=True).content.decode()
-    assert "will be told" in page
-    assert fetch.beat("one", []).directive == directive
+    assert "get this directive" in page
+    assert fetch.heartbeat("one", []).directive == directive
 
 
-def test_who_may_only_look_tells_no_worker_anything() -> None:
-    fetch.see("one")
+def test_a_user_who_may_only_view_sets_no_directive() -> None:
+    fetch.touch_worker("one")
     clerk = User.objects.create_user("clerk", is_staff=True)
     clerk.user_permissions.set(Permission.objects.filter(codename="view_pullworker"))
     client = Client()
     client.force_login(clerk)
     url = reverse("admin:dispatcher_pullworker_changelist")
     client.post(url, {"action": "terminate", "_selected_action": [PullWorker.objects.get().pk]})
-    assert fetch.beat("one", []).directive == "running"
+    assert fetch.heartbeat("one", []).directive == "running"
     assert client.get(reverse("admin:dispatcher_apitoken_changelist")).status_code == 403
 
 
@@ -125,10 +125,10 @@ def test_a_token_is_switched_off_and_neither_made_nor_shown(boss: Client) -> Non
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"scopes": "read,admin"}, "Only a superuser grants admin"),
-        ({"is_active": "on"}, "Only a superuser lets a token be used again"),
-        ({"expires_at_0": "2099-01-01", "expires_at_1": "00:00:00"}, "or for longer"),
-        ({"expires_at_0": "", "expires_at_1": ""}, "or for longer"),
+        ({"scopes": "read,admin"}, "Only a superuser can grant admin"),
+        ({"is_active": "on"}, "Only a superuser can reactivate a token"),
+        ({"expires_at_0": "2099-01-01", "expires_at_1": "00:00:00"}, "or extend it"),
+        ({"expires_at_0": "", "expires_at_1": ""}, "or extend it"),
     ],
 )
 def test_only_a_superuser_gives_a_token_more_than_it_has(boss: Client, change: dict[str, str], word: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.audit import audit, repairs
 from dispatcher.audit.invariants import CHECKS
 from dispatcher.lifecycle import heartbeat, recover
@@ -107,7 +107,7 @@ def unserved_due() -> None:
 def oversized() -> None:
     """Of a kind that can be repaired: somebody has raised the limit by hand."""
     RateLimitKey.objects.declare("api", concurrency=8)
-    engine.override("api", until=timezone.now() + HOUR, concurrency=5)
+    api.override("api", until=timezone.now() + HOUR, concurrency=5)
     CallQueue.objects.send_many([Call(task="noop", keys={"api": 8})])
     RateLimitKey.objects.update(override_concurrency=8)
 
@@ -203,14 +203,14 @@ def test_lowering_a_limit_is_no_breach() -> None:
     RateLimitKey.objects.declare("api", concurrency=3, rate=(3, 60))
     start(*send("api", count=3))
     limited_long_ago()
-    engine.limit("api", {"concurrency": 1, "rate": (1, 60), "throttle": (1, 60)})
+    api.limit("api", {"concurrency": 1, "rate": (1, 60), "throttle": (1, 60)})
     assert found() == []
 
 
 def test_an_override_counts_while_it_lasts_and_its_end_is_no_breach() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     send("api")
-    engine.override("api", until=timezone.now() + HOUR, concurrency=3)
+    api.override("api", until=timezone.now() + HOUR, concurrency=3)
     send("api", count=2)
     limited_long_ago()
     assert found() == []

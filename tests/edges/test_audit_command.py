@@ -85,9 +85,9 @@ def test_json_has_every_check_with_its_findings(settings: Any) -> None:
     send()
     Lane.objects.update(is_held=False)
     text, code = printed("--json")
-    told = json.loads(text)
-    checks = {check["name"]: check for check in told["checks"]}
-    assert (code, told["ok"]) == (1, False)
+    reply = json.loads(text)
+    checks = {check["name"]: check for check in reply["checks"]}
+    assert (code, reply["ok"]) == (1, False)
     assert list(checks) == [check.name for check in CHECKS]
     assert {**checks["unserved_asleep"], "examples": []} == {
         "name": "unserved_asleep",
@@ -98,10 +98,10 @@ def test_json_has_every_check_with_its_findings(settings: Any) -> None:
         "examples": [],
     }
     assert checks["unserved_asleep"]["examples"][0]["queue"] == "celery"
-    assert told["notes"] == []
+    assert reply["notes"] == []
 
 
-def test_a_repair_says_what_it_mended_and_exits_with_0_if_nothing_is_left(settings: Any) -> None:
+def test_a_repair_reports_what_it_repaired_and_exits_with_0_if_nothing_is_left(settings: Any) -> None:
     waiting()
     text, code = printed("--repair")
     assert code == 0

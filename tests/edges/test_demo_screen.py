@@ -65,7 +65,7 @@ def shown() -> list[str]:
             while piece := os.read(main, 65_536):
                 written += piece
         except OSError:
-            # Linux ends a terminal that nobody writes to by an error.
+            # Linux ends a terminal without a writer by an error.
             pass
     os.close(main)
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written.decode()).splitlines()

@@ -20,7 +20,7 @@ from dispatcher.models import RateLimitKey
 from dispatcher.reports import faults
 from project.processes import free_port
 from project.services import Services, create_database
-from tests.backstage import watcher
+from tests.db_admin import monitor
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = {"rate_limit_status": [], "dispatcher_audit": [], "dispatcher_token": ["--list"]}
@@ -83,7 +83,7 @@ def test_watching_survives_a_connection_that_is_lost(monkeypatch: pytest.MonkeyP
     def nap(_: float) -> None:
         if not shown:
             pid = connection.connection.info.backend_pid
-            watcher().execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+            monitor().execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
         elif len(shown) > 1:
             raise KeyboardInterrupt
         shown.append("nap")
@@ -93,7 +93,7 @@ def test_watching_survives_a_connection_that_is_lost(monkeypatch: pytest.MonkeyP
     printed = capfd.readouterr()
     assert printed.out.count("every 0.01 s; Ctrl-C ends it.") == 2
     assert "The database 'default' is unavailable: " in printed.err
-    assert "It is asked again every 0.01 s" in printed.err
+    assert "It is queried again every 0.01 s" in printed.err
 
 
 @pytest.mark.django_db(transaction=True)

@@ -11,19 +11,19 @@ from django.test import Client
 from django.urls import reverse
 from pytest_django import Settings
 
-from dispatcher import engine, sql
+from dispatcher import api, sql
 from dispatcher.errors import KeyNotFound
 from dispatcher.history import Actor
 from dispatcher.lifecycle import retention
 from dispatcher.models import KeyChange, RateLimitKey
-from dispatcher.ojs.access import make_token
+from dispatcher.ojs.auth import make_token
 from tests.edges.ojs import Api
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
-def api(settings: Settings) -> Api:
+def http(settings: Settings) -> Api:
     """Declare a key, and return a client of the HTTP API that may do everything; no journal is kept."""
     settings.DISPATCHER = {}
     RateLimitKey.objects.declare("api", concurrency=5)
@@ -37,12 +37,12 @@ def written() -> list[tuple[Any, ...]]:
 
 def test_each_verb_is_recorded_with_its_actor_and_what_it_changed() -> None:
     until = sql.now() + timedelta(hours=1)
-    engine.limit("api", {"concurrency": 3, "rate": (9, 60)}, by="ada")
-    engine.override("api", until=until, concurrency=0, by=Actor(name="bob", source="admin"))
-    engine.end_override("api", by="bob")
-    engine.pause("api", by="eve")
-    engine.resume("api")
-    engine.block("api", 60, by="eve")
+    api.limit("api", {"concurrency": 3, "rate": (9, 60)}, by="ada")
+    api.override("api", until=until, concurrency=0, by=Actor(name="bob", source="admin"))
+    api.end_override("api", by="bob")
+    api.pause("api", by="eve")
+    api.resume("api")
+    api.block("api", 60, by="eve")
     change = written()
     assert [each[:3] for each in change] == [
         ("limit", "ada", "python"),
@@ -63,36 +63,36 @@ def test_each_verb_is_recorded_with_its_actor_and_what_it_changed() -> None:
 
 
 def test_what_changes_nothing_is_not_recorded() -> None:
-    engine.resume("api")
-    engine.end_override("api")
+    api.resume("api")
+    api.end_override("api")
     with pytest.raises(KeyNotFound):
-        engine.pause("unknown")
+        api.pause("unknown")
     assert written() == []
 
 
 def test_a_change_and_its_record_are_written_together() -> None:
     with transaction.atomic():
-        engine.pause("api", by="ada")
+        api.pause("api", by="ada")
         transaction.set_rollback(True)
     assert written() == []
     assert not RateLimitKey.objects.get(name="api").is_paused
 
 
-def test_what_is_changed_over_http_is_recorded_with_its_token(api: Api) -> None:
-    api.ask("PUT", "/rate-limits/api", {"concurrency": 0})
-    api.ask("DELETE", "/rate-limits/api")
-    api.post("/queues/mail/pause", {"reason": "the provider moves"})
-    api.post("/admin/queues/mail/resume")
-    api.ask("PUT", "/admin/queues/mail/rate-limit", {"concurrency": 2})
-    api.ask("PUT", "/admin/queues/mail/config", {"concurrency": 4})
+def test_what_is_changed_over_http_is_recorded_with_its_token(http: Api) -> None:
+    http.ask("PUT", "/rate-limits/api", {"concurrency": 0})
+    http.ask("DELETE", "/rate-limits/api")
+    http.post("/queues/mail/pause", {"reason": "the provider moves"})
+    http.post("/admin/queues/mail/resume")
+    http.ask("PUT", "/admin/queues/mail/rate-limit", {"concurrency": 2})
+    http.ask("PUT", "/admin/queues/mail/config", {"concurrency": 4})
     assert [each[:3] for each in written()] == [
         (verb, "token:ops", "http") for verb in ("override", "end_override", "pause", "resume", "limit", "limit")
     ]
     assert KeyChange.objects.get(verb="pause").reason == "the provider moves"
 
 
-def test_a_key_that_a_worker_blocks_is_recorded_with_its_token_and_message(api: Api) -> None:
-    api.push(options={"keys": ["api"], "queue": "mail"})
+def test_a_key_that_a_worker_blocks_is_recorded_with_its_token_and_message(http: Api) -> None:
+    http.push(options={"keys": ["api"], "queue": "mail"})
     worker = Api(Authorization=f"Bearer {make_token('mailer', ['fetch:mail'])}")
     (job,) = worker.fetch("mail")
     error = {"message": "429 from the provider", "rate_limit_until": "+PT60S"}
@@ -104,13 +104,13 @@ def test_a_key_that_a_worker_blocks_is_recorded_with_its_token_and_message(api: 
 
 @pytest.mark.parametrize("body", [{"until": "2099-01-01T00:00:00Z"}, {"reson": "x"}])
 @pytest.mark.parametrize("path", ["/queues/mail", "/admin/queues/mail"])
-def test_a_pause_refuses_what_it_does_not_keep(api: Api, path: str, body: dict[str, str]) -> None:
+def test_a_pause_refuses_what_it_does_not_keep(http: Api, path: str, body: dict[str, str]) -> None:
     for verb in ("pause", "resume"):
-        error = api.post(f"{path}/{verb}", body, status=400)["error"]
+        error = http.post(f"{path}/{verb}", body, status=400)["error"]
         assert error["details"]["field"] == next(iter(body))
         assert ("expires_at" in error["message"]) == ("until" in body)
     assert written() == []
-    assert api.ask("POST", f"{path}/pause", b"")["paused"]
+    assert http.ask("POST", f"{path}/pause", b"")["paused"]
 
 
 def test_what_people_do_in_the_admin_is_recorded_with_their_names(client: Client) -> None:
@@ -129,7 +129,7 @@ def test_what_people_do_in_the_admin_is_recorded_with_their_names(client: Client
 
 
 def test_changes_are_deleted_when_they_have_been_kept_for_long_enough(settings: Settings) -> None:
-    engine.pause("api")
+    api.pause("api")
     later = sql.now() + timedelta(days=367)
     settings.DISPATCHER = {"change_retention": None}
     assert retention.delete_changes(now=later) == 0

@@ -174,8 +174,8 @@ def test_a_job_that_is_done_says_so(api: Api) -> None:
     assert (fetched["id"], fetched["state"], fetched["attempt"]) == (job["id"], "active", 1)
     done = api.post("/workers/ack", {"job_id": job["id"], "ticket": fetched["ticket"], "result": {"ok": True}})
     assert (done["acknowledged"], done["state"]) == (True, "completed")
-    told = api.get(f"/jobs/{job['id']}")["job"]
-    assert (told["result"], told["state"]) == ({"ok": True}, "completed")
+    reply = api.get(f"/jobs/{job['id']}")["job"]
+    assert (reply["result"], reply["state"]) == ({"ok": True}, "completed")
     code, message = error_of(api.post("/workers/ack", {"job_id": job["id"]}, status=409))
     assert (code, "completed" in message) == ("conflict", True)
 
@@ -190,8 +190,8 @@ def test_a_late_report_is_fenced_by_its_ticket(api: Api) -> None:
     api.post("/workers/nack", {"job_id": job["id"], "attempt": 1, "error": {"message": "x"}}, status=409)
     api.post("/workers/nack", {"job_id": job["id"], "worker_id": "one", "error": {"message": "x"}}, status=409)
     assert api.post("/workers/heartbeat", {"worker_id": "one", "active_jobs": [job["id"]]})["jobs_extended"] == []
-    told = api.get(f"/jobs/{job['id']}")["job"]
-    assert (told["state"], told["error"]["type"], told["attempt"]) == ("active", "visibility_timeout", 2)
+    reply = api.get(f"/jobs/{job['id']}")["job"]
+    assert (reply["state"], reply["error"]["type"], reply["attempt"]) == ("active", "visibility_timeout", 2)
     for _ in range(2):
         done = api.post("/workers/ack", {"job_id": job["id"], "ticket": second["ticket"]})
         assert done["state"] == "completed"
@@ -222,8 +222,8 @@ def test_a_provider_that_says_stop_holds_the_key_back_and_spends_nothing(api: Ap
         api.push(options={"rate_limit": {"key": "stripe", "concurrency": 5}})
     (job,) = api.fetch()
     error = {"type": "RateLimitExceeded", "message": "stop", "rate_limit_until": "+PT60S"}
-    told = api.post("/workers/nack", {"job_id": job["id"], "error": error})
-    assert (told["state"], told["attempt"]) == ("available", 0)
+    reply = api.post("/workers/nack", {"job_id": job["id"], "error": error})
+    assert (reply["state"], reply["attempt"]) == ("available", 0)
     assert api.fetch() == []
     assert api.get("/rate-limits/stripe")["blocked_until"]
 
@@ -265,9 +265,9 @@ def test_a_job_can_be_cancelled_waiting_or_running_but_not_twice(api: Api) -> No
         job = api.push()
         if is_fetched:
             api.fetch()
-        told = api.ask("DELETE", f"/jobs/{job['id']}")["job"]
-        assert (told["state"], told["previous_state"]) == ("cancelled", "active" if is_fetched else "available")
-        assert ("completed_at" in told, bool(told["cancelled_at"])) == (False, True)
+        reply = api.ask("DELETE", f"/jobs/{job['id']}")["job"]
+        assert (reply["state"], reply["previous_state"]) == ("cancelled", "active" if is_fetched else "available")
+        assert ("completed_at" in reply, bool(reply["cancelled_at"])) == (False, True)
         api.ask("DELETE", f"/jobs/{job['id']}", status=409)
         api.post("/workers/ack", {"job_id": job["id"]}, status=409)
 
@@ -279,8 +279,8 @@ def test_progress_never_goes_back(api: Api) -> None:
     assert api.ask("PUT", path, {"progress": 0.5, "message": "half"})["progress"] == 0.5
     assert api.ask("PUT", path, {"progress": 0.2, "data": {"row": 2}})["progress"] == 0.5
     assert api.ask("PUT", path, {"progress": 7})["progress"] == 1.0
-    told = api.get(path)
-    assert (told["message"], told["data"], told["state"]) == ("half", {"row": 2}, "active")
+    reply = api.get(path)
+    assert (reply["message"], reply["data"], reply["state"]) == ("half", {"row": 2}, "active")
 
 
 def lapsing() -> datetime:

@@ -14,10 +14,10 @@ from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
 
-from dispatcher import engine
+from dispatcher import api
 from dispatcher.models import ApiToken, CallQueue, RateLimitKey
-from dispatcher.ojs import access
-from dispatcher.ojs.access import make_token
+from dispatcher.ojs import auth
+from dispatcher.ojs.auth import make_token
 from tests.edges.ojs import MEDIA, Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
@@ -87,7 +87,7 @@ def test_a_token_that_is_unknown_revoked_or_expired_is_refused(holder: Callable[
 
 @pytest.fixture
 def away() -> Iterator[None]:
-    """Look for the database where nobody answers."""
+    """Look for the database where no server answers."""
     connection.close()
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(connection.settings_dict, "PORT", "1")
@@ -119,7 +119,7 @@ def test_a_fault_while_a_token_is_looked_up_is_an_error_object(
     holder: Callable[..., Api], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api = holder("read")
-    monkeypatch.setattr(access, "_digest", lambda _: 1 / 0)
+    monkeypatch.setattr(auth, "_digest", lambda _: 1 / 0)
     answer = api.get("/queues", status=500)
     assert (answer["error"]["code"], answer["error"]["retryable"]) == ("backend_error", True)
 
@@ -128,11 +128,11 @@ def test_a_request_is_no_transaction_whatever_the_project_asks_for(monkeypatch: 
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", value=True)
     seen: list[bool] = []
 
-    def look(_: object) -> access.Access:
+    def look(_: object) -> auth.Access:
         seen.append(connection.in_atomic_block)
-        return access.Access(scopes=("read",))
+        return auth.Access(scopes=("read",))
 
-    monkeypatch.setattr("dispatcher.ojs.api.access", look)
+    monkeypatch.setattr("dispatcher.ojs.api.authenticate", look)
     Api().get("/queues")
     assert seen == [False]
 
@@ -185,36 +185,36 @@ def test_a_token_is_limited_by_its_own_key(holder: Callable[..., Api]) -> None:
 
 def test_a_token_is_limited_by_an_override_while_it_is_in_force(holder: Callable[..., Api]) -> None:
     RateLimitKey.objects.declare("token:me", rate=(9, 60))
-    api = holder("read")
-    engine.override("token:me", until=timezone.now() + timedelta(hours=1), rate=(2, 60))
-    api.get("/queues")
-    api.get("/queues")
-    assert (api.last.headers["X-RateLimit-Limit"], api.last.headers["X-RateLimit-Remaining"]) == ("2", "0")
-    api.get("/queues", status=429)
-    engine.override("token:me", until=timezone.now() + timedelta(hours=1), rate=None)
+    row = holder("read")
+    api.override("token:me", until=timezone.now() + timedelta(hours=1), rate=(2, 60))
+    row.get("/queues")
+    row.get("/queues")
+    assert (row.last.headers["X-RateLimit-Limit"], row.last.headers["X-RateLimit-Remaining"]) == ("2", "0")
+    row.get("/queues", status=429)
+    api.override("token:me", until=timezone.now() + timedelta(hours=1), rate=None)
     for _ in range(7):
-        api.get("/queues")
-        assert "X-RateLimit-Limit" not in api.last.headers
-    engine.end_override("token:me")
+        row.get("/queues")
+        assert "X-RateLimit-Limit" not in row.last.headers
+    api.end_override("token:me")
     # What was asked meanwhile counts.
-    api.get("/queues", status=429)
+    row.get("/queues", status=429)
 
 
 @pytest.mark.parametrize("limits", [{}, {"rate": (9, 60)}])
 def test_a_token_whose_key_is_paused_or_blocked_is_refused(holder: Callable[..., Api], limits: dict[str, Any]) -> None:
     RateLimitKey.objects.declare("token:me", **limits)
-    api = holder("read")
-    engine.pause("token:me")
-    assert api.get("/queues", status=429)["error"]["code"] == "rate_limited"
-    assert api.last.headers["Retry-After"] == "60"
-    engine.resume("token:me")
-    api.get("/queues")
-    engine.block("token:me", timedelta(seconds=30))
-    api.get("/queues", status=429)
-    assert 28 <= int(api.last.headers["Retry-After"]) <= 30
-    engine.resume("token:me")
-    engine.override("token:me", until=timezone.now() + timedelta(hours=1), concurrency=0)
-    api.get("/queues", status=429)
+    row = holder("read")
+    api.pause("token:me")
+    assert row.get("/queues", status=429)["error"]["code"] == "rate_limited"
+    assert row.last.headers["Retry-After"] == "60"
+    api.resume("token:me")
+    row.get("/queues")
+    api.block("token:me", timedelta(seconds=30))
+    row.get("/queues", status=429)
+    assert 28 <= int(row.last.headers["Retry-After"]) <= 30
+    api.resume("token:me")
+    api.override("token:me", until=timezone.now() + timedelta(hours=1), concurrency=0)
+    row.get("/queues", status=429)
 
 
 def test_people_do_over_http_what_they_may_in_the_admin_if_their_page_sends_the_token(settings: Settings) -> None:

@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from dispatcher.models import CallQueue, JournalEntry
-from dispatcher.ojs.crons import crons, fire
+from dispatcher.ojs.cron import fire_cron, list_crons
 from tests.edges.ojs import Api
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -19,17 +19,17 @@ def test_a_cron_with_a_long_name_fires_as_any_other(api: Api, length: int, overl
     name = "n" * length
     wanted = {"name": name, "cron": "@daily", "overlap_policy": overlap, "type": "a"}
     api.post("/cron", wanted, status=201)
-    assert fire(name)
-    assert fire(name) is None, "this minute's was sent"
+    assert fire_cron(name)
+    assert fire_cron(name) is None, "this minute's was sent"
     CallQueue.objects.update(created_at=timezone.now() - timedelta(minutes=5))
-    assert (fire(name) is None) == (overlap == "skip")
+    assert (fire_cron(name) is None) == (overlap == "skip")
 
 
 def test_a_cron_of_another_name_that_begins_alike_does_not_stand_in_the_way(api: Api) -> None:
     names = [f"{'n' * 100}-{end}" for end in "ab"]
     for name in names:
         api.post("/cron", {"name": name, "cron": "@daily", "type": "a"}, status=201)
-    assert all(fire(name) for name in names)
+    assert all(fire_cron(name) for name in names)
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,13 @@ def test_an_option_that_a_cron_s_job_can_t_have_is_refused_by_its_name(
         job |= option
     wanted = {"name": "x", "cron": "@daily", **({"job_template": job} if "template" in path else job)}
     assert api.post("/cron", wanted, status=400)["error"]["details"]["field"] == path + next(iter(option))
-    assert crons() == []
+    assert list_crons() == []
 
 
 def test_the_options_of_a_cron_s_job_may_stand_beside_its_type(api: Api) -> None:
     template = {"type": "a", "queue": "far", "priority": 3, "options": {"priority": 5}, "pending": False}
     api.post("/cron", {"name": "x", "cron": "@daily", "job_template": template}, status=201)
-    assert fire("x")
+    assert fire_cron("x")
     assert CallQueue.objects.values_list("queue", "priority").get() == ("far", 5)
 
 
@@ -73,11 +73,11 @@ def test_a_cron_sends_nothing_to_a_queue_that_is_paused(api: Api, overlap: str) 
     wanted = {"name": "daily", "cron": "@daily", "overlap_policy": overlap, "type": "a", "options": {"queue": "mail"}}
     api.post("/cron", wanted, status=201)
     api.post("/queues/mail/pause")
-    assert fire("daily") is None
+    assert fire_cron("daily") is None
     assert not CallQueue.objects.exists()
     assert JournalEntry.objects.get(kind="cron.skipped").data["reason"] == "queue_paused"
     api.post("/queues/mail/resume")
-    assert fire("daily")
+    assert fire_cron("daily")
 
 
 def test_the_next_run_of_a_cron_is_on_the_minute(api: Api) -> None:

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from dispatcher import sql
 from dispatcher.models import CallQueue, PullWorker, RateLimitKey
-from dispatcher.ojs import chosen, pages
+from dispatcher.ojs import job_query, pagination
 from tests.edges.ojs import Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
@@ -83,14 +83,14 @@ def test_pages_by_cursor_hold_what_pages_by_number_hold(api: Api, path: str) -> 
 
 
 def test_a_rare_job_is_found_behind_pages_that_look_through_others(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "MANY", 5)
+    monkeypatch.setattr(pagination, "ROW_LIMIT", 5)
     (rare,) = push(api, 1, type="rare")
     push(api, 12)
     found = list(turned(api, "/admin/jobs?type=rare"))
     assert [len(page) for page in found] == [0, 0, 1]
     assert found[2][0]["id"] == rare
-    told = api.get("/admin/jobs?type=rare")["pagination"]
-    assert (told["total"], told["total_is_exact"]) == (0, False)
+    reply = api.get("/admin/jobs?type=rare")["pagination"]
+    assert (reply["total"], reply["total_is_exact"]) == (0, False)
     assert api.get("/admin/jobs")["pagination"]["total"] == 5
 
 
@@ -112,7 +112,7 @@ def test_jobs_that_wait_for_their_time_or_a_word_are_listed_page_by_page(
 ) -> None:
     pushed = [job for queue in ("b", "a") for job in push(api, 3, options={**options, "queue": queue})]
     # What is found by the index of the state is not looked for among others.
-    monkeypatch.setattr(pages, "MANY", 5)
+    monkeypatch.setattr(pagination, "ROW_LIMIT", 5)
     push(api, 12)
     found = [[job["id"] for job in page] for page in turned(api, f"/admin/jobs?state={state}&limit=2")]
     assert found == [pushed[3:5], [pushed[5], pushed[0]], pushed[1:3]]
@@ -198,26 +198,26 @@ def test_the_workers_are_counted_in_the_database(api: Api) -> None:
     api.fetch(worker_id="quiet")
     api.post("/admin/workers/quiet/quiet")
     PullWorker.objects.filter(name="busy").update(seen_at=datetime(2020, 1, 1, tzinfo=UTC))
-    told = api.get("/admin/workers")
-    assert told["summary"] == {"total": 2, "running": 0, "quiet": 1, "stale": 1}
-    assert {each["id"]: each["active_jobs"] for each in told["items"]} == {"busy": 2, "quiet": 1}
+    reply = api.get("/admin/workers")
+    assert reply["summary"] == {"total": 2, "running": 0, "quiet": 1, "stale": 1}
+    assert {each["id"]: each["active_jobs"] for each in reply["items"]} == {"busy": 2, "quiet": 1}
 
 
 def test_a_bulk_request_that_finds_too_little_in_time_goes_on_by_its_cursor(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "MANY", 5)
-    monkeypatch.setattr(chosen, "_LOOKS_S", 0.0)
+    monkeypatch.setattr(pagination, "ROW_LIMIT", 5)
+    monkeypatch.setattr(job_query, "_LOOKS_S", 0.0)
     push(api, 12)
     (rare,) = push(api, 1, type="rare")
     wanted: dict[str, Any] = {"filter": {"type": "rare"}, "confirm": True}
     matched = []
     while True:
-        told = api.post("/admin/jobs/bulk/cancel", wanted)
-        matched.append(told["matched"])
-        if not told["has_more"]:
+        reply = api.post("/admin/jobs/bulk/cancel", wanted)
+        matched.append(reply["matched"])
+        if not reply["has_more"]:
             break
-        wanted["cursor"] = told["next_cursor"]
+        wanted["cursor"] = reply["next_cursor"]
     assert matched == [0, 0, 1]
     assert api.get(f"/jobs/{rare}")["job"]["state"] == "cancelled"
     assert CallQueue.objects.filter(state="available").count() == 12
@@ -232,15 +232,15 @@ def test_what_moves_many_jobs_stops_when_its_time_is_up_and_goes_on_in_the_next_
     wanted: dict[str, Any] = {"filter": {}, "confirm": True}
     cancelled = []
     while True:
-        told = api.post("/admin/jobs/bulk/cancel", wanted)
-        cancelled.append((told["matched"], told["succeeded"]))
-        if not told["has_more"]:
+        reply = api.post("/admin/jobs/bulk/cancel", wanted)
+        cancelled.append((reply["matched"], reply["succeeded"]))
+        if not reply["has_more"]:
             break
-        wanted["cursor"] = told["next_cursor"]
+        wanted["cursor"] = reply["next_cursor"]
     assert cancelled == [(2, 2), (2, 2), (1, 1)]
     purge = {"states": ["cancelled"], "confirm": True}
     answers = [api.ask("DELETE", "/admin/queues/default/jobs", purge) for _ in range(3)]
-    assert [(told["purged_count"], told["has_more"]) for told in answers] == [(2, True), (2, True), (1, False)]
+    assert [(reply["purged_count"], reply["has_more"]) for reply in answers] == [(2, True), (2, True), (1, False)]
 
 
 def test_a_purge_ends_what_waits_wherever_it_waits(api: Api) -> None:
@@ -250,21 +250,21 @@ def test_a_purge_ends_what_waits_wherever_it_waits(api: Api) -> None:
     push(api, 2, options={"queue": "else"})
     (taken,) = api.fetch()
     wanted = {"states": ["available", "scheduled", "pending", "cancelled"], "confirm": True}
-    told = api.ask("DELETE", "/admin/queues/default/jobs", wanted)
-    assert (told["purged_count"], told["has_more"]) == (5, False)
-    told = api.ask("DELETE", "/admin/queues/default/jobs", wanted)
-    assert (told["purged_count"], told["has_more"]) == (5, False)
+    reply = api.ask("DELETE", "/admin/queues/default/jobs", wanted)
+    assert (reply["purged_count"], reply["has_more"]) == (5, False)
+    reply = api.ask("DELETE", "/admin/queues/default/jobs", wanted)
+    assert (reply["purged_count"], reply["has_more"]) == (5, False)
     assert {str(call.id) for call in CallQueue.objects.filter(queue="default")} == {taken["id"]}
     assert CallQueue.objects.filter(queue="else").count() == 2
 
 
 def test_a_purge_says_that_there_is_more(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatcher.ojs.views.admin.MOST", 3)
-    monkeypatch.setattr(chosen, "MOST", 3)
+    monkeypatch.setattr("dispatcher.ojs.views.admin.MAX_MOVED", 3)
+    monkeypatch.setattr(job_query, "MAX_MOVED", 3)
     push(api, 5)
     wanted = {"states": ["available", "cancelled"], "confirm": True}
     answers = [api.ask("DELETE", "/admin/queues/default/jobs", wanted) for _ in range(4)]
-    assert [(told["purged_count"], told["has_more"]) for told in answers] == [
+    assert [(reply["purged_count"], reply["has_more"]) for reply in answers] == [
         (3, True),
         (5, True),
         (2, False),
@@ -276,6 +276,6 @@ def test_the_rates_of_a_queue_are_estimated_from_its_latest_jobs(api: Api) -> No
     (job,) = push(api, 1)
     api.fetch()
     api.post("/workers/ack", {"job_id": job})
-    told = api.get("/queues/default/stats")["stats"]
-    assert (told["completed"], told["completed_last_hour"], told["completed_last_minute"]) == (1, 1, 1)
+    reply = api.get("/queues/default/stats")["stats"]
+    assert (reply["completed"], reply["completed_last_hour"], reply["completed_last_minute"]) == (1, 1, 1)
     assert api.get("/admin/stats")["throughput"] == {"processed_per_minute": 1, "failed_per_minute": 0}

@@ -8,7 +8,7 @@ import arrow
 import pytest
 from pytest_django import Settings
 
-from dispatcher import engine, sql
+from dispatcher import api, sql
 from dispatcher.models import CallQueue, KeyChange, PullWorker, RateLimitKey, Slot
 from tests.edges.ojs import Api
 
@@ -52,15 +52,15 @@ def test_a_report_blocks_a_key_for_as_long_as_the_setting_allows_and_says_until_
     RateLimitKey.objects.declare("shared", concurrency=9)
     mine, boss = holder("send:a", "fetch:a"), holder("admin", name="boss")
     error = {"message": "stop", "rate_limit_until": until}
-    for api, least, most in ((mine, 115, 120), (boss, 2 * 86_400, 366 * 86_400)):
+    for row, least, most in ((mine, 115, 120), (boss, 2 * 86_400, 366 * 86_400)):
         mine.push(options={"queue": "a", "keys": ["shared"]})
         (job,) = mine.fetch("a")
-        answer = api.post("/workers/nack", {"job_id": job["id"], "error": error})
+        answer = row.post("/workers/nack", {"job_id": job["id"], "error": error})
         blocked_until = RateLimitKey.objects.get(name="shared").blocked_until
         assert blocked_until is not None
         assert least <= (blocked_until - sql.now()).total_seconds() <= most
         assert abs(arrow.get(answer["rate_limit_until"]).datetime - blocked_until) < timedelta(seconds=5)
-        engine.resume("shared")
+        api.resume("shared")
 
 
 OTHERS = [
@@ -122,7 +122,7 @@ def test_a_unique_job_neither_shows_nor_ends_one_of_a_queue_that_its_sender_may_
         error = api.post(path, body, status=409)["error"]
         assert (error["code"], [*error["details"]]) == ("duplicate", ["unique_key"])
         assert anothers["id"] not in str(error)
-    # A workflow sends later, when nobody asks any more: it has the rights of the queue that each part names.
+    # A workflow sends later, without a request: it has the rights of the queue that each part names.
     api.post("/workflows", {"type": "group", "jobs": [job]}, status=409)
     assert CallQueue.objects.get().state == "available"
     answer = holder("send:*", name="both").post(

@@ -45,8 +45,8 @@ def test_a_queue_is_paused_for_fetchers_and_counted(api: Api) -> None:
     assert api.post("/queues/default/pause")["queue"]["paused"] is True
     api.push()
     assert api.fetch() == []
-    told = api.get("/queues/default/stats")
-    assert (told["queue"]["available"], told["stats"]["depth"], told["status"]) == (2, 2, "paused")
+    reply = api.get("/queues/default/stats")
+    assert (reply["queue"]["available"], reply["stats"]["depth"], reply["status"]) == (2, 2, "paused")
     assert api.post("/queues/default/resume")["queue"]["paused"] is False
     assert len(api.fetch(count=5)) == 2
     api.get("/queues/unheard/stats", status=404)
@@ -116,13 +116,13 @@ def test_three_dialects_of_a_rate_limit_mean_the_same(
     for _ in range(2):
         api.push(options={"rate_limit": given})
     assert len(api.fetch(count=2)) == 1
-    told = api.get(f"/rate-limits/{key}")
-    assert {name: told["rate"][name] for name in rate} == rate
-    assert told["waiting_count"] == 1
-    assert told["waiting_since"]
+    reply = api.get(f"/rate-limits/{key}")
+    assert {name: reply["rate"][name] for name in rate} == rate
+    assert reply["waiting_count"] == 1
+    assert reply["waiting_since"]
     # A second may pass between two requests.
     if rate["period"] != "PT1S":
-        assert told["rate"]["current_count"] == 1
+        assert reply["rate"]["current_count"] == 1
         assert api.fetch(count=2) == []
 
 
@@ -132,16 +132,27 @@ def test_what_counts_against_a_rate_is_the_same_in_every_report(api: Api) -> Non
     (first, *_) = CallQueue.objects.all()
     claim(first.id, first.ticket)
     (status,) = rate_limit_status(["api"])
-    told = api.get("/rate-limits/api")
-    assert told["rate"]["current_count"] == status.as_json()["rate"]["current_count"] == 3
+    reply = api.get("/rate-limits/api")
+    assert reply["rate"]["current_count"] == status.as_json()["rate"]["current_count"] == 3
+
+
+def test_a_key_has_one_json_form(api: Api) -> None:
+    RateLimitKey.objects.declare("api", concurrency=2)
+    api.ask("PUT", "/rate-limits/api", {"rate": {"limit": 5, "period": "PT60S"}, "expires_at": "+PT60S"})
+    (status,) = rate_limit_status(["api"])
+    reply = api.get("/rate-limits/api")
+    assert reply["own_limits"] == {"concurrency": 2}
+    assert {**reply, "rate": None, "own_limits": None} == {
+        name: value for name, value in status.as_json().items() if value is not None
+    } | {"rate": None, "own_limits": None}
 
 
 def test_a_key_is_overridden_for_a_time_and_back(api: Api) -> None:
     api.push(options={"rate_limit": {"key": "api", "concurrency": 5}})
-    told = api.ask("PUT", "/rate-limits/api", {"concurrency": 0, "expires_at": "+PT60S"})
-    assert (told["concurrency"]["limit"], bool(told["override_expires_at"])) == (0, True)
+    reply = api.ask("PUT", "/rate-limits/api", {"concurrency": 0, "expires_at": "+PT60S"})
+    assert (reply["concurrency"]["limit"], bool(reply["override_expires_at"])) == (0, True)
     assert api.fetch() == []
-    assert told["oversized_count"] == 0
+    assert reply["oversized_count"] == 0
     assert api.ask("DELETE", "/rate-limits/api")["concurrency"] == {"limit": 5, "active": 0, "available": 5}
     assert len(api.fetch()) == 1
     listed = api.get("/rate-limits?per_page=1")
@@ -238,7 +249,7 @@ def test_a_worker_that_drains_gets_nothing_more(api: Api) -> None:
     assert len(api.fetch(worker_id="two")) == 1
 
 
-def test_an_administrator_tells_a_worker_what_to_do(api: Api) -> None:
+def test_an_administrator_sets_the_directive_of_a_worker(api: Api) -> None:
     api.push()
     api.fetch(worker_id="one")
     assert api.get("/admin/workers")["summary"]["total"] == 1
@@ -296,8 +307,8 @@ def test_many_jobs_are_changed_at_once_only_if_that_is_said_twice(api: Api) -> N
     for _ in range(3):
         api.push()
     api.post("/admin/jobs/bulk/cancel", {"filter": {"queue": "default"}}, status=400)
-    told = api.post("/admin/jobs/bulk/cancel", {"filter": {"queue": "default"}, "confirm": True})
-    assert (told["matched"], told["succeeded"]) == (3, 3)
+    reply = api.post("/admin/jobs/bulk/cancel", {"filter": {"queue": "default"}, "confirm": True})
+    assert (reply["matched"], reply["succeeded"]) == (3, 3)
     assert api.post("/admin/jobs/bulk/retry", {"filter": {"state": "cancelled"}, "confirm": True})["succeeded"] == 3
     api.ask("DELETE", "/admin/queues/default/jobs", {"states": ["available"]}, status=400)
     purged = api.ask("DELETE", "/admin/queues/default/jobs", {"states": ["available"], "confirm": True})
@@ -373,9 +384,9 @@ def test_many_jobs_are_changed_oldest_first_past_those_that_can_t_be(api: Api, m
     late = [api.push()["id"] for _ in range(2)]
     api.post("/workers/ack", {"job_id": taken["id"]})
     for action, count, has_more in (("delete", 1, False), ("cancel", 1_000, True), ("cancel", 1, False)):
-        told = api.post(f"/admin/jobs/bulk/{action}", {"filter": {}, "confirm": True})
-        assert (told["matched"], told["succeeded"], told["has_more"]) == (count, count, has_more)
-        assert ("next_cursor" in told) == has_more
+        reply = api.post(f"/admin/jobs/bulk/{action}", {"filter": {}, "confirm": True})
+        assert (reply["matched"], reply["succeeded"], reply["has_more"]) == (count, count, has_more)
+        assert ("next_cursor" in reply) == has_more
     api.get(f"/jobs/{taken['id']}", status=404)
     assert api.get(f"/jobs/{late[0]}")["job"]["state"] == "cancelled"
 

@@ -14,9 +14,9 @@ from django.test import RequestFactory
 from pytest_django import Settings
 
 from dispatcher.models import ApiToken, CallQueue, Queue
-from dispatcher.ojs import access
-from dispatcher.ojs.live import LiveEvents
-from dispatcher.ojs.waiters import Waiters
+from dispatcher.ojs import auth
+from dispatcher.ojs.events.live import LiveEvents
+from dispatcher.ojs.long_poll import Waiters
 from tests.edges.ojs import Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
@@ -25,14 +25,14 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> Event:
     """Give what is set when a request that waits has asked whether its credentials still hold."""
-    asked, holds = Event(), access.Access.holds
+    asked, holds = Event(), auth.Access.is_valid
 
-    def seen(of: access.Access) -> bool:
+    def seen(of: auth.Access) -> bool:
         still = holds(of)
         asked.set()
         return still
 
-    monkeypatch.setattr(access.Access, "holds", seen)
+    monkeypatch.setattr(auth.Access, "is_valid", seen)
     return asked
 
 
@@ -112,19 +112,19 @@ def test_a_stream_of_a_person_ends_when_the_rights_end(settings: Settings, monke
     assert opening.endswith(b"retry: 3000\n\n")
 
 
-def replaced() -> tuple[access.Access, access.Access]:
+def replaced() -> tuple[auth.Access, auth.Access]:
     """Return the access of a token that was revoked, and that of another which took its name."""
-    old = access.access(asking(access.make_token("me", ["read"])))
+    old = auth.authenticate(asking(auth.make_token("me", ["read"])))
     revoke()
-    return old, access.access(asking(access.make_token("me", ["read"])))
+    return old, auth.authenticate(asking(auth.make_token("me", ["read"])))
 
 
-def narrowed() -> tuple[access.Access, access.Access]:
+def narrowed() -> tuple[auth.Access, auth.Access]:
     """Return what a token allowed before it was narrowed, and what it allows since."""
-    token = access.make_token("me", ["read"])
-    old = access.access(asking(token))
+    token = auth.make_token("me", ["read"])
+    old = auth.authenticate(asking(token))
     demote()
-    return old, access.access(asking(token))
+    return old, auth.authenticate(asking(token))
 
 
 def asking(token: str) -> HttpRequest:
@@ -137,19 +137,19 @@ two_of_one_name = pytest.mark.parametrize("made", [replaced, narrowed])
 @two_of_one_name
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_stream_that_may_not_go_on_ends_beside_one_of_the_same_name_that_may(
-    made: Callable[[], tuple[access.Access, access.Access]], order: int
+    made: Callable[[], tuple[auth.Access, auth.Access]], order: int
 ) -> None:
     old, new = made()
     live = LiveEvents()
-    asked = {each: live.holds(each) for each in (old, new)[::order]}
+    asked = {each: live.is_valid(each) for each in (old, new)[::order]}
     assert asked == {old: False, new: True}
 
 
 @two_of_one_name
 def test_a_fetch_that_may_not_wait_ends_beside_one_of_the_same_name_that_may(
-    made: Callable[[], tuple[access.Access, access.Access]], monkeypatch: pytest.MonkeyPatch
+    made: Callable[[], tuple[auth.Access, auth.Access]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dispatcher.ojs.waiters._CHECK_S", 0.0)
+    monkeypatch.setattr("dispatcher.ojs.long_poll._CHECK_S", 0.0)
     Queue.objects.create(name="mail", delivery="http")
     (old, new), waiters, got = made(), Waiters(), {}
     waits = in_thread(lambda: got.update(new=waiters.wait(new, ["mail"], 20, new.holds)))

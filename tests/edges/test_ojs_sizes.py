@@ -42,7 +42,7 @@ def test_the_content_of_a_progress_is_bounded(api: Api) -> None:
 
 
 @pytest.mark.parametrize("path", ["/workers/fetch", "/workers/heartbeat", "/jobs"])
-def test_nobody_is_believed_for_longer_than_half_a_day_without_a_heartbeat(api: Api, path: str) -> None:
+def test_no_lease_without_a_heartbeat_is_longer_than_half_a_day(api: Api, path: str) -> None:
     body = {"queues": ["default"], "worker_id": "me", "type": "a", "args": [], "visibility_timeout_ms": 43_200_001}
     error = api.post(path, body, status=400)["error"]
     assert error["details"]["field"] == "visibility_timeout_ms"

@@ -11,10 +11,10 @@ from django.db.models.functions import Now
 from pytest_django import Settings
 
 from dispatcher.models import ApiToken, CallQueue, Queue
-from dispatcher.ojs import live, rows, stories
-from dispatcher.ojs.access import Access, make_token
-from dispatcher.ojs.live import LiveEvents
-from dispatcher.ojs.stories import Asked, Page, after, now
+from dispatcher.ojs.auth import Access, make_token
+from dispatcher.ojs.events import live, query, source
+from dispatcher.ojs.events.live import LiveEvents
+from dispatcher.ojs.events.query import EventFilter, Page, after, now
 from dispatcher.ojs.views import events
 from dispatcher.request import Call
 from tests.edges.ojs import Api
@@ -60,11 +60,11 @@ def test_streams_that_ask_for_the_same_share_what_one_has_read(api: Api, monkeyp
     start = now()
     job = api.push()["id"]
     shared = LiveEvents()
-    pages = [shared.after(Asked(queues=("default",)), start) for _ in range(3)]
+    pages = [shared.after(EventFilter(queues=("default",)), start) for _ in range(3)]
     assert [[event["subject"] for event in page.events] for page in pages] == [[job]] * 3
-    assert shared.after(Asked(queues=("default",)), pages[0].cursor).events == []
+    assert shared.after(EventFilter(queues=("default",)), pages[0].cursor).events == []
     assert len(reads) == 1
-    assert shared.after(Asked(queues=("other",)), start).events == []
+    assert shared.after(EventFilter(queues=("other",)), start).events == []
     assert len(reads) == 2
 
 
@@ -72,7 +72,7 @@ def test_a_read_keeps_no_other_stream_waiting(api: Api, monkeypatch: pytest.Monk
     shared, start, job = LiveEvents(), now(), api.push()["id"]
     begun, may_end = Event(), Event()
 
-    def slow(asked: Asked, *more: Any) -> Page:
+    def slow(asked: EventFilter, *more: Any) -> Page:
         if asked.types:
             begun.set()
             assert may_end.wait(20)
@@ -80,24 +80,24 @@ def test_a_read_keeps_no_other_stream_waiting(api: Api, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(live, "after", slow)
     with ThreadPoolExecutor(1) as threads:
-        first = threads.submit(shared.after, Asked(types=("job.*",)), start)
+        first = threads.submit(shared.after, EventFilter(types=("job.*",)), start)
         assert begun.wait(20)
         # Were it to wait for the other, this would not come back before that may end.
         Timer(10, may_end.set).start()
-        events = shared.after(Asked(), start).events
-        assert shared.holds(Access())
+        events = shared.after(EventFilter(), start).events
+        assert shared.is_valid(Access())
         assert not may_end.is_set()
         may_end.set()
         assert [event["subject"] for event in events] == [job]
         assert [event["subject"] for event in first.result(20).events] == [job]
 
 
-def test_a_stream_says_how_far_it_has_read_where_nothing_is_to_tell(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_says_how_far_it_has_read_where_there_are_no_events(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     begin, reached = "evt_00000000-0000-7000-8000-000000000000", now()
     monkeypatch.setattr(live, "after", lambda *_: Page(events=[], cursor=reached, has_more=True))
     answer = api.client.get("/ojs/v1/events/stream", headers={"Last-Event-ID": begin})
-    told = iter(answer.streaming_content)
-    assert [next(told).partition(b"\n")[0].decode() for _ in range(2)] == [f"id: {begin}", f"id: {reached}"]
+    reply = iter(answer.streaming_content)
+    assert [next(reply).partition(b"\n")[0].decode() for _ in range(2)] == [f"id: {begin}", f"id: {reached}"]
     answer.close()
 
 
@@ -110,8 +110,8 @@ def test_a_stream_without_a_place_ends_and_says_where_to_go_on(open_http: None, 
     assert only.decode().startswith(f"id: {start[:12]}")
     job = api.push()["id"]
     answer = api.client.get("/ojs/v1/events/stream", headers={"Last-Event-ID": start})
-    _, told = answer.streaming_content
-    assert f'"subject": "{job}"' in told.decode()
+    _, reply = answer.streaming_content
+    assert f'"subject": "{job}"' in reply.decode()
 
 
 def test_a_stream_of_a_revoked_token_ends(open_http: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,16 +131,16 @@ def test_one_read_builds_a_bounded_number_of_events_and_goes_on_behind_them(
     CallQueue.objects.filter(position__lte=CallQueue.objects.latest("position").position - 200).update(
         state="completed", finished_at=Now()
     )
-    told, of_job = [], stories.of_job
-    monkeypatch.setattr(stories, "of_job", lambda row: told.append(row.id) or of_job(row))
-    monkeypatch.setattr(stories, "_BUDGET_S", 0)
-    monkeypatch.setattr(rows, "CROWD", 20)
+    reply, of_job = [], query.job_events
+    monkeypatch.setattr(query, "job_events", lambda row: reply.append(row.id) or of_job(row))
+    monkeypatch.setattr(query, "_BUDGET_S", 0)
+    monkeypatch.setattr(source, "SPLIT_ROWS", 20)
     cursor, found, reads = "evt_00000000-0000-7000-8000-000000000000", [], []
     while True:
         page = api.get(f"/events?after={cursor}&types=job.completed&limit=1000")
         assert page["cursor"] > cursor
         cursor, found = page["cursor"], [*found, *page["events"]]
-        reads.append(len(told) - sum(reads))
+        reads.append(len(reply) - sum(reads))
         if not page["has_more"]:
             break
     assert len({event["subject"] for event in found}) == len(found) == 200

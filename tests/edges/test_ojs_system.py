@@ -20,9 +20,9 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 
 def test_the_manifest_claims_what_is_there(api: Api) -> None:
-    told = json.loads(api.client.get("/ojs/manifest").content)
-    assert (told["specversion"], told["conformance_level"], told["backend"]) == ("1.0", 2, "postgres")
-    assert told["capabilities"]["schema_validation"] is False
+    reply = json.loads(api.client.get("/ojs/manifest").content)
+    assert (reply["specversion"], reply["conformance_level"], reply["backend"]) == ("1.0", 2, "postgres")
+    assert reply["capabilities"]["schema_validation"] is False
 
 
 @pytest.fixture

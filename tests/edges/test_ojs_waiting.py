@@ -14,9 +14,9 @@ from django.db import connection, connections
 from pytest_django import Settings
 
 from dispatcher.models import ApiToken, CallQueue, Queue
-from dispatcher.ojs import waiters
-from dispatcher.ojs.access import make_token
-from dispatcher.ojs.waiters import WAITERS
+from dispatcher.ojs import long_poll
+from dispatcher.ojs.auth import make_token
+from dispatcher.ojs.long_poll import WAITERS
 from tests.edges.ojs import Api
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -107,7 +107,7 @@ def test_no_request_waits_in_a_server_without_threads() -> None:
 
 
 def test_a_fetch_of_a_revoked_token_ends_without_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiters, "_CHECK_S", 0.0)
+    monkeypatch.setattr(long_poll, "_CHECK_S", 0.0)
     api = Api(Authorization=f"Bearer {make_token('worker', ['fetch'])}")
     with waiting(lambda: api.fetch(wait_ms=LONG_MS)) as fetched:
         ApiToken.objects.update(is_active=False)
@@ -138,11 +138,11 @@ def unstarted(_: Thread) -> None:
     raise RuntimeError(message)
 
 
-@pytest.mark.parametrize("broken", [(Thread, "start", unstarted), (waiters.Waiters, "_watch", lambda _: None)])
+@pytest.mark.parametrize("broken", [(Thread, "start", unstarted), (long_poll.Waiters, "_watch", lambda _: None)])
 def test_who_waits_after_the_thread_that_looks_was_lost_is_woken(
     broken: tuple[type, str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waiting = waiters.Waiters()
+    waiting = long_poll.Waiters()
     Api().push()
     with monkeypatch.context() as patch, suppress(RuntimeError):
         patch.setattr(*broken)
@@ -155,7 +155,7 @@ def test_a_process_forked_from_one_whose_requests_wait_has_none_that_do(settings
     settings.DISPATCHER = {**settings.DISPATCHER, "http_waiters": 1}
     with waiting(fetch):
         if not (child := os.fork()):
-            with WAITERS.place("another") as has_place:
+            with WAITERS.reserve("another") as has_place:
                 os._exit(0 if has_place and not len(WAITERS) else 1)
         _, status = os.waitpid(child, 0)
         Api().push()

@@ -1,4 +1,4 @@
-"""Webhooks: who subscribed is told of everything, and what a receiver answers is its own affair."""
+"""Webhooks: a subscriber gets every event, and a receiver's response affects no other."""
 
 import json
 import socket
@@ -17,11 +17,12 @@ from django.db import connection
 from django.utils import timezone
 from pytest_django import Settings
 
+import dispatcher.api
 from dispatcher import engine
 from dispatcher.errors import RateLimited, TargetRefused
 from dispatcher.models import CallQueue, RateLimitKey, Subscription
-from dispatcher.ojs import hooks
-from dispatcher.ojs.rows import settled_at
+from dispatcher.ojs.events.source import settled_at
+from dispatcher.ojs.webhooks import deliver
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import erase
@@ -46,11 +47,11 @@ def posts() -> list[dict[str, Any]]:
 
 
 class Receiver:
-    """Answers posts on this machine, and keeps what it heard."""
+    """Answers posts on this machine, and keeps what it received."""
 
     def __init__(self, server: HTTPServer) -> None:
         self.url = f"http://127.0.0.1:{server.server_port}/"
-        self.heard: list[tuple[dict[str, str], str]] = []
+        self.received: list[tuple[dict[str, str], str]] = []
         self.answers: list[Answer] = []
 
 
@@ -58,7 +59,9 @@ class Receiver:
 def listening() -> Iterator[Receiver]:
     class Hook(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            receiver.heard.append((dict(self.headers), self.rfile.read(int(self.headers["Content-Length"])).decode()))
+            receiver.received.append(
+                (dict(self.headers), self.rfile.read(int(self.headers["Content-Length"])).decode())
+            )
             status, headers = receiver.answers.pop(0) if receiver.answers else (200, {})
             self.send_response(status)
             for name, value in {"Content-Length": "0", **headers}.items():
@@ -87,19 +90,19 @@ def receiver(settings: Settings) -> Iterator[Receiver]:
         yield receiver
 
 
-# Who is told, and of what
+# Who is reply, and of what
 
 
-def test_subscribers_are_told_once_and_by_calls_of_their_own(api: Api) -> None:
+def test_each_event_is_delivered_once_by_a_call_of_its_own(api: Api) -> None:
     api.push()
     wanted = {"url": "https://example.org/hook", "events": ["job.enqueued"], "secret": SECRET}
     made = api.post("/webhooks/subscriptions", wanted, status=201)["subscription"]
     assert made["secret"] == wanted["secret"]
     path = f"/webhooks/subscriptions/{made['id']}"
     assert "secret" not in api.get(path)["subscription"]
-    assert hooks.tell() == 0, "what was before is nobody's news"
+    assert deliver.deliver_events() == 0, "earlier events are not delivered"
     job = api.push()
-    assert (hooks.tell(), hooks.tell()) == (1, 0)
+    assert (deliver.deliver_events(), deliver.deliver_events()) == (1, 0)
     assert [event["data"]["job_id"] for event in posts()] == [job["id"]]
     assert api.ask("PATCH", path, {"active": False})["subscription"]["active"] is False
     api.ask("DELETE", path)
@@ -119,15 +122,15 @@ def acked(api: Api) -> Callable[[], object]:
 
 
 @pytest.mark.parametrize(("deed", "kind"), [(sent, "job.enqueued"), (acked, "job.completed")])
-def test_what_a_transaction_holds_back_is_told_when_it_commits(
+def test_what_a_transaction_holds_back_is_delivered_when_it_commits(
     api: Api, deed: Callable[[Api], Callable[[], object]], kind: str
 ) -> None:
     does = deed(api)
     subscribe(api, "job.*")
     with another_transaction(does):
         api.push()
-        assert hooks.tell() == 0, "what was stamped before it may still come"
-    assert hooks.tell() == 2
+        assert deliver.deliver_events() == 0, "what was stamped before it may still come"
+    assert deliver.deliver_events() == 2
     assert {(event["type"], event["data"]["queue"]) for event in posts()} == {
         (kind, "late"),
         ("job.enqueued", "default"),
@@ -138,7 +141,7 @@ def test_a_transaction_that_writes_other_things_holds_nothing_back(api: Api) -> 
     subscribe(api, "job.*")
     with another_transaction(lambda: (User.objects.create(username="ada"), CallQueue.objects.count())):
         api.push()
-        assert hooks.tell() == 1
+        assert deliver.deliver_events() == 1
 
 
 def test_a_transaction_whose_start_can_t_be_seen_is_taken_to_be_a_minute_old(api: Api) -> None:
@@ -154,14 +157,14 @@ def test_a_transaction_whose_start_can_t_be_seen_is_taken_to_be_a_minute_old(api
     assert timedelta(seconds=59) < timezone.now() - settled < timedelta(seconds=70)
 
 
-def test_however_much_happens_between_two_looks_all_of_it_is_told(api: Api) -> None:
+def test_however_much_happens_between_two_looks_all_of_it_is_delivered(api: Api) -> None:
     subscribe(api, "job.enqueued")
     jobs = CallQueue.objects.send_many([Call(task="a.task", queue="many")] * 2_100)
-    assert hooks.tell() == 2_100
+    assert deliver.deliver_events() == 2_100
     assert {event["data"]["job_id"] for event in posts()} == {str(job.id) for job in jobs}
 
 
-def test_a_failure_is_told_though_the_job_waits_again_or_runs_by_the_next_look(api: Api) -> None:
+def test_a_failure_is_delivered_though_the_job_waits_again_or_runs_by_the_next_look(api: Api) -> None:
     subscribe(api, "job.failed", "job.started")
     api.push(options={"retry": {"max_attempts": 3, "initial_interval": "PT0S"}})
     for attempt in range(2):
@@ -171,57 +174,57 @@ def test_a_failure_is_told_though_the_job_waits_again_or_runs_by_the_next_look(a
         api.post("/workers/nack", {"job_id": job["id"], "error": error})
     engine.tick(now=timezone.now() + timedelta(seconds=1))
     CallQueue.objects.update(id=uuid4(), created_at=timezone.now() - timedelta(days=1))
-    hooks.tell()
+    deliver.deliver_events()
     assert [event["data"]["attempt"] for event in posts() if event["type"] == "job.failed"] == [1, 2]
 
 
 def test_posts_that_wait_for_a_limit_are_no_news(api: Api) -> None:
-    engine.declare("queue:celery", {"concurrency": 1})
+    dispatcher.api.declare("queue:celery", {"concurrency": 1})
     subscribe(api, "*")
     for _ in range(3):
         api.push()
-    assert hooks.tell() == 3
-    engine.block("queue:celery", timedelta(0))
+    assert deliver.deliver_events() == 3
+    dispatcher.api.block("queue:celery", timedelta(0))
     assert [event["type"] for event in api.get("/events?types=rate_limit.exceeded")["events"]]
-    hooks.tell()
-    assert hooks.tell() == 0
+    deliver.deliver_events()
+    assert deliver.deliver_events() == 0
     assert {event["type"] for event in posts()} == {"job.enqueued", "rate_limit.dynamic_adjusted"}
 
 
 # What is posted, and what is answered
 
 
-def test_an_event_is_posted_with_its_signature_to_whoever_subscribed(api: Api, receiver: Receiver) -> None:
+def test_an_event_is_posted_with_its_signature_to_the_subscriber(api: Api, receiver: Receiver) -> None:
     number = subscribe(api, "job.*", url=receiver.url)
     receiver.answers = [(500, {})]
     with pytest.raises(requests.HTTPError):
-        hooks.post(number, EVENT)
-    assert hooks.post(number, EVENT) == {"status": 200}
-    headers, body = receiver.heard[1]
+        deliver.post(number, EVENT)
+    assert deliver.post(number, EVENT) == {"status": 200}
+    headers, body = receiver.received[1]
     assert json.loads(body) == EVENT
-    assert headers["X-OJS-Signature"] == hooks.signature(SECRET, headers["X-OJS-Timestamp"], body)
-    assert headers["X-OJS-Delivery-ID"] == receiver.heard[0][0]["X-OJS-Delivery-ID"]
+    assert headers["X-OJS-Signature"] == deliver.signature(SECRET, headers["X-OJS-Timestamp"], body)
+    assert headers["X-OJS-Delivery-ID"] == receiver.received[0][0]["X-OJS-Delivery-ID"]
 
 
 def test_a_post_is_signed_as_the_spec_says() -> None:
     # As `openssl dgst -sha256 -hmac secret` says it.
     wanted = "b8569b78799ff9e3cbff0fc2d63a33a2b57f3282abd07c37ae5e8e7d79a5f163"
-    assert hooks.signature("secret", "1700000000", "{}") == f"sha256={wanted}"
+    assert deliver.signature("secret", "1700000000", "{}") == f"sha256={wanted}"
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 def test_a_redirect_is_followed_with_the_body(api: Api, receiver: Receiver, status: int) -> None:
     number = subscribe(api, "job.*", url=receiver.url)
     receiver.answers = [(status, {"Location": "/elsewhere"})]
-    assert hooks.post(number, EVENT) == {"status": 200}
-    assert [json.loads(body) for _, body in receiver.heard] == [EVENT, EVENT]
+    assert deliver.post(number, EVENT) == {"status": 200}
+    assert [json.loads(body) for _, body in receiver.received] == [EVENT, EVENT]
 
 
 @pytest.mark.parametrize("answers", [[(303, {"Location": "/see"})], [(307, {"Location": "/see"})] * 4, [(304, {})]])
 def test_a_redirect_that_delivers_nothing_is_a_failure(api: Api, receiver: Receiver, answers: list[Answer]) -> None:
     number, receiver.answers = subscribe(api, "job.*", url=receiver.url), list(answers)
     with pytest.raises(requests.HTTPError, match=r"redirects to .*(/see|nowhere), so nothing is delivered"):
-        hooks.post(number, EVENT)
+        deliver.post(number, EVENT)
     assert not receiver.answers
 
 
@@ -230,10 +233,10 @@ def post_once(api: Api, receiver: Receiver, answer: Answer) -> tuple[CallQueue, 
     number = subscribe(api, "job.enqueued", url=receiver.url)
     receiver.answers = [answer]
     api.push()
-    assert hooks.tell() == 1
+    assert deliver.deliver_events() == 1
     call = CallQueue.objects.get(task="dispatcher.post_event")
     assert call.ticket is not None
-    engine.execute(call.id, call.ticket, lambda: hooks.post(*call.args))
+    engine.execute(call.id, call.ticket, lambda: deliver.post(*call.args))
     call.refresh_from_db()
     return call, RateLimitKey.objects.get(name=f"webhook:{number}")
 
@@ -242,7 +245,7 @@ def post_once(api: Api, receiver: Receiver, answer: Answer) -> tuple[CallQueue, 
 def test_a_receiver_that_says_stop_stops_posts_to_itself_only_and_for_a_day_at_most(
     api: Api, receiver: Receiver, status: int
 ) -> None:
-    engine.declare("queue:celery", {"concurrency": 9})
+    dispatcher.api.declare("queue:celery", {"concurrency": 9})
     call, key = post_once(api, receiver, (status, {"Retry-After": "31622400"}))
     assert (call.state, call.attempt) == (State.AVAILABLE, 0)
     assert key.blocked_until is not None
@@ -271,11 +274,11 @@ def test_a_post_that_its_receiver_refuses_is_not_tried_again(
         assert f"answered {status}" in call.error["message"]
 
 
-def test_a_key_that_somebody_has_deleted_is_made_anew(api: Api) -> None:
+def test_a_deleted_key_is_created_again(api: Api) -> None:
     number = subscribe(api, "job.enqueued")
     for _ in range(2):
         api.push()
-        assert hooks.tell() == 1
+        assert deliver.deliver_events() == 1
         erase(*CallQueue.objects.all())
         RateLimitKey.objects.filter(name=f"webhook:{number}").update(name=f"old:{number}:{timezone.now():%f}")
 
@@ -322,13 +325,13 @@ def test_nothing_is_sent_where_a_name_leads_to_a_private_address(api: Api, monke
         with monkeypatch.context() as patched:
             patched.setattr(socket, "getaddrinfo", lambda *_, **__: here)
             with pytest.raises(TargetRefused, match=r"leads to 127\.0\.0\.1"):
-                hooks.post(number, EVENT)
-        assert not receiver.heard
+                deliver.post(number, EVENT)
+        assert not receiver.received
 
 
 def test_a_receiver_says_when_to_come_again(api: Api, receiver: Receiver) -> None:
     number = subscribe(api, "*", url=receiver.url)
     receiver.answers = [(429, {"Retry-After": "30"})]
     with pytest.raises(RateLimited) as stopped:
-        hooks.post(number, EVENT)
+        deliver.post(number, EVENT)
     assert (stopped.value.retry_after, stopped.value.key) == (timedelta(seconds=30), f"webhook:{number}")

@@ -13,8 +13,8 @@ from django.utils import timezone
 
 from dispatcher import engine
 from dispatcher.models import CallQueue, Part, RateLimitKey, Workflow
-from dispatcher.ojs import workflows
-from tests.builders import erase, migrate
+from dispatcher.ojs.workflow import advance
+from tests.builders import erase
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
 
@@ -23,8 +23,8 @@ def ask(method: str, path: str, body: object = None, status: int = 200) -> dict[
     kind = "application/openjobspec+json"
     answer = Client().generic(method, f"/ojs/v1{path}", json.dumps(body or {}), content_type=kind)
     assert answer.status_code == status, answer.content
-    told: dict[str, Any] = json.loads(answer.content)
-    return told
+    reply: dict[str, Any] = json.loads(answer.content)
+    return reply
 
 
 def job(name: str, **options: Any) -> dict[str, Any]:
@@ -49,8 +49,8 @@ def work(*failing: str) -> list[dict[str, Any]]:
 
 
 def stands(number: str) -> dict[str, Any]:
-    told: dict[str, Any] = ask("GET", f"/workflows/{number}")["workflow"]
-    return told
+    reply: dict[str, Any] = ask("GET", f"/workflows/{number}")["workflow"]
+    return reply
 
 
 def test_a_chain_goes_step_by_step_and_hands_the_results_on() -> None:
@@ -60,24 +60,24 @@ def test_a_chain_goes_step_by_step_and_hands_the_results_on() -> None:
     assert [each["type"] for each in done] == ["a", "b", "c"]
     assert (done[0]["parent_results"], done[0]["workflow_id"]) == ({}, number)
     assert done[2]["parent_results"] == {"0": {"of": "a"}, "1": {"of": "b"}}
-    told = stands(number)
-    assert (told["state"], told["metadata"]["completed_count"]) == ("completed", 3)
+    reply = stands(number)
+    assert (reply["state"], reply["metadata"]["completed_count"]) == ("completed", 3)
 
 
 def test_a_chain_ends_with_the_step_that_fails() -> None:
     number = make(type="chain", steps=[job("a"), job("b"), job("c")])
     assert [each["type"] for each in work("b")] == ["a", "b"]
-    told = stands(number)
-    assert (told["state"], told["failed_step_index"]) == ("failed", 1)
-    assert [step["state"] for step in told["steps"]] == ["completed", "failed", "cancelled"]
+    reply = stands(number)
+    assert (reply["state"], reply["failed_step_index"]) == ("failed", 1)
+    assert [step["state"] for step in reply["steps"]] == ["completed", "failed", "cancelled"]
 
 
 def test_a_group_goes_side_by_side_and_fails_when_all_have_ended() -> None:
     number = make(type="group", jobs=[job("a"), job("b"), job("c")])
     assert CallQueue.objects.filter(state="available").count() == 3
     assert [each["type"] for each in work("a")] == ["a", "b", "c"]
-    told = stands(number)
-    assert (told["state"], told["metadata"]["failed_count"], len(told["failed_job_ids"])) == ("failed", 1, 1)
+    reply = stands(number)
+    assert (reply["state"], reply["metadata"]["failed_count"], len(reply["failed_job_ids"])) == ("failed", 1, 1)
 
 
 @pytest.mark.parametrize(("failing", "callback"), [((), "yes"), (("b",), "no")])
@@ -109,11 +109,11 @@ def test_a_workflow_in_a_workflow_is_a_part_like_any_other() -> None:
 def test_what_a_process_left_behind_the_next_look_does() -> None:
     number = make(type="chain", steps=[job("a"), job("b")])
     CallQueue.objects.update(state="completed", finished_at=CallQueue.objects.get().created_at, result=1)
-    assert workflows.advance_all() == 1
-    assert workflows.advance_all() == 0
+    assert advance.advance_all() == 1
+    assert advance.advance_all() == 0
     assert Part.objects.count() == 2
     assert [each["type"] for each in work()] == ["b"]
-    assert workflows.advance_all() == 0
+    assert advance.advance_all() == 0
     assert stands(number)["state"] == "completed"
 
 
@@ -131,8 +131,8 @@ def test_a_workflow_that_is_cancelled_starts_nothing_more() -> None:
     inner = {"type": "group", "jobs": [job("b"), job("c")]}
     number = make(type="group", jobs=[job("a"), inner])
     ask("POST", "/workers/fetch", {"queues": ["default"]})
-    told = ask("DELETE", f"/workflows/{number}")["workflow"]
-    assert (told["state"], told["steps_cancelled"]) == ("cancelled", 2)
+    reply = ask("DELETE", f"/workflows/{number}")["workflow"]
+    assert (reply["state"], reply["steps_cancelled"]) == ("cancelled", 2)
     assert work() == []
     assert set(Workflow.objects.values_list("state", flat=True)) == {"cancelled"}
     ask("DELETE", f"/workflows/{number}", status=409)
@@ -156,11 +156,11 @@ def test_a_step_that_can_t_be_sent_has_failed_and_says_why() -> None:
     number = make(type="chain", name="one", steps=[job("a"), job("b", keys=["spent"]), job("c")])
     RateLimitKey.objects.filter(name="spent").delete()
     assert [each["type"] for each in work()] == ["a"]
-    told = stands(number)
-    assert (told["state"], told["failed_step_index"]) == ("failed", 1)
-    assert [each["state"] for each in told["steps"]] == ["completed", "failed", "cancelled"]
-    assert (told["steps"][1]["error"]["code"], "spent" in told["errors"][0]["message"]) == ("invalid_request", True)
-    assert "job_id" not in told["steps"][1]
+    reply = stands(number)
+    assert (reply["state"], reply["failed_step_index"]) == ("failed", 1)
+    assert [each["state"] for each in reply["steps"]] == ["completed", "failed", "cancelled"]
+    assert (reply["steps"][1]["error"]["code"], "spent" in reply["errors"][0]["message"]) == ("invalid_request", True)
+    assert "job_id" not in reply["steps"][1]
     failed = ask("GET", "/events?types=workflow.failed")["events"][0]["data"]
     assert (failed["failed_step_type"], "spent" in failed["error"]["message"]) == ("b", True)
 
@@ -172,18 +172,18 @@ def test_a_workflow_that_can_t_go_on_stops_no_other(caplog: pytest.LogCaptureFix
     plan = [{"type": "group", "jobs": [None]}]
     broken = str(Workflow.objects.create(id=UUID(int=1), kind="chain", plan=plan, look_at=timezone.now()).id)
     CallQueue.objects.filter(queue="default").update(state="completed", finished_at=timezone.now())
-    assert workflows.advance_all() == 3
-    assert f"{broken} can't go on" in caplog.text
+    assert advance.advance_all() == 3
+    assert f"failed to advance workflow {broken}" in caplog.text
     assert [stands(number)["state"] for number in (first, second, broken)] == ["failed", "running", "running"]
     assert stands(first)["steps"][1]["error"]["code"] == "duplicate"
     assert [each["type"] for each in work()] == ["d"]
-    assert workflows.advance_all() == 0
+    assert advance.advance_all() == 0
     assert Workflow.objects.get(id=broken).look_at > timezone.now()
     assert ask("DELETE", f"/workflows/{broken}")["workflow"]["state"] == "cancelled"
 
 
 def complete(*tasks: str) -> None:
-    """Have calls end as in a process that then dies: nobody looks at their workflows."""
+    """Have calls end as in a process that then dies: nothing advances their workflows."""
     calls = CallQueue.objects.filter(task__in=tasks) if tasks else CallQueue.objects.filter(finished_at=None)
     calls.update(state="completed", finished_at=timezone.now(), ticket=None, result=1)
 
@@ -191,11 +191,11 @@ def complete(*tasks: str) -> None:
 def test_only_workflows_with_news_are_looked_at() -> None:
     for name in "abc":
         make(type="chain", steps=[job(name), job("next")])
-    assert workflows.advance_all() == 0
+    assert advance.advance_all() == 0
     complete("b")
-    assert workflows.advance_all() == 1
+    assert advance.advance_all() == 1
     assert CallQueue.objects.filter(task="next").count() == 1
-    assert workflows.advance_all() == 0
+    assert advance.advance_all() == 0
     assert not CallQueue.objects.filter(finished_at__isnull=False, is_awaited=True).exists()
 
 
@@ -207,10 +207,10 @@ def test_a_look_at_many_workflows_takes_as_many_queries_as_one_at_a_few() -> Non
             make(type="group", jobs=[job("a"), job("b")])
         complete("a", "b")
         with CaptureQueriesContext(connection) as queries:
-            assert workflows.advance_all() == 2 * number
+            assert advance.advance_all() == 2 * number
         counts.append(len(queries))
         complete()
-        workflows.advance_all()
+        advance.advance_all()
     assert counts[0] == counts[1]
     assert set(Workflow.objects.values_list("state", flat=True)) == {"completed"}
 
@@ -228,17 +228,17 @@ def test_a_workflow_is_made_with_as_many_queries_for_many_jobs_as_for_a_few() ->
 
 
 def test_the_end_of_a_workflow_in_it_is_news_for_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workflows, "_BUDGET_S", 0.0)
+    monkeypatch.setattr(advance, "_BUDGET_S", 0.0)
     number = make(type="chain", steps=[{"type": "group", "jobs": [job("a")]}, job("b")])
     complete("a")
-    assert workflows.advance_all() == 1
+    assert advance.advance_all() == 1
     assert not CallQueue.objects.filter(task="b").exists()
-    assert workflows.advance_all() == 1
+    assert advance.advance_all() == 1
     assert CallQueue.objects.filter(task="b").exists()
     complete()
-    workflows.advance_all()
+    advance.advance_all()
     assert stands(number)["state"] == "completed"
-    workflows.advance_all()
+    advance.advance_all()
     assert not Workflow.objects.filter(look_at__isnull=False).exists()
 
 
@@ -248,23 +248,23 @@ def test_a_job_that_is_a_part_of_two_workflows_is_news_for_both() -> None:
         make(type="chain", steps=[shared, job("b")])
     assert CallQueue.objects.count() == 1
     complete("a")
-    assert workflows.advance_all() == 2
+    assert advance.advance_all() == 2
     assert CallQueue.objects.filter(task="b").count() == 2
 
 
 def test_a_part_whose_job_was_deleted_is_found_without_news() -> None:
     number = make(type="group", jobs=[job("a")])
     erase(*CallQueue.objects.all())
-    assert workflows.advance_all() == 1
+    assert advance.advance_all() == 1
     assert Workflow.objects.get(id=number).state == "failed"
 
 
 def test_the_check_of_open_parts_comes_to_all_of_them_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workflows, "_CHECKED", 2)
+    monkeypatch.setattr(advance, "_CHECKED_PARTS", 2)
     for _ in range(5):
         make(type="group", jobs=[job("a")])
     erase(*CallQueue.objects.all())
-    assert sum(workflows.advance_all() for _ in range(6)) == 5
+    assert sum(advance.advance_all() for _ in range(6)) == 5
 
 
 def test_jobs_that_end_after_their_workflow_are_no_news_for_ever() -> None:
@@ -272,17 +272,8 @@ def test_jobs_that_end_after_their_workflow_are_no_news_for_ever() -> None:
     ask("POST", "/workers/fetch", {"queues": ["default"]})
     ask("DELETE", f"/workflows/{number}")
     complete("a")
-    assert workflows.advance_all() == 0
+    assert advance.advance_all() == 0
     assert not CallQueue.objects.filter(is_awaited=True, finished_at__isnull=False).exists()
-
-
-def test_a_workflow_from_before_calls_were_marked_is_looked_at() -> None:
-    make(type="chain", steps=[job("a"), job("b")])
-    complete("a")
-    migrate("0014_oversized")
-    migrate()
-    assert workflows.advance_all() == 1
-    assert CallQueue.objects.filter(task="b", is_awaited=True).exists()
 
 
 def test_a_step_waits_for_room_in_its_queue_and_its_workflow_can_be_cancelled_meanwhile() -> None:
@@ -290,7 +281,7 @@ def test_a_step_waits_for_room_in_its_queue_and_its_workflow_can_be_cancelled_me
     ask("POST", "/jobs", job("x", queue="narrow"), 201)
     waits, ends = (make(type="chain", steps=[job(name), job(f"{name}.next", queue="narrow")]) for name in "ab")
     assert len(work()) == 2
-    workflows.advance_all()
+    advance.advance_all()
     assert [each["state"] for each in stands(waits)["steps"]] == ["completed", "waiting"]
     assert ask("DELETE", f"/workflows/{ends}")["workflow"]["state"] == "cancelled"
     ask("POST", "/workers/fetch", {"queues": ["narrow"]})
@@ -300,7 +291,7 @@ def test_a_step_waits_for_room_in_its_queue_and_its_workflow_can_be_cancelled_me
 
 def test_a_queue_that_is_full_is_asked_once_for_all_that_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     # What waits for the first queue is not due again before the second one is asked, however long that takes.
-    monkeypatch.setattr(workflows, "_FULL", timedelta(hours=1))
+    monkeypatch.setattr(advance, "_RETRY_WHEN_FULL", timedelta(hours=1))
     counts = []
     for number in (3, 12):
         bound(f"narrow{number}", 1)
@@ -308,13 +299,13 @@ def test_a_queue_that_is_full_is_asked_once_for_all_that_wait_for_it(monkeypatch
             make(type="chain", steps=[job("a"), job("b", queue=f"narrow{number}")])
         complete("a")
         with CaptureQueriesContext(connection) as queries:
-            assert workflows.advance_all() == number
+            assert advance.advance_all() == number
         counts.append(len(queries))
         assert CallQueue.objects.filter(queue=f"narrow{number}").count() == 1
     assert counts[0] == counts[1]
     Workflow.objects.filter(look_at__isnull=False).update(look_at=timezone.now())
     complete("b")
-    assert workflows.advance_all() == 15
+    assert advance.advance_all() == 15
     assert CallQueue.objects.filter(task="b").count() == 4
 
 
@@ -331,8 +322,8 @@ def test_a_callback_that_can_t_be_sent_fails_its_batch_and_the_other_is_called()
     number = make(type="batch", jobs=[job("a")], callbacks={"on_success": unique("b"), "on_complete": job("c")})
     lock("b")
     assert [each["type"] for each in work()] == ["a", "c"]
-    told = stands(number)
-    assert (told["state"], told["callbacks"]["on_success"]["error"]["code"]) == ("failed", "duplicate")
+    reply = stands(number)
+    assert (reply["state"], reply["callbacks"]["on_success"]["error"]["code"]) == ("failed", "duplicate")
 
 
 def test_a_step_of_a_graph_that_can_t_be_sent_fails_it_when_the_others_have_ended() -> None:
@@ -340,17 +331,17 @@ def test_a_step_of_a_graph_that_can_t_be_sent_fails_it_when_the_others_have_ende
     number = make(name="graph", steps=steps)
     lock("do.b")
     assert [each["type"] for each in work()] == ["do.a", "do.d"]
-    told = stands(number)
-    assert [each["state"] for each in told["steps"]] == ["completed", "failed", "cancelled", "completed"]
-    assert (told["state"], told["failed_step_index"]) == ("failed", 1)
+    reply = stands(number)
+    assert [each["state"] for each in reply["steps"]] == ["completed", "failed", "cancelled", "completed"]
+    assert (reply["state"], reply["failed_step_index"]) == ("failed", 1)
 
 
 def test_a_part_whose_job_was_deleted_before_it_was_seen_to_end_has_failed() -> None:
     number = make(type="group", jobs=[job("a"), job("b")])
     erase(*CallQueue.objects.filter(task="b"))
     assert len(work()) == 1
-    told = stands(number)
-    assert (told["state"], told["jobs"][1]["error"]["code"]) == ("failed", "not_found")
+    reply = stands(number)
+    assert (reply["state"], reply["jobs"][1]["error"]["code"]) == ("failed", "not_found")
 
 
 def step(name: str, *before: str, **options: Any) -> dict[str, Any]:
@@ -366,8 +357,8 @@ def test_steps_start_when_those_before_them_are_completed_and_get_their_results(
     ask("POST", "/workers/ack", {"job_id": right["id"], "result": 7})
     (last,) = work()
     assert last["parent_results"] == {"left": {"of": "do.left"}, "right": 7}
-    told = stands(number)
-    assert (told["state"], told["steps"][0]["id"], told["steps"][0]["depends_on"]) == (
+    reply = stands(number)
+    assert (reply["state"], reply["steps"][0]["id"], reply["steps"][0]["depends_on"]) == (
         "completed",
         "last",
         ["left", "right"],
@@ -380,9 +371,9 @@ def test_after_a_failed_step_no_more_start_and_what_runs_may_end() -> None:
     ask("POST", "/workers/nack", {"job_id": first["id"], "error": {"code": "handler_error", "message": "no"}})
     assert stands(number)["state"] == "running"
     ask("POST", "/workers/ack", {"job_id": second["id"]})
-    told = stands(number)
-    assert [each["state"] for each in told["steps"]] == ["failed", "completed", "cancelled", "cancelled"]
-    assert (told["state"], told["failed_step_index"]) == ("failed", 0)
+    reply = stands(number)
+    assert [each["state"] for each in reply["steps"]] == ["failed", "completed", "cancelled", "cancelled"]
+    assert (reply["state"], reply["failed_step_index"]) == ("failed", 0)
 
 
 def test_the_options_of_a_workflow_are_those_of_each_step_that_has_no_own() -> None:
@@ -431,8 +422,8 @@ def test_the_options_of_a_workflow_are_those_of_each_step_that_has_no_own() -> N
     ],
 )
 def test_a_plan_that_can_t_be_done_is_refused_whole(plan: dict[str, Any], path: str) -> None:
-    told = ask("POST", "/workflows", plan, 400)["error"]
-    assert (told["code"], told["details"]["validation_errors"][0]["path"]) == ("invalid_workflow", path)
+    reply = ask("POST", "/workflows", plan, 400)["error"]
+    assert (reply["code"], reply["details"]["validation_errors"][0]["path"]) == ("invalid_workflow", path)
     assert not CallQueue.objects.exists()
     assert not Workflow.objects.exists()
 

@@ -15,7 +15,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.celery import periodic
 from dispatcher.lifecycle import heartbeat, periodic_runs
 from dispatcher.models import CallQueue, PeriodicRun, RateLimitKey
@@ -50,17 +50,17 @@ def test_each_key_has_a_line_with_its_use_and_what_waits() -> None:
     assert " 1 " in lines["api"]
 
 
-def test_a_key_is_told_in_full() -> None:
+def test_a_key_is_reported_in_full() -> None:
     RateLimitKey.objects.declare("api", concurrency=2)
     CallQueue.objects.send("t", keys=["api"])
-    told = printed("--key", "api")
-    assert told.startswith("api: open")
-    assert "1 of 2: 0 running, 1 on the way to a worker" in told
+    reply = printed("--key", "api")
+    assert reply.startswith("api: open")
+    assert "1 of 2: 0 running, 1 on the way to a worker" in reply
 
 
-def test_a_pause_is_told() -> None:
+def test_a_pause_is_reported() -> None:
     RateLimitKey.objects.declare("api")
-    engine.pause("api")
+    api.pause("api")
     assert "api: paused" in printed("--key", "api")
 
 
@@ -120,7 +120,7 @@ def test_ten_thousand_keys_are_reported_by_one_statement_and_right() -> None:
     assert items["k9999"]["concurrency"]["available"] == 9_999
 
 
-def test_a_tick_that_nobody_has_seen_is_warned_of() -> None:
+def test_a_missing_tick_is_warned_of() -> None:
     RateLimitKey.objects.declare("api")
     assert printed().count("WARNING: dispatcher.tick has never run. Calls that wait for a time do not start.") == 1
     (tick, recover, cleanup) = json.loads(printed("--json"))["periodic_tasks"]
@@ -131,9 +131,9 @@ def test_a_tick_that_nobody_has_seen_is_warned_of() -> None:
 def test_the_last_tick_is_shown() -> None:
     RateLimitKey.objects.declare("api")
     periodic.run("dispatcher.tick")
-    told = printed("--key", "api")
-    assert "Last tick: just now." in told
-    assert "WARNING" not in told
+    reply = printed("--key", "api")
+    assert "Last tick: just now." in reply
+    assert "WARNING" not in reply
     (tick, *_) = json.loads(printed("--json"))["periodic_tasks"]
     assert tick["is_late"] is False
     assert datetime.fromisoformat(tick["last_run_at"]) > timezone.now() - timedelta(minutes=1)
@@ -149,10 +149,11 @@ def test_a_worker_that_ticks_without_beat_is_named() -> None:
 def test_each_periodic_task_that_has_not_run_for_long_is_warned_of() -> None:
     for name in ("dispatcher.tick", "dispatcher.recover", "dispatcher.cleanup"):
         PeriodicRun.objects.create(name=name, ran_at=timezone.now() - timedelta(days=18))
-    told = printed()
-    assert told.count("WARNING: dispatcher.") == 3
+    reply = printed()
+    assert reply.count("WARNING: dispatcher.") == 3
     assert (
-        "Calls of workers that died are not put back. Start beat, and a worker that takes the queue dispatcher." in told
+        "Calls of workers that died are not put back. Start beat, and a worker that takes the queue dispatcher."
+        in reply
     )
 
 
@@ -164,7 +165,7 @@ def test_a_transaction_that_has_been_open_for_long_is_a_warning(monkeypatch: pyt
         other.execute("SELECT 1")
         assert "transaction" not in printed()
         assert json.loads(printed("--json"))["old_transactions"] == []
-        monkeypatch.setattr("dispatcher.reports.OLD_TRANSACTION", timedelta(0))
+        monkeypatch.setattr("dispatcher.reports.health.OLD_TRANSACTION", timedelta(0))
         session = f"session {other.info.backend_pid}"
         assert f"WARNING: {session} (report, idle in transaction) has had a transaction open for 00:0" in printed()
         found = {each["what"]: each for each in json.loads(printed("--json"))["old_transactions"]}

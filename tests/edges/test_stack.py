@@ -12,10 +12,10 @@ import psutil
 import psycopg
 import pytest
 
-from project import homes
-from project.homes import Addresses, HomeBusy, held
-from project.processes import HOME_MARK, ChildFailed, Stack, logged, reap
+from project import run_dirs
+from project.processes import RUN_DIR_MARK, ChildFailed, Stack, logged, reap
 from project.reachable import fault_of
+from project.run_dirs import Addresses, RunDirBusy, acquire
 from project.services import embedded
 
 RUN_UNTIL_KILLED = """
@@ -29,15 +29,15 @@ with embedded(name="probe"):
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(homes, "RUN", tmp_path)
+    monkeypatch.setattr(run_dirs, "RUN", tmp_path)
     return tmp_path
 
 
 @pytest.fixture
 def probe() -> Iterator[Path]:
-    home = homes.RUN / "probe"
-    yield home
-    shutil.rmtree(home)
+    run_dir = run_dirs.RUN / "probe"
+    yield run_dir
+    shutil.rmtree(run_dir)
 
 
 @pytest.fixture
@@ -46,12 +46,12 @@ def no_servers_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CELERY_BROKER_URL", raising=False)
 
 
-def marked(home: Path) -> set[int]:
-    """Return the processes that were started for a home and are alive."""
+def marked(run_dir: Path) -> set[int]:
+    """Return the processes that were started for a run_dir and are alive."""
     found = set()
     for process in psutil.process_iter():
         try:
-            if process.environ().get(HOME_MARK) == str(home) and process.status() != psutil.STATUS_ZOMBIE:
+            if process.environ().get(RUN_DIR_MARK) == str(run_dir) and process.status() != psutil.STATUS_ZOMBIE:
                 found.add(process.pid)
         except psutil.Error:
             continue
@@ -95,16 +95,16 @@ def test_a_given_database_is_used_as_it_is(runs: Path, monkeypatch: pytest.Monke
 
 def test_the_addresses_of_a_stack_count_only_while_it_runs(runs: Path) -> None:
     addresses = Addresses(database_url="postgresql://here", broker_url="redis://here")
-    with held("demo") as home:
-        homes.publish(home, addresses)
-        assert homes.attached() == addresses
-    assert homes.attached() is None
+    with acquire("demo") as run_dir:
+        run_dirs.publish(run_dir, addresses)
+        assert run_dirs.running_addresses() == addresses
+    assert run_dirs.running_addresses() is None
 
 
 def test_a_home_in_use_is_refused_or_passed_over(runs: Path) -> None:
-    with held("tests") as first, held("tests", spares=True) as second:
+    with acquire("tests") as first, acquire("tests", spares=True) as second:
         assert (first, second) == (runs / "tests", runs / "tests-2")
-        with pytest.raises(HomeBusy), held("tests"):
+        with pytest.raises(RunDirBusy), acquire("tests"):
             pass
 
 
@@ -143,7 +143,7 @@ def test_a_server_that_cannot_be_reached_is_named() -> None:
 
 
 def test_the_secret_key_is_made_once_and_is_for_its_owner_alone(runs: Path) -> None:
-    key = homes.secret_key()
-    assert homes.secret_key() == key
+    key = run_dirs.secret_key()
+    assert run_dirs.secret_key() == key
     assert (runs / "secret_key").stat().st_mode & 0o077 == 0
     assert sorted(path.name for path in runs.iterdir()) == ["secret_key"]

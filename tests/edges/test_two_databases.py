@@ -62,8 +62,8 @@ def ran(environment: dict[str, str], *command: str, code: int = 0) -> str:
 @pytest.fixture(scope="module")
 def facts(environment: dict[str, str]) -> dict[str, Any]:
     """Return what came of a little of everything."""
-    told: dict[str, Any] = json.loads(ran(environment, "tests/edges/two_databases/program.py"))
-    return told
+    reply: dict[str, Any] = json.loads(ran(environment, "tests/edges/two_databases/program.py"))
+    return reply
 
 
 def test_tables_and_keys_are_made_in_the_database_of_the_calls_alone(facts: dict[str, Any]) -> None:
@@ -92,7 +92,7 @@ def test_crons_are_kept_by_beat_and_send_calls(facts: dict[str, Any]) -> None:
     assert facts["fired"] == {"is_new": True, "is_sent": True, "is_enabled": False, "in_default": 1, "left": 0}
 
 
-def test_the_http_face_sends_and_lists(facts: dict[str, Any]) -> None:
+def test_the_http_api_sends_and_lists(facts: dict[str, Any]) -> None:
     assert facts["pushed"] == {"pushed": 201, "listed": 200, "crons": 200}
 
 

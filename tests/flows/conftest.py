@@ -1,4 +1,4 @@
-"""The stories run in real Celery workers, processes of their own, at the broker and the database of the tests.
+"""The flows run in real Celery workers, processes of their own, at the broker and the database of the tests.
 
 What needs the settings is imported in the fixtures: when this file is read, the servers are not up yet.
 """
@@ -15,7 +15,7 @@ from pytest_django import DjangoDbBlocker, Settings
 from project.services import Services
 
 if TYPE_CHECKING:
-    from tests.flows.theatre import Theatre
+    from tests.flows.processes import Processes
 
 TRIES = 5
 
@@ -28,7 +28,7 @@ def _emptying_beside_heartbeats() -> Iterator[None]:
 
     empty = TransactionTestCase._fixture_teardown  # noqa: SLF001 -- Django has no other place for it
 
-    def empty_patiently(*args: Any) -> None:
+    def empty_with_retries(*args: Any) -> None:
         for _ in range(TRIES - 1):
             try:
                 return empty(*args)
@@ -37,18 +37,18 @@ def _emptying_beside_heartbeats() -> Iterator[None]:
         return empty(*args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TransactionTestCase, "_fixture_teardown", empty_patiently)
+        patch.setattr(TransactionTestCase, "_fixture_teardown", empty_with_retries)
         yield
 
 
 @pytest.fixture(scope="package")
-def theatre(
+def processes(
     services: Services,
     django_db_setup: None,
     django_db_blocker: DjangoDbBlocker,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator["Theatre"]:
-    """Give the theatre of all stories.
+) -> Iterator["Processes"]:
+    """Give the processes of all flows.
 
     What it started is killed at the end, which is quicker than a farewell. A killed worker leaves its row, which other
     tests of this process would take for a live worker.
@@ -58,9 +58,9 @@ def theatre(
 
     from dispatcher.models import Worker
     from project.processes import Stack
+    from tests.flows.processes import Processes
+    from tests.flows.sample_tasks import app
     from tests.flows.settings import DISPENSER_QUEUE, ELSEWHERE, QUEUE
-    from tests.flows.stories import app
-    from tests.flows.theatre import Theatre
 
     notes = tmp_path_factory.mktemp("flows") / "notes"
     env = {
@@ -73,8 +73,8 @@ def theatre(
         # Django's checks import the URLs and all behind them: half of the time in which a worker starts.
         "CELERY_SKIP_CHECKS": "true",
     }
-    with Stack(services.home, env=env) as stack:
-        yield Theatre(stack, notes)
+    with Stack(services.run_dir, env=env) as stack:
+        yield Processes(stack, notes)
         for name in list(stack.children):
             stack.kill(name)
     with django_db_blocker.unblock():
@@ -91,21 +91,21 @@ def theatre(
 
 
 @pytest.fixture
-def worker(theatre: "Theatre") -> "Theatre":
-    """Have a worker up: the one of the stories before, if they left it alive."""
-    child = theatre.stack.children.get("worker")
+def worker(processes: "Processes") -> "Processes":
+    """Have a worker up: the one of earlier flows, if it is alive."""
+    child = processes.stack.children.get("worker")
     if child is None or not child.is_running():
-        theatre.start_worker()
-        theatre.stack.wait_ready()
-    return theatre
+        processes.start_worker()
+        processes.stack.wait_ready()
+    return processes
 
 
 @pytest.fixture
 def sending(settings: Settings) -> Iterator[None]:
     """Send as the workers receive."""
     from project.celery import app as project_app
+    from tests.flows.sample_tasks import app
     from tests.flows.settings import CONSTANTS, DISPATCHER
-    from tests.flows.stories import app
 
     settings.DISPATCHER = DISPATCHER | CONSTANTS
     app.set_current()
@@ -117,7 +117,7 @@ def sending(settings: Settings) -> Iterator[None]:
 def ticking(sending: None) -> Iterator[None]:
     """Tick and recover as beat and the dispenser do, in threads."""
     from dispatcher import engine
-    from tests.flows.theatre import every
+    from tests.flows.processes import every
 
     with every(0.2, engine.tick), every(0.3, engine.recover):
         yield
@@ -125,7 +125,7 @@ def ticking(sending: None) -> Iterator[None]:
 
 @pytest.fixture
 def delivery(request: pytest.FixtureRequest, sending: None) -> str:
-    """Give the queue of the stories a delivery: the broker's, or that which the test names."""
+    """Give the queue of the tests a delivery: the broker's, or that which the test names."""
     from dispatcher.models import Queue
     from tests.flows.settings import QUEUE
 
@@ -135,13 +135,13 @@ def delivery(request: pytest.FixtureRequest, sending: None) -> str:
 
 
 @pytest.fixture
-def one_slot(theatre: "Theatre", delivery: str) -> Iterator[None]:
+def one_slot(processes: "Processes", delivery: str) -> Iterator[None]:
     """Begin and end without workers, and with a key that has one slot."""
     from dispatcher.models import RateLimitKey
     from tests.races.audit import audit
 
-    theatre.kill_workers()
+    processes.kill_workers()
     RateLimitKey.objects.declare("api", concurrency=1)
     yield
-    theatre.kill_workers()
+    processes.kill_workers()
     audit(has_ended=False)

@@ -4,16 +4,16 @@ from collections.abc import Mapping
 
 from dispatcher.models import CallQueue, Worker
 from dispatcher.states import TERMINAL, State
+from tests.flows.processes import Processes
 from tests.flows.settings import QUEUE
-from tests.flows.theatre import Theatre
 from tests.races.lockstep import eventually
 
 
-def start(theatre: Theatre, *options: str, env: Mapping[str, str] | None = None) -> Worker:
+def start(processes: Processes, *options: str, env: Mapping[str, str] | None = None) -> Worker:
     """Start a worker, and return what it says of itself."""
     known = set(Worker.objects.values_list("id", flat=True))
-    theatre.start_worker("worker", *options, env=env)
-    theatre.stack.wait_ready()
+    processes.start_worker("worker", *options, env=env)
+    processes.stack.wait_ready()
     return eventually(Worker.objects.exclude(id__in=known).filter(queues__contains=[QUEUE]).first)
 
 

@@ -1,4 +1,4 @@
-"""The settings of the workers in the stories: the project's, with a queue of this run alone and short leases."""
+"""The settings of the workers in the flows: the project's, with a queue of this run alone and short leases."""
 
 import json
 import os
@@ -38,7 +38,7 @@ DISPATCHER: dict[str, Any] = {
     "publish_after": timedelta(seconds=0.3),
     "retry": {"initial_interval": 0.05},
     "retention": {"completed": timedelta(hours=1)},
-    # The stories tick by themselves, but for those of workers that do.
+    # The flows tick by themselves, but for those of workers that do.
     # The providers of the tests are on this machine.
     "http_allowed_hosts": ["127.0.0.1"],
     "fallback_schedule": "FLOWS_FALLBACK" in os.environ,

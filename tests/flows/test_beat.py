@@ -1,4 +1,4 @@
-"""The story of beat: its entries drive the dispenser, which serves what time brings, recovers, and cleans up."""
+"""The flow of beat: its entries drive the dispenser, which serves what time brings, recovers, and cleans up."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -7,15 +7,15 @@ import pytest
 from django.utils import timezone
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.celery import schedule
 from dispatcher.lifecycle.claim import claim
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
 from dispatcher.request import Call
 from dispatcher.states import State
-from tests.flows import stories
+from tests.flows import sample_tasks
+from tests.flows.processes import Processes
 from tests.flows.settings import DISPENSER_QUEUE, ELSEWHERE, QUEUE
-from tests.flows.theatre import Theatre
 from tests.races.audit import audit
 from tests.races.lockstep import eventually
 
@@ -26,7 +26,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def beat(worker: Theatre) -> Iterator[None]:
+def beat(worker: Processes) -> Iterator[None]:
     """Have beat and the dispenser up, by entries that come every second."""
     schedule.schedule("default")
     often, _ = IntervalSchedule.objects.get_or_create(every=1, period=IntervalSchedule.SECONDS)
@@ -41,7 +41,7 @@ def beat(worker: Theatre) -> Iterator[None]:
 
 
 def test_beat_and_the_dispenser_serve_what_time_brings_recover_the_lost_and_clean_up(beat: None) -> None:
-    old, fresh, lost = (CallQueue.objects.send(stories.echo, args=["hello"], queue=ELSEWHERE) for _ in range(3))
+    old, fresh, lost = (CallQueue.objects.send(sample_tasks.echo, args=["hello"], queue=ELSEWHERE) for _ in range(3))
     for call in (old, fresh, lost):
         call.refresh_from_db()
     for call in (old, fresh):
@@ -51,7 +51,7 @@ def test_beat_and_the_dispenser_serve_what_time_brings_recover_the_lost_and_clea
     CallQueue.objects.filter(id=lost.id).update(queue=QUEUE)
     Lane.objects.filter(id=lost.lane_id).update(queue=QUEUE)
     scheduled = CallQueue.objects.send(
-        stories.echo, args=["later"], queue=QUEUE, scheduled_at=timezone.now() + timedelta(seconds=1.5)
+        sample_tasks.echo, args=["later"], queue=QUEUE, scheduled_at=timezone.now() + timedelta(seconds=1.5)
     )
     eventually(lambda: not CallQueue.objects.filter(id=old.id).exists())
     eventually(CallQueue.objects.filter(id=scheduled.id, state=State.COMPLETED).exists)
@@ -61,19 +61,19 @@ def test_beat_and_the_dispenser_serve_what_time_brings_recover_the_lost_and_clea
     audit()
 
 
-def test_a_dispenser_that_was_away_is_done_with_the_old_ticks_in_a_moment(worker: Theatre) -> None:
+def test_a_dispenser_that_was_away_is_done_with_the_old_ticks_in_a_moment(worker: Processes) -> None:
     RateLimitKey.objects.declare("api", throttle=(4, 1))
-    CallQueue.objects.send_many([Call(task=stories.echo, args=["hello"], keys=["api"], queue=QUEUE)] * 200)
+    CallQueue.objects.send_many([Call(task=sample_tasks.echo, args=["hello"], keys=["api"], queue=QUEUE)] * 200)
     for _ in range(400):
-        stories.app.send_task("dispatcher.tick", queue=DISPENSER_QUEUE)
-    last = CallQueue.objects.get(id=CallQueue.objects.send(stories.echo, args=["last"], queue=ELSEWHERE).id)
+        sample_tasks.app.send_task("dispatcher.tick", queue=DISPENSER_QUEUE)
+    last = CallQueue.objects.get(id=CallQueue.objects.send(sample_tasks.echo, args=["last"], queue=ELSEWHERE).id)
     claim(last.id, last.ticket)
     Slot.objects.filter(call=last).update(lease_until=timezone.now())
-    stories.app.send_task("dispatcher.recover", queue=DISPENSER_QUEUE)
+    sample_tasks.app.send_task("dispatcher.recover", queue=DISPENSER_QUEUE)
     worker.start_dispenser()
     worker.stack.wait_ready()
     # Each tick has something to serve for all of its time: four at a time, they would take two minutes.
     eventually(lambda: CallQueue.objects.get(id=last.id).errors)
     assert CallQueue.objects.waiting().exists()
     worker.stack.kill("dispenser")
-    engine.cancel(CallQueue.objects.waiting().values_list("id", flat=True))
+    api.cancel(CallQueue.objects.waiting().values_list("id", flat=True))

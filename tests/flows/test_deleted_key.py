@@ -22,7 +22,7 @@ def _runs_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     current_app.conf.task_always_eager = False
 
 
-def test_calls_of_a_deleted_key_go_on_and_hold_up_nobody() -> None:
+def test_calls_of_a_deleted_key_go_on_and_hold_up_no_other_call() -> None:
     key = RateLimitKey.objects.declare("gone", concurrency=2)
     later = datetime.now(UTC) + timedelta(minutes=1)
     asked = {"call_data": {"method": "nothing"}, "scheduled_at": later}

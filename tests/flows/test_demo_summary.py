@@ -101,7 +101,7 @@ def test_a_call_of_a_transaction_that_was_rolled_back_must_not_be_seen(run: Run)
     assert judge(run).faults == ["1 calls exist although their transaction was rolled back: never"]
 
 
-def test_a_call_that_nobody_sent_must_not_be_seen(run: Run) -> None:
+def test_a_call_that_was_not_sent_must_not_be_seen(run: Run) -> None:
     run.record["calls"]["stray"] = {"requests": 1, "successes": 1, "finished_s": 1.0}
     assert judge(run).faults == ["the witness saw 1 calls that were not sent: stray"]
 

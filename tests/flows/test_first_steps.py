@@ -121,7 +121,7 @@ def site(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     address = urlsplit(services.database_url)
     server, database = (address._replace(path=f"/{each}").geturl() for each in ("postgres", name))
     create_database(server, name, replace=True)
-    with Stack(services.home) as stack:
+    with Stack(services.run_dir) as stack:
         site = Site(tmp_path_factory.mktemp("first"), stack, database_url=database, broker_url=services.broker_url)
         site.run("django-admin", "startproject", "shop", ".")
         site.run("python", "manage.py", "startapp", "orders")

@@ -1,4 +1,4 @@
-"""Stories of limits in a real worker: what it was told to start, when, and how many at once."""
+"""Flows of limits in a real worker: what it starts, when, and how many at once."""
 
 from datetime import timedelta
 
@@ -8,16 +8,16 @@ from dispatcher import engine
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
-from tests.flows import stories
+from tests.flows import sample_tasks
+from tests.flows.processes import Processes, every
 from tests.flows.settings import QUEUE
-from tests.flows.theatre import Theatre, every
 from tests.races.audit import audit, most_at_once, most_in_any_window, spent_by_key, too_close
 from tests.races.lockstep import concurrent, eventually
 
 pytestmark = [concurrent, pytest.mark.usefixtures("sending")]
 
 
-def send(count: int, key: str, task: object = stories.echo, argument: object = "hello") -> None:
+def send(count: int, key: str, task: object = sample_tasks.echo, argument: object = "hello") -> None:
     CallQueue.objects.send_many([Call(task=task, args=[argument], keys=[key], queue=QUEUE)] * count)
 
 
@@ -25,7 +25,7 @@ def all_ended() -> bool:
     return not CallQueue.objects.exclude(state__in=TERMINAL).exists()
 
 
-def test_with_beat_stopped_a_backlog_behind_one_slot_drains_to_the_last_call(worker: Theatre) -> None:
+def test_with_beat_stopped_a_backlog_behind_one_slot_drains_to_the_last_call(worker: Processes) -> None:
     key = RateLimitKey.objects.declare("books", concurrency=1)
     send(40, "books")
     eventually(all_ended)
@@ -33,10 +33,10 @@ def test_with_beat_stopped_a_backlog_behind_one_slot_drains_to_the_last_call(wor
     audit(is_fifo=True)
 
 
-def test_with_beat_stopped_failing_and_dying_tasks_hand_their_room_on_as_well(worker: Theatre) -> None:
+def test_with_beat_stopped_failing_and_dying_tasks_hand_their_room_on_as_well(worker: Processes) -> None:
     RateLimitKey.objects.declare("books", concurrency=1)
-    send(2, "books", stories.fail, 99)
-    send(1, "books", stories.die, 99)
+    send(2, "books", sample_tasks.fail, 99)
+    send(1, "books", sample_tasks.die, 99)
     send(2, "books")
     eventually(lambda: CallQueue.objects.filter(state=State.COMPLETED).count() == 2)
     assert (
@@ -45,16 +45,16 @@ def test_with_beat_stopped_failing_and_dying_tasks_hand_their_room_on_as_well(wo
     audit(has_ended=False)
 
 
-def test_with_beat_stopped_one_dying_task_after_the_other_hands_its_room_on(worker: Theatre) -> None:
+def test_with_beat_stopped_one_dying_task_after_the_other_hands_its_room_on(worker: Processes) -> None:
     # The worker's main process publishes for those that died; a process that is forked meanwhile has its sockets, too.
     RateLimitKey.objects.declare("books", concurrency=1)
-    send(3, "books", stories.die, 99)
+    send(3, "books", sample_tasks.die, 99)
     send(1, "books")
     eventually(lambda: CallQueue.objects.filter(state=State.COMPLETED).exists())
     audit(has_ended=False)
 
 
-def test_a_throttle_is_driven_evenly_by_a_tick_a_second(worker: Theatre) -> None:
+def test_a_throttle_is_driven_evenly_by_a_tick_a_second(worker: Processes) -> None:
     key = RateLimitKey.objects.declare("api", throttle=(20, 1))
     with every(1.0, engine.tick):
         send(40, "api")
@@ -66,7 +66,7 @@ def test_a_throttle_is_driven_evenly_by_a_tick_a_second(worker: Theatre) -> None
     audit(is_fifo=True)
 
 
-def test_a_window_is_used_to_the_full_and_never_beyond(worker: Theatre) -> None:
+def test_a_window_is_used_to_the_full_and_never_beyond(worker: Processes) -> None:
     key = RateLimitKey.objects.declare("relay", rate=(10, 1))
     with every(1.0, engine.tick):
         send(30, "relay")

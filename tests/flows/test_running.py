@@ -1,4 +1,4 @@
-"""Stories of calls in a real worker: they run, fail, are killed, come twice; each ends once, and leaves no slot."""
+"""Flows of calls in a real worker: they run, fail, are killed, come twice; each ends once, and leaves no slot."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -15,9 +15,9 @@ from django.utils import timezone
 from dispatcher.messages.tickets import TICKET_HEADER
 from dispatcher.models import CallQueue, Queue, RateLimitKey
 from dispatcher.states import TERMINAL, State
-from tests.flows import stories
+from tests.flows import sample_tasks
+from tests.flows.processes import Processes
 from tests.flows.settings import QUEUE
-from tests.flows.theatre import Theatre
 from tests.races.audit import audit, use_now
 from tests.races.lockstep import concurrent, eventually, holding
 
@@ -25,7 +25,7 @@ pytestmark = [concurrent, pytest.mark.usefixtures("ticking")]
 
 
 @pytest.fixture(autouse=True, params=["broker", "direct"])
-def _one_at_a_time(worker: Theatre, request: pytest.FixtureRequest) -> Iterator[None]:
+def _one_at_a_time(worker: Processes, request: pytest.FixtureRequest) -> Iterator[None]:
     Queue.objects.update_or_create(name=QUEUE, defaults={"delivery": request.param})
     RateLimitKey.objects.declare("api", concurrency=1)
     yield
@@ -42,40 +42,40 @@ def ended(call: CallQueue) -> CallQueue:
     return eventually(CallQueue.objects.filter(id=call.id, state__in=TERMINAL).first)
 
 
-def test_a_call_that_is_sent_is_run_and_completed(worker: Theatre) -> None:
-    call = ended(send(stories.echo, "hello"))
+def test_a_call_that_is_sent_is_run_and_completed(worker: Processes) -> None:
+    call = ended(send(sample_tasks.echo, "hello"))
     assert (call.state, call.result, call.attempt, call.error) == (State.COMPLETED, "hello", 1, None)
     assert call.created_at <= call.dispatched_at <= call.started_at <= call.finished_at
     assert worker.noted(call.id) == 1
 
 
-def test_a_call_that_was_rolled_back_never_existed(worker: Theatre) -> None:
+def test_a_call_that_was_rolled_back_never_existed(worker: Processes) -> None:
     with transaction.atomic():
-        gone = send(stories.echo, "gone")
+        gone = send(sample_tasks.echo, "gone")
         transaction.set_rollback(True)
-    ended(send(stories.echo, "there"))
+    ended(send(sample_tasks.echo, "there"))
     assert not CallQueue.objects.filter(id=gone.id).exists()
     assert worker.noted(gone.id) == 0
 
 
-@pytest.mark.parametrize("task", [stories.fail, stories.fail_and_be_retried, stories.fail_and_ask])
-def test_a_task_that_fails_twice_succeeds_at_its_third_attempt(worker: Theatre, task: Any) -> None:
+@pytest.mark.parametrize("task", [sample_tasks.fail, sample_tasks.fail_and_be_retried, sample_tasks.fail_and_ask])
+def test_a_task_that_fails_twice_succeeds_at_its_third_attempt(worker: Processes, task: Any) -> None:
     call = ended(send(task, 2))
     assert (call.state, call.attempt, call.result) == (State.COMPLETED, 3, 3)
     assert [(error["type"], error["attempt"]) for error in call.errors] == [("ValueError", 1), ("ValueError", 2)]
     assert worker.noted(call.id) == 3
 
 
-@pytest.mark.parametrize("task", [stories.fail, stories.fail_and_be_retried, stories.fail_and_ask])
-def test_a_task_that_always_fails_is_discarded_with_its_history(worker: Theatre, task: Any) -> None:
+@pytest.mark.parametrize("task", [sample_tasks.fail, sample_tasks.fail_and_be_retried, sample_tasks.fail_and_ask])
+def test_a_task_that_always_fails_is_discarded_with_its_history(worker: Processes, task: Any) -> None:
     call = ended(send(task, 99))
     assert (call.state, call.attempt, len(call.errors)) == (State.DISCARDED, 3, 3)
     assert call.error["message"] == "attempt 3"
     assert worker.noted(call.id) == 3
 
 
-def test_an_attempt_that_outstays_its_time_limit_is_ended_and_the_call_tried_again(worker: Theatre) -> None:
-    call = ended(send(stories.outstay, 1))
+def test_an_attempt_that_outstays_its_time_limit_is_ended_and_the_call_tried_again(worker: Processes) -> None:
+    call = ended(send(sample_tasks.outstay, 1))
     assert (call.state, call.result, call.attempt) == (State.COMPLETED, "in time", 2)
     assert [error["type"] for error in call.errors] == ["TimeLimitExceeded"]
 
@@ -83,9 +83,9 @@ def test_an_attempt_that_outstays_its_time_limit_is_ended_and_the_call_tried_aga
 # With direct delivery the outcome is recorded outside of the process.
 @pytest.mark.parametrize("_one_at_a_time", ["broker"], indirect=True)
 def test_a_soft_time_limit_that_comes_while_the_outcome_is_recorded_does_not_change_it(
-    worker: Theatre, tmp_path: Path
+    worker: Processes, tmp_path: Path
 ) -> None:
-    call = send(stories.wait_for_a_file_in_time, str(tmp_path / "there"))
+    call = send(sample_tasks.wait_for_a_file_in_time, str(tmp_path / "there"))
     eventually(lambda: worker.noted(call.id))
     with holding("LOCK TABLE dispatcher_ratelimitkey IN ACCESS EXCLUSIVE MODE"):
         (tmp_path / "there").touch()
@@ -95,23 +95,23 @@ def test_a_soft_time_limit_that_comes_while_the_outcome_is_recorded_does_not_cha
     eventually(lambda: worker.noted(call.id, "end") == 1)
     assert f"{call.task}[{call.id}] succeeded" in output_of(worker)
     # As many as there are processes: one of them has the connection that was broken off.
-    assert {ended(send(stories.echo, "next", keys=[])).state for _ in range(4)} == {State.COMPLETED}
+    assert {ended(send(sample_tasks.echo, "next", keys=[])).state for _ in range(4)} == {State.COMPLETED}
 
 
-def output_of(worker: Theatre) -> str:
+def output_of(worker: Processes) -> str:
     return worker.stack.children["worker"].output()
 
 
 def test_an_attempt_whose_process_is_killed_frees_its_slots_at_once_and_the_call_is_tried_again(
-    worker: Theatre,
+    worker: Processes,
 ) -> None:
-    call = ended(send(stories.die, 1))
+    call = ended(send(sample_tasks.die, 1))
     assert (call.state, call.result, call.attempt) == (State.COMPLETED, "alive", 2)
     assert [error["type"] for error in call.errors] == ["WorkerLostError"]
 
 
-def test_a_message_that_is_delivered_again_does_nothing(worker: Theatre) -> None:
-    sent = send(stories.nap, 0.3)
+def test_a_message_that_is_delivered_again_does_nothing(worker: Processes) -> None:
+    sent = send(sample_tasks.nap, 0.3)
     ticket = eventually(CallQueue.objects.filter(id=sent.id, state=State.ACTIVE).values_list("ticket", flat=True).first)
     publish_again(sent.id, ticket)
     call = ended(sent)
@@ -121,8 +121,8 @@ def test_a_message_that_is_delivered_again_does_nothing(worker: Theatre) -> None
     assert CallQueue.objects.get(id=sent.id).finished_at == call.finished_at
 
 
-def test_a_message_with_an_old_ticket_does_nothing_to_the_attempt_that_runs_now(worker: Theatre) -> None:
-    sent = send(stories.fail, 1)
+def test_a_message_with_an_old_ticket_does_nothing_to_the_attempt_that_runs_now(worker: Processes) -> None:
+    sent = send(sample_tasks.fail, 1)
     first = CallQueue.objects.values_list("ticket", flat=True).get(id=sent.id) or UUID(int=0)
     call = ended(sent)
     for ticket in (first, UUID(int=1)):
@@ -133,37 +133,37 @@ def test_a_message_with_an_old_ticket_does_nothing_to_the_attempt_that_runs_now(
 
 def publish_again(call: UUID, ticket: UUID) -> None:
     """Publish a message as the dispatcher does."""
-    stories.app.send_task(
-        "tests.flows.stories.nap", args=[0.3], task_id=str(call), headers={TICKET_HEADER: str(ticket)}, queue=QUEUE
+    sample_tasks.app.send_task(
+        "tests.flows.sample_tasks.nap", args=[0.3], task_id=str(call), headers={TICKET_HEADER: str(ticket)}, queue=QUEUE
     )
 
 
-def test_a_task_that_is_sent_without_the_dispatcher_runs_as_always(worker: Theatre) -> None:
-    plain = stories.echo.delay("plain")
-    retried = stories.fail_and_ask.delay(1)
+def test_a_task_that_is_sent_without_the_dispatcher_runs_as_always(worker: Processes) -> None:
+    plain = sample_tasks.echo.delay("plain")
+    retried = sample_tasks.fail_and_ask.delay(1)
     eventually(lambda: worker.noted(plain.id, "end") == 1 and worker.noted(retried.id) == 2)
     assert not CallQueue.objects.exists()
 
 
-def test_a_message_that_is_revoked_before_its_start_cancels_its_call(worker: Theatre) -> None:
-    busy = [send(stories.nap, 0.5, keys=[]) for _ in range(2)]
+def test_a_message_that_is_revoked_before_its_start_cancels_its_call(worker: Processes) -> None:
+    busy = [send(sample_tasks.nap, 0.5, keys=[]) for _ in range(2)]
     eventually(lambda: CallQueue.objects.filter(state=State.ACTIVE).count() == 2)
-    revoked = send(stories.echo, "revoked")
-    stories.app.control.revoke(str(revoked.id))
+    revoked = send(sample_tasks.echo, "revoked")
+    sample_tasks.app.control.revoke(str(revoked.id))
     for call in busy:
         assert ended(call).state == State.COMPLETED
     call = ended(revoked)
     assert (call.state, call.attempt, worker.noted(call.id)) == (State.CANCELLED, 0, 0)
 
 
-def test_a_long_task_keeps_its_lease_by_the_heartbeat(worker: Theatre) -> None:
-    call = ended(send(stories.nap, 2.5))
+def test_a_long_task_keeps_its_lease_by_the_heartbeat(worker: Processes) -> None:
+    call = ended(send(sample_tasks.nap, 2.5))
     assert (call.state, call.attempt, call.errors) == (State.COMPLETED, 1, [])
     assert call.finished_at - call.started_at > timedelta(seconds=2)
 
 
-def test_a_provider_that_says_stop_costs_time_and_no_attempt(worker: Theatre, tmp_path: Path) -> None:
-    call = ended(send(stories.be_told_to_stop, str(tmp_path / "told")))
+def test_a_provider_that_says_stop_costs_time_and_no_attempt(worker: Processes, tmp_path: Path) -> None:
+    call = ended(send(sample_tasks.be_rate_limited, str(tmp_path / "limited")))
     assert (call.state, call.attempt, call.errors, worker.noted(call.id)) == (State.COMPLETED, 1, [], 2)
     assert call.started_at - call.created_at > timedelta(seconds=0.3)
 
@@ -195,7 +195,7 @@ def address() -> Iterator[str]:
         thread.join()
 
 
-def test_call_data_makes_the_http_call_and_waits_as_a_429_says(worker: Theatre, address: str) -> None:
+def test_call_data_makes_the_http_call_and_waits_as_a_429_says(worker: Processes, address: str) -> None:
     sent = CallQueue.objects.send(
         call_data={"method": "post", "params": {"url": address, "json": {"order": 7}}}, keys=["api"], queue=QUEUE
     )

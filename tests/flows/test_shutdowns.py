@@ -1,4 +1,4 @@
-"""Stories of workers that shut down: warm, cold, and while the database does not answer."""
+"""Flows of workers that shut down: warm, cold, and while the database does not answer."""
 
 import os
 import signal
@@ -9,10 +9,10 @@ import pytest
 
 from dispatcher.models import CallQueue, Worker
 from dispatcher.states import State
-from tests.flows import stories
+from tests.flows import sample_tasks
 from tests.flows.one_slot import ended, running, send, start
+from tests.flows.processes import Processes
 from tests.flows.settings import DISPATCHER
-from tests.flows.theatre import Theatre
 from tests.races.lockstep import concurrent, eventually, holding
 
 pytestmark = [
@@ -25,64 +25,64 @@ LEASE: timedelta = DISPATCHER["run_lease"]
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
-def test_a_warm_shutdown_ends_what_runs_and_hands_back_the_rest_at_once(theatre: Theatre, pool: str) -> None:
-    worker = start(theatre, "-P", pool, "-c", "1", "--prefetch-multiplier", "4")
-    runs = send(stories.nap, 1.5 * LEASE.total_seconds())
+def test_a_warm_shutdown_ends_what_runs_and_hands_back_the_rest_at_once(processes: Processes, pool: str) -> None:
+    worker = start(processes, "-P", pool, "-c", "1", "--prefetch-multiplier", "4")
+    runs = send(sample_tasks.nap, 1.5 * LEASE.total_seconds())
     running(runs)
-    fetched = [send(stories.echo, "next", keys=[]) for _ in range(2)]
-    os.kill(theatre.stack.children["worker"].pid, signal.SIGTERM)
+    fetched = [send(sample_tasks.echo, "next", keys=[]) for _ in range(2)]
+    os.kill(processes.stack.children["worker"].pid, signal.SIGTERM)
     stopped = eventually(Worker.objects.filter(id=worker.id, stopped_at__isnull=False).first)
     assert stopped.seen_at - stopped.started_at < timedelta(seconds=10)
     call = ended(runs)
     assert (call.state, call.attempt, call.errors) == (State.COMPLETED, 1, [])
-    theatre.stack.children.pop("worker").popen.wait(10)
-    start(theatre)
+    processes.stack.children.pop("worker").popen.wait(10)
+    start(processes)
     assert [(ended(call).state, ended(call).attempt) for call in fetched] == [(State.COMPLETED, 1)] * 2
-    assert theatre.noted(runs.id) == 1
+    assert processes.noted(runs.id) == 1
 
 
-def test_a_cold_shutdown_hands_back_what_it_had_to_kill(theatre: Theatre) -> None:
-    start(theatre, "-c", "1", "--prefetch-multiplier", "4")
-    runs = send(stories.nap, 60)
+def test_a_cold_shutdown_hands_back_what_it_had_to_kill(processes: Processes) -> None:
+    start(processes, "-c", "1", "--prefetch-multiplier", "4")
+    runs = send(sample_tasks.nap, 60)
     running(runs)
     CallQueue.objects.filter(id=runs.id).update(args=[0])
-    os.kill(theatre.stack.children["worker"].pid, signal.SIGQUIT)
+    os.kill(processes.stack.children["worker"].pid, signal.SIGQUIT)
     back = eventually(CallQueue.objects.filter(id=runs.id).exclude(state=State.ACTIVE).first)
     assert (back.attempt, back.crashes) == (1, 0)
-    theatre.stack.children.pop("worker").popen.wait(10)
-    start(theatre)
+    processes.stack.children.pop("worker").popen.wait(10)
+    start(processes)
     call = ended(runs)
     assert (call.state, call.attempt, len(call.errors)) == (State.COMPLETED, 2, 1)
 
 
-def test_a_cold_shutdown_gives_up_no_call_whose_greenlet_still_runs(theatre: Theatre) -> None:
-    start(theatre, "-P", "gevent")
-    call = send(stories.outlive_a_cold_shutdown, 60, retry={"initial_interval": 60})
+def test_a_cold_shutdown_gives_up_no_call_whose_greenlet_still_runs(processes: Processes) -> None:
+    start(processes, "-P", "gevent")
+    call = send(sample_tasks.outlive_a_cold_shutdown, 60, retry={"initial_interval": 60})
     back = eventually(CallQueue.objects.filter(id=call.id, state=State.RETRYABLE).first)
-    theatre.stack.children.pop("worker").popen.wait(20)
-    assert theatre.last_noted(call.id, "alive") < datetime.fromisoformat(back.error["occurred_at"])
-    assert (back.attempt, theatre.noted(call.id)) == (1, 1)
+    processes.stack.children.pop("worker").popen.wait(20)
+    assert processes.last_noted(call.id, "alive") < datetime.fromisoformat(back.error["occurred_at"])
+    assert (back.attempt, processes.noted(call.id)) == (1, 1)
 
 
-def test_a_cold_shutdown_leaves_a_call_to_its_thread_until_that_has_ended(theatre: Theatre) -> None:
-    start(theatre, "-P", "threads")
-    call = ended(send(stories.outlive_a_cold_shutdown, 2 * LEASE.total_seconds()))
-    assert (call.state, call.attempt, call.errors, theatre.noted(call.id)) == (State.COMPLETED, 1, [], 1)
-    theatre.stack.children.pop("worker").popen.wait(20)
+def test_a_cold_shutdown_leaves_a_call_to_its_thread_until_that_has_ended(processes: Processes) -> None:
+    start(processes, "-P", "threads")
+    call = ended(send(sample_tasks.outlive_a_cold_shutdown, 2 * LEASE.total_seconds()))
+    assert (call.state, call.attempt, call.errors, processes.noted(call.id)) == (State.COMPLETED, 1, [], 1)
+    processes.stack.children.pop("worker").popen.wait(20)
 
 
 @pytest.mark.parametrize("pool", ["prefork", "gevent"])
-def test_a_worker_answers_and_ends_while_the_database_does_not(theatre: Theatre, pool: str) -> None:
-    worker = start(theatre, "-P", pool, "-c", "2")
-    call = send(stories.nap, 60)
+def test_a_worker_answers_and_ends_while_the_database_does_not(processes: Processes, pool: str) -> None:
+    worker = start(processes, "-P", pool, "-c", "2")
+    call = send(sample_tasks.nap, 60)
     running(call)
-    child = theatre.stack.children.pop("worker")
+    child = processes.stack.children.pop("worker")
     with holding("LOCK TABLE dispatcher_slot IN ACCESS EXCLUSIVE MODE"):
         if pool == "prefork":
             for process in psutil.Process(worker.pid).children():
                 process.kill()
             eventually(lambda: "WorkerLostError" in child.output())
-        assert stories.app.control.ping([worker.name], timeout=5)
+        assert sample_tasks.app.control.ping([worker.name], timeout=5)
         os.kill(child.pid, signal.SIGTERM if pool == "prefork" else signal.SIGQUIT)
         child.popen.wait(30)
         assert CallQueue.objects.get(id=call.id).state == State.ACTIVE

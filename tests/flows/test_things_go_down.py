@@ -1,4 +1,4 @@
-"""Stories of what goes down and comes back, the broker and the worker: nothing is lost, and no limit is broken."""
+"""Flows of what goes down and comes back, the broker and the worker: nothing is lost, and no limit is broken."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -12,9 +12,9 @@ from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
 from project.services import Services
-from tests.flows import stories
+from tests.flows import sample_tasks
+from tests.flows.processes import Processes, every
 from tests.flows.settings import DISPATCHER, QUEUE
-from tests.flows.theatre import Theatre, every
 from tests.races.audit import audit, most_in_any_window, spent_by_key, use_now
 from tests.races.lockstep import concurrent, eventually
 from trials.chaos.proxy import Proxy
@@ -26,17 +26,17 @@ def all_ended() -> bool:
     return not CallQueue.objects.exclude(state__in=TERMINAL).exists()
 
 
-def test_what_is_sent_while_the_broker_is_down_is_published_when_it_is_back(worker: Theatre) -> None:
+def test_what_is_sent_while_the_broker_is_down_is_published_when_it_is_back(worker: Processes) -> None:
     RateLimitKey.objects.declare("api", concurrency=2)
     nowhere = Celery("nowhere", task_cls="dispatcher.celery:DispatchedTask", set_as_current=False)
     nowhere.conf.update(broker_read_url="redis://127.0.0.1:1/0", broker_write_url="redis://127.0.0.1:1/0")
     nowhere.set_current()
-    calls = [CallQueue.objects.send(stories.echo, args=["hello"], keys=["api"], queue=QUEUE) for _ in range(3)]
+    calls = [CallQueue.objects.send(sample_tasks.echo, args=["hello"], keys=["api"], queue=QUEUE) for _ in range(3)]
     engine.tick()
     assert [CallQueue.objects.get(id=call.id).state for call in calls] == ["dispatched", "dispatched", "available"]
     assert not CallQueue.objects.filter(published_at__isnull=False).exists()
     audit(has_ended=False)
-    stories.app.set_current()
+    sample_tasks.app.set_current()
     eventually(lambda: engine.tick() or not CallQueue.objects.in_flight().filter(published_at=None).exists())
     eventually(all_ended)
     assert [worker.noted(call.id) for call in calls] == [1, 1, 1]
@@ -44,19 +44,19 @@ def test_what_is_sent_while_the_broker_is_down_is_published_when_it_is_back(work
 
 
 def test_a_worker_that_dies_and_comes_back_to_a_full_broker_loses_nothing_and_breaks_no_limit(
-    worker: Theatre,
+    worker: Processes,
 ) -> None:
     relay = RateLimitKey.objects.declare("relay", rate=(6, 1))
     RateLimitKey.objects.declare("books", concurrency=1)
-    first = CallQueue.objects.send(stories.nap, args=[60], keys=["books"], queue=QUEUE)
-    CallQueue.objects.send(stories.echo, args=["next"], keys=["books"], queue=QUEUE)
+    first = CallQueue.objects.send(sample_tasks.nap, args=[60], keys=["books"], queue=QUEUE)
+    CallQueue.objects.send(sample_tasks.echo, args=["next"], keys=["books"], queue=QUEUE)
     eventually(lambda: worker.noted(first.id))
     worker.stack.kill("worker")
     CallQueue.objects.filter(id=first.id).update(args=[0])
     with every(0.3, engine.tick), every(0.3, engine.recover):
         lost = eventually(CallQueue.objects.filter(id=first.id, state=State.AVAILABLE).first)
         assert [error["type"] for error in lost.errors] == ["WorkerLost"]
-        CallQueue.objects.send_many([Call(task=stories.echo, args=["relay"], keys=["relay"], queue=QUEUE)] * 15)
+        CallQueue.objects.send_many([Call(task=sample_tasks.echo, args=["relay"], keys=["relay"], queue=QUEUE)] * 15)
         sent_at = timezone.now()
         # Nothing has started, so nothing leaves the window however long it takes.
         eventually(lambda: timezone.now() > sent_at + timedelta(seconds=1.2))
@@ -78,30 +78,30 @@ def broker_proxy(services: Services) -> Iterator[Proxy]:
 
 
 def test_a_call_that_runs_while_the_broker_is_cut_keeps_its_lease_and_runs_once(
-    theatre: Theatre, broker_proxy: Proxy
+    processes: Processes, broker_proxy: Proxy
 ) -> None:
-    if "worker" in theatre.stack.children:
-        theatre.stack.kill("worker")
-    theatre.start_worker(env={"CELERY_BROKER_URL": broker_proxy.url})
-    theatre.stack.wait_ready()
+    if "worker" in processes.stack.children:
+        processes.stack.kill("worker")
+    processes.start_worker(env={"CELERY_BROKER_URL": broker_proxy.url})
+    processes.stack.wait_ready()
     RateLimitKey.objects.declare("api", concurrency=1)
     lease = DISPATCHER["run_lease"]
     try:
         with every(0.2, engine.tick), every(0.3, engine.recover):
-            call = CallQueue.objects.send(stories.nap, args=[4 * lease.total_seconds()], keys=["api"], queue=QUEUE)
-            behind = CallQueue.objects.send(stories.echo, args=["next"], keys=["api"], queue=QUEUE)
-            eventually(lambda: theatre.noted(call.id))
-            connected = theatre.stack.children["worker"].output().count("Connected to")
+            call = CallQueue.objects.send(sample_tasks.nap, args=[4 * lease.total_seconds()], keys=["api"], queue=QUEUE)
+            behind = CallQueue.objects.send(sample_tasks.echo, args=["next"], keys=["api"], queue=QUEUE)
+            eventually(lambda: processes.noted(call.id))
+            connected = processes.stack.children["worker"].output().count("Connected to")
             broker_proxy.cut()
-            broker_proxy.mend()
-            eventually(lambda: theatre.stack.children["worker"].output().count("Connected to") > connected)
+            broker_proxy.restore()
+            eventually(lambda: processes.stack.children["worker"].output().count("Connected to") > connected)
             reconnected_at = timezone.now()
             renewed = Slot.objects.filter(call=call.id, lease_until__gt=reconnected_at + 1.5 * lease)
             eventually(renewed.exists)
             eventually(all_ended)
     finally:
-        theatre.stack.kill("worker")
+        processes.stack.kill("worker")
     ended = CallQueue.objects.get(id=call.id)
-    assert (ended.state, ended.attempt, ended.errors, theatre.noted(call.id)) == (State.COMPLETED, 1, [], 1)
-    assert theatre.noted(behind.id) == 1
+    assert (ended.state, ended.attempt, ended.errors, processes.noted(call.id)) == (State.COMPLETED, 1, [], 1)
+    assert processes.noted(behind.id) == 1
     audit()

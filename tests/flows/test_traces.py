@@ -1,4 +1,4 @@
-"""The story of two traces: a call that another one lets in stays in the trace of its own sender."""
+"""The flow of two traces: a call that another one lets in stays in the trace of its own sender."""
 
 import json
 import os
@@ -50,8 +50,8 @@ def test_under_opentelemetry_a_call_that_waited_is_in_its_senders_trace(traced: 
     spans = traced["spans"]
     for name in ("first", "second"):
         sender = one(spans, name=name)
-        publication = one(spans, name="apply_async/tests.flows.stories.echo", call=traced["calls"][name])
-        run = one(spans, name="run/tests.flows.stories.echo", call=traced["calls"][name])
+        publication = one(spans, name="apply_async/tests.flows.sample_tasks.echo", call=traced["calls"][name])
+        run = one(spans, name="run/tests.flows.sample_tasks.echo", call=traced["calls"][name])
         assert publication["trace"] == run["trace"] == sender["trace"]
         assert (publication["parent"], run["parent"]) == (sender["id"], publication["id"])
     assert one(spans, name="first")["trace"] != one(spans, name="second")["trace"]
@@ -63,7 +63,7 @@ def test_under_sentry_a_call_that_waited_is_in_its_senders_trace(traced: dict[st
     for name in ("first", "second"):
         sender = one(spans, name=f"http.server {name}")
         publication = one(spans, name=f"queue.submit.celery {name}")
-        run = one(spans, name="queue.task.celery tests.flows.stories.echo", call=traced["calls"][name])
+        run = one(spans, name="queue.task.celery tests.flows.sample_tasks.echo", call=traced["calls"][name])
         assert publication["trace"] == run["trace"] == sender["trace"]
         assert (publication["parent"], run["parent"]) == (sender["id"], publication["id"])
     assert one(spans, name="http.server first")["trace"] != one(spans, name="http.server second")["trace"]

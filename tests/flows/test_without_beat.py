@@ -1,4 +1,4 @@
-"""Stories without beat's rows: workers tick by themselves, plain beat ticks, and neither makes any noise."""
+"""Flows without beat's rows: workers tick by themselves, plain beat ticks, and neither makes any noise."""
 
 import json
 import re
@@ -19,9 +19,9 @@ from dispatcher.lifecycle.claim import claim
 from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK
 from dispatcher.models import CallQueue, Lane, PeriodicRun, Slot, Worker
 from dispatcher.states import State
-from tests.flows import stories
+from tests.flows import sample_tasks
+from tests.flows.processes import Processes
 from tests.flows.settings import DISPENSER_QUEUE, ELSEWHERE, QUEUE
-from tests.flows.theatre import Theatre
 from tests.races.audit import audit
 from tests.races.lockstep import eventually
 
@@ -35,24 +35,24 @@ SETTINGS_PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "se
 
 
 @pytest.fixture(autouse=True)
-def _nobody_else(theatre: Theatre) -> Iterator[None]:
+def _no_other_workers(processes: Processes) -> Iterator[None]:
     """Begin without workers, and without any of beat's rows, as a project has it that deletes them at each deploy."""
-    end(theatre)
+    end(processes)
     PeriodicTask.objects.all().delete()
     PeriodicRun.objects.all().delete()
     yield
-    end(theatre)
+    end(processes)
     audit(has_ended=False)
 
 
-def end(theatre: Theatre) -> None:
-    for name in {"worker", "second", "dispenser", "beat"}.intersection(theatre.stack.children):
-        theatre.stack.kill(name)
+def end(processes: Processes) -> None:
+    for name in {"worker", "second", "dispenser", "beat"}.intersection(processes.stack.children):
+        processes.stack.kill(name)
 
 
 def lost_call() -> CallQueue:
     """Return a call that a worker started which died without a word: its lease is over."""
-    call = CallQueue.objects.send(stories.echo, args=["lost"], queue=ELSEWHERE)
+    call = CallQueue.objects.send(sample_tasks.echo, args=["lost"], queue=ELSEWHERE)
     call.refresh_from_db()
     claim(call.id, call.ticket)
     CallQueue.objects.filter(id=call.id).update(queue=QUEUE)
@@ -65,13 +65,13 @@ def is_done(call: CallQueue) -> Callable[[], bool]:
     return CallQueue.objects.filter(id=call.id, state=State.COMPLETED).exists
 
 
-def test_a_dispenser_ticks_and_recovers_by_itself_where_there_is_no_beat(theatre: Theatre) -> None:
-    theatre.start_worker()
-    theatre.start_dispenser(env=BY_ITSELF)
-    theatre.stack.wait_ready()
+def test_a_dispenser_ticks_and_recovers_by_itself_where_there_is_no_beat(processes: Processes) -> None:
+    processes.start_worker()
+    processes.start_dispenser(env=BY_ITSELF)
+    processes.stack.wait_ready()
     lost = lost_call()
     soon = timezone.now() + timedelta(seconds=1)
-    scheduled = CallQueue.objects.send(stories.echo, args=["later"], queue=QUEUE, scheduled_at=soon)
+    scheduled = CallQueue.objects.send(sample_tasks.echo, args=["later"], queue=QUEUE, scheduled_at=soon)
     eventually(is_done(scheduled))
     eventually(is_done(lost))
     ran = PeriodicRun.objects.get(name=TICK)
@@ -80,17 +80,17 @@ def test_a_dispenser_ticks_and_recovers_by_itself_where_there_is_no_beat(theatre
     assert not PeriodicTask.objects.exists()
 
 
-def test_a_worker_of_other_queues_ticks_by_itself_where_there_is_no_dispenser(theatre: Theatre) -> None:
-    theatre.start_worker(env=BY_ITSELF)
-    theatre.stack.wait_ready()
+def test_a_worker_of_other_queues_ticks_by_itself_where_there_is_no_dispenser(processes: Processes) -> None:
+    processes.start_worker(env=BY_ITSELF)
+    processes.stack.wait_ready()
     soon = timezone.now() + timedelta(seconds=1)
-    scheduled = CallQueue.objects.send(stories.echo, args=["later"], queue=QUEUE, scheduled_at=soon)
+    scheduled = CallQueue.objects.send(sample_tasks.echo, args=["later"], queue=QUEUE, scheduled_at=soon)
     eventually(is_done(scheduled))
     worker = Worker.objects.get(queues=[QUEUE])
     assert PeriodicRun.objects.get(name=TICK).ran_by == worker.id
     # Once it ticks, it does so every second.
     again = CallQueue.objects.send(
-        stories.echo, args=["again"], queue=QUEUE, scheduled_at=timezone.now() + timedelta(seconds=2)
+        sample_tasks.echo, args=["again"], queue=QUEUE, scheduled_at=timezone.now() + timedelta(seconds=2)
     )
     done = eventually(CallQueue.objects.filter(id=again.id, state=State.COMPLETED).first)
     assert done.started_at - done.scheduled_at < timedelta(seconds=5)
@@ -108,25 +108,25 @@ def documented_schedule() -> dict[str, Any]:
     return schedule
 
 
-def test_plain_entries_of_beat_drive_the_dispenser(theatre: Theatre, tmp_path: Path) -> None:
-    theatre.start_worker()
-    theatre.start_dispenser()
+def test_plain_entries_of_beat_drive_the_dispenser(processes: Processes, tmp_path: Path) -> None:
+    processes.start_worker()
+    processes.start_dispenser()
     schedule = documented_schedule()
     assert {entry["task"] for entry in schedule.values()} == {TICK, RECOVER, CLEANUP}
-    theatre.start_beat("-s", str(tmp_path / "schedule"), env={"FLOWS_BEAT_SCHEDULE": json.dumps(schedule)})
-    theatre.stack.wait_ready()
-    old = CallQueue.objects.send(stories.echo, args=["old"], queue=ELSEWHERE)
+    processes.start_beat("-s", str(tmp_path / "schedule"), env={"FLOWS_BEAT_SCHEDULE": json.dumps(schedule)})
+    processes.stack.wait_ready()
+    old = CallQueue.objects.send(sample_tasks.echo, args=["old"], queue=ELSEWHERE)
     old.refresh_from_db()
     engine.execute(old.id, old.ticket, lambda: None)
     CallQueue.objects.filter(id=old.id).update(finished_at=timezone.now() - timedelta(hours=2))
     lost = lost_call()
     soon = timezone.now() + timedelta(seconds=1)
-    scheduled = CallQueue.objects.send(stories.echo, args=["later"], queue=QUEUE, scheduled_at=soon)
+    scheduled = CallQueue.objects.send(sample_tasks.echo, args=["later"], queue=QUEUE, scheduled_at=soon)
     eventually(is_done(scheduled))
     eventually(is_done(lost))
     eventually(lambda: not CallQueue.objects.filter(id=old.id).exists())
     assert set(PeriodicRun.objects.values_list("name", "ran_by")) == {(TICK, None), (RECOVER, None), (CLEANUP, None)}
-    beat = theatre.stack.children["beat"].output()
+    beat = processes.stack.children["beat"].output()
     assert "Sending due task" not in beat
 
 
@@ -134,8 +134,8 @@ def test_plain_entries_of_beat_drive_the_dispenser(theatre: Theatre, tmp_path: P
 def events() -> Iterator[list[dict[str, Any]]]:
     """Collect the events that workers and beat send about tasks."""
     found: list[dict[str, Any]] = []
-    with stories.app.connection_for_read() as connection:
-        receiver = stories.app.events.Receiver(connection, handlers={"*": found.append})
+    with sample_tasks.app.connection_for_read() as connection:
+        receiver = sample_tasks.app.events.Receiver(connection, handlers={"*": found.append})
         thread = Thread(target=partial(receiver.capture, limit=None, timeout=None))
         thread.start()
         try:
@@ -146,27 +146,27 @@ def events() -> Iterator[list[dict[str, Any]]]:
             thread.join()
 
 
-def test_ticks_send_no_events_and_write_no_lines(theatre: Theatre, tmp_path: Path) -> None:
+def test_ticks_send_no_events_and_write_no_lines(processes: Processes, tmp_path: Path) -> None:
     loud = {"FLOWS_EVENTS": "1"}
     schedule = {
         name: {"task": name, "schedule": 0.2, "options": {"queue": DISPENSER_QUEUE}} for name in (TICK, RECOVER)
     }
-    theatre.start_worker(env=loud)
-    theatre.start_dispenser("dispenser", env=loud)
-    theatre.stack.wait_ready()
+    processes.start_worker(env=loud)
+    processes.start_dispenser("dispenser", env=loud)
+    processes.stack.wait_ready()
     with events() as found:
-        theatre.start_beat("-s", str(tmp_path / "s"), env={**loud, "FLOWS_BEAT_SCHEDULE": json.dumps(schedule)})
-        theatre.stack.wait_ready()
+        processes.start_beat("-s", str(tmp_path / "s"), env={**loud, "FLOWS_BEAT_SCHEDULE": json.dumps(schedule)})
+        processes.stack.wait_ready()
         eventually(lambda: PeriodicRun.objects.filter(name__in=[TICK, RECOVER]).count() == 2)
         for _ in range(3):
             before = PeriodicRun.objects.get(name=TICK).ran_at
             eventually(lambda before=before: PeriodicRun.objects.get(name=TICK).ran_at > before)
-        _, is_ready, since = theatre.stack.children["dispenser"].output().partition(" ready.\n")
+        _, is_ready, since = processes.stack.children["dispenser"].output().partition(" ready.\n")
         assert is_ready
         assert not since
-        call = CallQueue.objects.send(stories.echo, args=["hello"], queue=QUEUE)
+        call = CallQueue.objects.send(sample_tasks.echo, args=["hello"], queue=QUEUE)
         eventually(is_done(call))
-        # What is not of the dispenser is told as ever.
+        # What is not of the dispenser is logged as ever.
         eventually(lambda: [event for event in found if event["type"] == "task-succeeded"])
     assert not [event for event in found if str(event.get("name")).startswith("dispatcher.")]
-    assert "dispatcher." not in theatre.stack.children["beat"].output()
+    assert "dispatcher." not in processes.stack.children["beat"].output()

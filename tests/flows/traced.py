@@ -101,7 +101,7 @@ def main(kind: str) -> None:
 
     from dispatcher.models import CallQueue, RateLimitKey
     from dispatcher.states import State
-    from tests.flows.stories import app, echo
+    from tests.flows.sample_tasks import app, echo
 
     # Admit before there is a worker, so that it is the worker that lets the second call in.
     settings.DISPATCHER = {**settings.DISPATCHER, "queue_grace": None}

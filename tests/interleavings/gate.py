@@ -60,7 +60,7 @@ class Abandoned(BaseException):
 
 @dataclass
 class Turn:
-    """What the actors and the one who lets them go on tell each other."""
+    """The messages between the actors and the scheduler."""
 
     changed: threading.Condition = field(default_factory=threading.Condition)
     is_abandoned: bool = False
@@ -89,7 +89,7 @@ class Stepped(Actor):
         self.next: Step | None = None
         self.doing: Future[Any] | None = None
         self.holds = False
-        self.told: list[str] = []
+        self.received: list[str] = []
         self.do(self._attach)
         self.pid: int = self.do(_backend)
 
@@ -105,16 +105,16 @@ class Stepped(Actor):
 
     @property
     def local(self) -> str:
-        """All that its own state follows from: what it was told so far, and what it does next."""
-        return f"{self.told} {self.next} {self.is_done}"
+        """All that its own state follows from: what it has received so far, and what it does next."""
+        return f"{self.received} {self.next} {self.is_done}"
 
     def start(self, work: Callable[[], Any]) -> None:
         """Start on some work, and go up to its first step."""
-        self.holds, self.told = False, []
+        self.holds, self.received = False, []
         # What an abandoned transaction has left in the process.
         vars(self.wrapper).pop("dispatcher_sent", None)
         self.doing = self.begin(work)
-        self.doing.add_done_callback(self._tell)
+        self.doing.add_done_callback(self._wake_scheduler)
 
     def go(self) -> Step:
         """Take the next step, and return which."""
@@ -155,7 +155,7 @@ class Stepped(Actor):
         except Error as fault:
             self.turn.faults.append(fault)
             raise
-        self.told.append(f"{name} {_answer(cursor(done))}")
+        self.received.append(f"{name} {_answer(cursor(done))}")
         return done
 
     def _attach(self) -> None:
@@ -192,11 +192,13 @@ class Stepped(Actor):
                 raise Abandoned
             self.next = step
             self.turn.changed.notify_all()
-            assert self.turn.changed.wait_for(lambda: self.next is None, DEADLINE), f"nobody let it {step.name}"
+            assert self.turn.changed.wait_for(lambda: self.next is None, DEADLINE), (
+                f"the scheduler did not release it for {step.name}"
+            )
             if self.turn.is_abandoned:
                 raise Abandoned
 
-    def _tell(self, _: object) -> None:
+    def _wake_scheduler(self, _: object) -> None:
         with self.turn.changed:
             self.turn.changed.notify_all()
 

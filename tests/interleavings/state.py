@@ -1,4 +1,4 @@
-"""The tables of the dispatcher: kept as they are, put back for the next schedule, and told apart."""
+"""The tables of the dispatcher: kept as they are, put back for the next schedule, and compared."""
 
 import re
 from collections.abc import Iterator

@@ -2,8 +2,8 @@
 
 A schedule says whose turn it is, step by step. Two things are not played twice. Of two neighbours that do not concern
 each other, the step of the first actor goes first (what is left is the smallest of the schedules that differ in
-nothing else). And what comes after a state that was there before: when no transaction holds anything, and nobody
-waits for a lock, all that follows depends on what is committed, on what each actor was told, and on who may go next.
+nothing else). And what comes after a state that was there before: when no transaction holds anything, and no actor
+waits for a lock, all that follows depends on what is committed, on what each actor was reply, and on who may go next.
 A pass that finds something when it looks again leaves it to one more pass at the end, which is like all others:
 its own orders are those of the first. INTERLEAVINGS=wide lets it go on by itself, and larger casts play.
 """
@@ -63,7 +63,7 @@ class Explored:
     """What the actors returned, once for each way in which it all can end."""
 
 
-class Stage:
+class Execution:
     """Actors with their work, and who may go next."""
 
     def __init__(
@@ -135,7 +135,7 @@ class Stage:
             moving = self._moving()
             if not moving or (any(actor.next for actor in self.actors) and self._are_blocked(moving)):
                 return
-            assert time.monotonic() < deadline, f"nobody can go on after {self.trace()}"
+            assert time.monotonic() < deadline, f"no actor can go on after {self.trace()}"
 
     def _moving(self) -> list[Stepped]:
         return [actor for actor in self.actors if actor.is_moving]
@@ -168,47 +168,49 @@ def explore(
     """Play every schedule; let `check`, and the audit, judge what the actors returned and left behind.
 
     at_least: how many steps must have been taken, so that a machine that plays nothing shows nothing.
-    limits_changed: see audit. schedule: play this one alone; so does SCHEDULE in the environment, as a failure tells.
+    limits_changed: see audit. schedule: play this one alone; so does SCHEDULE in the environment.
     """
     alone = [int(number) for number in schedule or os.environ.get("SCHEDULE", "")]
     found = Explored()
     with stepped(len(work), leaves=not IS_WIDE) as actors, kept() as tables:
-        stage = Stage(actors, list(work.values()), tables, plays_all=plays_all or bool(alone))
+        execution = Execution(actors, list(work.values()), tables, plays_all=plays_all or bool(alone))
         branch: list[Taken] | None = []
         while branch is not None:
             try:
-                is_whole = _play(stage, alone or [taken.actor for taken in branch])
-                _judge(stage, found, check, is_whole=is_whole, limits_changed=limits_changed)
-                branch = None if alone else _next(stage.taken)
+                is_whole = _play(execution, alone or [taken.actor for taken in branch])
+                _judge(execution, found, check, is_whole=is_whole, limits_changed=limits_changed)
+                branch = None if alone else _next(execution.taken)
             except Astray:
                 found.astray += 1
                 branch = None if alone else _next(branch)
             except Exception as fault:
-                raise AssertionError(_story(stage, list(work), found, fault)) from fault
+                raise AssertionError(_report(execution, list(work), found, fault)) from fault
     logger.info("%s", found)
     assert alone or found.steps >= at_least, f"only {found.steps} steps were taken"
     return found
 
 
-def _play(stage: Stage, schedule: Sequence[int]) -> bool:
+def _play(execution: Execution, schedule: Sequence[int]) -> bool:
     for _ in range(_TRIES):
-        stage.tables.put_back()
+        execution.tables.put_back()
         with suppress(Astray):
-            return stage.play(schedule)
+            return execution.play(schedule)
     raise Astray(schedule)
 
 
-def _judge(stage: Stage, found: Explored, check: Callable[..., None], *, is_whole: bool, limits_changed: bool) -> None:
-    found.steps += len(stage.taken)
-    assert not stage.turn.faults, f"the database said {stage.turn.faults}"
+def _judge(
+    execution: Execution, found: Explored, check: Callable[..., None], *, is_whole: bool, limits_changed: bool
+) -> None:
+    found.steps += len(execution.taken)
+    assert not execution.turn.faults, f"the database said {execution.turn.faults}"
     assert found.schedules + found.cut_short < _MOST, "too much for one test"
     if not is_whole:
         found.cut_short += 1
         return
     found.schedules += 1
-    results = stage.results()
+    results = execution.results()
     found.results.append(results)
-    for again in stage.turn.left:
+    for again in execution.turn.left:
         engine.dispense(lanes=again.lanes, keys=again.keys, queues=again.queues)
     check(*results)
     audit(has_ended=False, limits_changed=limits_changed)
@@ -223,9 +225,9 @@ def _next(taken: Sequence[Taken]) -> list[Taken] | None:
     return None
 
 
-def _story(stage: Stage, names: Sequence[str], found: Explored, fault: Exception) -> str:
-    schedule = "".join(str(each.actor) for each in stage.taken)
-    steps = "\n".join(f"  {names[each.actor]}: {each.step.name}" for each in stage.taken)
+def _report(execution: Execution, names: Sequence[str], found: Explored, fault: Exception) -> str:
+    schedule = "".join(str(each.actor) for each in execution.taken)
+    steps = "\n".join(f"  {names[each.actor]}: {each.step.name}" for each in execution.taken)
     test = os.environ.get("PYTEST_CURRENT_TEST", "").split(" ")[0]
     return (
         f"{type(fault).__name__}: {fault}\nin schedule {found.schedules + found.cut_short}:\n{steps}\n"

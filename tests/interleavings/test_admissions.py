@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from dispatcher import engine
-from dispatcher.lifecycle import finish
+from dispatcher.lifecycle import admit, finish
 from dispatcher.lifecycle.claim import Claimed, claim
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot, Window
 from dispatcher.states import State
 from tests.builders import erase
-from tests.interleavings.acts import finish_one, running, write_alone
+from tests.interleavings.actions import finish_one, running, write_alone
 from tests.interleavings.stepper import explore
 from tests.races.lockstep import concurrent
 from tests.races.traffic import declare_tenants, in_flight, write
@@ -31,9 +31,9 @@ def one_is_in(*results: Any) -> None:
 
 
 def admit_head(call: CallQueue) -> Callable[[], object]:
-    """Give the work of a pass over the lane of this call, up to its commit; it waits for whoever has the key locked."""
+    """Give the work of a pass over the lane of this call, up to its commit; it waits for the lock of the key."""
     key = RateLimitKey.objects.get(name="api").id
-    return partial(engine.admit.admit, lanes=[call.lane_id], wait_for=key)
+    return partial(admit.admit, lanes=[call.lane_id], wait_for=key)
 
 
 def lanes(count: int) -> list[CallQueue]:

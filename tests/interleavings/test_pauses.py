@@ -15,7 +15,7 @@ from dispatcher.lifecycle import control
 from dispatcher.lifecycle.claim import Claimed, Refused, claim
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
 from dispatcher.states import State
-from tests.interleavings.acts import dispense
+from tests.interleavings.actions import dispense
 from tests.interleavings.stepper import explore
 from tests.races.lockstep import concurrent
 from tests.races.traffic import in_flight, write
@@ -46,7 +46,7 @@ def look_and_claim(call: CallQueue) -> tuple[bool, bool]:
     """Claim; return whether the key was seen closed before, and whether the call started."""
     was_closed = is_closed()
     claimed = claim(call.id, call.ticket)
-    if claimed is Refused.CLOSED and attempt.put_back(call.id, call.ticket):
+    if claimed is Refused.KEY_CLOSED and attempt.put_back(call.id, call.ticket):
         engine.dispense(lanes=[call.lane_id])
     return was_closed, isinstance(claimed, Claimed)
 
@@ -89,7 +89,7 @@ def test_a_pause_and_two_claims(kind: str) -> None:
 
     def nothing_starts_late(_: None, *claims: tuple[bool, object]) -> None:
         for was_closed, claimed in claims:
-            assert claimed is Refused.CLOSED or not was_closed
+            assert claimed is Refused.KEY_CLOSED or not was_closed
         started = sum(isinstance(claimed, Claimed) for _, claimed in claims)
         assert started == CallQueue.objects.filter(state=State.ACTIVE, attempt=1).count()
         assert CallQueue.objects.filter(state=State.DISPATCHED, attempt=0).count() == len(claims) - started
@@ -134,6 +134,6 @@ def test_a_pause_and_a_pass() -> None:
         row = CallQueue.objects.get(id=call.id)
         assert row.state == State.AVAILABLE or not was_closed
         if row.state == State.DISPATCHED:
-            assert claim(row.id, row.ticket) is Refused.CLOSED
+            assert claim(row.id, row.ticket) is Refused.KEY_CLOSED
 
     explore({"admin": partial(close, "pause"), "dispenser": look_and_dispense}, nothing_is_admitted_late, at_least=50)

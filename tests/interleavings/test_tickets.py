@@ -5,13 +5,13 @@ from uuid import UUID
 
 import pytest
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.lifecycle import finish
 from dispatcher.lifecycle.claim import Claimed, claim
 from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.states import State
 from tests.builders import renew
-from tests.interleavings.acts import LOST, dispense, finish_one, give_up, let_leases_run_out, running
+from tests.interleavings.actions import LOST, dispense, finish_one, give_up, let_leases_run_out, running
 from tests.interleavings.stepper import explore
 from tests.races.lockstep import concurrent
 from tests.races.traffic import in_flight, write
@@ -20,7 +20,7 @@ pytestmark = concurrent
 
 
 @pytest.fixture(autouse=True)
-def api() -> RateLimitKey:
+def api_key() -> RateLimitKey:
     return RateLimitKey.objects.declare("api", concurrency=2, rate=(9, 3600))
 
 
@@ -92,7 +92,7 @@ def test_a_finish_and_a_recovery(*, is_expired: bool) -> None:
 
 
 def test_a_claim_a_finish_and_two_recoveries() -> None:
-    """The whole life of a worker that was given up: it starts, or ends, only what nobody has taken from it."""
+    """The whole life of a worker that was given up: it starts, or ends, only what was not taken from it."""
     (call,) = in_flight("api")
     let_leases_run_out()
 
@@ -185,7 +185,7 @@ def test_a_cancel_and_a_claim() -> None:
         assert bool(cancelled) is not is_started
         assert now(call) == ((State.ACTIVE, 1, call.ticket, 1) if is_started else (State.CANCELLED, 0, None, 0))
 
-    explore({"admin": partial(engine.cancel, [call.id]), "worker": partial(started, call)}, one_has_it, at_least=50)
+    explore({"admin": partial(api.cancel, [call.id]), "worker": partial(started, call)}, one_has_it, at_least=50)
 
 
 def test_a_cancel_and_the_admission_of_the_call() -> None:
@@ -195,4 +195,4 @@ def test_a_cancel_and_the_admission_of_the_call() -> None:
         assert cancelled == [call.id]
         assert now(call) == (State.CANCELLED, 0, None, 0)
 
-    explore({"admin": partial(engine.cancel, [call.id]), "dispenser": dispense(call)}, it_ends, at_least=1000)
+    explore({"admin": partial(api.cancel, [call.id]), "dispenser": dispense(call)}, it_ends, at_least=1000)

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.lifecycle import recover, send
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
-from tests.interleavings.acts import (
+from tests.interleavings.actions import (
     LOST,
     all_are_admitted,
     dispense,
     finish_one,
     give_up,
     let_leases_run_out,
-    nobody_waits,
+    no_call_waits,
     running,
     send_in_transaction,
     wake_due,
@@ -75,7 +75,9 @@ def test_a_finish_and_a_send_to_the_lane_that_it_lets_in() -> None:
     call = running("api")
     CallQueue.objects.send("noop", keys=["api"])
     explore(
-        {"worker": partial(finish_one, call), "sender": partial(send_in_transaction, "api")}, nobody_waits, at_least=500
+        {"worker": partial(finish_one, call), "sender": partial(send_in_transaction, "api")},
+        no_call_waits,
+        at_least=500,
     )
 
 
@@ -90,9 +92,9 @@ def test_two_finishes_and_two_lanes_parked_on_their_key() -> None:
 
 
 OPENINGS: dict[str, Callable[[], Any]] = {
-    "resume": partial(engine.resume, "api"),
-    "limit": partial(engine.limit, "api", {"concurrency": 1}),
-    "end_override": partial(engine.end_override, "api"),
+    "resume": partial(api.resume, "api"),
+    "limit": partial(api.limit, "api", {"concurrency": 1}),
+    "end_override": partial(api.end_override, "api"),
 }
 
 
@@ -100,9 +102,9 @@ OPENINGS: dict[str, Callable[[], Any]] = {
 def test_an_opening_and_a_pass_that_parks_a_lane(verb: str) -> None:
     RateLimitKey.objects.declare("api", concurrency=0 if verb == "limit" else 1)
     if verb == "resume":
-        engine.pause("api")
+        api.pause("api")
     if verb == "end_override":
-        engine.override("api", until=timezone.now() + timedelta(hours=1), concurrency=0)
+        api.override("api", until=timezone.now() + timedelta(hours=1), concurrency=0)
     (waiting,) = write([["api"]])
     explore({"admin": OPENINGS[verb], "dispenser": dispense(waiting)}, all_are_admitted, at_least=300)
 
@@ -111,7 +113,7 @@ def test_a_raised_limit_and_a_pass_that_sets_a_call_aside() -> None:
     RateLimitKey.objects.declare("api", concurrency=10)
     (waiting,) = send.write([send.draft(Call(keys={"api": 8}), task="noop", queue="celery")])
     RateLimitKey.objects.update(concurrency=5)
-    raising = partial(engine.limit, "api", {"concurrency": 10})
+    raising = partial(api.limit, "api", {"concurrency": 10})
     explore({"admin": raising, "dispenser": dispense(waiting)}, all_are_admitted, at_least=200, limits_changed=True)
 
 
@@ -126,7 +128,7 @@ def test_a_cancel_and_a_pass_that_parks_a_lane() -> None:
         assert CallQueue.objects.get(id=waiting.id).state == State.DISPATCHED
 
     explore(
-        {"admin": partial(engine.cancel, [admitted.id]), "dispenser": dispense(waiting)}, the_other_is_in, at_least=1000
+        {"admin": partial(api.cancel, [admitted.id]), "dispenser": dispense(waiting)}, the_other_is_in, at_least=1000
     )
 
 

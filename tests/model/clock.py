@@ -1,4 +1,4 @@
-"""A clock of the database that stands still until it is told to go on.
+"""A clock of the database that stands still until it is set forward.
 
 The engine asks the database for the time, and for nothing else. So `clock_timestamp()` is found in a schema of the
 tests first, and every statement, unchanged, sees the time that is set here.

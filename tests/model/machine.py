@@ -10,14 +10,12 @@ from django.db import transaction
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from dispatcher import engine
-from dispatcher import request as asked
+from dispatcher import api, engine, request
 from dispatcher.engine import attempt
 from dispatcher.errors import RateLimited, WorkerLost
 from dispatcher.lifecycle import claim, finish, heartbeat, run, send
 from dispatcher.models import CallQueue, RateLimitKey
 from tests.builders import HERE
-from tests.model.asked import NAMES, PERIODS, drafts, limits_of, names, numbers, seconds, waits
 from tests.model.pair import STEP, Pair
 from tests.model.rules import (
     ALWAYS,
@@ -32,6 +30,7 @@ from tests.model.rules import (
     Limits,
     Retry,
 )
+from tests.model.strategies import NAMES, PERIODS, drafts, limits_of, names, numbers, seconds, waits
 from tests.races.audit import audit
 
 
@@ -74,13 +73,13 @@ class Machine(RuleBasedStateMachine):
             case "alone":
                 rows = [CallQueue.objects.send("noop", **self.fields(calls[0]))]
             case "together":
-                rows = CallQueue.objects.send_many([asked.Call(task="noop", **self.fields(call)) for call in calls])
+                rows = CallQueue.objects.send_many([request.Call(task="noop", **self.fields(call)) for call in calls])
             case "rolled back":
                 with transaction.atomic():
-                    CallQueue.objects.send_many([asked.Call(task="noop", **self.fields(call)) for call in calls])
+                    CallQueue.objects.send_many([request.Call(task="noop", **self.fields(call)) for call in calls])
                     transaction.set_rollback(True)
             case "dies":
-                asks = [asked.Call(task="noop", **self.fields(call)) for call in calls]
+                asks = [request.Call(task="noop", **self.fields(call)) for call in calls]
                 rows = send.write([send.draft(ask, task="noop", queue=ask.queue) for ask in asks])
                 self.pair.is_neglected = True
         self.rules.calls.update(zip((row.id for row in rows), calls, strict=bool(rows)))
@@ -307,13 +306,13 @@ class Machine(RuleBasedStateMachine):
         match what:
             case "pause":
                 key.is_paused = True
-                engine.pause(name)
+                api.pause(name)
             case "resume":
                 key.is_paused, key.blocked_until = False, ALWAYS
-                engine.resume(name)
+                api.resume(name)
             case _:
                 key.blocked_until = max(key.blocked_until, now + wait)
-                engine.block(name, wait)
+                api.block(name, wait)
         self.pair.compare()
 
     @rule(data=st.data(), name=names, wait=waits, what=st.sampled_from(["limit", "override", "override", "end"]))
@@ -325,14 +324,14 @@ class Machine(RuleBasedStateMachine):
         match what:
             case "limit":
                 key.put(now, own=limits, other=key.other, until=key.other_until)
-                engine.limit(name, limits._asdict())
+                api.limit(name, limits._asdict())
             case "override":
                 named = {field: value for field, value in limits._asdict().items() if value is not None}
                 key.put(now, own=key.own, other=key.own._replace(**named), until=now + wait)
-                engine.override(name, until=now + wait, **named)
+                api.override(name, until=now + wait, **named)
             case _:
                 key.put(now, own=key.own)
-                engine.end_override(name)
+                api.end_override(name)
         self.pair.compare()
 
     @precondition(lambda self: self.rules.calls)
@@ -355,9 +354,7 @@ class Machine(RuleBasedStateMachine):
             if what == "retry":
                 call.attempt, call.crashes, call.returns, call.expires_at = 0, 0, 0, NEVER
             call.move("cancelled" if what == "cancel" else "available")
-        assert sorted({"cancel": engine.cancel, "retry": engine.retry, "run_now": engine.run_now}[what](ids)) == sorted(
-            movable
-        )
+        assert sorted({"cancel": api.cancel, "retry": api.retry, "run_now": api.run_now}[what](ids)) == sorted(movable)
         self.pair.compare()
 
     # The end
@@ -382,7 +379,7 @@ class Machine(RuleBasedStateMachine):
                 self.claim(0)
             while self.rules.in_state("active"):
                 self.begin_end(self.pick(0, "active"), "completes", seconds(1), None)
-        # Of a call that waited again after its run the rows do not tell how long it held its room: each step has.
+        # Of a call that waited again after its run the rows do not show how long it held its room: each step has.
         audit(limits_changed=True, now=self.pair.now)
 
 

@@ -48,7 +48,7 @@ class Pair:
         self.replaced: list[tuple[UUID, UUID]] = []
         """Tickets that are worth nothing any more."""
         self.is_settled = True
-        """Nobody could go before this step, and time had opened nothing: who goes in it goes because of it, at once."""
+        """No call could go before this step, and time had opened nothing: a call that goes in it goes because of it."""
         self.ticked_at = self.now
         self.is_neglected = False
         """Somebody died between a commit and the look after it: others may wait until the sweep of the next tick."""

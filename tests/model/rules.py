@@ -273,7 +273,7 @@ class Rules:
         seen = [(call.lane.queue, call.sent_at) for call in flying if call.is_fetched and call.lease_until >= now]
 
         def is_lost(call: Call) -> bool:
-            """One whose message nobody has seen yet may stand in line, as long as none from behind it was fetched."""
+            """One whose message no worker has taken may wait, as long as none from behind it was fetched."""
             front = max((at for queue, at in seen if queue == call.lane.queue), default=NEVER)
             is_known = call.state == "active" or call.is_fetched
             return call.lease_until < now and (is_known or call.sent_at < front - IN_LINE)

@@ -1,6 +1,6 @@
 """The real engine against a hundred lines of rules: whatever happens, in whatever order, both say the same.
 
-MODEL_EXAMPLES=2000 tries that many stories, other ones each time, with MODEL_STEPS steps each (20); with
+MODEL_EXAMPLES=2000 tries that many sequences, other ones each time, with MODEL_STEPS steps each (20); with
 MODEL_SHRINK=1 one that fails is made shorter, which takes minutes.
 """
 
@@ -44,7 +44,7 @@ def test_the_engine_and_the_rules_go_the_same_way(settings: Settings) -> None:
         deadline=None,
         suppress_health_check=list(HealthCheck),
         print_blob=True,
-        # To make a story shorter takes minutes.
+        # To shrink a sequence takes minutes.
         phases=[Phase.generate, Phase.shrink] if "MODEL_SHRINK" in os.environ else [Phase.generate],
     )
     with stopped_clock():

@@ -197,7 +197,7 @@ def _wakeups(now: datetime) -> Iterable[str]:
         cost = costs[0].get(key.name, 1)
         is_full = concurrency is not None and held + cost > concurrency and (held > 0 or concurrency == 0)
         if not (key.is_paused or key.opens_at is not None or is_full):
-            yield f"lane {lane.id} is parked on {key}, which nobody will open"
+            yield f"lane {lane.id} is parked on {key}, which nothing will open"
 
 
 def _held(lane: Lane) -> Iterable[str]:
@@ -210,7 +210,7 @@ def _held(lane: Lane) -> Iterable[str]:
     on_way = CallQueue.objects.filter(queue=lane.queue, state=State.DISPATCHED).count()
     in_flight = CallQueue.objects.in_flight().filter(queue=lane.queue).exists()
     if conf().queue_grace is None and not in_flight and on_way < pass_bound(conf()):
-        yield f"lane {lane.id} is held by its queue, which has room and nobody to let it go on"
+        yield f"lane {lane.id} is held by its queue, which has room and nothing to let it go on"
 
 
 def _order() -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""Threads with connections of their own that go on step by step; what they wait for, PostgreSQL itself tells."""
+"""Threads with connections of their own that go on step by step; what they wait for, PostgreSQL itself shows."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +13,7 @@ import pytest
 from celery import Celery
 from django.db import connection, transaction
 
-from tests import backstage
+from tests import db_admin
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -25,7 +25,7 @@ DEADLINE = 60.0
 POLL = 0.005
 
 app = Celery("races", task_cls="dispatcher.celery:DispatchedTask", set_as_current=False)
-"""Its broker is a queue in this process: what is published waits for whoever takes it out."""
+"""Its broker is a queue in this process: what is published waits until it is taken out."""
 # Not `broker_url`: CELERY_BROKER_URL in the environment would have the last word.
 app.conf.update(broker_read_url="memory://", broker_write_url="memory://")
 
@@ -97,18 +97,18 @@ class Actor:
         """Wait until its statement waits for a lock of another's, or for somebody who waits for it."""
 
         def is_blocked() -> bool:
-            holders = backstage.backends(by.name) if isinstance(by, Actor) else {by.info.backend_pid}
-            return bool(holders & backstage.blockers(backstage.backends(self.name)))
+            holders = db_admin.backends(by.name) if isinstance(by, Actor) else {by.info.backend_pid}
+            return bool(holders & db_admin.blockers(db_admin.backends(self.name)))
 
         eventually(is_blocked)
 
     def wait_blocked_or_done(self, doing: "Future[Any]") -> None:
         """Wait until what it does waits for anybody's lock, or is done."""
-        eventually(lambda: doing.done() or backstage.blockers(backstage.backends(self.name)))
+        eventually(lambda: doing.done() or db_admin.blockers(db_admin.backends(self.name)))
 
     def close(self) -> None:
         """End its connection, whatever it waits for, and then the thread."""
-        backstage.end(self.name)
+        db_admin.end(self.name)
         self.thread.submit(_close)
         self.thread.shutdown()
 
@@ -138,7 +138,7 @@ def actors(count: int) -> Iterator[list[Actor]]:
 @contextmanager
 def holding(statement: str, params: Sequence[Any] = ()) -> Iterator[psycopg.Connection[Any]]:
     """Hold the locks that a statement takes, on a connection of their own; gone on the way out."""
-    with backstage.connect(autocommit=False) as held:
+    with db_admin.connect(autocommit=False) as held:
         held.execute(statement, params)
         yield held
         held.rollback()

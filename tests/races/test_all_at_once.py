@@ -11,7 +11,7 @@ from django.db import transaction
 from django.utils import timezone
 from pytest_django import Settings
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.errors import PolicyInvalid, RateLimited
 from dispatcher.lifecycle import run
 from dispatcher.models import CallQueue, RateLimitKey, Slot
@@ -49,8 +49,8 @@ def test_everything_at_once_raises_nothing_loses_nothing_and_runs_no_ticket_twic
     ran: list[UUID] = []
     at_once(*[partial(play, seed, 40, ran) for seed in range(14)])
     for name in LIMITED:
-        engine.end_override(name)
-        engine.resume(name)
+        api.end_override(name)
+        api.resume(name)
     at_once(*[partial(drain, seed, ran) for seed in range(4)])
     assert len(ran) == len(set(ran)) > 100
     assert not Slot.objects.exists()
@@ -142,26 +142,26 @@ class Player:
         return list(CallQueue.objects.filter(state__in=states).order_by("?").values_list("id", flat=True)[:5])
 
     def cancel(self) -> None:
-        engine.cancel(self.some(*State))
+        api.cancel(self.some(*State))
 
     def run_now(self) -> None:
-        engine.run_now(self.some(State.SCHEDULED, State.AVAILABLE, State.RETRYABLE))
+        api.run_now(self.some(State.SCHEDULED, State.AVAILABLE, State.RETRYABLE))
 
     def retry(self) -> None:
-        engine.retry(self.some(State.COMPLETED, State.CANCELLED, State.DISCARDED)[:2])
+        api.retry(self.some(State.COMPLETED, State.CANCELLED, State.DISCARDED)[:2])
 
     def blink(self) -> None:
         name = self.dice.choice(LIMITED)
-        engine.pause(name)
-        engine.resume(name)
+        api.pause(name)
+        api.resume(name)
 
     def limit(self) -> None:
-        engine.limit("few", {"concurrency": self.dice.randint(2, 6)})
+        api.limit("few", {"concurrency": self.dice.randint(2, 6)})
 
     def override(self) -> None:
         until, concurrency = timezone.now() + timedelta(milliseconds=30), self.dice.randint(2, 6)
         with suppress(PolicyInvalid):  # On a busy machine the time may be past before the database is asked.
-            engine.override("few", until=until, concurrency=concurrency)
+            api.override("few", until=until, concurrency=concurrency)
 
     def beat(self) -> None:
         held = CallQueue.objects.in_flight().order_by("?").values_list("id", "ticket")

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from django.utils import timezone
 
-from dispatcher import engine
+from dispatcher import api
 from dispatcher.audit import Report, audit, repairs
 from dispatcher.lifecycle import heartbeat
 from dispatcher.models import CallQueue, RateLimitKey, Slot
@@ -66,12 +66,12 @@ def serve(until: list[Report], times: int = TIMES) -> None:
 def stir(until: list[Report]) -> None:
     """Change limits, and pause, override and cancel, until the audits are done."""
     while len(until) < TIMES:
-        engine.limit("few", {"concurrency": 1})
-        engine.override("some", until=timezone.now() + SOON, rate=(40, 1))
-        engine.pause("spaced")
-        engine.cancel(CallQueue.objects.waiting().values_list("id", flat=True)[:5])
-        engine.resume("spaced")
-        engine.limit("few", {"concurrency": 3})
+        api.limit("few", {"concurrency": 1})
+        api.override("some", until=timezone.now() + SOON, rate=(40, 1))
+        api.pause("spaced")
+        api.cancel(CallQueue.objects.waiting().values_list("id", flat=True)[:5])
+        api.resume("spaced")
+        api.limit("few", {"concurrency": 3})
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_slot_whose_call_is_admitted_while_it_is_to_be_freed_stays() -> None:
     assert Slot.objects.filter(call=call).exists()
 
 
-def test_repairs_at_once_mend_each_breach_once() -> None:
+def test_repairs_at_once_repair_each_breach_once() -> None:
     calls = in_flight(count=10)
     Slot.objects.all().delete()
     reports: list[Report] = []

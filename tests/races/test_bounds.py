@@ -1,4 +1,4 @@
-"""No more calls of a queue are on their way to its workers than the setting says, whoever decides at that moment."""
+"""No more calls of a queue are on their way to its workers than the setting says, however many passes run at once."""
 
 from functools import partial
 
@@ -58,7 +58,7 @@ def test_a_claim_and_finish_that_come_while_a_pass_holds_a_lane_are_seen_by_it(s
         sender.wait_blocked(by=gate)
         claim(first.id, first.ticket)
         released = finish.complete(first.id, first.ticket, result=None)
-        # Nothing is held yet, so nobody is there to be let go on.
+        # Nothing is held yet, so no call is there to be let go on.
         assert engine.hand_over(released.keys, released.lane_id) == 0
         gate.rollback()
         assert passing.result() == 1

@@ -1,4 +1,4 @@
-"""Keys and lanes are made by whoever needs them first, and by nobody twice; a rolled back send made nothing."""
+"""Keys and lanes are created when they are needed first, and never twice; a rolled back send made nothing."""
 
 from functools import partial
 
@@ -7,6 +7,8 @@ from pytest_django import Settings
 
 from dispatcher import engine
 from dispatcher.errors import UnknownKey
+from dispatcher.lifecycle import admit
+from dispatcher.lifecycle import send as sending
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
@@ -78,7 +80,7 @@ def test_two_who_declare_a_key_at_once_get_the_same_one() -> None:
 
 
 def test_single_sends_at_once_never_exceed_what_a_key_allows() -> None:
-    """A send that admits its own call counts by a snapshot that may be old: the key's number tells."""
+    """A send that admits its own call counts by a snapshot that may be old: the key's number shows it."""
     declare_tenants(1)
     for number in range(15):
         key = f"api:{number}"
@@ -97,8 +99,8 @@ def test_a_single_send_beside_an_admission_that_is_not_committed_leaves_its_call
     CallQueue.objects.send("noop", keys=["api"])
     with actors(2) as (first, second):
         first.open()
-        call = first.do(engine.sending.write, [_draft("api")])[0]
-        first.do(engine.admit.admit, lanes=[call.lane_id])
+        call = first.do(sending.write, [_draft("api")])[0]
+        first.do(admit.admit, lanes=[call.lane_id])
         assert second.do(CallQueue.objects.send, "noop", keys=["api"]).state == State.AVAILABLE
         first.commit()
     # A pass looks again after its commit; this one does not.
@@ -122,5 +124,5 @@ def test_a_single_send_counts_an_admission_that_was_committed_after_it_had_begun
     audit(has_ended=False)
 
 
-def _draft(key: str) -> engine.sending.Draft:
-    return engine.sending.draft(Call(keys=[key]), task="noop", queue="celery")
+def _draft(key: str) -> sending.Draft:
+    return sending.draft(Call(keys=[key]), task="noop", queue="celery")

@@ -1,13 +1,13 @@
-"""Locks are taken in one order everywhere, or not waited for: whatever meets whatever, nobody is the victim."""
+"""Locks are taken in one order everywhere, or not waited for: no combination has a deadlock victim."""
 
 from datetime import timedelta
 
 from django.utils import timezone
 from pytest_django import Settings
 
-from dispatcher import engine, lanes
+from dispatcher import api, engine, lanes
 from dispatcher.errors import RateLimited
-from dispatcher.lifecycle import finish, publish
+from dispatcher.lifecycle import admit, finish, publish
 from dispatcher.lifecycle.claim import Claimed, claim
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.request import Call
@@ -43,11 +43,11 @@ def test_a_provider_that_says_stop_does_not_deadlock_with_a_pass_over_its_lane()
 def test_noting_what_was_published_does_not_deadlock_with_a_cancel() -> None:
     low, high = write([[], []])
     CallQueue.objects.filter(id=high.id).update(position=0)
-    engine.admit.admit(lanes=[low.lane_id])
+    admit.admit(lanes=[low.lane_id])
     calls = {call.id: call for call in CallQueue.objects.all()}
     with actors(2) as (admin, dispenser):
         with holding("SELECT FROM dispatcher_callqueue WHERE id = %s FOR NO KEY UPDATE", [low.id]) as gate:
-            cancelling = admin.begin(engine.cancel, [low.id, high.id])
+            cancelling = admin.begin(api.cancel, [low.id, high.id])
             admin.wait_blocked(by=gate)
             publishing = dispenser.begin(publish.publish, [calls[high.id], calls[low.id]])
             dispenser.wait_blocked(by=gate)
@@ -119,7 +119,7 @@ def test_first_senders_of_the_same_lanes_in_opposite_order_do_not_deadlock() -> 
     audit(has_ended=False)
 
 
-def test_a_pass_over_a_key_that_opened_for_nobody_does_not_deadlock_with_another_pass() -> None:
+def test_a_pass_over_a_key_that_opened_for_no_lane_does_not_deadlock_with_another_pass() -> None:
     """The first pass holds the second key and has the first to forget; the other one comes the right way round."""
     first, second = (RateLimitKey.objects.declare(name, concurrency=0) for name in ("first", "second"))
     CallQueue.objects.send("noop", keys=["second"])

@@ -21,7 +21,7 @@ pytestmark = concurrent
 
 
 @pytest.fixture
-def admitted_anew(monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
+def admitted_again(monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
     """Note the calls that were claimed too late for their start and go back, which changes the order of admissions."""
     put_back, noted = attempt.put_back, list[UUID]()
 
@@ -49,7 +49,7 @@ def test_sixteen_dispensers_never_exceed_a_concurrency_in_cost() -> None:
     audit(is_fifo=True)
 
 
-def test_sixteen_dispensers_never_exceed_a_window(settings: Settings, admitted_anew: list[UUID]) -> None:
+def test_sixteen_dispensers_never_exceed_a_window(settings: Settings, admitted_again: list[UUID]) -> None:
     settings.DISPATCHER = {"margin": 0.01, "tick": 0.2}
     key = RateLimitKey.objects.declare("api", rate=(40, 1))
     send_to("api", 90, costs=(1, 1, 2))
@@ -58,20 +58,20 @@ def test_sixteen_dispensers_never_exceed_a_window(settings: Settings, admitted_a
     assert 36 <= most_in_any_window(spent, timedelta(seconds=1)) <= 40
     # A start that was overslept is counted again.
     assert sum(Window.objects.filter(key=key).values_list("cost", flat=True)) >= sum(call.cost for call in spent)
-    audit(is_fifo=not admitted_anew)
+    audit(is_fifo=not admitted_again)
 
 
-def test_sixteen_claims_at_once_keep_the_spacing_of_a_throttle(settings: Settings, admitted_anew: list[UUID]) -> None:
+def test_sixteen_claims_at_once_keep_the_spacing_of_a_throttle(settings: Settings, admitted_again: list[UUID]) -> None:
     settings.DISPATCHER = {"tick": 0.2}
     key = RateLimitKey.objects.declare("api", throttle=(400, 1))
     send_to("api", 500, costs=(1, 1, 2))
     at_once(*[tick_and_work] * 16)
     assert too_close(spent_by_key()[key.id], timedelta(seconds=1 / 400)) == []
-    audit(is_fifo=not admitted_anew)
+    audit(is_fifo=not admitted_again)
 
 
 def test_sixteen_dispensers_keep_the_limits_of_all_keys_of_a_call_at_once(
-    settings: Settings, admitted_anew: list[UUID]
+    settings: Settings, admitted_again: list[UUID]
 ) -> None:
     settings.DISPATCHER = {"margin": 0.01, "tick": 0.2}
     RateLimitKey.objects.declare("few", concurrency=4)
@@ -91,7 +91,7 @@ def test_sixteen_dispensers_keep_the_limits_of_all_keys_of_a_call_at_once(
     )
     at_once(*[tick_and_work] * 16)
     assert Lane.objects.count() > 8
-    audit(is_fifo=not admitted_anew)
+    audit(is_fifo=not admitted_again)
 
 
 def test_passes_that_see_the_same_room_give_it_away_once() -> None:

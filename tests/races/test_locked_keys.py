@@ -12,8 +12,8 @@ from django.db import transaction
 from django.utils import timezone
 from pytest_django import Settings
 
+from dispatcher import api, engine
 from dispatcher import audit as auditing
-from dispatcher import engine
 from dispatcher.engine import attempt, blocks
 from dispatcher.errors import RateLimited
 from dispatcher.lifecycle import admit, finish, heartbeat, recover, schedule
@@ -31,12 +31,12 @@ from tests.races.traffic import declare_tenants, in_flight, only_work, tick, wri
 pytestmark = concurrent
 
 PROMPTLY = 10.0
-"""Long for a machine that is busy, and short for whoever waits for a transaction that stays open (s)."""
+"""Long for a machine that is busy, and short for a statement that waits for an open transaction (s)."""
 
 
 @pytest.fixture(autouse=True)
 def hasty_passes(monkeypatch: pytest.MonkeyPatch, patient_passes: None) -> None:
-    """Let a pass wait no longer than in production, and nobody know which keys were waited for in vain."""
+    """Let a pass wait no longer than in production, and no other pass know which keys were waited for in vain."""
     monkeypatch.setattr("dispatcher.lifecycle.admit.KEY_WAIT", KEY_WAIT)
     monkeypatch.setattr("dispatcher.lifecycle.admit._Stuck.until", {})
 
@@ -97,9 +97,7 @@ def test_a_lone_send_does_not_wait_for_a_locked_key() -> None:
     assert is_clean()
 
 
-@pytest.mark.parametrize(
-    "order", [engine.pause, partial(engine.limit, limits={"concurrency": 9})], ids=["pause", "limit"]
-)
+@pytest.mark.parametrize("order", [api.pause, partial(api.limit, limits={"concurrency": 9})], ids=["pause", "limit"])
 def test_a_lone_send_does_not_wait_for_a_person_whose_transaction_stays_open(order: Callable[[str], object]) -> None:
     RateLimitKey.objects.declare("api", concurrency=5)
     CallQueue.objects.send("noop", keys=["api"])
@@ -110,7 +108,7 @@ def test_a_lone_send_does_not_wait_for_a_person_whose_transaction_stays_open(ord
             stopped = do(CallQueue.objects.send, "noop", keys=["api"])
         assert state_of(stopped) == State.AVAILABLE
         admin.commit()
-    engine.resume("api")
+    api.resume("api")
     two_ticks()
     assert state_of(stopped) == State.DISPATCHED
     assert is_clean()
@@ -185,15 +183,15 @@ def test_no_process_of_a_pool_waits_for_a_locked_key() -> None:
     assert is_clean()
 
 
-def test_whoever_has_locked_a_key_can_cancel_a_call_that_is_being_claimed() -> None:
+def test_the_holder_of_a_key_s_lock_can_cancel_a_call_that_is_being_claimed() -> None:
     RateLimitKey.objects.declare("locked", throttle=(100, 1))
     (call,) = in_flight("locked")
     with actors(2) as (person, worker):
         person.open()
-        person.do(engine.pause, "locked")
+        person.do(api.pause, "locked")
         claiming = worker.begin(engine.execute, call.id, call.ticket, lambda: "ran")
         worker.wait_blocked(by=person)
-        assert person.do(engine.cancel, [call.id]) == [call.id]
+        assert person.do(api.cancel, [call.id]) == [call.id]
         person.commit()
         assert claiming.result() is Refused.BUSY
     assert state_of(call) == State.CANCELLED
@@ -243,7 +241,7 @@ def test_a_hand_over_waits_for_a_pass_that_holds_its_key_for_a_moment() -> None:
 def test_a_tick_does_not_wait_for_a_locked_key_whose_override_has_ended() -> None:
     for name in ("locked", "other"):
         RateLimitKey.objects.declare(name, concurrency=0)
-        engine.override(name, until=timezone.now() + timedelta(minutes=1), concurrency=0)
+        api.override(name, until=timezone.now() + timedelta(minutes=1), concurrency=0)
     calls = write([["locked"], ["other"]])
     engine.dispense(lanes=[call.lane_id for call in calls])
     RateLimitKey.objects.update(concurrency=1, override_until=timezone.now())
@@ -349,15 +347,15 @@ def test_no_process_of_a_pool_waits_for_a_locked_key_when_its_provider_says_stop
     assert state_of(apart[0]) == State.DISPATCHED
 
 
-def test_whoever_has_locked_a_key_can_cancel_a_call_whose_provider_says_stop() -> None:
+def test_the_holder_of_a_key_s_lock_can_cancel_a_call_whose_provider_says_stop() -> None:
     RateLimitKey.objects.declare("locked", concurrency=5)
     (call,) = in_flight("locked")
     with actors(2) as (person, worker):
         person.open()
-        person.do(engine.pause, "locked")
+        person.do(api.pause, "locked")
         stopping = worker.begin(engine.execute, call.id, call.ticket, stop)
         worker.wait_blocked(by=person)
-        assert person.do(engine.cancel, [call.id]) in ([], [call.id])
+        assert person.do(api.cancel, [call.id]) in ([], [call.id])
         person.commit()
         assert isinstance(stopping.result(), Stopped)
     assert eventually(partial(blocked_until, "locked"))
@@ -388,16 +386,16 @@ def moved(verb: str) -> tuple[CallQueue, Callable[[], Any]]:
     """Return a call, and what a view does to it in a transaction that goes on."""
     if verb == "activate":
         call = CallQueue.objects.send("noop", keys=["api"])
-        engine.cancel([call.id])
+        api.cancel([call.id])
         CallQueue.objects.filter(id=call.id).update(state=State.PENDING, finished_at=None)
     else:
         call = CallQueue.objects.send("noop", keys=["api"], scheduled_at=timezone.now() + timedelta(hours=1))
         if verb == "retry":
-            engine.cancel([call.id])
+            api.cancel([call.id])
     verbs: dict[str, Callable[[list[Any]], Any]] = {
-        "retry": engine.retry,
-        "activate": engine.activate,
-        "run_now": engine.run_now,
+        "retry": api.retry,
+        "activate": api.activate,
+        "run_now": api.run_now,
     }
     return call, partial(verbs[verb], [call.id])
 
@@ -500,14 +498,14 @@ def test_two_passes_that_want_two_keys_each_do_not_deadlock_where_each_waits_for
 def test_due_keys_are_found_while_one_of_them_is_locked() -> None:
     for name in ("locked", "other"):
         RateLimitKey.objects.declare(name, concurrency=1)
-        engine.override(name, until=timezone.now() + timedelta(hours=1), concurrency=0)
+        api.override(name, until=timezone.now() + timedelta(hours=1), concurrency=0)
         RateLimitKey.objects.filter(name=name).update(override_until=timezone.now() - timedelta(seconds=1))
     with locked("locked"), promptly() as do:
         assert do(schedule.due_keys) == [RateLimitKey.objects.get(name="other").id]
     assert schedule.due_keys() == [RateLimitKey.objects.get(name="locked").id]
 
 
-def test_a_dear_call_that_expires_under_a_locked_key_keeps_nobody_waiting_after_it() -> None:
+def test_a_dear_call_that_expires_under_a_locked_key_keeps_no_call_waiting_after_it() -> None:
     RateLimitKey.objects.declare("locked", rate=(10, 3600))
     (first,) = CallQueue.objects.send_many([Call(task="noop", keys={"locked": 2})])
     assert state_of(first) == State.DISPATCHED

@@ -1,6 +1,6 @@
 """A table that is locked for longer than a lease (VACUUM FULL, an ALTER that rewrites it) costs no call its slots.
 
-Nobody can renew a lease meanwhile. Time does not pass in these tests: while the lock is held, the leases and the time
+No lease can be renewed meanwhile. Time does not pass in these tests: while the lock is held, the leases and the time
 of the latest look are moved back by an hour.
 """
 
@@ -16,9 +16,9 @@ from dispatcher import engine
 from dispatcher.lifecycle import claim, heartbeat, recover
 from dispatcher.models import CallQueue, RateLimitKey, Worker
 from dispatcher.ojs import fetch
-from dispatcher.ojs.fetch import Fetching
+from dispatcher.ojs.fetch import FetchRequest
 from dispatcher.states import State
-from tests import backstage
+from tests import db_admin
 from tests.builders import HERE, renew, states, ticket_of
 from tests.races.lockstep import DEADLINE, actors, concurrent, holding
 from tests.races.traffic import in_flight
@@ -119,12 +119,12 @@ def test_a_lock_that_comes_between_the_look_and_the_rows_takes_no_call_from_its_
 def test_calls_that_were_fetched_keep_their_slots_while_a_table_is_locked(look: Callable[[], int]) -> None:
     fetch.open_queue("jobs")
     CallQueue.objects.send("noop", queue="jobs")
-    (call,) = fetch.fetch(Fetching(queues=["jobs"], worker="one"))
+    (call,) = fetch.fetch(FetchRequest(queues=["jobs"], worker="one"))
     engine.recover()
     with actors(2) as (tick, worker):
         with holding("LOCK TABLE dispatcher_callqueue IN ACCESS EXCLUSIVE MODE") as holder:
             # Seen by the tick, which then waits for the calls.
-            with backstage.connect() as other:
+            with db_admin.connect() as other:
                 other.execute(HOUR_LATER)
             looking = tick.begin(look)
             tick.wait_blocked(by=holder)

@@ -1,11 +1,11 @@
-"""Invariant 5: in a lane first come, first served; in a queue the higher priority first; nobody overtakes who waits."""
+"""Invariant 5: a lane is first in, first out; in a queue the higher priority goes first; no call overtakes another."""
 
 from functools import partial
 
 import pytest
 from django.db import transaction
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.lifecycle import finish
 from dispatcher.lifecycle.claim import claim
 from dispatcher.models import CallQueue, RateLimitKey
@@ -136,10 +136,10 @@ def test_calls_put_back_go_before_those_sent_after_them() -> None:
     RateLimitKey.objects.declare("api", concurrency=2)
     first, second = in_flight("api", count=2)
     later = CallQueue.objects.send("noop", keys=["api"])
-    engine.pause("api")
+    api.pause("api")
     for call in (second, first):
         engine.execute(call.id, call.ticket, pytest.fail)
-    engine.resume("api")
+    api.resume("api")
     assert [state_of(call) for call in (first, second, later)] == [State.DISPATCHED, State.DISPATCHED, State.AVAILABLE]
     audit(has_ended=False)
 

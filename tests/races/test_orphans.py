@@ -1,8 +1,8 @@
-"""Slots of calls that are gone: freed once, whoever looks, and without waiting for a transaction of a user's."""
+"""Slots of calls that are gone: freed once, by any process, and without waiting for a transaction of a user's."""
 
 from django.utils import timezone
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.states import State
 from tests.builders import erase, states
@@ -37,10 +37,10 @@ def test_recovery_does_not_wait_for_a_transaction_that_has_locked_the_call_of_an
 
 def test_a_call_that_is_retried_while_it_is_deleted_stays() -> None:
     (call,) = in_flight()
-    engine.cancel([call.id])
+    api.cancel([call.id])
     with actors(2) as (person, other):
         person.open()
-        person.do(engine.retry, [call.id])
+        person.do(api.retry, [call.id])
         deleting = other.begin(CallQueue.objects.filter(id=call.id).delete)
         other.wait_blocked(by=person)
         person.commit()

@@ -9,8 +9,8 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from dispatcher import engine
-from dispatcher.lifecycle import control, send
+from dispatcher import api, engine
+from dispatcher.lifecycle import control, finish, send
 from dispatcher.lifecycle.claim import Claimed, Refused, claim
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
 from dispatcher.request import Call
@@ -33,7 +33,7 @@ def test_no_claim_that_began_after_the_pause_returned_starts(limits: dict[str, o
         calls = in_flight(name, count=45)
 
         def pause(name: str = name) -> float:
-            engine.pause(name)
+            api.pause(name)
             return time.monotonic()
 
         def claim_three(batch: list[CallQueue]) -> list[tuple[float, Claimed | Refused]]:
@@ -43,7 +43,7 @@ def test_no_claim_that_began_after_the_pause_returned_starts(limits: dict[str, o
         paused_at, *claims = at_once(pause, *[partial(claim_three, batch) for batch in batches])
         outcomes = [outcome for batch in claims for outcome in batch]
         assert all(began_at < paused_at for began_at, outcome in outcomes if isinstance(outcome, Claimed))
-        assert {outcome for _, outcome in outcomes if isinstance(outcome, Refused)} <= {Refused.CLOSED}
+        assert {outcome for _, outcome in outcomes if isinstance(outcome, Refused)} <= {Refused.KEY_CLOSED}
         assert (
             sum(isinstance(outcome, Claimed) for _, outcome in outcomes)
             == CallQueue.objects.filter(state=State.ACTIVE, id__in=[call.id for call in calls]).count()
@@ -60,13 +60,13 @@ def test_a_claim_that_waited_for_the_pause_notices_it() -> None:
         running = worker.begin(engine.execute, call.id, call.ticket, pytest.fail)
         worker.wait_blocked(by=admin)
         admin.commit()
-        assert running.result() is Refused.CLOSED
+        assert running.result() is Refused.KEY_CLOSED
     now = CallQueue.objects.get(id=call.id)
     assert (now.state, now.attempt, now.ticket, now.position) == (State.AVAILABLE, 0, None, call.position)
     assert not Slot.objects.exists()
     assert Lane.objects.get(id=now.lane_id).parked_on.name == "api"
     audit(has_ended=False)
-    engine.resume("api")
+    api.resume("api")
     assert CallQueue.objects.get(id=call.id).state == State.DISPATCHED
 
 
@@ -92,7 +92,7 @@ def test_a_claim_that_waited_for_a_block_notices_it() -> None:
         claiming = worker.begin(claim, call.id, call.ticket)
         worker.wait_blocked(by=provider)
         provider.commit()
-        assert claiming.result() is Refused.CLOSED
+        assert claiming.result() is Refused.KEY_CLOSED
     audit(has_ended=False)
 
 
@@ -118,30 +118,30 @@ def test_a_pause_waits_for_the_pass_that_has_seen_the_key_open() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     (running,) = in_flight("api")
     waiting = CallQueue.objects.send("noop", keys=["api"])
-    engine.claim.claim(running.id, running.ticket)
+    claim(running.id, running.ticket)
     with actors(2) as (dispenser, admin):
-        engine.finish.complete(running.id, running.ticket, result=None)
+        finish.complete(running.id, running.ticket, result=None)
         with holding(STOP_PASSES) as gate:
             passing = dispenser.begin(engine.dispense, lanes=[waiting.lane_id])
             dispenser.wait_blocked(by=gate)
-            pausing = admin.begin(engine.pause, "api")
+            pausing = admin.begin(api.pause, "api")
             admin.wait_blocked(by=dispenser)
         assert passing.result() == 1
         pausing.result()
     admitted = CallQueue.objects.get(id=waiting.id)
     assert admitted.state == State.DISPATCHED
-    assert claim(admitted.id, admitted.ticket) is Refused.CLOSED
+    assert claim(admitted.id, admitted.ticket) is Refused.KEY_CLOSED
     audit(has_ended=False)
 
 
 def test_a_resume_wakes_the_lane_that_a_pass_is_just_parking() -> None:
     RateLimitKey.objects.declare("api")
-    engine.pause("api")
+    api.pause("api")
     (call,) = write([["api"]])
     with actors(2) as (dispenser, admin), holding(STOP_PASSES) as gate:
         passing = dispenser.begin(engine.dispense, lanes=[call.lane_id])
         dispenser.wait_blocked(by=gate)
-        resuming = admin.begin(engine.resume, "api")
+        resuming = admin.begin(api.resume, "api")
         admin.wait_blocked(by=dispenser)
         gate.rollback()
         assert passing.result() == 0
@@ -155,12 +155,12 @@ def test_a_raised_limit_wakes_the_lane_that_a_pass_is_just_parking(verb: str) ->
     RateLimitKey.objects.declare("api", concurrency=0 if verb != "end_override" else 1)
     until = timezone.now() + timedelta(hours=1)
     raised = {
-        "limit": partial(engine.limit, "api", {"concurrency": 1}),
-        "override": partial(engine.override, "api", until=until, concurrency=1),
-        "end_override": partial(engine.end_override, "api"),
+        "limit": partial(api.limit, "api", {"concurrency": 1}),
+        "override": partial(api.override, "api", until=until, concurrency=1),
+        "end_override": partial(api.end_override, "api"),
     }
     if verb == "end_override":
-        engine.override("api", until=until, concurrency=0)
+        api.override("api", until=until, concurrency=0)
     (call,) = write([["api"]])
     with actors(2) as (dispenser, admin), holding(STOP_PASSES) as gate:
         passing = dispenser.begin(engine.dispense, lanes=[call.lane_id])
@@ -181,7 +181,7 @@ def test_a_limit_that_is_raised_while_a_pass_sets_a_call_aside_lets_it_go() -> N
     with actors(2) as (dispenser, admin), holding(STOP_PASSES) as gate:
         passing = dispenser.begin(engine.dispense, lanes=[call.lane_id])
         dispenser.wait_blocked(by=gate)
-        raising = admin.begin(engine.limit, "api", {"concurrency": 10})
+        raising = admin.begin(api.limit, "api", {"concurrency": 10})
         admin.wait_blocked(by=dispenser)
         gate.rollback()
         assert passing.result() == 0
@@ -192,12 +192,12 @@ def test_a_limit_that_is_raised_while_a_pass_sets_a_call_aside_lets_it_go() -> N
 
 def test_pauses_resumes_claims_and_passes_at_once_leave_nothing_behind() -> None:
     RateLimitKey.objects.declare("api", concurrency=5)
-    CallQueue.objects.send_many([engine.Call(task="noop", keys=["api"])] * 60)
+    CallQueue.objects.send_many([Call(task="noop", keys=["api"])] * 60)
 
     def blink() -> None:
         for _ in range(15):
-            engine.pause("api")
-            engine.resume("api")
+            api.pause("api")
+            api.resume("api")
 
     def work() -> None:
         for _ in range(15):

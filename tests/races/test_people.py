@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.lifecycle import control, finish
 from dispatcher.lifecycle.claim import Claimed, Refused, claim
 from dispatcher.models import CallQueue, RateLimitKey, Slot
@@ -19,7 +19,7 @@ def test_a_call_is_either_cancelled_or_claimed() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     for _ in range(20):
         (call,) = in_flight("api")
-        claimed, cancelled = at_once(partial(claim, call.id, call.ticket), partial(engine.cancel, [call.id]))
+        claimed, cancelled = at_once(partial(claim, call.id, call.ticket), partial(api.cancel, [call.id]))
         now = CallQueue.objects.get(id=call.id)
         if cancelled:
             assert claimed is Refused.STALE
@@ -49,7 +49,7 @@ def test_a_cancel_that_waited_for_the_claim_leaves_the_call_alone() -> None:
     with actors(2) as (admin, worker):
         worker.open()
         worker.do(claim, call.id, call.ticket)
-        cancelling = admin.begin(engine.cancel, [call.id])
+        cancelling = admin.begin(api.cancel, [call.id])
         admin.wait_blocked(by=worker)
         worker.commit()
         assert cancelling.result() == []
@@ -64,7 +64,7 @@ def test_a_cancel_that_waited_for_the_pass_frees_what_the_pass_gave() -> None:
         with holding(STOP_PASSES) as gate:
             passing = dispenser.begin(engine.dispense, lanes=[first.lane_id])
             dispenser.wait_blocked(by=gate)
-            cancelling = admin.begin(engine.cancel, [first.id])
+            cancelling = admin.begin(api.cancel, [first.id])
             admin.wait_blocked(by=dispenser)
         assert passing.result() >= 1
         assert cancelling.result() == [first.id]
@@ -103,7 +103,7 @@ def test_cancelling_all_while_all_is_admitted_and_run_leaves_each_call_one_end()
     ran: list[object] = []
 
     def cancel(part: int) -> list[object]:
-        return list(engine.cancel([call.id for call in calls[part::4]]))
+        return list(api.cancel([call.id for call in calls[part::4]]))
 
     def run() -> list[object]:
         for _ in range(20):
@@ -126,7 +126,7 @@ def test_of_sixteen_retries_at_once_one_moves_the_call() -> None:
     for _ in range(10):
         now = CallQueue.objects.get(id=call.id)
         engine.execute(now.id, now.ticket, lambda: None)
-        moved = at_once(*[partial(engine.retry, [call.id])] * 16)
+        moved = at_once(*[partial(api.retry, [call.id])] * 16)
         assert sorted(moved) == [[]] * 15 + [[call.id]]
         # The others may still have held the call when the winner's pass came by: then its lane was left awake.
         engine.dispense(awake=True)
@@ -140,7 +140,7 @@ def test_run_now_at_once_with_passes_and_wake_ups_moves_each_call_to_the_front_o
     calls = CallQueue.objects.send_many([Call(task="noop", keys=["api"]) for _ in range(40)])
     chosen = [call.id for call in calls[20:]]
     at_once(
-        *[partial(engine.run_now, chosen[part::4]) for part in range(4)],
+        *[partial(api.run_now, chosen[part::4]) for part in range(4)],
         *[partial(engine.dispense, awake=True)] * 4,
     )
     waiting = list(CallQueue.objects.waiting().order_by("position").values_list("id", flat=True))
@@ -152,7 +152,7 @@ def test_run_now_and_cancel_of_the_same_calls_leave_them_ended_or_waiting() -> N
     RateLimitKey.objects.declare("api", concurrency=0)
     for _ in range(10):
         calls = [call.id for call in CallQueue.objects.send_many([Call(task="noop", keys=["api"])] * 20)]
-        moved, cancelled = at_once(partial(engine.run_now, calls[::-1]), partial(engine.cancel, calls))
+        moved, cancelled = at_once(partial(api.run_now, calls[::-1]), partial(api.cancel, calls))
         assert set(cancelled) == set(calls)
         assert set(moved) <= set(calls)
     audit()

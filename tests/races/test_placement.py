@@ -5,14 +5,15 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 from pytest_django import Settings
 
-from dispatcher import engine
-from dispatcher.lifecycle import place
+from dispatcher import api, engine
+from dispatcher.lifecycle import place, schedule
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
@@ -76,7 +77,11 @@ def now(call: CallQueue) -> CallQueue:
 
 
 def unplaced() -> int:
-    return CallQueue.objects.filter(lane=None).count()
+    return len(unplaced_ids())
+
+
+def unplaced_ids() -> list[UUID]:
+    return [*CallQueue.objects.filter(lane=None).values_list("id", flat=True)]
 
 
 # Senders beside senders
@@ -184,6 +189,21 @@ def test_one_open_transaction_does_not_stop_the_calls_of_other_keys() -> None:
     audit(has_ended=False)
 
 
+def test_calls_of_other_keys_are_placed_where_one_lock_wait_uses_up_the_patience() -> None:
+    with actors(2) as (admin, sender):
+        sender.open()
+        sender.do(send, "tenant:held")
+        free = sender.do(send, "tenant:free")
+        die_at_the_commit(sender)
+        admin.open()
+        admin.do(RateLimitKey.objects.declare, "tenant:held")
+        assert engine.place_and_dispense(unplaced_ids(), lock_wait=timedelta(seconds=0.3)) == 1
+        assert now(free).state == State.DISPATCHED
+        admin.commit()
+    tick()
+    audit(has_ended=False)
+
+
 def test_a_transaction_that_holds_many_keys_back_takes_the_tick_little_time() -> None:
     names = [f"tenant:{number}" for number in range(50)]
     with actors(2) as (admin, sender):
@@ -208,7 +228,7 @@ def test_a_call_that_somebody_has_locked_is_placed_later() -> None:
         call = sender.do(send, "tenant:new")
         die_at_the_commit(sender)
         admin.open()
-        admin.do(engine.cancel, [call.id])
+        admin.do(api.cancel, [call.id])
         began = time.monotonic()
         assert engine.place_unplaced() == 0
         assert time.monotonic() - began < PROMPT_S
@@ -341,7 +361,7 @@ def test_a_lane_is_not_removed_while_an_open_transaction_has_sent_to_it() -> Non
 
 
 @pytest.mark.parametrize("sends", [send, send_within])
-def test_a_sender_that_meets_the_removal_of_its_lane_makes_it_anew(sends: Callable[..., CallQueue]) -> None:
+def test_a_sender_that_meets_the_removal_of_its_lane_makes_it_again(sends: Callable[..., CallQueue]) -> None:
     RateLimitKey.objects.declare("api", concurrency=9)
     (lane,) = {call.lane_id for call in write([["api"]])}
     erase(*CallQueue.objects.all())
@@ -379,7 +399,7 @@ def test_a_call_whose_time_comes_before_it_has_a_lane_starts_all_the_same() -> N
         assert call.state == State.SCHEDULED
         die_at_the_commit(sender)
     CallQueue.objects.update(scheduled_at=timezone.now() - timedelta(seconds=1))
-    assert engine.schedule.wake_due() == 1
+    assert schedule.wake_due() == 1
     assert (now(call).state, now(call).lane_id) == (State.AVAILABLE, None)
     tick()
     assert now(call).state == State.DISPATCHED

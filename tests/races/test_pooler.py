@@ -12,7 +12,7 @@ from django.core import checks
 from django.db import connection
 from django.utils import timezone
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.conf import conf
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
@@ -93,8 +93,8 @@ def test_the_engine_leaves_nothing_on_a_server_connection(pooler: Pooler) -> Non
     RateLimitKey.objects.declare("api", concurrency=3, rate=(1000, 1), throttle=(1000, 1))
     CallQueue.objects.send("noop", keys=["api"])
     CallQueue.objects.send_many([Call(task="noop", keys=["api"])] * 20)
-    engine.cancel([CallQueue.objects.waiting().last().id])
-    engine.override("api", until=timezone.now() + timedelta(seconds=1), concurrency=1)
+    api.cancel([CallQueue.objects.waiting().last().id])
+    api.override("api", until=timezone.now() + timedelta(seconds=1), concurrency=1)
     at_once(*[tick_and_work] * 3)
     engine.recover()
     engine.cleanup()
@@ -136,10 +136,10 @@ def test_a_pooler_in_transaction_mode_that_the_settings_do_not_know_of_is_w014(m
 def test_a_pooler_in_session_mode_needs_no_warning(
     pooler: Pooler, services: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home = services.home / "session"
-    home.mkdir(exist_ok=True)
+    run_dir = services.run_dir / "session"
+    run_dir.mkdir(exist_ok=True)
     monkeypatch.delitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", raising=False)
-    with pgbouncer(home, pooler.direct_url, size=pooler.size, mode="session") as by_session:
+    with pgbouncer(run_dir, pooler.direct_url, size=pooler.size, mode="session") as by_session:
         connection.close()
         monkeypatch.setitem(connection.settings_dict, "PORT", urlsplit(by_session.database_url).port)
         try:

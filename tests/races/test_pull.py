@@ -1,4 +1,4 @@
-"""Fetchers at once: nobody gets what another has, no limit is exceeded, and Celery's calls share the same budgets."""
+"""Concurrent fetches: no worker gets what another has, no limit is exceeded, Celery's calls share the same budgets."""
 
 import time
 from collections import Counter
@@ -11,7 +11,7 @@ from pytest_django import Settings
 from dispatcher import engine
 from dispatcher.models import CallQueue, Queue, RateLimitKey
 from dispatcher.ojs import fetch
-from dispatcher.ojs.fetch import Fetching, Refused
+from dispatcher.ojs.fetch import FetchRequest, RejectedReport
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL
 from tests.races.audit import audit, most_at_once, most_in_any_window, spent_by_key, too_close
@@ -35,9 +35,9 @@ def fetch_and_ack(count: int = 3) -> list[UUID]:
     deadline = time.monotonic() + DEADLINE
     mine: list[UUID] = []
     while CallQueue.objects.exclude(state__in=TERMINAL).exists():
-        fetched = fetch.fetch(Fetching(queues=["mail"], count=count))
+        fetched = fetch.fetch(FetchRequest(queues=["mail"], count=count))
         for call in fetched:
-            assert not isinstance(fetch.ack(call.id, result=None, ticket=call.ticket), Refused)
+            assert not isinstance(fetch.ack(call.id, result=None, ticket=call.ticket), RejectedReport)
             mine.append(call.id)
         if not fetched:
             time.sleep(POLL)
@@ -54,7 +54,7 @@ def test_eight_fetchers_get_every_call_once() -> None:
 
 def test_no_fetcher_comes_back_empty_while_calls_are_there() -> None:
     send(64)
-    fetched = at_once(*[lambda: fetch.fetch(Fetching(queues=["mail"], count=4))] * 16)
+    fetched = at_once(*[lambda: fetch.fetch(FetchRequest(queues=["mail"], count=4))] * 16)
     assert sorted(map(len, fetched)) == [4] * 16
 
 

@@ -1,4 +1,4 @@
-"""Invariants 2 and 3: one start per ticket, one end per call; whoever comes late or twice changes nothing."""
+"""Invariants 2 and 3: one start per ticket, one end per call; a late or repeated message changes nothing."""
 
 from functools import partial
 from threading import Event
@@ -7,11 +7,12 @@ from uuid import UUID
 import pytest
 from pytest_django import Settings
 
-from dispatcher import engine
+from dispatcher import api, engine, sql
 from dispatcher.lifecycle import finish, recover
 from dispatcher.lifecycle.claim import Claimed, Refused, claim
 from dispatcher.lifecycle.run import Returned
 from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
+from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import renew
 from tests.races.audit import audit
@@ -59,7 +60,7 @@ def test_a_claim_that_waited_for_another_sees_how_it_ended(*, first_commits: boo
 
 def test_of_sixteen_workers_with_one_message_exactly_one_runs_the_task() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
-    calls = in_flight("api") + CallQueue.objects.send_many([engine.Call(task="noop", keys=["api"])] * 9)
+    calls = in_flight("api") + CallQueue.objects.send_many([Call(task="noop", keys=["api"])] * 9)
     ran: list[UUID] = []
     for each in calls:
         call = CallQueue.objects.get(id=each.id)
@@ -86,10 +87,10 @@ def test_a_late_delivery_does_not_take_the_call_from_the_ticket_that_is_valid_no
 def test_a_worker_that_was_refused_does_not_put_back_what_was_given_to_another(short_leases: None) -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     (call,) = in_flight("api")
-    engine.pause("api")
-    assert claim(call.id, call.ticket) is Refused.CLOSED
+    api.pause("api")
+    assert claim(call.id, call.ticket) is Refused.KEY_CLOSED
     engine.recover()
-    engine.resume("api")
+    api.resume("api")
     now = CallQueue.objects.get(id=call.id)
     assert finish.put_back(call.id, call.ticket, from_states=[State.DISPATCHED, State.ACTIVE]) is None
     assert finish.expire(call.id, call.ticket) is None
@@ -156,7 +157,7 @@ def test_finish_and_recovery_never_both_end_an_attempt(short_leases: None) -> No
         else:
             assert (recovered, now.state, now.result) == (0, State.COMPLETED, "done")
         assert (now.attempt, Slot.objects.count()) == (1, 0)
-        engine.cancel([call.id])
+        api.cancel([call.id])
     audit()
 
 
@@ -190,7 +191,7 @@ def test_a_zombie_that_wakes_up_after_its_call_was_given_to_another_changes_noth
         running = zombie.begin(engine.execute, call.id, call.ticket, hang)
         assert has_begun.wait(20)
         assert engine.recover() == 1
-        engine.run_now([call.id])
+        api.run_now([call.id])
         second = CallQueue.objects.get(id=call.id)
         assert isinstance(claim(second.id, second.ticket), Claimed)
         may_end.set()
@@ -209,7 +210,7 @@ def test_of_a_finish_with_the_old_ticket_and_one_with_the_new_only_the_new_count
         (call,) = in_flight()
         claim(call.id, call.ticket)
         engine.recover()
-        engine.run_now([call.id])
+        api.run_now([call.id])
         second = CallQueue.objects.get(id=call.id)
         claim(second.id, second.ticket)
         late, current = at_once(
@@ -264,7 +265,7 @@ def test_sixteen_recoveries_at_once_put_each_call_back_once(short_leases: None) 
 
 def _put_back_lost(calls: list[UUID]) -> int:
     """Put back those of these calls that are lost now, once; unlike the engine, dispense nothing after it."""
-    with engine.sql.atomic():
+    with sql.atomic():
         lost = [call for call in recover.expired() if call.call_id in calls]
         released = [
             finish.put_back(call.call_id, call.ticket, from_states=[State.DISPATCHED])

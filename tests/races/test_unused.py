@@ -1,4 +1,4 @@
-"""Removing what is unused never takes a lane or a key from who uses it at the same moment, and nobody fails for it."""
+"""Removing what is unused never takes a lane or a key that is used at the same moment, and no caller fails."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ import pytest
 from django.db import transaction
 from pytest_django import Settings
 
-from dispatcher import engine, lanes
+from dispatcher import api, engine, lanes
 from dispatcher.errors import KeyNotFound
 from dispatcher.lifecycle.retention import unused
 from dispatcher.lifecycle.run import RetryAsked
@@ -58,7 +58,7 @@ every_sender = pytest.mark.parametrize("sends", [send, send_within, send_two])
 def leave(name: str = "tenant:a") -> int:
     """Leave a lane that had a call once; return its id."""
     call = send(name)
-    engine.cancel([call.id])
+    api.cancel([call.id])
     erase(call)
     assert call.lane_id is not None
     return call.lane_id
@@ -164,7 +164,7 @@ def test_a_key_that_a_person_pauses_while_it_is_looked_for_stays() -> None:
     unused.remove_lanes()
     with actors(1) as (person,):
         person.open()
-        person.do(engine.pause, "tenant:a")
+        person.do(api.pause, "tenant:a")
         assert unused.remove_keys() == 0
         person.commit()
     assert unused.remove_keys() == 0
@@ -182,11 +182,11 @@ def test_who_declares_a_key_that_is_being_removed_makes_it() -> None:
     assert unused.remove_keys() == 0
 
 
-def test_who_limits_a_key_that_is_being_removed_is_told_that_it_is_gone() -> None:
+def test_who_limits_a_key_that_is_being_removed_gets_an_error_that_it_is_gone() -> None:
     leave()
     unused.remove_lanes()
     with removing_keys() as (person, gate, removing):
-        limiting = person.begin(engine.limit, "tenant:a", {"concurrency": 7})
+        limiting = person.begin(api.limit, "tenant:a", {"concurrency": 7})
         person.wait_blocked(by=gate)
         gate.rollback()
         assert removing.result() == 1
@@ -197,7 +197,7 @@ def test_who_limits_a_key_that_is_being_removed_is_told_that_it_is_gone() -> Non
 def test_a_retry_that_moves_its_call_to_a_lane_that_is_removed_makes_it_again() -> None:
     (call,) = in_flight("tenant:a")
     moved = CallQueue.objects.send("noop", keys=["tenant:a"], queue="mail")
-    engine.cancel([moved.id])
+    api.cancel([moved.id])
     erase(moved)
 
     def task() -> None:
@@ -224,7 +224,7 @@ def test_senders_beside_removals_lose_nothing_and_fail_nowhere() -> None:
         for turn in range(rounds):
             call = sends(names[turn % 3])
             if turn < rounds - 3:
-                engine.cancel([call.id])
+                api.cancel([call.id])
                 CallQueue.objects.filter(id=call.id).delete()
             else:
                 kept.append(call)

@@ -8,9 +8,10 @@ from django.utils import timezone
 
 from dispatcher import engine
 from dispatcher.errors import RateLimited
-from dispatcher.lifecycle import finish, recover, schedule
+from dispatcher.lifecycle import control, finish, recover, schedule
 from dispatcher.lifecycle.claim import claim
 from dispatcher.models import CallQueue, Lane, RateLimitKey
+from dispatcher.request import Call
 from dispatcher.states import State
 from tests.races.audit import audit
 from tests.races.lockstep import STOP_ADMISSIONS, STOP_PASSES, actors, at_once, concurrent, eventually, holding
@@ -116,7 +117,7 @@ def test_a_cancel_that_commits_while_a_pass_parks_a_lane_is_seen_by_the_pass() -
     with actors(1) as (sender,), holding(STOP_PASSES) as gate:
         passing = sender.begin(engine.dispense, lanes=[waiting.lane_id])
         sender.wait_blocked(by=gate)
-        engine.control.cancel([admitted.id])
+        control.cancel([admitted.id])
         gate.rollback()
         assert passing.result() == 1
     assert state_of(waiting) == State.DISPATCHED
@@ -231,12 +232,10 @@ def test_sixteen_senders_and_four_dispensers_leave_no_call_asleep() -> None:
 
 
 def test_a_backlog_drains_to_its_last_call_by_hand_over_alone() -> None:
-    """Nobody ticks, sweeps or sends: only the workers' releases let the next calls in."""
+    """Nothing ticks, sweeps or sends: only the workers' releases let the next calls in."""
     RateLimitKey.objects.declare("api", concurrency=3)
     declare_tenants(12)
-    CallQueue.objects.send_many(
-        engine.Call(task="noop", keys=["api", f"tenant:{number % 12}"]) for number in range(240)
-    )
+    CallQueue.objects.send_many(Call(task="noop", keys=["api", f"tenant:{number % 12}"]) for number in range(240))
     at_once(*[only_work] * 6)
     audit(is_fifo=True)
 
@@ -246,7 +245,7 @@ def test_hand_over_drains_calls_of_different_cost_under_several_keys() -> None:
     RateLimitKey.objects.declare("other", concurrency=3)
     declare_tenants(6)
     CallQueue.objects.send_many(
-        engine.Call(
+        Call(
             task="noop",
             keys={
                 "api": 1 + number % 4,

@@ -21,7 +21,7 @@ def declare_tenants(count: int) -> None:
 
 
 def write(keys: Iterable[Sequence[str]]) -> list[CallQueue]:
-    """Write calls as a sender does who dies before its pass: they are there, and nobody looks."""
+    """Write calls as a sender does that dies before its pass: they are there, and no pass comes."""
     return send.write([send.draft(Call(keys=names), task="noop", queue="celery") for names in keys])
 
 
@@ -56,7 +56,7 @@ def in_flight(*keys: str, count: int = 1) -> list[CallQueue]:
 
 
 def tick() -> int:
-    """Tick as a dispenser in a process of its own does, whoever else ticks in this one."""
+    """Tick as a dispenser in a process of its own does, whatever else ticks in this one."""
     return engine.tick(ticker=Ticker())
 
 

@@ -27,7 +27,7 @@ class Broker:
 
     @staticmethod
     def go_down() -> None:
-        """Publish to a broker that nobody serves from now on."""
+        """Publish to a broker that is down from now on."""
         make_app("gone", broker="redis://127.0.0.1:1/0").set_current()
 
     def come_back(self) -> None:
@@ -61,10 +61,10 @@ def broker(request: pytest.FixtureRequest, settings: Any) -> Iterator[Broker]:
 
 @pytest.fixture
 def nothing_ran() -> Iterator[None]:
-    """Let the tasks of tests.steps.doings be done, and forget what they did before."""
-    from tests.steps.doings import doings, ran  # noqa: PLC0415 -- there are no models when this file is read
+    """Let the tasks of tests.steps.sample_tasks be done, and forget what they did before."""
+    from tests.steps.sample_tasks import behaviours, ran  # noqa: PLC0415 -- there are no models when this file is read
 
     ran.clear()
-    doings[:] = [lambda _: "done"]
+    behaviours[:] = [lambda _: "done"]
     yield
     worker_state.reserved_requests.clear()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.lifecycle import admit, control, finish
 from dispatcher.models import CallQueue, Lane, Slot
 from dispatcher.states import State
@@ -41,14 +41,14 @@ def ids(calls: Sequence[CallQueue]) -> list[Any]:
 
 def test_an_admitted_call_has_a_ticket_a_slot_of_each_key_and_a_lease(settings: Any) -> None:
     settings.DISPATCHER = {"dispatch_lease": 30}
-    api, tenant, mail = key("api"), key("tenant"), key("queue:mail")
+    row, tenant, mail = key("api"), key("tenant"), key("queue:mail")
     call = waiting(costs={"api": 3, "tenant": 1}, queue="mail")
     (made,) = admit.admit(lanes=[call.lane_id], now=T0).calls
     stored = seen(call)
     assert (stored.state, stored.dispatched_at, stored.published_at) == (State.DISPATCHED, T0, None)
     assert (stored.started_at, stored.attempt) == (None, 0)
     assert (made.id, made.ticket, made.task, made.queue) == (call.id, stored.ticket, "noop", "mail")
-    assert slots_of(call) == {api.id: 3, tenant.id: 1, mail.id: 1}
+    assert slots_of(call) == {row.id: 3, tenant.id: 1, mail.id: 1}
     assert set(Slot.objects.values_list("started_at", "lease_until")) == {(None, at(30))}
 
 
@@ -57,10 +57,10 @@ def test_a_call_without_keys_holds_one_slot_without_a_key() -> None:
 
 
 def test_a_key_without_limits_lets_everything_in() -> None:
-    api = key("api")
+    row = key("api")
     calls = [waiting("api") for _ in range(5)]
     assert go(*calls) == ids(calls)
-    assert Slot.objects.filter(key=api).count() == 5
+    assert Slot.objects.filter(key=row).count() == 5
 
 
 def test_every_admission_has_a_ticket_of_its_own() -> None:
@@ -74,10 +74,10 @@ def test_every_admission_has_a_ticket_of_its_own() -> None:
 
 
 def test_concurrency_holds_from_admission_to_finish() -> None:
-    api = key("api", concurrency=2)
+    row = key("api", concurrency=2)
     first, second, third, fourth = calls = [waiting("api") for _ in range(4)]
     assert go(*calls) == [first.id, second.id]
-    assert lane_of(first).parked_on_id == api.id
+    assert lane_of(first).parked_on_id == row.id
     start(first, now=T0)
     assert go(*calls, now=at(3600)) == []
     end(first)
@@ -92,20 +92,20 @@ def test_a_concurrency_of_0_lets_nothing_in() -> None:
     key("api", concurrency=0)
     call = waiting("api")
     assert go(call) == []
-    engine.limit("api", {"concurrency": 1})
+    api.limit("api", {"concurrency": 1})
     assert states([call]) == [State.DISPATCHED]
 
 
 def test_a_window_slides_from_the_starts_and_not_from_the_admissions() -> None:
-    api = key("api", rate=(2, 10))
+    row = key("api", rate=(2, 10))
     first, second, third = calls = [waiting("api") for _ in range(3)]
     assert go(*calls) == [first.id, second.id]
     start(first, now=at(4))
     start(second, now=at(7))
     # While they had not started, the key was thought to open when their admissions are a period old.
     assert go(*calls, now=at(11)) == []
-    api.refresh_from_db()
-    assert api.opens_at == at(14) + MARGIN
+    row.refresh_from_db()
+    assert row.opens_at == at(14) + MARGIN
     assert go(*calls, now=at(14) + MARGIN - SECOND / 1000) == []
     assert go(*calls, now=at(14) + MARGIN) == [third.id]
 
@@ -129,19 +129,19 @@ def test_what_is_admitted_and_not_started_holds_its_room_in_the_window_for_ever(
 
 def test_a_throttle_admits_only_what_starts_before_the_horizon(settings: Any) -> None:
     settings.DISPATCHER = {"horizon": 0.25}
-    api = key("api", throttle=(10, 1))
+    row = key("api", throttle=(10, 1))
     calls = [waiting("api") for _ in range(9)]
     # These start now, in 0.1 s and in 0.2 s.
     assert go(*calls) == ids(calls[:3])
     assert go(*calls, now=at(60)) == []
     for call in calls[:3]:
         start(call, now=T0)
-    assert T0 + 0.3 * SECOND <= next_start(api) <= T0 + 0.32 * SECOND
+    assert T0 + 0.3 * SECOND <= next_start(row) <= T0 + 0.32 * SECOND
     assert go(*calls) == []
-    api.refresh_from_db()
-    assert api.opens_at is not None
-    assert T0 < api.opens_at <= T0 + 0.1 * SECOND
-    assert go(*calls, now=api.opens_at) == [calls[3].id]
+    row.refresh_from_db()
+    assert row.opens_at is not None
+    assert T0 < row.opens_at <= T0 + 0.1 * SECOND
+    assert go(*calls, now=row.opens_at) == [calls[3].id]
 
 
 def test_a_dear_call_takes_its_time_of_the_throttle() -> None:
@@ -163,10 +163,10 @@ def test_the_rate_and_the_throttle_of_a_key_hold_together(settings: Any) -> None
 
 
 def test_all_keys_of_a_call_must_have_room_at_once() -> None:
-    api, tenant = key("api", concurrency=2), key("tenant", concurrency=1)
+    row, tenant = key("api", concurrency=2), key("tenant", concurrency=1)
     first, second = calls = [waiting("api", "tenant") for _ in range(2)]
     assert go(*calls) == [first.id]
-    assert slots_of(first) == {api.id: 1, tenant.id: 1}
+    assert slots_of(first) == {row.id: 1, tenant.id: 1}
     assert slots_of(second) == {}
     assert lane_of(second).parked_on_id == tenant.id
 
@@ -201,7 +201,7 @@ def test_a_queue_key_made_later_applies_to_what_waits_already() -> None:
     mail = key("queue:mail", concurrency=0)
     assert go(call, other) == [other.id]
     assert lane_of(call).parked_on_id == mail.id
-    engine.limit("queue:mail", {"concurrency": 1})
+    api.limit("queue:mail", {"concurrency": 1})
     assert states([call]) == [State.DISPATCHED]
     assert slots_of(call) == {mail.id: 1}
 
@@ -210,7 +210,7 @@ def test_a_limit_that_is_lowered_below_what_runs_lets_nothing_in_until_enough_ha
     key("api", concurrency=3)
     running = [started("api") for _ in range(3)]
     call = waiting("api")
-    engine.limit("api", {"concurrency": 1})
+    api.limit("api", {"concurrency": 1})
     for each in running[:2]:
         end(each)
         assert go(call) == []
@@ -222,23 +222,23 @@ def test_a_limit_that_is_lowered_below_what_runs_lets_nothing_in_until_enough_ha
 
 
 def test_a_paused_key_lets_nothing_in_until_it_is_resumed() -> None:
-    api = key("api")
+    row = key("api")
     call = waiting("api")
-    engine.pause("api")
+    api.pause("api")
     assert go(call, now=at(100_000)) == []
-    api.refresh_from_db()
-    assert api.opens_at is None
-    engine.resume("api")
+    row.refresh_from_db()
+    assert row.opens_at is None
+    api.resume("api")
     assert states([call]) == [State.DISPATCHED]
 
 
 def test_a_blocked_key_lets_nothing_in_until_its_block_ends() -> None:
-    api = key("api")
+    row = key("api")
     call = waiting("api")
     control.block(30 * SECOND, names=["api"], now=T0)
     assert go(call) == []
-    api.refresh_from_db()
-    assert api.opens_at == at(30)
+    row.refresh_from_db()
+    assert row.opens_at == at(30)
     assert go(call, now=at(30)) == [call.id]
 
 
@@ -300,14 +300,14 @@ def test_a_lane_waits_for_one_of_higher_priority_in_its_queue_that_is_awake() ->
 def test_lanes_that_share_a_key_take_turns() -> None:
     for tenant in ("acme", "bolt"):
         key(tenant)
-    api = key("api", concurrency=3)
+    row = key("api", concurrency=3)
     flood = [waiting("api", "acme") for _ in range(10)]
     few = [waiting("api", "bolt") for _ in range(3)]
     order = go(*flood, *few, now=at(0))
     for second in range(1, 8):
         (oldest, *_) = CallQueue.objects.in_flight().order_by("dispatched_at", "position")
         end(oldest)
-        order += [call.id for call in admit.admit(keys=[api.id], now=at(second)).calls]
+        order += [call.id for call in admit.admit(keys=[row.id], now=at(second)).calls]
     turns = ["acme" if call in ids(flood) else "bolt" for call in order]
     assert sorted(turns[:2]) == sorted(turns[2:4]) == sorted(turns[4:6]) == ["acme", "bolt"]
     assert turns[6:] == ["acme"] * 4

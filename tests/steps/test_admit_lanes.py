@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.lifecycle import admit, recover, schedule
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.signals import call_dropped
@@ -33,7 +33,7 @@ pytestmark = committed
 # Drop and reschedule
 
 
-def test_a_call_that_asks_to_be_dropped_is_discarded_at_the_limit_and_told_of(broker: Broker) -> None:
+def test_a_call_that_asks_to_be_dropped_is_discarded_at_the_limit_with_an_event(broker: Broker) -> None:
     key("api", concurrency=1)
     received: list[Any] = []
 
@@ -164,14 +164,14 @@ def test_a_dearer_call_does_not_put_off_the_opening_that_a_cheaper_one_waits_for
     assert schedule.due_keys(now=at(61)) == [api.id]
 
 
-def test_a_key_that_nobody_is_parked_on_has_no_opening_time() -> None:
-    api = key("api", rate=(1, 60))
+def test_a_key_without_parked_lanes_has_no_opening_time() -> None:
+    row = key("api", rate=(1, 60))
     started("api")
     call = waiting("api")
     go(call, now=at(1))
-    engine.cancel([call.id])
+    api.cancel([call.id])
     engine.tick(now=at(61))
-    assert RateLimitKey.objects.get(id=api.id).opens_at is None
+    assert RateLimitKey.objects.get(id=row.id).opens_at is None
     assert schedule.next_due(now=at(61)) is None
 
 
@@ -199,7 +199,7 @@ def test_an_expired_call_does_not_keep_a_pass_busy() -> None:
     stopped, late = waiting("api"), waiting("api", priority=1, expires_at=at(10))
     assert go(stopped) == []
     made = admit.admit(lanes=[late.lane_id], now=at(11))
-    assert (made.made.asleep, list(made.made.parked)) == ([late.lane_id], [stopped.lane_id])
+    assert (made.allocation.asleep, list(made.allocation.parked)) == ([late.lane_id], [stopped.lane_id])
     assert admit.recheck(made, now=at(11)) == admit.Recheck(lanes=[], keys=[])
     assert engine.dispense(lanes=[late.lane_id], now=at(11)) == 0
 

@@ -13,7 +13,7 @@ from django.dispatch import Signal
 from django.utils import timezone
 from kombu import Producer
 
-from dispatcher import engine, sql
+from dispatcher import api, engine, sql
 from dispatcher.conf import conf
 from dispatcher.lifecycle import finish, publish
 from dispatcher.models import CallQueue, RateLimitKey
@@ -23,7 +23,7 @@ from dispatcher.signals import call_dropped, call_finished, policy_ignored
 from dispatcher.states import State
 from tests.builders import committed, go, key, seen, started, states, ticket_of, waiting
 from tests.steps.conftest import Broker
-from tests.steps.ways import Way, every_way
+from tests.steps.send_variants import SendVariant, every_send_variant
 
 pytestmark = committed
 
@@ -94,8 +94,8 @@ def test_a_tick_goes_on_when_a_receiver_of_a_drop_fails() -> None:
     assert seen(other).state == State.DISPATCHED
 
 
-@every_way
-def test_receivers_of_an_ignored_policy_that_fail_do_not_fail_the_send(send: Way) -> None:
+@every_send_variant
+def test_receivers_of_an_ignored_policy_that_fail_do_not_fail_the_send(send: SendVariant) -> None:
     key("api", concurrency=2)
     with receivers(policy_ignored) as noted:
         call = send(task="t", rate_limit={"key": "api", "concurrency": 3})
@@ -117,7 +117,7 @@ def test_an_ignored_policy_is_reported_after_the_commit_and_not_after_a_rollback
 
 
 def resume() -> None:
-    engine.resume("api")
+    api.resume("api")
 
 
 def send_in_transaction() -> None:
@@ -126,7 +126,7 @@ def send_in_transaction() -> None:
 
 def replace_a_unique_call() -> None:
     unique = enqueue.Unique(key="one", states=["available", "scheduled"], on_conflict="replace")
-    enqueue.push([enqueue.Wanted(call=Call(task="t", keys=["api"]), queue="celery", unique=unique)])
+    enqueue.enqueue([enqueue.Wanted(call=Call(task="t", keys=["api"]), queue="celery", unique=unique)])
 
 
 @pytest.mark.parametrize("verb", [resume, send_in_transaction, replace_a_unique_call])

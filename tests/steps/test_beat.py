@@ -51,7 +51,7 @@ def test_entries_that_ran_in_the_future_are_due_after_their_interval() -> None:
     assert wait_of(service, "mine") > 3000
 
 
-def test_it_is_written_down_for_when_beat_reads_its_schedule_anew() -> None:
+def test_it_is_written_down_for_when_beat_reads_its_schedule_again() -> None:
     started(DatabaseScheduler)
     stored = ran_at()
     assert stored.pop("mine") > timezone.now()

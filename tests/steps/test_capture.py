@@ -9,13 +9,13 @@ import pytest
 from celery import Celery, shared_task, signals
 from kombu import Producer
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.errors import CallInvalid
 from dispatcher.messages import capture
 from dispatcher.models import CallQueue
 from tests.builders import committed, key, seen
 from tests.steps.conftest import Broker, make_app
-from tests.steps.ways import Way, alone, every_way
+from tests.steps.send_variants import SendVariant, alone, every_send_variant
 
 pytestmark = committed
 
@@ -65,8 +65,8 @@ def test_nothing_is_captured_where_nothing_could_be_added() -> None:
     assert seen(alone(task=charge)).headers is None
 
 
-@every_way
-def test_the_headers_of_the_senders_context_are_stored(send: Way, receivers: Receivers) -> None:
+@every_send_variant
+def test_the_headers_of_the_senders_context_are_stored(send: SendVariant, receivers: Receivers) -> None:
     request_id.set("first")
     assert seen(send(task=charge)).headers == {"request_id": "first"}
     assert seen(send(task="not.known.here", headers={"tenant": "acme"})).headers == {
@@ -80,18 +80,18 @@ def test_a_call_that_another_one_lets_in_keeps_the_context_of_its_sender(receive
     request_id.set("senders")
     call = alone(task=charge, keys=["api"])
     request_id.set("another")
-    engine.limit("api", {})
+    api.limit("api", {})
     (message,) = broker.take()
     assert (message.headers["id"], message.headers["request_id"]) == (str(call.id), "senders")
 
 
-@every_way
+@every_send_variant
 def test_a_call_is_one_publication_to_receivers_however_often_it_is_published(
-    send: Way, receivers: Receivers, broker: Broker
+    send: SendVariant, receivers: Receivers, broker: Broker
 ) -> None:
     key("api", concurrency=0)
     call = send(task=charge, keys=["api"])
-    engine.limit("api", {})
+    api.limit("api", {})
     assert engine.lose(call.id, seen(call).ticket, OSError(), is_crash=False)  # type: ignore[arg-type]
     assert [each.headers["id"] for each in broker.take()].count(str(call.id)) == 2
     assert receivers.before.count(str(call.id)) == receivers.after.count(str(call.id)) == 1
@@ -113,7 +113,7 @@ def test_what_a_receiver_changes_in_arguments_and_properties_is_kept(broker: Bro
         key("api", concurrency=0)
         call = seen(alone(task="not.known.here", args=[1], keys=["api"]))
     assert (call.args, call.options) == ([1, 5], {"priority": 7, "argsrepr": "(hidden)"})
-    engine.limit("api", {})
+    api.limit("api", {})
     (message,) = broker.take()
     assert message.payload[0] == [1, 5]
     assert (message.properties["priority"], message.headers["argsrepr"]) == (7, "(hidden)")
@@ -195,7 +195,7 @@ def test_the_event_that_a_task_was_sent_is_sent_when_it_is(
     key("api", concurrency=0)
     alone(task=charge, keys=["api"])
     assert sent == []
-    engine.limit("api", {})
+    api.limit("api", {})
     assert sent == ["message", "task-sent"]
 
 

@@ -7,19 +7,19 @@ import requests
 from billiard.einfo import ExceptionInfo
 from celery.exceptions import Ignore, Reject, Retry
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.celery import DispatchedRequest, unknown
 from dispatcher.errors import RateLimited
-from dispatcher.lifecycle import publish
+from dispatcher.messages.tickets import TICKET_HEADER
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
 from tests.builders import committed, key, seen, states, ticket_of
 from tests.steps.conftest import Broker
-from tests.steps.doings import (
-    Doing,
+from tests.steps.sample_tasks import (
+    Behaviour,
+    behaviours,
     deliver,
     do,
-    doings,
     raising,
     ran,
     retrying,
@@ -42,27 +42,27 @@ def test_a_task_that_is_called_or_applied_without_a_call_runs_as_always() -> Non
 def test_a_delay_goes_to_the_broker_as_always(broker: Broker) -> None:
     do.delay(1)
     (message,) = broker.take()
-    assert publish.TICKET_HEADER not in message.headers
+    assert TICKET_HEADER not in message.headers
     assert message.payload[0] == [1]
     assert not CallQueue.objects.exists()
 
 
 def test_a_plain_task_retries_as_celery_does() -> None:
-    doings[:] = [retrying(countdown=0), lambda _: "done"]
+    behaviours[:] = [retrying(countdown=0), lambda _: "done"]
     assert do.apply().get() == "done"
     assert [retries for retries, _ in ran] == [0, 1]
-    doings[:] = [retrying(exc=KeyError("bad"), max_retries=0)]
+    behaviours[:] = [retrying(exc=KeyError("bad"), max_retries=0)]
     with pytest.raises(KeyError):
         do.apply().get()
     assert not CallQueue.objects.exists()
 
 
 def test_a_ticket_that_is_no_uuid_is_none() -> None:
-    assert do.apply(headers={publish.TICKET_HEADER: "no"}).get() == "done"
+    assert do.apply(headers={TICKET_HEADER: "no"}).get() == "done"
 
 
 def test_a_task_calls_another_directly_within_its_own_attempt() -> None:
-    doings[:] = [lambda _: do(2), lambda _: "inner"]
+    behaviours[:] = [lambda _: do(2), lambda _: "inner"]
     call = sent(args=[1])
     assert deliver(call).result == "inner"
     assert (seen(call).state, seen(call).attempt) == (State.COMPLETED, 1)
@@ -96,7 +96,7 @@ def test_a_dispatched_task_is_claimed_run_and_finished() -> None:
 
 
 def test_a_call_is_active_while_its_task_runs() -> None:
-    doings[:] = [lambda self: seen(CallQueue(id=self.request.id)).state]
+    behaviours[:] = [lambda self: seen(CallQueue(id=self.request.id)).state]
     assert deliver(sent()).result == State.ACTIVE
 
 
@@ -109,8 +109,8 @@ def test_a_stale_or_duplicate_delivery_runs_nothing() -> None:
     assert seen(call).attempt == 1
 
 
-def test_a_task_that_raises_fails_its_attempt_and_celery_is_told_of_the_wait() -> None:
-    doings[:] = [raising(ValueError("bad"))]
+def test_a_task_that_raises_fails_its_attempt_and_celery_learns_of_the_wait() -> None:
+    behaviours[:] = [raising(ValueError("bad"))]
     call = sent(retry={"initial_interval": 30, "jitter": False})
     result = deliver(call)
     assert result.state == "RETRY"
@@ -118,7 +118,7 @@ def test_a_task_that_raises_fails_its_attempt_and_celery_is_told_of_the_wait() -
 
 
 def test_the_last_failure_is_a_failure_for_celery_too() -> None:
-    doings[:] = [raising(ValueError("bad"))]
+    behaviours[:] = [raising(ValueError("bad"))]
     call = sent(retry={"max_attempts": 1})
     result = deliver(call)
     assert result.state == "FAILURE"
@@ -138,17 +138,17 @@ def stopped_by_answer() -> Exception:
 
 @pytest.mark.parametrize("error", [RateLimited(3600), stopped_by_answer()], ids=["raised", "answered"])
 def test_a_provider_that_says_stop_costs_time_and_no_attempt(error: Exception) -> None:
-    api = key("api")
-    doings[:] = [raising(error)]
+    row = key("api")
+    behaviours[:] = [raising(error)]
     call = sent(keys=["api"])
     assert deliver(call).state == "RETRY"
-    api.refresh_from_db()
-    assert api.blocked_until is not None
+    row.refresh_from_db()
+    assert row.blocked_until is not None
     assert (seen(call).state, seen(call).attempt, seen(call).errors) == (State.AVAILABLE, 0, [])
     engine.tick()
     assert states([call]) == [State.AVAILABLE]
-    engine.resume("api")
-    doings[:] = [lambda _: "done"]
+    api.resume("api")
+    behaviours[:] = [lambda _: "done"]
     assert deliver(call).state == "SUCCESS"
     assert [retries for retries, _ in ran] == [0, 0]
 
@@ -157,14 +157,14 @@ def test_a_provider_that_says_stop_costs_time_and_no_attempt(error: Exception) -
 
 
 def test_a_task_that_ignores_its_message_is_done() -> None:
-    doings[:] = [raising(Ignore())]
+    behaviours[:] = [raising(Ignore())]
     call = sent()
     assert deliver(call).state == "IGNORED"
     assert (seen(call).state, seen(call).result) == (State.COMPLETED, None)
 
 
 def test_a_task_that_rejects_its_message_is_discarded() -> None:
-    doings[:] = [raising(Reject("no", requeue=True))]
+    behaviours[:] = [raising(Reject("no", requeue=True))]
     call = sent()
     deliver(call)
     assert (seen(call).state, seen(call).error["type"]) == (State.DISCARDED, "Reject")
@@ -186,12 +186,10 @@ def test_a_task_that_rejects_its_message_is_discarded() -> None:
     ids=["error", "answer", "stop", "retry", "retry with a cause", "last retry"],
 )
 @pytest.mark.parametrize("attempts", [1, 9])
-def test_what_a_task_raises_travels_between_processes(doing: Doing, attempts: int) -> None:
-    doings[:] = [doing]
+def test_what_a_task_raises_travels_between_processes(doing: Behaviour, attempts: int) -> None:
+    behaviours[:] = [doing]
     call = sent(retry={"max_attempts": attempts})
-    do.push_request(
-        id=str(call.id), retries=0, called_directly=False, headers={publish.TICKET_HEADER: str(call.ticket)}
-    )
+    do.push_request(id=str(call.id), retries=0, called_directly=False, headers={TICKET_HEADER: str(call.ticket)})
     try:
         with pytest.raises(Exception) as caught:  # noqa: PT011 -- which one it is is another test's
             do.__call__()

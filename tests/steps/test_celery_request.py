@@ -9,14 +9,14 @@ from celery import signals
 from celery.worker import state as worker_state
 from celery.worker.request import Request
 
-from dispatcher import engine
 from dispatcher.celery import DispatchedRequest, DispatchedTask
 from dispatcher.celery.heartbeat import reserved_calls
+from dispatcher.lifecycle import claim as claims
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
 from tests.builders import committed, key, seen, states, ticket_of
 from tests.steps.conftest import Broker
-from tests.steps.doings import deliver, do, raising, sent
+from tests.steps.sample_tasks import deliver, do, raising, sent
 
 pytestmark = [committed, pytest.mark.usefixtures("nothing_ran")]
 
@@ -29,8 +29,8 @@ def request_of(broker: Broker, call: CallQueue | None = None) -> DispatchedReque
 
 def claim(call: CallQueue, request: DispatchedRequest) -> None:
     """Claim a call as the process does that runs this message."""
-    claimed = engine.claim.claim(call.id, ticket_of(call), number=request.number)
-    assert not isinstance(claimed, engine.claim.Refused)
+    claimed = claims.claim(call.id, ticket_of(call), number=request.number)
+    assert not isinstance(claimed, claims.Refused)
 
 
 def info(error: BaseException) -> ExceptionInfo:
@@ -108,7 +108,7 @@ def test_a_loss_that_comes_late_changes_nothing(broker: Broker) -> None:
     assert (seen(call).state, seen(call).errors) == (State.COMPLETED, [])
 
 
-def test_a_plain_message_that_is_lost_concerns_nobody(broker: Broker) -> None:
+def test_a_plain_message_that_is_lost_concerns_no_call(broker: Broker) -> None:
     do.delay()
     request = request_of(broker)
     assert request.ticket is None
@@ -117,9 +117,9 @@ def test_a_plain_message_that_is_lost_concerns_nobody(broker: Broker) -> None:
 
 
 def revoke(request: Request, *, terminated: bool) -> None:
-    """Tell of a revoked message as Celery does."""
-    told = {"terminated": terminated, "signum": None, "expired": False}
-    signals.task_revoked.send(sender=do, request=request._context, **told)  # noqa: SLF001 -- what Celery sends
+    """Send the signal of a revoked message as Celery does."""
+    reply = {"terminated": terminated, "signum": None, "expired": False}
+    signals.task_revoked.send(sender=do, request=request._context, **reply)  # noqa: SLF001 -- what Celery sends
 
 
 def test_a_message_that_is_revoked_before_it_started_cancels_its_call(broker: Broker) -> None:

@@ -13,11 +13,11 @@ from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.states import State
 from tests.builders import SECOND, committed, key, lane_of, seen, slots_of, states
 from tests.steps.conftest import Broker
-from tests.steps.doings import (
+from tests.steps.sample_tasks import (
     autoretry,
     autoretry_elsewhere,
+    behaviours,
     deliver,
-    doings,
     patient,
     raising,
     ran,
@@ -32,7 +32,7 @@ pytestmark = [committed, pytest.mark.usefixtures("nothing_ran")]
 
 def test_a_retry_becomes_a_wait_in_the_queue_and_is_counted() -> None:
     key("api", concurrency=1)
-    doings[:] = [retrying(countdown=90, exc=OSError("flaky"))]
+    behaviours[:] = [retrying(countdown=90, exc=OSError("flaky"))]
     call = sent(keys=["api"])
     assert deliver(call).state == "RETRY"
     stored = seen(call)
@@ -42,14 +42,14 @@ def test_a_retry_becomes_a_wait_in_the_queue_and_is_counted() -> None:
     assert not Slot.objects.exists()
     assert len(ran) == 1
     wake(call)
-    doings[:] = [lambda _: "done"]
+    behaviours[:] = [lambda _: "done"]
     assert deliver(call).state == "SUCCESS"
     assert [retries for retries, _ in ran] == [0, 1]
     assert seen(call).attempt == 2
 
 
 def test_a_retry_leaves_nothing_at_the_broker(broker: Broker) -> None:
-    doings[:] = [retrying(countdown=0)]
+    behaviours[:] = [retrying(countdown=0)]
     call = sent()
     broker.take()
     deliver(call)
@@ -57,13 +57,13 @@ def test_a_retry_leaves_nothing_at_the_broker(broker: Broker) -> None:
 
 
 def test_a_retry_without_a_cause_names_what_was_being_handled() -> None:
-    def doing(self: Task) -> None:
+    def behaviour(self: Task) -> None:
         try:
             {}["inner"]
         except KeyError:
             self.retry(countdown=1)
 
-    doings[:] = [doing]
+    behaviours[:] = [behaviour]
     call = sent()
     deliver(call)
     assert seen(call).error["type"] == "KeyError"
@@ -84,7 +84,7 @@ def test_a_retry_waits_for_as_long_as_it_says(options: dict[str, Any], seconds: 
     if "eta" in options:
         later = datetime.now(UTC) + 60 * SECOND
         options = {"eta": later if options["eta"] == "aware" else later.astimezone().replace(tzinfo=None)}
-    doings[:] = [retrying(**options)]
+    behaviours[:] = [retrying(**options)]
     call = sent()
     deliver(call)
     stored = seen(call)
@@ -92,7 +92,7 @@ def test_a_retry_waits_for_as_long_as_it_says(options: dict[str, Any], seconds: 
 
 
 def test_a_task_has_a_default_wait_of_its_own() -> None:
-    doings[:] = [retrying()]
+    behaviours[:] = [retrying()]
     call = sent(patient)
     deliver(call)
     assert 35 < (seen(call).scheduled_at - seen(call).started_at).total_seconds() <= 41
@@ -100,7 +100,7 @@ def test_a_task_has_a_default_wait_of_its_own() -> None:
 
 @pytest.mark.parametrize("exc", [None, OSError("flaky")], ids=["no cause", "a cause"])
 def test_max_retries_bound_the_attempts(exc: Exception | None) -> None:
-    doings[:] = [retrying(exc=exc, countdown=0, max_retries=2)]
+    behaviours[:] = [retrying(exc=exc, countdown=0, max_retries=2)]
     call = sent()
     results = []
     for number in range(3):
@@ -119,13 +119,13 @@ GIVEN_UP = [(None, MaxRetriesExceededError), (OSError("flaky"), OSError)]
 @pytest.mark.parametrize(("exc", "raised"), GIVEN_UP, ids=["no cause", "a cause"])
 @pytest.mark.parametrize("throw", [True, False])
 def test_a_task_can_catch_that_no_retry_is_left(exc: Exception | None, raised: type[Exception], throw: Any) -> None:
-    def doing(self: Task) -> str:
+    def behaviour(self: Task) -> str:
         try:
             raise self.retry(exc=exc, countdown=0, max_retries=0, throw=throw)
         except raised:
             return "gave up"
 
-    doings[:] = [doing]
+    behaviours[:] = [behaviour]
     call = sent()
     assert deliver(call).result == "gave up"
     assert (seen(call).state, seen(call).result, seen(call).errors) == (State.COMPLETED, "gave up", [])
@@ -133,21 +133,21 @@ def test_a_task_can_catch_that_no_retry_is_left(exc: Exception | None, raised: t
 
 @pytest.mark.parametrize(("exc", "raised"), GIVEN_UP, ids=["no cause", "a cause"])
 def test_what_a_task_raises_when_no_retry_is_left_ends_its_call(exc: Exception | None, raised: type[Exception]) -> None:
-    def doing(self: Task) -> None:
+    def behaviour(self: Task) -> None:
         try:
             self.retry(exc=exc, countdown=0, max_retries=0)
         except raised as error:
             message = "refunded"
             raise LookupError(message) from error
 
-    doings[:] = [doing]
+    behaviours[:] = [behaviour]
     call = sent()
     assert isinstance(deliver(call).result, LookupError)
     assert (seen(call).state, seen(call).error["type"]) == (State.DISCARDED, "LookupError")
 
 
 def test_autoretry_adds_nothing_when_no_retry_is_left() -> None:
-    doings[:] = [retrying(exc=OSError("flaky"), countdown=0, max_retries=0)]
+    behaviours[:] = [retrying(exc=OSError("flaky"), countdown=0, max_retries=0)]
     call = sent(autoretry)
     assert isinstance(deliver(call).result, OSError)
     assert states([call]) == [State.DISCARDED]
@@ -155,14 +155,14 @@ def test_autoretry_adds_nothing_when_no_retry_is_left() -> None:
 
 @pytest.mark.parametrize("error", [RateLimited(30), OSError("flaky")], ids=["stop", "error"])
 def test_what_a_retry_was_asked_for_ends_the_call_when_none_is_left(error: Exception) -> None:
-    doings[:] = [retrying(exc=error, countdown=0, max_retries=0)]
+    behaviours[:] = [retrying(exc=error, countdown=0, max_retries=0)]
     call = sent()
     assert deliver(call).result is error
     assert (seen(call).state, seen(call).error["type"]) == (State.DISCARDED, type(error).__name__)
 
 
 def test_max_retries_of_none_bound_nothing() -> None:
-    doings[:] = [retrying(countdown=0)]
+    behaviours[:] = [retrying(countdown=0)]
     call = sent(patient)
     CallQueue.objects.filter(id=call.id).update(attempt=1_000)
     assert deliver(call).state == "RETRY"
@@ -170,7 +170,7 @@ def test_max_retries_of_none_bound_nothing() -> None:
 
 
 def test_a_policy_of_the_call_bounds_them_too() -> None:
-    doings[:] = [retrying(countdown=0)]
+    behaviours[:] = [retrying(countdown=0)]
     call = sent(patient, retry={"max_attempts": 1})
     result = deliver(call)
     assert result.state == "FAILURE"
@@ -180,12 +180,12 @@ def test_a_policy_of_the_call_bounds_them_too() -> None:
 def test_a_retry_that_is_asked_for_without_raising_comes_when_the_task_has_returned() -> None:
     went_on = []
 
-    def doing(self: Task) -> str:
+    def behaviour(self: Task) -> str:
         self.retry(countdown=90, throw=False, args=[2])
         went_on.append(1)
         return "went on"
 
-    doings[:] = [doing]
+    behaviours[:] = [behaviour]
     call = sent(args=[1])
     assert deliver(call).state == "RETRY"
     assert went_on == [1]
@@ -193,18 +193,18 @@ def test_a_retry_that_is_asked_for_without_raising_comes_when_the_task_has_retur
 
 
 def test_a_failure_after_such_a_retry_is_the_failure() -> None:
-    def doing(self: Task) -> None:
+    def behaviour(self: Task) -> None:
         self.retry(countdown=90, throw=False)
         raise KeyError("inner")
 
-    doings[:] = [doing]
+    behaviours[:] = [behaviour]
     call = sent(retry={"max_attempts": 1})
     deliver(call)
     assert (seen(call).state, seen(call).error["type"]) == (State.DISCARDED, "KeyError")
 
 
 def test_autoretry_becomes_a_counted_wait_with_its_back_off() -> None:
-    doings[:] = [raising(OSError("flaky"))]
+    behaviours[:] = [raising(OSError("flaky"))]
     call = sent(autoretry)
     waits = []
     for number in range(3):
@@ -220,7 +220,7 @@ def test_autoretry_becomes_a_counted_wait_with_its_back_off() -> None:
 
 
 def test_autoretry_leaves_other_errors_to_the_policy_of_the_call() -> None:
-    doings[:] = [raising(ValueError("bad"))]
+    behaviours[:] = [raising(ValueError("bad"))]
     call = sent(autoretry, retry={"max_attempts": 1})
     assert deliver(call).state == "FAILURE"
     assert states([call]) == [State.DISCARDED]
@@ -231,7 +231,7 @@ def test_autoretry_leaves_other_errors_to_the_policy_of_the_call() -> None:
 
 def asks(task: Task, **options: Any) -> CallQueue:
     """Return a call whose only attempt so far asked to be tried again with these options."""
-    doings[:] = [retrying(countdown=0, **options)]
+    behaviours[:] = [retrying(countdown=0, **options)]
     call = sent(task, args=[1, 2], kwargs={"c": 3})
     deliver(call)
     return seen(call)
@@ -255,7 +255,7 @@ def test_a_retry_replaces_the_arguments_that_it_names(options: Any, args: list[i
     assert (call.args, call.kwargs) == (args, kwargs)
     ran.clear()
     wake(call)
-    doings[:] = [lambda _: "done"]
+    behaviours[:] = [lambda _: "done"]
     deliver(call)
     assert (seen(call).state, ran) == (State.COMPLETED, [(1, tuple(args), kwargs)])
 
@@ -294,7 +294,7 @@ def test_an_option_that_a_waiting_call_can_not_have_is_named() -> None:
 def test_a_retry_moves_the_call_to_another_queue_and_priority(queue: Any, settings: Any) -> None:
     settings.DISPATCHER = {"keys": {"queue:slow": {"concurrency": 1}}}
     key("api", concurrency=1)
-    doings[:] = [retrying(countdown=0, queue=queue, priority=-5)]
+    behaviours[:] = [retrying(countdown=0, queue=queue, priority=-5)]
     call = sent(takes, args=[1, 2], kwargs={"c": 3}, keys=["api"])
     lane = lane_of(call)
     deliver(call)
@@ -324,12 +324,12 @@ def test_the_last_retry_leaves_the_call_as_it_was() -> None:
 
 
 def test_autoretry_hands_its_options_on() -> None:
-    doings[:] = [raising(OSError("flaky"))]
+    behaviours[:] = [raising(OSError("flaky"))]
     call = sent(autoretry_elsewhere)
     deliver(call)
     assert (seen(call).state, seen(call).queue) == (State.RETRYABLE, "slow")
 
 
 def test_a_plain_retry_takes_every_option_of_celery(broker: Broker) -> None:
-    doings[:] = [retrying(countdown=0, soft_time_limit=5), lambda _: "done"]
+    behaviours[:] = [retrying(countdown=0, soft_time_limit=5), lambda _: "done"]
     assert takes.apply(args=[1, 2], kwargs={"c": 3}).get() == "done"

@@ -14,7 +14,7 @@ from dispatcher.errors import CallInvalid
 from dispatcher.models import CallQueue
 from tests.builders import committed, seen
 from tests.steps.conftest import Broker, app
-from tests.steps.ways import Way, every_way
+from tests.steps.send_variants import SendVariant, every_send_variant
 
 pytestmark = committed
 
@@ -38,8 +38,8 @@ def note(self: Task, *args: Any, **kwargs: Any) -> None:
         raise self.retry(kwargs={"again": kwargs["again"], "more": Decimal(2)}, countdown=0)
 
 
-@every_way
-def test_the_message_is_that_of_delay(send: Way, broker: Broker) -> None:
+@every_send_variant
+def test_the_message_is_that_of_delay(send: SendVariant, broker: Broker) -> None:
     app.send_task("tests.native", NATIVE, {"kept": NATIVE}, queue="celery")
     (delayed,) = broker.take()
     call = send(task="tests.native", args=NATIVE, kwargs={"kept": NATIVE})

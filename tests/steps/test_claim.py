@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from django.db.models import Max
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.audit import audit
 from dispatcher.engine import attempt
 from dispatcher.lifecycle import claim, control, finish
@@ -54,7 +54,7 @@ def claimed(call: CallQueue, *, now: datetime = T0) -> Claimed:
 
 def test_a_claim_with_the_ticket_starts_the_call(settings: Any) -> None:
     settings.DISPATCHER = {"run_lease": 45}
-    api = key("api", concurrency=1)
+    row = key("api", concurrency=1)
     call = admitted("api", retry={"max_attempts": 7})
     made = claimed(call, now=at(3))
     stored = seen(call)
@@ -62,7 +62,7 @@ def test_a_claim_with_the_ticket_starts_the_call(settings: Any) -> None:
     assert made.retry is not None
     assert made.retry["max_attempts"] == 7
     assert (stored.state, stored.attempt, stored.started_at, stored.ticket) == (State.ACTIVE, 1, at(3), call.ticket)
-    assert slots_of(call) == {api.id: 1}
+    assert slots_of(call) == {row.id: 1}
     assert Slot.objects.values_list("started_at", "lease_until").get() == (at(3), at(48))
 
 
@@ -89,7 +89,7 @@ def test_a_late_delivery_changes_nothing(state: str) -> None:
         case "waiting":
             finish.put_back(call.id, old, from_states=[State.DISPATCHED])
         case "cancelled":
-            engine.cancel([call.id])
+            api.cancel([call.id])
         case "admitted again":
             finish.put_back(call.id, old, from_states=[State.DISPATCHED])
             assert go(call) == [call.id]
@@ -117,13 +117,13 @@ def test_a_ticket_that_was_never_given_starts_nothing() -> None:
 def close(how: str) -> None:
     match how:
         case "pause":
-            engine.pause("api")
+            api.pause("api")
         case "block":
             control.block(SECOND, names=["api"], now=at(0.5))
         case "override":
-            engine.override("api", until=at(60), concurrency=0)
+            api.override("api", until=at(60), concurrency=0)
         case "limit":
-            engine.limit("api", {"concurrency": 0, "throttle": (10, 1)})
+            api.limit("api", {"concurrency": 0, "throttle": (10, 1)})
 
 
 def reopen(how: str) -> None:
@@ -147,7 +147,7 @@ def test_a_key_that_closed_since_the_admission_refuses_the_claim_and_nothing_is_
     call = admitted("api")
     close(how)
     before = snapshot()
-    assert claim.claim(call.id, ticket_of(call), now=at(1)) is Refused.CLOSED
+    assert claim.claim(call.id, ticket_of(call), now=at(1)) is Refused.KEY_CLOSED
     assert snapshot() == before
 
 
@@ -160,7 +160,7 @@ def test_a_refused_call_goes_back_to_the_front_of_its_lane_without_an_attempt(ho
     if how == "block":
         control.block(timedelta(hours=1), names=["api"])
     ran: list[str] = []
-    assert engine.execute(first.id, ticket_of(first), lambda: ran.append("ran")) is Refused.CLOSED
+    assert engine.execute(first.id, ticket_of(first), lambda: ran.append("ran")) is Refused.KEY_CLOSED
     stored = seen(first)
     assert ran == []
     assert (stored.state, stored.attempt, stored.ticket, stored.errors) == (State.AVAILABLE, 0, None, [])
@@ -179,7 +179,7 @@ def test_a_block_that_has_ended_refuses_nothing() -> None:
 
 
 def test_a_call_that_expired_on_its_way_is_discarded_and_not_run() -> None:
-    api = key("api", concurrency=1)
+    row = key("api", concurrency=1)
     call, second = admitted("api", expires_at=at(10)), waiting("api")
     before = snapshot()
     assert claim.claim(call.id, ticket_of(call), now=at(10)) is Refused.EXPIRED
@@ -191,19 +191,19 @@ def test_a_call_that_expired_on_its_way_is_discarded_and_not_run() -> None:
     assert ran == []
     assert (stored.state, stored.attempt, stored.ticket) == (State.DISCARDED, 0, None)
     assert stored.error["type"] == "Expired"
-    assert slots_of(second) == {api.id: 1}
+    assert slots_of(second) == {row.id: 1}
 
 
 # What the start is counted in
 
 
 def test_a_start_is_stamped_on_the_window_of_every_key_that_has_one() -> None:
-    api, tenant = key("api", rate=(10, 60)), key("tenant", rate=(10, 1))
+    row, tenant = key("api", rate=(10, 60)), key("tenant", rate=(10, 1))
     key("unlimited")
     call = admitted(costs={"api": 3, "tenant": 1, "unlimited": 2})
     assert claimed(call, now=at(1)).is_counted
     assert set(Window.objects.values_list("key", "cost", "last_start_at")) == {
-        (api.id, 3, at(1)),
+        (row.id, 3, at(1)),
         (tenant.id, 1, at(1)),
     }
 
@@ -221,7 +221,7 @@ def test_starts_share_the_parts_of_a_window_and_keep_their_last_time() -> None:
 def test_a_throttle_far_below_a_cost_keeps_its_next_start_within_the_calendar(*, is_claimed: bool) -> None:
     key("api")
     call = admitted(costs={"api": 2**31 - 1})
-    engine.limit("api", {"throttle": (1, "P366D")})
+    api.limit("api", {"throttle": (1, "P366D")})
     if is_claimed:
         claimed(call, now=at(1))
     else:
@@ -304,41 +304,41 @@ def test_a_start_that_was_overslept_is_given_up_for_a_later_one(settings: Any) -
     number = uuid4()
     won = [claim.claim(call.id, ticket_of(call), number=number, now=T0) for call in map(seen, calls)]
     assert [claimed.start_at for claimed in won if isinstance(claimed, Claimed)] == [T0, at(1)]
-    again = claim.claim(calls[0].id, ticket_of(seen(calls[0])), number=number, is_late=True, now=at(0.5))
+    again = claim.restart(calls[0].id, ticket_of(seen(calls[0])), number=number, now=at(0.5))
     assert isinstance(again, Claimed)
     assert (again.start_at, again.attempt) == (at(2), 1)
     assert (seen(calls[0]).started_at, seen(calls[0]).state) == (at(2), State.ACTIVE)
-    assert claim.claim(calls[0].id, uuid4(), number=number, is_late=True, now=at(0.5)) is Refused.STALE
-    assert claim.claim(calls[0].id, ticket_of(seen(calls[0])), is_late=True, now=at(0.5)) is Refused.STALE
+    assert claim.restart(calls[0].id, uuid4(), number=number, now=at(0.5)) is Refused.STALE
+    assert claim.restart(calls[0].id, ticket_of(seen(calls[0])), number=uuid4(), now=at(0.5)) is Refused.STALE
 
 
-def test_a_start_that_its_window_has_forgotten_is_not_given_again_but_the_room_is_asked_for_anew() -> None:
+def test_a_start_that_its_window_has_forgotten_is_not_given_again_but_the_room_is_asked_for_again() -> None:
     key("api", rate=(1, 1))
     key("hour", rate=(10, 3_600))
     call, other = waiting("api", "hour"), waiting("api")
     go(call, other)
     number, ticket = uuid4(), ticket_of(seen(call))
     claim.claim(call.id, ticket, number=number, now=T0)
-    late = partial(claim.claim, call.id, ticket, number=number, is_late=True)
+    late = partial(claim.restart, call.id, ticket, number=number)
     # While it counts, its room is its own, and another start may be had for it.
     assert isinstance(late(now=at(0.9)), Claimed)
     # When it counts no more, the room may be another's by now.
-    assert late(now=at(1.9)) is Refused.CLOSED
+    assert late(now=at(1.9)) is Refused.KEY_CLOSED
     assert (seen(call).state, seen(call).started_at) == (State.ACTIVE, at(0.9))
     assert sum(Window.objects.filter(key__name="api").values_list("cost", flat=True)) == 2
 
 
 def test_a_start_that_may_come_late_keeps_all_that_it_counts_in_as_far_off(settings: Any) -> None:
     settings.DISPATCHER = {"horizon": 60, "lead": 0}
-    api = key("api", throttle=(1, 1), rate=(10, 100))
+    row = key("api", throttle=(1, 1), rate=(10, 100))
     call = waiting("api")
     go(call)
     number, ticket = uuid4(), ticket_of(seen(call))
     claim.claim(call.id, ticket, number=number, now=T0)
-    again = claim.claim(call.id, ticket, number=number, is_late=True, slack=3 * SECOND, now=at(1))
+    again = claim.restart(call.id, ticket, number=number, slack=3 * SECOND, now=at(1))
     assert isinstance(again, Claimed)
     assert (again.start_at, again.slack) == (at(1), 3 * SECOND)
-    assert next_start(api) == at(1 + 3 + 1)
+    assert next_start(row) == at(1 + 3 + 1)
     assert Window.objects.aggregate(last=Max("last_start_at"))["last"] == at(1 + 3)
 
 
@@ -362,7 +362,7 @@ def test_a_machine_that_is_always_late_starts_a_call_when_its_limits_allow_for_i
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.DISPATCHER = {"horizon": 60}
-    api = key("api", throttle=(100, 1))
+    row = key("api", throttle=(100, 1))
     call = waiting("api")
     go(call, now=None)
     is_in_time = claim.is_in_time
@@ -377,7 +377,7 @@ def test_a_machine_that_is_always_late_starts_a_call_when_its_limits_allow_for_i
     assert isinstance(made, Claimed)
     assert len(tried) > 1
     assert tried == [2**n * claim._LATE for n in range(len(tried))]  # noqa: SLF001
-    assert next_start(api) == made.start_at + SECOND / 100 + made.slack
+    assert next_start(row) == made.start_at + SECOND / 100 + made.slack
 
 
 # Heartbeats

@@ -9,7 +9,7 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.errors import CallInvalid, KeyNotFound, PolicyInvalid
 from dispatcher.lifecycle import control, finish
 from dispatcher.lifecycle.claim import Refused
@@ -45,7 +45,7 @@ def ended(state: State) -> CallQueue:
         case State.DISCARDED:
             finish.fail(call.id, ticket_of(call), error=ValueError("bad"), attempt=1, policy=call.retry)
         case State.CANCELLED:
-            engine.cancel([call.id])
+            api.cancel([call.id])
     assert states([call]) == [state]
     return seen(call)
 
@@ -56,11 +56,11 @@ def ended(state: State) -> CallQueue:
 @pytest.mark.parametrize(
     "verb",
     [
-        engine.pause,
-        engine.resume,
-        lambda name: engine.block(name, SECOND),
-        lambda name: engine.limit(name, {"concurrency": 1}),
-        lambda name: engine.override(name, until=at(60), concurrency=1),
+        api.pause,
+        api.resume,
+        lambda name: api.block(name, SECOND),
+        lambda name: api.limit(name, {"concurrency": 1}),
+        lambda name: api.override(name, until=at(60), concurrency=1),
     ],
     ids=["pause", "resume", "block", "limit", "override"],
 )
@@ -77,58 +77,58 @@ def test_a_key_that_does_not_exist_is_named(verb: Callable[[str], None]) -> None
 def test_a_pause_lets_what_runs_go_on() -> None:
     key("api")
     running, dispatched, call = started("api"), admitted("api"), waiting("api")
-    engine.pause("api")
+    api.pause("api")
     assert go(call) == []
     assert states([running, dispatched]) == [State.ACTIVE, State.DISPATCHED]
     assert finish.complete(running.id, ticket_of(running), result=None)
-    assert engine.execute(dispatched.id, ticket_of(dispatched), lambda: None) is Refused.CLOSED
+    assert engine.execute(dispatched.id, ticket_of(dispatched), lambda: None) is Refused.KEY_CLOSED
     assert states([dispatched]) == [State.AVAILABLE]
 
 
 def test_a_resume_ends_a_pause_and_a_block_and_lets_those_in_who_waited() -> None:
-    api = key("api", concurrency=2)
-    engine.pause("api")
-    engine.block("api", timedelta(hours=1))
+    row = key("api", concurrency=2)
+    api.pause("api")
+    api.block("api", timedelta(hours=1))
     calls = [waiting("api") for _ in range(3)]
     go(*calls)
-    engine.resume("api")
-    api.refresh_from_db()
-    assert (api.is_paused, api.blocked_until) == (False, None)
+    api.resume("api")
+    row.refresh_from_db()
+    assert (row.is_paused, row.blocked_until) == (False, None)
     assert states(calls) == [State.DISPATCHED, State.DISPATCHED, State.AVAILABLE]
 
 
 def test_a_pause_outlasts_a_block_and_a_deploy() -> None:
-    api = key("api", concurrency=2)
-    engine.pause("api")
+    row = key("api", concurrency=2)
+    api.pause("api")
     key("api", concurrency=9)
-    api.refresh_from_db()
-    assert (api.is_paused, api.concurrency) == (True, 2)
+    row.refresh_from_db()
+    assert (row.is_paused, row.concurrency) == (True, 2)
     assert go(waiting("api"), now=at(10**8)) == []
 
 
 def test_a_longer_block_stands() -> None:
-    api, other = key("api"), key("other")
-    assert sorted(control.block(60 * SECOND, names=["api"], keys=[other.id], now=at(0))) == [api.id, other.id]
+    row, other = key("api"), key("other")
+    assert sorted(control.block(60 * SECOND, names=["api"], keys=[other.id], now=at(0))) == [row.id, other.id]
     control.block(10 * SECOND, names=["api"], now=at(0))
     control.block(90 * SECOND, keys=[other.id], now=at(0))
-    api.refresh_from_db()
+    row.refresh_from_db()
     other.refresh_from_db()
-    assert (api.blocked_until, other.blocked_until) == (at(60), at(90))
+    assert (row.blocked_until, other.blocked_until) == (at(60), at(90))
 
 
 def test_a_raised_limit_lets_in_those_who_wait_at_once() -> None:
     key("api", concurrency=1)
     calls = [waiting("api") for _ in range(3)]
     assert len(go(*calls)) == 1
-    engine.limit("api", {"concurrency": 3})
+    api.limit("api", {"concurrency": 3})
     assert states(calls) == [State.DISPATCHED] * 3
 
 
 def test_a_limit_replaces_all_limits_of_the_key() -> None:
-    api = key("api", concurrency=1, rate=(1, 1), throttle=(1, 1))
-    engine.limit("api", {"rate": {"limit": 5, "period": "PT1M"}})
-    api.refresh_from_db()
-    assert (api.concurrency, api.rate_limit, api.rate_period, api.throttle_limit) == (
+    row = key("api", concurrency=1, rate=(1, 1), throttle=(1, 1))
+    api.limit("api", {"rate": {"limit": 5, "period": "PT1M"}})
+    row.refresh_from_db()
+    assert (row.concurrency, row.rate_limit, row.rate_period, row.throttle_limit) == (
         None,
         5,
         timedelta(minutes=1),
@@ -137,10 +137,10 @@ def test_a_limit_replaces_all_limits_of_the_key() -> None:
 
 
 def test_a_limit_can_keep_those_that_it_does_not_name() -> None:
-    api = key("api", concurrency=1, rate=(1, 1), throttle=(1, 1))
+    row = key("api", concurrency=1, rate=(1, 1), throttle=(1, 1))
     control.limit("api", {"rate": (5, 60), "throttle": None}, keeps_others=True)
-    api.refresh_from_db()
-    assert stored(api) == Policy.parse({"concurrency": 1, "rate": (5, 60)})
+    row.refresh_from_db()
+    assert stored(row) == Policy.parse({"concurrency": 1, "rate": (5, 60)})
 
 
 @pytest.mark.parametrize("wrong", [{"concurrency": -1}, {"rate": 5}, {"speed": 1}, {"throttle": (1, "P1M")}], ids=str)
@@ -148,9 +148,9 @@ def test_limits_that_are_wrong_change_nothing(wrong: Any) -> None:
     key("api", concurrency=1)
     before = RateLimitKey.objects.values().get()
     with pytest.raises(PolicyInvalid):
-        engine.limit("api", wrong)
+        api.limit("api", wrong)
     with pytest.raises(PolicyInvalid):
-        engine.override("api", until=at(60), **wrong)
+        api.override("api", until=at(60), **wrong)
     assert RateLimitKey.objects.values().get() == before
 
 
@@ -158,23 +158,23 @@ def test_an_override_needs_a_time_with_a_zone() -> None:
     key("api")
     for until in (datetime(2030, 1, 1), None, "2030-01-01T00:00:00Z", SECOND):  # noqa: DTZ001
         with pytest.raises(PolicyInvalid, match=r"^until: "):
-            engine.override("api", until=until, concurrency=1)  # type: ignore[arg-type]
+            api.override("api", until=until, concurrency=1)  # type: ignore[arg-type]
 
 
 def orders() -> list[Any]:
     def limit(_: CallQueue) -> None:
-        engine.limit("api", {"concurrency": 1})
+        api.limit("api", {"concurrency": 1})
 
     def resume(_: CallQueue) -> None:
-        engine.limit("api", {})
-        engine.resume("api")
+        api.limit("api", {})
+        api.resume("api")
 
     def override(_: CallQueue) -> None:
-        engine.override("api", until=timezone.now() + timedelta(hours=1), concurrency=1)
+        api.override("api", until=timezone.now() + timedelta(hours=1), concurrency=1)
 
     def run_now(call: CallQueue) -> None:
-        engine.limit("api", {})
-        engine.run_now([call.id])
+        api.limit("api", {})
+        api.run_now([call.id])
 
     return [limit, resume, override, run_now]
 
@@ -197,7 +197,7 @@ def test_what_an_order_lets_in_is_published_when_the_order_is_committed(
 def test_an_override_past_the_calendar_is_refused_since_no_pass_could_read_it(until: str) -> None:
     key("api")
     with pytest.raises(PolicyInvalid, match=r"^until: .* give a time from 0001-01-02 to 9999-12-30"):
-        engine.override("api", until=datetime.fromisoformat(until), concurrency=1)
+        api.override("api", until=datetime.fromisoformat(until), concurrency=1)
     assert RateLimitKey.objects.get().override_until is None
 
 
@@ -205,41 +205,41 @@ def test_an_override_past_the_calendar_is_refused_since_no_pass_could_read_it(un
 def test_a_block_that_is_too_long_is_refused_with_its_remedy(wait: timedelta) -> None:
     key("api")
     with pytest.raises(PolicyInvalid, match=r"^wait: .* from 0 to 366 days; to stop a key for longer, pause it"):
-        engine.block("api", wait)
+        api.block("api", wait)
     assert RateLimitKey.objects.get().blocked_until is None
 
 
 def test_an_override_keeps_the_limits_that_it_does_not_name() -> None:
-    api = key("api", concurrency=7, rate=(5, 60), throttle=(3, 1))
-    engine.override("api", until=at(60), rate=None, throttle={"limit": 9, "period": "PT1S"})
-    api.refresh_from_db()
-    assert (api.override_until, api.override_concurrency) == (at(60), 7)
-    assert (api.override_rate_limit, api.override_rate_period) == (None, None)
-    assert (api.override_throttle_limit, api.override_throttle_period) == (9, SECOND)
-    assert (api.concurrency, api.rate_limit, api.throttle_limit) == (7, 5, 3)
+    row = key("api", concurrency=7, rate=(5, 60), throttle=(3, 1))
+    api.override("api", until=at(60), rate=None, throttle={"limit": 9, "period": "PT1S"})
+    row.refresh_from_db()
+    assert (row.override_until, row.override_concurrency) == (at(60), 7)
+    assert (row.override_rate_limit, row.override_rate_period) == (None, None)
+    assert (row.override_throttle_limit, row.override_throttle_period) == (9, SECOND)
+    assert (row.concurrency, row.rate_limit, row.throttle_limit) == (7, 5, 3)
 
 
 def test_an_override_lets_in_those_who_wait_and_its_end_stops_the_next() -> None:
     key("api", concurrency=1)
     calls = [waiting("api") for _ in range(4)]
     go(*calls)
-    engine.override("api", until=at(60), concurrency=3)
+    api.override("api", until=at(60), concurrency=3)
     assert states(calls) == [State.DISPATCHED] * 3 + [State.AVAILABLE]
-    engine.end_override("api")
-    api = RateLimitKey.objects.get()
-    assert (api.override_until, api.override_concurrency, api.concurrency) == (None, None, 1)
+    api.end_override("api")
+    row = RateLimitKey.objects.get()
+    assert (row.override_until, row.override_concurrency, row.concurrency) == (None, None, 1)
     finish.put_back(calls[0].id, ticket_of(seen(calls[0])), from_states=[State.DISPATCHED])
     assert go(*calls) == []
 
 
 def test_the_end_of_an_override_lets_in_those_whom_it_stopped() -> None:
     key("api", concurrency=5)
-    engine.override("api", until=at(60), concurrency=0)
+    api.override("api", until=at(60), concurrency=0)
     call = waiting("api")
     assert go(call) == []
-    engine.end_override("api")
+    api.end_override("api")
     assert states([call]) == [State.DISPATCHED]
-    engine.end_override("api")
+    api.end_override("api")
 
 
 # Cancel
@@ -253,7 +253,7 @@ def test_calls_that_have_not_started_are_cancelled_wherever_they_wait() -> None:
     pending = waiting()
     CallQueue.objects.filter(id=pending.id).update(state=State.PENDING)
     calls.append(pending)
-    assert engine.cancel([*(call.id for call in calls), uuid4()]) == sorted(call.id for call in calls)
+    assert api.cancel([*(call.id for call in calls), uuid4()]) == sorted(call.id for call in calls)
     for call in calls:
         stored = seen(call)
         assert (stored.state, stored.ticket) == (State.CANCELLED, None)
@@ -264,7 +264,7 @@ def test_calls_that_have_not_started_are_cancelled_wherever_they_wait() -> None:
 def test_calls_that_run_or_have_ended_are_not_cancelled() -> None:
     calls = [started(), ended(State.COMPLETED), ended(State.DISCARDED), ended(State.CANCELLED)]
     before = list(CallQueue.objects.order_by("id").values())
-    assert engine.cancel(call.id for call in calls) == []
+    assert api.cancel(call.id for call in calls) == []
     assert list(CallQueue.objects.order_by("id").values()) == before
     assert slots_of(calls[0]) == {None: 1}
 
@@ -273,7 +273,7 @@ def test_the_room_of_a_cancelled_call_goes_to_those_who_wait() -> None:
     key("api", concurrency=1)
     first, second = admitted("api"), waiting("api")
     go(second)
-    assert engine.cancel([first.id]) == [first.id]
+    assert api.cancel([first.id]) == [first.id]
     assert states([second]) == [State.DISPATCHED]
 
 
@@ -281,13 +281,13 @@ def test_a_cancelled_call_that_stood_in_the_way_lets_those_behind_it_go() -> Non
     key("api", concurrency=3)
     running, dear, cheap = admitted(costs={"api": 2}), waiting(costs={"api": 3}), waiting("api")
     assert go(dear) == []
-    engine.cancel([dear.id])
+    api.cancel([dear.id])
     assert states([running, cheap]) == [State.DISPATCHED, State.DISPATCHED]
 
 
 def test_a_message_of_a_cancelled_call_does_nothing() -> None:
     call = admitted()
-    engine.cancel([call.id])
+    api.cancel([call.id])
     assert engine.execute(call.id, ticket_of(call), lambda: 1) is Refused.STALE
     assert states([call]) == [State.CANCELLED]
 
@@ -297,12 +297,12 @@ def test_a_message_of_a_cancelled_call_does_nothing() -> None:
 
 @pytest.mark.parametrize("state", [State.COMPLETED, State.DISCARDED, State.CANCELLED])
 def test_an_ended_call_waits_again_from_the_beginning(state: State) -> None:
-    engine.pause(key("queue:celery").name)
+    api.pause(key("queue:celery").name)
     control.resume("queue:celery")
     call = ended(state)
-    engine.pause("queue:celery")
+    api.pause("queue:celery")
     CallQueue.objects.filter(id=call.id).update(expires_at=at(-60), scheduled_at=at(-90))
-    assert engine.retry([call.id, uuid4()]) == [call.id]
+    assert api.retry([call.id, uuid4()]) == [call.id]
     stored = seen(call)
     assert (stored.state, stored.attempt, stored.ticket) == (State.AVAILABLE, 0, None)
     assert (stored.started_at, stored.finished_at, stored.dispatched_at, stored.published_at) == (None,) * 4
@@ -313,7 +313,7 @@ def test_an_ended_call_waits_again_from_the_beginning(state: State) -> None:
 
 def test_a_retried_call_goes_at_once_and_has_all_its_attempts() -> None:
     call = ended(State.DISCARDED)
-    engine.retry([call.id])
+    api.retry([call.id])
     assert states([call]) == [State.DISPATCHED]
     engine.execute(call.id, ticket_of(seen(call)), lambda: 7)
     stored = seen(call)
@@ -323,7 +323,7 @@ def test_a_retried_call_goes_at_once_and_has_all_its_attempts() -> None:
 def test_a_call_that_has_not_ended_is_not_retried() -> None:
     calls = [waiting(), waiting(scheduled_at=at(60)), admitted(queue="b"), started(queue="c")]
     before = list(CallQueue.objects.order_by("id").values())
-    assert engine.retry(call.id for call in calls) == []
+    assert api.retry(call.id for call in calls) == []
     assert list(CallQueue.objects.order_by("id").values()) == before
 
 
@@ -335,9 +335,9 @@ def test_a_call_that_is_to_run_now_goes_first_in_its_lane() -> None:
     running = admitted("api")
     calls = [waiting("api") for _ in range(4)]
     go(*calls)
-    assert engine.run_now([calls[2].id]) == [calls[2].id]
-    assert engine.run_now([calls[3].id]) == [calls[3].id]
-    engine.limit("api", {})
+    assert api.run_now([calls[2].id]) == [calls[2].id]
+    assert api.run_now([calls[3].id]) == [calls[3].id]
+    api.limit("api", {})
     order = CallQueue.objects.exclude(id=running.id).order_by("position").values_list("id", flat=True)
     assert list(order) == [calls[number].id for number in (3, 2, 0, 1)]
 
@@ -345,7 +345,7 @@ def test_a_call_that_is_to_run_now_goes_first_in_its_lane() -> None:
 def test_several_that_are_to_run_now_keep_their_order() -> None:
     key("api", concurrency=0)
     calls = [waiting("api") for _ in range(4)]
-    assert set(engine.run_now([calls[3].id, calls[1].id])) == {calls[1].id, calls[3].id}
+    assert set(api.run_now([calls[3].id, calls[1].id])) == {calls[1].id, calls[3].id}
     assert go(*calls) == []
     control.limit("api", {})
     assert go(*calls) == [calls[number].id for number in (1, 3, 0, 2)]
@@ -357,28 +357,28 @@ def test_a_call_that_waits_for_its_time_runs_now(state: State) -> None:
     if state is State.RETRYABLE:
         finish.fail(call.id, ticket_of(call), error=ValueError(), attempt=1, policy=None, wait=timedelta(hours=1))
     CallQueue.objects.filter(id=call.id).update(state=state)
-    assert engine.run_now([call.id]) == [call.id]
+    assert api.run_now([call.id]) == [call.id]
     assert states([call]) == [State.DISPATCHED]
 
 
 def test_a_call_that_is_to_run_now_still_keeps_to_its_limits() -> None:
-    api = key("api", concurrency=1)
+    row = key("api", concurrency=1)
     started("api")
     call = waiting("api", scheduled_at=at(60))
-    assert engine.run_now([call.id]) == [call.id]
+    assert api.run_now([call.id]) == [call.id]
     assert states([call]) == [State.AVAILABLE]
-    assert lane_of(call).parked_on_id == api.id
+    assert lane_of(call).parked_on_id == row.id
 
 
 def test_a_call_in_flight_or_ended_can_not_run_now() -> None:
     calls = [admitted(), started(), ended(State.COMPLETED)]
     before = list(CallQueue.objects.order_by("id").values())
-    assert engine.run_now([*(call.id for call in calls), uuid4()]) == []
+    assert api.run_now([*(call.id for call in calls), uuid4()]) == []
     assert list(CallQueue.objects.order_by("id").values()) == before
 
 
 def test_nothing_is_done_to_nothing() -> None:
-    assert (engine.cancel([]), engine.retry([]), engine.run_now([])) == ([], [], [])
+    assert (api.cancel([]), api.retry([]), api.run_now([])) == ([], [], [])
 
 
 # The ramp after a block
@@ -403,17 +403,17 @@ def test_after_a_block_calls_start_step_by_step(settings: Any) -> None:
 
 
 def test_calls_are_named_by_themselves_by_their_ids_or_by_a_query() -> None:
-    for verb in (engine.cancel, engine.retry):
+    for verb in (api.cancel, api.retry):
         one, two, three, four = (waiting() for _ in range(4))
-        if verb is engine.retry:
-            engine.cancel([one, two, three, four])
+        if verb is api.retry:
+            api.cancel([one, two, three, four])
         assert verb(one) == [one.id]
         assert verb(two.id) == [two.id]
         assert verb(str(three.id)) == [three.id]
         assert verb(CallQueue.objects.filter(id=four.id)) == [four.id]
 
 
-@pytest.mark.parametrize("verb", [engine.cancel, engine.retry, engine.activate, engine.run_now])
+@pytest.mark.parametrize("verb", [api.cancel, api.retry, api.activate, api.run_now])
 @pytest.mark.parametrize("wrong", ["abc", 5, [5], None, [None], {"id": 1}, b"0"], ids=str)
 def test_what_is_no_call_is_refused_with_what_to_give(verb: Callable[[Any], Any], wrong: Any) -> None:
     with pytest.raises(CallInvalid, match=r"^calls: .* is no call; give a call, its id, or a list of these"):
@@ -422,23 +422,23 @@ def test_what_is_no_call_is_refused_with_what_to_give(verb: Callable[[Any], Any]
 
 @pytest.mark.parametrize("wait", [60, 60.0, "PT1M", timedelta(minutes=1)], ids=str)
 def test_a_block_takes_seconds(wait: Any) -> None:
-    api = key("api")
-    engine.block("api", wait)
-    api.refresh_from_db()
-    assert timedelta(seconds=50) < api.blocked_until - timezone.now() < timedelta(seconds=70)
+    row = key("api")
+    api.block("api", wait)
+    row.refresh_from_db()
+    assert timedelta(seconds=50) < row.blocked_until - timezone.now() < timedelta(seconds=70)
 
 
 @pytest.mark.parametrize("wait", ["soon", None, -1, float("nan")], ids=str)
 def test_a_block_for_no_time_is_refused_by_its_field(wait: Any) -> None:
     key("api")
     with pytest.raises(PolicyInvalid, match=r"^wait: "):
-        engine.block("api", wait)
+        api.block("api", wait)
 
 
 def test_an_override_that_has_ended_before_it_began_is_refused() -> None:
     key("api")
     with pytest.raises(PolicyInvalid, match=r"^until: .* is past .* give a time to come"):
-        engine.override("api", until=timezone.now() - SECOND, concurrency=1)
+        api.override("api", until=timezone.now() - SECOND, concurrency=1)
 
 
 @pytest.mark.parametrize("name", ["concurency", "rates"])

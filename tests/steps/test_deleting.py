@@ -8,7 +8,7 @@ from django.db.models import ProtectedError
 from django.db.models.deletion import Collector
 from django.test.utils import CaptureQueriesContext
 
-from dispatcher import engine
+from dispatcher import api
 from dispatcher.errors import CallNotEnded
 from dispatcher.lifecycle import finish
 from dispatcher.models import CallQueue, Lane
@@ -43,7 +43,7 @@ def ended() -> CallQueue:
 def test_a_call_that_has_not_ended_is_not_deleted(state: State) -> None:
     call, done = OPEN[state](), ended()
     for delete in (CallQueue.objects.all().delete, CallQueue.objects.filter(id=call.id).delete, call.delete):
-        with pytest.raises(CallNotEnded, match=rf"call {call.id} is {state}.*engine\.cancel") as refused:
+        with pytest.raises(CallNotEnded, match=rf"call {call.id} is {state}.*api\.cancel") as refused:
             delete()
         assert (refused.value.call, refused.value.state) == (str(call.id), state)
     assert set(CallQueue.objects.values_list("id", flat=True)) == {call.id, done.id}
@@ -69,14 +69,14 @@ def test_a_call_that_has_ended_is_deleted_by_itself() -> None:
 
 def test_a_cancelled_call_can_be_deleted() -> None:
     call = admitted()
-    engine.cancel([call.id])
+    api.cancel([call.id])
     call.delete()
     assert not CallQueue.objects.exists()
 
 
 def test_a_call_that_is_retried_after_it_was_read_is_not_deleted() -> None:
     call = ended()
-    engine.retry([call.id])
+    api.retry([call.id])
     assert call.state == State.COMPLETED, "as it was read"
     with pytest.raises(CallNotEnded):
         call.delete()

@@ -17,7 +17,7 @@ from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
 from tests.builders import HERE, admitted, at, committed, key, seen, ticket_of
 from tests.steps.conftest import Broker
-from tests.steps.doings import do, sent
+from tests.steps.sample_tasks import do, sent
 
 pytestmark = [committed, pytest.mark.usefixtures("nothing_ran")]
 
@@ -49,7 +49,7 @@ def test_a_heartbeat_leaves_a_started_slot_to_the_worker_that_started_it(running
     assert slot_of(running) == (HERE.id, at(90))
 
 
-def test_a_heartbeat_renews_what_has_not_started_whoever_held_it_before() -> None:
+def test_a_heartbeat_renews_what_has_not_started_whichever_worker_held_it_before() -> None:
     call = admitted()
     held = [(call.id, ticket_of(call))]
     for worker in (HERE, OTHER):
@@ -96,7 +96,7 @@ def test_a_process_that_is_lost_ends_the_attempt_of_its_own_claim_only(running: 
     assert (seen(running).state, seen(running).crashes) == (State.RETRYABLE, 1)
 
 
-@pytest.mark.parametrize("end", ["completes", "fails", "is told to stop"])
+@pytest.mark.parametrize("end", ["completes", "fails", "is rate limited"])
 def test_an_outcome_ends_the_attempt_of_its_own_claim_only(running: CallQueue, end: str) -> None:
     """The commit of the first claim was lost in a crash of the database, and a duplicate claimed the call again."""
     CallQueue.objects.update(state=State.DISPATCHED, attempt=0, started_at=None, claim=None)
@@ -106,7 +106,7 @@ def test_an_outcome_ends_the_attempt_of_its_own_claim_only(running: CallQueue, e
     of_the_first = {
         "completes": partial(finish.complete, result="first"),
         "fails": partial(finish.fail, error=ValueError(), attempt=1, policy=None),
-        "is told to stop": partial(finish.put_back, from_states=[State.ACTIVE], wait=timedelta(seconds=1)),
+        "is rate limited": partial(finish.put_back, from_states=[State.ACTIVE], wait=timedelta(seconds=1)),
     }[end]
     assert of_the_first(running.id, ticket_of(running), number=NUMBER) is None
     assert (seen(running).state, seen(running).attempt) == (State.ACTIVE, 1)

@@ -8,7 +8,7 @@ import pytest
 from django.db import InterfaceError
 from django.utils import timezone
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.engine import attempt, dispenser
 from dispatcher.errors import RateLimited
 from dispatcher.lifecycle import claim, finish, schedule
@@ -55,7 +55,7 @@ def test_an_outcome_that_is_recorded_stands_though_its_room_is_not_handed_on(
     assert states([second]) == [State.DISPATCHED]
 
 
-def test_a_failure_hands_its_room_on_too_and_tells_how_long_it_waits() -> None:
+def test_a_failure_hands_its_room_on_too_and_reports_how_long_it_waits() -> None:
     key("api", concurrency=1)
     first, second = admitted("api", retry={"initial_interval": 9, "jitter": False}), waiting("api")
     assert go(second) == []
@@ -107,7 +107,7 @@ def test_a_provider_that_says_stop_blocks_the_keys_of_its_call_and_no_attempt_is
     engine.execute(first.id, ticket_of(first), task)
     assert (seen(first).state, seen(first).attempt, seen(first).errors) == (State.AVAILABLE, 0, [])
     assert RateLimitKey.objects.filter(blocked_until__isnull=False).count() == 2
-    assert engine.execute(second.id, ticket_of(second), task) is Refused.CLOSED
+    assert engine.execute(second.id, ticket_of(second), task) is Refused.KEY_CLOSED
     assert states([first, second]) == [State.AVAILABLE, State.AVAILABLE]
     assert not Slot.objects.exists()
 
@@ -121,15 +121,15 @@ def test_a_message_that_came_twice_and_was_refused_once_leaves_the_attempt_to_wh
 
     def refused(*args: Any, **kwargs: Any) -> Refused:
         """Refuse the one just before the block ends, and let the other one in just after."""
-        engine.block("api", SECOND)
+        api.block("api", SECOND)
         answer = claim.claim(*args, **kwargs)
-        engine.resume("api")
+        api.resume("api")
         claim.claim(call.id, ticket, number=uuid4())
         assert isinstance(answer, Refused)
         return answer
 
     monkeypatch.setattr(attempt, "claim_in_time", refused)
-    assert engine.execute(call.id, ticket, lambda: pytest.fail("it runs elsewhere")) is Refused.CLOSED
+    assert engine.execute(call.id, ticket, lambda: pytest.fail("it runs elsewhere")) is Refused.KEY_CLOSED
     assert (seen(call).state, seen(call).attempt, seen(call).ticket) == (State.ACTIVE, 1, ticket)
     assert Slot.objects.filter(call=call).exists()
 
@@ -162,7 +162,7 @@ def test_a_provider_may_stop_one_key_only() -> None:
 
 
 @pytest.mark.parametrize("named", [None, "typo", "other"])
-def test_a_call_that_is_told_to_stop_and_spends_no_key_to_block_waits_by_itself(named: str | None) -> None:
+def test_a_call_that_is_rate_limited_and_spends_no_key_to_block_waits_by_itself(named: str | None) -> None:
     key("other")
     call = admitted()
 
@@ -190,13 +190,13 @@ def test_a_provider_that_says_stop_without_a_wait_is_not_asked_again_at_once(key
 
 
 def test_a_provider_that_is_misspelt_blocks_the_keys_of_the_call(caplog: Any) -> None:
-    api = key("api")
+    row = key("api")
     call = admitted("api")
 
     def stop() -> None:
         raise RateLimited(3600, key="apl")
 
     engine.execute(call.id, ticket_of(call), stop)
-    api.refresh_from_db()
-    assert api.blocked_until is not None
+    row.refresh_from_db()
+    assert row.blocked_until is not None
     assert "names the key 'apl', which does not exist; the call's own keys are blocked instead: api" in caplog.text

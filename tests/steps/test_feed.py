@@ -12,7 +12,7 @@ import pytest
 from celery import current_app
 from django.db import connection
 
-from dispatcher import ending, engine, sql
+from dispatcher import api, ending, engine, sql
 from dispatcher.engine import feed
 from dispatcher.engine.feed import Start, Step, Taker
 from dispatcher.lifecycle import heartbeat, wake
@@ -22,7 +22,7 @@ from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, committed, seen, states
 from tests.races.audit import audit
-from tests.steps.doings import do
+from tests.steps.sample_tasks import do
 
 pytestmark = committed
 
@@ -159,10 +159,10 @@ def test_a_call_that_was_revoked_while_an_attempt_ran_is_not_started_again() -> 
 
 def test_a_paused_key_starts_nothing() -> None:
     RateLimitKey.objects.declare("api", concurrency=5)
-    engine.pause("api")
+    api.pause("api")
     send(keys=["api"])
     assert take(5).starts == []
-    engine.resume("api")
+    api.resume("api")
     assert len(take(5).starts) == 1
 
 
@@ -269,17 +269,17 @@ def notified(other: psycopg.Connection[Any]) -> int:
 @pytest.mark.session
 def test_a_send_wakes_one_idle_worker_and_not_all() -> None:
     workers = [heartbeat.WorkerInfo(**{**vars(HERE), "id": uuid4(), "queues": ["mail"]}) for _ in range(3)]
-    heard = []
+    connections = []
     for worker in workers:
         heartbeat.record(worker, [])
         wake.mark_idle(worker.id, ["mail"])
-        heard.append(listening(worker.id))
+        connections.append(listening(worker.id))
     send()
-    assert sum(map(notified, heard)) == 1
+    assert sum(map(notified, connections)) == 1
     assert Feed.objects.filter(idle_at__isnull=True).count() == 1
     send()
-    assert sum(map(notified, heard)) == 0, "the lane is held already: who was woken looks at all of it"
-    for other in heard:
+    assert sum(map(notified, connections)) == 0, "the lane is held already: who was woken looks at all of it"
+    for other in connections:
         other.close()
 
 
@@ -298,7 +298,7 @@ def test_a_send_wakes_no_worker_that_is_silent_or_busy() -> None:
 
 
 @pytest.mark.session
-def test_a_rolled_back_send_wakes_nobody() -> None:
+def test_a_rolled_back_send_wakes_no_worker() -> None:
     heartbeat.record(HERE, [])
     wake.mark_idle(HERE.id, ["mail"])
     with listening(HERE.id) as other:
@@ -308,7 +308,7 @@ def test_a_rolled_back_send_wakes_nobody() -> None:
         assert notified(other) == 0
 
 
-def test_a_tick_wakes_an_idle_worker_that_nobody_has_woken() -> None:
+def test_a_tick_wakes_an_idle_worker_that_no_sender_has_woken() -> None:
     heartbeat.record(HERE, [])
     send()
     wake.mark_idle(HERE.id, ["mail"])

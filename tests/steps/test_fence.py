@@ -13,7 +13,7 @@ from celery.worker.request import Request
 from dispatcher.celery import DispatchedRequest, DispatchedTask, fence, heartbeat
 from dispatcher.celery.heartbeat import KeptConnections, Presence
 from dispatcher.errors import CallInvalid
-from dispatcher.lifecycle import publish
+from dispatcher.messages.tickets import TICKET_HEADER
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
 from tests.builders import committed, key, seen, ticket_of
@@ -65,12 +65,12 @@ def _registered() -> Iterator[None]:
 
 
 def task_of(base: type[Task], **options: Any) -> Task:
-    """Register a task of this class; it does what the test adds to `doings`."""
+    """Register a task of this class; it does what the test adds to `behaviours`."""
 
     @app.task(name="tests.based", bind=True, base=base, shared=False, **options)
     def based(self: Task, *args: Any) -> Any:
         calls.append(f"run {self.request.retries}")
-        return self.doing(*args)
+        return self.behaviour(*args)
 
     based.doing = lambda *_: "done"
     return based
@@ -79,7 +79,7 @@ def task_of(base: type[Task], **options: Any) -> Task:
 def deliver(task: Task, call: CallQueue) -> Any:
     """Run a call's message as a worker does that has fenced its tasks."""
     call = seen(call)
-    ticket = {publish.TICKET_HEADER: str(ticket_of(call))}
+    ticket = {TICKET_HEADER: str(ticket_of(call))}
     return task.apply(args=call.args, task_id=str(call.id), retries=call.attempt, headers=ticket)
 
 
@@ -102,7 +102,7 @@ def test_a_late_message_runs_nothing_of_any_class(base: type[Task]) -> None:
     call = seen(CallQueue.objects.send(task))
     deliver(task, call)
     before = list(calls)
-    late = task.apply(task_id=str(call.id), headers={publish.TICKET_HEADER: str(ticket_of(call))})
+    late = task.apply(task_id=str(call.id), headers={TICKET_HEADER: str(ticket_of(call))})
     assert late.state == "IGNORED"
     assert calls == before
 
@@ -110,7 +110,7 @@ def test_a_late_message_runs_nothing_of_any_class(base: type[Task]) -> None:
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("way", ["retry", "autoretry"])
 def test_a_retry_waits_in_the_queue_whatever_the_class_of_its_task(base: type[Task], way: str, broker: Broker) -> None:
-    def doing(*_: Any) -> None:
+    def behaviour(*_: Any) -> None:
         if way == "autoretry":
             raise OSError("flaky")
         raise task.retry(countdown=90)
@@ -118,7 +118,7 @@ def test_a_retry_waits_in_the_queue_whatever_the_class_of_its_task(base: type[Ta
     task = task_of(base, autoretry_for=(OSError,), default_retry_delay=90)
     call = CallQueue.objects.send(task)
     broker.take()
-    task.doing = doing
+    task.doing = behaviour
     assert deliver(task, call).state == "RETRY"
     assert (seen(call).state, seen(call).attempt) == (State.RETRYABLE, 1)
     assert broker.take() == []
@@ -225,7 +225,7 @@ def test_a_process_that_was_spawned_fences_its_tasks_and_how_they_run(monkeypatc
     call = seen(CallQueue.objects.send(task))
     task.__class__ = kind
     signals.worker_process_init.send(sender="here")
-    ticket = {publish.TICKET_HEADER: str(ticket_of(call))}
+    ticket = {TICKET_HEADER: str(ticket_of(call))}
     task.__trace__(str(call.id), [], {}, {"id": str(call.id), "task": task.name, "headers": ticket})
     assert heartbeat.worker_id() is None
     assert seen(call).state == State.COMPLETED

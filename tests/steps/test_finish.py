@@ -1,4 +1,4 @@
-"""Finish: the outcome is recorded once, by whoever holds the ticket, and the slots are free."""
+"""Finish: the outcome is recorded once, by the holder of the ticket, and the slots are free."""
 
 from datetime import date, timedelta
 from decimal import Decimal
@@ -8,8 +8,8 @@ from uuid import UUID, uuid4
 import pytest
 from django.db import connection
 
-from dispatcher import engine
-from dispatcher.lifecycle import claim, control, finish
+from dispatcher import api, engine
+from dispatcher.lifecycle import claim, control, finish, schedule
 from dispatcher.lifecycle.claim import Refused
 from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
 from dispatcher.signals import call_finished
@@ -76,7 +76,7 @@ def test_a_late_finish_changes_nothing(since: str) -> None:
         case "finished":
             finish.complete(call.id, old, result=1)
         case "cancelled":
-            engine.cancel([call.id])
+            api.cancel([call.id])
         case "failed":
             assert fail(call)
         case "put back":
@@ -104,11 +104,11 @@ def test_a_finish_without_a_ticket_is_none() -> None:
 
 
 def test_a_result_is_kept_and_the_slots_are_given_back() -> None:
-    api, tenant = key("api"), key("tenant")
+    row, tenant = key("api"), key("tenant")
     call, other = started("tenant", "api", now=at(1)), started("api")
     released = finish.complete(call.id, ticket_of(call), result={"charged": [1, None, "ä"]}, now=at(5))
     assert released is not None
-    assert (released.state, released.lane_id, released.keys) == (State.COMPLETED, call.lane_id, [api.id, tenant.id])
+    assert (released.state, released.lane_id, released.keys) == (State.COMPLETED, call.lane_id, [row.id, tenant.id])
     stored = seen(call)
     assert (stored.state, stored.ticket, stored.finished_at, stored.started_at) == (State.COMPLETED, None, at(5), at(1))
     assert (stored.result, stored.error, stored.errors) == ({"charged": [1, None, "ä"]}, None, [])
@@ -194,11 +194,11 @@ def test_a_success_forgets_the_last_error_and_keeps_the_history() -> None:
 
 
 def test_a_failed_attempt_waits_for_the_next_and_its_error_is_kept() -> None:
-    api = key("api")
+    row = key("api")
     call = started("api", retry={"initial_interval": "PT10S", "jitter": False})
     released = fail(call)
     assert released is not None
-    assert (released.state, released.wait, released.keys) == (State.RETRYABLE, 10 * SECOND, [api.id])
+    assert (released.state, released.wait, released.keys) == (State.RETRYABLE, 10 * SECOND, [row.id])
     stored = seen(call)
     assert (stored.state, stored.scheduled_at, stored.finished_at, stored.ticket) == (
         State.RETRYABLE,
@@ -343,7 +343,7 @@ def test_the_stricter_counts_where_both_the_task_and_the_call_say() -> None:
 def test_a_failed_attempt_goes_on_where_it_stood_in_its_lane() -> None:
     first, second = started(), waiting()
     fail(first, wait=timedelta(0))
-    engine.schedule.wake_due(now=at(6))
+    schedule.wake_due(now=at(6))
     assert go(first) == [first.id, second.id]
 
 
@@ -369,7 +369,7 @@ def test_an_error_without_words_is_kept_by_its_type() -> None:
 
 @pytest.mark.parametrize("end", ["complete", "fail"])
 def test_a_finish_proves_an_attempt_whose_claim_was_lost(end: str) -> None:
-    api = key("api", concurrency=1, rate=(2, 60))
+    row = key("api", concurrency=1, rate=(2, 60))
     call = admitted("api")
     if end == "complete":
         assert finish.complete(call.id, ticket_of(call), result=1, now=at(5))
@@ -379,24 +379,24 @@ def test_a_finish_proves_an_attempt_whose_claim_was_lost(end: str) -> None:
     assert stored.state == (State.COMPLETED if end == "complete" else State.RETRYABLE)
     assert (stored.attempt, stored.started_at, stored.ticket) == (1, T0, None)
     assert not Slot.objects.exists()
-    assert Window.objects.values_list("key", "cost", "last_start_at").get() == (api.id, 1, at(5))
+    assert Window.objects.values_list("key", "cost", "last_start_at").get() == (row.id, 1, at(5))
 
 
 def test_a_start_that_a_crash_lost_counts_by_the_override_in_force() -> None:
-    api, far = key("api", throttle=(1, 1)), T0 + timedelta(days=36_500)
+    row, far = key("api", throttle=(1, 1)), T0 + timedelta(days=36_500)
     control.override("api", {"rate": (9, 60), "throttle": (1, 10)}, far)
     call = admitted("api")
     assert finish.complete(call.id, ticket_of(call), result=None, now=at(5))
-    assert next_start(api) == at(15)
+    assert next_start(row) == at(15)
     assert Window.objects.values_list("cost", "last_start_at").get() == (1, at(5))
 
 
 def test_a_start_that_a_crash_lost_does_not_bring_the_next_one_forward() -> None:
-    api = key("api", throttle=(1, 10))
+    row = key("api", throttle=(1, 10))
     lost = admitted("api")
     RateLimitKey.objects.update(last_start_at=at(4), last_cost=3)
     assert finish.complete(lost.id, ticket_of(lost), result=None, now=at(5))
-    assert next_start(api) == at(34)
+    assert next_start(row) == at(34)
 
 
 def test_a_start_is_counted_once_only() -> None:
@@ -410,11 +410,11 @@ def test_a_start_is_counted_once_only() -> None:
 
 
 def test_a_call_that_is_put_back_gives_back_its_slots_and_its_attempt() -> None:
-    api = key("api")
+    row = key("api")
     for call in (admitted("api"), started("api")):
         released = finish.put_back(call.id, ticket_of(call), from_states=FLIGHT)
         assert released is not None
-        assert (released.state, released.lane_id, released.keys) == (State.AVAILABLE, call.lane_id, [api.id])
+        assert (released.state, released.lane_id, released.keys) == (State.AVAILABLE, call.lane_id, [row.id])
         stored = seen(call)
         assert (stored.state, stored.attempt, stored.ticket) == (State.AVAILABLE, 0, None)
         assert (stored.started_at, stored.dispatched_at, stored.published_at) == (None, None, None)
@@ -431,7 +431,7 @@ def test_a_call_is_put_back_only_from_the_states_named() -> None:
 # Who listens
 
 
-def test_an_end_is_told_to_those_who_listen_and_one_that_fails_harms_nothing() -> None:
+def test_an_end_is_sent_to_the_receivers_of_its_signal_and_one_that_fails_harms_nothing() -> None:
     received: list[Any] = []
 
     def receive(**facts: Any) -> None:

@@ -20,7 +20,7 @@ from dispatcher.lifecycle import claim
 from dispatcher.lifecycle.run import Failed, Returned
 from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.states import State
-from tests import backstage
+from tests import db_admin
 from tests.builders import committed, key, seen, states, ticket_of
 from tests.races.lockstep import DEADLINE, eventually, holding
 
@@ -51,7 +51,7 @@ def call() -> CallQueue:
 def waiting() -> set[int]:
     """Return the server's processes that wait for a lock in the database of the tests."""
     ask = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
-    rows = backstage.watcher().execute(ask, [connection.settings_dict["NAME"]])
+    rows = db_admin.watcher().execute(ask, [connection.settings_dict["NAME"]])
     return {pid for (pid,) in rows}
 
 

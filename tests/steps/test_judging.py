@@ -1,4 +1,4 @@
-"""Leases are judged in the end, however rare looks are, and never for a time in which nobody could renew them."""
+"""Leases are judged in the end, however rare looks are, and never for a time in which they could not be renewed."""
 
 from datetime import timedelta
 from typing import Any
@@ -11,7 +11,7 @@ from dispatcher import engine
 from dispatcher.lifecycle import recover, schedule
 from dispatcher.models import CallQueue, LeaseWatch, Slot
 from dispatcher.ojs import fetch
-from dispatcher.ojs.fetch import Fetching
+from dispatcher.ojs.fetch import FetchRequest
 from dispatcher.states import State
 from tests.builders import at, committed, renew, started, states, ticket_of
 
@@ -53,14 +53,14 @@ def test_a_lease_that_ran_out_while_the_database_was_away_is_given_time(every: i
     for look in range(0, 601, every):
         renew([(call.id, ticket_of(call))], now=at(look))
         assert over(look) == []
-    # Nobody could renew or look for ten minutes.
+    # For ten minutes nothing could renew or recover.
     assert over(1_200) == []
     assert over(1_210) == []
     renew([(call.id, ticket_of(call))], now=at(1_215))
     assert over(1_220) == over(1_230) == over(1_240) == []
 
 
-def test_a_lease_that_nobody_renews_after_an_outage_is_judged_two_heartbeats_later() -> None:
+def test_a_lease_without_renewal_after_an_outage_is_judged_two_heartbeats_later() -> None:
     over(0)
     call = started(now=at(0))
     assert next(look for look in range(1_200, 1_300, 10) if over(look) == [call.id]) == 1_230
@@ -98,7 +98,7 @@ def test_a_recovery_that_runs_rarely_puts_back_what_a_dead_worker_held(settings:
 def fetched(**fields: Any) -> CallQueue:
     fetch.open_queue("jobs")
     CallQueue.objects.send("noop", queue="jobs", **fields)
-    (call,) = fetch.fetch(Fetching(queues=["jobs"], worker="one"))
+    (call,) = fetch.fetch(FetchRequest(queues=["jobs"], worker="one"))
     return call
 
 
@@ -119,12 +119,12 @@ def test_a_tick_looks_at_leases_only_where_one_is_over() -> None:
     assert not LeaseWatch.objects.exists()
 
 
-def test_the_lease_of_a_fetched_call_that_ran_out_while_nobody_could_look_is_given_time() -> None:
+def test_the_lease_of_a_fetched_call_that_ran_out_while_no_recovery_ran_is_given_time() -> None:
     call = fetched()
     looked(300 * SECOND)
     let_run_out(60 * SECOND)
     assert engine.reclaim() == 0
-    assert fetch.beat("one", [call.id]).kept == [call.id]
+    assert fetch.heartbeat("one", [call.id]).kept == [call.id]
     assert engine.reclaim() == 0
     let_run_out(60 * SECOND)
     LeaseWatch.objects.update(looked_at=timezone.now(), since=timezone.now() - 60 * SECOND)
@@ -144,7 +144,7 @@ def test_a_heartbeat_that_comes_late_does_not_give_an_attempt_more_time_than_it_
     call = fetched()
     CallQueue.objects.update(timeout=SECOND, started_at=timezone.now() - 60 * SECOND)
     let_run_out(59 * SECOND)
-    assert fetch.beat("one", [call.id]).kept == []
+    assert fetch.heartbeat("one", [call.id]).kept == []
 
 
 def test_a_tick_does_not_look_again_and_again_at_leases_that_may_not_be_judged() -> None:

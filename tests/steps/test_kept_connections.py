@@ -12,9 +12,9 @@ from django.db import connection
 
 from dispatcher import sql
 from dispatcher.celery.heartbeat import KeptConnections
-from tests import backstage
+from tests import db_admin
 from tests.builders import committed
-from tests.steps.doings import do
+from tests.steps.sample_tasks import do
 
 pytestmark = [committed, pytest.mark.session]
 
@@ -65,7 +65,7 @@ def served(process: ThreadPoolExecutor, times: int) -> int:
     return len({process.submit(run_task).result() for _ in range(times)})
 
 
-def test_without_a_worker_each_task_connects_anew(process: ThreadPoolExecutor) -> None:
+def test_without_a_worker_each_task_connects_again(process: ThreadPoolExecutor) -> None:
     assert served(process, 3) == 3
 
 
@@ -78,7 +78,7 @@ def test_a_worker_keeps_its_connection(pool: str, process: ThreadPoolExecutor) -
 def test_a_connection_that_is_gone_between_two_tasks_is_replaced(process: ThreadPoolExecutor) -> None:
     start()
     pid = process.submit(run_task).result()
-    with closing(backstage.connect()) as admin:
+    with closing(db_admin.connect()) as admin:
         admin.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
     assert process.submit(run_task).result() != pid
     assert served(process, 2) == 1

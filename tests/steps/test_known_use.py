@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from dispatcher import engine
+from dispatcher import api
 from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import committed, end, erase, key, seen, start
-from tests.steps.ways import alone
+from tests.steps.send_variants import alone
 
 pytestmark = committed
 
@@ -32,7 +32,7 @@ def _opened() -> None:
     """Make the lane: a send to a new one is not a lone statement."""
     key("api", concurrency=3)
     call = alone(task="noop", keys=["api"])
-    engine.cancel([call.id])
+    api.cancel([call.id])
     erase(call)
     Slot.objects.all().delete()
 
@@ -72,13 +72,13 @@ def test_an_admission_that_another_made_is_counted() -> None:
 
 def test_limits_that_were_changed_are_counted_under() -> None:
     send(count=3)
-    engine.limit("api", {"concurrency": 4})
+    api.limit("api", {"concurrency": 4})
     assert known() is None
     assert send(count=2) == [State.DISPATCHED, State.AVAILABLE]
 
 
 def test_starts_count_in_the_window_and_not_as_on_their_way() -> None:
-    engine.limit("api", {"rate": {"limit": 2, "period": "PT1H"}})
+    api.limit("api", {"rate": {"limit": 2, "period": "PT1H"}})
     assert send() == [State.DISPATCHED]
     first = CallQueue.objects.in_flight().get()
     start(first, now=first.dispatched_at)
@@ -88,10 +88,10 @@ def test_starts_count_in_the_window_and_not_as_on_their_way() -> None:
 
 
 def test_a_key_without_limits_is_not_counted() -> None:
-    engine.limit("api", {})
+    api.limit("api", {})
     assert send(count=5) == [State.DISPATCHED] * 5
     assert known() is None
-    engine.limit("api", {"concurrency": 5})
+    api.limit("api", {"concurrency": 5})
     assert send() == [State.AVAILABLE]
 
 
@@ -105,9 +105,9 @@ def test_the_key_of_the_queue_is_known_as_well() -> None:
 def test_a_version_that_knows_nothing_of_it_makes_the_next_send_count() -> None:
     """It numbers its admission, and writes a slot: nothing else."""
     send()
-    api = RateLimitKey.objects.get(name="api")
+    row = RateLimitKey.objects.get(name="api")
     call = CallQueue.objects.in_flight().get()
     Slot.objects.filter(call=call).update(cost=3)
-    RateLimitKey.objects.filter(id=api.id).update(admissions=api.admissions + 1)
+    RateLimitKey.objects.filter(id=row.id).update(admissions=row.admissions + 1)
     assert send() == [State.AVAILABLE]
     assert seen(call).state == State.DISPATCHED

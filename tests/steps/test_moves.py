@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 from django.db import IntegrityError, transaction
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.engine import feed
 from dispatcher.lifecycle import admit, claim, finish, publish, schedule
 from dispatcher.models import CallQueue, Lane, Queue, Slot
@@ -46,7 +46,7 @@ def admitting(call: CallQueue) -> None:
 
 
 def admitting_at_the_limit(call: CallQueue) -> None:
-    engine.limit("api", {"concurrency": 0})
+    api.limit("api", {"concurrency": 0})
     admitting(call)
 
 
@@ -61,7 +61,7 @@ VERBS: dict[str, Callable[[CallQueue], object]] = {
     "take directly": taking_directly,
     "stop at a limit": admitting_at_the_limit,
     "claim": lambda call: claim.claim(call.id, TICKET, now=at(1)),
-    "claim late": lambda call: claim.claim(call.id, TICKET, number=CLAIM, is_late=True, now=at(1)),
+    "claim late": lambda call: claim.restart(call.id, TICKET, number=CLAIM, now=at(1)),
     "claim with a ticket that was replaced": lambda call: claim.claim(call.id, uuid4(), now=at(1)),
     "publish": lambda call: publish.publish([call], now=at(1)),
     "complete": lambda call: finish.complete(call.id, TICKET, result=1, now=at(1)),
@@ -78,10 +78,10 @@ VERBS: dict[str, Callable[[CallQueue], object]] = {
     "recover": lambda _: engine.recover(now=LATER),
     "lose": lambda call: engine.lose(call.id, TICKET, RuntimeError(), is_crash=True, now=at(1)),
     "fail unknown": lambda call: engine.fail(call.id, TICKET, LookupError()),
-    "cancel": lambda call: engine.cancel([call.id]),
-    "retry": lambda call: engine.retry([call.id]),
-    "run now": lambda call: engine.run_now([call.id]),
-    "activate": lambda call: engine.activate([call.id]),
+    "cancel": lambda call: api.cancel([call.id]),
+    "retry": lambda call: api.retry([call.id]),
+    "run now": lambda call: api.run_now([call.id]),
+    "activate": lambda call: api.activate([call.id]),
     "cancel while it runs": lambda call: finish.cancel(call.id, TICKET, now=at(1)),
     "clean up": lambda _: engine.cleanup(now=T0),
     "sweep": lambda _: engine.sweep(),
@@ -101,7 +101,7 @@ def test_a_verb_makes_an_allowed_move_or_none(state: State, verb: str) -> None:
     on_limit = {"stop at a limit": ["drop", "reschedule"]}.get(verb, ["wait"])
     calls = [call_in(state, on_limit=action, position=place) for place, action in enumerate(on_limit)]
     if verb not in DOES_NOT_DISPENSE:
-        engine.pause("api")
+        api.pause("api")
     for call in calls:
         VERBS[verb](call)
         after = seen(call)
@@ -164,6 +164,6 @@ def test_the_database_refuses_a_call_that_can_not_be(state: State, wrong: dict[s
     ],
 )
 def test_the_database_refuses_a_key_that_can_not_be(wrong: dict[str, object], constraint: str) -> None:
-    api = key("api")
+    row = key("api")
     with pytest.raises(IntegrityError, match=constraint), transaction.atomic():
-        type(api).objects.filter(id=api.id).update(**wrong)
+        type(row).objects.filter(id=row.id).update(**wrong)

@@ -7,7 +7,7 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.celery import revoke
 from dispatcher.lifecycle import place, send
 from dispatcher.models import CallQueue, Queue, RateLimitKey
@@ -88,7 +88,7 @@ def bounded(depth: int) -> None:
 def test_those_behind_a_call_that_a_full_queue_drops_go_at_once(limits: dict[str, Any]) -> None:
     dear, cheap = shut(limits)
     bounded(3)
-    enqueue.push([enqueue.Wanted(call=Call(task="noop", keys=[key("shut", concurrency=0).name]), queue="celery")])
+    enqueue.enqueue([enqueue.Wanted(call=Call(task="noop", keys=[key("shut", concurrency=0).name]), queue="celery")])
     assert states([dear, *cheap]) == [State.DISCARDED, State.DISPATCHED, State.DISPATCHED]
 
 
@@ -96,12 +96,12 @@ def test_those_behind_a_call_that_is_replaced_go_at_once() -> None:
     dear, cheap = shut(LIMITS[0])
     CallQueue.objects.filter(id=dear.id).update(unique_key="once")
     unique = enqueue.Unique(key="once", states=["available"], on_conflict="replace")
-    enqueue.push([enqueue.Wanted(call=Call(task="noop"), queue="celery", unique=unique)])
+    enqueue.enqueue([enqueue.Wanted(call=Call(task="noop"), queue="celery", unique=unique)])
     assert states([dear, *cheap]) == [State.CANCELLED, State.DISPATCHED, State.DISPATCHED]
 
 
 @every_limit
-@pytest.mark.parametrize("verb", [engine.cancel, revoke.revoke])
+@pytest.mark.parametrize("verb", [api.cancel, revoke.revoke])
 def test_those_behind_a_call_that_is_cancelled_go_at_once(limits: dict[str, Any], verb: Callable[..., Any]) -> None:
     dear, cheap = shut(limits)
     verb([dear.id])
@@ -110,7 +110,7 @@ def test_those_behind_a_call_that_is_cancelled_go_at_once(limits: dict[str, Any]
 
 def test_a_cheap_call_that_is_to_run_now_goes_before_a_dear_one() -> None:
     dear, cheap = shut(LIMITS[0])
-    engine.run_now([cheap[0].id])
+    api.run_now([cheap[0].id])
     assert states([dear, cheap[0]]) == [State.AVAILABLE, State.DISPATCHED]
 
 
@@ -118,7 +118,9 @@ def test_a_call_that_is_dropped_within_a_transaction_opens_its_key_after_the_com
     dear, cheap = shut(LIMITS[0])
     bounded(3)
     with transaction.atomic():
-        enqueue.push([enqueue.Wanted(call=Call(task="noop", keys=[key("shut", concurrency=0).name]), queue="celery")])
+        enqueue.enqueue(
+            [enqueue.Wanted(call=Call(task="noop", keys=[key("shut", concurrency=0).name]), queue="celery")]
+        )
         assert states(cheap) == [State.AVAILABLE] * 2
     assert states([dear, *cheap]) == [State.DISCARDED, State.DISPATCHED, State.DISPATCHED]
 

@@ -9,10 +9,10 @@ import pytest
 from django.core.management import call_command
 from django.utils import timezone
 
-from dispatcher import engine, reports
+from dispatcher import api, engine, reports
 from dispatcher.audit import audit
 from dispatcher.errors import KeyNotFound, PolicyInvalid
-from dispatcher.lifecycle import oversized
+from dispatcher.lifecycle import claim, oversized
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
@@ -37,7 +37,7 @@ def send(*costs: int, **fields: Any) -> list[CallQueue]:
 def paused(**limits: Any) -> RateLimitKey:
     """Make a key under which calls can be sent and wait."""
     made = key("api", **limits)
-    engine.pause("api")
+    api.pause("api")
     return made
 
 
@@ -57,8 +57,8 @@ def test_a_call_that_a_lowered_limit_never_allows_does_not_stop_its_lane_nor_its
     key("tenant")
     dear, behind = send(8, 1)
     (other,) = CallQueue.objects.send_many([Call(task="noop", keys={"api": 1, "tenant": 1})])
-    engine.limit("api", after)
-    engine.resume("api")
+    api.limit("api", after)
+    api.resume("api")
     assert states([dear]) == [State.AVAILABLE]
     if strategy == "throttle":
         # One start in 100 days: it is either of them.
@@ -71,10 +71,10 @@ def test_a_call_that_a_lowered_limit_never_allows_does_not_stop_its_lane_nor_its
 def test_a_call_that_an_override_never_allows_goes_by_itself_when_the_override_ends() -> None:
     paused(concurrency=10)
     dear, cheap = send(8, 1)
-    engine.override("api", until=at(60), concurrency=5)
-    engine.resume("api")
+    api.override("api", until=at(60), concurrency=5)
+    api.resume("api")
     assert states([dear, cheap]) == [State.AVAILABLE, State.DISPATCHED]
-    engine.end_override("api")
+    api.end_override("api")
     assert states([dear]) == [State.DISPATCHED]
     assert aside() == {}
 
@@ -82,8 +82,8 @@ def test_a_call_that_an_override_never_allows_goes_by_itself_when_the_override_e
 def test_it_goes_within_two_ticks_when_its_override_has_run_out() -> None:
     paused(concurrency=10)
     dear, cheap = send(8, 1)
-    engine.override("api", until=timezone.now() + HOUR, concurrency=5)
-    engine.resume("api")
+    api.override("api", until=timezone.now() + HOUR, concurrency=5)
+    api.resume("api")
     assert states([dear, cheap]) == [State.AVAILABLE, State.DISPATCHED]
     RateLimitKey.objects.update(override_until=timezone.now() - timedelta(seconds=1))
     engine.tick(now=timezone.now())
@@ -96,7 +96,7 @@ def test_a_limit_that_was_changed_by_hand_is_found_by_the_tick() -> None:
     RateLimitKey.objects.update(concurrency=10)
     (dear,) = send(8)
     RateLimitKey.objects.update(concurrency=5)
-    engine.resume("api")
+    api.resume("api")
     assert aside() == {dear.id: 8}
     RateLimitKey.objects.update(concurrency=8)
     engine.tick(now=timezone.now())
@@ -107,20 +107,20 @@ def test_a_limit_that_was_changed_by_hand_is_found_by_the_tick() -> None:
 def test_it_goes_in_its_old_place_when_the_limit_is_raised(verb: str) -> None:
     paused(concurrency=10)
     first, second, third = send(8, 1, 8)
-    engine.limit("api", {"concurrency": 5})
-    engine.resume("api")
+    api.limit("api", {"concurrency": 5})
+    api.resume("api")
     running = seen(second)
     assert running.state == State.DISPATCHED
-    assert engine.claim.claim(running.id, ticket_of(running))
+    assert claim.claim(running.id, ticket_of(running))
     late = send(1)[0]
-    engine.pause("api")
+    api.pause("api")
     later = send(1)[0]
     if verb == "limit":
-        engine.limit("api", {"concurrency": 10})
+        api.limit("api", {"concurrency": 10})
     else:
-        engine.override("api", until=at(0), concurrency=10)
+        api.override("api", until=at(0), concurrency=10)
     assert aside() == {}
-    engine.resume("api")
+    api.resume("api")
     # 10 = the one that runs, the one that came late, and the first in the line of the rest.
     assert states([late, first, third, later]) == [State.DISPATCHED] * 2 + [State.AVAILABLE] * 2
     end(late)
@@ -133,10 +133,10 @@ def test_it_goes_in_its_old_place_when_the_limit_is_raised(verb: str) -> None:
 def test_one_that_fits_the_raised_limit_goes_and_one_that_does_not_stays() -> None:
     paused(concurrency=20)
     dearest, dear = send(20, 8)
-    engine.limit("api", {"concurrency": 5})
-    engine.resume("api")
+    api.limit("api", {"concurrency": 5})
+    api.resume("api")
     assert aside() == {dearest.id: 20, dear.id: 8}
-    engine.limit("api", {"concurrency": 10})
+    api.limit("api", {"concurrency": 10})
     assert aside() == {dearest.id: 20}
     assert states([dear]) == [State.DISPATCHED]
 
@@ -144,13 +144,13 @@ def test_one_that_fits_the_raised_limit_goes_and_one_that_does_not_stays() -> No
 def test_a_concurrency_of_zero_is_a_pause() -> None:
     paused(concurrency=10)
     (dear,) = send(8)
-    engine.limit("api", {"concurrency": 0})
-    engine.resume("api")
+    api.limit("api", {"concurrency": 0})
+    api.resume("api")
     assert aside() == {}
     assert Lane.objects.get(id=dear.lane_id).parked_on.name == "api"
-    engine.limit("api", {"concurrency": 5})
+    api.limit("api", {"concurrency": 5})
     assert aside() == {dear.id: 8}
-    engine.limit("api", {"concurrency": 0})
+    api.limit("api", {"concurrency": 0})
     assert aside() == {}
 
 
@@ -158,21 +158,21 @@ def test_one_that_a_second_key_never_allows_either_waits_for_both() -> None:
     paused(concurrency=10)
     key("other", concurrency=10)
     (dear,) = CallQueue.objects.send_many([Call(task="noop", keys={"api": 8, "other": 9})])
-    engine.limit("api", {"concurrency": 5})
-    engine.limit("other", {"concurrency": 5})
-    engine.resume("api")
+    api.limit("api", {"concurrency": 5})
+    api.limit("other", {"concurrency": 5})
+    api.resume("api")
     assert aside() == {dear.id: 8}
-    engine.limit("api", {"concurrency": 10})
+    api.limit("api", {"concurrency": 10})
     assert aside() == {dear.id: 9}
-    engine.limit("other", {"concurrency": 9})
+    api.limit("other", {"concurrency": 9})
     assert states([dear]) == [State.DISPATCHED]
 
 
 def test_a_key_that_is_gone_keeps_no_call_back() -> None:
     made = paused(concurrency=10)
     (dear,) = send(8)
-    engine.limit("api", {"concurrency": 5})
-    engine.resume("api")
+    api.limit("api", {"concurrency": 5})
+    api.resume("api")
     assert aside() == {dear.id: 8}
     Lane.objects.update(parked_on=None)
     RateLimitKey.objects.filter(id=made.id).delete()
@@ -199,21 +199,21 @@ def test_a_lane_that_was_parked_with_such_a_call_in_front_goes_on_within_two_tic
 def test_one_that_is_to_be_dropped_at_a_limit_is_dropped() -> None:
     paused(concurrency=10)
     (dear,) = send(8, on_limit="drop", scheduled_at=timezone.now() + HOUR)
-    engine.limit("api", {"concurrency": 5})
-    engine.resume("api")
-    engine.run_now([dear.id])
+    api.limit("api", {"concurrency": 5})
+    api.resume("api")
+    api.run_now([dear.id])
     assert (seen(dear).state, seen(dear).reason) == (State.DISCARDED, "limit")
 
 
 def test_one_that_is_to_be_put_off_at_a_limit_waits_alone_and_is_not_put_off_for_ever() -> None:
     paused(concurrency=10)
     (dear,) = send(8, on_limit="reschedule", scheduled_at=timezone.now() + HOUR)
-    engine.limit("api", {"concurrency": 5})
-    engine.resume("api")
-    engine.run_now([dear.id])
+    api.limit("api", {"concurrency": 5})
+    api.resume("api")
+    api.run_now([dear.id])
     assert states([dear]) == [State.AVAILABLE]
     assert aside() == {dear.id: 8}
-    engine.limit("api", {"concurrency": 8})
+    api.limit("api", {"concurrency": 8})
     assert states([dear]) == [State.DISPATCHED]
 
 
@@ -224,23 +224,23 @@ def waits_alone() -> CallQueue:
     """Return a call that waits alone."""
     paused(concurrency=10)
     (dear,) = send(8)
-    engine.limit("api", {"concurrency": 5})
-    engine.resume("api")
+    api.limit("api", {"concurrency": 5})
+    api.resume("api")
     assert aside() == {dear.id: 8}
     return dear
 
 
 def test_it_can_be_cancelled_and_retried() -> None:
     dear = waits_alone()
-    assert engine.cancel([dear.id]) == [dear.id]
+    assert api.cancel([dear.id]) == [dear.id]
     assert (seen(dear).state, aside()) == (State.CANCELLED, {})
-    assert engine.retry([dear.id]) == [dear.id]
+    assert api.retry([dear.id]) == [dear.id]
     assert aside() == {dear.id: 8}
 
 
 def test_run_now_does_not_let_it_over_its_limit() -> None:
     dear = waits_alone()
-    assert engine.run_now([dear.id]) == [dear.id]
+    assert api.run_now([dear.id]) == [dear.id]
     assert aside() == {dear.id: 8}
 
 
@@ -254,47 +254,47 @@ def test_it_expires() -> None:
 # Who names it
 
 
-def test_the_answer_of_whoever_lowers_a_limit_says_how_many_calls_never_fit() -> None:
+def test_the_answer_to_a_lowered_limit_says_how_many_calls_never_fit() -> None:
     paused(concurrency=100)
     send(8, 8, 1, 30)
-    assert engine.count_oversized("api", {"concurrency": 5}) == 3
-    assert engine.count_oversized("api", {"concurrency": 8}) == 1
-    assert engine.count_oversized("api", {"concurrency": 0}) == 0
-    assert engine.count_oversized("api", {"rate": (10, 60)}) == 1
-    assert engine.count_oversized("api", {}) == 0
+    assert api.count_oversized("api", {"concurrency": 5}) == 3
+    assert api.count_oversized("api", {"concurrency": 8}) == 1
+    assert api.count_oversized("api", {"concurrency": 0}) == 0
+    assert api.count_oversized("api", {"rate": (10, 60)}) == 1
+    assert api.count_oversized("api", {}) == 0
     assert aside() == {}
-    assert engine.override("api", until=timezone.now() + HOUR, rate=(10, 60)) == 1
-    assert engine.end_override("api") == 0
-    assert engine.limit("api", {"concurrency": 5}) == 3
-    engine.resume("api")
+    assert api.override("api", until=timezone.now() + HOUR, rate=(10, 60)) == 1
+    assert api.end_override("api") == 0
+    assert api.limit("api", {"concurrency": 5}) == 3
+    api.resume("api")
     assert len(aside()) == 3
-    assert engine.limit("api", {"concurrency": 6}) == 3
-    assert engine.limit("api", {"concurrency": 10}) == 1
+    assert api.limit("api", {"concurrency": 6}) == 3
+    assert api.limit("api", {"concurrency": 10}) == 1
 
 
 def test_a_count_of_a_partial_change_keeps_the_other_limits() -> None:
     paused(concurrency=10)
     send(8)
-    assert engine.count_oversized("api", {"rate": (9, 60)}, keeps_others=True) == 0
+    assert api.count_oversized("api", {"rate": (9, 60)}, keeps_others=True) == 0
     RateLimitKey.objects.update(concurrency=5)
-    assert engine.count_oversized("api", {"rate": (9, 60)}, keeps_others=True) == 1
-    assert engine.count_oversized("api", {"rate": (9, 60)}) == 0
-    assert engine.end_override("api") == 0
+    assert api.count_oversized("api", {"rate": (9, 60)}, keeps_others=True) == 1
+    assert api.count_oversized("api", {"rate": (9, 60)}) == 0
+    assert api.end_override("api") == 0
 
 
 def test_a_count_names_what_is_wrong_with_it() -> None:
     with pytest.raises(KeyNotFound):
-        engine.count_oversized("nothing", {})
+        api.count_oversized("nothing", {})
     key("api")
     with pytest.raises(PolicyInvalid):
-        engine.count_oversized("api", {"concurrency": -1})
+        api.count_oversized("api", {"concurrency": -1})
 
 
 def test_a_call_that_spends_the_key_of_its_queue_counts_there() -> None:
     key("queue:celery", concurrency=10)
-    engine.pause("queue:celery")
+    api.pause("queue:celery")
     CallQueue.objects.send_many([Call(task="noop", keys={"queue:celery": 8})])
-    assert engine.limit("queue:celery", {"concurrency": 5}) == 1
+    assert api.limit("queue:celery", {"concurrency": 5}) == 1
 
 
 def test_reports_and_the_audit_name_it() -> None:
@@ -315,7 +315,7 @@ def test_reports_and_the_audit_name_it() -> None:
     assert found.findings[0].facts["calls"] == 1
     assert found.findings[0].facts["cheapest_call"] == str(dear.id)
     assert audit(settle=timedelta(0), repair=True).repaired == 0
-    engine.limit("api", {"concurrency": 10})
+    api.limit("api", {"concurrency": 10})
     assert audit(settle=timedelta(0)).is_ok
 
 
@@ -341,9 +341,9 @@ def test_the_status_shows_it() -> None:
 def test_waiting_calls_are_paged_with_those_that_wait_alone_in_their_places() -> None:
     paused(concurrency=10)
     calls = send(1, 8, 1, 8, 1)
-    engine.limit("api", {"concurrency": 5})
-    engine.resume("api")
-    engine.pause("api")
+    api.limit("api", {"concurrency": 5})
+    api.resume("api")
+    api.pause("api")
     CallQueue.objects.filter(state=State.DISPATCHED).update(
         state=State.AVAILABLE, ticket=None, dispatched_at=None, published_at=None
     )
@@ -360,13 +360,13 @@ def test_ten_thousand_such_calls_are_set_aside_and_let_go_on_once_each() -> None
     paused(concurrency=10)
     calls = CallQueue.objects.send_many([Call(task="noop", keys={"api": 8})] * 1_200)
     (cheap,) = send(1)
-    engine.limit("api", {"concurrency": 5})
-    engine.resume("api")
+    api.limit("api", {"concurrency": 5})
+    api.resume("api")
     assert states([cheap]) == [State.DISPATCHED]
     assert len(aside()) == 1_200
     made = oversized.release()
     assert (made.calls, made.last) == (0, 0)
-    engine.limit("api", {"concurrency": 10})
+    api.limit("api", {"concurrency": 10})
     assert aside() == {}
     assert states([calls[0]]) == [State.DISPATCHED]
 
@@ -375,10 +375,10 @@ def test_the_look_for_what_fits_goes_from_key_to_key() -> None:
     names = [f"key:{number}" for number in range(5)]
     for name in names:
         key(name, concurrency=10)
-        engine.pause(name)
+        api.pause(name)
         waiting(costs={name: 8})
-        engine.limit(name, {"concurrency": 5})
-        engine.resume(name)
+        api.limit(name, {"concurrency": 5})
+        api.resume(name)
         engine.tick(now=timezone.now())
     assert len(aside()) == 5
     RateLimitKey.objects.update(concurrency=10)
@@ -391,6 +391,6 @@ def test_the_look_for_what_fits_goes_from_key_to_key() -> None:
 def test_what_runs_is_left_alone_when_its_cost_does_not_fit_any_more() -> None:
     key("api", concurrency=10)
     running = started(costs={"api": 8}, now=timezone.now())
-    engine.limit("api", {"concurrency": 5})
+    api.limit("api", {"concurrency": 5})
     assert states([running]) == [State.ACTIVE]
     assert aside() == {}

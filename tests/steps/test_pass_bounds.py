@@ -8,8 +8,8 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
-from dispatcher import engine
-from dispatcher.lifecycle import admit, heartbeat, recover
+from dispatcher import api, engine
+from dispatcher.lifecycle import admit, control, heartbeat, recover
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
@@ -35,7 +35,7 @@ def parked(name: str, lanes: int, priority: int = 0) -> list[CallQueue]:
 
 
 def free_calls() -> int:
-    """Return how many waiting calls nobody has locked."""
+    """Return how many waiting calls are not locked."""
     with psycopg.connect(**connection.get_connection_params()) as other:
         found = other.execute(
             "SELECT FROM dispatcher_callqueue WHERE state = 'available' FOR NO KEY UPDATE SKIP LOCKED"
@@ -117,7 +117,7 @@ def test_lanes_that_are_awake_and_empty_do_not_keep_a_tick_from_the_others(setti
     for number in range(20):
         empty = waiting(queue=f"empty{number}")
         recover.wake([empty.lane_id])
-        engine.control.cancel([empty.id])
+        control.cancel([empty.id])
     call = waiting()
     recover.wake([call.lane_id])
     assert engine.tick(now=at(0)) == 1
@@ -141,13 +141,13 @@ def test_an_order_lets_some_go_and_leaves_the_others_to_the_tick(verb: str) -> N
     calls = parked("api", 130)
     match verb:
         case "limit":
-            engine.limit("api", {})
+            api.limit("api", {})
         case "override":
-            engine.override("api", until=at(60), concurrency=1_000)
+            api.override("api", until=at(60), concurrency=1_000)
         case "resume":
-            engine.pause("api")
+            api.pause("api")
             RateLimitKey.objects.filter(name="api").update(concurrency=None)
-            engine.resume("api")
+            api.resume("api")
     assert 0 < dispatched() <= 100
     engine.tick(now=timezone.now())
     assert set(states(calls)) == {State.DISPATCHED}
@@ -155,7 +155,7 @@ def test_an_order_lets_some_go_and_leaves_the_others_to_the_tick(verb: str) -> N
 
 def test_what_an_order_leaves_goes_on_by_hand_over_alone() -> None:
     calls = parked("api", 130)
-    engine.limit("api", {"concurrency": 60})
+    api.limit("api", {"concurrency": 60})
     for _ in range(130):
         running = CallQueue.objects.in_flight().first()
         if running is None:
@@ -169,5 +169,5 @@ def test_what_an_order_leaves_goes_on_by_hand_over_alone() -> None:
 def test_where_tasks_run_in_the_sender_s_process_an_order_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = parked("api", 130)
     monkeypatch.setattr("dispatcher.engine.dispenser.is_eager", lambda: True)
-    engine.limit("api", {})
+    api.limit("api", {})
     assert set(states(calls)) == {State.DISPATCHED}

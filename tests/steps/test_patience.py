@@ -10,7 +10,7 @@ import pytest
 from django.db import InterfaceError, OperationalError, connection, transaction
 from django.utils import timezone
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.engine import attempt, workers
 from dispatcher.errors import RateLimited, WorkerLost
 from dispatcher.lifecycle import claim, finish
@@ -87,7 +87,7 @@ def test_the_claim_of_another_is_not_taken_for_ones_own_whose_answer_was_lost(
     assert (ran, seen(call).attempt) == ([], 1)
 
 
-def test_a_claim_whose_answer_comes_when_its_window_is_over_is_admitted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_whose_answer_comes_when_its_window_is_over_is_admitted_again(monkeypatch: pytest.MonkeyPatch) -> None:
     key("counted", rate=(1, 60))
     call = seen(CallQueue.objects.send("noop", keys=["counted"]))
     claim_it = losing_answers(claim.claim)
@@ -104,7 +104,7 @@ def test_a_claim_whose_answer_comes_when_its_window_is_over_is_admitted_anew(mon
     monkeypatch.setattr(claim, "claim", claim_for_long)
     ran: list[int] = []
     ticket = ticket_of(call)
-    assert engine.execute(call.id, ticket, partial(ran.append, 1)) is claim.Refused.CLOSED
+    assert engine.execute(call.id, ticket, partial(ran.append, 1)) is claim.Refused.KEY_CLOSED
     # The key has room again, so it went at once, under another ticket.
     again = seen(call)
     assert (ran, again.state, again.attempt, again.ticket != ticket) == ([], State.DISPATCHED, 0, True)
@@ -186,7 +186,7 @@ def test_the_end_that_another_gave_an_attempt_is_not_taken_for_ones_own_whose_an
     assert seen(call).result is None
 
 
-def test_a_finish_whose_answer_was_lost_is_known_again_after_the_call_was_admitted_anew(
+def test_a_finish_whose_answer_was_lost_is_known_again_after_the_call_was_admitted_again(
     call: CallQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail = finish.fail
@@ -228,9 +228,9 @@ def test_a_finish_whose_answer_was_lost_says_nothing_of_the_attempt_that_follows
 def test_a_claim_that_was_refused_puts_its_call_back_when_the_database_is_there_again(
     call: CallQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine.pause("api")
+    api.pause("api")
     monkeypatch.setattr(attempt, "put_back", losing_questions(attempt.put_back))
-    assert engine.execute(call.id, ticket_of(call), pytest.fail) is claim.Refused.CLOSED
+    assert engine.execute(call.id, ticket_of(call), pytest.fail) is claim.Refused.KEY_CLOSED
     assert states([call]) == [State.AVAILABLE]
 
 
@@ -239,7 +239,7 @@ def throw(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("fault", [OperationalError, InterfaceError])
-def test_patience_ends_and_then_tells_what_was_wrong(settings: Any, fault: type[Exception]) -> None:
+def test_retries_end_and_then_the_error_is_raised(settings: Any, fault: type[Exception]) -> None:
     settings.DISPATCHER = {"patience": 0.3}
     tried: list[int] = []
 
@@ -264,6 +264,6 @@ def test_within_the_callers_transaction_nothing_is_tried_again() -> None:
     assert len(tried) == 1
 
 
-def test_errors_of_other_kinds_are_told_at_once() -> None:
+def test_errors_of_other_kinds_are_raised_at_once() -> None:
     with pytest.raises(ZeroDivisionError):
         attempt.retry_while_unavailable(lambda: 1 / 0, again=pytest.fail)

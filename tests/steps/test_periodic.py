@@ -154,7 +154,7 @@ def test_a_worker_without_messages_ticks_again_and_again(step: PeriodicTasks, wo
     assert PeriodicRun.objects.filter(name=RECOVER, ran_at=None).exists()
 
 
-def test_a_worker_that_is_told_to_leave_it_to_beat_does(step: PeriodicTasks, work: Work, settings: Any) -> None:
+def test_a_worker_with_the_setting_leaves_it_to_beat(step: PeriodicTasks, work: Work, settings: Any) -> None:
     settings.DISPATCHER = {"tick": 0.02, "fallback_schedule": False}
     PeriodicRun.objects.create(name=TICK, ran_at="2020-01-01T00:00Z")
     step.start(step.worker)
@@ -164,7 +164,7 @@ def test_a_worker_that_is_told_to_leave_it_to_beat_does(step: PeriodicTasks, wor
 
 
 def test_a_tick_is_sent_without_an_event(broker: Broker) -> None:
-    app = make_app("telling", task_send_sent_event=True)
+    app = make_app("events", task_send_sent_event=True)
     app.set_current()
     sent: list[str] = []
     app.amqp._event_dispatcher = SimpleNamespace(publish=lambda kind, *_, **__: sent.append(kind))  # noqa: SLF001

@@ -94,7 +94,7 @@ def test_a_worker_that_looks_while_another_takes_over_does_not_wait() -> None:
         assert at_once(partial(look, ONE, at(60))) == [False]
 
 
-def test_a_record_from_the_future_holds_nobody_off() -> None:
+def test_a_record_from_the_future_holds_no_worker_off() -> None:
     ran(at(3600))
     assert look(ONE, T0)
     ran(at(3600))

@@ -9,7 +9,7 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
-from dispatcher import engine, reports
+from dispatcher import api, engine, reports
 from dispatcher.audit import audit
 from dispatcher.errors import CallNeverRuns, UnknownKey
 from dispatcher.lanes.heads import Place
@@ -58,7 +58,7 @@ def test_a_call_without_a_lane_says_what_makes_it() -> None:
     }
 
 
-def test_a_key_that_nobody_makes_is_unknown_within_a_transaction_too() -> None:
+def test_a_key_that_is_not_made_is_unknown_within_a_transaction_too() -> None:
     with pytest.raises(UnknownKey, match="typo"), transaction.atomic():
         CallQueue.objects.send("noop", keys=["typo", "tenant:new"])
     with pytest.raises(CallNeverRuns), transaction.atomic():
@@ -100,7 +100,7 @@ def test_calls_in_every_state_that_waits_are_placed() -> None:
     assert engine.place_unplaced() == 3
     assert {seen(call).lane_id for call in calls} == {Lane.objects.get().id}
     assert states(calls) == [State.DISPATCHED, State.SCHEDULED, State.PENDING]
-    assert engine.activate([calls[2].id]) == [calls[2].id]
+    assert api.activate([calls[2].id]) == [calls[2].id]
     assert states(calls) == [State.DISPATCHED, State.SCHEDULED, State.DISPATCHED]
 
 
@@ -135,22 +135,22 @@ def test_the_hook_of_a_send_within_a_test_s_transaction_places_its_calls(
 
 def test_a_call_without_a_lane_is_cancelled_and_retried() -> None:
     call = unplaced()
-    assert engine.cancel([call.id]) == [call.id]
+    assert api.cancel([call.id]) == [call.id]
     assert engine.place_unplaced() == 0
     assert seen(call).lane_id is None
-    assert engine.retry([call.id]) == [call.id]
+    assert api.retry([call.id]) == [call.id]
     assert states([call]) == [State.DISPATCHED]
 
 
 def test_a_call_without_a_lane_is_run_now_and_activated() -> None:
     later = timezone.now() + timedelta(hours=1)
     scheduled = unplaced("tenant:one", scheduled_at=later)
-    assert engine.run_now([scheduled.id]) == [scheduled.id]
+    assert api.run_now([scheduled.id]) == [scheduled.id]
     with dying():
         (pending,) = CallQueue.objects.send_many(
             [Call(task="noop", keys=["tenant:two"], more=More(is_pending=True))],
         )
-    assert engine.activate([pending.id]) == [pending.id]
+    assert api.activate([pending.id]) == [pending.id]
     assert states([scheduled, pending]) == [State.DISPATCHED] * 2
 
 
@@ -161,7 +161,7 @@ def test_a_call_without_a_lane_expires() -> None:
     assert engine.place_unplaced() == 0
 
 
-# What is told of it
+# What is reported of it
 
 
 def test_reports_count_and_list_calls_without_a_lane() -> None:
@@ -244,11 +244,11 @@ def test_with_autocommit_off_calls_go_on_with_the_tick_after_the_commit() -> Non
 @pytest.mark.parametrize(
     ("verb", "args"),
     [
-        (engine.pause, ["api"]),
-        (engine.limit, ["api", {"concurrency": 2}]),
-        (engine.block, ["api", timedelta(seconds=9)]),
-        (engine.run_now, None),
-        (engine.cancel, None),
+        (api.pause, ["api"]),
+        (api.limit, ["api", {"concurrency": 2}]),
+        (api.block, ["api", timedelta(seconds=9)]),
+        (api.run_now, None),
+        (api.cancel, None),
     ],
 )
 def test_with_autocommit_off_verbs_are_rolled_back_with_their_transaction(

@@ -22,7 +22,7 @@ from dispatcher.states import State
 from tests.builders import committed, seen, states, ticket_of
 from tests.races.lockstep import eventually, holding
 from tests.steps.conftest import Broker
-from tests.steps.doings import do, sent
+from tests.steps.sample_tasks import do, sent
 
 LONG_S = 10.0
 
@@ -43,7 +43,7 @@ def _no_messages() -> Iterator[None]:
 
 
 def worker() -> Any:
-    """Return what a step is told of its worker."""
+    """Return what a step receives of its worker."""
     return SimpleNamespace(
         hostname="celery@here",
         concurrency=1,

@@ -34,7 +34,7 @@ def entries() -> list[dict[str, Any]]:
 # Beat's entries
 
 
-def test_beat_is_told_to_tick_recover_and_clean_up() -> None:
+def test_beat_has_entries_to_tick_recover_and_clean_up() -> None:
     schedule.after_migrate("default")
     made = {entry.name: entry for entry in PeriodicTask.objects.all()}
     assert sorted(made) == NAMES
@@ -138,7 +138,7 @@ class BeatElsewhere:
         return "other" if model._meta.app_label == "django_celery_beat" else None
 
 
-def test_the_signal_of_a_migration_is_heard() -> None:
+def test_the_signal_of_a_migration_is_handled() -> None:
     config = apps.get_app_config("dispatcher")
     post_migrate.send(
         sender=config, app_config=config, using="default", verbosity=0, interactive=False, apps=apps, plan=[]

@@ -12,8 +12,9 @@ from kombu import Producer, Queue
 from kombu.exceptions import ChannelError
 from redis.exceptions import OutOfMemoryError
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.lifecycle import admit, publish
+from dispatcher.messages.tickets import TICKET_HEADER
 from dispatcher.models import CallQueue, Slot
 from dispatcher.request import Call
 from dispatcher.states import State
@@ -64,14 +65,14 @@ def test_a_message_carries_the_call_its_ticket_and_its_arguments(broker: Broker)
     (message,) = broker.take("letters")
     assert message.headers["task"] == "noop"
     assert message.headers["id"] == message.headers["root_id"] == str(call.id)
-    assert UUID(message.headers[publish.TICKET_HEADER]) == call.ticket
+    assert UUID(message.headers[TICKET_HEADER]) == call.ticket
     assert message.headers["retries"] == 0
     assert message.content_type == "application/json"
     assert message.payload[:2] == [[1, "ä"], {"a": [None]}]
     assert seen(call).published_at == at(1)
 
 
-def test_a_message_tells_how_many_attempts_were_made_before(broker: Broker) -> None:
+def test_a_message_has_the_number_of_attempts_made_before(broker: Broker) -> None:
     call = waiting()
     CallQueue.objects.filter(id=call.id).update(attempt=2)
     publish.publish(admit.admit(lanes=[call.lane_id], now=T0).calls)
@@ -81,7 +82,7 @@ def test_a_message_tells_how_many_attempts_were_made_before(broker: Broker) -> N
 
 def test_what_was_published_is_noted_only_under_its_ticket(broker: Broker) -> None:
     call = admitted()
-    engine.cancel([call.id])
+    api.cancel([call.id])
     publish.publish([call], now=at(1))
     assert seen(call).published_at is None
 
@@ -105,14 +106,14 @@ def test_what_the_broker_refuses_stays_and_the_next_pass_publishes_the_same_tick
     assert [seen(call).published_at for call in calls] == [None, None, None]
     broker.come_back()
     engine.tick(now=at(61))
-    assert [UUID(message.headers[publish.TICKET_HEADER]) for message in broker.take()] == tickets[:2]
+    assert [UUID(message.headers[TICKET_HEADER]) for message in broker.take()] == tickets[:2]
     assert [seen(call).ticket for call in calls] == tickets
     assert [seen(call).published_at for call in calls] == [at(61), at(61), None]
     engine.tick(now=at(120))
     assert broker.take() == []
 
 
-def test_a_call_just_admitted_is_left_to_whoever_admitted_it() -> None:
+def test_a_call_just_admitted_is_left_to_the_pass_that_admitted_it() -> None:
     call = admitted()
     assert publish.unpublished(now=at(10)) == []
     assert [found.id for found in publish.unpublished(now=at(10.1))] == [call.id]
@@ -246,7 +247,7 @@ def test_what_is_due_is_served_though_the_broker_refuses_a_call(
     assert [seen(call).published_at for call in (refused, second)] == [None, at(90)]
 
 
-def test_a_broker_that_refuses_is_connected_anew_for_the_next_pass(
+def test_a_broker_that_refuses_is_connected_again_for_the_next_pass(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def connection() -> object:
@@ -352,7 +353,7 @@ def test_an_eager_task_waits_where_a_limit_stops_it() -> None:
     for number in range(3):
         CallQueue.objects.send(note, args=[number], keys=["api"])
     assert ran == [0, 1]
-    engine.limit("paused", {})
+    api.limit("paused", {})
     assert ran == [0, 1, "stopped"]
 
 

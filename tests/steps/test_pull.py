@@ -13,10 +13,11 @@ from django.db import connection
 from dispatcher import engine
 from dispatcher.ending import Reported
 from dispatcher.engine import fetched, workers
+from dispatcher.lifecycle import claim
 from dispatcher.models import CallQueue, Lane, PullWorker, Queue, RateLimitKey, Slot
 from dispatcher.ojs import fetch as pull
-from dispatcher.ojs.fetch import Fetching, Reached, Refused
-from dispatcher.ojs.waiters import ready
+from dispatcher.ojs.fetch import FetchRequest, Progress, RejectedReport
+from dispatcher.ojs.long_poll import find_ready_queues
 from dispatcher.request import Call, More
 from dispatcher.states import State
 from tests.builders import HERE, SECOND, committed, seen
@@ -38,7 +39,7 @@ def send(count: int = 1, *, queue: str = "mail", **fields: Any) -> list[CallQueu
 
 
 def fetch(*queues: str, **fields: Any) -> list[CallQueue]:
-    return pull.fetch(Fetching(queues=queues or ("mail",), **fields))
+    return pull.fetch(FetchRequest(queues=queues or ("mail",), **fields))
 
 
 # What a fetch gives
@@ -98,7 +99,7 @@ def test_a_queue_of_celery_gives_nothing() -> None:
     (call,) = send(queue="celerys")
     assert fetch("celerys") == []
     assert seen(call).state == State.DISPATCHED
-    assert pull.take_queues(["mail", "celerys", "unknown"]) == ["celerys"]
+    assert pull.assign_queues(["mail", "celerys", "unknown"]) == ["celerys"]
 
 
 def test_a_queue_first_named_over_http_is_fetched_unless_celery_has_to_do_with_it() -> None:
@@ -113,9 +114,9 @@ def test_a_queue_that_was_only_named_is_served_by_the_first_that_comes(caplog: p
         pull.open_queue(name)
         CallQueue.objects.send("mail.celery", args=[None, []], queue=name)
     assert "task mail.celery was sent to queue 'celerys', which workers fetch from over HTTP" in caplog.text
-    assert pull.take_queues(["mine"]) == []
+    assert pull.assign_queues(["mine"]) == []
     workers.record_heartbeat(replace(HERE, queues=["mine", "celerys"]), [])
-    assert pull.take_queues(["mine", "celerys"]) == ["celerys"]
+    assert pull.assign_queues(["mine", "celerys"]) == ["celerys"]
     # The call that waited was let in at once.
     assert dict(CallQueue.objects.values_list("queue", "state")) == {"mine": "available", "celerys": "dispatched"}
 
@@ -131,12 +132,12 @@ def test_a_queue_whose_calls_are_fetched_is_reported_once_to_those_that_send_tas
 
 
 def test_a_queue_is_ready_with_about_as_many_calls_as_wait_in_it() -> None:
-    assert ready(["mail", "other"], most=5) == []
+    assert find_ready_queues(["mail", "other"], most=5) == []
     send(3)
-    assert [(queue.name, queue.calls) for queue in ready(["other", "mail"], most=5)] == [("mail", 3)]
-    assert [queue.calls for queue in ready(["mail"], most=2)] == [2]
+    assert [(queue.name, queue.calls) for queue in find_ready_queues(["other", "mail"], most=5)] == [("mail", 3)]
+    assert [queue.calls for queue in find_ready_queues(["mail"], most=2)] == [2]
     fetch(count=3)
-    assert ready(["mail"], most=5) == []
+    assert find_ready_queues(["mail"], most=5) == []
 
 
 def test_a_fetch_that_waits_gets_what_is_sent_meanwhile() -> None:
@@ -161,18 +162,18 @@ def test_an_ack_completes_the_call_and_frees_its_slots() -> None:
     assert isinstance(done, CallQueue)
     assert (done.state, done.result) == (State.COMPLETED, {"sent": True})
     assert not Slot.objects.exists()
-    assert pull.ack(call.id, result=None) == Refused(state=State.COMPLETED)
+    assert pull.ack(call.id, result=None) == RejectedReport(state=State.COMPLETED)
 
 
 def test_reports_of_others_and_late_ones_change_nothing() -> None:
     send()
     (call,) = fetch(worker="one")
-    anothers = Refused(state=State.ACTIVE, is_anothers=True)
+    anothers = RejectedReport(state=State.ACTIVE, is_anothers=True)
     assert pull.ack(call.id, result=None, worker="two") == anothers
     assert pull.ack(call.id, result=None, ticket=uuid4()) == anothers
     assert pull.nack(call.id, BROKEN, worker="two") == anothers
-    assert pull.beat("two", [call.id]).kept == []
-    assert pull.ack(uuid4(), result=None) == Refused(state=None)
+    assert pull.heartbeat("two", [call.id]).kept == []
+    assert pull.ack(uuid4(), result=None) == RejectedReport(state=None)
     assert seen(call).state == State.ACTIVE
 
 
@@ -186,38 +187,38 @@ def test_a_report_that_is_repeated_is_answered_as_the_first() -> None:
     engine.tick(now=None)
     (again,) = fetch()
     for proof in ({"ticket": call.ticket}, {"attempt": 1}):
-        anothers = Refused(state=State.ACTIVE, is_anothers=True)
+        anothers = RejectedReport(state=State.ACTIVE, is_anothers=True)
         assert pull.nack(call.id, BROKEN, **proof) == anothers  # type: ignore[arg-type]
-        assert pull.note_progress(call.id, Reached(progress=0.5), **proof) == anothers  # type: ignore[arg-type]
+        assert pull.record_progress(call.id, Progress(progress=0.5), **proof) == anothers  # type: ignore[arg-type]
     for _ in range(2):
         done = pull.ack(call.id, result="first", attempt=2, ticket=again.ticket)
         assert isinstance(done, CallQueue)
         assert (done.state, done.result) == (State.COMPLETED, "first")
     assert isinstance(pull.ack(call.id, result="second", ticket=again.ticket), CallQueue)
     assert seen(call).result == "first"
-    assert pull.nack(call.id, BROKEN, ticket=again.ticket) == Refused(state=State.COMPLETED)
+    assert pull.nack(call.id, BROKEN, ticket=again.ticket) == RejectedReport(state=State.COMPLETED)
 
 
 def test_the_number_of_an_attempt_shows_no_repeat() -> None:
     send()
     (call,) = fetch(worker="one")
     assert isinstance(pull.ack(call.id, result="first", attempt=1, worker="one"), CallQueue)
-    assert pull.ack(call.id, result="second", attempt=1, worker="one") == Refused(state=State.COMPLETED)
+    assert pull.ack(call.id, result="second", attempt=1, worker="one") == RejectedReport(state=State.COMPLETED)
 
 
 def test_the_number_of_an_attempt_takes_no_call_from_the_next_worker() -> None:
     send()
     (call,) = fetch(worker="one")
-    pull.give_back(call.id, ticket=call.ticket)
+    pull.requeue(call.id, ticket=call.ticket)
     (again,) = fetch(worker="two")
     assert again.attempt == call.attempt == 1
-    anothers = Refused(state=State.ACTIVE, is_anothers=True)
+    anothers = RejectedReport(state=State.ACTIVE, is_anothers=True)
     for worker in (None, "one"):
         proof: pull.Proof = {"attempt": 1, "worker": worker}
         assert pull.ack(call.id, result="stale", **proof) == anothers
         assert pull.nack(call.id, BROKEN, **proof) == anothers
-        assert pull.stop(call.id, SECOND, **proof) == anothers
-        assert pull.give_back(call.id, **proof) == anothers
+        assert pull.report_rate_limit(call.id, SECOND, **proof) == anothers
+        assert pull.requeue(call.id, **proof) == anothers
     assert seen(call).state == State.ACTIVE
     assert isinstance(pull.ack(call.id, result=None, attempt=1, worker="two"), CallQueue)
 
@@ -226,7 +227,7 @@ def test_progress_with_the_number_of_an_attempt_alone_renews_no_lease() -> None:
     send(more=More(visibility=SECOND))
     (call,) = fetch()
     before = Slot.objects.get().pulled_until
-    assert pull.note_progress(call.id, Reached(progress=0.5), attempt=1)
+    assert pull.record_progress(call.id, Progress(progress=0.5), attempt=1)
     assert Slot.objects.get().pulled_until == before
 
 
@@ -234,25 +235,25 @@ def test_a_call_that_is_given_back_twice_waits_once() -> None:
     first, second = send(2)
     (call,) = fetch()
     for _ in range(2):
-        assert isinstance(pull.give_back(call.id, ticket=call.ticket), CallQueue)
+        assert isinstance(pull.requeue(call.id, ticket=call.ticket), CallQueue)
     assert [each.id for each in fetch(count=3)] == [first.id, second.id]
-    assert pull.give_back(call.id, ticket=call.ticket) == Refused(state=State.ACTIVE, is_anothers=True)
+    assert pull.requeue(call.id, ticket=call.ticket) == RejectedReport(state=State.ACTIVE, is_anothers=True)
 
 
 def test_a_late_report_is_not_taken_for_a_repeated_one() -> None:
     send(more=More(visibility=SECOND))
     (call,) = fetch(worker="one")
-    pull.beat("one", [call.id])
+    pull.heartbeat("one", [call.id])
     engine.tick(now=call.started_at + 2 * SECOND)
     for proof in ({"ticket": call.ticket}, {"attempt": 1}):
-        assert pull.nack(call.id, BROKEN, **proof) == Refused(state=State.AVAILABLE)  # type: ignore[arg-type]
+        assert pull.nack(call.id, BROKEN, **proof) == RejectedReport(state=State.AVAILABLE)  # type: ignore[arg-type]
 
 
 def test_a_call_that_runs_in_celery_is_not_reported_over_http() -> None:
     (call,) = send(queue="celerys")
-    engine.claim.claim(call.id, seen(call).ticket)  # type: ignore[arg-type]
-    assert pull.ack(call.id, result=None) == Refused(state=State.ACTIVE)
-    assert pull.cancel(call.id) == Refused(state=State.ACTIVE)
+    claim.claim(call.id, seen(call).ticket)  # type: ignore[arg-type]
+    assert pull.ack(call.id, result=None) == RejectedReport(state=State.ACTIVE)
+    assert pull.cancel(call.id) == RejectedReport(state=State.ACTIVE)
 
 
 def test_a_failure_is_tried_again_as_the_policy_says() -> None:
@@ -277,11 +278,11 @@ def test_a_failure_that_is_named_final_ends_the_call(final: str) -> None:
     assert ended.state == "discarded"
 
 
-def test_a_worker_that_was_told_to_stop_blocks_the_key_and_spends_no_attempt() -> None:
+def test_a_worker_that_was_rate_limited_blocks_the_key_and_spends_no_attempt() -> None:
     RateLimitKey.objects.declare("api", concurrency=5)
     send(2, keys=["api"])
     (call,) = fetch()
-    assert isinstance(pull.stop(call.id, timedelta(minutes=1)), CallQueue)
+    assert isinstance(pull.report_rate_limit(call.id, timedelta(minutes=1)), CallQueue)
     assert (seen(call).state, seen(call).attempt) == (State.AVAILABLE, 0)
     assert fetch() == []
 
@@ -290,14 +291,14 @@ def test_a_stop_without_a_wait_puts_off_all_the_same() -> None:
     RateLimitKey.objects.declare("api", concurrency=5)
     send(keys=["api"])
     (call,) = fetch()
-    assert isinstance(pull.stop(call.id, timedelta(0)), CallQueue)
+    assert isinstance(pull.report_rate_limit(call.id, timedelta(0)), CallQueue)
     assert fetch() == []
 
 
 def test_a_call_that_is_given_back_is_the_next_one() -> None:
     first, _ = send(2)
     (call,) = fetch(worker="one")
-    pull.give_back(call.id, worker="one")
+    pull.requeue(call.id, worker="one")
     assert [again.id for again in fetch(worker="two")] == [first.id]
     assert seen(first).attempt == 1
 
@@ -308,7 +309,7 @@ def test_a_running_call_can_be_cancelled_and_its_report_is_refused() -> None:
     cancelled = pull.cancel(call.id)
     assert isinstance(cancelled, CallQueue)
     assert (cancelled.state, cancelled.attempt) == ("cancelled", 1)
-    assert pull.ack(call.id, result=None) == Refused(state=State.CANCELLED)
+    assert pull.ack(call.id, result=None) == RejectedReport(state=State.CANCELLED)
 
 
 # Leases
@@ -321,12 +322,12 @@ def test_a_fetch_whose_answer_is_lost_spends_no_attempt() -> None:
     assert (seen(call).state, seen(call).attempt, seen(call).errors) == ("available", 0, [])
     (again,) = fetch()
     assert (again.id, again.attempt) == (call.id, 1)
-    assert pull.ack(call.id, result=None, ticket=call.ticket) == Refused(state=State.ACTIVE, is_anothers=True)
+    assert pull.ack(call.id, result=None, ticket=call.ticket) == RejectedReport(state=State.ACTIVE, is_anothers=True)
     assert isinstance(pull.ack(call.id, result=None, ticket=again.ticket), CallQueue)
     assert seen(call).crashes == 0
 
 
-def test_a_call_after_whose_fetches_no_worker_is_heard_of_ends_all_the_same() -> None:
+def test_a_call_after_whose_fetches_no_worker_is_seen_ends_all_the_same() -> None:
     send(more=More(visibility=SECOND), retry={"max_attempts": 2})
     attempts = []
     while (fetched := fetch()) and len(attempts) < 9:
@@ -339,16 +340,16 @@ def test_a_call_after_whose_fetches_no_worker_is_heard_of_ends_all_the_same() ->
 def test_a_lease_that_runs_out_lets_the_call_wait_again_and_counts_the_attempt() -> None:
     send(more=More(visibility=SECOND))
     (call,) = fetch(worker="one")
-    pull.beat("one", [call.id])
+    pull.heartbeat("one", [call.id])
     engine.tick(now=call.started_at + 2 * SECOND)
     assert (seen(call).state, seen(call).attempt, seen(call).error["type"]) == ("available", 1, "LeaseLapsed")
-    assert pull.ack(call.id, result=None, ticket=call.ticket) == Refused(state=State.AVAILABLE)
+    assert pull.ack(call.id, result=None, ticket=call.ticket) == RejectedReport(state=State.AVAILABLE)
 
 
 def test_a_lapsed_lease_ends_a_call_without_attempts_left() -> None:
     send(more=More(visibility=SECOND), retry={"max_attempts": 1})
     (call,) = fetch(worker="one")
-    pull.note_progress(call.id, Reached(progress=0.5), ticket=call.ticket)
+    pull.record_progress(call.id, Progress(progress=0.5), ticket=call.ticket)
     engine.tick(now=call.started_at + 2 * SECOND)
     assert seen(call).state == "discarded"
 
@@ -357,10 +358,10 @@ def test_a_heartbeat_renews_the_lease_but_not_the_time_of_the_attempt() -> None:
     send(more=More(visibility=10 * SECOND, timeout=60 * SECOND))
     (call,) = fetch(worker="one")
     (slot,) = Slot.objects.all()
-    assert pull.beat("one", [call.id], lease=30 * SECOND).kept == [call.id]
+    assert pull.heartbeat("one", [call.id], lease=30 * SECOND).kept == [call.id]
     renewed = Slot.objects.get()
     assert renewed.pulled_until > slot.pulled_until + 15 * SECOND
-    pull.beat("one", [call.id], lease=3600 * SECOND)
+    pull.heartbeat("one", [call.id], lease=3600 * SECOND)
     assert Slot.objects.get().pulled_until == call.started_at + 60 * SECOND
     engine.tick(now=call.started_at + 61 * SECOND)
     assert (seen(call).state, seen(call).error["type"]) == ("retryable", "AttemptTimedOut")
@@ -374,17 +375,17 @@ def test_the_recovery_of_celerys_workers_leaves_fetched_calls_alone() -> None:
     assert seen(call).state == State.ACTIVE
 
 
-def test_a_worker_that_is_to_be_quiet_gets_nothing_and_is_told() -> None:
+def test_a_worker_that_is_to_be_quiet_gets_nothing_but_its_directive() -> None:
     send()
-    assert pull.beat("one", []).directive == "running"
+    assert pull.heartbeat("one", []).directive == "running"
     PullWorker.objects.update(directive="quiet")
     assert fetch(worker="one") == []
-    assert pull.beat("one", []).directive == "quiet"
+    assert pull.heartbeat("one", []).directive == "quiet"
     assert len(fetch(worker="two")) == 1
 
 
 def test_a_worker_that_is_long_gone_is_forgotten() -> None:
-    pull.see("one")
+    pull.touch_worker("one")
     now = PullWorker.objects.get().seen_at
     engine.cleanup(now=now + timedelta(hours=23))
     assert PullWorker.objects.exists()
@@ -392,7 +393,7 @@ def test_a_worker_that_is_long_gone_is_forgotten() -> None:
     assert not PullWorker.objects.exists()
 
 
-def test_what_a_job_brings_besides_is_kept() -> None:
+def test_additional_fields_of_a_job_are_kept() -> None:
     wanted = uuid4()
     more = More(id=wanted, envelope={"tags": ["a"], "x": 1}, is_pending=True, unique_key="u")
     (call,) = send(more=more)

@@ -12,7 +12,7 @@ from django.utils import timezone
 from dispatcher import engine
 from dispatcher.audit import audit
 from dispatcher.engine import workers
-from dispatcher.lifecycle import finish, heartbeat, schedule
+from dispatcher.lifecycle import claim, finish, heartbeat, schedule
 from dispatcher.models import CallQueue, Lane, LeaseWatch, Slot, Worker
 from dispatcher.request import Call
 from dispatcher.states import State
@@ -104,7 +104,7 @@ def test_a_newcomer_does_not_pass_those_that_its_queue_has_held() -> None:
     assert [call.id for call in CallQueue.objects.order_by("slots__id")] == [first.id, second.id]
 
 
-def test_ten_thousand_held_lanes_are_not_looked_at_while_nobody_serves_their_queue() -> None:
+def test_ten_thousand_held_lanes_are_not_looked_at_while_no_worker_serves_their_queue() -> None:
     for number in range(30):
         key(f"tenant:{number}")
         send(keys=[f"tenant:{number}"])
@@ -202,7 +202,7 @@ def test_what_workers_have_claimed_is_no_longer_on_its_way(settings: Any) -> Non
     heartbeat.record(HERE, [])
     calls = send(4)
     for call in map(seen, calls[:2]):
-        engine.claim.claim(call.id, ticket_of(call))
+        claim.claim(call.id, ticket_of(call))
     assert engine.tick() == 2
     assert states(calls) == [State.ACTIVE] * 2 + [State.DISPATCHED] * 2
 
@@ -245,7 +245,7 @@ def test_a_worker_that_falls_silent_is_lost_and_all_that_it_held_recovered() -> 
     heartbeat.record(HERE, [], now=at(0))
     fetched, running = admitted(), waiting()
     go(running, now=at(0))
-    claimed = engine.claim.claim(running.id, ticket_of(seen(running)), worker=HERE.id, now=at(59))
+    claimed = claim.claim(running.id, ticket_of(seen(running)), worker=HERE.id, now=at(59))
     assert claimed
     heartbeat.record(HERE, [(fetched.id, ticket_of(fetched))], now=at(1))
     assert engine.recover(now=at(60)) == 0
@@ -263,7 +263,7 @@ def test_what_a_worker_claims_after_it_was_given_up_has_a_lease_of_its_own() -> 
     call = admitted()
     assert heartbeat.lose_silent(now=at(61))
     # It was frozen, and thaws; its first heartbeat is still to come.
-    engine.claim.claim(call.id, ticket_of(call), worker=HERE.id, now=at(70))
+    claim.claim(call.id, ticket_of(call), worker=HERE.id, now=at(70))
     assert engine.recover(now=at(130)) == 0
     assert (seen(call).state, seen(call).attempt) == (State.ACTIVE, 1)
     assert engine.recover(now=at(131)) == 1
@@ -281,7 +281,7 @@ def test_a_worker_that_goes_puts_back_what_it_has_not_started_and_keeps_what_run
     heartbeat.record(HERE, [])
     fetched, running = send(2)
     running = seen(running)
-    engine.claim.claim(running.id, ticket_of(running), worker=HERE.id)
+    claim.claim(running.id, ticket_of(running), worker=HERE.id)
     held = [(call.id, ticket_of(seen(call))) for call in (fetched, running)]
     assert workers.stop_accepting(HERE.id, held) == 1
     assert states([running]) == [State.ACTIVE]
@@ -296,7 +296,7 @@ def test_a_worker_that_has_ended_gives_up_what_it_had_to_kill() -> None:
     heartbeat.record(HERE, [])
     running, behind = send(2, keys=["api"])
     running = seen(running)
-    engine.claim.claim(running.id, ticket_of(running), worker=HERE.id)
+    claim.claim(running.id, ticket_of(running), worker=HERE.id)
     assert workers.release_all(HERE.id) == 1
     ended = seen(running)
     assert (ended.state, ended.attempt, ended.crashes) == (State.RETRYABLE, 1, 0)
@@ -336,7 +336,7 @@ def test_a_message_in_a_long_line_is_not_lost_before_its_turn(settings: Any) -> 
     # The line has come to what was published after 20 s: what was published at 1 had its turn, and is lost.
     assert states([first, behind]) == [State.DISPATCHED] * 2
     assert seen(overtaken).dispatched_at == at(301)
-    # Nobody holds anything of the queue any more, so there is no line.
+    # No call holds anything of the queue any more, so there is no line.
     finish.complete(first.id, ticket_of(seen(first)), result=None, now=at(302))
     CallQueue.objects.filter(id=behind.id).update(published_at=at(21))
     Slot.objects.filter(call=behind).update(lease_until=at(300))
@@ -364,7 +364,7 @@ def test_a_line_that_does_not_move_on_is_sent_again_less_and_less_often(settings
 # Leases behind a gap
 
 
-def test_leases_are_not_judged_just_after_nobody_could_look(settings: Any) -> None:
+def test_leases_are_not_judged_just_after_an_outage(settings: Any) -> None:
     settings.DISPATCHER = {"queue_grace": None, "heartbeat": 15, "recover_every": 10}
     heartbeat.record(HERE, [])
     call = started()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.lifecycle import claim, finish, recover
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot, Window
 from dispatcher.states import State
@@ -208,7 +208,7 @@ def test_the_sweep_wakes_a_lane_that_sleeps_over_waiting_calls(caplog: pytest.Lo
 
 
 def test_the_sweep_leaves_alone_what_is_in_order() -> None:
-    api = key("api", concurrency=0)
+    row = key("api", concurrency=0)
     parked, awake, ended, later = (
         waiting("api"),
         waiting(queue="b"),
@@ -217,11 +217,11 @@ def test_the_sweep_leaves_alone_what_is_in_order() -> None:
     )
     go(parked)
     recover.wake([awake.lane_id])
-    engine.cancel([ended.id])
+    api.cancel([ended.id])
     before = list(Lane.objects.order_by("id").values())
     assert recover.sweep_lanes(0, 100) == recover.Swept(stranded=[], last=0)
     assert list(Lane.objects.order_by("id").values()) == before
-    assert lane_of(parked).parked_on_id == api.id
+    assert lane_of(parked).parked_on_id == row.id
     assert states([later]) == [State.SCHEDULED]
 
 
@@ -253,7 +253,7 @@ def test_a_hand_over_that_never_came_is_made_up_for_within_two_ticks() -> None:
     assert states([second]) == [State.DISPATCHED]
 
 
-def test_the_sweep_names_only_keys_with_room_that_nobody_hands_on() -> None:
+def test_the_sweep_names_only_keys_with_unused_room() -> None:
     limits: dict[str, Any] = {
         "full": {"concurrency": 1},
         "paused": {},
@@ -262,7 +262,7 @@ def test_the_sweep_names_only_keys_with_room_that_nobody_hands_on() -> None:
     }
     keys = {name: key(name, **given) for name, given in limits.items()}
     running = {name: started(name) for name in ("full", "timed", "keys_with_room")}
-    engine.pause("paused")
+    api.pause("paused")
     for name in limits:
         assert go(waiting(name)) == []
     assert recover.sweep_keys(0, 100) == recover.Swept(stranded=[], last=0)
@@ -274,19 +274,19 @@ def test_the_sweep_names_only_keys_with_room_that_nobody_hands_on() -> None:
 
 
 def test_the_sweep_leaves_alone_a_key_with_too_little_room_for_the_dear_call_in_front() -> None:
-    api = key("api", concurrency=3)
+    row = key("api", concurrency=3)
     first, second = started("api"), started("api")
     dear = waiting(costs={"api": 2})
     assert go(dear) == []
     assert engine.sweep() == 0
     finish.complete(first.id, ticket_of(first), result=None)
     finish.complete(second.id, ticket_of(second), result=None)
-    assert recover.sweep_keys(0, 100).stranded == [api.id]
+    assert recover.sweep_keys(0, 100).stranded == [row.id]
 
 
 def test_the_sweep_leaves_an_override_that_has_run_out_to_the_tick() -> None:
     key("api")
-    engine.override("api", until=timezone.now() + timedelta(hours=1), concurrency=0)
+    api.override("api", until=timezone.now() + timedelta(hours=1), concurrency=0)
     call = waiting("api")
     assert go(call, now=timezone.now()) == []
     RateLimitKey.objects.update(override_until=timezone.now() - timedelta(seconds=1))

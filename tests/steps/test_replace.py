@@ -11,7 +11,7 @@ from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
 from tests.builders import committed, key, seen
 from tests.steps.conftest import Broker, app
-from tests.steps.doings import autoretry, deliver, do, doings, ran, sent
+from tests.steps.sample_tasks import autoretry, behaviours, deliver, do, ran, sent
 
 pytestmark = [committed, pytest.mark.usefixtures("nothing_ran")]
 
@@ -24,7 +24,7 @@ REFUSED: dict[str, Callable[[Task], Any]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_call_is_not_replaced_by_a_task_without_limits(name: str, broker: Broker) -> None:
     key("api", concurrency=1)
-    doings[:] = [REFUSED[name]]
+    behaviours[:] = [REFUSED[name]]
     call = sent(keys=["api"], retry={"max_attempts": 1})
     broker.take()
     assert deliver(call).state == "FAILURE"
@@ -46,7 +46,7 @@ def test_a_task_can_catch_the_refusal_and_send_what_comes_next() -> None:
             CallQueue.objects.send(autoretry.si(), keys=["api"])
         return "sent"
 
-    doings[:] = [send_next]
+    behaviours[:] = [send_next]
     call = sent(keys=["api"])
     deliver(call)
     following = CallQueue.objects.exclude(id=call.id).get()
@@ -73,7 +73,7 @@ def test_a_task_of_any_class_is_refused_it() -> None:
 
 
 def test_a_task_without_the_dispatcher_is_replaced_as_always() -> None:
-    doings[:] = [lambda self: self.replace(do.si("in its place")) if not self.request.args else 7]
+    behaviours[:] = [lambda self: self.replace(do.si("in its place")) if not self.request.args else 7]
     assert do.apply().get() == 7
     assert [args for _, args in ran] == [(), ("in its place",)]
     assert not CallQueue.objects.exists()

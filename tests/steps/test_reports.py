@@ -15,7 +15,7 @@ def status(name: str = "api", **options: object) -> reports.KeyStatus:
     return found
 
 
-def test_running_and_admitted_are_told_apart() -> None:
+def test_running_and_admitted_are_counted_apart() -> None:
     key("api", concurrency=3)
     started("api")
     admitted("api")

@@ -9,10 +9,10 @@ from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
 from django.utils import timezone
 
-from dispatcher import engine, tasks
+from dispatcher import api, engine, tasks
 from dispatcher.celery import results
 from dispatcher.errors import WorkerLost
-from dispatcher.lifecycle import schedule
+from dispatcher.lifecycle import claim, schedule
 from dispatcher.models import CallQueue, ResultCursor
 from tests.builders import SECOND, committed, key, ticket_of
 from tests.races.lockstep import eventually
@@ -43,7 +43,7 @@ def app() -> Iterator[Celery]:
 def sent(task: str = "tests.kept", **fields: Any) -> CallQueue:
     """Send a call that waits."""
     key("closed")
-    engine.pause("closed")
+    api.pause("closed")
     return CallQueue.objects.send(task, keys=["closed"], **fields)
 
 
@@ -53,7 +53,7 @@ def result_of(call: CallQueue) -> AsyncResult:
 
 def test_a_call_that_was_cancelled_is_revoked() -> None:
     call = sent()
-    engine.cancel([call.id])
+    api.cancel([call.id])
     assert result_of(call).state == states.PENDING
     assert results.report() == 1
     assert result_of(call).state == states.REVOKED
@@ -79,7 +79,7 @@ def test_a_call_that_a_limit_dropped_is_revoked() -> None:
 def test_a_call_whose_worker_was_lost_for_good_has_failed() -> None:
     call = CallQueue.objects.send("tests.kept", retry={"max_attempts": 1})
     ticket = ticket_of(CallQueue.objects.get(id=call.id))
-    engine.claim.claim(call.id, ticket)
+    claim.claim(call.id, ticket)
     assert engine.lose(call.id, ticket, WorkerLost("its worker fell silent"), is_crash=True)
     results.report()
     assert result_of(call).state == states.FAILURE
@@ -90,18 +90,18 @@ def test_a_call_whose_worker_was_lost_for_good_has_failed() -> None:
 def test_a_result_that_is_there_stays() -> None:
     call = sent()
     result_of(call).backend.mark_as_done(str(call.id), "done")
-    engine.cancel([call.id])
+    api.cancel([call.id])
     assert results.report() == 0
     assert result_of(call).state == states.SUCCESS
 
 
 def test_a_task_that_ignores_its_results_has_none(app: Celery) -> None:
     call = sent("tests.ignored")
-    engine.cancel([call.id])
+    api.cancel([call.id])
     assert results.report() == 0
     app.conf.task_ignore_result = True
     unknown = sent("tests.elsewhere")
-    engine.cancel([unknown.id])
+    api.cancel([unknown.id])
     assert results.report() == 0
     assert result_of(call).state == result_of(unknown).state == states.PENDING
 
@@ -109,8 +109,8 @@ def test_a_task_that_ignores_its_results_has_none(app: Celery) -> None:
 def test_nothing_is_stored_twice_and_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "_BATCH", 2)
     calls = [sent() for _ in range(5)]
-    engine.cancel([call.id for call in calls[:3]])
-    engine.cancel([call.id for call in calls[3:]])
+    api.cancel([call.id for call in calls[:3]])
+    api.cancel([call.id for call in calls[3:]])
     assert results.report() == 5
     assert {result_of(call).state for call in calls} == {states.REVOKED}
     assert results.report() == 0
@@ -119,7 +119,7 @@ def test_nothing_is_stored_twice_and_nothing_is_left_out(monkeypatch: pytest.Mon
 def test_many_are_stored_over_several_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "_BATCH", 2)
     calls = [sent() for _ in range(5)]
-    engine.cancel([call.id for call in calls])
+    api.cancel([call.id for call in calls])
     assert results.report(budget=0) == 0
     clock = iter(range(100))
     monkeypatch.setattr(results, "monotonic", lambda: next(clock))
@@ -132,7 +132,7 @@ def test_a_backend_that_fails_harms_nothing_and_is_tried_again(
     app: Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     call = sent()
-    engine.cancel([call.id])
+    api.cancel([call.id])
 
     def fail(*_: Any, **__: Any) -> None:
         raise ConnectionError("refused")
@@ -148,7 +148,7 @@ def test_a_backend_that_fails_harms_nothing_and_is_tried_again(
 
 def test_what_ended_long_ago_is_not_stored() -> None:
     call = sent()
-    engine.cancel([call.id])
+    api.cancel([call.id])
     day = 86_400 * SECOND
     CallQueue.objects.filter(id=call.id).update(finished_at=timezone.now() - 2 * day)
     ResultCursor.objects.update(finished_at=timezone.now() - 3 * day)
@@ -166,6 +166,6 @@ def test_without_a_backend_that_others_can_read_nothing_is_looked_for(backend: s
 
 def test_the_recovery_stores_them_and_does_not_wait() -> None:
     call = sent()
-    engine.cancel([call.id])
+    api.cancel([call.id])
     tasks.recover()
     eventually(lambda: result_of(call).state == states.REVOKED)

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from types import SimpleNamespace
-from uuid import uuid4
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from billiard.exceptions import Terminated
@@ -10,14 +11,14 @@ from celery import signals
 from celery.worker import state as worker_state
 from celery.worker.control import Panel
 
-from dispatcher import engine
+from dispatcher import api
 from dispatcher.celery import revoke
-from dispatcher.lifecycle import claim
+from dispatcher.lifecycle import claim, control
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
 from tests.builders import committed, key, seen, states, ticket_of
 from tests.steps.conftest import Broker
-from tests.steps.doings import deliver, do, doings, raising, ran, sent, wake
+from tests.steps.sample_tasks import behaviours, deliver, do, raising, ran, sent, wake
 from tests.steps.test_celery_request import claim as begin
 from tests.steps.test_celery_request import info, request_of
 
@@ -45,7 +46,7 @@ def test_a_call_that_waits_is_cancelled(broker: Broker, state: str) -> None:
     call = sent(keys=["api"])
     second = CallQueue.objects.send(do, keys=["api"])
     if state == "retryable":
-        doings[:] = [raising(ValueError("bad"))]
+        behaviours[:] = [raising(ValueError("bad"))]
         deliver(call)
     elif state != "dispatched":
         Slot.objects.filter(call_id=call.id).delete()
@@ -73,11 +74,11 @@ def test_terminate_reaches_them_too(broker: Broker) -> None:
 def test_a_call_that_runs_goes_on_and_is_not_tried_again(broker: Broker) -> None:
     call = sent()
 
-    def doing(_: object) -> None:
+    def behaviour(_: object) -> None:
         command(broker, call)
         raise ValueError("bad")
 
-    doings[:] = [doing]
+    behaviours[:] = [behaviour]
     deliver(call)
     assert (seen(call).state, seen(call).is_revoked) == (State.RETRYABLE, True)
     wake(call)
@@ -88,7 +89,7 @@ def test_a_call_that_runs_goes_on_and_is_not_tried_again(broker: Broker) -> None
 
 def test_a_call_that_runs_may_end_well(broker: Broker) -> None:
     call = sent()
-    doings[:] = [lambda _: command(broker, call)]
+    behaviours[:] = [lambda _: command(broker, call)]
     deliver(call)
     assert states([call]) == [State.COMPLETED]
 
@@ -123,10 +124,28 @@ def test_a_persons_retry_runs_on_every_worker_that_got_the_command(broker: Broke
     command(broker, call, terminate=terminate)
     request.on_failure(info(Terminated(15)))
     assert states([call]) == [State.CANCELLED]
-    engine.retry([call.id])
+    api.retry([call.id])
     assert not request_of(broker, call).revoked()
     assert deliver(call).state == "SUCCESS"
     assert (seen(call).state, seen(call).is_revoked) == (State.COMPLETED, False)
+
+
+def test_a_persons_retry_just_after_the_end_of_the_attempt_is_not_cancelled(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancel = control.cancel
+
+    def retry_and_cancel(calls: list[UUID], **options: Any) -> control.Cancelled:
+        assert api.retry(calls) == calls
+        return cancel(calls, **options)
+
+    monkeypatch.setattr(control, "cancel", retry_and_cancel)
+    call = sent()
+    request = request_of(broker, call)
+    begin(call, request)
+    command(broker, call, terminate=True)
+    request.on_failure(info(Terminated(15)))
+    assert seen(call).state in {State.AVAILABLE, State.DISPATCHED}
 
 
 def test_a_revoke_that_came_before_the_call_was_committed_cancels_its_message(broker: Broker) -> None:
@@ -134,7 +153,7 @@ def test_a_revoke_that_came_before_the_call_was_committed_cancels_its_message(br
     worker_state.revoked.add(str(call.id))
     assert request_of(broker, call).revoked()
     assert states([call]) == [State.CANCELLED]
-    engine.retry([call.id])
+    api.retry([call.id])
     assert not request_of(broker, call).revoked()
 
 

@@ -20,7 +20,7 @@ from dispatcher.request import Call
 from dispatcher.states import OnLimit, State
 from tests.builders import T0, committed, key, seen, slots_of
 from tests.steps.conftest import Broker, make_app
-from tests.steps.ways import Way, alone, every_way
+from tests.steps.send_variants import SendVariant, alone, every_send_variant
 
 pytestmark = committed
 
@@ -34,8 +34,8 @@ def by_itself() -> None: ...
 # What is written
 
 
-@every_way
-def test_a_sent_call_is_returned_as_it_is_stored(send: Way) -> None:
+@every_send_variant
+def test_a_sent_call_is_returned_as_it_is_stored(send: SendVariant) -> None:
     key("api")
     call = send(
         task="shop.charge",
@@ -63,8 +63,8 @@ def test_a_sent_call_is_returned_as_it_is_stored(send: Way) -> None:
     assert (stored.meta, stored.expires_at, stored.attempt, stored.errors) == ({"order": 1}, T0, 0, [])
 
 
-@every_way
-def test_what_is_left_out_is_empty(send: Way) -> None:
+@every_send_variant
+def test_what_is_left_out_is_empty(send: SendVariant) -> None:
     stored = seen(send(task="t"))
     assert (stored.args, stored.kwargs, stored.meta, stored.costs, stored.call_data) == ([], {}, {}, {}, None)
     assert (stored.queue, stored.priority, stored.on_limit, stored.retry) == ("celery", 0, OnLimit.WAIT, None)
@@ -80,8 +80,8 @@ def test_ids_are_uuids_of_version_7_in_order_of_sending() -> None:
     assert timedelta(0) <= age + timedelta(milliseconds=1) < timedelta(minutes=1)
 
 
-@every_way
-def test_a_task_may_be_given_by_itself(send: Way) -> None:
+@every_send_variant
+def test_a_task_may_be_given_by_itself(send: SendVariant) -> None:
     call = seen(send(task=by_itself))
     assert (call.task, call.queue) == ("tests.by_itself", "its_own")
 
@@ -93,8 +93,8 @@ def test_the_queue_is_where_celery_routes_the_task() -> None:
     assert alone(task="shop.charge", queue="mine").queue == "mine"
 
 
-@every_way
-def test_call_data_is_run_by_the_built_in_task(send: Way, broker: Broker) -> None:
+@every_send_variant
+def test_call_data_is_run_by_the_built_in_task(send: SendVariant, broker: Broker) -> None:
     wanted = {"method": "post", "params": {"url": "https://example.com", "json": {"a": 1}}}
     call = seen(send(call_data=wanted, queue="http"))
     assert (call.task, call.call_data, call.args, call.kwargs) == ("dispatcher.call", wanted, [], {})
@@ -103,21 +103,21 @@ def test_call_data_is_run_by_the_built_in_task(send: Way, broker: Broker) -> Non
     assert message.payload[0] == [wanted]
 
 
-@every_way
-def test_a_time_may_be_an_arrow(send: Way) -> None:
+@every_send_variant
+def test_a_time_may_be_an_arrow(send: SendVariant) -> None:
     stored = seen(send(task="t", scheduled_at=arrow.get(T0).to("Asia/Tokyo"), expires_at=arrow.get(T0).shift(days=1)))
     assert (stored.scheduled_at, stored.expires_at) == (T0, T0 + timedelta(days=1))
     assert stored.state == State.SCHEDULED
 
 
-@every_way
-def test_a_call_for_later_is_scheduled_and_one_for_an_earlier_time_goes_now(send: Way) -> None:
+@every_send_variant
+def test_a_call_for_later_is_scheduled_and_one_for_an_earlier_time_goes_now(send: SendVariant) -> None:
     assert seen(send(task="t", scheduled_at=timezone.now() + AHEAD)).state == State.SCHEDULED
     assert seen(send(task="t", scheduled_at=timezone.now() - AHEAD)).state == State.DISPATCHED
 
 
-@every_way
-def test_a_key_named_twice_is_spent_once(send: Way) -> None:
+@every_send_variant
+def test_a_key_named_twice_is_spent_once(send: SendVariant) -> None:
     api = key("api", concurrency=5)
     assert slots_of(send(task="t", keys=["api", "api"])) == {api.id: 1}
 
@@ -157,8 +157,8 @@ def test_many_of_different_lanes_go_at_once() -> None:
 # When it goes
 
 
-@every_way
-def test_a_call_with_room_is_dispatched_and_published_at_once(send: Way, broker: Broker) -> None:
+@every_send_variant
+def test_a_call_with_room_is_dispatched_and_published_at_once(send: SendVariant, broker: Broker) -> None:
     api = key("api", concurrency=1, rate=(5, 1))
     call = seen(send(task="t", keys=["api"], args=[1], kwargs={"a": 2}, queue="now"))
     assert call.state == State.DISPATCHED
@@ -202,17 +202,17 @@ def test_calls_of_one_transaction_go_together_after_its_commit(broker: Broker) -
     assert [message.payload[0] for message in broker.take()] == [[0], [1]]
 
 
-@every_way
-def test_a_broker_that_is_down_does_not_fail_the_send(send: Way, broker: Broker, settings: Any) -> None:
+@every_send_variant
+def test_a_broker_that_is_down_does_not_fail_the_send(send: SendVariant, broker: Broker, settings: Any) -> None:
     settings.DISPATCHER = {"publish_pause": 0}
     broker.go_down()
     call = seen(send(task="t"))
     assert (call.state, call.published_at) == (State.DISPATCHED, None)
 
 
-@every_way
+@every_send_variant
 def test_a_pass_that_fails_after_the_commit_does_not_fail_the_send(
-    send: Way, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    send: SendVariant, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError

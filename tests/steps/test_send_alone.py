@@ -9,13 +9,13 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from dispatcher import engine, sql
+from dispatcher import api, sql
 from dispatcher.models import CallQueue, Lane
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import committed, key, seen, slots_of, waiting
 from tests.steps.conftest import Broker
-from tests.steps.ways import Way, alone, every_way
+from tests.steps.send_variants import SendVariant, alone, every_send_variant
 
 pytestmark = committed
 
@@ -25,15 +25,15 @@ AHEAD = timedelta(hours=1)
 def _in_the_way() -> list[Any]:
     def pause() -> None:
         key("api", concurrency=9)
-        engine.pause("api")
+        api.pause("api")
 
     def block() -> None:
         key("api", concurrency=9)
-        engine.block("api", AHEAD)
+        api.block("api", AHEAD)
 
     def override() -> None:
         key("api", concurrency=9)
-        engine.override("api", until=timezone.now() + AHEAD, concurrency=0)
+        api.override("api", until=timezone.now() + AHEAD, concurrency=0)
 
     def fill() -> None:
         key("api", concurrency=2)
@@ -74,12 +74,14 @@ def _in_the_way() -> list[Any]:
     ]
 
 
-@every_way
+@every_send_variant
 @pytest.mark.parametrize("prepare", _in_the_way(), ids=lambda prepare: prepare.__name__)
-def test_a_call_waits_where_something_stands_in_its_way(send: Way, prepare: Callable[[], None], broker: Broker) -> None:
+def test_a_call_waits_where_something_stands_in_its_way(
+    send: SendVariant, prepare: Callable[[], None], broker: Broker
+) -> None:
     prepare()
     # The second one finds its lane, and so takes the short way where there is one.
-    engine.cancel([send(task="t", keys=["api"]).id])
+    api.cancel([send(task="t", keys=["api"]).id])
     broker.take()
     call = seen(send(task="t", keys=["api"]))
     assert (call.state, call.ticket) == (State.AVAILABLE, None)
@@ -87,8 +89,8 @@ def test_a_call_waits_where_something_stands_in_its_way(send: Way, prepare: Call
     assert str(call.id) not in [message.headers["id"] for message in broker.take()]
 
 
-@every_way
-def test_a_call_does_not_pass_those_that_wait_in_its_lane(send: Way) -> None:
+@every_send_variant
+def test_a_call_does_not_pass_those_that_wait_in_its_lane(send: SendVariant) -> None:
     key("api", concurrency=1)
     first = waiting("api")
     second = send(task="noop", keys=["api"])
@@ -103,8 +105,8 @@ def test_a_call_does_not_pass_a_higher_priority_that_is_awake() -> None:
     assert seen(alone(task="t", keys=["api"], queue="celery")).state == State.AVAILABLE
 
 
-@every_way
-def test_a_throttled_call_goes_at_once_if_its_start_is_near(send: Way) -> None:
+@every_send_variant
+def test_a_throttled_call_goes_at_once_if_its_start_is_near(send: SendVariant) -> None:
     key("api", throttle=(1, "PT1H"))
     assert seen(send(task="t", keys=["api"])).state == State.DISPATCHED
     assert seen(send(task="t", keys=["api"])).state == State.AVAILABLE

@@ -16,7 +16,7 @@ from dispatcher.request import Call
 from dispatcher.signals import policy_ignored
 from dispatcher.states import OnLimit
 from tests.builders import committed, key, seen, slots_of
-from tests.steps.ways import Way, every_way
+from tests.steps.send_variants import SendVariant, every_send_variant
 
 pytestmark = committed
 
@@ -43,8 +43,8 @@ def test_a_key_with_a_bad_policy_is_not_declared() -> None:
     assert not RateLimitKey.objects.exists()
 
 
-@every_way
-def test_a_call_may_bring_the_policy_of_a_new_key(send: Way) -> None:
+@every_send_variant
+def test_a_call_may_bring_the_policy_of_a_new_key(send: SendVariant) -> None:
     policy = {
         "key": "api",
         "concurrency": 2,
@@ -61,9 +61,9 @@ def test_a_call_may_bring_the_policy_of_a_new_key(send: Way) -> None:
     assert send(task="t", rate_limit=policy, on_limit="drop").on_limit == OnLimit.DROP
 
 
-@every_way
+@every_send_variant
 def test_a_policy_that_differs_from_the_stored_one_is_ignored_and_reported(
-    send: Way, caplog: pytest.LogCaptureFixture
+    send: SendVariant, caplog: pytest.LogCaptureFixture
 ) -> None:
     stored = key("api", concurrency=2)
     reported: list[dict[str, Any]] = []
@@ -98,8 +98,8 @@ def test_the_first_of_two_policies_for_a_new_key_stands_and_the_second_is_report
     assert "'api' differs" in caplog.text
 
 
-@every_way
-def test_a_key_that_the_settings_declare_is_made_when_first_seen(send: Way, settings: Any) -> None:
+@every_send_variant
+def test_a_key_that_the_settings_declare_is_made_when_first_seen(send: SendVariant, settings: Any) -> None:
     settings.DISPATCHER = {
         "keys": {
             "tenant:*": {"concurrency": 2},

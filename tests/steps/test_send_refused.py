@@ -22,7 +22,7 @@ from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.request import Call
 from tests.builders import T0, committed, key
 from tests.steps.conftest import app
-from tests.steps.ways import Way, alone, among_many, every_way
+from tests.steps.send_variants import SendVariant, alone, among_many, every_send_variant
 
 pytestmark = committed
 
@@ -162,8 +162,8 @@ def test_a_field_that_is_wrong_is_named_with_its_remedy_and_nothing_is_written(
     assert not Lane.objects.exists()
 
 
-@every_way
-def test_a_key_that_does_not_exist_is_refused_and_nothing_is_written(send: Way) -> None:
+@every_send_variant
+def test_a_key_that_does_not_exist_is_refused_and_nothing_is_written(send: SendVariant) -> None:
     key("api")
     with pytest.raises(
         UnknownKey, match=r"no rate limit key named 'apl', 'zzz'\. Did you mean 'api'\? Declare it first"
@@ -174,8 +174,8 @@ def test_a_key_that_does_not_exist_is_refused_and_nothing_is_written(send: Way) 
     assert not CallQueue.objects.exists()
 
 
-@every_way
-def test_a_key_that_does_not_exist_is_refused_with_the_one_that_was_meant(send: Way, settings: Any) -> None:
+@every_send_variant
+def test_a_key_that_does_not_exist_is_refused_with_the_one_that_was_meant(send: SendVariant, settings: Any) -> None:
     settings.DISPATCHER = {"keys": {"tenant:*": {"concurrency": 1}}}
     key("api.stripe.com")
     with pytest.raises(UnknownKey, match=r"named 'api\.strip\.com'\. Did you mean 'api\.stripe\.com'\? Declare"):
@@ -220,17 +220,17 @@ def test_a_call_that_is_saved_in_place_of_being_sent_is_refused() -> None:
     assert not CallQueue.objects.exists()
 
 
-@every_way
-def test_a_key_that_a_call_brings_is_not_made_if_another_does_not_exist(send: Way) -> None:
+@every_send_variant
+def test_a_key_that_a_call_brings_is_not_made_if_another_does_not_exist(send: SendVariant) -> None:
     with pytest.raises(UnknownKey):
         send(task="t", keys=["typo"], rate_limit={"key": "new", "concurrency": 1})
     assert not RateLimitKey.objects.exists()
     assert not CallQueue.objects.exists()
 
 
-@every_way
+@every_send_variant
 @pytest.mark.parametrize("limits", [{"concurrency": 4}, {"rate": (4, "PT1M")}], ids=["concurrency", "rate"])
-def test_a_cost_that_can_never_fit_is_refused(send: Way, limits: Mapping[str, Any]) -> None:
+def test_a_cost_that_can_never_fit_is_refused(send: SendVariant, limits: Mapping[str, Any]) -> None:
     key("api", **limits)
     with pytest.raises(
         CallNeverRuns, match=r"a cost of 5 can never run: the (concurrency|rate) is 4.*; lower the cost or raise"
@@ -241,15 +241,15 @@ def test_a_cost_that_can_never_fit_is_refused(send: Way, limits: Mapping[str, An
     assert send(task="t", keys={"api": 4}).costs == {"api": 4}
 
 
-@every_way
-def test_a_cost_that_never_fits_the_policy_that_it_brings_is_refused(send: Way) -> None:
+@every_send_variant
+def test_a_cost_that_never_fits_the_policy_that_it_brings_is_refused(send: SendVariant) -> None:
     with pytest.raises(CallNeverRuns):
         send(task="t", keys={"new": 2}, rate_limit={"key": "new", "concurrency": 1})
     assert not RateLimitKey.objects.exists()
 
 
-@every_way
-def test_a_cost_that_would_close_its_throttle_for_longer_than_a_year_is_refused(send: Way) -> None:
+@every_send_variant
+def test_a_cost_that_would_close_its_throttle_for_longer_than_a_year_is_refused(send: SendVariant) -> None:
     key("daily", throttle=(1, "P1D"))
     with pytest.raises(
         CallNeverRuns, match=r"367 can never run: under the throttle 1/P1D .* more than a year away; lower"

@@ -10,16 +10,17 @@ from celery.canvas import Signature
 from django.utils import timezone
 from kombu import Exchange, Message, Queue
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.errors import CallInvalid
 from dispatcher.lifecycle import admit, publish
+from dispatcher.messages.tickets import TICKET_HEADER
 from dispatcher.models import CallQueue
 from dispatcher.ojs import enqueue
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import committed, key, seen, ticket_of, waiting
 from tests.steps.conftest import Broker, make_app
-from tests.steps.ways import Way, alone, every_way
+from tests.steps.send_variants import SendVariant, alone, every_send_variant
 
 pytestmark = committed
 
@@ -68,14 +69,14 @@ def sender(self: Any) -> str:
 # Arguments
 
 
-@every_way
-def test_a_signature_brings_its_arguments(send: Way) -> None:
+@every_send_variant
+def test_a_signature_brings_its_arguments(send: SendVariant) -> None:
     call = seen(send(task=add.s(20, y=22)))
     assert (call.task, call.args, call.kwargs) == ("tests.signature.add", [20], {"y": 22})
 
 
-@every_way
-def test_arguments_given_with_a_signature_are_merged_as_celery_merges_partials(send: Way) -> None:
+@every_send_variant
+def test_arguments_given_with_a_signature_are_merged_as_celery_merges_partials(send: SendVariant) -> None:
     call = seen(send(task=add.s(2, y=3), args=[], kwargs={"y": 4}))
     assert (call.args, call.kwargs) == ([2], {"y": 4})
     assert seen(send(task=add.s(1), args=[5])).args == [5, 1] == list(add.s(1).clone([5]).args)
@@ -88,9 +89,11 @@ def test_an_immutable_signature_takes_no_arguments(given: Mapping[str, Any], fie
     assert refused.value.field == field
 
 
-@every_way
+@every_send_variant
 @pytest.mark.parametrize(("args", "kwargs"), [([], {}), ([1, 2, 3], {}), ([1], {"z": 1})])
-def test_arguments_that_the_task_does_not_take_are_refused(send: Way, args: list[int], kwargs: dict[str, int]) -> None:
+def test_arguments_that_the_task_does_not_take_are_refused(
+    send: SendVariant, args: list[int], kwargs: dict[str, int]
+) -> None:
     with pytest.raises(CallInvalid, match=r"tests\.signature\.add can't be called so: .*argument") as refused:
         send(task=add, args=args, kwargs=kwargs)
     assert refused.value.field == "args"
@@ -101,7 +104,10 @@ def test_a_call_that_is_to_be_sent_later_is_checked_before() -> None:
     wanted = [
         enqueue.Wanted(call=Call(task=name, args=[]), queue="celery") for name in ("unknown", add.name, pickled.name)
     ]
-    assert {place: fault.field for place, fault in enqueue.faults(wanted).items()} == {1: "args", 2: "serializer"}
+    assert {place: fault.field for place, fault in enqueue.validation_errors(wanted).items()} == {
+        1: "args",
+        2: "serializer",
+    }
 
 
 def test_arguments_are_not_checked_where_celery_does_not_check_them() -> None:
@@ -238,7 +244,7 @@ def test_the_message_of_a_call_is_the_one_that_celery_makes(broker: Broker, aske
     publisher = make_app("publisher")
     publisher.set_current()
     publisher.tasks.pop(asked.task)
-    engine.limit("api", {})
+    api.limit("api", {})
     later = parts(published(broker))
     if "ignore_result" not in (call.options or {}):
         # The setting is the worker's, too.
@@ -311,16 +317,16 @@ def test_a_route_to_an_exchange_without_a_queue_is_refused() -> None:
 # Times
 
 
-@every_way
-def test_a_countdown_is_counted_by_the_clock_of_the_database(send: Way) -> None:
+@every_send_variant
+def test_a_countdown_is_counted_by_the_clock_of_the_database(send: SendVariant) -> None:
     call = send(task=add.s(1).set(countdown=3600))
     stored = seen(call)
     assert stored.state == State.SCHEDULED
     assert stored.scheduled_at == call.scheduled_at == stored.created_at + timedelta(hours=1)
 
 
-@every_way
-def test_the_expiry_of_a_task_is_counted_by_the_clock_of_the_database(send: Way, broker: Broker) -> None:
+@every_send_variant
+def test_the_expiry_of_a_task_is_counted_by_the_clock_of_the_database(send: SendVariant, broker: Broker) -> None:
     call = send(task=brief)
     stored = seen(call)
     assert stored.expires_at == call.expires_at == stored.created_at + timedelta(minutes=1)
@@ -343,14 +349,14 @@ def test_times_given_to_send_win_over_those_of_the_task() -> None:
 # Headers, and who sends
 
 
-@every_way
-def test_headers_reach_the_message_at_every_attempt(send: Way, broker: Broker) -> None:
+@every_send_variant
+def test_headers_reach_the_message_at_every_attempt(send: SendVariant, broker: Broker) -> None:
     call = send(task=add.s(1).set(headers={"tenant": "acme", "both": 1}), headers={"user": 7, "both": 2})
     wanted = {"tenant": "acme", "user": 7, "both": 2}
     assert seen(call).headers == wanted
     assert engine.lose(call.id, ticket_of(seen(call)), OSError(), is_crash=False)
     messages = [each.headers for each in broker.take() if each.headers["id"] == str(call.id)]
-    assert len({headers[publish.TICKET_HEADER] for headers in messages}) == 2
+    assert len({headers[TICKET_HEADER] for headers in messages}) == 2
     assert [{name: headers[name] for name in wanted} for headers in messages] == [wanted, wanted]
 
 

@@ -10,14 +10,14 @@ from uuid import uuid4
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.engine import attempt
 from dispatcher.lifecycle import admit, claim, control, schedule
 from dispatcher.lifecycle.claim import Claimed, Refused
 from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
 from dispatcher.reports import rate_limit_status
 from dispatcher.states import State
-from tests.builders import SECOND, T0, admitted, at, go, key, migrate, next_start, seen, started, ticket_of, waiting
+from tests.builders import SECOND, T0, admitted, at, go, key, seen, started, ticket_of, waiting
 
 pytestmark = pytest.mark.django_db
 
@@ -38,11 +38,11 @@ def claimed(call: CallQueue, **options: Any) -> Claimed | Refused:
 
 
 def correct() -> None:
-    engine.limit("api", {"throttle": FAST})
+    api.limit("api", {"throttle": FAST})
 
 
 def remove() -> None:
-    engine.limit("api", {})
+    api.limit("api", {})
 
 
 def override() -> None:
@@ -62,13 +62,13 @@ def test_a_throttle_that_was_loosened_lets_the_next_call_start_at_once(change: C
     assert at(1) <= made.start_at <= at(1.01)
 
 
-@pytest.mark.parametrize("ends", ["by a person", "by time", "by time, and nobody has noticed"])
+@pytest.mark.parametrize("ends", ["by a person", "by time", "by time, and not yet noticed"])
 def test_an_override_that_ended_leaves_no_spacing_behind(ends: str) -> None:
     key("api", throttle=FAST)
     control.override("api", {"throttle": SLOW}, at(60))
     started("api")
     if ends == "by a person":
-        engine.end_override("api")
+        api.end_override("api")
     elif ends == "by time":
         assert schedule.due_keys(now=at(60)) != []
     call = admitted("api", now=at(60))
@@ -80,7 +80,7 @@ def test_an_override_that_ended_leaves_no_spacing_behind(ends: str) -> None:
 def test_a_start_of_a_large_cost_delays_the_next_by_the_throttle_in_force() -> None:
     key("api", throttle=(1, 60))
     started(costs={"api": 1_000})
-    engine.limit("api", {"throttle": FAST})
+    api.limit("api", {"throttle": FAST})
     call = waiting("api")
     assert go(call, now=at(99)) == []
     assert go(call, now=at(100)) == [call.id]
@@ -89,7 +89,7 @@ def test_a_start_of_a_large_cost_delays_the_next_by_the_throttle_in_force() -> N
 def test_a_throttle_that_was_tightened_counts_from_the_last_start() -> None:
     key("api", throttle=FAST)
     started("api")
-    engine.limit("api", {"throttle": SLOW})
+    api.limit("api", {"throttle": SLOW})
     call = waiting("api")
     assert go(call, now=at(3_599)) == []
     assert go(call, now=at(3_600)) == [call.id]
@@ -111,21 +111,9 @@ def test_the_report_shows_the_next_start_under_the_throttle_in_force() -> None:
     key("api", throttle=SLOW)
     started("api")
     (slow,) = rate_limit_status(["api"], now=at(1))
-    engine.limit("api", {"throttle": (1, 10)})
+    api.limit("api", {"throttle": (1, 10)})
     (fast,) = rate_limit_status(["api"], now=at(1))
     assert (slow.next_start_at, fast.next_start_at) == (at(3_600.01), at(10.01))
-
-
-@pytest.mark.django_db(transaction=True, available_apps=["dispatcher"])
-def test_the_migration_keeps_the_next_start_in_both_directions() -> None:
-    key("plain", concurrency=1)
-    api = key("api", throttle=(2, 10))
-    started(costs={"api": 3})
-    before = next_start(api)
-    migrate("0007_what_is_told")
-    migrate()
-    api.refresh_from_db()
-    assert (next_start(api), api.last_cost) == (before, 1)
 
 
 # When a key opens for the lanes that are parked on it
@@ -172,9 +160,9 @@ def test_a_start_beyond_the_horizon_is_refused_and_nothing_is_spent() -> None:
     key("api", throttle=FAST, rate=(10, 60))
     first, second = (admitted("api") for _ in range(2))
     assert isinstance(claimed(first, now=at(0.1)), Claimed)
-    engine.limit("api", {"throttle": SLOW, "rate": (10, 60)})
+    api.limit("api", {"throttle": SLOW, "rate": (10, 60)})
     before = snapshot()
-    assert claimed(second, now=at(0.1)) is Refused.EARLY
+    assert claimed(second, now=at(0.1)) is Refused.TOO_EARLY
     assert snapshot() == before
 
 
@@ -195,38 +183,38 @@ def test_calls_admitted_before_a_throttle_was_tightened_go_back_and_come_when_it
     key("api", throttle=(50, 1))
     calls = [waiting("api") for _ in range(10)]
     assert len(admit.admit(lanes=[calls[0].lane_id]).calls) == 10
-    engine.limit("api", {"throttle": SLOW})
+    api.limit("api", {"throttle": SLOW})
     begun, ran = monotonic(), list[int]()
     refused = [engine.execute(call.id, ticket_of(seen(call)), lambda: ran.append(1)) for call in calls]
     assert monotonic() - begun < 5
-    assert (len(ran), refused[1:]) == (1, [Refused.EARLY] * 9)
+    assert (len(ran), refused[1:]) == (1, [Refused.TOO_EARLY] * 9)
     left = [seen(call) for call in calls[1:]]
     assert {(call.state, call.attempt, call.crashes, call.ticket) for call in left} == {(State.AVAILABLE, 0, 0, None)}
     assert not Slot.objects.exists()
-    api = RateLimitKey.objects.get()
-    assert api.last_start_at is not None
-    assert api.opens_at is not None
+    row = RateLimitKey.objects.get()
+    assert row.last_start_at is not None
+    assert row.opens_at is not None
     # Not before: nothing goes to and fro between the queue and the workers meanwhile.
-    assert engine.tick(now=api.opens_at - SECOND) == 0
-    assert HOUR - SECOND < api.opens_at - api.last_start_at < HOUR
-    assert engine.tick(now=api.opens_at) == 1
+    assert engine.tick(now=row.opens_at - SECOND) == 0
+    assert HOUR - SECOND < row.opens_at - row.last_start_at < HOUR
+    assert engine.tick(now=row.opens_at) == 1
     assert seen(calls[1]).state == State.DISPATCHED
 
 
 def test_a_start_that_was_missed_is_moved_where_no_other_was_given_after_it(settings: Any) -> None:
     settings.DISPATCHER = {"lead": 0}
-    api = key("api", throttle=SLOW)
+    row = key("api", throttle=SLOW)
     call = admitted("api")
     number, ticket = uuid4(), ticket_of(call)
     slacks = [0 * SECOND, SECOND, 3 * SECOND]
     claim.claim(call.id, ticket, number=number, now=T0)
     for turn, (missed, slack) in enumerate(pairwise(slacks), start=1):
         late = at(turn * 5)
-        made = claim.claim(call.id, ticket, number=number, is_late=True, slack=slack, missed=missed, now=late)
+        made = claim.restart(call.id, ticket, number=number, slack=slack, missed=missed, now=late)
         assert isinstance(made, Claimed)
         assert made.start_at == late
-    api.refresh_from_db()
-    assert api.last_start_at == at(10 + 3)
+    row.refresh_from_db()
+    assert row.last_start_at == at(10 + 3)
 
 
 def test_a_start_that_was_missed_and_would_come_beyond_the_horizon_is_given_up(settings: Any) -> None:
@@ -237,9 +225,9 @@ def test_a_start_that_was_missed_and_would_come_beyond_the_horizon_is_given_up(s
     number, ticket = uuid4(), ticket_of(seen(first))
     claim.claim(first.id, ticket, number=number, now=T0)
     claimed(second, now=T0)
-    engine.limit("api", {"throttle": SLOW})
+    api.limit("api", {"throttle": SLOW})
     before = snapshot()
-    assert claim.claim(first.id, ticket, number=number, is_late=True, now=at(0.1)) is Refused.EARLY
+    assert claim.restart(first.id, ticket, number=number, now=at(0.1)) is Refused.TOO_EARLY
     assert snapshot() == before
 
 

@@ -23,7 +23,7 @@ from dispatcher.lifecycle import claim, finish, recover
 from dispatcher.lifecycle.run import Returned
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
-from tests import backstage
+from tests import db_admin
 from tests.builders import committed, key, seen, states, ticket_of
 from tests.steps.test_presence import worker
 
@@ -49,7 +49,7 @@ def call() -> CallQueue:
 def read_only() -> Iterator[Any]:
     """Give what makes the database read-only for new sessions and this one; afterwards it can be written again."""
     name = connection.settings_dict["NAME"]
-    with backstage.connect(dbname="postgres") as server:
+    with db_admin.connect(dbname="postgres") as server:
 
         def begin() -> None:
             server.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')

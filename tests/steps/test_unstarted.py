@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from celery import signals
 
-from dispatcher import engine, reports, sql
+from dispatcher import api, engine, reports, sql
 from dispatcher.audit import audit
 from dispatcher.celery.unknown import UnknownTasks
 from dispatcher.engine import workers
@@ -54,7 +54,7 @@ def wait_of(call: CallQueue) -> float:
 # Tasks that a worker does not know
 
 
-def test_a_call_of_a_task_that_nobody_knows_waits_and_spends_nothing(broker: Broker) -> None:
+def test_a_call_of_a_task_that_no_worker_knows_waits_and_spends_nothing(broker: Broker) -> None:
     key("api", concurrency=1)
     come(["tests.do"])
     call = sent(keys=["api"], retry={"max_attempts": 1})
@@ -89,7 +89,7 @@ def test_where_another_worker_knows_it_the_call_comes_there_within_seconds(broke
     for _ in range(3):
         meet(broker, call)
         waits.append(wait_of(call))
-        engine.run_now([call.id])
+        api.run_now([call.id])
     assert [round(wait, 1) for wait in waits] == pytest.approx([0.5, 1.0, 1.5], abs=0.2)
 
 
@@ -100,14 +100,14 @@ def test_a_worker_of_an_older_version_may_know_every_task(broker: Broker) -> Non
     assert wait_of(call) < 1
 
 
-def test_the_wait_grows_while_nobody_knows_it_up_to_an_hour(broker: Broker) -> None:
+def test_the_wait_grows_while_no_worker_knows_it_up_to_an_hour(broker: Broker) -> None:
     come([])
     call = sent()
     waits = []
     for _ in range(9):
         meet(broker, call)
         waits.append(round(wait_of(call) / 60))
-        engine.run_now([call.id])
+        api.run_now([call.id])
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
@@ -132,7 +132,7 @@ def test_a_start_begins_the_count_again(broker: Broker) -> None:
     come([])
     call = sent()
     meet(broker, call)
-    engine.run_now([call.id])
+    api.run_now([call.id])
     assert seen(call).returns == 1
     assert isinstance(claim.claim(call.id, ticket_of(seen(call))), claim.Claimed)
     assert seen(call).returns == 0
@@ -187,7 +187,7 @@ def test_a_call_whose_messages_are_lost_again_and_again_waits_longer_each_time(b
     for _ in range(8):
         lose_message(call)
         waits.append(round(wait_of(call) / 60))
-        engine.run_now([call.id])
+        api.run_now([call.id])
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
     assert (seen(call).attempt, seen(call).errors) == (0, [])
 
@@ -212,8 +212,8 @@ def test_a_persons_retry_forgets_the_count(broker: Broker) -> None:
     come([])
     call = sent()
     meet(broker, call)
-    engine.cancel([call.id])
-    engine.retry([call.id])
+    api.cancel([call.id])
+    api.retry([call.id])
     assert seen(call).returns == 0
 
 
@@ -247,7 +247,7 @@ def test_short_leases_make_short_waits(settings: Any, broker: Broker) -> None:
     call = sent()
     for _ in range(8):
         lose_message(call)
-        engine.run_now([call.id])
+        api.run_now([call.id])
     lose_message(call)
     assert 20 < wait_of(call) <= 24
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.lifecycle import control
 from dispatcher.lifecycle.retention import unused
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot, Window
@@ -147,7 +147,7 @@ def test_a_key_is_kept_for_a_month_from_its_making() -> None:
 
 
 def declared_in_the_settings() -> str:
-    engine.declare("tenant:named", {"concurrency": 2})
+    api.declare("tenant:named", {"concurrency": 2})
     RateLimitKey.objects.update(is_from_template=True)
     leave("tenant:named")
     return "tenant:named"
@@ -175,13 +175,13 @@ def declared_after() -> str:
 
 def limited() -> str:
     leave("tenant:a")
-    engine.limit("tenant:a", {"concurrency": 3})
+    api.limit("tenant:a", {"concurrency": 3})
     return "tenant:a"
 
 
 def paused() -> str:
     leave("tenant:a")
-    engine.pause("tenant:a")
+    api.pause("tenant:a")
     return "tenant:a"
 
 
@@ -193,7 +193,7 @@ def blocked_lately() -> str:
 
 def overridden() -> str:
     leave("tenant:a")
-    engine.override("tenant:a", until=LATE + SECOND, concurrency=1)
+    api.override("tenant:a", until=LATE + SECOND, concurrency=1)
     return "tenant:a"
 
 
@@ -256,8 +256,8 @@ def test_a_key_that_no_template_would_make_again_stays(settings: Any) -> None:
 
 
 def resumed() -> None:
-    engine.pause("tenant:a")
-    engine.resume("tenant:a")
+    api.pause("tenant:a")
+    api.resume("tenant:a")
 
 
 def blocked_long_ago() -> None:
@@ -265,12 +265,12 @@ def blocked_long_ago() -> None:
 
 
 def overridden_until_now() -> None:
-    engine.override("tenant:a", until=LATE - SECOND, concurrency=1)
+    api.override("tenant:a", until=LATE - SECOND, concurrency=1)
 
 
 def overridden_to_its_end() -> None:
-    engine.override("tenant:a", until=LATE + SECOND, concurrency=1)
-    engine.end_override("tenant:a")
+    api.override("tenant:a", until=LATE + SECOND, concurrency=1)
+    api.end_override("tenant:a")
 
 
 def started_long_ago() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dispatcher.lifecycle import claim, control, finish, retention
 from dispatcher.limits.policy import BUCKETS
 from dispatcher.models import RateLimitKey, Slot, Window
-from tests.builders import SECOND, T0, at, go, key, migrate, seen, started, ticket_of, waiting
+from tests.builders import SECOND, T0, at, go, key, seen, started, ticket_of, waiting
 
 pytestmark = pytest.mark.django_db
 
@@ -67,7 +67,7 @@ def test_a_start_that_lies_ahead_takes_over_nothing_that_still_counts() -> None:
     number, ticket = uuid4(), ticket_of(seen(call))
     claim.claim(call.id, ticket, number=number, now=at(0.8))
     # It was late again and again: its window counts the latest that it may start now, a lap after the first start.
-    claim.claim(call.id, ticket, number=number, is_late=True, slack=1.6 * SECOND, now=at(0.9))
+    claim.restart(call.id, ticket, number=number, slack=1.6 * SECOND, now=at(0.9))
     assert counted(at(0.9) - SECOND) == 3
 
 
@@ -145,17 +145,6 @@ def test_all_who_count_a_start_take_over_what_is_old(settle: str) -> None:
     else:
         finish.complete(call.id, ticket_of(seen(call)), result=None, now=later)
     assert Window.objects.values_list("cost", "last_start_at").get() == (1, later)
-
-
-def test_the_migration_keeps_what_windows_count_in_both_directions() -> None:
-    key("api", rate=(10, 60))
-    for second in range(3):
-        started("api", now=at(second))
-    migrate("0004_pull")
-    migrate()
-    started("api", now=at(2))
-    rows = Window.objects.order_by("last_start_at", "place").values_list("cost", "last_start_at")
-    assert list(rows) == [(1, at(0)), (1, at(1)), (1, at(2)), (1, at(2))]
 
 
 periods = st.sampled_from([0.5, 1, 7, 60])

@@ -1,4 +1,4 @@
-"""Who goes now, against a model that goes one call at a time and counts everything anew for each."""
+"""Who goes now, against a model that goes one call at a time and counts everything again for each."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -82,13 +82,13 @@ def made(lanes: Sequence[LockedLane], keys: Sequence[LockedKey], batch: int = 10
 
 @dataclass
 class Model:
-    """One pass, call by call: what is spent is counted from the calls let in so far, for every question anew."""
+    """One pass, call by call: what is spent is counted from the calls let in so far, again for every question."""
 
     lanes: Sequence[LockedLane]
     keys: Mapping[int, LockedKey]
     batch: int
     stopped: set[int] = field(default_factory=set)
-    """Keys that somebody waits for: nobody behind passes."""
+    """Keys that a call waits for: no call behind passes."""
     spent: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     ends: dict[UUID, str] = field(default_factory=dict)
     lane_ends: dict[int, str] = field(default_factory=dict)
@@ -244,7 +244,7 @@ def test_a_higher_priority_is_passed_only_where_a_limit_stops_it(
 
 
 @given(passes(on_limit=[OnLimit.WAIT]))
-def test_nobody_takes_the_room_that_a_call_ahead_waits_for(
+def test_no_call_takes_the_room_that_a_call_ahead_waits_for(
     world: tuple[list[LockedLane], list[LockedKey], int],
 ) -> None:
     lanes, keys, batch = world
@@ -372,7 +372,7 @@ def test_a_call_that_is_put_off_leaves_the_room_to_the_next() -> None:
 
 
 def test_a_call_that_was_put_off_does_not_hide_when_the_key_opens_for_those_who_wait() -> None:
-    """It may be cancelled, or expire: then nobody would look before the time that was written down."""
+    """It may be cancelled, or expire: then no pass would come before the time that was written down."""
     start = NOW - timedelta(seconds=50)
     key = LockedKey(
         id=1,
@@ -386,7 +386,7 @@ def test_a_call_that_was_put_off_does_not_hide_when_the_key_opens_for_those_who_
     assert decided.openings == {1: opens}
 
 
-def test_a_call_that_nobody_can_say_a_time_for_is_rescheduled_by_the_setting() -> None:
+def test_a_call_without_a_known_time_is_rescheduled_by_the_setting() -> None:
     lane = _lane(1, on_limit=OnLimit.RESCHEDULE)
     decided = made([lane], [LockedKey(id=1, policy=Policy(concurrency=1), use=Use(held=1))])
     assert decided.rescheduled == [(_call(lane), NOW + LATER)]

@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 
 from bench.figures import Bound, Figure
-from bench.patience import GaveUp, within
 from bench.report import Report
 from bench.scale.compare import FEW_MS, FLOOR_MS, PER_CALL, PER_PAGE, Operation, judge
 from bench.scale.sizes import SMALL, YARDSTICK
+from bench.time_limit import GaveUp, within
 from dispatcher.errors import PolicyInvalid
 
 FORM = {"name", "ours", "reference", "unit", "ratio", "bound", "floor", "ok", "note"}

@@ -174,7 +174,7 @@ def test_a_loss_before_the_begin_is_right_only_if_a_fault_explains_it(records: R
     assert judged(records, begins=begins, struck=[calm]).wrong_attempts == 1
 
 
-def test_a_call_that_is_told_to_wait_spends_no_attempt(records: Records) -> None:
+def test_a_call_that_is_rate_limited_spends_no_attempt(records: Records) -> None:
     begins = [*records.begins, Begin(call="first", ticket="1b", at=101.5)]
     assert judge(replace(records, begins=begins, stops={"first": 1})).is_ok
     assert judged(records, begins=begins, stops={"first": 1}, rows=with_row(records, "first", attempt=2)).wrong_attempts
@@ -190,7 +190,7 @@ def test_a_begin_that_no_row_counts_is_wrong(records: Records) -> None:
 
 
 @pytest.mark.parametrize("state", ["discarded", "cancelled"])
-def test_an_ordinary_call_that_does_not_complete_is_told(records: Records, state: str) -> None:
+def test_an_ordinary_call_that_does_not_complete_is_reported(records: Records, state: str) -> None:
     rows = with_row(records, "first", state=state, errors=[("Trouble", 102.0)])
     verdict = judged(records, rows=rows)
     assert (verdict.wrong_ends, verdict.lost, verdict.wrong_attempts) == (1, 0, 0)

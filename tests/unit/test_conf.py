@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.conf import DECIDE_AT_ONCE, RETENTION, Conf, Tuning, conf, pass_bound, read, send_bound, settable
+from dispatcher.conf import CONCURRENT_DECISIONS, RETENTION, Conf, Tuning, conf, pass_bound, read, send_bound, settable
 from dispatcher.errors import ConfigurationError, DispatcherError
 from dispatcher.states import TERMINAL
 
@@ -153,5 +153,5 @@ def test_a_greater_dispatch_ahead_never_lets_fewer_calls_go() -> None:
 def test_passes_and_lone_senders_that_decide_at_once_stay_within_dispatch_ahead() -> None:
     for ahead in range(1, 300):
         settings = Conf(dispatch_ahead=ahead)
-        at_once = DECIDE_AT_ONCE if send_bound(settings) else 0
+        at_once = CONCURRENT_DECISIONS if send_bound(settings) else 0
         assert max(pass_bound(settings), send_bound(settings)) + at_once <= ahead

@@ -27,7 +27,7 @@ from dispatcher.limits.policy import (
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 TICK = timedelta(microseconds=1)
-AT_ONCE = AdmissionTuning(horizon=timedelta(0), margin=timedelta(0))
+WITHOUT_MARGIN = AdmissionTuning(horizon=timedelta(0), margin=timedelta(0))
 durations = st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=366))
 periods = st.timedeltas(min_value=timedelta(milliseconds=1), max_value=timedelta(days=366))
 rates = st.builds(Rate, limit=st.integers(1, 2**31 - 1), period=periods)
@@ -176,20 +176,20 @@ def test_a_policy_that_is_wrong_is_refused_by_its_field(given_policy: Any, field
 def test_a_policy_without_limits_limits_nothing() -> None:
     policy = Policy.parse({})
     assert policy.is_unlimited
-    assert room(policy, Use(held=10**6), NOW, AT_ONCE) == UNLIMITED
-    assert throttle_room(policy, Use(unstarted=10**6), NOW, AT_ONCE) == UNLIMITED
-    assert next_opening(policy, Use(held=10**6), 10**6, NOW, AT_ONCE) is None
+    assert room(policy, Use(held=10**6), NOW, WITHOUT_MARGIN) == UNLIMITED
+    assert throttle_room(policy, Use(unstarted=10**6), NOW, WITHOUT_MARGIN) == UNLIMITED
+    assert next_opening(policy, Use(held=10**6), 10**6, NOW, WITHOUT_MARGIN) is None
 
 
 @given(small_policies.filter(lambda policy: policy.concurrency != 0), st.integers(1, 10))
 def test_a_cost_fits_if_an_idle_key_would_let_it_in(policy: Policy, cost: int) -> None:
-    assert policy.fits(cost) == (room(policy, Use(), NOW, AT_ONCE) >= cost)
+    assert policy.fits(cost) == (room(policy, Use(), NOW, WITHOUT_MARGIN) >= cost)
 
 
 def test_a_concurrency_of_0_is_a_pause_and_no_reason_to_refuse_a_call() -> None:
     stopped = Policy(concurrency=0)
     assert stopped.fits(5)
-    assert room(stopped, Use(), NOW, AT_ONCE) == 0
+    assert room(stopped, Use(), NOW, WITHOUT_MARGIN) == 0
 
 
 # Windows
@@ -251,7 +251,7 @@ def test_no_window_ever_holds_more_than_the_limit_however_late_the_starts_arrive
             for cost in waiting[:amount]:
                 claims.start(now, cost)
             del waiting[:amount]
-    # Whoever was admitted may start all at once, at the worst moment.
+    # Admitted calls may start all at once, at the worst moment.
     for cost in waiting:
         claims.start(now, cost)
     # A start may be under way for as long as the margin, and a later one arrive at once.
@@ -343,12 +343,12 @@ def test_what_waits_behind_reservations_fits_when_enough_starts_have_left(
 def test_an_opening_is_a_century_away_at_the_most_however_far_a_limit_was_lowered_below_a_cost() -> None:
     rate = Rate(limit=1, period=timedelta(days=366))
     century = NOW + timedelta(days=36_525)
-    assert NOW < (next_opening(Policy(rate=rate), Use(), 2**31, NOW, AT_ONCE) or NOW) <= century
-    assert NOW < (next_opening(Policy(throttle=rate), Use(unstarted=2**31), 1, NOW, AT_ONCE) or NOW) <= century
+    assert NOW < (next_opening(Policy(rate=rate), Use(), 2**31, NOW, WITHOUT_MARGIN) or NOW) <= century
+    assert NOW < (next_opening(Policy(throttle=rate), Use(unstarted=2**31), 1, NOW, WITHOUT_MARGIN) or NOW) <= century
 
 
-def test_concurrency_has_no_opening_because_nobody_knows_when_a_call_ends() -> None:
-    assert next_opening(Policy(concurrency=1), Use(held=1), 1, NOW, AT_ONCE) is None
+def test_concurrency_has_no_opening_because_the_end_of_a_call_is_unknown() -> None:
+    assert next_opening(Policy(concurrency=1), Use(held=1), 1, NOW, WITHOUT_MARGIN) is None
 
 
 def _lets_in(policy: Policy, use: Use, cost: int, at: datetime, tuning: AdmissionTuning) -> bool:

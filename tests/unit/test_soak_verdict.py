@@ -75,7 +75,7 @@ def test_something_small_that_grows_large_is_caught() -> None:
     assert short(START, grown) == ["dispatcher_slot: dead rows", "dispatcher_slot: bytes"]
 
 
-def test_an_index_that_nobody_measured_at_the_start_is_not_passed_over() -> None:
+def test_an_index_without_a_measurement_at_the_start_is_not_passed_over() -> None:
     grown = replace(START, bytes={**START.bytes, "new": SMALL * 2})
     assert short(START, grown) == ["new: bytes"]
 

@@ -83,7 +83,7 @@ def test_ticks_of_any_phase_leave_hardly_a_gap(ticker: Ticker, clock: Clock) -> 
         assert ticker.is_over(timedelta(seconds=1))
 
 
-def test_a_keeper_that_hangs_keeps_nobody_away(ticker: Ticker, clock: Clock) -> None:
+def test_a_keeper_that_hangs_keeps_no_other_away(ticker: Ticker, clock: Clock) -> None:
     assert ticker.begin(TICK)
     for _ in range(2):
         clock.now += 0.5

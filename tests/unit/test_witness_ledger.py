@@ -119,7 +119,7 @@ def test_a_request_is_refused_if_any_of_its_keys_is_broken_and_counts_for_none()
     assert ledger.record()["keys"]["other"]["rejected_429"] == 0
 
 
-def test_the_record_tells_requests_from_successes_of_each_call() -> None:
+def test_the_record_separates_requests_from_successes_of_each_call() -> None:
     ledger = Ledger({"key": Limits()}, tolerance=0)
     for second, succeeded in enumerate((False, True, True)):
         visit = ledger.start(keys=["key"], call="call", at=second * 10**9)

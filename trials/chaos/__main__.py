@@ -16,8 +16,8 @@ import django
 from django.core.management import call_command
 from rich.console import Console
 
-from project.homes import RUN
 from project.processes import Stack
+from project.run_dirs import RUN
 from project.services import embedded
 from project.witness.child import start_witness
 from trials.chaos import screen
@@ -59,13 +59,13 @@ def main() -> int:
 
 
 def run(console: Console, asked: argparse.Namespace) -> int:
-    """Set the stage, let the schedule happen, say how it ended, stop everything."""
+    """Set the supervisor, let the schedule happen, say how it ended, stop everything."""
     began, name, seconds = time.monotonic(), f"chaos{os.getpid()}", asked.minutes * 60
     console.print("Starting the servers that are not given ...")
     with (
         embedded(name="chaos") as services,
         servers(services, run=name, keeps=asked.keep) as own,
-        Stack(services.home, env=environment(own, services.home)) as stack,
+        Stack(services.run_dir, env=environment(own, services.run_dir)) as stack,
     ):
         faults = plan(asked.seed, seconds, can_stop=own.can_stop, kinds=asked.kinds)
         console.print(f"Seed {asked.seed}: {len(faults)} faults in {seconds:g} s. Starting the processes ...")
@@ -79,14 +79,14 @@ def run(console: Console, asked: argparse.Namespace) -> int:
     write(outcome.as_json() | {"seed": asked.seed, "minutes": asked.minutes, "took_s": round(time.monotonic() - began)})
     screen.show(console, outcome)
     console.print(
-        f"The same for tools: {RESULT.relative_to(RUN.parent)}   Logs: {services.home / 'logs'}", soft_wrap=True
+        f"The same for tools: {RESULT.relative_to(RUN.parent)}   Logs: {services.run_dir / 'logs'}", soft_wrap=True
     )
     return 0 if outcome.verdict.is_ok else 1
 
 
-def environment(own: Servers, home: Path) -> dict[str, str]:
+def environment(own: Servers, run_dir: Path) -> dict[str, str]:
     """Return the environment of the run's processes; what an earlier run noted is deleted."""
-    notes = home / "notes"
+    notes = run_dir / "notes"
     shutil.rmtree(notes, ignore_errors=True)
     notes.mkdir()
     return {

@@ -1,4 +1,4 @@
-"""The trial as a Django app: it brings the tasks, and sets the traps in each of its processes."""
+"""The trial as a Django app: it brings the tasks, and sets the fault points in each of its processes."""
 
 from django.apps import AppConfig
 
@@ -10,7 +10,7 @@ class ChaosConfig(AppConfig):
     label = "chaos"
 
     def ready(self) -> None:
-        """Set the traps."""
-        from trials.chaos import traps  # noqa: PLC0415 -- models must be loaded first
+        """Install the fault points."""
+        from trials.chaos import fault_points  # noqa: PLC0415 -- models must be loaded first
 
-        traps.install()
+        fault_points.install()

@@ -15,14 +15,14 @@ import psycopg
 from dispatcher.messages.tickets import TICKET_HEADER
 from project.celery import app
 from project.processes import wait_gone
-from trials.chaos import notes, traps
+from trials.chaos import fault_points, notes
 from trials.chaos.plan import Fault
 from trials.chaos.servers import Servers
-from trials.chaos.stage import Stage
+from trials.chaos.supervisor import Supervisor
 from trials.chaos.verdict import Struck
 
 TRAP_PATIENCE = 4.0
-"""Seconds for which a trap waits for somebody to step into it; then the signal is sent from outside."""
+"""Seconds for which a fault_point waits for somebody to step into it; then the signal is sent from outside."""
 SHUTDOWN_PATIENCE = 20.0
 REPEATED = 15
 """How many of the latest messages are delivered again, and how many of all."""
@@ -34,7 +34,7 @@ HOLD_HORIZON = "SELECT txid_current(), (SELECT count(*) FROM dispatcher_callqueu
 class Faults:
     """Strikes the processes and servers of a run; each `_<kind>` returns the moment from which service is expected."""
 
-    stage: Stage
+    supervisor: Supervisor
     servers: Servers
     notes: Path
     remarks: list[str] = field(default_factory=list)
@@ -51,11 +51,11 @@ class Faults:
         return self._signal(fault.target, signal.SIGKILL)
 
     def _worker_killed_at_start(self, fault: Fault) -> float:
-        return self._trap(fault, traps.RUNNING, signal.SIGKILL)
+        return self._trap(fault, fault_points.RUNNING, signal.SIGKILL)
 
     def _child_killed(self, fault: Fault) -> float:
         with suppress(psutil.NoSuchProcess):
-            children = psutil.Process(self.stage.child(fault.target).pid).children()
+            children = psutil.Process(self.supervisor.child(fault.target).pid).children()
             if children:
                 Random(fault.number).choice(children).kill()  # noqa: S311 - any of them will do
         return time.monotonic()
@@ -65,7 +65,7 @@ class Faults:
         return self._thaw(fault)
 
     def _worker_frozen_at_start(self, fault: Fault) -> float:
-        self._trap(fault, traps.RUNNING, signal.SIGSTOP)
+        self._trap(fault, fault_points.RUNNING, signal.SIGSTOP)
         return self._thaw(fault)
 
     def _worker_warm_shutdown(self, fault: Fault) -> float:
@@ -80,13 +80,13 @@ class Faults:
         return self._signal(fault.target, signal.SIGKILL)
 
     def _dispenser_killed_publishing(self, fault: Fault) -> float:
-        return self._trap(fault, traps.PUBLISHING, signal.SIGKILL)
+        return self._trap(fault, fault_points.PUBLISHING, signal.SIGKILL)
 
     def _sender_killed(self, fault: Fault) -> float:
         return self._signal(fault.target, signal.SIGKILL)
 
     def _sender_killed_publishing(self, fault: Fault) -> float:
-        return self._trap(fault, traps.PUBLISHING, signal.SIGKILL)
+        return self._trap(fault, fault_points.PUBLISHING, signal.SIGKILL)
 
     def _beat_killed(self, fault: Fault) -> float:
         return self._signal(fault.target, signal.SIGKILL)
@@ -109,7 +109,7 @@ class Faults:
     def _broker_cut(self, fault: Fault) -> float:
         self.servers.broker.cut()
         time.sleep(fault.seconds)
-        self.servers.broker.mend()
+        self.servers.broker.restore()
         return time.monotonic()
 
     def _broker_silent(self, fault: Fault) -> float:
@@ -129,7 +129,7 @@ class Faults:
     def _database_cut(self, fault: Fault) -> float:
         self.servers.database.cut()
         time.sleep(fault.seconds)
-        self.servers.database.mend()
+        self.servers.database.restore()
         return time.monotonic()
 
     def _database_silent(self, fault: Fault) -> float:
@@ -161,17 +161,17 @@ class Faults:
 
     def _signal(self, name: str, how: signal.Signals) -> float:
         with suppress(ProcessLookupError):
-            os.killpg(self.stage.child(name).pid, how)
+            os.killpg(self.supervisor.child(name).pid, how)
         return time.monotonic()
 
     def _trap(self, fault: Fault, point: str, how: signal.Signals) -> float:
-        trap = traps.path(self.notes, fault.target, point)
-        traps.arm(trap, how)
+        fault_point = fault_points.path(self.notes, fault.target, point)
+        fault_points.arm(fault_point, how)
         deadline = time.monotonic() + TRAP_PATIENCE
-        while trap.exists() and time.monotonic() < deadline:
+        while fault_point.exists() and time.monotonic() < deadline:
             time.sleep(LOOK_EVERY)
-        if traps.disarm(trap):
-            self.remarks.append(f"nobody stepped into the trap of fault {fault.number}: struck from outside")
+        if fault_points.disarm(fault_point):
+            self.remarks.append(f"no process reached the fault_point of fault {fault.number}: struck from outside")
             return self._signal(fault.target, how)
         return time.monotonic()
 
@@ -180,7 +180,7 @@ class Faults:
         return self._signal(fault.target, signal.SIGCONT)
 
     def _shut_down(self, fault: Fault, how: signal.Signals) -> float:
-        child = self.stage.child(fault.target)
+        child = self.supervisor.child(fault.target)
         child.popen.send_signal(how)
         asked_at = time.monotonic()
         with suppress(psutil.NoSuchProcess):

@@ -38,7 +38,7 @@ def think(chance: Random) -> Call:
 
 
 def book(chance: Random) -> Call:
-    """Use the other queue, which has limits of its own; half of these have the ledger to themselves besides."""
+    """Use the other queue, which has limits of its own; half of these have the ledger to themselves, too."""
     keys = chance.choice([[], ["ledger"]])
     return _visit(chance, keys, seen=[limits.SIDE_KEY, *keys], longest=0.2, queue=SIDE_QUEUE)
 
@@ -48,9 +48,9 @@ def ship(chance: Random) -> Call:
     return _visit(chance, ["courier"], failures=chance.randint(1, 2))
 
 
-def be_told(chance: Random) -> Call:
-    """Hear now and then that it is too much."""
-    return Call(task=tasks.be_told, kwargs={"keys": ["strict"], "seconds": _seconds(chance)}, keys=["strict"])
+def be_rate_limited(chance: Random) -> Call:
+    """Raise RateLimited now and then."""
+    return Call(task=tasks.be_rate_limited, kwargs={"keys": ["strict"], "seconds": _seconds(chance)}, keys=["strict"])
 
 
 def wander(chance: Random) -> Call:
@@ -71,7 +71,7 @@ KINDS: Mapping[str, Callable[[Random], Call]] = {
     "think": think,
     "book": book,
     "ship": ship,
-    "be_told": be_told,
+    "be_rate_limited": be_rate_limited,
     "wander": wander,
     POISON: poison,
 }

@@ -14,7 +14,7 @@ ORDERS = "orders"
 """The file of what senders note."""
 
 
-def home() -> Path:
+def directory() -> Path:
     """Return the directory of this run's notes."""
     return Path(os.environ["CHAOS_NOTES"])
 
@@ -29,7 +29,7 @@ def write(path: Path, what: str, *, is_kept: bool = False, **facts: object) -> N
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a file in order; none if nobody has written."""
+    """Yield the lines of a file in order; none if nothing was written."""
     if path.exists():
         with path.open() as lines:
             yield from map(json.loads, lines)

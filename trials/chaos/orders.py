@@ -93,4 +93,4 @@ def _wanted() -> list[str]:
 
 
 def _note(what: str, order: str, **facts: object) -> None:
-    notes.write(notes.home() / notes.ORDERS, what, order=order, is_kept=True, **facts)
+    notes.write(notes.directory() / notes.ORDERS, what, order=order, is_kept=True, **facts)

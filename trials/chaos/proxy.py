@@ -38,7 +38,7 @@ class Proxy:
         self._flowing = self._do(_made(asyncio.Event))
         self._loop.call_soon_threadsafe(self._flowing.set)
         self._port = 0
-        self.mend()
+        self.restore()
 
     @property
     def url(self) -> str:
@@ -51,12 +51,12 @@ class Proxy:
         """Break every connection and refuse new ones."""
         self._do(self._cut())
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """Accept connections again."""
         self._do(self._listen())
 
     def silence(self) -> None:
-        """Let nothing through, in either direction; connections stay, new ones are accepted and hear nothing."""
+        """Let nothing through, in either direction; connections stay, new ones are accepted and receive nothing."""
         self._loop.call_soon_threadsafe(self._flowing.clear)
 
     def resume(self) -> None:

@@ -18,12 +18,12 @@ from trials.chaos.verdict import Begin, Order, Records, Row, Struck
 FIELDS = ("id", "meta", "queue", "state", "attempt", "errors", "reason")
 
 
-def gather(home: Path, struck: Sequence[Struck], *, witness: str) -> Records:
-    """Return the records of a run that is over; its notes are in `home`."""
-    lines = list(notes.read(home / notes.BEGINS))
+def gather(run_dir: Path, struck: Sequence[Struck], *, witness: str) -> Records:
+    """Return the records of a run that is over; its notes are in `run_dir`."""
+    lines = list(notes.read(run_dir / notes.BEGINS))
     record = read(witness, "record")
     return Records(
-        orders=_orders(home / notes.ORDERS),
+        orders=_orders(run_dir / notes.ORDERS),
         rows=_rows(),
         begins=[
             Begin(call=line["call"], ticket=line["ticket"], at=line["at"]) for line in lines if line["what"] == "begin"
@@ -41,7 +41,7 @@ def gather(home: Path, struck: Sequence[Struck], *, witness: str) -> Records:
 def audited() -> list[str]:
     """Return what is wrong in the database as it is now: by `dispatcher_audit`, and by brute force over every row."""
     report = audit()
-    told = [
+    problems = [
         f"{found.check.name}: {finding.what} {dict(finding.facts)}"
         for found in report.found
         for finding in found.findings
@@ -50,12 +50,12 @@ def audited() -> list[str]:
     try:
         by_force(limits_changed=True)
     except AssertionError as error:
-        told += str(error).splitlines()
-    return told
+        problems += str(error).splitlines()
+    return problems
 
 
 def _orders(path: Path) -> dict[str, Order]:
-    """Return the orders; of one that nothing more is known of than that it was meant, nobody knows."""
+    """Return the orders; of one that nothing more is known of than that it was meant, nothing is known."""
     counts: dict[str, int] = {}
     outcomes: dict[str, str] = {}
     for line in notes.read(path):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trials.chaos.trial import Outcome
 
 WIDTH = 120
-"""Columns, where nobody says how wide it is: a log keeps long lines."""
+"""Columns, without a known width: a log keeps long lines."""
 
 
 def console() -> Console:

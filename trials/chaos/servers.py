@@ -24,7 +24,7 @@ OTHERS = """
 
 @dataclass(frozen=True, kw_only=True)
 class Servers:
-    """What the processes of a run talk to; `..._url` leads straight to it, the proxies are what they are told."""
+    """What the processes of a run talk to; `..._url` leads straight to it, they get the addresses of the proxies."""
 
     services: Services
     run: str
@@ -40,7 +40,7 @@ class Servers:
 
     @property
     def env(self) -> dict[str, str]:
-        """Return what tells the processes of the run where they find all."""
+        """Return the environment of the run's processes."""
         return {"DATABASE_URL": self.database.url, "CELERY_BROKER_URL": self.broker.url, "CHAOS_RUN": self.run}
 
     def connect(self) -> psycopg.Connection[Any]:

@@ -14,8 +14,8 @@ from celery import Task, shared_task
 
 from dispatcher.errors import RateLimited
 from dispatcher.messages.tickets import TICKET_HEADER
-from project.shop import parties
-from trials.chaos import notes, traps
+from project.shop import third_party
+from trials.chaos import fault_points, notes
 
 PROMPT = timedelta(seconds=1)
 """How long after its start a request may be sent that only a concurrency limits: the lease has time to spare then."""
@@ -44,8 +44,8 @@ def visit(
 
 
 @shared_task(bind=True)
-def be_told(self: Task, *, keys: Sequence[str], seconds: float) -> None:
-    """Hear from the provider, at every other admission, that it is too much."""
+def be_rate_limited(self: Task, *, keys: Sequence[str], seconds: float) -> None:
+    """Raise RateLimited at every other admission."""
     begin(self)
     if ticket_of(self).int % 2:
         stop(self, seconds=0.2)
@@ -70,17 +70,17 @@ def ask(task: Task, *, keys: Sequence[str], seconds: float, most_late: timedelta
     """Ask the witness, if the ticket still owns the call and the start is not long ago.
 
     A process can be frozen, or its database silent, between its start and here: the provider must not see what
-    was meant for another moment. What happens after this look and before the request nobody can prevent: the witness
-    is told when this was.
+    was meant for another moment. What happens after this look and before the request can't be prevented: the witness
+    gets the time of it.
     """
     if most_late >= A_QUERY:
         task.ensure_held()
     set_out = time.monotonic_ns()
-    if (by := traps.since_start(set_out)) > most_late:
+    if (by := fault_points.since_start(set_out)) > most_late:
         notes.write(_path(), "late", call=task.request.id, by=by.total_seconds())
         stop(task, seconds=0.02)
     try:
-        parties.ask("chaos", keys=list(keys), call=task.request.id, seconds=seconds, set_out=set_out)
+        third_party.ask("chaos", keys=list(keys), call=task.request.id, seconds=seconds, set_out=set_out)
     except RateLimited:
         notes.write(_path(), "refused", call=task.request.id, keys=keys)
         _note_stop(task)
@@ -105,4 +105,4 @@ def _note_stop(task: Task) -> None:
 
 @cache
 def _path() -> Path:
-    return notes.home() / notes.BEGINS
+    return notes.directory() / notes.BEGINS

@@ -18,7 +18,7 @@ from trials.chaos.faults import Faults
 from trials.chaos.plan import QUEUES, Fault
 from trials.chaos.records import gather
 from trials.chaos.servers import Servers
-from trials.chaos.stage import Stage
+from trials.chaos.supervisor import Supervisor
 from trials.chaos.verdict import Struck, Verdict, judge
 
 SERVED = 30.0
@@ -57,14 +57,14 @@ class Outcome:
             "late": verdict.late,
             "longest_way_s": round(verdict.longest_way_s, 3),
             "recovery_s": verdict.recovery,
-            "faults": [self._told(struck) for struck in self.struck],
+            "faults": [self._as_json(struck) for struck in self.struck],
             "failures": list(verdict.failures),
             "drained_s": round(self.drained, 1),
             "restarts": dict(self.restarts),
             "remarks": list(self.remarks),
         }
 
-    def _told(self, struck: Struck) -> dict[str, object]:
+    def _as_json(self, struck: Struck) -> dict[str, object]:
         recovered = self.verdict.recovered[struck.fault.number]
         return {
             **asdict(struck.fault),
@@ -80,8 +80,8 @@ class Trial:
     def __init__(self, stack: Stack, servers: Servers, *, witness: str, say: Callable[[str], None]) -> None:
         """Prepare; nothing is started yet. `say` prints a line."""
         self.notes = Path(stack.env["CHAOS_NOTES"])
-        self.stage = Stage(stack=stack, run=servers.run)
-        self.faults = Faults(stage=self.stage, servers=servers, notes=self.notes)
+        self.supervisor = Supervisor(stack=stack, run=servers.run)
+        self.faults = Faults(supervisor=self.supervisor, servers=servers, notes=self.notes)
         self.servers, self.witness, self.say = servers, witness, say
 
     def __enter__(self) -> Self:
@@ -90,16 +90,16 @@ class Trial:
 
     def __exit__(self, *_: object) -> None:
         """End every process, and then empty the broker."""
-        self.stage.close()
+        self.supervisor.close()
         self.servers.clear()
 
     def run(self, plan: Sequence[Fault], *, seconds: float) -> Outcome:
         """Go through the plan, let all calls end, and return what came of it."""
-        self.stage.open()
+        self.supervisor.open()
         began = time.monotonic()
         struck = self._strike(plan, began=began, seconds=seconds)
         self._wait_served(max([began, *(each.over for each in struck)]))
-        self.stage.stop_senders()
+        self.supervisor.stop_senders()
         self.say("No more faults and nothing more sent: what is left must end now")
         began_draining = time.monotonic()
         if left := self._drain():
@@ -112,7 +112,7 @@ class Trial:
             struck=struck,
             began=began,
             drained=drained,
-            restarts=self.stage.restarts,
+            restarts=self.supervisor.restarts,
             remarks=self.faults.remarks,
         )
 
@@ -121,7 +121,7 @@ class Trial:
         with ThreadPoolExecutor(AT_ONCE) as threads:
             for fault in plan:
                 time.sleep(max(0.0, began + fault.at - time.monotonic()))
-                self.say(told(fault))
+                self.say(describe(fault))
                 struck.append(threads.submit(self.faults.strike, fault))
             time.sleep(max(0.0, began + seconds - time.monotonic()))
         return [each.result() for each in struck]
@@ -146,7 +146,7 @@ class Trial:
         return sum(left.values())
 
 
-def told(fault: Fault) -> str:
+def describe(fault: Fault) -> str:
     """Return a fault as a line."""
     lasts = f", for {fault.seconds:g} s" if fault.seconds else ""
     return f"{fault.at:6.1f} s  {fault.target}: {fault.words}{lasts}"

@@ -79,7 +79,7 @@ class Row:
 class Records:
     """All that is known at the end of a run.
 
-    stops: how often each call was told by its task to wait again. successes: of each call, at the witness.
+    stops: how often each call's task raised RateLimited. successes: of each call, at the witness.
     keys: what the witness saw of each key. late: starts that were given up, since it was too late for them.
     longest_way_s: of a request, to the witness. audit: what the audit of the database found.
     """
@@ -97,7 +97,7 @@ class Records:
 
 
 class Spread(TypedDict):
-    """Seconds; None if there is nothing to tell."""
+    """Seconds; None if there is no figure."""
 
     median: float | None
     worst: float | None
@@ -182,7 +182,7 @@ def _seen(figures: KeyFigures) -> str:
 
 
 def _sent(records: Records) -> int:
-    """Return how many calls were sent: what was committed, and of what nobody knows what is there."""
+    """Return how many calls were sent: what was committed, and what exists of the undecided ones."""
     there = Counter(row.order for row in records.rows.values())
     committed = sum(order.count for order in records.orders.values() if order.outcome == "committed")
     return committed + sum(there[name] for name, order in records.orders.items() if order.outcome == "unknown")
@@ -239,7 +239,7 @@ def _count(row: Row, begins: Sequence[Begin], records: Records, call: str) -> _C
     # A stop that was noted may not have been recorded: then its attempt ended as lost.
     uncounted = begun - stops - row.attempt
     if uncounted > 0:
-        words = f"{begun} begins, of which {stops} were told to wait, and {row.attempt} attempts"
+        words = f"{begun} begins, of which {stops} were rate limited, and {row.attempt} attempts"
         return _Count(wrong=uncounted, words=words)
     never_begun = row.attempt - begun + max(0, stops - len(lost))
     explained = sum(_is_explained(at, records.struck) for at in lost)

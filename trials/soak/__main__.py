@@ -17,8 +17,8 @@ import psycopg
 from psycopg import sql
 from rich.console import Console
 
-from project.homes import RUN
 from project.processes import Stack
+from project.run_dirs import RUN
 from project.services import Services, create_database, embedded
 
 RESULT = RUN / "soak.json"
@@ -49,16 +49,16 @@ def _soak(services: Services, asked: argparse.Namespace, console: Console) -> di
     django.setup()
     from django.core.management import call_command  # noqa: PLC0415 - Django first
 
-    from trials.soak import gauges, report, run, scene  # noqa: PLC0415
+    from trials.soak import fixtures, gauges, report, run  # noqa: PLC0415
 
     for alias in ("default", gauges.IDLE):
         call_command("migrate", database=alias, verbosity=0)
     console.print(f"writing a backlog of {asked.backlog:,} calls ...")
-    notes = services.home / "traffic.jsonl"
+    notes = services.run_dir / "traffic.jsonl"
     notes.write_text("")
     gauge = run.prepare(asked.backlog, notes)
-    own = gauges.EACH * scene.PROBES / gauges.PERIOD_S
-    with Stack(services.home) as stack:
+    own = gauges.EACH * fixtures.PROBES / gauges.PERIOD_S
+    with Stack(services.run_dir) as stack:
         stack.start("churn", [sys.executable, "-m", "trials.soak.churn", str(asked.rate - own), str(notes)])
         course = run.run(gauge, asked.minutes, console.print)
         stack.ensure_running()

@@ -17,7 +17,7 @@ from dispatcher import engine
 from dispatcher.lifecycle import admit, heartbeat, publish
 from dispatcher.models import CallQueue
 from dispatcher.states import DUE, State
-from trials.soak import scene
+from trials.soak import fixtures
 from trials.soak.verdict import Reading
 
 EACH = 3
@@ -89,7 +89,7 @@ class Gauges:
     def step(self) -> "Passes | None":
         """Measure a pass beside the churn and one in the idle database; keep the standing call."""
         if monotonic() > self.beaten_at + _HEARTBEAT_S:
-            scene.keep(self.here, self.full)
+            fixtures.keep(self.here, self.full)
             with on_idle():
                 heartbeat.record(self.here, [])
             self.beaten_at = monotonic()
@@ -138,12 +138,12 @@ def _pass() -> tuple[set[int], admit.Pass, float | None]:
     Always as many of as many lanes, under the key that all that moves spends. None if another pass held one of the
     lanes, as it does where a call is tried again.
     """
-    lanes = scene.lanes_of(scene.write(scene.probe_calls(EACH)))
+    lanes = fixtures.lanes_of(fixtures.write(fixtures.probe_calls(EACH)))
     began = monotonic()
     made = admit.admit(lanes=lanes)
     admit.recheck(made)
     took = (monotonic() - began) * 1_000
-    return lanes, made, took if len(made.calls) == EACH * scene.PROBES else None
+    return lanes, made, took if len(made.calls) == EACH * fixtures.PROBES else None
 
 
 def sample() -> Sample:

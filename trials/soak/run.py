@@ -12,7 +12,7 @@ from django.db import connection
 
 from dispatcher.lifecycle import heartbeat
 from dispatcher.models import CallQueue, Slot
-from trials.soak import gauges, scene
+from trials.soak import fixtures, gauges
 from trials.soak.gauges import Gauges
 from trials.soak.verdict import Reading
 
@@ -98,12 +98,12 @@ def open_transaction() -> Iterator[None]:
 
 def prepare(backlog: int, notes: Path) -> Gauges:
     """Make the keys and the backlog, and return what looks at them."""
-    here = scene.worker("gauges")
+    here = fixtures.worker("gauges")
     with gauges.on_idle():
         heartbeat.record(here, [])
-        scene.declare_keys()
+        fixtures.declare_keys()
     heartbeat.record(here, [])
-    scene.declare_keys()
-    full = scene.fill_full(here)
-    scene.let_wait(backlog, here, full)
+    fixtures.declare_keys()
+    full = fixtures.fill_full(here)
+    fixtures.let_wait(backlog, here, full)
     return Gauges(notes=notes, here=here, full=full)

@@ -19,10 +19,10 @@ from celery import current_app
 from django.db import DatabaseError, connection
 from kombu.entity import Queue
 
-from dispatcher import engine
+from dispatcher import api, engine
 from dispatcher.lifecycle import heartbeat
 from dispatcher.messages.tickets import TICKET_HEADER
-from trials.soak import scene
+from trials.soak import fixtures
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Tally:
                 self.send_ms.append(send_ms)
 
     def take(self) -> dict[str, Any]:
-        """Return what was counted, and begin anew."""
+        """Return what was counted, and start again from zero."""
         with self.lock:
             taken = {"at": monotonic(), "sent": self.sent, "ended": self.ended, "send_ms": self.send_ms}
             self.sent, self.ended, self.send_ms = 0, 0, []
@@ -98,7 +98,7 @@ class Held:
     """The calls that the workers run, for the heartbeat."""
 
     def __init__(self) -> None:
-        self.here = scene.worker("churn")
+        self.here = fixtures.worker("churn")
         self.tickets: dict[UUID, UUID] = {}
 
     def beat(self) -> None:
@@ -135,14 +135,14 @@ def _send(rate: float, tally: Tally, stopping: Event) -> None:
     """Send calls one by one: those that find room are admitted at once."""
     for turn in _turns(1 / rate, stopping):
         began = monotonic()
-        engine.send([scene.call("api", f"tenant:{turn % scene.TENANTS}")])
+        api.send_many([fixtures.call("api", f"tenant:{turn % fixtures.TENANTS}")])
         tally.count(sent=1, send_ms=(monotonic() - began) * 1_000)
 
 
 def _send_bursts(tally: Tally) -> None:
     """Send calls that wait, and are let in one by one: by a hand-over, and by time."""
-    calls = [scene.call("api", "narrow")] * BURST + [scene.call("slow")] * SLOW
-    tally.count(sent=len(engine.send(calls)))
+    calls = [fixtures.call("api", "narrow")] * BURST + [fixtures.call("slow")] * SLOW
+    tally.count(sent=len(api.send_many(calls)))
 
 
 def _work(held: Held, tally: Tally, stopping: Event) -> None:
@@ -158,7 +158,7 @@ def _work(held: Held, tally: Tally, stopping: Event) -> None:
         tally.count(ended=1)
 
     with current_app.connection_for_read() as broker:
-        queue = Queue(scene.QUEUE, channel=broker.default_channel)
+        queue = Queue(fixtures.QUEUE, channel=broker.default_channel)
         queue.declare()
         with broker.Consumer([queue], no_ack=True, prefetch_count=1, on_message=run):
             while not stopping.is_set():

@@ -64,7 +64,7 @@ def judge(first: Reading, *later: Reading, bound: float = BOUND) -> list[Finding
 def judge_work(first: Reading, *later: Reading, bound: float = BOUND) -> list[Finding]:
     """Compare the median pass, and what autovacuum finds.
 
-    The pass is measured by an idle one of the same moment: else whoever shares the machine would be in the figure.
+    The pass is measured by an idle one of the same moment: otherwise other load on the machine would be in the figure.
     """
     readings = [first, *later]
     names = sorted(set().union(*(reading.dead for reading in readings)))

@@ -1,4 +1,4 @@
-"""manage.py dispatcher_audit: whether every invariant holds in the live database; exits 0 if so, 1 if not."""
+"""manage.py dispatcher_audit: check every invariant in the live database; exits 0 if all hold, 1 if not."""
 
 import json
 import os
@@ -38,7 +38,7 @@ class Command(BaseCommand):
             "--settle",
             type=float,
             metavar="SECONDS",
-            help="How long a state that may be transient must last to be a finding; two ticks by default.",
+            help="How long a state that may be transient must last to be a finding; by default two ticks.",
         )
 
     @explained(returncode=UNKNOWN)
@@ -63,7 +63,7 @@ class Command(BaseCommand):
                 self.stdout.write("".join(f"{line}\n" for line, _ in audit_table.lines(report, repairs=repair)))
             self.stdout.flush()
         except BrokenPipeError:
-            # The reader, `head` say, has seen enough; Python flushes once more at exit, and that goes nowhere.
+            # The reader, such as `head`, has closed the pipe; Python flushes once more at exit, to nowhere.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not report.is_ok:
             sys.exit(BROKEN)
@@ -78,7 +78,7 @@ class Command(BaseCommand):
 
 
 def _span(settle: float | None) -> timedelta | None:
-    """Read the time to settle. Raises CommandError if it is none."""
+    """Return the time to settle. Raises CommandError if it is invalid."""
     if settle is None:
         return None
     if not 0 <= settle <= LONGEST:

@@ -1,4 +1,4 @@
-"""manage.py dispatcher_token: make, list and revoke the tokens of the HTTP API."""
+"""manage.py dispatcher_token: create, list and revoke tokens of the HTTP API."""
 
 from typing import Any
 
@@ -9,24 +9,24 @@ from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid
 from dispatcher.management.command import explained
 from dispatcher.models import ApiToken
-from dispatcher.ojs.access import make_token
+from dispatcher.ojs.auth import make_token
 
 
 class Command(BaseCommand):
-    """Make a token for NAME with SCOPES, or list them, or revoke one."""
+    """Create a token for NAME with SCOPES, list all tokens, or revoke one."""
 
-    help = "Make a token for the HTTP API and print it once; --list shows those there are, --revoke ends one."
+    help = "Create a token for the HTTP API and print it once; --list shows all tokens, --revoke revokes one."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take a name and scopes, or what to do else."""
-        parser.add_argument("name", nargs="?", help="whose token it is; its own limits are those of key token:NAME")
+        """Define the arguments."""
+        parser.add_argument("name", nargs="?", help="name of the token; the key token:NAME has its own limits")
         parser.add_argument("scopes", nargs="*", help="send, fetch, read, admin; send:mail* for some queues only")
-        parser.add_argument("--list", action="store_true", help="list the tokens, without what is secret")
-        parser.add_argument("--revoke", action="store_true", help="end the token of NAME at once")
+        parser.add_argument("--list", action="store_true", help="list the tokens, without the secrets")
+        parser.add_argument("--revoke", action="store_true", help="revoke the token of NAME at once")
 
     @explained()
     def handle(self, *_: Any, **options: Any) -> None:
-        """Do what is asked."""
+        """Run the command."""
         tokens = ApiToken.objects.using(conf().database)
         name = options["name"]
         if options["list"]:
@@ -39,9 +39,9 @@ class Command(BaseCommand):
             raise CommandError(message)
         if options["revoke"]:
             if not tokens.filter(name=name).update(is_active=False):
-                message = f"There is no token of {name}."
+                message = f"There is no token named {name}."
                 raise CommandError(message)
-            self.stdout.write(f"The token of {name} is revoked.")
+            self.stdout.write(f"The token {name} is revoked.")
             return
         if not options["scopes"]:
             message = "Give at least one scope: send, fetch, read or admin."
@@ -51,5 +51,5 @@ class Command(BaseCommand):
         except CallInvalid as error:
             raise CommandError(str(error)) from error
         except IntegrityError as error:
-            message = f"There is a token of {name} already; revoke it first, or take another name."
+            message = f"A token named {name} exists already; revoke it first, or choose another name."
             raise CommandError(message) from error

@@ -1,4 +1,4 @@
-"""manage.py rate_limit_status: what every key allows, what is spent of it and what waits for it."""
+"""manage.py rate_limit_status: the limits of each key, their use, and the calls that wait."""
 
 import json
 import os
@@ -47,15 +47,15 @@ _WITHOUT: Final = {
     RECOVER: "Calls of workers that died are not put back.",
     CLEANUP: "Calls that ended are not deleted.",
 }
-"""What is missing without a periodic task."""
+"""The effect of a periodic task that does not run."""
 _FRAME: Final = 4
-"""Lines of a screen that are not keys: the column titles, what was left out, the last tick, the clock."""
+"""The lines of a screen that are not keys: the titles, the omitted keys, the last tick, the clock."""
 
 
 class Command(BaseCommand):
-    """Show how the rate limit keys stand."""
+    """Show the state of the rate limit keys."""
 
-    help = "Show what every rate limit key allows, what is spent of it and what waits for it."
+    help = "Show the limits of each rate limit key, their use, and the calls that wait."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Define the options."""
@@ -74,7 +74,7 @@ class Command(BaseCommand):
             const=EVERY,
             type=float,
             metavar="SECONDS",
-            help=f"Show it again and again until Ctrl-C, every {EVERY:g} seconds if not said otherwise.",
+            help=f"Repeat until Ctrl-C, by default every {EVERY:g} seconds.",
         )
 
     @explained()
@@ -101,13 +101,13 @@ class Command(BaseCommand):
                 else:
                     self._repeat(watch, partial(self._show_plain, names, watch, is_terminal=is_terminal))
         except BrokenPipeError:
-            # The reader, `head` say, has seen enough; Python flushes once more at exit, and that goes nowhere.
+            # The reader, such as `head`, has closed the pipe; Python flushes once more at exit, to nowhere.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def _repeat(
         self, watch: float | None, show: Callable[[], None], report: Callable[[str], None] | None = None
     ) -> None:
-        """Show it, again and again if it is to be watched; a database that is unavailable meanwhile is waited for."""
+        """Show it once, or repeatedly; while watching, wait for an unavailable database."""
         show()
         while watch is not None:
             time.sleep(watch)
@@ -118,7 +118,7 @@ class Command(BaseCommand):
                     raise
                 sql.discard_connection()
                 (report or self._report)(
-                    f"{words.splitlines()[0]}\nIt is asked again every {watch:g} s; Ctrl-C ends it."
+                    f"{words.splitlines()[0]}\nIt is queried again every {watch:g} s; Ctrl-C ends it."
                 )
 
     def _report(self, words: str) -> None:
@@ -181,7 +181,7 @@ class Command(BaseCommand):
 
 
 def _found(names: Sequence[str] | None) -> list[KeyStatus]:
-    """Return the keys asked for. Raises CommandError naming those that do not exist, with names that are close."""
+    """Return the requested keys. Raises CommandError naming unknown ones, with similar names."""
     keys = rate_limit_status(names)
     if missing := sorted(set(names or ()) - {key.name for key in keys}):
         known = list(RateLimitKey.objects.using(conf().database).values_list("name", flat=True))
@@ -196,7 +196,7 @@ def _unknown(name: str, known: Sequence[str]) -> str:
 
 
 def _most_relevant(keys: Sequence[KeyStatus], most: int) -> list[KeyStatus]:
-    """Return as many keys as fit: those first that hold up calls, or have many; in order of name."""
+    """Return as many keys as fit, ordered by name: those first that stop calls, or have many."""
     by_calls = sorted(
         keys, key=lambda key: (not key.waiting or key.state is KeyState.OPEN, -key.waiting, -key.in_flight)
     )
@@ -204,13 +204,13 @@ def _most_relevant(keys: Sequence[KeyStatus], most: int) -> list[KeyStatus]:
 
 
 def _footer(keys: Sequence[KeyStatus], shown: Sequence[KeyStatus], watch: float | None) -> str:
-    left_out = f"\n{len(keys) - len(shown):,} more keys, with less going on." if len(shown) < len(keys) else ""
+    left_out = f"\n{len(keys) - len(shown):,} more keys, with fewer calls." if len(shown) < len(keys) else ""
     clock = f"\n{keys[0].at:%H:%M:%S %Z}, every {watch:g} s; Ctrl-C ends it." if watch else ""
     return left_out + _unserved() + _old_transactions() + _runs() + clock
 
 
 def _unserved() -> str:
-    """Return a line for each queue without a live worker, and for each task whose calls came back without a start."""
+    """Return a line for each queue without a live worker, and for each task whose calls come back without a start."""
     queues = [
         f"\nNo live worker serves the queue {queue.name}: {_wait(queue.waiting)} "
         f"Start a worker with -Q {queue.name}, or correct the name of the queue."
@@ -239,7 +239,7 @@ def _wait(calls: int) -> str:
 
 
 def _runs() -> str:
-    """Return a line on the last tick, and a warning for each other periodic task that has not run for long."""
+    """Return a line on the last tick, and a warning for each other periodic task that is overdue."""
     tick, *others = last_runs(periodic())
     return "".join(f"\n{_run(run)}" for run in (tick, *(run for run in others if run.is_late)))
 

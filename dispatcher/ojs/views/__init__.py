@@ -1,1 +1,1 @@
-"""The endpoints, a module for each of the spec's resources."""
+"""The endpoints, one module for each resource of the spec."""

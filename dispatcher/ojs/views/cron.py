@@ -1,4 +1,4 @@
-"""Crons: jobs that are sent again and again (ojs-cron)."""
+"""Crons: periodic jobs (ojs-cron)."""
 
 from typing import Any
 
@@ -6,98 +6,98 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router
 from pydantic import ValidationError
 
-from dispatcher.ojs import crons, envelope
 from dispatcher.ojs.api import access_of
-from dispatcher.ojs.bodies import CronIn, CronPatch, JobIn, OptionsIn, or_default, plain
-from dispatcher.ojs.crons import Cron
-from dispatcher.ojs.queues import known_queues
-from dispatcher.ojs.replies import replies
-from dispatcher.ojs.wire import answer, invalid, missing, stamp, without_nulls
+from dispatcher.ojs.cron import Cron, delete_cron, list_crons, register_cron, set_cron_enabled
+from dispatcher.ojs.job import read_job
+from dispatcher.ojs.queues import create_queues
+from dispatcher.ojs.requests import CronIn, CronPatch, JobIn, OptionsIn, given_fields, or_default
+from dispatcher.ojs.responses import replies
+from dispatcher.ojs.wire import format_time, invalid, json_response, missing, without_nulls
 
 router = Router(tags=["cron"])
 
-_ITS_TIME = "the cron's expression says when its job is due"
+_ITS_TIME = "the cron's expression sets the time of its job"
 _NOT_KEPT = {
     "scheduled_at": _ITS_TIME,
     "delay_until": _ITS_TIME,
-    "expires_at": "a time would be over after the first run",
-    "pending": "what a cron sends is due at once",
-    "unique": "the cron's overlap_policy says what becomes of a run beside another",
+    "expires_at": "the time would have passed after the first run",
+    "pending": "a cron's job is due at once",
+    "unique": "the cron's overlap_policy decides about overlapping runs",
 }
-"""What a job may have, but not that of a cron, and why."""
+"""Options that the job of a cron may not have, and why."""
 
 
 @router.post("/cron", response={**replies(status=201), **replies()}, summary="Register a cron")
 def register(request: HttpRequest, wanted: CronIn) -> HttpResponse:
-    """Make a cron, or change the one of this name."""
+    """Create a cron, or change the cron with this name."""
     expression = wanted.cron or wanted.expression
     if not expression:
         raise invalid("cron", "is missing; give an expression of five fields, such as 0 9 * * *.")
     job = _job(wanted)
-    made = envelope.read(job)
-    access_of(request).need("send", made.queue)
-    access_of(request).need("admin")
-    known_queues([made.queue])
+    made = read_job(job)
+    access_of(request).require("send", made.queue)
+    access_of(request).require("admin")
+    create_queues([made.queue])
     cron = Cron(
         name=wanted.name,
         expression=expression,
         timezone=wanted.timezone or "UTC",
-        job=plain(job),
+        job=given_fields(job),
         overlap=wanted.overlap_policy or "skip",
         is_enabled=or_default(wanted.enabled, default=True),
     )
-    is_new = crons.register(cron, made.call)
-    return answer(_told(_find(wanted.name)), 201 if is_new else 200)
+    is_new = register_cron(cron, made.call)
+    return json_response(_body(_find(wanted.name)), 201 if is_new else 200)
 
 
 @router.get("/cron", response=replies(), summary="The crons")
-def listed(request: HttpRequest) -> HttpResponse:
+def list_all(request: HttpRequest) -> HttpResponse:
     """List the crons."""
-    access_of(request).need("read")
-    found = [_written(cron) for cron in crons.crons()]
+    access_of(request).require("read")
+    found = [_render(cron) for cron in list_crons()]
     if (wanted := request.GET.get("enabled")) in ("true", "false"):
         found = [cron for cron in found if cron["enabled"] == (wanted == "true")]
     pagination = {"total": len(found), "has_more": False}
-    return answer({"cron_jobs": found, "crons": found, "count": len(found), "pagination": pagination})
+    return json_response({"cron_jobs": found, "crons": found, "count": len(found), "pagination": pagination})
 
 
 @router.get("/cron/{name}", response=replies(), summary="A cron")
-def shown(request: HttpRequest, name: str) -> HttpResponse:
+def get_cron(request: HttpRequest, name: str) -> HttpResponse:
     """Show a cron."""
-    access_of(request).need("read")
-    return answer(_told(_find(name)))
+    access_of(request).require("read")
+    return json_response(_body(_find(name)))
 
 
-@router.patch("/cron/{name}", response=replies(), summary="Switch a cron on or off")
+@router.patch("/cron/{name}", response=replies(), summary="Enable or disable a cron")
 def switch(request: HttpRequest, name: str, wanted: CronPatch) -> HttpResponse:
-    """Switch a cron on or off."""
-    access_of(request).need("admin")
+    """Enable or disable a cron."""
+    access_of(request).require("admin")
     _find(name)
-    crons.switch(name, is_enabled=wanted.enabled)
-    return answer(_told(_find(name)))
+    set_cron_enabled(name, is_enabled=wanted.enabled)
+    return json_response(_body(_find(name)))
 
 
 @router.delete("/cron/{name}", response=replies(), summary="Delete a cron")
 def remove(request: HttpRequest, name: str) -> HttpResponse:
     """Delete a cron; the jobs that it has sent stay."""
-    access_of(request).need("admin")
+    access_of(request).require("admin")
     cron = _find(name)
-    crons.remove(name)
-    return answer({**_told(cron), "deleted": True, "name": name})
+    delete_cron(name)
+    return json_response({**_body(cron), "deleted": True, "name": name})
 
 
 def _job(wanted: CronIn) -> JobIn:
-    """Return the job of a cron: its template's, or what stands beside its name."""
+    """Return the job of a cron: of its template, or of its own fields."""
     template = wanted.job_template
     source, path = (wanted, "") if template is None else (template, "job_template.")
     if not source.type:
-        raise invalid("type", "is missing; name the kind of job, or give a job_template.")
-    beside = {name: value for name, value in plain(source).items() if name in OptionsIn.model_fields}
-    options = plain(source.options)
+        raise invalid("type", "is missing; name the job type, or give a job_template.")
+    beside = {name: value for name, value in given_fields(source).items() if name in OptionsIn.model_fields}
+    options = given_fields(source.options)
     for name, reason in _NOT_KEPT.items():
         for where, given in (("", beside), ("options.", options)):
             if given.get(name):
-                raise invalid(f"{path}{where}{name}", f"is not for the job of a cron: {reason}. Leave it out.")
+                raise invalid(f"{path}{where}{name}", f"is not allowed for the job of a cron: {reason}. Leave it out.")
     parts = {"type": source.type, "args": source.args or [], "meta": source.meta, "options": {**beside, **options}}
     try:
         return JobIn.model_validate(without_nulls(parts))
@@ -107,17 +107,17 @@ def _job(wanted: CronIn) -> JobIn:
 
 
 def _find(name: str) -> Cron:
-    for cron in crons.crons(name):
+    for cron in list_crons(name):
         return cron
     raise missing("cron", name)
 
 
-def _told(cron: Cron) -> dict[str, Any]:
-    written = _written(cron)
+def _body(cron: Cron) -> dict[str, Any]:
+    written = _render(cron)
     return {"cron_job": written, "cron": written}
 
 
-def _written(cron: Cron) -> dict[str, Any]:
+def _render(cron: Cron) -> dict[str, Any]:
     return {
         "name": cron.name,
         "cron": cron.expression,
@@ -131,8 +131,8 @@ def _written(cron: Cron) -> dict[str, Any]:
         "meta": cron.job.get("meta", {}),
         "options": cron.job.get("options", {}),
         "job_template": dict(cron.job),
-        "created_at": stamp(cron.created_at),
-        "last_run_at": stamp(cron.last_run_at),
-        "next_run_at": stamp(cron.next_run_at),
+        "created_at": format_time(cron.created_at),
+        "last_run_at": format_time(cron.last_run_at),
+        "next_run_at": format_time(cron.next_run_at),
         "run_count": cron.runs,
     }

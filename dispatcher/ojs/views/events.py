@@ -1,4 +1,4 @@
-"""Events: asked for, and followed live (ojs-events, section 6; ojs-realtime)."""
+"""Events: listed, and streamed live (ojs-events, section 6; ojs-realtime)."""
 
 import json
 from collections.abc import Iterator
@@ -9,66 +9,66 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from ninja import Router
 
 from dispatcher.ojs.api import access_of
-from dispatcher.ojs.live import LIVE
-from dispatcher.ojs.replies import replies
-from dispatcher.ojs.stories import Asked, after, latest, now
-from dispatcher.ojs.told import moment
+from dispatcher.ojs.events.event import time_of
+from dispatcher.ojs.events.live import LIVE
+from dispatcher.ojs.events.query import EventFilter, after, latest, now
+from dispatcher.ojs.long_poll import reserve_wait
+from dispatcher.ojs.responses import replies
 from dispatcher.ojs.views.jobs import find
-from dispatcher.ojs.waiting import place
-from dispatcher.ojs.wire import answer, invalid
+from dispatcher.ojs.wire import invalid, json_response
 
 router = Router(tags=["events"])
 
 _USUAL, _MOST = 100, 1_000
-_LOOK_S = 1.0
+_POLL_S = 1.0
 _HEARTBEAT_S = 15.0
 _LONGEST = timedelta(minutes=5)
-"""How long one stream lasts; the client comes back by itself, with the id of the last event that it saw."""
+"""How long one stream lasts; the client reconnects with the id of its last event."""
 
 
 @router.get("/events", response=replies(), summary="What happened")
-def asked_for(request: HttpRequest) -> HttpResponse:
+def list_events(request: HttpRequest) -> HttpResponse:
     """List events, oldest first: those after `after`, or else the latest."""
-    asked = _asked(request)
-    _need(request, asked)
+    wanted = _event_filter(request)
+    _require_read(request, wanted)
     most, cursor = _limit(request), request.GET.get("after")
-    page = latest(asked, most) if cursor is None else after(asked, _known("after", cursor), most)
-    return answer({"events": page.events, "cursor": page.cursor, "has_more": page.has_more})
+    page = latest(wanted, most) if cursor is None else after(wanted, _check_cursor("after", cursor), most)
+    return json_response({"events": page.events, "cursor": page.cursor, "has_more": page.has_more})
 
 
-@router.get("/events/stream", response=replies(), summary="What happens, live (SSE)")
+@router.get("/events/stream", response=replies(), summary="Stream events (SSE)")
 def stream(request: HttpRequest) -> HttpResponse:
-    """Tell events as they happen, as server-sent events."""
-    asked = _asked(request)
-    _need(request, asked)
-    return _stream(request, asked)
+    """Stream events as they appear, as server-sent events."""
+    wanted = _event_filter(request)
+    _require_read(request, wanted)
+    return _stream(request, wanted)
 
 
-@router.get("/jobs/{job_id}/events", response=replies(), summary="What happens to a job, live (SSE)")
-def of_job(request: HttpRequest, job_id: str) -> HttpResponse:
-    """Tell the events of one job as they happen."""
+@router.get("/jobs/{job_id}/events", response=replies(), summary="Stream the events of a job (SSE)")
+def stream_job(request: HttpRequest, job_id: str) -> HttpResponse:
+    """Stream the events of one job as they appear."""
     call = find(job_id)
-    access_of(request).need("read", call.queue)
-    return _stream(request, Asked(job=call.id))
+    access_of(request).require("read", call.queue)
+    return _stream(request, EventFilter(job=call.id))
 
 
-def _stream(request: HttpRequest, asked: Asked) -> HttpResponse:
+def _stream(request: HttpRequest, wanted: EventFilter) -> HttpResponse:
     cursor = request.headers.get("Last-Event-ID")
     if cursor is None:
-        cursor = now() if asked.job is None else ""
+        cursor = now() if wanted.job is None else ""
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    told = _told(request, asked, _known("Last-Event-ID", cursor))
-    return StreamingHttpResponse(told, content_type="text/event-stream", headers=headers)  # type: ignore[return-value]
+    lines = _event_lines(request, wanted, _check_cursor("Last-Event-ID", cursor))
+    return StreamingHttpResponse(lines, content_type="text/event-stream", headers=headers)  # type: ignore[return-value]
 
 
-def _told(request: HttpRequest, asked: Asked, cursor: str) -> Iterator[str]:
-    """Yield the events of a stream; one that may not wait ends after a read, and its client comes back."""
-    # An id without data is no event, but where a client goes on that has seen none.
+def _event_lines(request: HttpRequest, wanted: EventFilter, cursor: str) -> Iterator[str]:
+    """Yield the events of a stream; one that may not wait ends after one read, and its client reconnects."""
+    # An id without data is not an event: a client without events continues after it.
     yield f"id: {cursor}\nretry: 3000\n\n" if cursor else "retry: 3000\n\n"
-    with place(request, _LONGEST) as granted:
-        until, spoke = monotonic() + granted.total_seconds(), monotonic()
-        while LIVE.holds(access_of(request)):
-            page = LIVE.after(asked, cursor)
+    with reserve_wait(request, _LONGEST) as granted:
+        until, sent_at = monotonic() + granted.total_seconds(), monotonic()
+        while LIVE.is_valid(access_of(request)):
+            page = LIVE.after(wanted, cursor)
             cursor = page.cursor
             for event in page.events:
                 yield f"event: {event['type']}\nid: {event['id']}\ndata: {json.dumps(event)}\n\n"
@@ -79,28 +79,28 @@ def _told(request: HttpRequest, asked: Asked, cursor: str) -> Iterator[str]:
             if page.has_more:
                 continue
             if page.events:
-                spoke = monotonic()
-            elif monotonic() - spoke > _HEARTBEAT_S:
-                spoke = monotonic()
+                sent_at = monotonic()
+            elif monotonic() - sent_at > _HEARTBEAT_S:
+                sent_at = monotonic()
                 yield ":heartbeat\n\n"
-            sleep(_LOOK_S)
+            sleep(_POLL_S)
 
 
-def _known(field: str, cursor: str) -> str:
+def _check_cursor(field: str, cursor: str) -> str:
     try:
-        moment(cursor)
+        time_of(cursor)
     except ValueError as error:
-        raise invalid(field, f"{cursor!r} is not the id of an event; leave it out to begin anew.") from error
+        raise invalid(field, f"{cursor!r} is not the id of an event; omit it to start with the latest.") from error
     return cursor
 
 
-def _need(request: HttpRequest, asked: Asked) -> None:
-    access_of(request).need("read", *asked.queues)
+def _require_read(request: HttpRequest, wanted: EventFilter) -> None:
+    access_of(request).require("read", *wanted.queues)
 
 
-def _asked(request: HttpRequest) -> Asked:
+def _event_filter(request: HttpRequest) -> EventFilter:
     named = {name: tuple(word for word in request.GET.get(name, "").split(",") if word) for name in _FILTERS}
-    return Asked(types=named["types"], queues=named["queues"], job_types=named["job_types"])
+    return EventFilter(types=named["types"], queues=named["queues"], job_types=named["job_types"])
 
 
 _FILTERS = ("types", "queues", "job_types")

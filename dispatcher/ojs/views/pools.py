@@ -1,4 +1,4 @@
-"""Pools: queues that are fetched from together (ojs-fair-scheduling)."""
+"""Pools: queues to fetch from together (ojs-fair-scheduling)."""
 
 from typing import Any
 
@@ -8,20 +8,20 @@ from ninja import Router
 from dispatcher.conf import conf
 from dispatcher.models import Pool, Queue
 from dispatcher.ojs.api import access_of
-from dispatcher.ojs.bodies import PoolIn
-from dispatcher.ojs.pages import page
+from dispatcher.ojs.pagination import paginate
 from dispatcher.ojs.queues import queue_name
-from dispatcher.ojs.replies import ItemsReply, replies
-from dispatcher.ojs.views.queues import LISTED, counts_of
-from dispatcher.ojs.wire import answer, invalid, missing, stamp
+from dispatcher.ojs.requests import PoolIn
+from dispatcher.ojs.responses import ItemsReply, replies
+from dispatcher.ojs.views.queues import LIST_COUNT_LIMIT, count_calls
+from dispatcher.ojs.wire import format_time, invalid, json_response, missing
 
 router = Router(tags=["pools"])
 
 
-@router.put("/admin/pools/{name}", response={**replies(status=201), **replies()}, summary="Set a pool up")
+@router.put("/admin/pools/{name}", response={**replies(status=201), **replies()}, summary="Configure a pool")
 def configure(request: HttpRequest, name: str, wanted: PoolIn) -> HttpResponse:
-    """Say which queues belong together, and in which order a fetch of the pool looks at them."""
-    access_of(request).need("admin")
+    """Set the queues of a pool, and the order in which a fetch reads them."""
+    access_of(request).require("admin")
     weights = dict(wanted.weights or {})
     if isinstance(wanted.queues, list):
         weights = {queue: weights.get(queue, 1.0) for queue in wanted.queues}
@@ -34,35 +34,35 @@ def configure(request: HttpRequest, name: str, wanted: PoolIn) -> HttpResponse:
     pools = Pool.objects.using(conf().database)
     defaults = {"strategy": wanted.strategy or "round-robin", "weights": weights}
     _, is_new = pools.update_or_create(name=name[:255], defaults=defaults)
-    told = _written(pools.get(name=name[:255]))
-    return answer({**told, "pool": told}, 201 if is_new else 200)
+    body = _render(pools.get(name=name[:255]))
+    return json_response({**body, "pool": body}, 201 if is_new else 200)
 
 
 @router.get("/admin/pools", response=replies(ItemsReply), summary="The pools")
-def listed(request: HttpRequest) -> HttpResponse:
+def list_pools(request: HttpRequest) -> HttpResponse:
     """List the pools."""
-    access_of(request).need("read")
-    found = [_written(pool) for pool in Pool.objects.using(conf().database).order_by("name")]
-    return answer({"items": found, "pagination": {"total": len(found), "has_more": False, "page": 1}})
+    access_of(request).require("read")
+    found = [_render(pool) for pool in Pool.objects.using(conf().database).order_by("name")]
+    return json_response({"items": found, "pagination": {"total": len(found), "has_more": False, "page": 1}})
 
 
 @router.get("/admin/pools/{name}", response=replies(), summary="A pool")
-def shown(request: HttpRequest, name: str) -> HttpResponse:
+def get_pool(request: HttpRequest, name: str) -> HttpResponse:
     """Show a pool."""
-    access_of(request).need("read")
+    access_of(request).require("read")
     pool = Pool.objects.using(conf().database).filter(name=name).first()
     if pool is None:
         raise missing("pool", name)
-    told = _written(pool)
-    return answer({**told, "pool": told})
+    body = _render(pool)
+    return json_response({**body, "pool": body})
 
 
-@router.get("/admin/scheduling/stats", response=replies(), summary="How the queues are served")
+@router.get("/admin/scheduling/stats", response=replies(), summary="Statistics of scheduling")
 def stats(request: HttpRequest) -> HttpResponse:
-    """List the queues with their shares of what was completed in the last minute, and how long their jobs wait."""
-    access_of(request).need("read")
-    found = page(request, Queue.objects.using(conf().database).all(), order=["name"], usual=200)
-    counts = counts_of([queue.name for queue in found.rows])
+    """List the queues with their shares of the jobs completed in the last minute, and the wait of their jobs."""
+    access_of(request).require("read")
+    found = paginate(request, Queue.objects.using(conf().database).all(), order=["name"], default=200)
+    counts = count_calls([queue.name for queue in found.rows])
     total = sum(each.completed_last_minute for each in counts.values()) or 1
     queues = [
         {
@@ -74,10 +74,10 @@ def stats(request: HttpRequest) -> HttpResponse:
         }
         for name, each in counts.items()
     ]
-    told = {"queues": queues, "window": "PT1M", "counts_up_to": LISTED}
-    return answer({**told, "stats": told, "pagination": found.pagination})
+    body = {"queues": queues, "window": "PT1M", "counts_up_to": LIST_COUNT_LIMIT}
+    return json_response({**body, "stats": body, "pagination": found.pagination})
 
 
-def _written(pool: Pool) -> dict[str, Any]:
+def _render(pool: Pool) -> dict[str, Any]:
     about = {"name": pool.name, "queues": list(pool.weights), "strategy": pool.strategy, "weights": pool.weights}
-    return {**about, "created_at": stamp(pool.created_at)}
+    return {**about, "created_at": format_time(pool.created_at)}

@@ -15,9 +15,9 @@ from ninja import Router
 from dispatcher import event_log, sql
 from dispatcher.conf import conf
 from dispatcher.ojs.api import api
-from dispatcher.ojs.envelope import LARGEST_META
-from dispatcher.ojs.replies import Reply, replies
-from dispatcher.ojs.wire import HINTS, VERSION, answer
+from dispatcher.ojs.job import MAX_META_BYTES
+from dispatcher.ojs.responses import Reply, replies
+from dispatcher.ojs.wire import HINTS, VERSION, json_response
 
 router = Router(tags=["system"])
 
@@ -37,23 +37,23 @@ CAPABILITIES = {
     "pause_resume": True,
 }
 EXTENSIONS = ["dead-letter", "progress", "admin-api", "events", "webhooks", "fair-scheduling", "graceful-shutdown"]
-TELLING = ["rate-limiting", "backpressure"]
-"""Extensions that ask for events which only a journal knows."""
+EVENT_LOG_EXTENSIONS = ["rate-limiting", "backpressure"]
+"""Extensions whose events need the event log."""
 
 
 def manifest(request: HttpRequest) -> HttpResponse:
-    """Say what this server can do."""
+    """Return the capabilities of this server."""
     if request.method not in ("GET", "HEAD"):
         return HttpResponseNotAllowed(["GET", "HEAD"])
     base = f"{request.path.removesuffix('/manifest')}/v1"
     payload_limits: dict[str, Any] = {
         "max_envelope_bytes": conf().max_payload_bytes,
-        "max_meta_bytes": LARGEST_META,
+        "max_meta_bytes": MAX_META_BYTES,
         "max_queue_name_bytes": 128,
         "max_job_type_bytes": 255,
         "supported_compression": [],
     }
-    return answer(
+    return json_response(
         {
             "specversion": VERSION,
             "ojs_version": VERSION,
@@ -62,12 +62,12 @@ def manifest(request: HttpRequest) -> HttpResponse:
                 "version": _version(),
                 "language": "python",
             },
-            # No case of level 3 is among those that are run, and the levels build on each other.
+            # No case of level 3 is among those that are run, and each level includes those below.
             "conformance_level": 2,
             "protocols": ["http"],
             "backend": "postgres",
             "capabilities": CAPABILITIES,
-            "extensions": [*EXTENSIONS, *(TELLING if event_log.is_kept() else [])],
+            "extensions": [*EXTENSIONS, *(EVENT_LOG_EXTENSIONS if event_log.is_kept() else [])],
             "payload_limits": payload_limits,
             "rate_limiting": {"window": "sliding", "max_overcount_percent": 1},
             "endpoints": {"base_url": base, "manifest": request.path, "health": f"{base}/health"},
@@ -86,7 +86,7 @@ def openapi(request: HttpRequest) -> HttpResponse:
 
 @lru_cache(maxsize=4)
 def _schema(prefix: str) -> tuple[bytes, str]:
-    """Return the schema under a path, and its tag: it needs no credentials, and making it takes half a second."""
+    """Return the schema under a path prefix, and its ETag; building it takes half a second."""
     schema = json.dumps(api.get_openapi_schema(path_prefix=prefix)).encode()
     return schema, quote_etag(hashlib.sha256(schema).hexdigest())
 
@@ -100,14 +100,14 @@ def _version() -> str:
 
 @router.get("/errors", response=replies(), summary="The error codes")
 def errors(request: HttpRequest) -> HttpResponse:
-    """List the codes of errors, each with what to do about it: `doc_url` of an error points here."""
+    """List the error codes, each with a hint: the target of an error's `doc_url`."""
     del request
-    return answer({"errors": [{"code": code, "hint": hint} for code, hint in sorted(HINTS.items())]})
+    return json_response({"errors": [{"code": code, "hint": hint} for code, hint in sorted(HINTS.items())]})
 
 
-@router.get("/health", response={200: Reply, 503: Reply}, summary="Whether the server and its database are well")
+@router.get("/health", response={200: Reply, 503: Reply}, summary="Health of the server and its database")
 def health(request: HttpRequest) -> HttpResponse:
-    """Ask the database for the time."""
+    """Query the database for the time."""
     del request
     began = monotonic()
     known = {"version": VERSION, "uptime_seconds": round(began - _started)}
@@ -115,7 +115,7 @@ def health(request: HttpRequest) -> HttpResponse:
         sql.now()
     except sql.DATABASE_ERRORS as error:
         backend = {"type": "postgres", "status": "disconnected", "error": type(error).__name__}
-        return answer({"status": "degraded", **known, "backend": backend}, 503)
+        return json_response({"status": "degraded", **known, "backend": backend}, 503)
     latency = round((monotonic() - began) * 1000)
     connected = {"type": "postgres", "status": "connected", "latency_ms": latency}
-    return answer({"status": "ok", **known, "backend": connected})
+    return json_response({"status": "ok", **known, "backend": connected})

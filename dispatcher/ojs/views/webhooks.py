@@ -10,13 +10,13 @@ from ninja import Router
 from dispatcher.conf import conf
 from dispatcher.models import Subscription
 from dispatcher.ojs.api import access_of
-from dispatcher.ojs.bodies import SubscriptionIn, SubscriptionPatch, or_default
-from dispatcher.ojs.hooks import schedule
-from dispatcher.ojs.pages import page
-from dispatcher.ojs.replies import replies
-from dispatcher.ojs.stories import now
-from dispatcher.ojs.targets import problem_of
-from dispatcher.ojs.wire import answer, invalid, missing, stamp
+from dispatcher.ojs.events.query import now
+from dispatcher.ojs.pagination import paginate
+from dispatcher.ojs.requests import SubscriptionIn, SubscriptionPatch, or_default
+from dispatcher.ojs.responses import replies
+from dispatcher.ojs.webhooks.deliver import schedule
+from dispatcher.ojs.webhooks.egress import problem_of
+from dispatcher.ojs.wire import format_time, invalid, json_response, missing
 
 router = Router(tags=["webhooks"])
 
@@ -25,61 +25,61 @@ _PREFIX = "sub_"
 
 @router.post("/webhooks/subscriptions", response=replies(status=201), summary="Subscribe to events")
 def subscribe(request: HttpRequest, wanted: SubscriptionIn) -> HttpResponse:
-    """Have events posted; the secret that signs them is shown here, and never again."""
-    access_of(request).need("admin")
+    """Create a subscription; the response is the only one that contains its secret."""
+    access_of(request).require("admin")
     _check(wanted.url)
     made = Subscription.objects.using(conf().database).create(
         url=wanted.url,
         events=wanted.events,
         secret=wanted.secret or f"whsec_{secrets.token_urlsafe(32)}",
         is_active=or_default(wanted.active, default=True),
-        # From now on: what was before is nobody's news.
-        told_until=now(),
+        # Earlier events are not delivered.
+        delivered_cursor=now(),
     )
     made.refresh_from_db()
     schedule()
-    told = {**_written(made), "secret": made.secret}
-    return answer({**told, "subscription": told}, 201)
+    body = {**_render(made), "secret": made.secret}
+    return json_response({**body, "subscription": body}, 201)
 
 
 @router.get("/webhooks/subscriptions", response=replies(), summary="The subscriptions")
-def listed(request: HttpRequest) -> HttpResponse:
+def list_subscriptions(request: HttpRequest) -> HttpResponse:
     """List the subscriptions."""
-    access_of(request).need("admin")
-    found = page(request, Subscription.objects.using(conf().database).all(), order=["id"])
-    return answer({"subscriptions": [_written(each) for each in found.rows], "pagination": found.pagination})
+    access_of(request).require("admin")
+    found = paginate(request, Subscription.objects.using(conf().database).all(), order=["id"])
+    return json_response({"subscriptions": [_render(each) for each in found.rows], "pagination": found.pagination})
 
 
 @router.get("/webhooks/subscriptions/{number}", response=replies(), summary="A subscription")
-def shown(request: HttpRequest, number: str) -> HttpResponse:
+def get_subscription(request: HttpRequest, number: str) -> HttpResponse:
     """Show a subscription."""
-    access_of(request).need("admin")
-    told = _written(_find(number))
-    return answer({**told, "subscription": told})
+    access_of(request).require("admin")
+    body = _render(_find(number))
+    return json_response({**body, "subscription": body})
 
 
 @router.patch("/webhooks/subscriptions/{number}", response=replies(), summary="Change a subscription")
 def change(request: HttpRequest, number: str, wanted: SubscriptionPatch) -> HttpResponse:
-    """Change where and what is posted, or whether."""
-    access_of(request).need("admin")
+    """Change the URL or the events of a subscription, enable or disable it."""
+    access_of(request).require("admin")
     found = _find(number)
     if wanted.url:
         _check(wanted.url)
     found.url = wanted.url or found.url
     found.events = wanted.events or found.events
     found.is_active = or_default(wanted.active, found.is_active)
-    # Not up to where it was told: that may go on meanwhile.
+    # Without the cursor: a delivery may move it meanwhile.
     found.save(update_fields=["url", "events", "is_active"])
-    told = _written(found)
-    return answer({**told, "subscription": told})
+    body = _render(found)
+    return json_response({**body, "subscription": body})
 
 
-@router.delete("/webhooks/subscriptions/{number}", response=replies(), summary="End a subscription")
+@router.delete("/webhooks/subscriptions/{number}", response=replies(), summary="Delete a subscription")
 def remove(request: HttpRequest, number: str) -> HttpResponse:
-    """Post no more events there."""
-    access_of(request).need("admin")
+    """Delete a subscription; no more events are posted to it."""
+    access_of(request).require("admin")
     _find(number).delete()
-    return answer({"deleted": True, "id": number})
+    return json_response({"deleted": True, "id": number})
 
 
 def _check(url: str) -> None:
@@ -98,6 +98,6 @@ def _find(number: str) -> Subscription:
     return found
 
 
-def _written(each: Subscription) -> dict[str, Any]:
-    told = {"id": f"{_PREFIX}{each.id}", "url": each.url, "events": each.events, "active": each.is_active}
-    return {**told, "created_at": stamp(each.created_at)}
+def _render(each: Subscription) -> dict[str, Any]:
+    body = {"id": f"{_PREFIX}{each.id}", "url": each.url, "events": each.events, "active": each.is_active}
+    return {**body, "created_at": format_time(each.created_at)}

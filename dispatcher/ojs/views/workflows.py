@@ -1,4 +1,4 @@
-"""Workflows: made, looked at, cancelled (ojs-workflows)."""
+"""Workflows: create, show, cancel (ojs-workflows)."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,13 +14,15 @@ from pydantic import BaseModel, ValidationError
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid, PolicyInvalid
 from dispatcher.models import CallQueue, Part, Workflow
-from dispatcher.ojs import envelope, plans, workflows
 from dispatcher.ojs.api import access_of
-from dispatcher.ojs.bodies import JobIn, WorkflowIn, plain
-from dispatcher.ojs.enqueue import faults, shown
-from dispatcher.ojs.replies import replies
-from dispatcher.ojs.sending import need_to_send
-from dispatcher.ojs.wire import Problem, answer, conflict, missing, stamp, without_nulls
+from dispatcher.ojs.enqueue import ojs_state, validation_errors
+from dispatcher.ojs.job import read_job, write_error
+from dispatcher.ojs.permissions import require_send
+from dispatcher.ojs.requests import JobIn, WorkflowIn, given_fields
+from dispatcher.ojs.responses import replies
+from dispatcher.ojs.wire import Problem, conflict, format_time, json_response, missing, without_nulls
+from dispatcher.ojs.workflow.advance import cancel_workflow, parts_of, schedule, start_workflow, try_advance
+from dispatcher.ojs.workflow.plan import GRAPH, STEP, is_workflow, job_of_step, parts_field, parts_in
 from dispatcher.states import State
 
 router = Router(tags=["workflows"])
@@ -29,53 +31,53 @@ _DEEPEST = 5
 _MOST_JOBS = 1_000
 _TOO_MANY = ("$", f"has more than {_MOST_JOBS} jobs.")
 _FIELDS = ("steps", "jobs", "callbacks", "options")
-_MORE = {"batch": ("callbacks",), plans.GRAPH: ("options",)}
-"""What a kind has besides its parts."""
+_MORE = {"batch": ("callbacks",), GRAPH: ("options",)}
+"""The fields of a kind in addition to its parts."""
 _SHOWN = {"available": "pending", "scheduled": "pending", "retryable": "active", "discarded": "failed"}
 
 
-@router.post("/workflows", response=replies(status=201), summary="Make and start a workflow")
+@router.post("/workflows", response=replies(status=201), summary="Create and start a workflow")
 def create(request: HttpRequest, wanted: WorkflowIn) -> HttpResponse:
-    """Start a chain, a group or a batch, whose parts may be workflows again; or steps that depend on one another."""
-    plan = plain(wanted)
+    """Start a chain, a group or a batch, whose parts may be workflows; or a graph of dependent steps."""
+    plan = given_fields(wanted)
     if wanted.type is None:
         plan = _graph(plan)
     jobs = dict(islice(_jobs(plan), _MOST_JOBS + 1))
     if len(jobs) > _MOST_JOBS:
         _refuse([_TOO_MANY])
     _refuse([fault for path, job in jobs.items() for fault in _faults_of_model(JobIn, job, path)])
-    calls = {f"{path}.": envelope.read(JobIn.model_validate(job), f"{path}.") for path, job in jobs.items()}
-    need_to_send(access_of(request), calls)
-    wrong = faults([*calls.values()])
+    calls = {f"{path}.": read_job(JobIn.model_validate(job), f"{path}.") for path, job in jobs.items()}
+    require_send(access_of(request), calls)
+    wrong = validation_errors([*calls.values()])
     _refuse([_fault_of_call(path, wrong[place]) for place, path in enumerate(calls) if place in wrong])
-    made = workflows.start(plan)
-    workflows.schedule()
-    return answer({"workflow": _written(made)}, 201, headers={"Location": f"{request.path}/{made.id}"})
+    made = start_workflow(plan)
+    schedule()
+    return json_response({"workflow": _render(made)}, 201, headers={"Location": f"{request.path}/{made.id}"})
 
 
 @router.get("/workflows/{number}", response=replies(), summary="A workflow")
 def show(request: HttpRequest, number: str) -> HttpResponse:
-    """Show how far a workflow is."""
-    access_of(request).need("read")
-    workflows.look(_find(number).id)
-    return answer({"workflow": _written(_find(number))})
+    """Show the state of a workflow and its parts."""
+    access_of(request).require("read")
+    try_advance(_find(number).id)
+    return json_response({"workflow": _render(_find(number))})
 
 
 @router.delete("/workflows/{number}", response=replies(), summary="Cancel a workflow")
 def cancel(request: HttpRequest, number: str) -> HttpResponse:
-    """End a workflow; what runs may finish."""
-    access_of(request).need("admin")
-    ended = workflows.cancel(_find(number))
+    """Cancel a workflow; running jobs may finish."""
+    access_of(request).require("admin")
+    ended = cancel_workflow(_find(number))
     found = _find(number)
     if ended is None:
         message = f"The workflow is {found.state}."
         raise conflict(message, workflow_id=number, current_state=found.state)
-    told = {**_written(found), "steps_cancelled": ended[0], "steps_already_completed": ended[1]}
-    return answer({"workflow": told})
+    body = {**_render(found), "steps_cancelled": ended[0], "steps_already_completed": ended[1]}
+    return json_response({"workflow": body})
 
 
 def _refuse(found: Sequence[tuple[str, str]]) -> None:
-    """Raise Problem if a plan has faults."""
+    """Raise Problem if a plan has errors."""
     if found:
         errors = [{"path": path, "message": message} for path, message in found[:20]]
         message = f"Workflow validation failed: {errors[0]['path']} {errors[0]['message']}"
@@ -83,13 +85,13 @@ def _refuse(found: Sequence[tuple[str, str]]) -> None:
 
 
 def _graph(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a plan of steps that depend on one another, each with the options that are meant for all."""
+    """Return a plan of steps that depend on each other, each merged with the options that apply to all."""
     usual = plan.get("options") or {}
     steps = [{"depends_on": [], **step} for step in plan.get("steps") or []]
     for step in steps:
         own = step.get("options")
         step["options"] = {**usual, **own} if isinstance(own, dict) else (usual if own is None else own)
-    return {**plan, "type": plans.GRAPH, "steps": steps}
+    return {**plan, "type": GRAPH, "steps": steps}
 
 
 def _faults_of_graph(steps: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
@@ -99,48 +101,48 @@ def _faults_of_graph(steps: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, 
         name, before, path = step.get("id"), step["depends_on"], f"$.steps[{place}]"
         if not isinstance(name, str) or not name or names[name] > 1:
             is_sound = False
-            yield f"{path}.id", "must be a text that no other step has."
+            yield f"{path}.id", "must be a string that no other step has."
         if not isinstance(before, list) or not all(isinstance(each, str) and each in names for each in before):
             is_sound = False
             yield f"{path}.depends_on", "must be a list of the ids of other steps."
-        if plans.is_workflow(step):
+        if is_workflow(step):
             yield f"{path}.type", f"is a {step['type']}; a step that depends on others is a job."
     if is_sound:
         try:
             TopologicalSorter({step["id"]: step["depends_on"] for step in steps}).prepare()
         except CycleError as error:
-            yield "$.steps", f"depend on one another in a circle: {' -> '.join(error.args[1])}."
+            yield "$.steps", f"depend on each other in a cycle: {' -> '.join(error.args[1])}."
 
 
 def _jobs(plan: Mapping[str, Any], path: str = "$", depth: int = 1) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Return the jobs of a plan and of the workflows in it, each after its path. Raises Problem at a bad workflow.
+    """Return the jobs of a plan and of the workflows in it, each after its path. Raises Problem for an invalid one.
 
-    Each workflow is checked when its turn comes, and has a job: the first jobs cost the same in a plan of any size.
+    Each workflow is validated when it is reached, so the first jobs cost the same in a plan of any size.
     """
     if depth > _DEEPEST:
         _refuse([(path, f"is nested deeper than {_DEEPEST} levels.")])
     if depth > 1:
         _refuse(_faults_of_model(WorkflowIn, plan, path))
     _refuse([*_faults_of_shape(plan, path)])
-    for where, part in plans.parts_in(plan, path):
-        if plans.is_workflow(part):
+    for where, part in parts_in(plan, path):
+        if is_workflow(part):
             yield from _jobs(part, where, depth + 1)
         else:
-            yield where, plans.job_of_step(part) if plan["type"] == plans.GRAPH else part
+            yield where, job_of_step(part) if plan["type"] == GRAPH else part
 
 
 def _faults_of_shape(plan: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
-    kind, field = plan["type"], plans.parts_field(plan)
+    kind, field = plan["type"], parts_field(plan)
     for name in _FIELDS:
         if plan.get(name) and name not in (field, *_MORE.get(kind, ())):
-            yield f"{path}.{name}", f"is no field of a {kind}, whose parts are its {field}; leave it out."
+            yield f"{path}.{name}", f"is not a field of a {kind}, whose parts are its {field}; leave it out."
     if not plan.get(field):
         yield f"{path}.{field}", "must name at least one job."
     if kind == "batch" and not plan.get("callbacks"):
         yield f"{path}.callbacks", "must name on_complete, on_success or on_failure."
     if len(plan.get(field) or ()) > _MOST_JOBS:
         yield _TOO_MANY
-    elif kind == plans.GRAPH:
+    elif kind == GRAPH:
         yield from _faults_of_graph(plan[field])
 
 
@@ -168,11 +170,11 @@ def _find(number: str) -> Workflow:
     return found
 
 
-def _written(workflow: Workflow) -> dict[str, Any]:
-    parts = workflows.parts_of(workflow)
+def _render(workflow: Workflow) -> dict[str, Any]:
+    parts = parts_of(workflow)
     calls = CallQueue.objects.using(conf().database).in_bulk([part.call for part in parts if part.call is not None])
-    started = {part.place: _part(part, calls) for part in parts if part.role == plans.STEP}
-    is_graph = workflow.kind == plans.GRAPH
+    started = {part.place: _part(part, calls) for part in parts if part.role == STEP}
+    is_graph = workflow.kind == GRAPH
     open_state = "pending" if is_graph else "waiting"
     waiting = {"state": open_state if workflow.state == "running" else "cancelled", "job_id": None}
     steps = [
@@ -193,15 +195,15 @@ def _written(workflow: Workflow) -> dict[str, Any]:
             "name": workflow.name or None,
             "state": workflow.state,
             "jobs" if workflow.kind in ("group", "batch") else "steps": steps,
-            "callbacks": {part.role: _part(part, calls) for part in parts if part.role != plans.STEP} or None,
+            "callbacks": {part.role: _part(part, calls) for part in parts if part.role != STEP} or None,
             "failed_step_index": workflow.failed_part,
             "failed_job_ids": failed or None,
             "errors": [error for error in errors if error] or None,
-            "created_at": stamp(workflow.created_at),
-            "cancelled_at": stamp(workflow.ended_at) if workflow.state == "cancelled" else None,
+            "created_at": format_time(workflow.created_at),
+            "cancelled_at": format_time(workflow.ended_at) if workflow.state == "cancelled" else None,
             "metadata": {
-                "created_at": stamp(workflow.created_at),
-                "completed_at": stamp(workflow.ended_at),
+                "created_at": format_time(workflow.created_at),
+                "completed_at": format_time(workflow.ended_at),
                 "job_count": len(steps),
                 "completed_count": counts.count("completed"),
                 "failed_count": counts.count("failed"),
@@ -216,17 +218,17 @@ def _part(part: Part, calls: Mapping[UUID, CallQueue]) -> dict[str, Any]:
     call = calls.get(part.call) if part.call else None
     state = part.outcome
     if state == "open":
-        state = "pending" if call is None else _SHOWN.get(shown(call.state), shown(call.state))
-    told = {"state": state, "job_id": part.call and str(part.call), "result": part.result}
-    told["error"] = _error(part, calls) if part.outcome == "failed" else None
+        state = "pending" if call is None else _SHOWN.get(ojs_state(call.state), ojs_state(call.state))
+    body = {"state": state, "job_id": part.call and str(part.call), "result": part.result}
+    body["error"] = _error(part, calls) if part.outcome == "failed" else None
     if call is not None:
         ended = call.finished_at if call.state == State.COMPLETED else None
-        told |= {"started_at": stamp(call.started_at), "completed_at": stamp(ended)}
-    return without_nulls(told)
+        body |= {"started_at": format_time(call.started_at), "completed_at": format_time(ended)}
+    return without_nulls(body)
 
 
 def _error(part: Part, calls: Mapping[UUID, CallQueue]) -> dict[str, Any] | None:
-    """Write why a part has failed; of a workflow in it, its own parts say so (ojs-workflows, section 9.6)."""
+    """Return why a part has failed; a part that is a workflow has its errors in its parts (ojs-workflows, 9.6)."""
     call = calls.get(part.call) if part.call else None
     kept = part.error or (call and call.error)
-    return {**envelope.error(kept), **without_nulls({"job_id": part.call and str(part.call)})} if kept else None
+    return {**write_error(kept), **without_nulls({"job_id": part.call and str(part.call)})} if kept else None

@@ -1,5 +1,6 @@
 -- find_calls_of_key: up to `most` calls that wait in lanes which spend a key, and as many that hold it.
--- All lanes are looked through, and no more calls than that. Relies on slot_key, call_waiting, call_aside and call_unplaced.
+-- All lanes are looked through, and no more calls than that. Relies on slot_key, call_waiting, call_aside and
+-- call_unplaced.
 (SELECT slot.call_id AS id
    FROM dispatcher_ratelimitkey AS key
    JOIN dispatcher_slot AS slot ON slot.key_id = key.id
@@ -8,17 +9,17 @@
 UNION
 (SELECT call.id
    FROM dispatcher_ratelimitkey AS key
-   JOIN dispatcher_lane AS lane ON lane.key_ids @> ARRAY[key.id] OR 'queue:' || lane.queue = key.name
+   JOIN dispatcher_lane AS lane ON {{lane_spends(lane, key)}}
   CROSS JOIN LATERAL (
         (SELECT call.id
            FROM dispatcher_callqueue AS call
-          WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
+          WHERE {{waits_in(call, lane.id)}}
           ORDER BY call.position
           LIMIT %(most)s::int)
         UNION ALL
         (SELECT call.id
            FROM dispatcher_callqueue AS call
-          WHERE call.lane_id = lane.id AND call.oversized_key_id IS NOT NULL
+          WHERE {{waits_alone_in(call, lane.id)}}
           ORDER BY call.position
           LIMIT %(most)s::int)) AS call
   WHERE key.name = %(name)s::text
@@ -26,6 +27,6 @@ UNION
 UNION
 (SELECT call.id
    FROM dispatcher_callqueue AS call
-  WHERE call.lane_id IS NULL AND call.finished_at IS NULL AND call.state = 'available'
+  WHERE {{is_unplaced(call)}} AND call.state = 'available'
     AND (call.placement -> 'names' ? %(name)s::text OR 'queue:' || call.queue = %(name)s::text)
   LIMIT %(most)s::int)

@@ -5,11 +5,7 @@ WITH seen AS MATERIALIZED (
     SELECT key.id, key.opens_at, key.admissions
       FROM dispatcher_ratelimitkey AS key
      WHERE key.id = ANY (%(keys)s::bigint[]) AND key.opens_at IS NOT NULL
-       AND (SELECT lane.id
-              FROM dispatcher_lane AS lane
-             WHERE lane.parked_on_id = key.id
-             ORDER BY lane.priority DESC, lane.served_at, lane.id
-             LIMIT 1) IS NULL
+       AND {{first_parked_lane(key.id)}} IS NULL
 ), locked AS MATERIALIZED (
     SELECT key.id, key.opens_at, key.admissions
       FROM dispatcher_ratelimitkey AS key

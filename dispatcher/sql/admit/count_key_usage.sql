@@ -1,10 +1,9 @@
--- count_key_usage: the policies of these keys, and what is spent of them: slots, and starts that may still be in a window.
+-- count_key_usage: the policies of these keys, and what is spent of them: slots, and starts that may still be in a
+-- window.
 -- Ages are compared, and no time is reckoned back: in a session's time zone a day may have 23 hours.
 -- The caller holds their locks. Slots are counted where a limit asks for it. Relies on slot_key and the key of windows.
 SELECT key.id, key.name, key.is_paused, key.blocked_until, key.last_start_at, key.last_cost,
-       key.concurrency, key.rate_limit, key.rate_period, key.throttle_limit, key.throttle_period,
-       key.override_until, key.override_concurrency, key.override_rate_limit, key.override_rate_period,
-       key.override_throttle_limit, key.override_throttle_period,
+       {{policy_columns(key)}},
        COALESCE(slots.held, 0) AS held, COALESCE(slots.unstarted, 0) AS unstarted,
        COALESCE(starts.at, '{}') AS start_at, COALESCE(starts.cost, '{}') AS start_cost
   FROM dispatcher_ratelimitkey AS key
@@ -21,7 +20,6 @@ SELECT key.id, key.name, key.is_paused, key.blocked_until, key.last_start_at, ke
               array_agg(bucket.cost ORDER BY bucket.last_start_at) AS cost
          FROM dispatcher_window AS bucket
         WHERE bucket.key_id = key.id
-          AND COALESCE(%(now)s::timestamptz, clock_timestamp()) - bucket.last_start_at
-              < GREATEST(key.rate_period, key.override_rate_period) + %(margin)s::interval) AS starts ON true
+          AND {{may_count(bucket, key, {{now}})}}) AS starts ON true
  WHERE key.id = ANY (%(keys)s::bigint[])
  ORDER BY key.id

@@ -1,17 +1,13 @@
--- find_released_room: which of these keys a release may have opened for a lane that is parked on them, whether any lane is
--- awake, and the queue of the lane that was released, if it holds lanes up and is down to half of those that may be on
--- their way: then a pass is worth it. A release opens a concurrency limit and nothing else.
+-- find_released_room: which of these keys a release may have opened for a lane that is parked on them, whether any lane
+-- is awake, and the queue of the lane that was released, if it holds lanes up and is down to half of those that may be
+-- on their way: then a pass is worth it. A release opens a concurrency limit and nothing else.
 -- Relies on the indexes lane_parked, lane_turn, lane_held and call_in_flight.
 SELECT ARRAY(SELECT key.id
                FROM dispatcher_ratelimitkey AS key
               WHERE key.id = ANY (%(keys)s::bigint[])
                 AND (key.concurrency IS NOT NULL OR key.override_concurrency IS NOT NULL)
-                AND (key.opens_at IS NULL OR key.opens_at <= COALESCE(%(now)s::timestamptz, clock_timestamp()))
-                AND (SELECT lane.id
-                       FROM dispatcher_lane AS lane
-                      WHERE lane.parked_on_id = key.id
-                      ORDER BY lane.priority DESC, lane.served_at, lane.id
-                      LIMIT 1) IS NOT NULL) AS keys,
+                AND (key.opens_at IS NULL OR key.opens_at <= {{now}})
+                AND {{first_parked_lane(key.id)}} IS NOT NULL) AS keys,
        (SELECT lane.id
           FROM dispatcher_lane AS lane
          WHERE lane.is_awake
@@ -20,14 +16,6 @@ SELECT ARRAY(SELECT key.id
        ARRAY(SELECT mine.queue
                FROM dispatcher_lane AS mine
               WHERE mine.id = %(lane)s::bigint
-                AND NOT EXISTS (SELECT FROM dispatcher_queue AS other WHERE other.name = mine.queue AND other.delivery <> 'broker')
-                AND (SELECT lane.id
-                       FROM dispatcher_lane AS lane
-                      WHERE lane.is_held AND lane.queue = mine.queue
-                      ORDER BY lane.priority DESC, lane.served_at, lane.id
-                      LIMIT 1) IS NOT NULL
-                AND (SELECT count(*)
-                       FROM (SELECT
-                               FROM dispatcher_callqueue AS call
-                              WHERE call.queue = mine.queue AND call.state IN ('dispatched', 'active') AND call.state >= 'dispatched'
-                              LIMIT %(ahead)s::int) AS call) <= %(ahead)s::int / 2) AS queues
+                AND {{queue_delivery(mine.queue)}} = 'broker'
+                AND {{first_held_lane(mine.queue)}} IS NOT NULL
+                AND ({{queue_unclaimed(mine.queue)}}) <= %(ahead)s::int / 2) AS queues

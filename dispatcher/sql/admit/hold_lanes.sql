@@ -1,4 +1,5 @@
--- hold_lanes: hold lanes of queues whose workers take calls themselves, so that they find them; a pass would do no more.
+-- hold_lanes: hold lanes of queues whose workers take calls themselves, so that they find them; a pass would do no
+-- more.
 -- One that is locked is left to who has locked it: a pass looks again after its commit, and another sender holds it.
 WITH free AS MATERIALIZED (
     SELECT lane.id

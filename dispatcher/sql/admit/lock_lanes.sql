@@ -1,21 +1,19 @@
 -- lock_lanes: take the lanes of one pass, and lock their keys in order of id, then their queues.
 -- Of each kind, parked, awake and held, up to `most`: keys and queues share that, each has one lane at the least.
--- The lanes: those named; those at the front of the keys named, and of the named lanes' own keys (a newcomer does
--- not overtake them); if asked, those awake; and those that an open queue has held, of the queues named and of all these
+-- The lanes: those named; those at the front of the keys named, and of the named lanes' own keys (a newcomer does not
+-- overtake them); if asked, those awake; and those that an open queue has held, of the queues named and of all these
 -- lanes. What another pass has locked is skipped, not waited for.
--- A key that somebody else has locked is skipped as well, and with it the lanes that spend it: they come back in `left_lanes`,
--- each with such a key; `is_left_wanted` are those that were asked for by name, key or queue. Only for the key `wait_for` the
--- statement waits, before it has locked any other key, for as long as lock_timeout allows. Lanes that are awake or held and spend
--- a key of `avoid` are not taken: they would only take the places of others.
--- A direct pass takes parked lanes of the queues named alone. A queue is open if `delivery` is its own
--- (where tasks run in the sender's process, a direct one as well); with that of the broker, if a live worker serves it, too.
+-- A key that somebody else has locked is skipped as well, and with it the lanes that spend it: they come back in
+-- `left_lanes`, each with such a key; `is_left_wanted` are those that were asked for by name, key or queue. Only for
+-- the key `wait_for` the statement waits, before it has locked any other key, for as long as lock_timeout allows. Lanes
+-- that are awake or held and spend a key of `avoid` are not taken: they would only take the places of others.
+-- A queue is open if `deliveries` has its own; with `needs_worker`, if a live worker serves it, too. A pass for direct
+-- queues takes parked lanes of the queues named alone.
 -- A queue is locked for as long as the transaction: alone where the pass may come close to the queue's bound (it is
 -- `tight`), else together with others, so that passes wait for each other only where they must.
 -- Counting must come in a later statement: this one's snapshot is older than its locks.
 -- Relies on the indexes lane_turn, lane_parked, lane_held and call_in_flight.
-WITH clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), named AS MATERIALIZED (
+WITH {{clock}}, named AS MATERIALIZED (
     SELECT lane.id, lane.queue, lane.key_ids
       FROM dispatcher_lane AS lane
      WHERE lane.id = ANY (%(lanes)s::bigint[])
@@ -36,7 +34,7 @@ WITH clock AS MATERIALIZED (
            SELECT lane.id, lane.queue, lane.key_ids
              FROM dispatcher_lane AS lane
             WHERE lane.parked_on_id = key.id
-              AND (%(delivery)s::text <> 'direct' OR lane.queue = ANY (%(queues)s::text[]))
+              AND (%(deliveries)s::text[] <> '{direct}' OR lane.queue = ANY (%(queues)s::text[]))
             ORDER BY lane.priority DESC, lane.served_at, lane.id
             LIMIT (SELECT GREATEST(1, %(most)s::int / GREATEST(1, count(*))) FROM shut)
               FOR NO KEY UPDATE SKIP LOCKED) AS front
@@ -45,11 +43,13 @@ WITH clock AS MATERIALIZED (
     SELECT lane.id, lane.queue, lane.key_ids
       FROM dispatcher_lane AS lane
      WHERE lane.is_awake AND %(awake)s::bool
-       -- A CASE, of which the planner knows nothing: where it takes few rows to be left, it reads and sorts all that are awake.
+       -- A CASE, of which the planner knows nothing: where it takes few rows to be left, it reads and sorts all that
+       -- are awake.
        AND CASE WHEN lane.id = ANY (%(lanes)s::bigint[]) OR lane.key_ids && %(avoid)s::bigint[] THEN false
                 ELSE lane.queue <> ALL (ARRAY(SELECT substr(key.name, 7)
                                                 FROM dispatcher_ratelimitkey AS key
-                                               WHERE key.id = ANY (%(avoid)s::bigint[]) AND starts_with(key.name, 'queue:')))
+                                               WHERE key.id = ANY (%(avoid)s::bigint[])
+                                                 AND starts_with(key.name, 'queue:')))
            END
      ORDER BY lane.priority DESC, lane.served_at, lane.id
      LIMIT %(most)s::int
@@ -57,21 +57,11 @@ WITH clock AS MATERIALIZED (
 ), queue AS MATERIALIZED (
     SELECT name.name, hashtextextended(name.name, 20251) AS number, going.unclaimed,
            going.unclaimed + %(slack)s::int > %(ahead)s::int AS is_tight,
-           (COALESCE(stored.delivery, 'broker') = %(delivery)s::text OR (%(is_eager)s::bool AND stored.delivery = 'direct'))
-           AND (%(delivery)s::text <> 'broker' OR NOT %(is_gated)s::bool
-                OR EXISTS (SELECT
-                             FROM dispatcher_worker AS worker
-                            WHERE name.name = ANY (worker.queues) AND worker.serves_until > clock.now)) AS is_served
+           {{queue_is_served(name.name, clock.now)}} AS is_served
       FROM clock
      CROSS JOIN (SELECT unnest(%(queues)s::text[]) UNION SELECT queue FROM named UNION SELECT queue FROM parked
                   UNION SELECT queue FROM awake) AS name (name)
-      LEFT JOIN dispatcher_queue AS stored ON stored.name = name.name
-     CROSS JOIN LATERAL (
-           SELECT count(*) AS unclaimed
-             FROM (SELECT
-                     FROM dispatcher_callqueue AS call
-                    WHERE call.queue = name.name AND call.state IN ('dispatched', 'active') AND call.state >= 'dispatched'
-                    LIMIT %(ahead)s::int) AS call) AS going
+     CROSS JOIN LATERAL ({{queue_unclaimed(name.name)}}) AS going
 ), held AS MATERIALIZED (
     SELECT front.id, front.queue, front.key_ids
       FROM queue
@@ -95,7 +85,10 @@ WITH clock AS MATERIALIZED (
      UNION SELECT taken.id, queue_key.id
              FROM (SELECT DISTINCT taken.queue FROM taken) AS queue
             CROSS JOIN LATERAL (
-                  SELECT key.id FROM dispatcher_ratelimitkey AS key WHERE key.name = 'queue:' || queue.queue LIMIT 1) AS queue_key
+                  SELECT key.id
+                    FROM dispatcher_ratelimitkey AS key
+                   WHERE key.name = 'queue:' || queue.queue
+                   LIMIT 1) AS queue_key
              JOIN taken ON taken.queue = queue.queue
 ), waited AS MATERIALIZED (
     SELECT key.id
@@ -114,7 +107,9 @@ WITH clock AS MATERIALIZED (
 ), busy AS MATERIALIZED (
     SELECT key.id
       FROM dispatcher_ratelimitkey AS key
-     WHERE key.id = ANY (ARRAY(SELECT spent.key_id FROM spent EXCEPT SELECT id FROM locked EXCEPT SELECT id FROM waited))
+     WHERE key.id = ANY (ARRAY(SELECT spent.key_id FROM spent
+                           EXCEPT SELECT id FROM locked
+                           EXCEPT SELECT id FROM waited))
 ), unable AS MATERIALIZED (
     SELECT spent.lane_id AS id, min(spent.key_id) AS key_id
       FROM busy
@@ -132,10 +127,16 @@ SELECT ARRAY(SELECT id FROM able) AS lanes,
        ARRAY(SELECT id FROM unable ORDER BY id) AS left_lanes,
        ARRAY(SELECT key_id FROM unable ORDER BY id) AS left_keys,
        ARRAY(SELECT DISTINCT queue FROM held) AS held_queues,
-       ARRAY(SELECT taken.is_wanted FROM unable JOIN taken ON taken.id = unable.id ORDER BY unable.id) AS is_left_wanted,
+       ARRAY(SELECT taken.is_wanted
+               FROM unable
+               JOIN taken ON taken.id = unable.id
+              ORDER BY unable.id) AS is_left_wanted,
        ARRAY(SELECT name
                FROM (SELECT name, is_tight,
                             CASE WHEN is_tight THEN pg_advisory_xact_lock(number)
                                  ELSE pg_advisory_xact_lock_shared(number) END::text AS lock
-                       FROM (SELECT name, number, is_tight FROM queue WHERE is_served ORDER BY number) AS served) AS guarded
+                       FROM (SELECT name, number, is_tight
+                               FROM queue
+                              WHERE is_served
+                              ORDER BY number) AS served) AS guarded
               WHERE lock IS NOT NULL AND is_tight) AS tight

@@ -1,11 +1,9 @@
 -- read_lane_heads: these lanes in the order in which they are served, each with the calls at its head, locked.
 -- The caller holds the locks of the lanes. A call that somebody else has locked (to cancel it, say) is left out.
 -- A lane that spends a key of `stuck`, which somebody keeps locked, goes before no other.
--- What stands before others is looked up in the order of an index, queue by queue and key by key: so many lanes as are awake,
--- held or parked cost nothing. Relies on the indexes call_waiting, lane_awake, lane_held and lane_parked.
-WITH clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), higher AS MATERIALIZED (
+-- What stands before others is looked up in the order of an index, queue by queue and key by key: so many lanes as are
+-- awake, held or parked cost nothing. Relies on the indexes call_waiting, lane_awake, lane_held and lane_parked.
+WITH {{clock}}, higher AS MATERIALIZED (
     SELECT mine.queue, GREATEST(awake.priority, held.priority) AS priority
       FROM (SELECT lane.queue, min(lane.priority) AS lowest
               FROM dispatcher_lane AS lane
@@ -42,7 +40,8 @@ WITH clock AS MATERIALIZED (
              ORDER BY ahead.priority DESC, ahead.served_at, ahead.id
              LIMIT 1) IS NOT NULL
 )
-SELECT clock.now, lane.id AS lane_id, lane.queue, lane.priority, lane.on_limit, lane.key_ids, lane.parked_on_id AS parked_on,
+SELECT clock.now, lane.id AS lane_id, lane.queue, lane.priority, lane.on_limit, lane.key_ids,
+       lane.parked_on_id AS parked_on,
        COALESCE(higher.priority > lane.priority, false) AS yields_to_higher_priority,
        behind.id IS NOT NULL AS yields_to_parked_lane,
        head.id AS call_id, head.costs
@@ -53,8 +52,8 @@ SELECT clock.now, lane.id AS lane_id, lane.queue, lane.priority, lane.on_limit, 
   LEFT JOIN LATERAL (
        SELECT call.id, call.position, call.costs
          FROM dispatcher_callqueue AS call
-        WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
-          AND (call.expires_at IS NULL OR call.expires_at > clock.now)
+        WHERE {{waits_in(call, lane.id)}}
+          AND {{not_expired(call, clock.now)}}
         ORDER BY call.position
         LIMIT %(heads)s::int
           FOR NO KEY UPDATE SKIP LOCKED) AS head ON true

@@ -1,8 +1,6 @@
 -- audit_lease_unrecovered: calls whose lease ran out so long ago that the recovery must have found them.
 -- Not where the database, or the recovery, has come back only now: heartbeats then get the time to speak up.
-WITH clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), silent AS MATERIALIZED (
+WITH {{clock}}, silent AS MATERIALIZED (
     SELECT slot.call_id, max(slot.lease_until) AS lease_until
       FROM dispatcher_slot AS slot
      GROUP BY slot.call_id

@@ -1,10 +1,8 @@
 -- audit_order: calls at the head of their lanes that wait although a call sent after them is in flight.
--- That alone proves nothing: one that was put back waits at the head, too. But if the row is the same at a later look, and
--- a call behind it was admitted since the first (`passed_after`), then it was passed. A transaction that keeps the row
--- locked for long is the only innocent cause. Relies on the indexes call_in_flight and call_waiting.
-WITH clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), flown AS MATERIALIZED (
+-- That alone proves nothing: one that was put back waits at the head, too. But if the row is the same at a later look,
+-- and a call behind it was admitted since the first (`passed_after`), then it was passed. A transaction that keeps the
+-- row locked for long is the only innocent cause. Relies on the indexes call_in_flight and call_waiting.
+WITH {{clock}}, flown AS MATERIALIZED (
     SELECT DISTINCT ON (call.lane_id) call.lane_id, call.id, call.position, call.dispatched_at
       FROM dispatcher_callqueue AS call
      WHERE call.state IN ('dispatched', 'active')
@@ -20,9 +18,9 @@ SELECT 'call ' || head.id AS what, head.id::text AS target, head.version,
  CROSS JOIN LATERAL (
        SELECT call.id, call.position, call.created_at, call.expires_at, call.xmin::text AS version
          FROM dispatcher_callqueue AS call
-        WHERE call.lane_id = flown.lane_id AND call.state = 'available' AND call.oversized_key_id IS NULL
+        WHERE {{waits_in(call, flown.lane_id)}}
         ORDER BY call.position
         LIMIT 1) AS head
- WHERE head.position < flown.position AND (head.expires_at IS NULL OR head.expires_at > clock.now)
+ WHERE head.position < flown.position AND {{not_expired(head, clock.now)}}
  ORDER BY head.id
  LIMIT %(most)s::int

@@ -1,9 +1,8 @@
 -- audit_over_concurrency: keys whose calls in flight cost more than their concurrency, by an admission.
 -- Lowering a limit interrupts nothing, so what was admitted before the limits last changed proves nothing; but whatever
--- is admitted after that finds all in its count. Slots are few, live only while their call is in flight, and are read whole.
-WITH clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), held AS MATERIALIZED (
+-- is admitted after that finds all in its count. Slots are few, live only while their call is in flight, and are read
+-- whole.
+WITH {{clock}}, held AS MATERIALIZED (
     SELECT slot.key_id, sum(slot.cost)::bigint AS cost, max(call.dispatched_at) AS admitted_at
       FROM dispatcher_slot AS slot
       JOIN dispatcher_callqueue AS call ON call.id = slot.call_id AND call.state IN ('dispatched', 'active')
@@ -11,8 +10,8 @@ WITH clock AS MATERIALIZED (
      GROUP BY slot.key_id
 ), limited AS MATERIALIZED (
     SELECT key.id, key.name, held.cost, held.admitted_at,
-           CASE WHEN key.override_until > clock.now THEN key.override_concurrency ELSE key.concurrency END AS concurrency,
-           GREATEST(key.limited_at, CASE WHEN key.override_until <= clock.now THEN key.override_until END) AS since
+           {{limit_in_force(key.override_until > clock.now, key, concurrency)}} AS concurrency,
+           {{limited_since(key, clock.now)}} AS since
       FROM clock
      CROSS JOIN held
       JOIN dispatcher_ratelimitkey AS key ON key.id = held.key_id

@@ -1,10 +1,8 @@
 -- audit_over_rate: keys of whose window an admission took more than the rate limit.
--- Judged for the latest admissions whose calls are still in flight: what each must have counted, and can't have been less, is
--- the starts in the window before it, the slots that have not started even now, and its own. Starts since are left
--- out: one that came too late was given up for another, and both are in the window. Relies on the key of windows.
-WITH clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), moment AS MATERIALIZED (
+-- Judged for the latest admissions whose calls are still in flight: what each must have counted, and can't have been
+-- less, is the starts in the window before it, the slots that have not started even now, and its own. Starts since are
+-- left out: one that came too late was given up for another, and both are in the window. Relies on the key of windows.
+WITH {{clock}}, moment AS MATERIALIZED (
     SELECT slot.key_id, call.dispatched_at AS at,
            COALESCE(sum(slot.cost) FILTER (WHERE slot.started_at IS NULL), 0) AS unstarted,
            COALESCE(sum(slot.cost) FILTER (WHERE slot.started_at IS NOT NULL), 0) AS started
@@ -18,9 +16,9 @@ WITH clock AS MATERIALIZED (
       FROM moment
 ), limited AS MATERIALIZED (
     SELECT key.id, key.name, admission.at, admission.reserved,
-           CASE WHEN key.override_until > clock.now THEN key.override_rate_limit ELSE key.rate_limit END AS rate_limit,
-           CASE WHEN key.override_until > clock.now THEN key.override_rate_period ELSE key.rate_period END AS rate_period,
-           GREATEST(key.limited_at, CASE WHEN key.override_until <= clock.now THEN key.override_until END) AS since
+           {{limit_in_force(key.override_until > clock.now, key, rate_limit)}} AS rate_limit,
+           {{limit_in_force(key.override_until > clock.now, key, rate_period)}} AS rate_period,
+           {{limited_since(key, clock.now)}} AS since
       FROM clock
      CROSS JOIN admission
       JOIN dispatcher_ratelimitkey AS key ON key.id = admission.key_id

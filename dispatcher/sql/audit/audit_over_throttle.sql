@@ -1,8 +1,6 @@
 -- audit_over_throttle: consecutive starts of running calls that are closer than the throttle of their key allows.
 -- The spacing is computed as the claim does. Starts before the limits last changed had other ones.
-WITH clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), start AS MATERIALIZED (
+WITH {{clock}}, start AS MATERIALIZED (
     SELECT slot.key_id, slot.call_id, slot.started_at AS at, lag(slot.call_id) OVER turn AS earlier_call,
            lag(slot.started_at) OVER turn AS earlier_at, lag(slot.cost) OVER turn AS earlier_cost
       FROM dispatcher_slot AS slot
@@ -10,16 +8,16 @@ WITH clock AS MATERIALIZED (
     WINDOW turn AS (PARTITION BY slot.key_id ORDER BY slot.started_at, slot.id)
 ), paced AS MATERIALIZED (
     SELECT key.id, key.name, start.call_id, start.at, start.earlier_call, start.earlier_at, start.earlier_cost,
-           CASE WHEN key.override_until > clock.now THEN key.override_throttle_limit ELSE key.throttle_limit END AS pace,
-           CASE WHEN key.override_until > clock.now THEN key.override_throttle_period ELSE key.throttle_period END AS period,
-           GREATEST(key.limited_at, CASE WHEN key.override_until <= clock.now THEN key.override_until END) AS since
+           {{limit_in_force(key.override_until > clock.now, key, throttle_limit)}} AS pace,
+           {{limit_in_force(key.override_until > clock.now, key, throttle_period)}} AS period,
+           {{limited_since(key, clock.now)}} AS since
       FROM clock
      CROSS JOIN start
       JOIN dispatcher_ratelimitkey AS key ON key.id = start.key_id
      WHERE start.earlier_at IS NOT NULL
 ), spaced AS MATERIALIZED (
     SELECT id, name, call_id, at, earlier_call, earlier_at, since,
-           make_interval(secs => LEAST(ceil(EXTRACT(EPOCH FROM period) * 1e6 * earlier_cost / pace), 1e15)::float8 / 1e6) AS spacing
+           {{throttle_spacing(earlier_cost, pace, period)}} AS spacing
       FROM paced
      WHERE pace IS NOT NULL
 )

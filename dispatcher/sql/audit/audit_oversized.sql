@@ -19,15 +19,15 @@ WITH RECURSIVE hop AS (
 SELECT 'key ' || COALESCE(key.name, hop.key_id::text) AS what, hop.key_id::text AS target,
        cheapest.id || ' ' || cheapest.version AS version,
        json_build_object('calls', waiting.calls, 'cheapest_call', cheapest.id, 'cost', cheapest.cost,
-                         'concurrency', CASE WHEN override.holds THEN key.override_concurrency ELSE key.concurrency END,
-                         'rate_limit', CASE WHEN override.holds THEN key.override_rate_limit ELSE key.rate_limit END,
+                         'concurrency', {{limit_in_force(override.holds, key, concurrency)}},
+                         'rate_limit', {{limit_in_force(override.holds, key, rate_limit)}},
                          'throttle_limit',
-                         CASE WHEN override.holds THEN key.override_throttle_limit ELSE key.throttle_limit END) AS facts,
+                         {{limit_in_force(override.holds, key, throttle_limit)}}) AS facts,
        count(*) OVER () AS total
   FROM hop
   LEFT JOIN dispatcher_ratelimitkey AS key ON key.id = hop.key_id
  CROSS JOIN LATERAL (
-       SELECT key.override_until > COALESCE(%(now)s::timestamptz, clock_timestamp()) AS holds) AS override
+       SELECT key.override_until > {{now}} AS holds) AS override
  CROSS JOIN LATERAL (
        SELECT call.id, call.oversized_cost AS cost, call.xmin::text AS version
          FROM dispatcher_callqueue AS call

@@ -4,8 +4,8 @@ WITH late AS MATERIALIZED (
     SELECT call.id, call.position, call.state, call.queue, call.created_at, call.placement -> 'names' AS keys,
            call.xmin::text AS version
       FROM dispatcher_callqueue AS call
-     WHERE call.lane_id IS NULL AND call.finished_at IS NULL
-       AND call.created_at < COALESCE(%(now)s::timestamptz, clock_timestamp()) - %(late)s::interval
+     WHERE {{is_unplaced(call)}}
+       AND call.created_at < {{now}} - %(late)s::interval
      ORDER BY call.position, call.id
      LIMIT %(most)s::int
 )

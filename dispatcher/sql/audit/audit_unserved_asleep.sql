@@ -1,8 +1,6 @@
 -- audit_unserved_asleep: lanes that sleep although calls wait in them: no pass would serve them.
 -- Hops from lane to lane on the index call_waiting, so neither the backlog nor lanes without calls cost anything.
-WITH RECURSIVE clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), hop AS (
+WITH RECURSIVE {{clock}}, hop AS (
     (SELECT call.lane_id
        FROM dispatcher_callqueue AS call
       WHERE call.state = 'available' AND call.oversized_key_id IS NULL
@@ -28,10 +26,10 @@ SELECT 'lane ' || lane.id AS what, lane.id::text AS target, head.id || ' ' || he
  CROSS JOIN LATERAL (
        SELECT call.id, call.created_at, call.expires_at, call.xmin::text AS version
          FROM dispatcher_callqueue AS call
-        WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
+        WHERE {{waits_in(call, lane.id)}}
         ORDER BY call.position
         LIMIT 1) AS head
  WHERE NOT lane.is_awake AND lane.parked_on_id IS NULL AND NOT lane.is_held
-   AND (head.expires_at IS NULL OR head.expires_at > clock.now)
+   AND {{not_expired(head, clock.now)}}
  ORDER BY lane.id
  LIMIT %(most)s::int

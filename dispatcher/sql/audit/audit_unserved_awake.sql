@@ -1,19 +1,18 @@
--- audit_unserved_awake: of each queue the lane that is awake and next, with its first call: if it stays so, no pass is made.
+-- audit_unserved_awake: of each queue the lane that is awake and next, with its first call: if it stays so, no pass is
+-- made.
 -- One that lets a lane of higher priority go first, awake, held, or parked on a key that both spend, waits by right.
 -- Lanes that are awake are few. Relies on the indexes lane_awake, lane_held, lane_parked and call_waiting.
-WITH clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), front AS MATERIALIZED (
+WITH {{clock}}, front AS MATERIALIZED (
     SELECT DISTINCT ON (lane.queue) lane.id, lane.queue, lane.priority, lane.key_ids, head.id AS call_id, head.version
       FROM clock
      CROSS JOIN dispatcher_lane AS lane
      CROSS JOIN LATERAL (
            SELECT call.id, call.expires_at, call.xmin::text AS version
              FROM dispatcher_callqueue AS call
-            WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
+            WHERE {{waits_in(call, lane.id)}}
             ORDER BY call.position
             LIMIT 1) AS head
-     WHERE lane.is_awake AND (head.expires_at IS NULL OR head.expires_at > clock.now)
+     WHERE lane.is_awake AND {{not_expired(head, clock.now)}}
      ORDER BY lane.queue, lane.priority DESC, lane.served_at, lane.id
 )
 SELECT 'lane ' || front.id AS what, front.id::text AS target, front.call_id || ' ' || front.version AS version,

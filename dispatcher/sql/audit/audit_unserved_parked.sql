@@ -1,10 +1,10 @@
--- audit_unserved_parked: keys that could let the first of the calls parked on them go, which neither time nor a release will open.
--- They have room by their concurrency and no time at which they open, or the call costs more than their concurrency; or that time has passed without a pass.
+-- audit_unserved_parked: keys that could let the first of the calls parked on them go, which neither time nor a release
+-- will open.
+-- They have room by their concurrency and no time at which they open, or the call costs more than their concurrency; or
+-- that time has passed without a pass.
 -- Hops from key to key on the index lane_parked, so the number of lanes that are parked on one costs nothing.
 -- Relies on slot_key and call_waiting.
-WITH RECURSIVE clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), hop AS (
+WITH RECURSIVE {{clock}}, hop AS (
     (SELECT lane.parked_on_id AS key_id
        FROM dispatcher_lane AS lane
       WHERE lane.parked_on_id IS NOT NULL
@@ -21,7 +21,7 @@ WITH RECURSIVE clock AS MATERIALIZED (
             LIMIT 1) AS next
 ), closed AS MATERIALIZED (
     SELECT key.id, key.name, key.opens_at, held.cost AS held,
-           CASE WHEN key.override_until > clock.now THEN key.override_concurrency ELSE key.concurrency END AS concurrency
+           {{limit_in_force(key.override_until > clock.now, key, concurrency)}} AS concurrency
       FROM clock
      CROSS JOIN hop
       JOIN dispatcher_ratelimitkey AS key ON key.id = hop.key_id
@@ -38,20 +38,16 @@ SELECT 'key ' || closed.name AS what, closed.id::text AS target, head.id || ' ' 
        count(*) OVER () AS total
   FROM clock
  CROSS JOIN closed
+ CROSS JOIN LATERAL {{first_parked_lane(closed.id)}} AS front
  CROSS JOIN LATERAL (
-       SELECT lane.id
-         FROM dispatcher_lane AS lane
-        WHERE lane.parked_on_id = closed.id
-        ORDER BY lane.priority DESC, lane.served_at, lane.id
-        LIMIT 1) AS front
- CROSS JOIN LATERAL (
-       SELECT call.id, call.expires_at, COALESCE((call.costs ->> closed.name)::int, 1) AS cost, call.xmin::text AS version
+       SELECT call.id, call.expires_at, COALESCE((call.costs ->> closed.name)::int, 1) AS cost,
+              call.xmin::text AS version
          FROM dispatcher_callqueue AS call
-        WHERE call.lane_id = front.id AND call.state = 'available' AND call.oversized_key_id IS NULL
+        WHERE {{waits_in(call, front.id)}}
         ORDER BY call.position
         LIMIT 1) AS head
  WHERE (closed.opens_at IS NOT NULL OR closed.concurrency IS NULL OR closed.held + head.cost <= closed.concurrency
         OR (closed.concurrency > 0 AND head.cost > closed.concurrency))
-   AND (head.expires_at IS NULL OR head.expires_at > clock.now)
+   AND {{not_expired(head, clock.now)}}
  ORDER BY closed.name, closed.id
  LIMIT %(most)s::int

@@ -1,8 +1,6 @@
--- audit_unstarted: calls that were published again and again and never started, or whose task no live worker of their queue
--- knows. Relies on the index call_returned.
-WITH clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), returned AS MATERIALIZED (
+-- audit_unstarted: calls that were published again and again and never started, or whose task no live worker of their
+-- queue knows. Relies on the index call_returned.
+WITH {{clock}}, returned AS MATERIALIZED (
     SELECT call.id, call.task, call.queue, call.state, call.returns, call.scheduled_at
       FROM dispatcher_callqueue AS call
      WHERE call.returns > 0 AND call.finished_at IS NULL
@@ -10,10 +8,7 @@ WITH clock AS MATERIALIZED (
      LIMIT 1000
 ), judged AS MATERIALIZED (
     SELECT returned.id, returned.task, returned.queue, returned.state, returned.returns, returned.scheduled_at,
-           EXISTS (SELECT
-                     FROM dispatcher_worker AS worker
-                    WHERE returned.queue = ANY (worker.queues) AND worker.serves_until > clock.now
-                      AND (worker.tasks IS NULL OR returned.task = ANY (worker.tasks))) AS is_known
+           {{task_has_worker(returned.queue, returned.task, clock.now)}} AS is_known
       FROM clock
      CROSS JOIN returned
 )

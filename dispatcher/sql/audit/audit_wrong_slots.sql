@@ -1,6 +1,6 @@
 -- audit_wrong_slots: calls whose slots are not those of the keys that they spend, or not at their cost.
--- The key of the queue may have been made after the admission; it is seen by others only when the transaction that made it
--- commits, for which it is given a minute. "-" is the slot of a call without keys.
+-- The key of the queue may have been made after the admission; it is seen by others only when the transaction that made
+-- it commits, for which it is given a minute. "-" is the slot of a call without keys.
 -- Relies on the index call_in_flight and the constraint slot_is_one_per_call_and_key.
 WITH held AS MATERIALIZED (
     SELECT call.id, call.costs, lane.key_ids, queue_key.id AS queue_key_id, queue_key.name AS queue_key_name,
@@ -26,7 +26,8 @@ WITH held AS MATERIALIZED (
             WHERE key.id = ANY (held.key_ids)) AS named
      CROSS JOIN LATERAL (
            SELECT jsonb_object_agg(mine.name, mine.cost) AS holds
-             FROM (SELECT CASE WHEN slot.key_id IS NULL THEN '-' ELSE COALESCE(key.name, 'key ' || slot.key_id) END AS name,
+             FROM (SELECT CASE WHEN slot.key_id IS NULL THEN '-'
+                               ELSE COALESCE(key.name, 'key ' || slot.key_id) END AS name,
                           sum(slot.cost) AS cost
                      FROM dispatcher_slot AS slot
                      LEFT JOIN dispatcher_ratelimitkey AS key ON key.id = slot.key_id

@@ -1,18 +1,16 @@
 -- cancel_calls: end calls that have not started, whatever they wait for, and free their slots.
 -- One that runs is left alone: its slots must stay until the third party has seen the end of it.
--- The caller has locked the calls, in an earlier statement: this one must see the slots that a pass gave them meanwhile.
+-- `only_revoked`: only those that were revoked while they ran, and that no person has retried since.
+-- The caller has locked the calls, in an earlier statement: this one must see the slots that a pass gave them
+-- meanwhile.
 WITH ended AS (
     UPDATE dispatcher_callqueue AS call
-       SET state = 'cancelled', ticket = NULL, oversized_key_id = NULL, oversized_cost = NULL, finished_at = COALESCE(%(now)s::timestamptz, clock_timestamp())
+       SET state = 'cancelled', ticket = NULL, oversized_key_id = NULL, oversized_cost = NULL, finished_at = {{now}}
      WHERE call.id = ANY (%(calls)s::uuid[])
        AND call.state IN ('scheduled', 'pending', 'available', 'dispatched', 'retryable')
+       AND (call.is_revoked OR NOT %(only_revoked)s::bool)
     RETURNING call.id, call.lane_id
-), freed AS (
-    DELETE FROM dispatcher_slot AS slot
-     USING ended
-     WHERE slot.call_id = ended.id
-    RETURNING slot.key_id
-)
+), {{slots_freed(ended)}}
 SELECT ARRAY(SELECT id FROM ended ORDER BY id) AS calls,
        ARRAY(SELECT DISTINCT lane_id FROM ended WHERE lane_id IS NOT NULL ORDER BY lane_id) AS lanes,
        ARRAY(SELECT DISTINCT key_id FROM freed WHERE key_id IS NOT NULL ORDER BY key_id) AS keys

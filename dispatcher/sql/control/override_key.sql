@@ -1,13 +1,11 @@
 -- override_key: put other limits in force until a time; a strategy that is not named is copied from the key's own.
--- The time at which the former limits would have opened the key no longer counts: the next pass works it out again.
-UPDATE dispatcher_ratelimitkey
-   SET override_until = %(until)s::timestamptz, limited_at = clock_timestamp(),
-       admissions = admissions + 1,
-       opens_at = CASE WHEN opens_at IS NOT NULL THEN LEAST(opens_at, clock_timestamp()) END,
+UPDATE dispatcher_ratelimitkey AS key
+   SET override_until = %(until)s::timestamptz, {{limits_changed(key)}},
        override_concurrency = CASE WHEN %(has_concurrency)s::bool THEN %(concurrency)s::int ELSE concurrency END,
        override_rate_limit = CASE WHEN %(has_rate)s::bool THEN %(rate_limit)s::int ELSE rate_limit END,
        override_rate_period = CASE WHEN %(has_rate)s::bool THEN %(rate_period)s::interval ELSE rate_period END,
        override_throttle_limit = CASE WHEN %(has_throttle)s::bool THEN %(throttle_limit)s::int ELSE throttle_limit END,
-       override_throttle_period = CASE WHEN %(has_throttle)s::bool THEN %(throttle_period)s::interval ELSE throttle_period END
+       override_throttle_period = CASE WHEN %(has_throttle)s::bool THEN %(throttle_period)s::interval
+                                       ELSE throttle_period END
  WHERE name = %(name)s::text
 RETURNING id

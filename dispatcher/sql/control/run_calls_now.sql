@@ -6,10 +6,10 @@ UPDATE dispatcher_callqueue AS call
        oversized_key_id = NULL, oversized_cost = NULL,
        position = LEAST((SELECT min(first.position)
                            FROM dispatcher_callqueue AS first
-                          WHERE first.lane_id = call.lane_id AND first.state = 'available' AND first.oversized_key_id IS NULL),
+                          WHERE {{waits_in(first, call.lane_id)}}),
                         (SELECT min(first.position)
                            FROM dispatcher_callqueue AS first
-                          WHERE first.lane_id = call.lane_id AND first.oversized_key_id IS NOT NULL),
+                          WHERE {{waits_alone_in(first, call.lane_id)}}),
                         0) - locked.place
   FROM (SELECT mine.id, row_number() OVER (ORDER BY mine.position DESC, mine.id DESC) AS place
           FROM (SELECT id, position

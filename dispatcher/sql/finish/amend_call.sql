@@ -1,6 +1,9 @@
--- amend_call: change what a call is tried again with: its arguments, queue, priority and expiry; what is not given stays.
--- The caller has ended its attempt in the same transaction, and so holds its row. The lane is locked against its removal.
--- No row back means the call is not `retryable`, or the lane for it is missing. Relies on the unique index of lane kinds.
+-- amend_call: change what a call is tried again with: its arguments, queue, priority and expiry; what is not given
+-- stays.
+-- The caller has ended its attempt in the same transaction, and so holds its row. The lane is locked against its
+-- removal.
+-- No row back means the call is not `retryable`, or the lane for it is missing. Relies on the unique index of lane
+-- kinds.
 WITH target AS MATERIALIZED (
     SELECT lane.id, lane.queue, lane.priority
       FROM dispatcher_callqueue AS call
@@ -15,6 +18,6 @@ UPDATE dispatcher_callqueue AS call
    SET args = COALESCE(%(args)s::jsonb, call.args), kwargs = COALESCE(%(kwargs)s::jsonb, call.kwargs),
        lane_id = target.id, queue = target.queue, priority = target.priority,
        expires_at = COALESCE(%(expires_at)s::timestamptz,
-                             COALESCE(%(now)s::timestamptz, clock_timestamp()) + %(expires_in)s::interval, call.expires_at)
+                             {{now}} + %(expires_in)s::interval, call.expires_at)
   FROM target
  WHERE call.id = %(call)s::uuid AND call.state = 'retryable'

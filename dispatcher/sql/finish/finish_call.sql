@@ -1,17 +1,18 @@
 -- finish_call: record how an attempt ended, if this ticket still owns the call, and give its slots back.
--- No row back means the ticket was replaced, and the outcome is dropped; or that a crash of the database lost the claim,
--- which restore_claim then records. With `claim`, only the attempt of that claim is ended: by its own outcome, or by the
--- loss of its process.
+-- No row back means the ticket was replaced, and the outcome is dropped; or that a crash of the database lost the
+-- claim, which restore_claim then records. With `claim`, only the attempt of that claim is ended: by its own outcome,
+-- or by the loss of its process.
 -- Of the errors the first 5 and the last 20 are kept, so that a finish costs the same after any number of failures.
--- `claim` stays on the row if it `is_own`, so that it knows its own finish again if the answer was lost (find_finished).
+-- `claim` stays on the row if it `is_own`, so that it knows its own finish again if the answer was lost
+-- (find_finished).
 WITH ended AS (
     UPDATE dispatcher_callqueue AS call
        SET state = %(state)s::text, reason = %(reason)s::text, ticket = NULL,
            claim = CASE WHEN %(is_own)s::bool THEN %(claim)s::uuid END,
            result = %(result)s::jsonb,
            crashes = COALESCE(%(crashes)s::smallint, call.crashes),
-           scheduled_at = COALESCE(COALESCE(%(now)s::timestamptz, clock_timestamp()) + %(retry_in)s::interval, call.scheduled_at),
-           finished_at = CASE WHEN %(state)s::text = ANY (%(terminal)s::text[]) THEN COALESCE(%(now)s::timestamptz, clock_timestamp()) END,
+           scheduled_at = COALESCE({{now}} + %(retry_in)s::interval, call.scheduled_at),
+           finished_at = CASE WHEN %(state)s::text = ANY (%(terminal)s::text[]) THEN {{now}} END,
            returns = 0,
            error = failure.error,
            errors = CASE WHEN failure.error IS NULL THEN call.errors
@@ -20,16 +21,11 @@ WITH ended AS (
                               || jsonb_path_query_array(call.errors, '$[last - 18 to last]') || failure.error END,
            error_count = CASE WHEN failure.error IS NULL THEN call.error_count
                               ELSE GREATEST(call.error_count, jsonb_array_length(call.errors)) + 1 END
-      FROM (SELECT %(error)s::jsonb || jsonb_build_object('occurred_at', COALESCE(%(now)s::timestamptz, clock_timestamp()))
+      FROM (SELECT %(error)s::jsonb || jsonb_build_object('occurred_at', {{now}})
            ) AS failure (error)
      WHERE call.id = %(call)s::uuid AND call.ticket = %(ticket)s::uuid AND call.state = 'active'
        AND (%(claim)s::uuid IS NULL OR call.claim = %(claim)s::uuid)
     RETURNING call.id, call.lane_id
-), freed AS (
-    DELETE FROM dispatcher_slot AS slot
-     USING ended
-     WHERE slot.call_id = ended.id
-    RETURNING slot.key_id
-)
-SELECT ended.lane_id, ARRAY(SELECT key_id FROM freed WHERE key_id IS NOT NULL ORDER BY key_id) AS keys
+), {{slots_freed(ended)}}
+SELECT ended.lane_id, {{freed_keys}} AS keys
   FROM ended

@@ -1,11 +1,11 @@
--- record_heartbeat: this worker lives, and what it holds is believed a while longer: one statement, however much that is.
+-- record_heartbeat: this worker lives, and what it holds is believed a while longer: one statement, however much that
+-- is.
 -- Only what these tickets still own. A slot that another worker has started is left to that worker: this one holds a
 -- duplicate of the message. A slot that somebody has locked is left out: a claim renews it itself, and all others are
 -- about to free it. What a worker holds was published, even if a crash of the database lost the note of that.
--- `is_back`: some of its queues did not count as served by it until now. `knows_more`: nor that they are served with these tasks.
-WITH clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), known AS MATERIALIZED (
+-- `is_back`: some of its queues did not count as served by it until now. `knows_more`: nor that they are served with
+-- these tasks.
+WITH {{clock}}, known AS MATERIALIZED (
     SELECT worker.serves_until, worker.queues, worker.tasks
       FROM dispatcher_worker AS worker
      WHERE worker.id = %(worker)s::uuid

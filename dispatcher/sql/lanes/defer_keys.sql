@@ -1,6 +1,6 @@
 -- defer_keys: leave these keys to the next tick, as if time had opened them.
--- A key that somebody else has locked is not waited for: the lane at its front is woken in its place. Relies on the index
--- lane_parked.
+-- A key that somebody else has locked is not waited for: the lane at its front is woken in its place. Relies on the
+-- index lane_parked.
 WITH locked AS MATERIALIZED (
     SELECT id
       FROM dispatcher_ratelimitkey
@@ -9,7 +9,7 @@ WITH locked AS MATERIALIZED (
        FOR NO KEY UPDATE SKIP LOCKED
 ), opened AS (
     UPDATE dispatcher_ratelimitkey AS key
-       SET opens_at = COALESCE(%(now)s::timestamptz, clock_timestamp())
+       SET opens_at = {{now}}
      WHERE key.id = ANY (ARRAY(SELECT locked.id FROM locked))
 ), front AS MATERIALIZED (
     SELECT lane.id

@@ -6,8 +6,8 @@ WITH wanted AS (
       FROM unnest(%(name)s::text[], %(concurrency)s::int[], %(rate_limit)s::int[], %(rate_period)s::interval[],
                   %(throttle_limit)s::int[], %(throttle_period)s::interval[], %(is_from_template)s::bool[],
                   %(sender)s::text[], %(policy)s::jsonb[])
-           AS key (name, concurrency, rate_limit, rate_period, throttle_limit, throttle_period, is_from_template, sender,
-                   policy)
+           AS key (name, concurrency, rate_limit, rate_period, throttle_limit, throttle_period, is_from_template,
+                   sender, policy)
 ), made AS (
     INSERT INTO dispatcher_ratelimitkey
            (name, concurrency, rate_limit, rate_period, throttle_limit, throttle_period, is_paused, is_from_template)

@@ -11,7 +11,7 @@ WITH opened AS (
 )
 INSERT INTO dispatcher_lane (queue, priority, on_limit, key_ids)
 SELECT kind.queue, kind.priority, kind.on_limit, named.ids
-  FROM jsonb_to_recordset(%(kinds)s::jsonb) AS kind (number int, queue text, priority smallint, on_limit text, names text[])
+  FROM {{lane_kinds}}
  CROSS JOIN LATERAL (
        SELECT COALESCE(array_agg(locked.id ORDER BY locked.id), '{}') AS ids
          FROM (SELECT key.id

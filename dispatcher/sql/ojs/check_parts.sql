@@ -1,6 +1,8 @@
--- check_parts: one slice of the open parts, and the running workflows of those whose call, or workflow, is gone or has ended.
--- It finds what came without news: a call that was deleted, say. `after` and `after_part` are those of the next slice.
--- Each part looks its own call up: joined, the calls could be read whole. Relies on part_open.
+-- check_parts: one slice of the open parts, and the running workflows of those whose call or workflow was deleted or
+-- has
+-- ended. It finds ends that caused no news, such as a deleted call. `after` and `after_part` are those of the next
+-- slice.
+-- Each part looks up its own call: a join could read the whole table. Relies on part_open.
 WITH slice AS MATERIALIZED (
     SELECT part.id, part.workflow_id, part.call, part.child_id
       FROM dispatcher_part AS part

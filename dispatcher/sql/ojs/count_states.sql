@@ -54,7 +54,7 @@ SELECT counted.state, counted.calls, COALESCE(minute.calls, 0) AS last_minute
                         LIMIT %(most)s::int) AS found) AS counted) AS counted
   LEFT JOIN LATERAL (
        SELECT CASE WHEN count(*) < %(most)s::int THEN count(*)
-                   ELSE round(count(*) * 60 / GREATEST(EXTRACT(EPOCH FROM max(clock.now) - min(latest.finished_at)), 0.001))::bigint
+                   ELSE {{estimated_count(60, max(clock.now) - min(latest.finished_at))}}
                    END AS calls
          FROM clock
         CROSS JOIN LATERAL (

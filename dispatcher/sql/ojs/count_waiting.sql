@@ -1,4 +1,4 @@
--- count_waiting: how many calls wait in a queue, or will when their time comes, up to a bound.
+-- count_waiting: the number of calls that wait in a queue, or are scheduled, up to a bound.
 -- Each state in the order of an index, so that no statistics make it cheap to read the table. Relies on the index
 -- call_of_queue.
 SELECT count(*) AS calls

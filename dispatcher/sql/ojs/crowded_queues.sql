@@ -1,4 +1,5 @@
--- crowded_queues: the bounded queues whose last entry in the journal is that they were nearly full. Relies on the index entry_pressure.
+-- crowded_queues: the bounded queues whose latest event is that they were nearly full.
+-- Relies on the index entry_pressure.
 SELECT queue.name
   FROM dispatcher_queue AS queue
  CROSS JOIN LATERAL (

@@ -1,7 +1,7 @@
 -- drop_oldest: discard the calls that have waited longest in a queue, so that others have room in it.
 -- `position`: as in discard_expired.
--- What a pass has locked is on its way out, and is left alone. Hops from call to call on the index call_of_queue: of a limit
--- that is a parameter the planner believes that it lets a tenth of the table through.
+-- Calls that a pass has locked are skipped: they start. Steps from call to call on the index call_of_queue, because the
+-- planner assumes that a limit given as a parameter passes a tenth of the table.
 WITH RECURSIVE hop AS (
     (SELECT call.id, call.position, 1 AS number
        FROM dispatcher_callqueue AS call
@@ -29,7 +29,8 @@ WITH RECURSIVE hop AS (
               FOR NO KEY UPDATE SKIP LOCKED) AS locked
 )
 UPDATE dispatcher_callqueue AS call
-   SET state = 'discarded', reason = 'crowded', oversized_key_id = NULL, oversized_cost = NULL, finished_at = clock_timestamp()
+   SET state = 'discarded', reason = 'crowded', oversized_key_id = NULL, oversized_cost = NULL,
+       finished_at = clock_timestamp()
  WHERE call.id = ANY (ARRAY(SELECT oldest.id FROM oldest))
    -- Selected, and not written plainly: a partial index of such calls must not look cheaper than the primary key.
    AND call.state = (SELECT 'available')

@@ -1,20 +1,20 @@
 -- find_cancellable: up to `most` calls of a queue that are in these states and have not started.
 -- Lanes are taken in the order of their index, or the planner might read them all.
--- Relies on the unique index of lane kinds, on call_waiting, call_aside, call_unplaced, call_due_queue, call_pending and
--- call_in_flight.
+-- Relies on the unique index of lane kinds, on call_waiting, call_aside, call_unplaced, call_due_queue, call_pending
+-- and call_in_flight.
 SELECT found.id
   FROM ((SELECT call.id
            FROM dispatcher_lane AS lane
           CROSS JOIN LATERAL (
                 (SELECT call.id
                    FROM dispatcher_callqueue AS call
-                  WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
+                  WHERE {{waits_in(call, lane.id)}}
                   ORDER BY call.position
                   LIMIT %(most)s::int)
                 UNION ALL
                 (SELECT call.id
                    FROM dispatcher_callqueue AS call
-                  WHERE call.lane_id = lane.id AND call.oversized_key_id IS NOT NULL
+                  WHERE {{waits_alone_in(call, lane.id)}}
                   ORDER BY call.position
                   LIMIT %(most)s::int)) AS call
           WHERE lane.queue = %(queue)s::text AND 'available' = ANY (%(states)s::text[])
@@ -23,7 +23,7 @@ SELECT found.id
         UNION ALL
         (SELECT call.id
            FROM dispatcher_callqueue AS call
-          WHERE call.lane_id IS NULL AND call.finished_at IS NULL AND call.queue = %(queue)s::text
+          WHERE {{is_unplaced(call)}} AND call.queue = %(queue)s::text
             AND call.state = 'available' AND 'available' = ANY (%(states)s::text[])
           LIMIT %(most)s::int)
         UNION ALL
@@ -32,7 +32,8 @@ SELECT found.id
           CROSS JOIN LATERAL (
                 SELECT call.id
                   FROM dispatcher_callqueue AS call
-                 WHERE call.state = of_state.state AND call.state IN ('scheduled', 'retryable') AND call.queue = %(queue)s::text
+                 WHERE call.state = of_state.state AND call.state IN ('scheduled', 'retryable')
+                   AND call.queue = %(queue)s::text
                  ORDER BY call.scheduled_at, call.id
                  LIMIT %(most)s::int) AS due
           WHERE of_state.state = ANY (%(states)s::text[])

@@ -3,4 +3,4 @@ SELECT token.id, token.name, token.scopes, token.digest,
        EXISTS (SELECT FROM dispatcher_ratelimitkey AS key WHERE key.name = 'token:' || token.name) AS is_limited
   FROM dispatcher_apitoken AS token
  WHERE token.digest = %(digest)s::text AND token.is_active
-   AND (token.expires_at IS NULL OR token.expires_at > clock_timestamp())
+   AND {{not_expired(token, clock_timestamp())}}

@@ -1,4 +1,5 @@
--- find_unique: the latest call with this unique key, in one of these states and sent within the period, if there is one.
+-- find_unique: the latest call with this unique key, in one of these states and sent within the period, if there is
+-- one.
 -- State by state: of calls that ended long ago any number may have the same key. The caller holds the key's lock
 -- (lock_unique). Relies on the index call_unique.
 WITH since AS MATERIALIZED (

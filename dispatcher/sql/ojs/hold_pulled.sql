@@ -1,10 +1,8 @@
--- hold_pulled: give the calls that one worker has just fetched their leases; they end with the attempt's time, if it has one.
--- `lease` is what the worker asked for, `usual` the setting's; a call's own stands in between.
-WITH clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), until AS MATERIALIZED (
-    SELECT call.id, LEAST(clock.now + COALESCE(%(lease)s::interval, call.visibility, %(usual)s::interval),
-                          call.started_at + call.timeout) AS ends_at
+-- hold_pulled: set the leases of calls that a worker has just fetched; they end at the attempt's timeout, if it has
+-- one.
+-- `lease` is what the worker asked for, `usual` the setting; the call's own comes between them.
+WITH {{clock}}, until AS MATERIALIZED (
+    SELECT call.id, {{fetch_lease_end(call, clock.now)}} AS ends_at
       FROM clock
      CROSS JOIN dispatcher_callqueue AS call
      WHERE call.id = ANY (%(calls)s::uuid[]) AND call.state = 'active'

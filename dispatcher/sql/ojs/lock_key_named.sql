@@ -1,5 +1,6 @@
--- lock_key_named: lock a key by its name; what it has spent must be counted in a later statement, whose snapshot is newer than
--- the lock.
+-- lock_key_named: lock a key by its name; its use must be counted in a later statement, whose snapshot is newer than
+-- the
+-- lock.
 SELECT key.id
   FROM dispatcher_ratelimitkey AS key
  WHERE key.name = %(name)s::text

@@ -1,4 +1,4 @@
--- lock_unique: who sends calls with these unique keys goes one after the other, for as long as the transaction.
+-- lock_unique: lock these unique keys until the end of the transaction, so that senders go one after the other.
 SELECT pg_advisory_xact_lock(number)::text AS lock
   FROM (SELECT DISTINCT hashtextextended('unique:' || name, 20251) AS number
           FROM unnest(%(names)s::text[]) AS wanted (name)

@@ -1,5 +1,5 @@
--- note_progress: keep what the worker of a running call says of its progress; it never goes back within an attempt.
--- No row back means that the call does not run, or that the ticket, the attempt or the worker that is named does not hold it.
+-- note_progress: store the progress of a running call; it never decreases within an attempt.
+-- No row back means that the call does not run, or that the given ticket, attempt or worker does not hold it.
 UPDATE dispatcher_callqueue AS call
    SET progress = jsonb_build_object(
            'progress', GREATEST(%(progress)s::float8,

@@ -1,5 +1,5 @@
--- queue_bounds: how many calls may wait in these queues, for those that are bounded. With `is_lock`, who sends to one goes
--- one after the other, for as long as the transaction.
+-- queue_bounds: how many calls may wait in these queues, for those that are bounded. With `is_lock`, who sends to one
+-- goes one after the other, for as long as the transaction.
 WITH locked AS MATERIALIZED (
     SELECT pg_advisory_xact_lock(number)::text AS lock
       FROM (SELECT hashtextextended('bound:' || queue.name, 20251) AS number

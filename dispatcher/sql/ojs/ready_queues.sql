@@ -1,5 +1,6 @@
--- ready_queues: which of these queues have lanes that a fetch could take calls of, in the order given, and about how many
--- calls: `most` at the most, and one at the least for each lane. `awake`: lanes that no pass has held or parked yet.
+-- ready_queues: which of these queues have lanes that a fetch could take calls of, in the order given, and about how
+-- many calls: `most` at the most, and one at the least for each lane. `awake`: lanes that no pass has held or parked
+-- yet.
 -- `is_due`: calls of the queue are scheduled or retryable, and their time has come.
 -- Relies on the indexes lane_held, lane_awake, call_waiting and call_due_queue.
 SELECT queue.name, (waiting.calls + is_due::int)::int AS calls, waiting.awake, is_due
@@ -31,7 +32,7 @@ SELECT queue.name, (waiting.calls + is_due::int)::int AS calls, waiting.awake, i
               SELECT count(*) AS calls
                 FROM (SELECT
                         FROM dispatcher_callqueue AS call
-                       WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
+                       WHERE {{waits_in(call, lane.id)}}
                        ORDER BY call.position
                        LIMIT %(most)s::int) AS call) AS head) AS waiting
  WHERE waiting.calls > 0 OR is_due

@@ -1,12 +1,10 @@
--- renew_fetch_leases: a worker reports that it still runs these calls; their leases start again, but no attempt gets more time than
--- it has. Only what the worker holds itself, or somebody without a name; a slot that is locked is about to be freed.
+-- renew_fetch_leases: a worker reports that it still runs these calls; their leases start again, but no attempt gets
+-- more time than it has. Only what the worker holds itself, or somebody without a name; a slot that is locked is about
+-- to be freed.
 -- A lease that is over is renewed as long as no recovery has ended it: the heartbeat may have waited for the database.
-WITH clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), mine AS MATERIALIZED (
+WITH {{clock}}, mine AS MATERIALIZED (
     SELECT slot.id, slot.call_id,
-           LEAST(clock.now + COALESCE(%(lease)s::interval, call.visibility, %(usual)s::interval),
-                 call.started_at + call.timeout) AS ends_at
+           {{fetch_lease_end(call, clock.now)}} AS ends_at
       FROM clock
      CROSS JOIN dispatcher_callqueue AS call
       JOIN dispatcher_slot AS slot ON slot.call_id = call.id

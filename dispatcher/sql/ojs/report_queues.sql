@@ -1,5 +1,7 @@
--- report_queues: how many calls of these queues are in which state, up to `most` each; and how the last minute and hour went.
--- The latter comes from the latest `recent` ends of a queue and state: above that, it is estimated from how long they took.
+-- report_queues: how many calls of these queues are in which state, up to `most` each; and how the last minute and hour
+-- went.
+-- The latter comes from the latest `recent` ends of a queue and state: above that, it is estimated from how long they
+-- took.
 -- Lanes are taken in the order of their index, or the planner might read them all for each queue; those that sleep have
 -- no calls but those that wait alone. Relies on the unique index of lane kinds, on call_waiting, call_aside,
 -- call_unplaced, call_in_flight, call_due_queue and call_ended_queue.
@@ -19,14 +21,14 @@ SELECT wanted.name, waiting.calls + unplaced.calls AS available, flying.calls AS
                 CROSS JOIN LATERAL (
                       (SELECT
                          FROM dispatcher_callqueue AS call
-                        WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
+                        WHERE {{waits_in(call, lane.id)}}
                           AND (lane.is_awake OR lane.is_held OR lane.parked_on_id IS NOT NULL)
                         ORDER BY call.position
                         LIMIT %(most)s::int)
                       UNION ALL
                       (SELECT
                          FROM dispatcher_callqueue AS call
-                        WHERE call.lane_id = lane.id AND call.oversized_key_id IS NOT NULL
+                        WHERE {{waits_alone_in(call, lane.id)}}
                         ORDER BY call.position
                         LIMIT %(most)s::int)) AS found
                 WHERE lane.queue = wanted.name
@@ -36,7 +38,7 @@ SELECT wanted.name, waiting.calls + unplaced.calls AS available, flying.calls AS
        SELECT count(*) AS calls
          FROM (SELECT
                  FROM dispatcher_callqueue AS call
-                WHERE call.lane_id IS NULL AND call.finished_at IS NULL
+                WHERE {{is_unplaced(call)}}
                   AND call.queue = wanted.name AND call.state = 'available'
                 LIMIT %(most)s::int) AS found) AS unplaced
  CROSS JOIN LATERAL (
@@ -69,11 +71,11 @@ SELECT wanted.name, waiting.calls + unplaced.calls AS available, flying.calls AS
                        LIMIT %(most)s::int) AS found) AS counted) AS ended
  CROSS JOIN LATERAL (
        SELECT CASE WHEN count(*) < %(recent)s::int THEN count(*)
-                   ELSE round(count(*) * 3600 / GREATEST(EXTRACT(EPOCH FROM clock.now - min(latest.finished_at)), 0.001))::bigint
+                   ELSE {{estimated_count(3600, clock.now - min(latest.finished_at))}}
                    END AS last_hour,
               CASE WHEN count(*) < %(recent)s::int OR min(latest.finished_at) < clock.now - interval '1 minute'
                    THEN count(*) FILTER (WHERE latest.finished_at > clock.now - interval '1 minute')
-                   ELSE round(count(*) * 60 / GREATEST(EXTRACT(EPOCH FROM clock.now - min(latest.finished_at)), 0.001))::bigint
+                   ELSE {{estimated_count(60, clock.now - min(latest.finished_at))}}
                    END AS last_minute,
               EXTRACT(EPOCH FROM avg(latest.finished_at - latest.started_at))::float8 * 1000 AS duration_ms,
               EXTRACT(EPOCH FROM avg(latest.started_at - latest.created_at))::float8 * 1000 AS wait_ms
@@ -85,11 +87,11 @@ SELECT wanted.name, waiting.calls + unplaced.calls AS available, flying.calls AS
                 LIMIT %(recent)s::int) AS latest) AS good
  CROSS JOIN LATERAL (
        SELECT CASE WHEN count(*) < %(recent)s::int THEN count(*)
-                   ELSE round(count(*) * 3600 / GREATEST(EXTRACT(EPOCH FROM clock.now - min(latest.finished_at)), 0.001))::bigint
+                   ELSE {{estimated_count(3600, clock.now - min(latest.finished_at))}}
                    END AS last_hour,
               CASE WHEN count(*) < %(recent)s::int OR min(latest.finished_at) < clock.now - interval '1 minute'
                    THEN count(*) FILTER (WHERE latest.finished_at > clock.now - interval '1 minute')
-                   ELSE round(count(*) * 60 / GREATEST(EXTRACT(EPOCH FROM clock.now - min(latest.finished_at)), 0.001))::bigint
+                   ELSE {{estimated_count(60, clock.now - min(latest.finished_at))}}
                    END AS last_minute
          FROM (SELECT call.finished_at
                  FROM dispatcher_callqueue AS call

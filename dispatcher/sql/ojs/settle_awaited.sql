@@ -1,6 +1,7 @@
--- settle_awaited: take the mark off ended calls whose end is recorded: no running workflow has an open part with them.
--- A workflow with a time to be looked at needs no mark. What somebody has locked is left to the next run.
--- Of workflows that ended, the time goes whose parent does not run any more. Relies on call_awaited, part_call and workflow_look.
+-- settle_awaited: clear the mark of ended calls whose end is recorded: no running workflow has an open part with them.
+-- A workflow with a `look_at` needs no mark. Locked rows are left to the next run.
+-- Also clears `look_at` of ended workflows whose parent does not run any more.
+-- Relies on call_awaited, part_call and workflow_look.
 WITH ended AS MATERIALIZED (
     SELECT call.id
       FROM dispatcher_callqueue AS call
@@ -11,7 +12,7 @@ WITH ended AS MATERIALIZED (
 ), due AS MATERIALIZED (
     SELECT workflow.id
       FROM dispatcher_workflow AS workflow
-     WHERE workflow.look_at <= (SELECT COALESCE(%(now)s::timestamptz, clock_timestamp())) AND workflow.state <> 'running'
+     WHERE workflow.look_at <= (SELECT {{now}}) AND workflow.state <> 'running'
      ORDER BY workflow.look_at
      LIMIT %(most)s::int
        FOR NO KEY UPDATE SKIP LOCKED

@@ -1,5 +1,5 @@
 -- touch_pull_worker: record that a worker that fetches over HTTP is alive; return its directive.
--- Who was heard of a moment ago, and says the same, is not written down again: a busy worker fetches many times a second.
+-- A worker seen less than a second ago with the same values is not updated: a busy worker fetches many times a second.
 WITH known AS MATERIALIZED (
     SELECT worker.directive
       FROM dispatcher_pullworker AS worker

@@ -1,5 +1,5 @@
--- wait_for_lane: lock the lane of a queue that a fetch takes first, once other fetches and passes have let go of it; or the
--- first of `awake`, if none is held. The caller holds no lock. Relies on the index lane_held.
+-- wait_for_lane: lock the lane of a queue that a fetch takes first, after other fetches and passes have released it; or
+-- the first of `awake`, if no lane is held. The caller holds no lock. Relies on the index lane_held.
 SELECT lane.id, lane.parked_on_id
   FROM dispatcher_lane AS lane
  WHERE lane.id = COALESCE((SELECT head.id

@@ -1,5 +1,5 @@
--- workflows_with_news: the running workflows in which a call or a workflow has ended, or which are to be looked at by now.
--- Those with the oldest news come first. One that is to be looked at later is left out until then.
+-- workflows_with_news: the running workflows in which a call or a workflow has ended, or whose `look_at` has come.
+-- Oldest news first. A workflow with a later `look_at` is left out until then.
 -- Relies on call_awaited, part_call and workflow_look.
 WITH ended AS MATERIALIZED (
     SELECT call.id, call.finished_at
@@ -10,7 +10,7 @@ WITH ended AS MATERIALIZED (
 ), due AS MATERIALIZED (
     SELECT CASE WHEN workflow.state = 'running' THEN workflow.id ELSE workflow.parent_id END AS id, workflow.look_at
       FROM dispatcher_workflow AS workflow
-     WHERE workflow.look_at <= (SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()))
+     WHERE workflow.look_at <= (SELECT {{now}})
      ORDER BY workflow.look_at
      LIMIT %(most)s::int
 )
@@ -27,7 +27,7 @@ SELECT workflow.id
           FROM due) AS news
   JOIN dispatcher_workflow AS workflow
     ON workflow.id = news.id AND workflow.state = 'running'
-       AND (workflow.look_at IS NULL OR workflow.look_at <= COALESCE(%(now)s::timestamptz, clock_timestamp()))
+       AND (workflow.look_at IS NULL OR workflow.look_at <= {{now}})
  GROUP BY workflow.id
  ORDER BY min(news.at), workflow.id
  LIMIT %(most)s::int

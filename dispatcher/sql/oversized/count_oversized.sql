@@ -1,10 +1,11 @@
--- count_oversized: how many of the calls that wait for a key cost more of it than this; among the first `bound` of them.
+-- count_oversized: how many of the calls that wait for a key cost more of it than this; among the first `bound` of
+-- them.
 -- Those that wait alone already are read first. It reads the costs of calls, lane by lane. Relies on call_waiting and
 -- call_aside.
 WITH spends AS MATERIALIZED (
     SELECT lane.id
       FROM dispatcher_ratelimitkey AS key
-      JOIN dispatcher_lane AS lane ON lane.key_ids @> ARRAY[key.id] OR 'queue:' || lane.queue = key.name
+      JOIN dispatcher_lane AS lane ON {{lane_spends(lane, key)}}
      WHERE key.name = %(name)s::text
 ), aside AS MATERIALIZED (
     SELECT call.costs
@@ -12,7 +13,7 @@ WITH spends AS MATERIALIZED (
      CROSS JOIN LATERAL (
            SELECT call.costs
              FROM dispatcher_callqueue AS call
-            WHERE call.lane_id = spends.id AND call.oversized_key_id IS NOT NULL
+            WHERE {{waits_alone_in(call, spends.id)}}
             LIMIT %(bound)s::int) AS call
      LIMIT %(bound)s::int
 ), in_line AS MATERIALIZED (
@@ -21,7 +22,7 @@ WITH spends AS MATERIALIZED (
      CROSS JOIN LATERAL (
            SELECT call.costs
              FROM dispatcher_callqueue AS call
-            WHERE call.lane_id = spends.id AND call.state = 'available' AND call.oversized_key_id IS NULL
+            WHERE {{waits_in(call, spends.id)}}
             LIMIT %(bound)s::int) AS call
      LIMIT %(bound)s::int
 )

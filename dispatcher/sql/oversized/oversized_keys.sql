@@ -1,5 +1,6 @@
--- oversized_keys: keys for which calls wait alone, since they cost too much: those named, or if none is the next ones after
--- `after`; each with its limits and the least that such a call costs. A key that is gone comes back without limits.
+-- oversized_keys: keys for which calls wait alone, since they cost too much: those named, or if none is the next ones
+-- after `after`; each with its limits and the least that such a call costs. A key that is gone comes back without
+-- limits.
 -- Hops from key to key on the index call_oversized, so the number of such calls costs nothing.
 WITH RECURSIVE hop AS (
     (SELECT call.oversized_key_id AS key_id, 1 AS number
@@ -18,10 +19,8 @@ WITH RECURSIVE hop AS (
             LIMIT 1) AS next
      WHERE hop.number < %(most)s::int
 )
-SELECT found.key_id AS id, cheapest.cost AS cheapest, COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now,
-       key.concurrency, key.rate_limit, key.rate_period, key.throttle_limit, key.throttle_period,
-       key.override_until, key.override_concurrency, key.override_rate_limit, key.override_rate_period,
-       key.override_throttle_limit, key.override_throttle_period
+SELECT found.key_id AS id, cheapest.cost AS cheapest, {{now}} AS now,
+       {{policy_columns(key)}}
   FROM (SELECT hop.key_id FROM hop UNION SELECT unnest(%(keys)s::bigint[])) AS found
  CROSS JOIN LATERAL (
        SELECT call.oversized_cost AS cost

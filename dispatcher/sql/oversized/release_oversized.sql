@@ -1,4 +1,5 @@
--- release_oversized: let calls that waited alone wait in their lanes again, in their old places, where their cost fits now.
+-- release_oversized: let calls that waited alone wait in their lanes again, in their old places, where their cost fits
+-- now.
 -- Per key up to `most`, the cheapest first. The caller wakes the lanes in the same transaction. Relies on the index
 -- call_oversized.
 WITH fitting AS MATERIALIZED (

@@ -1,9 +1,8 @@
--- record_run: note that a periodic task starts now. Writes only where the record is older than `keep`, or where it names a
--- worker that ran the task by itself and the task was asked for now: a task that runs every second writes every few.
+-- record_run: note that a periodic task starts now. Writes only where the record is older than `keep`, or where it
+-- names a worker that ran the task by itself and the task was asked for now: a task that runs every second writes every
+-- few.
 -- A row that another one is writing is left alone. Relies on the primary key.
-WITH clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), old AS MATERIALIZED (
+WITH {{clock}}, old AS MATERIALIZED (
     SELECT run.name
       FROM clock
      CROSS JOIN dispatcher_periodicrun AS run

@@ -1,11 +1,10 @@
--- take_over_runs: return the periodic tasks that this worker is to run by itself: those that it has taken over, and those
--- whose last run is older than `after`, which it takes over now. Of several workers one gets a row; the others skip it.
+-- take_over_runs: return the periodic tasks that this worker is to run by itself: those that it has taken over, and
+-- those whose last run is older than `after`, which it takes over now. Of several workers one gets a row; the others
+-- skip it.
 -- A worker that does not take the dispenser's queue does so only where no live worker takes it, or where those that do
 -- have not run the task for longer than a lease.
 -- Writes where a task is taken over, and once for a task that is not known. Relies on the primary key.
-WITH clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), task AS MATERIALIZED (
+WITH {{clock}}, task AS MATERIALIZED (
     SELECT name, after
       FROM unnest(%(names)s::text[], %(afters)s::interval[]) AS task (name, after)
 ), allowed AS MATERIALIZED (

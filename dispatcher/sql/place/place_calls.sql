@@ -1,13 +1,13 @@
--- place_calls: put calls that have no lane yet into those of their kinds; they keep their places in the order of sending.
--- What another transaction has locked stays without a lane, and so does what has no lane after all: both are tried again.
+-- place_calls: put calls that have no lane yet into those of their kinds; they keep their places in the order of
+-- sending.
+-- What another transaction has locked stays without a lane, and so does what has no lane after all: both are tried
+-- again.
 -- The lanes are locked as in send_calls. Relies on the unique indexes of key names and lane kinds.
 WITH kind AS MATERIALIZED (
     SELECT kind.number, lane.id AS lane_id
-      FROM jsonb_to_recordset(%(kinds)s::jsonb) AS kind (number int, queue text, priority smallint, on_limit text, names text[])
+      FROM {{lane_kinds}}
      CROSS JOIN LATERAL (
-           SELECT COALESCE(array_agg(key.id ORDER BY key.id), '{}') AS ids
-             FROM dispatcher_ratelimitkey AS key
-            WHERE key.name = ANY (kind.names)) AS named
+           {{key_ids_of(kind.names)}}) AS named
      CROSS JOIN LATERAL (
            SELECT lane.id
              FROM dispatcher_lane AS lane
@@ -20,7 +20,7 @@ WITH kind AS MATERIALIZED (
     SELECT call.id, wanted.kind
       FROM unnest(%(calls)s::uuid[], %(kind_of)s::int[]) AS wanted (id, kind)
       JOIN dispatcher_callqueue AS call ON call.id = wanted.id
-     WHERE call.lane_id IS NULL AND call.finished_at IS NULL
+     WHERE {{is_unplaced(call)}}
      ORDER BY call.id
        FOR NO KEY UPDATE OF call SKIP LOCKED
 )
@@ -28,5 +28,5 @@ UPDATE dispatcher_callqueue AS call
    SET lane_id = kind.lane_id, placement = NULL
   FROM mine
   JOIN kind ON kind.number = mine.kind
- WHERE call.id = mine.id AND call.lane_id IS NULL AND call.finished_at IS NULL
+ WHERE call.id = mine.id AND {{is_unplaced(call)}}
 RETURNING call.lane_id, call.position

@@ -1,7 +1,7 @@
--- unplaced_calls: the calls that have no lane yet, after a position in the order of sending: what a sender leaves that dies
--- between its commit and its hook, or that another transaction stopped. Relies on the index call_unplaced.
+-- unplaced_calls: the calls that have no lane yet, after a position in the order of sending: what a sender leaves that
+-- dies between its commit and its hook, or that another transaction stopped. Relies on the index call_unplaced.
 SELECT call.id, call.position
   FROM dispatcher_callqueue AS call
- WHERE call.lane_id IS NULL AND call.finished_at IS NULL AND call.position > %(after)s::bigint
+ WHERE {{is_unplaced(call)}} AND call.position > %(after)s::bigint
  ORDER BY call.position, call.id
  LIMIT %(most)s::int

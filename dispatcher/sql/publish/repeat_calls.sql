@@ -1,10 +1,8 @@
--- repeat_calls: calls to be published again: their lease ran out while, as far as anybody can know, they stand in a line at
--- the broker. The whole line may be lost, and a second delivery finds the ticket used.
+-- repeat_calls: calls to be published again: their lease ran out while, as far as anybody can know, they stand in a
+-- line at the broker. The whole line may be lost, and a second delivery finds the ticket used.
 -- The longer a call has stood, the longer its next lease: a line of hours costs few messages. What is lost for sure was
 -- put back before (lock_expired). Calls are locked first, then slots, as every step does.
-WITH clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), silent AS MATERIALIZED (
+WITH {{clock}}, silent AS MATERIALIZED (
     SELECT slot.call_id
       FROM clock
      CROSS JOIN dispatcher_slot AS slot
@@ -29,5 +27,4 @@ UPDATE dispatcher_callqueue AS call
    SET published_at = NULL
   FROM line
  WHERE call.id = line.id AND call.state = 'dispatched'
-RETURNING call.id, call.ticket, call.task, call.args, call.kwargs, call.call_data, call.headers, call.options,
-          call.queue, call.attempt
+RETURNING {{message_columns(call)}}

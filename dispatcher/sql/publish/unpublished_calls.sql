@@ -3,22 +3,21 @@
 -- index call_unpublished, which holds what is published and unclaimed as well: with `published_at` in it, the note of a
 -- publication would cost an entry in every index.
 -- After a crash of the database the note that a call was published, or even claimed, may be missing: the
--- worker that holds it sends a heartbeat, for which `settle` gives time.
+-- worker that holds it sends a heartbeat, for which `after_restart` gives time.
 WITH forgotten AS MATERIALIZED (
-    SELECT call.id, call.ticket, call.task, call.args, call.kwargs, call.call_data, call.headers, call.options,
-           call.queue, call.attempt, call.position
+    SELECT {{message_columns(call)}}, call.position
       FROM dispatcher_callqueue AS call
      WHERE call.state = 'dispatched' AND call.published_at IS NULL
-       AND call.dispatched_at < (SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) - %(after)s::interval)
+       AND call.dispatched_at < (SELECT {{now}} - %(after)s::interval)
        AND call.queue <> ALL(%(resting)s::text[])
        AND (call.dispatched_at > (SELECT pg_postmaster_start_time())
-            OR (SELECT clock_timestamp() > pg_postmaster_start_time() + %(settle)s::interval))
+            OR (SELECT clock_timestamp() > pg_postmaster_start_time() + %(after_restart)s::interval))
      ORDER BY call.dispatched_at, call.id
      LIMIT %(most)s::int
        FOR NO KEY UPDATE SKIP LOCKED
 ), renewed AS (
     UPDATE dispatcher_slot AS slot
-       SET lease_until = GREATEST(slot.lease_until, COALESCE(%(now)s::timestamptz, clock_timestamp()) + %(lease)s::interval)
+       SET lease_until = GREATEST(slot.lease_until, {{now}} + %(lease)s::interval)
       FROM forgotten
      WHERE slot.call_id = forgotten.id
 )

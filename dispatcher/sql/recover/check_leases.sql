@@ -1,18 +1,16 @@
 -- check_leases: note that the leases are looked at now; return by when a lease must have been over to be judged.
--- NULL: none may be judged. If no check ran for longer than `gap`, heartbeats may have failed, too: workers
--- then have the time `wait` for it. Where every look comes after such a gap, a lease is judged that was over at the look
--- before; not if the server was started since then.
--- The updates change no row. They take the locks that a heartbeat takes, before the clock is read: a look waits for what
--- stops heartbeats, such as a table that is rewritten, and finds the gap after it.
+-- NULL: none may be judged. If no check ran for longer than `gap`, heartbeats may have failed, too: workers then have
+-- the time `wait` for it. Where every look comes after such a gap, a lease is judged that was over at the look before;
+-- not if the server was started since then.
+-- The updates change no row. They take the locks that a heartbeat takes, before the clock is read: a look waits for
+-- what stops heartbeats, such as a table that is rewritten, and finds the gap after it.
 WITH calls AS (
     UPDATE dispatcher_callqueue SET published_at = NULL WHERE false
 ), slots AS (
     UPDATE dispatcher_slot SET worker_id = NULL WHERE false
 ), workers AS (
     UPDATE dispatcher_worker SET lost_at = NULL WHERE false
-), clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), previous AS MATERIALIZED (
+), {{clock}}, previous AS MATERIALIZED (
     SELECT looked_at
       FROM dispatcher_leasewatch
      WHERE looked_at > pg_postmaster_start_time()

@@ -1,11 +1,11 @@
--- free_orphans: delete slots whose call is not in flight, or is gone: of those named, or else of the next `looked_at` after
--- this one; up to `most` of them. `last` is where the next look goes on, or 0 where the table ends.
+-- free_orphans: delete slots whose call is not in flight, or is gone: of those named, or else of the next
+-- `looked_at` after this one; up to `most` of them. `last` is where the next look goes on, or 0 where the table ends.
 -- Without names a slot whose call had started is kept until its lease is over: its process may still run.
 -- A call that is there is judged under its lock, which is not waited for: it may have been admitted meanwhile, and the
 -- slot be its own. One that is not there can't come: a call and its slots are written by one transaction, or in order.
 WITH slice AS MATERIALIZED (
     SELECT slot.id, slot.call_id,
-           slot.started_at IS NULL OR slot.lease_until < COALESCE(%(now)s::timestamptz, clock_timestamp()) AS is_over
+           slot.started_at IS NULL OR slot.lease_until < {{now}} AS is_over
       FROM (SELECT slot.id, slot.call_id, slot.started_at, slot.lease_until
               FROM dispatcher_slot AS slot
              WHERE %(slots)s::bigint[] IS NULL AND slot.id > %(after)s::bigint

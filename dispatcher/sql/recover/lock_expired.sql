@@ -5,10 +5,9 @@
 -- Those that were fetched over HTTP have leases of their own (lock_overdue).
 -- What a worker claimed after it was given up for lost has a lease of its own: it was frozen, and lives.
 -- The lease is judged again under the lock, so a heartbeat that came in between saves the call.
--- Slots are few, live only while their call is in flight, and are read whole: an index on leases would cost every heartbeat.
-WITH clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), lost AS MATERIALIZED (
+-- Slots are few, live only while their call is in flight, and are read whole: an index on leases would cost every
+-- heartbeat.
+WITH {{clock}}, lost AS MATERIALIZED (
     SELECT worker.id, worker.lost_at
       FROM dispatcher_worker AS worker
      WHERE worker.lost_at IS NOT NULL

@@ -1,10 +1,9 @@
--- lock_overdue: calls that were fetched over HTTP and whose lease ran out, locked with their slots: call first, then slots,
--- as every step does. The lease is judged again under the lock, so a heartbeat that came in between saves the call.
+-- lock_overdue: calls that were fetched over HTTP and whose lease ran out, locked with their slots: call first, then
+-- slots, as every step does. The lease is judged again under the lock, so a heartbeat that came in between saves the
+-- call.
 -- `is_timeout`: its attempt has used up its time. `is_confirmed`: its worker has shown that it got the call.
 -- Relies on the index slot_pulled.
-WITH clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), overdue AS MATERIALIZED (
+WITH {{clock}}, overdue AS MATERIALIZED (
     SELECT slot.call_id
       FROM clock
      CROSS JOIN dispatcher_slot AS slot

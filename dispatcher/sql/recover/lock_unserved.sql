@@ -1,29 +1,10 @@
 -- lock_unserved: calls on the way to workers that are not there, locked: their slots are room that others could use.
 -- Hops from queue to queue on the index call_in_flight, so those that are served cost one look each.
-WITH RECURSIVE clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), hop AS (
-    (SELECT call.queue
-       FROM dispatcher_callqueue AS call
-      WHERE call.state IN ('dispatched', 'active')
-      ORDER BY call.queue
-      LIMIT 1)
-     UNION ALL
-    SELECT next.queue
-      FROM hop
-     CROSS JOIN LATERAL (
-           SELECT call.queue
-             FROM dispatcher_callqueue AS call
-            WHERE call.state IN ('dispatched', 'active') AND call.queue > hop.queue
-            ORDER BY call.queue
-            LIMIT 1) AS next
-), unserved AS MATERIALIZED (
+WITH RECURSIVE {{clock}}, {{queues_in_flight(hop)}}, unserved AS MATERIALIZED (
     SELECT hop.queue
       FROM clock
      CROSS JOIN hop
-     WHERE NOT EXISTS (SELECT
-                         FROM dispatcher_worker AS worker
-                        WHERE hop.queue = ANY (worker.queues) AND worker.serves_until > clock.now)
+     WHERE NOT {{queue_has_worker(hop.queue, clock.now)}}
 )
 SELECT call.id AS call_id, call.ticket
   FROM dispatcher_callqueue AS call

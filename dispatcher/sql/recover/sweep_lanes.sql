@@ -24,8 +24,8 @@ SELECT ARRAY(SELECT lane.id
                 -- An expired call is discarded, and not served.
                 AND (SELECT call.id
                        FROM dispatcher_callqueue AS call
-                      WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
-                        AND (call.expires_at IS NULL OR call.expires_at > clock_timestamp())
+                      WHERE {{waits_in(call, lane.id)}}
+                        AND {{not_expired(call, clock_timestamp())}}
                       ORDER BY call.position
                       LIMIT 1) IS NOT NULL) AS stranded,
        CASE WHEN count(*) = %(most)s::int THEN max(lane_id) ELSE 0 END AS last

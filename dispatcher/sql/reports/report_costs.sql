@@ -1,5 +1,5 @@
--- report_costs: the keys that a call spends, its queue's own included, and what it costs of each. Those that a call without a
--- lane names may not exist yet.
+-- report_costs: the keys that a call spends, its queue's own included, and what it costs of each. Those that a call
+-- without a lane names may not exist yet.
 SELECT key.name, COALESCE((call.costs ->> key.name)::int, 1) AS cost
   FROM dispatcher_callqueue AS call
   JOIN dispatcher_lane AS lane ON lane.id = call.lane_id

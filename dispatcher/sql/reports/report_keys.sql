@@ -1,17 +1,14 @@
 -- report_keys: what keys allow, hold, have spent and keep waiting: those named, or all if names is NULL. Locks nothing.
 -- One snapshot, so a call that is admitted meanwhile is neither missed nor counted twice. Slots and starts are counted
 -- as count_key_usage does; of a window with room only the sum is returned, at its first start and its last.
--- Waiting calls are counted lane by lane, from the index alone; the first in line is the oldest that was not moved to the
--- front. Calls without a lane are few.
--- What was counted is put together by full joins: these are hashed or merged, and never looped, whatever the statistics say.
+-- Waiting calls are counted lane by lane, from the index alone; the first in line is the oldest that was not moved to
+-- the front. Calls without a lane are few.
+-- What was counted is put together by full joins: these are hashed or merged, and never looped, whatever the statistics
+-- say.
 -- Relies on slot_key, the key of windows, call_waiting, call_aside, call_oversized and call_unplaced.
-WITH clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), chosen AS MATERIALIZED (
+WITH {{clock}}, chosen AS MATERIALIZED (
     SELECT key.id, key.name, key.is_paused, key.blocked_until, key.last_start_at, key.last_cost,
-           key.concurrency, key.rate_limit, key.rate_period, key.throttle_limit, key.throttle_period,
-           key.override_until, key.override_concurrency, key.override_rate_limit, key.override_rate_period,
-           key.override_throttle_limit, key.override_throttle_period
+           {{policy_columns(key)}}
       FROM dispatcher_ratelimitkey AS key
      WHERE key.id = ANY (ARRAY(SELECT id FROM dispatcher_ratelimitkey WHERE %(names)s::text[] IS NULL
                                 UNION ALL
@@ -24,18 +21,18 @@ WITH clock AS MATERIALIZED (
      CROSS JOIN dispatcher_ratelimitkey AS key
       JOIN dispatcher_window AS bucket ON bucket.key_id = key.id
      WHERE %(names)s::text[] IS NULL
-       AND clock.now - bucket.last_start_at < GREATEST(key.rate_period, key.override_rate_period) + %(margin)s::interval
+       AND {{may_count(bucket, key, clock.now)}}
      GROUP BY bucket.key_id
      UNION ALL
     SELECT chosen.id, counted.cost, counted.first_at, counted.last_at
       FROM clock
      CROSS JOIN chosen
      CROSS JOIN LATERAL (
-           SELECT sum(bucket.cost)::bigint AS cost, min(bucket.last_start_at) AS first_at, max(bucket.last_start_at) AS last_at
+           SELECT sum(bucket.cost)::bigint AS cost, min(bucket.last_start_at) AS first_at,
+                  max(bucket.last_start_at) AS last_at
              FROM dispatcher_window AS bucket
             WHERE bucket.key_id = chosen.id
-              AND clock.now - bucket.last_start_at
-                  < GREATEST(chosen.rate_period, chosen.override_rate_period) + %(margin)s::interval) AS counted
+              AND {{may_count(bucket, chosen, clock.now)}}) AS counted
      WHERE %(names)s::text[] IS NOT NULL
 ), held AS MATERIALIZED (
     SELECT chosen.id AS key_id, slots.cost, slots.unstarted
@@ -51,36 +48,38 @@ WITH clock AS MATERIALIZED (
      CROSS JOIN LATERAL (
            SELECT (SELECT count(*)
                      FROM dispatcher_callqueue AS call
-                    WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL)
+                    WHERE {{waits_in(call, lane.id)}})
                   + (SELECT count(*)
                        FROM dispatcher_callqueue AS call
-                      WHERE call.lane_id = lane.id AND call.oversized_key_id IS NOT NULL) AS calls
+                      WHERE {{waits_alone_in(call, lane.id)}}) AS calls
            -- Or they would be counted again wherever they are named.
            OFFSET 0) AS waiting
      CROSS JOIN LATERAL (
            SELECT min(GREATEST(head.created_at, head.scheduled_at)) AS since
              FROM ((SELECT call.created_at, call.scheduled_at
                       FROM dispatcher_callqueue AS call
-                     WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
+                     WHERE {{waits_in(call, lane.id)}}
                      ORDER BY call.position
                      LIMIT 1)
                     UNION ALL
                    (SELECT call.created_at, call.scheduled_at
                       FROM dispatcher_callqueue AS call
-                     WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
+                     WHERE {{waits_in(call, lane.id)}}
                        AND call.position > 0
                      ORDER BY call.position
                      LIMIT 1)
                     UNION ALL
                    (SELECT call.created_at, call.scheduled_at
                       FROM dispatcher_callqueue AS call
-                     WHERE call.lane_id = lane.id AND call.oversized_key_id IS NOT NULL
+                     WHERE {{waits_alone_in(call, lane.id)}}
                      ORDER BY call.position
                      LIMIT 1)) AS head) AS first
      WHERE waiting.calls > 0
        AND (%(names)s::text[] IS NULL
             OR lane.key_ids && ARRAY(SELECT chosen.id FROM chosen)
-            OR lane.queue = ANY (ARRAY(SELECT substr(chosen.name, 7) FROM chosen WHERE starts_with(chosen.name, 'queue:'))))
+            OR lane.queue = ANY (ARRAY(SELECT substr(chosen.name, 7)
+                                         FROM chosen
+                                        WHERE starts_with(chosen.name, 'queue:'))))
 ), waiting AS MATERIALIZED (
     SELECT of_key.id AS key_id, sum(of_key.calls)::bigint AS calls, min(of_key.since) AS since
       FROM (SELECT named.id, line.calls, line.since
@@ -88,24 +87,28 @@ WITH clock AS MATERIALIZED (
              CROSS JOIN LATERAL (
                    SELECT unnest(line.key_ids)
                     UNION
-                   (SELECT key.id FROM dispatcher_ratelimitkey AS key WHERE key.name = 'queue:' || line.queue LIMIT 1)) AS named (id)
+                   (SELECT key.id
+                      FROM dispatcher_ratelimitkey AS key
+                     WHERE key.name = 'queue:' || line.queue
+                     LIMIT 1)) AS named (id)
              UNION ALL
             SELECT named.id, 1, GREATEST(call.created_at, call.scheduled_at)
               FROM dispatcher_callqueue AS call
              CROSS JOIN LATERAL (
-                   SELECT jsonb_array_elements_text(call.placement -> 'names') UNION SELECT 'queue:' || call.queue) AS spends (name)
+                   SELECT jsonb_array_elements_text(call.placement -> 'names')
+                    UNION
+                   SELECT 'queue:' || call.queue) AS spends (name)
              CROSS JOIN LATERAL (
                    SELECT key.id FROM dispatcher_ratelimitkey AS key WHERE key.name = spends.name LIMIT 1) AS named
-             WHERE call.lane_id IS NULL AND call.finished_at IS NULL AND call.state = 'available') AS of_key
+             WHERE {{is_unplaced(call)}} AND call.state = 'available') AS of_key
      GROUP BY of_key.id
 )
-SELECT clock.now, chosen.id, chosen.name, chosen.is_paused, chosen.blocked_until, chosen.last_start_at, chosen.last_cost,
-       chosen.concurrency, chosen.rate_limit, chosen.rate_period, chosen.throttle_limit, chosen.throttle_period,
-       chosen.override_until, chosen.override_concurrency, chosen.override_rate_limit, chosen.override_rate_period,
-       chosen.override_throttle_limit, chosen.override_throttle_period, held.cost AS held, held.unstarted,
-       CASE WHEN starts.cost IS NULL THEN '{}' WHEN room.is_left THEN ARRAY[starts.first_at, starts.last_at] ELSE parts.at END
-       AS start_at,
-       CASE WHEN starts.cost IS NULL THEN '{}' WHEN room.is_left THEN ARRAY[starts.cost, 0] ELSE parts.cost END AS start_cost,
+SELECT clock.now, chosen.id, chosen.name, chosen.is_paused, chosen.blocked_until, chosen.last_start_at,
+       chosen.last_cost, {{policy_columns(chosen)}}, held.cost AS held, held.unstarted,
+       CASE WHEN starts.cost IS NULL THEN '{}' WHEN room.is_left THEN ARRAY[starts.first_at, starts.last_at]
+            ELSE parts.at END AS start_at,
+       CASE WHEN starts.cost IS NULL THEN '{}' WHEN room.is_left THEN ARRAY[starts.cost, 0]
+            ELSE parts.cost END AS start_cost,
        COALESCE(waiting.calls, 0) AS waiting, waiting.since AS waiting_since,
        (SELECT count(*) FROM dispatcher_callqueue AS call WHERE call.oversized_key_id = chosen.id) AS oversized
   FROM clock
@@ -121,8 +124,7 @@ SELECT clock.now, chosen.id, chosen.name, chosen.is_paused, chosen.blocked_until
               array_agg(bucket.cost ORDER BY bucket.last_start_at) AS cost
          FROM dispatcher_window AS bucket
         WHERE bucket.key_id = chosen.id AND NOT room.is_left
-          AND clock.now - bucket.last_start_at
-              < GREATEST(chosen.rate_period, chosen.override_rate_period) + %(margin)s::interval) AS parts
+          AND {{may_count(bucket, chosen, clock.now)}}) AS parts
  -- Lanes of chosen keys spend others, too. Written so that the join stays a full one.
  WHERE COALESCE(chosen.id, 0) > 0
  ORDER BY chosen.name, chosen.id

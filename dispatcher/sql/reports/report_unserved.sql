@@ -1,21 +1,7 @@
--- report_unserved: the queues whose calls wait because no live worker serves them, with how many calls wait, up to a bound.
+-- report_unserved: the queues whose calls wait because no live worker serves them, with how many calls wait, up to a
+-- bound.
 -- Hops from queue to queue on the index lane_held. Relies on call_waiting.
-WITH RECURSIVE hop AS (
-    (SELECT lane.queue
-       FROM dispatcher_lane AS lane
-      WHERE lane.is_held
-      ORDER BY lane.queue
-      LIMIT 1)
-     UNION ALL
-    SELECT next.queue
-      FROM hop
-     CROSS JOIN LATERAL (
-           SELECT lane.queue
-             FROM dispatcher_lane AS lane
-            WHERE lane.is_held AND lane.queue > hop.queue
-            ORDER BY lane.queue
-            LIMIT 1) AS next
-)
+WITH RECURSIVE {{queues_with_held_lanes(hop)}}
 SELECT hop.queue AS name, line.calls AS waiting,
        (SELECT max(worker.seen_at)
           FROM dispatcher_worker AS worker
@@ -29,14 +15,11 @@ SELECT hop.queue AS name, line.calls AS waiting,
                 CROSS JOIN LATERAL (
                       SELECT
                         FROM dispatcher_callqueue AS call
-                       WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
+                       WHERE {{waits_in(call, lane.id)}}
                        LIMIT %(most)s::int) AS waiting
                 WHERE lane.is_held AND lane.queue = hop.queue
                 LIMIT %(most)s::int) AS call) AS line
  WHERE line.calls > 0
-   AND NOT EXISTS (SELECT
-                     FROM dispatcher_worker AS worker
-                    WHERE hop.queue = ANY (worker.queues)
-                      AND worker.serves_until > COALESCE(%(now)s::timestamptz, clock_timestamp()))
-   AND NOT EXISTS (SELECT FROM dispatcher_queue AS other WHERE other.name = hop.queue AND other.delivery = 'http')
+   AND NOT {{queue_has_worker(hop.queue, {{now}})}}
+   AND {{queue_delivery(hop.queue)}} <> 'http'
  ORDER BY hop.queue

@@ -1,8 +1,6 @@
--- report_unstarted: the tasks whose calls wait since they came back without a start, queue by queue, with how many calls
--- wait, up to a bound, and whether a live worker of the queue knows the task. Relies on the index call_returned.
-WITH clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), waiting AS MATERIALIZED (
+-- report_unstarted: the tasks whose calls wait since they came back without a start, queue by queue, with how many
+-- calls wait, up to a bound, and whether a live worker of the queue knows the task. Relies on the index call_returned.
+WITH {{clock}}, waiting AS MATERIALIZED (
     SELECT call.queue, call.task, call.returns, call.scheduled_at
       FROM dispatcher_callqueue AS call
      WHERE call.returns > 0 AND call.finished_at IS NULL AND call.state IN ('available', 'scheduled')
@@ -10,10 +8,7 @@ WITH clock AS MATERIALIZED (
      LIMIT %(most)s::int
 )
 SELECT waiting.queue, waiting.task, count(*) AS waiting, max(waiting.returns) AS returns,
-       EXISTS (SELECT
-                 FROM dispatcher_worker AS worker
-                WHERE waiting.queue = ANY (worker.queues) AND worker.serves_until > clock.now
-                  AND (worker.tasks IS NULL OR waiting.task = ANY (worker.tasks))) AS is_known
+       {{task_has_worker(waiting.queue, waiting.task, clock.now)}} AS is_known
   FROM clock
  CROSS JOIN waiting
  GROUP BY waiting.queue, waiting.task, clock.now

@@ -1,26 +1,26 @@
--- report_wait: which key or queue stopped the lane that a waiting call is in, since when it waits and how many go before it;
--- and of one that came back without a start, how often, until when it waits, and whether a live worker knows its task.
--- A call that costs more than a key ever allows waits alone: `oversized_for` names that key. A call that is not placed has no lane yet. No row back means the call does not wait. Relies on call_waiting.
-SELECT key.name AS stopped_by, aside.name AS oversized_for, call.oversized_cost, GREATEST(call.created_at, call.scheduled_at) AS since,
+-- report_wait: which key or queue stopped the lane that a waiting call is in, since when it waits and how many go
+-- before it; and of one that came back without a start, how often, until when it waits, and whether a live worker knows
+-- its task.
+-- A call that costs more than a key ever allows waits alone: `oversized_for` names that key. A call that is not placed
+-- has no lane yet. No row back means the call does not wait. Relies on call_waiting.
+SELECT key.name AS stopped_by, aside.name AS oversized_for, call.oversized_cost,
+       GREATEST(call.created_at, call.scheduled_at) AS since,
        call.lane_id IS NOT NULL AS is_placed, COALESCE(lane.is_awake, false) AS is_awake,
        CASE WHEN lane.is_held THEN lane.queue END AS held_by,
-       EXISTS (SELECT
-                 FROM dispatcher_worker AS worker
-                WHERE call.queue = ANY (worker.queues)
-                  AND worker.serves_until > COALESCE(%(now)s::timestamptz, clock_timestamp())) AS is_served,
+       {{queue_has_worker(call.queue, {{now}})}} AS is_served,
        call.queue, call.task, call.returns,
        EXISTS (SELECT
                  FROM dispatcher_worker AS worker
                 WHERE call.queue = ANY (worker.queues) AND (worker.tasks IS NULL OR call.task = ANY (worker.tasks))
-                  AND worker.serves_until > COALESCE(%(now)s::timestamptz, clock_timestamp())) AS is_known,
+                  AND worker.serves_until > {{now}}) AS is_known,
        CASE WHEN call.state = 'scheduled' THEN call.scheduled_at END AS until,
        (SELECT count(*)
           FROM (SELECT
                   FROM dispatcher_callqueue AS earlier
-                 WHERE earlier.lane_id = call.lane_id AND earlier.state = 'available' AND earlier.oversized_key_id IS NULL
+                 WHERE {{waits_in(earlier, call.lane_id)}}
                    AND earlier.position < call.position AND call.oversized_key_id IS NULL
                  LIMIT %(most)s::int) AS ahead) AS ahead,
-       COALESCE(%(now)s::timestamptz, clock_timestamp()) AS at
+       {{now}} AS at
   FROM dispatcher_callqueue AS call
   LEFT JOIN dispatcher_lane AS lane ON lane.id = call.lane_id
   LEFT JOIN dispatcher_ratelimitkey AS key ON key.id = lane.parked_on_id AND call.oversized_key_id IS NULL

@@ -1,6 +1,8 @@
--- settled_at: before when nothing more can come: the start of the oldest transaction that writes rows from which events are made.
+-- settled_at: before when nothing more can come: the start of the oldest transaction that writes rows from which events
+-- are made.
 -- Its times are later than its start, and seen after its commit. It is taken to have begun `unseen` ago if it is of a
--- session whose start this role may not see (pg_read_all_stats), and that long before it was prepared if it is prepared.
+-- session whose start this role may not see (pg_read_all_stats), and that long before it was prepared if it is
+-- prepared.
 SELECT LEAST(statement_timestamp(),
              min(CASE WHEN prepared.prepared IS NOT NULL THEN prepared.prepared - %(unseen)s::interval
                       WHEN activity.query = '<insufficient privilege>' THEN statement_timestamp() - %(unseen)s::interval

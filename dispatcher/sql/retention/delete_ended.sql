@@ -5,7 +5,7 @@ DELETE FROM dispatcher_callqueue AS call
        SELECT ended.id
          FROM dispatcher_callqueue AS ended
         WHERE ended.state = %(state)s::text AND ended.finished_at IS NOT NULL
-          AND ended.finished_at < (SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) - %(retention)s::interval)
+          AND ended.finished_at < (SELECT {{now}} - %(retention)s::interval)
         ORDER BY ended.finished_at
         LIMIT %(most)s::int
           FOR UPDATE SKIP LOCKED))

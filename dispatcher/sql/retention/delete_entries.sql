@@ -1,10 +1,11 @@
--- delete_entries: delete one batch of what the journal has kept for long enough, the oldest first. Relies on the index entry_at.
+-- delete_entries: delete one batch of what the journal has kept for long enough, the oldest first. Relies on the index
+-- entry_at.
 -- An array: joined, the batch could be chosen again for every row, and another one each time.
 DELETE FROM dispatcher_journalentry AS entry
  WHERE entry.id = ANY (ARRAY(
        SELECT old.id
          FROM dispatcher_journalentry AS old
-        WHERE old.at < (SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) - %(retention)s::interval)
+        WHERE old.at < (SELECT {{now}} - %(retention)s::interval)
         ORDER BY old.at
         LIMIT %(most)s::int
           FOR UPDATE SKIP LOCKED))

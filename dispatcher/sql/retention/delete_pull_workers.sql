@@ -1,3 +1,3 @@
--- delete_pull_workers: forget workers that fetched over HTTP and were not heard of for long.
+-- delete_pull_workers: delete workers that fetch over HTTP and have not been seen for long.
 DELETE FROM dispatcher_pullworker
- WHERE seen_at < COALESCE(%(now)s::timestamptz, clock_timestamp()) - %(retention)s::interval
+ WHERE seen_at < {{now}} - %(retention)s::interval

@@ -1,3 +1,3 @@
 -- delete_workers: forget workers that are long gone.
 DELETE FROM dispatcher_worker
- WHERE seen_at < COALESCE(%(now)s::timestamptz, clock_timestamp()) - %(retention)s::interval
+ WHERE seen_at < {{now}} - %(retention)s::interval

@@ -1,10 +1,10 @@
--- delete_workflows: delete one batch of workflows that ended long enough ago, the oldest first, with what is in them; a part
--- goes with the whole. Relies on the index workflow_root_ended, and on those of parents and of parts.
+-- delete_workflows: delete one batch of workflows that ended long enough ago, the oldest first, with what is in them; a
+-- part goes with the whole. Relies on the index workflow_root_ended, and on those of parents and of parts.
 WITH RECURSIVE root AS MATERIALIZED (
     SELECT workflow.id
       FROM dispatcher_workflow AS workflow
      WHERE workflow.parent_id IS NULL
-       AND workflow.ended_at < (SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) - %(retention)s::interval)
+       AND workflow.ended_at < (SELECT {{now}} - %(retention)s::interval)
      ORDER BY workflow.ended_at
      LIMIT %(most)s::int
        FOR UPDATE SKIP LOCKED

@@ -1,6 +1,6 @@
--- trim_windows: of the next parts of windows after this one, delete those that no longer count and that no start has taken
--- over for more than a lap. A slice at a time, whatever the size of the table: `last_key` and `last_place` are its end, or
--- NULL where the table ends. A part whose key was deleted goes, too.
+-- trim_windows: of the next parts of windows after this one, delete those that no longer count and that no start has
+-- taken over for more than a lap. A slice at a time, whatever the size of the table: `last_key` and `last_place` are
+-- its end, or NULL where the table ends. A part whose key was deleted goes, too.
 -- Locked rows, which a start is using again, are skipped. Relies on the key of windows.
 WITH slice AS MATERIALIZED (
     SELECT bucket.key_id, bucket.place
@@ -18,7 +18,7 @@ WITH slice AS MATERIALIZED (
     SELECT spent.key_id, found.longest
       FROM (SELECT DISTINCT slice.key_id FROM slice) AS spent
       LEFT JOIN LATERAL (
-           SELECT GREATEST(key.rate_period, key.override_rate_period, %(margin)s::interval) AS longest
+           SELECT {{longest_period(key)}} AS longest
              FROM dispatcher_ratelimitkey AS key
             WHERE key.id = spent.key_id
             LIMIT 1) AS found ON true
@@ -30,7 +30,7 @@ WITH slice AS MATERIALIZED (
      WHERE (bucket.key_id, bucket.place) > (%(key)s::bigint, %(place)s::bigint)
        AND (bucket.key_id, bucket.place) <= (last.key_id, last.place)
        AND (kept.longest IS NULL
-            OR COALESCE(%(now)s::timestamptz, clock_timestamp()) - bucket.last_start_at > 4 * kept.longest)
+            OR {{now}} - bucket.last_start_at > 4 * kept.longest)
      ORDER BY bucket.key_id, bucket.place
        FOR UPDATE OF bucket SKIP LOCKED
 ), deleted AS (

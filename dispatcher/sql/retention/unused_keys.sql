@@ -1,11 +1,9 @@
--- unused_keys: those of these keys that a template has made and no person has changed, that no lane spends, and that nothing
--- has happened to for this long: no start that still counts, no pause, no block, no override.
+-- unused_keys: those of these keys that a template has made and no person has changed, that no lane spends, and that
+-- nothing has happened to for this long: no start that still counts, no pause, no block, no override.
 -- Keys of queues are not among them: they count for lanes that do not name them.
 -- The caller runs it again under the locks of the rows, because the snapshot of this run may be older than them.
 -- It reads all lanes, once for all keys. Relies on the key of windows and on slot_key.
-WITH clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), free AS MATERIALIZED (
+WITH {{clock}}, free AS MATERIALIZED (
     SELECT unnest(%(ids)s::bigint[]) AS id
     EXCEPT
     SELECT unnest(lane.key_ids) FROM dispatcher_lane AS lane
@@ -20,7 +18,8 @@ SELECT key.id, key.name
    AND (key.override_until IS NULL OR key.override_until < clock.now)
    AND (key.blocked_until IS NULL OR key.blocked_until < clock.now - %(unused)s::interval)
    AND (key.last_start_at IS NULL
-        OR key.last_start_at < clock.now - GREATEST(%(unused)s::interval, key.last_cost * key.throttle_period / key.throttle_limit))
+        OR key.last_start_at < clock.now - GREATEST(
+               %(unused)s::interval, key.last_cost * key.throttle_period / key.throttle_limit))
    AND NOT EXISTS (SELECT
                      FROM dispatcher_window AS bucket
                     WHERE bucket.key_id = key.id

@@ -2,6 +2,6 @@
 -- Ordered by time alone, as the index is: with the id as well, a batch would sort all that open at the same instant.
 SELECT id
   FROM dispatcher_ratelimitkey
- WHERE opens_at <= (SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()))
+ WHERE opens_at <= (SELECT {{now}})
  ORDER BY opens_at
  LIMIT %(most)s::int

@@ -17,4 +17,4 @@ SELECT LEAST((SELECT opens_at FROM dispatcher_ratelimitkey
                 FROM dispatcher_slot
                 LEFT JOIN dispatcher_leasewatch AS watch ON true
                WHERE pulled_until IS NOT NULL ORDER BY pulled_until LIMIT 1))
-       - COALESCE(%(now)s::timestamptz, clock_timestamp()) AS wait
+       - {{now}} AS wait

@@ -1,4 +1,5 @@
--- wake_due: let the calls whose time has come wait in their lanes, those of all queues or of some. Relies on the index call_due.
+-- wake_due: let the calls whose time has come wait in their lanes, those of all queues or of some. Relies on the index
+-- call_due.
 -- Ordered by time alone, as the index is: with the id as well, a batch would sort all that are due at the same instant.
 -- Its states come as an array for the change: written out, they would offer the planner the indexes of all such calls.
 WITH due AS MATERIALIZED (
@@ -6,7 +7,7 @@ WITH due AS MATERIALIZED (
       FROM dispatcher_callqueue AS call
      WHERE call.state IN ('scheduled', 'retryable')
        -- A subquery is asked once, so the index can be used: the clock by itself would be asked for every row.
-       AND call.scheduled_at <= (SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()))
+       AND call.scheduled_at <= (SELECT {{now}})
        AND (%(queues)s::text[] IS NULL OR call.queue = ANY (%(queues)s::text[]))
      ORDER BY call.scheduled_at
      LIMIT %(most)s::int

@@ -1,5 +1,6 @@
 -- send_calls: write calls into their lanes, in the order given; nothing at all if a key or a lane is missing.
--- With `may_defer`, calls whose lane is missing are written without one, with what makes it (`placement`, see place_calls).
+-- With `may_defer`, calls whose lane is missing are written without one, with what makes it (`placement`, see
+-- place_calls).
 -- Positions are drawn in that order, so a lane starts them in it.
 -- The lanes are locked against removal until the commit; neither passes nor other senders wait for that.
 -- Relies on the unique indexes of key names and lane kinds.
@@ -8,9 +9,7 @@ WITH kind AS MATERIALIZED (
       FROM jsonb_to_recordset(%(kinds)s::jsonb)
         AS kind (number int, queue text, priority smallint, on_limit text, names text[], placement jsonb)
      CROSS JOIN LATERAL (
-           SELECT COALESCE(array_agg(key.id ORDER BY key.id), '{}') AS ids
-             FROM dispatcher_ratelimitkey AS key
-            WHERE key.name = ANY (kind.names)) AS named
+           {{key_ids_of(kind.names)}}) AS named
       LEFT JOIN LATERAL (
            SELECT lane.id
              FROM dispatcher_lane AS lane
@@ -18,16 +17,16 @@ WITH kind AS MATERIALIZED (
               AND lane.key_ids = named.ids AND cardinality(named.ids) = cardinality(kind.names)
             LIMIT 1
               FOR KEY SHARE) AS lane ON true
-), clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-)
+), {{clock}}
 INSERT INTO dispatcher_callqueue
        (id, lane_id, placement, task, args, kwargs, call_data, meta, headers, options, queue, priority, on_limit, costs,
         state, retry, scheduled_at, expires_at, timeout, visibility, unique_key, envelope, attempt, created_at, errors)
 SELECT draft.id, kind.lane_id, CASE WHEN kind.lane_id IS NULL THEN kind.placement END,
        draft.task, draft.args, draft.kwargs, draft.call_data, draft.meta, draft.headers, draft.options,
        kind.queue, kind.priority, kind.on_limit, draft.costs,
-       CASE WHEN draft.is_pending THEN 'pending' WHEN times.scheduled_at > clock.now THEN 'scheduled' ELSE 'available' END,
+       CASE WHEN draft.is_pending THEN 'pending'
+            WHEN times.scheduled_at > clock.now THEN 'scheduled'
+            ELSE 'available' END,
        draft.retry, times.scheduled_at, times.expires_at, draft.timeout, draft.visibility, draft.unique_key,
        draft.envelope, 0, clock.now, '[]'
   FROM unnest(%(ids)s::uuid[], %(kind_of)s::int[], %(task)s::text[], %(args)s::jsonb[], %(kwargs)s::jsonb[],

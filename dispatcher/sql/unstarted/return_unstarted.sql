@@ -1,13 +1,13 @@
--- return_unstarted: put a call back that was published and never started, without spending its attempt, and free its slots.
--- It is counted on the row until a claim. The first `free` times it waits at the front of its lane again; after that it is
--- put off, each time for twice as long, from `first` up to `longest`. With `is_unknown` its worker does not know the task: it
--- is put off at once; for `soon` and a little more each time if a live worker of its queue knows the task (`is_known`).
+-- return_unstarted: put a call back that was published and never started, without spending its attempt, and free its
+-- slots.
+-- It is counted on the row until a claim. The first `free` times it waits at the front of its lane again; after that it
+-- is put off, each time for twice as long, from `first` up to `longest`. With `is_unknown` its worker does not know the
+-- task: it is put off at once; for `soon` and a little more each time if a live worker of its queue knows the task
+-- (`is_known`).
 -- A worker without task names runs an older version, and may know every task.
 -- With `is_lost`, a claim whose start has not come goes back, too: it was never kept; with `claim`, that claim only.
 -- No row back means the ticket was replaced, or the call has started or ended.
-WITH clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), mine AS MATERIALIZED (
+WITH {{clock}}, mine AS MATERIALIZED (
     SELECT call.id, call.queue, call.task, call.returns
       FROM clock
      CROSS JOIN dispatcher_callqueue AS call
@@ -20,15 +20,14 @@ WITH clock AS MATERIALIZED (
            CASE WHEN %(is_unknown)s::bool AND known.is_known
                 THEN LEAST(%(soon)s::interval * (mine.returns + 1), %(first)s::interval)
                 WHEN %(is_unknown)s::bool OR mine.returns >= %(free)s::int
-                THEN LEAST(%(first)s::interval * power(2, LEAST(mine.returns - CASE WHEN %(is_unknown)s::bool THEN 0 ELSE %(free)s::int END, 20)),
+                THEN LEAST(%(first)s::interval
+                           * power(2, LEAST(mine.returns - CASE WHEN %(is_unknown)s::bool THEN 0
+                                                                ELSE %(free)s::int END, 20)),
                            %(longest)s::interval) END AS wait
       FROM clock
      CROSS JOIN mine
      CROSS JOIN LATERAL (
-           SELECT EXISTS (SELECT
-                            FROM dispatcher_worker AS worker
-                           WHERE mine.queue = ANY (worker.queues) AND worker.serves_until > clock.now
-                             AND (worker.tasks IS NULL OR mine.task = ANY (worker.tasks))) AS is_known) AS known
+           SELECT {{task_has_worker(mine.queue, mine.task, clock.now)}} AS is_known) AS known
 ), returned AS (
     UPDATE dispatcher_callqueue AS call
        SET state = CASE WHEN waits.wait IS NULL THEN 'available' ELSE 'scheduled' END,
@@ -41,13 +40,8 @@ WITH clock AS MATERIALIZED (
       FROM clock, waits
      WHERE call.id = waits.id AND call.ticket = %(ticket)s::uuid AND call.state IN ('dispatched', 'active')
     RETURNING call.id, call.lane_id, call.state, call.queue, call.task
-), freed AS (
-    DELETE FROM dispatcher_slot AS slot
-     USING returned
-     WHERE slot.call_id = returned.id
-    RETURNING slot.key_id
-)
+), {{slots_freed(returned)}}
 SELECT returned.lane_id, returned.state, returned.queue, returned.task, waits.is_known,
-       ARRAY(SELECT key_id FROM freed WHERE key_id IS NOT NULL ORDER BY key_id) AS keys
+       {{freed_keys}} AS keys
   FROM returned
  CROSS JOIN waits

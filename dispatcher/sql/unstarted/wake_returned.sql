@@ -1,8 +1,6 @@
--- wake_returned: let the calls wait in their lanes that were put off since they came back without a start, and whose task a
--- live worker of their queue knows. Only of these queues and tasks. Relies on the index call_returned.
-WITH clock AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::timestamptz, clock_timestamp()) AS now
-), known AS MATERIALIZED (
+-- wake_returned: let the calls wait in their lanes that were put off since they came back without a start, and whose
+-- task a live worker of their queue knows. Only of these queues and tasks. Relies on the index call_returned.
+WITH {{clock}}, known AS MATERIALIZED (
     SELECT DISTINCT queue.name AS queue, task.name AS task
       FROM clock
      CROSS JOIN dispatcher_worker AS worker

@@ -17,12 +17,18 @@ from django.test import Client  # noqa: E402
 from django.urls import reverse  # noqa: E402
 from django_celery_beat.models import PeriodicTask  # noqa: E402
 
-from dispatcher import engine  # noqa: E402
+from dispatcher import api, engine  # noqa: E402
 from dispatcher.errors import CallNotEnded  # noqa: E402
 from dispatcher.models import CallQueue, Queue, RateLimitKey  # noqa: E402
-from dispatcher.ojs import crons  # noqa: E402
-from dispatcher.ojs.access import make_token  # noqa: E402
-from dispatcher.ojs.crons import Cron  # noqa: E402
+from dispatcher.ojs.auth import make_token  # noqa: E402
+from dispatcher.ojs.cron import (  # noqa: E402
+    Cron,
+    delete_cron,
+    fire_cron,
+    list_crons,
+    register_cron,
+    set_cron_enabled,
+)
 from dispatcher.request import Call, More  # noqa: E402
 from tests.edges.two_databases.models import Order, OrderCall  # noqa: E402
 
@@ -37,7 +43,7 @@ def sent() -> dict[str, Any]:
     first, second = (CallQueue.objects.send("noop", keys=["api"]) for _ in range(2))
     later = CallQueue.objects.send("noop", keys=["tenant:acme"])
     engine.tick()
-    engine.cancel([first.id])
+    api.cancel([first.id])
     engine.tick()
     states = [CallQueue.objects.get(id=call.id).state for call in (first, second, later)]
     return {"states": states, "recovered": engine.recover(), "cleaned": engine.cleanup()}
@@ -76,18 +82,18 @@ def _pk(name: str) -> int:
 
 def fired() -> dict[str, Any]:
     cron = Cron(name="nightly", expression="0 3 * * *", timezone="UTC", job={"type": "noop"})
-    is_new = crons.register(cron, Call(task="noop", queue="celery", more=More()))
-    call = crons.fire("nightly")
-    crons.switch("nightly", is_enabled=False)
-    (stored,) = crons.crons()
+    is_new = register_cron(cron, Call(task="noop", queue="celery", more=More()))
+    call = fire_cron("nightly")
+    set_cron_enabled("nightly", is_enabled=False)
+    (stored,) = list_crons()
     in_default = PeriodicTask.objects.using("default").filter(name="cron:nightly").count()
-    crons.remove("nightly")
+    delete_cron("nightly")
     return {
         "is_new": is_new,
         "is_sent": CallQueue.objects.filter(id=call).exists(),
         "is_enabled": stored.is_enabled,
         "in_default": in_default,
-        "left": len(crons.crons()),
+        "left": len(list_crons()),
     }
 
 
@@ -114,7 +120,7 @@ def deleted() -> dict[str, Any]:
             delete()
         except CallNotEnded as error:
             refusals.append(error.call == str(call.id))
-    engine.cancel([call.id])
+    api.cancel([call.id])
     order.delete()
     return {"refusals": refusals, "is_gone": not CallQueue.objects.filter(id=call.id).exists()}
 

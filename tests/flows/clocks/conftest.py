@@ -14,38 +14,38 @@ import pytest
 from tests.flows.clocks.faketime import HOUR, clock_of, off
 
 if TYPE_CHECKING:
-    from tests.flows.theatre import Theatre
+    from tests.flows.processes import Processes
 
 WORKERS = {"ahead": (HOUR, "prefork"), "behind": (-HOUR, "threads")}
 
 
 @pytest.fixture
-def cast(theatre: "Theatre", sending: None) -> Iterator[Callable[..., "Theatre"]]:
-    """Have all up once it is called with how far off the dispenser's and beat's clocks are; nobody's is right.
+def cast(processes: "Processes", sending: None) -> Iterator[Callable[..., "Processes"]]:
+    """Have all up once it is called with how far off the dispenser's and beat's clocks are; none is right.
 
     Each worker takes the calls of a queue of its own beside those of the common one.
     """
     from django_celery_beat.models import PeriodicTask
 
     from dispatcher.celery import schedule
+    from tests.flows.sample_tasks import app
     from tests.flows.settings import DISPENSER_QUEUE, QUEUE
-    from tests.flows.stories import app
 
-    def enter(*, dispenser: timedelta, beat: timedelta) -> "Theatre":
+    def enter(*, dispenser: timedelta, beat: timedelta) -> "Processes":
         schedule.schedule("default")
         PeriodicTask.objects.filter(task__startswith="dispatcher.").update(queue=DISPENSER_QUEUE)
         for name, (hours, pool) in WORKERS.items():
-            theatre.start_worker(name, "-P", pool, "-Q", f"{QUEUE},{QUEUE}-{name}", env=off(hours))
-        theatre.start_dispenser(env=off(dispenser))
-        theatre.start_beat(env=off(beat))
-        theatre.stack.wait_ready()
-        clocks = {name: clock_of(child) for name, child in theatre.stack.children.items()}
+            processes.start_worker(name, "-P", pool, "-Q", f"{QUEUE},{QUEUE}-{name}", env=off(hours))
+        processes.start_dispenser(env=off(dispenser))
+        processes.start_beat(env=off(beat))
+        processes.stack.wait_ready()
+        clocks = {name: clock_of(child) for name, child in processes.stack.children.items()}
         assert clocks == {"ahead": HOUR, "behind": -HOUR, "dispenser": dispenser, "beat": beat}
-        return theatre
+        return processes
 
     yield enter
-    for name in list(theatre.stack.children):
-        theatre.stack.kill(name)
+    for name in list(processes.stack.children):
+        processes.stack.kill(name)
     with app.connection_for_write() as broker:
         for name in WORKERS:
             app.amqp.queues[f"{QUEUE}-{name}"](broker.default_channel).delete()

@@ -40,5 +40,5 @@ def library() -> Path:
 def clock_of(child: Child) -> timedelta:
     """Return how far off a Celery process's clock was when it wrote its last line, to half an hour."""
     said = datetime.fromisoformat(_LOGGED_AT.findall(child.output())[-1])
-    wrote_at = datetime.fromtimestamp(child.log.stat().st_mtime)  # noqa: DTZ006 -- the log tells local time
+    wrote_at = datetime.fromtimestamp(child.log.stat().st_mtime)  # noqa: DTZ006 -- the log has local time
     return round((said - wrote_at) / (HOUR / 2)) * (HOUR / 2)

@@ -17,10 +17,10 @@ from django.utils import timezone
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
-from tests.flows import stories
+from tests.flows import sample_tasks
 from tests.flows.clocks.faketime import HOUR
+from tests.flows.processes import Processes
 from tests.flows.settings import QUEUE
-from tests.flows.theatre import Theatre
 from tests.races.audit import audit, most_at_once, most_in_any_window, spent_by_key, too_close
 from tests.races.lockstep import eventually
 
@@ -34,7 +34,7 @@ PATIENCE = 60.0
 SOON = 20 * SECOND
 """How late a busy machine may be; an hour is more."""
 
-Cast = Callable[..., Theatre]
+Cast = Callable[..., Processes]
 
 
 def send(task: object, *args: object, **options: Any) -> CallQueue:
@@ -86,15 +86,15 @@ class Own:
     def __init__(self, name: str, address: str) -> None:
         queue = f"{QUEUE}-{name}"
         self.path = f"/{name}"
-        self.long = send(stories.nap, 2.5, queue=queue)
-        self.failing = send(stories.fail, 1, queue=queue, retry={"initial_interval": 2, "jitter": False})
-        self.asking = send(stories.fail_and_name_a_time, 1, queue=queue)
-        told = {"method": "get", "params": {"url": address + self.path}}
-        self.told = CallQueue.objects.send(call_data=told, queue=queue)
+        self.long = send(sample_tasks.nap, 2.5, queue=queue)
+        self.failing = send(sample_tasks.fail, 1, queue=queue, retry={"initial_interval": 2, "jitter": False})
+        self.asking = send(sample_tasks.fail_and_name_a_time, 1, queue=queue)
+        reply = {"method": "get", "params": {"url": address + self.path}}
+        self.reply = CallQueue.objects.send(call_data=reply, queue=queue)
 
     @property
     def calls(self) -> list[CallQueue]:
-        return [self.long, self.failing, self.asking, self.told]
+        return [self.long, self.failing, self.asking, self.reply]
 
     def check(self) -> None:
         """See that each waited as long as it should have."""
@@ -119,16 +119,16 @@ def test_an_hour_off_changes_nothing(cast: Cast, address: str, dispenser: timede
     some = RateLimitKey.objects.declare("some", rate=(10, 1))
     even = RateLimitKey.objects.declare("even", throttle=(20, 1))
     RateLimitKey.objects.declare("never", concurrency=0)
-    theatre = cast(dispenser=dispenser, beat=beat)
+    processes = cast(dispenser=dispenser, beat=beat)
 
     own = [Own(name, address) for name in ("ahead", "behind")]
-    send_many(20, "few", stories.nap, 0.05)
-    send_many(25, "some", stories.echo, "some")
-    send_many(30, "even", stories.echo, "even")
+    send_many(20, "few", sample_tasks.nap, 0.05)
+    send_many(25, "some", sample_tasks.echo, "some")
+    send_many(30, "even", sample_tasks.echo, "even")
     now = timezone.now()
-    scheduled = send(stories.echo, "later", scheduled_at=now + 3 * SECOND)
-    expiring = send(stories.echo, "late", keys=["never"], expires_at=now + 2 * SECOND)
-    send(stories.echo, "in time", expires_at=now + 30 * SECOND)
+    scheduled = send(sample_tasks.echo, "later", scheduled_at=now + 3 * SECOND)
+    expiring = send(sample_tasks.echo, "late", keys=["never"], expires_at=now + 2 * SECOND)
+    send(sample_tasks.echo, "in time", expires_at=now + 30 * SECOND)
     ended(scheduled, expiring, *(call for each in own for call in each.calls))
 
     # What waited for a time waited for that time by the database's clock.
@@ -141,8 +141,8 @@ def test_an_hour_off_changes_nothing(cast: Cast, address: str, dispenser: timede
     failed = {call.id for each in own for call in (each.failing, each.asking)}
     assert {call.id for call in calls if call.state != State.COMPLETED} == {expiring.id}
     assert {call.id for call in calls if call.attempt > 1} == {call.id for call in calls if call.errors} == failed
-    told = {each.told.id for each in own}
-    assert {call.id for call in calls if call.id not in told and theatre.noted(call.id) != call.attempt} == set()
+    reply = {each.reply.id for each in own}
+    assert {call.id for call in calls if call.id not in reply and processes.noted(call.id) != call.attempt} == set()
     # The limits held, as the database's own stamps say.
     spent = spent_by_key()
     assert most_at_once(spent[few.id]) == 2

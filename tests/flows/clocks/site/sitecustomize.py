@@ -1,7 +1,7 @@
 """Read by Python at its start in processes under libfaketime: give `time.sleep` a way that works there.
 
 From 3.11 on it sleeps until a time of the monotonic clock. libfaketime 0.9.10 takes that for one of the clock that it
-fakes, also where it is told to leave the monotonic one alone, and the sleep fails (wolfcw/libfaketime#426).
+fakes, also where it is set to leave the monotonic one alone, and the sleep fails (wolfcw/libfaketime#426).
 """
 
 import select

@@ -1,0 +1,178 @@
+"""The public module: what callers and people do with calls and keys. `CallQueue.objects.send` is the short way in."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from dispatcher import lanes as lanes_of
+from dispatcher import sql, validate
+from dispatcher.conf import conf
+from dispatcher.engine import compose, dispenser, fetched, sent
+from dispatcher.errors import KeyNotFound
+from dispatcher.history import By
+from dispatcher.lanes import heads
+from dispatcher.lifecycle import control, oversized, publish
+from dispatcher.lifecycle import recover as recovery
+from dispatcher.lifecycle import send as sending
+from dispatcher.limits.policy import Policy
+from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.request import Call
+from dispatcher.states import State
+
+__all__ = [
+    "Call",
+    "Calls",
+    "activate",
+    "block",
+    "cancel",
+    "count_oversized",
+    "declare",
+    "end_override",
+    "limit",
+    "override",
+    "pause",
+    "resume",
+    "retry",
+    "run_now",
+    "send",
+    "send_many",
+]
+
+Calls = CallQueue | UUID | str | Iterable[CallQueue | UUID | str]
+"""Calls as people name them: a call, its id, or several of these. Anything else raises CallInvalid."""
+
+
+def send(call: Call) -> CallQueue:
+    """Write one call in the caller's transaction, and return it saved. Raises CallInvalid or PolicyInvalid."""
+    return send_many([call])[0]
+
+
+def send_many(calls: Sequence[Call]) -> list[CallQueue]:
+    """Write calls, all or none, and dispense their lanes after the commit. Raises CallInvalid or PolicyInvalid."""
+    drafts = compose.drafts(calls)
+    if len(drafts) == 1 and not sql.in_transaction():
+        written = [sending.write_one(drafts[0])]
+        admitted = [call for call in written if call.ticket is not None]
+        sql.after_commit(partial(publish.publish, admitted))
+    else:
+        written = sending.write(drafts)
+    fetched.report(written)
+    lanes = heads.first(
+        heads.Place(lane_id=call.lane_id, position=call.position) for call in written if call.state == State.AVAILABLE
+    )
+    sent.after_commit(_serve_sent, lanes=lanes, calls={call.id for call in written if call.lane_id is None})
+    return written
+
+
+def declare(name: str, limits: Mapping[str, Any]) -> RateLimitKey:
+    """Make a key if it does not exist, and return it as it is stored. Raises PolicyInvalid or CallInvalid.
+
+    One that a template has made is kept from now on, even if it is unused.
+    """
+    policies = {validate.key_name(name): Policy.parse(limits)}
+    keys = RateLimitKey.objects.using(conf().database).filter(name=name)
+    # First, so that it is not removed meanwhile.
+    keys.filter(is_from_template=True).update(is_from_template=False)
+    lanes_of.make_keys(policies, is_declared=True)
+    return keys.get()
+
+
+def limit(name: str, limits: Mapping[str, Any], *, by: By = "") -> int:
+    """Store other limits for a key, in force at once; return how many waiting calls cost more than they ever allow.
+
+    Those wait alone until the limits allow them. by: who does it, for the history, as in each verb that changes a key.
+    Raises PolicyInvalid or KeyNotFound.
+    """
+    _limited([control.limit(name, limits, by=by)])
+    return count_oversized(name, limits)
+
+
+def count_oversized(name: str, limits: Mapping[str, Any], *, keeps_others: bool = False) -> int:
+    """Return how many waiting calls cost more of a key than these limits would ever allow, and change nothing.
+
+    Among the first 100,000 that wait. keeps_others: strategies not named stay as they are, as in an override. Raises
+    PolicyInvalid or KeyNotFound.
+    """
+    return oversized.count(name, limits, keeps_others=keeps_others)
+
+
+def pause(name: str, *, by: By = "") -> None:
+    """Let nothing start under a key until it is resumed. Raises KeyNotFound."""
+    control.pause(name, by=by)
+
+
+def resume(name: str, *, by: By = "") -> None:
+    """Let a key's calls start again, after a pause or a block. Raises KeyNotFound."""
+    _soon(keys=[control.resume(name, by=by)])
+
+
+def block(name: str, wait: timedelta | float | str, *, by: By = "") -> None:
+    """Let nothing start under a key for this long; a longer block stands. Raises PolicyInvalid or KeyNotFound.
+
+    wait: a timedelta, seconds or ISO 8601.
+    """
+    if not control.block(wait, names=[name], by=by):
+        raise KeyNotFound(name, lanes_of.known_names())
+
+
+def override(name: str, *, until: datetime, by: By = "", **limits: Any) -> int:
+    """Put other limits (concurrency, rate, throttle) in force until a time; those not named stay as they are.
+
+    Return how many waiting calls cost more than they ever allow. Raises PolicyInvalid naming the field, or KeyNotFound.
+    """
+    _limited([control.override(name, limits, until, by=by)])
+    return count_oversized(name, limits, keeps_others=True)
+
+
+def end_override(name: str, *, by: By = "") -> int:
+    """Put a key's own limits in force again; return how many waiting calls cost more than they ever allow."""
+    ended = control.end_override(name, by=by)
+    _limited(ended)
+    return count_oversized(name, {}, keeps_others=True) if ended else 0
+
+
+def cancel(calls: Calls) -> list[UUID]:
+    """End calls that have not started, and return their ids; those that run, or have ended, are left as they are."""
+    done = control.cancel(validate.call_ids(calls))
+    _soon(lanes=done.lanes, keys=done.keys)
+    return done.calls
+
+
+def retry(calls: Calls) -> list[UUID]:
+    """Let ended calls wait again from attempt 0, and return their ids."""
+    return _moved(control.retry(validate.call_ids(calls)))
+
+
+def activate(calls: Calls) -> list[UUID]:
+    """Let calls that were sent as pending wait for their turn, and return their ids."""
+    return _moved(control.activate(validate.call_ids(calls)))
+
+
+def run_now(calls: Calls) -> list[UUID]:
+    """Move calls to the front of their lanes, whatever time they were sent for; return their ids. Limits still hold."""
+    return _moved(control.run_now(validate.call_ids(calls)))
+
+
+def _limited(keys: Collection[int]) -> None:
+    """Serve keys whose limits have changed, after the commit; first let go on what waited alone and fits now."""
+    sql.after_commit(partial(dispenser.serve_limited, keys))
+
+
+def _moved(moved: Sequence[control.Moved]) -> list[UUID]:
+    lanes = {row.lane_id for row in moved if row.lane_id is not None}
+    # After the commit, so that no open transaction keeps a lane locked; a pass that holds one is waited for.
+    sql.after_commit(partial(recovery.wake, lanes))
+    _soon(lanes=lanes)
+    sent.after_commit(_serve_sent, calls={row.id for row in moved if row.lane_id is None})
+    return [row.id for row in moved]
+
+
+def _soon(*, lanes: Collection[int] = (), keys: Collection[int] = ()) -> None:
+    """Dispense at once, or when the caller's transaction has committed: until then no worker could claim."""
+    sql.after_commit(partial(dispenser.dispense_briefly, lanes=lanes, keys=keys, total=dispenser.BRIEF_BATCH))
+
+
+def _serve_sent(found: sent.Sent) -> None:
+    dispenser.place_and_dispense(found.calls, lanes=found.lanes)

@@ -1,0 +1,88 @@
+"""Put back the calls of processes that are gone, and free what they held."""
+
+import logging
+from datetime import datetime
+from uuid import UUID
+
+from dispatcher import sql
+from dispatcher.conf import conf
+from dispatcher.engine import attempt
+from dispatcher.engine.dispenser import dispense, dispense_briefly, serve
+from dispatcher.lifecycle import publish, retention
+from dispatcher.lifecycle import recover as recovery
+
+logger = logging.getLogger(__name__)
+
+
+class _Sweep:
+    """Where this process's next look at slots without a call goes on."""
+
+    slot = 0
+
+
+def recover(*, now: datetime | None = None) -> int:
+    """Put back the calls whose leases ran out or whose workers are gone; return how many.
+
+    It also trims the windows and the journal, and frees the slots of calls that were deleted.
+
+    A call that was never started goes back without spending an attempt; one that may just stand in a line at the broker
+    is published again. Leases are not judged just after a time in which the database was away (see
+    lifecycle.recover.judged_until), unless the caller names the time.
+    """
+    retention.trim_windows(now=now)
+    retention.delete_entries(now=now)
+    freed = recovery.free_orphans(after=_Sweep.slot, now=now)
+    _Sweep.slot = freed.last
+    if freed.keys:
+        logger.warning("%d slots were freed: their calls were deleted, or are not in flight", len(freed.keys))
+        dispense(keys={key for key in freed.keys if key is not None}, total=conf().batch, now=now)
+    until = now or recovery.judged_until()
+    if until is None:
+        return 0
+    put_back = attempt.put_back_lost(until=until, now=now)
+    reclaim(now=now, until=until)
+    publish.publish(publish.to_repeat(now=now, until=until), now=now)
+    if put_back:
+        logger.warning("%d calls were put back: their leases had run out, or no worker serves them", len(put_back))
+        serve(put_back, now=now)
+    return len(put_back)
+
+
+def reclaim(*, now: datetime | None = None, until: datetime | None = None) -> int:
+    """End the attempts of calls that were fetched over HTTP and whose lease, or time, ran out; return how many.
+
+    until: their leases were over by then; by default as `recover` judges them, or `now` if that is given.
+    """
+    until = until or now or recovery.overdue_until()
+    if until is None:
+        return 0
+    with sql.atomic():
+        ended = [attempt.ran_out(left, now=now) for left in recovery.overdue(now=until)]
+        released = [each for each in ended if each is not None]
+        attempt.wake(released)
+    if released:
+        logger.warning("%d fetched calls were taken back: their leases had run out", len(released))
+        serve(released, now=now)
+    return len(released)
+
+
+def lose(
+    call_id: UUID,
+    ticket: UUID,
+    error: BaseException,
+    *,
+    is_crash: bool,
+    number: UUID | None = None,
+    now: datetime | None = None,
+) -> bool:
+    """End an attempt whose process is known to be gone; return whether the ticket still held the call.
+
+    is_crash: the process broke down, and was not ended on purpose. number: the claim of that process; an attempt of
+    another claim goes on.
+    """
+    with sql.atomic():
+        released = attempt.lost(call_id, ticket, error, is_crash=is_crash, number=number, now=now)
+        attempt.wake([released])
+    if released is not None:
+        dispense_briefly(lanes=[released.lane_id], keys=released.keys)
+    return released is not None

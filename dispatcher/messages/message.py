@@ -1,0 +1,145 @@
+"""The message of an admitted call: what it is made of, and its way to the broker."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from uuid import UUID
+from weakref import WeakKeyDictionary
+
+from celery import Celery
+from kombu.common import Broadcast
+
+from dispatcher import validate
+from dispatcher.messages import broker, signature
+from dispatcher.messages.tickets import CALL_HEADER, TICKET_HEADER
+
+if TYPE_CHECKING:
+    from dispatcher.models import CallQueue
+
+_OF_THE_TASK: Final = frozenset(
+    {
+        "argsrepr",
+        "ignore_result",
+        "kwargsrepr",
+        "parent_id",
+        "root_id",
+        "shadow",
+        "soft_time_limit",
+        "stamped_headers",
+        "time_limit",
+    }
+)
+"""The options of a message that are headers of Celery's; the others are the broker's."""
+
+_defaults: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+"""What the settings of an app, known by its `amqp`, give each message; read once, as Celery does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admitted:
+    """A call that has its slots and its ticket, and is to be published."""
+
+    id: UUID
+    ticket: UUID
+    task: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    call_data: dict[str, Any] | None
+    headers: dict[str, Any] | None
+    options: dict[str, Any] | None
+    queue: str
+    attempt: int
+
+
+Publishable: TypeAlias = "Admitted | CallQueue"
+"""What a message can be made of."""
+
+
+def send(app: Celery, producer: Any, call: Publishable) -> None:
+    """Hand one call to the broker, as `Celery.send_task` does, without looking up what is known already.
+
+    The result backend is not notified: senders have no AsyncResult, and for each call it would listen for ever. Nor are
+    the receivers of Celery's publish signals, which have seen the call at its send: see dispatcher.messages.capture.
+    """
+    of_task, of_broker = options_of(app, call)
+    headers, properties, body, sent_event = _message(app, call, of_task)
+    queue = app.amqp.queues[call.queue]
+    where = _where(app, queue, of_broker.pop("routing_key", None))
+    given = {**_defaults_of(app), **properties, **of_broker}
+    if "delivery_mode" not in of_broker and (mode := getattr(queue.exchange, "delivery_mode", None)) is not None:
+        given["delivery_mode"] = mode
+    declare = None if isinstance(queue, Broadcast) else [queue]
+    bounds = {"timeout": broker.BOUND_S, "confirm_timeout": broker.BOUND_S}
+    producer.publish(body, headers=headers, declare=declare, retry=False, **bounds, **where, **given)
+    if sent_event:
+        where["exchange"] = getattr(where["exchange"], "name", where["exchange"])
+        events = app.amqp._event_dispatcher  # noqa: SLF001 -- another one would have a connection of its own
+        events.publish("task-sent", {**sent_event, **where, "queue": queue.name}, producer, retry=False)
+
+
+def parts(app: Celery, call: Publishable) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """Return the headers, the properties and the body of a call's message, for a worker that takes it directly."""
+    headers, properties, body, _ = _message(app, call, options_of(app, call)[0])
+    return headers, properties, body
+
+
+def _message(app: Celery, call: Publishable, of_task: Mapping[str, Any]) -> Any:
+    message = app.amqp.create_task_message(
+        **arguments(call),
+        name=call.task,
+        create_sent_event=app.conf.task_send_sent_event,
+        # Not the task that happens to hand its room on.
+        **{"root_id": str(call.id), **of_task},
+        reply_to=app.thread_oid,
+    )
+    message.headers.update(headers_of(call))
+    return message
+
+
+def _where(app: Celery, queue: Any, routing_key: str | None) -> dict[str, Any]:
+    """Return the exchange and the routing key of a queue, as Celery does: a direct one is named by itself."""
+    if getattr(queue.exchange, "type", "direct") == "direct":
+        return {"exchange": "", "routing_key": queue.name}
+    return {
+        "exchange": queue.exchange.name or app.amqp.default_exchange,
+        "routing_key": routing_key or queue.routing_key or app.conf.task_default_routing_key,
+    }
+
+
+def _defaults_of(app: Celery) -> dict[str, Any]:
+    defaults = _defaults.get(app.amqp)
+    if defaults is None:
+        defaults = _defaults[app.amqp] = {
+            "serializer": "json",
+            "compression": app.conf.task_compression,
+            "delivery_mode": app.conf.task_default_delivery_mode,
+        }
+    return defaults
+
+
+def arguments(call: Publishable) -> dict[str, Any]:
+    """Return what names the call to Celery: its arguments, id and number of retries."""
+    return {
+        "args": validate.from_json(call.args) if call.call_data is None else [call.call_data],
+        "kwargs": validate.from_json(call.kwargs),
+        "task_id": str(call.id),
+        "retries": call.attempt,
+    }
+
+
+def headers_of(call: Publishable) -> dict[str, Any]:
+    """Return the headers that the sender gave, and those by which a worker claims the call."""
+    return {**(call.headers or {}), TICKET_HEADER: str(call.ticket), CALL_HEADER: str(call.id)}
+
+
+def options_of(app: Celery, call: Publishable) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options of the message: those of the task, and those of the broker. What the sender stored wins."""
+    options = {**signature.options_of(app.tasks.get(call.task)), **(call.options or {})}
+    stamps = options.get("stamped_headers") or ()
+    # Where neither sender nor task gives it, the worker's own task decides.
+    of_task: dict[str, Any] = {"ignore_result": None}
+    of_broker: dict[str, Any] = {}
+    for name, value in options.items():
+        if value is not None:
+            (of_task if name in _OF_THE_TASK or name in stamps else of_broker)[name] = value
+    return of_task, of_broker

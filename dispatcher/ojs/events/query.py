@@ -1,0 +1,176 @@
+"""Events (ojs-events), built from the rows of jobs, workflows and workers, and from the event log.
+
+Events of jobs, workflows and workers need no rows of their own. What a row does not keep is lost: the start of an
+earlier attempt, and every event of a job whose retention is over. Events of limits and queues come from the event log,
+if it is enabled.
+
+An event becomes visible when no earlier event can appear: when every transaction that began before it has ended. So a
+client that reads after an event's id, or after a cursor, misses no event.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from heapq import nsmallest
+from itertools import chain
+from time import monotonic
+from typing import Any, Final
+from uuid import UUID
+
+from dispatcher.models import CallQueue, JournalEntry, Worker, Workflow
+from dispatcher.ojs.events import source
+from dispatcher.ojs.events.event import build_event, cursor_at, time_of
+from dispatcher.ojs.events.job import job_events
+from dispatcher.ojs.events.source import CallFilter, Span
+from dispatcher.ojs.events.workflow import workflow_events
+
+Event = dict[str, Any]
+_FIRST_LOOK: Final = timedelta(minutes=1)
+_FURTHER: Final = 4
+_BUDGET_S: Final = 0.2
+"""The time after which a read stops at the end of its current span."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventFilter:
+    """Selects events by type (`job.*` for a family), queue and job type, or of one job; an empty field matches all."""
+
+    types: Collection[str] = ()
+    queues: Collection[str] = ()
+    job_types: Collection[str] = ()
+    job: UUID | None = None
+
+    @property
+    def calls(self) -> CallFilter:
+        """Return the same selection for calls."""
+        return CallFilter(queues=self.queues, tasks=self.job_types, call=self.job)
+
+    def matches(self, event: Mapping[str, Any]) -> bool:
+        """Return whether the filter matches an event."""
+        return (
+            (not self.types or any(fnmatchcase(event["type"], kind) for kind in self.types))
+            and (not self.queues or event["data"].get("queue") in self.queues)
+            and (not self.job_types or event["data"].get("job_type") in self.job_types)
+        )
+
+    def may_match(self, *families: str) -> bool:
+        """Return whether the filter can match an event of one of these families."""
+        heads = {kind.partition(".")[0] for kind in self.types}
+        return not self.types or bool(heads.intersection((*families, "*")))
+
+    @property
+    def may_match_jobs(self) -> bool:
+        """Whether it can match events of job rows: drops by limits and full queues, and jobs of crons, included."""
+        return self.may_match("job", "rate_limit", "backpressure", "cron")
+
+    @property
+    def may_match_workflows(self) -> bool:
+        """Whether it can match events of workflows."""
+        return self.job is None and self.may_match("workflow") and not (self.queues or self.job_types)
+
+    @property
+    def may_match_workers(self) -> bool:
+        """Whether it can match events of Celery workers."""
+        return self.job is None and self.may_match("worker") and not (self.queues or self.job_types)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """Events, oldest first, and the cursor to continue after."""
+
+    events: list[Event]
+    cursor: str
+    has_more: bool = False
+
+
+def now() -> str:
+    """Return the cursor of the present: every later event has a higher id."""
+    return cursor_at(source.settled_at())
+
+
+def latest(wanted: EventFilter, most: int) -> Page:
+    """Return the latest events, from a bounded number of the latest rows."""
+    until = now()
+    # Each row gives at least one event; whether its type matches is known only after the read.
+    rows_read = source.LATEST if wanted.types else most
+    found = {
+        event["id"]: event
+        for event in chain(
+            _from_jobs(source.latest_calls(wanted.calls, rows_read)) if wanted.may_match_jobs else (),
+            _from_event_log(source.latest_entries(wanted.calls, rows_read)),
+            _from_workflows(source.latest_workflows(rows_read)) if wanted.may_match_workflows else (),
+            _from_workers(source.workers()) if wanted.may_match_workers else (),
+        )
+        if event["id"] < until and wanted.matches(event)
+    }
+    return Page(events=[found[number] for number in sorted(found)][-most:], cursor=until)
+
+
+def after(wanted: EventFilter, cursor: str, most: int) -> Page:
+    """Return the next events after a cursor, within the time budget. Raises ValueError for an invalid cursor."""
+    began, begin, until = monotonic(), time_of(cursor), source.settled_at()
+    found: dict[str, Event] = {}
+    has_more = False
+    for edge in [until] if wanted.job else _edges(wanted, begin, until):
+        there = between(wanted, cursor, edge)
+        found |= {event["id"]: event for event in nsmallest(most + 1, there, key=lambda event: str(event["id"]))}
+        if len(found) > most:
+            event = [found[number] for number in sorted(found)][:most]
+            return Page(events=event, cursor=event[-1]["id"], has_more=True)
+        cursor = max(cursor, cursor_at(edge))
+        if has_more := edge < until and monotonic() - began >= _BUDGET_S:
+            break
+    return Page(events=[found[number] for number in sorted(found)], cursor=cursor, has_more=has_more)
+
+
+def between(wanted: EventFilter, cursor: str, until: datetime) -> Iterator[Event]:
+    """Return the events after a cursor and before a time, each once, in no order."""
+    span, end = Span(since=time_of(cursor), until=until), cursor_at(until)
+    seen = set()
+    for event in chain(
+        _from_jobs(source.calls_of(wanted.calls, span)) if wanted.may_match_jobs else (),
+        _from_event_log(source.entries_of(wanted.calls, span)),
+        _from_workflows(source.workflows_of(span)) if wanted.may_match_workflows else (),
+        _from_workers(source.workers()) if wanted.may_match_workers else (),
+    ):
+        if cursor < event["id"] < end and event["id"] not in seen and wanted.matches(event):
+            seen.add(event["id"])
+            yield event
+
+
+def _edges(wanted: EventFilter, begin: datetime, until: datetime) -> Iterator[datetime]:
+    """Return the ends of the spans to read: each is longer, but with a bounded number of rows."""
+    edge, step = max(begin, min(until, source.first_at() or until)), _FIRST_LOOK
+    while True:
+        span = Span(since=edge, until=min(edge + step, until))
+        edge = source.split_at(wanted.calls, span) or span.until
+        yield edge
+        if edge >= until:
+            return
+        step *= _FURTHER
+
+
+def _from_jobs(calls: Iterable[CallQueue]) -> Iterator[Event]:
+    return chain.from_iterable(map(job_events, calls))
+
+
+def _from_event_log(entries: Iterable[JournalEntry]) -> Iterator[Event]:
+    for entry in entries:
+        data = {"queue": entry.queue, **entry.data} if entry.queue else entry.data
+        subject = next(str(data[name]) for name in ("job_id", "cron_name", "key", "queue") if data.get(name))
+        yield build_event(entry.kind, entry.at, subject, data, discriminator=entry.pk)
+
+
+def _from_workflows(workflows: Iterable[Workflow]) -> Iterator[Event]:
+    for workflow in workflows:
+        yield from workflow_events(workflow, list(workflow.parts.all()), source.steps_of(workflow))
+
+
+def _from_workers(workers: Iterable[Worker]) -> Iterator[Event]:
+    for worker in workers:
+        data = {"worker_id": str(worker.id), "queues": worker.queues, "concurrency": worker.processes}
+        yield build_event("worker.started", worker.started_at, str(worker.id), data)
+        if (ended := worker.stopped_at or worker.lost_at) is not None:
+            data = {"worker_id": str(worker.id), "reason": "shutdown" if worker.stopped_at else "error"}
+            yield build_event("worker.stopped", ended, str(worker.id), data)

@@ -1,0 +1,97 @@
+"""Queries for jobs: each uses an index, or scans a bounded window of all jobs."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from time import monotonic
+from typing import Final
+from uuid import UUID
+
+from django.db.models import Q, QuerySet
+
+from dispatcher.conf import conf
+from dispatcher.models import CallQueue, Slot
+from dispatcher.ojs.pagination import read_cursor, window, write_cursor
+from dispatcher.ojs.wire import invalid, parse_time
+from dispatcher.states import DUE, TERMINAL, State
+
+MAX_MOVED: Final = 1_000
+"""The maximum number of jobs that one request changes."""
+_LOOKS_S: Final = 0.05
+"""How long one request searches for jobs to change."""
+_LATEST: Final = ("-id",)
+_BY_ID: Final = ("id",)
+_ORDERS: Final[Mapping[str, tuple[Sequence[str], Q]]] = {
+    **dict.fromkeys(TERMINAL, (("-finished_at", "-id"), Q(finished_at__isnull=False))),
+    **dict.fromkeys(DUE, (("queue", "scheduled_at", "id"), Q(state__in=DUE))),
+    State.PENDING: (("queue", "id"), Q()),
+}
+"""The index order of the calls in a state, and the condition of that index."""
+
+
+def list_jobs(given: dict[str, str]) -> tuple[QuerySet[CallQueue], Sequence[str], QuerySet[CallQueue] | None]:
+    """Return the requested calls, an index order for them, and the calls that this index scans."""
+    calls, all_calls = filter_jobs(given), CallQueue.objects.using(conf().database).all()
+    named = {name for name in ("queue", "state", "type", "since", "until") if given.get(name)}
+    state = given.get("state") or ""
+    if state == State.ACTIVE:
+        held = Slot.objects.using(conf().database).values("call_id")
+        return calls.filter(id__in=held), _LATEST, None
+    if state not in _ORDERS:
+        return calls, _LATEST, all_calls if named else None
+    order, condition = _ORDERS[state]
+    in_state = all_calls.filter(condition, state=state)
+    in_state = in_state.filter(queue=given["queue"]) if "queue" in named else in_state
+    return calls.filter(condition), order, None if named <= {"state", "queue"} else in_state
+
+
+def filter_jobs(given: dict[str, str]) -> QuerySet[CallQueue]:
+    """Return the calls that a filter selects, unordered. Raises Problem."""
+    calls = CallQueue.objects.using(conf().database).all()
+    if queue := given.get("queue"):
+        calls = calls.filter(queue=queue)
+    if state := given.get("state"):
+        if state not in [*State]:
+            raise invalid("state", f"{state!r} must be one of {', '.join(State)}.")
+        calls = calls.filter(state__in=["active", "dispatched"] if state == State.ACTIVE else [state])
+    if kind := given.get("type"):
+        calls = calls.filter(task__startswith=kind[:-1]) if kind.endswith("*") else calls.filter(task=kind)
+    for name, lookup in (("since", "created_at__gte"), ("until", "created_at__lte")):
+        if at := parse_time(name, given.get(name)):
+            calls = calls.filter(**{lookup: at})
+    return calls
+
+
+def find_ended(queue: str, states: Sequence[str], before: datetime | None) -> list[UUID]:
+    """Return the calls of a queue in these states that ended first, up to the maximum of one request."""
+    found: list[UUID] = []
+    for state in states:
+        # One state at a time, so that the index of a queue's ended calls returns them in order.
+        ended = CallQueue.objects.using(conf().database).filter(queue=queue, state=state, finished_at__isnull=False)
+        ended = ended.filter(finished_at__lt=before) if before else ended
+        found += ended.order_by("finished_at").values_list("id", flat=True)[: MAX_MOVED - len(found)]
+    return found
+
+
+def find_oldest(calls: QuerySet[CallQueue], cursor: str | None) -> tuple[list[UUID], str | None]:
+    """Return the oldest of these calls, up to the maximum of one request, and the cursor of the next request.
+
+    It scans windows of all calls, in order of id, until it has enough calls or its time is up.
+    """
+    until = monotonic() + _LOOKS_S
+    after = None if cursor is None else read_cursor(cursor, CallQueue, _BY_ID)
+    all_calls = CallQueue.objects.using(conf().database).all()
+    found: list[UUID] = []
+    while True:
+        part = window(calls, _BY_ID, all_calls, after=after)
+        found += part.rows.values_list("id", flat=True)[: MAX_MOVED - len(found)]
+        if len(found) == MAX_MOVED:
+            return found, cursor_after(found[-1])
+        if (after := part.last) is None:
+            return found, None
+        if monotonic() > until:
+            return found, write_cursor(after, _BY_ID)
+
+
+def cursor_after(call: UUID) -> str:
+    """Return the cursor of a request that continues after this call."""
+    return write_cursor([call], _BY_ID)

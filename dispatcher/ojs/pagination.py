@@ -1,0 +1,156 @@
+"""Pagination: a cursor holds the last row's values in the order of an index, so that no page misses a row.
+
+A page reads a bounded number of rows. Where a filter has no index of its own, a page scans `ROW_LIMIT` rows in the
+list's order: it may have fewer rows than `limit`, or none, and `next_cursor` continues after the scanned rows.
+"""
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from django.core.exceptions import ValidationError
+from django.db.models import Field, Model, Q, QuerySet
+from django.http import HttpRequest
+from django.utils.timezone import is_naive
+
+from dispatcher.ojs.wire import invalid, without_nulls
+
+ROW_LIMIT: Final = 10_000
+"""The limit of counts, of offsets, and of the rows that a page scans."""
+_MOST: Final = 200
+_DIGITS: Final = 9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """The rows of a page, and the pagination object of its response."""
+
+    rows: list[Any]
+    pagination: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """The rows that a page scans, and the order values of the last of them; None: no rows are left after them."""
+
+    rows: QuerySet[Any]
+    last: tuple[Any, ...] | None
+
+
+def paginate(
+    request: HttpRequest,
+    rows: QuerySet[Any],
+    *,
+    order: Sequence[str],
+    among: QuerySet[Any] | None = None,
+    default: int = 50,
+) -> Page:
+    """Return the requested page of these rows. Raises Problem.
+
+    order: fields that identify each row, all ascending or all descending ("-"); an index has them.
+    among: the rows that this index scans, a superset of `rows`; None: `rows` themselves.
+    """
+    limit = _number(request, "limit", _number(request, "per_page", default, _MOST), _MOST)
+    first = window(rows, order, among)
+    total = first.rows[: ROW_LIMIT + 1].count()
+    summary: dict[str, Any] = {
+        "total": min(total, ROW_LIMIT),
+        "total_is_exact": total <= ROW_LIMIT and first.last is None,
+        "limit": limit,
+    }
+    if cursor := request.GET.get("cursor"):
+        shown = window(rows, order, among, after=read_cursor(cursor, rows.model, order))
+        offset = 0
+    else:
+        shown, offset = first, _offset(request, limit)
+        summary |= {"offset": offset, "page": offset // limit + 1}
+    found = list(shown.rows[offset : offset + limit + 1])
+    last = order_values(found[limit - 1], order) if len(found) > limit else shown.last
+    next_cursor = None if last is None else write_cursor(last, order)
+    summary |= {"has_more": last is not None, "next_cursor": next_cursor, "per_page": limit}
+    return Page(rows=found[:limit], pagination=without_nulls(summary))
+
+
+def window(
+    rows: QuerySet[Any],
+    order: Sequence[str],
+    among: QuerySet[Any] | None,
+    *,
+    after: tuple[Any, ...] | None = None,
+) -> Window:
+    """Return the rows, in order, that a page scans after these order values."""
+    ordered = rows.order_by(*order)
+    if after is not None:
+        ordered = ordered.filter(_after_or_before(order, after, is_behind=True))
+    if among is None:
+        return Window(rows=ordered, last=None)
+    all_left = among if after is None else among.filter(_after_or_before(order, after, is_behind=True))
+    names = [name.removeprefix("-") for name in order]
+    last = all_left.order_by(*order).values_list(*names)[ROW_LIMIT - 1 : ROW_LIMIT].first()
+    return Window(
+        rows=ordered if last is None else ordered.filter(_after_or_before(order, last, is_behind=False)), last=last
+    )
+
+
+def order_values(row: Model, order: Sequence[str]) -> tuple[Any, ...]:
+    """Return the order values of a row."""
+    return tuple(getattr(row, name.removeprefix("-")) for name in order)
+
+
+def _after_or_before(order: Sequence[str], values: Sequence[Any], *, is_behind: bool) -> Q:
+    """Return the condition that a row comes after these values in the order; else that it is at or before them."""
+    names = [name.removeprefix("-") for name in order]
+    operator = "gt" if is_behind != order[0].startswith("-") else "lt"
+    found = Q(**{f"{names[-1]}__{operator}{'' if is_behind else 'e'}": values[-1]})
+    for name, value in zip(reversed(names[:-1]), reversed(values[:-1]), strict=True):
+        # The first condition is the one that the index uses.
+        found = Q(**{f"{name}__{operator}e": value}) & (Q(**{f"{name}__{operator}": value}) | found)
+    return found
+
+
+def write_cursor(values: Sequence[Any], order: Sequence[str]) -> str:
+    """Return an opaque cursor of order values."""
+    values = [value.isoformat() if isinstance(value, datetime) else str(value) for value in values]
+    return base64.urlsafe_b64encode(json.dumps([*order, *values]).encode()).decode().rstrip("=")
+
+
+def read_cursor(cursor: str, model: type[Model], order: Sequence[str]) -> tuple[Any, ...]:
+    """Return the order values of a cursor. Raises Problem if the cursor is not of a list in this order."""
+    try:
+        given = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        if given[: len(order)] != [*order]:
+            raise ValueError  # noqa: TRY301 -- one remedy for all that is no cursor
+        return tuple(_value(model, name, text) for name, text in zip(order, given[len(order) :], strict=True))
+    except (ValueError, TypeError, KeyError, RecursionError, ValidationError) as error:
+        raise invalid("cursor", "is not a cursor of this list; omit it to start with the first page.") from error
+
+
+def _value(model: type[Model], name: str, text: object) -> Any:
+    if not isinstance(text, str) or "\0" in text.encode().decode():
+        raise ValueError
+    field: Field[Any, Any] = model._meta.get_field(name.removeprefix("-"))  # type: ignore[assignment]
+    value = field.to_python(text)
+    if isinstance(value, datetime) and is_naive(value):
+        raise ValueError
+    return value
+
+
+def _offset(request: HttpRequest, limit: int) -> int:
+    number = _number(request, "page", 1, None)
+    offset = _number(request, "offset", (number - 1) * limit, None, least=0)
+    if offset > ROW_LIMIT:
+        field = "offset" if request.GET.get("offset") else "page"
+        raise invalid(field, f"is more than {ROW_LIMIT:,} rows from the start; use the cursor of the previous page.")
+    return offset
+
+
+def _number(request: HttpRequest, name: str, default: int, most: int | None, *, least: int = 1) -> int:
+    given = request.GET.get(name)
+    if given is None or given == "":
+        return default
+    if not given.isascii() or not given.isdigit() or len(given) > _DIGITS or int(given) < least:
+        raise invalid(name, f"{given!r} must be a whole number from {least}.")
+    return int(given) if most is None else min(int(given), most)

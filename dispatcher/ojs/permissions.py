@@ -1,0 +1,70 @@
+"""What a token may send: to which queues, with which keys; and which fields of a job it may see."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+from dispatcher.errors import PolicyInvalid
+from dispatcher.limits.policy import Policy
+from dispatcher.models import CallQueue
+from dispatcher.ojs.auth import Access
+from dispatcher.ojs.enqueue import EnqueueRequest
+from dispatcher.ojs.job import write_job
+from dispatcher.ojs.wire import Problem, invalid
+
+_RESERVED: Final = ("token:", "queue:", "webhook:", "cron:")
+"""Prefixes of keys that the dispatcher manages."""
+_LONGEST_PERIOD: Final = timedelta(days=1)
+
+
+def require_send(access: Access, wanted: Mapping[str, EnqueueRequest]) -> None:
+    """Raise Problem unless all these calls, by the path of each job in the request, may be sent.
+
+    Keys of tokens, webhooks, crons and other queues need the scope `admin`: a sender with access to them
+    could stop the work of others.
+    """
+    access.require("send", *{each.queue for each in wanted.values()})
+    if access.allows("admin"):
+        return
+    for path, each in wanted.items():
+        for field, key in _named_keys(each):
+            if key.startswith(_RESERVED) and key != f"queue:{each.queue}":
+                message = f"{path}{field}: {key!r} limits more than this job; only the scope admin may name it."
+                raise Problem(403, "permission_denied", message, details={"field": f"{path}{field}"})
+        for field, problem in _stopping_limits(each):
+            raise invalid(f"{path}options.rate_limit.{field}", problem)
+
+
+def with_sender(sender: str, wanted: EnqueueRequest) -> EnqueueRequest:
+    """Return the call with its sender, for the history of the keys that it creates."""
+    return replace(wanted, call=replace(wanted.call, more=replace(wanted.call.more, sender=sender)))
+
+
+def visible_job(access: Access, call: CallQueue) -> dict[str, Any]:
+    """Return an existing job as JSON: without `read`, which another sender's job needs, only its type and state."""
+    written = write_job(call)
+    if access.allows("read", call.queue):
+        return written
+    return {name: written[name] for name in ("id", "type", "queue", "state")}
+
+
+def _named_keys(each: EnqueueRequest) -> Iterator[tuple[str, str]]:
+    """Return the keys that a call names, each after its field."""
+    if (key := (each.call.rate_limit or {}).get("key")) is not None:
+        yield "options.rate_limit.key", key
+    for key in each.call.keys or ():
+        yield "options.keys", key
+
+
+def _stopping_limits(each: EnqueueRequest) -> Iterator[tuple[str, str]]:
+    """Return how a call's policy could stop its key, each after the field; an invalid policy is refused later."""
+    limits = {name: value for name, value in (each.call.rate_limit or {}).items() if name not in ("key", "on_limit")}
+    with suppress(PolicyInvalid):
+        policy = Policy.parse(limits)
+        if policy.concurrency == 0:
+            yield "concurrency", "must be at least 1; only the scope admin may stop a key."
+        for name, rate in (("rate", policy.rate), ("throttle", policy.throttle)):
+            if rate is not None and rate.period > _LONGEST_PERIOD:
+                yield f"{name}.period", "must be at most one day; only the scope admin may set a longer one."

@@ -1,0 +1,397 @@
+"""Request bodies: validated first, and published in the schema.
+
+An explicit null means the same as an absent field. Unknown fields are kept where the spec says so, otherwise ignored;
+but refused where jobs are selected or limits are set: there a typo would do more, or limit less, than intended.
+"""
+
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+
+from dispatcher.limits.retry import MOST_ATTEMPTS
+from dispatcher.ojs.fields import (
+    AnyId,
+    AnyState,
+    AtLeastOne,
+    Count,
+    Duration,
+    JobId,
+    KeyName,
+    Lease,
+    Moment,
+    Name,
+    QueueName,
+    Span,
+    StateName,
+    Strategy,
+    Text,
+    Weight,
+    WorkerName,
+)
+
+T = TypeVar("T")
+
+
+class Body(BaseModel):
+    """A body whose known fields are validated strictly; unknown fields are allowed."""
+
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
+
+
+class StrictBody(Body):
+    """A body whose known fields are validated strictly; unknown fields are refused."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class RateIn(StrictBody):
+    """A number of starts in a period."""
+
+    limit: AtLeastOne
+    period: Duration
+
+
+class RateLimitIn(StrictBody):
+    """A policy in one of three formats: the spec's text, `rate: 1, period: "second"`, or `max_per_second`."""
+
+    key: KeyName | None = None
+    concurrency: Count | None = None
+    rate: RateIn | AtLeastOne | None = None
+    throttle: RateIn | None = None
+    on_limit: Literal["wait", "reschedule", "drop"] | None = None
+    period: Literal["second", "minute", "hour", "day"] | None = None
+    max_per_second: AtLeastOne | None = None
+
+
+class RetryIn(Body):
+    """The retry policy of a job (ojs-retry); intervals as ISO 8601, or in milliseconds."""
+
+    max_attempts: Annotated[int, Field(ge=0, le=MOST_ATTEMPTS)] | None = None
+    initial_interval: Duration | None = None
+    initial_interval_ms: Span | None = None
+    backoff_coefficient: Annotated[float, Field(ge=1, le=100)] | None = None
+    max_interval: Duration | None = None
+    max_interval_ms: Span | None = None
+    jitter: bool | None = None
+    non_retryable_errors: list[Annotated[str, Field(min_length=1, max_length=255)]] | None = None
+    backoff_strategy: Literal["exponential", "linear", "polynomial", "constant", "none"] | None = None
+    on_exhaustion: Literal["discard", "dead_letter"] | None = None
+
+
+class UniqueIn(Body):
+    """Jobs that are equal in these fields: one at a time (ojs-unique-jobs)."""
+
+    keys: Annotated[list[Literal["type", "queue", "args", "meta"]], Field(min_length=1)] | None = None
+    args_keys: Annotated[list[str], Field(min_length=1)] | None = None
+    meta_keys: Annotated[list[str], Field(min_length=1)] | None = None
+    period: Duration | None = None
+    states: Annotated[list[StateName], Field(min_length=1)] | None = None
+    on_conflict: Literal["reject", "ignore", "replace", "replace_except_schedule"] | None = None
+
+
+class OptionsIn(Body):
+    """The options of a job. `keys`: names, or costs by name, in addition to the key of its rate limit."""
+
+    queue: QueueName | None = None
+    priority: Annotated[int, Field(ge=-100, le=100)] | None = None
+    timeout_ms: Span | None = None
+    delay_until: Moment | None = None
+    scheduled_at: Moment | None = None
+    expires_at: Moment | None = None
+    retry: RetryIn | None = None
+    unique: UniqueIn | None = None
+    rate_limit: RateLimitIn | None = None
+    keys: list[KeyName] | dict[str, AtLeastOne] | None = None
+    visibility_timeout_ms: Lease | None = None
+    pending: bool | None = None
+    tags: list[Text] | None = None
+
+
+class JobIn(OptionsIn):
+    """A job to send; its options may also be fields of the job itself. Unknown fields are stored and returned."""
+
+    type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*$", max_length=255)]
+    args: list[JsonValue]
+    meta: dict[str, JsonValue] | None = None
+    id: JobId | None = None
+    options: OptionsIn | None = None
+
+
+class BatchIn(Body):
+    """Jobs to send, all or none."""
+
+    jobs: Annotated[list[JobIn], Field(min_length=1, max_length=10_000)]
+
+
+class FetchIn(Body):
+    """A request for jobs of these queues, in this order; `wait_ms`: how long the response may wait for a job."""
+
+    queues: Annotated[list[QueueName], Field(min_length=1, max_length=100)]
+    pool: Text | None = None
+    strategy: Strategy | None = None
+    weights: dict[str, Weight] | None = None
+    count: Annotated[int, Field(ge=1, le=500)] | None = None
+    worker_id: WorkerName | None = None
+    visibility_timeout_ms: Lease | None = None
+    wait_ms: Annotated[int, Field(ge=0, le=30_000)] | None = None
+
+
+class Proof(Body):
+    """The proof of a report. Only the ticket is new at each fetch; an attempt's number needs the worker's name."""
+
+    ticket: AnyId | None = None
+    attempt: Annotated[int, Field(ge=1)] | None = None
+    worker_id: WorkerName | None = None
+
+
+class Report(Proof):
+    """The job of a report, and its proof."""
+
+    job_id: AnyId
+
+
+class AckIn(Report):
+    """A completed job."""
+
+    result: JsonValue = None
+
+
+class ErrorIn(Body):
+    """The error of an attempt. `rate_limit_until`: the provider asked to stop until then."""
+
+    code: Annotated[str, Field(max_length=255)] | None = None
+    type: Annotated[str, Field(max_length=255)] | None = None
+    message: str
+    retryable: bool | None = None
+    details: dict[str, JsonValue] | None = None
+    backtrace: list[str] | None = None
+    rate_limit_until: Moment | None = None
+
+
+class NackIn(Report):
+    """A failed job; `requeue` returns it to its queue instead, and the attempt is not counted."""
+
+    error: ErrorIn
+    requeue: bool | None = None
+
+
+class HeartbeatIn(Body):
+    """A worker that is alive, and its jobs: a list of ids, or their number."""
+
+    worker_id: WorkerName
+    active_jobs: list[AnyId] | Count | None = None
+    active_job_ids: list[AnyId] | None = None
+    visibility_timeout_ms: Lease | None = None
+    state: Annotated[str, Field(max_length=16)] | None = None
+
+
+class ProgressIn(Proof):
+    """The progress of a running job, from 0 to 1."""
+
+    progress: Annotated[float, Field(ge=-1e9, le=1e9)]
+    message: Text | None = None
+    data: dict[str, JsonValue] | None = None
+
+
+class PauseIn(StrictBody):
+    """The reason for a pause or a resume, for the history."""
+
+    reason: Text | None = None
+    until: JsonValue = None
+
+    @field_validator("until")
+    @classmethod
+    def _has_no_end(cls, until: object) -> None:
+        """Refuse an end, and name the alternative."""
+        if until is not None:
+            message = "a pause has no end: PUT /rate-limits/queue:NAME with concurrency 0 and expires_at instead."
+            raise ValueError(message)
+
+
+def reason_of(wanted: PauseIn | None) -> str:
+    """Return the reason in a body."""
+    return (wanted and wanted.reason) or ""
+
+
+class OverrideIn(StrictBody):
+    """Limits that override a key's own until a time; absent ones do not change."""
+
+    concurrency: Count | None = None
+    rate: RateIn | None = None
+    throttle: RateIn | None = None
+    expires_at: Moment | None = None
+
+
+class LimitIn(StrictBody):
+    """The limits of a queue; null removes one, and absent ones do not change."""
+
+    concurrency: Count | None = None
+    rate: RateIn | None = None
+    throttle: RateIn | None = None
+
+    def named(self) -> dict[str, Any]:
+        """Return the given limits, None for those to remove."""
+        return self.model_dump(exclude_unset=True, include={"concurrency", "rate", "throttle"})
+
+
+class QueueLimitIn(LimitIn):
+    """Limits in a queue's configuration, where a rate may be given without its name (ojs-admin-api, 6.6)."""
+
+    limit: AtLeastOne | None = None
+    period: Duration | None = None
+
+    @model_validator(mode="after")
+    def _name_rate(self) -> Self:
+        if self.limit is None and self.period is None:
+            return self
+        if self.limit is None or self.period is None or "rate" in self.model_fields_set:
+            message = "a rate needs both a limit and a period, given once."
+            raise ValueError(message)
+        self.rate = RateIn(limit=self.limit, period=self.period)
+        return self
+
+
+class BackpressureIn(Body):
+    """The bound of waiting jobs in a queue, and what happens above it; 0 is no bound."""
+
+    max_depth: Count
+    strategy: Literal["reject", "block", "drop_oldest"] | None = None
+    warning_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+
+
+class QueueConfigIn(StrictBody):
+    """The configuration of a queue; absent and null fields do not change."""
+
+    backpressure: BackpressureIn | None = None
+    concurrency: Count | None = None
+    rate_limit: QueueLimitIn | None = None
+    delivery: Literal["broker", "direct", "http"] | None = None
+
+
+class CronTemplateIn(OptionsIn):
+    """The job of a cron; its options may also be fields of the job itself."""
+
+    type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*$", max_length=255)]
+    args: list[JsonValue] | None = None
+    meta: dict[str, JsonValue] | None = None
+    options: OptionsIn | None = None
+
+
+class CronIn(OptionsIn):
+    """A periodic job: with the spec's fields, or with a `job_template`."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=190)]
+    cron: Annotated[str, Field(max_length=255)] | None = None
+    expression: Annotated[str, Field(max_length=255)] | None = None
+    timezone: Annotated[str, Field(max_length=63)] | None = None
+    overlap_policy: Literal["skip", "allow", "cancel_previous", "enqueue"] | None = None
+    enabled: bool | None = None
+    type: Annotated[str, Field(max_length=255)] | None = None
+    args: list[JsonValue] | None = None
+    meta: dict[str, JsonValue] | None = None
+    options: OptionsIn | None = None
+    job_template: CronTemplateIn | None = None
+
+
+class CronPatch(Body):
+    """Enables or disables a cron."""
+
+    enabled: bool
+
+
+class WorkflowIn(Body):
+    """Jobs that belong together: a chain's `steps`, or a group's or batch's `jobs`; each is a job or a workflow.
+
+    Without a type: steps that depend on those in `depends_on`; only these have `options` that apply to all
+    (ojs-http-binding, section 14).
+    """
+
+    type: Literal["chain", "group", "batch"] | None = None
+    options: OptionsIn | None = None
+    name: Annotated[str, Field(max_length=255)] | None = None
+    steps: list[dict[str, JsonValue]] | None = None
+    jobs: list[dict[str, JsonValue]] | None = None
+    callbacks: dict[Literal["on_complete", "on_success", "on_failure"], dict[str, JsonValue]] | None = None
+
+
+class Selection(StrictBody):
+    """Selects jobs to change. A null condition would select all, so it is refused."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_null(cls, value: object) -> object:
+        if value is None:
+            message = "must not be null; omit it instead."
+            raise ValueError(message)
+        return value
+
+
+class FilterIn(Selection):
+    """Conditions that all must hold; a `type` may end in `*`."""
+
+    queue: Name | None = None
+    state: AnyState | None = None
+    type: Name | None = None
+    since: Moment | None = None
+    until: Moment | None = None
+
+
+class BulkRequest(Selection):
+    """A request to change many jobs; it must be confirmed."""
+
+    confirm: bool | None = None
+
+
+class BulkIn(BulkRequest):
+    """Selects jobs; an empty filter selects all. `cursor` continues after the request that returned it."""
+
+    filter: FilterIn | None = None
+    cursor: str | None = None
+
+
+class PurgeIn(BulkRequest):
+    """Selects the jobs of a queue to delete: those in these states, or only those that ended before a time."""
+
+    states: Annotated[list[AnyState], Field(min_length=1)]
+    older_than: Moment | None = None
+
+
+class PoolQueueIn(Body):
+    """A queue of a pool."""
+
+    weight: Weight = 1.0
+
+
+class PoolIn(Body):
+    """Queues to fetch from together, as a list, or by name with weights."""
+
+    queues: Annotated[list[QueueName], Field(min_length=1, max_length=100)] | dict[str, PoolQueueIn]
+    strategy: Strategy | None = None
+    weights: dict[str, Weight] | None = None
+
+
+class SubscriptionIn(Body):
+    """A webhook: where to post which events."""
+
+    url: Annotated[str, Field(max_length=2_000, pattern=r"^https?://[^\s/]+")]
+    events: Annotated[list[Annotated[str, Field(min_length=1, max_length=64)]], Field(min_length=1)]
+    secret: Annotated[str, Field(min_length=8, max_length=255)] | None = None
+    active: bool | None = None
+
+
+class SubscriptionPatch(Body):
+    """Changes of a subscription."""
+
+    url: Annotated[str, Field(max_length=2_000, pattern=r"^https?://[^\s/]+")] | None = None
+    events: Annotated[list[Annotated[str, Field(min_length=1, max_length=64)]], Field(min_length=1)] | None = None
+    active: bool | None = None
+
+
+def or_default(value: T | None, default: T) -> T:
+    """Return a value, or the default if it is None."""
+    return default if value is None else value
+
+
+def given_fields(body: BaseModel | None) -> dict[str, Any]:
+    """Return the fields of a body that were given and are not null."""
+    return {} if body is None else body.model_dump(exclude_none=True, exclude_unset=True)

@@ -1,0 +1,125 @@
+"""Response bodies, as published in the schema; the views build them."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+ERRORS = frozenset({400, 401, 403, 404, 405, 409, 413, 422, 429, 500, 503})
+
+
+class Reply(BaseModel):
+    """A response; additional fields are allowed."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class ErrorObject(Reply):
+    """An error (ojs-http-binding, section 16)."""
+
+    code: str
+    message: str
+    retryable: bool
+    request_id: str
+
+
+class ErrorReply(Reply):
+    """An error response."""
+
+    error: ErrorObject
+
+
+class JobSummary(Reply):
+    """The identity and the state of a job."""
+
+    id: str
+    type: str
+    queue: str
+    state: str
+
+
+class Job(JobSummary):
+    """A job (ojs-core, section 5)."""
+
+    args: list[Any]
+    attempt: int
+    created_at: str
+
+
+class JobReply(Reply):
+    """One job."""
+
+    job: Job
+
+
+class JobsReply(Reply):
+    """Jobs."""
+
+    jobs: list[Job]
+
+
+class JobOrSummaryReply(Reply):
+    """A job; only its summary without the scope `read`."""
+
+    job: Job | JobSummary
+
+
+class JobsOrSummariesReply(Reply):
+    """Jobs; an existing one only as its summary without the scope `read`."""
+
+    jobs: list[Job | JobSummary]
+
+
+class AckReply(Reply):
+    """A completed job."""
+
+    acknowledged: bool
+    id: str
+    job_id: str
+    state: str
+
+
+class NackReply(Reply):
+    """A job that failed, or was returned to its queue."""
+
+    id: str
+    job_id: str
+    state: str
+    attempt: int
+    max_attempts: int
+    rate_limit_until: str | None = None
+
+
+class HeartbeatReply(Reply):
+    """The directive of a worker."""
+
+    state: str
+    server_time: str
+
+
+class Pagination(Reply):
+    """The position of a page in its list."""
+
+    total: int
+    total_is_exact: bool = True
+    has_more: bool
+    next_cursor: str | None = None
+
+
+class ItemsReply(Reply):
+    """A page of a list."""
+
+    items: list[dict[str, Any]]
+    pagination: Pagination
+
+
+class RateLimitReply(Reply):
+    """A key: its limits and their use (ojs-rate-limiting, section 10)."""
+
+    key: str
+    waiting_count: int
+    oversized_count: int
+
+
+def replies(of: type[BaseModel] | None = Reply, status: int = 200) -> dict[Any, Any]:
+    """Return the response types of an endpoint, for the schema."""
+    return {status: of, ERRORS: ErrorReply}

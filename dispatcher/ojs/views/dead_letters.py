@@ -1,0 +1,122 @@
+"""Dead letters: jobs that are out of attempts and asked to be kept (ojs-dead-letter)."""
+
+from typing import Any, Final
+
+from django.db.models import Count, Max, Min, Q, QuerySet, TextField, Value
+from django.db.models.fields.json import KT
+from django.db.models.functions import Coalesce
+from django.http import HttpRequest, HttpResponse
+from ninja import Router
+
+from dispatcher import api, sql
+from dispatcher.conf import conf
+from dispatcher.models import CallQueue
+from dispatcher.ojs.api import access_of
+from dispatcher.ojs.auth import Access
+from dispatcher.ojs.job import write_job
+from dispatcher.ojs.pagination import Page, paginate, window
+from dispatcher.ojs.permissions import visible_job
+from dispatcher.ojs.responses import JobOrSummaryReply, JobReply, JobsReply, replies
+from dispatcher.ojs.wire import format_time, json_response, missing, parse_id
+from dispatcher.states import Reason, State
+
+router = Router(tags=["dead letters"])
+
+_ORDER: Final = ("-finished_at", "-id")
+
+
+@router.get("/dead-letter", response=replies(JobsReply), summary="List the dead letters")
+def letters(request: HttpRequest) -> HttpResponse:
+    """List the dead letters, latest first; `queue` and `type` filter them."""
+    access_of(request).require("read")
+    found = find_page(request)
+    return json_response({"jobs": [write_job(call) for call in found.rows], "pagination": found.pagination})
+
+
+@router.get("/dead-letter/stats", response=replies(), summary="Count the dead letters")
+def stats(request: HttpRequest) -> HttpResponse:
+    """Count the dead letters."""
+    access_of(request).require("read")
+    return json_response(count_dead_letters())
+
+
+@router.get("/dead-letter/{job_id}", response=replies(JobReply), summary="Show a dead letter")
+def letter(request: HttpRequest, job_id: str) -> HttpResponse:
+    """Show a dead letter."""
+    call = find_dead_letter(job_id)
+    access_of(request).require("read", call.queue)
+    return json_response({"job": write_job(call)})
+
+
+@router.post("/dead-letter/{job_id}/retry", response=replies(JobOrSummaryReply), summary="Retry a dead letter")
+def retry(request: HttpRequest, job_id: str) -> HttpResponse:
+    """Make a dead letter wait again, from attempt 0; its errors are kept."""
+    call = find_dead_letter(job_id)
+    access = access_of(request)
+    access.require("send", call.queue)
+    return json_response({"job": retry_dead_letter(access, call)})
+
+
+@router.delete("/dead-letter/{job_id}", response=replies(), summary="Delete a dead letter")
+def delete(request: HttpRequest, job_id: str) -> HttpResponse:
+    """Delete a dead letter permanently."""
+    call = find_dead_letter(job_id)
+    access_of(request).require("admin")
+    delete_dead_letter(call)
+    return json_response({"deleted": True, "job_id": job_id})
+
+
+def find_page(request: HttpRequest, *, default: int = 50) -> Page:
+    """Return the requested page of dead letters. Raises Problem."""
+    found = _dead()
+    if queue := request.GET.get("queue"):
+        found = found.filter(queue=queue)
+    if kind := request.GET.get("type"):
+        found = found.filter(task=kind)
+    return paginate(request, found, order=_ORDER, among=_discarded(), default=default)
+
+
+def find_dead_letter(job_id: str) -> CallQueue:
+    """Return a dead letter. Raises Problem if it does not exist."""
+    call = _dead().filter(id=parse_id("dead_letter_job", job_id)).first()
+    if call is None:
+        raise missing("dead_letter_job", job_id)
+    return call
+
+
+def retry_dead_letter(access: Access, call: CallQueue) -> dict[str, Any]:
+    """Make a dead letter wait again, and return it as JSON."""
+    api.retry([call.id])
+    call.refresh_from_db()
+    return {**visible_job(access, call), "re_enqueued_at": format_time(sql.now())}
+
+
+def delete_dead_letter(call: CallQueue) -> None:
+    """Delete a dead letter."""
+    _dead().filter(id=call.id).delete()
+
+
+def count_dead_letters() -> dict[str, Any]:
+    """Count the dead letters among the latest ROW_LIMIT discarded jobs, by queue and by error type."""
+    looked_through = window(_dead(), _ORDER, _discarded())
+    letters = looked_through.rows.order_by()
+    by_queue = _counts(letters.values_list("queue"))
+    by_type = _counts(letters.values_list(Coalesce(KT("error__type"), Value("None", output_field=TextField()))))
+    times = letters.aggregate(oldest=Min("finished_at"), newest=Max("finished_at"))
+    totals = {"total": sum(by_queue.values()), "total_is_exact": looked_through.last is None}
+    counts = {"by_queue": by_queue, "by_error_type": by_type}
+    return {**totals, **counts, "oldest_at": format_time(times["oldest"]), "newest_at": format_time(times["newest"])}
+
+
+def _counts(rows: QuerySet[CallQueue, tuple[str]]) -> dict[str, int]:
+    return dict(rows.annotate(count=Count("id")).order_by("-count"))
+
+
+def _dead() -> QuerySet[CallQueue]:
+    """Return the calls that ran out of attempts and asked to be kept, and those that kill their workers."""
+    return _discarded().filter(Q(reason=Reason.FAILED, retry__on_exhaustion="dead_letter") | Q(reason=Reason.POISON))
+
+
+def _discarded() -> QuerySet[CallQueue]:
+    # Both conditions are needed for the index of ended calls.
+    return CallQueue.objects.using(conf().database).filter(state=State.DISCARDED, finished_at__isnull=False)

@@ -1,0 +1,103 @@
+"""Rate limits: show, and override for a time (ojs-rate-limiting, section 10)."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Router
+
+from dispatcher import api, sql
+from dispatcher.conf import conf
+from dispatcher.engine.dispenser import serve_limited
+from dispatcher.history import By
+from dispatcher.lifecycle import control
+from dispatcher.models import RateLimitKey
+from dispatcher.ojs.api import access_of
+from dispatcher.ojs.pagination import paginate
+from dispatcher.ojs.queues import create_queues, queue_name
+from dispatcher.ojs.requests import LimitIn, OverrideIn, given_fields
+from dispatcher.ojs.responses import ItemsReply, RateLimitReply, replies
+from dispatcher.ojs.wire import invalid, json_response, missing, parse_time, without_nulls
+from dispatcher.reports import KeyStatus, rate_limit_status
+
+router = Router(tags=["rate limits"])
+
+_NAME_ONE = "name at least one of concurrency, rate and throttle"
+_FOR_NOW = timedelta(hours=1)
+"""The default duration of an override."""
+
+
+@router.get("/rate-limits", response=replies(ItemsReply), summary="List the keys with their use")
+def limits(request: HttpRequest) -> HttpResponse:
+    """List the keys."""
+    access_of(request).require("read")
+    found = paginate(request, RateLimitKey.objects.using(conf().database).only("name"), order=["name"], default=20)
+    names = [key.name for key in found.rows]
+    statuses = {status.name: status for status in rate_limit_status(names)} if names else {}
+    items = [render_key(statuses[name]) for name in names if name in statuses]
+    return json_response({"items": items, "pagination": found.pagination})
+
+
+@router.get("/rate-limits/{key}", response=replies(RateLimitReply), summary="One key")
+def limit(request: HttpRequest, key: str) -> HttpResponse:
+    """Show a key: its limits, their use, and the number of waiting jobs."""
+    access_of(request).require("read")
+    return json_response(_find_key(key))
+
+
+@router.put("/rate-limits/{key}", response=replies(RateLimitReply), summary="Override a key for a time")
+def override(request: HttpRequest, key: str, limits: OverrideIn) -> HttpResponse:
+    """Override limits until `expires_at` (by default one hour); absent ones do not change."""
+    access_of(request).require("admin")
+    given = {name: value for name, value in given_fields(limits).items() if name in ("concurrency", "rate", "throttle")}
+    if not given:
+        raise invalid("concurrency", f"{_NAME_ONE}.")
+    now = sql.now()
+    until = parse_time("expires_at", limits.expires_at) or now + _FOR_NOW
+    if until <= now:
+        raise invalid("expires_at", "has passed; give a time in the future.")
+    oversized = api.override(key, until=until, by=access_of(request).actor(), **given)
+    return json_response({**_find_key(key), "oversized_count": oversized})
+
+
+@router.delete("/rate-limits/{key}", response=replies(RateLimitReply), summary="End the override of a key")
+def end_override(request: HttpRequest, key: str) -> HttpResponse:
+    """Put a key's own limits in force again."""
+    access_of(request).require("admin")
+    _find_key(key)
+    oversized = api.end_override(key, by=access_of(request).actor())
+    return json_response({**_find_key(key), "oversized_count": oversized})
+
+
+@router.put("/admin/queues/{name}/rate-limit", response=replies(RateLimitReply), summary="Limit a whole queue")
+def limit_queue(request: HttpRequest, name: str, limits: LimitIn) -> HttpResponse:
+    """Store the given limits of a queue; they apply to each of its jobs, in addition to the job's own keys."""
+    access_of(request).require("admin")
+    given = limits.named()
+    if not given:
+        raise invalid("concurrency", f"{_NAME_ONE}; null removes a limit.")
+    with sql.atomic():
+        create_queues([queue_name(name)])
+        key = store(name, given, by=access_of(request).actor())
+    serve_limited([key])
+    oversized = api.count_oversized(f"queue:{name}", {}, keeps_others=True)
+    return json_response({**_find_key(f"queue:{name}"), "oversized_count": oversized})
+
+
+def store(queue: str, limits: Mapping[str, Any], *, by: By) -> int:
+    """Store some limits of a queue, and return its key's id: the caller dispenses it after the commit."""
+    api.declare(f"queue:{queue}", {})
+    return control.limit(f"queue:{queue}", limits, keeps_others=True, by=by)
+
+
+def render_key(status: KeyStatus) -> dict[str, Any]:
+    """Return a key as `rate_limit_status --json` does, without nulls."""
+    fields = status.as_json().items()
+    return without_nulls({name: without_nulls(value) if isinstance(value, dict) else value for name, value in fields})
+
+
+def _find_key(name: str) -> dict[str, Any]:
+    for status in rate_limit_status([name]):
+        return render_key(status)
+    raise missing("rate_limit", name)

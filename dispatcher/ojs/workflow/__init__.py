@@ -1,0 +1,1 @@
+"""Workflows: chains, groups, batches and graphs of jobs (ojs-workflows)."""

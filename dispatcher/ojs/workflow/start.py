@@ -1,0 +1,78 @@
+"""Start parts of workflows: all parts that start together are written together."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from dispatcher.conf import conf
+from dispatcher.models import CallQueue, Part, Workflow
+from dispatcher.ojs.enqueue import EnqueueRequest, enqueue
+from dispatcher.ojs.job import read_job
+from dispatcher.ojs.queues import create_queues
+from dispatcher.ojs.requests import JobIn
+from dispatcher.ojs.workflow.plan import End, NextPart, is_workflow, next_parts, parts_field
+
+
+def start_parts(following: Iterable[NextPart]) -> None:
+    """Start parts of workflows, and the first parts of those that are workflows. Raises the errors of sending.
+
+    All are written together: a plan of hundreds of workflows costs little more than its jobs.
+    """
+    laid = list(_lay_out(following))
+    Workflow.objects.using(conf().database).bulk_create(part.child for _, part in laid if part.child is not None)
+    jobs = [(part, enqueue_request(each)) for each, part in laid if part.child is None]
+    create_queues({job.queue for _, job in jobs})
+    for run in _runs(jobs):
+        for (part, _), result in zip(run, enqueue([job for _, job in run]), strict=True):
+            part.call = result.call.id
+    Part.objects.using(conf().database).bulk_create(part for _, part in laid)
+    sent = [part.call for part, _ in jobs if part.call]
+    CallQueue.objects.using(conf().database).filter(id__in=sent).update(is_awaited=True)
+
+
+def _lay_out(following: Iterable[NextPart]) -> Iterator[tuple[NextPart, Part]]:
+    """Return the parts to start, each before the parts within it; none is written yet."""
+    for each in following:
+        part = Part(workflow=each.workflow, role=each.role, place=each.place)
+        if is_workflow(each.plan):
+            part.child = draft(each.plan, parent=each.workflow, results=each.results)
+        yield each, part
+        inner = [] if part.child is None else next_parts(part.child, {})
+        if not isinstance(inner, End):
+            yield from _lay_out(inner)
+
+
+def draft(plan: Mapping[str, Any], *, parent: Workflow | None = None, results: Mapping[str, Any]) -> Workflow:
+    """Return an unsaved workflow of a validated plan."""
+    return Workflow(
+        name=plan.get("name") or "",
+        kind=plan["type"],
+        plan=plan[parts_field(plan)],
+        callbacks=plan.get("callbacks") or {},
+        results=dict(results),
+        parent=parent,
+    )
+
+
+def _runs(jobs: Iterable[tuple[Part, EnqueueRequest]]) -> Iterator[list[tuple[Part, EnqueueRequest]]]:
+    """Split jobs into runs that can be sent together: the second job with a unique key starts a new run."""
+    run: list[tuple[Part, EnqueueRequest]] = []
+    keys: set[str] = set()
+    for part, job in jobs:
+        key = job.unique.key if job.unique else None
+        if key in keys:
+            yield run
+            run, keys = [], set()
+        run.append((part, job))
+        keys |= {key} if key else set()
+    if run:
+        yield run
+
+
+def enqueue_request(each: NextPart) -> EnqueueRequest:
+    """Return the request that sends the job of a part. Raises Problem or ValidationError."""
+    job = read_job(JobIn.model_validate(each.plan))
+    belongs = {"workflow": {"id": str(each.workflow.id), "results": dict(each.results)}}
+    envelope_of = {**(job.call.more.envelope or {}), **belongs}
+    more = replace(job.call.more, envelope=envelope_of, sender=f"workflow:{each.workflow.id}")
+    return replace(job, call=replace(job.call, more=more))

@@ -1,0 +1,89 @@
+"""What stops calls other than limits: queues without workers, tasks that never start, old transactions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from dispatcher import sql
+from dispatcher.reports.explain import MANY
+from dispatcher.reports.words import json_time
+
+OLD_TRANSACTION: Final = timedelta(minutes=1)
+"""The age from which an open transaction is reported: what died since can't be cleaned up, and each call costs more."""
+_FEW = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unserved:
+    """A queue whose calls wait because no live worker serves it."""
+
+    name: str
+    waiting: int
+    """Counted up to MANY."""
+    seen_at: datetime | None
+    """When a worker of it was last seen."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Write it for other programs."""
+        return {"name": self.name, "waiting_count": self.waiting, "worker_seen_at": json_time(self.seen_at)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unstarted:
+    """A task whose calls wait in a queue since they were published and came back without a start."""
+
+    queue: str
+    task: str
+    waiting: int
+    """Counted up to MANY, of all tasks together."""
+    returns: int
+    """How often in a row one of them came back, at the most."""
+    is_known: bool
+    """Whether a live worker of the queue knows the task."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Write it for other programs."""
+        return {
+            "queue": self.queue,
+            "task": self.task,
+            "waiting_count": self.waiting,
+            "returns": self.returns,
+            "known": self.is_known,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class OldTransaction:
+    """A transaction that has been open for long, in the dispatcher's database."""
+
+    what: str
+    """The session, by the process of the server, or the prepared transaction."""
+    facts: Mapping[str, Any]
+    """How long it is `open_for`, as hh:mm:ss, the session's `application`, `state` and latest `query`."""
+    target: str
+    version: str
+    total: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Write it for other programs."""
+        return {"what": self.what, **self.facts}
+
+
+def unserved_queues(*, now: datetime | None = None) -> list[Unserved]:
+    """Return the queues whose calls wait because no live worker serves them, in order of name."""
+    return sql.fetch("report_unserved", Unserved, {"most": MANY, "now": now})
+
+
+def unstarted_tasks(*, now: datetime | None = None) -> list[Unstarted]:
+    """Return the tasks whose calls came back without a start and wait, in order of queue and name."""
+    return sql.fetch("report_unstarted", Unstarted, {"most": MANY, "now": now})
+
+
+def old_transactions(*, age: timedelta | None = None) -> list[OldTransaction]:
+    """Return up to 10 transactions that have been open for longer than this (a minute), the oldest first.
+
+    Those of other users are seen by roles that may read all statistics only (pg_read_all_stats).
+    """
+    long = OLD_TRANSACTION if age is None else age
+    return sql.fetch("audit_old_transaction", OldTransaction, {"long": long, "most": _FEW})

@@ -1,0 +1,199 @@
+"""How each key stands: what it allows, what is spent of it, and what waits for it."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from dispatcher import sql
+from dispatcher.conf import conf
+from dispatcher.limits import usage
+from dispatcher.limits.policy import (
+    AdmissionTuning,
+    Policy,
+    Use,
+    counted,
+    in_force,
+    next_opening,
+    ramp_opening,
+    room,
+    stored,
+    throttle_room,
+)
+from dispatcher.reports.words import json_time
+
+
+class KeyState(StrEnum):
+    """What a key lets happen; where several hold, the first of these."""
+
+    PAUSED = "paused"
+    BLOCKED = "blocked"
+    AT_LIMIT = "at_limit"
+    OPEN = "open"
+
+    @property
+    def label(self) -> str:
+        """The words that people see."""
+        return self.value.capitalize().replace("_", " ")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyStatus:
+    """One key at one moment by the database's clock. All amounts but `waiting` are costs."""
+
+    id: int
+    name: str
+    at: datetime
+    policy: Policy
+    """The limits in force: the override's while there is one."""
+    own_policy: Policy
+    """The limits that hold without an override."""
+    overridden_until: datetime | None
+    is_paused: bool
+    blocked_until: datetime | None
+    running: int
+    """Slots of calls that have started."""
+    admitted: int
+    """Slots of calls that are on their way to a worker."""
+    starts: int
+    """What started in the window and still counts."""
+    frees_at: datetime | None
+    """When the first of the starts ceases to count."""
+    resets_at: datetime | None
+    """When the last of them does."""
+    next_start_at: datetime | None
+    """The first moment at which the throttle lets one more call start; None without a throttle."""
+    stopped_by: Sequence[str]
+    """What leaves no room for a call of cost 1: concurrency, rate, throttle, and the ramp after a block."""
+    opens_at: datetime | None
+    """When time alone lets the next call in; None if it does now, or if it takes a release or a person."""
+    waiting: int
+    """How many calls wait."""
+    waiting_since: datetime | None
+    """Since when the first in line waits."""
+    oversized: int = 0
+    """How many of those cost more than the limits in force ever allow: they wait alone until the limits change."""
+
+    @property
+    def in_flight(self) -> int:
+        """What is held of it, from the admission to the finish."""
+        return self.running + self.admitted
+
+    @property
+    def used(self) -> int:
+        """What counts against the window's limit: starts, and what is admitted and will start."""
+        return self.starts + self.admitted
+
+    @property
+    def state(self) -> KeyState:
+        """What it lets happen."""
+        if self.is_paused:
+            return KeyState.PAUSED
+        if self.blocked_until is not None:
+            return KeyState.BLOCKED
+        return KeyState.AT_LIMIT if self.stopped_by else KeyState.OPEN
+
+    def as_json(self) -> dict[str, Any]:
+        """Write it as the Open Job Spec does (rate limiting, section 10.1), with what more is known."""
+        return {
+            "key": self.name,
+            "state": self.state.value,
+            "stopped_by": list(self.stopped_by),
+            "concurrency": self._concurrency(),
+            "rate": self.policy.rate
+            and {
+                **self.policy.rate.as_json(),
+                "current_count": self.used,
+                "frees_at": json_time(self.frees_at),
+                "window_resets_at": json_time(self.resets_at),
+            },
+            "throttle": self.policy.throttle
+            and {**self.policy.throttle.as_json(), "next_allowed_at": json_time(self.next_start_at)},
+            "active": self.in_flight,
+            "running": self.running,
+            "admitted": self.admitted,
+            "waiting_count": self.waiting,
+            "waiting_since": json_time(self.waiting_since),
+            "oversized_count": self.oversized,
+            "opens_at": json_time(self.opens_at),
+            "paused": self.is_paused,
+            "blocked_until": json_time(self.blocked_until),
+            "override_expires_at": json_time(self.overridden_until),
+            "own_limits": self.own_policy.as_json() if self.overridden_until else None,
+        }
+
+    def _concurrency(self) -> dict[str, int] | None:
+        limit = self.policy.concurrency
+        if limit is None:
+            return None
+        return {"limit": limit, "active": self.in_flight, "available": max(0, limit - self.in_flight)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _KeyRow(usage.KeyRow):
+    now: datetime
+    waiting: int
+    waiting_since: datetime | None
+    oversized: int
+
+
+def rate_limit_status(keys: Collection[str] | None = None, *, now: datetime | None = None) -> list[KeyStatus]:
+    """Return how these keys stand, or all if None, in order of name; names that do not exist are left out.
+
+    One statement, whatever the number of keys; limits and use are reckoned as the admission does.
+    """
+    names = None if keys is None else list(keys)
+    settings = conf()
+    rows = sql.fetch("report_keys", _KeyRow, {"names": names, "now": now, "margin": settings.margin})
+    tuning = AdmissionTuning(horizon=settings.horizon, margin=settings.margin, ramp=settings.ramp)
+    return [_status(row, tuning) for row in rows]
+
+
+def _status(row: _KeyRow, tuning: AdmissionTuning) -> KeyStatus:
+    now, policy = row.now, in_force(row, row.now)
+    use = usage.use(row, policy)
+    spent = counted(policy.rate, use, now, tuning) if policy.rate else []
+    ramp_opens_at = ramp_opening(row.blocked_until, use, 1, now, tuning)
+    stopped_by = (*_stopping(policy, use, now, tuning), *(["ramp"] if ramp_opens_at else []))
+    blocked_until = row.blocked_until if row.blocked_until and row.blocked_until > now else None
+    times = (blocked_until, ramp_opens_at, next_opening(policy, use, 1, now, tuning))
+    is_time_alone = not row.is_paused and "concurrency" not in stopped_by
+    return KeyStatus(
+        id=row.id,
+        name=row.name,
+        at=now,
+        policy=policy,
+        own_policy=stored(row),
+        overridden_until=row.override_until if row.override_until and row.override_until > now else None,
+        is_paused=row.is_paused,
+        blocked_until=blocked_until,
+        running=row.held - row.unstarted,
+        admitted=row.unstarted,
+        starts=sum(cost for _, cost in spent),
+        frees_at=min((at for at, _ in spent), default=None),
+        resets_at=max((at for at, _ in spent), default=None),
+        next_start_at=_next_start(policy, use, now, tuning),
+        stopped_by=stopped_by,
+        opens_at=max(filter(None, times), default=None) if is_time_alone else None,
+        waiting=row.waiting,
+        waiting_since=row.waiting_since,
+        oversized=row.oversized,
+    )
+
+
+def _stopping(policy: Policy, use: Use, now: datetime, tuning: AdmissionTuning) -> Iterator[str]:
+    """Name the limits that leave no room for a cost of 1."""
+    if room(Policy(concurrency=policy.concurrency), use, now, tuning) < 1:
+        yield "concurrency"
+    if room(Policy(rate=policy.rate), use, now, tuning) < 1:
+        yield "rate"
+    if throttle_room(policy, use, now, tuning) < 1:
+        yield "throttle"
+
+
+def _next_start(policy: Policy, use: Use, now: datetime, tuning: AdmissionTuning) -> datetime | None:
+    if policy.throttle is None:
+        return None
+    exact = AdmissionTuning(horizon=timedelta(0), margin=tuning.margin)
+    return next_opening(Policy(throttle=policy.throttle), use, 1, now, exact) or now

@@ -1,0 +1,2 @@
+-- now: the time by the database's clock, or the one that a test gives.
+COALESCE(%(now)s::timestamptz, clock_timestamp())

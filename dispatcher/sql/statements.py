@@ -1,0 +1,98 @@
+"""The text of each statement: one a file, in a folder for each step; what several share is a fragment.
+
+`{{name}}` or `{{name(argument, ...)}}` stands for the text of `fragments/name.sql`, in which `{{parameter}}` stands for
+the argument. The text of a fragment is SQL of the project itself: no value ever goes into it.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Final, LiteralString
+
+FRAGMENTS: Final = "fragments"
+"""The folder of the fragments; each other folder holds the statements of one step."""
+
+_PARAMETER = re.compile(r"%\((\w+)\)s")
+_FRAGMENT = re.compile(r"\{\{(\w+)(?:\(((?:[^{}]|\{\{\w+\}\})*)\))?\}\}")
+_SIGNATURE = re.compile(r"-- (\w+)(?:\(([\w, ]+)\))?: ")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement as the server takes it, with `$1`, `$2`, ... in place of the names of its parameters."""
+
+    text: LiteralString
+    parameters: tuple[str, ...]
+    """The name of each parameter, in order of number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A piece of SQL that several statements share."""
+
+    text: LiteralString
+    parameters: tuple[str, ...]
+
+
+@cache
+def statement(name: str) -> Statement:
+    """Return `name`.sql without comments and indents, its fragments expanded, its name in front as a comment.
+
+    Numbered here, once: psycopg would parse a text of over 4,096 characters again at each run.
+    """
+    text = expand(_code(_files()[name]))
+    numbers = {parameter: f"${number}" for number, parameter in enumerate(dict.fromkeys(_PARAMETER.findall(text)), 1)}
+    numbered = _PARAMETER.sub(lambda found: numbers[found[1]], text).replace("%%", "%")
+    return Statement(text=f"/* {name} */ {numbered}", parameters=tuple(numbers))
+
+
+def names() -> list[str]:
+    """Return the name of every statement."""
+    return sorted(_files())
+
+
+def expand(text: LiteralString) -> LiteralString:
+    """Return a text with the fragments in it replaced by what they stand for; KeyError for an unknown one."""
+    return _FRAGMENT.sub(lambda found: _expanded(found[1], found[2]), text)
+
+
+def used(text: str) -> set[str]:
+    """Return the names of the fragments that a text uses by itself."""
+    return set(re.findall(r"\{\{(\w+)", text))
+
+
+@cache
+def fragments() -> dict[str, Fragment]:
+    """Return every fragment by its name."""
+    return {
+        file.name.removesuffix(".sql"): Fragment(text=_code(file), parameters=_parameters(file))
+        for file in resources.files(__package__).joinpath(FRAGMENTS).iterdir()
+    }
+
+
+def _expanded(name: str, arguments: str | None) -> LiteralString:
+    fragment = fragments()[name]
+    given = [argument.strip() for argument in arguments.split(",")] if arguments else []
+    values = dict(zip(fragment.parameters, given, strict=True))
+    text = re.sub(r"\{\{(\w+)\}\}", lambda found: values.get(found[1], found[0]), fragment.text)
+    return expand(text)
+
+
+def _parameters(file: Traversable) -> tuple[str, ...]:
+    found = _SIGNATURE.match(file.read_text("utf-8"))
+    return tuple(found[2].split(", ")) if found and found[2] else ()
+
+
+def _code(file: Traversable) -> LiteralString:
+    lines = file.read_text("utf-8").splitlines()
+    return " ".join(line.strip() for line in lines if not line.lstrip().startswith("--"))
+
+
+@cache
+def _files() -> dict[str, Traversable]:
+    """Return the file of each statement by its name, which is unique; each step has a folder."""
+    folders = (entry for entry in resources.files(__package__).iterdir() if entry.is_dir() and entry.name != FRAGMENTS)
+    files = (file for folder in folders for file in folder.iterdir() if file.name.endswith(".sql"))
+    return {file.name.removesuffix(".sql"): file for file in files}

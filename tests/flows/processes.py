@@ -1,0 +1,89 @@
+"""The processes of the flows: they are started and stopped, and their notes are read."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+from django.db import connection
+
+from project.processes import Stack, logged
+from tests.flows.sample_tasks import app
+from tests.flows.settings import DISPENSER_QUEUE, QUEUE
+
+CELERY = (sys.executable, "-m", "celery", "-A", "tests.flows.sample_tasks")
+READY = logged(r" ready\.$")
+
+
+class Processes:
+    """Starts and stops the processes of the flows, and reads their notes."""
+
+    def __init__(self, stack: Stack, notes: Path) -> None:
+        self.stack = stack
+        self.notes = notes
+
+    def start_worker(self, name: str = "worker", *options: str, env: Mapping[str, str] | None = None) -> None:
+        """Start a worker of this run's queue, and do not wait for it."""
+        command = [*CELERY, "worker", "-n", f"{name}-{QUEUE}@%h", "-Q", QUEUE, "-c", "2", "-l", "INFO"]
+        self.stack.start(name, [*command, "--without-mingle", "--without-gossip", *options], ready=READY, env=env)
+
+    def kill_workers(self) -> None:
+        """Kill the workers that are up."""
+        for name in {"worker", "second"}.intersection(self.stack.children):
+            self.stack.kill(name)
+
+    def start_dispenser(self, name: str = "dispenser", *, env: Mapping[str, str] | None = None) -> None:
+        """Start a worker that runs the dispatcher's own tasks, and do not wait for it."""
+        command = [*CELERY, "worker", "-n", f"{name}-{QUEUE}@%h", "-Q", DISPENSER_QUEUE, "-P", "threads", "-c", "4"]
+        self.stack.start(name, [*command, "--without-mingle", "--without-gossip", "-l", "INFO"], ready=READY, env=env)
+
+    def start_beat(self, *options: str, env: Mapping[str, str] | None = None) -> None:
+        """Start beat with the schedule in the database, and do not wait for it."""
+        command = [*CELERY, "beat", "-l", "INFO", "--pidfile=", *options]
+        self.stack.start("beat", command, ready=logged(r"beat: Starting"), env=env)
+
+    def noted(self, call: object, what: str = "run") -> int:
+        """Return how often this happened to a message: its task ran ("run"), or it was dealt with ("end")."""
+        return len(self._times(call, what))
+
+    def last_noted(self, call: object, what: str) -> datetime:
+        """Return when this happened to a message for the last time."""
+        return datetime.fromtimestamp(max(self._times(call, what)), UTC)
+
+    def _times(self, call: object, what: str) -> list[float]:
+        lines = self.notes.read_text().splitlines() if self.notes.exists() else []
+        return [line["at"] for line in map(json.loads, lines) if (line["id"], line["what"]) == (str(call), what)]
+
+
+class every:  # noqa: N801 -- it reads as a preposition
+    """Do something again and again, so many seconds apart, in a thread with a connection of its own."""
+
+    def __init__(self, seconds: float, what: Callable[[], Any]) -> None:
+        self.seconds, self.what = seconds, what
+        self.over = Event()
+        self.thread = Thread(target=self._go_on)
+        self.errors: list[Exception] = []
+
+    def __enter__(self) -> None:
+        self.thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.thread.join()
+        assert not self.errors
+
+    def _go_on(self) -> None:
+        app.set_current()
+        due = time.monotonic()
+        try:
+            while not self.over.wait(max(0.0, due - time.monotonic())):
+                self.what()
+                due += self.seconds
+        except Exception as error:  # noqa: BLE001 -- raised by the test's own thread
+            self.errors.append(error)
+        finally:
+            connection.close()

@@ -1,0 +1,195 @@
+"""The Celery app of the flows and its tasks; each run, and the end of each message, is noted in a file."""
+
+import json
+import os
+import signal
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from celery import Celery, Task, signals
+from celery.worker import state
+
+from dispatcher.errors import RateLimited
+
+# A project may have tasks of its own class, or of Celery's.
+OWN = None if os.environ.get("FLOWS_PLAIN") else "dispatcher.celery:DispatchedTask"
+app = Celery("flows", task_cls=OWN, set_as_current=False)
+app.config_from_object("tests.flows.settings", namespace="CELERY")
+app.autodiscover_tasks()
+
+
+def note(what: str, task: Task) -> None:
+    """Write down what happened to a message; a line is written whole or not at all."""
+    line = json.dumps(
+        {"what": what, "task": task.name, "id": task.request.id, "retries": task.request.retries, "at": time.time()}
+    )
+    with Path(os.environ["FLOWS_NOTES"]).open("a") as notes:
+        notes.write(f"{line}\n")
+
+
+@signals.task_postrun.connect
+def note_end(task: Task, **_: Any) -> None:
+    """Note that a message was dealt with, whether its task ran or not."""
+    if "FLOWS_NOTES" in os.environ:
+        note("end", task)
+
+
+class Unaware(Task):
+    """A base class of a project that knows nothing of the dispatcher."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run, as Celery's documentation shows it."""
+        return self.run(*args, **kwargs)
+
+
+@app.task(bind=True, base=Unaware, max_retries=2)
+def unaware(self: Task, times: int) -> int:
+    """Fail so many times first, and ask for more by self.retry()."""
+    return int(fail_and_ask.run.__func__(self, times))
+
+
+@app.task(bind=True)
+def echo(self: Task, word: str) -> str:
+    """Return the word."""
+    note("run", self)
+    return word
+
+
+if not os.environ.get("FLOWS_OLD"):
+
+    @app.task(bind=True)
+    def new(self: Task) -> str:
+        """Be a task that workers of the version before do not have."""
+        note("run", self)
+        return "new"
+
+
+@app.task(bind=True)
+def nap(self: Task, seconds: float) -> None:
+    """Take some time."""
+    note("run", self)
+    time.sleep(seconds)
+
+
+@app.task(bind=True)
+def block(self: Task, seconds: float) -> None:
+    """Keep everything busy that shares the interpreter's turn, as a greenlet that never yields does."""
+    note("run", self)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+@app.task(bind=True)
+def wait_and_ask(self: Task, seconds: float) -> None:
+    """Take some time, and make sure then that it was not too much."""
+    note("run", self)
+    time.sleep(seconds)
+    self.ensure_held()
+    note("asked and still holds it", self)
+
+
+@app.task(bind=True)
+def fail(self: Task, times: int) -> int:
+    """Fail so many times first; return the number of the attempt."""
+    note("run", self)
+    if self.request.retries < times:
+        message = f"attempt {self.request.retries + 1}"
+        raise ValueError(message)
+    return self.request.retries + 1
+
+
+@app.task(bind=True, autoretry_for=(ValueError,), default_retry_delay=0, max_retries=2)
+def fail_and_be_retried(self: Task, times: int) -> int:
+    """Do the same, and let Celery's autoretry_for ask for more."""
+    return int(fail.run.__func__(self, times))
+
+
+@app.task(bind=True, max_retries=2)
+def fail_and_ask(self: Task, times: int) -> int:
+    """Do the same, and ask for more by self.retry()."""
+    try:
+        return int(fail.run.__func__(self, times))
+    except ValueError as error:
+        raise self.retry(exc=error, countdown=0.05) from None
+
+
+@app.task(bind=True, max_retries=2)
+def fail_and_name_a_time(self: Task, times: int) -> int:
+    """Do the same, and ask for more at a time, half a second from now by this machine's clock."""
+    try:
+        return int(fail.run.__func__(self, times))
+    except ValueError as error:
+        raise self.retry(exc=error, eta=datetime.now(UTC) + timedelta(seconds=0.5)) from None
+
+
+@app.task(bind=True, time_limit=1)
+def outstay(self: Task, times: int) -> str:
+    """Take longer than the time limit so many times first."""
+    note("run", self)
+    if self.request.retries < times:
+        time.sleep(60)
+    return "in time"
+
+
+@app.task(bind=True)
+def wait_for_a_file(self: Task, path: str) -> str:
+    """Return when the file is there."""
+    note("run", self)
+    while not Path(path).exists():
+        time.sleep(0.01)
+    return "there"
+
+
+@app.task(bind=True, soft_time_limit=3)
+def wait_for_a_file_in_time(self: Task, path: str) -> str:
+    """Do the same, for 3 seconds at the most."""
+    return str(wait_for_a_file.run.__func__(self, path))
+
+
+@app.task(bind=True)
+def die(self: Task, times: int) -> str:
+    """Kill the process so many times first, as the kernel does when memory runs out."""
+    note("run", self)
+    assert not self.request.is_eager, "this would be the end of the tests themselves"
+    if self.request.retries < times:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "alive"
+
+
+@app.task(bind=True)
+def leave(self: Task) -> None:
+    """End as a command does that calls sys.exit()."""
+    note("run", self)
+    sys.exit(1)
+
+
+@app.task(bind=True)
+def pass_headers_on(self: Task, task_id: str) -> None:
+    """Send a plain message with the headers of this one."""
+    note("run", self)
+    echo.apply_async(args=["hello"], task_id=task_id, headers=self.request.headers)
+
+
+@app.task(bind=True)
+def be_rate_limited(self: Task, path: str) -> str:
+    """Raise RateLimited the first time, as for a provider's 429."""
+    note("run", self)
+    if not Path(path).exists():
+        Path(path).touch()
+        raise RateLimited(1)
+    return "done"
+
+
+@app.task(bind=True)
+def outlive_a_cold_shutdown(self: Task, seconds: float) -> None:
+    """Let the worker shut down, as SIGQUIT does once all is cancelled that can be, and go on for so long."""
+    note("run", self)
+    state.should_terminate = True
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(0.02)
+        note("alive", self)

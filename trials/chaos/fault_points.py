@@ -1,0 +1,92 @@
+"""Traps in the trial's processes, for moments that are too short to be hit from outside.
+
+The trial arms one for a process by name; who next comes to that point gets the signal, with its whole group.
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from functools import wraps
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from dispatcher.lifecycle import claim, publish, run
+from trials.chaos import notes
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PUBLISHING = "publishing"
+"""Between the commit of an admission and its publication."""
+RUNNING = "running"
+"""Between the claim and the first line of the task."""
+
+
+def install() -> None:
+    """Set the fault points in this process, if it is one of the trial's."""
+    if "CHAOS_NAME" in os.environ:
+        publish.publish = _trapped(PUBLISHING, publish.publish)
+        run.run = _trapped(RUNNING, run.run)
+        claim.is_in_time_at = _noted(claim.is_in_time_at)
+
+
+def path(run_dir: Path, name: str, point: str) -> Path:
+    """Return the file by which the fault_point of a process is armed; it holds the number of the signal."""
+    return run_dir / f"{name}.{point}"
+
+
+def arm(fault_point: Path, how: signal.Signals) -> None:
+    """Arm a fault_point, whole from the first moment."""
+    draft = fault_point.with_suffix(".draft")
+    draft.write_text(str(how.value))
+    draft.rename(fault_point)
+
+
+def disarm(fault_point: Path) -> bool:
+    """Take a fault_point away; return whether no process had reached it."""
+    try:
+        fault_point.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def since_start(now: int) -> timedelta:
+    """Return how long before `now` the start of the task that runs was due, in nanoseconds of the monotonic clock."""
+    return timedelta(seconds=now / 1_000_000_000 - _Start.due)
+
+
+class _Start:
+    due = 0.0
+
+
+def _noted(is_in_time: Callable[..., bool]) -> Callable[..., bool]:
+    """Note the start that a claim was given, which a busy machine may miss by more than a strict provider forgives."""
+
+    def wait(due: float, lateness: float) -> bool:
+        _Start.due = due
+        return is_in_time(due, lateness)
+
+    return wait
+
+
+def _trapped(point: str, step: Callable[P, R]) -> Callable[P, R]:
+    fault_point = path(notes.directory(), os.environ["CHAOS_NAME"], point)
+
+    @wraps(step)
+    def walk(*args: P.args, **kwargs: P.kwargs) -> R:
+        # A pass that admitted nothing publishes an empty list.
+        if fault_point.exists() and args[0]:
+            _spring(fault_point)
+        return step(*args, **kwargs)
+
+    return walk
+
+
+def _spring(fault_point: Path) -> None:
+    with suppress(FileNotFoundError):
+        how = int(fault_point.read_text())
+        fault_point.unlink()
+        os.killpg(os.getpgrp(), how)

@@ -1,0 +1,107 @@
+"""What the soak plays on: the keys, and a standing backlog of calls that closed and slow keys hold back."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from itertools import islice
+from os import getpid
+from socket import gethostname
+
+import uuid_utils.compat as uuid7
+from django.utils import timezone
+
+from dispatcher import api, engine
+from dispatcher.lifecycle import admit, claim, heartbeat, send
+from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.request import Call
+
+QUEUE = "soak"
+TASK = "soak.nothing"
+TENANTS = 20
+PROBES = 5
+"""Lanes that each measured pass serves, each under a key of its own and under `api`, as all that moves."""
+
+_BATCH = 5_000
+_SHARES = {"paused": 0.5, "full": 0.25, "crawl": 0.05, "later": 0.2}
+"""Which part of the backlog waits for what."""
+_PAYLOAD = {"order": "O-2030-000001", "customer": 4_711, "lines": [{"sku": "A-100", "count": 2, "price": "9.90"}] * 3}
+"""What a call carries: some 200 bytes, as many do."""
+
+
+def declare_keys() -> None:
+    """Make the keys of all that moves and of all that waits."""
+    declare = RateLimitKey.objects.declare
+    declare("api", concurrency=500, rate=(100_000, "PT10S"))
+    declare("narrow", concurrency=2)
+    declare("slow", throttle=(20, "PT1S"))
+    declare("crawl", throttle=(1, "PT1H"))
+    declare("paused")
+    api.pause("paused")
+    declare("full", concurrency=1)
+    for name in (*_named("tenant", TENANTS), *_named("probe", PROBES)):
+        declare(name, concurrency=100)
+
+
+def fill_full(here: heartbeat.WorkerInfo) -> heartbeat.ReservedCall:
+    """Let one call take all the room of `full` for as long as this worker's heart beats."""
+    (written,) = write([call("full")])
+    (admitted,) = admit.admit(lanes=lanes_of([written])).calls
+    claim.claim(admitted.id, admitted.ticket, worker=here.id)
+    return admitted.id, admitted.ticket
+
+
+def let_wait(backlog: int, here: heartbeat.WorkerInfo, full: heartbeat.ReservedCall) -> None:
+    """Write the standing backlog, and keep the call that holds the room of `full` meanwhile."""
+    calls = _backlog(backlog)
+    while batch := list(islice(calls, _BATCH)):
+        keep(here, full)
+        engine.dispense(lanes=lanes_of(write(batch)), most=1)
+
+
+def lanes_of(calls: Iterable[CallQueue]) -> set[int]:
+    """Return the lanes that calls were written into."""
+    return {each.lane_id for each in calls if each.lane_id is not None}
+
+
+def worker(name: str) -> heartbeat.WorkerInfo:
+    """Return a worker that takes messages of the soak's queue; it lives from its first heartbeat on."""
+    return heartbeat.WorkerInfo(
+        id=uuid7.uuid7(), name=name, host=gethostname(), pid=getpid(), pool="threads", processes=1, queues=[QUEUE]
+    )
+
+
+def keep(here: heartbeat.WorkerInfo, full: heartbeat.ReservedCall) -> None:
+    """Beat for the call that holds the room of `full`. Raises RuntimeError if it has lost its ticket."""
+    if not heartbeat.record(here, [full]).slots:
+        message = "the call that holds the room of `full` was put back: its backlog is not standing any more"
+        raise RuntimeError(message)
+
+
+def write(calls: list[Call]) -> list[CallQueue]:
+    """Write calls without a look at what may go."""
+    return send.write([send.draft(each, task=TASK, queue=QUEUE) for each in calls])
+
+
+def probe_calls(each: int) -> list[Call]:
+    """Return so many calls for each of the lanes that the measured passes serve."""
+    return [call("api", name) for name in _named("probe", PROBES) for _ in range(each)]
+
+
+def call(*keys: str) -> Call:
+    """Return a call that spends these keys."""
+    return Call(task=TASK, kwargs=_PAYLOAD, queue=QUEUE, keys=keys)
+
+
+def _backlog(backlog: int) -> Iterator[Call]:
+    later = timezone.now() + timedelta(days=1)
+    for name, share in _SHARES.items():
+        for number in range(round(backlog * share)):
+            tenant = f"tenant:{number % TENANTS}"
+            if name == "later":
+                yield replace(call("api", tenant), scheduled_at=later)
+            else:
+                yield call(name, tenant)
+
+
+def _named(kind: str, count: int) -> list[str]:
+    return [f"{kind}:{number}" for number in range(count)]
