@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 _PATIENCE = timedelta(milliseconds=250)
 """How long all lock waits of one `place` may take."""
+_MOST_WAITS = 16
+"""And how many there may be: each costs a transaction, too."""
 FIRST = -(2**63)
 """Before all positions."""
 
@@ -77,7 +79,7 @@ def place(calls: Collection[UUID], *, lock_wait: timedelta) -> list[Place]:
     mixed = random.sample(list(groups.items()), len(groups))
     senders = {name: sender for each in reversed([*placements.values()]) for name, sender in each.senders.items()}
     # Waits are counted, and not the time that the calls themselves take: a slow machine may place as many.
-    waits = iter(range(1 + _PATIENCE // lock_wait))
+    waits = iter(range(min(_MOST_WAITS, 1 + _PATIENCE // lock_wait)))
     return [*_place(mixed, _Missing(policies=missing, senders=senders), lock_wait, waits)]
 
 
