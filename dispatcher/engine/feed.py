@@ -13,7 +13,7 @@ from dispatcher import ending, event_log, sql
 from dispatcher.ending import Ending
 from dispatcher.engine import attempt, dispenser
 from dispatcher.errors import RateLimited
-from dispatcher.lifecycle import admit, claim, feed, finish, heartbeat, run, unstarted, wake
+from dispatcher.lifecycle import admit, claim, feed, finish, heartbeat, run, unstarted
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.limits.allocate import Allocation
 from dispatcher.messages.message import Admitted
@@ -337,8 +337,3 @@ def give_back_unknown(worker: UUID, known: Collection[UUID], calls: Collection[U
 def tune() -> None:
     """Tune this thread's connection, which only a feed uses, for its steps."""
     feed.tune()
-
-
-def wake_waiting() -> None:
-    """Wake idle workers of direct queues that hold lanes: no sender has. Expected: none."""
-    wake.notify(wake.waiting())

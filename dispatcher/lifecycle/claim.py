@@ -246,6 +246,7 @@ def start_many(calls: Mapping[UUID, UUID], *, worker: UUID, slack: timedelta) ->
         "margin": settings.margin,
         "buckets": BUCKETS,
         "slack": slack,
+        "now": None,
     }
     return sql.fetch("start_calls", Started, params)
 

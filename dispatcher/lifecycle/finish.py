@@ -232,6 +232,7 @@ def params_of(ends: Sequence[Ended]) -> dict[str, Any]:
         "errors": [each.ending.error and json.dumps(each.ending.error) for each in ends],
         "waits": [each.ending.wait for each in ends],
         "terminal": list(TERMINAL),
+        "now": None,
     }
 
 

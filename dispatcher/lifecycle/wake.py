@@ -5,25 +5,16 @@ The channel of a worker is for itself alone; without LISTEN (behind a transactio
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Final
 from uuid import UUID
 
 from dispatcher import sql
 from dispatcher.conf import conf
-
-_MOST_QUEUES: Final = 100
-"""The most queues that one look for waiting calls takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Woken:
     worker_id: UUID
     notified: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Queue:
-    name: str
 
 
 def channel(worker: UUID) -> str:
@@ -56,9 +47,9 @@ def notify(queues: Collection[str]) -> list[UUID]:
 
 def waiting() -> list[str]:
     """Return the direct queues that hold lanes while a worker of theirs is idle. Expected: none."""
-    return [row.name for row in sql.fetch("waiting_queues", _Queue, {"most": _MOST_QUEUES})]
+    return sql.fetch("waiting_queues", str, {})
 
 
 def direct(queues: Sequence[str]) -> list[str]:
     """Return those of these queues whose calls Celery workers take directly."""
-    return [row.name for row in sql.fetch("direct_queues", _Queue, {"queues": list(queues)})]
+    return sql.fetch("direct_queues", str, {"queues": list(queues)})

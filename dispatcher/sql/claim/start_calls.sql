@@ -3,13 +3,9 @@
 -- calls that were revoked, and those that spend a key with a throttle, whose start claim_call gives. A process may
 -- begin by `slack` later than the start: a window remembers it that much longer. Relies on slot_is_one_per_call_and_key
 -- and the primary keys. Locks the windows in order of key.
-WITH clock AS MATERIALIZED (
-    SELECT clock_timestamp() AS now
-), spent AS MATERIALIZED (
-    SELECT slot.call_id, slot.key_id, slot.cost,
-           GREATEST(key.rate_period, key.override_rate_period, %(margin)s::interval) AS longest,
-           COALESCE(CASE WHEN key.override_until > clock.now THEN key.override_rate_period END,
-                    key.rate_period) AS window_period,
+WITH {{clock}}, spent AS MATERIALIZED (
+    SELECT slot.call_id, slot.key_id, slot.cost, {{longest_period(key)}} AS longest,
+           {{window_period(key.override_until > clock.now, key)}} AS window_period,
            COALESCE(key.throttle_limit, key.override_throttle_limit) IS NOT NULL AS has_throttle
       FROM clock
      CROSS JOIN dispatcher_slot AS slot
@@ -28,24 +24,18 @@ WITH clock AS MATERIALIZED (
        SET started_at = clock.now, lease_until = clock.now + %(lease)s::interval, worker_id = %(worker)s::uuid
       FROM clock, started
      WHERE slot.call_id = started.id
-), counted AS (
-    INSERT INTO dispatcher_window AS bucket (key_id, place, cost, last_start_at)
-    SELECT spent.key_id,
-           trunc(mod(EXTRACT(EPOCH FROM clock.now + %(slack)s::interval), EXTRACT(EPOCH FROM 2.5 * spent.longest))
-                 / EXTRACT(EPOCH FROM spent.window_period / %(buckets)s::int)),
-           sum(spent.cost), clock.now + %(slack)s::interval
-      FROM clock
-     CROSS JOIN spent
+), taken AS MATERIALIZED (
+    SELECT spent.key_id, sum(spent.cost) AS cost, spent.window_period, spent.longest
+      FROM spent
       JOIN started ON started.id = spent.call_id
      WHERE spent.window_period IS NOT NULL
-     GROUP BY spent.key_id, spent.longest, spent.window_period, clock.now
-     ORDER BY spent.key_id
-        ON CONFLICT (key_id, place) DO UPDATE
-       SET last_start_at = GREATEST(bucket.last_start_at, excluded.last_start_at),
-           cost = excluded.cost
-                  + CASE WHEN excluded.last_start_at - bucket.last_start_at
-                              < 2 * (SELECT spent.longest FROM spent WHERE spent.key_id = bucket.key_id LIMIT 1)
-                         THEN bucket.cost ELSE 0 END
+     GROUP BY spent.key_id, spent.window_period, spent.longest
+), counted AS (
+    INSERT INTO dispatcher_window AS bucket (key_id, place, cost, last_start_at)
+    SELECT key_id, {{window_place(clock.now + %(slack)s::interval)}}, cost, clock.now + %(slack)s::interval
+      FROM clock, taken
+     ORDER BY key_id
+    {{window_upsert(taken)}}
 )
 SELECT started.id, started.attempt, started.retry, clock.now AS start_at,
        EXISTS (SELECT FROM spent WHERE spent.call_id = started.id AND spent.window_period IS NOT NULL) AS is_counted

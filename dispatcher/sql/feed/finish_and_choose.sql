@@ -6,49 +6,13 @@
 -- the calls in order of id, the lanes, then the keys in order of id. What is free must be counted by a later statement:
 -- this one's snapshot is older than its locks. `other`: the keys on which a lane of a queue that is not of `queues` is
 -- parked first. Relies on lane_parked and lane_held.
-WITH clock AS MATERIALIZED (
-    SELECT clock_timestamp() AS now
-), mine AS MATERIALIZED (
-    SELECT call.id
-      FROM dispatcher_callqueue AS call
-     WHERE call.id = ANY (%(calls)s::uuid[]) AND call.state = 'active'
-     ORDER BY call.id
-       FOR NO KEY UPDATE
-), ended AS (
-    UPDATE dispatcher_callqueue AS call
-       SET state = ending.state, reason = ending.reason, ticket = NULL, result = ending.result,
-           crashes = COALESCE(ending.crashes, call.crashes),
-           scheduled_at = COALESCE(clock.now + ending.wait, call.scheduled_at),
-           finished_at = CASE WHEN ending.state = ANY (%(terminal)s::text[]) THEN clock.now END,
-           returns = 0, error = failure.error,
-           errors = CASE WHEN failure.error IS NULL THEN call.errors
-                         WHEN jsonb_array_length(call.errors) < 25 THEN call.errors || failure.error
-                         ELSE jsonb_path_query_array(call.errors, '$[0 to 4]')
-                              || jsonb_path_query_array(call.errors, '$[last - 18 to last]') || failure.error END,
-           error_count = CASE WHEN failure.error IS NULL THEN call.error_count
-                              ELSE GREATEST(call.error_count, jsonb_array_length(call.errors)) + 1 END
-      FROM clock
-     CROSS JOIN mine
-      JOIN unnest(%(calls)s::uuid[], %(tickets)s::uuid[], %(claims)s::uuid[], %(states)s::text[], %(reasons)s::text[],
-                  %(crashes)s::smallint[], %(results)s::jsonb[], %(errors)s::jsonb[], %(waits)s::interval[])
-           AS ending (id, ticket, claim, state, reason, crashes, result, error, wait) ON ending.id = mine.id
-     CROSS JOIN LATERAL (
-           SELECT ending.error || jsonb_build_object('occurred_at', clock.now)) AS failure (error)
-     WHERE call.id = ending.id AND call.ticket = ending.ticket AND call.state = 'active' AND call.claim = ending.claim
-    RETURNING call.id
-), freed AS (
-    DELETE FROM dispatcher_slot AS slot
-     USING ended
-     WHERE slot.call_id = ended.id
-    RETURNING slot.key_id
-), direct AS MATERIALIZED (
+WITH {{clock}}, {{attempts_ended}}, direct AS MATERIALIZED (
     -- The worker may not have noticed yet that one is not any more.
     SELECT queue.name
       FROM dispatcher_queue AS queue
      WHERE queue.name = ANY (%(queues)s::text[]) AND queue.delivery = 'direct'
 ), opened AS MATERIALIZED (
-    SELECT freed.key_id AS id FROM freed WHERE freed.key_id IS NOT NULL
-     UNION SELECT unnest(%(keys)s::bigint[])
+    SELECT DISTINCT unnest(freed_keys.ids || %(keys)s::bigint[]) AS id FROM freed_keys
 ), parked AS MATERIALIZED (
     SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at
       FROM opened
@@ -98,15 +62,8 @@ WITH clock AS MATERIALIZED (
            ARRAY(SELECT locked.id FROM locked) AS keys
 )
 SELECT ARRAY(SELECT ended.id FROM ended) AS calls, freed_keys.ids AS keys, cardinality(chosen.lanes) AS lanes,
-       ARRAY(SELECT DISTINCT busy.key_id FROM busy) AS busy,
-       ARRAY(SELECT key.id
-               FROM unnest(freed_keys.ids) AS key (id)
-              WHERE (SELECT lane.queue <> ALL (%(queues)s::text[])
-                       FROM dispatcher_lane AS lane
-                      WHERE lane.parked_on_id = key.id
-                      ORDER BY lane.priority DESC, lane.served_at, lane.id
-                      LIMIT 1)) AS other,
+       ARRAY(SELECT DISTINCT busy.key_id FROM busy) AS busy, {{keys_of_others(freed_keys.ids)}} AS other,
        set_config('dispatcher.chosen', chosen.lanes::text, true) AS chosen_lanes,
        set_config('dispatcher.locked', chosen.keys::text, true) AS locked_keys
   FROM chosen
- CROSS JOIN (SELECT ARRAY(SELECT DISTINCT freed.key_id FROM freed WHERE freed.key_id IS NOT NULL) AS ids) AS freed_keys
+ CROSS JOIN freed_keys

@@ -37,11 +37,13 @@ WITH clock AS MATERIALIZED (
       FROM clock
      CROSS JOIN dispatcher_lane AS lane
      CROSS JOIN LATERAL (
-           SELECT ARRAY(SELECT key.id FROM dispatcher_ratelimitkey AS key WHERE key.name = 'queue:' || lane.queue) AS ids) AS own
+           SELECT ARRAY(SELECT key.id
+                          FROM dispatcher_ratelimitkey AS key
+                         WHERE key.name = 'queue:' || lane.queue) AS ids) AS own
      WHERE lane.id = ANY (clock.lanes)
 ), key AS MATERIALIZED (
-    SELECT key.id, key.rate_period, key.concurrency, key.rate_limit IS NULL AND key.opens_at IS NULL AS may_park, slots.held,
-           slots.mine,
+    SELECT key.id, key.rate_period AS window_period, {{longest_period(key)}} AS longest, key.concurrency,
+           key.rate_limit IS NULL AND key.opens_at IS NULL AS may_park, slots.held, slots.mine,
            CASE WHEN key.is_paused OR key.throttle_limit IS NOT NULL OR key.override_until IS NOT NULL
                      OR key.blocked_until > clock.now - %(ramp)s::interval THEN NULL
                 ELSE LEAST(COALESCE(key.concurrency - slots.held, 2147483647),
@@ -71,14 +73,15 @@ WITH clock AS MATERIALIZED (
                           call.costs = '{}' AND NOT call.is_revoked AND call.task = ANY (%(tasks)s::text[])
                           AND (call.expires_at IS NULL OR call.expires_at > clock_timestamp()) AS is_plain
                      FROM dispatcher_callqueue AS call
-                    WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
+                    WHERE {{waits_in(call, lane.id)}}
                     ORDER BY call.position
                     LIMIT %(room)s::int + 1
                       FOR NO KEY UPDATE SKIP LOCKED) AS front) AS head
 ), demand AS MATERIALIZED (
     SELECT head.id, spent.key_id,
            row_number() OVER (PARTITION BY spent.key_id
-                              ORDER BY head.priority DESC, head.turn, head.served_at, head.lane_id) > key.room AS is_over
+                              ORDER BY head.priority DESC, head.turn, head.served_at, head.lane_id)
+           > key.room AS is_over
       FROM head
      CROSS JOIN LATERAL unnest(head.key_ids) AS spent (key_id)
       JOIN key ON key.id = spent.key_id
@@ -98,8 +101,8 @@ WITH clock AS MATERIALIZED (
            published_at = clock.now, started_at = clock.now, attempt = call.attempt + 1, returns = 0
       FROM clock, goes
      WHERE call.id = goes.id AND call.state = 'available'
-    RETURNING call.id, call.ticket, call.claim, call.task, call.args, call.kwargs, call.call_data, call.headers, call.options,
-              call.queue, call.attempt, call.retry, goes.place
+    RETURNING call.id, call.ticket, call.claim, call.task, call.args, call.kwargs, call.call_data, call.headers,
+              call.options, call.queue, call.attempt, call.retry, goes.place
 ), slot AS (
     INSERT INTO dispatcher_slot (call_id, key_id, cost, started_at, lease_until, worker_id)
     SELECT goes.id, spent.key_id, 1, clock.now, clock.now + %(lease)s::interval, %(worker)s::uuid
@@ -107,35 +110,26 @@ WITH clock AS MATERIALIZED (
      CROSS JOIN goes
       LEFT JOIN LATERAL unnest(goes.key_ids) AS spent (key_id) ON true
 ), taken AS MATERIALIZED (
-    SELECT spent.key_id, count(*) AS cost
+    SELECT key.id AS key_id, count(*) AS cost, key.window_period, key.longest
       FROM goes
      CROSS JOIN LATERAL unnest(goes.key_ids) AS spent (key_id)
-     GROUP BY spent.key_id
+      JOIN key ON key.id = spent.key_id
+     GROUP BY key.id, key.window_period, key.longest
 ), counted AS (
     INSERT INTO dispatcher_window AS bucket (key_id, place, cost, last_start_at)
-    SELECT key.id,
-           trunc(mod(EXTRACT(EPOCH FROM clock.now + %(slack)s::interval), EXTRACT(EPOCH FROM 2.5 * span.longest))
-                 / EXTRACT(EPOCH FROM key.rate_period / %(buckets)s::int)),
-           taken.cost, clock.now + %(slack)s::interval
-      FROM clock
-     CROSS JOIN taken
-      JOIN key ON key.id = taken.key_id
-     CROSS JOIN LATERAL (SELECT GREATEST(key.rate_period, %(margin)s::interval) AS longest) AS span
-     WHERE key.rate_period IS NOT NULL
-     ORDER BY key.id
-        ON CONFLICT (key_id, place) DO UPDATE
-       SET last_start_at = GREATEST(bucket.last_start_at, excluded.last_start_at),
-           cost = excluded.cost
-                  + CASE WHEN excluded.last_start_at - bucket.last_start_at
-                              < 2 * (SELECT GREATEST(key.rate_period, %(margin)s::interval) FROM key WHERE key.id = bucket.key_id)
-                         THEN bucket.cost ELSE 0 END
+    SELECT key_id, {{window_place(clock.now + %(slack)s::interval)}}, cost, clock.now + %(slack)s::interval
+      FROM clock, taken
+     WHERE window_period IS NOT NULL
+     ORDER BY key_id
+    {{window_upsert(taken)}}
 ), numbered AS (
     UPDATE dispatcher_ratelimitkey AS key
        SET admissions = key.admissions + 1
       FROM taken
      WHERE key.id = taken.key_id
 ), settling AS MATERIALIZED (
-    SELECT lane.id, lane.is_held, lane.parked_on_id, lane.on_limit, lane.is_first, ahead.place, heads.count, goes.count AS gone,
+    SELECT lane.id, lane.is_held, lane.parked_on_id, lane.on_limit, lane.is_first, ahead.place, heads.count,
+           goes.count AS gone,
            (SELECT key.id
               FROM key
               LEFT JOIN taken ON taken.key_id = key.id
@@ -146,7 +140,9 @@ WITH clock AS MATERIALIZED (
            COALESCE(heads.is_plain, true) AS is_plain
       FROM lane
      CROSS JOIN LATERAL (
-           SELECT count(*) AS count, bool_and(head.is_plain) AS is_plain FROM head WHERE head.lane_id = lane.id) AS heads
+           SELECT count(*) AS count, bool_and(head.is_plain) AS is_plain
+             FROM head
+            WHERE head.lane_id = lane.id) AS heads
      CROSS JOIN LATERAL (SELECT count(*) AS count FROM goes WHERE goes.lane_id = lane.id) AS goes
      CROSS JOIN LATERAL (SELECT max(goes.place) AS place FROM goes WHERE goes.lane_id = lane.id) AS ahead
 ), decided AS MATERIALIZED (
@@ -183,7 +179,7 @@ SELECT clock.now AS start_at, started.id, started.ticket, started.claim, started
                JOIN key ON key.id = decided.full_key
                LEFT JOIN taken ON taken.key_id = key.id
               WHERE decided.becomes = 'parked' AND key.held > key.mine ORDER BY key.id)::bigint[] AS full_held,
-       EXISTS (SELECT FROM taken JOIN key ON key.id = taken.key_id WHERE key.rate_period IS NOT NULL) AS is_counted
+       EXISTS (SELECT FROM taken WHERE taken.window_period IS NOT NULL) AS is_counted
   FROM clock
   LEFT JOIN started ON true
  ORDER BY started.place

@@ -12,7 +12,8 @@ WITH clock AS MATERIALIZED (
              FROM dispatcher_feed AS feed
              JOIN dispatcher_worker AS worker ON worker.id = feed.worker_id
             WHERE feed.idle_at IS NOT NULL AND queue.name = ANY (feed.queues)
-              AND worker.stopped_at IS NULL AND worker.lost_at IS NULL AND worker.seen_at > clock.now - %(silence)s::interval
+              AND worker.stopped_at IS NULL AND worker.lost_at IS NULL
+              AND worker.seen_at > clock.now - %(silence)s::interval
             ORDER BY feed.idle_at, feed.worker_id
             LIMIT 1
               FOR NO KEY UPDATE OF feed SKIP LOCKED) AS idle
