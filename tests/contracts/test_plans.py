@@ -374,7 +374,7 @@ HOT = [
     Hot("lock_calls", {"calls": [call_id(5)]}, 50),
     Hot("revoke_calls", {"calls": [RUNNING, call_id(5)]}, 100),
     Hot("amend_call", {"call": call_id(1_015_000), **AMEND}, 100),
-    Hot("cancel_calls", {"calls": [call_id(5)], "now": NOW}, 100, is_tuned=True),
+    Hot("cancel_calls", {"calls": [call_id(5)], "only_revoked": False, "now": NOW}, 100, is_tuned=True),
     Hot("retry_calls", {"calls": [call_id(WAITING + 30_000)]}, 100),
     Hot("run_calls_now", {"calls": [call_id(500_000)]}, 100),
     # One worker.

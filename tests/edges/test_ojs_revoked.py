@@ -152,8 +152,8 @@ def test_a_fetch_that_may_not_wait_ends_beside_one_of_the_same_name_that_may(
     monkeypatch.setattr("dispatcher.ojs.long_poll._CHECK_S", 0.0)
     Queue.objects.create(name="mail", delivery="http")
     (old, new), waiters, got = made(), Waiters(), {}
-    waits = in_thread(lambda: got.update(new=waiters.wait(new, ["mail"], 20, new.holds)))
-    got["old"] = waiters.wait(old, ["mail"], 20, old.holds)
+    waits = in_thread(lambda: got.update(new=waiters.wait(new, ["mail"], 20, new.is_valid)))
+    got["old"] = waiters.wait(old, ["mail"], 20, old.is_valid)
     CallQueue.objects.send("mail.send", queue="mail")
     waits.join(30)
     assert got == {"old": False, "new": True}

@@ -440,9 +440,9 @@ def test_a_fetch_finds_the_calls_of_other_keys(settings: Settings) -> None:
     CallQueue.objects.send_many(calls)
     other = CallQueue.objects.send("noop", queue="pulled", keys=["tenant:0"])
     with locked("locked"), promptly() as do:
-        fetched = do(fetch.fetch, fetch.Fetching(queues=["pulled"], worker="here"))
+        fetched = do(fetch.fetch, fetch.FetchRequest(queues=["pulled"], worker="here"))
         assert [call.id for call in fetched] == [other.id]
-    fetched = fetch.fetch(fetch.Fetching(queues=["pulled"], worker="here", count=30))
+    fetched = fetch.fetch(fetch.FetchRequest(queues=["pulled"], worker="here", count=30))
     assert len(fetched) == 30
 
 

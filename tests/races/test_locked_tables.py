@@ -130,6 +130,6 @@ def test_calls_that_were_fetched_keep_their_slots_while_a_table_is_locked(look: 
             tick.wait_blocked(by=holder)
             holder.commit()
         assert looking.result(DEADLINE) == 0
-        assert worker.do(fetch.beat, "one", [call.id]).kept == [call.id]
+        assert worker.do(fetch.heartbeat, "one", [call.id]).kept == [call.id]
     assert engine.reclaim() == 0
     assert states([call]) == [State.ACTIVE]

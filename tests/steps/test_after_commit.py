@@ -126,7 +126,7 @@ def send_in_transaction() -> None:
 
 def replace_a_unique_call() -> None:
     unique = enqueue.Unique(key="one", states=["available", "scheduled"], on_conflict="replace")
-    enqueue.enqueue([enqueue.Wanted(call=Call(task="t", keys=["api"]), queue="celery", unique=unique)])
+    enqueue.enqueue([enqueue.EnqueueRequest(call=Call(task="t", keys=["api"]), queue="celery", unique=unique)])
 
 
 @pytest.mark.parametrize("verb", [resume, send_in_transaction, replace_a_unique_call])

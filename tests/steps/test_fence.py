@@ -72,7 +72,7 @@ def task_of(base: type[Task], **options: Any) -> Task:
         calls.append(f"run {self.request.retries}")
         return self.behaviour(*args)
 
-    based.doing = lambda *_: "done"
+    based.behaviour = lambda *_: "done"
     return based
 
 
@@ -88,7 +88,7 @@ def test_a_call_is_claimed_and_finished_whatever_the_class_of_its_task(base: typ
     key("api", concurrency=1)
     task = task_of(base)
     call = CallQueue.objects.send(task, args=[1], keys=["api"])
-    task.doing = lambda *_: seen(call).state
+    task.behaviour = lambda *_: seen(call).state
     assert deliver(task, call).result == State.ACTIVE
     assert (seen(call).state, seen(call).attempt, seen(call).result) == (State.COMPLETED, 1, "active")
     assert not Slot.objects.exists()
@@ -118,7 +118,7 @@ def test_a_retry_waits_in_the_queue_whatever_the_class_of_its_task(base: type[Ta
     task = task_of(base, autoretry_for=(OSError,), default_retry_delay=90)
     call = CallQueue.objects.send(task)
     broker.take()
-    task.doing = behaviour
+    task.behaviour = behaviour
     assert deliver(task, call).state == "RETRY"
     assert (seen(call).state, seen(call).attempt) == (State.RETRYABLE, 1)
     assert broker.take() == []
@@ -143,7 +143,7 @@ def test_what_a_class_overrides_of_retry_still_counts() -> None:
 
     task = task_of(Noting)
     call = CallQueue.objects.send(task)
-    task.doing = lambda *_: task.retry(countdown=5)
+    task.behaviour = lambda *_: task.retry(countdown=5)
     assert deliver(task, call).state == "RETRY"
     assert "asked" in calls
     assert seen(call).state == State.RETRYABLE

@@ -51,7 +51,7 @@ def call() -> CallQueue:
 def waiting() -> set[int]:
     """Return the server's processes that wait for a lock in the database of the tests."""
     ask = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
-    rows = db_admin.watcher().execute(ask, [connection.settings_dict["NAME"]])
+    rows = db_admin.monitor().execute(ask, [connection.settings_dict["NAME"]])
     return {pid for (pid,) in rows}
 
 

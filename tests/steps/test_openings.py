@@ -88,7 +88,9 @@ def bounded(depth: int) -> None:
 def test_those_behind_a_call_that_a_full_queue_drops_go_at_once(limits: dict[str, Any]) -> None:
     dear, cheap = shut(limits)
     bounded(3)
-    enqueue.enqueue([enqueue.Wanted(call=Call(task="noop", keys=[key("shut", concurrency=0).name]), queue="celery")])
+    enqueue.enqueue(
+        [enqueue.EnqueueRequest(call=Call(task="noop", keys=[key("shut", concurrency=0).name]), queue="celery")]
+    )
     assert states([dear, *cheap]) == [State.DISCARDED, State.DISPATCHED, State.DISPATCHED]
 
 
@@ -96,7 +98,7 @@ def test_those_behind_a_call_that_is_replaced_go_at_once() -> None:
     dear, cheap = shut(LIMITS[0])
     CallQueue.objects.filter(id=dear.id).update(unique_key="once")
     unique = enqueue.Unique(key="once", states=["available"], on_conflict="replace")
-    enqueue.enqueue([enqueue.Wanted(call=Call(task="noop"), queue="celery", unique=unique)])
+    enqueue.enqueue([enqueue.EnqueueRequest(call=Call(task="noop"), queue="celery", unique=unique)])
     assert states([dear, *cheap]) == [State.CANCELLED, State.DISPATCHED, State.DISPATCHED]
 
 
@@ -119,7 +121,7 @@ def test_a_call_that_is_dropped_within_a_transaction_opens_its_key_after_the_com
     bounded(3)
     with transaction.atomic():
         enqueue.enqueue(
-            [enqueue.Wanted(call=Call(task="noop", keys=[key("shut", concurrency=0).name]), queue="celery")]
+            [enqueue.EnqueueRequest(call=Call(task="noop", keys=[key("shut", concurrency=0).name]), queue="celery")]
         )
         assert states(cheap) == [State.AVAILABLE] * 2
     assert states([dear, *cheap]) == [State.DISCARDED, State.DISPATCHED, State.DISPATCHED]

@@ -102,7 +102,8 @@ def test_arguments_that_the_task_does_not_take_are_refused(
 
 def test_a_call_that_is_to_be_sent_later_is_checked_before() -> None:
     wanted = [
-        enqueue.Wanted(call=Call(task=name, args=[]), queue="celery") for name in ("unknown", add.name, pickled.name)
+        enqueue.EnqueueRequest(call=Call(task=name, args=[]), queue="celery")
+        for name in ("unknown", add.name, pickled.name)
     ]
     assert {place: fault.field for place, fault in enqueue.validation_errors(wanted).items()} == {
         1: "args",
