@@ -27,7 +27,7 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 TABLES = {"dispatcher_callqueue", "dispatcher_lane", "dispatcher_ratelimitkey"}
 
 # Lanes: 1 has most of the backlog; 2 to 1,001 have a hundred calls each; the next 10,000 are parked on key 1; the next
-# 10,000 are held by two queues, one served and one not; 90,000 sleep; 10,000 with one call each are held by a direct
+# 10,000 are held by two queues, one served and one not; 90,000 sleep; 10,000 are held by a direct
 # queue. Calls: a million waits, 20,000 wait for their
 # time, 1,000 are in flight, 50,000 have ended.
 FILL = """
@@ -53,7 +53,8 @@ SELECT gen_random_uuid(), 'celery@' || n, 'host', n, 'prefork', 8,
 INSERT INTO dispatcher_queue (name, delivery, on_full, warn_at) VALUES ('direct', 'direct', 'reject', 0.8);
 
 INSERT INTO dispatcher_lane (id, queue, priority, on_limit, key_ids, is_held)
-SELECT 200000 + n, 'direct', 0, 'wait', ARRAY[1002 + n % 3998], true FROM generate_series(1, 10000) AS n;
+SELECT 200000 + n, 'direct', 0, 'wait', ARRAY[1002 + n % 3998, 5001 + n % 4990], true
+  FROM generate_series(1, 10000) AS n;
 
 INSERT INTO dispatcher_feed (worker_id, queues, idle_at)
 SELECT worker.id, ARRAY['direct'], worker.seen_at FROM dispatcher_worker AS worker;
@@ -64,7 +65,7 @@ INSERT INTO dispatcher_callqueue
        (id, lane_id, task, args, kwargs, meta, queue, priority, on_limit, costs, state, attempt, errors,
         scheduled_at, expires_at, ticket, dispatched_at, published_at, started_at, finished_at)
 SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid,
-       CASE WHEN n <= 900000 THEN 1 WHEN n BETWEEN 990001 AND 1000000 THEN n - 790000 ELSE 2 + n % 1000 END,
+       CASE WHEN n <= 900000 THEN 1 WHEN n BETWEEN 999991 AND 1000000 THEN n - 799990 ELSE 2 + n % 1000 END,
        'noop', '[]', '{}', '{}', 'queue', 0, 'wait', '{}', state, 0, '[]',
        CASE WHEN state IN ('scheduled', 'retryable')
             THEN timestamptz '2030-01-01' + (n % 10000 - 700) * interval '1 second' END,
@@ -508,7 +509,7 @@ def test_a_step_of_a_feed_touches_a_handful_of_rows() -> None:
             "UPDATE dispatcher_callqueue SET claim = %s WHERE id = %s RETURNING ticket", [ends["claims"][0], RUNNING]
         )
         ends["tickets"] = [cursor.fetchone()[0]]
-    chosen = {"dispatcher.chosen": "{200001,200002,200003,200004}", "dispatcher.locked": "{1003,1004,1005,1006}"}
+    chosen = {"dispatcher.chosen": "{200001,200002}", "dispatcher.locked": "{1003,1004,5002,5003}"}
     for hot in (
         Hot("finish_and_choose", ends, 600, is_tuned=True),
         Hot("finish_calls", {**ends, "queues": ["direct"]}, 300, is_tuned=True),
