@@ -27,9 +27,8 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 TABLES = {"dispatcher_callqueue", "dispatcher_lane", "dispatcher_ratelimitkey"}
 
 # Lanes: 1 has most of the backlog; 2 to 1,001 have a hundred calls each; the next 10,000 are parked on key 1; the next
-# 10,000 are held by two queues, one served and one not; 90,000 sleep; 10,000 are held by a direct
-# queue. Calls: a million waits, 20,000 wait for their
-# time, 1,000 are in flight, 50,000 have ended.
+# 10,000 are held by two queues, one served and one not; 90,000 sleep; 10,000 more are held by a direct queue. Calls: a
+# million waits, 20,000 wait for their time, 1,000 are in flight, 50,000 have ended.
 FILL = """
 INSERT INTO dispatcher_ratelimitkey (id, name, concurrency, is_paused, opens_at)
 SELECT n, 'key:' || n, 1, false,
