@@ -33,6 +33,7 @@ GROUPS = {
     "end_to_end": "running",
     "hot_key": "running",
     "hand_over": "running",
+    "direct": "feeding",
     "limits": "limits",
     "fetching": "http",
     "over_http": "http",

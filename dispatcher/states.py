@@ -99,7 +99,7 @@ TERMINAL: Final = (State.COMPLETED, State.CANCELLED, State.DISCARDED)
 MOVES: Final[dict[State, tuple[State, ...]]] = {
     State.PENDING: (State.AVAILABLE, State.SCHEDULED, State.CANCELLED, State.DISCARDED),
     State.SCHEDULED: (State.AVAILABLE, State.CANCELLED, State.DISCARDED),
-    State.AVAILABLE: (State.DISPATCHED, State.SCHEDULED, State.CANCELLED, State.DISCARDED),
+    State.AVAILABLE: (State.DISPATCHED, State.ACTIVE, State.SCHEDULED, State.CANCELLED, State.DISCARDED),
     State.DISPATCHED: (
         State.ACTIVE,
         State.AVAILABLE,
@@ -122,7 +122,9 @@ MOVES: Final[dict[State, tuple[State, ...]]] = {
     State.CANCELLED: (State.AVAILABLE,),
     State.DISCARDED: (State.AVAILABLE,),
 }
-"""Every allowed move. `dispatched` may end at once: the commit of its claim may be lost in a database crash."""
+"""Every allowed move. Direct delivery starts an `available` call at once.
+
+`dispatched` may end at once: the commit of its claim may be lost in a database crash."""
 
 
 def diagram() -> str:

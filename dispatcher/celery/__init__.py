@@ -24,10 +24,10 @@ from celery.worker.request import Request
 from django.db import close_old_connections
 
 from dispatcher import api, engine
-from dispatcher.celery import heartbeat, retries, revoke
+from dispatcher.celery import fed, feed_runs, heartbeat, retries, revoke
 from dispatcher.errors import CallInvalid, TicketReplaced, WorkerLost
 from dispatcher.lifecycle.claim import Refused
-from dispatcher.lifecycle.run import Failed, Ignored, RetryAsked, Returned, Stopped
+from dispatcher.lifecycle.run import Failed, Ignored, Outcome, RetryAsked, Returned, Stopped
 from dispatcher.messages.tickets import CALL_HEADER, TICKET_HEADER, ticket_in, uuid_of
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,12 @@ class DispatchedRequest(Request):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Give the claim its number, and name the worker, for the process that will run the task."""
         super().__init__(*args, **kwargs)
-        if self.ticket is not None:
+        self.fed: feed_runs.Run | None = feed_runs.of_message(args[0] if args else kwargs.get("message"))
+        if self.fed is not None:
+            # Celery's class of the request overrides the method.
+            self.__dict__["on_success"] = self._on_fed_success
+            self.request_dict[_CLAIM] = str(self.fed.start.claimed.number)
+        elif self.ticket is not None:
             worker = heartbeat.worker_id()
             self.request_dict[_CLAIM] = str(uuid4())
             self.request_dict[_WORKER] = worker and str(worker)
@@ -64,7 +69,17 @@ class DispatchedRequest(Request):
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Hold the call from now on: the pool runs its task."""
         heartbeat.note_running(self)
+        if self.fed is not None:
+            self.fed.accepted()
         super().on_accepted(pid, time_accepted)
+
+    def _on_fed_success(self, result: Any, **kwargs: Any) -> None:
+        """Report how a run of the feed ended, which its process has sent with the result."""
+        assert self.fed is not None  # noqa: S101 -- set where this is
+        try:
+            type(self).on_success(self, result, **kwargs)
+        finally:
+            self.fed.report(fed.end_in(result[1]))
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001 -- Celery's signature
         """End the attempt when the hard time limit has killed its process."""
@@ -76,10 +91,15 @@ class DispatchedRequest(Request):
     def on_failure(self, exc_info: ExceptionInfo, *args: Any, **kwargs: Any) -> None:
         """End the attempt when its process was lost or terminated."""
         heartbeat.note_ended(self)
-        super().on_failure(exc_info, *args, **kwargs)
         error = getattr(exc_info.exception, "exc", exc_info.exception)
-        if isinstance(error, WorkerLostError | Terminated | SystemExit):
-            self._lose(error)
+        is_lost = isinstance(error, WorkerLostError | Terminated | SystemExit)
+        try:
+            super().on_failure(exc_info, *args, **kwargs)
+        finally:
+            if is_lost:
+                self._lose(error)
+            elif self.fed is not None:
+                self.fed.report(fed.end_in(exc_info) or self.fed.failed(error))
 
     def _retry_worker_lost(self, exc: BaseException, exc_info: ExceptionInfo) -> bool:
         """Leave the retry of a lost process (`retry_on_worker_lost`) to the queue, which counts it."""
@@ -89,6 +109,8 @@ class DispatchedRequest(Request):
     def _lose(self, error: BaseException) -> None:
         if self.ticket is None:
             return
+        if self.fed is not None:
+            self.fed.leave()
         is_crash = isinstance(error, WorkerLostError)
         call_id, ticket = UUID(self.id), self.ticket
 
@@ -197,10 +219,17 @@ def attempt_of(task: Task, run: Callable[[], Any]) -> Any:
     ticket = ticket_of(task.request)
     assert ticket is not None  # noqa: S101 -- its callers look
 
+    if task.request.get(fed.FED) is not None:
+        return _result_of(fed.attempt_of(task, partial(_run, task, run)))
     # A process that was not forked does not know its worker by itself.
     worker = uuid_of(task.request.get(_WORKER)) or heartbeat.worker_id()
     number = uuid_of(task.request.get(_CLAIM))
     outcome = engine.execute(UUID(task.request.id), ticket, partial(_run, task, run), worker=worker, number=number)
+    return _result_of(outcome)
+
+
+def _result_of(outcome: Outcome | Refused | None) -> Any:
+    """Return or raise what Celery makes the result of."""
     match outcome:
         case Returned():
             return outcome.result
@@ -248,6 +277,8 @@ def cancel_revoked(request: Context, **_: Any) -> None:
     if ticket_of(request) is None:
         return
     call_id = UUID(request.id)
+    if (run := feed_runs.find(call_id)) is not None:
+        run.revoke()
 
     def cancel() -> None:
         api.cancel([call_id])

@@ -48,6 +48,14 @@ def worker_id() -> UUID | None:
     return _Identity.worker
 
 
+_before_release: list[Callable[[], object]] = []
+
+
+def before_release(work: Callable[[], object]) -> None:
+    """Have this done when the worker's pool has ended, before the worker puts back what it still holds."""
+    _before_release.append(work)
+
+
 class Presence(bootsteps.StartStopStep):
     """Registers the worker, and renews from a thread of its own the leases of all that it holds.
 
@@ -92,6 +100,8 @@ class Presence(bootsteps.StartStopStep):
         # Greenlets and threads may outlive the shutdown: the heartbeat goes on for them, as long as the process does.
         if not attempt.running():
             self.over.set()
+        for work in _before_release:
+            work()
         self._soon("put back what it had to give up", lambda: workers.release_all(self.id))
         self.background.stop()
 

@@ -220,13 +220,23 @@ class PeriodicTasks(bootsteps.StartStopStep):
 
     def _note_change(self, mine: set[str], number: UUID) -> None:
         for name in sorted(mine - self._due.keys()):
-            logger.warning("nothing has run %s for some periods: worker %s does now", name, self.worker.hostname)
+            logger.log(
+                logging.INFO if self._is_direct() else logging.WARNING,
+                "nothing has run %s for some periods: worker %s does now",
+                name,
+                self.worker.hostname,
+            )
         for name in sorted(self._due.keys() - mine):
             logger.info("%s is run again without worker %s (%s)", name, self.worker.hostname, number)
             del self._due[name]
 
     def _is_dispenser(self) -> bool:
-        return conf().dispenser_queue in self.worker.app.amqp.queues.consume_from
+        return self._is_direct() or conf().dispenser_queue in self.worker.app.amqp.queues.consume_from
+
+    def _is_direct(self) -> bool:
+        """Whether the worker takes calls directly: then it is to run the periodic tasks where nothing else does."""
+        feed = getattr(self.worker, "dispatcher_feed", None)
+        return feed is not None and feed.is_direct
 
     def _pause(self, *, can_be_short: bool) -> float:
         """Return for how long to wait before the next look: until what was taken over runs next, if that is soon."""

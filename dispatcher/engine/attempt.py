@@ -5,7 +5,8 @@ The parts of `engine.execute` and `engine.recover`, each composed of steps in `l
 
 import logging
 import random
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic, sleep
@@ -118,9 +119,23 @@ class Attempt:
         return self._released[0]
 
 
+_fed: set[UUID] = set()
+"""The claims of a feed whose tasks this very process runs."""
+
+
+@contextmanager
+def run_here(number: UUID) -> Iterator[None]:
+    """Know that this process runs the task of a claim that a feed has made."""
+    _fed.add(number)
+    try:
+        yield
+    finally:
+        _fed.discard(number)
+
+
 def running() -> frozenset[UUID]:
     """Return the claims whose attempts this process is running; those in processes of a pool are not among them."""
-    return frozenset(each.number for each in _attempts.copy() if not each.is_recorded)
+    return frozenset(each.number for each in _attempts.copy() if not each.is_recorded) | _fed
 
 
 def _finish_again(
@@ -200,14 +215,14 @@ def finish_as(call_id: UUID, ticket: UUID, outcome: run.Outcome, claimed: claim.
                 number=claimed.number,
                 is_own=True,
             )
-            return fail() if outcome.changes is None else _fail_and_change(call_id, fail, outcome.changes)
+            return fail() if outcome.changes is None else fail_and_change(call_id, fail, outcome.changes)
         case run.Stopped():
             return stop(call_id, ticket, outcome, number=claimed.number)
         case _:
             assert_never(outcome)
 
 
-def _fail_and_change(
+def fail_and_change(
     call_id: UUID, fail: Callable[[], finish.Released | None], changes: Changes
 ) -> finish.Released | None:
     """Record a failure and what the next attempt is made with: both or neither; an ended call keeps what it had."""

@@ -3,13 +3,14 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from time import monotonic
 from uuid import UUID
 
 from dispatcher import sql
 from dispatcher.conf import conf, is_eager
 from dispatcher.lanes import heads
-from dispatcher.lifecycle import admit, finish, oversized, place, publish
+from dispatcher.lifecycle import admit, finish, oversized, place, publish, wake
 from dispatcher.lifecycle import recover as recovery
 
 _HAND_OVER = 10
@@ -68,6 +69,7 @@ def dispense(
             now_due, later = due.split(bound)
         made = admit.admit(**vars(now_due), most=most, avoid=avoid, wait_for=wait_for, now=now)
         publish.publish(made.calls, now=now)
+        sql.after_commit(partial(wake.notify, made.direct))
         admitted, made_passes = admitted + len(made.calls), made_passes + 1
         again = admit.recheck(made, now=now)
         stuck = admit.stuck_keys()
@@ -180,8 +182,13 @@ def serve(put_back: Iterable[finish.Released | None], *, now: datetime | None = 
 def serve_changed(positions: Mapping[int, int]) -> None:
     """Dispense where calls came to lanes, or left them, each with the first of the positions; after the commit."""
     changed = heads.changed(positions)
+    if is_eager() and changed.direct:
+        # Tasks run in the sender's process, whatever the delivery: no worker is needed.
+        dispense_briefly(lanes=[*changed.lanes, *changed.held], keys=changed.keys)
+        return
     if changed.held:
         sql.change("hold_lanes", {"lanes": changed.held})
+        wake.notify(changed.direct)
     if changed.lanes or changed.keys:
         dispense_briefly(lanes=changed.lanes, keys=changed.keys)
 

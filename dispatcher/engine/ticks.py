@@ -8,7 +8,7 @@ from dispatcher.conf import conf
 from dispatcher.engine.dispenser import dispense, place_and_dispense
 from dispatcher.engine.recovery import reclaim
 from dispatcher.engine.ticker import Ticker
-from dispatcher.lifecycle import admit, oversized, place, publish, retention, schedule
+from dispatcher.lifecycle import admit, oversized, place, publish, retention, schedule, wake
 from dispatcher.lifecycle import recover as recovery
 from dispatcher.lifecycle.retention import unused
 
@@ -79,7 +79,8 @@ def sweep() -> int:
     """Wake lanes and keys that no pass would serve; return how many. Expected: 0.
 
     That is what a sender or a finish leaves that dies half way: lanes that sleep over waiting calls, and keys with
-    room that lanes are parked on. And let calls go on that waited alone, where limits allow their cost by now.
+    room that lanes are parked on. Let calls go on that waited alone, where limits allow their cost by now,
+    and notify idle workers whose direct queues hold lanes.
     """
     lanes, keys = recovery.sweep_lanes(_Sweep.lane, _SWEEP), recovery.sweep_keys(_Sweep.key, _SWEEP)
     _Sweep.lane, _Sweep.key = lanes.last, keys.last
@@ -88,6 +89,7 @@ def sweep() -> int:
     if keys.stranded:
         dispense(keys=keys.stranded)
         woken += len(keys.stranded)
+    wake.notify(wake.waiting())
     if woken:
         logger.info("the sweep woke %d lanes and keys", woken)
     return woken

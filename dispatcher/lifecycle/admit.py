@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db import OperationalError
 
 from dispatcher import event_log, sql
-from dispatcher.conf import CONCURRENT_DECISIONS, Conf, conf, needs_worker, pass_bound
+from dispatcher.conf import CONCURRENT_DECISIONS, Conf, conf, is_eager, needs_worker, pass_bound
 from dispatcher.event_log import waiting
 from dispatcher.limits.allocate import Allocation, LockedKey, LockedLane, allocate
 from dispatcher.limits.policy import AdmissionTuning
@@ -53,6 +53,8 @@ class Pass:
     """Lanes that the pass should have served and left out, each with a key of its that somebody else had locked."""
     busy: Collection[int] = ()
     """All keys that kept it from a lane."""
+    direct: Collection[str] = ()
+    """Direct queues that hold lanes since this pass, which does not serve them: their workers do."""
 
     @property
     def has_moved(self) -> bool:
@@ -150,6 +152,21 @@ def admit(
         return decide({**wanted, "wait_for": None})
 
 
+def admit_direct(
+    *, queues: Collection[str], keys: Collection[int], avoid: Collection[int], stuck: Collection[int], most: int
+) -> Pass:
+    """Make one pass over the lanes that these direct queues have held, and those parked on these keys.
+
+    In the caller's transaction, which also starts what it admits. stuck: keys that another transaction has locked for
+    so long that their lanes delay no others.
+    """
+    wanted = {"lanes": [], "keys": list(keys), "queues": list(queues), "awake": False, "avoid": list(avoid)}
+    settings = conf()
+    return _decide(
+        {**wanted, "wait_for": None}, most=most, delivery=Delivery.DIRECT, now=None, settings=settings, stuck=stuck
+    )
+
+
 def stuck_keys() -> set[int]:
     """Return the keys that this process has waited for in vain lately: a transaction keeps them locked."""
     now = monotonic()
@@ -165,19 +182,37 @@ def recheck(done: Pass, *, now: datetime | None = None) -> Recheck:
     allocation = done.allocation
     if not (allocation.asleep or done.full or allocation.keys_with_room or done.filled):
         return Recheck(lanes=allocation.awake, keys=[])
+    again = look_again(
+        asleep=allocation.asleep,
+        full=done.full,
+        keys_with_room=allocation.keys_with_room,
+        filled=done.filled,
+        now=now,
+    )
+    return Recheck(lanes=[*allocation.awake, *again.lanes], keys=again.keys, queues=again.queues)
+
+
+def look_again(
+    *,
+    asleep: Sequence[int],
+    full: Mapping[int, int],
+    keys_with_room: Sequence[int] = (),
+    filled: Collection[str] = (),
+    now: datetime | None = None,
+) -> Recheck:
+    """Return which of these lanes have calls, and which of these keys and queues room, with a new snapshot."""
     params = {
-        "asleep": allocation.asleep,
-        "full": list(done.full),
-        "held": list(done.full.values()),
-        "keys_with_room": allocation.keys_with_room,
-        "filled": list(done.filled),
+        "asleep": list(asleep),
+        "full": list(full),
+        "held": list(full.values()),
+        "keys_with_room": list(keys_with_room),
+        "filled": list(filled),
         "ahead": pass_bound(conf()),
         "now": now,
     }
     with sql.together():
         asked = sql.ask("recheck", Recheck, params)
-    again = asked.row()
-    return Recheck(lanes=[*allocation.awake, *again.lanes], keys=again.keys, queues=again.queues)
+    return asked.row()
 
 
 def released_room(keys: Collection[int], lane: int | None = None, *, now: datetime | None = None) -> ReleasedRoom:
@@ -200,6 +235,7 @@ def _decide(
     delivery: Delivery,
     now: datetime | None,
     settings: Conf,
+    stuck: Collection[int] = (),
 ) -> Pass:
     lane_limit = min(most or settings.lanes_per_pass, settings.lanes_per_pass)
     batch = min(most or settings.batch, settings.batch)
@@ -207,8 +243,8 @@ def _decide(
     if is_pull:
         lane_limit = max(lane_limit, _PULLED_LANES)
     gate = {
-        "needs_worker": needs_worker(),
-        "delivery": delivery.value,
+        "deliveries": _deliveries(delivery),
+        "needs_worker": delivery is Delivery.BROKER and needs_worker(),
         "ahead": pass_bound(settings),
         "now": now,
     }
@@ -222,7 +258,7 @@ def _decide(
     heads = min(_FIRST_HEADS, -(-batch // len(locked.lanes)) + 1)
     keys_asked = sql.ask("count_key_usage", KeyRow, {"keys": locked.keys, "now": now, "margin": settings.margin})
     queues_asked = sql.ask("count_queue_usage", _QueueRow, {"lanes": locked.lanes, **gate})
-    looked_at = {"lanes": locked.lanes, "stuck": [*stuck_keys()], "now": now}
+    looked_at = {"lanes": locked.lanes, "stuck": [*stuck_keys().union(stuck)], "now": now}
     lanes_asked = sql.ask("read_lane_heads", HeadRow, {**looked_at, "heads": heads})
     key_rows, head_rows = keys_asked.rows(), lanes_asked.rows()
     at = head_rows[0].now
@@ -251,6 +287,8 @@ def _decide(
     if allocation.unread and heads < (most_heads := -(-settings.batch // len(locked.lanes)) + 1):
         head_rows = sql.fetch("read_lane_heads", HeadRow, {**looked_at, "heads": most_heads})
         allocation = decide(lanes_seen := list(locked_lanes(head_rows, names, most_heads)))
+    if delivery is Delivery.DIRECT:
+        _hold_awake(allocation, lanes_seen)
     slots = _slots(allocation, lanes_seen)
     calls = _write(allocation, slots, lanes_seen, now, settings)
     if opened := [key for key in wanted["keys"] if key not in allocation.openings]:
@@ -266,8 +304,28 @@ def _decide(
         full=_full(allocation, counted, slots),
         filled=filled,
         left=_left(locked, everything=is_waited_for),
+        direct=frozenset() if delivery is Delivery.DIRECT else _held_direct(allocation, queue_rows),
         busy=tuple(locked.left_keys),
     )
+
+
+def _deliveries(delivery: Delivery) -> list[str]:
+    """Return the deliveries whose queues a pass serves; one for the broker runs direct queues where tasks are eager."""
+    if delivery is Delivery.BROKER and is_eager():
+        return [delivery.value, Delivery.DIRECT.value]
+    return [delivery.value]
+
+
+def _held_direct(allocation: Allocation, queues: Iterable[_QueueRow]) -> frozenset[str]:
+    direct = {row.name for row in queues if row.delivery == Delivery.DIRECT}
+    return frozenset(direct.intersection(allocation.held.values()))
+
+
+def _hold_awake(allocation: Allocation, lanes: Iterable[LockedLane]) -> None:
+    """Let the queue hold the lanes that have calls left: workers that take calls themselves look for them there."""
+    queue_of = {lane.id: lane.queue for lane in lanes}
+    allocation.held.update({lane: queue_of[lane] for lane in allocation.awake})
+    allocation.awake.clear()
 
 
 def _left(locked: _Locked, *, everything: bool = False) -> dict[int, int]:

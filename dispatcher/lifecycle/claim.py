@@ -219,6 +219,49 @@ def _start(
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """A call that was started as it was admitted: its attempt, and the call's own retry policy."""
+
+    id: UUID
+    attempt: int
+    retry: Mapping[str, Any] | None
+    start_at: datetime
+    is_counted: bool
+
+
+def start_many(calls: Mapping[UUID, UUID], *, worker: UUID, slack: timedelta) -> list[Started]:
+    """Start calls that the caller has admitted in this transaction, each by the claim of its number.
+
+    slack: how much later than its start a call may begin.
+
+    Left out are those that were revoked, and those under a throttle: `claim` gives their start.
+    """
+    settings = conf()
+    params = {
+        "calls": list(calls),
+        "claims": list(calls.values()),
+        "worker": worker,
+        "lease": settings.run_lease,
+        "margin": settings.margin,
+        "buckets": BUCKETS,
+        "slack": slack,
+        "now": None,
+    }
+    return sql.fetch("start_calls", Started, params)
+
+
+def observe(database_time: datetime, asked_at: float) -> None:
+    """Learn the database's clock from an answer to a question of this monotonic time."""
+    _DatabaseClock.observe(database_time, asked_at)
+
+
+def monotonic_of(at: datetime) -> float:
+    """Return the monotonic time of this machine at a time by the database's clock."""
+    _DatabaseClock.sample()
+    return _DatabaseClock.monotonic_of(at)
+
+
 def _refusal(verdict: _Verdict) -> Refused:
     if verdict.is_revoked:
         return Refused.REVOKED
@@ -229,8 +272,12 @@ def _refusal(verdict: _Verdict) -> Refused:
 
 def is_in_time(claimed: Claimed) -> bool:
     """Wait until the call's start; return False if it was missed, and the claim needs another start."""
-    due = _DatabaseClock.monotonic_of(claimed.start_at)
+    return is_in_time_at(_DatabaseClock.monotonic_of(claimed.start_at), claimed.lateness.total_seconds())
+
+
+def is_in_time_at(due: float, lateness: float) -> bool:
+    """Wait until this monotonic time; return whether it has passed by no more than the lateness, in seconds."""
     sleep(max(due - monotonic() - _OVERSLEEP_S, 0))
     while monotonic() < due:
         sleep(_NAP_S)
-    return monotonic() - due <= claimed.lateness.total_seconds()
+    return monotonic() - due <= lateness

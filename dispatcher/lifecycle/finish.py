@@ -1,31 +1,21 @@
 """Finish: record how an attempt ended, if its ticket still owns the call, and give its slots back."""
 
 import json
-import random
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.core.serializers.json import DjangoJSONEncoder
-
-from dispatcher import sql
+from dispatcher import ending, sql
 from dispatcher.conf import conf
-from dispatcher.limits.policy import BUCKETS, LONGEST_PERIOD
-from dispatcher.limits.retry import Retry
+from dispatcher.ending import Ending, Reported
+from dispatcher.limits.policy import BUCKETS
 from dispatcher.models import CallQueue
 from dispatcher.request import Changes
 from dispatcher.signals import call_finished
-from dispatcher.states import TERMINAL, Reason, State
-
-_LONGEST_MESSAGE = 4_000
-_MOST_CRASHES = 2**15 - 1
-_UNSTORABLE = re.compile(r"(?<!\\)(?:\\\\)*\\u0000|[\ud800-\udfff]")
-"""What jsonb can't hold: an escaped NUL (but not an escaped backslash before u0000), and a lone surrogate."""
-_random = random.SystemRandom()
+from dispatcher.states import TERMINAL, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,19 +27,6 @@ class Released:
     keys: Sequence[int]
     wait: timedelta | None = None
     """Of a retryable call, the time until its next attempt."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reported:
-    """A failure in the words of a worker in any language.
-
-    type: its class, such as `auth.token_expired`; more: what else is to be kept of it, as JSON.
-    """
-
-    type: str
-    message: str
-    classes: Sequence[str] = ()
-    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +48,7 @@ def complete(
 
     number: the only claim whose attempt this may end; any, without one.
     """
-    return _end(call_id, ticket, State.COMPLETED, result=_json(result), crashes=0, number=number, is_own=True, now=now)
+    return _end(call_id, ticket, ending.completed(result), number=number, is_own=True, now=now)
 
 
 def fail(
@@ -96,19 +73,8 @@ def fail(
     wait: the time until the next attempt, 366 days at the most, if the task gave one; else the policy's back-off.
     number: the only claim whose attempt this may end; any, without one. is_own: that claim ends it itself.
     """
-    retry = Retry.parse(policy if policy is not None else conf().retry)
-    has_attempts = attempt < retry.max_attempts if policy is not None or may_retry is None else may_retry
-    classes = error.classes if isinstance(error, Reported) else [base.__name__ for base in type(error).__mro__]
-    # What the column holds: the setting may ask for more.
-    crashes = None if crashes is None else min(crashes, _MOST_CRASHES)
-    what: dict[str, Any] = {"error": _error(error, attempt), "crashes": crashes, "now": now}
-    what |= {"number": number, "is_own": is_own}
-    if crashes and crashes >= conf().poison_after:
-        return _end(call_id, ticket, State.DISCARDED, reason=Reason.POISON, **what)
-    if may_retry is False or not has_attempts or any(map(retry.is_final, classes)):
-        return _end(call_id, ticket, State.DISCARDED, reason=Reason.FAILED, **what)
-    pause = retry.delay(attempt, _random) if wait is None else min(wait, LONGEST_PERIOD)
-    return _end(call_id, ticket, State.RETRYABLE, wait=pause, **what)
+    decided = ending.failed(error, attempt=attempt, policy=policy, wait=wait, may_retry=may_retry, crashes=crashes)
+    return _end(call_id, ticket, decided, number=number, is_own=is_own, now=now)
 
 
 def terminate(
@@ -121,7 +87,7 @@ def terminate(
     now: datetime | None = None,
 ) -> Released | None:
     """End a call that was revoked and whose attempt was terminated, however many attempts it had left."""
-    return _end(call_id, ticket, State.CANCELLED, error=_error(error, attempt), number=number, now=now)
+    return _end(call_id, ticket, ending.terminated(error, attempt=attempt), number=number, now=now)
 
 
 def amend(call_id: UUID, changes: Changes, *, now: datetime | None = None) -> bool:
@@ -155,6 +121,13 @@ def put_back(
     return Released(state=state, lane_id=rows[0].lane_id, keys=rows[0].keys) if rows else None
 
 
+def record(
+    call_id: UUID, ticket: UUID, ended: Ending, *, number: UUID | None = None, now: datetime | None = None
+) -> Released | None:
+    """Record how the attempt of this claim ended, as its own process decided it; None if the ticket was replaced."""
+    return _end(call_id, ticket, ended, number=number, is_own=True, now=now)
+
+
 def expire(call_id: UUID, ticket: UUID, *, now: datetime | None = None) -> Released | None:
     """Discard an admitted call that did not start in time; None if the ticket was replaced."""
     rows = sql.fetch("expire_call", _Freed, {"call": call_id, "ticket": ticket, "now": now})
@@ -163,7 +136,7 @@ def expire(call_id: UUID, ticket: UUID, *, now: datetime | None = None) -> Relea
 
 def cancel(call_id: UUID, ticket: UUID, *, now: datetime | None = None) -> Released | None:
     """End a running call that was cancelled; None if the ticket was replaced. Its worker learns it when it reports."""
-    return _end(call_id, ticket, State.CANCELLED, now=now)
+    return _end(call_id, ticket, Ending(state=State.CANCELLED), now=now)
 
 
 def find(call_id: UUID, ticket: UUID, *, number: UUID) -> Released | None:
@@ -179,13 +152,8 @@ def find(call_id: UUID, ticket: UUID, *, number: UUID) -> Released | None:
 def _end(
     call_id: UUID,
     ticket: UUID,
-    state: State,
+    ended: Ending,
     *,
-    result: str | None = None,
-    error: dict[str, Any] | None = None,
-    wait: timedelta | None = None,
-    reason: Reason | None = None,
-    crashes: int | None = None,
     number: UUID | None = None,
     is_own: bool = False,
     now: datetime | None = None,
@@ -199,12 +167,12 @@ def _end(
             "ticket": ticket,
             "claim": number,
             "is_own": is_own,
-            "state": state.value,
-            "reason": reason and reason.value,
-            "crashes": crashes,
-            "result": result,
-            "error": error and json.dumps(error),
-            "retry_in": wait,
+            "state": ended.state.value,
+            "reason": ended.reason and ended.reason.value,
+            "crashes": ended.crashes,
+            "result": ended.result,
+            "error": ended.error and json.dumps(ended.error),
+            "retry_in": ended.wait,
             "terminal": list(TERMINAL),
             "now": now,
         },
@@ -212,8 +180,68 @@ def _end(
     rows = end() or _restored(call_id, ticket, number, end, now)
     if not rows:
         return None
-    sql.after_commit(partial(call_finished.send_robust, sender=CallQueue, call_id=call_id, state=state, error=error))
-    return Released(state=state, lane_id=rows[0].lane_id, keys=rows[0].keys, wait=wait)
+    _report(call_id, ended)
+    return Released(state=ended.state, lane_id=rows[0].lane_id, keys=rows[0].keys, wait=ended.wait)
+
+
+def _report(call_id: UUID, ended: Ending) -> None:
+    """Send `call_finished` after the commit."""
+    facts = {"call_id": call_id, "state": ended.state, "error": ended.error}
+    sql.after_commit(partial(call_finished.send_robust, sender=CallQueue, **facts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """The attempt of a claim, and how it ended."""
+
+    call_id: UUID
+    ticket: UUID
+    number: UUID
+    """The claim's own."""
+    ending: Ending
+
+
+@dataclass(frozen=True, kw_only=True)
+class Freed:
+    """The calls whose ends were recorded, and the keys whose room they gave back."""
+
+    calls: list[UUID]
+    keys: list[int]
+    other: list[int]
+    """Those of the keys that lanes of other queues wait for first."""
+
+
+def finish_many(ends: Sequence[Ended], *, queues: Sequence[str]) -> sql.Asked[Freed]:
+    """Record how attempts ended, each if its ticket and claim still hold the call; ask inside of `together()`.
+
+    queues: those that the caller serves itself.
+    """
+    return sql.ask("finish_calls", Freed, {**params_of(ends), "queues": list(queues)})
+
+
+def params_of(ends: Sequence[Ended]) -> dict[str, Any]:
+    """Return how attempts ended as the statements take it."""
+    return {
+        "calls": [each.call_id for each in ends],
+        "tickets": [each.ticket for each in ends],
+        "claims": [each.number for each in ends],
+        "states": [each.ending.state.value for each in ends],
+        "reasons": [each.ending.reason and each.ending.reason.value for each in ends],
+        "crashes": [each.ending.crashes for each in ends],
+        "results": [each.ending.result for each in ends],
+        "errors": [each.ending.error and json.dumps(each.ending.error) for each in ends],
+        "waits": [each.ending.wait for each in ends],
+        "terminal": list(TERMINAL),
+        "now": None,
+    }
+
+
+def report_many(ends: Sequence[Ended], recorded: Collection[UUID]) -> None:
+    """Send `call_finished` for each of these ends that was recorded."""
+    if call_finished.has_listeners(CallQueue):
+        for each in ends:
+            if each.call_id in recorded:
+                _report(each.call_id, each.ending)
 
 
 def _restored(
@@ -230,31 +258,3 @@ def _restored(
     }
     with sql.atomic():
         return end() if sql.fetch("restore_claim", UUID, claim) else []
-
-
-def _error(error: BaseException | Reported, attempt: int) -> dict[str, Any]:
-    if isinstance(error, Reported):
-        return {**error.more, "type": error.type, "message": error.message[:_LONGEST_MESSAGE], "attempt": attempt}
-    message = _words(error, str).replace("\0", "")[:_LONGEST_MESSAGE].encode("utf-8", "replace").decode()
-    return {"type": type(error).__name__, "message": message, "attempt": attempt}
-
-
-def _json(result: Any) -> str | None:
-    """Write a result as JSON that jsonb can hold, or else its repr."""
-    if result is None:
-        return None
-    try:
-        text = json.dumps(result, cls=DjangoJSONEncoder, allow_nan=False, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):
-        text = json.dumps(_words(result, repr), ensure_ascii=False)
-    if _UNSTORABLE.search(text):
-        text = json.dumps(_words(result, ascii).replace("\\x00", ""))
-    size = len(text.encode())
-    return text if size <= conf().max_payload_bytes else json.dumps(f"{size} bytes, not kept")
-
-
-def _words(value: Any, write: Callable[[Any], str]) -> str:
-    try:
-        return write(value)
-    except Exception:  # noqa: BLE001 -- the task's own code again, and its outcome is to be kept all the same
-        return f"a {type(value).__name__} that can't be written"

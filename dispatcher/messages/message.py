@@ -1,5 +1,6 @@
 """The message of an admitted call: what it is made of, and its way to the broker."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import UUID
@@ -61,15 +62,7 @@ def send(app: Celery, producer: Any, call: Publishable) -> None:
     the receivers of Celery's publish signals, which have seen the call at its send: see dispatcher.messages.capture.
     """
     of_task, of_broker = options_of(app, call)
-    headers, properties, body, sent_event = app.amqp.create_task_message(
-        **arguments(call),
-        name=call.task,
-        create_sent_event=app.conf.task_send_sent_event,
-        # Not the task that happens to hand its room on.
-        **{"root_id": str(call.id), **of_task},
-        reply_to=app.thread_oid,
-    )
-    headers.update(headers_of(call))
+    headers, properties, body, sent_event = _message(app, call, of_task)
     queue = app.amqp.queues[call.queue]
     where = _where(app, queue, of_broker.pop("routing_key", None))
     given = {**_defaults_of(app), **properties, **of_broker}
@@ -82,6 +75,25 @@ def send(app: Celery, producer: Any, call: Publishable) -> None:
         where["exchange"] = getattr(where["exchange"], "name", where["exchange"])
         events = app.amqp._event_dispatcher  # noqa: SLF001 -- another one would have a connection of its own
         events.publish("task-sent", {**sent_event, **where, "queue": queue.name}, producer, retry=False)
+
+
+def parts(app: Celery, call: Publishable) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """Return the headers, the properties and the body of a call's message, for a worker that takes it directly."""
+    headers, properties, body, _ = _message(app, call, options_of(app, call)[0])
+    return headers, properties, body
+
+
+def _message(app: Celery, call: Publishable, of_task: Mapping[str, Any]) -> Any:
+    message = app.amqp.create_task_message(
+        **arguments(call),
+        name=call.task,
+        create_sent_event=app.conf.task_send_sent_event,
+        # Not the task that happens to hand its room on.
+        **{"root_id": str(call.id), **of_task},
+        reply_to=app.thread_oid,
+    )
+    message.headers.update(headers_of(call))
+    return message
 
 
 def _where(app: Celery, queue: Any, routing_key: str | None) -> dict[str, Any]:

@@ -68,6 +68,27 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Feed",
+            fields=[
+                ("worker_id", models.UUIDField(editable=False, primary_key=True, serialize=False)),
+                (
+                    "queues",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=255),
+                        help_text="The queues whose calls it takes directly.",
+                        size=None,
+                    ),
+                ),
+                (
+                    "idle_at",
+                    models.DateTimeField(
+                        help_text="Since when it has free processes and waits; null: a call need not wake it.",
+                        null=True,
+                    ),
+                ),
+            ],
+        ),
+        migrations.CreateModel(
             name="LeaseWatch",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),

@@ -29,6 +29,20 @@ class Worker(models.Model):
         return f"{self.name} ({self.pid})"
 
 
+class Feed(models.Model):
+    """The feed of a Celery worker, which takes calls of direct queues from PostgreSQL."""
+
+    worker_id = models.UUIDField(primary_key=True, editable=False)
+    queues = ArrayField(models.CharField(max_length=255), help_text="The queues whose calls it takes directly.")
+    idle_at = models.DateTimeField(
+        null=True, help_text="Since when it has free processes and waits; null: a call need not wake it."
+    )
+
+    def __str__(self) -> str:
+        """Return its worker."""
+        return f"{self.worker_id}"
+
+
 class PullWorker(models.Model):
     """A named worker that fetches calls over HTTP."""
 

@@ -15,6 +15,7 @@ from uuid import UUID, uuid5
 
 from dispatcher import api, engine, event_log, lanes, sql
 from dispatcher.conf import conf
+from dispatcher.ending import Reported
 from dispatcher.engine import attempt
 from dispatcher.event_log import Entry
 from dispatcher.history import By
@@ -159,7 +160,7 @@ def ack(call: UUID | ReservedCall, *, result: object, **proof: Unpack[Proof]) ->
 
 def nack(
     call: UUID | ReservedCall,
-    error: finish.Reported,
+    error: Reported,
     *,
     may_retry: bool | None = None,
     **proof: Unpack[Proof],

@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
+import psycopg.sql
 from billiard.exceptions import SoftTimeLimitExceeded
 from django.db import (
     DatabaseError,
@@ -264,6 +265,33 @@ def own_transaction(*, lock_wait: timedelta | None = None) -> Iterator[None]:
         hook()
 
 
+@contextmanager
+def short_transaction() -> Iterator[None]:
+    """Open a transaction of statements that do not need each other's rows: one trip, begin and commit included.
+
+    Django does not know of it: only `ask` may be used inside. An error closes the connection, and with it the
+    transaction. Within a caller's transaction it is a part of that.
+    """
+    if in_transaction() or not conf().pipeline:
+        with own_transaction():
+            yield
+        return
+    wrapper = connection()
+    try:
+        with _intact(wrapper), wrapper.wrap_database_errors:
+            _make_ready(wrapper)
+            raw: psycopg.Connection[Any] = wrapper.connection
+            with raw.pipeline():
+                raw.execute("BEGIN")
+                if not _prepares(wrapper):
+                    ask("tune_feed", object, {"is_local": True})
+                yield
+                raw.execute("COMMIT")
+    except BaseException:
+        _discard(wrapper)
+        raise
+
+
 def read_in_order(*, sorts: bool = True) -> None:
     """Plan the next statements of a transaction of the engine's own by the order of indexes (see tune_order.sql).
 
@@ -333,6 +361,38 @@ def fetch_in_order(name: str, row: type[Row], params: Mapping[str, Any]) -> list
 def change(name: str, params: Mapping[str, Any]) -> int:
     """Run `name`.sql, which returns no rows, and return how many it changed."""
     return ask(name, object, params).cursor.rowcount
+
+
+def listen(channel: str, on_notify: Callable[[], None]) -> int | None:
+    """Listen on a channel with this thread's connection; return its file descriptor, None where that is not possible.
+
+    on_notify: called when a notification is read, which may be in the middle of another statement. Behind a transaction
+    pooler a notification would reach any client.
+    """
+    wrapper = connection()
+    if not _prepares(wrapper):
+        return None
+    with _intact(wrapper), wrapper.wrap_database_errors:
+        _make_ready(wrapper)
+        raw: psycopg.Connection[Any] = wrapper.connection
+        raw.add_notify_handler(lambda _: on_notify())
+        raw.execute(psycopg.sql.SQL("LISTEN {}").format(psycopg.sql.Identifier(channel)))
+        return raw.fileno()
+
+
+def read_notifications() -> int:
+    """Read the notifications that have arrived on this thread's connection; return how many.
+
+    Those that arrive with the answer of a statement are reported by it (see listen).
+    """
+    wrapper = connection()
+    with _intact(wrapper), wrapper.wrap_database_errors:
+        raw: psycopg.Connection[Any] = wrapper.connection
+        raw.pgconn.consume_input()
+        count = 0
+        while raw.pgconn.notifies() is not None:
+            count += 1
+        return count
 
 
 def _make_ready(wrapper: BaseDatabaseWrapper) -> None:

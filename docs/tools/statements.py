@@ -18,6 +18,8 @@ TITLES: Final = {
     "unstarted": "Calls that do not start",
     "claim": "Claim",
     "finish": "Finish",
+    "feed": "Direct delivery",
+    "wake": "Idle workers",
     "schedule": "What is due",
     "heartbeat": "Workers",
     "recover": "Recover",

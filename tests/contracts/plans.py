@@ -5,7 +5,7 @@ Buffers are counted, not time.
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import connection, transaction
@@ -24,6 +24,8 @@ class Hot:
     """It runs in a transaction of the engine's own, after `tune`."""
     sorts: str | None = None
     """It runs after `tune_order` as well, with this."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What a statement before it has set for the transaction."""
 
     def __str__(self) -> str:
         return self.name
@@ -41,6 +43,8 @@ def explain(hot: Hot, mode: str) -> dict[str, Any]:
                     cursor.execute(sql.statement("tune_order").text.replace("$1", "%s"), [hot.sorts])
             else:
                 cursor.execute(f"SET LOCAL plan_cache_mode = {mode}")
+            for name, value in hot.settings.items():
+                cursor.execute("SELECT set_config(%s, %s, true)", [name, value])
             cursor.execute(f"PREPARE tried AS {statement.text}")
             places = f"({', '.join(['%s'] * len(values))})" if values else ""
             cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE tried{places}", values)

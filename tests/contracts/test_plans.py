@@ -27,8 +27,8 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 TABLES = {"dispatcher_callqueue", "dispatcher_lane", "dispatcher_ratelimitkey"}
 
 # Lanes: 1 has most of the backlog; 2 to 1,001 have a hundred calls each; the next 10,000 are parked on key 1; the next
-# 10,000 are held by two queues, one served and one not; 90,000 sleep. Calls: a million waits, 20,000 wait for their
-# time, 1,000 are in flight, 50,000 have ended.
+# 10,000 are held by two queues, one served and one not; 90,000 sleep; 10,000 more are held by a direct queue. Calls: a
+# million waits, 20,000 wait for their time, 1,000 are in flight, 50,000 have ended.
 FILL = """
 INSERT INTO dispatcher_ratelimitkey (id, name, concurrency, is_paused, opens_at)
 SELECT n, 'key:' || n, 1, false,
@@ -49,13 +49,22 @@ SELECT gen_random_uuid(), 'celery@' || n, 'host', n, 'prefork', 8,
        timestamptz '2030-01-01', timestamptz '2040-01-01'
   FROM generate_series(1, 50) AS n;
 
+INSERT INTO dispatcher_queue (name, delivery, on_full, warn_at) VALUES ('direct', 'direct', 'reject', 0.8);
+
+INSERT INTO dispatcher_lane (id, queue, priority, on_limit, key_ids, is_held)
+SELECT 200000 + n, 'direct', 0, 'wait', ARRAY[1002 + n % 3998, 5001 + n % 4990], true
+  FROM generate_series(1, 10000) AS n;
+
+INSERT INTO dispatcher_feed (worker_id, queues, idle_at)
+SELECT worker.id, ARRAY['direct'], worker.seen_at FROM dispatcher_worker AS worker;
+
 INSERT INTO dispatcher_lane (id, queue, priority, on_limit, key_ids) VALUES (1000000, 'lone', 0, 'wait', ARRAY[5000]);
 
 INSERT INTO dispatcher_callqueue
        (id, lane_id, task, args, kwargs, meta, queue, priority, on_limit, costs, state, attempt, errors,
         scheduled_at, expires_at, ticket, dispatched_at, published_at, started_at, finished_at)
 SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid,
-       CASE WHEN n <= 900000 THEN 1 ELSE 2 + n % 1000 END,
+       CASE WHEN n <= 900000 THEN 1 WHEN n BETWEEN 999991 AND 1000000 THEN n - 799990 ELSE 2 + n % 1000 END,
        'noop', '[]', '{}', '{}', 'queue', 0, 'wait', '{}', state, 0, '[]',
        CASE WHEN state IN ('scheduled', 'retryable')
             THEN timestamptz '2030-01-01' + (n % 10000 - 700) * interval '1 second' END,
@@ -89,11 +98,11 @@ SELECT key, part, 1,
   FROM generate_series(1, 1000) AS key, generate_series(1, 100) AS part;
 
 ANALYZE dispatcher_worker, dispatcher_ratelimitkey, dispatcher_lane, dispatcher_callqueue, dispatcher_slot,
-        dispatcher_window;
+        dispatcher_window, dispatcher_queue, dispatcher_feed;
 """
 EMPTY = """
 TRUNCATE dispatcher_callqueue, dispatcher_lane, dispatcher_ratelimitkey, dispatcher_slot, dispatcher_window,
-         dispatcher_worker
+         dispatcher_worker, dispatcher_queue, dispatcher_feed
 """
 
 
@@ -119,7 +128,8 @@ LEASE = timedelta(seconds=60)
 IN_FLIGHT = call_id(WAITING + 20_001)
 RUNNING = call_id(WAITING + 20_501)
 A_LANE = list(range(2, 102))
-GATE = {"needs_worker": True, "delivery": "broker", "ahead": 1_000, "now": NOW}
+GATE = {"needs_worker": True, "deliveries": ["broker"], "ahead": 1_000, "now": NOW}
+HTTP = {"deliveries": ["http"], "needs_worker": False}
 NOTHING: dict[str, Any] = {
     "lanes": [],
     "keys": [],
@@ -247,6 +257,22 @@ AUDIT = {
     "passed_after": None,
 }
 
+ENDS = {
+    "calls": [RUNNING],
+    "tickets": [uuid4()],
+    "claims": [uuid4()],
+    "states": ["completed"],
+    "reasons": [None],
+    "crashes": [0],
+    "results": ["1"],
+    "errors": [None],
+    "waits": [None],
+    "terminal": ["completed"],
+    "now": None,
+}
+CHOOSE = ENDS | {"queues": ["direct"], "keys": [], "avoid": [], "most": 4}
+START_ONE = {"lease": LEASE, "margin": MARGIN, "buckets": 60, "slack": MARGIN, "now": None}
+START = {"worker": uuid4(), "room": 2, "tasks": ["noop"], "avoid": [], "ramp": LEASE, **START_ONE}
 KEPT = {"send_call", "claim_call", "restart_call", "finish_call"}
 """What every call runs outside of a transaction of the engine's own."""
 
@@ -287,6 +313,21 @@ HOT = [
     Hot("defer_lanes", {"lanes": [1_002]}, 50),
     Hot("defer_keys", {"keys": [1, 2], "now": NOW}, 100),
     Hot("clear_opening_times", {"keys": [1, 9_999]}, 200, is_tuned=True),
+    # One step of a feed.
+    Hot("finish_and_choose", CHOOSE, 400, is_tuned=True),
+    Hot("finish_and_choose", CHOOSE | {"keys": [1, 2], "queues": ["lone", "direct", "queue"]}, 1_000, is_tuned=True),
+    Hot(
+        "start_chosen",
+        START,
+        500,
+        is_tuned=True,
+        settings={"dispatcher.chosen": "{1,2,3,1001}", "dispatcher.locked": "{2,3,4,1002}"},
+    ),
+    Hot("start_chosen", START, 20, is_tuned=True, settings={"dispatcher.chosen": "{}", "dispatcher.locked": "{}"}),
+    Hot("finish_calls", ENDS | {"queues": ["served"]}, 100, is_tuned=True),
+    Hot("start_calls", {"calls": [IN_FLIGHT], "claims": [uuid4()], "worker": uuid4(), **START_ONE}, 200, is_tuned=True),
+    Hot("waiting_queues", {}, 50),
+    Hot("wake_feeds", {"queues": ["direct"], "silence": LEASE}, 200),
     # What time brings. Without a time given, as the engine asks, nothing is due yet.
     Hot("wake_due", {"queues": None, "now": None, "most": 500, "states": ["scheduled", "retryable"]}, 20),
     Hot("wake_due", {"queues": None, "now": NOW, "most": 500, "states": ["scheduled", "retryable"]}, 20_000),
@@ -348,7 +389,7 @@ HOT = [
     Hot("pause_key", {"name": "key:7", "is_paused": True}, 50),
     # Over HTTP.
     Hot("ready_queues", {"queues": ["served", "unheard"], "most": 10}, 100),
-    Hot("lock_lanes", NOTHING | {"queues": ["served"], "delivery": "http"}, 4_000, is_tuned=True),
+    Hot("lock_lanes", NOTHING | {"queues": ["served"]} | HTTP, 4_000, is_tuned=True),
     Hot("hold_pulled", {"calls": [RUNNING], "lease": None, "usual": LEASE, "worker": None, "now": NOW}, 100),
     Hot("renew_fetch_leases", {"calls": [RUNNING], "lease": None, "usual": LEASE, "worker": uuid4(), "now": NOW}, 100),
     Hot("find_held", {"call": RUNNING}, 30),
@@ -455,6 +496,26 @@ def test_a_claim_and_a_finish_touch_a_handful_of_rows() -> None:
     finished = Hot("finish_call", {"ticket": running, **FINISH}, 200)
     for hot in (claimed, restored, finished):
         plan = explain(hot, "force_generic_plan")
+        assert buffers(plan) <= hot.most, outline(plan)
+        assert any(node.get("Operation") == "Update" and node["Actual Rows"] for node in nodes(plan)), outline(plan)
+
+
+@pytest.mark.django_db(transaction=False)
+def test_a_step_of_a_feed_touches_a_handful_of_rows() -> None:
+    ends = {**CHOOSE, "claims": [uuid4()]}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE dispatcher_callqueue SET claim = %s WHERE id = %s RETURNING ticket", [ends["claims"][0], RUNNING]
+        )
+        ends["tickets"] = [cursor.fetchone()[0]]
+    chosen = {"dispatcher.chosen": "{200001,200002}", "dispatcher.locked": "{1003,1004,5002,5003}"}
+    for hot in (
+        Hot("finish_and_choose", ends, 600, is_tuned=True),
+        Hot("finish_calls", {**ends, "queues": ["direct"]}, 300, is_tuned=True),
+        Hot("start_chosen", START, 600, is_tuned=True, settings=chosen),
+    ):
+        plan = explain(hot, "force_generic_plan")
+        assert not {node.get("Relation Name") for node in nodes(plan) if node["Node Type"] == "Seq Scan"} & TABLES
         assert buffers(plan) <= hot.most, outline(plan)
         assert any(node.get("Operation") == "Update" and node["Actual Rows"] for node in nodes(plan)), outline(plan)
 

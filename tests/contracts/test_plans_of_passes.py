@@ -12,7 +12,7 @@ from tests.contracts.plans import Hot, buffers, explain, nodes, outline
 from tests.contracts.statistics import LANES, LONE, SHAPES, shaped
 
 SECOND = timedelta(seconds=1)
-GATE = {"needs_worker": False, "delivery": "broker", "ahead": 1_000, "now": None}
+GATE = {"needs_worker": False, "deliveries": ["broker"], "ahead": 1_000, "now": None}
 NOTHING: dict[str, Any] = {
     "lanes": [],
     "keys": [],

@@ -124,7 +124,18 @@ def ticking(sending: None) -> Iterator[None]:
 
 
 @pytest.fixture
-def one_slot(processes: "Processes") -> Iterator[None]:
+def delivery(request: pytest.FixtureRequest, sending: None) -> str:
+    """Give the queue of the tests a delivery: the broker's, or that which the test names."""
+    from dispatcher.models import Queue
+    from tests.flows.settings import QUEUE
+
+    named = str(getattr(request, "param", "broker"))
+    Queue.objects.update_or_create(name=QUEUE, defaults={"delivery": named})
+    return named
+
+
+@pytest.fixture
+def one_slot(processes: "Processes", delivery: str) -> Iterator[None]:
     """Begin and end without workers, and with a key that has one slot."""
     from dispatcher.models import RateLimitKey
     from tests.races.audit import audit

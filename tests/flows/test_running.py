@@ -13,7 +13,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from dispatcher.messages.tickets import TICKET_HEADER
-from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.models import CallQueue, Queue, RateLimitKey
 from dispatcher.states import TERMINAL, State
 from tests.flows import sample_tasks
 from tests.flows.processes import Processes
@@ -24,8 +24,9 @@ from tests.races.lockstep import concurrent, eventually, holding
 pytestmark = [concurrent, pytest.mark.usefixtures("ticking")]
 
 
-@pytest.fixture(autouse=True)
-def _one_at_a_time(worker: Processes) -> Iterator[None]:
+@pytest.fixture(autouse=True, params=["broker", "direct"])
+def _one_at_a_time(worker: Processes, request: pytest.FixtureRequest) -> Iterator[None]:
+    Queue.objects.update_or_create(name=QUEUE, defaults={"delivery": request.param})
     RateLimitKey.objects.declare("api", concurrency=1)
     yield
     assert use_now(["api"]) == {"api": 0}
@@ -79,6 +80,8 @@ def test_an_attempt_that_outstays_its_time_limit_is_ended_and_the_call_tried_aga
     assert [error["type"] for error in call.errors] == ["TimeLimitExceeded"]
 
 
+# With direct delivery the outcome is recorded outside of the process.
+@pytest.mark.parametrize("_one_at_a_time", ["broker"], indirect=True)
 def test_a_soft_time_limit_that_comes_while_the_outcome_is_recorded_does_not_change_it(
     worker: Processes, tmp_path: Path
 ) -> None:

@@ -15,7 +15,11 @@ from tests.flows.processes import Processes
 from tests.flows.settings import DISPATCHER
 from tests.races.lockstep import concurrent, eventually, holding
 
-pytestmark = [concurrent, pytest.mark.usefixtures("ticking", "one_slot")]
+pytestmark = [
+    concurrent,
+    pytest.mark.usefixtures("ticking", "one_slot"),
+    pytest.mark.parametrize("delivery", ["broker", "direct"], indirect=True),
+]
 
 LEASE: timedelta = DISPATCHER["run_lease"]
 

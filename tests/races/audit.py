@@ -11,8 +11,8 @@ from django.db.models import F
 from django.utils import timezone
 
 from dispatcher.conf import conf, pass_bound
-from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
-from dispatcher.states import IN_FLIGHT, TERMINAL, State
+from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey, Slot
+from dispatcher.states import IN_FLIGHT, TERMINAL, Delivery, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +201,12 @@ def _wakeups(now: datetime) -> Iterable[str]:
 
 
 def _held(lane: Lane) -> Iterable[str]:
-    """Find a lane whose queue has held it and has room again; half of it may be left until a finish fills it up."""
+    """Find a lane whose queue has held it and has room again; half of it may be left until a finish fills it up.
+
+    Workers that take calls themselves look for them in held lanes.
+    """
+    if Queue.objects.filter(name=lane.queue).exclude(delivery=Delivery.BROKER).exists():
+        return
     on_way = CallQueue.objects.filter(queue=lane.queue, state=State.DISPATCHED).count()
     in_flight = CallQueue.objects.in_flight().filter(queue=lane.queue).exists()
     if conf().queue_grace is None and not in_flight and on_way < pass_bound(conf()):

@@ -8,8 +8,9 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from dispatcher import api, engine
+from dispatcher.engine import feed
 from dispatcher.lifecycle import admit, claim, finish, publish, schedule
-from dispatcher.models import CallQueue, Slot
+from dispatcher.models import CallQueue, Lane, Queue, Slot
 from dispatcher.states import DUE, FIRST, IN_FLIGHT, MOVES, TERMINAL, Reason, State
 from tests.builders import SECOND, T0, at, key, seen, waiting
 
@@ -49,8 +50,15 @@ def admitting_at_the_limit(call: CallQueue) -> None:
     admitting(call)
 
 
+def taking_directly(call: CallQueue) -> None:
+    Queue.objects.update_or_create(name=call.queue, defaults={"delivery": "direct"})
+    Lane.objects.filter(id=call.lane_id).update(is_held=True)
+    feed.step(feed.Taker(worker=uuid4(), queues=[call.queue], tasks=["noop"]), room=1)
+
+
 VERBS: dict[str, Callable[[CallQueue], object]] = {
     "admit": admitting,
+    "take directly": taking_directly,
     "stop at a limit": admitting_at_the_limit,
     "claim": lambda call: claim.claim(call.id, TICKET, now=at(1)),
     "claim late": lambda call: claim.restart(call.id, TICKET, number=CLAIM, now=at(1)),
@@ -81,7 +89,7 @@ VERBS: dict[str, Callable[[CallQueue], object]] = {
 }
 """All that changes calls. Those that also dispense are stopped by the pause, so that each makes one move only."""
 
-DOES_NOT_DISPENSE = {"admit", "stop at a limit", "claim", "claim late", "publish"}
+DOES_NOT_DISPENSE = {"take directly", "admit", "stop at a limit", "claim", "claim late", "publish"}
 
 seen_moves: set[tuple[State, State]] = set()
 

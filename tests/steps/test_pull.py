@@ -11,9 +11,9 @@ from celery import current_app
 from django.db import connection
 
 from dispatcher import engine
+from dispatcher.ending import Reported
 from dispatcher.engine import fetched, workers
 from dispatcher.lifecycle import claim
-from dispatcher.lifecycle.finish import Reported
 from dispatcher.models import CallQueue, Lane, PullWorker, Queue, RateLimitKey, Slot
 from dispatcher.ojs import fetch as pull
 from dispatcher.ojs.fetch import FetchRequest, Progress, RejectedReport

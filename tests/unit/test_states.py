@@ -37,7 +37,9 @@ def test_only_a_persons_retry_opens_what_has_ended() -> None:
 
 
 def test_nothing_runs_without_an_admission() -> None:
-    assert [state for state, moves in MOVES.items() if State.ACTIVE in moves] == [State.DISPATCHED]
+    # Direct delivery admits and starts in one statement.
+    starts_from = [state for state, moves in MOVES.items() if State.ACTIVE in moves]
+    assert starts_from == [State.AVAILABLE, State.DISPATCHED]
     assert [state for state, moves in MOVES.items() if State.DISPATCHED in moves] == [State.AVAILABLE]
 
 

@@ -37,7 +37,14 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=MINUTES, help="for which faults strike (default %(default)s)")
     parser.add_argument("--keep", action="store_true", help="leave the database of the run, if it is not embedded")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="kind", help="only these")
+    parser.add_argument(
+        "--delivery",
+        choices=("broker", "direct"),
+        default="broker",
+        help="how calls reach workers (default %(default)s)",
+    )
     asked = parser.parse_args()
+    os.environ["CHAOS_DELIVERY"] = asked.delivery
     console = screen.console()
     RESULT.unlink(missing_ok=True)
     try:
@@ -86,6 +93,7 @@ def environment(own: Servers, run_dir: Path) -> dict[str, str]:
         **own.env,
         "DJANGO_SETTINGS_MODULE": "trials.chaos.settings",
         "CHAOS_NOTES": str(notes),
+        "CHAOS_DELIVERY": os.environ["CHAOS_DELIVERY"],
         # The witness is on this machine.
         "NO_PROXY": "127.0.0.1",
     }

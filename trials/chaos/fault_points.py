@@ -29,7 +29,7 @@ def install() -> None:
     if "CHAOS_NAME" in os.environ:
         publish.publish = _trapped(PUBLISHING, publish.publish)
         run.run = _trapped(RUNNING, run.run)
-        claim.is_in_time = _noted(claim.is_in_time)
+        claim.is_in_time_at = _noted(claim.is_in_time_at)
 
 
 def path(run_dir: Path, name: str, point: str) -> Path:
@@ -65,9 +65,9 @@ class _Start:
 def _noted(is_in_time: Callable[..., bool]) -> Callable[..., bool]:
     """Note the start that a claim was given, which a busy machine may miss by more than a strict provider forgives."""
 
-    def wait(claimed: claim.Claimed) -> bool:
-        _Start.due = claim._DatabaseClock.monotonic_of(claimed.start_at)  # noqa: SLF001 - as exactly as the claim itself
-        return is_in_time(claimed)
+    def wait(due: float, lateness: float) -> bool:
+        _Start.due = due
+        return is_in_time(due, lateness)
 
     return wait
 

@@ -35,6 +35,10 @@ conf.TUNING = replace(conf.TUNING, publish_pause=timedelta(seconds=0.5))
 _OURS: dict[str, Any] = {
     "keys": {**KEYS, f"queue:{SIDE_QUEUE}": SIDE},
     "dispenser_queue": DISPENSER_QUEUE,
+    "delivery": {
+        MAIN: os.environ.get("CHAOS_DELIVERY", "broker"),
+        SIDE_QUEUE: os.environ.get("CHAOS_DELIVERY", "broker"),
+    },
     "dispatch_lease": timedelta(seconds=15),
     "run_lease": timedelta(seconds=4),
     "heartbeat": timedelta(seconds=1),

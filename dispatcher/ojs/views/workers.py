@@ -9,8 +9,8 @@ from ninja import Router
 
 from dispatcher import sql
 from dispatcher.conf import conf
+from dispatcher.ending import Reported
 from dispatcher.lifecycle import run
-from dispatcher.lifecycle.finish import Reported
 from dispatcher.limits.policy import LONGEST_PERIOD
 from dispatcher.models import CallQueue, Pool, PullWorker
 from dispatcher.ojs import fetch

@@ -7,7 +7,8 @@
 -- `left_lanes`, each with such a key; `is_left_wanted` are those that were asked for by name, key or queue. Only for
 -- the key `wait_for` the statement waits, before it has locked any other key, for as long as lock_timeout allows. Lanes
 -- that are awake or held and spend a key of `avoid` are not taken: they would only take the places of others.
--- A queue is open if `delivery` is its own; with that of the broker, if a live worker serves it, too.
+-- A queue is open if `deliveries` has its own; with `needs_worker`, if a live worker serves it, too. A pass for direct
+-- queues takes parked lanes of the queues named alone.
 -- A queue is locked for as long as the transaction: alone where the pass may come close to the queue's bound (it is
 -- `tight`), else together with others, so that passes wait for each other only where they must.
 -- Counting must come in a later statement: this one's snapshot is older than its locks.
@@ -33,6 +34,7 @@ WITH {{clock}}, named AS MATERIALIZED (
            SELECT lane.id, lane.queue, lane.key_ids
              FROM dispatcher_lane AS lane
             WHERE lane.parked_on_id = key.id
+              AND (%(deliveries)s::text[] <> '{direct}' OR lane.queue = ANY (%(queues)s::text[]))
             ORDER BY lane.priority DESC, lane.served_at, lane.id
             LIMIT (SELECT GREATEST(1, %(most)s::int / GREATEST(1, count(*))) FROM shut)
               FOR NO KEY UPDATE SKIP LOCKED) AS front

@@ -2,7 +2,6 @@
 -- No row back means the ticket was replaced, and the outcome is dropped; or that a crash of the database lost the
 -- claim, which restore_claim then records. With `claim`, only the attempt of that claim is ended: by its own outcome,
 -- or by the loss of its process.
--- Of the errors the first 5 and the last 20 are kept, so that a finish costs the same after any number of failures.
 -- `claim` stays on the row if it `is_own`, so that it knows its own finish again if the answer was lost
 -- (find_finished).
 WITH ended AS (
@@ -14,13 +13,7 @@ WITH ended AS (
            scheduled_at = COALESCE({{now}} + %(retry_in)s::interval, call.scheduled_at),
            finished_at = CASE WHEN %(state)s::text = ANY (%(terminal)s::text[]) THEN {{now}} END,
            returns = 0,
-           error = failure.error,
-           errors = CASE WHEN failure.error IS NULL THEN call.errors
-                         WHEN jsonb_array_length(call.errors) < 25 THEN call.errors || failure.error
-                         ELSE jsonb_path_query_array(call.errors, '$[0 to 4]')
-                              || jsonb_path_query_array(call.errors, '$[last - 18 to last]') || failure.error END,
-           error_count = CASE WHEN failure.error IS NULL THEN call.error_count
-                              ELSE GREATEST(call.error_count, jsonb_array_length(call.errors)) + 1 END
+           {{error_recorded(failure.error)}}
       FROM (SELECT %(error)s::jsonb || jsonb_build_object('occurred_at', {{now}})
            ) AS failure (error)
      WHERE call.id = %(call)s::uuid AND call.ticket = %(ticket)s::uuid AND call.state = 'active'

@@ -1,0 +1,138 @@
+"""Direct delivery beside bare Celery: one worker of two processes takes calls from PostgreSQL."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from statistics import median
+
+from celery import current_app
+from django.db.models import Max
+
+from bench import running, scene
+from bench.figures import Bench, Bound, Figure, side_by_side
+from bench.tasks import DONE, STARTED, arrive, notes, nothing
+from dispatcher import engine
+from dispatcher.models import CallQueue, Queue, RateLimitKey
+from dispatcher.request import Call
+from dispatcher.states import Delivery
+from project.processes import Stack
+
+BACKLOG = 5_000
+STARTS = 200
+BATCH = 500
+SETTLE_S = 6.0
+"""How long until a worker has seen that a queue is direct."""
+
+
+def direct(bench: Bench) -> Iterator[Figure]:
+    """Compare end to end, drains, hand-over and the start on an idle worker with bare Celery."""
+    calls, backlog = bench.effort.calls(running.CALLS), bench.effort.calls(BACKLOG)
+    starts, rounds = bench.effort.calls(STARTS), bench.effort.long_rounds
+    figure = partial(Figure, unit="calls/s", side=Bound.AT_LEAST)
+    with _worker(bench):
+        _declare("ample", concurrency=running.AMPLE)
+        ours, reference = side_by_side(
+            partial(running._run, ["ample"], calls),  # noqa: SLF001 -- one way to measure both deliveries
+            partial(running._run_bare, calls),  # noqa: SLF001
+            rounds=rounds,
+        )
+        yield figure(name=f"direct: end to end, {calls:,} calls", ours=ours, reference=reference, bound=0.9)
+        ours, reference = side_by_side(
+            partial(_drain, ["ample"], backlog), partial(_drain_bare, backlog), rounds=rounds
+        )
+        yield figure(name=f"direct: drain of {backlog:,} under a limit", ours=ours, reference=reference, bound=1.1)
+        names = [f"limit:{number}" for number in range(3)]
+        for name in names:
+            _declare(name, concurrency=running.AMPLE, rate=(running.AMPLE, "PT10S"))
+        ours, reference = side_by_side(partial(_drain, names, backlog), partial(_drain_bare, backlog), rounds=rounds)
+        yield figure(name=f"direct: drain of {backlog:,}, three keys a call", ours=ours, reference=reference, bound=0.8)
+        _declare("single", concurrency=1)
+        ours, reference = side_by_side(
+            partial(running._drain, "single", starts),  # noqa: SLF001
+            partial(running._start_bare, starts),  # noqa: SLF001
+            rounds=bench.effort.rounds,
+        )
+        yield Figure(
+            name="direct: hand-over at concurrency 1 against publish to start",
+            ours=ours,
+            reference=reference,
+            unit="ms",
+            side=Bound.AT_MOST,
+            bound=1.0,
+        )
+        ours, reference = side_by_side(
+            partial(_start_sent, starts),
+            partial(running._start_bare, starts),  # noqa: SLF001
+            rounds=bench.effort.rounds,
+        )
+        yield Figure(
+            name="direct: commit of a send to its start on an idle worker",
+            ours=ours,
+            reference=reference,
+            unit="ms",
+            side=Bound.AT_MOST,
+            bound=1.5,
+        )
+
+
+@contextmanager
+def _worker(bench: Bench) -> Iterator[None]:
+    """Have one worker of two processes that takes the calls of the queue directly."""
+    scene.clear()
+    Queue.objects.update_or_create(name=scene.QUEUE, defaults={"delivery": Delivery.DIRECT})
+    with Stack(bench.home) as stack:
+        stack.start_worker(queues=[scene.QUEUE], concurrency=2)
+        stack.wait_ready()
+        time.sleep(SETTLE_S)
+        yield
+    Queue.objects.filter(name=scene.QUEUE).delete()
+
+
+def _declare(name: str, **limits: object) -> None:
+    RateLimitKey.objects.declare(name, **limits)
+
+
+def _drain(keys: Sequence[str], calls: int) -> float:
+    """Return the calls per second from the moment at which a backlog may start to the last recorded finish."""
+    notes().delete(DONE)
+    CallQueue.objects.all().delete()
+    engine.pause(keys[0])
+    for _ in range(0, calls, BATCH):
+        CallQueue.objects.send_many([Call(task=nothing, keys=keys) for _ in range(min(BATCH, calls))])
+    began = time.time()
+    engine.resume(keys[0])
+    sent = CallQueue.objects.count()
+    _wait(lambda: int(notes().get(DONE) or 0), sent)
+    _wait(running._ended, sent)  # noqa: SLF001
+    ended: float = CallQueue.objects.aggregate(at=Max("finished_at"))["at"].timestamp()
+    return sent / (ended - began)
+
+
+def _drain_bare(calls: int) -> float:
+    """Return the calls per second at which bare Celery drains a backlog."""
+    notes().delete(DONE)
+    control = current_app.control
+    control.cancel_consumer(scene.QUEUE, reply=True)
+    for _ in range(calls):
+        nothing.delay()
+    began = time.time()
+    control.add_consumer(scene.QUEUE)
+    _wait(lambda: int(notes().get(DONE) or 0), calls)
+    return calls / (time.time() - began)
+
+
+def _start_sent(calls: int) -> float:
+    """Return the median milliseconds from the commit of a send to the start, in a worker that is idle."""
+    notes().delete(STARTED)
+    spans = []
+    for number in range(1, calls + 1):
+        CallQueue.objects.send(arrive, args=[time.time()])
+        _wait(lambda: notes().llen(STARTED), number)
+        time.sleep(0.01)
+    spans = [float(seconds) * 1_000 for seconds in notes().lrange(STARTED, 0, -1)]
+    return float(median(spans))
+
+
+def _wait(count: Callable[[], int], expected: int) -> None:
+    running._wait(count, expected)  # noqa: SLF001

@@ -1,0 +1,471 @@
+"""The feed of a worker: it takes calls of direct queues from PostgreSQL and gives them to the pool.
+
+A thread with its own connection records what has ended and starts what may start, in one transaction. Calls of queues
+that the broker delivers come to the same pool as before.
+"""
+
+import heapq
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from threading import Event, Thread
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from celery import bootsteps
+from django.db import connections
+
+from dispatcher import sql
+from dispatcher.celery import fed, feed_runs, heartbeat
+from dispatcher.celery.feed_pool import Pool
+from dispatcher.celery.feed_runs import Run
+from dispatcher.celery.feed_waiting import Waiting
+from dispatcher.conf import conf
+from dispatcher.ending import Ending
+from dispatcher.engine import feed as engine_feed
+from dispatcher.engine.feed import Start, Taker
+from dispatcher.lifecycle import admit, claim, wake
+from dispatcher.lifecycle.finish import Ended
+from dispatcher.reports import faults
+
+if TYPE_CHECKING:
+    from celery.worker.consumer import Consumer  # see dispatcher.celery.unknown
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S: Final = 5.0
+"""How often a worker looks which of its queues are direct, and for calls whose sender woke no worker; at least once a
+heartbeat."""
+_RETRY_S: Final = 0.01
+"""How soon lanes are looked at again whose key another transaction had locked; each time in vain doubles it."""
+_LONGEST_RETRY_S: Final = 1.0
+_PAUSE_S: Final = 0.2
+_LONGEST_PAUSE_S: Final = 3.0
+_LEAD_S: Final = 0.003
+"""How long before its start a call is given to the pool, whose process waits for the rest."""
+_FLUSH_S: Final = 5.0
+_AHEAD_S: Final = 0.01
+"""How long a call that is started ahead may wait for its process, by the average of the latest tasks."""
+_MOST_AHEAD: Final = 4
+"""How many calls are started ahead for each process at the most."""
+_LEAST_S: Final = 0.0005
+_WEIGHT: Final = 0.1
+"""How much the latest task counts in the average."""
+_PACED_S: Final = 1.0
+_FIRST_DELAY_S: Final = 0.02
+_LEAST_DELAY_S: Final = 0.005
+_LONGEST_DELAY_S: Final = 0.5
+_GATHER_S: Final = 0.002
+"""How long an end waits for others while every process of the pool has its next call."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Busy:
+    """A key that another transaction has locked: since when, and when its lanes are looked at again (monotonic)."""
+
+    since: float
+    pause: float
+    again_at: float
+
+
+class Feed:
+    """The feed of one worker, a thread."""
+
+    def __init__(
+        self, worker: UUID, name: str, queues: Callable[[], list[str]], tasks: Callable[[], list[str]]
+    ) -> None:
+        """Take nothing yet."""
+        self.worker, self.name, self._queues, self._tasks = worker, name, queues, tasks
+        self.waiting = Waiting(worker)
+        self.pool: Pool | None = None
+        self._ended: deque[Run] = deque()
+        self._runs: dict[UUID, Run] = {}
+        """By claim."""
+        self._starting: list[tuple[float, int, Run]] = []
+        """Calls whose start lies ahead, a heap by the monotonic time at which the pool gets them."""
+        self._agenda: list[tuple[float, int]] = []
+        """Keys to look at, a heap by monotonic time."""
+        self._busy: dict[int, Busy] = {}
+        """Keys that other transactions have locked."""
+        self._direct: list[str] = []
+        self._direct_until = 0.0
+        self._may_take = Event()
+        self._is_over = False
+        self._is_marked = False
+        self._marked_until = 0.0
+        self._thread: Thread | None = None
+        self._pause = _PAUSE_S
+        self._is_lost = True
+        """Whether there was no connection since the last step, so that its answer may be lost."""
+        self._count = 0
+        self._has_left = False
+        self._took_s: float | None = None
+        """How long the latest tasks took, on average."""
+        self._delay_s = 0.0
+        """By how much calls came too late to a process lately; it falls while none does."""
+        self._paced_until = 0.0
+        """Until when no call is started ahead: a throttle gives starts to the millisecond."""
+        """Whether the last step left lanes that only a general one settles."""
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether any queue of the worker is direct."""
+        return bool(self._direct)
+
+    @property
+    def _look_s(self) -> float:
+        return min(_LOOK_S, conf().heartbeat.total_seconds())
+
+    def resume(self, pool: Pool) -> None:
+        """Take calls for this pool."""
+        self.pool = pool
+        self._may_take.set()
+        if self._thread is None:
+            # Under gevent a greenlet: the pool's greenlets are spawned from the thread of their hub.
+            self._thread = Thread(target=self._run, name="dispatcher-feed", daemon=True)
+            self._thread.start()
+        self.waiting.wake()
+
+    def pause(self) -> None:
+        """Take no more calls; ends are recorded as before."""
+        self._may_take.clear()
+        self.waiting.wake()
+
+    def finish(self) -> None:
+        """Record the ends of what has run, and end; wait a bounded time for it."""
+        self._may_take.clear()
+        self._is_over = True
+        self.waiting.wake()
+        if self._thread is not None:
+            self._thread.join(_FLUSH_S)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._turn()
+            except sql.DATABASE_ERRORS as fault:
+                self._pause_after(fault)
+            except Exception:
+                logger.exception("the feed of worker %s failed, and goes on", self.name)
+                self._lose_connection()
+                sleep(self._pause)
+            else:
+                self._pause = _PAUSE_S
+            if self._is_over and not self._ended:
+                break
+        self._end()
+
+    def _end(self) -> None:
+        try:
+            for run in [*self._runs.values()]:
+                if run.accepted_at is None:
+                    engine_feed.give_back(run.start.call.id, run.start.call.ticket, run.start.claimed.number)
+            wake.delete(self.worker)
+        except sql.DATABASE_ERRORS as fault:
+            logger.warning("worker %s failed to end its feed: %s", self.name, fault)
+        connections.close_all()
+
+    def _pause_after(self, fault: BaseException) -> None:
+        if not faults.report_unmigrated(fault):
+            logger.warning(
+                "the feed of worker %s has no database, trying again in %.1f s: %s", self.name, self._pause, fault
+            )
+        self._lose_connection()
+        if self._is_over and self._pause >= _LONGEST_PAUSE_S:
+            self._ended.clear()
+        sleep(self._pause)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE_S)
+
+    def _lose_connection(self) -> None:
+        """Make another connection in the next turn: the answer of a step may be lost with this one."""
+        self.waiting.forget_connection()
+        self._is_lost = True
+        sql.discard_connection()
+
+    def _turn(self) -> None:
+        """Make one step, and wait for what makes the next one useful."""
+        if self._is_lost:
+            self._connect()
+        self._look_up_queues()
+        self._give_due()
+        self.waiting.clear()
+        if self._is_gathering():
+            self.waiting.wait(monotonic() + _GATHER_S, is_idle=False)
+            return
+        ends = self._take_ends()
+        room = self._room()
+        keys = self._due_keys()
+        has_moved = False
+        if ends or (room > 0 and self._direct):
+            has_moved = self._step(ends, room, keys)
+        if not has_moved and not self._ended:
+            self._wait()
+
+    def _connect(self) -> None:
+        """Listen, and give back what a step has started whose answer was lost."""
+        sql.discard_connection()
+        self.waiting.listen()
+        if self.waiting.is_notified:
+            engine_feed.tune()
+        known = {run.start.claimed.number for run in self._runs.values()}
+        reserved = {call for call, _ in heartbeat.reserved_calls()}
+        if returned := engine_feed.give_back_unknown(self.worker, known, reserved):
+            logger.warning("worker %s gives %d calls back: the answer of their start was lost", self.name, returned)
+        self._is_marked = False
+        self._is_lost = False
+
+    def _look_up_queues(self) -> None:
+        if not self._may_take.is_set() or monotonic() < self._direct_until:
+            return
+        dispenser = conf().dispenser_queue
+        direct = wake.direct([queue for queue in self._queues() if queue != dispenser])
+        if direct != self._direct and self._is_marked:
+            self._unmark()
+        self._direct = direct
+        self._direct_until = monotonic() + self._look_s
+
+    def _room(self) -> int:
+        if not self._may_take.is_set() or self.pool is None:
+            return 0
+        return self.pool.size - self.pool.busy_elsewhere() + self._ahead() - len(self._runs)
+
+    def _ahead(self) -> int:
+        """Return how many calls more than there are processes are started: of tasks that take a moment only.
+
+        They hold their slots, so limits stay exact; their start is kept within the margin of a window.
+        """
+        if self.pool is None or self._took_s is None or monotonic() < self._paced_until:
+            return 0
+        size = self.pool.size
+        return min(_MOST_AHEAD * size, int(_AHEAD_S * size / max(self._took_s, _LEAST_S)))
+
+    def _is_gathering(self) -> bool:
+        """Whether more ends are waited for: the pool has calls for all of its processes, and the next end is near."""
+        if self.pool is None or not self._ended or self._is_over:
+            return False
+        pending = len(self._runs) - len(self._ended)
+        oldest = self._ended[0].ended_at or 0.0
+        return pending > self.pool.size and monotonic() - oldest < _GATHER_S
+
+    def _step(self, ends: list[tuple[Run, Ended]], room: int, keys: set[int]) -> bool:
+        """Record and start; return whether another step may find more."""
+        taker = self._taker(self._direct if room > 0 else [])
+        if room > 0 and not self._direct:
+            room = 0
+        now = monotonic()
+        avoid = [key for key, busy in self._busy.items() if busy.again_at > now]
+        stuck = [key for key, busy in self._busy.items() if now - busy.since > admit.KEY_WAIT.total_seconds()]
+        try:
+            made = engine_feed.step(
+                taker,
+                [ended for _, ended in ends],
+                room=room,
+                keys=keys,
+                avoid=avoid,
+                stuck=stuck,
+                is_general=self._has_left,
+            )
+        except BaseException as fault:
+            for key in keys:
+                self._remind(0.0, key)
+            if ends and isinstance(fault, sql.DATABASE_ERRORS) and sql.is_refused(fault):
+                self._lose_connection()
+                self._record_apart(ends)
+                return True
+            self._ended.extendleft(run for run, _ in reversed(ends))
+            raise
+        self._has_left = made.has_left
+        for run, _ in ends:
+            self._learn(run)
+            self._forget(run)
+        for start in made.starts:
+            self._begin(start)
+        for key, at in made.openings.items():
+            self._remind(claim.monotonic_of(at), key)
+        # What was looked at again and was not locked is no longer known as busy.
+        self._busy = {key: busy for key, busy in self._busy.items() if busy.again_at > now or key in made.busy}
+        for key in set(made.busy).difference(avoid):
+            known = self._busy.get(key)
+            pause = _RETRY_S if known is None else min(2 * known.pause, _LONGEST_RETRY_S)
+            since = now if known is None else known.since
+            self._busy[key] = Busy(since=since, pause=pause, again_at=monotonic() + pause)
+            self._remind(self._busy[key].again_at, key)
+        if made.starts:
+            self.waiting.rest()
+        return made.has_moved and self._room() > 0
+
+    def _taker(self, queues: list[str]) -> Taker:
+        delay = timedelta(seconds=self._delay_s if self._delay_s >= _LEAST_DELAY_S else 0)
+        return Taker(worker=self.worker, queues=queues, tasks=self._tasks(), delay=delay)
+
+    def _record_apart(self, ends: list[tuple[Run, Ended]]) -> None:
+        """Record ends one by one, of which the database refused one."""
+        while ends:
+            run, ended = ends[0]
+            try:
+                engine_feed.record_apart(run.start, ended)
+            except sql.DATABASE_ERRORS as fault:
+                if not sql.is_refused(fault):
+                    self._ended.extendleft(run for run, _ in reversed(ends))
+                    raise
+                logger.exception("the end of call %s was refused; it waits for the end of its lease", run.start.call.id)
+            self._forget(run)
+            ends.pop(0)
+
+    def _learn(self, run: Run) -> None:
+        if run.accepted_at is None or run.ended_at is None:
+            return
+        self._delay_s *= 1 - _WEIGHT / 5
+        took = run.ended_at - run.accepted_at
+        self._took_s = took if self._took_s is None else self._took_s + (took - self._took_s) * _WEIGHT
+
+    def _begin(self, start: Start) -> None:
+        if start.claimed.is_paced:
+            self._paced_until = monotonic() + _PACED_S
+        run = Run(start=start, on_end=self._on_end)
+        self._runs[start.claimed.number] = run
+        feed_runs.add(run)
+        self._give_in_time(run)
+
+    def _give_in_time(self, run: Run) -> None:
+        at = claim.monotonic_of(run.start.claimed.start_at) - _LEAD_S - self._delay_s
+        if at <= monotonic():
+            self._give(run)
+        else:
+            self._count += 1
+            heapq.heappush(self._starting, (at, self._count, run))
+
+    def _give_due(self) -> None:
+        while self._starting and self._starting[0][0] <= monotonic():
+            self._give(heapq.heappop(self._starting)[2])
+
+    def _give(self, run: Run) -> None:
+        if run.ended_at is None and self.pool is not None:
+            self.pool.hand(run)
+
+    def _forget(self, run: Run) -> None:
+        self._runs.pop(run.start.claimed.number, None)
+        feed_runs.drop(run)
+
+    def _on_end(self, run: Run) -> None:
+        self._ended.append(run)
+        self.waiting.wake()
+
+    def _take_ends(self) -> list[tuple[Run, Ended]]:
+        """Return the ends that the next step records; deal with those that need a transaction of their own."""
+        ends: list[tuple[Run, Ended]] = []
+        try:
+            self._sort_ends(ends)
+        except BaseException:
+            self._ended.extendleft(run for run, _ in reversed(ends))
+            raise
+        return ends
+
+    def _sort_ends(self, ends: list[tuple[Run, Ended]]) -> None:
+        while self._ended:
+            run = self._ended[0]
+            call, number = run.start.call, run.start.claimed.number
+            match run.end:
+                case None:
+                    self._forget(run)
+                case Ending() as ending:
+                    ends.append((run, Ended(call_id=call.id, ticket=call.ticket, number=number, ending=ending)))
+                case fed.Missed():
+                    self._delay_s = min(max(2 * self._delay_s, _FIRST_DELAY_S), _LONGEST_DELAY_S)
+                    self._restart(run)
+                case fed.PutOff(wait=wait, key=key):
+                    engine_feed.put_off(run.start, wait, key)
+                    self._forget(run)
+                case fed.Changed(ending=ending, changes=changes):
+                    engine_feed.change(run.start, ending, changes)
+                    self._forget(run)
+            self._ended.popleft()
+
+    def _restart(self, run: Run) -> None:
+        """Give a call that its process could not begin in time another start."""
+        again = engine_feed.restart(run.start, self._taker(self._direct)) if self._may_take.is_set() else None
+        if again is None and not self._may_take.is_set():
+            engine_feed.give_back(run.start.call.id, run.start.call.ticket, run.start.claimed.number)
+        self._forget(run)
+        if again is not None:
+            self._begin(again)
+
+    def _due_keys(self) -> set[int]:
+        due: set[int] = set()
+        while self._agenda and self._agenda[0][0] <= monotonic():
+            due.add(heapq.heappop(self._agenda)[1])
+        return due
+
+    def _remind(self, at: float, key: int) -> None:
+        heapq.heappush(self._agenda, (at, key))
+
+    def _wait(self) -> None:
+        if self._is_over:
+            return
+        room = self._room()
+        is_idle = room > 0 and bool(self._direct)
+        if is_idle and self.waiting.is_notified and not self._is_marked:
+            wake.mark_idle(self.worker, self._direct)
+            self._is_marked = True
+            self._marked_until = monotonic() + self._look_s
+            # A call that was sent before the mark was committed has woken no worker.
+            return
+        if not is_idle and self._is_marked:
+            self._unmark()
+        heaps = (self._starting, self._agenda) if room > 0 else (self._starting,)
+        dues = [heap[0][0] for heap in heaps if heap]
+        dues.append(monotonic() + self._look_s)
+        if not self.waiting.is_woken:
+            self.waiting.wait(min(dues), is_idle=is_idle)
+            # Once in a while the mark is renewed: its row may be gone.
+            self._is_marked = self._is_marked and monotonic() < self._marked_until
+        if self.waiting.is_woken:
+            self.waiting.is_woken = self._is_marked = False
+            if self._room() <= 0:
+                # Another worker may be idle.
+                wake.notify(self._direct)
+
+    def _unmark(self) -> None:
+        wake.mark_busy(self.worker)
+        self._is_marked = False
+
+
+class FeedStep(bootsteps.StartStopStep):
+    """Runs the feed as long as the worker's consumer runs."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, consumer: "Consumer", **kwargs: Any) -> None:
+        """Take nothing yet."""
+        super().__init__(consumer, **kwargs)
+
+    def start(self, consumer: "Consumer") -> None:
+        """Take calls for the consumer's pool."""
+        number = heartbeat.worker_id()
+        if number is None:
+            return
+        fed.carry_ends(consumer.app)
+        controller = consumer.controller
+        feed = getattr(controller, "dispatcher_feed", None)
+        if feed is None:
+            app = consumer.app
+            queues = app.amqp.queues
+            feed = controller.dispatcher_feed = Feed(
+                number, controller.hostname, lambda: list(queues.consume_from), lambda: list(consumer.strategies)
+            )
+            controller.dispatcher_feed_pool = Pool(consumer)
+            heartbeat.before_release(feed.finish)
+        pool = controller.dispatcher_feed_pool
+        pool.add_reader()
+        feed.resume(pool)
+
+    def stop(self, consumer: "Consumer") -> None:
+        """Take no more calls."""
+        feed = getattr(consumer.controller, "dispatcher_feed", None)
+        if feed is not None:
+            feed.pause()
+
+    terminate = stop

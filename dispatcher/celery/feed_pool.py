@@ -1,0 +1,127 @@
+"""The pool of a feed: how many of the worker's processes are free, and how a call reaches one as a Celery request."""
+
+import os
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from celery.worker import state
+from kombu.message import Message
+from kombu.serialization import dumps
+
+from dispatcher.celery import fed
+from dispatcher.celery.feed_runs import Run
+from dispatcher.messages.message import parts
+
+if TYPE_CHECKING:
+    from celery.worker.consumer import Consumer  # see dispatcher.celery.unknown
+
+_READ: Final = 4096
+
+
+class FedMessage(Message):
+    """The message of a call that a feed has started; it never was at a broker."""
+
+    dispatcher_run: Run
+
+
+def message_of(app: Any, run: Run) -> FedMessage:
+    """Return the message that Celery makes a request of."""
+    headers, properties, body = parts(app, run.start.call)
+    headers[fed.FED] = fed.header(run.start.claimed)
+    content_type, encoding, payload = dumps(body, "json")
+    properties = {
+        **properties,
+        "delivery_info": {"exchange": "", "routing_key": run.start.call.queue},
+        "delivery_tag": str(run.start.claimed.number),
+    }
+    message = FedMessage(  # type: ignore[no-untyped-call]
+        body=payload,
+        content_type=content_type,
+        content_encoding=encoding,
+        headers=headers,
+        properties=properties,
+        delivery_info=properties["delivery_info"],
+        delivery_tag=properties["delivery_tag"],
+        accept={"json", "application/json"},
+    )
+    message.dispatcher_run = run
+    return message
+
+
+def _settled(*_: Any, **__: Any) -> None:
+    """Acknowledge, or reject: no broker waits for it."""
+
+
+class Pool:
+    """The pool of a worker, as its feed sees it."""
+
+    def __init__(self, consumer: "Consumer") -> None:
+        """Hand calls over through the worker's event loop where it has one, else directly."""
+        self.consumer = consumer
+        self._waiting: deque[Run] = deque()
+        self._hub: Any = getattr(consumer, "hub", None)
+        if self._hub is not None:
+            self._read, self._write = os.pipe()
+            os.set_blocking(self._read, False)
+            os.set_blocking(self._write, False)
+            self._hub.add_reader(self._read, self._hand_over)
+
+    def add_reader(self) -> None:
+        """Have the event loop read again: it forgets its readers when the connection to the broker breaks."""
+        if self._hub is not None:
+            self._hub.add_reader(self._read, self._hand_over)
+
+    @property
+    def size(self) -> int:
+        """How many calls the pool runs at once."""
+        pool = self.consumer.pool
+        return int(getattr(pool, "num_processes", None) or self.consumer.controller.concurrency or 1)
+
+    def busy_elsewhere(self) -> int:
+        """Return how many of its processes run tasks that came through the broker."""
+        with suppress(RuntimeError):
+            return sum(1 for request in list(state.active_requests) if getattr(request, "fed", None) is None)
+        return 0
+
+    def hand(self, run: Run) -> None:
+        """Hand a call to the pool."""
+        if self._hub is None:
+            self._execute(run)
+            return
+        self._waiting.append(run)
+        with suppress(BlockingIOError):
+            os.write(self._write, b"x")
+
+    def take_back(self) -> list[Run]:
+        """Return the calls that have not come to the pool, which runs them no more."""
+        taken = []
+        with suppress(IndexError):
+            while True:
+                taken.append(self._waiting.popleft())
+        return taken
+
+    def close(self) -> None:
+        """Hand over no more."""
+        if self._hub is not None:
+            self._hub.remove_reader(self._read)
+            os.close(self._read)
+            os.close(self._write)
+            self._hub = None
+
+    def _hand_over(self, *_: Any) -> None:
+        with suppress(BlockingIOError):
+            os.read(self._read, _READ)
+        while self._waiting:
+            try:
+                run = self._waiting.popleft()
+            except IndexError:
+                return
+            self._execute(run)
+
+    def _execute(self, run: Run) -> None:
+        try:
+            message = message_of(self.consumer.app, run)
+            self.consumer.strategies[run.start.call.task](message, None, _settled, _settled, [])
+        except Exception as error:  # noqa: BLE001 -- a message that can't be made, or read, ends its attempt
+            run.report(run.failed(error))

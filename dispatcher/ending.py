@@ -1,0 +1,115 @@
+"""Endings: how an attempt ends, decided without a database: by the process that ran it, or by who lost it."""
+
+import json
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from django.core.serializers.json import DjangoJSONEncoder
+
+from dispatcher.conf import conf
+from dispatcher.limits.policy import LONGEST_PERIOD
+from dispatcher.limits.retry import Retry
+from dispatcher.states import Reason, State
+
+_LONGEST_MESSAGE = 4_000
+_MOST_CRASHES = 2**15 - 1
+_UNSTORABLE = re.compile(r"(?<!\\)(?:\\\\)*\\u0000|[\ud800-\udfff]")
+"""What jsonb can't hold: an escaped NUL (but not an escaped backslash before u0000), and a lone surrogate."""
+_random = random.SystemRandom()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reported:
+    """A failure in the words of a worker in any language.
+
+    type: its class, such as `auth.token_expired`; more: what else is to be kept of it, as JSON.
+    """
+
+    type: str
+    message: str
+    classes: Sequence[str] = ()
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How an attempt ends: the state that follows, and what the row keeps of it; JSON as text."""
+
+    state: State
+    result: str | None = None
+    error: dict[str, Any] | None = None
+    wait: timedelta | None = None
+    """Of a retryable call, the time until its next attempt."""
+    reason: Reason | None = None
+    crashes: int | None = None
+    """How many attempts in a row have ended their process; None leaves the count as it is."""
+
+
+def completed(result: Any) -> Ending:
+    """Return the ending of an attempt that succeeded. A result that is not JSON is kept as its repr."""
+    return Ending(state=State.COMPLETED, result=_json(result), crashes=0)
+
+
+def failed(
+    error: BaseException | Reported,
+    *,
+    attempt: int,
+    policy: Mapping[str, Any] | None,
+    wait: timedelta | None = None,
+    may_retry: bool | None = None,
+    crashes: int | None = 0,
+) -> Ending:
+    """Return the ending of a failed attempt: retryable while attempts are left, else discarded.
+
+    crashes, policy, wait, may_retry: see lifecycle.finish.fail.
+    """
+    retry = Retry.parse(policy if policy is not None else conf().retry)
+    has_attempts = attempt < retry.max_attempts if policy is not None or may_retry is None else may_retry
+    classes = error.classes if isinstance(error, Reported) else [base.__name__ for base in type(error).__mro__]
+    # What the column holds: the setting may ask for more.
+    crashes = None if crashes is None else min(crashes, _MOST_CRASHES)
+    kept = error_of(error, attempt)
+    if crashes and crashes >= conf().poison_after:
+        return Ending(state=State.DISCARDED, reason=Reason.POISON, error=kept, crashes=crashes)
+    if may_retry is False or not has_attempts or any(map(retry.is_final, classes)):
+        return Ending(state=State.DISCARDED, reason=Reason.FAILED, error=kept, crashes=crashes)
+    pause = retry.delay(attempt, _random) if wait is None else min(wait, LONGEST_PERIOD)
+    return Ending(state=State.RETRYABLE, wait=pause, error=kept, crashes=crashes)
+
+
+def terminated(error: BaseException, *, attempt: int) -> Ending:
+    """Return the ending of an attempt that was revoked, however many attempts its call had left."""
+    return Ending(state=State.CANCELLED, error=error_of(error, attempt))
+
+
+def error_of(error: BaseException | Reported, attempt: int) -> dict[str, Any]:
+    """Return what a row keeps of an error."""
+    if isinstance(error, Reported):
+        return {**error.more, "type": error.type, "message": error.message[:_LONGEST_MESSAGE], "attempt": attempt}
+    message = _words(error, str).replace("\0", "")[:_LONGEST_MESSAGE].encode("utf-8", "replace").decode()
+    return {"type": type(error).__name__, "message": message, "attempt": attempt}
+
+
+def _json(result: Any) -> str | None:
+    """Write a result as JSON that jsonb can hold, or else its repr."""
+    if result is None:
+        return None
+    try:
+        text = json.dumps(result, cls=DjangoJSONEncoder, allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        text = json.dumps(_words(result, repr), ensure_ascii=False)
+    if _UNSTORABLE.search(text):
+        text = json.dumps(_words(result, ascii).replace("\\x00", ""))
+    size = len(text.encode())
+    return text if size <= conf().max_payload_bytes else json.dumps(f"{size} bytes, not kept")
+
+
+def _words(value: Any, write: Callable[[Any], str]) -> str:
+    try:
+        return write(value)
+    except Exception:  # noqa: BLE001 -- the task's own code again, and its outcome is to be kept all the same
+        return f"a {type(value).__name__} that can't be written"

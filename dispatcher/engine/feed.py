@@ -1,0 +1,339 @@
+"""The step of a feed: record what ended, admit and start what may start, in one transaction; then what that opens."""
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import partial
+from time import monotonic
+from typing import Final
+from uuid import UUID, uuid4
+
+from dispatcher import ending, event_log, sql
+from dispatcher.ending import Ending
+from dispatcher.engine import attempt, dispenser
+from dispatcher.errors import RateLimited
+from dispatcher.lifecycle import admit, claim, feed, finish, heartbeat, run, unstarted
+from dispatcher.lifecycle.finish import Ended
+from dispatcher.limits.allocate import Allocation
+from dispatcher.messages.message import Admitted
+from dispatcher.request import Changes
+
+logger = logging.getLogger(__name__)
+
+_LEAD: Final = timedelta(milliseconds=10)
+"""How far ahead a throttled start lies at the least: the way of the step's answer to the process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """A call that was started for the worker."""
+
+    call: Admitted
+    claimed: claim.Claimed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What one step did."""
+
+    starts: Sequence[Start] = ()
+    recorded: Collection[UUID] = ()
+    """The calls whose ends were recorded; those of the others were recorded before, or their tickets replaced."""
+    has_moved: bool = False
+    """Whether another step may find more to do."""
+    has_left: bool = False
+    """Whether there are lanes that only a general step settles."""
+    freed: Collection[int] = ()
+    """Keys whose room the ends gave back."""
+    openings: Mapping[int, datetime] = field(default_factory=dict)
+    """Keys that stopped lanes, each with the time at which it opens."""
+    busy: Collection[int] = ()
+    """Keys that another transaction has locked, so that their lanes were left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taker:
+    """Who takes calls: a worker, the direct queues that it serves, and the tasks that it knows."""
+
+    worker: UUID
+    queues: Sequence[str]
+    tasks: Sequence[str]
+    delay: timedelta = timedelta(0)
+    """How long a call lately took to a process at the most, beyond what limits allow for.
+
+    A start under a throttle lies that much further ahead, and a window remembers a start that much longer.
+    """
+
+
+def step(
+    taker: Taker,
+    ends: Sequence[Ended] = (),
+    *,
+    room: int,
+    keys: Collection[int] = (),
+    avoid: Collection[int] = (),
+    stuck: Collection[int] = (),
+    is_general: bool = False,
+) -> Step:
+    """Record how attempts ended, and start up to `room` calls.
+
+    keys: that time has opened, or that another transaction had locked. avoid: keys whose lanes are left out. stuck:
+    those of them that have been locked for so long that their lanes delay no others. is_general: by an
+    ordinary pass, which settles what a plain step has left.
+    """
+    if room <= 0 or not taker.queues:
+        return _record(taker, ends)
+    if is_general or stuck or event_log.is_kept():
+        return _general(taker, ends, room=room, keys=keys, avoid=avoid, stuck=stuck)
+    plain = _plain(taker, ends, room=room, keys=keys, avoid=avoid)
+    left = room - len(plain.starts)
+    if not plain.has_left or left <= 0:
+        return plain
+    more = _general(taker, (), room=left, keys=[*keys, *plain.freed], avoid=avoid, stuck=())
+    return replace(
+        more,
+        starts=[*plain.starts, *more.starts],
+        recorded=plain.recorded,
+        has_moved=plain.has_moved or more.has_moved,
+        busy={*plain.busy, *more.busy},
+    )
+
+
+def _record(taker: Taker, ends: Sequence[Ended]) -> Step:
+    """Record how attempts ended; a worker without room leaves the room that they give back to others."""
+    if not ends:
+        return Step()
+    with sql.together():
+        asked = finish.finish_many(ends, queues=taker.queues)
+    freed = asked.row()
+    finish.report_many(ends, freed.calls)
+    if freed.keys:
+        dispenser.dispense_briefly(keys=freed.keys)
+    return Step(recorded=freed.calls)
+
+
+def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[int], avoid: Collection[int]) -> Step:
+    asked_at = monotonic()
+    taken = feed.take(
+        finish.params_of(ends),
+        worker=taker.worker,
+        queues=taker.queues,
+        tasks=taker.tasks,
+        room=room,
+        keys=keys,
+        avoid=avoid,
+        slack=taker.delay,
+    )
+    chosen, first = taken.chosen, taken.rows[0]
+    claim.observe(first.start_at, asked_at)
+    finish.report_many(ends, chosen.calls)
+    starts = [_started(row, taker.delay) for row in taken.rows if row.id is not None]
+    found = feed_recheck(first)
+    if found.lanes or found.keys or chosen.other:
+        dispenser.dispense_briefly(lanes=found.lanes, keys={*found.keys, *chosen.other})
+    return Step(
+        starts=starts,
+        recorded=chosen.calls,
+        # All lanes were looked at, unless as many were locked as a step takes.
+        has_moved=chosen.lanes >= room + feed.SPARE_LANES and bool(starts or first.asleep or first.parked_lanes),
+        has_left=bool(first.left_lanes or chosen.busy),
+        freed=chosen.keys,
+        busy=chosen.busy,
+    )
+
+
+def feed_recheck(row: feed.Row) -> admit.Recheck:
+    """Return where calls or room appeared while a plain step decided; after its commit."""
+    if not (row.asleep or row.full_keys):
+        return admit.Recheck(lanes=[], keys=[])
+    return admit.look_again(asleep=row.asleep, full=dict(zip(row.full_keys, row.full_held, strict=True)))
+
+
+def _started(row: feed.Row, slack: timedelta) -> Start:
+    assert row.id and row.ticket and row.claim and row.task and row.queue and row.attempt  # noqa: S101, PT018
+    call = Admitted(
+        id=row.id,
+        ticket=row.ticket,
+        task=row.task,
+        args=row.args or [],
+        kwargs=row.kwargs or {},
+        call_data=row.call_data,
+        headers=row.headers,
+        options=row.options,
+        queue=row.queue,
+        attempt=row.attempt - 1,
+    )
+    claimed = claim.Claimed(
+        number=row.claim,
+        attempt=row.attempt,
+        start_at=row.start_at,
+        retry=row.retry,
+        is_counted=row.is_counted,
+        slack=slack,
+    )
+    return Start(call=call, claimed=claimed)
+
+
+def _general(
+    taker: Taker,
+    ends: Sequence[Ended],
+    *,
+    room: int,
+    keys: Collection[int],
+    avoid: Collection[int],
+    stuck: Collection[int],
+) -> Step:
+    freed = finish.Freed(calls=[], keys=[], other=[])
+    returned: list[unstarted.Returned] = []
+    with sql.own_transaction():
+        if ends:
+            freed = finish.finish_many(ends, queues=taker.queues).row()
+        opened = {*keys, *freed.keys}
+        done = admit.admit_direct(queues=taker.queues, keys=opened, avoid=avoid, stuck=stuck, most=room)
+        unknown = [call for call in done.calls if call.task not in taker.tasks]
+        for call in unknown:
+            back = unstarted.put_back(call.id, call.ticket, is_unknown=True)
+            returned += [back] if back is not None else []
+        starts, cancelled = _start([call for call in done.calls if call not in unknown], taker)
+    finish.report_many(ends, freed.calls)
+    _serve(freed, done, returned, cancelled)
+    return Step(
+        starts=starts,
+        recorded=freed.calls,
+        has_moved=_has_moved(done.allocation),
+        openings={key: at for key, at in done.allocation.openings.items() if at is not None},
+        freed=freed.keys,
+        busy=done.busy,
+    )
+
+
+def _has_moved(allocation: Allocation) -> bool:
+    """Whether another pass may find more: lanes that wait for others of a higher priority stay as they are."""
+    return any(
+        (allocation.admitted, allocation.oversized, allocation.dropped, allocation.rescheduled, allocation.parked)
+    )
+
+
+def _start(calls: Sequence[Admitted], taker: Taker) -> tuple[list[Start], list[UUID]]:
+    """Start admitted calls in the same transaction; return them, and those that were revoked before."""
+    if not calls:
+        return [], []
+    numbers = {call.id: uuid4() for call in calls}
+    started = {row.id: row for row in claim.start_many(numbers, worker=taker.worker, slack=taker.delay)}
+    starts, revoked = [], []
+    for call in calls:
+        if (row := started.get(call.id)) is not None:
+            claimed = claim.Claimed(
+                number=numbers[call.id],
+                attempt=row.attempt,
+                start_at=row.start_at,
+                retry=row.retry,
+                is_counted=row.is_counted,
+                slack=taker.delay,
+            )
+            starts.append(Start(call=call, claimed=claimed))
+            continue
+        match claim.claim(call.id, call.ticket, number=numbers[call.id], worker=taker.worker, lead=_LEAD + taker.delay):
+            case claim.Claimed() as claimed:
+                starts.append(Start(call=call, claimed=claimed))
+            case claim.Refused.EXPIRED:
+                finish.expire(call.id, call.ticket)
+            case claim.Refused.REVOKED:
+                revoked.append(call.id)
+            case _:
+                attempt.put_back(call.id, call.ticket)
+    return starts, revoked
+
+
+def _serve(
+    freed: finish.Freed,
+    done: admit.Pass,
+    returned: Sequence[unstarted.Returned],
+    revoked: Sequence[UUID],
+) -> None:
+    """Serve what the step has opened, or left, for others; after its commit."""
+    for call in revoked:
+        if (released := attempt.cancel(call)) is not None:
+            dispenser.dispense_briefly(lanes=[released.lane_id], keys=released.keys)
+    for each in returned:
+        dispenser.dispense_briefly(lanes=[each.lane_id], keys=each.keys)
+    again = admit.recheck(done)
+    if again.lanes or again.keys or freed.other:
+        dispenser.dispense_briefly(lanes=again.lanes, keys={*freed.other, *again.keys})
+
+
+def put_off(start: Start, wait: timedelta, key: str | None) -> None:
+    """Let a call wait again whose provider asked to stop, and block its keys, or the named one; serve what it opens."""
+    stopped = run.Stopped(error=RateLimited(wait), wait=wait, key=key)
+    _hand_over(attempt.stop(start.call.id, start.call.ticket, stopped, number=start.claimed.number))
+
+
+def change(start: Start, ended: Ending, changes: Changes) -> None:
+    """Record a failed attempt, and what the next one is made with; serve what it opens."""
+    call = start.call
+    fail = partial(finish.record, call.id, call.ticket, ended, number=start.claimed.number)
+    _hand_over(attempt.fail_and_change(call.id, fail, changes))
+
+
+def _hand_over(released: finish.Released | None) -> None:
+    if released is not None:
+        dispenser.hand_over(released.keys, released.lane_id)
+
+
+def restart(start: Start, taker: Taker) -> Start | None:
+    """Give a call whose start was missed another one; None if it may not start now: then it waits again."""
+    call, missed = start.call, start.claimed
+    again = claim.restart(
+        call.id,
+        call.ticket,
+        number=missed.number,
+        worker=taker.worker,
+        slack=max(missed.lateness + missed.slack, taker.delay),
+        missed=missed.slack,
+        lead=_LEAD + taker.delay,
+    )
+    if isinstance(again, claim.Claimed):
+        return Start(call=call, claimed=again)
+    give_back(call.id, call.ticket, missed.number)
+    return None
+
+
+def record_apart(start: Start, ended: Ended) -> None:
+    """Record one end whose row the database refused together with others; its own failure, if that is refused, too."""
+    call, number = start.call, start.claimed.number
+    try:
+        _hand_over(finish.record(call.id, call.ticket, ended.ending, number=number))
+    except sql.DATABASE_ERRORS as fault:
+        if not sql.is_refused(fault):
+            raise
+        failed = ending.failed(fault, attempt=start.claimed.attempt, policy=start.claimed.retry)
+        _hand_over(finish.record(call.id, call.ticket, failed, number=number))
+
+
+def give_back(call: UUID, ticket: UUID, number: UUID) -> None:
+    """Let a call that was started, and never ran, wait again; no attempt is spent."""
+    released = attempt.put_back(call, ticket, number=number)
+    if released is not None:
+        dispenser.dispense_briefly(lanes=[released.lane_id], keys=released.keys)
+
+
+def give_back_unknown(worker: UUID, known: Collection[UUID], calls: Collection[UUID] = ()) -> int:
+    """Let calls wait again that were started for a worker by a step whose answer was lost; return how many.
+
+    known: the claims of those that it has. calls: those whose messages it has from the broker.
+    """
+    lost = [
+        each
+        for each in heartbeat.held(worker)
+        if each.claim is not None and each.claim not in known and each.call_id not in calls
+    ]
+    for each in lost:
+        assert each.claim is not None  # noqa: S101 -- for the type
+        give_back(each.call_id, each.ticket, each.claim)
+    return len(lost)
+
+
+def tune() -> None:
+    """Tune this thread's connection, which only a feed uses, for its steps."""
+    feed.tune()

@@ -1,0 +1,55 @@
+"""Wake: which workers with a feed are idle, and how one of them learns that a call may start.
+
+The channel of a worker is for itself alone; without LISTEN (behind a transaction pooler) the worker polls.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from dispatcher import sql
+from dispatcher.conf import conf
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Woken:
+    worker_id: UUID
+    notified: str | None
+
+
+def channel(worker: UUID) -> str:
+    """Return the name of the channel on which a worker is notified."""
+    return f"dispatcher_{worker.hex}"
+
+
+def mark_idle(worker: UUID, queues: Sequence[str]) -> None:
+    """Note that this worker has free processes for calls of these queues, and waits; the caller looks once more."""
+    sql.change("mark_idle", {"worker": worker, "queues": list(queues)})
+
+
+def mark_busy(worker: UUID) -> None:
+    """Note that this worker waits for no calls any more."""
+    sql.change("mark_busy", {"worker": worker})
+
+
+def delete(worker: UUID) -> None:
+    """Forget the feed of this worker, and those of workers that have stopped or are lost."""
+    sql.change("delete_feed", {"worker": worker})
+
+
+def notify(queues: Collection[str]) -> list[UUID]:
+    """Wake one idle worker for each of these queues, after the caller's commit; return which were woken."""
+    if not queues:
+        return []
+    params = {"queues": sorted(queues), "silence": 3 * conf().heartbeat}
+    return [row.worker_id for row in sql.fetch("wake_feeds", _Woken, params)]
+
+
+def waiting() -> list[str]:
+    """Return the direct queues that hold lanes while a worker of theirs is idle. Expected: none."""
+    return sql.fetch("waiting_queues", str, {})
+
+
+def direct(queues: Sequence[str]) -> list[str]:
+    """Return those of these queues whose calls Celery workers take directly."""
+    return sql.fetch("direct_queues", str, {"queues": list(queues)})

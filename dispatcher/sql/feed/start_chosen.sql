@@ -1,0 +1,185 @@
+-- start_chosen: admit and start, at once, the calls that the lanes chosen by finish_and_choose have room for, up to
+-- `room`. The plain case alone: calls that cost 1 of each key, keys with a concurrency limit or a window and no pause,
+-- block, override or throttle. Lanes that it can't settle are counted in `left`: an ordinary pass serves them. A key's
+-- room goes to the calls in their order, turn by turn; a call that another key stops still counts, so that no room is
+-- given twice. A lane that a full key of concurrency alone stops parks on it; one without calls sleeps. The caller
+-- looks again after the commit at what is `asleep` and `full`, as after a pass (see recheck). A process may begin by
+-- `slack` later than the start: a window remembers it that much longer. The caller holds the locks of the lanes and
+-- keys, by an earlier statement: this one's snapshot is younger, so it may count. A queue's own key that was made
+-- meanwhile is not locked: its lanes are left. Relies on slot_key, call_waiting, lane_held, lane_awake, lane_parked and
+-- the primary keys.
+WITH clock AS MATERIALIZED (
+    SELECT clock_timestamp() AS now, NULLIF(current_setting('dispatcher.chosen', true), '')::bigint[] AS lanes,
+           NULLIF(current_setting('dispatcher.locked', true), '')::bigint[] AS keys
+), lane AS MATERIALIZED (
+    SELECT lane.id, lane.queue, lane.priority, lane.on_limit, lane.served_at, lane.is_held, lane.parked_on_id,
+           lane.key_ids || own.ids AS key_ids,
+           own.ids <@ clock.keys
+           AND COALESCE((SELECT front.priority
+                           FROM dispatcher_lane AS front
+                          WHERE front.is_held AND front.queue = lane.queue
+                            AND front.id <> ALL (clock.lanes) AND NOT front.key_ids && %(avoid)s::bigint[]
+                          ORDER BY front.priority DESC, front.served_at, front.id
+                          LIMIT 1) <= lane.priority, true)
+           AND COALESCE((SELECT front.priority
+                           FROM dispatcher_lane AS front
+                          WHERE front.is_awake AND front.queue = lane.queue
+                          ORDER BY front.priority DESC, front.queue
+                          LIMIT 1) <= lane.priority, true)
+           AND NOT EXISTS (
+               SELECT
+                 FROM unnest(lane.key_ids || own.ids) AS spent (id)
+                WHERE (SELECT front.priority > lane.priority
+                         FROM dispatcher_lane AS front
+                        WHERE front.parked_on_id = spent.id AND front.id <> ALL (clock.lanes)
+                        ORDER BY front.priority DESC, front.served_at, front.id
+                        LIMIT 1)) AS is_first
+      FROM clock
+     CROSS JOIN dispatcher_lane AS lane
+     CROSS JOIN LATERAL (
+           SELECT ARRAY(SELECT key.id
+                          FROM dispatcher_ratelimitkey AS key
+                         WHERE key.name = 'queue:' || lane.queue) AS ids) AS own
+     WHERE lane.id = ANY (clock.lanes)
+), key AS MATERIALIZED (
+    SELECT key.id, key.rate_period AS window_period, {{longest_period(key)}} AS longest, key.concurrency,
+           key.rate_limit IS NULL AND key.opens_at IS NULL AS may_park, slots.held, slots.mine,
+           CASE WHEN key.is_paused OR key.throttle_limit IS NOT NULL OR key.override_until IS NOT NULL
+                     OR key.blocked_until > clock.now - %(ramp)s::interval THEN NULL
+                ELSE LEAST(COALESCE(key.concurrency - slots.held, 2147483647),
+                           COALESCE(key.rate_limit - slots.unstarted - starts.cost, 2147483647)) END AS room
+      FROM clock
+     CROSS JOIN dispatcher_ratelimitkey AS key
+     CROSS JOIN LATERAL (
+           SELECT COALESCE(sum(slot.cost), 0) AS held,
+                  COALESCE(sum(slot.cost) FILTER (WHERE slot.started_at IS NULL), 0) AS unstarted,
+                  COALESCE(sum(slot.cost) FILTER (WHERE slot.worker_id = %(worker)s::uuid), 0) AS mine
+             FROM dispatcher_slot AS slot
+            WHERE slot.key_id = key.id AND COALESCE(key.concurrency, key.rate_limit) IS NOT NULL) AS slots
+     CROSS JOIN LATERAL (
+           SELECT COALESCE(sum(bucket.cost), 0) AS cost
+             FROM dispatcher_window AS bucket
+            WHERE bucket.key_id = key.id AND key.rate_limit IS NOT NULL
+              AND clock.now - bucket.last_start_at < key.rate_period + %(margin)s::interval) AS starts
+     WHERE key.id = ANY (clock.keys)
+), head AS MATERIALIZED (
+    SELECT lane.id AS lane_id, lane.key_ids, lane.priority, lane.served_at, head.id, head.turn,
+           lane.is_first AND head.is_plain
+           AND NOT EXISTS (SELECT FROM key WHERE key.id = ANY (lane.key_ids) AND key.room IS NULL) AS is_plain
+      FROM lane
+     CROSS JOIN LATERAL (
+           SELECT front.id, row_number() OVER (ORDER BY front.position) AS turn, front.is_plain
+             FROM (SELECT call.id, call.position,
+                          call.costs = '{}' AND NOT call.is_revoked AND call.task = ANY (%(tasks)s::text[])
+                          AND (call.expires_at IS NULL OR call.expires_at > clock_timestamp()) AS is_plain
+                     FROM dispatcher_callqueue AS call
+                    WHERE {{waits_in(call, lane.id)}}
+                    ORDER BY call.position
+                    LIMIT %(room)s::int + 1
+                      FOR NO KEY UPDATE SKIP LOCKED) AS front) AS head
+), demand AS MATERIALIZED (
+    SELECT head.id, spent.key_id,
+           row_number() OVER (PARTITION BY spent.key_id
+                              ORDER BY head.priority DESC, head.turn, head.served_at, head.lane_id)
+           > key.room AS is_over
+      FROM head
+     CROSS JOIN LATERAL unnest(head.key_ids) AS spent (key_id)
+      JOIN key ON key.id = spent.key_id
+     WHERE head.is_plain
+), goes AS MATERIALIZED (
+    SELECT head.id, head.lane_id, head.key_ids, head.turn,
+           row_number() OVER (ORDER BY head.priority DESC, head.turn, head.served_at, head.lane_id) AS place
+      FROM head
+     WHERE head.is_plain AND head.id NOT IN (SELECT demand.id FROM demand WHERE demand.is_over)
+       AND NOT EXISTS (SELECT FROM head AS before
+                        WHERE before.lane_id = head.lane_id AND before.turn < head.turn AND NOT before.is_plain)
+     ORDER BY place
+     LIMIT %(room)s::int
+), started AS (
+    UPDATE dispatcher_callqueue AS call
+       SET state = 'active', ticket = gen_random_uuid(), claim = gen_random_uuid(), dispatched_at = clock.now,
+           published_at = clock.now, started_at = clock.now, attempt = call.attempt + 1, returns = 0
+      FROM clock, goes
+     WHERE call.id = goes.id AND call.state = 'available'
+    RETURNING call.id, call.ticket, call.claim, call.task, call.args, call.kwargs, call.call_data, call.headers,
+              call.options, call.queue, call.attempt, call.retry, goes.place
+), slot AS (
+    INSERT INTO dispatcher_slot (call_id, key_id, cost, started_at, lease_until, worker_id)
+    SELECT goes.id, spent.key_id, 1, clock.now, clock.now + %(lease)s::interval, %(worker)s::uuid
+      FROM clock
+     CROSS JOIN goes
+      LEFT JOIN LATERAL unnest(goes.key_ids) AS spent (key_id) ON true
+), taken AS MATERIALIZED (
+    SELECT key.id AS key_id, count(*) AS cost, key.window_period, key.longest
+      FROM goes
+     CROSS JOIN LATERAL unnest(goes.key_ids) AS spent (key_id)
+      JOIN key ON key.id = spent.key_id
+     GROUP BY key.id, key.window_period, key.longest
+), counted AS (
+    INSERT INTO dispatcher_window AS bucket (key_id, place, cost, last_start_at)
+    SELECT key_id, {{window_place(clock.now + %(slack)s::interval)}}, cost, clock.now + %(slack)s::interval
+      FROM clock, taken
+     WHERE window_period IS NOT NULL
+     ORDER BY key_id
+    {{window_upsert(taken)}}
+), numbered AS (
+    UPDATE dispatcher_ratelimitkey AS key
+       SET admissions = key.admissions + 1
+      FROM taken
+     WHERE key.id = taken.key_id
+), settling AS MATERIALIZED (
+    SELECT lane.id, lane.is_held, lane.parked_on_id, lane.on_limit, lane.is_first, ahead.place, heads.count,
+           goes.count AS gone,
+           (SELECT key.id
+              FROM key
+              LEFT JOIN taken ON taken.key_id = key.id
+             WHERE key.id = ANY (lane.key_ids) AND key.may_park AND key.room <= COALESCE(taken.cost, 0)
+               AND key.concurrency IS NOT NULL
+             ORDER BY key.id
+             LIMIT 1) AS full_key,
+           COALESCE(heads.is_plain, true) AS is_plain
+      FROM lane
+     CROSS JOIN LATERAL (
+           SELECT count(*) AS count, bool_and(head.is_plain) AS is_plain
+             FROM head
+            WHERE head.lane_id = lane.id) AS heads
+     CROSS JOIN LATERAL (SELECT count(*) AS count FROM goes WHERE goes.lane_id = lane.id) AS goes
+     CROSS JOIN LATERAL (SELECT max(goes.place) AS place FROM goes WHERE goes.lane_id = lane.id) AS ahead
+), decided AS MATERIALIZED (
+    SELECT settling.id, settling.place, settling.is_held, settling.parked_on_id,
+           CASE WHEN settling.count = 0 THEN 'asleep'
+                WHEN settling.gone >= settling.count THEN 'held'
+                WHEN NOT settling.is_plain THEN 'left'
+                WHEN settling.full_key IS NOT NULL AND settling.on_limit = 'wait' THEN 'parked'
+                WHEN settling.gone > 0 AND (SELECT count(*) FROM goes) >= %(room)s::int THEN 'held'
+                ELSE 'left' END AS becomes,
+           settling.full_key
+      FROM settling
+), settled AS (
+    UPDATE dispatcher_lane AS lane
+       SET served_at = CASE WHEN decided.place IS NULL THEN lane.served_at
+                            ELSE clock.now + decided.place * interval '1 microsecond' END,
+           is_awake = false, is_held = decided.becomes IN ('held', 'left'),
+           parked_on_id = CASE WHEN decided.becomes = 'parked' THEN decided.full_key END
+      FROM clock, decided
+     WHERE lane.id = decided.id
+       AND (decided.place IS NOT NULL OR decided.is_held <> (decided.becomes IN ('held', 'left'))
+            OR decided.parked_on_id IS DISTINCT FROM CASE WHEN decided.becomes = 'parked' THEN decided.full_key END)
+)
+SELECT clock.now AS start_at, started.id, started.ticket, started.claim, started.task, started.args, started.kwargs,
+       started.call_data, started.headers, started.options, started.queue, started.attempt, started.retry,
+       ARRAY(SELECT decided.id FROM decided WHERE decided.becomes = 'asleep') AS asleep,
+       (SELECT count(*) FROM decided WHERE decided.becomes = 'left') AS left_lanes,
+       (SELECT count(*) FROM decided WHERE decided.becomes = 'held') AS held_lanes,
+       (SELECT count(*) FROM decided WHERE decided.becomes = 'parked') AS parked_lanes,
+       ARRAY(SELECT DISTINCT key.id FROM decided JOIN key ON key.id = decided.full_key
+              WHERE decided.becomes = 'parked' AND key.held > key.mine ORDER BY key.id) AS full_keys,
+       ARRAY(SELECT DISTINCT ON (key.id) key.held + COALESCE(taken.cost, 0)
+               FROM decided
+               JOIN key ON key.id = decided.full_key
+               LEFT JOIN taken ON taken.key_id = key.id
+              WHERE decided.becomes = 'parked' AND key.held > key.mine ORDER BY key.id)::bigint[] AS full_held,
+       EXISTS (SELECT FROM taken WHERE taken.window_period IS NOT NULL) AS is_counted
+  FROM clock
+  LEFT JOIN started ON true
+ ORDER BY started.place

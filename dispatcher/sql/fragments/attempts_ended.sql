@@ -1,0 +1,29 @@
+-- attempts_ended: the CTEs that record how the attempts of `calls` ended, each if its ticket and claim hold the call,
+-- and delete their slots; `freed_keys` lists the keys of these. Locks the calls in order of id. `claim` stays on the
+-- row, so that the claim recognizes its own finish if the answer was lost (find_finished).
+mine AS MATERIALIZED (
+    SELECT call.id
+      FROM dispatcher_callqueue AS call
+     WHERE call.id = ANY (%(calls)s::uuid[]) AND call.state = 'active'
+     ORDER BY call.id
+       FOR NO KEY UPDATE
+), ended AS (
+    UPDATE dispatcher_callqueue AS call
+       SET state = ending.state, reason = ending.reason, ticket = NULL, result = ending.result,
+           crashes = COALESCE(ending.crashes, call.crashes),
+           scheduled_at = COALESCE(clock.now + ending.wait, call.scheduled_at),
+           finished_at = CASE WHEN ending.state = ANY (%(terminal)s::text[]) THEN clock.now END,
+           returns = 0,
+           {{error_recorded(failure.error)}}
+      FROM clock
+     CROSS JOIN mine
+      JOIN unnest(%(calls)s::uuid[], %(tickets)s::uuid[], %(claims)s::uuid[], %(states)s::text[], %(reasons)s::text[],
+                  %(crashes)s::smallint[], %(results)s::jsonb[], %(errors)s::jsonb[], %(waits)s::interval[])
+           AS ending (id, ticket, claim, state, reason, crashes, result, error, wait) ON ending.id = mine.id
+     CROSS JOIN LATERAL (
+           SELECT ending.error || jsonb_build_object('occurred_at', clock.now)) AS failure (error)
+     WHERE call.id = ending.id AND call.ticket = ending.ticket AND call.state = 'active' AND call.claim = ending.claim
+    RETURNING call.id
+), {{slots_freed(ended)}}, freed_keys AS MATERIALIZED (
+    SELECT ARRAY(SELECT DISTINCT key_id FROM freed WHERE key_id IS NOT NULL ORDER BY key_id) AS ids
+)

@@ -1,0 +1,140 @@
+"""Flows of direct delivery: one worker process takes calls from PostgreSQL and needs no broker, beat or dispenser."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from django.db import connection
+
+from dispatcher.models import CallQueue, Feed, PeriodicRun, Queue, RateLimitKey, Worker
+from dispatcher.states import State
+from tests.flows import sample_tasks
+from tests.flows.one_slot import ended, running, send, start
+from tests.flows.processes import Processes
+from tests.flows.settings import QUEUE
+from tests.races.lockstep import concurrent, eventually
+
+pytestmark = [
+    concurrent,
+    pytest.mark.usefixtures("one_slot"),
+    pytest.mark.parametrize("delivery", ["direct"], indirect=True),
+]
+
+ALONE = {"CELERY_BROKER_URL": "memory://", "FLOWS_FALLBACK": "1"}
+
+
+@pytest.fixture
+def worker(processes: Processes) -> Iterator[Worker]:
+    yield start(processes, env={"FLOWS_FALLBACK": "1"})
+    processes.kill_workers()
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+def test_one_worker_process_without_a_broker_runs_everything(processes: Processes, pool: str) -> None:
+    start(processes, "-P", pool, env=ALONE)
+    plain, behind = send(sample_tasks.echo, "one"), send(sample_tasks.echo, "two")
+    retried = send(sample_tasks.fail, 1, keys=[])
+    assert [ended(call).result for call in (plain, behind, retried)] == ["one", "two", 2]
+    assert processes.noted(retried.id) == 2
+    assert PeriodicRun.objects.filter(ran_by__isnull=False).exists()
+
+
+def test_an_idle_worker_starts_a_call_without_a_poll(processes: Processes, worker: Worker) -> None:
+    spans = []
+    for _ in range(5):
+        eventually(Feed.objects.filter(worker_id=worker.id, idle_at__isnull=False).first)
+        call = ended(send(sample_tasks.echo, "hello", keys=[]))
+        spans.append((call.started_at - call.created_at).total_seconds())
+    assert min(spans) < 0.15, "a notification, and not the look of every 0.3 s"
+
+
+def test_a_worker_notices_that_its_queue_is_direct_or_not_any_more(processes: Processes, worker: Worker) -> None:
+    assert ended(send(sample_tasks.echo, "direct")).published_at is not None
+    Queue.objects.filter(name=QUEUE).update(delivery="broker")
+    assert ended(send(sample_tasks.echo, "broker")).state == State.COMPLETED
+    Queue.objects.filter(name=QUEUE).update(delivery="direct")
+    assert ended(send(sample_tasks.echo, "direct")).state == State.COMPLETED
+
+
+def test_a_call_that_is_revoked_while_it_waits_for_a_process_is_cancelled(processes: Processes) -> None:
+    worker = start(processes, "-c", "1", env={"FLOWS_FALLBACK": "1"})
+    runs, waits = send(sample_tasks.nap, 1, keys=[]), send(sample_tasks.echo, "never", keys=[])
+    running(runs)
+    sample_tasks.app.control.revoke(str(waits.id), destination=[worker.name])
+    assert ended(waits).state == State.CANCELLED
+    assert ended(runs).state == State.COMPLETED
+    assert processes.noted(waits.id) == 0
+
+
+def test_a_running_call_is_terminated_as_any_request_of_celery_is(processes: Processes, worker: Worker) -> None:
+    call = send(sample_tasks.nap, 60)
+    running(call)
+    eventually(lambda: str(call.id) in str(sample_tasks.app.control.inspect([worker.name]).active()))
+    sample_tasks.app.control.revoke(str(call.id), terminate=True, destination=[worker.name])
+    assert ended(call).state == State.CANCELLED
+    assert ended(send(sample_tasks.echo, "next")).state == State.COMPLETED
+
+
+def test_a_main_process_that_is_killed_loses_one_attempt_of_what_it_ran(processes: Processes, worker: Worker) -> None:
+    call = send(sample_tasks.nap, 60)
+    running(call)
+    CallQueue.objects.filter(id=call.id).update(args=[0])
+    processes.stack.kill("worker")
+    start(processes, env={"FLOWS_FALLBACK": "1"})
+    back = ended(call)
+    assert (back.state, back.attempt, len(back.errors)) == (State.COMPLETED, 2, 1)
+
+
+def test_a_worker_whose_connections_are_cut_goes_on_and_loses_nothing(processes: Processes, worker: Worker) -> None:
+    calls = [send(sample_tasks.nap, 0.05, keys=[]) for _ in range(40)]
+    for _ in range(5):
+        time.sleep(0.15)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+    assert {ended(call).state for call in calls} == {State.COMPLETED}
+    assert {ended(call).attempt for call in calls} == {1}
+    assert {processes.noted(call.id) for call in calls} == {1}
+
+
+def test_processes_that_are_replaced_after_each_task_lose_nothing(processes: Processes) -> None:
+    start(processes, "--max-tasks-per-child", "1", env={"FLOWS_FALLBACK": "1"})
+    calls = [send(sample_tasks.echo, "hello", keys=[]) for _ in range(10)]
+    assert {(ended(call).state, ended(call).attempt) for call in calls} == {(State.COMPLETED, 1)}
+
+
+def test_a_pool_that_shrinks_and_grows_is_used_as_far_as_it_goes(processes: Processes, worker: Worker) -> None:
+    sample_tasks.app.control.pool_shrink(1, destination=[worker.name])
+    calls = [send(sample_tasks.nap, 0.1, keys=[]) for _ in range(4)]
+    sample_tasks.app.control.pool_grow(2, destination=[worker.name])
+    assert {ended(call).state for call in calls} == {State.COMPLETED}
+
+
+def test_limits_hold_under_a_window_and_a_throttle(processes: Processes, worker: Worker) -> None:
+    RateLimitKey.objects.declare("even", throttle=(20, "PT1S"))
+    calls = [send(sample_tasks.echo, str(number), keys=["even"]) for number in range(10)]
+    starts = sorted(ended(call).started_at for call in calls)
+    assert all((after - before).total_seconds() >= 0.05 for before, after in pairwise(starts))
+    assert {ended(call).attempt for call in calls} == {1}
+
+
+def test_a_frozen_worker_keeps_no_call_from_another(processes: Processes, worker: Worker) -> None:
+    os.kill(processes.stack.children["worker"].pid, signal.SIGSTOP)
+    try:
+        processes.start_worker("second", env={"FLOWS_FALLBACK": "1"})
+        processes.stack.wait_ready()
+        assert ended(send(sample_tasks.echo, "hello")).state == State.COMPLETED
+    finally:
+        os.kill(processes.stack.children["worker"].pid, signal.SIGCONT)
+        processes.stack.kill("second")
+
+
+def test_a_worker_that_loses_a_process_frees_its_room(processes: Processes, worker: Worker) -> None:
+    call = send(sample_tasks.die, 1)
+    assert (ended(call).attempt, ended(call).result) == (2, "alive")
+    assert ended(send(sample_tasks.echo, "next")).state == State.COMPLETED
