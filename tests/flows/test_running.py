@@ -187,6 +187,7 @@ class Provider(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def address() -> Iterator[str]:
+    Provider.bodies.clear()
     with ThreadingHTTPServer(("127.0.0.1", 0), Provider) as server:
         thread = Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
