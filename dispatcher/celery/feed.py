@@ -102,13 +102,13 @@ class Feed:
         """Whether there was no connection since the last step, so that its answer may be lost."""
         self._count = 0
         self._has_left = False
+        """Whether the last step left lanes that only a general one can serve."""
         self._took_s: float | None = None
         """How long the latest tasks took, on average."""
         self._delay_s = 0.0
         """By how much calls came too late to a process lately; it falls while none does."""
         self._paced_until = 0.0
         """Until when no call is started ahead: a throttle gives starts to the millisecond."""
-        """Whether the last step left lanes that only a general one settles."""
 
     @property
     def is_direct(self) -> bool:
