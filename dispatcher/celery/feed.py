@@ -25,6 +25,7 @@ from dispatcher.celery.feed_runs import Run
 from dispatcher.celery.feed_waiting import Waiting
 from dispatcher.conf import conf
 from dispatcher.ending import Ending
+from dispatcher.engine import attempt
 from dispatcher.engine import feed as engine_feed
 from dispatcher.engine.feed import Start, Taker
 from dispatcher.lifecycle import admit, claim, wake
@@ -47,6 +48,8 @@ _LONGEST_PAUSE_S: Final = 3.0
 _LEAD_S: Final = 0.003
 """How long before its start a call is given to the pool, whose process waits for the rest."""
 _FLUSH_S: Final = 5.0
+_LAST_S: Final = 0.1
+"""How often a feed that has ended looks whether its process still runs a call."""
 _AHEAD_S: Final = 0.01
 """How long a call that is started ahead may wait for its process, by the average of the latest tasks."""
 _MOST_AHEAD: Final = 4
@@ -154,9 +157,13 @@ class Feed:
                 sleep(self._pause)
             else:
                 self._pause = _PAUSE_S
-            if self._is_over and not self._ended:
+            if self._is_over and not self._ended and not self._runs_here():
                 break
         self._end()
+
+    def _runs_here(self) -> bool:
+        """Whether a thread or greenlet of this process still runs a call, whose end only this feed can record."""
+        return not attempt.running().isdisjoint(self._runs)
 
     def _end(self) -> None:
         try:
@@ -404,6 +411,7 @@ class Feed:
 
     def _wait(self) -> None:
         if self._is_over:
+            self.waiting.wait(monotonic() + _LAST_S, is_idle=False)
             return
         room = self._room()
         is_idle = room > 0 and bool(self._direct)

@@ -44,7 +44,8 @@ def test_a_warm_shutdown_ends_what_runs_and_hands_back_the_rest_at_once(processe
 def test_a_cold_shutdown_hands_back_what_it_had_to_kill(processes: Processes) -> None:
     start(processes, "-c", "1", "--prefetch-multiplier", "4")
     runs = send(sample_tasks.nap, 60)
-    running(runs)
+    # A direct call is active before a process runs it.
+    eventually(lambda: processes.noted(runs.id))
     CallQueue.objects.filter(id=runs.id).update(args=[0])
     os.kill(processes.stack.children["worker"].pid, signal.SIGQUIT)
     back = eventually(CallQueue.objects.filter(id=runs.id).exclude(state=State.ACTIVE).first)
@@ -75,7 +76,7 @@ def test_a_cold_shutdown_leaves_a_call_to_its_thread_until_that_has_ended(proces
 def test_a_worker_answers_and_ends_while_the_database_does_not(processes: Processes, pool: str) -> None:
     worker = start(processes, "-P", pool, "-c", "2")
     call = send(sample_tasks.nap, 60)
-    running(call)
+    eventually(lambda: processes.noted(call.id))
     child = processes.stack.children.pop("worker")
     with holding("LOCK TABLE dispatcher_slot IN ACCESS EXCLUSIVE MODE"):
         if pool == "prefork":
