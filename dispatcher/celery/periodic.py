@@ -81,9 +81,12 @@ def _recover() -> int:
 _WORK: Final[Mapping[str, Callable[[], int]]] = {TICK: engine.tick, RECOVER: _recover, CLEANUP: engine.cleanup}
 
 
-def run(name: str) -> int:
-    """Run a periodic task that was asked for, and record that; return what it did."""
-    periodic_runs.record(_tasks()[name])
+def run(name: str, *, worker: UUID | None = None) -> int:
+    """Run a periodic task, and record that; return what it did.
+
+    worker: the one that runs it by itself; None if it was asked for.
+    """
+    periodic_runs.record(_tasks()[name], worker=worker)
     return _extras[name].run() if name in _extras else _WORK[name]()
 
 
@@ -140,9 +143,7 @@ class _Runner:
         connections.close_all()
 
     def _run(self) -> None:
-        worker = worker_id() if self._is_by_itself else None
-        periodic_runs.record(_tasks()[self.name], worker=worker)
-        _WORK[self.name]()
+        run(self.name, worker=worker_id() if self._is_by_itself else None)
 
 
 class PeriodicTasks(bootsteps.StartStopStep):

@@ -103,6 +103,15 @@ def test_a_message_is_acknowledged_and_runs_in_a_thread(step: PeriodicTasks, wor
     eventually(PeriodicRun.objects.filter(name=TICK, ran_by=None).exists)
 
 
+def test_a_task_that_another_package_registered_runs_in_a_thread(
+    step: PeriodicTasks, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = replace(next(iter(periodic._extras.values())), run=work)  # noqa: SLF001 -- as above
+    monkeypatch.setattr(periodic, "_extras", {"other": extra})
+    step.ask("other")
+    eventually(lambda: work.runs == 1)
+
+
 def test_a_message_with_a_ticket_or_a_time_runs_like_that_of_any_other_task(
     step: PeriodicTasks, broker: Broker
 ) -> None:
