@@ -9,10 +9,10 @@ from statistics import median
 from celery import current_app
 from django.db.models import Max
 
-from bench import running, scene
+from bench import fixtures, running
 from bench.figures import Bench, Bound, Figure, side_by_side
 from bench.tasks import DONE, STARTED, arrive, notes, nothing
-from dispatcher import engine
+from dispatcher import api
 from dispatcher.models import CallQueue, Queue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import Delivery
@@ -79,14 +79,14 @@ def direct(bench: Bench) -> Iterator[Figure]:
 @contextmanager
 def _worker(bench: Bench) -> Iterator[None]:
     """Have one worker of two processes that takes the calls of the queue directly."""
-    scene.clear()
-    Queue.objects.update_or_create(name=scene.QUEUE, defaults={"delivery": Delivery.DIRECT})
-    with Stack(bench.home) as stack:
-        stack.start_worker(queues=[scene.QUEUE], concurrency=2)
+    fixtures.clear()
+    Queue.objects.update_or_create(name=fixtures.QUEUE, defaults={"delivery": Delivery.DIRECT})
+    with Stack(bench.run_dir) as stack:
+        stack.start_worker(queues=[fixtures.QUEUE], concurrency=2)
         stack.wait_ready()
         time.sleep(SETTLE_S)
         yield
-    Queue.objects.filter(name=scene.QUEUE).delete()
+    Queue.objects.filter(name=fixtures.QUEUE).delete()
 
 
 def _declare(name: str, **limits: object) -> None:
@@ -97,11 +97,11 @@ def _drain(keys: Sequence[str], calls: int) -> float:
     """Return the calls per second from the moment at which a backlog may start to the last recorded finish."""
     notes().delete(DONE)
     CallQueue.objects.all().delete()
-    engine.pause(keys[0])
+    api.pause(keys[0])
     for _ in range(0, calls, BATCH):
         CallQueue.objects.send_many([Call(task=nothing, keys=keys) for _ in range(min(BATCH, calls))])
     began = time.time()
-    engine.resume(keys[0])
+    api.resume(keys[0])
     sent = CallQueue.objects.count()
     _wait(lambda: int(notes().get(DONE) or 0), sent)
     _wait(running._ended, sent)  # noqa: SLF001
@@ -113,11 +113,11 @@ def _drain_bare(calls: int) -> float:
     """Return the calls per second at which bare Celery drains a backlog."""
     notes().delete(DONE)
     control = current_app.control
-    control.cancel_consumer(scene.QUEUE, reply=True)
+    control.cancel_consumer(fixtures.QUEUE, reply=True)
     for _ in range(calls):
         nothing.delay()
     began = time.time()
-    control.add_consumer(scene.QUEUE)
+    control.add_consumer(fixtures.QUEUE)
     _wait(lambda: int(notes().get(DONE) or 0), calls)
     return calls / (time.time() - began)
 

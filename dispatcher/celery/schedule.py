@@ -42,7 +42,7 @@ def declare_keys() -> None:
     for name, stored in lanes.stored_policies(policies).items():
         if stored != policies[name]:
             logger.warning(
-                "key %s has %s; DISPATCHER['keys'] declares %s, which only makes a key: change it with engine.limit",
+                "key %s has %s; DISPATCHER['keys'] declares %s, which only makes a key: change it with api.limit",
                 name,
                 describe(stored),
                 describe(policies[name]),

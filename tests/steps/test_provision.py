@@ -186,4 +186,4 @@ def test_a_limit_that_the_settings_declare_and_the_key_does_not_have_is_reported
     schedule.declare_keys()
     (message,) = [record.getMessage() for record in caplog.records if record.name == "dispatcher.celery.schedule"]
     assert message.startswith("key api has concurrency 4; DISPATCHER['keys'] declares concurrency 3, ")
-    assert message.endswith("change it with engine.limit")
+    assert message.endswith("change it with api.limit")
