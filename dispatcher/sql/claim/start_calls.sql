@@ -16,7 +16,7 @@ WITH {{clock}}, spent AS MATERIALIZED (
        SET state = 'active', claim = chosen.claim, started_at = clock.now, attempt = call.attempt + 1, returns = 0,
            published_at = clock.now
       FROM clock, unnest(%(calls)s::uuid[], %(claims)s::uuid[]) AS chosen (id, claim)
-     WHERE call.id = chosen.id AND call.state = 'dispatched' AND NOT call.is_revoked
+     WHERE call.id = chosen.id AND NOT call.is_revoked
        AND NOT EXISTS (SELECT FROM spent WHERE spent.call_id = chosen.id AND spent.has_throttle)
     RETURNING call.id, call.attempt, call.retry
 ), held AS (

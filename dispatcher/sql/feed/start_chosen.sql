@@ -100,7 +100,7 @@ WITH clock AS MATERIALIZED (
        SET state = 'active', ticket = gen_random_uuid(), claim = gen_random_uuid(), dispatched_at = clock.now,
            published_at = clock.now, started_at = clock.now, attempt = call.attempt + 1, returns = 0
       FROM clock, goes
-     WHERE call.id = goes.id AND call.state = 'available'
+     WHERE call.id = goes.id
     RETURNING call.id, call.ticket, call.claim, call.task, call.args, call.kwargs, call.call_data, call.headers,
               call.options, call.queue, call.attempt, call.retry, goes.place
 ), slot AS (

@@ -1,10 +1,11 @@
 -- attempts_ended: the CTEs that record how the attempts of `calls` ended, each if its ticket and claim hold the call,
 -- and delete their slots; `freed_keys` lists the keys of these. Locks the calls in order of id. `claim` stays on the
--- row, so that the claim recognizes its own finish if the answer was lost (find_finished).
+-- row, so that the claim recognizes its own finish if the answer was lost (find_finished). Calls are found by id alone:
+-- with the state beside it, a plan that was made while few calls were in flight reads all of these.
 mine AS MATERIALIZED (
-    SELECT call.id
+    SELECT call.id, call.state, call.ticket, call.claim
       FROM dispatcher_callqueue AS call
-     WHERE call.id = ANY (%(calls)s::uuid[]) AND call.state = 'active'
+     WHERE call.id = ANY (%(calls)s::uuid[])
      ORDER BY call.id
        FOR NO KEY UPDATE
 ), ended AS (
@@ -19,10 +20,11 @@ mine AS MATERIALIZED (
      CROSS JOIN mine
       JOIN unnest(%(calls)s::uuid[], %(tickets)s::uuid[], %(claims)s::uuid[], %(states)s::text[], %(reasons)s::text[],
                   %(crashes)s::smallint[], %(results)s::jsonb[], %(errors)s::jsonb[], %(waits)s::interval[])
-           AS ending (id, ticket, claim, state, reason, crashes, result, error, wait) ON ending.id = mine.id
+           AS ending (id, ticket, claim, state, reason, crashes, result, error, wait)
+        ON ending.id = mine.id AND ending.ticket = mine.ticket AND ending.claim = mine.claim
      CROSS JOIN LATERAL (
            SELECT ending.error || jsonb_build_object('occurred_at', clock.now)) AS failure (error)
-     WHERE call.id = ending.id AND call.ticket = ending.ticket AND call.state = 'active' AND call.claim = ending.claim
+     WHERE call.id = mine.id AND mine.state = 'active'
     RETURNING call.id
 ), {{slots_freed(ended)}}, freed_keys AS MATERIALIZED (
     SELECT ARRAY(SELECT DISTINCT key_id FROM freed WHERE key_id IS NOT NULL ORDER BY key_id) AS ids
