@@ -13,6 +13,7 @@ from uuid import UUID
 from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.limits.policy import BUCKETS
+from dispatcher.states import State
 
 SPARE_LANES: Final = 2
 """How many lanes more than calls a step looks at: the first of them may have no call, or no room."""
@@ -91,6 +92,7 @@ def take(
         "lease": settings.run_lease,
         "buckets": BUCKETS,
         "slack": slack,
+        "waiting": State.AVAILABLE.value,
     }
     with sql.short_transaction():
         chosen = sql.ask("finish_and_choose", Chosen, {**ends, **where})

@@ -272,8 +272,8 @@ ENDS = {
 }
 CHOOSE = ENDS | {"queues": ["direct"], "keys": [], "avoid": [], "most": 4}
 START_ONE = {"lease": LEASE, "margin": MARGIN, "buckets": 60, "slack": MARGIN, "now": None}
-START = {"worker": uuid4(), "room": 2, "tasks": ["noop"], "avoid": [], "ramp": LEASE, **START_ONE}
-KEPT = {"send_call", "claim_call", "restart_call", "finish_call"}
+START = {"worker": uuid4(), "room": 2, "tasks": ["noop"], "avoid": [], "ramp": LEASE, "waiting": "available", **START_ONE}
+KEPT = {"send_call", "record_call", "wake_for_call", "claim_call", "restart_call", "finish_call"}
 """What every call runs outside of a transaction of the engine's own."""
 
 HOT = [
@@ -325,7 +325,7 @@ HOT = [
     ),
     Hot("start_chosen", START, 20, is_tuned=True, settings={"dispatcher.chosen": "{}", "dispatcher.locked": "{}"}),
     Hot("finish_calls", ENDS | {"queues": ["served"]}, 100, is_tuned=True),
-    Hot("start_calls", {"calls": [IN_FLIGHT], "claims": [uuid4()], "worker": uuid4(), **START_ONE}, 200, is_tuned=True),
+    Hot("start_calls", {"calls": [IN_FLIGHT], "claims": [uuid4()], "worker": uuid4(), "admitted": "dispatched", **START_ONE}, 200, is_tuned=True),
     Hot("waiting_queues", {}, 50),
     Hot("wake_feeds", {"queues": ["direct"], "silence": LEASE}, 200),
     # What time brings. Without a time given, as the engine asks, nothing is due yet.
@@ -362,6 +362,8 @@ HOT = [
     Hot("lock_unserved", {"now": NOW, "most": 500, "grace": LEASE}, 10_000),
     # One call.
     Hot("send_call", SEND, 200),
+    Hot("record_call", SEND | {"names": ["key:1003", "key:5002"], "queue": "direct"}, 200),
+    Hot("wake_for_call", {"id": call_id(999_991), "silence": LEASE}, 50),
     Hot("send_calls", SEND_MANY, 200),
     Hot("find_unplaced", {"calls": [call_id(5)]}, 20),
     Hot("unplaced_calls", {"after": -(2**63), "most": 500}, 20, is_tuned=True),
