@@ -272,7 +272,15 @@ ENDS = {
 }
 CHOOSE = ENDS | {"queues": ["direct"], "keys": [], "avoid": [], "most": 4}
 START_ONE = {"lease": LEASE, "margin": MARGIN, "buckets": 60, "slack": MARGIN, "now": None}
-START = {"worker": uuid4(), "room": 2, "tasks": ["noop"], "avoid": [], "ramp": LEASE, "waiting": "available", **START_ONE}
+START = {
+    "worker": uuid4(),
+    "room": 2,
+    "tasks": ["noop"],
+    "avoid": [],
+    "ramp": LEASE,
+    "waiting": "available",
+    **START_ONE,
+}
 KEPT = {"send_call", "record_call", "wake_for_call", "claim_call", "restart_call", "finish_call"}
 """What every call runs outside of a transaction of the engine's own."""
 
@@ -325,7 +333,12 @@ HOT = [
     ),
     Hot("start_chosen", START, 20, is_tuned=True, settings={"dispatcher.chosen": "{}", "dispatcher.locked": "{}"}),
     Hot("finish_calls", ENDS | {"queues": ["served"]}, 100, is_tuned=True),
-    Hot("start_calls", {"calls": [IN_FLIGHT], "claims": [uuid4()], "worker": uuid4(), "admitted": "dispatched", **START_ONE}, 200, is_tuned=True),
+    Hot(
+        "start_calls",
+        {"calls": [IN_FLIGHT], "claims": [uuid4()], "worker": uuid4(), "admitted": "dispatched", **START_ONE},
+        200,
+        is_tuned=True,
+    ),
     Hot("waiting_queues", {}, 50),
     Hot("wake_feeds", {"queues": ["direct"], "silence": LEASE}, 200),
     # What time brings. Without a time given, as the engine asks, nothing is due yet.
