@@ -7,7 +7,7 @@ that the broker delivers come to the same pool as before.
 import heapq
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from threading import Event, Thread
@@ -111,8 +111,8 @@ class Feed:
         self._delay_s = 0.0
         """By how much calls came too late to a process lately; it falls while none does."""
         self._tight_until = 0.0
-        """Until when no call is started ahead: a throttle gives starts to the millisecond, or a key is full, whose slots
-        other workers could use."""
+        """Until when no call is started ahead: a throttle gives starts to the millisecond, or a key is full and other
+        workers could use its slots."""
 
     @property
     def is_direct(self) -> bool:
@@ -286,8 +286,6 @@ class Feed:
             self._ended.extendleft(run for run, _ in reversed(ends))
             raise
         self._has_left = made.has_left
-        if made.has_parked:
-            self._tight_until = monotonic() + _TIGHT_S
         for run, _ in ends:
             self._learn(run)
             self._forget(run)
@@ -295,6 +293,15 @@ class Feed:
             self._begin(start)
         for key, at in made.openings.items():
             self._remind(claim.monotonic_of(at), key)
+        self._note_limits(made, avoid, now)
+        if made.starts:
+            self.waiting.rest()
+        return made.has_moved and self._room() > 0
+
+    def _note_limits(self, made: engine_feed.Step, avoid: Collection[int], now: float) -> None:
+        """Remember which keys were full or locked when a step looked at them; `now`: before it."""
+        if made.has_parked:
+            self._tight_until = now + _TIGHT_S
         # What was looked at again and was not locked is no longer known as busy.
         self._busy = {key: busy for key, busy in self._busy.items() if busy.again_at > now or key in made.busy}
         for key in set(made.busy).difference(avoid):
@@ -303,9 +310,6 @@ class Feed:
             since = now if known is None else known.since
             self._busy[key] = Busy(since=since, pause=pause, again_at=monotonic() + pause)
             self._remind(self._busy[key].again_at, key)
-        if made.starts:
-            self.waiting.rest()
-        return made.has_moved and self._room() > 0
 
     def _taker(self, queues: list[str]) -> Taker:
         delay = timedelta(seconds=self._delay_s if self._delay_s >= _LEAST_DELAY_S else 0)
