@@ -25,7 +25,7 @@ from dispatcher.celery.feed_runs import Run
 from dispatcher.celery.feed_waiting import Waiting
 from dispatcher.conf import conf
 from dispatcher.ending import Ending
-from dispatcher.engine import attempt
+from dispatcher.engine import attempt, workers
 from dispatcher.engine import feed as engine_feed
 from dispatcher.engine.feed import Start, Taker
 from dispatcher.lifecycle import admit, claim, wake
@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 _LOOK_S: Final = 5.0
 """How often a worker looks which of its queues are direct, and for calls whose sender woke no worker; at least once a
 heartbeat."""
+_FIRST_REST_S: Final = 0.05
+"""How often a worker looks whether its first heartbeat is recorded."""
 _RETRY_S: Final = 0.01
 """How soon lanes are looked at again whose key another transaction had locked; each time in vain doubles it."""
 _LONGEST_RETRY_S: Final = 1.0
@@ -171,7 +173,8 @@ class Feed:
             for run in [*self._runs.values()]:
                 if run.accepted_at is None:
                     engine_feed.give_back(run.start.call.id, run.start.call.ticket, run.start.claimed.number)
-            wake.delete(self.worker)
+            if not self._is_lost:
+                wake.delete(self.worker)
         except sql.DATABASE_ERRORS as fault:
             logger.warning("worker %s failed to end its feed: %s", self.name, fault)
         connections.close_all()
@@ -195,6 +198,9 @@ class Feed:
 
     def _turn(self) -> None:
         """Make one step, and wait for what makes the next one useful."""
+        if not (self._direct or self._runs or heartbeat.has_direct()):
+            self._rest()
+            return
         if self._is_lost:
             self._connect()
         self._look_up_queues()
@@ -212,6 +218,14 @@ class Feed:
         if not has_moved and not self._ended:
             self._wait()
 
+    def _rest(self) -> None:
+        """Keep no connection while no queue is direct; a heartbeat finds those that are."""
+        if not self._is_lost:
+            wake.delete(self.worker)
+            self._lose_connection()
+        rest_s = _FIRST_REST_S if heartbeat.has_direct() is None else self._look_s
+        self.waiting.wait(monotonic() + rest_s, is_idle=False)
+
     def _connect(self) -> None:
         """Listen, and give back what a step has started whose answer was lost."""
         sql.discard_connection()
@@ -228,8 +242,7 @@ class Feed:
     def _look_up_queues(self) -> None:
         if not self._may_take.is_set() or monotonic() < self._direct_until:
             return
-        dispenser = conf().dispenser_queue
-        direct = wake.direct([queue for queue in self._queues() if queue != dispenser])
+        direct = workers.direct_queues(self._queues())
         if direct != self._direct and self._is_marked:
             self._unmark()
         self._direct = direct
