@@ -89,10 +89,10 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
-            name="LeaseWatch",
+            name="LeaseCheck",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("looked_at", models.DateTimeField()),
+                ("checked_at", models.DateTimeField()),
                 ("since", models.DateTimeField()),
             ],
         ),

@@ -4,7 +4,7 @@ from dispatcher.models.calls import CallQueue, Lane, NextPosition, RateLimitKey,
 from dispatcher.models.changes import KeyChange
 from dispatcher.models.http import ApiToken, JournalEntry, Part, Subscription, Workflow
 from dispatcher.models.queues import Pool, Queue
-from dispatcher.models.workers import Feed, LeaseWatch, PeriodicRun, PullWorker, ResultCursor, Worker
+from dispatcher.models.workers import Feed, LeaseCheck, PeriodicRun, PullWorker, ResultCursor, Worker
 
 __all__ = [
     "ApiToken",
@@ -13,7 +13,7 @@ __all__ = [
     "JournalEntry",
     "KeyChange",
     "Lane",
-    "LeaseWatch",
+    "LeaseCheck",
     "NextPosition",
     "Part",
     "PeriodicRun",

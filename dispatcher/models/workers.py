@@ -66,18 +66,18 @@ class PullWorker(models.Model):
         return self.name
 
 
-class LeaseWatch(models.Model):
+class LeaseCheck(models.Model):
     """When recovery last checked the leases, and since when it has done so without a gap; one row.
 
     In a gap the database may have been unavailable to heartbeats, too, so an expired lease proves nothing.
     """
 
-    looked_at = models.DateTimeField()
+    checked_at = models.DateTimeField()
     since = models.DateTimeField()
 
     def __str__(self) -> str:
         """Return the time of the last check."""
-        return f"{self.looked_at}"
+        return f"{self.checked_at}"
 
 
 class ResultCursor(models.Model):
