@@ -1,15 +1,15 @@
 """The Django admin: monitor and control calls, keys, queues and workers."""
 
 from dispatcher.admin.calls import CallAdmin
+from dispatcher.admin.event_log import EventLogEntryAdmin
 from dispatcher.admin.http import ApiTokenAdmin, PullWorkerAdmin, QueueAdmin
-from dispatcher.admin.journal import JournalEntryAdmin
 from dispatcher.admin.keys import KeyAdmin
 from dispatcher.admin.workers import WorkerAdmin
 
 __all__ = [
     "ApiTokenAdmin",
     "CallAdmin",
-    "JournalEntryAdmin",
+    "EventLogEntryAdmin",
     "KeyAdmin",
     "PullWorkerAdmin",
     "QueueAdmin",

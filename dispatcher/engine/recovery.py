@@ -23,7 +23,7 @@ class _Sweep:
 def recover(*, now: datetime | None = None) -> int:
     """Put back the calls whose leases ran out or whose workers are gone; return how many.
 
-    It also trims the windows and the journal, and frees the slots of calls that were deleted.
+    It also trims the windows and the event log, and frees the slots of calls that were deleted.
 
     A call that was never started goes back without spending an attempt; one that may just stand in a line at the broker
     is published again. Leases are not judged just after a time in which the database was away (see

@@ -2,15 +2,15 @@
 
 from dispatcher.models.calls import CallQueue, Lane, NextPosition, RateLimitKey, Slot, Window
 from dispatcher.models.changes import KeyChange
-from dispatcher.models.http import ApiToken, JournalEntry, Part, Subscription, Workflow
+from dispatcher.models.http import ApiToken, EventLogEntry, Part, Subscription, Workflow
 from dispatcher.models.queues import Pool, Queue
 from dispatcher.models.workers import Feed, LeaseCheck, PeriodicRun, PullWorker, ResultCursor, Worker
 
 __all__ = [
     "ApiToken",
     "CallQueue",
+    "EventLogEntry",
     "Feed",
-    "JournalEntry",
     "KeyChange",
     "Lane",
     "LeaseCheck",

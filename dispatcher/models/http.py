@@ -114,7 +114,7 @@ class Subscription(models.Model):
         return self.url
 
 
-class JournalEntry(models.Model):
+class EventLogEntry(models.Model):
     """An event of a limit or a queue, which no other row records; written if the event log is enabled."""
 
     kind = models.CharField(max_length=64, help_text="Such as rate_limit.exceeded.")
@@ -123,7 +123,7 @@ class JournalEntry(models.Model):
     at = models.DateTimeField()
 
     class Meta:
-        verbose_name_plural = "journal entries"
+        verbose_name_plural = "event log entries"
         indexes: ClassVar = [
             models.Index(name="entry_at", fields=["at"]),
             models.Index(name="entry_kind", fields=["kind", "at"]),

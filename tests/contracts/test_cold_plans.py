@@ -74,7 +74,7 @@ LEFT = """
 INSERT INTO dispatcher_queue (name, delivery, max_depth, on_full, warn_at)
 SELECT 'queue' || n, 'broker', 1000, 'reject', 0.8 FROM generate_series(0, 9) AS n;
 
-INSERT INTO dispatcher_journalentry (kind, queue, data, at)
+INSERT INTO dispatcher_eventlogentry (kind, queue, data, at)
 SELECT CASE WHEN n = 7 THEN 'backpressure.warning' ELSE 'rate_limit.exceeded' END, 'queue' || n % 10, '{}',
        clock_timestamp() - n * interval '1 second'
   FROM generate_series(1, 20000) AS n;
@@ -106,7 +106,7 @@ SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, '', 'chai
 def test_the_cleanup_reads_what_it_deletes(
     name: str, params: dict[str, Any], most: int, mode: str, *, is_analyzed: bool
 ) -> None:
-    tables = "dispatcher_journalentry, dispatcher_workflow, dispatcher_part"
+    tables = "dispatcher_eventlogentry, dispatcher_workflow, dispatcher_part"
     with connection.cursor() as cursor:
         # New files: what another case has rolled back would be read, too.
         cursor.execute(f"TRUNCATE {tables}, dispatcher_queue CASCADE")

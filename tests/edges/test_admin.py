@@ -20,7 +20,7 @@ from dispatcher import api, engine
 from dispatcher.admin.paging import MANY, batches
 from dispatcher.engine import workers
 from dispatcher.lifecycle import heartbeat
-from dispatcher.models import ApiToken, CallQueue, JournalEntry, PullWorker, Queue, RateLimitKey
+from dispatcher.models import ApiToken, CallQueue, EventLogEntry, PullWorker, Queue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, ticket_of
@@ -160,7 +160,7 @@ def changelist(name: str) -> str:
     return reverse(f"admin:dispatcher_{name}_changelist")
 
 
-LISTS = ["callqueue", "ratelimitkey", "queue", "pullworker", "worker", "apitoken", "journalentry"]
+LISTS = ["callqueue", "ratelimitkey", "queue", "pullworker", "worker", "apitoken", "eventlogentry"]
 
 
 @pytest.mark.parametrize("name", LISTS)
@@ -187,10 +187,10 @@ def fill(number: int) -> None:
         PullWorker.objects.create(id=uuid4(), name=name, queues=["a"])
         heartbeat.record(replace(HERE, id=uuid4(), name=name, queues=["a"], tasks=["t"]), [])
         ApiToken.objects.create(name=name, digest=name, scopes=["read"])
-        JournalEntry.objects.create(kind="queue.paused", data={"key": name}, at=timezone.now())
+        EventLogEntry.objects.create(kind="queue.paused", data={"key": name}, at=timezone.now())
 
 
-@pytest.mark.parametrize("name", [*LISTS, "callqueue/?state=available", "callqueue/?q=t", "journalentry/?q=a"])
+@pytest.mark.parametrize("name", [*LISTS, "callqueue/?state=available", "callqueue/?q=t", "eventlogentry/?q=a"])
 def test_a_list_takes_as_many_queries_for_many_rows_as_for_a_few(boss: Client, name: str) -> None:
     counts = []
     for number in (2, 12):

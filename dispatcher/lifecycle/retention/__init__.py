@@ -14,10 +14,10 @@ from django.db.models import QuerySet
 from dispatcher import sql
 from dispatcher.conf import RETENTION, conf
 from dispatcher.lifecycle.retention import references
-from dispatcher.models import CallQueue, JournalEntry, KeyChange, PullWorker, Worker, Workflow
+from dispatcher.models import CallQueue, EventLogEntry, KeyChange, PullWorker, Worker, Workflow
 
 TRIM_BUDGET = timedelta(seconds=0.1)
-"""How long one recovery may spend on what the journal has kept for long enough."""
+"""How long one recovery may spend on what the event log has kept for long enough."""
 _BATCH = 1_000
 _WORKFLOWS = 100
 """How many workflows go at once, each with all that is in it."""
@@ -86,14 +86,14 @@ def delete_workflows(*, now: datetime | None = None) -> int:
 
 
 def delete_entries(*, budget: timedelta = TRIM_BUDGET, now: datetime | None = None) -> int:
-    """Delete what the journal has kept for long enough, in batches, within a time budget; return how many entries."""
+    """Delete what the event log has kept for long enough, in batches, within a time budget; return how many entries."""
     settings = conf()
-    if settings.journal is None:
+    if settings.event_retention is None:
         return 0
-    params = {"retention": settings.journal, "most": _BATCH, "now": now}
-    entries = JournalEntry.objects.using(settings.database).all()
+    params = {"retention": settings.event_retention, "most": _BATCH, "now": now}
+    entries = EventLogEntry.objects.using(settings.database).all()
     return _delete_and_report(
-        _Old(rows=entries, field="at", statement="delete_entries", params=params), budget, "entries of the journal"
+        _Old(rows=entries, field="at", statement="delete_entries", params=params), budget, "entries of the event log"
     )
 
 

@@ -11,10 +11,10 @@ from django.http import HttpRequest
 from dispatcher.admin.paging import MANY, BoundedList
 from dispatcher.admin.read_only import ReadOnlyAdmin
 from dispatcher.event_log import KINDS
-from dispatcher.models import JournalEntry
+from dispatcher.models import EventLogEntry
 
 if TYPE_CHECKING:
-    _Admin = admin.ModelAdmin[JournalEntry]
+    _Admin = admin.ModelAdmin[EventLogEntry]
 else:
     _Admin = admin.ModelAdmin
 
@@ -30,15 +30,15 @@ class KindFilter(admin.SimpleListFilter):
         del request, model_admin
         return [(kind, kind) for kind in KINDS]
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[JournalEntry]) -> QuerySet[JournalEntry]:
+    def queryset(self, request: HttpRequest, queryset: QuerySet[EventLogEntry]) -> QuerySet[EventLogEntry]:
         """Filter by the selected kind."""
         del request
         value = self.value()
         return queryset.filter(kind=value) if value else queryset
 
 
-@admin.register(JournalEntry)
-class JournalEntryAdmin(ReadOnlyAdmin, BoundedList, _Admin):
+@admin.register(EventLogEntry)
+class EventLogEntryAdmin(ReadOnlyAdmin, BoundedList, _Admin):
     """Events, written by the engine and deleted by retention: people view them."""
 
     list_display = ("at", "kind", "queue", "details")
@@ -48,8 +48,8 @@ class JournalEntryAdmin(ReadOnlyAdmin, BoundedList, _Admin):
     ordering = ("-at", "-id")
 
     def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[JournalEntry], search_term: str
-    ) -> tuple[QuerySet[JournalEntry], bool]:
+        self, request: HttpRequest, queryset: QuerySet[EventLogEntry], search_term: str
+    ) -> tuple[QuerySet[EventLogEntry], bool]:
         """Search by the id of a call, which has an index, or among the latest entries."""
         term = search_term.strip()
         if not term:
@@ -59,11 +59,11 @@ class JournalEntryAdmin(ReadOnlyAdmin, BoundedList, _Admin):
             return queryset.alias(job=KT("data__job_id")).filter(job=str(UUID(term))), False
         except ValueError:
             pass
-        oldest = JournalEntry.objects.order_by("-at").values_list("at", flat=True)[MANY : MANY + 1].first()
+        oldest = EventLogEntry.objects.order_by("-at").values_list("at", flat=True)[MANY : MANY + 1].first()
         latest = queryset if oldest is None else queryset.filter(at__gt=oldest)
         return super().get_search_results(request, latest, term)
 
     @admin.display(description="details")
-    def details(self, entry: JournalEntry) -> str:
+    def details(self, entry: EventLogEntry) -> str:
         """Return the data as text."""
         return ", ".join(f"{name} {value}" for name, value in entry.data.items())
