@@ -56,7 +56,7 @@ def check(call: Call) -> send.Draft:
 def _request(call: Call, sender: Sender) -> SendRequest:
     if not isinstance(call, Call):
         raise CallInvalid("calls", f"{call!r} is no Call; give Call(task, args=[...], keys=[...]).")
-    if call.more.envelope is None and not has_app():
+    if call.ojs.envelope is None and not has_app():
         raise ConfigurationError(_APP_MISSING)
     if (call.task is None) == (call.call_data is None):
         raise CallInvalid("task", "give either a task or call_data, such as {'method': 'post', 'params': {...}}.")
@@ -100,5 +100,5 @@ def _captured(request: SendRequest, draft: send.Draft) -> SendRequest:
     )
     if is_plain:
         call = replace(call, args=captured.args, kwargs=captured.kwargs)
-    call = replace(call, headers=captured.headers or None, more=replace(call.more, id=draft.id))
+    call = replace(call, headers=captured.headers or None, ojs=replace(call.ojs, id=draft.id))
     return replace(request, call=call, options=captured.options)

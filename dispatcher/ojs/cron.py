@@ -21,7 +21,7 @@ from dispatcher.event_log import Entry
 from dispatcher.limits.policy import Policy
 from dispatcher.models import RateLimitKey
 from dispatcher.ojs import fetch
-from dispatcher.request import Call, More
+from dispatcher.request import Call, OjsOptions
 from dispatcher.states import TERMINAL, State
 
 logger = logging.getLogger(__name__)
@@ -215,7 +215,7 @@ def _call(stored: Mapping[str, Any], name: str) -> Call:
         **{field: kept[field] for field in ("task", "args", "queue", "priority", "retry", "rate_limit")},
         keys=keys,
         meta=meta,
-        more=More(
+        ojs=OjsOptions(
             unique_key=_unique_key(name),
             envelope=kept["envelope"],
             sender=f"{_PREFIX}{name}",
@@ -230,13 +230,13 @@ def _span(seconds: float | None) -> timedelta | None:
 
 
 def _as_json(call: Call) -> dict[str, Any]:
-    more = call.more
+    options = call.ojs
     named = ("task", "args", "meta", "queue", "priority", "retry", "rate_limit", "keys")
-    spans = {"timeout": more.timeout, "visibility": more.visibility}
+    spans = {"timeout": options.timeout, "visibility": options.visibility}
     return {
         **{field: getattr(call, field) for field in named},
         **{field: span and span.total_seconds() for field, span in spans.items()},
-        "envelope": more.envelope,
+        "envelope": options.envelope,
     }
 
 

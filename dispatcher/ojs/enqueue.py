@@ -98,7 +98,7 @@ def enqueue(wanted: Sequence[EnqueueRequest], *, may_send: Callable[[str], bool]
     neither returned, cancelled nor named in an error.
     """
     bounded = sql.fetch("queue_bounds", Bound, {"names": sorted({each.queue for each in wanted}), "is_lock": False})
-    if not (bounded or any(each.unique or each.call.more.id for each in wanted)):
+    if not (bounded or any(each.unique or each.call.ojs.id for each in wanted)):
         return [Enqueued(call=call, is_new=True) for call in api.send_many([each.call for each in wanted])]
     try:
         with sql.atomic():
@@ -220,7 +220,7 @@ def clear_backpressure() -> int:
 
 
 def _duplicate_id(wanted: Sequence[EnqueueRequest], may_send: Callable[[str], bool]) -> DuplicateCall:
-    queues = {each.call.more.id: each.queue for each in wanted if each.call.more.id}
+    queues = {each.call.ojs.id: each.queue for each in wanted if each.call.ojs.id}
     existing = CallQueue.objects.using(conf().database).filter(id__in=queues).first()
     if existing is None:
         return DuplicateCall(str(next(iter(queues))), State.AVAILABLE)
