@@ -208,7 +208,7 @@ def clear_backpressure() -> int:
     """Record which queues are below their warning threshold again; return how many (backpressure.cleared)."""
     if not event_log.is_kept():
         return 0
-    named = {queue.name: queue for queue in sql.fetch("crowded_queues", _NearlyFull, {})}
+    named = {queue.name: queue for queue in sql.fetch("queues_with_backpressure", _NearlyFull, {})}
     cleared = []
     for bound in sql.fetch("queue_bounds", Bound, {"names": sorted(named), "is_lock": False}):
         (count,) = sql.fetch("count_waiting", _Count, {"queue": bound.name, "most": bound.max_depth})

@@ -143,7 +143,7 @@ class ReservedCall:
 
 def find(call: UUID) -> ReservedCall | None:
     """Return a call as a report needs it; None if it does not exist."""
-    return next(iter(sql.fetch("find_held", ReservedCall, {"call": call})), None)
+    return next(iter(sql.fetch("find_reserved_call", ReservedCall, {"call": call})), None)
 
 
 def ack(call: UUID | ReservedCall, *, result: object, **proof: Unpack[Proof]) -> CallQueue | RejectedReport:
@@ -253,7 +253,7 @@ def record_progress(call: UUID, reached: Progress, **proof: Unpack[Proof]) -> di
     name = None if worker is None else worker_id(worker)
     held = {"ticket": ticket, "attempt": nth, "worker": name}
     with sql.atomic():
-        kept = sql.fetch("note_progress", _ProgressRow, {"call": call, **held, **asdict(reached)})
+        kept = sql.fetch("store_progress", _ProgressRow, {"call": call, **held, **asdict(reached)})
         if kept and (ticket or name):
             _renew_lease(call, [holder for holder in _holders(call) if ticket or holder == name])
     if kept:
@@ -363,7 +363,7 @@ def _claim(admitted: Sequence[Admitted], request: FetchRequest) -> list[UUID]:
                 attempt.put_back(call.id, call.ticket)
     if started:
         lease = {"lease": request.lease, "usual": conf().visibility, "worker": worker, "now": None}
-        sql.ask("hold_pulled", object, {"calls": started, **lease})
+        sql.ask("set_fetch_leases", object, {"calls": started, **lease})
     return started
 
 

@@ -94,14 +94,14 @@ SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, '', 'chai
 @pytest.mark.parametrize(
     ("name", "params", "most"),
     [
-        ("crowded_queues", {}, 100),
+        ("queues_with_backpressure", {}, 100),
         ("delete_workflows", {"retention": timedelta(days=900), "most": 2, "now": None}, 100),
         # Two wholes, each with 99 parts of which each is looked for.
         ("delete_workflows", {"retention": timedelta(hours=1), "most": 2, "now": None}, 6_000),
         ("delete_entries", {"retention": timedelta(days=1), "most": 100, "now": None}, 100),
         ("delete_entries", {"retention": timedelta(hours=1), "most": 100, "now": None}, 1_000),
     ],
-    ids=["crowded", "no workflows", "workflows", "no entries", "entries"],
+    ids=["backpressure", "no workflows", "workflows", "no entries", "entries"],
 )
 def test_the_cleanup_reads_what_it_deletes(
     name: str, params: dict[str, Any], most: int, mode: str, *, is_analyzed: bool

@@ -1,4 +1,4 @@
--- hold_pulled: set the leases of calls that a worker has just fetched; they end at the attempt's timeout, if it has
+-- set_fetch_leases: set the leases of calls that a worker has just fetched; they end at the attempt's timeout, if it has
 -- one.
 -- `lease` is what the worker asked for, `usual` the setting; the call's own comes between them.
 WITH {{clock}}, until AS MATERIALIZED (

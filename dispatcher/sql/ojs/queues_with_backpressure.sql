@@ -1,4 +1,4 @@
--- crowded_queues: the bounded queues whose latest event is that they were nearly full.
+-- queues_with_backpressure: the bounded queues whose latest event is that they were nearly full.
 -- Relies on the index entry_pressure.
 SELECT queue.name
   FROM dispatcher_queue AS queue
