@@ -67,7 +67,7 @@ class Reason(StrEnum):
     EXPIRED = "expired"
     LIMIT = "limit"
     POISON = "poison"
-    QUEUE_FULL = "crowded"
+    QUEUE_FULL = "queue_full"
 
     @property
     def label(self) -> str:

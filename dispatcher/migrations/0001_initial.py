@@ -762,7 +762,7 @@ class Migration(migrations.Migration):
                             ("expired", "Not started in time"),
                             ("limit", "Dropped at a limit"),
                             ("poison", "Poison: it kills its workers"),
-                            ("crowded", "Made room in a full queue"),
+                            ("queue_full", "Made room in a full queue"),
                         ],
                         help_text="Why it was discarded.",
                         max_length=16,
