@@ -22,15 +22,15 @@ def execute(
     task: Callable[[], Any],
     *,
     worker: UUID | None = None,
-    number: UUID | None = None,
+    claim_id: UUID | None = None,
 ) -> run.Outcome | claim.Refused | None:
     """Claim, run, finish, and hand the room on; return how the attempt ended.
 
-    worker: who claims. number: the claim's own; a new one by default. Where the database is unavailable, claim and
+    worker: who claims. claim_id: the claim's own; a new one by default. Where the database is unavailable, claim and
     finish are tried again for the setting's patience; a finish after every error but one of its own data.
     Refused: nothing was run. None: it ran, but its ticket was replaced meanwhile, and the outcome was dropped.
     """
-    this = attempt.Attempt(call_id, ticket, number=number or uuid4(), worker=worker)
+    this = attempt.Attempt(call_id, ticket, claim_id=claim_id or uuid4(), worker=worker)
     return this.to_its_end(partial(_execute, this, task))
 
 

@@ -72,16 +72,16 @@ def lose(
     error: BaseException,
     *,
     is_crash: bool,
-    number: UUID | None = None,
+    claim_id: UUID | None = None,
     now: datetime | None = None,
 ) -> bool:
     """End an attempt whose process is known to be gone; return whether the ticket still held the call.
 
-    is_crash: the process broke down, and was not ended on purpose. number: the claim of that process; an attempt of
+    is_crash: the process broke down, and was not ended on purpose. claim_id: the claim of that process; an attempt of
     another claim goes on.
     """
     with sql.atomic():
-        released = attempt.lost(call_id, ticket, error, is_crash=is_crash, number=number, now=now)
+        released = attempt.lost(call_id, ticket, error, is_crash=is_crash, claim_id=claim_id, now=now)
         attempt.wake([released])
     if released is not None:
         dispense_briefly(lanes=[released.lane_id], keys=released.keys)

@@ -199,7 +199,7 @@ SEND_MANY = {
 FINISH = {
     "call": RUNNING,
     "claim": None,
-    "is_own": True,
+    "is_by_claim": True,
     "state": "completed",
     "reason": None,
     "crashes": 0,

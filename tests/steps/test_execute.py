@@ -124,7 +124,7 @@ def test_a_message_that_came_twice_and_was_refused_once_leaves_the_attempt_to_wh
         api.block("api", SECOND)
         answer = claim.claim(*args, **kwargs)
         api.resume("api")
-        claim.claim(call.id, ticket, number=uuid4())
+        claim.claim(call.id, ticket, claim_id=uuid4())
         assert isinstance(answer, Refused)
         return answer
 
