@@ -1,6 +1,5 @@
 """The event log in the admin, latest first."""
 
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from django.contrib import admin
@@ -8,15 +7,9 @@ from django.db.models import QuerySet
 from django.db.models.fields.json import KT
 from django.http import HttpRequest
 
-from dispatcher.admin.paging import MANY, BoundedList
-from dispatcher.admin.read_only import ReadOnlyAdmin
+from dispatcher.admin.base import MANY, ReadOnlyAdmin
 from dispatcher.event_log import KINDS
 from dispatcher.models import EventLogEntry
-
-if TYPE_CHECKING:
-    _Admin = admin.ModelAdmin[EventLogEntry]
-else:
-    _Admin = admin.ModelAdmin
 
 
 class KindFilter(admin.SimpleListFilter):
@@ -26,19 +19,15 @@ class KindFilter(admin.SimpleListFilter):
     parameter_name = "kind"
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        """Return every kind."""
-        del request, model_admin
         return [(kind, kind) for kind in KINDS]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[EventLogEntry]) -> QuerySet[EventLogEntry]:
-        """Filter by the selected kind."""
-        del request
         value = self.value()
         return queryset.filter(kind=value) if value else queryset
 
 
 @admin.register(EventLogEntry)
-class EventLogEntryAdmin(ReadOnlyAdmin, BoundedList, _Admin):
+class EventLogEntryAdmin(ReadOnlyAdmin):
     """Events, written by the engine and deleted by retention: people view them."""
 
     list_display = ("at", "kind", "queue", "details")
@@ -65,5 +54,4 @@ class EventLogEntryAdmin(ReadOnlyAdmin, BoundedList, _Admin):
 
     @admin.display(description="details")
     def details(self, entry: EventLogEntry) -> str:
-        """Return the data as text."""
         return ", ".join(f"{name} {value}" for name, value in entry.data.items())

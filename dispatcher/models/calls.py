@@ -140,7 +140,6 @@ class RateLimitKey(models.Model):
         ]
 
     def __str__(self) -> str:
-        """Return the name."""
         return self.name
 
 
@@ -198,7 +197,6 @@ class Lane(models.Model):
         ]
 
     def __str__(self) -> str:
-        """Return what its calls have in common."""
         return f"{self.queue}, priority {self.priority}, keys {self.key_ids}"
 
 
@@ -393,7 +391,6 @@ class CallQueue(models.Model):
         ]
 
     def __str__(self) -> str:
-        """Return the task and the id."""
         return f"{self.task} {self.id}"
 
     def save(self, **options: Any) -> None:
@@ -452,7 +449,6 @@ class Slot(models.Model):
         ]
 
     def __str__(self) -> str:
-        """Return the cost, the key and the call."""
         return f"{self.cost} of {self.key_id} for {self.call_id}"
 
 
@@ -472,5 +468,4 @@ class Window(models.Model):
     last_start_at = models.DateTimeField()
 
     def __str__(self) -> str:
-        """Return the cost and the time of the last start."""
         return f"{self.cost} until {self.last_start_at}"

@@ -27,7 +27,6 @@ class ApiToken(models.Model):
         verbose_name = "API token"
 
     def __str__(self) -> str:
-        """Return the name."""
         return self.name
 
 
@@ -66,7 +65,6 @@ class Workflow(models.Model):
         ]
 
     def __str__(self) -> str:
-        """Return the name, or the id."""
         return self.name or str(self.id)
 
 
@@ -94,7 +92,6 @@ class Part(models.Model):
         ]
 
     def __str__(self) -> str:
-        """Return the role, the place and the workflow."""
         return f"{self.role} {self.place} of {self.workflow_id}"
 
 
@@ -110,7 +107,6 @@ class Subscription(models.Model):
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     def __str__(self) -> str:
-        """Return the URL."""
         return self.url
 
 
@@ -136,5 +132,4 @@ class EventLogEntry(models.Model):
         ]
 
     def __str__(self) -> str:
-        """Return the kind and the time."""
         return f"{self.kind} {self.at}"

@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
 from dispatcher import sql
-from dispatcher.admin.paging import MANY
+from dispatcher.admin.base import MANY
 from dispatcher.models import CallQueue
 from dispatcher.ojs.workflow import advance
 from tests.contracts.test_plans import Hot, explain, nodes, outline

@@ -17,7 +17,7 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from dispatcher import api, engine
-from dispatcher.admin.paging import MANY, batches
+from dispatcher.admin.base import MANY, batches
 from dispatcher.engine import workers
 from dispatcher.lifecycle import heartbeat
 from dispatcher.models import ApiToken, CallQueue, EventLogEntry, PullWorker, Queue, RateLimitKey
