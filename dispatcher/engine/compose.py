@@ -7,7 +7,7 @@ from typing import Final
 from celery import current_app
 
 from dispatcher import methods
-from dispatcher.errors import CallInvalid, ConfigurationError, PolicyInvalid
+from dispatcher.errors import CallInvalid, ConfigurationError, FieldInvalid
 from dispatcher.lifecycle import publish, send
 from dispatcher.messages import capture, signature
 from dispatcher.messages.signature import Sender, SendRequest
@@ -38,7 +38,7 @@ def drafts(calls: Sequence[Call]) -> list[send.Draft]:
         for call in calls:
             requests.append(_request(call, sender))
             checked.append(_draft(requests[-1]))
-    except (CallInvalid, PolicyInvalid) as error:
+    except FieldInvalid as error:
         if len(calls) > 1:
             error.index = len(checked)
             error.args = (f"{error} (calls[{error.index}])",)

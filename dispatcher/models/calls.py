@@ -111,21 +111,9 @@ class RateLimitKey(models.Model):
         verbose_name = "rate limit key"
         constraints: ClassVar = [
             models.CheckConstraint(name="key_name_is_well_formed", condition=Q(name__regex=KEY_PATTERN)),
-            models.CheckConstraint(
-                name="key_rate_is_whole_or_absent",
-                condition=_is_whole_or_absent("rate"),
-            ),
-            models.CheckConstraint(
-                name="key_throttle_is_whole_or_absent",
-                condition=_is_whole_or_absent("throttle"),
-            ),
-            models.CheckConstraint(
-                name="key_override_rate_is_whole_or_absent",
-                condition=_is_whole_or_absent("override_rate"),
-            ),
-            models.CheckConstraint(
-                name="key_override_throttle_is_whole_or_absent",
-                condition=_is_whole_or_absent("override_throttle"),
+            *(
+                models.CheckConstraint(name=f"key_{rate}_is_whole_or_absent", condition=_is_whole_or_absent(rate))
+                for rate in ("rate", "throttle", "override_rate", "override_throttle")
             ),
         ]
         indexes: ClassVar = [

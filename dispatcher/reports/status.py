@@ -21,7 +21,7 @@ from dispatcher.limits.policy import (
     stored,
     throttle_room,
 )
-from dispatcher.reports.words import json_time
+from dispatcher.reports.words import format_time
 
 
 class KeyState(StrEnum):
@@ -105,21 +105,21 @@ class KeyStatus:
             and {
                 **self.policy.rate.as_json(),
                 "current_count": self.used,
-                "frees_at": json_time(self.frees_at),
-                "window_resets_at": json_time(self.resets_at),
+                "frees_at": format_time(self.frees_at),
+                "window_resets_at": format_time(self.resets_at),
             },
             "throttle": self.policy.throttle
-            and {**self.policy.throttle.as_json(), "next_allowed_at": json_time(self.next_start_at)},
+            and {**self.policy.throttle.as_json(), "next_allowed_at": format_time(self.next_start_at)},
             "active": self.in_flight,
             "running": self.running,
             "admitted": self.admitted,
             "waiting_count": self.waiting,
-            "waiting_since": json_time(self.waiting_since),
+            "waiting_since": format_time(self.waiting_since),
             "oversized_count": self.oversized,
-            "opens_at": json_time(self.opens_at),
+            "opens_at": format_time(self.opens_at),
             "paused": self.is_paused,
-            "blocked_until": json_time(self.blocked_until),
-            "override_expires_at": json_time(self.overridden_until),
+            "blocked_until": format_time(self.blocked_until),
+            "override_expires_at": format_time(self.overridden_until),
             "own_limits": self.own_policy.as_json() if self.overridden_until else None,
         }
 

@@ -61,15 +61,10 @@ class CallFilter:
         return chosen.filter(task__in=self.tasks) if self.tasks else chosen
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Settled:
-    at: datetime
-
-
 def settled_at() -> datetime:
     """Return the time before which no new event can appear: every transaction that began before it has ended."""
-    (settled,) = sql.fetch("settled_at", _Settled, {"unseen": _UNSEEN})
-    return settled.at
+    (settled,) = sql.fetch("settled_at", datetime, {"unseen": _UNSEEN})
+    return settled
 
 
 def first_at() -> datetime | None:

@@ -42,6 +42,7 @@ from dispatcher.ojs.wire import (
     missing,
     no_content,
     parse_time,
+    the_one,
     without_nulls,
 )
 from dispatcher.states import IN_FLIGHT, TERMINAL, Delivery, OnFull, State
@@ -54,11 +55,6 @@ class _StateCount:
     state: str
     calls: int
     last_minute: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Found:
-    id: UUID
 
 
 _SILENT = timedelta(seconds=30)
@@ -150,7 +146,7 @@ def purge(request: HttpRequest, name: str, wanted: PurgeIn) -> HttpResponse:
     ended = job_query.find_ended(name, [state for state in wanted.states if state in TERMINAL], before)
     states = sorted({*map(str, _NOT_STARTED)}.intersection(wanted.states))
     params = {"queue": name, "states": states, "most": MAX_MOVED}
-    waiting = [] if before or not states else [row.id for row in sql.fetch("find_cancellable", _Found, params)]
+    waiting = [] if before or not states else sql.fetch("find_cancellable", UUID, params)
     until = monotonic() + _BUDGET_S
     tried, cancelled_count = _by_batches(waiting, api.cancel, until)
     tried_ended, deleted_count = _by_batches(ended, _delete, until)
@@ -361,9 +357,7 @@ def _queue(queue: Queue, numbers: queues.Counts, *, is_paused: bool) -> dict[str
 
 
 def _render_queue(name: str) -> dict[str, Any]:
-    queue = Queue.objects.using(conf().database).filter(name=name).first()
-    if queue is None:
-        raise missing("queue", name)
+    queue = the_one(Queue.objects.using(conf().database).filter(name=name), "queue", name)
     pressure = {"max_depth": queue.max_depth or 0, "strategy": queue.on_full, "warning_threshold": queue.warn_at}
     counts = queues.count_calls([name], most=ROW_LIMIT)[name]
     body = _queue(queue, counts, is_paused=name in queues.paused_queues([name]))
@@ -379,10 +373,8 @@ def _live() -> QuerySet[PullWorker]:
 
 
 def _find(worker_id: str) -> PullWorker:
-    found = PullWorker.objects.using(conf().database).filter(id=fetch.worker_id(worker_id)).first()
-    if found is None:
-        raise missing("worker", worker_id)
-    return found
+    found = PullWorker.objects.using(conf().database).filter(id=fetch.worker_id(worker_id))
+    return the_one(found, "worker", worker_id)
 
 
 def _workers(found: Sequence[PullWorker]) -> list[dict[str, Any]]:
