@@ -22,7 +22,7 @@ from dispatcher.ojs.job import write_job
 from dispatcher.ojs.job_query import MAX_MOVED
 from dispatcher.ojs.pagination import ROW_LIMIT, paginate
 from dispatcher.ojs.queues import create_queues, queue_name
-from dispatcher.ojs.requests import BulkIn, BulkRequest, PauseIn, PurgeIn, QueueConfigIn, given_fields, reason_of
+from dispatcher.ojs.requests import BulkIn, BulkRequest, PauseIn, PurgeIn, QueueConfigIn, given_fields
 from dispatcher.ojs.responses import ItemsReply, replies
 from dispatcher.ojs.views import queues
 from dispatcher.ojs.views.dead_letters import (
@@ -109,15 +109,13 @@ def get_queue(request: HttpRequest, name: str) -> HttpResponse:
 @router.post("/admin/queues/{name}/pause", response=replies(), summary="Pause a queue")
 def pause(request: HttpRequest, name: str, wanted: PauseIn | None = None) -> HttpResponse:
     """Start no job of a queue; running jobs continue."""
-    access_of(request).require("admin")
-    return json_response(queues.pause_queue(name, by=access_of(request).actor(reason_of(wanted))))
+    return queues.switch_queue(request, name, wanted, is_paused=True)
 
 
 @router.post("/admin/queues/{name}/resume", response=replies(), summary="Resume a queue")
 def resume(request: HttpRequest, name: str, wanted: PauseIn | None = None) -> HttpResponse:
     """Start jobs of a queue again."""
-    access_of(request).require("admin")
-    return json_response(queues.resume_queue(name, by=access_of(request).actor(reason_of(wanted))))
+    return queues.switch_queue(request, name, wanted, is_paused=False)
 
 
 @router.put("/admin/queues/{name}/config", response=replies(), summary="Configure a queue")
