@@ -94,11 +94,7 @@ Params = Mapping[str, Any]
 
 
 def audit(
-    *,
-    settle: timedelta | None = None,
-    repair: bool = False,
-    now: datetime | None = None,
-    pause: Pause = sleep,
+    *, settle: timedelta | None = None, repair: bool = False, now: datetime | None = None, pause: Pause = sleep
 ) -> Report:
     """Run every check; with `repair`, repair and check again until nothing more is repaired.
 

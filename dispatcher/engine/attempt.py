@@ -160,10 +160,7 @@ def claim_in_time(
 
 
 def retry_while_unavailable(
-    work: Callable[[], T],
-    *,
-    again: Callable[[], T],
-    may_pass: Callable[[BaseException], bool] = sql.is_unavailable,
+    work: Callable[[], T], *, again: Callable[[], T], may_pass: Callable[[BaseException], bool] = sql.is_unavailable
 ) -> T:
     """Do this; where the database is unavailable, do `again` what is left of it, for as long as `patience` lasts.
 

@@ -17,12 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 def execute(
-    call_id: UUID,
-    ticket: UUID,
-    task: Callable[[], Any],
-    *,
-    worker: UUID | None = None,
-    claim_id: UUID | None = None,
+    call_id: UUID, ticket: UUID, task: Callable[[], Any], *, worker: UUID | None = None, claim_id: UUID | None = None
 ) -> run.Outcome | claim.Refused | None:
     """Claim, run, finish, and hand the room on; return how the attempt ended.
 

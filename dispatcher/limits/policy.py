@@ -158,8 +158,7 @@ class Policy:
             isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 0 <= concurrency <= 2**31 - 1
         ):
             raise PolicyInvalid(
-                f"{field}.concurrency",
-                f"{concurrency!r} must be a whole number from 0, or None for no limit.",
+                f"{field}.concurrency", f"{concurrency!r} must be a whole number from 0, or None for no limit."
             )
         return cls(
             concurrency=concurrency,
@@ -269,8 +268,7 @@ def room(policy: Policy, use: Use, now: datetime, tuning: AdmissionTuning) -> in
     free = UNLIMITED if policy.concurrency is None else policy.concurrency - use.held
     if policy.rate is not None:
         free = min(
-            free,
-            policy.rate.limit - use.unstarted - sum(cost for _, cost in counted(policy.rate, use, now, tuning)),
+            free, policy.rate.limit - use.unstarted - sum(cost for _, cost in counted(policy.rate, use, now, tuning))
         )
     return max(0, free)
 

@@ -13,12 +13,7 @@ from dispatcher.reports.words import brief, in_words
 
 GAP: Final = 2
 SHORTEST_NAME: Final = 12
-_COLORS: Final = {
-    KeyState.PAUSED: "red",
-    KeyState.BLOCKED: "red",
-    KeyState.AT_LIMIT: "yellow",
-    KeyState.OPEN: "green",
-}
+_COLORS: Final = {KeyState.PAUSED: "red", KeyState.BLOCKED: "red", KeyState.AT_LIMIT: "yellow", KeyState.OPEN: "green"}
 
 
 @dataclass(frozen=True, kw_only=True)

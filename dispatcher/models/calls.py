@@ -39,9 +39,7 @@ class RateLimitKey(models.Model):
 
     name = models.CharField(max_length=255, unique=True, help_text="Such as api.stripe.com or tenant:acme.")
     concurrency = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        help_text="Maximum cost in flight; 0 starts nothing, empty is no limit.",
+        null=True, blank=True, help_text="Maximum cost in flight; 0 starts nothing, empty is no limit."
     )
     rate_limit = models.PositiveIntegerField(
         null=True, blank=True, help_text="Maximum cost of the starts in any window of the rate period."
@@ -56,9 +54,7 @@ class RateLimitKey(models.Model):
     blocked_until = models.DateTimeField(null=True, blank=True, help_text="The provider asked to stop until then.")
 
     override_until = models.DateTimeField(
-        null=True,
-        blank=True,
-        help_text="The override's limits are in force until then, instead of those above.",
+        null=True, blank=True, help_text="The override's limits are in force until then, instead of those above."
     )
     override_concurrency = models.PositiveIntegerField(null=True, blank=True)
     override_rate_limit = models.PositiveIntegerField(null=True, blank=True)
@@ -174,14 +170,7 @@ class Lane(models.Model):
                 name="lane_parked",
                 condition=Q(parked_on__isnull=False),
             ),
-            models.Index(
-                "queue",
-                F("priority").desc(),
-                "served_at",
-                "id",
-                name="lane_held",
-                condition=Q(is_held=True),
-            ),
+            models.Index("queue", F("priority").desc(), "served_at", "id", name="lane_held", condition=Q(is_held=True)),
         ]
 
     def __str__(self) -> str:
@@ -342,9 +331,7 @@ class CallQueue(models.Model):
             models.Index(name="call_unpublished", fields=["dispatched_at"], condition=Q(state=State.DISPATCHED)),
             models.Index(name="call_in_flight", fields=["queue", "state"], condition=Q(state__in=IN_FLIGHT)),
             models.Index(
-                name="call_unique",
-                fields=["unique_key", "state", "created_at"],
-                condition=Q(unique_key__isnull=False),
+                name="call_unique", fields=["unique_key", "state", "created_at"], condition=Q(unique_key__isnull=False)
             ),
             models.Index(
                 name="call_returned", fields=["queue", "task"], condition=Q(returns__gt=0, finished_at__isnull=True)
@@ -367,9 +354,7 @@ class CallQueue(models.Model):
             # Events: waiting calls that were sent lately, and calls with a failed attempt.
             models.Index(name="call_sent", fields=["created_at"], condition=Q(state__in=WAITING)),
             models.Index(
-                KT("error__occurred_at"),
-                name="call_failed",
-                condition=Q(error__isnull=False, finished_at__isnull=True),
+                KT("error__occurred_at"), name="call_failed", condition=Q(error__isnull=False, finished_at__isnull=True)
             ),
         ]
         permissions: ClassVar = [
@@ -405,12 +390,7 @@ class Slot(models.Model):
         CallQueue, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False, related_name="slots"
     )
     key = models.ForeignKey(
-        RateLimitKey,
-        null=True,
-        on_delete=models.PROTECT,
-        db_constraint=False,
-        db_index=False,
-        related_name="slots",
+        RateLimitKey, null=True, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="slots"
     )
     cost = models.PositiveIntegerField()
     started_at = models.DateTimeField(null=True)

@@ -84,7 +84,7 @@ class Part(models.Model):
 
     class Meta:
         constraints: ClassVar = [
-            models.UniqueConstraint(name="part_is_started_once", fields=["workflow", "role", "place"]),
+            models.UniqueConstraint(name="part_is_started_once", fields=["workflow", "role", "place"])
         ]
         indexes: ClassVar = [
             models.Index(name="part_call", fields=["call"], condition=Q(call__isnull=False)),

@@ -77,10 +77,7 @@ def stats(request: HttpRequest) -> HttpResponse:
     for row in sql.fetch_in_order("count_states", _StateCount, {"most": ROW_LIMIT}):
         jobs[row.state] = min(jobs[row.state] + row.calls, ROW_LIMIT)
         ended[row.state] += row.last_minute
-    throughput = {
-        "processed_per_minute": ended[State.COMPLETED],
-        "failed_per_minute": ended[State.DISCARDED],
-    }
+    throughput = {"processed_per_minute": ended[State.COMPLETED], "failed_per_minute": ended[State.DISCARDED]}
     celery = Worker.objects.using(database).filter(serves_until__gt=sql.now())
     workers = _live()[:ROW_LIMIT].count() + celery[:ROW_LIMIT].count()
     known = Queue.objects.using(database)[:ROW_LIMIT].count()
@@ -359,11 +356,7 @@ def _render_queue(name: str) -> dict[str, Any]:
     pressure = {"max_depth": queue.max_depth or 0, "strategy": queue.on_full, "warning_threshold": queue.warn_at}
     counts = queues.count_calls([name], most=ROW_LIMIT)[name]
     body = _queue(queue, counts, is_paused=name in queues.paused_queues([name]))
-    return {
-        **body,
-        "counts_up_to": ROW_LIMIT,
-        "configuration": {"backpressure": pressure, "delivery": queue.delivery},
-    }
+    return {**body, "counts_up_to": ROW_LIMIT, "configuration": {"backpressure": pressure, "delivery": queue.delivery}}
 
 
 def _live() -> QuerySet[PullWorker]:
