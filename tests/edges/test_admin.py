@@ -99,6 +99,14 @@ def test_a_call_s_page_says_that_it_never_starts(boss: Client) -> None:
     assert "came back without a start 3 times" in page
 
 
+def test_a_key_s_page_names_states_as_the_list_of_calls_does(boss: Client) -> None:
+    (call,) = waiting(1)
+    url = reverse("admin:dispatcher_ratelimitkey_change", args=[RateLimitKey.objects.get(name="api").pk])
+    page = boss.get(url).content.decode()
+    assert f'title="{call.pk}">…{str(call.pk)[-12:]}</a>' in page
+    assert f"<td>{State.AVAILABLE.label}</td>" in page
+
+
 @pytest.mark.parametrize("state", list(State))
 def test_calls_are_listed_by_state(boss: Client, state: State) -> None:
     (call,) = waiting(1)
