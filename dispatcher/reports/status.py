@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any
 
 from dispatcher import sql
@@ -22,20 +21,16 @@ from dispatcher.limits.policy import (
     throttle_room,
 )
 from dispatcher.reports.words import format_time
+from dispatcher.states import Labelled
 
 
-class KeyState(StrEnum):
+class KeyState(Labelled):
     """What a key lets happen; where several hold, the first of these."""
 
     PAUSED = "paused"
     BLOCKED = "blocked"
     AT_LIMIT = "at_limit"
     OPEN = "open"
-
-    @property
-    def label(self) -> str:
-        """The words that people see."""
-        return self.value.capitalize().replace("_", " ")
 
 
 @dataclass(frozen=True, kw_only=True)
