@@ -44,8 +44,8 @@ def _execute(this: attempt.Attempt, task: Callable[[], Any]) -> run.Outcome | cl
     except Exception as error:
         if sql.is_interruption(error):
             raise
-        # The outcome is recorded, and stands; the sweep of the next tick finds the room that was not handed on.
-        logger.exception("the room of call %s was not handed on", this.call_id)
+        # The outcome is recorded, and stands; the sweep of the next tick admits the next calls.
+        logger.exception("failed to release capacity after call %s; the sweep will retry", this.call_id)
     return attempt.settle(outcome, released)
 
 

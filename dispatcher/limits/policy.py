@@ -195,6 +195,16 @@ class Policy:
             words.append(f"under the throttle {self.throttle} the next start would be more than a year away")
         return " and ".join(words)
 
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of a key that store it."""
+        return {
+            "concurrency": self.concurrency,
+            "rate_limit": self.rate and self.rate.limit,
+            "rate_period": self.rate and self.rate.period,
+            "throttle_limit": self.throttle and self.throttle.limit,
+            "throttle_period": self.throttle and self.throttle.period,
+        }
+
     def as_json(self) -> dict[str, Any]:
         """Write it as the Open Job Spec does, None where there is no limit."""
         return {
