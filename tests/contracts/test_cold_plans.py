@@ -74,7 +74,7 @@ LEFT = """
 INSERT INTO dispatcher_queue (name, delivery, max_depth, on_full, warn_at)
 SELECT 'queue' || n, 'broker', 1000, 'reject', 0.8 FROM generate_series(0, 9) AS n;
 
-INSERT INTO dispatcher_journalentry (kind, queue, data, at)
+INSERT INTO dispatcher_eventlogentry (kind, queue, data, at)
 SELECT CASE WHEN n = 7 THEN 'backpressure.warning' ELSE 'rate_limit.exceeded' END, 'queue' || n % 10, '{}',
        clock_timestamp() - n * interval '1 second'
   FROM generate_series(1, 20000) AS n;
@@ -94,19 +94,19 @@ SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, '', 'chai
 @pytest.mark.parametrize(
     ("name", "params", "most"),
     [
-        ("crowded_queues", {}, 100),
+        ("queues_with_backpressure", {}, 100),
         ("delete_workflows", {"retention": timedelta(days=900), "most": 2, "now": None}, 100),
         # Two wholes, each with 99 parts of which each is looked for.
         ("delete_workflows", {"retention": timedelta(hours=1), "most": 2, "now": None}, 6_000),
         ("delete_entries", {"retention": timedelta(days=1), "most": 100, "now": None}, 100),
         ("delete_entries", {"retention": timedelta(hours=1), "most": 100, "now": None}, 1_000),
     ],
-    ids=["crowded", "no workflows", "workflows", "no entries", "entries"],
+    ids=["backpressure", "no workflows", "workflows", "no entries", "entries"],
 )
 def test_the_cleanup_reads_what_it_deletes(
     name: str, params: dict[str, Any], most: int, mode: str, *, is_analyzed: bool
 ) -> None:
-    tables = "dispatcher_journalentry, dispatcher_workflow, dispatcher_part"
+    tables = "dispatcher_eventlogentry, dispatcher_workflow, dispatcher_part"
     with connection.cursor() as cursor:
         # New files: what another case has rolled back would be read, too.
         cursor.execute(f"TRUNCATE {tables}, dispatcher_queue CASCADE")

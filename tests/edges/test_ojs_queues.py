@@ -73,7 +73,7 @@ def test_a_full_queue_refuses_more(api: Api) -> None:
 def test_a_full_queue_can_drop_its_oldest(api: Api) -> None:
     bound(api, 2, strategy="drop_oldest")
     first, second, third = (api.push() for _ in range(3))
-    assert api.get(f"/jobs/{first['id']}")["job"]["reason"] == "crowded"
+    assert api.get(f"/jobs/{first['id']}")["job"]["reason"] == "queue_full"
     assert [job["id"] for job in api.fetch(count=5)] == [second["id"], third["id"]]
 
 

@@ -13,7 +13,7 @@ from dispatcher import engine
 from dispatcher.audit import audit
 from dispatcher.engine import workers
 from dispatcher.lifecycle import claim, finish, heartbeat, schedule
-from dispatcher.models import CallQueue, Lane, LeaseWatch, Slot, Worker
+from dispatcher.models import CallQueue, Lane, LeaseCheck, Slot, Worker
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, admitted, at, committed, go, key, seen, started, states, ticket_of, waiting
@@ -373,8 +373,8 @@ def test_leases_are_not_judged_just_after_an_outage(settings: Any) -> None:
     assert states([call]) != [State.ACTIVE]
     call = started()
     Slot.objects.filter(call=call).update(lease_until=timezone.now() - timedelta(seconds=20))
-    LeaseWatch.objects.update(looked_at=LeaseWatch.objects.get().looked_at - timedelta(seconds=40))
+    LeaseCheck.objects.update(checked_at=LeaseCheck.objects.get().checked_at - timedelta(seconds=40))
     assert engine.recover() == 0
     assert states([call]) == [State.ACTIVE]
-    LeaseWatch.objects.update(since=LeaseWatch.objects.get().looked_at - timedelta(seconds=31))
+    LeaseCheck.objects.update(since=LeaseCheck.objects.get().checked_at - timedelta(seconds=31))
     assert engine.recover() == 1

@@ -26,7 +26,7 @@ from dispatcher.ojs.queues import create_queues
 from dispatcher.ojs.requests import BatchIn, JobIn, ProgressIn
 from dispatcher.ojs.responses import JobOrSummaryReply, JobReply, JobsOrSummariesReply, replies
 from dispatcher.ojs.views.workers import proof, rejected
-from dispatcher.ojs.wire import Problem, conflict, format_time, invalid, json_response, missing, parse_id
+from dispatcher.ojs.wire import Problem, conflict, format_time, invalid, json_response, parse_id, the_one
 from dispatcher.states import OnFull, State
 
 router = Router(tags=["jobs"])
@@ -119,10 +119,7 @@ def get_progress(request: HttpRequest, job_id: str) -> HttpResponse:
 
 def find(job_id: str) -> CallQueue:
     """Return a call. Raises Problem if it does not exist."""
-    call = CallQueue.objects.using(conf().database).filter(id=parse_id("job", job_id)).first()
-    if call is None:
-        raise missing("job", job_id)
-    return call
+    return the_one(CallQueue.objects.using(conf().database).filter(id=parse_id("job", job_id)), "job", job_id)
 
 
 def cancel_job(call: CallQueue) -> CallQueue:
