@@ -16,6 +16,8 @@ from django.test.utils import CaptureQueriesContext
 
 from dispatcher import sql
 from dispatcher.limits.policy import BUCKETS
+from dispatcher.models import Queue
+from dispatcher.ojs.enqueue import Bound
 from dispatcher.ojs.events import query
 from dispatcher.ojs.events.query import EventFilter
 from dispatcher.ojs.views import dead_letters
@@ -501,6 +503,19 @@ def test_a_claim_and_a_finish_touch_a_handful_of_rows() -> None:
         plan = explain(hot, "force_generic_plan")
         assert buffers(plan) <= hot.most, outline(plan)
         assert any(node.get("Operation") == "Update" and node["Actual Rows"] for node in nodes(plan)), outline(plan)
+
+
+@pytest.mark.django_db(transaction=False)
+def test_a_queue_whose_bound_is_far_above_all_that_waits_need_not_be_counted() -> None:
+    """It would be counted under a lock, at each send; here a million waits, and 20,000 wait for their time."""
+    with transaction.atomic():
+        Queue.objects.bulk_create([Queue(name=name, max_depth=depth) for name, depth in (("a", 10**6), ("b", 10**9))])
+        near, far = sql.fetch("queue_bounds", Bound, {"names": ["a", "b"], "is_lock": False})
+        transaction.set_rollback(True)
+    assert near.most_waiting >= WAITING + 20_000
+    assert not near.is_far(1)
+    assert far.is_far(1_000)
+    assert not far.is_far(10**9)
 
 
 @pytest.mark.django_db(transaction=False)
