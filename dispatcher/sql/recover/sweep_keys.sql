@@ -18,12 +18,15 @@ WITH slice AS MATERIALIZED (
                        LIMIT 1)
      ORDER BY key.id
      LIMIT %(most)s::int
-), held AS MATERIALIZED (
-    SELECT slice.id, slice.name, slice.concurrency, slice.rate_limit, front.id AS lane_id,
-           (SELECT COALESCE(sum(slot.cost), 0) FROM dispatcher_slot AS slot WHERE slot.key_id = slice.id) AS cost
+), shut AS MATERIALIZED (
+    SELECT slice.id, slice.name, slice.concurrency, slice.rate_limit, front.id AS lane_id
       FROM slice
      CROSS JOIN LATERAL {{first_parked_lane(slice.id)}} AS front
      WHERE slice.is_shut
+), held AS MATERIALIZED (
+    SELECT shut.id, shut.name, shut.concurrency, shut.rate_limit, shut.lane_id, COALESCE(slots.held, 0) AS cost
+      FROM shut
+      LEFT JOIN ({{slots_of(ARRAY(SELECT id FROM shut))}}) AS slots ON slots.key_id = shut.id
 )
 SELECT ARRAY(SELECT held.id
                FROM held
