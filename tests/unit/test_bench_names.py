@@ -32,7 +32,7 @@ assert set(NAMES) == set(VARIANTS)
 def python(package: str, *args: str, path: Path = ROOT) -> "subprocess.CompletedProcess[str]":
     """Run Python with the settings of a package; no server is needed."""
     environ = {**os.environ, "DATABASE_URL": NOWHERE, **SETTINGS[package], "PYTHONPATH": f"{path}:{ROOT}"}
-    return subprocess.run(  # noqa: S603 -- Python itself
+    return subprocess.run(
         [sys.executable, *args], cwd=path, env=environ, capture_output=True, text=True, check=False, timeout=60
     )
 
