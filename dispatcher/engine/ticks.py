@@ -100,7 +100,8 @@ def _serve(look: _Look, *, until: float | None = None, now: datetime | None = No
         changed += _release_oversized() if due.has_oversized else 0
         changed += place_unplaced() if due.has_unplaced else 0
     changed += reclaim(now=now) if due.has_overdue else 0
-    changed += schedule.wake_due(now=now) if due.has_due_calls else 0
+    # What was reclaimed may be due at once.
+    changed += schedule.wake_due(now=now) if due.has_due_calls or changed else 0
     changed += schedule.discard_expired(now=now) if due.has_expired else 0
     if due.has_unpublished:
         publish.publish(publish.unpublished(now=now), now=now)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-NOWHERE = "postgresql://nobody@localhost:1/nothing"
+NO_SERVER = "postgresql://postgres@localhost:1/nothing"
 SETTINGS = {
-    "bench": {"DJANGO_SETTINGS_MODULE": "bench.settings", "BENCH_BESIDE_URL": NOWHERE},
+    "bench": {"DJANGO_SETTINGS_MODULE": "bench.settings", "BENCH_BESIDE_URL": NO_SERVER},
     "bench.scale": {
         "DJANGO_SETTINGS_MODULE": "bench.scale.settings",
-        "SCALE_LARGE_URL": NOWHERE,
+        "SCALE_LARGE_URL": NO_SERVER,
         "SCALE_LIMIT": "1",
     },
 }
@@ -31,7 +31,7 @@ assert set(NAMES) == set(VARIANTS)
 
 def python(package: str, *args: str, path: Path = ROOT) -> "subprocess.CompletedProcess[str]":
     """Run Python with the settings of a package; no server is needed."""
-    environ = {**os.environ, "DATABASE_URL": NOWHERE, **SETTINGS[package], "PYTHONPATH": f"{path}:{ROOT}"}
+    environ = {**os.environ, "DATABASE_URL": NO_SERVER, **SETTINGS[package], "PYTHONPATH": f"{path}:{ROOT}"}
     return subprocess.run(
         [sys.executable, *args], cwd=path, env=environ, capture_output=True, text=True, check=False, timeout=60
     )
@@ -55,11 +55,11 @@ def test_a_name_that_is_wrong_is_found(tmp_path: Path) -> None:
     made.joinpath("__init__.py").touch()
     made.joinpath("module.py").write_text(
         "from dispatcher.lifecycle import admit\n\n\n"
-        "def later() -> None:\n    from dispatcher.lifecycle.admit import tell\n\n    admit.admit()\n    admit.told()\n"
+        "def later() -> None:\n    from dispatcher.lifecycle.admit import missing\n\n    admit.admit()\n    admit.unknown()\n"
     )
     done = python("bench", "-m", "tests.unit.unknown_names", "wrong", path=tmp_path)
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
-        "wrong.module:5: dispatcher.lifecycle.admit.tell",
-        "wrong.module:8: dispatcher.lifecycle.admit.told",
+        "wrong.module:5: dispatcher.lifecycle.admit.missing",
+        "wrong.module:8: dispatcher.lifecycle.admit.unknown",
     ]
