@@ -55,7 +55,8 @@ def test_a_name_that_is_wrong_is_found(tmp_path: Path) -> None:
     made.joinpath("__init__.py").touch()
     made.joinpath("module.py").write_text(
         "from dispatcher.lifecycle import admit\n\n\n"
-        "def later() -> None:\n    from dispatcher.lifecycle.admit import missing\n\n    admit.admit()\n    admit.unknown()\n"
+        "def later() -> None:\n    from dispatcher.lifecycle.admit import missing\n\n"
+        "    admit.admit()\n    admit.unknown()\n"
     )
     done = python("bench", "-m", "tests.unit.unknown_names", "wrong", path=tmp_path)
     assert done.returncode == 1
