@@ -94,4 +94,5 @@ def _notes(services: Services) -> Iterator[None]:
         yield
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

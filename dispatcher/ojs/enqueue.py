@@ -47,7 +47,7 @@ class EnqueueRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Enqueued:
-    """The call of a request; `is_new`: this request sent it. `bound`: the depth of its queue, if that has a bound."""
+    """The call of a request; `is_new`: this request sent it. `bound`: the depth of its queue, if that was counted."""
 
     call: CallQueue
     is_new: bool
@@ -62,7 +62,13 @@ class Bound:
     max_depth: int
     on_full: str
     warn_at: float
+    most_waiting: int
+    """No more calls wait in all queues together."""
     depth: int = 0
+
+    def is_far(self, more: int) -> bool:
+        """Return whether the queue can't be nearly full with so many calls more, whatever waits in it."""
+        return self.most_waiting + more < self.warn_at * self.max_depth
 
     @property
     def is_nearly_full(self) -> bool:
@@ -176,10 +182,15 @@ def _rescheduled(each: EnqueueRequest, before: UUID | None) -> Call:
 
 
 def _make_room(fresh: Sequence[EnqueueRequest]) -> dict[str, Bound]:
-    """Count the calls of bounded queues, and discard the oldest where the queue's policy says so. Raises QueueFull."""
+    """Count the calls of bounded queues, and discard the oldest where the queue's policy says so. Raises QueueFull.
+
+    A queue whose bound is far above all that waits is not counted: that costs as much as calls wait in it.
+    """
     queues = Counter(each.queue for each in fresh)
     bounds = {}
     for bound in sql.fetch("queue_bounds", Bound, {"names": list(queues), "is_lock": True}):
+        if bound.is_far(queues[bound.name]):
+            continue
         (depth,) = sql.fetch("count_waiting", int, {"queue": bound.name, "most": bound.max_depth})
         over = depth + queues[bound.name] - bound.max_depth
         if over > 0 and not (bound.on_full == OnFull.DROP_OLDEST and _drop_oldest(bound.name, over)):
