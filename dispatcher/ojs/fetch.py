@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any, TypedDict, Unpack
 from uuid import UUID, uuid5
 
-from dispatcher import api, engine, event_log, lanes, sql
+from dispatcher import api, engine, event_log, sql
 from dispatcher.conf import conf
 from dispatcher.ending import Reported
 from dispatcher.engine import attempt
@@ -21,7 +21,7 @@ from dispatcher.event_log import Entry
 from dispatcher.history import By
 from dispatcher.lifecycle import admit, claim, finish, run, schedule
 from dispatcher.messages.message import Admitted
-from dispatcher.models import CallQueue, PullWorker, Queue, Slot
+from dispatcher.models import CallQueue, PullWorker, Slot
 from dispatcher.ojs.long_poll import WAITERS, ReadyQueue, find_ready_queues
 from dispatcher.states import Delivery, State
 
@@ -139,6 +139,12 @@ class ReservedCall:
     attempt: int
     retry: dict[str, Any] | None
     holders: list[UUID | None]
+
+
+def read_calls(calls: Sequence[UUID]) -> list[CallQueue]:
+    """Return these calls in their order, without those that do not exist; fields that no job has are deferred."""
+    found = {row.id: row for row in sql.fetch("read_calls", CallQueue, {"calls": list(calls)})} if calls else {}
+    return [found[call] for call in calls if call in found]
 
 
 def find(call: UUID) -> ReservedCall | None:
@@ -286,20 +292,6 @@ def worker_id(worker: str) -> UUID:
     return uuid5(_NAMES, worker)
 
 
-def open_queue(name: str) -> None:
-    """Create the row of a queue named over HTTP; workers may fetch from it unless Celery uses it."""
-    sql.change("open_queue", {"name": name, "delivery": lanes.declared_delivery(name)})
-
-
-def assign_queues(names: Sequence[str]) -> list[str]:
-    """Assign undecided queues to workers that fetch; return those that Celery serves."""
-    queues = Queue.objects.using(conf().database).filter(name__in=names)
-    found = {queue.name: queue for queue in queues}
-    if any(queue.is_undecided for queue in found.values()):
-        queues.filter(is_undecided=True).update(is_undecided=False)
-    return [name for name in names if name in found and found[name].delivery != Delivery.HTTP]
-
-
 def _fetch_now(request: FetchRequest) -> list[CallQueue]:
     fetched: list[UUID] = []
     # Lanes that another fetch has locked are skipped first, and waited for if there is nothing else.
@@ -313,8 +305,7 @@ def _fetch_now(request: FetchRequest) -> list[CallQueue]:
                 fetched += _fetch_from(queue, request.count - len(fetched), request, waits=waits)
         if fetched or not found:
             break
-    rows = CallQueue.objects.using(conf().database).in_bulk(fetched) if fetched else {}
-    return [rows[call] for call in fetched if call in rows]
+    return read_calls(fetched)
 
 
 def _fetch_from(queue: ReadyQueue, most: int, request: FetchRequest, *, waits: bool) -> list[UUID]:
@@ -409,4 +400,5 @@ def _end_attempt(
 
 
 def _get(call: UUID) -> CallQueue:
-    return CallQueue.objects.using(conf().database).get(id=call)
+    (row,) = read_calls([call])
+    return row

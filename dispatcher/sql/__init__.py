@@ -8,8 +8,8 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -29,15 +29,10 @@ from django.db import (
     transaction,
 )
 from django.db.backends.base.base import BaseDatabaseWrapper
-from psycopg import adapters
-from psycopg.abc import Buffer
-from psycopg.adapt import Dumper
 from psycopg.pq import PipelineStatus, TransactionStatus
-from psycopg.rows import class_row, scalar_row
-from psycopg.types.datetime import TimestamptzLoader
-from psycopg.types.json import JsonbLoader
 
 from dispatcher.conf import conf, eager_propagates
+from dispatcher.sql import rows
 from dispatcher.sql.statements import names as names
 from dispatcher.sql.statements import statement as statement
 
@@ -67,23 +62,6 @@ _REFUSED_CLASSES: Final = frozenset({"20", "21", "22", "23", "42", "44", "54"})
 _BUSY: Final = (TransactionStatus.ACTIVE, TransactionStatus.UNKNOWN)
 
 _cursors: WeakKeyDictionary[psycopg.Connection[Any], dict[tuple[str, type], psycopg.Cursor[Any]]] = WeakKeyDictionary()
-
-
-class _UtcLoader(TimestamptzLoader):
-    """Reads times in UTC, whatever USE_TZ and the connection's zone are: a local hour may come twice."""
-
-    def load(self, data: Buffer) -> datetime:
-        return super().load(data).astimezone(UTC)
-
-
-class _SecondsDumper(Dumper):
-    """Writes durations in seconds: a day may have 23 hours in the connection's zone."""
-
-    oid = adapters.types["interval"].oid
-
-    def dump(self, obj: timedelta) -> Buffer:
-        seconds, microseconds = divmod(obj // timedelta(microseconds=1), 1_000_000)
-        return f"{seconds} seconds {microseconds} microseconds".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +304,7 @@ def _pipeline() -> Iterator[None]:
 def ask(name: str, row: type[Row], params: Mapping[str, Any]) -> Asked[Row]:
     """Run `name`.sql; its rows are there at the end of `together()`, or at once outside of it.
 
-    row: the dataclass of its rows, or the type of its only column.
+    row: the dataclass or the model of its rows, or the type of its only column.
     """
     wrapper = connection()
     wrapper.validate_no_broken_transaction()
@@ -412,7 +390,7 @@ def _prepares(wrapper: BaseDatabaseWrapper) -> bool:
 
 
 def _cursor(wrapper: BaseDatabaseWrapper, name: str, row: type[Row]) -> psycopg.Cursor[Row]:
-    """Give the connection's cursor for a statement: it binds on the server, prepares, and reads jsonb as values."""
+    """Give the connection's cursor for a statement, which is prepared."""
     raw: psycopg.Connection[Any] = wrapper.connection
     known = _cursors.setdefault(raw, {})
     cursor = known.get((name, row))
@@ -420,10 +398,5 @@ def _cursor(wrapper: BaseDatabaseWrapper, name: str, row: type[Row]) -> psycopg.
         if raw.prepare_threshold is None and _prepares(wrapper):
             raw.prepare_threshold = 5
             raw.prepared_max = max(raw.prepared_max or 0, 100)
-        cursor = known[name, row] = psycopg.RawCursor(
-            raw, row_factory=class_row(row) if is_dataclass(row) else scalar_row
-        )
-        cursor.adapters.register_loader("jsonb", JsonbLoader)
-        cursor.adapters.register_loader("timestamptz", _UtcLoader)
-        cursor.adapters.register_dumper(timedelta, _SecondsDumper)
+        cursor = known[name, row] = rows.cursor(raw, row)
     return cursor

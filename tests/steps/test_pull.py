@@ -16,6 +16,7 @@ from dispatcher.engine import fetched, workers
 from dispatcher.lifecycle import claim
 from dispatcher.models import CallQueue, Lane, PullWorker, Queue, RateLimitKey, Slot
 from dispatcher.ojs import fetch as pull
+from dispatcher.ojs import queues
 from dispatcher.ojs.fetch import FetchRequest, Progress, RejectedReport
 from dispatcher.ojs.long_poll import find_ready_queues
 from dispatcher.request import Call, More
@@ -99,24 +100,24 @@ def test_a_queue_of_celery_gives_nothing() -> None:
     (call,) = send(queue="celerys")
     assert fetch("celerys") == []
     assert seen(call).state == State.DISPATCHED
-    assert pull.assign_queues(["mail", "celerys", "unknown"]) == ["celerys"]
+    assert queues.assign_queues(["mail", "celerys", "unknown"]) == ["celerys"]
 
 
 def test_a_queue_first_named_over_http_is_fetched_unless_celery_has_to_do_with_it() -> None:
     CallQueue.objects.send("noop", queue="old")
     for name in ("old", "new", "new"):
-        pull.open_queue(name)
+        queues.open_queue(name)
     assert dict(Queue.objects.values_list("name", "delivery")) == {"mail": "http", "old": "broker", "new": "http"}
 
 
 def test_a_queue_that_was_only_named_is_served_by_the_first_that_comes(caplog: pytest.LogCaptureFixture) -> None:
     for name in ("mine", "celerys"):
-        pull.open_queue(name)
+        queues.open_queue(name)
         CallQueue.objects.send("mail.celery", args=[None, []], queue=name)
     assert "task mail.celery was sent to queue 'celerys', which workers fetch from over HTTP" in caplog.text
-    assert pull.assign_queues(["mine"]) == []
+    assert queues.assign_queues(["mine"]) == []
     workers.record_heartbeat(replace(HERE, queues=["mine", "celerys"]), [])
-    assert pull.assign_queues(["mine", "celerys"]) == ["celerys"]
+    assert queues.assign_queues(["mine", "celerys"]) == ["celerys"]
     # The call that waited was let in at once.
     assert dict(CallQueue.objects.values_list("queue", "state")) == {"mine": "available", "celerys": "dispatched"}
 

@@ -22,7 +22,6 @@ from dispatcher.ojs.enqueue import Enqueued, EnqueueRequest, enqueue, ojs_state
 from dispatcher.ojs.job import MAX_META_BYTES, json_size, read_job, write_job
 from dispatcher.ojs.long_poll import disconnect, reserve_wait
 from dispatcher.ojs.permissions import require_send, visible_job, with_sender
-from dispatcher.ojs.queues import create_queues
 from dispatcher.ojs.requests import BatchIn, JobIn, ProgressIn
 from dispatcher.ojs.responses import JobOrSummaryReply, JobReply, JobsOrSummariesReply, replies
 from dispatcher.ojs.views.workers import proof, rejected
@@ -119,10 +118,9 @@ def get_progress(request: HttpRequest, job_id: str) -> HttpResponse:
 
 def find(job_id: str) -> CallQueue:
     """Return a call. Raises Problem if it does not exist."""
-    call = CallQueue.objects.using(conf().database).filter(id=parse_id("job", job_id)).first()
-    if call is None:
-        raise missing("job", job_id)
-    return call
+    for call in fetch.read_calls([parse_id("job", job_id)]):
+        return call
+    raise missing("job", job_id)
 
 
 def cancel_job(call: CallQueue) -> CallQueue:
@@ -142,7 +140,6 @@ def _render(access: Access, enqueued: Enqueued) -> dict[str, Any]:
 def _enqueue(request: HttpRequest, wanted: Sequence[EnqueueRequest]) -> list[Enqueued]:
     """Send jobs; if a full queue blocks, wait as long as the client asks for."""
     wait = timedelta(seconds=_block_s(request))
-    create_queues({each.queue for each in wanted})
     access = access_of(request)
     wanted = [with_sender(access.name, each) for each in wanted]
     with reserve_wait(request, wait) as granted:
