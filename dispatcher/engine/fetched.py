@@ -1,11 +1,19 @@
-"""Queues that workers fetch from over HTTP: a task of Celery's that is sent to one is reported."""
+"""Queues that workers fetch from over HTTP: the plain step of a fetch, and the tasks of Celery's that are sent to one."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
 
 from celery import current_app
 
+from dispatcher import event_log
 from dispatcher.conf import conf
+from dispatcher.engine import dispenser
+from dispatcher.engine.feed import feed_recheck
+from dispatcher.lifecycle import feed
 from dispatcher.models import CallQueue, Queue
 from dispatcher.states import Delivery, State
 
@@ -13,6 +21,65 @@ logger = logging.getLogger(__name__)
 
 _seen: set[tuple[str, str]] = set()
 """The tasks and queues that this process has looked at."""
+
+
+_LEAST_LANES: Final = 10
+"""How many lanes of a queue a step looks at, at the least: the first of them may be limited."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What one plain step of a fetch did."""
+
+    calls: Sequence[UUID]
+    is_due: bool
+    """Whether calls are due, so that it started none: they must wait in their lanes first."""
+    has_moved: bool
+    """Whether another step may find more."""
+    has_left: bool
+    """Whether there are lanes that only a pass settles."""
+
+
+def step(
+    queue: str, *, worker: UUID | None, room: int, lease: timedelta | None, looks: bool = True, waits: bool = False
+) -> Step:
+    """Start up to `room` calls of a queue for a worker that fetches.
+
+    lease: how long a call counts as running without a heartbeat. looks: start none if calls are due. waits: for the
+    first lane, if another transaction has locked it.
+    """
+    lanes = max(room + feed.SPARE_LANES, _LEAST_LANES)
+    # A pass writes into the event log which calls a limit stops.
+    fetched = feed.fetch(
+        queue,
+        worker=worker,
+        room=room,
+        lanes=lanes,
+        lease=lease,
+        may_park=not event_log.is_kept(),
+        looks=looks,
+        waits=waits,
+    )
+    chosen, first = fetched.chosen, fetched.rows[0]
+    calls = [row.id for row in fetched.rows if row.id is not None]
+    found = feed_recheck(first)
+    if found.lanes or found.keys:
+        dispenser.dispense_briefly(lanes=found.lanes, keys=found.keys)
+    if not chosen.lanes:
+        leave(fetched.waited)
+    return Step(
+        calls=calls,
+        is_due=chosen.is_due,
+        has_moved=chosen.lanes >= lanes and bool(calls or first.asleep or first.parked_lanes),
+        has_left=bool(first.left_lanes or (waits and chosen.busy)),
+    )
+
+
+def leave(lanes: Iterable[feed.LockedLane]) -> None:
+    """Dispense lanes that a fetch has locked in vain: meanwhile, passes and senders left them to it."""
+    for lane in lanes:
+        parked_on = [] if lane.parked_on_id is None else [lane.parked_on_id]
+        dispenser.dispense_briefly(lanes=[lane.id], keys=parked_on)
 
 
 def report(sent: Iterable[CallQueue]) -> None:

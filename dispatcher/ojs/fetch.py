@@ -16,13 +16,13 @@ from uuid import UUID, uuid5
 from dispatcher import api, engine, event_log, sql
 from dispatcher.conf import conf
 from dispatcher.ending import Reported
-from dispatcher.engine import attempt
+from dispatcher.engine import attempt, fetched
 from dispatcher.event_log import Entry
 from dispatcher.history import By
-from dispatcher.lifecycle import admit, claim, finish, run, schedule
+from dispatcher.lifecycle import admit, claim, feed, finish, run, schedule
 from dispatcher.messages.message import Admitted
 from dispatcher.models import CallQueue, PullWorker, Slot
-from dispatcher.ojs.long_poll import WAITERS, ReadyQueue, find_ready_queues
+from dispatcher.ojs.long_poll import WAITERS, find_ready_queues
 from dispatcher.states import Delivery, State
 
 logger = logging.getLogger(__name__)
@@ -64,14 +64,6 @@ class _Directive:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _LockedLane:
-    """A lane that a fetch has waited for and locked."""
-
-    id: int
-    parked_on_id: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class _RenewedLease:
     call_id: UUID
 
@@ -107,12 +99,12 @@ def fetch(request: FetchRequest) -> list[CallQueue]:
     if request.worker is not None and touch_worker(request.worker, queues=request.queues) != "running":
         return []
     until = monotonic() + request.wait.total_seconds()
-    fetched = _fetch_now(request)
-    while not fetched and (left := until - monotonic()) > 0:
+    calls = _fetch_now(request)
+    while not calls and (left := until - monotonic()) > 0:
         if not (WAITERS.wait(request.who, request.queues, left, request.is_allowed) and request.is_allowed()):
             break
-        fetched = _fetch_now(request)
-    return fetched
+        calls = _fetch_now(request)
+    return calls
 
 
 class Proof(TypedDict, total=False):
@@ -293,32 +285,50 @@ def worker_id(worker: str) -> UUID:
 
 
 def _fetch_now(request: FetchRequest) -> list[CallQueue]:
-    fetched: list[UUID] = []
+    taken: list[UUID] = []
     # Lanes that another fetch has locked are skipped first, and waited for if there is nothing else.
     for waits in (False, True):
-        found = find_ready_queues(request.queues, most=request.count)
-        if due_in := [queue.name for queue in found if queue.is_due]:
-            schedule.wake_due(due_in)
-            found = find_ready_queues(request.queues, most=request.count)
-        for queue in found:
-            if len(fetched) < request.count:
-                fetched += _fetch_from(queue, request.count - len(fetched), request, waits=waits)
-        if fetched or not found:
+        queues = request.queues
+        if waits or len(queues) > 1:
+            queues = [queue.name for queue in find_ready_queues(queues, most=request.count)]
+        for queue in queues:
+            if len(taken) < request.count:
+                taken += _fetch_from(queue, request.count - len(taken), request, waits=waits)
+        if taken or not queues:
             break
-    return read_calls(fetched)
+    return read_calls(taken)
 
 
-def _fetch_from(queue: ReadyQueue, most: int, request: FetchRequest, *, waits: bool) -> list[UUID]:
+def _fetch_from(queue: str, most: int, request: FetchRequest, *, waits: bool) -> list[UUID]:
     """Start up to `most` calls of one queue; waits: for its first lane, if that is locked."""
     taken: list[UUID] = []
-    avoid: set[int] = set()
+    step = partial(fetched.step, queue, worker=_worker_of(request), lease=request.lease, waits=waits)
+    done = step(room=most)
+    if done.is_due:
+        schedule.wake_due([queue])
+        done = step(room=most, looks=False)
     for _ in range(_PASSES):
-        waited: sql.Asked[_LockedLane] | None = None
+        taken += done.calls
+        if len(taken) >= most or not done.has_moved:
+            break
+        done = step(room=most - len(taken), looks=False)
+    if done.has_left and len(taken) < most:
+        taken += _fetch_by_passes(queue, most - len(taken), request, waits=waits)
+    return taken
+
+
+def _fetch_by_passes(queue: str, most: int, request: FetchRequest, *, waits: bool) -> list[UUID]:
+    """Start up to `most` calls of one queue by passes, which settle what a plain step has left."""
+    taken: list[UUID] = []
+    avoid: set[int] = set()
+    awake = [lane for ready in find_ready_queues([queue], most=most) for lane in ready.awake]
+    for _ in range(_PASSES):
+        waited: sql.Asked[feed.LockedLane] | None = None
         with sql.own_transaction():
             if waits:
-                waited = sql.ask("wait_for_lane", _LockedLane, {"queue": queue.name, "awake": queue.awake})
+                waited = feed.wait_for_lane(queue)
             made = admit.admit(
-                lanes=queue.awake, queues=[queue.name], most=most - len(taken), avoid=avoid, delivery=Delivery.HTTP
+                lanes=awake, queues=[queue], most=most - len(taken), avoid=avoid, delivery=Delivery.HTTP
             )
             taken += _claim(made.calls, request)
         # Lanes of a key that stays locked must not take the places of others again.
@@ -328,10 +338,7 @@ def _fetch_from(queue: ReadyQueue, most: int, request: FetchRequest, *, waits: b
         if again.lanes or again.keys:
             engine.dispense_briefly(lanes=again.lanes, keys=again.keys)
         if waited is not None and not made.has_moved:
-            # While the lane was locked, passes and senders left it to this fetch.
-            for lane in waited.rows():
-                parked_on = [] if lane.parked_on_id is None else [lane.parked_on_id]
-                engine.dispense_briefly(lanes=[lane.id], keys=parked_on)
+            fetched.leave(waited.rows())
         if len(taken) >= most or not (made.has_moved or is_new):
             break
     return taken
@@ -339,7 +346,7 @@ def _fetch_from(queue: ReadyQueue, most: int, request: FetchRequest, *, waits: b
 
 def _claim(admitted: Sequence[Admitted], request: FetchRequest) -> list[UUID]:
     """Claim the admitted calls, in the same transaction; a call that may not start waits again."""
-    worker = None if request.worker is None else worker_id(request.worker)
+    worker = _worker_of(request)
     started = []
     for call in admitted:
         # The ticket is the claim: the row still has it when the report of the end is repeated.
@@ -356,6 +363,10 @@ def _claim(admitted: Sequence[Admitted], request: FetchRequest) -> list[UUID]:
         lease = {"lease": request.lease, "usual": conf().visibility, "worker": worker, "now": None}
         sql.ask("hold_pulled", object, {"calls": started, **lease})
     return started
+
+
+def _worker_of(request: FetchRequest) -> UUID | None:
+    return None if request.worker is None else worker_id(request.worker)
 
 
 def _holders(call: UUID) -> Collection[UUID | None]:

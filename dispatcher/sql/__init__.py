@@ -244,8 +244,10 @@ def own_transaction(*, lock_wait: timedelta | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def short_transaction() -> Iterator[None]:
+def short_transaction(*, is_tuned: bool = True) -> Iterator[None]:
     """Open a transaction of statements that do not need each other's rows: one trip, begin and commit included.
+
+    is_tuned: whether the connection is tuned for them.
 
     Django does not know of it: only `ask` may be used inside. An error closes the connection, and with it the
     transaction. Within a caller's transaction it is a part of that.
@@ -261,7 +263,7 @@ def short_transaction() -> Iterator[None]:
             raw: psycopg.Connection[Any] = wrapper.connection
             with raw.pipeline():
                 raw.execute("BEGIN")
-                if not _prepares(wrapper):
+                if not (is_tuned and _prepares(wrapper)):
                     ask("tune_feed", object, {"is_local": True})
                 yield
                 raw.execute("COMMIT")
