@@ -158,7 +158,11 @@ def _only(keys: Collection[int]) -> int | None:
 
 def hand_over(keys: Collection[int], lane: int | None = None) -> int:
     """Let the calls in that a release of these keys, in this lane, has made room for; return how many."""
-    room = admit.released_room(keys, lane)
+    return fill(admit.released_room(keys, lane).row())
+
+
+def fill(room: admit.ReleasedRoom) -> int:
+    """Let the calls in that a release has made room for; return how many."""
     if room.queues:
         dispense_briefly(queues=room.queues, most=REFILL, total=REFILL)
     if not room.keys and not room.has_awake:
@@ -181,14 +185,12 @@ def serve(put_back: Iterable[finish.Released | None], *, now: datetime | None = 
 
 def serve_changed(positions: Mapping[int, int]) -> None:
     """Dispense where calls came to lanes, or left them, each with the first of the positions; after the commit."""
-    changed = heads.changed(positions)
+    changed = heads.changed(positions, holds=True)
     if is_eager() and changed.direct:
         # Tasks run in the sender's process, whatever the delivery: no worker is needed.
         dispense_briefly(lanes=[*changed.lanes, *changed.held], keys=changed.keys)
         return
-    if changed.held:
-        sql.change("hold_lanes", {"lanes": changed.held})
-        wake.notify(changed.direct)
+    wake.notify(changed.direct)
     if changed.lanes or changed.keys:
         dispense_briefly(lanes=changed.lanes, keys=changed.keys)
 

@@ -1,4 +1,4 @@
-"""Queues that workers fetch from over HTTP: the plain step of a fetch, and the tasks of Celery's that are sent to one."""
+"""Queues that workers fetch from over HTTP: the plain step of a fetch, and tasks of Celery's that are sent to one."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -9,11 +9,10 @@ from uuid import UUID
 
 from celery import current_app
 
-from dispatcher import event_log
+from dispatcher import event_log, sql
 from dispatcher.conf import conf
 from dispatcher.engine import dispenser
-from dispatcher.engine.feed import feed_recheck
-from dispatcher.lifecycle import feed
+from dispatcher.lifecycle import admit, feed
 from dispatcher.models import CallQueue, Queue
 from dispatcher.states import Delivery, State
 
@@ -31,7 +30,7 @@ _LEAST_LANES: Final = 10
 class Step:
     """What one plain step of a fetch did."""
 
-    calls: Sequence[UUID]
+    calls: Sequence[CallQueue]
     is_due: bool
     """Whether calls are due, so that it started none: they must wait in their lanes first."""
     has_moved: bool
@@ -61,18 +60,39 @@ def step(
         waits=waits,
     )
     chosen, first = fetched.chosen, fetched.rows[0]
-    calls = [row.id for row in fetched.rows if row.id is not None]
-    found = feed_recheck(first)
-    if found.lanes or found.keys:
-        dispenser.dispense_briefly(lanes=found.lanes, keys=found.keys)
+    started = [row.id for row in fetched.rows if row.id is not None]
+    calls: Sequence[CallQueue] = ()
+    if started or first.asleep or first.full_keys:
+        with sql.together():
+            full = dict(zip(first.full_keys, first.full_held, strict=True))
+            again = admit.ask_again(asleep=first.asleep, full=full)
+            asked = ask(started)
+        calls, found = _in_order(asked, started), again.row()
+        if found.lanes or found.keys:
+            dispenser.dispense_briefly(lanes=found.lanes, keys=found.keys)
     if not chosen.lanes:
         leave(fetched.waited)
     return Step(
         calls=calls,
         is_due=chosen.is_due,
-        has_moved=chosen.lanes >= lanes and bool(calls or first.asleep or first.parked_lanes),
+        has_moved=chosen.lanes >= lanes and bool(started or first.asleep or first.parked_lanes),
         has_left=bool(first.left_lanes or (waits and chosen.busy)),
     )
+
+
+def read(calls: Sequence[UUID]) -> list[CallQueue]:
+    """Return these calls in their order, without those that do not exist; fields that no job has are deferred."""
+    return _in_order(ask(calls), calls) if calls else []
+
+
+def ask(calls: Sequence[UUID]) -> sql.Asked[CallQueue]:
+    """Ask for these calls, in any order (see read)."""
+    return sql.ask("read_calls", CallQueue, {"calls": list(calls)})
+
+
+def _in_order(asked: sql.Asked[CallQueue], calls: Sequence[UUID]) -> list[CallQueue]:
+    found = {row.id: row for row in asked.rows()}
+    return [found[call] for call in calls if call in found]
 
 
 def leave(lanes: Iterable[feed.LockedLane]) -> None:

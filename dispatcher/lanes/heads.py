@@ -36,13 +36,17 @@ def first(places: Iterable[Place]) -> dict[int, int]:
     return found
 
 
-def changed(positions: Mapping[int, int]) -> Changed:
-    """Return where a pass is wanted since calls came to, or left, these lanes; each with the first of the positions."""
+def changed(positions: Mapping[int, int], *, holds: bool = False) -> Changed:
+    """Return where a pass is wanted since calls came to, or left, these lanes; each with the first of the positions.
+
+    holds: lanes of queues whose workers take calls themselves are held by these from now on.
+    """
     if not positions:
         return Changed()
-    params = {"lanes": list(positions), "positions": list(positions.values())}
-    (found,) = sql.fetch("changed_lanes", Changed, params)
-    return found
+    params = {"lanes": list(positions), "positions": list(positions.values()), "holds": holds}
+    with sql.together():
+        asked = sql.ask("changed_lanes", Changed, params)
+    return asked.row()
 
 
 def defer_changed(positions: Mapping[int, int], *, now: datetime | None = None) -> None:

@@ -133,15 +133,9 @@ class ReservedCall:
     holders: list[UUID | None]
 
 
-def read_calls(calls: Sequence[UUID]) -> list[CallQueue]:
-    """Return these calls in their order, without those that do not exist; fields that no job has are deferred."""
-    found = {row.id: row for row in sql.fetch("read_calls", CallQueue, {"calls": list(calls)})} if calls else {}
-    return [found[call] for call in calls if call in found]
-
-
 def find(call: UUID) -> ReservedCall | None:
     """Return a call as a report needs it; None if it does not exist."""
-    return next(iter(sql.fetch("find_held", ReservedCall, {"call": call})), None)
+    return next(iter(sql.fetch_checked("find_held", ReservedCall, {"call": call})), None)
 
 
 def ack(call: UUID | ReservedCall, *, result: object, **proof: Unpack[Proof]) -> CallQueue | RejectedReport:
@@ -285,7 +279,7 @@ def worker_id(worker: str) -> UUID:
 
 
 def _fetch_now(request: FetchRequest) -> list[CallQueue]:
-    taken: list[UUID] = []
+    taken: list[CallQueue] = []
     # Lanes that another fetch has locked are skipped first, and waited for if there is nothing else.
     for waits in (False, True):
         queues = request.queues
@@ -296,12 +290,12 @@ def _fetch_now(request: FetchRequest) -> list[CallQueue]:
                 taken += _fetch_from(queue, request.count - len(taken), request, waits=waits)
         if taken or not queues:
             break
-    return read_calls(taken)
+    return taken
 
 
-def _fetch_from(queue: str, most: int, request: FetchRequest, *, waits: bool) -> list[UUID]:
+def _fetch_from(queue: str, most: int, request: FetchRequest, *, waits: bool) -> list[CallQueue]:
     """Start up to `most` calls of one queue; waits: for its first lane, if that is locked."""
-    taken: list[UUID] = []
+    taken: list[CallQueue] = []
     step = partial(fetched.step, queue, worker=_worker_of(request), lease=request.lease, waits=waits)
     done = step(room=most)
     if done.is_due:
@@ -317,7 +311,7 @@ def _fetch_from(queue: str, most: int, request: FetchRequest, *, waits: bool) ->
     return taken
 
 
-def _fetch_by_passes(queue: str, most: int, request: FetchRequest, *, waits: bool) -> list[UUID]:
+def _fetch_by_passes(queue: str, most: int, request: FetchRequest, *, waits: bool) -> list[CallQueue]:
     """Start up to `most` calls of one queue by passes, which settle what a plain step has left."""
     taken: list[UUID] = []
     avoid: set[int] = set()
@@ -327,9 +321,7 @@ def _fetch_by_passes(queue: str, most: int, request: FetchRequest, *, waits: boo
         with sql.own_transaction():
             if waits:
                 waited = feed.wait_for_lane(queue)
-            made = admit.admit(
-                lanes=awake, queues=[queue], most=most - len(taken), avoid=avoid, delivery=Delivery.HTTP
-            )
+            made = admit.admit(lanes=awake, queues=[queue], most=most - len(taken), avoid=avoid, delivery=Delivery.HTTP)
             taken += _claim(made.calls, request)
         # Lanes of a key that stays locked must not take the places of others again.
         is_new = not avoid.issuperset(made.busy)
@@ -341,7 +333,7 @@ def _fetch_by_passes(queue: str, most: int, request: FetchRequest, *, waits: boo
             fetched.leave(waited.rows())
         if len(taken) >= most or not (made.has_moved or is_new):
             break
-    return taken
+    return fetched.read(taken)
 
 
 def _claim(admitted: Sequence[Admitted], request: FetchRequest) -> list[UUID]:
@@ -406,10 +398,13 @@ def _end_attempt(
     released = end(row, row.ticket)
     if released is None:
         return RejectedReport(state=State(_get(row.id).state))
-    engine.hand_over(released.keys, released.lane_id)
-    return _get(row.id)
+    with sql.together():
+        room = admit.released_room(released.keys, released.lane_id)
+        reported = fetched.ask([row.id])
+    engine.fill(room.row())
+    return reported.row()
 
 
 def _get(call: UUID) -> CallQueue:
-    (row,) = read_calls([call])
+    (row,) = fetched.read([call])
     return row

@@ -54,4 +54,4 @@ def assign_queues(names: Collection[str]) -> list[str]:
 
 
 def _find(names: Collection[str]) -> dict[str, StoredQueue]:
-    return {queue.name: queue for queue in sql.fetch("find_queues", StoredQueue, {"names": list(names)})}
+    return {queue.name: queue for queue in sql.fetch_checked("find_queues", StoredQueue, {"names": list(names)})}

@@ -324,6 +324,23 @@ def fetch(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
     return ask(name, row, params).rows()
 
 
+def fetch_checked(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
+    """Run `name`.sql, which only reads, and return its rows; it is also the check of a connection that was kept.
+
+    Where CONN_HEALTH_CHECKS asks for a check, it saves the trip of Django's own; if it fails, it runs on another one.
+    """
+    wrapper: Any = connection()
+    if wrapper.connection is None or in_transaction() or not wrapper.health_check_enabled or wrapper.health_check_done:
+        return fetch(name, row, params)
+    wrapper.health_check_done = True
+    try:
+        return fetch(name, row, params)
+    except DATABASE_ERRORS as error:
+        if not is_unavailable(error):
+            raise
+    return fetch(name, row, params)
+
+
 def now() -> datetime:
     """Return the time by the database's clock."""
     (time,) = fetch("read_clock", datetime, {})

@@ -58,5 +58,5 @@ def _factory(row: type[Row]) -> BaseRowFactory[Any]:
 def _model_row(model: type[Model], cursor: psycopg.Cursor[Any]) -> Callable[[Sequence[Any]], Model]:
     """Return what makes an instance of each row, saved, with the fields deferred that the row does not have."""
     places = {column.name: place for place, column in enumerate(cursor.description or ())}
-    order = [places[field.attname] for field in model._meta.concrete_fields if field.attname in places]  # noqa: SLF001
+    order = [places[field.attname] for field in model._meta.concrete_fields if field.attname in places]
     return lambda values: model.from_db(conf().database, places, [values[place] for place in order])

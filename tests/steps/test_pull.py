@@ -10,7 +10,7 @@ import pytest
 from celery import current_app
 from django.db import connection
 
-from dispatcher import engine
+from dispatcher import engine, sql
 from dispatcher.ending import Reported
 from dispatcher.engine import fetched, workers
 from dispatcher.lifecycle import claim
@@ -61,6 +61,15 @@ def test_a_fetch_starts_calls_in_order_of_sending() -> None:
     assert {(call.state, call.attempt, call.started_at is not None) for call in fetched} == {("active", 1, True)}
     assert Slot.objects.filter(pulled_until__isnull=False, started_at__isnull=False).count() == 5
     assert fetch() == []
+
+
+def test_a_fetch_of_plain_calls_is_few_statements(monkeypatch: pytest.MonkeyPatch) -> None:
+    RateLimitKey.objects.declare("api", concurrency=100)
+    send(10, keys=["api"])
+    asked, ask = list[str](), sql.ask
+    monkeypatch.setattr(sql, "ask", lambda name, row, params: (asked.append(name), ask(name, row, params))[1])
+    assert len(fetch(count=3)) == 3
+    assert asked == ["tune_feed", "choose_fetchable", "start_chosen", "tune", "recheck", "read_calls"]
 
 
 def test_a_fetch_goes_through_its_queues_in_their_order_and_by_priority() -> None:

@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
 from dispatcher import api, sql
-from dispatcher.conf import conf
+from dispatcher.engine import fetched
 from dispatcher.errors import QueueFull
 from dispatcher.models import CallQueue
 from dispatcher.ojs import fetch
@@ -118,7 +118,7 @@ def get_progress(request: HttpRequest, job_id: str) -> HttpResponse:
 
 def find(job_id: str) -> CallQueue:
     """Return a call. Raises Problem if it does not exist."""
-    for call in fetch.read_calls([parse_id("job", job_id)]):
+    for call in fetched.read([parse_id("job", job_id)]):
         return call
     raise missing("job", job_id)
 
