@@ -185,12 +185,14 @@ def serve(put_back: Iterable[finish.Released | None], *, now: datetime | None = 
 
 def serve_changed(positions: Mapping[int, int]) -> None:
     """Dispense where calls came to lanes, or left them, each with the first of the positions; after the commit."""
-    changed = heads.changed(positions, holds=True)
+    changed = heads.changed(positions)
     if is_eager() and changed.direct:
         # Tasks run in the sender's process, whatever the delivery: no worker is needed.
         dispense_briefly(lanes=[*changed.lanes, *changed.held], keys=changed.keys)
         return
-    wake.notify(changed.direct)
+    if changed.held:
+        sql.change("hold_lanes", {"lanes": changed.held})
+        wake.notify(changed.direct)
     if changed.lanes or changed.keys:
         dispense_briefly(lanes=changed.lanes, keys=changed.keys)
 

@@ -24,6 +24,9 @@ _seen: set[tuple[str, str]] = set()
 
 _LEAST_LANES: Final = 10
 """How many lanes of a queue a step looks at, at the least: the first of them may be limited."""
+_MOST_LANES: Final = 18
+_HEADS: Final = 256
+"""How many calls a step reads, and locks, of all its lanes together; of each it reads as many as may start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +34,8 @@ class Step:
     """What one plain step of a fetch did."""
 
     calls: Sequence[CallQueue]
+    lanes: int
+    """How many lanes it locked."""
     is_due: bool
     """Whether calls are due, so that it started none: they must wait in their lanes first."""
     has_moved: bool
@@ -40,14 +45,21 @@ class Step:
 
 
 def step(
-    queue: str, *, worker: UUID | None, room: int, lease: timedelta | None, looks: bool = True, waits: bool = False
+    queue: str,
+    *,
+    worker: UUID | None,
+    most: int,
+    lease: timedelta | None,
+    after: Step | None = None,
+    waits: bool = False,
 ) -> Step:
-    """Start up to `room` calls of a queue for a worker that fetches.
+    """Start up to `most` calls of a queue for a worker that fetches.
 
-    lease: how long a call counts as running without a heartbeat. looks: start none if calls are due. waits: for the
-    first lane, if another transaction has locked it.
+    lease: how long a call counts as running without a heartbeat. after: the step before, of the same fetch; without one
+    it starts none if calls are due. waits: for the first lane, if another transaction has locked it.
     """
-    lanes = max(room + feed.SPARE_LANES, _LEAST_LANES)
+    room = min(most, _HEADS // (after.lanes if after is not None and after.lanes else _MOST_LANES))
+    lanes = min(max(room + feed.SPARE_LANES, _LEAST_LANES), _MOST_LANES)
     # A pass writes into the event log which calls a limit stops.
     fetched = feed.fetch(
         queue,
@@ -56,7 +68,7 @@ def step(
         lanes=lanes,
         lease=lease,
         may_park=not event_log.is_kept(),
-        looks=looks,
+        looks=after is None,
         waits=waits,
     )
     chosen, first = fetched.chosen, fetched.rows[0]
@@ -74,8 +86,10 @@ def step(
         leave(fetched.waited)
     return Step(
         calls=calls,
+        lanes=chosen.lanes,
         is_due=chosen.is_due,
-        has_moved=chosen.lanes >= lanes and bool(started or first.asleep or first.parked_lanes),
+        has_moved=len(started) == room
+        or (chosen.lanes >= lanes and bool(started or first.asleep or first.parked_lanes)),
         has_left=bool(first.left_lanes or (waits and chosen.busy)),
     )
 

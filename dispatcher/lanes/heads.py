@@ -36,14 +36,11 @@ def first(places: Iterable[Place]) -> dict[int, int]:
     return found
 
 
-def changed(positions: Mapping[int, int], *, holds: bool = False) -> Changed:
-    """Return where a pass is wanted since calls came to, or left, these lanes; each with the first of the positions.
-
-    holds: lanes of queues whose workers take calls themselves are held by these from now on.
-    """
+def changed(positions: Mapping[int, int]) -> Changed:
+    """Return where a pass is wanted since calls came to, or left, these lanes; each with the first of the positions."""
     if not positions:
         return Changed()
-    params = {"lanes": list(positions), "positions": list(positions.values()), "holds": holds}
+    params = {"lanes": list(positions), "positions": list(positions.values())}
     with sql.together():
         asked = sql.ask("changed_lanes", Changed, params)
     return asked.row()

@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 _NAMES = UUID("6f1d2c52-5c0e-5bfb-9d0c-0d9b2f0b8a11")
 """The namespace of worker ids, which are derived from worker names."""
+_STEPS = 50
+"""How many plain steps one fetch makes in a queue."""
 _PASSES = 20
 """How many passes one fetch makes over a queue whose lanes turn out to be limited."""
 
@@ -297,15 +299,16 @@ def _fetch_from(queue: str, most: int, request: FetchRequest, *, waits: bool) ->
     """Start up to `most` calls of one queue; waits: for its first lane, if that is locked."""
     taken: list[CallQueue] = []
     step = partial(fetched.step, queue, worker=_worker_of(request), lease=request.lease, waits=waits)
-    done = step(room=most)
+    done = step(most=most)
     if done.is_due:
         schedule.wake_due([queue])
-        done = step(room=most, looks=False)
-    for _ in range(_PASSES):
-        taken += done.calls
+        done = step(most=most, after=done)
+    taken += done.calls
+    for _ in range(_STEPS):
         if len(taken) >= most or not done.has_moved:
             break
-        done = step(room=most - len(taken), looks=False)
+        done = step(most=most - len(taken), after=done)
+        taken += done.calls
     if done.has_left and len(taken) < most:
         taken += _fetch_by_passes(queue, most - len(taken), request, waits=waits)
     return taken

@@ -72,6 +72,18 @@ def test_a_fetch_of_plain_calls_is_few_statements(monkeypatch: pytest.MonkeyPatc
     assert asked == ["tune_feed", "choose_fetchable", "start_chosen", "tune", "recheck", "read_calls"]
 
 
+def test_a_large_fetch_takes_the_lanes_in_turns_and_all_their_calls() -> None:
+    for tenant in range(30):
+        RateLimitKey.objects.declare(f"tenant:{tenant}", concurrency=50)
+        send(20, keys=[f"tenant:{tenant}"])
+    many = fetch(count=100)
+    assert len({call.id for call in many}) == 100
+    assert {call.lane_id for call in many} == set(Lane.objects.values_list("id", flat=True))
+    rest = [call for _ in range(2) for call in fetch(count=300)]
+    assert len({call.id for call in (*many, *rest)}) == 600
+    assert not Lane.objects.filter(is_held=True).exists()
+
+
 def test_a_fetch_goes_through_its_queues_in_their_order_and_by_priority() -> None:
     Queue.objects.create(name="bulk", delivery="http")
     low, high = send(priority=-5)[0], send(priority=5)[0]

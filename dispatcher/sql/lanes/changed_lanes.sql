@@ -4,9 +4,7 @@
 -- there before that place: what such a key is shut for was another call, and the one that is first now may cost less.
 -- Any other that is parked or held needs no pass: who lets it go on looks again after its own commit, and sees the call
 -- then.
--- `held`: such lanes of queues whose workers take calls themselves, directly or over HTTP, which need no pass: with
--- `holds` their queues hold them from now on, so that workers find them. One that is locked is left to who has locked
--- it: a pass looks again after its commit, and another sender holds it.
+-- `held`: such lanes of queues whose workers take calls themselves, directly or over HTTP, which need no pass;
 -- `direct`: the queues of those that Celery workers serve directly.
 -- To be asked in a statement after the change, which sees what a pass did with the lane meanwhile. Relies on the index
 -- call_waiting.
@@ -20,17 +18,6 @@ WITH changed AS MATERIALIZED (
              FROM dispatcher_lane AS lane
             WHERE lane.id = moved.id AND NOT lane.is_held
             LIMIT 1) AS lane
-), free AS MATERIALIZED (
-    SELECT lane.id
-      FROM dispatcher_lane AS lane
-     WHERE lane.id = ANY (ARRAY(SELECT changed.id FROM changed WHERE %(holds)s::bool AND delivery <> 'broker'))
-       AND lane.parked_on_id IS NULL
-       FOR NO KEY UPDATE SKIP LOCKED
-), holding AS (
-    UPDATE dispatcher_lane AS lane
-       SET is_held = true, is_awake = false
-      FROM free
-     WHERE lane.id = free.id AND lane.parked_on_id IS NULL AND NOT lane.is_held
 )
 SELECT ARRAY(SELECT id FROM changed WHERE parked_on_id IS NULL AND delivery = 'broker' ORDER BY id) AS lanes,
        ARRAY(SELECT id FROM changed WHERE parked_on_id IS NULL AND delivery <> 'broker' ORDER BY id) AS held,
