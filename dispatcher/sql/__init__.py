@@ -247,10 +247,9 @@ def own_transaction(*, lock_wait: timedelta | None = None) -> Iterator[None]:
 def short_transaction(*, is_tuned: bool = True) -> Iterator[None]:
     """Open a transaction of statements that do not need each other's rows: one trip, begin and commit included.
 
-    is_tuned: whether the connection is tuned for them.
-
-    Django does not know of it: only `ask` may be used inside. An error closes the connection, and with it the
-    transaction. Within a caller's transaction it is a part of that.
+    is_tuned: whether the connection is tuned for them. Django does not know of the transaction: only `ask` may be used
+    inside. An error closes the connection, and with it the transaction. Within a caller's transaction it is a part of
+    that.
     """
     if in_transaction() or not conf().pipeline:
         with own_transaction():
