@@ -53,9 +53,12 @@ def send_many(calls: Sequence[Call]) -> list[CallQueue]:
     """Write calls, all or none, and dispense their lanes after the commit. Raises CallInvalid or PolicyInvalid."""
     drafts = compose.drafts(calls)
     if len(drafts) == 1 and not sql.in_transaction():
-        written = [sending.write_one(drafts[0])]
-        admitted = [call for call in written if call.ticket is not None]
-        sql.after_commit(partial(publish.publish, admitted))
+        one = sending.write_one(drafts[0])
+        if one.is_served:
+            sql.after_commit(partial(dispenser.dispense_briefly, keys=one.keys))
+            return [one.call]
+        written = [one.call]
+        sql.after_commit(partial(publish.publish, [call for call in written if call.ticket is not None]))
     else:
         written = sending.write(drafts)
     fetched.report(written)

@@ -179,6 +179,11 @@ def needs_worker() -> bool:
     return queue_grace() is not None
 
 
+def feed_silence() -> timedelta:
+    """Return after which time without a heartbeat no sender wakes a worker."""
+    return 3 * conf().heartbeat
+
+
 def is_eager() -> bool:
     """Return whether Celery runs tasks in the sender's own process."""
     return bool(current_app.conf.task_always_eager)

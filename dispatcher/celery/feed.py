@@ -52,16 +52,16 @@ _LAST_S: Final = 0.1
 """How often a feed that has ended looks whether its process still runs a call."""
 _AHEAD_S: Final = 0.01
 """How long a call that is started ahead may wait for its process, by the average of the latest tasks."""
-_MOST_AHEAD: Final = 4
+_MOST_AHEAD: Final = 8
 """How many calls are started ahead for each process at the most."""
 _LEAST_S: Final = 0.0005
 _WEIGHT: Final = 0.1
 """How much the latest task counts in the average."""
-_PACED_S: Final = 1.0
+_TIGHT_S: Final = 1.0
 _FIRST_DELAY_S: Final = 0.02
 _LEAST_DELAY_S: Final = 0.005
 _LONGEST_DELAY_S: Final = 0.5
-_GATHER_S: Final = 0.002
+_GATHER_S: Final = 0.008
 """How long an end waits for others while every process of the pool has its next call."""
 
 
@@ -110,8 +110,9 @@ class Feed:
         """How long the latest tasks took, on average."""
         self._delay_s = 0.0
         """By how much calls came too late to a process lately; it falls while none does."""
-        self._paced_until = 0.0
-        """Until when no call is started ahead: a throttle gives starts to the millisecond."""
+        self._tight_until = 0.0
+        """Until when no call is started ahead: a throttle gives starts to the millisecond, or a key is full, whose slots
+        other workers could use."""
 
     @property
     def is_direct(self) -> bool:
@@ -244,7 +245,7 @@ class Feed:
 
         They hold their slots, so limits stay exact; their start is kept within the margin of a window.
         """
-        if self.pool is None or self._took_s is None or monotonic() < self._paced_until:
+        if self.pool is None or self._took_s is None or monotonic() < self._tight_until:
             return 0
         size = self.pool.size
         return min(_MOST_AHEAD * size, int(_AHEAD_S * size / max(self._took_s, _LEAST_S)))
@@ -285,6 +286,8 @@ class Feed:
             self._ended.extendleft(run for run, _ in reversed(ends))
             raise
         self._has_left = made.has_left
+        if made.has_parked:
+            self._tight_until = monotonic() + _TIGHT_S
         for run, _ in ends:
             self._learn(run)
             self._forget(run)
@@ -331,7 +334,7 @@ class Feed:
 
     def _begin(self, start: Start) -> None:
         if start.claimed.is_paced:
-            self._paced_until = monotonic() + _PACED_S
+            self._tight_until = monotonic() + _TIGHT_S
         run = Run(start=start, on_end=self._on_end)
         self._runs[start.claimed.number] = run
         feed_runs.add(run)

@@ -44,6 +44,8 @@ class Step:
     """Whether another step may find more to do."""
     has_left: bool = False
     """Whether there are lanes that only a general step settles."""
+    has_parked: bool = False
+    """Whether a key was too full for a lane."""
     freed: Collection[int] = ()
     """Keys whose room the ends gave back."""
     openings: Mapping[int, datetime] = field(default_factory=dict)
@@ -96,6 +98,7 @@ def step(
         starts=[*plain.starts, *more.starts],
         recorded=plain.recorded,
         has_moved=plain.has_moved or more.has_moved,
+        has_parked=plain.has_parked or more.has_parked,
         busy={*plain.busy, *more.busy},
     )
 
@@ -138,6 +141,7 @@ def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[i
         # All lanes were looked at, unless as many were locked as a step takes.
         has_moved=chosen.lanes >= room + feed.SPARE_LANES and bool(starts or first.asleep or first.parked_lanes),
         has_left=bool(first.left_lanes or chosen.busy),
+        has_parked=first.parked_lanes > 0,
         freed=chosen.keys,
         busy=chosen.busy,
     )
@@ -202,6 +206,7 @@ def _general(
         starts=starts,
         recorded=freed.calls,
         has_moved=_has_moved(done.allocation),
+        has_parked=bool(done.allocation.parked),
         openings={key: at for key, at in done.allocation.openings.items() if at is not None},
         freed=freed.keys,
         busy=done.busy,

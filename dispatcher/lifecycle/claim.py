@@ -14,6 +14,7 @@ from django.db import OperationalError
 from dispatcher import lanes, sql
 from dispatcher.conf import conf
 from dispatcher.limits.policy import BUCKETS
+from dispatcher.states import State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,6 +247,7 @@ def start_many(calls: Mapping[UUID, UUID], *, worker: UUID, slack: timedelta) ->
         "margin": settings.margin,
         "buckets": BUCKETS,
         "slack": slack,
+        "admitted": State.DISPATCHED.value,
         "now": None,
     }
     return sql.fetch("start_calls", Started, params)

@@ -15,6 +15,7 @@ from uuid import UUID
 from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.limits.policy import BUCKETS
+from dispatcher.states import State
 
 SPARE_LANES: Final = 2
 """How many lanes more than calls a step looks at: the first of them may have no call, or no room."""
@@ -156,7 +157,7 @@ def wait_for_lane(queue: str) -> sql.Asked[LockedLane]:
 def _start(params: Mapping[str, Any]) -> sql.Asked[Row]:
     settings = conf()
     limits = {"ramp": settings.ramp, "margin": settings.margin, "buckets": BUCKETS}
-    return sql.ask("start_chosen", Row, {**params, **limits})
+    return sql.ask("start_chosen", Row, {**params, **limits, "waiting": State.AVAILABLE.value})
 
 
 def tune() -> None:

@@ -12,7 +12,7 @@ from uuid import UUID
 import uuid_utils.compat as uuid7
 
 from dispatcher import lanes, sql, validate
-from dispatcher.conf import conf, needs_worker, send_bound
+from dispatcher.conf import conf, feed_silence, is_eager, needs_worker, send_bound
 from dispatcher.errors import CallInvalid, CallNeverRuns, CallTooLarge, PolicyInvalid
 from dispatcher.lanes import Kind, Placement
 from dispatcher.limits.policy import Policy
@@ -51,6 +51,10 @@ class Draft:
     expires_in: timedelta | None
 
 
+_direct: set[str] = set()
+"""The direct queues that this process has sent to."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Written:
     """A row as the database wrote it; with a ticket if it was admitted at once."""
@@ -64,6 +68,23 @@ class Written:
     expires_at: datetime | None = None
     ticket: UUID | None = None
     dispatched_at: datetime | None = None
+    is_direct: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Held:
+    keys: list[int]
+    woken: int
+    durability: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class One:
+    """A call that was sent alone; `is_served`: nothing is left to do after the commit but to dispense `keys`."""
+
+    call: CallQueue
+    is_served: bool = False
+    keys: Sequence[int] = ()
 
 
 def draft(
@@ -157,37 +178,55 @@ def write(drafts: Sequence[Draft]) -> list[CallQueue]:
     return [_saved(each, written[each.id], placements.get(each.kind)) for each in drafts]
 
 
-def write_one(draft: Draft) -> CallQueue:
-    """Write one checked call in a transaction of its own, and admit it at once if nothing stands in its way.
+def write_one(draft: Draft) -> One:
+    """Write one checked call in a transaction of its own.
 
-    Raises UnknownKey or CallNeverRuns, then nothing was written.
+    It is admitted at once if nothing stands in its way. One of a direct queue lets an idle worker know, in the same
+    trip. Raises UnknownKey or CallNeverRuns, then nothing was written.
     """
+    has_times = any((draft.scheduled_at, draft.expires_at, draft.scheduled_in, draft.expires_in))
+    if draft.costs or draft.policies or has_times or draft.more != _PLAIN:
+        return One(call=write([draft])[0])
+    params = _params(draft)
+    if draft.kind.queue in _direct and not is_eager() and (one := _record(draft, params)) is not None:
+        return one
+    if rows := sql.fetch("send_call", Written, params):
+        if rows[0].is_direct:
+            _direct.add(draft.kind.queue)
+        return One(call=_saved(draft, rows[0]))
+    return One(call=write([draft])[0])
+
+
+def _record(draft: Draft, params: Mapping[str, Any]) -> One | None:
+    """Write a call of a direct queue; None if nothing was written: the queue is not direct any more, say."""
+    with sql.one_trip() as commit:
+        written = sql.ask("record_call", Written, params)
+        commit()
+        held = sql.ask("wake_for_call", _Held, {"id": draft.id, "silence": feed_silence()})
+    if not (rows := written.rows()):
+        _direct.discard(draft.kind.queue)
+        return None
+    return One(call=_saved(draft, rows[0]), is_served=True, keys=held.row().keys)
+
+
+def _params(draft: Draft) -> dict[str, Any]:
     settings = conf()
-    params = {
+    return {
         "id": draft.id,
         "names": list(draft.kind.names),
         "queue": draft.kind.queue,
         "priority": draft.kind.priority,
         "on_limit": draft.kind.on_limit.value,
-        "task": draft.task,
-        "args": draft.args,
-        "kwargs": draft.kwargs,
-        "call_data": draft.call_data,
-        "meta": draft.meta,
-        "headers": draft.headers,
-        "options": draft.options,
-        "retry": draft.retry,
+        **{
+            name: getattr(draft, name)
+            for name in ("task", "args", "kwargs", "call_data", "meta", "headers", "options", "retry")
+        },
         "margin": settings.margin,
         "ramp": settings.ramp,
         "lease": settings.dispatch_lease,
         "needs_worker": needs_worker(),
         "ahead": send_bound(settings),
     }
-    has_times = any((draft.scheduled_at, draft.expires_at, draft.scheduled_in, draft.expires_in))
-    is_plain = not (draft.costs or draft.policies or has_times) and draft.more == _PLAIN
-    if is_plain and (rows := sql.fetch("send_call", Written, params)):
-        return _saved(draft, rows[0])
-    return write([draft])[0]
 
 
 def _report_ignored(policies: Sequence[tuple[str, Policy]]) -> None:

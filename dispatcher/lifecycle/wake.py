@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from dispatcher import sql
-from dispatcher.conf import conf
+from dispatcher.conf import feed_silence
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Woken:
     worker_id: UUID
-    notified: str | None
+    sent: str | None
 
 
 def channel(worker: UUID) -> str:
@@ -41,7 +41,7 @@ def notify(queues: Collection[str]) -> list[UUID]:
     """Wake one idle worker for each of these queues, after the caller's commit; return which were woken."""
     if not queues:
         return []
-    params = {"queues": sorted(queues), "silence": 3 * conf().heartbeat}
+    params = {"queues": sorted(queues), "silence": feed_silence()}
     return [row.worker_id for row in sql.fetch("wake_feeds", _Woken, params)]
 
 

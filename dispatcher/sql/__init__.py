@@ -290,16 +290,23 @@ def together() -> Iterator[None]:
 
 
 @contextmanager
-def _pipeline() -> Iterator[None]:
+def one_trip() -> Iterator[Callable[[], None]]:
+    """Send the statements asked inside in one go; what this yields commits those that were asked before it is called."""
+    with _pipeline() as commit:
+        yield commit
+
+
+@contextmanager
+def _pipeline() -> Iterator[Callable[[], None]]:
     wrapper = connection()
     if in_transaction() or not conf().pipeline:
-        yield
+        yield lambda: None
         return
     with _intact(wrapper), wrapper.wrap_database_errors:
         _make_ready(wrapper)
         raw: psycopg.Connection[Any] = wrapper.connection
-        with raw.pipeline(), _intact(wrapper):
-            yield
+        with raw.pipeline() as pipeline, _intact(wrapper):
+            yield pipeline.sync
 
 
 def ask(name: str, row: type[Row], params: Mapping[str, Any]) -> Asked[Row]:

@@ -28,7 +28,8 @@ TABLES = {"dispatcher_callqueue", "dispatcher_lane", "dispatcher_ratelimitkey"}
 
 # Lanes: 1 has most of the backlog; 2 to 1,001 have a hundred calls each; the next 10,000 are parked on key 1; the next
 # 10,000 are held by two queues, one served and one not; 90,000 sleep; 10,000 more are held by a direct queue, and 1,000
-# by one that workers fetch from. Calls: a million waits, 20,000 wait for their time, 1,000 are in flight, 50,000 have ended.
+# by one that workers fetch from. Calls: a million waits, 20,000 wait for their time, 1,000 are in flight, 50,000 have
+# ended.
 FILL = """
 INSERT INTO dispatcher_ratelimitkey (id, name, concurrency, is_paused, opens_at)
 SELECT n, 'key:' || n, 1, false,
@@ -279,8 +280,8 @@ CHOOSE = ENDS | {"queues": ["direct"], "keys": [], "avoid": [], "most": 4}
 START_ONE = {"lease": LEASE, "margin": MARGIN, "buckets": 60, "slack": MARGIN, "now": None}
 TAKER = {"worker": uuid4(), "tasks": ["noop"], "usual": None, "is_fetch": False}
 FETCHER = {"worker": None, "tasks": None, "usual": LEASE, "is_fetch": True}
-START = {"room": 2, "avoid": [], "ramp": LEASE, "may_park": True, **START_ONE, **TAKER}
-KEPT = {"send_call", "claim_call", "restart_call", "finish_call"}
+START = {"room": 2, "avoid": [], "ramp": LEASE, "may_park": True, "waiting": "available", **START_ONE, **TAKER}
+KEPT = {"send_call", "record_call", "wake_for_call", "claim_call", "restart_call", "finish_call"}
 """What every call runs outside of a transaction of the engine's own."""
 
 HOT = [
@@ -332,7 +333,12 @@ HOT = [
     ),
     Hot("start_chosen", START, 20, is_tuned=True, settings={"dispatcher.chosen": "{}", "dispatcher.locked": "{}"}),
     Hot("finish_calls", ENDS | {"queues": ["served"]}, 100, is_tuned=True),
-    Hot("start_calls", {"calls": [IN_FLIGHT], "claims": [uuid4()], "worker": uuid4(), **START_ONE}, 200, is_tuned=True),
+    Hot(
+        "start_calls",
+        {"calls": [IN_FLIGHT], "claims": [uuid4()], "worker": uuid4(), "admitted": "dispatched", **START_ONE},
+        200,
+        is_tuned=True,
+    ),
     Hot("waiting_queues", {}, 50),
     Hot("wake_feeds", {"queues": ["direct"], "silence": LEASE}, 200),
     # What time brings. Without a time given, as the engine asks, nothing is due yet.
@@ -369,6 +375,8 @@ HOT = [
     Hot("lock_unserved", {"now": NOW, "most": 500, "grace": LEASE}, 10_000),
     # One call.
     Hot("send_call", SEND, 200),
+    Hot("record_call", SEND | {"names": ["key:1003", "key:5002"], "queue": "direct"}, 200),
+    Hot("wake_for_call", {"id": call_id(999_991), "silence": LEASE}, 50),
     Hot("send_calls", SEND_MANY, 200),
     Hot("find_unplaced", {"calls": [call_id(5)]}, 20),
     Hot("unplaced_calls", {"after": -(2**63), "most": 500}, 20, is_tuned=True),

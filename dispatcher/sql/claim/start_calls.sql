@@ -2,7 +2,8 @@
 -- keys. This is their claim: the start is stamped on the slots and windows, as claim_call does it for one. Left out are
 -- calls that were revoked, and those that spend a key with a throttle, whose start claim_call gives. A process may
 -- begin by `slack` later than the start: a window remembers it that much longer. Relies on slot_is_one_per_call_and_key
--- and the primary keys. Locks the windows in order of key.
+-- and the primary keys. Locks the windows in order of key. The state is a parameter, so that no plan reads the index of
+-- all calls in flight.
 WITH {{clock}}, spent AS MATERIALIZED (
     SELECT slot.call_id, slot.key_id, slot.cost, {{longest_period(key)}} AS longest,
            {{window_period(key.override_until > clock.now, key)}} AS window_period,
@@ -16,7 +17,8 @@ WITH {{clock}}, spent AS MATERIALIZED (
        SET state = 'active', claim = chosen.claim, started_at = clock.now, attempt = call.attempt + 1, returns = 0,
            published_at = clock.now
       FROM clock, unnest(%(calls)s::uuid[], %(claims)s::uuid[]) AS chosen (id, claim)
-     WHERE call.id = chosen.id AND NOT call.is_revoked
+     WHERE call.id = ANY (%(calls)s::uuid[]) AND call.id = chosen.id AND call.state = %(admitted)s::text
+       AND NOT call.is_revoked
        AND NOT EXISTS (SELECT FROM spent WHERE spent.call_id = chosen.id AND spent.has_throttle)
     RETURNING call.id, call.attempt, call.retry
 ), held AS (

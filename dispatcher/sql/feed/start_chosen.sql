@@ -9,8 +9,9 @@
 -- the ticket is the claim, so that a report that is repeated is recognized, and a lane whose last call goes sleeps at
 -- once, since workers that wait for a call look at each lane that is held.
 -- The caller holds the locks of the lanes and keys, by an earlier statement: this one's snapshot is younger, so it may
--- count. A queue's own key that was made meanwhile is not locked: its lanes are left. Relies on slot_key, call_waiting,
--- lane_held, lane_awake, lane_parked and the primary keys.
+-- count. A queue's own key that was made meanwhile is not locked: its lanes are left. Rows are found by arrays of their
+-- ids, and the state is compared with a parameter, so that no plan that was made of small tables reads them whole.
+-- Relies on slot_key, call_waiting, lane_held, lane_awake, lane_parked and the primary keys.
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now, NULLIF(current_setting('dispatcher.chosen', true), '')::bigint[] AS lanes,
            NULLIF(current_setting('dispatcher.locked', true), '')::bigint[] AS keys
@@ -106,7 +107,7 @@ WITH clock AS MATERIALIZED (
            claim = CASE WHEN %(is_fetch)s::bool THEN goes.ticket ELSE gen_random_uuid() END, dispatched_at = clock.now,
            published_at = clock.now, started_at = clock.now, attempt = call.attempt + 1, returns = 0
       FROM clock, goes
-     WHERE call.id = goes.id
+     WHERE call.id = ANY (ARRAY(SELECT goes.id FROM goes)) AND call.id = goes.id AND call.state = %(waiting)s::text
     RETURNING call.id, call.ticket, call.claim, call.task, call.args, call.kwargs, call.call_data, call.headers,
               call.options, call.queue, call.attempt, call.retry, goes.place, goes.key_ids,
               CASE WHEN %(is_fetch)s::bool THEN {{fetch_lease_end(call, clock.now)}} END AS pulled_until
@@ -134,7 +135,7 @@ WITH clock AS MATERIALIZED (
     UPDATE dispatcher_ratelimitkey AS key
        SET admissions = key.admissions + 1
       FROM taken
-     WHERE key.id = taken.key_id
+     WHERE key.id = ANY (ARRAY(SELECT taken.key_id FROM taken)) AND key.id = taken.key_id
 ), settling AS MATERIALIZED (
     SELECT lane.id, lane.is_held, lane.parked_on_id, lane.on_limit, lane.is_first, ahead.place, heads.count,
            goes.count AS gone,
@@ -171,7 +172,7 @@ WITH clock AS MATERIALIZED (
            is_awake = false, is_held = decided.becomes IN ('held', 'left'),
            parked_on_id = CASE WHEN decided.becomes = 'parked' THEN decided.full_key END
       FROM clock, decided
-     WHERE lane.id = decided.id
+     WHERE lane.id = ANY (ARRAY(SELECT decided.id FROM decided)) AND lane.id = decided.id
        AND (decided.place IS NOT NULL OR lane.is_awake OR decided.is_held <> (decided.becomes IN ('held', 'left'))
             OR decided.parked_on_id IS DISTINCT FROM CASE WHEN decided.becomes = 'parked' THEN decided.full_key END)
 )

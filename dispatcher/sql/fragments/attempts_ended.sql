@@ -24,7 +24,7 @@ mine AS MATERIALIZED (
         ON ending.id = mine.id AND ending.ticket = mine.ticket AND ending.claim = mine.claim
      CROSS JOIN LATERAL (
            SELECT ending.error || jsonb_build_object('occurred_at', clock.now)) AS failure (error)
-     WHERE call.id = mine.id AND mine.state = 'active'
+     WHERE call.id = ANY (%(calls)s::uuid[]) AND call.id = mine.id AND mine.state = 'active'
     RETURNING call.id
 ), {{slots_freed(ended)}}, freed_keys AS MATERIALIZED (
     SELECT ARRAY(SELECT DISTINCT key_id FROM freed WHERE key_id IS NOT NULL ORDER BY key_id) AS ids

@@ -129,5 +129,6 @@ WITH clock AS MATERIALIZED (
       FROM locked, written
      WHERE key.id = locked.id AND written.state = 'dispatched'
 )
-SELECT id, position, lane_id, state, created_at, ticket, dispatched_at
+SELECT id, position, lane_id, state, created_at, ticket, dispatched_at,
+       {{queue_delivery(%(queue)s)}} = 'direct' AS is_direct
   FROM written
