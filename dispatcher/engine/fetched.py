@@ -82,8 +82,7 @@ def step(
         calls, found = _in_order(asked, started), again.row()
         if found.lanes or found.keys:
             dispenser.dispense_briefly(lanes=found.lanes, keys=found.keys)
-    if not chosen.lanes:
-        leave(fetched.waited)
+    leave(lane for lane in fetched.waited if str(lane.id) not in chosen.chosen_lanes.strip("{}").split(","))
     return Step(
         calls=calls,
         lanes=chosen.lanes,
