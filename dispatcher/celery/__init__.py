@@ -76,10 +76,9 @@ class DispatchedRequest(Request):
     def _on_fed_success(self, result: Any, **kwargs: Any) -> None:
         """Report how a run of the feed ended, which its process has sent with the result."""
         assert self.fed is not None  # noqa: S101 -- set where this is
-        try:
-            type(self).on_success(self, result, **kwargs)
-        finally:
-            self.fed.report(fed.end_in(result[1]))
+        # First: the feed starts the next call while Celery reports this one.
+        self.fed.report(fed.end_in(result[1]))
+        type(self).on_success(self, result, **kwargs)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001 -- Celery's signature
         """End the attempt when the hard time limit has killed its process."""

@@ -7,7 +7,7 @@ that the broker delivers come to the same pool as before.
 import heapq
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from threading import Event, Thread
@@ -25,7 +25,7 @@ from dispatcher.celery.feed_runs import Run
 from dispatcher.celery.feed_waiting import Waiting
 from dispatcher.conf import conf
 from dispatcher.ending import Ending
-from dispatcher.engine import attempt
+from dispatcher.engine import attempt, workers
 from dispatcher.engine import feed as engine_feed
 from dispatcher.engine.feed import Start, Taker
 from dispatcher.lifecycle import admit, claim, wake
@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 _LOOK_S: Final = 5.0
 """How often a worker looks which of its queues are direct, and for calls whose sender woke no worker; at least once a
 heartbeat."""
+_FIRST_REST_S: Final = 0.05
+"""How often a worker looks whether its first heartbeat is recorded."""
 _RETRY_S: Final = 0.01
 """How soon lanes are looked at again whose key another transaction had locked; each time in vain doubles it."""
 _LONGEST_RETRY_S: Final = 1.0
@@ -111,8 +113,8 @@ class Feed:
         self._delay_s = 0.0
         """By how much calls came too late to a process lately; it falls while none does."""
         self._tight_until = 0.0
-        """Until when no call is started ahead: a throttle gives starts to the millisecond, or a key is full, whose slots
-        other workers could use."""
+        """Until when no call is started ahead: a throttle gives starts to the millisecond, or a key is full and other
+        workers could use its slots."""
 
     @property
     def is_direct(self) -> bool:
@@ -171,7 +173,8 @@ class Feed:
             for run in [*self._runs.values()]:
                 if run.accepted_at is None:
                     engine_feed.give_back(run.start.call.id, run.start.call.ticket, run.start.claimed.number)
-            wake.delete(self.worker)
+            if not self._is_lost:
+                wake.delete(self.worker)
         except sql.DATABASE_ERRORS as fault:
             logger.warning("worker %s failed to end its feed: %s", self.name, fault)
         connections.close_all()
@@ -195,6 +198,9 @@ class Feed:
 
     def _turn(self) -> None:
         """Make one step, and wait for what makes the next one useful."""
+        if not (self._direct or self._runs or heartbeat.has_direct()):
+            self._rest()
+            return
         if self._is_lost:
             self._connect()
         self._look_up_queues()
@@ -212,6 +218,14 @@ class Feed:
         if not has_moved and not self._ended:
             self._wait()
 
+    def _rest(self) -> None:
+        """Keep no connection while no queue is direct; a heartbeat finds those that are."""
+        if not self._is_lost:
+            wake.delete(self.worker)
+            self._lose_connection()
+        rest_s = _FIRST_REST_S if heartbeat.has_direct() is None else self._look_s
+        self.waiting.wait(monotonic() + rest_s, is_idle=False)
+
     def _connect(self) -> None:
         """Listen, and give back what a step has started whose answer was lost."""
         sql.discard_connection()
@@ -228,8 +242,7 @@ class Feed:
     def _look_up_queues(self) -> None:
         if not self._may_take.is_set() or monotonic() < self._direct_until:
             return
-        dispenser = conf().dispenser_queue
-        direct = wake.direct([queue for queue in self._queues() if queue != dispenser])
+        direct = workers.direct_queues(self._queues())
         if direct != self._direct and self._is_marked:
             self._unmark()
         self._direct = direct
@@ -286,8 +299,6 @@ class Feed:
             self._ended.extendleft(run for run, _ in reversed(ends))
             raise
         self._has_left = made.has_left
-        if made.has_parked:
-            self._tight_until = monotonic() + _TIGHT_S
         for run, _ in ends:
             self._learn(run)
             self._forget(run)
@@ -295,6 +306,15 @@ class Feed:
             self._begin(start)
         for key, at in made.openings.items():
             self._remind(claim.monotonic_of(at), key)
+        self._note_limits(made, avoid, now)
+        if made.starts:
+            self.waiting.rest()
+        return made.has_moved and self._room() > 0
+
+    def _note_limits(self, made: engine_feed.Step, avoid: Collection[int], now: float) -> None:
+        """Remember which keys were full or locked when a step looked at them; `now`: before it."""
+        if made.has_parked:
+            self._tight_until = now + _TIGHT_S
         # What was looked at again and was not locked is no longer known as busy.
         self._busy = {key: busy for key, busy in self._busy.items() if busy.again_at > now or key in made.busy}
         for key in set(made.busy).difference(avoid):
@@ -303,9 +323,6 @@ class Feed:
             since = now if known is None else known.since
             self._busy[key] = Busy(since=since, pause=pause, again_at=monotonic() + pause)
             self._remind(self._busy[key].again_at, key)
-        if made.starts:
-            self.waiting.rest()
-        return made.has_moved and self._room() > 0
 
     def _taker(self, queues: list[str]) -> Taker:
         delay = timedelta(seconds=self._delay_s if self._delay_s >= _LEAST_DELAY_S else 0)

@@ -41,11 +41,17 @@ class _Identity:
     """The worker id of this process, or of the process that forked it."""
 
     worker: UUID | None = None
+    has_direct: bool | None = None
 
 
 def worker_id() -> UUID | None:
     """Return the id of the worker that this process belongs to; None outside of one."""
     return _Identity.worker
+
+
+def has_direct() -> bool | None:
+    """Return whether any queue of this worker was direct at its last heartbeat; None before the first."""
+    return _Identity.has_direct
 
 
 _before_release: list[Callable[[], object]] = []
@@ -124,12 +130,13 @@ class Presence(bootsteps.StartStopStep):
     def _beat(self) -> None:
         """Send a heartbeat every period; sooner after a failure, so that leases survive a short outage."""
         while not self.over.is_set():
-            is_recorded = self._try(
-                "send its heartbeat", lambda: workers.record_heartbeat(self._worker_info(), reserved_calls())
-            )
+            is_recorded = self._try("send its heartbeat", self._record)
             period = conf().heartbeat.total_seconds() / (1 if is_recorded else 3)
             self.over.wait(period * random.uniform(0.9, 1.0))  # noqa: S311 -- so that not all come at once
         connections.close_all()
+
+    def _record(self) -> None:
+        _Identity.has_direct = bool(workers.record_heartbeat(self._worker_info(), reserved_calls()))
 
     def _worker_info(self) -> WorkerInfo:
         worker = self.worker

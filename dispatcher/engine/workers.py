@@ -8,12 +8,15 @@ from dispatcher.conf import conf
 from dispatcher.engine import attempt
 from dispatcher.engine.dispenser import REFILL
 from dispatcher.errors import WorkerLost
-from dispatcher.lifecycle import finish, heartbeat, recover, unstarted
+from dispatcher.lifecycle import finish, heartbeat, recover, unstarted, wake
 from dispatcher.states import State
 
 
-def record_heartbeat(worker: heartbeat.WorkerInfo, held: Sequence[heartbeat.ReservedCall]) -> None:
-    """Record a heartbeat for a worker and the calls that it holds; dispense its queues if it is new or back."""
+def record_heartbeat(worker: heartbeat.WorkerInfo, held: Sequence[heartbeat.ReservedCall]) -> list[str]:
+    """Record a heartbeat for a worker and the calls that it holds; dispense its queues if it is new or back.
+
+    Return which of its queues are direct.
+    """
     result = heartbeat.record(worker, held)
     if result.is_back:
         for queue in set(worker.queues) - {conf().dispenser_queue}:
@@ -21,6 +24,12 @@ def record_heartbeat(worker: heartbeat.WorkerInfo, held: Sequence[heartbeat.Rese
         engine.dispense_briefly(queues=worker.queues, most=REFILL, total=REFILL)
     if result.knows_more and worker.tasks:
         _wake(worker.queues, worker.tasks)
+    return direct_queues(worker.queues)
+
+
+def direct_queues(queues: Sequence[str]) -> list[str]:
+    """Return those of these queues whose calls Celery workers take directly; never the dispenser's."""
+    return wake.direct([queue for queue in queues if queue != conf().dispenser_queue])
 
 
 def return_unknown(call: UUID, ticket: UUID) -> bool:

@@ -62,7 +62,7 @@ def send(app: Celery, producer: Any, call: Publishable) -> None:
     the receivers of Celery's publish signals, which have seen the call at its send: see dispatcher.messages.capture.
     """
     of_task, of_broker = options_of(app, call)
-    headers, properties, body, sent_event = _message(app, call, of_task)
+    headers, properties, body, sent_event = _message(app, call, of_task, has_event=app.conf.task_send_sent_event)
     queue = app.amqp.queues[call.queue]
     where = _where(app, queue, of_broker.pop("routing_key", None))
     given = {**_defaults_of(app), **properties, **of_broker}
@@ -79,15 +79,15 @@ def send(app: Celery, producer: Any, call: Publishable) -> None:
 
 def parts(app: Celery, call: Publishable) -> tuple[dict[str, Any], dict[str, Any], Any]:
     """Return the headers, the properties and the body of a call's message, for a worker that takes it directly."""
-    headers, properties, body, _ = _message(app, call, options_of(app, call)[0])
+    headers, properties, body, _ = _message(app, call, options_of(app, call)[0], has_event=False)
     return headers, properties, body
 
 
-def _message(app: Celery, call: Publishable, of_task: Mapping[str, Any]) -> Any:
+def _message(app: Celery, call: Publishable, of_task: Mapping[str, Any], *, has_event: bool) -> Any:
     message = app.amqp.create_task_message(
         **arguments(call),
         name=call.task,
-        create_sent_event=app.conf.task_send_sent_event,
+        create_sent_event=has_event,
         # Not the task that happens to hand its room on.
         **{"root_id": str(call.id), **of_task},
         reply_to=app.thread_oid,

@@ -291,7 +291,7 @@ def together() -> Iterator[None]:
 
 @contextmanager
 def one_trip() -> Iterator[Callable[[], None]]:
-    """Send the statements asked inside in one go; what this yields commits those that were asked before it is called."""
+    """Send the statements asked inside in one go; what this yields commits those that were asked so far."""
     with _pipeline() as commit:
         yield commit
 

@@ -13,8 +13,9 @@ from dispatcher import sql
 from tests.contracts.plans import Hot, nodes, outline
 from tests.contracts.test_plans import EMPTY, HOT, START
 
-CALLS, IN_FLIGHT, MOST = 20_000, 2_000, 500
-FILL = f"""
+MOST = 500
+# 20,000 calls wait, 2,000 are admitted, 2,000 run.
+FILL = """
 SELECT setval(pg_get_serial_sequence(name, 'id'), 10000)
   FROM unnest(ARRAY['dispatcher_lane', 'dispatcher_ratelimitkey']) AS serial (name);
 
@@ -30,12 +31,12 @@ SELECT n, 'direct', 0, 'wait', ARRAY[n], n % 3 = 0, n % 3 = 1, CASE WHEN n % 3 =
 INSERT INTO dispatcher_callqueue
        (id, lane_id, task, args, kwargs, meta, queue, priority, on_limit, costs, state, attempt, errors, ticket, claim,
         dispatched_at, published_at, started_at)
-SELECT gen_random_uuid(), 1 + n % 5000, 'noop', '[]', '{{}}', '{{}}', 'direct', 0, 'wait', '{{}}',
-       CASE WHEN n <= {CALLS} THEN 'available' WHEN n % 2 = 0 THEN 'dispatched' ELSE 'active' END, 0, '[]',
-       CASE WHEN n > {CALLS} THEN gen_random_uuid() END, CASE WHEN n > {CALLS} AND n % 2 = 1 THEN gen_random_uuid() END,
-       CASE WHEN n > {CALLS} THEN now() END, CASE WHEN n > {CALLS} THEN now() END,
-       CASE WHEN n > {CALLS} AND n % 2 = 1 THEN now() END
-  FROM generate_series(1, {CALLS + 2 * IN_FLIGHT}) AS n;
+SELECT gen_random_uuid(), 1 + n % 5000, 'noop', '[]', '{}', '{}', 'direct', 0, 'wait', '{}',
+       CASE WHEN n <= 20000 THEN 'available' WHEN n % 2 = 0 THEN 'dispatched' ELSE 'active' END, 0, '[]',
+       CASE WHEN n > 20000 THEN gen_random_uuid() END, CASE WHEN n > 20000 AND n % 2 = 1 THEN gen_random_uuid() END,
+       CASE WHEN n > 20000 THEN now() END, CASE WHEN n > 20000 THEN now() END,
+       CASE WHEN n > 20000 AND n % 2 = 1 THEN now() END
+  FROM generate_series(1, 24000) AS n;
 
 INSERT INTO dispatcher_slot (call_id, key_id, cost, lease_until)
 SELECT id, 1 + row_number() OVER () % 5000, 1, now() + interval '1 minute'

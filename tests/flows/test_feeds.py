@@ -59,6 +59,21 @@ def test_a_worker_notices_that_its_queue_is_direct_or_not_any_more(processes: Pr
     assert ended(send(sample_tasks.echo, "direct")).state == State.COMPLETED
 
 
+def test_a_worker_without_a_direct_queue_keeps_no_connection_for_its_feed(processes: Processes, worker: Worker) -> None:
+    def connections() -> int:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+            return int(cursor.fetchone()[0])
+
+    mine = Feed.objects.filter(worker_id=worker.id)
+    eventually(mine.filter(idle_at__isnull=False).exists)
+    before = connections()
+    Queue.objects.filter(name=QUEUE).update(delivery="broker")
+    eventually(lambda: not mine.exists() and connections() < before)
+    Queue.objects.filter(name=QUEUE).update(delivery="direct")
+    eventually(mine.filter(idle_at__isnull=False).exists)
+
+
 def test_a_call_that_is_revoked_while_it_waits_for_a_process_is_cancelled(processes: Processes) -> None:
     worker = start(processes, "-c", "1", env={"FLOWS_FALLBACK": "1"})
     runs, waits = send(sample_tasks.nap, 1, keys=[]), send(sample_tasks.echo, "never", keys=[])
