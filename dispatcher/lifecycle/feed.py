@@ -56,8 +56,6 @@ class Row:
     asleep: list[int]
     left_lanes: int
     parked_lanes: int
-    held_lanes: int
-    """Lanes that go on."""
     full_keys: list[int]
     full_held: list[int]
     is_counted: bool

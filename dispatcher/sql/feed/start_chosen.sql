@@ -180,7 +180,6 @@ SELECT clock.now AS start_at, started.id, started.ticket, started.claim, started
        started.call_data, started.headers, started.options, started.queue, started.attempt, started.retry,
        ARRAY(SELECT decided.id FROM decided WHERE decided.becomes = 'asleep') AS asleep,
        (SELECT count(*) FROM decided WHERE decided.becomes = 'left') AS left_lanes,
-       (SELECT count(*) FROM decided WHERE decided.becomes = 'held') AS held_lanes,
        (SELECT count(*) FROM decided WHERE decided.becomes = 'parked') AS parked_lanes,
        ARRAY(SELECT DISTINCT key.id FROM decided JOIN key ON key.id = decided.full_key
               WHERE decided.becomes = 'parked' AND key.held > key.mine ORDER BY key.id) AS full_keys,
