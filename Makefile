@@ -124,7 +124,7 @@ soak: .venv/dev.stamp ## churn beside a backlog of 100,000 and look for growth (
 lock: .venv/run.stamp ## write requirements.lock, the packages of the image with their hashes, as requirements.txt pins them
 	@$(BIN)/python $(INSTALL) uv==0.13.9
 	@$(BIN)/uv pip compile --quiet --custom-compile-command "make lock" --no-annotate --generate-hashes \
-		--python-version 3.13 --python-platform linux --extra http --extra cli --group image \
+		--python-version 3.13 --python-platform linux --extra http --group image \
 		--constraints requirements.txt pyproject.toml --output-file requirements.lock
 
 secrets: ## make the passwords that docker-compose.yml reads from secrets/; those that exist are kept

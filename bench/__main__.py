@@ -34,7 +34,9 @@ GROUPS = {
     "hot_key": "running",
     "hand_over": "running",
     "direct": "feeding",
+    "scaling": "scaling",
     "limits": "limits",
+    "limits_direct": "limits",
     "fetching": "http",
     "over_http": "http",
     "waiting": "http",
@@ -92,4 +94,5 @@ def _notes(services: Services) -> Iterator[None]:
         yield
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,6 +7,7 @@ from functools import partial
 from statistics import median
 
 from celery import current_app
+from django.db import connection
 from django.db.models import Max
 
 from bench import fixtures, running
@@ -21,6 +22,8 @@ from project.processes import Stack
 BACKLOG = 5_000
 STARTS = 200
 BATCH = 500
+STATISTICS_S = 1.5
+"""How long until the server's statistics have what a session did."""
 SETTLE_S = 6.0
 """How long until a worker has seen that a queue is direct."""
 
@@ -42,6 +45,14 @@ def direct(bench: Bench) -> Iterator[Figure]:
             partial(_drain, ["ample"], backlog), partial(_drain_bare, backlog), rounds=rounds
         )
         yield figure(name=f"direct: drain of {backlog:,} under a limit", ours=ours, reference=reference, bound=1.1)
+        yield Figure(
+            name="direct: transactions of the whole system per call of a drain",
+            ours=_commits(["ample"], backlog),
+            reference=1,
+            unit="commits",
+            side=Bound.AT_MOST,
+            bound=2.0,
+        )
         names = [f"limit:{number}" for number in range(3)]
         for name in names:
             _declare(name, concurrency=running.AMPLE, rate=(running.AMPLE, "PT10S"))
@@ -103,10 +114,19 @@ def _drain(keys: Sequence[str], calls: int) -> float:
     began = time.time()
     api.resume(keys[0])
     sent = CallQueue.objects.count()
-    _wait(lambda: int(notes().get(DONE) or 0), sent)
-    _wait(running._ended, sent)  # noqa: SLF001
+    wait_for_end(sent)
+    return sent / (last_end() - began)
+
+
+def wait_for_end(calls: int) -> None:
+    """Wait until so many calls have ended."""
+    _wait(running._ended, calls)  # noqa: SLF001
+
+
+def last_end() -> float:
+    """Return when the last call ended, as a Unix time."""
     ended: float = CallQueue.objects.aggregate(at=Max("finished_at"))["at"].timestamp()
-    return sent / (ended - began)
+    return ended
 
 
 def _drain_bare(calls: int) -> float:
@@ -123,15 +143,30 @@ def _drain_bare(calls: int) -> float:
 
 
 def _start_sent(calls: int) -> float:
-    """Return the median milliseconds from the commit of a send to the start, in a worker that is idle."""
+    """Return the median milliseconds from the insert of a call, before its commit, to its start in an idle worker."""
     notes().delete(STARTED)
-    spans = []
+    created = []
     for number in range(1, calls + 1):
-        CallQueue.objects.send(arrive, args=[time.time()])
+        created.append(CallQueue.objects.send(arrive, args=[0]).created_at.timestamp())
         _wait(lambda: notes().llen(STARTED), number)
         time.sleep(0.01)
-    spans = [float(seconds) * 1_000 for seconds in notes().lrange(STARTED, 0, -1)]
-    return float(median(spans))
+    started = map(float, notes().lrange(STARTED, 0, -1))
+    return median((at - since) * 1_000 for at, since in zip(started, created, strict=True))
+
+
+def _commits(keys: Sequence[str], calls: int) -> float:
+    """Return how many transactions of the whole system one call of a drain takes, its send left out."""
+    before = _committed()
+    _drain(keys, calls)
+    time.sleep(STATISTICS_S)
+    sent = -(-calls // BATCH)
+    return (_committed() - before - sent) / calls
+
+
+def _committed() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
+        return int(cursor.fetchone()[0])
 
 
 def _wait(count: Callable[[], int], expected: int) -> None:

@@ -14,12 +14,14 @@ from bench import database, fixtures
 from bench.figures import Bench, Bound, Figure, each, side_by_side
 from bench.models import BareCall
 from bench.tasks import nothing
-from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.models import CallQueue, Queue, RateLimitKey
 from dispatcher.request import Call
+from dispatcher.states import Delivery
 
 SENDS = 100
 MANY = 1_000
 AMPLE = 1_000_000
+DIRECT = "bench.direct"
 KWARGS = {"order": 4711, "customer": "acme", "amount": "19.99", "currency": "EUR"}
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
@@ -41,6 +43,22 @@ def send(bench: Bench) -> Iterator[Figure]:
             rounds=bench.effort.rounds,
         )
         yield Figure(name=name, ours=ours, reference=reference, unit="ms", side=Bound.AT_MOST, bound=1.5)
+
+    Queue.objects.get_or_create(name=DIRECT, delivery=Delivery.DIRECT)
+    recorded = partial(CallQueue.objects.send, nothing, kwargs=KWARGS, keys=["ample"], queue=DIRECT)
+    ours, reference = side_by_side(
+        partial(each, recorded, bench.effort.calls(SENDS)),
+        partial(each, bare, bench.effort.calls(SENDS)),
+        rounds=bench.effort.rounds,
+    )
+    yield Figure(
+        name="send to a direct queue: record, and wake",
+        ours=ours,
+        reference=reference,
+        unit="ms",
+        side=Bound.AT_MOST,
+        bound=1.2,
+    )
 
     at_once = partial(CallQueue.objects.send, nothing, keys=["ample"])
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from celery import current_app
-from django.apps import AppConfig, apps
+from django.apps import apps
 from django.conf import settings as django_settings
 from django.core import checks
 from django.db import OperationalError, connections, router
@@ -31,9 +31,8 @@ _POSITIVE = ("batch", "max_payload_bytes", "dispatch_ahead", "poison_after")
 
 
 @checks.register("dispatcher")
-def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
+def check_settings(**_: Any) -> list[checks.CheckMessage]:
     """Check the DISPATCHER setting: E001 unknown or of the wrong type, E002 ranges, E003 policies, E004 retry."""
-    del app_configs
     given = getattr(django_settings, "DISPATCHER", None)
     settings, problems = read({} if given is None else given)
     unread = [checks.Error(problem, id="dispatcher.E001") for problem in problems]
@@ -41,104 +40,76 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[ch
 
 
 @checks.register("dispatcher")
-def check_celery(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
+def check_celery(**_: Any) -> list[checks.CheckMessage]:
     """Check the Celery app: E005 its tasks can't claim their calls, or there is none, E006 it accepts pickle."""
     from dispatcher.celery import fence  # noqa: PLC0415 -- they need the app registry
     from dispatcher.engine import compose  # noqa: PLC0415 -- they need the app registry
 
-    del app_configs
     found: list[checks.CheckMessage] = []
     if not compose.has_app():
         found.append(checks.Error(compose.NO_APP, hint=compose.IMPORT_APP, id="dispatcher.E005"))
-    found += [
-        checks.Error(
-            f"The calls of a task would never be claimed: {problem}.",
-            hint="Give the task another base class, such as your own subclass of dispatcher.celery.DispatchedTask.",
-            id="dispatcher.E005",
-        )
-        for problem in fence.fence_all(current_app)
-    ]
+    for problem in fence.fence_all(current_app):
+        message = f"The calls of a task would never be claimed: {problem}."
+        hint = "Give the task another base class, such as your own subclass of dispatcher.celery.DispatchedTask."
+        found.append(checks.Error(message, hint=hint, id="dispatcher.E005"))
     if _PICKLE.intersection(current_app.conf.accept_content):
-        found.append(
-            checks.Error(
-                "The Celery app accepts pickle, so anyone who reaches the broker can run code.",
-                hint='Set accept_content = ["json"].',
-                id="dispatcher.E006",
-            )
-        )
+        message = "The Celery app accepts pickle, so anyone who reaches the broker can run code."
+        found.append(checks.Error(message, hint='Set accept_content = ["json"].', id="dispatcher.E006"))
     return found
 
 
 @checks.register("dispatcher")
-def check_installed(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
+def check_installed(**_: Any) -> list[checks.CheckMessage]:
     """Check the installation: W001 nothing ticks, E007 not PostgreSQL, E009 isolation level, E014 models elsewhere."""
-    del app_configs
     found: list[checks.CheckMessage] = []
     if not (apps.is_installed("django_celery_beat") or _has_plain_entry() or _settings().fallback_schedule):
-        found.append(
-            checks.Warning(
-                "Nothing runs dispatcher.tick: django_celery_beat is not installed, CELERY_BEAT_SCHEDULE has no entry "
-                "for it, and DISPATCHER['fallback_schedule'] is False.",
-                hint='Add "django_celery_beat" to INSTALLED_APPS, or entries to CELERY_BEAT_SCHEDULE, or leave '
-                "fallback_schedule at True, so that workers tick by themselves.",
-                id="dispatcher.W001",
-            )
+        message = (
+            "Nothing runs dispatcher.tick: django_celery_beat is not installed, CELERY_BEAT_SCHEDULE has no entry for "
+            "it, and DISPATCHER['fallback_schedule'] is False."
         )
+        hint = (
+            'Add "django_celery_beat" to INSTALLED_APPS, or entries to CELERY_BEAT_SCHEDULE, or leave '
+            "fallback_schedule at True, so that workers tick by themselves."
+        )
+        found.append(checks.Warning(message, hint=hint, id="dispatcher.W001"))
     alias = _alias()
     if alias not in connections:
-        found.append(
-            checks.Error(
-                f"DISPATCHER['database'] is {alias!r}, which is not in DATABASES.",
-                hint=f"Use one of {', '.join(connections)}.",
-                id="dispatcher.E002",
-            )
-        )
-    elif connections[alias].vendor != "postgresql":
-        found.append(
-            checks.Error(
-                f"The database {alias!r} is {connections[alias].vendor}; the dispatcher needs PostgreSQL 14 or newer.",
-                hint="Its limits rest on FOR UPDATE SKIP LOCKED. Set DISPATCHER['database'] to a PostgreSQL database.",
-                id="dispatcher.E007",
-            )
-        )
+        message = f"DISPATCHER['database'] is {alias!r}, which is not in DATABASES."
+        return [*found, checks.Error(message, hint=f"Use one of {', '.join(connections)}.", id="dispatcher.E002")]
+    if (vendor := connections[alias].vendor) != "postgresql":
+        message = f"The database {alias!r} is {vendor}; the dispatcher needs PostgreSQL 14 or newer."
+        hint = "Its limits rest on FOR UPDATE SKIP LOCKED. Set DISPATCHER['database'] to a PostgreSQL database."
+        found.append(checks.Error(message, hint=hint, id="dispatcher.E007"))
     elif connections[alias].settings_dict["OPTIONS"].get("isolation_level") not in _READ_COMMITTED:
-        found.append(
-            checks.Error(
-                f"DATABASES[{alias!r}] has another isolation level than READ COMMITTED.",
-                hint="What was waited for must be seen: leave isolation_level out of its OPTIONS.",
-                id="dispatcher.E009",
-            )
+        message = f"DATABASES[{alias!r}] has another isolation level than READ COMMITTED."
+        hint = "What was waited for must be seen: leave isolation_level out of its OPTIONS."
+        found.append(checks.Error(message, hint=hint, id="dispatcher.E009"))
+    if (elsewhere := router.db_for_write(CallQueue)) != alias:
+        message = (
+            f"DISPATCHER['database'] is {alias!r}, but by DATABASE_ROUTERS the dispatcher's models are in "
+            f"{elsewhere!r}: the admin and the managers would look there."
         )
-    if alias in connections and (elsewhere := router.db_for_write(CallQueue)) != alias:
-        found.append(
-            checks.Error(
-                f"DISPATCHER['database'] is {alias!r}, but by DATABASE_ROUTERS the dispatcher's models are in "
-                f"{elsewhere!r}: the admin and the managers would look there.",
-                hint='Put "dispatcher.routers.DispatcherRouter" first in DATABASE_ROUTERS, then run '
-                f"manage.py migrate --database {alias}.",
-                id="dispatcher.E014",
-            )
+        hint = (
+            'Put "dispatcher.routers.DispatcherRouter" first in DATABASE_ROUTERS, then run '
+            f"manage.py migrate --database {alias}."
         )
+        found.append(checks.Error(message, hint=hint, id="dispatcher.E014"))
     return found
 
 
 @checks.register("dispatcher")
-def check_network(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
+def check_network(**_: Any) -> list[checks.CheckMessage]:
     """Check the connections: W011 Redis, W012 RabbitMQ, W013 the database may block for ever, W015 none is kept."""
-    del app_configs
     return [*_broker_timeouts(), *_database_timeouts(), *_closed_connections()]
 
 
 # Not under the tag "dispatcher": Django 6.1 runs the database checks of a tag on all databases, and so would connect.
 @checks.register(checks.Tags.database)
-def check_server(
-    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **_: Any
-) -> list[checks.CheckMessage]:
+def check_server(databases: Sequence[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
     """Check the server: E008 it is older than PostgreSQL 14, W014 a transaction pooler is in between.
 
     Runs with `check --database` and with migrate.
     """
-    del app_configs
     alias = _alias()
     if alias not in (databases or ()) or connections[alias].vendor != "postgresql":
         return []
@@ -150,14 +121,12 @@ def check_server(
         return [checks.Error(f"PostgreSQL is version {version}.", hint=hint, id="dispatcher.E008")]
     if connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS") or not _shares_servers(connection):
         return []
-    return [
-        checks.Warning(
-            f"DATABASES[{alias!r}] is behind a pooler in transaction mode, without DISABLE_SERVER_SIDE_CURSORS.",
-            hint=f"Set DATABASES[{alias!r}]['DISABLE_SERVER_SIDE_CURSORS'] = True: prepared statements and server-side "
-            "cursors belong to one server connection, and the next transaction may get another.",
-            id="dispatcher.W014",
-        )
-    ]
+    message = f"DATABASES[{alias!r}] is behind a pooler in transaction mode, without DISABLE_SERVER_SIDE_CURSORS."
+    hint = (
+        f"Set DATABASES[{alias!r}]['DISABLE_SERVER_SIDE_CURSORS'] = True: prepared statements and server-side "
+        "cursors belong to one server connection, and the next transaction may get another."
+    )
+    return [checks.Warning(message, hint=hint, id="dispatcher.W014")]
 
 
 def _settings() -> Conf:
@@ -204,45 +173,45 @@ def _broker_timeouts() -> list[checks.CheckMessage]:
     return [checks.Warning(message, hint=f"Set CELERY_BROKER_TRANSPORT_OPTIONS = {remedy}.", id=code)]
 
 
-def _database_timeouts() -> list[checks.CheckMessage]:
+def _database_settings() -> dict[str, Any] | None:
+    """Return the settings of the database; None for one that is not there, or not PostgreSQL, which is reported."""
     alias = _alias()
-    if alias not in connections or connections[alias].vendor != "postgresql":
+    known = alias in connections and connections[alias].vendor == "postgresql"
+    return connections[alias].settings_dict if known else None
+
+
+def _database_timeouts() -> list[checks.CheckMessage]:
+    if (settings := _database_settings()) is None:
         return []
-    settings = connections[alias].settings_dict
     options = settings["OPTIONS"]
     host = str(options.get("host") or settings["HOST"] or "")
-    if "service" in options or not host or host.startswith(("/", "@")):
-        return []
     missing = [name for name in ("connect_timeout", "tcp_user_timeout") if not options.get(name)]
-    if not missing:
+    if "service" in options or not host or host.startswith(("/", "@")) or not missing:
         return []
-    return [
-        checks.Warning(
-            f"A database that does not answer blocks workers and senders for minutes: DATABASES[{alias!r}]['OPTIONS'] "
-            f"has no {' and no '.join(missing)}.",
-            hint='Set "connect_timeout": 5 (seconds), "tcp_user_timeout": 15000 (milliseconds), "keepalives_idle": 5, '
-            '"keepalives_interval": 5, "keepalives_count": 3.',
-            id="dispatcher.W013",
-        )
-    ]
+    message = (
+        f"A database that does not answer blocks workers and senders for minutes: DATABASES[{_alias()!r}]['OPTIONS'] "
+        f"has no {' and no '.join(missing)}."
+    )
+    hint = (
+        'Set "connect_timeout": 5 (seconds), "tcp_user_timeout": 15000 (milliseconds), "keepalives_idle": 5, '
+        '"keepalives_interval": 5, "keepalives_count": 3.'
+    )
+    return [checks.Warning(message, hint=hint, id="dispatcher.W013")]
 
 
 def _closed_connections() -> list[checks.CheckMessage]:
-    alias = _alias()
-    if alias not in connections or connections[alias].vendor != "postgresql":
+    settings, alias = _database_settings(), _alias()
+    if settings is None or settings["CONN_MAX_AGE"] != 0 or settings["OPTIONS"].get("pool"):
         return []
-    settings = connections[alias].settings_dict
-    if settings["CONN_MAX_AGE"] != 0 or settings["OPTIONS"].get("pool"):
-        return []
-    return [
-        checks.Warning(
-            f"DATABASES[{alias!r}] has CONN_MAX_AGE = 0 and no pool: each request opens a connection, which costs "
-            "several times as much as a send. Workers keep their connections all the same.",
-            hint=f"Set DATABASES[{alias!r}]['CONN_MAX_AGE'] = 600 and ['CONN_HEALTH_CHECKS'] = True; under ASGI, or "
-            "with gevent, ['OPTIONS']['pool'] = True instead.",
-            id="dispatcher.W015",
-        )
-    ]
+    message = (
+        f"DATABASES[{alias!r}] has CONN_MAX_AGE = 0 and no pool: each request opens a connection, which costs several "
+        "times as much as a send. Workers keep their connections all the same."
+    )
+    hint = (
+        f"Set DATABASES[{alias!r}]['CONN_MAX_AGE'] = 600 and ['CONN_HEALTH_CHECKS'] = True; under ASGI, or with "
+        "gevent, ['OPTIONS']['pool'] = True instead."
+    )
+    return [checks.Warning(message, hint=hint, id="dispatcher.W015")]
 
 
 def _shares_servers(connection: BaseDatabaseWrapper) -> bool:

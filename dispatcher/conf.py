@@ -96,7 +96,7 @@ class Conf(Tuning):
     """How long ended calls are kept, by state; None keeps them. See RETENTION for the defaults."""
     unused_retention: timedelta | None = timedelta(days=30)
     """How long lanes, and keys that were made from templates, are kept without calls; None keeps them."""
-    journal: timedelta | None = None
+    event_retention: timedelta | None = None
     """How long events of limits and queues are kept for the HTTP API; None records none."""
     change_retention: timedelta | None = timedelta(days=366)
     """How long the history of keys is kept: who changed, paused, blocked or resumed them; None keeps it."""

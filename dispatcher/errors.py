@@ -20,8 +20,8 @@ def _restored(kind: type[DispatcherError], words: tuple[Any, ...], facts: dict[s
     return error
 
 
-class CallInvalid(DispatcherError, ValueError):
-    """A field of a call is invalid; nothing was written. Correct `field` and send again."""
+class FieldInvalid(DispatcherError, ValueError):
+    """A field of a call or of a policy is invalid; nothing was written."""
 
     index: int | None = None
     """The place of the call among those of a `send_many`, from 0."""
@@ -30,6 +30,10 @@ class CallInvalid(DispatcherError, ValueError):
         """Name the field, then the problem with its remedy."""
         self.field = field
         super().__init__(f"{field}: {problem}")
+
+
+class CallInvalid(FieldInvalid):
+    """A field of a call is invalid; nothing was written. Correct `field` and send again."""
 
 
 class CallNeverRuns(CallInvalid):
@@ -40,16 +44,8 @@ class CallTooLarge(CallInvalid):
     """A call's payload is over `max_payload_bytes`. Send a reference to the content in its place."""
 
 
-class PolicyInvalid(DispatcherError, ValueError):
+class PolicyInvalid(FieldInvalid):
     """A policy's field is missing, out of range or unknown."""
-
-    index: int | None = None
-    """The place of the call among those of a `send_many`, from 0."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        """Name the field, then the problem with its remedy."""
-        self.field = field
-        super().__init__(f"{field}: {problem}")
 
 
 class DuplicateCall(DispatcherError):

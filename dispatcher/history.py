@@ -1,4 +1,4 @@
-"""The history of keys: who changed what, written in the transaction of the change and kept beside any journal."""
+"""The history of keys: who changed what, written in the transaction of the change and kept beside the event log."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager

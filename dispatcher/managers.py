@@ -144,12 +144,7 @@ class RateLimitKeyManager(models.Manager["RateLimitKey"]):
 
     @only_named(PolicyInvalid, {})
     def declare(
-        self,
-        name: str,
-        *,
-        concurrency: int | None = None,
-        rate: object = None,
-        throttle: object = None,
+        self, name: str, *, concurrency: int | None = None, rate: object = None, throttle: object = None
     ) -> "RateLimitKey":
         """Make a key if it does not exist, and return it; the policy of one that does is left as it is.
 

@@ -25,7 +25,7 @@ REMEDIES: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class More:
+class OjsOptions:
     """The options that only an Open Job Spec job has; checked by the HTTP API."""
 
     id: UUID | None = None
@@ -56,7 +56,7 @@ class Call:
     retry: Mapping[str, Any] | None = None
     meta: Mapping[str, Any] | None = None
     headers: Mapping[str, Any] | None = None
-    more: More = More()
+    ojs: OjsOptions = OjsOptions()
     """The options that only the HTTP API sets."""
 
 

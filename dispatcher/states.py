@@ -5,26 +5,35 @@
 
 import sys
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
 
 
-class State(StrEnum):
+class Labelled(StrEnum):
+    """Texts, each with a label for people: its own, or the text itself."""
+
+    _value_: str
+    label: str
+
+    def __new__(cls, value: str, label: str = "") -> Self:
+        """Make a member of its text and its label."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.label = label or value.capitalize().replace("_", " ")
+        return member
+
+
+class State(Labelled):
     """The state of a call: the Open Job Spec's states (ojs-core, section 5) and `dispatched`."""
 
     SCHEDULED = "scheduled"
     PENDING = "pending"
-    AVAILABLE = "available"
+    AVAILABLE = "available", "Waiting"
     DISPATCHED = "dispatched"
     ACTIVE = "active"
     RETRYABLE = "retryable"
     COMPLETED = "completed"
     CANCELLED = "cancelled"
     DISCARDED = "discarded"
-
-    @property
-    def label(self) -> str:
-        """The label for people: an `available` call is waiting."""
-        return "Waiting" if self is State.AVAILABLE else self.value.capitalize()
 
 
 class OnLimit(StrEnum):
@@ -35,21 +44,12 @@ class OnLimit(StrEnum):
     DROP = "drop"
 
 
-class Delivery(StrEnum):
+class Delivery(Labelled):
     """How the calls of a queue reach its workers."""
 
-    BROKER = "broker"
-    DIRECT = "direct"
-    HTTP = "http"
-
-    @property
-    def label(self) -> str:
-        """The label for people."""
-        return {
-            Delivery.BROKER: "Through Celery's broker",
-            Delivery.DIRECT: "Celery workers take them from PostgreSQL",
-            Delivery.HTTP: "Fetched over HTTP",
-        }[self]
+    BROKER = "broker", "Through Celery's broker"
+    DIRECT = "direct", "Celery workers take them from PostgreSQL"
+    HTTP = "http", "Fetched over HTTP"
 
 
 class OnFull(StrEnum):
@@ -60,25 +60,14 @@ class OnFull(StrEnum):
     DROP_OLDEST = "drop_oldest"
 
 
-class Reason(StrEnum):
+class Reason(Labelled):
     """Why a call was discarded."""
 
-    FAILED = "failed"
-    EXPIRED = "expired"
-    LIMIT = "limit"
-    POISON = "poison"
-    QUEUE_FULL = "crowded"
-
-    @property
-    def label(self) -> str:
-        """The label for people."""
-        return {
-            Reason.FAILED: "Failed for good",
-            Reason.EXPIRED: "Not started in time",
-            Reason.LIMIT: "Dropped at a limit",
-            Reason.POISON: "Poison: it kills its workers",
-            Reason.QUEUE_FULL: "Made room in a full queue",
-        }[self]
+    FAILED = "failed", "Failed for good"
+    EXPIRED = "expired", "Not started in time"
+    LIMIT = "limit", "Dropped at a limit"
+    POISON = "poison", "Poison: it kills its workers"
+    QUEUE_FULL = "queue_full", "Made room in a full queue"
 
 
 FIRST: Final = (State.PENDING, State.SCHEDULED, State.AVAILABLE, State.DISPATCHED)

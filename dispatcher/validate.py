@@ -15,7 +15,7 @@ from uuid import UUID
 from kombu.utils import json as celery_json
 
 from dispatcher.conf import SCOPES
-from dispatcher.errors import CallInvalid, PolicyInvalid
+from dispatcher.errors import CallInvalid, FieldInvalid
 
 KEY_PATTERN: Final = r"^[a-zA-Z0-9][a-zA-Z0-9._:-]*$"
 """A key's name (Open Job Spec, rate limiting, section 6.2)."""
@@ -34,9 +34,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def only_named(
-    error: type[CallInvalid] | type[PolicyInvalid], remedies: Mapping[str, str]
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def only_named(error: type[FieldInvalid], remedies: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Have a function refuse arguments that it does not have, by name and with the remedy. Raises `error`."""
 
     def wrap(function: Callable[P, R]) -> Callable[P, R]:
@@ -122,9 +120,7 @@ def mapping(field: str, value: object) -> Mapping[str, Any] | None:
     return value
 
 
-def moment(
-    field: str, value: object, *, error: type[CallInvalid] | type[PolicyInvalid] = CallInvalid
-) -> datetime | None:
+def moment(field: str, value: object, *, error: type[FieldInvalid] = CallInvalid) -> datetime | None:
     """Return a time in UTC, or None: from a datetime with a zone, or from what has one (an arrow). Raises `error`."""
     at = getattr(value, "datetime", value)
     if at is None:

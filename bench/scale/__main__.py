@@ -138,4 +138,5 @@ def _close() -> None:
     connections.close_all()
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -39,9 +39,9 @@ def cleaning() -> Iterator[Task]:
     """Yield what recovery and cleanup do."""
     yield Operation(name="recovery", do=lambda _: engine.recover(now=timezone.now()))
     yield Operation(name="trimming of windows", prepare=_from_the_first, do=lambda _: retention.trim_windows())
-    yield Operation(name="easing of crowded queues", do=lambda _: enqueue.clear_backpressure())
+    yield Operation(name="clearing of backpressure", do=lambda _: enqueue.clear_backpressure())
     yield Operation(name=f"cleanup of {BATCH} ended calls", prepare=_age, do=_delete_ended)
-    yield Operation(name="cleanup of the journal, one slice", do=lambda _: retention.delete_entries())
+    yield Operation(name="cleanup of the event log, one slice", do=lambda _: retention.delete_entries())
     yield Operation(name="cleanup of workflows", do=lambda _: retention.delete_workflows())
     yield Operation(name="cleanup of workers", do=lambda _: retention.delete_workers())
     yield Operation(name="advancing of workflows without news", do=lambda _: advance.advance_all())

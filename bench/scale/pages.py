@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SEARCHES = {
     "callqueue": {"a task": "bench.scale.tasks.task_1", "a key": "tenant:3", "a queue's key": "queue:q00"},
     "ratelimitkey": {"a name": "tenant:3", "a name that is none": "nowhere"},
-    "journalentry": {"a key": "tenant:3", "a queue": "q00", "what is none": "nowhere"},
+    "eventlogentry": {"a key": "tenant:3", "a queue": "q00", "what is none": "nowhere"},
     "worker": {"a host": "host7"},
     "pullworker": {"a name": "worker-7"},
 }

@@ -27,7 +27,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, object] = {}
 DISPATCHER = {
     "queue_grace": None,
     "dispatch_ahead": 1_000_000,
-    "journal": timedelta(days=7),
+    "event_retention": timedelta(days=7),
     "http_anonymous": ("send", "fetch", "read", "admin"),
 }
 # What a figure brings about on purpose, calls that are put back say, need not be read.

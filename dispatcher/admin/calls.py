@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 from uuid import UUID
 
 from django.contrib import admin, messages
@@ -17,8 +16,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from dispatcher import api, reports, sql
-from dispatcher.admin.paging import MANY, BoundedList, batches
-from dispatcher.admin.read_only import ReadOnlyAdmin
+from dispatcher.admin.base import MANY, ReadOnlyAdmin, badge, batches
 from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.states import DUE, IN_FLIGHT, TERMINAL, Reason, State
 
@@ -44,15 +42,20 @@ _COLOURS = {
 }
 
 
-if TYPE_CHECKING:
-    _Admin = admin.ModelAdmin[CallQueue]
-else:
-    _Admin = admin.ModelAdmin
+def _pretty(value: object) -> SafeString:
+    if value is None or value in ([], {}):
+        return format_html("{}", "-")
+    return format_html("<pre>{}</pre>", json.dumps(value, indent=2, ensure_ascii=False))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Found:
-    id: UUID
+def _json(field: str, title: str) -> Callable[["CallAdmin", CallQueue], SafeString]:
+    """Return a column that shows a field as JSON."""
+
+    @admin.display(description=title)
+    def show(_: "CallAdmin", call: CallQueue) -> SafeString:
+        return _pretty(getattr(call, field))
+
+    return show
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -62,13 +65,9 @@ class StateFilter(admin.SimpleListFilter):
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        """Return every state."""
-        del request, model_admin
         return [*((state.value, state.label) for state in State), (_OVERSIZED, "Oversized: costs more than the limit")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[CallQueue]) -> QuerySet[CallQueue]:
-        """Filter by the selected state, with the condition of its index."""
-        del request
         value = self.value()
         if value is None:
             return queryset
@@ -92,12 +91,9 @@ class ReasonFilter(admin.SimpleListFilter):
     parameter_name = "reason"
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        """Return every reason."""
-        del request, model_admin
         return [(reason.value, reason.label) for reason in Reason]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[CallQueue]) -> QuerySet[CallQueue]:
-        """Filter by the selected reason."""
         value = self.value()
         if not value:
             return queryset
@@ -107,13 +103,13 @@ class ReasonFilter(admin.SimpleListFilter):
 
 
 @admin.register(CallQueue)
-class CallAdmin(ReadOnlyAdmin, BoundedList, _Admin):
+class CallAdmin(ReadOnlyAdmin):
     """Calls are created by `send`, changed by the engine and deleted by retention: people view and control them."""
 
     list_display = (
         "short_id",
         "task",
-        "badge",
+        "state_now",
         "queue",
         "priority",
         "attempt",
@@ -129,7 +125,7 @@ class CallAdmin(ReadOnlyAdmin, BoundedList, _Admin):
     )
     actions = ("cancel", "retry", "run_now")
     fieldsets: ClassVar = [
-        (None, {"fields": ("id", "task", "badge", "why_it_waits", "keys_and_costs")}),
+        (None, {"fields": ("id", "task", "state_now", "why_it_waits", "keys_and_costs")}),
         (
             "Arguments and result",
             {"fields": ("args_json", "kwargs_json", "call_data_json", "meta_json", "result_json")},
@@ -166,15 +162,12 @@ class CallAdmin(ReadOnlyAdmin, BoundedList, _Admin):
     ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: CallQueue | None = None) -> list[str]:
-        """Make every field read-only."""
-        del request, obj
         return [str(name) for _, group in self.fieldsets for name in group["fields"]]
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[CallQueue], search_term: str
     ) -> tuple[QuerySet[CallQueue], bool]:
         """Search by id, by key or by task, each with an index."""
-        del request
         term = search_term.strip()
         if not term:
             return queryset, False
@@ -183,8 +176,8 @@ class CallAdmin(ReadOnlyAdmin, BoundedList, _Admin):
         except ValueError:
             pass
         if RateLimitKey.objects.filter(name=term).exists():
-            found = sql.fetch("find_calls_of_key", _Found, {"name": term, "most": _FOUND})
-            return queryset.filter(pk__in=[row.id for row in found]), False
+            found = sql.fetch("find_calls_of_key", UUID, {"name": term, "most": _FOUND})
+            return queryset.filter(pk__in=found), False
         oldest = CallQueue.objects.order_by("-pk").values_list("pk", flat=True)[MANY : MANY + 1].first()
         recent = queryset if oldest is None else queryset.filter(pk__gt=oldest)
         return recent.filter(task__startswith=term), False
@@ -203,15 +196,12 @@ class CallAdmin(ReadOnlyAdmin, BoundedList, _Admin):
         return format_html('<span title="{}" style="white-space:nowrap">…{}</span>', call.pk, str(call.pk)[-12:])
 
     @admin.display(description="state")
-    def badge(self, call: CallQueue) -> SafeString:
-        """Return the state as a coloured badge."""
+    def state_now(self, call: CallQueue) -> SafeString:
         state = State(call.state)
-        style = f"background:{_COLOURS.get(state, '#6d4c41')};color:#fff;border-radius:3px;padding:1px 7px"
-        return format_html('<span style="{}">{}</span>', style, state.label)
+        return badge(state.label, _COLOURS.get(state, "#6d4c41"))
 
     @admin.display(description="why it waits")
     def why_it_waits(self, call: CallQueue) -> str:
-        """Return in a sentence why the call waits."""
         wait = reports.why_waiting(call.pk)
         if wait is None:
             return "It does not wait for a limit."
@@ -240,61 +230,35 @@ class CallAdmin(ReadOnlyAdmin, BoundedList, _Admin):
         listed = format_html_join("", "<div>{} · attempt {} · <b>{}</b> {}</div>", rows)
         return format_html("<div>{}</div>{}", title, listed)
 
-    @admin.display(description="arguments")
-    def args_json(self, call: CallQueue) -> SafeString:
-        """Return the positional arguments."""
-        return _pretty(call.args)
-
-    @admin.display(description="keyword arguments")
-    def kwargs_json(self, call: CallQueue) -> SafeString:
-        """Return the keyword arguments."""
-        return _pretty(call.kwargs)
-
-    @admin.display(description="call data")
-    def call_data_json(self, call: CallQueue) -> SafeString:
-        """Return the method and its params."""
-        return _pretty(call.call_data)
-
-    @admin.display(description="meta")
-    def meta_json(self, call: CallQueue) -> SafeString:
-        """Return the sender's metadata."""
-        return _pretty(call.meta)
-
-    @admin.display(description="result")
-    def result_json(self, call: CallQueue) -> SafeString:
-        """Return the result of the task."""
-        return _pretty(call.result)
+    args_json = _json("args", "arguments")
+    kwargs_json = _json("kwargs", "keyword arguments")
+    call_data_json = _json("call_data", "call data")
+    meta_json = _json("meta", "meta")
+    result_json = _json("result", "result")
 
     @admin.display(description="retry policy")
     def retry_json(self, call: CallQueue) -> SafeString:
-        """Return the call's own retry policy."""
         return _pretty(call.retry) if call.retry is not None else format_html("{}", "the setting's")
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may cancel calls."""
         return request.user.has_perm("dispatcher.cancel_callqueue")
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may retry calls."""
         return request.user.has_perm("dispatcher.retry_callqueue")
 
     def has_run_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may move calls to the front."""
         return request.user.has_perm("dispatcher.run_callqueue")
 
     @admin.action(permissions=["cancel"], description="Cancel calls that have not started")
     def cancel(self, request: HttpRequest, calls: QuerySet[CallQueue]) -> None:
-        """Cancel the selected calls that have not started."""
         self._each(request, calls, api.cancel, "cancelled", "they run or have ended")
 
     @admin.action(permissions=["retry"], description="Retry ended calls")
     def retry(self, request: HttpRequest, calls: QuerySet[CallQueue]) -> None:
-        """Retry the selected calls that have ended."""
         self._each(request, calls, api.retry, "queued for a retry", "they have not ended")
 
     @admin.action(permissions=["run"], description="Run now: move to the front of the lane, within the limits")
     def run_now(self, request: HttpRequest, calls: QuerySet[CallQueue]) -> None:
-        """Move the selected waiting calls to the front of their lanes."""
         self._each(request, calls, api.run_now, "moved to the front", "they do not wait")
 
     def _each(
@@ -322,12 +286,6 @@ class CallAdmin(ReadOnlyAdmin, BoundedList, _Admin):
             self.message_user(request, f"{moved:,} calls: {done}.", messages.SUCCESS)
         if left:
             self.message_user(request, f"{left:,} calls were not changed: {otherwise}.", messages.WARNING)
-
-
-def _pretty(value: object) -> SafeString:
-    if value is None or value in ([], {}):
-        return format_html("{}", "-")
-    return format_html("<pre>{}</pre>", json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def _why_unstarted(wait: reports.Wait) -> str | None:

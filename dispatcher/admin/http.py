@@ -1,30 +1,21 @@
 """The HTTP API in the admin: queues, workers that fetch, tokens."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django import forms
 from django.contrib import admin
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
-from dispatcher.admin.paging import BoundedList
+from dispatcher.admin.base import BoundedAdmin
 from dispatcher.errors import CallInvalid
 from dispatcher.models import ApiToken, CallQueue, PullWorker, Queue
 from dispatcher.states import IN_FLIGHT
 from dispatcher.validate import scopes
 
-if TYPE_CHECKING:
-    _Queues = admin.ModelAdmin[Queue]
-    _Workers = admin.ModelAdmin[PullWorker]
-    _Tokens = admin.ModelAdmin[ApiToken]
-    _Form = forms.ModelForm[ApiToken]
-else:
-    _Queues = _Workers = _Tokens = admin.ModelAdmin
-    _Form = forms.ModelForm
-
 
 @admin.register(Queue)
-class QueueAdmin(BoundedList, _Queues):
+class QueueAdmin(BoundedAdmin):
     """Queues: who serves them, and how many calls may wait."""
 
     fields = ("name", "delivery", "max_depth", "on_full", "warn_at")
@@ -39,8 +30,6 @@ class QueueAdmin(BoundedList, _Queues):
         super().save_model(request, obj, form, change)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> tuple[str, ...]:
-        """Make the name read-only, and who serves the queue while its calls are in flight."""
-        del request
         if obj is None:
             return ()
         is_busy = CallQueue.objects.filter(queue=obj.name, state__in=IN_FLIGHT).exists()
@@ -48,7 +37,7 @@ class QueueAdmin(BoundedList, _Queues):
 
 
 @admin.register(PullWorker)
-class PullWorkerAdmin(BoundedList, _Workers):
+class PullWorkerAdmin(BoundedAdmin):
     """Workers that fetch over HTTP, registered by their fetches: view them, and set their directives."""
 
     list_display = ("name", "state", "directive", "queues", "started_at", "seen_at")
@@ -59,27 +48,21 @@ class PullWorkerAdmin(BoundedList, _Workers):
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Refuse: a worker registers with its first fetch."""
-        del request
         return False
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
-        """Make all fields read-only; actions change the directive."""
-        del request, obj
         return ("name", "queues", "state", "directive", "started_at", "seen_at")
 
     @admin.action(description="Resume", permissions=["change"])
     def resume(self, request: HttpRequest, workers: QuerySet[PullWorker]) -> None:
-        """Set the directive of the selected workers to running."""
         self._set_directive(request, workers, "running")
 
     @admin.action(description="Quiet (finish current jobs)", permissions=["change"])
     def quiet(self, request: HttpRequest, workers: QuerySet[PullWorker]) -> None:
-        """Set the directive of the selected workers to quiet."""
         self._set_directive(request, workers, "quiet")
 
     @admin.action(description="Terminate", permissions=["change"])
     def terminate(self, request: HttpRequest, workers: QuerySet[PullWorker]) -> None:
-        """Set the directive of the selected workers to terminate."""
         self._set_directive(request, workers, "terminate")
 
     def _set_directive(self, request: HttpRequest, workers: QuerySet[PullWorker], directive: str) -> None:
@@ -87,7 +70,7 @@ class PullWorkerAdmin(BoundedList, _Workers):
         self.message_user(request, f"{count} workers get this directive with their next heartbeat: {directive}.")
 
 
-class TokenForm(_Form):
+class TokenForm(forms.ModelForm):  # type: ignore[type-arg]
     """The editable fields of a token."""
 
     may_grant = False
@@ -116,7 +99,7 @@ class TokenForm(_Form):
 
 
 @admin.register(ApiToken)
-class ApiTokenAdmin(BoundedList, _Tokens):
+class ApiTokenAdmin(BoundedAdmin):
     """Tokens, created by manage.py dispatcher_token, which shows each once; here they are deactivated."""
 
     form = TokenForm
@@ -134,10 +117,8 @@ class ApiTokenAdmin(BoundedList, _Tokens):
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Refuse: the command that creates a token shows it once."""
-        del request
         return False
 
     def save_model(self, request: HttpRequest, obj: ApiToken, form: Any, change: Any) -> None:
         """Save the editable fields, never the hash."""
-        del request, form, change
         obj.save(update_fields=["scopes", "is_active", "expires_at"])

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
@@ -19,7 +19,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from dispatcher import api, reports, sql
-from dispatcher.admin.paging import BoundedList
+from dispatcher.admin.base import BoundedAdmin
 from dispatcher.errors import CallInvalid, PolicyInvalid
 from dispatcher.history import Actor
 from dispatcher.limits.policy import Policy, format_duration, parse_duration
@@ -29,14 +29,6 @@ from dispatcher.validate import key_name, moment
 _PASSED = "Give a time to come."
 _SHOWN = 20
 """How many calls a key's page shows that hold it, and that wait for it."""
-
-
-if TYPE_CHECKING:
-    _Admin = admin.ModelAdmin[RateLimitKey]
-    _KeyForm = ModelForm[RateLimitKey]
-else:
-    _Admin = admin.ModelAdmin
-    _KeyForm = ModelForm
 
 
 class PeriodField(forms.CharField):
@@ -100,7 +92,7 @@ class ConfirmedForm(LimitsForm):
             )
 
 
-class KeyForm(ConfirmedForm, _KeyForm):
+class KeyForm(ConfirmedForm, ModelForm):  # type: ignore[type-arg]
     """A key with its own limits."""
 
     class Meta:
@@ -172,7 +164,7 @@ def limits_of(values: dict[str, Any]) -> dict[str, Any]:
 
 
 @admin.register(RateLimitKey)
-class KeyAdmin(BoundedList, _Admin):
+class KeyAdmin(BoundedAdmin):
     """Keys; limits are changed through the engine, so that waiting calls start at once."""
 
     form = KeyForm
@@ -192,8 +184,7 @@ class KeyAdmin(BoundedList, _Admin):
     ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: RateLimitKey | None = None) -> tuple[str, ...]:
-        """Make the name of an existing key read-only: waiting calls refer to it."""
-        del request
+        # Waiting calls refer to it.
         return ("name",) if obj else ()
 
     def get_fieldsets(self, request: HttpRequest, obj: RateLimitKey | None = None) -> Any:
@@ -203,7 +194,6 @@ class KeyAdmin(BoundedList, _Admin):
 
     def has_delete_permission(self, request: HttpRequest, obj: RateLimitKey | None = None) -> bool:
         """Refuse: lanes and calls refer to the key by its id."""
-        del request, obj
         return False
 
     def save_model(self, request: HttpRequest, obj: RateLimitKey, form: Any, change: bool) -> None:  # noqa: FBT001
@@ -240,7 +230,6 @@ class KeyAdmin(BoundedList, _Admin):
 
     @admin.display(description="state")
     def state_now(self, key: RateLimitKey) -> str:
-        """Return the state of the key."""
         status = _status(key)
         words = status.state.label
         if status.blocked_until:
@@ -260,36 +249,29 @@ class KeyAdmin(BoundedList, _Admin):
 
     @admin.display(description="in flight")
     def in_flight(self, key: RateLimitKey) -> int:
-        """Return the cost in flight."""
         return _status(key).in_flight
 
     @admin.display(description="used in window")
     def window(self, key: RateLimitKey) -> str:
-        """Return the use of the window's limit."""
         status = _status(key)
         return f"{status.used} of {status.policy.rate.limit}" if status.policy.rate else "-"
 
     @admin.display(description="waiting")
     def waiting(self, key: RateLimitKey) -> SafeString:
-        """Return the number of waiting calls."""
         return format_html("{}", f"{_status(key).waiting:,}")
 
     def has_pause_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may pause and resume keys."""
         return request.user.has_perm("dispatcher.pause_ratelimitkey")
 
     def has_override_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may override keys."""
         return request.user.has_perm("dispatcher.override_ratelimitkey")
 
     @admin.action(permissions=["pause"], description="Pause")
     def pause(self, request: HttpRequest, keys: QuerySet[RateLimitKey]) -> None:
-        """Pause the selected keys."""
         self._each(request, keys, partial(api.pause, by=_actor(request)), "paused")
 
     @admin.action(permissions=["pause"], description="Resume (ends a pause or a block)")
     def resume(self, request: HttpRequest, keys: QuerySet[RateLimitKey]) -> None:
-        """Resume the selected keys."""
         self._each(request, keys, partial(api.resume, by=_actor(request)), "resumed")
 
     @admin.action(permissions=["override"], description="End override")

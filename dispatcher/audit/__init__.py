@@ -11,12 +11,13 @@ from functools import partial
 from time import sleep
 from typing import Any
 
-from dispatcher import reports, sql
+from dispatcher import sql
 from dispatcher.audit import repairs
 from dispatcher.audit.invariants import CHECKS, NOTES, UNSEEN, Check
 from dispatcher.audit.repairs import Finding
 from dispatcher.conf import Conf, conf, needs_worker, pass_bound
 from dispatcher.lifecycle import periodic_runs
+from dispatcher.reports.health import OLD_TRANSACTION
 
 EXAMPLES = 10
 """How many findings of a check are shown; the others are counted."""
@@ -27,7 +28,6 @@ _LOOKS = 4
 _ROUNDS = 10
 _SLACK = timedelta(seconds=1)
 """How long after a change of limits an admission may still use the old ones."""
-_OLD = reports.OLD_TRANSACTION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,11 +94,7 @@ Params = Mapping[str, Any]
 
 
 def audit(
-    *,
-    settle: timedelta | None = None,
-    repair: bool = False,
-    now: datetime | None = None,
-    pause: Pause = sleep,
+    *, settle: timedelta | None = None, repair: bool = False, now: datetime | None = None, pause: Pause = sleep
 ) -> Report:
     """Run every check; with `repair`, repair and check again until nothing more is repaired.
 
@@ -128,7 +124,7 @@ def _params(settings: Conf, now: datetime | None) -> Params:
         "overdue": repairs.overdue(settings),
         "needs_worker": needs_worker(),
         "ahead": pass_bound(settings),
-        "long": _OLD,
+        "long": OLD_TRANSACTION,
         "passed_after": None,
         "periodic": [task.name for task in periodic_runs.periodic()],
         "periodic_late": [task.late for task in periodic_runs.periodic()],

@@ -146,10 +146,7 @@ NOTES = (
         sentence="A call was published and came back without a start, three times or because no live worker knows its "
         "task: it waits, longer each time.",
     ),
-    Check(
-        statement="audit_poison",
-        sentence="A call was discarded within the last day because it kills its workers.",
-    ),
+    Check(statement="audit_poison", sentence="A call was discarded within the last day because it kills its workers."),
     Check(
         statement="audit_old_transaction",
         sentence="A transaction has been open for more than a minute: VACUUM can't remove rows that died since.",

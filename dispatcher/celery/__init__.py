@@ -33,32 +33,32 @@ from dispatcher.messages.tickets import CALL_HEADER, TICKET_HEADER, ticket_in, u
 logger = logging.getLogger(__name__)
 
 _CLAIM, _WORKER = "dispatcher_claim", "dispatcher_worker"
-"""What the worker adds to a message on its way to the pool: the number of its claim, and who claims."""
+"""What the worker adds to a message on its way to the pool: the id of its claim, and who claims."""
 
 
 class DispatchedRequest(Request):
     """A message in the worker: what ends without its task's word ends the attempt at once.
 
-    Each delivery has a claim of its own, whose number travels to the process of the pool: the loss of that process ends
+    Each delivery has a claim of its own, whose id travels to the process of the pool: the loss of that process ends
     this claim's attempt, and not the attempt that a duplicate of the message is running.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Give the claim its number, and name the worker, for the process that will run the task."""
+        """Give the claim its id, and name the worker, for the process that will run the task."""
         super().__init__(*args, **kwargs)
         self.fed: feed_runs.Run | None = feed_runs.of_message(args[0] if args else kwargs.get("message"))
         if self.fed is not None:
             # Celery's class of the request overrides the method.
             self.__dict__["on_success"] = self._on_fed_success
-            self.request_dict[_CLAIM] = str(self.fed.start.claimed.number)
+            self.request_dict[_CLAIM] = str(self.fed.start.claimed.claim_id)
         elif self.ticket is not None:
             worker = heartbeat.worker_id()
             self.request_dict[_CLAIM] = str(uuid4())
             self.request_dict[_WORKER] = worker and str(worker)
 
     @property
-    def number(self) -> UUID | None:
-        """The number of the claim by which this delivery runs its call; None for a task without the dispatcher."""
+    def claim_id(self) -> UUID | None:
+        """The id of the claim by which this delivery runs its call; None for a task without the dispatcher."""
         return uuid_of(self.request_dict.get(_CLAIM))
 
     @property
@@ -114,7 +114,7 @@ class DispatchedRequest(Request):
         call_id, ticket = UUID(self.id), self.ticket
 
         def lose() -> None:
-            engine.lose(call_id, ticket, error, is_crash=is_crash, number=self.number)
+            engine.lose(call_id, ticket, error, is_crash=is_crash, claim_id=self.claim_id)
             if isinstance(error, Terminated):
                 revoke.cancel_if_revoked(call_id)
 
@@ -222,8 +222,8 @@ def attempt_of(task: Task, run: Callable[[], Any]) -> Any:
         return _result_of(fed.attempt_of(task, partial(_run, task, run)))
     # A process that was not forked does not know its worker by itself.
     worker = uuid_of(task.request.get(_WORKER)) or heartbeat.worker_id()
-    number = uuid_of(task.request.get(_CLAIM))
-    outcome = engine.execute(UUID(task.request.id), ticket, partial(_run, task, run), worker=worker, number=number)
+    claim_id = uuid_of(task.request.get(_CLAIM))
+    outcome = engine.execute(UUID(task.request.id), ticket, partial(_run, task, run), worker=worker, claim_id=claim_id)
     return _result_of(outcome)
 
 

@@ -83,7 +83,7 @@ def header(claimed: claim.Claimed) -> dict[str, Any]:
     return {
         "begin": claim.monotonic_of(claimed.start_at),
         "lateness": _lateness(claimed),
-        "claim": str(claimed.number),
+        "claim": str(claimed.claim_id),
         "attempt": claimed.attempt,
         "retry": claimed.retry,
     }

@@ -172,7 +172,7 @@ class Feed:
         try:
             for run in [*self._runs.values()]:
                 if run.accepted_at is None:
-                    engine_feed.give_back(run.start.call.id, run.start.call.ticket, run.start.claimed.number)
+                    engine_feed.give_back(run.start.call.id, run.start.call.ticket, run.start.claimed.claim_id)
             if not self._is_lost:
                 wake.delete(self.worker)
         except sql.DATABASE_ERRORS as fault:
@@ -232,7 +232,7 @@ class Feed:
         self.waiting.listen()
         if self.waiting.is_notified:
             engine_feed.tune()
-        known = {run.start.claimed.number for run in self._runs.values()}
+        known = {run.start.claimed.claim_id for run in self._runs.values()}
         reserved = {call for call, _ in heartbeat.reserved_calls()}
         if returned := engine_feed.give_back_unknown(self.worker, known, reserved):
             logger.warning("worker %s gives %d calls back: the answer of their start was lost", self.name, returned)
@@ -353,7 +353,7 @@ class Feed:
         if start.claimed.is_paced:
             self._tight_until = monotonic() + _TIGHT_S
         run = Run(start=start, on_end=self._on_end)
-        self._runs[start.claimed.number] = run
+        self._runs[start.claimed.claim_id] = run
         feed_runs.add(run)
         self._give_in_time(run)
 
@@ -374,7 +374,7 @@ class Feed:
             self.pool.hand(run)
 
     def _forget(self, run: Run) -> None:
-        self._runs.pop(run.start.claimed.number, None)
+        self._runs.pop(run.start.claimed.claim_id, None)
         feed_runs.drop(run)
 
     def _on_end(self, run: Run) -> None:
@@ -394,12 +394,12 @@ class Feed:
     def _sort_ends(self, ends: list[tuple[Run, Ended]]) -> None:
         while self._ended:
             run = self._ended[0]
-            call, number = run.start.call, run.start.claimed.number
+            call, number = run.start.call, run.start.claimed.claim_id
             match run.end:
                 case None:
                     self._forget(run)
                 case Ending() as ending:
-                    ends.append((run, Ended(call_id=call.id, ticket=call.ticket, number=number, ending=ending)))
+                    ends.append((run, Ended(call_id=call.id, ticket=call.ticket, claim_id=number, ending=ending)))
                 case fed.Missed():
                     self._delay_s = min(max(2 * self._delay_s, _FIRST_DELAY_S), _LONGEST_DELAY_S)
                     self._restart(run)
@@ -415,7 +415,7 @@ class Feed:
         """Give a call that its process could not begin in time another start."""
         again = engine_feed.restart(run.start, self._taker(self._direct)) if self._may_take.is_set() else None
         if again is None and not self._may_take.is_set():
-            engine_feed.give_back(run.start.call.id, run.start.call.ticket, run.start.claimed.number)
+            engine_feed.give_back(run.start.call.id, run.start.call.ticket, run.start.claimed.claim_id)
         self._forget(run)
         if again is not None:
             self._begin(again)

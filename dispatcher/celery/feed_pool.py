@@ -33,7 +33,7 @@ def message_of(app: Any, run: Run) -> FedMessage:
     properties = {
         **properties,
         "delivery_info": {"exchange": "", "routing_key": run.start.call.queue},
-        "delivery_tag": str(run.start.claimed.number),
+        "delivery_tag": str(run.start.claimed.claim_id),
     }
     message = FedMessage(  # type: ignore[no-untyped-call]
         body=payload,

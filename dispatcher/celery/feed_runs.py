@@ -80,7 +80,7 @@ def find(call: UUID) -> Run | None:
 
 def running() -> frozenset[UUID]:
     """Return the claims of the runs in this process."""
-    return frozenset(run.start.claimed.number for run in _runs.copy().values())
+    return frozenset(run.start.claimed.claim_id for run in _runs.copy().values())
 
 
 def of_message(message: Any) -> Run | None:

@@ -45,9 +45,9 @@ class Attempt:
     that the same steps can be taken again, and go on where they were interrupted.
     """
 
-    def __init__(self, call_id: UUID, ticket: UUID, *, number: UUID, worker: UUID | None) -> None:
+    def __init__(self, call_id: UUID, ticket: UUID, *, claim_id: UUID, worker: UUID | None) -> None:
         """Name the call, and the claim by which this attempt is known; nothing is done yet."""
-        self.call_id, self.ticket, self.number, self.worker = call_id, ticket, number, worker
+        self.call_id, self.ticket, self.claim_id, self.worker = call_id, ticket, claim_id, worker
         self.interruption: SoftTimeLimitExceeded | None = None
         """The soft time limit that has interrupted the steps, if one has."""
         self._claimed: claim.Claimed | claim.Refused | None = None
@@ -75,7 +75,7 @@ class Attempt:
         if self.interruption is not None and not self._has_begun:
             return self._claimed if isinstance(self._claimed, claim.Refused) else claim.Refused.INTERRUPTED
         if self._claimed is None:
-            self._claimed = claim_in_time(self.call_id, self.ticket, number=self.number, worker=self.worker)
+            self._claimed = claim_in_time(self.call_id, self.ticket, claim_id=self.claim_id, worker=self.worker)
         return self._claimed
 
     def refuse(self, refused: claim.Refused) -> finish.Released | None:
@@ -84,7 +84,7 @@ class Attempt:
             case claim.Refused.STALE:
                 return None
             case claim.Refused.KEY_CLOSED | claim.Refused.TOO_EARLY | claim.Refused.BUSY | claim.Refused.INTERRUPTED:
-                work = partial(put_back, self.call_id, self.ticket, number=self.number)
+                work = partial(put_back, self.call_id, self.ticket, claim_id=self.claim_id)
             case claim.Refused.EXPIRED:
                 work = partial(finish.expire, self.call_id, self.ticket)
             case claim.Refused.REVOKED:
@@ -111,7 +111,7 @@ class Attempt:
         """Record the outcome, once; None if the call is another attempt's by now."""
         if not self._released:
             once = partial(finish_as, self.call_id, self.ticket, outcome, claimed)
-            again = partial(_finish_again, once, self.call_id, self.ticket, self.number)
+            again = partial(_finish_again, once, self.call_id, self.ticket, self.claim_id)
             work = once if self.interruption is None else again
             self._released.append(
                 retry_while_unavailable(work, again=again, may_pass=lambda fault: not sql.is_refused(fault))
@@ -124,33 +124,33 @@ _fed: set[UUID] = set()
 
 
 @contextmanager
-def run_here(number: UUID) -> Iterator[None]:
+def run_here(claim_id: UUID) -> Iterator[None]:
     """Know that this process runs the task of a claim that a feed has made."""
-    _fed.add(number)
+    _fed.add(claim_id)
     try:
         yield
     finally:
-        _fed.discard(number)
+        _fed.discard(claim_id)
 
 
 def running() -> frozenset[UUID]:
     """Return the claims whose attempts this process is running; those in processes of a pool are not among them."""
-    return frozenset(each.number for each in _attempts.copy() if not each.is_recorded) | _fed
+    return frozenset(each.claim_id for each in _attempts.copy() if not each.is_recorded) | _fed
 
 
 def _finish_again(
-    once: Callable[[], finish.Released | None], call_id: UUID, ticket: UUID, number: UUID
+    once: Callable[[], finish.Released | None], call_id: UUID, ticket: UUID, claim_id: UUID
 ) -> finish.Released | None:
     """Finish, though the first finish may have been committed and only its answer was lost."""
-    return once() or finish.find(call_id, ticket, number=number)
+    return once() or finish.find(call_id, ticket, claim_id=claim_id)
 
 
 def claim_in_time(
-    call_id: UUID, ticket: UUID, *, number: UUID, worker: UUID | None = None
+    call_id: UUID, ticket: UUID, *, claim_id: UUID, worker: UUID | None = None
 ) -> claim.Claimed | claim.Refused:
-    """Claim a call by this number and wait for its start; a start that was overslept is given up for a later one."""
-    first = partial(claim.claim, call_id, ticket, number=number, worker=worker)
-    restart = partial(claim.restart, call_id, ticket, number=number, worker=worker)
+    """Claim a call under this id and wait for its start; a start that was overslept is given up for a later one."""
+    first = partial(claim.claim, call_id, ticket, claim_id=claim_id, worker=worker)
+    restart = partial(claim.restart, call_id, ticket, claim_id=claim_id, worker=worker)
     claimed = retry_while_unavailable(first, again=partial(_claim_again, first, restart))
     while isinstance(claimed, claim.Claimed) and not claim.is_in_time(claimed):
         # Twice the lateness with every try: a machine that is always late starts calls all the same.
@@ -160,10 +160,7 @@ def claim_in_time(
 
 
 def retry_while_unavailable(
-    work: Callable[[], T],
-    *,
-    again: Callable[[], T],
-    may_pass: Callable[[BaseException], bool] = sql.is_unavailable,
+    work: Callable[[], T], *, again: Callable[[], T], may_pass: Callable[[BaseException], bool] = sql.is_unavailable
 ) -> T:
     """Do this; where the database is unavailable, do `again` what is left of it, for as long as `patience` lasts.
 
@@ -199,9 +196,9 @@ def finish_as(call_id: UUID, ticket: UUID, outcome: run.Outcome, claimed: claim.
     """Record the outcome of a run; return what was released, None if the ticket was replaced meanwhile."""
     match outcome:
         case run.Returned():
-            return finish.complete(call_id, ticket, result=outcome.result, number=claimed.number)
+            return finish.complete(call_id, ticket, result=outcome.result, claim_id=claimed.claim_id)
         case run.Ignored():
-            return finish.complete(call_id, ticket, result=None, number=claimed.number)
+            return finish.complete(call_id, ticket, result=None, claim_id=claimed.claim_id)
         case run.Failed():
             fail = partial(
                 finish.fail,
@@ -212,12 +209,12 @@ def finish_as(call_id: UUID, ticket: UUID, outcome: run.Outcome, claimed: claim.
                 policy=claimed.retry,
                 wait=outcome.wait,
                 may_retry=outcome.may_retry,
-                number=claimed.number,
-                is_own=True,
+                claim_id=claimed.claim_id,
+                is_by_claim=True,
             )
             return fail() if outcome.changes is None else fail_and_change(call_id, fail, outcome.changes)
         case run.Stopped():
-            return stop(call_id, ticket, outcome, number=claimed.number)
+            return stop(call_id, ticket, outcome, claim_id=claimed.claim_id)
         case _:
             assert_never(outcome)
 
@@ -252,16 +249,21 @@ def _open_lane(call_id: UUID, changes: Changes) -> None:
 
 
 def stop(
-    call_id: UUID, ticket: UUID, outcome: run.Stopped, *, number: UUID | None = None, by: By | None = None
+    call_id: UUID, ticket: UUID, outcome: run.Stopped, *, claim_id: UUID | None = None, by: By | None = None
 ) -> finish.Released | None:
     """Let the call wait again and block the keys that the provider stopped: both or neither, so nothing slips through.
 
     For 366 days at the most. The lane is woken after the commit, so that a wait for a key that somebody keeps locked
-    holds no lane. Where a key stays locked, the call waits by itself, and a thread blocks the keys when it can. number:
-    the only claim whose attempt this may end; any, without one. by: who reports it, for the history.
+    holds no lane. Where a key stays locked, the call waits by itself, and a thread blocks the keys when it can.
+    claim_id: the only claim whose attempt this may end; any, without one. by: who reports it, for the history.
     """
     put_back = partial(
-        finish.put_back, call_id, ticket, from_states=[State.DISPATCHED, State.ACTIVE], number=number, is_own=True
+        finish.put_back,
+        call_id,
+        ticket,
+        from_states=[State.DISPATCHED, State.ACTIVE],
+        claim_id=claim_id,
+        is_by_claim=True,
     )
     pause = min(outcome.wait, LONGEST_PERIOD)
     try:
@@ -323,15 +325,15 @@ def _stop_later(
 
 
 def put_back(
-    call_id: UUID, ticket: UUID, *, number: UUID | None = None, is_own: bool = False
+    call_id: UUID, ticket: UUID, *, claim_id: UUID | None = None, is_by_claim: bool = False
 ) -> finish.Released | None:
-    """Let a call that was not started wait again; one that is claimed only for the claim of this number, if given.
+    """Let a call that was not started wait again; one that is claimed only for the claim of this id, if given.
 
-    is_own: that claim itself ends its attempt so.
+    is_by_claim: that claim itself ends its attempt so.
     """
     states = [State.DISPATCHED, State.ACTIVE]
     with sql.atomic():
-        released = finish.put_back(call_id, ticket, from_states=states, number=number, is_own=is_own)
+        released = finish.put_back(call_id, ticket, from_states=states, claim_id=claim_id, is_by_claim=is_by_claim)
         wake([released])
     return released
 
@@ -348,15 +350,15 @@ def lost(
     error: BaseException,
     *,
     is_crash: bool,
-    number: UUID | None = None,
+    claim_id: UUID | None = None,
     now: datetime | None = None,
 ) -> finish.Released | None:
     """Put a lost call back: without an attempt if it was never started, else as a failed one.
 
     is_crash: its process went with it, so that it may be poison; else the cause is unknown, and its count is unchanged.
-    number: the claim of what was lost; an attempt of another claim goes on. Without one, any attempt is lost.
+    claim_id: the claim of what was lost; an attempt of another claim goes on. Without one, any attempt is lost.
     """
-    returned = unstarted.put_back(call_id, ticket, is_lost=True, number=number, now=now)
+    returned = unstarted.put_back(call_id, ticket, is_lost=True, claim_id=claim_id, now=now)
     if returned is not None:
         return finish.Released(state=returned.state, lane_id=returned.lane_id, keys=returned.keys)
     calls = CallQueue.objects.using(conf().database).filter(id=call_id, ticket=ticket)
@@ -364,7 +366,7 @@ def lost(
     if row is None:
         return None
     if row["is_revoked"] and not is_crash:
-        return finish.terminate(call_id, ticket, error=error, attempt=row["attempt"], number=number, now=now)
+        return finish.terminate(call_id, ticket, error=error, attempt=row["attempt"], claim_id=claim_id, now=now)
     return finish.fail(
         call_id,
         ticket,
@@ -372,7 +374,7 @@ def lost(
         attempt=row["attempt"],
         policy=row["retry"],
         crashes=row["crashes"] + 1 if is_crash else None,
-        number=number,
+        claim_id=claim_id,
         now=now,
     )
 

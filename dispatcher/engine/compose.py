@@ -7,7 +7,7 @@ from typing import Final
 from celery import current_app
 
 from dispatcher import methods
-from dispatcher.errors import CallInvalid, ConfigurationError, PolicyInvalid
+from dispatcher.errors import CallInvalid, ConfigurationError, FieldInvalid
 from dispatcher.lifecycle import publish, send
 from dispatcher.messages import capture, signature
 from dispatcher.messages.signature import Sender, SendRequest
@@ -38,7 +38,7 @@ def drafts(calls: Sequence[Call]) -> list[send.Draft]:
         for call in calls:
             requests.append(_request(call, sender))
             checked.append(_draft(requests[-1]))
-    except (CallInvalid, PolicyInvalid) as error:
+    except FieldInvalid as error:
         if len(calls) > 1:
             error.index = len(checked)
             error.args = (f"{error} (calls[{error.index}])",)
@@ -56,7 +56,7 @@ def check(call: Call) -> send.Draft:
 def _request(call: Call, sender: Sender) -> SendRequest:
     if not isinstance(call, Call):
         raise CallInvalid("calls", f"{call!r} is no Call; give Call(task, args=[...], keys=[...]).")
-    if call.more.envelope is None and not has_app():
+    if call.ojs.envelope is None and not has_app():
         raise ConfigurationError(_APP_MISSING)
     if (call.task is None) == (call.call_data is None):
         raise CallInvalid("task", "give either a task or call_data, such as {'method': 'post', 'params': {...}}.")
@@ -100,5 +100,5 @@ def _captured(request: SendRequest, draft: send.Draft) -> SendRequest:
     )
     if is_plain:
         call = replace(call, args=captured.args, kwargs=captured.kwargs)
-    call = replace(call, headers=captured.headers or None, more=replace(call.more, id=draft.id))
+    call = replace(call, headers=captured.headers or None, ojs=replace(call.ojs, id=draft.id))
     return replace(request, call=call, options=captured.options)

@@ -140,15 +140,7 @@ def dispense_briefly(
     """
     if is_eager():
         return dispense(lanes=lanes, keys=keys, queues=queues, awake=awake)
-    return dispense(
-        lanes=lanes,
-        keys=keys,
-        queues=queues,
-        awake=awake,
-        most=most,
-        total=total,
-        passes=_PASSES,
-    )
+    return dispense(lanes=lanes, keys=keys, queues=queues, awake=awake, most=most, total=total, passes=_PASSES)
 
 
 def _only(keys: Collection[int]) -> int | None:

@@ -17,20 +17,15 @@ logger = logging.getLogger(__name__)
 
 
 def execute(
-    call_id: UUID,
-    ticket: UUID,
-    task: Callable[[], Any],
-    *,
-    worker: UUID | None = None,
-    number: UUID | None = None,
+    call_id: UUID, ticket: UUID, task: Callable[[], Any], *, worker: UUID | None = None, claim_id: UUID | None = None
 ) -> run.Outcome | claim.Refused | None:
     """Claim, run, finish, and hand the room on; return how the attempt ended.
 
-    worker: who claims. number: the claim's own; a new one by default. Where the database is unavailable, claim and
+    worker: who claims. claim_id: the claim's own; a new one by default. Where the database is unavailable, claim and
     finish are tried again for the setting's patience; a finish after every error but one of its own data.
     Refused: nothing was run. None: it ran, but its ticket was replaced meanwhile, and the outcome was dropped.
     """
-    this = attempt.Attempt(call_id, ticket, number=number or uuid4(), worker=worker)
+    this = attempt.Attempt(call_id, ticket, claim_id=claim_id or uuid4(), worker=worker)
     return this.to_its_end(partial(_execute, this, task))
 
 
@@ -49,8 +44,8 @@ def _execute(this: attempt.Attempt, task: Callable[[], Any]) -> run.Outcome | cl
     except Exception as error:
         if sql.is_interruption(error):
             raise
-        # The outcome is recorded, and stands; the sweep of the next tick finds the room that was not handed on.
-        logger.exception("the room of call %s was not handed on", this.call_id)
+        # The outcome is recorded, and stands; the sweep of the next tick admits the next calls.
+        logger.exception("failed to release capacity after call %s; the sweep will retry", this.call_id)
     return attempt.settle(outcome, released)
 
 

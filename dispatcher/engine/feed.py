@@ -169,7 +169,7 @@ def _started(row: feed.Row, slack: timedelta) -> Start:
         attempt=row.attempt - 1,
     )
     claimed = claim.Claimed(
-        number=row.claim,
+        claim_id=row.claim,
         attempt=row.attempt,
         start_at=row.start_at,
         retry=row.retry,
@@ -230,7 +230,7 @@ def _start(calls: Sequence[Admitted], taker: Taker) -> tuple[list[Start], list[U
     for call in calls:
         if (row := started.get(call.id)) is not None:
             claimed = claim.Claimed(
-                number=numbers[call.id],
+                claim_id=numbers[call.id],
                 attempt=row.attempt,
                 start_at=row.start_at,
                 retry=row.retry,
@@ -239,7 +239,8 @@ def _start(calls: Sequence[Admitted], taker: Taker) -> tuple[list[Start], list[U
             )
             starts.append(Start(call=call, claimed=claimed))
             continue
-        match claim.claim(call.id, call.ticket, number=numbers[call.id], worker=taker.worker, lead=_LEAD + taker.delay):
+        lead = _LEAD + taker.delay
+        match claim.claim(call.id, call.ticket, claim_id=numbers[call.id], worker=taker.worker, lead=lead):
             case claim.Claimed() as claimed:
                 starts.append(Start(call=call, claimed=claimed))
             case claim.Refused.EXPIRED:
@@ -271,13 +272,13 @@ def _serve(
 def put_off(start: Start, wait: timedelta, key: str | None) -> None:
     """Let a call wait again whose provider asked to stop, and block its keys, or the named one; serve what it opens."""
     stopped = run.Stopped(error=RateLimited(wait), wait=wait, key=key)
-    _hand_over(attempt.stop(start.call.id, start.call.ticket, stopped, number=start.claimed.number))
+    _hand_over(attempt.stop(start.call.id, start.call.ticket, stopped, claim_id=start.claimed.claim_id))
 
 
 def change(start: Start, ended: Ending, changes: Changes) -> None:
     """Record a failed attempt, and what the next one is made with; serve what it opens."""
     call = start.call
-    fail = partial(finish.record, call.id, call.ticket, ended, number=start.claimed.number)
+    fail = partial(finish.record, call.id, call.ticket, ended, claim_id=start.claimed.claim_id)
     _hand_over(attempt.fail_and_change(call.id, fail, changes))
 
 
@@ -292,7 +293,7 @@ def restart(start: Start, taker: Taker) -> Start | None:
     again = claim.restart(
         call.id,
         call.ticket,
-        number=missed.number,
+        claim_id=missed.claim_id,
         worker=taker.worker,
         slack=max(missed.lateness + missed.slack, taker.delay),
         missed=missed.slack,
@@ -300,25 +301,25 @@ def restart(start: Start, taker: Taker) -> Start | None:
     )
     if isinstance(again, claim.Claimed):
         return Start(call=call, claimed=again)
-    give_back(call.id, call.ticket, missed.number)
+    give_back(call.id, call.ticket, missed.claim_id)
     return None
 
 
 def record_apart(start: Start, ended: Ended) -> None:
     """Record one end whose row the database refused together with others; its own failure, if that is refused, too."""
-    call, number = start.call, start.claimed.number
+    call, number = start.call, start.claimed.claim_id
     try:
-        _hand_over(finish.record(call.id, call.ticket, ended.ending, number=number))
+        _hand_over(finish.record(call.id, call.ticket, ended.ending, claim_id=number))
     except sql.DATABASE_ERRORS as fault:
         if not sql.is_refused(fault):
             raise
         failed = ending.failed(fault, attempt=start.claimed.attempt, policy=start.claimed.retry)
-        _hand_over(finish.record(call.id, call.ticket, failed, number=number))
+        _hand_over(finish.record(call.id, call.ticket, failed, claim_id=number))
 
 
 def give_back(call: UUID, ticket: UUID, number: UUID) -> None:
     """Let a call that was started, and never ran, wait again; no attempt is spent."""
-    released = attempt.put_back(call, ticket, number=number)
+    released = attempt.put_back(call, ticket, claim_id=number)
     if released is not None:
         dispenser.dispense_briefly(lanes=[released.lane_id], keys=released.keys)
 

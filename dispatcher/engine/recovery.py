@@ -23,7 +23,7 @@ class _Sweep:
 def recover(*, now: datetime | None = None) -> int:
     """Put back the calls whose leases ran out or whose workers are gone; return how many.
 
-    It also trims the windows and the journal, and frees the slots of calls that were deleted.
+    It also trims the windows and the event log, and frees the slots of calls that were deleted.
 
     A call that was never started goes back without spending an attempt; one that may just stand in a line at the broker
     is published again. Leases are not judged just after a time in which the database was away (see
@@ -72,16 +72,16 @@ def lose(
     error: BaseException,
     *,
     is_crash: bool,
-    number: UUID | None = None,
+    claim_id: UUID | None = None,
     now: datetime | None = None,
 ) -> bool:
     """End an attempt whose process is known to be gone; return whether the ticket still held the call.
 
-    is_crash: the process broke down, and was not ended on purpose. number: the claim of that process; an attempt of
+    is_crash: the process broke down, and was not ended on purpose. claim_id: the claim of that process; an attempt of
     another claim goes on.
     """
     with sql.atomic():
-        released = attempt.lost(call_id, ticket, error, is_crash=is_crash, number=number, now=now)
+        released = attempt.lost(call_id, ticket, error, is_crash=is_crash, claim_id=claim_id, now=now)
         attempt.wake([released])
     if released is not None:
         dispense_briefly(lanes=[released.lane_id], keys=released.keys)

@@ -1,9 +1,11 @@
 """A tick: serve what time has brought, find what no pass would serve; and the nightly cleanup."""
 
 import logging
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from time import monotonic
 
+from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.engine.dispenser import dispense, place_and_dispense
 from dispatcher.engine.recovery import reclaim
@@ -14,8 +16,10 @@ from dispatcher.lifecycle.retention import unused
 
 logger = logging.getLogger(__name__)
 
-_SWEEP = 1_000
-"""How many lanes, and how many keys, one tick looks at for calls that no pass would serve."""
+_LANES = 350
+"""How many lanes one tick looks at for calls that no pass would serve."""
+_KEYS = 250
+"""And how many keys, for room that no pass would use: such a look costs more."""
 _SWEEP_S = 0.2
 """How long a sweep lets calls go on that waited alone, before it leaves the others to the next one."""
 _LOCK_WAIT = timedelta(milliseconds=5)
@@ -35,6 +39,24 @@ class _Sweep:
     oversized = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class _SweepLook:
+    """What a sweep asks for."""
+
+    lanes: sql.Asked[recovery.Swept]
+    keys: sql.Asked[recovery.Swept]
+    queues: sql.Asked[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    """What a tick asks for, in one trip."""
+
+    due: sql.Asked[schedule.Due]
+    queues: sql.Asked[str]
+    sweep: _SweepLook | None
+
+
 def tick(*, now: datetime | None = None, ticker: Ticker = _ticker) -> int:
     """Serve what time has brought, and what it brings within the tick; return how many calls were admitted.
 
@@ -42,36 +64,50 @@ def tick(*, now: datetime | None = None, ticker: Ticker = _ticker) -> int:
     Any number of processes may. Without a backlog that time opens, it returns at once.
     """
     if now is not None:
-        sweep()
-        place_unplaced()
-        return _serve_due(now=now)
+        return _serve(_look(now=now), now=now)
     settings = conf()
     if not ticker.begin(settings.tick):
         return 0
     try:
-        sweep()
-        place_unplaced()
-        admitted = _serve_due(until=ticker.until)
+        admitted = _serve(_look(), until=ticker.until)
         while not ticker.is_over(wait := schedule.next_due()):
             # What is due at a key that somebody keeps locked stays due.
             least = _LOCKED_PAUSES * settings.min_pause if admit.stuck_keys() else settings.min_pause
-            if ticker.pause(wait or timedelta(0), least=least):
-                sweep()
-                place_unplaced()
-            admitted += _serve_due(until=ticker.until)
+            is_called = ticker.pause(wait or timedelta(0), least=least)
+            admitted += _serve(_look(sweeps=is_called), until=ticker.until)
     except BaseException:
         ticker.abort()
         raise
     return admitted
 
 
+def _look(*, sweeps: bool = True, now: datetime | None = None) -> _Look:
+    with sql.together():
+        return _Look(
+            due=schedule.ask_due(now=now),
+            queues=schedule.ask_due_queues(now=now),
+            sweep=_look_for_stranded() if sweeps else None,
+        )
+
+
 @publish.eager_errors_last()
-def _serve_due(*, until: float | None = None, now: datetime | None = None) -> int:
-    reclaim(now=now)
-    schedule.wake_due(now=now)
-    schedule.discard_expired(now=now)
-    publish.publish(publish.unpublished(now=now), now=now)
-    keys, queues = schedule.due_keys(now=now), schedule.due_queues(now=now)
+def _serve(look: _Look, *, until: float | None = None, now: datetime | None = None) -> int:
+    """Do what was found, and nothing else: a tick that finds nothing ends with its look."""
+    due, queues = look.due.row(), look.queues.rows()
+    changed = 0
+    if look.sweep:
+        changed += _wake_stranded(look.sweep)
+        changed += _release_oversized() if due.has_oversized else 0
+        changed += place_unplaced() if due.has_unplaced else 0
+    changed += reclaim(now=now) if due.has_overdue else 0
+    # What was reclaimed may be due at once.
+    changed += schedule.wake_due(now=now) if due.has_due_calls or changed else 0
+    changed += schedule.discard_expired(now=now) if due.has_expired else 0
+    if due.has_unpublished:
+        publish.publish(publish.unpublished(now=now), now=now)
+    keys = schedule.due_keys(now=now) if due.has_due_keys or changed else []
+    if not (keys or queues or due.has_awake or changed):
+        return 0
     return dispense(keys=keys, queues=queues, awake=True, until=until, now=now)
 
 
@@ -82,17 +118,37 @@ def sweep() -> int:
     room that lanes are parked on. Let calls go on that waited alone, where limits allow their cost by now,
     and notify idle workers whose direct queues hold lanes.
     """
-    lanes, keys = recovery.sweep_lanes(_Sweep.lane, _SWEEP), recovery.sweep_keys(_Sweep.key, _SWEEP)
+    with sql.together():
+        look = _look_for_stranded()
+    _release_oversized()
+    return _wake_stranded(look)
+
+
+def _look_for_stranded() -> _SweepLook:
+    return _SweepLook(
+        lanes=recovery.ask_sweep_lanes(_Sweep.lane, _LANES),
+        keys=recovery.ask_sweep_keys(_Sweep.key, _KEYS),
+        queues=wake.ask_waiting(),
+    )
+
+
+def _wake_stranded(look: _SweepLook) -> int:
+    lanes, keys = look.lanes.row(), look.keys.row()
     _Sweep.lane, _Sweep.key = lanes.last, keys.last
-    _Sweep.oversized = oversized.release(after=_Sweep.oversized, until=monotonic() + _SWEEP_S).last
     woken = recovery.wake(lanes.stranded) if lanes.stranded else 0
     if keys.stranded:
         dispense(keys=keys.stranded)
         woken += len(keys.stranded)
-    wake.notify(wake.waiting())
+    wake.notify(look.queues.rows())
     if woken:
         logger.info("the sweep woke %d lanes and keys", woken)
     return woken
+
+
+def _release_oversized() -> int:
+    released = oversized.release(after=_Sweep.oversized, until=monotonic() + _SWEEP_S)
+    _Sweep.oversized = released.last
+    return released.calls
 
 
 def place_unplaced() -> int:

@@ -74,7 +74,7 @@ def release_all(worker: UUID) -> int:
     still_running = attempt.running()
     with sql.atomic():
         found = [
-            attempt.lost(each.call_id, each.ticket, ended, is_crash=False, number=each.claim)
+            attempt.lost(each.call_id, each.ticket, ended, is_crash=False, claim_id=each.claim)
             if each.claim is not None
             else finish.put_back(each.call_id, each.ticket, from_states=[State.DISPATCHED])
             for each in heartbeat.held(worker)

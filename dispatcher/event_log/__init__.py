@@ -1,4 +1,4 @@
-"""The journal: events of limits and queues that no row records (setting `journal`).
+"""The event log: events of limits and queues that no row records (setting `event_retention`).
 
 The row of a call records what happened to it. That a limit held it up, that a queue refused one or was paused is not:
 who wants to know has it written down, in the transaction in which it happens.
@@ -38,12 +38,12 @@ class Entry:
 
 
 def is_kept() -> bool:
-    """Whether a journal is kept at all."""
-    return conf().journal is not None
+    """Whether an event log is kept at all."""
+    return conf().event_retention is not None
 
 
 def note(entries: Collection[Entry]) -> None:
-    """Write down what happened, if a journal is kept; at the time of writing."""
+    """Write down what happened, if an event log is kept; at the time of writing."""
     if not entries or not is_kept():
         return
     params = {

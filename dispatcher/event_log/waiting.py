@@ -1,4 +1,4 @@
-"""What a pass does to those that wait, for the journal: whom a limit stopped, and whom it lets go."""
+"""What a pass does to those that wait, for the event log: whom a limit stopped, and whom it lets go."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping

@@ -151,11 +151,7 @@ def make_keys(
         object,
         {
             "name": list(policies),
-            "concurrency": [policy.concurrency for policy in policies.values()],
-            "rate_limit": [policy.rate and policy.rate.limit for policy in policies.values()],
-            "rate_period": [policy.rate and policy.rate.period for policy in policies.values()],
-            "throttle_limit": [policy.throttle and policy.throttle.limit for policy in policies.values()],
-            "throttle_period": [policy.throttle and policy.throttle.period for policy in policies.values()],
+            **{column: [policy.columns()[column] for policy in policies.values()] for column in Policy().columns()},
             "is_from_template": [
                 not is_declared and is_from_template(name) and policy == declared_policy(name)
                 for name, policy in policies.items()

@@ -183,11 +183,7 @@ def recheck(done: Pass, *, now: datetime | None = None) -> Recheck:
     if not (allocation.asleep or done.full or allocation.keys_with_room or done.filled):
         return Recheck(lanes=allocation.awake, keys=[])
     again = look_again(
-        asleep=allocation.asleep,
-        full=done.full,
-        keys_with_room=allocation.keys_with_room,
-        filled=done.filled,
-        now=now,
+        asleep=allocation.asleep, full=done.full, keys_with_room=allocation.keys_with_room, filled=done.filled, now=now
     )
     return Recheck(lanes=[*allocation.awake, *again.lanes], keys=again.keys, queues=again.queues)
 

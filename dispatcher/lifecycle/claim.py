@@ -21,7 +21,7 @@ from dispatcher.states import State
 class Claimed:
     """The attempt is this worker's: it is number `attempt`, and starts at `start_at` by the database's clock."""
 
-    number: UUID
+    claim_id: UUID
     """The claim's own."""
     attempt: int
     start_at: datetime
@@ -131,24 +131,24 @@ def claim(
     call_id: UUID,
     ticket: UUID,
     *,
-    number: UUID | None = None,
+    claim_id: UUID | None = None,
     worker: UUID | None = None,
     lead: timedelta | None = None,
     now: datetime | None = None,
 ) -> Claimed | Refused:
     """Claim a call for its ticket; a refusal changes nothing.
 
-    number: the claim's own; worker: who claims. lead: how far ahead a throttled start is at the least. A start beyond
+    claim_id: the claim's own; worker: who claims. lead: how far ahead a throttled start is at the least. A start beyond
     the horizon is not granted: a process of the pool never sleeps for longer.
     """
-    return _start("claim_call", call_id, ticket, number=number or uuid4(), worker=worker, lead=lead, now=now)
+    return _start("claim_call", call_id, ticket, claim_id=claim_id or uuid4(), worker=worker, lead=lead, now=now)
 
 
 def restart(
     call_id: UUID,
     ticket: UUID,
     *,
-    number: UUID,
+    claim_id: UUID,
     worker: UUID | None = None,
     slack: timedelta = timedelta(0),
     missed: timedelta = timedelta(0),
@@ -160,7 +160,7 @@ def restart(
     slack: how much later than its start it may come then, see Claimed; missed: the slack of the start that was missed.
     """
     late = {"slack": slack, "missed": missed}
-    return _start("restart_call", call_id, ticket, number=number, worker=worker, lead=lead, now=now, **late)
+    return _start("restart_call", call_id, ticket, claim_id=claim_id, worker=worker, lead=lead, now=now, **late)
 
 
 def _start(
@@ -168,7 +168,7 @@ def _start(
     call_id: UUID,
     ticket: UUID,
     *,
-    number: UUID,
+    claim_id: UUID,
     worker: UUID | None,
     lead: timedelta | None,
     now: datetime | None,
@@ -184,7 +184,7 @@ def _start(
         "lock_wait": None if sql.in_transaction() else LOCK_WAIT // timedelta(milliseconds=1),
         "call": call_id,
         "ticket": ticket,
-        "claim": number,
+        "claim": claim_id,
         "worker": worker,
         "lease": settings.run_lease,
         "lead": least,
@@ -210,7 +210,7 @@ def _start(
     if verdict.attempt is None:
         return _refusal(verdict)
     return Claimed(
-        number=number,
+        claim_id=claim_id,
         attempt=verdict.attempt,
         start_at=verdict.start_at,
         retry=verdict.retry,
@@ -232,7 +232,7 @@ class Started:
 
 
 def start_many(calls: Mapping[UUID, UUID], *, worker: UUID, slack: timedelta) -> list[Started]:
-    """Start calls that the caller has admitted in this transaction, each by the claim of its number.
+    """Start calls that the caller has admitted in this transaction, each by the claim with its id.
 
     slack: how much later than its start a call may begin.
 

@@ -56,7 +56,7 @@ def limit(name: str, limits: Mapping[str, Any], *, keeps_others: bool = False, b
     """
     changes = {f"has_{strategy}": not keeps_others or strategy in limits for strategy in _STRATEGIES}
     with history.recorded("limit", by, names=[name]):
-        return _only(sql.fetch("limit_key", int, {"name": name, **changes, **_columns(Policy.parse(limits))}), name)
+        return _only(sql.fetch("limit_key", int, {"name": name, **changes, **Policy.parse(limits).columns()}), name)
 
 
 def pause(name: str, *, by: By = "") -> int:
@@ -105,7 +105,7 @@ def override(name: str, limits: Mapping[str, Any], until: datetime, *, by: By = 
     if ends_at <= (now := sql.now()):
         raise PolicyInvalid("until", f"{ends_at.isoformat()} is past (it is {now.isoformat()}); give a time to come.")
     named = {f"has_{strategy}": strategy in limits for strategy in _STRATEGIES}
-    params = {"name": name, "until": ends_at, **named, **_columns(Policy.parse(limits, "override"))}
+    params = {"name": name, "until": ends_at, **named, **Policy.parse(limits, "override").columns()}
     with history.recorded("override", by, names=[name]):
         return _only(sql.fetch("override_key", int, params), name)
 
@@ -164,16 +164,6 @@ def _switch(name: str, *, is_paused: bool, kind: str, by: Mapping[str, str]) -> 
 def _moved(statement: str, calls: Iterable[UUID]) -> list[Moved]:
     """Move calls; the caller wakes their lanes after the commit, so that no open transaction keeps a lane locked."""
     return sql.fetch(statement, Moved, {"calls": list(calls)})
-
-
-def _columns(policy: Policy) -> dict[str, Any]:
-    return {
-        "concurrency": policy.concurrency,
-        "rate_limit": policy.rate and policy.rate.limit,
-        "rate_period": policy.rate and policy.rate.period,
-        "throttle_limit": policy.throttle and policy.throttle.limit,
-        "throttle_period": policy.throttle and policy.throttle.period,
-    }
 
 
 def _only(ids: Sequence[int], name: str) -> int:

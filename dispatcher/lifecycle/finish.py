@@ -42,13 +42,13 @@ class _Finished(_Freed):
 
 
 def complete(
-    call_id: UUID, ticket: UUID, *, result: Any, number: UUID | None = None, now: datetime | None = None
+    call_id: UUID, ticket: UUID, *, result: Any, claim_id: UUID | None = None, now: datetime | None = None
 ) -> Released | None:
     """Record success; None if the ticket was replaced. A result that is not JSON is kept as its repr.
 
-    number: the only claim whose attempt this may end; any, without one.
+    claim_id: the only claim whose attempt this may end; any, without one.
     """
-    return _end(call_id, ticket, ending.completed(result), number=number, is_own=True, now=now)
+    return _end(call_id, ticket, ending.completed(result), claim_id=claim_id, is_by_claim=True, now=now)
 
 
 def fail(
@@ -61,8 +61,8 @@ def fail(
     wait: timedelta | None = None,
     may_retry: bool | None = None,
     crashes: int | None = 0,
-    number: UUID | None = None,
-    is_own: bool = False,
+    claim_id: UUID | None = None,
+    is_by_claim: bool = False,
     now: datetime | None = None,
 ) -> Released | None:
     """Record a failed attempt: retryable while attempts are left, else discarded.
@@ -71,10 +71,10 @@ def fail(
     this one would have.
     policy: the call's own retry policy; without one the task's word counts (`may_retry`), then the setting.
     wait: the time until the next attempt, 366 days at the most, if the task gave one; else the policy's back-off.
-    number: the only claim whose attempt this may end; any, without one. is_own: that claim ends it itself.
+    claim_id: the only claim whose attempt this may end; any, without one. is_by_claim: that claim ends it itself.
     """
     decided = ending.failed(error, attempt=attempt, policy=policy, wait=wait, may_retry=may_retry, crashes=crashes)
-    return _end(call_id, ticket, decided, number=number, is_own=is_own, now=now)
+    return _end(call_id, ticket, decided, claim_id=claim_id, is_by_claim=is_by_claim, now=now)
 
 
 def terminate(
@@ -83,11 +83,11 @@ def terminate(
     *,
     error: BaseException,
     attempt: int,
-    number: UUID | None = None,
+    claim_id: UUID | None = None,
     now: datetime | None = None,
 ) -> Released | None:
     """End a call that was revoked and whose attempt was terminated, however many attempts it had left."""
-    return _end(call_id, ticket, ending.terminated(error, attempt=attempt), number=number, now=now)
+    return _end(call_id, ticket, ending.terminated(error, attempt=attempt), claim_id=claim_id, now=now)
 
 
 def amend(call_id: UUID, changes: Changes, *, now: datetime | None = None) -> bool:
@@ -104,28 +104,28 @@ def put_back(
     *,
     from_states: Sequence[State],
     wait: timedelta | None = None,
-    number: UUID | None = None,
-    is_own: bool = False,
+    claim_id: UUID | None = None,
+    is_by_claim: bool = False,
     is_lost: bool = False,
     now: datetime | None = None,
 ) -> Released | None:
     """Let the call wait again at the front of its lane, without spending an attempt; None if the ticket is gone.
 
-    wait: not before this time has passed. number: the only claim that may give an active call back; any, without one.
-    is_own: that claim itself ends its attempt so. is_lost: whether it ran is not known; it counts as one more crash.
+    wait: not before this time has passed. claim_id: the only claim that may give an active call back; any, without one.
+    is_by_claim: that claim itself ends its attempt. is_lost: whether it ran is not known; it counts as one more crash.
     The caller wakes the lane in the same transaction.
     """
-    which = {"call": call_id, "ticket": ticket, "states": list(from_states), "claim": number, "is_own": is_own}
+    which = {"call": call_id, "ticket": ticket, "states": [*from_states], "claim": claim_id, "is_by_claim": is_by_claim}
     rows = sql.fetch("return_call", _Freed, {**which, "is_lost": is_lost, "wait": wait, "now": now})
     state = State.AVAILABLE if wait is None else State.SCHEDULED
     return Released(state=state, lane_id=rows[0].lane_id, keys=rows[0].keys) if rows else None
 
 
 def record(
-    call_id: UUID, ticket: UUID, ended: Ending, *, number: UUID | None = None, now: datetime | None = None
+    call_id: UUID, ticket: UUID, ended: Ending, *, claim_id: UUID | None = None, now: datetime | None = None
 ) -> Released | None:
     """Record how the attempt of this claim ended, as its own process decided it; None if the ticket was replaced."""
-    return _end(call_id, ticket, ended, number=number, is_own=True, now=now)
+    return _end(call_id, ticket, ended, claim_id=claim_id, is_by_claim=True, now=now)
 
 
 def expire(call_id: UUID, ticket: UUID, *, now: datetime | None = None) -> Released | None:
@@ -139,9 +139,9 @@ def cancel(call_id: UUID, ticket: UUID, *, now: datetime | None = None) -> Relea
     return _end(call_id, ticket, Ending(state=State.CANCELLED), now=now)
 
 
-def find(call_id: UUID, ticket: UUID, *, number: UUID) -> Released | None:
+def find(call_id: UUID, ticket: UUID, *, claim_id: UUID) -> Released | None:
     """Return what this claim has released by a finish whose answer was lost; None if it has not finished the call."""
-    rows = sql.fetch("find_finished", _Finished, {"call": call_id, "ticket": ticket, "claim": number})
+    rows = sql.fetch("find_finished", _Finished, {"call": call_id, "ticket": ticket, "claim": claim_id})
     return (
         Released(state=State(rows[0].state), lane_id=rows[0].lane_id, keys=rows[0].keys, wait=rows[0].wait)
         if rows
@@ -154,8 +154,8 @@ def _end(
     ticket: UUID,
     ended: Ending,
     *,
-    number: UUID | None = None,
-    is_own: bool = False,
+    claim_id: UUID | None = None,
+    is_by_claim: bool = False,
     now: datetime | None = None,
 ) -> Released | None:
     end = partial(
@@ -165,8 +165,8 @@ def _end(
         {
             "call": call_id,
             "ticket": ticket,
-            "claim": number,
-            "is_own": is_own,
+            "claim": claim_id,
+            "is_by_claim": is_by_claim,
             "state": ended.state.value,
             "reason": ended.reason and ended.reason.value,
             "crashes": ended.crashes,
@@ -177,7 +177,7 @@ def _end(
             "now": now,
         },
     )
-    rows = end() or _restored(call_id, ticket, number, end, now)
+    rows = end() or _restored(call_id, ticket, claim_id, end, now)
     if not rows:
         return None
     _report(call_id, ended)
@@ -196,7 +196,7 @@ class Ended:
 
     call_id: UUID
     ticket: UUID
-    number: UUID
+    claim_id: UUID
     """The claim's own."""
     ending: Ending
 
@@ -224,7 +224,7 @@ def params_of(ends: Sequence[Ended]) -> dict[str, Any]:
     return {
         "calls": [each.call_id for each in ends],
         "tickets": [each.ticket for each in ends],
-        "claims": [each.number for each in ends],
+        "claims": [each.claim_id for each in ends],
         "states": [each.ending.state.value for each in ends],
         "reasons": [each.ending.reason and each.ending.reason.value for each in ends],
         "crashes": [each.ending.crashes for each in ends],
@@ -245,13 +245,13 @@ def report_many(ends: Sequence[Ended], recorded: Collection[UUID]) -> None:
 
 
 def _restored(
-    call_id: UUID, ticket: UUID, number: UUID | None, end: Callable[[], list[_Freed]], now: datetime | None
+    call_id: UUID, ticket: UUID, claim_id: UUID | None, end: Callable[[], list[_Freed]], now: datetime | None
 ) -> list[_Freed]:
     """End a call whose claim a crash of the database lost: record the claim first."""
     claim = {
         "call": call_id,
         "ticket": ticket,
-        "claim": number,
+        "claim": claim_id,
         "buckets": BUCKETS,
         "margin": conf().margin,
         "now": now,

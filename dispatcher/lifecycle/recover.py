@@ -96,20 +96,14 @@ def unserved(*, now: datetime | None = None) -> list[ExpiredLease]:
     return sql.fetch("lock_unserved", ExpiredLease, {"now": now, "most": conf().batch, "grace": grace})
 
 
-def sweep_lanes(after: int, most: int) -> Swept:
-    """Look for lanes with waiting calls that sleep, among the next `most` lanes with calls after this one."""
-    return _swept("sweep_lanes", after, most)
+def ask_sweep_lanes(after: int, most: int) -> sql.Asked[Swept]:
+    """Ask for lanes that sleep over waiting calls, among `most` lanes after this one."""
+    return sql.ask("sweep_lanes", Swept, {"after": after, "most": most})
 
 
-def sweep_keys(after: int, most: int) -> Swept:
-    """Look for keys with room that lanes are parked on, among the next `most` keys with such lanes after this one."""
-    return _swept("sweep_keys", after, most)
-
-
-def _swept(statement: str, after: int, most: int) -> Swept:
-    with sql.together():
-        asked = sql.ask(statement, Swept, {"after": after, "most": most})
-    return asked.row()
+def ask_sweep_keys(after: int, most: int) -> sql.Asked[Swept]:
+    """Ask for keys with room that lanes are parked on, among `most` keys after this one."""
+    return sql.ask("sweep_keys", Swept, {"after": after, "most": most})
 
 
 def wake(lanes: Iterable[int]) -> int:

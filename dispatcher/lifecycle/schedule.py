@@ -1,12 +1,35 @@
 """Due: what depends on time. Calls whose time has come, calls that expire, keys that open, queues that are served."""
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from dispatcher import sql
 from dispatcher.conf import conf, needs_worker, pass_bound
 from dispatcher.lanes import heads
 from dispatcher.states import DUE, WAITING, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class Due:
+    """Which steps of a tick have something to do."""
+
+    has_overdue: bool
+    """A lease of a call that was fetched over HTTP has expired."""
+    has_due_calls: bool
+    has_expired: bool
+    has_unpublished: bool
+    has_unplaced: bool
+    has_oversized: bool
+    """A call waits alone, since it costs too much."""
+    has_due_keys: bool
+    has_awake: bool
+    """A lane is awake."""
+
+
+def ask_due(*, now: datetime | None = None) -> sql.Asked[Due]:
+    """Ask which steps of a tick have something to do."""
+    return sql.ask("find_due", Due, {"now": now, "publish_after": conf().publish_after})
 
 
 def wake_due(queues: Collection[str] | None = None, *, now: datetime | None = None) -> int:
@@ -39,13 +62,14 @@ def discard_expired(*, now: datetime | None = None) -> int:
 
 def due_keys(*, now: datetime | None = None) -> list[int]:
     """Return the keys that time has opened, by their limits or because their override has run out."""
-    ended = sql.fetch("end_overrides", int, {"now": now})
-    opened = sql.fetch("due_keys", int, {"now": now, "most": conf().lanes_per_pass})
-    return sorted({*ended, *opened})
+    with sql.together():
+        ended = sql.ask("end_overrides", int, {"now": now})
+        opened = sql.ask("due_keys", int, {"now": now, "most": conf().lanes_per_pass})
+    return sorted({*ended.rows(), *opened.rows()})
 
 
-def due_queues(*, now: datetime | None = None) -> list[str]:
-    """Return the queues that hold lanes up and could let them go on."""
+def ask_due_queues(*, now: datetime | None = None) -> sql.Asked[str]:
+    """Ask for the queues that hold lanes up and could let them go on."""
     settings = conf()
     params = {
         "now": now,
@@ -53,7 +77,7 @@ def due_queues(*, now: datetime | None = None) -> list[str]:
         "ahead": pass_bound(settings),
         "most": settings.lanes_per_pass,
     }
-    return sql.fetch("due_queues", str, params)
+    return sql.ask("due_queues", str, params)
 
 
 def next_due(*, now: datetime | None = None) -> timedelta | None:

@@ -18,13 +18,13 @@ from dispatcher.lanes import Kind, Placement
 from dispatcher.limits.policy import Policy
 from dispatcher.limits.retry import Retry
 from dispatcher.models import CallQueue
-from dispatcher.request import Call, More
+from dispatcher.request import Call, OjsOptions
 from dispatcher.signals import policy_ignored
 from dispatcher.states import OnLimit, State
 
 logger = logging.getLogger(__name__)
 
-_PLAIN = More()
+_PLAIN = OjsOptions()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Draft:
     scheduled_at: datetime | None
     expires_at: datetime | None
     policies: Mapping[str, Policy]
-    more: More
+    ojs: OjsOptions
     envelope: str | None
     headers: str | None
     options: str | None
@@ -105,7 +105,7 @@ def draft(
     # Only Celery's own JSON has types beyond JSON's that come back as they were.
     is_json = "serializer" not in (options or {})
     checked = Draft(
-        id=call.more.id or uuid7.uuid7(),
+        id=call.ojs.id or uuid7.uuid7(),
         kind=Kind(
             queue=validate.name("queue", queue),
             priority=validate.whole("priority", call.priority, -100, 100),
@@ -124,8 +124,8 @@ def draft(
         scheduled_at=validate.moment("scheduled_at", call.scheduled_at),
         expires_at=validate.moment("expires_at", call.expires_at),
         policies=policies,
-        more=call.more,
-        envelope=None if call.more.envelope is None else validate.json_text("envelope", call.more.envelope),
+        ojs=call.ojs,
+        envelope=None if call.ojs.envelope is None else validate.json_text("envelope", call.ojs.envelope),
         headers=validate.json_text("headers", dict(call.headers)) if call.headers else None,
         options=validate.json_text("options", dict(options)) if options else None,
         scheduled_in=scheduled_in,
@@ -167,7 +167,7 @@ def write(drafts: Sequence[Draft]) -> list[CallQueue]:
     if not rows:
         missing = lanes.missing_keys(kinds, dict(reversed(policies)))
         senders = {
-            name: by for each in reversed(drafts) for name in each.policies if (by := each.more.sender) is not None
+            name: by for each in reversed(drafts) for name in each.policies if (by := each.ojs.sender) is not None
         }
         placements = {kind: Placement.of(kind, missing, senders) for kind in kinds}
         if not sql.in_transaction() and lanes.open_lanes(kinds, missing, senders):
@@ -185,7 +185,7 @@ def write_one(draft: Draft) -> One:
     trip. Raises UnknownKey or CallNeverRuns, then nothing was written.
     """
     has_times = any((draft.scheduled_at, draft.expires_at, draft.scheduled_in, draft.expires_in))
-    if draft.costs or draft.policies or has_times or draft.more != _PLAIN:
+    if draft.costs or draft.policies or has_times or draft.ojs != _PLAIN:
         return One(call=write([draft])[0])
     params = _params(draft)
     if draft.kind.queue in _direct and not is_eager() and (one := _record(draft, params)) is not None:
@@ -296,7 +296,7 @@ def _insert(
             )
         },
         **{
-            column: [getattr(each.more, column) for each in drafts]
+            column: [getattr(each.ojs, column) for each in drafts]
             for column in ("timeout", "visibility", "unique_key", "is_pending")
         },
     }
@@ -324,9 +324,9 @@ def _saved(each: Draft, row: Written, placement: Placement | None = None) -> Cal
         expires_at=row.expires_at,
         headers=each.headers and json.loads(each.headers),
         options=each.options and json.loads(each.options),
-        timeout=each.more.timeout,
-        visibility=each.more.visibility,
-        unique_key=each.more.unique_key,
+        timeout=each.ojs.timeout,
+        visibility=each.ojs.visibility,
+        unique_key=each.ojs.unique_key,
         envelope=each.envelope and json.loads(each.envelope),
         created_at=row.created_at,
         ticket=row.ticket,

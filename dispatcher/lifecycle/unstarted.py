@@ -49,13 +49,13 @@ def put_back(
     *,
     is_unknown: bool = False,
     is_lost: bool = False,
-    number: UUID | None = None,
+    claim_id: UUID | None = None,
     now: datetime | None = None,
 ) -> Returned | None:
     """Let an unstarted call wait again, without spending an attempt; None if the ticket is gone or the call started.
 
     is_unknown: its worker does not know the task. is_lost: its process is gone, so a claim whose start has not come
-    counts as not started; of this number only, if given. The caller wakes an available call's lane in the same
+    counts as not started; by this claim only, if given. The caller wakes an available call's lane in the same
     transaction.
     """
     lease = conf().dispatch_lease
@@ -67,7 +67,7 @@ def put_back(
             "ticket": ticket,
             "is_unknown": is_unknown,
             "is_lost": is_lost,
-            "claim": number,
+            "claim": claim_id,
             "free": FREE,
             "soon": _SOON,
             "first": min(_FIRST, lease),

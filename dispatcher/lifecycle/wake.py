@@ -45,9 +45,9 @@ def notify(queues: Collection[str]) -> list[UUID]:
     return [row.worker_id for row in sql.fetch("wake_feeds", _Woken, params)]
 
 
-def waiting() -> list[str]:
-    """Return the direct queues that hold lanes while a worker of theirs is idle. Expected: none."""
-    return sql.fetch("waiting_queues", str, {})
+def ask_waiting() -> sql.Asked[str]:
+    """Ask for the direct queues that hold lanes while a worker of theirs is idle. Expected: none."""
+    return sql.ask("waiting_queues", str, {})
 
 
 def direct(queues: Sequence[str]) -> list[str]:

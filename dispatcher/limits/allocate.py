@@ -119,8 +119,7 @@ class _Budget:
 
     def __init__(self, key: LockedKey, now: datetime, tuning: AdmissionTuning) -> None:
         self.key, self.now, self.tuning = key, now, tuning
-        self.use = key.use
-        self.put_off = 0
+        self.taken = self.put_off = 0
         is_blocked = key.blocked_until is not None and key.blocked_until > now
         self.is_closed = key.is_paused or is_blocked
         self.free = min(room(key.policy, key.use, now, tuning), ramp_room(key.blocked_until, key.use, now, tuning))
@@ -133,7 +132,7 @@ class _Budget:
         return not self.is_closed and cost <= self.free and self.paced >= 1
 
     def take(self, cost: int) -> None:
-        self.use = self.use.reserve(cost)
+        self.taken += cost
         self.free -= cost
         self.paced -= cost
 
@@ -142,7 +141,8 @@ class _Budget:
         if self.key.is_paused:
             return None
         key, now, tuning = self.key, self.now, self.tuning
-        use = replace(self.use, unstarted=self.use.unstarted + behind)
+        use = key.use.reserve(self.taken)
+        use = replace(use, unstarted=use.unstarted + behind)
         ramp = ramp_opening(key.blocked_until, use, cost, now, tuning)
         times = (key.blocked_until, ramp, next_opening(key.policy, use, cost, now, tuning))
         latest = max((at for at in times if at is not None), default=self.now)

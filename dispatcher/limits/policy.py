@@ -158,8 +158,7 @@ class Policy:
             isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 0 <= concurrency <= 2**31 - 1
         ):
             raise PolicyInvalid(
-                f"{field}.concurrency",
-                f"{concurrency!r} must be a whole number from 0, or None for no limit.",
+                f"{field}.concurrency", f"{concurrency!r} must be a whole number from 0, or None for no limit."
             )
         return cls(
             concurrency=concurrency,
@@ -195,6 +194,16 @@ class Policy:
         if self.throttle is not None and cost > LONGEST_PERIOD // self.throttle.spacing:
             words.append(f"under the throttle {self.throttle} the next start would be more than a year away")
         return " and ".join(words)
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of a key that store it."""
+        return {
+            "concurrency": self.concurrency,
+            "rate_limit": self.rate and self.rate.limit,
+            "rate_period": self.rate and self.rate.period,
+            "throttle_limit": self.throttle and self.throttle.limit,
+            "throttle_period": self.throttle and self.throttle.period,
+        }
 
     def as_json(self) -> dict[str, Any]:
         """Write it as the Open Job Spec does, None where there is no limit."""
@@ -269,8 +278,7 @@ def room(policy: Policy, use: Use, now: datetime, tuning: AdmissionTuning) -> in
     free = UNLIMITED if policy.concurrency is None else policy.concurrency - use.held
     if policy.rate is not None:
         free = min(
-            free,
-            policy.rate.limit - use.unstarted - sum(cost for _, cost in counted(policy.rate, use, now, tuning)),
+            free, policy.rate.limit - use.unstarted - sum(cost for _, cost in counted(policy.rate, use, now, tuning))
         )
     return max(0, free)
 

@@ -1,16 +1,22 @@
-"""What the commands share: an unavailable database, or missing migrations, give two lines and no traceback."""
+"""What the commands share: where they write, and two lines without a traceback if the database can't be queried."""
 
 import logging
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
-from typing import ParamSpec
+from typing import Final, ParamSpec, TextIO, cast
 
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, OutputWrapper
+from rich.console import Console
 
 from dispatcher import sql
 from dispatcher.reports import faults
 
 P = ParamSpec("P")
+_ANY_WIDTH: Final = 10_000
+"""Columns where there is no terminal: a log keeps long lines."""
 
 
 def explained(*, returncode: int = 1) -> Callable[[Callable[P, None]], Callable[P, None]]:
@@ -32,3 +38,19 @@ def explained(*, returncode: int = 1) -> Callable[[Callable[P, None]], Callable[
         return explaining
 
     return wrap
+
+
+@contextmanager
+def console(out: OutputWrapper, *, no_color: bool) -> Iterator[Console]:
+    """Yield the console of a command: as wide as the terminal, elsewhere as its lines; a closed pipe ends the block."""
+    out.ending = ""
+    is_terminal = out.isatty()
+    width = None if is_terminal else _ANY_WIDTH
+    try:
+        yield Console(
+            file=cast("TextIO", out), force_terminal=is_terminal, no_color=no_color, width=width, highlight=False
+        )
+        out.flush()
+    except BrokenPipeError:
+        # The reader, such as `head`, has closed the pipe; Python flushes once more at exit, to nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,23 +1,19 @@
 """The layout of keys in a terminal: a table of many, or the details of a few."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import Final
+
+from rich.table import Table
+from rich.text import Text
 
 from dispatcher.limits.policy import describe, describe_period
-from dispatcher.reports import KeyState, KeyStatus, brief, in_words
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from dispatcher.reports import KeyState, KeyStatus
+from dispatcher.reports.words import brief, in_words
 
 GAP: Final = 2
 SHORTEST_NAME: Final = 12
-_COLORS: Final = {
-    KeyState.PAUSED: "red",
-    KeyState.BLOCKED: "red",
-    KeyState.AT_LIMIT: "yellow",
-    KeyState.OPEN: "green",
-}
+_COLORS: Final = {KeyState.PAUSED: "red", KeyState.BLOCKED: "red", KeyState.AT_LIMIT: "yellow", KeyState.OPEN: "green"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,47 +36,26 @@ class Column:
         return not any(self.cells)
 
 
-def columns(keys: Sequence[KeyStatus], width: int | None) -> list[Column]:
-    """Return the columns that are not empty and fit; None fits all. Names are shortened to the remaining width."""
+def table(keys: Sequence[KeyStatus], width: int) -> Table:
+    """Return the columns that are not empty and fit; names are shortened to the remaining width."""
     found = [column for column in _columns(keys) if not column.is_empty]
-    while width is not None and _width(found) > width:
+    while _width(found) > width:
         last = max(found, key=lambda column: column.rank)
         if last.rank == 0 or _width(found) - found[0].width + SHORTEST_NAME <= width:
             break
         found.remove(last)
-    if width is None:
-        return found
     room = max(SHORTEST_NAME, width - _width(found) + found[0].width)
-    return [replace(found[0], cells=[_cut(cell, room) for cell in found[0].cells]), *found[1:]]
+    made = plain_table()
+    for column in found:
+        made.add_column(column.title, justify="right" if column.is_right else "left", no_wrap=True)
+    for key, (name, state, *cells) in zip(keys, zip(*(column.cells for column in found), strict=True), strict=True):
+        made.add_row(Text(_cut(name, room)), Text(state, style=_COLORS[key.state]), *map(Text, cells))
+    return made
 
 
-def plain(shown: Sequence[Column]) -> str:
-    """Return the columns as aligned text."""
-    lines = zip(*([column.title.upper(), *column.cells] for column in shown), strict=True)
-    widths = [column.width for column in shown]
-    return "\n".join(
-        (" " * GAP)
-        .join(
-            cell.rjust(width) if column.is_right else cell.ljust(width)
-            for cell, width, column in zip(line, widths, shown, strict=True)
-        )
-        .rstrip()
-        for line in lines
-    )
-
-
-def rich(keys: Sequence[KeyStatus], shown: Sequence[Column]) -> "Table":
-    """Return the columns as a coloured table."""
-    from rich.table import Table  # noqa: PLC0415 -- the extra `cli`
-    from rich.text import Text  # noqa: PLC0415
-
-    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
-    for column in shown:
-        table.add_column(column.title, justify="right" if column.is_right else "left", no_wrap=True)
-    for key, line in zip(keys, zip(*(column.cells for column in shown), strict=True), strict=True):
-        style = {1: _COLORS[key.state]}
-        table.add_row(*(Text(cell, style=style.get(number, "")) for number, cell in enumerate(line)))
-    return table
+def plain_table() -> Table:
+    """Return a table without lines."""
+    return Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
 
 
 def details(key: KeyStatus) -> str:

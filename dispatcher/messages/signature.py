@@ -207,10 +207,7 @@ def _without_signature(call: Call) -> tuple[Call, dict[str, Any]]:
         remedy = "leave them out, or make the signature by .s()."
         raise CallInvalid("args" if args else "kwargs", f"the signature is immutable and takes no arguments; {remedy}")
     merged = replace(
-        call,
-        task=task.task,
-        args=[*args, *(task.args or ())],
-        kwargs={**(task.kwargs or {}), **(kwargs or {})},
+        call, task=task.task, args=[*args, *(task.args or ())], kwargs={**(task.kwargs or {}), **(kwargs or {})}
     )
     return merged, {name: value for name, value in (task.options or {}).items() if value or name not in _LINKS}
 

@@ -89,10 +89,10 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
-            name="LeaseWatch",
+            name="LeaseCheck",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("looked_at", models.DateTimeField()),
+                ("checked_at", models.DateTimeField()),
                 ("since", models.DateTimeField()),
             ],
         ),
@@ -251,7 +251,7 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
-            name="JournalEntry",
+            name="EventLogEntry",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("kind", models.CharField(help_text="Such as rate_limit.exceeded.", max_length=64)),
@@ -260,7 +260,7 @@ class Migration(migrations.Migration):
                 ("at", models.DateTimeField()),
             ],
             options={
-                "verbose_name_plural": "journal entries",
+                "verbose_name_plural": "event log entries",
                 "indexes": [
                     models.Index(fields=["at"], name="entry_at"),
                     models.Index(fields=["kind", "at"], name="entry_kind"),
@@ -762,7 +762,7 @@ class Migration(migrations.Migration):
                             ("expired", "Not started in time"),
                             ("limit", "Dropped at a limit"),
                             ("poison", "Poison: it kills its workers"),
-                            ("crowded", "Made room in a full queue"),
+                            ("queue_full", "Made room in a full queue"),
                         ],
                         help_text="Why it was discarded.",
                         max_length=16,

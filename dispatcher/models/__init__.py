@@ -1,19 +1,21 @@
 """The tables."""
 
-from dispatcher.models.calls import CallQueue, Lane, NextPosition, RateLimitKey, Slot, Window
+from dispatcher.models.calls import CallQueue, NextPosition, Slot
 from dispatcher.models.changes import KeyChange
-from dispatcher.models.http import ApiToken, JournalEntry, Part, Subscription, Workflow
+from dispatcher.models.http import ApiToken, EventLogEntry, Part, Subscription, Workflow
+from dispatcher.models.keys import RateLimitKey, Window
+from dispatcher.models.lanes import Lane
 from dispatcher.models.queues import Pool, Queue
-from dispatcher.models.workers import Feed, LeaseWatch, PeriodicRun, PullWorker, ResultCursor, Worker
+from dispatcher.models.workers import Feed, LeaseCheck, PeriodicRun, PullWorker, ResultCursor, Worker
 
 __all__ = [
     "ApiToken",
     "CallQueue",
+    "EventLogEntry",
     "Feed",
-    "JournalEntry",
     "KeyChange",
     "Lane",
-    "LeaseWatch",
+    "LeaseCheck",
     "NextPosition",
     "Part",
     "PeriodicRun",

@@ -1,29 +1,20 @@
-"""Models of the engine: calls, keys, lanes, slots, windows. Fields, constraints and filters; no transitions."""
+"""Models of calls, and of the slots that calls in flight hold. Fields, constraints and filters; no transitions."""
 
 from typing import Any, ClassVar
 
 import uuid_utils.compat as uuid7
-from django.contrib.postgres.fields import ArrayField
 from django.db import models, router, transaction
-from django.db.models import F, Func, Q
+from django.db.models import Func, Q
 from django.db.models.fields.json import KT
 from django.db.models.functions import Now
 
-from dispatcher.managers import CallQueueManager, RateLimitKeyManager, check_has_ended, check_is_sent
+from dispatcher.managers import CallQueueManager, check_has_ended, check_is_sent
+from dispatcher.models.keys import RateLimitKey
+from dispatcher.models.lanes import ON_LIMIT, Lane
 from dispatcher.states import DUE, IN_FLIGHT, TERMINAL, WAITING, OnLimit, Reason, State
-from dispatcher.validate import KEY_PATTERN
 
 _STATES = [(state.value, state.label) for state in State]
-_ON_LIMIT = [(action.value, action.value) for action in OnLimit]
 _REASONS = [(reason.value, reason.label) for reason in Reason]
-
-
-def _is_whole_or_absent(rate: str) -> Q:
-    """Return the condition that a rate has both a limit and a period, or neither; a lone one is not "unknown"."""
-    limit, period = f"{rate}_limit", f"{rate}_period"
-    absent = Q(**{f"{limit}__isnull": True, f"{period}__isnull": True})
-    present = Q(**{f"{limit}__isnull": False, f"{period}__isnull": False})
-    return absent | (present & Q(**{f"{limit}__gte": 1, f"{period}__gt": "0"}))
 
 
 class NextPosition(Func):
@@ -32,174 +23,6 @@ class NextPosition(Func):
     template = "nextval('dispatcher_call_position')"
     output_field = models.BigIntegerField()
     allowed_default = True
-
-
-class RateLimitKey(models.Model):
-    """A budget that calls spend: an account, a tenant, a host, a queue (`queue:<name>`)."""
-
-    name = models.CharField(max_length=255, unique=True, help_text="Such as api.stripe.com or tenant:acme.")
-    concurrency = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        help_text="Maximum cost in flight; 0 starts nothing, empty is no limit.",
-    )
-    rate_limit = models.PositiveIntegerField(
-        null=True, blank=True, help_text="Maximum cost of the starts in any window of the rate period."
-    )
-    rate_period = models.DurationField(null=True, blank=True)
-    throttle_limit = models.PositiveIntegerField(
-        null=True, blank=True, help_text="Starts per throttle period, evenly spaced."
-    )
-    throttle_period = models.DurationField(null=True, blank=True)
-
-    is_paused = models.BooleanField("paused", default=False, help_text="Nothing starts until it is resumed.")
-    blocked_until = models.DateTimeField(null=True, blank=True, help_text="The provider asked to stop until then.")
-
-    override_until = models.DateTimeField(
-        null=True,
-        blank=True,
-        help_text="The override's limits are in force until then, instead of those above.",
-    )
-    override_concurrency = models.PositiveIntegerField(null=True, blank=True)
-    override_rate_limit = models.PositiveIntegerField(null=True, blank=True)
-    override_rate_period = models.DurationField(null=True, blank=True)
-    override_throttle_limit = models.PositiveIntegerField(null=True, blank=True)
-    override_throttle_period = models.DurationField(null=True, blank=True)
-
-    last_start_at = models.DateTimeField(
-        null=True, editable=False, help_text="The latest start time under a throttle; written by the claim."
-    )
-    last_cost = models.PositiveIntegerField(
-        default=1, db_default=1, editable=False, help_text="The cost of that start: it delays the next one."
-    )
-    admissions = models.BigIntegerField(
-        default=0,
-        db_default=0,
-        editable=False,
-        help_text="Counts the admissions under the key, and changes of its limits; written under its lock.",
-    )
-    counted_admissions = models.BigIntegerField(
-        null=True,
-        editable=False,
-        help_text="The admission that the next two fields include; a lone send writes all three.",
-    )
-    most_held = models.BigIntegerField(
-        null=True, editable=False, help_text="An upper bound of the cost in flight, valid until the next admission."
-    )
-    most_unstarted = models.BigIntegerField(
-        null=True, editable=False, help_text="An upper bound of that cost whose calls have not started."
-    )
-    opens_at = models.DateTimeField(
-        null=True,
-        editable=False,
-        help_text="When the passage of time opens the key for the lanes parked on it; written by the admission.",
-    )
-    is_from_template = models.BooleanField(
-        default=False,
-        db_default=False,
-        editable=False,
-        help_text="Created from a template of the settings and never changed by people: deleted when it is unused.",
-    )
-    limited_at = models.DateTimeField(
-        db_default=Now(), editable=False, help_text="When people last changed its limits; earlier limits are unknown."
-    )
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
-
-    objects: ClassVar[RateLimitKeyManager] = RateLimitKeyManager()
-
-    class Meta:
-        verbose_name = "rate limit key"
-        constraints: ClassVar = [
-            models.CheckConstraint(name="key_name_is_well_formed", condition=Q(name__regex=KEY_PATTERN)),
-            models.CheckConstraint(
-                name="key_rate_is_whole_or_absent",
-                condition=_is_whole_or_absent("rate"),
-            ),
-            models.CheckConstraint(
-                name="key_throttle_is_whole_or_absent",
-                condition=_is_whole_or_absent("throttle"),
-            ),
-            models.CheckConstraint(
-                name="key_override_rate_is_whole_or_absent",
-                condition=_is_whole_or_absent("override_rate"),
-            ),
-            models.CheckConstraint(
-                name="key_override_throttle_is_whole_or_absent",
-                condition=_is_whole_or_absent("override_throttle"),
-            ),
-        ]
-        indexes: ClassVar = [
-            models.Index(name="key_opens", fields=["opens_at"], condition=Q(opens_at__isnull=False)),
-            models.Index(
-                name="key_override_ends", fields=["override_until"], condition=Q(override_until__isnull=False)
-            ),
-        ]
-        permissions: ClassVar = [
-            ("pause_ratelimitkey", "Can pause and resume rate limit keys"),
-            ("override_ratelimitkey", "Can override rate limit keys for a time"),
-        ]
-
-    def __str__(self) -> str:
-        """Return the name."""
-        return self.name
-
-
-class Lane(models.Model):
-    """Calls that share queue, priority, at-limit action and exactly the same keys: first in, first out.
-
-    A lane with calls is awake, parked on the key that stopped it, or held by its queue; an empty one sleeps.
-    """
-
-    queue = models.CharField(max_length=255)
-    priority = models.SmallIntegerField()
-    on_limit = models.CharField(max_length=16, choices=_ON_LIMIT)
-    key_ids = ArrayField(models.BigIntegerField(), help_text="The keys that its calls name, in order of id.")
-    is_awake = models.BooleanField(default=False, db_default=False)
-    parked_on = models.ForeignKey(
-        RateLimitKey, null=True, on_delete=models.PROTECT, related_name="parked", db_index=False
-    )
-    is_held = models.BooleanField(
-        default=False,
-        db_default=False,
-        help_text="No live worker serves its queue, or enough of its calls are on the way to one.",
-    )
-    served_at = models.DateTimeField(db_default=Now())
-
-    class Meta:
-        constraints: ClassVar = [
-            models.UniqueConstraint(name="lane_is_one_per_kind", fields=["queue", "priority", "on_limit", "key_ids"]),
-            models.CheckConstraint(
-                name="lane_is_in_one_place",
-                condition=Q(is_awake=False, is_held=False)
-                | Q(parked_on__isnull=True, is_held=False)
-                | Q(parked_on__isnull=True, is_awake=False),
-            ),
-        ]
-        indexes: ClassVar = [
-            # Awake lanes: of a queue, by priority; and of all queues, in the order in which they are served.
-            models.Index("queue", F("priority").desc(), name="lane_awake", condition=Q(is_awake=True)),
-            models.Index(F("priority").desc(), "served_at", "id", name="lane_turn", condition=Q(is_awake=True)),
-            models.Index(
-                "parked_on",
-                F("priority").desc(),
-                "served_at",
-                "id",
-                name="lane_parked",
-                condition=Q(parked_on__isnull=False),
-            ),
-            models.Index(
-                "queue",
-                F("priority").desc(),
-                "served_at",
-                "id",
-                name="lane_held",
-                condition=Q(is_held=True),
-            ),
-        ]
-
-    def __str__(self) -> str:
-        """Return what its calls have in common."""
-        return f"{self.queue}, priority {self.priority}, keys {self.key_ids}"
 
 
 class CallQueue(models.Model):
@@ -220,7 +43,7 @@ class CallQueue(models.Model):
     meta = models.JSONField(default=dict)
     queue = models.CharField(max_length=255)
     priority = models.SmallIntegerField(default=0)
-    on_limit = models.CharField(max_length=16, choices=_ON_LIMIT, default=OnLimit.WAIT)
+    on_limit = models.CharField(max_length=16, choices=ON_LIMIT, default=OnLimit.WAIT)
     costs = models.JSONField(default=dict, help_text="Its cost by key name, where that is not 1.")
     state = models.CharField(max_length=16, choices=_STATES)
     retry = models.JSONField(null=True, help_text="Its retry policy; empty uses the setting.")
@@ -356,9 +179,7 @@ class CallQueue(models.Model):
             models.Index(name="call_unpublished", fields=["dispatched_at"], condition=Q(state=State.DISPATCHED)),
             models.Index(name="call_in_flight", fields=["queue", "state"], condition=Q(state__in=IN_FLIGHT)),
             models.Index(
-                name="call_unique",
-                fields=["unique_key", "state", "created_at"],
-                condition=Q(unique_key__isnull=False),
+                name="call_unique", fields=["unique_key", "state", "created_at"], condition=Q(unique_key__isnull=False)
             ),
             models.Index(
                 name="call_returned", fields=["queue", "task"], condition=Q(returns__gt=0, finished_at__isnull=True)
@@ -381,9 +202,7 @@ class CallQueue(models.Model):
             # Events: waiting calls that were sent lately, and calls with a failed attempt.
             models.Index(name="call_sent", fields=["created_at"], condition=Q(state__in=WAITING)),
             models.Index(
-                KT("error__occurred_at"),
-                name="call_failed",
-                condition=Q(error__isnull=False, finished_at__isnull=True),
+                KT("error__occurred_at"), name="call_failed", condition=Q(error__isnull=False, finished_at__isnull=True)
             ),
         ]
         permissions: ClassVar = [
@@ -393,7 +212,6 @@ class CallQueue(models.Model):
         ]
 
     def __str__(self) -> str:
-        """Return the task and the id."""
         return f"{self.task} {self.id}"
 
     def save(self, **options: Any) -> None:
@@ -420,12 +238,7 @@ class Slot(models.Model):
         CallQueue, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False, related_name="slots"
     )
     key = models.ForeignKey(
-        RateLimitKey,
-        null=True,
-        on_delete=models.PROTECT,
-        db_constraint=False,
-        db_index=False,
-        related_name="slots",
+        RateLimitKey, null=True, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="slots"
     )
     cost = models.PositiveIntegerField()
     started_at = models.DateTimeField(null=True)
@@ -452,25 +265,4 @@ class Slot(models.Model):
         ]
 
     def __str__(self) -> str:
-        """Return the cost, the key and the call."""
         return f"{self.cost} of {self.key_id} for {self.call_id}"
-
-
-class Window(models.Model):
-    """The cost of a key's starts in one bucket of its rate period.
-
-    Buckets are numbered within two and a half periods and then used again, so a busy window has a fixed number of rows,
-    and none to delete.
-    """
-
-    pk = models.CompositePrimaryKey("key_id", "place")
-    key = models.ForeignKey(
-        RateLimitKey, on_delete=models.CASCADE, db_constraint=False, db_index=False, related_name="windows"
-    )
-    place = models.BigIntegerField()
-    cost = models.PositiveBigIntegerField()
-    last_start_at = models.DateTimeField()
-
-    def __str__(self) -> str:
-        """Return the cost and the time of the last start."""
-        return f"{self.cost} until {self.last_start_at}"

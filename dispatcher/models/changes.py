@@ -25,5 +25,4 @@ class KeyChange(models.Model):
         ]
 
     def __str__(self) -> str:
-        """Return the verb, the key and the time."""
         return f"{self.verb} {self.key} {self.at}"

@@ -27,7 +27,6 @@ class ApiToken(models.Model):
         verbose_name = "API token"
 
     def __str__(self) -> str:
-        """Return the name."""
         return self.name
 
 
@@ -66,7 +65,6 @@ class Workflow(models.Model):
         ]
 
     def __str__(self) -> str:
-        """Return the name, or the id."""
         return self.name or str(self.id)
 
 
@@ -86,7 +84,7 @@ class Part(models.Model):
 
     class Meta:
         constraints: ClassVar = [
-            models.UniqueConstraint(name="part_is_started_once", fields=["workflow", "role", "place"]),
+            models.UniqueConstraint(name="part_is_started_once", fields=["workflow", "role", "place"])
         ]
         indexes: ClassVar = [
             models.Index(name="part_call", fields=["call"], condition=Q(call__isnull=False)),
@@ -94,7 +92,6 @@ class Part(models.Model):
         ]
 
     def __str__(self) -> str:
-        """Return the role, the place and the workflow."""
         return f"{self.role} {self.place} of {self.workflow_id}"
 
 
@@ -110,11 +107,10 @@ class Subscription(models.Model):
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     def __str__(self) -> str:
-        """Return the URL."""
         return self.url
 
 
-class JournalEntry(models.Model):
+class EventLogEntry(models.Model):
     """An event of a limit or a queue, which no other row records; written if the event log is enabled."""
 
     kind = models.CharField(max_length=64, help_text="Such as rate_limit.exceeded.")
@@ -123,7 +119,7 @@ class JournalEntry(models.Model):
     at = models.DateTimeField()
 
     class Meta:
-        verbose_name_plural = "journal entries"
+        verbose_name_plural = "event log entries"
         indexes: ClassVar = [
             models.Index(name="entry_at", fields=["at"]),
             models.Index(name="entry_kind", fields=["kind", "at"]),
@@ -136,5 +132,4 @@ class JournalEntry(models.Model):
         ]
 
     def __str__(self) -> str:
-        """Return the kind and the time."""
         return f"{self.kind} {self.at}"

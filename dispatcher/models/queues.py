@@ -54,7 +54,6 @@ class Queue(models.Model):
         ]
 
     def __str__(self) -> str:
-        """Return the name."""
         return self.name
 
 
@@ -67,5 +66,4 @@ class Pool(models.Model):
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     def __str__(self) -> str:
-        """Return the name."""
         return self.name

@@ -25,7 +25,6 @@ class Worker(models.Model):
     lost_at = models.DateTimeField(null=True, help_text="When its heartbeats had expired and its calls were recovered.")
 
     def __str__(self) -> str:
-        """Return its name and process id."""
         return f"{self.name} ({self.pid})"
 
 
@@ -39,7 +38,6 @@ class Feed(models.Model):
     )
 
     def __str__(self) -> str:
-        """Return its worker."""
         return f"{self.worker_id}"
 
 
@@ -62,22 +60,20 @@ class PullWorker(models.Model):
         verbose_name = "fetching worker"
 
     def __str__(self) -> str:
-        """Return its name."""
         return self.name
 
 
-class LeaseWatch(models.Model):
+class LeaseCheck(models.Model):
     """When recovery last checked the leases, and since when it has done so without a gap; one row.
 
     In a gap the database may have been unavailable to heartbeats, too, so an expired lease proves nothing.
     """
 
-    looked_at = models.DateTimeField()
+    checked_at = models.DateTimeField()
     since = models.DateTimeField()
 
     def __str__(self) -> str:
-        """Return the time of the last check."""
-        return f"{self.looked_at}"
+        return f"{self.checked_at}"
 
 
 class ResultCursor(models.Model):
@@ -87,7 +83,6 @@ class ResultCursor(models.Model):
     call_id = models.UUIDField()
 
     def __str__(self) -> str:
-        """Return the end of that call."""
         return f"{self.finished_at}"
 
 
@@ -102,5 +97,4 @@ class PeriodicRun(models.Model):
     )
 
     def __str__(self) -> str:
-        """Return its name and when it last started."""
         return f"{self.name}: {self.ran_at}"

@@ -20,7 +20,7 @@ from ninja.renderers import JSONRenderer
 
 from dispatcher import event_log, sql
 from dispatcher.conf import conf
-from dispatcher.errors import CallInvalid, CallTooLarge, DuplicateCall, KeyNotFound, PolicyInvalid, QueueFull
+from dispatcher.errors import CallTooLarge, DuplicateCall, FieldInvalid, KeyNotFound, QueueFull
 from dispatcher.event_log import Entry
 from dispatcher.ojs.auth import SAFE, Access, authenticate
 from dispatcher.ojs.wire import MEDIA_TYPE, VERSION, Problem, invalid, missing, read_json, without_nulls
@@ -164,9 +164,8 @@ def _path(loc: Sequence[object]) -> str:
     return ".".join(str(part) for part in loc[2:] or loc[1:]) or "body"
 
 
-@api.exception_handler(CallInvalid)
-@api.exception_handler(PolicyInvalid)
-def _call_invalid(request: HttpRequest, error: CallInvalid | PolicyInvalid) -> HttpResponse:
+@api.exception_handler(FieldInvalid)
+def _field_invalid(request: HttpRequest, error: FieldInvalid) -> HttpResponse:
     status = 413 if isinstance(error, CallTooLarge) else 400
     return _answered(request, Problem(status, "invalid_request", str(error), details={"field": error.field}))
 

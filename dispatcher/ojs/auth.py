@@ -96,11 +96,6 @@ class _Token:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Key:
-    id: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Spent:
     rate_limit: int | None
     is_closed: bool
@@ -197,7 +192,7 @@ def _find_token(digest: str) -> _Token | None:
 def _spend(name: str) -> dict[str, str]:
     """Count one request against the token's rate limit, if it has one. Raises Problem if it is exhausted or paused."""
     with sql.atomic():
-        if not sql.fetch("lock_key_named", _Key, {"name": name}):
+        if not sql.fetch("lock_key_named", int, {"name": name}):
             return {}
         (spent,) = sql.fetch("spend_window", _Spent, {"name": name, "buckets": BUCKETS, "margin": conf().margin})
     headers = {}

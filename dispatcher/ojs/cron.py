@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
-from uuid import UUID
 from zoneinfo import available_timezones
 
 from celery.schedules import ParseException, crontab
@@ -21,7 +20,8 @@ from dispatcher.event_log import Entry
 from dispatcher.limits.policy import Policy
 from dispatcher.models import RateLimitKey
 from dispatcher.ojs import fetch
-from dispatcher.request import Call, More
+from dispatcher.ojs.enqueue import find_unique
+from dispatcher.request import Call, OjsOptions
 from dispatcher.states import TERMINAL, State
 
 logger = logging.getLogger(__name__)
@@ -65,13 +65,6 @@ class Cron:
     last_run_at: datetime | None = None
     next_run_at: datetime | None = None
     runs: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Found:
-    id: UUID
-    queue: str
-    state: str
 
 
 _HALF_A_SECOND = timedelta(milliseconds=500)
@@ -161,12 +154,12 @@ def fire_cron(name: str) -> str | None:
         now = sql.now()
         # Beat can run twice, or late: at most one call a minute is sent.
         this_minute = timedelta(seconds=now.second, microseconds=now.microsecond)
-        if sql.fetch("find_unique", _Found, {"unique_key": key, "states": [*State], "period": this_minute}):
+        if find_unique(key, [*State], this_minute):
             return None
-        before = sql.fetch("find_unique", _Found, {"unique_key": key, "states": _OPEN, "period": None})
+        before = find_unique(key, _OPEN)
         why = {}
         if before and stored["overlap"] == "skip":
-            why = {"reason": "overlap_prevention", "existing_job_id": str(before[0].id)}
+            why = {"reason": "overlap_prevention", "existing_job_id": str(before.id)}
         elif _is_paused(stored["call"]["queue"]):
             why = {"reason": "queue_paused"}
         if why:
@@ -175,7 +168,7 @@ def fire_cron(name: str) -> str | None:
         call = _call(stored, name)
         (sent,) = api.send_many([call])
     if before and stored["overlap"] == "cancel_previous":
-        fetch.cancel(before[0].id)
+        fetch.cancel(before.id)
     return str(sent.id)
 
 
@@ -215,7 +208,7 @@ def _call(stored: Mapping[str, Any], name: str) -> Call:
         **{field: kept[field] for field in ("task", "args", "queue", "priority", "retry", "rate_limit")},
         keys=keys,
         meta=meta,
-        more=More(
+        ojs=OjsOptions(
             unique_key=_unique_key(name),
             envelope=kept["envelope"],
             sender=f"{_PREFIX}{name}",
@@ -230,13 +223,13 @@ def _span(seconds: float | None) -> timedelta | None:
 
 
 def _as_json(call: Call) -> dict[str, Any]:
-    more = call.more
+    options = call.ojs
     named = ("task", "args", "meta", "queue", "priority", "retry", "rate_limit", "keys")
-    spans = {"timeout": more.timeout, "visibility": more.visibility}
+    spans = {"timeout": options.timeout, "visibility": options.visibility}
     return {
         **{field: getattr(call, field) for field in named},
         **{field: span and span.total_seconds() for field, span in spans.items()},
-        "envelope": more.envelope,
+        "envelope": options.envelope,
     }
 
 

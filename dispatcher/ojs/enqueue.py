@@ -12,7 +12,7 @@ from django.db import IntegrityError
 from dispatcher import api, engine, event_log, lanes, sql
 from dispatcher.conf import conf
 from dispatcher.engine import compose
-from dispatcher.errors import CallInvalid, DuplicateCall, PolicyInvalid, QueueFull, UnknownKey
+from dispatcher.errors import DuplicateCall, FieldInvalid, QueueFull, UnknownKey
 from dispatcher.event_log import Entry
 from dispatcher.lanes import heads
 from dispatcher.lifecycle import control
@@ -48,7 +48,7 @@ class EnqueueRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Enqueued:
-    """The call of a request; `is_new`: this request sent it. `bound`: the depth of its queue, if that has a bound."""
+    """The call of a request; `is_new`: this request sent it. `bound`: the depth of its queue, if that was counted."""
 
     call: CallQueue
     is_new: bool
@@ -63,7 +63,13 @@ class Bound:
     max_depth: int
     on_full: str
     warn_at: float
+    most_waiting: int
+    """No more calls wait in all queues together."""
     depth: int = 0
+
+    def is_far(self, more: int) -> bool:
+        """Return whether the queue can't be nearly full with so many calls more, whatever waits in it."""
+        return self.most_waiting + more < self.warn_at * self.max_depth
 
     @property
     def is_nearly_full(self) -> bool:
@@ -82,16 +88,6 @@ class _Found:
     state: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class _NearlyFull:
-    name: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Count:
-    calls: int
-
-
 def enqueue(wanted: Sequence[EnqueueRequest], *, may_send: Callable[[str], bool] = lambda _: False) -> list[Enqueued]:
     """Send calls, all or none. Raises CallInvalid or PolicyInvalid naming the field, DuplicateCall or QueueFull.
 
@@ -100,7 +96,7 @@ def enqueue(wanted: Sequence[EnqueueRequest], *, may_send: Callable[[str], bool]
     neither returned, cancelled nor named in an error.
     """
     known = create_queues({each.queue for each in wanted}).values()
-    if not any(queue.is_bounded for queue in known) and not any(each.unique or each.call.more.id for each in wanted):
+    if not any(queue.is_bounded for queue in known) and not any(each.unique or each.call.ojs.id for each in wanted):
         return [Enqueued(call=call, is_new=True) for call in api.send_many([each.call for each in wanted])]
     try:
         with sql.atomic():
@@ -109,17 +105,17 @@ def enqueue(wanted: Sequence[EnqueueRequest], *, may_send: Callable[[str], bool]
         raise _duplicate_id(wanted, may_send) from error
 
 
-def validation_errors(wanted: Sequence[EnqueueRequest]) -> dict[int, CallInvalid | PolicyInvalid]:
+def validation_errors(wanted: Sequence[EnqueueRequest]) -> dict[int, FieldInvalid]:
     """Return the errors of calls that are sent later, as far as they are known now, by index.
 
     Any of the calls can create a key: they may be sent one after another.
     """
-    found: dict[int, CallInvalid | PolicyInvalid] = {}
+    found: dict[int, FieldInvalid] = {}
     drafts = {}
     for number, each in enumerate(wanted):
         try:
             drafts[number] = compose.check(replace(each.call, queue=each.queue))
-        except (CallInvalid, PolicyInvalid) as error:
+        except FieldInvalid as error:
             found[number] = error
     made = {name for draft in drafts.values() for name in draft.policies}
     unknown = lanes.unknown_keys({name for draft in drafts.values() for name in draft.kind.names} - made)
@@ -155,8 +151,7 @@ def _resolve(
     for number, each in enumerate(wanted):
         if (unique := each.unique) is None:
             continue
-        params = {"unique_key": unique.key, "states": _stored(unique.states), "period": unique.period}
-        for found in sql.fetch("find_unique", _Found, params):
+        if (found := find_unique(unique.key, _stored(unique.states), unique.period)) is not None:
             if found.queue != each.queue and not may_send(found.queue):
                 raise DuplicateCall(unique_key=unique.key)
             if unique.on_conflict == "ignore":
@@ -166,6 +161,12 @@ def _resolve(
             else:
                 replaced[number] = found.id
     return kept, replaced
+
+
+def find_unique(key: str, states: Collection[str], period: timedelta | None = None) -> _Found | None:
+    """Return the latest call with this unique key; the caller has locked the key."""
+    params = {"unique_key": key, "states": list(states), "period": period}
+    return next(iter(sql.fetch("find_unique", _Found, params)), None)
 
 
 def _cancel(call: UUID) -> bool:
@@ -183,17 +184,22 @@ def _rescheduled(each: EnqueueRequest, before: UUID | None) -> Call:
 
 
 def _make_room(fresh: Sequence[EnqueueRequest]) -> dict[str, Bound]:
-    """Count the calls of bounded queues, and discard the oldest where the queue's policy says so. Raises QueueFull."""
+    """Count the calls of bounded queues, and discard the oldest where the queue's policy says so. Raises QueueFull.
+
+    A queue whose bound is far above all that waits is not counted: that costs as much as calls wait in it.
+    """
     queues = Counter(each.queue for each in fresh)
     bounds = {}
     for bound in sql.fetch("queue_bounds", Bound, {"names": list(queues), "is_lock": True}):
-        (count,) = sql.fetch("count_waiting", _Count, {"queue": bound.name, "most": bound.max_depth})
-        over = count.calls + queues[bound.name] - bound.max_depth
+        if bound.is_far(queues[bound.name]):
+            continue
+        (depth,) = sql.fetch("count_waiting", int, {"queue": bound.name, "most": bound.max_depth})
+        over = depth + queues[bound.name] - bound.max_depth
         if over > 0 and not (bound.on_full == OnFull.DROP_OLDEST and _drop_oldest(bound.name, over)):
             tasks = [str(each.call.task) for each in fresh if each.queue == bound.name]
-            raise QueueFull(bound.name, count.calls, bound.max_depth, bound.on_full, tasks)
-        before = replace(bound, depth=count.calls)
-        bounds[bound.name] = after = replace(bound, depth=min(count.calls + queues[bound.name], bound.max_depth))
+            raise QueueFull(bound.name, depth, bound.max_depth, bound.on_full, tasks)
+        before = replace(bound, depth=depth)
+        bounds[bound.name] = after = replace(bound, depth=min(depth + queues[bound.name], bound.max_depth))
         if after.is_nearly_full and not before.is_nearly_full:
             event_log.note([after.entry("backpressure.warning")])
     return bounds
@@ -210,11 +216,11 @@ def clear_backpressure() -> int:
     """Record which queues are below their warning threshold again; return how many (backpressure.cleared)."""
     if not event_log.is_kept():
         return 0
-    named = {queue.name: queue for queue in sql.fetch("crowded_queues", _NearlyFull, {})}
     cleared = []
-    for bound in sql.fetch("queue_bounds", Bound, {"names": sorted(named), "is_lock": False}):
-        (count,) = sql.fetch("count_waiting", _Count, {"queue": bound.name, "most": bound.max_depth})
-        now = replace(bound, depth=count.calls)
+    names = sql.fetch("queues_with_backpressure", str, {})
+    for bound in sql.fetch("queue_bounds", Bound, {"names": names, "is_lock": False}):
+        (depth,) = sql.fetch("count_waiting", int, {"queue": bound.name, "most": bound.max_depth})
+        now = replace(bound, depth=depth)
         if not now.is_nearly_full:
             cleared.append(now.entry("backpressure.cleared"))
     event_log.note(cleared)
@@ -222,7 +228,7 @@ def clear_backpressure() -> int:
 
 
 def _duplicate_id(wanted: Sequence[EnqueueRequest], may_send: Callable[[str], bool]) -> DuplicateCall:
-    queues = {each.call.more.id: each.queue for each in wanted if each.call.more.id}
+    queues = {each.call.ojs.id: each.queue for each in wanted if each.call.ojs.id}
     existing = CallQueue.objects.using(conf().database).filter(id__in=queues).first()
     if existing is None:
         return DuplicateCall(str(next(iter(queues))), State.AVAILABLE)

@@ -137,7 +137,7 @@ class ReservedCall:
 
 def find(call: UUID) -> ReservedCall | None:
     """Return a call as a report needs it; None if it does not exist."""
-    return next(iter(sql.fetch_checked("find_held", ReservedCall, {"call": call})), None)
+    return next(iter(sql.fetch_checked("find_reserved_call", ReservedCall, {"call": call})), None)
 
 
 def ack(call: UUID | ReservedCall, *, result: object, **proof: Unpack[Proof]) -> CallQueue | RejectedReport:
@@ -147,7 +147,7 @@ def ack(call: UUID | ReservedCall, *, result: object, **proof: Unpack[Proof]) ->
     """
 
     def complete(row: ReservedCall, ticket: UUID) -> finish.Released | None:
-        return finish.complete(row.id, ticket, result=result, number=row.claim)
+        return finish.complete(row.id, ticket, result=result, claim_id=row.claim)
 
     return _end_attempt(call, proof, complete, (State.COMPLETED,))
 
@@ -167,7 +167,7 @@ def nack(
     def fail(row: ReservedCall, ticket: UUID) -> finish.Released | None:
         policy = row.retry if row.retry is not None else conf().retry
         what = partial(finish.fail, error=error, attempt=row.attempt, policy=policy, may_retry=may_retry)
-        return what(row.id, ticket, number=row.claim, is_own=True)
+        return what(row.id, ticket, claim_id=row.claim, is_by_claim=True)
 
     return _end_attempt(call, proof, fail, (State.RETRYABLE, State.AVAILABLE, State.DISCARDED))
 
@@ -183,7 +183,7 @@ def report_rate_limit(
     stopped = run.Stopped(error=RuntimeError("the provider said stop"), wait=wait, key=key)
 
     def put_off(row: ReservedCall, ticket: UUID) -> finish.Released | None:
-        return attempt.stop(row.id, ticket, stopped, number=row.claim, by=by)
+        return attempt.stop(row.id, ticket, stopped, claim_id=row.claim, by=by)
 
     return _end_attempt(call, proof, put_off, (State.AVAILABLE, State.SCHEDULED))
 
@@ -192,7 +192,7 @@ def requeue(call: UUID | ReservedCall, **proof: Unpack[Proof]) -> CallQueue | Re
     """Return a fetched call that its worker cannot run to the front of its lane; its attempt is not counted."""
 
     def put_back(row: ReservedCall, ticket: UUID) -> finish.Released | None:
-        return attempt.put_back(row.id, ticket, number=row.claim, is_own=True)
+        return attempt.put_back(row.id, ticket, claim_id=row.claim, is_by_claim=True)
 
     reported = _end_attempt(call, proof, put_back, (State.AVAILABLE,))
     if isinstance(reported, CallQueue) and reported.lane_id is not None:
@@ -247,7 +247,7 @@ def record_progress(call: UUID, reached: Progress, **proof: Unpack[Proof]) -> di
     name = None if worker is None else worker_id(worker)
     held = {"ticket": ticket, "attempt": nth, "worker": name}
     with sql.atomic():
-        kept = sql.fetch("note_progress", _ProgressRow, {"call": call, **held, **asdict(reached)})
+        kept = sql.fetch("store_progress", _ProgressRow, {"call": call, **held, **asdict(reached)})
         if kept and (ticket or name):
             _renew_lease(call, [holder for holder in _holders(call) if ticket or holder == name])
     if kept:
@@ -345,7 +345,7 @@ def _claim(admitted: Sequence[Admitted], request: FetchRequest) -> list[UUID]:
     started = []
     for call in admitted:
         # The ticket is the claim: the row still has it when the report of the end is repeated.
-        match claim.claim(call.id, call.ticket, number=call.ticket, worker=worker, lead=timedelta(0)):
+        match claim.claim(call.id, call.ticket, claim_id=call.ticket, worker=worker, lead=timedelta(0)):
             case claim.Claimed():
                 started.append(call.id)
             case claim.Refused.EXPIRED:
@@ -356,7 +356,7 @@ def _claim(admitted: Sequence[Admitted], request: FetchRequest) -> list[UUID]:
                 attempt.put_back(call.id, call.ticket)
     if started:
         lease = {"lease": request.lease, "usual": conf().visibility, "worker": worker, "now": None}
-        sql.ask("hold_pulled", object, {"calls": started, **lease})
+        sql.ask("set_fetch_leases", object, {"calls": started, **lease})
     return started
 
 
@@ -392,8 +392,8 @@ def _end_attempt(
     holders = set(row.holders)
     ticket, nth, worker = proof.get("ticket"), proof.get("attempt"), proof.get("worker")
     if row.state != State.ACTIVE or row.ticket is None or not holders:
-        is_own = ticket is not None and row.claim == ticket
-        return _get(row.id) if is_own and row.state in ended else RejectedReport(state=State(row.state))
+        is_by_claim = ticket is not None and row.claim == ticket
+        return _get(row.id) if is_by_claim and row.state in ended else RejectedReport(state=State(row.state))
     needs_name = worker is not None or (nth is not None and ticket is None)
     is_anothers = needs_name and not holders & {None, worker_id(worker) if worker else None}
     if is_anothers or ticket not in (None, row.ticket) or nth not in (None, row.attempt):

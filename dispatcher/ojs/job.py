@@ -16,7 +16,7 @@ from dispatcher.models import CallQueue
 from dispatcher.ojs.enqueue import EnqueueRequest, Unique, ojs_state
 from dispatcher.ojs.requests import JobIn, OptionsIn, RateLimitIn, RetryIn, UniqueIn, given_fields
 from dispatcher.ojs.wire import Problem, format_time, invalid, parse_time, without_nulls
-from dispatcher.request import Call, More
+from dispatcher.request import Call, OjsOptions
 from dispatcher.states import Reason, State
 
 MAX_META_BYTES: Final = 65_536
@@ -52,7 +52,7 @@ def read_job(job: JobIn, path: str = "") -> EnqueueRequest:
         retry=_retry(options.retry, path),
         rate_limit=_rate_limit(options.rate_limit, queue),
         keys=options.keys,
-        more=More(
+        ojs=OjsOptions(
             id=UUID(job.id) if job.id else None,
             timeout=from_milliseconds(options.timeout_ms),
             visibility=from_milliseconds(options.visibility_timeout_ms),

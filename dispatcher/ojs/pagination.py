@@ -75,11 +75,7 @@ def paginate(
 
 
 def window(
-    rows: QuerySet[Any],
-    order: Sequence[str],
-    among: QuerySet[Any] | None,
-    *,
-    after: tuple[Any, ...] | None = None,
+    rows: QuerySet[Any], order: Sequence[str], among: QuerySet[Any] | None, *, after: tuple[Any, ...] | None = None
 ) -> Window:
     """Return the rows, in order, that a page scans after these order values."""
     ordered = rows.order_by(*order)

@@ -39,7 +39,7 @@ def require_send(access: Access, wanted: Mapping[str, EnqueueRequest]) -> None:
 
 def with_sender(sender: str, wanted: EnqueueRequest) -> EnqueueRequest:
     """Return the call with its sender, for the history of the keys that it creates."""
-    return replace(wanted, call=replace(wanted.call, more=replace(wanted.call.more, sender=sender)))
+    return replace(wanted, call=replace(wanted.call, ojs=replace(wanted.call.ojs, sender=sender)))
 
 
 def visible_job(access: Access, call: CallQueue) -> dict[str, Any]:

@@ -3,21 +3,27 @@
 import json
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from math import isfinite
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import arrow
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 
 from dispatcher import sql, validate
 from dispatcher.limits.policy import parse_duration
+from dispatcher.reports import words
+
+Row = TypeVar("Row", bound=Model)
 
 MEDIA_TYPE: Final = "application/openjobspec+json"
 ACCEPTED: Final = ("application/openjobspec+json", "application/json")
 VERSION: Final = "1.0"
 UUID7: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+
+format_time: Final = words.format_time
 
 HINTS: Final = {
     "invalid_payload": "Send a JSON object, with Content-Type: application/openjobspec+json.",
@@ -89,6 +95,13 @@ def missing(what: str, name: object) -> Problem:
     return Problem(404, "not_found", f"{what.replace('_', ' ').capitalize()} {str(name)!r} not found.", details=details)
 
 
+def the_one(rows: QuerySet[Row], what: str, name: object) -> Row:
+    """Return the only row. Raises Problem if there is none."""
+    if (row := rows.first()) is None:
+        raise missing(what, name)
+    return row
+
+
 def conflict(message: str, **details: object) -> Problem:
     """Return the problem of a resource in the wrong state."""
     return Problem(409, "conflict", message, details=details)
@@ -103,11 +116,6 @@ def json_response(body: object, status: int = 200, *, headers: Mapping[str, str]
 def no_content() -> HttpResponse:
     """Return a response without a body."""
     return HttpResponse(status=204, content_type=MEDIA_TYPE)
-
-
-def format_time(at: datetime | None) -> str | None:
-    """Return a time in UTC, in milliseconds."""
-    return None if at is None else at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def without_nulls(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from dispatcher import sql
+from dispatcher.states import State
 
 MANY: Final = 10_000
 """How far calls ahead of another are counted."""
@@ -34,6 +35,11 @@ class KeyCall:
     cost: int
     created_at: datetime
     since: datetime
+
+    @property
+    def state_label(self) -> str:
+        """The state, for people."""
+        return State(self.state).label
 
     @property
     def place(self) -> Place:

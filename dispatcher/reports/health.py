@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from dispatcher import sql
 from dispatcher.reports.explain import MANY
-from dispatcher.reports.words import json_time
+from dispatcher.reports.words import format_time
 
 OLD_TRANSACTION: Final = timedelta(minutes=1)
 """The age from which an open transaction is reported: what died since can't be cleaned up, and each call costs more."""
@@ -26,7 +26,7 @@ class Unserved:
 
     def as_json(self) -> dict[str, Any]:
         """Write it for other programs."""
-        return {"name": self.name, "waiting_count": self.waiting, "worker_seen_at": json_time(self.seen_at)}
+        return {"name": self.name, "waiting_count": self.waiting, "worker_seen_at": format_time(self.seen_at)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any
 
 from dispatcher import sql
@@ -21,21 +20,17 @@ from dispatcher.limits.policy import (
     stored,
     throttle_room,
 )
-from dispatcher.reports.words import json_time
+from dispatcher.reports.words import format_time
+from dispatcher.states import Labelled
 
 
-class KeyState(StrEnum):
+class KeyState(Labelled):
     """What a key lets happen; where several hold, the first of these."""
 
     PAUSED = "paused"
     BLOCKED = "blocked"
     AT_LIMIT = "at_limit"
     OPEN = "open"
-
-    @property
-    def label(self) -> str:
-        """The words that people see."""
-        return self.value.capitalize().replace("_", " ")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,21 +100,21 @@ class KeyStatus:
             and {
                 **self.policy.rate.as_json(),
                 "current_count": self.used,
-                "frees_at": json_time(self.frees_at),
-                "window_resets_at": json_time(self.resets_at),
+                "frees_at": format_time(self.frees_at),
+                "window_resets_at": format_time(self.resets_at),
             },
             "throttle": self.policy.throttle
-            and {**self.policy.throttle.as_json(), "next_allowed_at": json_time(self.next_start_at)},
+            and {**self.policy.throttle.as_json(), "next_allowed_at": format_time(self.next_start_at)},
             "active": self.in_flight,
             "running": self.running,
             "admitted": self.admitted,
             "waiting_count": self.waiting,
-            "waiting_since": json_time(self.waiting_since),
+            "waiting_since": format_time(self.waiting_since),
             "oversized_count": self.oversized,
-            "opens_at": json_time(self.opens_at),
+            "opens_at": format_time(self.opens_at),
             "paused": self.is_paused,
-            "blocked_until": json_time(self.blocked_until),
-            "override_expires_at": json_time(self.overridden_until),
+            "blocked_until": format_time(self.blocked_until),
+            "override_expires_at": format_time(self.overridden_until),
             "own_limits": self.own_policy.as_json() if self.overridden_until else None,
         }
 

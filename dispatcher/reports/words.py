@@ -1,16 +1,24 @@
 """Times and durations as people and other programs read them."""
 
 from datetime import UTC, datetime, timedelta
-from typing import ClassVar, Final
+from typing import Final
 
 import arrow
-from arrow.locales import EnglishLocale
 
 _EXACT: Final = 10
 """Spans below this many seconds are shown exactly."""
+_UNITS: Final = (
+    (31_536_000, "y"),
+    (2_592_000, "mo"),
+    (604_800, "wk"),
+    (86_400, "d"),
+    (3_600, "h"),
+    (60, "min"),
+    (1, "s"),
+)
 
 
-def json_time(at: datetime | None) -> str | None:
+def format_time(at: datetime | None) -> str | None:
     """Write a time as RFC 3339, in UTC and milliseconds."""
     if at is None:
         return None
@@ -30,28 +38,5 @@ def brief(span: timedelta) -> str:
     seconds = max(0.0, span.total_seconds())
     if seconds < _EXACT:
         return f"{seconds:.2g} s"
-    epoch = arrow.get(0)
-    return epoch.shift(seconds=seconds).humanize(epoch, locale=_Brief.names[0], only_distance=True)
-
-
-class _Brief(EnglishLocale):
-    """English with the signs of the units; arrow knows it by its name."""
-
-    names: ClassVar = ["en-brief"]
-    timeframes: ClassVar = {
-        "now": "0 s",
-        "second": "1 s",
-        "seconds": "{0} s",
-        "minute": "1 min",
-        "minutes": "{0} min",
-        "hour": "1 h",
-        "hours": "{0} h",
-        "day": "1 d",
-        "days": "{0} d",
-        "week": "7 d",
-        "weeks": "{0} wk",
-        "month": "1 mo",
-        "months": "{0} mo",
-        "year": "1 y",
-        "years": "{0} y",
-    }
+    size, unit = next((size, unit) for size, unit in _UNITS if seconds >= size)
+    return f"{seconds // size:.0f} {unit}"

@@ -121,7 +121,7 @@ def terminal() -> str:
     console = Console(record=True, width=COLUMNS, force_terminal=True, file=StringIO())
     keys = rate_limit_status()
     console.print(Text("$ python manage.py rate_limit_status", style="bold"))
-    console.print(key_table.rich(keys, key_table.columns(keys, COLUMNS)))
+    console.print(key_table.table(keys, COLUMNS))
     body = console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
     style = (
         "body{background:#1e1e2e;margin:24px;color:#e0e0e0} span{filter:brightness(1.7)} "

@@ -12,6 +12,6 @@ DATABASES["default"]["CONN_MAX_AGE"] = None
 # The cases show no credentials.
 DISPATCHER: dict[str, Any] = {  # type: ignore[no-redef]
     "http_anonymous": ["admin"],
-    "journal": timedelta(hours=1),
+    "event_retention": timedelta(hours=1),
     "http_waiters": int(environment.read("HTTP_WAITERS", "6")),
 }

@@ -1,10 +1,10 @@
-"""What came of the cases, as the page docs/conformance.md."""
+"""The results of the cases, and the page docs/conformance.md that lists them."""
 
 import json
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,22 +14,22 @@ SUITES: Final = Path(__file__).parents[2] / "conformance" / "suites"
 
 @dataclass(frozen=True, kw_only=True)
 class Flaw:
-    """What is the matter with a case, and what the runner says of it: a failure in other words is the server's."""
+    """A fault of a case, and the messages of the runner that it causes: another message is a fault of the server."""
 
     why: str
-    says: re.Pattern[str]
+    messages: re.Pattern[str]
 
 
 _CAPTURE = Flaw(
-    why="uses `capture`, which the runner does not know: the text `{{job_id}}` goes out as it stands",
-    says=re.compile(r"got (404|null)$"),
+    why="uses `capture`, which the runner does not support: it sends the text `{{job_id}}`",
+    messages=re.compile(r"got (404|null)$"),
 )
 _MATCHER = Flaw(
-    why="has a lone matcher (`$type` or `$gte`), which the runner compares as an ordinary object",
-    says=re.compile(r'expected \{"\$'),
+    why="has only a matcher (`$type` or `$gte`), which the runner compares as a plain object",
+    messages=re.compile(r'expected \{"\$'),
 )
 _HISTORY = Flaw(
-    why="expects error types that no request of the case contains", says=re.compile(r"\.errors\[\d\]\.type: expected")
+    why="expects error types that no request of the case contains", messages=re.compile(r"\.errors\[\d\]\.type: expected")
 )
 EXPLAINED: Final = {
     "EXT-ADM-001": _MATCHER,
@@ -43,27 +43,27 @@ EXPLAINED: Final = {
     "EXT-RL-003": _CAPTURE,
     "L1-RTR-014": _HISTORY,
 }
-"""Cases that no honest server passes, and what is the matter with each."""
+"""Cases that no correct server passes, and the fault of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One case: what it belongs to, whether it passed, and what the runner said if it did not."""
+    """One case: its folder and category, whether it passed, and the messages of the runner if it did not."""
 
     test_id: str
     name: str
     folder: str
     category: str
     has_passed: bool
-    said: Sequence[str] = ()
+    messages: Sequence[str] = ()
     is_hooked: bool = False
-    """Whether the test server plays the administrator whom the case wants: no client can do what it asks for."""
+    """Whether a hook of the test server acts as the administrator: no client can send what the case needs."""
 
     @property
     def why(self) -> str:
-        """Return what a failure rests on, if that is the case's own flaw."""
+        """Return the fault of the case if it causes the failure; else an empty text."""
         flaw = EXPLAINED.get(self.test_id)
-        return flaw.why if flaw and self.said and all(flaw.says.search(words) for words in self.said) else ""
+        return flaw.why if flaw and self.messages and all(flaw.messages.search(text) for text in self.messages) else ""
 
 
 def read(report: Path, suites: Path) -> list[Case]:
@@ -77,10 +77,17 @@ def read(report: Path, suites: Path) -> list[Case]:
         category = parts[1] if len(parts) > 2 else ""  # noqa: PLR2004 -- folder, category, file
         has_passed = result["status"] == "pass"
         name = str(result.get("name", ""))
-        said = [failure["message"] for failure in result.get("failures") or []]
-        number, folder = result["test_id"], parts[0]
-        case = Case(test_id=number, name=name, folder=folder, category=category, has_passed=has_passed, said=said)
-        found.append(replace(case, is_hooked=(number, name) in hooked))
+        messages = [failure["message"] for failure in result.get("failures") or []]
+        case = Case(
+            test_id=result["test_id"],
+            name=name,
+            folder=parts[0],
+            category=category,
+            has_passed=has_passed,
+            messages=messages,
+            is_hooked=(result["test_id"], name) in hooked,
+        )
+        found.append(case)
     return found
 
 
@@ -92,8 +99,8 @@ def page(cases: list[Case]) -> str:
     lines = [
         "# Conformance",
         "",
-        "What a live server did with the public cases of the Open Job Spec that are in `conformance/suites`.",
-        "This page is written by `make conformance`; do not edit it.",
+        "The results of the public cases of the Open Job Spec in `conformance/suites` against a running server.",
+        "`make conformance` writes this page; do not edit it.",
         "",
         "| level or extension | category | passed | of |",
         "|---|---|---|---|",
@@ -110,12 +117,13 @@ def page(cases: list[Case]) -> str:
         lines += [""]
     if hooked := [f"{case.test_id} ({case.name})" for case in cases if case.has_passed and case.is_hooked]:
         lines += [
-            f"Passed by a hook of the test server alone, which plays the administrator (`test_directive`): {', '.join(hooked)}.",
+            "Passed only by a hook of the test server, which acts as the administrator (`test_directive`):",
+            f"{', '.join(hooked)}.",
             "",
         ]
     lines += [
-        "The manifest claims level 2: no case of level 3, workflows, is among these, and levels build on each other. What is",
-        "there of levels 3 and 4 is in the manifest's capabilities.",
+        "The manifest claims level 2: there is no case of level 3 (workflows), and each level includes those below it. The",
+        "capabilities in the manifest list what is supported of levels 3 and 4.",
         "",
     ]
     return "\n".join(lines)

@@ -74,7 +74,7 @@ LEFT = """
 INSERT INTO dispatcher_queue (name, delivery, max_depth, on_full, warn_at)
 SELECT 'queue' || n, 'broker', 1000, 'reject', 0.8 FROM generate_series(0, 9) AS n;
 
-INSERT INTO dispatcher_journalentry (kind, queue, data, at)
+INSERT INTO dispatcher_eventlogentry (kind, queue, data, at)
 SELECT CASE WHEN n = 7 THEN 'backpressure.warning' ELSE 'rate_limit.exceeded' END, 'queue' || n % 10, '{}',
        clock_timestamp() - n * interval '1 second'
   FROM generate_series(1, 20000) AS n;
@@ -94,19 +94,19 @@ SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, '', 'chai
 @pytest.mark.parametrize(
     ("name", "params", "most"),
     [
-        ("crowded_queues", {}, 100),
+        ("queues_with_backpressure", {}, 100),
         ("delete_workflows", {"retention": timedelta(days=900), "most": 2, "now": None}, 100),
         # Two wholes, each with 99 parts of which each is looked for.
         ("delete_workflows", {"retention": timedelta(hours=1), "most": 2, "now": None}, 6_000),
         ("delete_entries", {"retention": timedelta(days=1), "most": 100, "now": None}, 100),
         ("delete_entries", {"retention": timedelta(hours=1), "most": 100, "now": None}, 1_000),
     ],
-    ids=["crowded", "no workflows", "workflows", "no entries", "entries"],
+    ids=["backpressure", "no workflows", "workflows", "no entries", "entries"],
 )
 def test_the_cleanup_reads_what_it_deletes(
     name: str, params: dict[str, Any], most: int, mode: str, *, is_analyzed: bool
 ) -> None:
-    tables = "dispatcher_journalentry, dispatcher_workflow, dispatcher_part"
+    tables = "dispatcher_eventlogentry, dispatcher_workflow, dispatcher_part"
     with connection.cursor() as cursor:
         # New files: what another case has rolled back would be read, too.
         cursor.execute(f"TRUNCATE {tables}, dispatcher_queue CASCADE")
@@ -136,3 +136,49 @@ def explain(name: str, params: dict[str, Any], mode: str) -> dict[str, Any]:
         cursor.execute("DEALLOCATE tried")
     plan: dict[str, Any] = (json.loads(answer) if isinstance(answer, str) else answer)[0]["Plan"]
     return plan
+
+
+IN_FLIGHT = """
+INSERT INTO dispatcher_slot (call_id, key_id, cost, lease_until)
+SELECT gen_random_uuid(), mod(n, %(keys)s) + 1, 1, clock_timestamp() FROM generate_series(1, 20000) AS n
+"""
+
+
+@pytest.mark.usefixtures("_rolled_back")
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("count_key_usage", {"keys": list(range(1, 501)), "margin": timedelta(0)}),
+        ("recheck", {"full": list(range(1, 501)), "held": [1] * 500}),
+        ("sweep_keys", {"after": 0, "most": 500}),
+    ],
+)
+def test_slots_are_counted_by_their_keys_after_a_plan_that_was_made_while_there_were_none(
+    name: str, params: dict[str, Any]
+) -> None:
+    """Two indexes have the key: in one of them it comes second, and each key would cost a read of it all."""
+    more = {"asleep": [], "keys_with_room": [], "filled": [], "ahead": 1, "now": None}
+    statement = sql.statement(name)
+    places = ", ".join(["%s"] * len(statement.parameters))
+    values = [{**more, **params}[parameter] for parameter in statement.parameters]
+    with connection.cursor() as cursor:
+        cursor.execute(EMPTY)
+        cursor.execute(FILL, {"keys": KEYS})
+        cursor.execute("UPDATE dispatcher_lane SET parked_on_id = id")
+        cursor.execute("TRUNCATE dispatcher_slot")
+        cursor.execute(f"ANALYZE {TABLES}")
+        cursor.execute(sql.statement("tune").text)
+        cursor.execute(sql.statement("tune_order").text.replace("$1", "%s"), ["on"])
+        cursor.execute(f"PREPARE early_{name} AS {statement.text}")
+        cursor.execute(f"EXECUTE early_{name} ({places})", values)
+        cursor.execute(IN_FLIGHT, {"keys": KEYS})
+        cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE early_{name} ({places})", values)
+        (answer,) = cursor.fetchone()
+        cursor.execute(f"DEALLOCATE early_{name}")
+    plan: dict[str, Any] = (json.loads(answer) if isinstance(answer, str) else answer)[0]["Plan"]
+    read = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    assert read < 10_000
+    compared = max(node["Actual Rows"] * node["Actual Loops"] for node in nodes(plan))
+    assert compared <= 20_000, [
+        (node["Node Type"], node.get("Index Name"), node["Actual Rows"]) for node in nodes(plan)
+    ]

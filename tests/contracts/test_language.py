@@ -29,12 +29,12 @@ ALLOWED = {
 
 def written(path: Path) -> list[Path]:
     """Return the files under a path that people write; migrations are generated, and named by tests."""
-    found = [each for each in sorted(path.rglob("*")) if each.suffix in {".py", ".sql", ".html", ".mjs"}]
+    found = [each for each in sorted(path.rglob("*")) if each.suffix in {".py", ".sql", ".html", ".mjs", ".md"}]
     return [each for each in found if "migrations" not in each.parts and str(each.relative_to(ROOT)) not in ALLOWED]
 
 
-FOLDERS = ("dispatcher", "tests", "bench", "trials", "project", "examples")
-PATHS = [*(path for folder in FOLDERS for path in written(ROOT / folder)), ROOT / "docs" / "glossary.md"]
+FOLDERS = ("dispatcher", "docs", "tests", "bench", "trials", "project", "examples")
+PATHS = [*(path for folder in FOLDERS for path in written(ROOT / folder)), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
 
 def texts(source: str, suffix: str) -> Iterator[str]:

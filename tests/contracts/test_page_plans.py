@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
 from dispatcher import sql
-from dispatcher.admin.paging import MANY
+from dispatcher.admin.base import MANY
 from dispatcher.models import CallQueue
 from dispatcher.ojs.workflow import advance
 from tests.contracts.test_plans import Hot, explain, nodes, outline
@@ -79,13 +79,13 @@ SELECT ('00000000-0000-7000-9000-' || lpad(to_hex(n), 12, '0'))::uuid, 'step', 0
        ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'open'
   FROM generate_series(1, 20000) AS n;
 
-INSERT INTO dispatcher_journalentry (kind, queue, data, at)
+INSERT INTO dispatcher_eventlogentry (kind, queue, data, at)
 SELECT CASE WHEN n <= 5 THEN 'queue.paused' ELSE 'rate_limit.exceeded' END, 'queue-1',
        jsonb_build_object('key', 'key:' || n, 'job_id', n), timestamptz '2030-01-01' + n * interval '1 second'
   FROM generate_series(1, 100000) AS n
 """
 TABLES = """dispatcher_callqueue, dispatcher_lane, dispatcher_ratelimitkey, dispatcher_slot, dispatcher_queue,
-            dispatcher_pullworker, dispatcher_workflow, dispatcher_part, dispatcher_journalentry"""
+            dispatcher_pullworker, dispatcher_workflow, dispatcher_part, dispatcher_eventlogentry"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -160,10 +160,10 @@ ADMIN = [
     "pullworker/",
     "worker/",
     "apitoken/",
-    "journalentry/",
-    "journalentry/?kind=queue.paused",
-    "journalentry/?q=key:5",
-    f"journalentry/?q={UUID(int=5)}",
+    "eventlogentry/",
+    "eventlogentry/?kind=queue.paused",
+    "eventlogentry/?q=key:5",
+    f"eventlogentry/?q={UUID(int=5)}",
 ]
 
 
@@ -210,7 +210,7 @@ HTTP = [
 def test_a_page_over_http_reads_a_bounded_number_of_rows(
     path: str, monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
-    settings.DISPATCHER = {"http_anonymous": ["admin"], "journal": 3_600}
+    settings.DISPATCHER = {"http_anonymous": ["admin"], "event_retention": 3_600}
     reply: list[dict[str, Any]] = []
 
     def look() -> None:

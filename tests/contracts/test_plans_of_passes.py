@@ -59,10 +59,11 @@ HOT = [
     Hot("changed_lanes", {"lanes": [LONE, *PARKED], "positions": [1] * 4}, 200, is_tuned=True),
     Hot("wake_due", {"queues": None, "now": None, "most": 500} | STATES, 20, **DUE),
     Hot("discard_expired", {"now": None, "most": 500} | STATES, 20, **DUE),
+    Hot("find_due", {"now": None, "publish_after": SECOND}, 100, is_tuned=True),
     Hot("due_keys", {"now": None, "most": 100}, 20),
     Hot("due_queues", {**GATE, "most": 100}, 700),
     Hot("next_due", {"now": None}, 50),
-    Hot("sweep_keys", {"after": 0, "most": 1_000}, 200),
+    Hot("sweep_keys", {"after": 0, "most": 250}, 700, is_tuned=True),
 ]
 
 

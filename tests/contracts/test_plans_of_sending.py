@@ -134,7 +134,8 @@ HOT = [
     Hot("clear_opening_times", {"keys": [LONE]}, 20, is_tuned=True),
     Hot("recheck", AGAIN | {"asleep": [LONE], "keys_with_room": [LONE], "filled": ["lone"]}, 50),
     Hot("recheck", AGAIN | {"asleep": [LONE], "keys_with_room": [LONE], "filled": ["lone"]}, 50, is_tuned=True),
-    Hot("sweep_lanes", {"after": 0, "most": 100}, 1_000),
+    Hot("find_due", {"now": None, "publish_after": SECOND}, 100, is_tuned=True),
+    Hot("sweep_lanes", {"after": 0, "most": 350}, 2_000, is_tuned=True),
     Hot("find_overdue", {"wait": SECOND}, 20),
 ]
 

@@ -10,8 +10,8 @@ from tests.edges.ojs import Api
 
 @pytest.fixture
 def open_http(settings: Settings) -> None:
-    """Let everybody do everything over HTTP, and keep a journal."""
-    settings.DISPATCHER = {"http_anonymous": ["admin"], "journal": 3_600}
+    """Let everybody do everything over HTTP, and keep an event log."""
+    settings.DISPATCHER = {"http_anonymous": ["admin"], "event_retention": 3_600}
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from dispatcher import api, engine
-from dispatcher.admin.paging import MANY, batches
+from dispatcher.admin.base import MANY, batches
 from dispatcher.engine import workers
 from dispatcher.lifecycle import heartbeat
-from dispatcher.models import ApiToken, CallQueue, JournalEntry, PullWorker, Queue, RateLimitKey
+from dispatcher.models import ApiToken, CallQueue, EventLogEntry, PullWorker, Queue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, ticket_of
@@ -99,6 +99,14 @@ def test_a_call_s_page_says_that_it_never_starts(boss: Client) -> None:
     assert "came back without a start 3 times" in page
 
 
+def test_a_key_s_page_names_states_as_the_list_of_calls_does(boss: Client) -> None:
+    (call,) = waiting(1)
+    url = reverse("admin:dispatcher_ratelimitkey_change", args=[RateLimitKey.objects.get(name="api").pk])
+    page = boss.get(url).content.decode()
+    assert f'title="{call.pk}">…{str(call.pk)[-12:]}</a>' in page
+    assert f"<td>{State.AVAILABLE.label}</td>" in page
+
+
 @pytest.mark.parametrize("state", list(State))
 def test_calls_are_listed_by_state(boss: Client, state: State) -> None:
     (call,) = waiting(1)
@@ -160,7 +168,7 @@ def changelist(name: str) -> str:
     return reverse(f"admin:dispatcher_{name}_changelist")
 
 
-LISTS = ["callqueue", "ratelimitkey", "queue", "pullworker", "worker", "apitoken", "journalentry"]
+LISTS = ["callqueue", "ratelimitkey", "queue", "pullworker", "worker", "apitoken", "eventlogentry"]
 
 
 @pytest.mark.parametrize("name", LISTS)
@@ -187,10 +195,10 @@ def fill(number: int) -> None:
         PullWorker.objects.create(id=uuid4(), name=name, queues=["a"])
         heartbeat.record(replace(HERE, id=uuid4(), name=name, queues=["a"], tasks=["t"]), [])
         ApiToken.objects.create(name=name, digest=name, scopes=["read"])
-        JournalEntry.objects.create(kind="queue.paused", data={"key": name}, at=timezone.now())
+        EventLogEntry.objects.create(kind="queue.paused", data={"key": name}, at=timezone.now())
 
 
-@pytest.mark.parametrize("name", [*LISTS, "callqueue/?state=available", "callqueue/?q=t", "journalentry/?q=a"])
+@pytest.mark.parametrize("name", [*LISTS, "callqueue/?state=available", "callqueue/?q=t", "eventlogentry/?q=a"])
 def test_a_list_takes_as_many_queries_for_many_rows_as_for_a_few(boss: Client, name: str) -> None:
     counts = []
     for number in (2, 12):

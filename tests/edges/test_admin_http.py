@@ -14,7 +14,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 import dispatcher
 from dispatcher import api
 from dispatcher.event_log import KINDS
-from dispatcher.models import ApiToken, CallQueue, JournalEntry, PullWorker, Queue
+from dispatcher.models import ApiToken, CallQueue, EventLogEntry, PullWorker, Queue
 from dispatcher.ojs import fetch
 from dispatcher.ojs.auth import make_token
 from dispatcher.ojs.fetch import FetchRequest
@@ -41,33 +41,33 @@ def test_who_serves_a_queue_is_set_until_its_calls_are_with_somebody(boss: Clien
     assert (queue.max_depth, queue.delivery) == (5, "http")
 
 
-def test_the_journal_is_read_and_nothing_else(boss: Client, settings: Settings) -> None:
-    settings.DISPATCHER = {"journal": 60}
+def test_the_event_log_is_read_and_nothing_else(boss: Client, settings: Settings) -> None:
+    settings.DISPATCHER = {"event_retention": 60}
     api.declare("queue:mail", {})
     api.pause("queue:mail", by="ada")
     api.declare("api", {})
     api.block("api", timedelta(hours=1))
-    url = reverse("admin:dispatcher_journalentry_changelist")
+    url = reverse("admin:dispatcher_eventlogentry_changelist")
     page = boss.get(url).content.decode()
     assert "paused_by ada" in page
     assert "rate_limit.dynamic_adjusted" in page
     assert "paused_by ada" not in boss.get(url, {"q": "api"}).content.decode()
-    assert boss.get(reverse("admin:dispatcher_journalentry_add")).status_code == 403
-    entry = JournalEntry.objects.first()
+    assert boss.get(reverse("admin:dispatcher_eventlogentry_add")).status_code == 403
+    entry = EventLogEntry.objects.first()
     assert entry is not None
     assert (
-        boss.post(reverse("admin:dispatcher_journalentry_delete", args=[entry.pk]), {"post": "yes"}).status_code == 403
+        boss.post(reverse("admin:dispatcher_eventlogentry_delete", args=[entry.pk]), {"post": "yes"}).status_code == 403
     )
 
 
-def test_the_kinds_of_the_journal_are_offered_without_reading_it(
+def test_the_kinds_of_the_event_log_are_offered_without_reading_it(
     boss: Client, django_assert_num_queries: DjangoAssertNumQueries, settings: Settings
 ) -> None:
-    settings.DISPATCHER = {"journal": 60}
+    settings.DISPATCHER = {"event_retention": 60}
     api.declare("queue:mail", {})
     api.pause("queue:mail")
     api.resume("queue:mail")
-    url = reverse("admin:dispatcher_journalentry_changelist")
+    url = reverse("admin:dispatcher_eventlogentry_changelist")
     with django_assert_num_queries(4) as asked:
         page = boss.get(url, {"kind": "queue.paused"}).content.decode()
     assert not [query["sql"] for query in asked.captured_queries if "DISTINCT" in query["sql"]]
@@ -75,7 +75,7 @@ def test_the_kinds_of_the_journal_are_offered_without_reading_it(
     assert all(f"?kind={kind}" in page for kind in KINDS)
 
 
-def test_whatever_is_written_into_the_journal_can_be_chosen_there() -> None:
+def test_whatever_is_written_into_the_event_log_can_be_chosen_there() -> None:
     source = "".join(path.read_text() for path in Path(dispatcher.__file__).parent.rglob("*.py"))
     named = re.findall(r'(?:kind=|\.entry\()"([a-z_]+\.[a-z_]+)"', source)
     assert set(named) == set(KINDS)

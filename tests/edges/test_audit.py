@@ -13,7 +13,7 @@ from dispatcher import api, engine
 from dispatcher.audit import audit, repairs
 from dispatcher.audit.invariants import CHECKS
 from dispatcher.lifecycle import heartbeat, recover
-from dispatcher.models import CallQueue, Lane, LeaseWatch, RateLimitKey, Slot, Window
+from dispatcher.models import CallQueue, Lane, LeaseCheck, RateLimitKey, Slot, Window
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, committed, erase, seen, states, waiting
@@ -256,9 +256,9 @@ def test_a_key_whose_time_has_come_long_ago_is_a_breach() -> None:
 def test_leases_are_not_judged_where_the_recovery_has_only_just_come_back(settings: Any) -> None:
     settings.DISPATCHER = QUICK
     lease_unrecovered()
-    LeaseWatch.objects.create(id=1, looked_at=timezone.now(), since=timezone.now())
+    LeaseCheck.objects.create(id=1, checked_at=timezone.now(), since=timezone.now())
     assert found() == []
-    LeaseWatch.objects.update(since=timezone.now() - HOUR)
+    LeaseCheck.objects.update(since=timezone.now() - HOUR)
     assert found() == ["lease_unrecovered"]
 
 

@@ -51,7 +51,7 @@ def test_a_transaction_that_stays_open_is_noted(monkeypatch: pytest.MonkeyPatch)
         other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         other.execute("SELECT 1")
         assert noted() == {}
-        monkeypatch.setattr("dispatcher.audit._OLD", timedelta(0))
+        monkeypatch.setattr("dispatcher.audit.OLD_TRANSACTION", timedelta(0))
         report = audit(settle=timedelta(0))
         sessions = {finding.target for note in report.notes for finding in note.findings}
         assert str(other.info.backend_pid) in sessions

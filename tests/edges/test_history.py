@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def http(settings: Settings) -> Api:
-    """Declare a key, and return a client of the HTTP API that may do everything; no journal is kept."""
+    """Declare a key, and return a client of the HTTP API that may do everything; no event log is kept."""
     settings.DISPATCHER = {}
     RateLimitKey.objects.declare("api", concurrency=5)
     return Api(Authorization=f"Bearer {make_token('ops', ['admin'])}")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from dispatcher.models import CallQueue, JournalEntry
+from dispatcher.models import CallQueue, EventLogEntry
 from dispatcher.ojs.cron import fire_cron, list_crons
 from tests.edges.ojs import Api
 
@@ -75,7 +75,7 @@ def test_a_cron_sends_nothing_to_a_queue_that_is_paused(api: Api, overlap: str) 
     api.post("/queues/mail/pause")
     assert fire_cron("daily") is None
     assert not CallQueue.objects.exists()
-    assert JournalEntry.objects.get(kind="cron.skipped").data["reason"] == "queue_paused"
+    assert EventLogEntry.objects.get(kind="cron.skipped").data["reason"] == "queue_paused"
     api.post("/queues/mail/resume")
     assert fire_cron("daily")
 

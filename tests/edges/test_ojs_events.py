@@ -15,7 +15,7 @@ from pytest_django import Settings
 import dispatcher.api
 from dispatcher import engine
 from dispatcher.lifecycle import finish
-from dispatcher.models import CallQueue, JournalEntry, Worker
+from dispatcher.models import CallQueue, EventLogEntry, Worker
 from dispatcher.ojs import enqueue
 from dispatcher.ojs.cron import fire_cron, list_crons
 from dispatcher.ojs.events import query, source
@@ -152,7 +152,7 @@ def test_a_heartbeat_has_an_event_for_each_job_that_it_keeps(api: Api) -> None:
     assert beaten["visible_until"] > timezone.now().isoformat()
 
 
-def test_a_job_has_its_own_part_of_the_journal(api: Api) -> None:
+def test_a_job_has_its_own_part_of_the_event_log(api: Api) -> None:
     jobs = [api.push(rate_limit={"key": "one", "concurrency": 1}) for _ in range(2)]
     api.fetch()
     api.fetch()
@@ -169,13 +169,13 @@ def test_the_event_log_is_cleaned_in_time_and_is_off_by_default(api: Api, settin
     dispatcher.api.declare("queue:mail", {})
     dispatcher.api.pause("queue:mail")
     engine.cleanup()
-    assert JournalEntry.objects.count() == 1
+    assert EventLogEntry.objects.count() == 1
     engine.cleanup(now=timezone.now() + timedelta(hours=2))
-    assert not JournalEntry.objects.exists()
+    assert not EventLogEntry.objects.exists()
     assert "rate-limiting" in api.client.get("/ojs/manifest").json()["extensions"]
     settings.DISPATCHER = {"http_anonymous": ["admin"]}
     dispatcher.api.resume("queue:mail")
-    assert not JournalEntry.objects.exists()
+    assert not EventLogEntry.objects.exists()
     assert not {"rate-limiting", "backpressure"}.intersection(api.client.get("/ojs/manifest").json()["extensions"])
 
 
@@ -263,10 +263,10 @@ def test_what_jobs_carry_and_return_is_not_read_for_their_events(api: Api, query
     assert not [read for read in reads if re.search(r'"(args|kwargs|call_data|result|envelope)"', read)]
 
 
-def test_the_journal_of_a_job_is_found_by_an_index(api: Api) -> None:
+def test_the_event_log_of_a_job_is_found_by_an_index(api: Api) -> None:
     job = api.push()
     with CaptureQueriesContext(connection) as asked, transaction.atomic(), connection.cursor() as cursor:
-        # Even of a journal that is empty: then its plan shows that the index can serve it.
+        # Even of an event log that is empty: then its plan shows that the index can serve it.
         cursor.execute("SET LOCAL enable_seqscan = off")
         cursor.execute("SET LOCAL enable_bitmapscan = off")
         list(source.entries_of(CallFilter(call=UUID(job["id"])), Span(since=timezone.now(), until=timezone.now())))

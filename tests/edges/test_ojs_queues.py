@@ -70,10 +70,17 @@ def test_a_full_queue_refuses_more(api: Api) -> None:
     api.push()
 
 
+def test_a_queue_far_from_its_bound_takes_more_without_a_word_about_its_depth(api: Api) -> None:
+    bound(api, 10**9)
+    api.push()
+    assert "X-OJS-Queue-Depth" not in api.last.headers
+    assert CallQueue.objects.count() == 1
+
+
 def test_a_full_queue_can_drop_its_oldest(api: Api) -> None:
     bound(api, 2, strategy="drop_oldest")
     first, second, third = (api.push() for _ in range(3))
-    assert api.get(f"/jobs/{first['id']}")["job"]["reason"] == "crowded"
+    assert api.get(f"/jobs/{first['id']}")["job"]["reason"] == "queue_full"
     assert [job["id"] for job in api.fetch(count=5)] == [second["id"], third["id"]]
 
 

@@ -85,7 +85,7 @@ def listening() -> Iterator[Receiver]:
 @pytest.fixture
 def receiver(settings: Settings) -> Iterator[Receiver]:
     """Give a receiver on this machine, where webhooks may post for this test."""
-    settings.DISPATCHER = {"http_anonymous": ["admin"], "journal": 3_600, "http_allowed_hosts": ["127.0.0.1"]}
+    settings.DISPATCHER = {"http_anonymous": ["admin"], "event_retention": 3_600, "http_allowed_hosts": ["127.0.0.1"]}
     with listening() as receiver:
         yield receiver
 

@@ -25,9 +25,9 @@ def admitted_again(monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
     """Note the calls that were claimed too late for their start and go back, which changes the order of admissions."""
     put_back, noted = attempt.put_back, list[UUID]()
 
-    def note(call_id: UUID, ticket: UUID, *, number: UUID) -> finish.Released | None:
+    def note(call_id: UUID, ticket: UUID, *, claim_id: UUID) -> finish.Released | None:
         noted.append(call_id)
-        return put_back(call_id, ticket, number=number)
+        return put_back(call_id, ticket, claim_id=claim_id)
 
     monkeypatch.setattr(attempt, "put_back", note)
     return noted

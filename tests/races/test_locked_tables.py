@@ -31,7 +31,7 @@ HOUR_LATER = """
 UPDATE dispatcher_slot
    SET lease_until = lease_until - interval '1 hour', pulled_until = pulled_until - interval '1 hour';
 UPDATE dispatcher_worker SET seen_at = seen_at - interval '1 hour';
-UPDATE dispatcher_leasewatch SET looked_at = looked_at - interval '1 hour', since = since - interval '1 hour';
+UPDATE dispatcher_leasecheck SET checked_at = checked_at - interval '1 hour', since = since - interval '1 hour';
 """
 
 

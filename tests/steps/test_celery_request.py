@@ -29,7 +29,7 @@ def request_of(broker: Broker, call: CallQueue | None = None) -> DispatchedReque
 
 def claim(call: CallQueue, request: DispatchedRequest) -> None:
     """Claim a call as the process does that runs this message."""
-    claimed = claims.claim(call.id, ticket_of(call), number=request.number)
+    claimed = claims.claim(call.id, ticket_of(call), claim_id=request.claim_id)
     assert not isinstance(claimed, claims.Refused)
 
 

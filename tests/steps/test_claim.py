@@ -301,15 +301,15 @@ def test_a_start_that_was_overslept_is_given_up_for_a_later_one(settings: Any) -
     key("api", throttle=(1, 1), rate=(10, 100))
     calls = [waiting("api") for _ in range(2)]
     go(*calls)
-    number = uuid4()
-    won = [claim.claim(call.id, ticket_of(call), number=number, now=T0) for call in map(seen, calls)]
+    claim_id = uuid4()
+    won = [claim.claim(call.id, ticket_of(call), claim_id=claim_id, now=T0) for call in map(seen, calls)]
     assert [claimed.start_at for claimed in won if isinstance(claimed, Claimed)] == [T0, at(1)]
-    again = claim.restart(calls[0].id, ticket_of(seen(calls[0])), number=number, now=at(0.5))
+    again = claim.restart(calls[0].id, ticket_of(seen(calls[0])), claim_id=claim_id, now=at(0.5))
     assert isinstance(again, Claimed)
     assert (again.start_at, again.attempt) == (at(2), 1)
     assert (seen(calls[0]).started_at, seen(calls[0]).state) == (at(2), State.ACTIVE)
-    assert claim.restart(calls[0].id, uuid4(), number=number, now=at(0.5)) is Refused.STALE
-    assert claim.restart(calls[0].id, ticket_of(seen(calls[0])), number=uuid4(), now=at(0.5)) is Refused.STALE
+    assert claim.restart(calls[0].id, uuid4(), claim_id=claim_id, now=at(0.5)) is Refused.STALE
+    assert claim.restart(calls[0].id, ticket_of(seen(calls[0])), claim_id=uuid4(), now=at(0.5)) is Refused.STALE
 
 
 def test_a_start_that_its_window_has_forgotten_is_not_given_again_but_the_room_is_asked_for_again() -> None:
@@ -317,9 +317,9 @@ def test_a_start_that_its_window_has_forgotten_is_not_given_again_but_the_room_i
     key("hour", rate=(10, 3_600))
     call, other = waiting("api", "hour"), waiting("api")
     go(call, other)
-    number, ticket = uuid4(), ticket_of(seen(call))
-    claim.claim(call.id, ticket, number=number, now=T0)
-    late = partial(claim.restart, call.id, ticket, number=number)
+    claim_id, ticket = uuid4(), ticket_of(seen(call))
+    claim.claim(call.id, ticket, claim_id=claim_id, now=T0)
+    late = partial(claim.restart, call.id, ticket, claim_id=claim_id)
     # While it counts, its room is its own, and another start may be had for it.
     assert isinstance(late(now=at(0.9)), Claimed)
     # When it counts no more, the room may be another's by now.
@@ -333,9 +333,9 @@ def test_a_start_that_may_come_late_keeps_all_that_it_counts_in_as_far_off(setti
     row = key("api", throttle=(1, 1), rate=(10, 100))
     call = waiting("api")
     go(call)
-    number, ticket = uuid4(), ticket_of(seen(call))
-    claim.claim(call.id, ticket, number=number, now=T0)
-    again = claim.restart(call.id, ticket, number=number, slack=3 * SECOND, now=at(1))
+    claim_id, ticket = uuid4(), ticket_of(seen(call))
+    claim.claim(call.id, ticket, claim_id=claim_id, now=T0)
+    again = claim.restart(call.id, ticket, claim_id=claim_id, slack=3 * SECOND, now=at(1))
     assert isinstance(again, Claimed)
     assert (again.start_at, again.slack) == (at(1), 3 * SECOND)
     assert next_start(row) == at(1 + 3 + 1)
@@ -353,8 +353,8 @@ def test_a_start_that_may_come_late_keeps_all_that_it_counts_in_as_far_off(setti
 )
 def test_how_late_a_start_may_come(settings: Any, limits: dict[str, bool], lateness: float) -> None:
     settings.DISPATCHER = {"margin": 0.8, "run_lease": 8, "heartbeat": 4}
-    assert Claimed(attempt=1, number=uuid4(), start_at=T0, retry=None, **limits).lateness == lateness * SECOND
-    forgiving = Claimed(attempt=1, number=uuid4(), start_at=T0, retry=None, slack=SECOND, **limits)
+    assert Claimed(attempt=1, claim_id=uuid4(), start_at=T0, retry=None, **limits).lateness == lateness * SECOND
+    forgiving = Claimed(attempt=1, claim_id=uuid4(), start_at=T0, retry=None, slack=SECOND, **limits)
     assert forgiving.lateness == min(lateness + 1, 4) * SECOND
 
 
@@ -373,7 +373,7 @@ def test_a_machine_that_is_always_late_starts_a_call_when_its_limits_allow_for_i
         return is_in_time(replace(made, start_at=made.start_at - 20 * claim._LATE))  # noqa: SLF001
 
     monkeypatch.setattr(claim, "is_in_time", late)
-    made = attempt.claim_in_time(call.id, ticket_of(seen(call)), number=uuid4())
+    made = attempt.claim_in_time(call.id, ticket_of(seen(call)), claim_id=uuid4())
     assert isinstance(made, Claimed)
     assert len(tried) > 1
     assert tried == [2**n * claim._LATE for n in range(len(tried))]  # noqa: SLF001

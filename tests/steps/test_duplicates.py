@@ -22,7 +22,7 @@ from tests.steps.sample_tasks import do, sent
 pytestmark = [committed, pytest.mark.usefixtures("nothing_ran")]
 
 OTHER = replace(HERE, id=uuid4(), name="celery@there")
-NUMBER = uuid4()
+CLAIM = uuid4()
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def running() -> CallQueue:
     """Return a call that one worker runs."""
     key("api", concurrency=1)
     call = admitted("api")
-    claimed = claim.claim(call.id, ticket_of(call), number=NUMBER, worker=HERE.id, now=at(1))
+    claimed = claim.claim(call.id, ticket_of(call), claim_id=CLAIM, worker=HERE.id, now=at(1))
     assert isinstance(claimed, claim.Claimed)
     return seen(call)
 
@@ -63,7 +63,7 @@ def test_a_worker_that_only_holds_a_duplicate_ends_nothing_when_it_stops(running
     assert workers.stop_accepting(OTHER.id, held) == 0
     assert workers.release_all(OTHER.id) == 0
     assert (seen(running).state, seen(running).attempt) == (State.ACTIVE, 1)
-    assert finish.complete(running.id, ticket_of(running), result=None, number=NUMBER)
+    assert finish.complete(running.id, ticket_of(running), result=None, claim_id=CLAIM)
 
 
 def test_a_worker_that_only_holds_a_duplicate_ends_nothing_when_it_falls_silent(running: CallQueue) -> None:
@@ -90,9 +90,9 @@ def test_a_worker_that_stops_ends_nothing_that_another_claims_meanwhile(monkeypa
 
 def test_a_process_that_is_lost_ends_the_attempt_of_its_own_claim_only(running: CallQueue) -> None:
     lose = partial(engine.lose, running.id, ticket_of(running), WorkerLost("killed"), is_crash=True, now=at(2))
-    assert not lose(number=uuid4())
+    assert not lose(claim_id=uuid4())
     assert (seen(running).state, seen(running).attempt, seen(running).errors) == (State.ACTIVE, 1, [])
-    assert lose(number=NUMBER)
+    assert lose(claim_id=CLAIM)
     assert (seen(running).state, seen(running).crashes) == (State.RETRYABLE, 1)
 
 
@@ -101,16 +101,16 @@ def test_an_outcome_ends_the_attempt_of_its_own_claim_only(running: CallQueue, e
     """The commit of the first claim was lost in a crash of the database, and a duplicate claimed the call again."""
     CallQueue.objects.update(state=State.DISPATCHED, attempt=0, started_at=None, claim=None)
     Slot.objects.update(started_at=None)
-    again = claim.claim(running.id, ticket_of(running), number=uuid4(), worker=OTHER.id)
+    again = claim.claim(running.id, ticket_of(running), claim_id=uuid4(), worker=OTHER.id)
     assert isinstance(again, claim.Claimed)
     of_the_first = {
         "completes": partial(finish.complete, result="first"),
         "fails": partial(finish.fail, error=ValueError(), attempt=1, policy=None),
         "is rate limited": partial(finish.put_back, from_states=[State.ACTIVE], wait=timedelta(seconds=1)),
     }[end]
-    assert of_the_first(running.id, ticket_of(running), number=NUMBER) is None
+    assert of_the_first(running.id, ticket_of(running), claim_id=CLAIM) is None
     assert (seen(running).state, seen(running).attempt) == (State.ACTIVE, 1)
-    assert finish.complete(running.id, ticket_of(running), result="second", number=again.number)
+    assert finish.complete(running.id, ticket_of(running), result="second", claim_id=again.claim_id)
     assert seen(running).result == "second"
 
 
@@ -118,20 +118,20 @@ def test_every_delivery_has_a_claim_of_its_own_that_travels_to_the_pool(broker: 
     call = sent()
     (message,) = broker.take()
     first, second = (DispatchedRequest(message, app=broker.app, task=do) for _ in range(2))
-    assert first.number != second.number
+    assert first.claim_id != second.claim_id
     do.push_request(first.request_dict, called_directly=False)
     try:
         assert do() == "done"
     finally:
         do.pop_request()
-    assert seen(call).claim == first.number
+    assert seen(call).claim == first.claim_id
 
 
 def test_a_duplicate_whose_process_is_lost_leaves_the_call_to_the_process_that_runs_it(broker: Broker) -> None:
     call = sent()
     (message,) = broker.take()
     runs, duplicate = (DispatchedRequest(message, app=broker.app, task=do) for _ in range(2))
-    assert isinstance(claim.claim(call.id, ticket_of(call), number=runs.number), claim.Claimed)
+    assert isinstance(claim.claim(call.id, ticket_of(call), claim_id=runs.claim_id), claim.Claimed)
     duplicate.on_timeout(soft=False, timeout=5)
     assert (seen(call).state, seen(call).attempt) == (State.ACTIVE, 1)
     runs.on_timeout(soft=False, timeout=5)

@@ -50,7 +50,7 @@ def test_an_outcome_that_is_recorded_stands_though_its_room_is_not_handed_on(
         patch.setattr(dispenser, "dispense", dispense)
         assert engine.execute(first.id, ticket_of(first), lambda: 7) == Returned(result=7)
     assert states([first, second]) == [State.COMPLETED, State.AVAILABLE]
-    assert f"the room of call {first.id} was not handed on" in caplog.messages
+    assert f"failed to release capacity after call {first.id}; the sweep will retry" in caplog.messages
     engine.tick(now=at(60))
     assert states([second]) == [State.DISPATCHED]
 
@@ -124,7 +124,7 @@ def test_a_message_that_came_twice_and_was_refused_once_leaves_the_attempt_to_wh
         api.block("api", SECOND)
         answer = claim.claim(*args, **kwargs)
         api.resume("api")
-        claim.claim(call.id, ticket, number=uuid4())
+        claim.claim(call.id, ticket, claim_id=uuid4())
         assert isinstance(answer, Refused)
         return answer
 

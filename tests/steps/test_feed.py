@@ -46,7 +46,7 @@ def take(room: int = 1, *ended: Start, taker: Taker = TAKER, **options: Any) -> 
 
 def done(start: Start) -> Ended:
     claimed = start.claimed
-    return Ended(call_id=start.call.id, ticket=start.call.ticket, number=claimed.number, ending=ending.completed(1))
+    return Ended(call_id=start.call.id, ticket=start.call.ticket, claim_id=claimed.claim_id, ending=ending.completed(1))
 
 
 def ids(step: Step) -> list[UUID]:
@@ -72,7 +72,7 @@ def test_a_step_starts_as_many_calls_as_there_is_room_for_in_order_of_sending() 
     assert ids(first) == [calls[0].id, calls[1].id]
     started = seen(calls[0])
     assert (started.state, started.attempt, started.started_at is not None) == (State.ACTIVE, 1, True)
-    assert started.claim == first.starts[0].claimed.number
+    assert started.claim == first.starts[0].claimed.claim_id
     assert Slot.objects.filter(worker_id=HERE.id, started_at__isnull=False).count() == 2
     assert ids(take(9)) == [call.id for call in calls[2:]]
 
@@ -173,7 +173,7 @@ def test_a_failed_attempt_is_tried_again_and_its_error_is_kept() -> None:
     (call,) = send()
     (start,) = take().starts
     failed = ending.failed(ValueError("no"), attempt=1, policy=None)
-    ended = Ended(call_id=call.id, ticket=start.call.ticket, number=start.claimed.number, ending=failed)
+    ended = Ended(call_id=call.id, ticket=start.call.ticket, claim_id=start.claimed.claim_id, ending=failed)
     feed.step(TAKER, [ended], room=1)
     row = seen(call)
     assert row.state == State.RETRYABLE
@@ -185,8 +185,8 @@ def test_an_end_with_another_claim_or_ticket_changes_nothing() -> None:
     (call,) = send()
     (start,) = take().starts
     wrong = [
-        Ended(call_id=call.id, ticket=uuid4(), number=start.claimed.number, ending=ending.completed(1)),
-        Ended(call_id=call.id, ticket=start.call.ticket, number=uuid4(), ending=ending.completed(1)),
+        Ended(call_id=call.id, ticket=uuid4(), claim_id=start.claimed.claim_id, ending=ending.completed(1)),
+        Ended(call_id=call.id, ticket=start.call.ticket, claim_id=uuid4(), ending=ending.completed(1)),
     ]
     for ended in wrong:
         assert feed.step(TAKER, [ended], room=0).recorded == []
@@ -203,7 +203,7 @@ def test_an_end_that_is_recorded_again_changes_nothing() -> None:
 def test_calls_of_a_step_whose_answer_was_lost_are_given_back_without_an_attempt() -> None:
     calls = send(2)
     kept, lost = take(2).starts
-    assert feed.give_back_unknown(HERE.id, {kept.claimed.number}) == 1
+    assert feed.give_back_unknown(HERE.id, {kept.claimed.claim_id}) == 1
     assert states(calls) == [State.ACTIVE, State.AVAILABLE]
     assert seen(calls[1]).attempt == 0
     assert ids(take(2)) == [lost.call.id]

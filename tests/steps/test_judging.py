@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from dispatcher import engine
 from dispatcher.lifecycle import recover, schedule
-from dispatcher.models import CallQueue, LeaseWatch, Slot
+from dispatcher.models import CallQueue, LeaseCheck, Slot
 from dispatcher.ojs import fetch, queues
 from dispatcher.ojs.fetch import FetchRequest
 from dispatcher.states import State
@@ -77,7 +77,7 @@ def test_looks_that_are_further_apart_than_a_lease_count_as_gaps_whatever_the_sc
 def looked(ago: timedelta) -> None:
     """Let the latest look, after a gap, have been so long ago."""
     at_that_time = timezone.now() - ago
-    LeaseWatch.objects.update_or_create(id=1, defaults={"looked_at": at_that_time, "since": at_that_time})
+    LeaseCheck.objects.update_or_create(id=1, defaults={"checked_at": at_that_time, "since": at_that_time})
 
 
 def test_a_recovery_that_runs_rarely_puts_back_what_a_dead_worker_held(settings: Any) -> None:
@@ -116,7 +116,7 @@ def test_a_fetched_call_whose_lease_ran_out_is_taken_back_by_the_next_tick() -> 
 def test_a_tick_looks_at_leases_only_where_one_is_over() -> None:
     fetched()
     engine.reclaim()
-    assert not LeaseWatch.objects.exists()
+    assert not LeaseCheck.objects.exists()
 
 
 def test_the_lease_of_a_fetched_call_that_ran_out_while_no_recovery_ran_is_given_time() -> None:
@@ -127,7 +127,7 @@ def test_the_lease_of_a_fetched_call_that_ran_out_while_no_recovery_ran_is_given
     assert fetch.heartbeat("one", [call.id]).kept == [call.id]
     assert engine.reclaim() == 0
     let_run_out(60 * SECOND)
-    LeaseWatch.objects.update(looked_at=timezone.now(), since=timezone.now() - 60 * SECOND)
+    LeaseCheck.objects.update(checked_at=timezone.now(), since=timezone.now() - 60 * SECOND)
     assert engine.reclaim() == 1
 
 
@@ -152,9 +152,9 @@ def test_a_tick_does_not_look_again_and_again_at_leases_that_may_not_be_judged()
     looked(300 * SECOND)
     let_run_out(60 * SECOND)
     engine.reclaim()
-    looked_at = LeaseWatch.objects.get().looked_at
+    checked_at = LeaseCheck.objects.get().checked_at
     engine.reclaim()
-    assert LeaseWatch.objects.get().looked_at == looked_at
+    assert LeaseCheck.objects.get().checked_at == checked_at
     wait = schedule.next_due()
     assert wait is not None
     assert SECOND / 2 < wait <= SECOND

@@ -61,7 +61,7 @@ VERBS: dict[str, Callable[[CallQueue], object]] = {
     "take directly": taking_directly,
     "stop at a limit": admitting_at_the_limit,
     "claim": lambda call: claim.claim(call.id, TICKET, now=at(1)),
-    "claim late": lambda call: claim.restart(call.id, TICKET, number=CLAIM, now=at(1)),
+    "claim late": lambda call: claim.restart(call.id, TICKET, claim_id=CLAIM, now=at(1)),
     "claim with a ticket that was replaced": lambda call: claim.claim(call.id, uuid4(), now=at(1)),
     "publish": lambda call: publish.publish([call], now=at(1)),
     "complete": lambda call: finish.complete(call.id, TICKET, result=1, now=at(1)),

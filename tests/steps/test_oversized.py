@@ -331,7 +331,7 @@ def test_the_status_shows_it() -> None:
     waits_alone()
     table, whole, document = StringIO(), StringIO(), StringIO()
     call_command("rate_limit_status", stdout=table)
-    assert "OVERSIZED" in table.getvalue()
+    assert "Oversized" in table.getvalue()
     call_command("rate_limit_status", "--key", "api", stdout=whole)
     assert "1 of these cost more than the limits ever allow" in whole.getvalue()
     call_command("rate_limit_status", "--json", stdout=document)

@@ -66,7 +66,7 @@ def test_a_claim_outlasts_a_connection_that_breaks(
     call: CallQueue, losing: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claim, "claim", losing(claim.claim))
-    assert isinstance(attempt.claim_in_time(call.id, ticket_of(call), number=uuid4()), claim.Claimed)
+    assert isinstance(attempt.claim_in_time(call.id, ticket_of(call), claim_id=uuid4()), claim.Claimed)
     assert (seen(call).state, seen(call).attempt) == (State.ACTIVE, 1)
     finish.complete(call.id, ticket_of(call), result=None)
 
@@ -158,7 +158,7 @@ def test_a_stop_is_recorded_once_though_its_answer_is_lost(
 def test_the_end_that_another_gave_an_attempt_is_not_taken_for_ones_own_whose_answer_was_lost(
     call: CallQueue, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    number = uuid4()
+    claim_id = uuid4()
     ticket = ticket_of(call)
 
     def lose_to_another(*args: Any, **kwargs: Any) -> Any:
@@ -173,7 +173,7 @@ def test_the_end_that_another_gave_an_attempt_is_not_taken_for_ones_own_whose_an
                         other_process.setattr(attempt, "running", frozenset)
                         assert workers.release_all(HERE.id) == 1
                 case "the loss of its process":
-                    assert engine.lose(call.id, ticket, WorkerLost("killed"), is_crash=True, number=number)
+                    assert engine.lose(call.id, ticket, WorkerLost("killed"), is_crash=True, claim_id=claim_id)
                 case _:
                     assert finish.cancel(call.id, ticket)
             break_off()
@@ -182,7 +182,7 @@ def test_the_end_that_another_gave_an_attempt_is_not_taken_for_ones_own_whose_an
     ended: list[bool] = []
     complete = finish.complete
     monkeypatch.setattr(finish, "complete", lose_to_another)
-    assert engine.execute(call.id, ticket, lambda: "late", worker=HERE.id, number=number) is None
+    assert engine.execute(call.id, ticket, lambda: "late", worker=HERE.id, claim_id=claim_id) is None
     assert seen(call).result is None
 
 

@@ -96,7 +96,7 @@ def running_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_the_loss_of_a_process_is_recorded_beside_the_workers_loop(running_worker: Any, broker: Broker) -> None:
     call = sent()
     request = DispatchedRequest(broker.take()[0], app=broker.app, task=do)
-    assert isinstance(claim.claim(call.id, ticket_of(call), number=request.number), claim.Claimed)
+    assert isinstance(claim.claim(call.id, ticket_of(call), claim_id=request.claim_id), claim.Claimed)
     with holding("LOCK TABLE dispatcher_slot IN ACCESS EXCLUSIVE MODE"):
         # The loop goes on, though the database does not answer.
         request.on_timeout(soft=False, timeout=5)

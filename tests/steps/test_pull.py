@@ -19,7 +19,7 @@ from dispatcher.ojs import fetch as pull
 from dispatcher.ojs import queues
 from dispatcher.ojs.fetch import FetchRequest, Progress, RejectedReport
 from dispatcher.ojs.long_poll import find_ready_queues
-from dispatcher.request import Call, More
+from dispatcher.request import Call, OjsOptions
 from dispatcher.states import State
 from tests.builders import HERE, SECOND, committed, seen
 
@@ -246,7 +246,7 @@ def test_the_number_of_an_attempt_takes_no_call_from_the_next_worker() -> None:
 
 
 def test_progress_with_the_number_of_an_attempt_alone_renews_no_lease() -> None:
-    send(more=More(visibility=SECOND))
+    send(ojs=OjsOptions(visibility=SECOND))
     (call,) = fetch()
     before = Slot.objects.get().pulled_until
     assert pull.record_progress(call.id, Progress(progress=0.5), attempt=1)
@@ -263,7 +263,7 @@ def test_a_call_that_is_given_back_twice_waits_once() -> None:
 
 
 def test_a_late_report_is_not_taken_for_a_repeated_one() -> None:
-    send(more=More(visibility=SECOND))
+    send(ojs=OjsOptions(visibility=SECOND))
     (call,) = fetch(worker="one")
     pull.heartbeat("one", [call.id])
     engine.tick(now=call.started_at + 2 * SECOND)
@@ -338,7 +338,7 @@ def test_a_running_call_can_be_cancelled_and_its_report_is_refused() -> None:
 
 
 def test_a_fetch_whose_answer_is_lost_spends_no_attempt() -> None:
-    send(more=More(visibility=SECOND), retry={"max_attempts": 1})
+    send(ojs=OjsOptions(visibility=SECOND), retry={"max_attempts": 1})
     (call,) = fetch()
     engine.tick(now=call.started_at + 2 * SECOND)
     assert (seen(call).state, seen(call).attempt, seen(call).errors) == ("available", 0, [])
@@ -350,7 +350,7 @@ def test_a_fetch_whose_answer_is_lost_spends_no_attempt() -> None:
 
 
 def test_a_call_after_whose_fetches_no_worker_is_seen_ends_all_the_same() -> None:
-    send(more=More(visibility=SECOND), retry={"max_attempts": 2})
+    send(ojs=OjsOptions(visibility=SECOND), retry={"max_attempts": 2})
     attempts = []
     while (fetched := fetch()) and len(attempts) < 9:
         attempts.append(fetched[0].attempt)
@@ -360,7 +360,7 @@ def test_a_call_after_whose_fetches_no_worker_is_seen_ends_all_the_same() -> Non
 
 
 def test_a_lease_that_runs_out_lets_the_call_wait_again_and_counts_the_attempt() -> None:
-    send(more=More(visibility=SECOND))
+    send(ojs=OjsOptions(visibility=SECOND))
     (call,) = fetch(worker="one")
     pull.heartbeat("one", [call.id])
     engine.tick(now=call.started_at + 2 * SECOND)
@@ -369,7 +369,7 @@ def test_a_lease_that_runs_out_lets_the_call_wait_again_and_counts_the_attempt()
 
 
 def test_a_lapsed_lease_ends_a_call_without_attempts_left() -> None:
-    send(more=More(visibility=SECOND), retry={"max_attempts": 1})
+    send(ojs=OjsOptions(visibility=SECOND), retry={"max_attempts": 1})
     (call,) = fetch(worker="one")
     pull.record_progress(call.id, Progress(progress=0.5), ticket=call.ticket)
     engine.tick(now=call.started_at + 2 * SECOND)
@@ -377,7 +377,7 @@ def test_a_lapsed_lease_ends_a_call_without_attempts_left() -> None:
 
 
 def test_a_heartbeat_renews_the_lease_but_not_the_time_of_the_attempt() -> None:
-    send(more=More(visibility=10 * SECOND, timeout=60 * SECOND))
+    send(ojs=OjsOptions(visibility=10 * SECOND, timeout=60 * SECOND))
     (call,) = fetch(worker="one")
     (slot,) = Slot.objects.all()
     assert pull.heartbeat("one", [call.id], lease=30 * SECOND).kept == [call.id]
@@ -390,7 +390,7 @@ def test_a_heartbeat_renews_the_lease_but_not_the_time_of_the_attempt() -> None:
 
 
 def test_the_recovery_of_celerys_workers_leaves_fetched_calls_alone() -> None:
-    send(more=More(visibility=3600 * SECOND))
+    send(ojs=OjsOptions(visibility=3600 * SECOND))
     (call,) = fetch()
     Slot.objects.update(lease_until=call.started_at - SECOND)
     assert engine.recover(now=call.started_at + SECOND) == 0
@@ -417,8 +417,8 @@ def test_a_worker_that_is_long_gone_is_forgotten() -> None:
 
 def test_additional_fields_of_a_job_are_kept() -> None:
     wanted = uuid4()
-    more = More(id=wanted, envelope={"tags": ["a"], "x": 1}, is_pending=True, unique_key="u")
-    (call,) = send(more=more)
+    options = OjsOptions(id=wanted, envelope={"tags": ["a"], "x": 1}, is_pending=True, unique_key="u")
+    (call,) = send(ojs=options)
     stored = seen(call)
     assert (stored.id, stored.envelope, stored.state, stored.unique_key) == (
         wanted,

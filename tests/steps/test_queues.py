@@ -13,7 +13,7 @@ from dispatcher import engine
 from dispatcher.audit import audit
 from dispatcher.engine import workers
 from dispatcher.lifecycle import claim, finish, heartbeat, schedule
-from dispatcher.models import CallQueue, Lane, LeaseWatch, Slot, Worker
+from dispatcher.models import CallQueue, Lane, LeaseCheck, Slot, Worker
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, admitted, at, committed, go, key, seen, started, states, ticket_of, waiting
@@ -90,10 +90,10 @@ def test_a_worker_that_comes_back_lets_them_go_on_as_well() -> None:
 def test_a_tick_finds_the_queues_whose_workers_are_back() -> None:
     calls = send(3)
     heartbeat.record(HERE, [])
-    assert schedule.due_queues() == ["celery"]
+    assert schedule.ask_due_queues().rows() == ["celery"]
     assert engine.tick() == 3
     assert states(calls) == [State.DISPATCHED] * 3
-    assert schedule.due_queues() == []
+    assert schedule.ask_due_queues().rows() == []
 
 
 def test_a_newcomer_does_not_pass_those_that_its_queue_has_held() -> None:
@@ -110,7 +110,7 @@ def test_ten_thousand_held_lanes_are_not_looked_at_while_no_worker_serves_their_
         send(keys=[f"tenant:{number}"])
     assert Lane.objects.filter(is_held=True).count() == 30
     assert engine.tick() == 0
-    assert schedule.due_queues() == []
+    assert schedule.ask_due_queues().rows() == []
 
 
 # The grace
@@ -186,7 +186,7 @@ def test_a_queue_that_has_as_many_calls_on_their_way_as_a_pass_admits_is_not_due
     heartbeat.record(HERE, [])
     CallQueue.objects.send_many([Call(task="noop")] * 80)
     assert 0 < dispatched() < 80
-    assert schedule.due_queues() == []
+    assert schedule.ask_due_queues().rows() == []
 
 
 def test_each_queue_has_a_bound_of_its_own(settings: Any) -> None:
@@ -373,8 +373,8 @@ def test_leases_are_not_judged_just_after_an_outage(settings: Any) -> None:
     assert states([call]) != [State.ACTIVE]
     call = started()
     Slot.objects.filter(call=call).update(lease_until=timezone.now() - timedelta(seconds=20))
-    LeaseWatch.objects.update(looked_at=LeaseWatch.objects.get().looked_at - timedelta(seconds=40))
+    LeaseCheck.objects.update(checked_at=LeaseCheck.objects.get().checked_at - timedelta(seconds=40))
     assert engine.recover() == 0
     assert states([call]) == [State.ACTIVE]
-    LeaseWatch.objects.update(since=LeaseWatch.objects.get().looked_at - timedelta(seconds=31))
+    LeaseCheck.objects.update(since=LeaseCheck.objects.get().checked_at - timedelta(seconds=31))
     assert engine.recover() == 1

@@ -219,7 +219,7 @@ def test_the_sweep_leaves_alone_what_is_in_order() -> None:
     recover.wake([awake.lane_id])
     api.cancel([ended.id])
     before = list(Lane.objects.order_by("id").values())
-    assert recover.sweep_lanes(0, 100) == recover.Swept(stranded=[], last=0)
+    assert recover.ask_sweep_lanes(0, 100).row() == recover.Swept(stranded=[], last=0)
     assert list(Lane.objects.order_by("id").values()) == before
     assert lane_of(parked).parked_on_id == row.id
     assert states([later]) == [State.SCHEDULED]
@@ -235,11 +235,11 @@ def test_the_sweep_leaves_an_expired_call_to_the_tick() -> None:
 
 def test_the_sweep_goes_on_where_it_stopped() -> None:
     lanes = sorted(waiting(queue=name).lane_id for name in "abcde")
-    first = recover.sweep_lanes(0, 2)
+    first = recover.ask_sweep_lanes(0, 2).row()
     assert first == recover.Swept(stranded=lanes[:2], last=lanes[1])
-    second = recover.sweep_lanes(first.last, 2)
+    second = recover.ask_sweep_lanes(first.last, 2).row()
     assert second == recover.Swept(stranded=lanes[2:4], last=lanes[3])
-    assert recover.sweep_lanes(second.last, 2) == recover.Swept(stranded=lanes[4:], last=0)
+    assert recover.ask_sweep_lanes(second.last, 2).row() == recover.Swept(stranded=lanes[4:], last=0)
 
 
 def test_a_hand_over_that_never_came_is_made_up_for_within_two_ticks() -> None:
@@ -265,12 +265,12 @@ def test_the_sweep_names_only_keys_with_unused_room() -> None:
     api.pause("paused")
     for name in limits:
         assert go(waiting(name)) == []
-    assert recover.sweep_keys(0, 100) == recover.Swept(stranded=[], last=0)
+    assert recover.ask_sweep_keys(0, 100).row() == recover.Swept(stranded=[], last=0)
     finish.complete(running["keys_with_room"].id, ticket_of(running["keys_with_room"]), result=None)
     finish.complete(running["timed"].id, ticket_of(running["timed"]), result=None)
-    assert recover.sweep_keys(0, 100) == recover.Swept(stranded=[keys["keys_with_room"].id], last=0)
-    assert recover.sweep_keys(0, 2) == recover.Swept(stranded=[], last=keys["paused"].id)
-    assert recover.sweep_keys(keys["paused"].id, 100).stranded == [keys["keys_with_room"].id]
+    assert recover.ask_sweep_keys(0, 100).row() == recover.Swept(stranded=[keys["keys_with_room"].id], last=0)
+    assert recover.ask_sweep_keys(0, 2).row() == recover.Swept(stranded=[], last=keys["paused"].id)
+    assert recover.ask_sweep_keys(keys["paused"].id, 100).row().stranded == [keys["keys_with_room"].id]
 
 
 def test_the_sweep_leaves_alone_a_key_with_too_little_room_for_the_dear_call_in_front() -> None:
@@ -281,7 +281,7 @@ def test_the_sweep_leaves_alone_a_key_with_too_little_room_for_the_dear_call_in_
     assert engine.sweep() == 0
     finish.complete(first.id, ticket_of(first), result=None)
     finish.complete(second.id, ticket_of(second), result=None)
-    assert recover.sweep_keys(0, 100).stranded == [row.id]
+    assert recover.ask_sweep_keys(0, 100).row().stranded == [row.id]
 
 
 def test_the_sweep_leaves_an_override_that_has_run_out_to_the_tick() -> None:

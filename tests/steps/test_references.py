@@ -13,7 +13,7 @@ from django.db import connection, models
 from dispatcher import engine
 from dispatcher.lifecycle import retention
 from dispatcher.lifecycle.retention import references, unused
-from dispatcher.models import CallQueue, JournalEntry, Lane, PullWorker, RateLimitKey, Workflow
+from dispatcher.models import CallQueue, EventLogEntry, Lane, PullWorker, RateLimitKey, Workflow
 from dispatcher.states import State
 from tests.builders import T0, at, committed, waiting
 
@@ -108,12 +108,12 @@ def test_a_cleanup_with_fields_of_the_project_stops_when_its_time_is_up(
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("on_delete", [models.PROTECT, models.CASCADE])
-def test_rows_that_point_to_the_journal_or_to_workflows_stop_no_cleanup(
+def test_rows_that_point_to_the_event_log_or_to_workflows_stop_no_cleanup(
     referencing: Referencing, on_delete: Any, settings: Any
 ) -> None:
-    settings.DISPATCHER = {"journal": timedelta(days=1)}
-    entries = [JournalEntry.objects.create(kind="rate_limit.exceeded", data={}, at=at(-5 * DAY)) for _ in range(2)]
-    payment = referencing(on_delete, JournalEntry)
+    settings.DISPATCHER = {"event_retention": timedelta(days=1)}
+    entries = [EventLogEntry.objects.create(kind="rate_limit.exceeded", data={}, at=at(-5 * DAY)) for _ in range(2)]
+    payment = referencing(on_delete, EventLogEntry)
     payment.objects.create(row=entries[0])
     assert retention.delete_entries(now=T0) == (1 if on_delete is models.PROTECT else 2)
 

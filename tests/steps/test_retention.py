@@ -7,7 +7,7 @@ import pytest
 
 from dispatcher import engine
 from dispatcher.lifecycle import retention
-from dispatcher.models import CallQueue, JournalEntry, Part, Workflow
+from dispatcher.models import CallQueue, EventLogEntry, Part, Workflow
 from dispatcher.states import TERMINAL, Reason, State
 from tests.builders import T0, admitted, at, started, states, waiting
 
@@ -79,35 +79,35 @@ def test_a_cleanup_stops_when_its_time_is_up_and_goes_on_the_next_day(
     assert left() == set()
 
 
-# The journal
+# The event log
 
 
-def journal(*days_ago: float) -> None:
-    JournalEntry.objects.bulk_create(
-        JournalEntry(kind="rate_limit.exceeded", data={}, at=at(-days * DAY)) for days in days_ago
+def log_events(*days_ago: float) -> None:
+    EventLogEntry.objects.bulk_create(
+        EventLogEntry(kind="rate_limit.exceeded", data={}, at=at(-days * DAY)) for days in days_ago
     )
 
 
 def ages() -> list[float]:
-    return sorted((T0 - entry.at) / timedelta(days=1) for entry in JournalEntry.objects.all())
+    return sorted((T0 - entry.at) / timedelta(days=1) for entry in EventLogEntry.objects.all())
 
 
-def test_every_recovery_trims_the_journal(settings: Any) -> None:
-    settings.DISPATCHER = {"journal": timedelta(days=1)}
-    journal(0.5, 0.9, 1.1, 2)
+def test_every_recovery_trims_the_event_log(settings: Any) -> None:
+    settings.DISPATCHER = {"event_retention": timedelta(days=1)}
+    log_events(0.5, 0.9, 1.1, 2)
     engine.recover(now=T0)
     assert ages() == [0.5, 0.9]
-    journal(3)
+    log_events(3)
     engine.cleanup(now=T0)
     assert ages() == [0.5, 0.9]
 
 
-def test_a_recovery_trims_a_long_journal_slice_by_slice_the_oldest_first(
+def test_a_recovery_trims_a_long_event_log_slice_by_slice_the_oldest_first(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.DISPATCHER = {"journal": timedelta(days=1)}
+    settings.DISPATCHER = {"event_retention": timedelta(days=1)}
     monkeypatch.setattr(retention, "_BATCH", 2)
-    journal(*range(2, 10))
+    log_events(*range(2, 10))
     clock = iter([0, 0.06, 0.12, 10, 10.1])
     monkeypatch.setattr(retention, "monotonic", lambda: next(clock))
     # Of its tenth of a second two batches take 0.12.
@@ -117,8 +117,8 @@ def test_a_recovery_trims_a_long_journal_slice_by_slice_the_oldest_first(
     assert ages() == [2, 3]
 
 
-def test_without_a_setting_nothing_of_the_journal_is_deleted() -> None:
-    journal(10_000)
+def test_without_a_setting_nothing_of_the_event_log_is_deleted() -> None:
+    log_events(10_000)
     engine.recover(now=T0)
     engine.cleanup(now=T0)
     assert ages() == [10_000]

@@ -205,12 +205,12 @@ def test_a_start_that_was_missed_is_moved_where_no_other_was_given_after_it(sett
     settings.DISPATCHER = {"lead": 0}
     row = key("api", throttle=SLOW)
     call = admitted("api")
-    number, ticket = uuid4(), ticket_of(call)
+    claim_id, ticket = uuid4(), ticket_of(call)
     slacks = [0 * SECOND, SECOND, 3 * SECOND]
-    claim.claim(call.id, ticket, number=number, now=T0)
+    claim.claim(call.id, ticket, claim_id=claim_id, now=T0)
     for turn, (missed, slack) in enumerate(pairwise(slacks), start=1):
         late = at(turn * 5)
-        made = claim.restart(call.id, ticket, number=number, slack=slack, missed=missed, now=late)
+        made = claim.restart(call.id, ticket, claim_id=claim_id, slack=slack, missed=missed, now=late)
         assert isinstance(made, Claimed)
         assert made.start_at == late
     row.refresh_from_db()
@@ -222,12 +222,12 @@ def test_a_start_that_was_missed_and_would_come_beyond_the_horizon_is_given_up(s
     key("api", throttle=(2, 1))
     first, second = waiting("api"), waiting("api")
     assert len(go(first, second)) == 2
-    number, ticket = uuid4(), ticket_of(seen(first))
-    claim.claim(first.id, ticket, number=number, now=T0)
+    claim_id, ticket = uuid4(), ticket_of(seen(first))
+    claim.claim(first.id, ticket, claim_id=claim_id, now=T0)
     claimed(second, now=T0)
     api.limit("api", {"throttle": SLOW})
     before = snapshot()
-    assert claim.restart(first.id, ticket, number=number, now=at(0.1)) is Refused.TOO_EARLY
+    assert claim.restart(first.id, ticket, claim_id=claim_id, now=at(0.1)) is Refused.TOO_EARLY
     assert snapshot() == before
 
 

@@ -158,7 +158,7 @@ def test_a_session_that_is_read_only_is_given_up_for_a_new_one(call: CallQueue) 
 @pytest.mark.session
 def test_a_claim_is_tried_again_when_its_session_is_read_only(call: CallQueue) -> None:
     execute("SET default_transaction_read_only = on")
-    claimed = attempt.claim_in_time(call.id, ticket_of(call), number=uuid4())
+    claimed = attempt.claim_in_time(call.id, ticket_of(call), claim_id=uuid4())
     assert isinstance(claimed, claim.Claimed)
     assert seen(call).attempt == 1
 

@@ -64,10 +64,10 @@ def test_a_start_that_lies_ahead_takes_over_nothing_that_still_counts() -> None:
     started("api")
     call = waiting("api")
     go(call, now=at(0.8))
-    number, ticket = uuid4(), ticket_of(seen(call))
-    claim.claim(call.id, ticket, number=number, now=at(0.8))
+    claim_id, ticket = uuid4(), ticket_of(seen(call))
+    claim.claim(call.id, ticket, claim_id=claim_id, now=at(0.8))
     # It was late again and again: its window counts the latest that it may start now, a lap after the first start.
-    claim.restart(call.id, ticket, number=number, slack=1.6 * SECOND, now=at(0.9))
+    claim.restart(call.id, ticket, claim_id=claim_id, slack=1.6 * SECOND, now=at(0.9))
     assert counted(at(0.9) - SECOND) == 3
 
 

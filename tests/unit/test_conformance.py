@@ -7,12 +7,12 @@ import pytest
 from project.conformance.table import Case, page
 
 
-def case(number: str, *said: str) -> Case:
-    return Case(test_id=number, name="x", folder="extensions", category="", has_passed=not said, said=said)
+def case(number: str, *messages: str) -> Case:
+    return Case(test_id=number, name="x", folder="extensions", category="", has_passed=not messages, messages=messages)
 
 
 @pytest.mark.parametrize(
-    ("number", "said", "is_explained"),
+    ("number", "messages", "is_explained"),
     [
         ("EXT-DLQ-004", ["expected status 200, got 404"], True),
         ("EXT-DLQ-004", ["expected status 200, got 404", "expected status 200, got 500"], False),
@@ -23,10 +23,10 @@ def case(number: str, *said: str) -> Case:
         ("L0-ENV-001", ["expected status 200, got 404"], False),
     ],
 )
-def test_a_failure_is_the_case_s_own_if_the_runner_says_what_its_flaw_makes_it_say(
-    number: str, said: list[str], *, is_explained: bool
+def test_a_failure_is_a_fault_of_the_case_if_that_causes_the_message_of_the_runner(
+    number: str, messages: list[str], *, is_explained: bool
 ) -> None:
-    failed = case(number, *said)
+    failed = case(number, *messages)
     assert bool(failed.why) is is_explained
     assert ("a fault of the server" in page([failed])) is not is_explained
 
@@ -34,5 +34,5 @@ def test_a_failure_is_the_case_s_own_if_the_runner_says_what_its_flaw_makes_it_s
 def test_what_passes_by_a_hook_of_the_test_server_is_named() -> None:
     passed = case("L1-WRK-003")
     assert "by a hook" not in page([passed])
-    assert "by a hook of the test server alone" in page([replace(passed, is_hooked=True)])
-    assert "by a hook" not in page([replace(passed, is_hooked=True, has_passed=False, said=["no answer"])])
+    assert "only by a hook of the test server" in page([replace(passed, is_hooked=True)])
+    assert "by a hook" not in page([replace(passed, is_hooked=True, has_passed=False, messages=["no answer"])])

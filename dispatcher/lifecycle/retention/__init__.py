@@ -9,15 +9,15 @@ from time import monotonic
 from typing import Any
 
 from django.db import IntegrityError
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 
 from dispatcher import sql
 from dispatcher.conf import RETENTION, conf
 from dispatcher.lifecycle.retention import references
-from dispatcher.models import CallQueue, JournalEntry, KeyChange, PullWorker, Worker, Workflow
+from dispatcher.models import CallQueue, EventLogEntry, KeyChange, PullWorker, Worker, Workflow
 
 TRIM_BUDGET = timedelta(seconds=0.1)
-"""How long one recovery may spend on what the journal has kept for long enough."""
+"""How long one recovery may spend on what the event log has kept for long enough."""
 _BATCH = 1_000
 _WORKFLOWS = 100
 """How many workflows go at once, each with all that is in it."""
@@ -86,26 +86,24 @@ def delete_workflows(*, now: datetime | None = None) -> int:
 
 
 def delete_entries(*, budget: timedelta = TRIM_BUDGET, now: datetime | None = None) -> int:
-    """Delete what the journal has kept for long enough, in batches, within a time budget; return how many entries."""
-    settings = conf()
-    if settings.journal is None:
-        return 0
-    params = {"retention": settings.journal, "most": _BATCH, "now": now}
-    entries = JournalEntry.objects.using(settings.database).all()
-    return _delete_and_report(
-        _Old(rows=entries, field="at", statement="delete_entries", params=params), budget, "entries of the journal"
-    )
+    """Delete what the event log has kept for long enough, in batches, within a time budget; return how many entries."""
+    return _delete_log(EventLogEntry, "delete_entries", conf().event_retention, budget, now)
 
 
 def delete_changes(*, now: datetime | None = None) -> int:
     """Delete the changes of keys that were kept for long enough, within the time budget; return how many."""
-    settings = conf()
-    if settings.change_retention is None:
+    return _delete_log(KeyChange, "delete_changes", conf().change_retention, conf().cleanup_budget, now)
+
+
+def _delete_log(
+    model: type[Model], statement: str, retention: timedelta | None, budget: timedelta, now: datetime | None
+) -> int:
+    if retention is None:
         return 0
-    params = {"retention": settings.change_retention, "most": _BATCH, "now": now}
-    changes = KeyChange.objects.using(settings.database).all()
-    old = _Old(rows=changes, field="at", statement="delete_changes", params=params)
-    return _delete_and_report(old, settings.cleanup_budget, "changes of keys")
+    rows = model._base_manager.using(conf().database).all()  # noqa: SLF001 -- Django's own name
+    params = {"retention": retention, "most": _BATCH, "now": now}
+    old = _Old(rows=rows, field="at", statement=statement, params=params)
+    return _delete_and_report(old, budget, str(model._meta.verbose_name_plural))
 
 
 @dataclass(frozen=True, kw_only=True)

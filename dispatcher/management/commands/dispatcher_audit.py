@@ -1,18 +1,17 @@
 """manage.py dispatcher_audit: check every invariant in the live database; exits 0 if all hold, 1 if not."""
 
 import json
-import os
 import sys
 from datetime import timedelta
-from importlib.util import find_spec
-from typing import Any, Final, TextIO, cast
+from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, InterfaceError
+from rich.console import Group
 
 from dispatcher.audit import Report, audit
 from dispatcher.management import audit_table
-from dispatcher.management.command import explained
+from dispatcher.management.command import console, explained
 from dispatcher.reports import faults
 
 LONGEST: Final = 600.0
@@ -53,28 +52,13 @@ class Command(BaseCommand):
     ) -> None:
         """Print the findings. Raises CommandError for a bad argument, or if the database is unavailable."""
         report = _audit(repair=repair, settle=_span(settle))
-        self.stdout.ending = ""
-        try:
+        with console(self.stdout, no_color=no_color) as screen:
             if is_json:
-                self.stdout.write(json.dumps(report.as_json(), indent=2) + "\n")
-            elif self.stdout.isatty() and find_spec("rich"):
-                self._show_rich(report, repairs=repair, has_color=not no_color)
+                screen.out(json.dumps(report.as_json(), indent=2))
             else:
-                self.stdout.write("".join(f"{line}\n" for line, _ in audit_table.lines(report, repairs=repair)))
-            self.stdout.flush()
-        except BrokenPipeError:
-            # The reader, such as `head`, has closed the pipe; Python flushes once more at exit, to nowhere.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                screen.print(Group(*audit_table.render(report, repairs=repair)))
         if not report.is_ok:
             sys.exit(BROKEN)
-
-    def _show_rich(self, report: Report, *, repairs: bool, has_color: bool) -> None:
-        from rich.console import Console  # noqa: PLC0415 -- the extra `cli`
-        from rich.text import Text  # noqa: PLC0415
-
-        console = Console(file=cast("TextIO", self.stdout), no_color=not has_color, force_terminal=True)
-        for line, color in audit_table.lines(report, repairs=repairs):
-            console.print(Text(line, style=color))
 
 
 def _span(settle: float | None) -> timedelta | None:

@@ -1,39 +1,34 @@
 """manage.py rate_limit_status: the limits of each key, their use, and the calls that wait."""
 
 import json
-import os
-import shutil
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
-from functools import partial
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final, TextIO, cast
+from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
 
 from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK, LastRun, last_runs, periodic
 from dispatcher.lifecycle.unstarted import FREE
 from dispatcher.management import key_table
-from dispatcher.management.command import explained
+from dispatcher.management.command import console, explained
 from dispatcher.models import RateLimitKey
 from dispatcher.reports import (
     KeyState,
     KeyStatus,
     faults,
-    in_words,
     old_transactions,
     rate_limit_status,
     unserved_queues,
     unstarted_tasks,
 )
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from dispatcher.reports.words import in_words
 
 EVERY: Final = 2.0
 NO_KEYS: Final = (
@@ -41,7 +36,6 @@ NO_KEYS: Final = (
     'or name it in the settings, in DISPATCHER["keys"].'
 )
 _TOO_OFTEN: Final = "--watch: the seconds must be more than 0"
-_CLEAR: Final = "\033[H\033[2J"
 _WITHOUT: Final = {
     TICK: "Calls that wait for a time do not start.",
     RECOVER: "Calls of workers that died are not put back.",
@@ -90,19 +84,18 @@ class Command(BaseCommand):
         """Show the keys, repeatedly with --watch. Raises CommandError for a key that does not exist."""
         if watch is not None and not watch > 0:
             raise CommandError(_TOO_OFTEN)
-        self.stdout.ending = ""
-        is_terminal = self.stdout.isatty()
-        try:
-            with suppress(KeyboardInterrupt):
-                if is_json:
-                    self._repeat(watch, partial(self._show_json, names, is_line=watch is not None))
-                elif is_terminal and find_spec("rich"):
-                    self._show_rich(names, watch, has_color=not no_color)
-                else:
-                    self._repeat(watch, partial(self._show_plain, names, watch, is_terminal=is_terminal))
-        except BrokenPipeError:
-            # The reader, such as `head`, has closed the pipe; Python flushes once more at exit, to nowhere.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with console(self.stdout, no_color=no_color) as screen, suppress(KeyboardInterrupt):
+            if is_json:
+                self._repeat(watch, lambda: screen.out(_json(names, indent=None if watch else 2)))
+            elif watch is None or not screen.is_terminal:
+                self._repeat(watch, lambda: screen.print(_render(names, watch, screen)))
+            else:
+                with Live(console=screen, screen=True, auto_refresh=False) as live:
+                    self._repeat(
+                        watch,
+                        lambda: live.update(_render(names, watch, screen), refresh=True),
+                        lambda words: live.update(Text(words), refresh=True),
+                    )
 
     def _repeat(
         self, watch: float | None, show: Callable[[], None], report: Callable[[str], None] | None = None
@@ -110,6 +103,7 @@ class Command(BaseCommand):
         """Show it once, or repeatedly; while watching, wait for an unavailable database."""
         show()
         while watch is not None:
+            self.stdout.flush()
             time.sleep(watch)
             try:
                 show()
@@ -125,59 +119,28 @@ class Command(BaseCommand):
         self.stderr.write(words)
         self.stderr.flush()
 
-    def _show_json(self, names: Sequence[str] | None, *, is_line: bool) -> None:
-        document: dict[str, Any] = {"items": [key.as_json() for key in _found(names)]}
-        document["unserved_queues"] = [queue.as_json() for queue in unserved_queues()]
-        document["unstarted_tasks"] = [task.as_json() for task in unstarted_tasks()]
-        document["old_transactions"] = [old.as_json() for old in old_transactions()]
-        document["periodic_tasks"] = [run.as_json() for run in last_runs(periodic())]
-        self._write(json.dumps(document, indent=None if is_line else 2))
 
-    def _show_plain(self, names: Sequence[str] | None, watch: float | None, *, is_terminal: bool) -> None:
-        keys = _found(names)
-        if not keys:
-            return self._write(f"{NO_KEYS}{_runs()}")
-        size = shutil.get_terminal_size()
-        shown = _most_relevant(keys, size.lines - _FRAME) if is_terminal and watch else keys
-        body = (
-            "\n\n".join(map(key_table.details, shown))
-            if names
-            else key_table.plain(key_table.columns(shown, size.columns if is_terminal else None))
-        )
-        clear = _CLEAR if is_terminal and watch else ""
-        return self._write(f"{clear}{body}{_footer(keys, shown, watch)}")
+def _json(names: Sequence[str] | None, *, indent: int | None) -> str:
+    document = {
+        "items": [key.as_json() for key in _found(names)],
+        "unserved_queues": [queue.as_json() for queue in unserved_queues()],
+        "unstarted_tasks": [task.as_json() for task in unstarted_tasks()],
+        "old_transactions": [old.as_json() for old in old_transactions()],
+        "periodic_tasks": [run.as_json() for run in last_runs(periodic())],
+    }
+    return json.dumps(document, indent=indent)
 
-    def _show_rich(self, names: Sequence[str] | None, watch: float | None, *, has_color: bool) -> None:
-        from rich.console import Console, Group  # noqa: PLC0415 -- the extra `cli`
-        from rich.live import Live  # noqa: PLC0415
-        from rich.text import Text  # noqa: PLC0415
 
-        console = Console(file=cast("TextIO", self.stdout), no_color=not has_color, force_terminal=True)
-
-        def render() -> "RenderableType":
-            keys = _found(names)
-            if not keys:
-                return Text(f"{NO_KEYS}{_runs()}")
-            shown = _most_relevant(keys, console.height - _FRAME) if watch else keys
-            footer = _footer(keys, shown, watch)
-            if names:
-                return Text("\n\n".join(map(key_table.details, shown)) + footer)
-            table = key_table.rich(shown, key_table.columns(shown, console.width))
-            return Group(table, Text(footer)) if footer else table
-
-        if watch is None:
-            console.print(render())
-            return
-        with Live(console=console, screen=True, auto_refresh=False) as live:
-            self._repeat(
-                watch,
-                lambda: live.update(render(), refresh=True),
-                lambda words: live.update(Text(words), refresh=True),
-            )
-
-    def _write(self, text: str) -> None:
-        self.stdout.write(f"{text}\n")
-        self.stdout.flush()
+def _render(names: Sequence[str] | None, watch: float | None, screen: Console) -> RenderableType:
+    keys = _found(names)
+    if not keys:
+        return Text(f"{NO_KEYS}{_runs()}")
+    shown = _most_relevant(keys, screen.height - _FRAME) if watch and screen.is_terminal else keys
+    footer = _footer(keys, shown, watch)
+    if names:
+        return Text("\n\n".join(map(key_table.details, shown)) + footer)
+    table = key_table.table(shown, screen.width)
+    return Group(table, Text(footer.removeprefix("\n"))) if footer else table
 
 
 def _found(names: Sequence[str] | None) -> list[KeyStatus]:

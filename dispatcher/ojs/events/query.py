@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any, Final
 from uuid import UUID
 
-from dispatcher.models import CallQueue, JournalEntry, Worker, Workflow
+from dispatcher.models import CallQueue, EventLogEntry, Worker, Workflow
 from dispatcher.ojs.events import source
 from dispatcher.ojs.events.event import build_event, cursor_at, time_of
 from dispatcher.ojs.events.job import job_events
@@ -155,7 +155,7 @@ def _from_jobs(calls: Iterable[CallQueue]) -> Iterator[Event]:
     return chain.from_iterable(map(job_events, calls))
 
 
-def _from_event_log(entries: Iterable[JournalEntry]) -> Iterator[Event]:
+def _from_event_log(entries: Iterable[EventLogEntry]) -> Iterator[Event]:
     for entry in entries:
         data = {"queue": entry.queue, **entry.data} if entry.queue else entry.data
         subject = next(str(data[name]) for name in ("job_id", "cron_name", "key", "queue") if data.get(name))

@@ -16,7 +16,7 @@ from django.db.models.fields.json import KT
 
 from dispatcher import sql
 from dispatcher.conf import conf
-from dispatcher.models import CallQueue, JournalEntry, Part, Worker, Workflow
+from dispatcher.models import CallQueue, EventLogEntry, Part, Worker, Workflow
 from dispatcher.states import IN_FLIGHT, TERMINAL, WAITING, State
 
 LATEST: Final = 2_000
@@ -61,15 +61,10 @@ class CallFilter:
         return chosen.filter(task__in=self.tasks) if self.tasks else chosen
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Settled:
-    at: datetime
-
-
 def settled_at() -> datetime:
     """Return the time before which no new event can appear: every transaction that began before it has ended."""
-    (settled,) = sql.fetch("settled_at", _Settled, {"unseen": _UNSEEN})
-    return settled.at
+    (settled,) = sql.fetch("settled_at", datetime, {"unseen": _UNSEEN})
+    return settled
 
 
 def first_at() -> datetime | None:
@@ -131,12 +126,12 @@ def latest_calls(wanted: CallFilter, most: int) -> Iterator[CallQueue]:
     yield from found.values()
 
 
-def entries_of(wanted: CallFilter, span: Span) -> Iterator[JournalEntry]:
+def entries_of(wanted: CallFilter, span: Span) -> Iterator[EventLogEntry]:
     """Return the entries of the event log in a span."""
     yield from _entries(wanted).filter(span.within("at")).iterator()
 
 
-def latest_entries(wanted: CallFilter, most: int) -> Iterator[JournalEntry]:
+def latest_entries(wanted: CallFilter, most: int) -> Iterator[EventLogEntry]:
     """Return the latest entries of the event log."""
     yield from _entries(wanted).order_by("-at")[:most]
 
@@ -201,8 +196,8 @@ def _latest(calls: QuerySet[CallQueue], field: str, wanted: CallFilter, most: in
     return calls.order_by(f"-{field}")[:most]
 
 
-def _entries(wanted: CallFilter) -> QuerySet[JournalEntry]:
-    entries = JournalEntry.objects.using(conf().database)
+def _entries(wanted: CallFilter) -> QuerySet[EventLogEntry]:
+    entries = EventLogEntry.objects.using(conf().database)
     if wanted.call is not None:
         # This expression has an index.
         return entries.alias(job=KT("data__job_id")).filter(job=str(wanted.call))

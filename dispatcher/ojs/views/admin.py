@@ -22,7 +22,7 @@ from dispatcher.ojs.job import write_job
 from dispatcher.ojs.job_query import MAX_MOVED
 from dispatcher.ojs.pagination import ROW_LIMIT, paginate
 from dispatcher.ojs.queues import create_queues, queue_name
-from dispatcher.ojs.requests import BulkIn, BulkRequest, PauseIn, PurgeIn, QueueConfigIn, given_fields, reason_of
+from dispatcher.ojs.requests import BulkIn, BulkRequest, PauseIn, PurgeIn, QueueConfigIn, given_fields
 from dispatcher.ojs.responses import ItemsReply, replies
 from dispatcher.ojs.views import queues
 from dispatcher.ojs.views.dead_letters import (
@@ -42,6 +42,7 @@ from dispatcher.ojs.wire import (
     missing,
     no_content,
     parse_time,
+    the_one,
     without_nulls,
 )
 from dispatcher.states import IN_FLIGHT, TERMINAL, Delivery, OnFull, State
@@ -54,11 +55,6 @@ class _StateCount:
     state: str
     calls: int
     last_minute: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Found:
-    id: UUID
 
 
 _SILENT = timedelta(seconds=30)
@@ -81,10 +77,7 @@ def stats(request: HttpRequest) -> HttpResponse:
     for row in sql.fetch_in_order("count_states", _StateCount, {"most": ROW_LIMIT}):
         jobs[row.state] = min(jobs[row.state] + row.calls, ROW_LIMIT)
         ended[row.state] += row.last_minute
-    throughput = {
-        "processed_per_minute": ended[State.COMPLETED],
-        "failed_per_minute": ended[State.DISCARDED],
-    }
+    throughput = {"processed_per_minute": ended[State.COMPLETED], "failed_per_minute": ended[State.DISCARDED]}
     celery = Worker.objects.using(database).filter(serves_until__gt=sql.now())
     workers = _live()[:ROW_LIMIT].count() + celery[:ROW_LIMIT].count()
     known = Queue.objects.using(database)[:ROW_LIMIT].count()
@@ -113,15 +106,13 @@ def get_queue(request: HttpRequest, name: str) -> HttpResponse:
 @router.post("/admin/queues/{name}/pause", response=replies(), summary="Pause a queue")
 def pause(request: HttpRequest, name: str, wanted: PauseIn | None = None) -> HttpResponse:
     """Start no job of a queue; running jobs continue."""
-    access_of(request).require("admin")
-    return json_response(queues.pause_queue(name, by=access_of(request).actor(reason_of(wanted))))
+    return queues.switch_queue(request, name, wanted, is_paused=True)
 
 
 @router.post("/admin/queues/{name}/resume", response=replies(), summary="Resume a queue")
 def resume(request: HttpRequest, name: str, wanted: PauseIn | None = None) -> HttpResponse:
     """Start jobs of a queue again."""
-    access_of(request).require("admin")
-    return json_response(queues.resume_queue(name, by=access_of(request).actor(reason_of(wanted))))
+    return queues.switch_queue(request, name, wanted, is_paused=False)
 
 
 @router.put("/admin/queues/{name}/config", response=replies(), summary="Configure a queue")
@@ -150,7 +141,7 @@ def purge(request: HttpRequest, name: str, wanted: PurgeIn) -> HttpResponse:
     ended = job_query.find_ended(name, [state for state in wanted.states if state in TERMINAL], before)
     states = sorted({*map(str, _NOT_STARTED)}.intersection(wanted.states))
     params = {"queue": name, "states": states, "most": MAX_MOVED}
-    waiting = [] if before or not states else [row.id for row in sql.fetch("find_cancellable", _Found, params)]
+    waiting = [] if before or not states else sql.fetch("find_cancellable", UUID, params)
     until = monotonic() + _BUDGET_S
     tried, cancelled_count = _by_batches(waiting, api.cancel, until)
     tried_ended, deleted_count = _by_batches(ended, _delete, until)
@@ -361,17 +352,11 @@ def _queue(queue: Queue, numbers: queues.Counts, *, is_paused: bool) -> dict[str
 
 
 def _render_queue(name: str) -> dict[str, Any]:
-    queue = Queue.objects.using(conf().database).filter(name=name).first()
-    if queue is None:
-        raise missing("queue", name)
+    queue = the_one(Queue.objects.using(conf().database).filter(name=name), "queue", name)
     pressure = {"max_depth": queue.max_depth or 0, "strategy": queue.on_full, "warning_threshold": queue.warn_at}
     counts = queues.count_calls([name], most=ROW_LIMIT)[name]
     body = _queue(queue, counts, is_paused=name in queues.paused_queues([name]))
-    return {
-        **body,
-        "counts_up_to": ROW_LIMIT,
-        "configuration": {"backpressure": pressure, "delivery": queue.delivery},
-    }
+    return {**body, "counts_up_to": ROW_LIMIT, "configuration": {"backpressure": pressure, "delivery": queue.delivery}}
 
 
 def _live() -> QuerySet[PullWorker]:
@@ -379,10 +364,8 @@ def _live() -> QuerySet[PullWorker]:
 
 
 def _find(worker_id: str) -> PullWorker:
-    found = PullWorker.objects.using(conf().database).filter(id=fetch.worker_id(worker_id)).first()
-    if found is None:
-        raise missing("worker", worker_id)
-    return found
+    found = PullWorker.objects.using(conf().database).filter(id=fetch.worker_id(worker_id))
+    return the_one(found, "worker", worker_id)
 
 
 def _workers(found: Sequence[PullWorker]) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from dispatcher.ojs.job import write_job
 from dispatcher.ojs.pagination import Page, paginate, window
 from dispatcher.ojs.permissions import visible_job
 from dispatcher.ojs.responses import JobOrSummaryReply, JobReply, JobsReply, replies
-from dispatcher.ojs.wire import format_time, json_response, missing, parse_id
+from dispatcher.ojs.wire import format_time, json_response, parse_id, the_one
 from dispatcher.states import Reason, State
 
 router = Router(tags=["dead letters"])
@@ -78,10 +78,7 @@ def find_page(request: HttpRequest, *, default: int = 50) -> Page:
 
 def find_dead_letter(job_id: str) -> CallQueue:
     """Return a dead letter. Raises Problem if it does not exist."""
-    call = _dead().filter(id=parse_id("dead_letter_job", job_id)).first()
-    if call is None:
-        raise missing("dead_letter_job", job_id)
-    return call
+    return the_one(_dead().filter(id=parse_id("dead_letter_job", job_id)), "dead_letter_job", job_id)
 
 
 def retry_dead_letter(access: Access, call: CallQueue) -> dict[str, Any]:

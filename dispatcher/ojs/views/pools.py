@@ -13,7 +13,7 @@ from dispatcher.ojs.queues import queue_name
 from dispatcher.ojs.requests import PoolIn
 from dispatcher.ojs.responses import ItemsReply, replies
 from dispatcher.ojs.views.queues import LIST_COUNT_LIMIT, count_calls
-from dispatcher.ojs.wire import format_time, invalid, json_response, missing
+from dispatcher.ojs.wire import format_time, invalid, json_response, the_one
 
 router = Router(tags=["pools"])
 
@@ -50,10 +50,7 @@ def list_pools(request: HttpRequest) -> HttpResponse:
 def get_pool(request: HttpRequest, name: str) -> HttpResponse:
     """Show a pool."""
     access_of(request).require("read")
-    pool = Pool.objects.using(conf().database).filter(name=name).first()
-    if pool is None:
-        raise missing("pool", name)
-    body = _render(pool)
+    body = _render(the_one(Pool.objects.using(conf().database).filter(name=name), "pool", name))
     return json_response({**body, "pool": body})
 
 

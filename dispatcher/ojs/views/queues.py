@@ -9,7 +9,6 @@ from ninja import Router
 
 from dispatcher import api, sql
 from dispatcher.conf import conf
-from dispatcher.history import Actor
 from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey
 from dispatcher.ojs.api import access_of
 from dispatcher.ojs.pagination import ROW_LIMIT, paginate
@@ -91,33 +90,24 @@ def stats(request: HttpRequest, name: str) -> HttpResponse:
 @router.post("/queues/{name}/pause", response=replies(), summary="Pause a queue")
 def pause(request: HttpRequest, name: str, wanted: PauseIn | None = None) -> HttpResponse:
     """Start no job of a queue, over HTTP or in Celery; running jobs continue."""
-    access_of(request).require("admin")
-    return json_response(pause_queue(name, by=access_of(request).actor(reason_of(wanted))))
+    return switch_queue(request, name, wanted, is_paused=True)
 
 
 @router.post("/queues/{name}/resume", response=replies(), summary="Resume a queue")
 def resume(request: HttpRequest, name: str, wanted: PauseIn | None = None) -> HttpResponse:
     """Start jobs of a queue again."""
+    return switch_queue(request, name, wanted, is_paused=False)
+
+
+def switch_queue(request: HttpRequest, name: str, wanted: PauseIn | None, *, is_paused: bool) -> HttpResponse:
+    """Pause or resume a queue by its own key, and return its state."""
     access_of(request).require("admin")
-    return json_response(resume_queue(name, by=access_of(request).actor(reason_of(wanted))))
-
-
-def pause_queue(name: str, *, by: Actor) -> dict[str, Any]:
-    """Pause a queue by its own key, and return its state."""
     create_queues([queue_name(name)])
     api.declare(f"queue:{name}", {})
-    api.pause(f"queue:{name}", by=by)
-    body = {"name": name, "paused": True, "paused_at": format_time(sql.now())}
-    return {**body, "queue": body, "status": "paused"}
-
-
-def resume_queue(name: str, *, by: Actor) -> dict[str, Any]:
-    """Resume a queue, and return its state."""
-    create_queues([queue_name(name)])
-    api.declare(f"queue:{name}", {})
-    api.resume(f"queue:{name}", by=by)
-    body = {"name": name, "paused": False, "resumed_at": format_time(sql.now())}
-    return {**body, "queue": body, "status": "active"}
+    change = api.pause if is_paused else api.resume
+    change(f"queue:{name}", by=access_of(request).actor(reason_of(wanted)))
+    body = {"name": name, "paused": is_paused, "paused_at" if is_paused else "resumed_at": format_time(sql.now())}
+    return json_response({**body, "queue": body, "status": "paused" if is_paused else "active"})
 
 
 def count_queue(name: str) -> Counts:

@@ -2,7 +2,6 @@
 
 import secrets
 from typing import Any
-from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
@@ -16,7 +15,7 @@ from dispatcher.ojs.requests import SubscriptionIn, SubscriptionPatch, or_defaul
 from dispatcher.ojs.responses import replies
 from dispatcher.ojs.webhooks.deliver import schedule
 from dispatcher.ojs.webhooks.egress import problem_of
-from dispatcher.ojs.wire import format_time, invalid, json_response, missing
+from dispatcher.ojs.wire import format_time, invalid, json_response, parse_id, the_one
 
 router = Router(tags=["webhooks"])
 
@@ -88,14 +87,8 @@ def _check(url: str) -> None:
 
 
 def _find(number: str) -> Subscription:
-    try:
-        wanted = UUID(number.removeprefix(_PREFIX))
-    except ValueError as error:
-        raise missing("subscription", number) from error
-    found = Subscription.objects.using(conf().database).filter(id=wanted).first()
-    if found is None:
-        raise missing("subscription", number)
-    return found
+    wanted = parse_id("subscription", number.removeprefix(_PREFIX))
+    return the_one(Subscription.objects.using(conf().database).filter(id=wanted), "subscription", number)
 
 
 def _render(each: Subscription) -> dict[str, Any]:

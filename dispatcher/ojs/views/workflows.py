@@ -12,7 +12,7 @@ from ninja import Router
 from pydantic import BaseModel, ValidationError
 
 from dispatcher.conf import conf
-from dispatcher.errors import CallInvalid, PolicyInvalid
+from dispatcher.errors import FieldInvalid
 from dispatcher.models import CallQueue, Part, Workflow
 from dispatcher.ojs.api import access_of
 from dispatcher.ojs.enqueue import ojs_state, validation_errors
@@ -20,7 +20,7 @@ from dispatcher.ojs.job import read_job, write_error
 from dispatcher.ojs.permissions import require_send
 from dispatcher.ojs.requests import JobIn, WorkflowIn, given_fields
 from dispatcher.ojs.responses import replies
-from dispatcher.ojs.wire import Problem, conflict, format_time, json_response, missing, without_nulls
+from dispatcher.ojs.wire import Problem, conflict, format_time, json_response, parse_id, the_one, without_nulls
 from dispatcher.ojs.workflow.advance import cancel_workflow, parts_of, schedule, start_workflow, try_advance
 from dispatcher.ojs.workflow.plan import GRAPH, STEP, is_workflow, job_of_step, parts_field, parts_in
 from dispatcher.states import State
@@ -154,20 +154,13 @@ def _faults_of_model(model: type[BaseModel], part: Mapping[str, Any], path: str)
     return []
 
 
-def _fault_of_call(path: str, fault: CallInvalid | PolicyInvalid) -> tuple[str, str]:
+def _fault_of_call(path: str, fault: FieldInvalid) -> tuple[str, str]:
     field = fault.field if fault.field in ("args", "meta") else f"options.{fault.field}"
     return f"{path}{field}", str(fault).removeprefix(f"{fault.field}: ")
 
 
 def _find(number: str) -> Workflow:
-    try:
-        wanted = UUID(number)
-    except ValueError as error:
-        raise missing("workflow", number) from error
-    found = Workflow.objects.using(conf().database).filter(id=wanted).first()
-    if found is None:
-        raise missing("workflow", number)
-    return found
+    return the_one(Workflow.objects.using(conf().database).filter(id=parse_id("workflow", number)), "workflow", number)
 
 
 def _render(workflow: Workflow) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from pydantic import ValidationError
 from dispatcher import api, sql
 from dispatcher.celery.schedule import ensure_periodic
 from dispatcher.conf import conf
-from dispatcher.errors import CallInvalid, DuplicateCall, PolicyInvalid, QueueFull
+from dispatcher.errors import DuplicateCall, FieldInvalid, QueueFull
 from dispatcher.models import CallQueue, Part, Workflow
 from dispatcher.ojs.wire import Problem
 from dispatcher.ojs.workflow.plan import GRAPH, STEP, End, NextPart, is_workflow, next_parts
@@ -36,7 +36,7 @@ from dispatcher.ojs.workflow.start import draft, enqueue_request, start_parts
 
 logger = logging.getLogger(__name__)
 
-_NOT_SENT: Final = (CallInvalid, PolicyInvalid, DuplicateCall, Problem, ValidationError)
+_NOT_SENT: Final = (FieldInvalid, DuplicateCall, Problem, ValidationError)
 """Errors of a part itself: no retry can send it."""
 _FAILED: Final = "failed to advance workflow %s"
 _ADVANCE: Final = "dispatcher.advance"
@@ -53,11 +53,6 @@ _RETRY_WHEN_FULL: Final = timedelta(seconds=1)
 """When a workflow is retried after a part found its queue full."""
 _RETRY_AFTER_ERROR: Final = timedelta(seconds=10)
 """When a workflow is retried after an error."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _WithNews:
-    id: UUID
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,11 +160,11 @@ def _find() -> list[UUID]:
     params = {"after": _Slices.after, "after_part": _Slices.after_part, "most": _CHECKED_PARTS}
     with sql.together():
         sql.ask("settle_awaited", object, {"most": _MAX_WORKFLOWS, "now": None})
-        news = sql.ask("workflows_with_news", _WithNews, {"most": _MAX_WORKFLOWS, "now": None})
+        news = sql.ask("workflows_with_news", UUID, {"most": _MAX_WORKFLOWS, "now": None})
         checked = sql.ask("check_parts", _Checked, params)
     found = checked.row()
     _Slices.after, _Slices.after_part = found.after, found.after_part
-    return list(dict.fromkeys([*(row.id for row in news.rows()), *found.workflows]))
+    return list(dict.fromkeys([*news.rows(), *found.workflows]))
 
 
 def _advance_safely(numbers: Sequence[UUID]) -> set[UUID]:

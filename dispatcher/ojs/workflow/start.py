@@ -71,6 +71,6 @@ def enqueue_request(each: NextPart) -> EnqueueRequest:
     """Return the request that sends the job of a part. Raises Problem or ValidationError."""
     job = read_job(JobIn.model_validate(each.plan))
     belongs = {"workflow": {"id": str(each.workflow.id), "results": dict(each.results)}}
-    envelope_of = {**(job.call.more.envelope or {}), **belongs}
-    more = replace(job.call.more, envelope=envelope_of, sender=f"workflow:{each.workflow.id}")
-    return replace(job, call=replace(job.call, more=more))
+    envelope_of = {**(job.call.ojs.envelope or {}), **belongs}
+    options = replace(job.call.ojs, envelope=envelope_of, sender=f"workflow:{each.workflow.id}")
+    return replace(job, call=replace(job.call, ojs=options))

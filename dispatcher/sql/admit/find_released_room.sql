@@ -8,11 +8,7 @@ SELECT ARRAY(SELECT key.id
                 AND (key.concurrency IS NOT NULL OR key.override_concurrency IS NOT NULL)
                 AND (key.opens_at IS NULL OR key.opens_at <= {{now}})
                 AND {{first_parked_lane(key.id)}} IS NOT NULL) AS keys,
-       (SELECT lane.id
-          FROM dispatcher_lane AS lane
-         WHERE lane.is_awake
-         ORDER BY lane.priority DESC, lane.served_at, lane.id
-         LIMIT 1) IS NOT NULL AS has_awake,
+       {{first_awake_lane}} IS NOT NULL AS has_awake,
        ARRAY(SELECT mine.queue
                FROM dispatcher_lane AS mine
               WHERE mine.id = %(lane)s::bigint

@@ -13,9 +13,8 @@ SELECT ARRAY(SELECT lane.id
                       LIMIT 1) IS NOT NULL) AS lanes,
        ARRAY(SELECT key.id
                FROM unnest(%(full)s::bigint[], %(held)s::bigint[]) AS key (id, held)
-              WHERE (SELECT COALESCE(sum(slot.cost), 0)
-                       FROM dispatcher_slot AS slot
-                      WHERE slot.key_id = key.id) < key.held
+               LEFT JOIN ({{slots_of(%(full)s::bigint[])}}) AS slots ON slots.key_id = key.id
+              WHERE COALESCE(slots.held, 0) < key.held
               UNION
              SELECT key.id
                FROM unnest(%(keys_with_room)s::bigint[]) AS key (id)

@@ -14,6 +14,8 @@ SELECT 'call ' || call.id AS what, call.id::text AS target, call.ticket::text AS
   JOIN dispatcher_callqueue AS call ON call.id = silent.call_id AND call.state IN ('dispatched', 'active')
  WHERE silent.lease_until < clock.now - %(overdue)s::interval
    AND clock_timestamp() - pg_postmaster_start_time() > %(overdue)s::interval
-   AND NOT EXISTS (SELECT FROM dispatcher_leasewatch AS watch WHERE watch.since > clock.now - %(overdue)s::interval)
+   AND NOT EXISTS (SELECT
+                     FROM dispatcher_leasecheck AS lease_check
+                    WHERE lease_check.since > clock.now - %(overdue)s::interval)
  ORDER BY call.id
  LIMIT %(most)s::int

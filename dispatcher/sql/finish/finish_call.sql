@@ -2,12 +2,12 @@
 -- No row back means the ticket was replaced, and the outcome is dropped; or that a crash of the database lost the
 -- claim, which restore_claim then records. With `claim`, only the attempt of that claim is ended: by its own outcome,
 -- or by the loss of its process.
--- `claim` stays on the row if it `is_own`, so that it knows its own finish again if the answer was lost
+-- If this `is_by_claim`, `claim` stays on the row, so that it knows its own finish again if the answer was lost
 -- (find_finished).
 WITH ended AS (
     UPDATE dispatcher_callqueue AS call
        SET state = %(state)s::text, reason = %(reason)s::text, ticket = NULL,
-           claim = CASE WHEN %(is_own)s::bool THEN %(claim)s::uuid END,
+           claim = CASE WHEN %(is_by_claim)s::bool THEN %(claim)s::uuid END,
            result = %(result)s::jsonb,
            crashes = COALESCE(%(crashes)s::smallint, call.crashes),
            scheduled_at = COALESCE({{now}} + %(retry_in)s::interval, call.scheduled_at),

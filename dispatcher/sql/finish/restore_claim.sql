@@ -1,6 +1,6 @@
 -- restore_claim: record the claim of a call whose attempt has ended although its row is still `dispatched`: a crash of
 -- the database lost the commit of the claim. The start is counted now, by the limits in force, as claim_call counts it.
--- No row back means the ticket was replaced, or the claim was not lost. `claim`: its number, if the caller knows it.
+-- No row back means the ticket was replaced, or the claim was not lost. `claim`: its id, if the caller knows it.
 -- Locks the call, then the keys that have a throttle in order of id, then the windows in order of key.
 WITH claimed AS (
     UPDATE dispatcher_callqueue AS call

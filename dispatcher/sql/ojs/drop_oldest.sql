@@ -29,7 +29,7 @@ WITH RECURSIVE hop AS (
               FOR NO KEY UPDATE SKIP LOCKED) AS locked
 )
 UPDATE dispatcher_callqueue AS call
-   SET state = 'discarded', reason = 'crowded', oversized_key_id = NULL, oversized_cost = NULL,
+   SET state = 'discarded', reason = 'queue_full', oversized_key_id = NULL, oversized_cost = NULL,
        finished_at = clock_timestamp()
  WHERE call.id = ANY (ARRAY(SELECT oldest.id FROM oldest))
    -- Selected, and not written plainly: a partial index of such calls must not look cheaper than the primary key.

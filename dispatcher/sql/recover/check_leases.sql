@@ -11,21 +11,21 @@ WITH calls AS (
 ), workers AS (
     UPDATE dispatcher_worker SET lost_at = NULL WHERE false
 ), {{clock}}, previous AS MATERIALIZED (
-    SELECT looked_at
-      FROM dispatcher_leasewatch
-     WHERE looked_at > pg_postmaster_start_time()
+    SELECT checked_at
+      FROM dispatcher_leasecheck
+     WHERE checked_at > pg_postmaster_start_time()
 ), noted AS (
-    INSERT INTO dispatcher_leasewatch AS watch (id, looked_at, since)
+    INSERT INTO dispatcher_leasecheck AS lease_check (id, checked_at, since)
     SELECT 1, clock.now, 'epoch'
       FROM clock
         ON CONFLICT (id) DO UPDATE
-       SET looked_at = GREATEST(watch.looked_at, excluded.looked_at),
-           since = CASE WHEN excluded.looked_at - watch.looked_at > %(gap)s::interval THEN excluded.looked_at
-                        ELSE watch.since END
-    RETURNING watch.since <= watch.looked_at - %(wait)s::interval AS leases_reliable,
-              watch.since = watch.looked_at AS is_after_gap
+       SET checked_at = GREATEST(lease_check.checked_at, excluded.checked_at),
+           since = CASE WHEN excluded.checked_at - lease_check.checked_at > %(gap)s::interval THEN excluded.checked_at
+                        ELSE lease_check.since END
+    RETURNING lease_check.since <= lease_check.checked_at - %(wait)s::interval AS leases_reliable,
+              lease_check.since = lease_check.checked_at AS is_after_gap
 )
-SELECT CASE WHEN noted.leases_reliable THEN clock.now WHEN noted.is_after_gap THEN previous.looked_at END AS until
+SELECT CASE WHEN noted.leases_reliable THEN clock.now WHEN noted.is_after_gap THEN previous.checked_at END AS until
   FROM noted
  CROSS JOIN clock
   LEFT JOIN previous ON true

@@ -6,6 +6,6 @@ SELECT (SELECT slot.id
          ORDER BY slot.pulled_until
          LIMIT 1) IS NOT NULL
        AND NOT EXISTS (SELECT
-                         FROM dispatcher_leasewatch AS watch
-                        WHERE watch.since > watch.looked_at - %(wait)s::interval
-                          AND watch.looked_at > clock_timestamp() - interval '1 second') AS is_due
+                         FROM dispatcher_leasecheck AS lease_check
+                        WHERE lease_check.since > lease_check.checked_at - %(wait)s::interval
+                          AND lease_check.checked_at > clock_timestamp() - interval '1 second') AS is_due

@@ -1,45 +1,44 @@
--- sweep_keys: of the next keys after this one that lanes are parked on, which have room that no pass will use.
--- A process may die between a finish and its hand-over; time does not open such a key. Hops from key to key on the
--- index lane_parked, so keys without parked lanes, and the number of lanes on one, cost nothing. A key has room if it
--- has enough for the call in front, or if that one costs more than it ever has: the call must wait alone then. One
--- whose override has run out is the tick's, as all that time opens.
-WITH RECURSIVE hop AS (
-    (SELECT lane.parked_on_id AS key_id, 1 AS number
-       FROM dispatcher_lane AS lane
-      WHERE lane.parked_on_id > %(after)s::bigint
-      ORDER BY lane.parked_on_id
-      LIMIT 1)
-     UNION ALL
-    SELECT next.key_id, hop.number + 1
-      FROM hop
-     CROSS JOIN LATERAL (
-           SELECT lane.parked_on_id AS key_id
-             FROM dispatcher_lane AS lane
-            WHERE lane.parked_on_id > hop.key_id
-            ORDER BY lane.parked_on_id
-            LIMIT 1) AS next
-     WHERE hop.number < %(most)s::int
-), held AS (
-    SELECT key.id, {{limit_in_force(key.override_until > clock_timestamp(), key, concurrency)}} AS concurrency,
-           {{limit_in_force(key.override_until > clock_timestamp(), key, rate_limit)}} AS rate_limit,
-           (SELECT COALESCE(sum(slot.cost), 0) FROM dispatcher_slot AS slot WHERE slot.key_id = key.id) AS cost,
-           COALESCE((head.costs ->> key.name)::int, 1) AS wanted
-      FROM hop
-      JOIN dispatcher_ratelimitkey AS key ON key.id = hop.key_id
-     CROSS JOIN LATERAL {{first_parked_lane(key.id)}} AS front
-      LEFT JOIN LATERAL (
-           SELECT call.costs
-             FROM dispatcher_callqueue AS call
-            WHERE {{waits_in(call, front.id)}}
-            ORDER BY call.position
-            LIMIT 1) AS head ON true
-     WHERE key.opens_at IS NULL AND NOT key.is_paused
-       AND (key.override_until IS NULL OR key.override_until > clock_timestamp())
+-- sweep_keys: of the next keys after this one, those with parked lanes and room that no pass will use.
+-- A process may die between a finish and its hand-over; time does not open such a key. The slice begins with the next
+-- key that lanes are parked on; the number of lanes on one costs nothing. A key that is full is left to its next
+-- release. Another has room if it has enough for the call in front, or if that one costs more than it ever has: the
+-- call must wait alone then. One whose override has run out is the tick's, as all that time opens.
+-- Relies on the indexes lane_parked, slot_key and call_waiting.
+WITH slice AS MATERIALIZED (
+    SELECT key.id, key.name,
+           key.opens_at IS NULL AND NOT key.is_paused
+           AND (key.override_until IS NULL OR key.override_until > clock_timestamp()) AS is_shut,
+           {{limit_in_force(key.override_until > clock_timestamp(), key, concurrency)}} AS concurrency,
+           {{limit_in_force(key.override_until > clock_timestamp(), key, rate_limit)}} AS rate_limit
+      FROM dispatcher_ratelimitkey AS key
+     WHERE key.id >= (SELECT lane.parked_on_id
+                        FROM dispatcher_lane AS lane
+                       WHERE lane.parked_on_id > %(after)s::bigint
+                       ORDER BY lane.parked_on_id
+                       LIMIT 1)
+     ORDER BY key.id
+     LIMIT %(most)s::int
+), shut AS MATERIALIZED (
+    SELECT slice.id, slice.name, slice.concurrency, slice.rate_limit, front.id AS lane_id
+      FROM slice
+     CROSS JOIN LATERAL {{first_parked_lane(slice.id)}} AS front
+     WHERE slice.is_shut
+), held AS MATERIALIZED (
+    SELECT shut.id, shut.name, shut.concurrency, shut.rate_limit, shut.lane_id, COALESCE(slots.held, 0) AS cost
+      FROM shut
+      LEFT JOIN ({{slots_of(ARRAY(SELECT id FROM shut))}}) AS slots ON slots.key_id = shut.id
 )
 SELECT ARRAY(SELECT held.id
                FROM held
-              WHERE held.concurrency IS NULL OR held.cost + held.wanted <= held.concurrency
-                 OR (held.concurrency > 0 AND held.wanted > held.concurrency)
-                 OR held.wanted > held.rate_limit) AS stranded,
-       CASE WHEN count(*) = %(most)s::int THEN max(key_id) ELSE 0 END AS last
-  FROM hop
+              CROSS JOIN LATERAL (
+                    SELECT COALESCE((SELECT (call.costs ->> held.name)::int
+                                       FROM dispatcher_callqueue AS call
+                                      WHERE {{waits_in(call, held.lane_id)}}
+                                      ORDER BY call.position
+                                      LIMIT 1), 1) AS cost) AS head
+              WHERE held.concurrency IS NULL
+                 OR (held.cost < held.concurrency
+                     AND (held.cost + head.cost <= held.concurrency
+                          OR head.cost > LEAST(held.concurrency, held.rate_limit)))) AS stranded,
+       CASE WHEN count(*) = %(most)s::int THEN max(id) ELSE 0 END AS last
+  FROM slice

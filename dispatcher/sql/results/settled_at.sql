@@ -12,6 +12,6 @@ SELECT LEAST(statement_timestamp(),
   LEFT JOIN pg_prepared_xacts AS prepared ON held.virtualtransaction = '-1/' || prepared.transaction
  WHERE held.locktype = 'relation' AND held.mode = 'RowExclusiveLock' AND held.granted
    AND held.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-   AND held.relation IN ('dispatcher_callqueue'::regclass, 'dispatcher_journalentry'::regclass,
+   AND held.relation IN ('dispatcher_callqueue'::regclass, 'dispatcher_eventlogentry'::regclass,
                          'dispatcher_workflow'::regclass, 'dispatcher_part'::regclass, 'dispatcher_worker'::regclass)
    AND held.pid IS DISTINCT FROM pg_backend_pid()

@@ -12,9 +12,9 @@ SELECT LEAST((SELECT opens_at FROM dispatcher_ratelimitkey
                WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'pending', 'available', 'retryable')
                ORDER BY expires_at LIMIT 1),
              -- One that was over at the latest look could not be judged then (check_leases).
-             (SELECT CASE WHEN pulled_until > watch.looked_at THEN pulled_until
-                          ELSE GREATEST(pulled_until, watch.looked_at + interval '1 second') END
+             (SELECT CASE WHEN pulled_until > lease_check.checked_at THEN pulled_until
+                          ELSE GREATEST(pulled_until, lease_check.checked_at + interval '1 second') END
                 FROM dispatcher_slot
-                LEFT JOIN dispatcher_leasewatch AS watch ON true
+                LEFT JOIN dispatcher_leasecheck AS lease_check ON true
                WHERE pulled_until IS NOT NULL ORDER BY pulled_until LIMIT 1))
        - {{now}} AS wait

@@ -1,17 +1,19 @@
-"""Lists of tables with millions of rows: counts and pages are bounded."""
+"""What the pages share: lists of tables with millions of rows, whose counts and pages are bounded."""
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from uuid import UUID
 
-from django.contrib.admin import ShowFacets
+from django.contrib import admin
 from django.contrib.admin.views.main import ORDER_VAR, ChangeList
 from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
 from django.db.models.expressions import Combinable
 from django.http import HttpRequest
 from django.utils.functional import cached_property
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 
 MANY: Final = 10_000
 """The limit of counts and of pages."""
@@ -37,22 +39,39 @@ class _IndexOrder(ChangeList):
         return super().get_ordering(request, queryset)
 
 
-class BoundedList:
-    """Options for a ModelAdmin whose list costs the same for any number of rows.
+class BoundedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """A ModelAdmin whose list costs the same for any number of rows.
 
     Columns are not sortable: each would need an index, and another with each filter.
     """
 
-    paginator: type = CappedPaginator
+    paginator = CappedPaginator
     show_full_result_count = False
-    show_facets = ShowFacets.NEVER
-    sortable_by: ClassVar[list[str] | tuple[str, ...] | tuple[()] | None] = ()
+    show_facets = admin.ShowFacets.NEVER
+    sortable_by = ()
     list_per_page = 50
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        """Return the list that ignores other orders."""
-        del request, kwargs
         return _IndexOrder
+
+
+class ReadOnlyAdmin(BoundedAdmin):
+    """A ModelAdmin that adds, changes and deletes nothing; its actions have permissions of their own."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+def badge(label: str, colour: str) -> SafeString:
+    """Return a label on a colour."""
+    style = f"background:{colour};color:#fff;border-radius:3px;padding:1px 7px"
+    return format_html('<span style="{}">{}</span>', style, label)
 
 
 def batches(calls: QuerySet[Model]) -> Iterator[list[UUID]]:

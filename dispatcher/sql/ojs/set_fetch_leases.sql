@@ -1,5 +1,5 @@
--- hold_pulled: set the leases of calls that a worker has just fetched; they end at the attempt's timeout, if it has
--- one.
+-- set_fetch_leases: set the leases of calls that a worker has just fetched; they end at the attempt's timeout, if it
+-- has one.
 -- `lease` is what the worker asked for, `usual` the setting; the call's own comes between them.
 WITH {{clock}}, until AS MATERIALIZED (
     SELECT call.id, {{fetch_lease_end(call, clock.now)}} AS ends_at

@@ -1,4 +1,4 @@
--- note_progress: store the progress of a running call; it never decreases within an attempt.
+-- store_progress: store the progress of a running call; it never decreases within an attempt.
 -- No row back means that the call does not run, or that the given ticket, attempt or worker does not hold it.
 UPDATE dispatcher_callqueue AS call
    SET progress = jsonb_build_object(

@@ -1,4 +1,4 @@
--- find_held: a call as a report needs it, and the workers that hold it: NULL is a worker without a name.
+-- find_reserved_call: a call as a report needs it, and the workers that hold it: NULL is a worker without a name.
 SELECT call.id, call.queue, call.state, call.ticket, call.claim, call.attempt, call.retry,
        ARRAY(SELECT DISTINCT slot.worker_id
                FROM dispatcher_slot AS slot

@@ -1,6 +1,5 @@
 """The event log in the admin, latest first."""
 
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from django.contrib import admin
@@ -8,15 +7,9 @@ from django.db.models import QuerySet
 from django.db.models.fields.json import KT
 from django.http import HttpRequest
 
-from dispatcher.admin.paging import MANY, BoundedList
-from dispatcher.admin.read_only import ReadOnlyAdmin
+from dispatcher.admin.base import MANY, ReadOnlyAdmin
 from dispatcher.event_log import KINDS
-from dispatcher.models import JournalEntry
-
-if TYPE_CHECKING:
-    _Admin = admin.ModelAdmin[JournalEntry]
-else:
-    _Admin = admin.ModelAdmin
+from dispatcher.models import EventLogEntry
 
 
 class KindFilter(admin.SimpleListFilter):
@@ -26,19 +19,15 @@ class KindFilter(admin.SimpleListFilter):
     parameter_name = "kind"
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        """Return every kind."""
-        del request, model_admin
         return [(kind, kind) for kind in KINDS]
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[JournalEntry]) -> QuerySet[JournalEntry]:
-        """Filter by the selected kind."""
-        del request
+    def queryset(self, request: HttpRequest, queryset: QuerySet[EventLogEntry]) -> QuerySet[EventLogEntry]:
         value = self.value()
         return queryset.filter(kind=value) if value else queryset
 
 
-@admin.register(JournalEntry)
-class JournalEntryAdmin(ReadOnlyAdmin, BoundedList, _Admin):
+@admin.register(EventLogEntry)
+class EventLogEntryAdmin(ReadOnlyAdmin):
     """Events, written by the engine and deleted by retention: people view them."""
 
     list_display = ("at", "kind", "queue", "details")
@@ -48,8 +37,8 @@ class JournalEntryAdmin(ReadOnlyAdmin, BoundedList, _Admin):
     ordering = ("-at", "-id")
 
     def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[JournalEntry], search_term: str
-    ) -> tuple[QuerySet[JournalEntry], bool]:
+        self, request: HttpRequest, queryset: QuerySet[EventLogEntry], search_term: str
+    ) -> tuple[QuerySet[EventLogEntry], bool]:
         """Search by the id of a call, which has an index, or among the latest entries."""
         term = search_term.strip()
         if not term:
@@ -59,11 +48,10 @@ class JournalEntryAdmin(ReadOnlyAdmin, BoundedList, _Admin):
             return queryset.alias(job=KT("data__job_id")).filter(job=str(UUID(term))), False
         except ValueError:
             pass
-        oldest = JournalEntry.objects.order_by("-at").values_list("at", flat=True)[MANY : MANY + 1].first()
+        oldest = EventLogEntry.objects.order_by("-at").values_list("at", flat=True)[MANY : MANY + 1].first()
         latest = queryset if oldest is None else queryset.filter(at__gt=oldest)
         return super().get_search_results(request, latest, term)
 
     @admin.display(description="details")
-    def details(self, entry: JournalEntry) -> str:
-        """Return the data as text."""
+    def details(self, entry: EventLogEntry) -> str:
         return ", ".join(f"{name} {value}" for name, value in entry.data.items())

@@ -1,0 +1,130 @@
+"""Models of keys: their limits and state, and the starts that count against their rates."""
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from dispatcher.managers import RateLimitKeyManager
+from dispatcher.validate import KEY_PATTERN
+
+
+def _is_whole_or_absent(rate: str) -> Q:
+    """Return the condition that a rate has both a limit and a period, or neither; a lone one is not "unknown"."""
+    limit, period = f"{rate}_limit", f"{rate}_period"
+    absent = Q(**{f"{limit}__isnull": True, f"{period}__isnull": True})
+    present = Q(**{f"{limit}__isnull": False, f"{period}__isnull": False})
+    return absent | (present & Q(**{f"{limit}__gte": 1, f"{period}__gt": "0"}))
+
+
+class RateLimitKey(models.Model):
+    """A budget that calls spend: an account, a tenant, a host, a queue (`queue:<name>`)."""
+
+    name = models.CharField(max_length=255, unique=True, help_text="Such as api.stripe.com or tenant:acme.")
+    concurrency = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Maximum cost in flight; 0 starts nothing, empty is no limit."
+    )
+    rate_limit = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Maximum cost of the starts in any window of the rate period."
+    )
+    rate_period = models.DurationField(null=True, blank=True)
+    throttle_limit = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Starts per throttle period, evenly spaced."
+    )
+    throttle_period = models.DurationField(null=True, blank=True)
+
+    is_paused = models.BooleanField("paused", default=False, help_text="Nothing starts until it is resumed.")
+    blocked_until = models.DateTimeField(null=True, blank=True, help_text="The provider asked to stop until then.")
+
+    override_until = models.DateTimeField(
+        null=True, blank=True, help_text="The override's limits are in force until then, instead of those above."
+    )
+    override_concurrency = models.PositiveIntegerField(null=True, blank=True)
+    override_rate_limit = models.PositiveIntegerField(null=True, blank=True)
+    override_rate_period = models.DurationField(null=True, blank=True)
+    override_throttle_limit = models.PositiveIntegerField(null=True, blank=True)
+    override_throttle_period = models.DurationField(null=True, blank=True)
+
+    last_start_at = models.DateTimeField(
+        null=True, editable=False, help_text="The latest start time under a throttle; written by the claim."
+    )
+    last_cost = models.PositiveIntegerField(
+        default=1, db_default=1, editable=False, help_text="The cost of that start: it delays the next one."
+    )
+    admissions = models.BigIntegerField(
+        default=0,
+        db_default=0,
+        editable=False,
+        help_text="Counts the admissions under the key, and changes of its limits; written under its lock.",
+    )
+    counted_admissions = models.BigIntegerField(
+        null=True,
+        editable=False,
+        help_text="The admission that the next two fields include; a lone send writes all three.",
+    )
+    most_held = models.BigIntegerField(
+        null=True, editable=False, help_text="An upper bound of the cost in flight, valid until the next admission."
+    )
+    most_unstarted = models.BigIntegerField(
+        null=True, editable=False, help_text="An upper bound of that cost whose calls have not started."
+    )
+    opens_at = models.DateTimeField(
+        null=True,
+        editable=False,
+        help_text="When the passage of time opens the key for the lanes parked on it; written by the admission.",
+    )
+    is_from_template = models.BooleanField(
+        default=False,
+        db_default=False,
+        editable=False,
+        help_text="Created from a template of the settings and never changed by people: deleted when it is unused.",
+    )
+    limited_at = models.DateTimeField(
+        db_default=Now(), editable=False, help_text="When people last changed its limits; earlier limits are unknown."
+    )
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    objects: ClassVar[RateLimitKeyManager] = RateLimitKeyManager()
+
+    class Meta:
+        verbose_name = "rate limit key"
+        constraints: ClassVar = [
+            models.CheckConstraint(name="key_name_is_well_formed", condition=Q(name__regex=KEY_PATTERN)),
+            *(
+                models.CheckConstraint(name=f"key_{rate}_is_whole_or_absent", condition=_is_whole_or_absent(rate))
+                for rate in ("rate", "throttle", "override_rate", "override_throttle")
+            ),
+        ]
+        indexes: ClassVar = [
+            models.Index(name="key_opens", fields=["opens_at"], condition=Q(opens_at__isnull=False)),
+            models.Index(
+                name="key_override_ends", fields=["override_until"], condition=Q(override_until__isnull=False)
+            ),
+        ]
+        permissions: ClassVar = [
+            ("pause_ratelimitkey", "Can pause and resume rate limit keys"),
+            ("override_ratelimitkey", "Can override rate limit keys for a time"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Window(models.Model):
+    """The cost of a key's starts in one bucket of its rate period.
+
+    Buckets are numbered within two and a half periods and then used again, so a busy window has a fixed number of rows,
+    and none to delete.
+    """
+
+    pk = models.CompositePrimaryKey("key_id", "place")
+    key = models.ForeignKey(
+        RateLimitKey, on_delete=models.CASCADE, db_constraint=False, db_index=False, related_name="windows"
+    )
+    place = models.BigIntegerField()
+    cost = models.PositiveBigIntegerField()
+    last_start_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.cost} until {self.last_start_at}"

@@ -1,0 +1,58 @@
+"""How often a step goes to the server and back: a trip costs more than most of the statements."""
+
+import os
+from collections.abc import Callable
+from itertools import pairwise
+from tempfile import TemporaryFile
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from dispatcher import engine, sql
+from dispatcher.engine.ticker import Ticker
+from tests.builders import SECOND, go, key, waiting
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+WAITS = {"Sync", "Flush", "Query"}
+"""What a client sends last before it waits for an answer."""
+PREPARED = 7
+"""After so many runs a statement is prepared: a trip of its own, once a connection."""
+
+
+def trips(work: Callable[[], object]) -> int:
+    """Return how many trips to the server a piece of work makes, by libpq's own trace."""
+    for _ in range(PREPARED):
+        work()
+    with TemporaryFile() as trace:
+        connection.connection.pgconn.trace(trace.fileno())
+        work()
+        connection.connection.pgconn.untrace()
+        trace.seek(os.SEEK_SET)
+        sent = [line.split(b"\t")[3].decode() for line in trace.read().splitlines() if line.split(b"\t")[1] == b"F"]
+    return sum(wait in WAITS and before not in WAITS for before, wait in pairwise(["", *sent]))
+
+
+@pytest.fixture
+def _with_a_backlog() -> None:
+    """Let calls wait for room, and for their time: what a tick has nothing to do for."""
+    key("full", concurrency=0)
+    go(waiting("full"))
+    waiting(scheduled_at=timezone.now() + 3600 * SECOND)
+
+
+@pytest.mark.usefixtures("_with_a_backlog")
+def test_an_idle_tick_makes_two_trips() -> None:
+    assert trips(lambda: engine.tick(ticker=Ticker())) == 2
+
+
+def test_a_trip_is_counted_for_each_wait() -> None:
+    assert trips(lambda: [sql.now(), sql.now()]) == 2
+
+    def ask_together() -> None:
+        with sql.together():
+            sql.ask("read_clock", object, {})
+            sql.ask("read_clock", object, {})
+
+    assert trips(ask_together) == 1
