@@ -1,6 +1,14 @@
 """The steps of `lifecycle`, composed: dispense, run an attempt, put back what a dead process left, tick."""
 
-from dispatcher.engine.dispenser import dispense, dispense_briefly, hand_over, place_and_dispense, serve, serve_changed
+from dispatcher.engine.dispenser import (
+    dispense,
+    dispense_briefly,
+    fill,
+    hand_over,
+    place_and_dispense,
+    serve,
+    serve_changed,
+)
 from dispatcher.engine.execution import execute, fail, is_held
 from dispatcher.engine.recovery import lose, reclaim, recover
 from dispatcher.engine.ticks import cleanup, place_unplaced, sweep, tick
@@ -11,6 +19,7 @@ __all__ = [
     "dispense_briefly",
     "execute",
     "fail",
+    "fill",
     "hand_over",
     "is_held",
     "lose",

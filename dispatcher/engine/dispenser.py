@@ -150,7 +150,11 @@ def _only(keys: Collection[int]) -> int | None:
 
 def hand_over(keys: Collection[int], lane: int | None = None) -> int:
     """Let the calls in that a release of these keys, in this lane, has made room for; return how many."""
-    room = admit.released_room(keys, lane)
+    return fill(admit.released_room(keys, lane).row())
+
+
+def fill(room: admit.ReleasedRoom) -> int:
+    """Let the calls in that a release has made room for; return how many."""
     if room.queues:
         dispense_briefly(queues=room.queues, most=REFILL, total=REFILL)
     if not room.keys and not room.has_awake:

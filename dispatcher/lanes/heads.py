@@ -41,8 +41,9 @@ def changed(positions: Mapping[int, int]) -> Changed:
     if not positions:
         return Changed()
     params = {"lanes": list(positions), "positions": list(positions.values())}
-    (found,) = sql.fetch("changed_lanes", Changed, params)
-    return found
+    with sql.together():
+        asked = sql.ask("changed_lanes", Changed, params)
+    return asked.row()
 
 
 def defer_changed(positions: Mapping[int, int], *, now: datetime | None = None) -> None:

@@ -197,6 +197,20 @@ def look_again(
     now: datetime | None = None,
 ) -> Recheck:
     """Return which of these lanes have calls, and which of these keys and queues room, with a new snapshot."""
+    with sql.together():
+        asked = ask_again(asleep=asleep, full=full, keys_with_room=keys_with_room, filled=filled, now=now)
+    return asked.row()
+
+
+def ask_again(
+    *,
+    asleep: Sequence[int],
+    full: Mapping[int, int],
+    keys_with_room: Sequence[int] = (),
+    filled: Collection[str] = (),
+    now: datetime | None = None,
+) -> sql.Asked[Recheck]:
+    """Ask what `look_again` returns: its row is the answer."""
     params = {
         "asleep": list(asleep),
         "full": list(full),
@@ -206,16 +220,15 @@ def look_again(
         "ahead": pass_bound(conf()),
         "now": now,
     }
-    with sql.together():
-        asked = sql.ask("recheck", Recheck, params)
-    return asked.row()
+    return sql.ask("recheck", Recheck, params)
 
 
-def released_room(keys: Collection[int], lane: int | None = None, *, now: datetime | None = None) -> ReleasedRoom:
-    """Return what a release of these keys, in this lane, may have made room for."""
+def released_room(
+    keys: Collection[int], lane: int | None = None, *, now: datetime | None = None
+) -> sql.Asked[ReleasedRoom]:
+    """Ask what a release of these keys, in this lane, may have made room for; its row is the answer."""
     params = {"keys": list(keys), "lane": lane, "ahead": pass_bound(conf()), "now": now}
-    (found,) = sql.fetch("find_released_room", ReleasedRoom, params)
-    return found
+    return sql.ask("find_released_room", ReleasedRoom, params)
 
 
 def keys_of(call_id: UUID) -> dict[int, str]:

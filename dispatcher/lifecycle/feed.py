@@ -1,5 +1,7 @@
 """Feed: record what ended, admit and start what may start, in two statements of one transaction and one trip.
 
+So do workers that fetch over HTTP, whose ends are reported apart.
+
 The plain case: calls that cost 1 of each key, keys with a concurrency limit or a window. What else there is comes back
 as `left`: an ordinary pass serves it.
 """
@@ -54,8 +56,6 @@ class Row:
     asleep: list[int]
     left_lanes: int
     parked_lanes: int
-    held_lanes: int
-    """Lanes that go on."""
     full_keys: list[int]
     full_held: list[int]
     is_counted: bool
@@ -84,24 +84,78 @@ def take(
 
     slack: how much later than its start a call may begin.
     """
-    settings = conf()
     where = {"queues": list(queues), "most": room + SPARE_LANES, "keys": list(keys), "avoid": list(avoid)}
-    limits = {
-        "ramp": settings.ramp,
-        "margin": settings.margin,
-        "lease": settings.run_lease,
-        "buckets": BUCKETS,
-        "slack": slack,
-        "waiting": State.AVAILABLE.value,
-    }
+    who = {"worker": worker, "tasks": list(tasks), "lease": conf().run_lease, "usual": None, "is_fetch": False}
     with sql.short_transaction():
         chosen = sql.ask("finish_and_choose", Chosen, {**ends, **where})
-        started = sql.ask(
-            "start_chosen",
-            Row,
-            {"worker": worker, "room": room, "tasks": list(tasks), "avoid": list(avoid), **limits},
-        )
+        started = _start({**who, "room": room, "avoid": list(avoid), "slack": slack, "may_park": True})
     return Taken(chosen=chosen.row(), rows=started.rows())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetchable:
+    """What the first statement of a fetch did: the lanes that it locked; none if calls are due (`is_due`)."""
+
+    lanes: int
+    busy: list[int]
+    """Keys that another transaction has locked, so that their lanes were left out."""
+    is_due: bool
+    chosen_lanes: str
+    locked_keys: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockedLane:
+    """A lane that a fetch has waited for and locked."""
+
+    id: int
+    parked_on_id: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetched:
+    """What one step of a fetch did."""
+
+    chosen: Fetchable
+    rows: Sequence[Row]
+    waited: Sequence[LockedLane]
+
+
+def fetch(
+    queue: str,
+    *,
+    worker: UUID | None,
+    room: int,
+    lanes: int,
+    lease: timedelta | None,
+    may_park: bool,
+    looks: bool,
+    waits: bool,
+) -> Fetched:
+    """Start up to `room` calls of a queue for a worker that fetches, of that many lanes at the most.
+
+    lease: what the worker asked for. may_park: whether a lane that a full key stops is parked, and not left. looks:
+    start none if calls are due. waits: for the first lane, if another transaction has locked it.
+    """
+    who = {"worker": worker, "tasks": None, "lease": lease, "usual": conf().visibility, "is_fetch": True}
+    waited: sql.Asked[LockedLane] | None = None
+    with sql.short_transaction(is_tuned=False):
+        if waits:
+            waited = wait_for_lane(queue)
+        chosen = sql.ask("choose_fetchable", Fetchable, {"queue": queue, "most": lanes, "looks": looks})
+        started = _start({**who, "room": room, "avoid": [], "slack": timedelta(0), "may_park": may_park})
+    return Fetched(chosen=chosen.row(), rows=started.rows(), waited=waited.rows() if waited is not None else ())
+
+
+def wait_for_lane(queue: str) -> sql.Asked[LockedLane]:
+    """Lock the lane of a queue that a fetch takes first, for the caller's transaction; wait for it."""
+    return sql.ask("wait_for_lane", LockedLane, {"queue": queue})
+
+
+def _start(params: Mapping[str, Any]) -> sql.Asked[Row]:
+    settings = conf()
+    limits = {"ramp": settings.ramp, "margin": settings.margin, "buckets": BUCKETS}
+    return sql.ask("start_chosen", Row, {**params, **limits, "waiting": State.AVAILABLE.value})
 
 
 def tune() -> None:

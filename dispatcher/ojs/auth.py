@@ -186,7 +186,7 @@ def _password(credentials: str) -> str:
 
 def _find_token(digest: str) -> _Token | None:
     """Return the token with this hash, unless it is revoked or has expired by the database's clock."""
-    return next(iter(sql.fetch("find_token", _Token, {"digest": digest})), None)
+    return next(iter(sql.fetch_checked("find_token", _Token, {"digest": digest})), None)
 
 
 def _spend(name: str) -> dict[str, str]:

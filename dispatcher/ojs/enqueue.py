@@ -17,6 +17,7 @@ from dispatcher.event_log import Entry
 from dispatcher.lanes import heads
 from dispatcher.lifecycle import control
 from dispatcher.models import CallQueue
+from dispatcher.ojs.queues import create_queues
 from dispatcher.request import Call
 from dispatcher.states import OnFull, State
 
@@ -90,11 +91,12 @@ class _Found:
 def enqueue(wanted: Sequence[EnqueueRequest], *, may_send: Callable[[str], bool] = lambda _: False) -> list[Enqueued]:
     """Send calls, all or none. Raises CallInvalid or PolicyInvalid naming the field, DuplicateCall or QueueFull.
 
+    Creates the rows of queues that are named for the first time.
     may_send: whether the sender may send to a queue that none of its calls names. An existing call in another queue is
     neither returned, cancelled nor named in an error.
     """
-    bounded = sql.fetch("queue_bounds", Bound, {"names": sorted({each.queue for each in wanted}), "is_lock": False})
-    if not (bounded or any(each.unique or each.call.ojs.id for each in wanted)):
+    known = create_queues({each.queue for each in wanted}).values()
+    if not any(queue.is_bounded for queue in known) and not any(each.unique or each.call.ojs.id for each in wanted):
         return [Enqueued(call=call, is_new=True) for call in api.send_many([each.call for each in wanted])]
     try:
         with sql.atomic():

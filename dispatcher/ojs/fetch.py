@@ -13,22 +13,24 @@ from time import monotonic
 from typing import Any, TypedDict, Unpack
 from uuid import UUID, uuid5
 
-from dispatcher import api, engine, event_log, lanes, sql
+from dispatcher import api, engine, event_log, sql
 from dispatcher.conf import conf
 from dispatcher.ending import Reported
-from dispatcher.engine import attempt
+from dispatcher.engine import attempt, fetched
 from dispatcher.event_log import Entry
 from dispatcher.history import By
-from dispatcher.lifecycle import admit, claim, finish, run, schedule
+from dispatcher.lifecycle import admit, claim, feed, finish, run, schedule
 from dispatcher.messages.message import Admitted
-from dispatcher.models import CallQueue, PullWorker, Queue, Slot
-from dispatcher.ojs.long_poll import WAITERS, ReadyQueue, find_ready_queues
+from dispatcher.models import CallQueue, PullWorker, Slot
+from dispatcher.ojs.long_poll import WAITERS, find_ready_queues
 from dispatcher.states import Delivery, State
 
 logger = logging.getLogger(__name__)
 
 _NAMES = UUID("6f1d2c52-5c0e-5bfb-9d0c-0d9b2f0b8a11")
 """The namespace of worker ids, which are derived from worker names."""
+_STEPS = 50
+"""How many plain steps one fetch makes in a queue."""
 _PASSES = 20
 """How many passes one fetch makes over a queue whose lanes turn out to be limited."""
 
@@ -61,14 +63,6 @@ class Progress:
 @dataclass(frozen=True, kw_only=True)
 class _Directive:
     directive: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class _LockedLane:
-    """A lane that a fetch has waited for and locked."""
-
-    id: int
-    parked_on_id: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,12 +101,12 @@ def fetch(request: FetchRequest) -> list[CallQueue]:
     if request.worker is not None and touch_worker(request.worker, queues=request.queues) != "running":
         return []
     until = monotonic() + request.wait.total_seconds()
-    fetched = _fetch_now(request)
-    while not fetched and (left := until - monotonic()) > 0:
+    calls = _fetch_now(request)
+    while not calls and (left := until - monotonic()) > 0:
         if not (WAITERS.wait(request.who, request.queues, left, request.is_allowed) and request.is_allowed()):
             break
-        fetched = _fetch_now(request)
-    return fetched
+        calls = _fetch_now(request)
+    return calls
 
 
 class Proof(TypedDict, total=False):
@@ -143,7 +137,7 @@ class ReservedCall:
 
 def find(call: UUID) -> ReservedCall | None:
     """Return a call as a report needs it; None if it does not exist."""
-    return next(iter(sql.fetch("find_reserved_call", ReservedCall, {"call": call})), None)
+    return next(iter(sql.fetch_checked("find_reserved_call", ReservedCall, {"call": call})), None)
 
 
 def ack(call: UUID | ReservedCall, *, result: object, **proof: Unpack[Proof]) -> CallQueue | RejectedReport:
@@ -286,49 +280,51 @@ def worker_id(worker: str) -> UUID:
     return uuid5(_NAMES, worker)
 
 
-def open_queue(name: str) -> None:
-    """Create the row of a queue named over HTTP; workers may fetch from it unless Celery uses it."""
-    sql.change("open_queue", {"name": name, "delivery": lanes.declared_delivery(name)})
-
-
-def assign_queues(names: Sequence[str]) -> list[str]:
-    """Assign undecided queues to workers that fetch; return those that Celery serves."""
-    queues = Queue.objects.using(conf().database).filter(name__in=names)
-    found = {queue.name: queue for queue in queues}
-    if any(queue.is_undecided for queue in found.values()):
-        queues.filter(is_undecided=True).update(is_undecided=False)
-    return [name for name in names if name in found and found[name].delivery != Delivery.HTTP]
-
-
 def _fetch_now(request: FetchRequest) -> list[CallQueue]:
-    fetched: list[UUID] = []
+    taken: list[CallQueue] = []
     # Lanes that another fetch has locked are skipped first, and waited for if there is nothing else.
     for waits in (False, True):
-        found = find_ready_queues(request.queues, most=request.count)
-        if due_in := [queue.name for queue in found if queue.is_due]:
-            schedule.wake_due(due_in)
-            found = find_ready_queues(request.queues, most=request.count)
-        for queue in found:
-            if len(fetched) < request.count:
-                fetched += _fetch_from(queue, request.count - len(fetched), request, waits=waits)
-        if fetched or not found:
+        queues = request.queues
+        if waits or len(queues) > 1:
+            queues = [queue.name for queue in find_ready_queues(queues, most=request.count)]
+        for queue in queues:
+            if len(taken) < request.count:
+                taken += _fetch_from(queue, request.count - len(taken), request, waits=waits)
+        if taken or not queues:
             break
-    rows = CallQueue.objects.using(conf().database).in_bulk(fetched) if fetched else {}
-    return [rows[call] for call in fetched if call in rows]
+    return taken
 
 
-def _fetch_from(queue: ReadyQueue, most: int, request: FetchRequest, *, waits: bool) -> list[UUID]:
+def _fetch_from(queue: str, most: int, request: FetchRequest, *, waits: bool) -> list[CallQueue]:
     """Start up to `most` calls of one queue; waits: for its first lane, if that is locked."""
+    taken: list[CallQueue] = []
+    step = partial(fetched.step, queue, worker=_worker_of(request), lease=request.lease, waits=waits)
+    done = step(most=most)
+    if done.is_due:
+        schedule.wake_due([queue])
+        done = step(most=most, after=done)
+    taken += done.calls
+    for _ in range(_STEPS):
+        if len(taken) >= most or not done.has_moved:
+            break
+        done = step(most=most - len(taken), after=done)
+        taken += done.calls
+    if done.has_left and len(taken) < most:
+        taken += _fetch_by_passes(queue, most - len(taken), request, waits=waits)
+    return taken
+
+
+def _fetch_by_passes(queue: str, most: int, request: FetchRequest, *, waits: bool) -> list[CallQueue]:
+    """Start up to `most` calls of one queue by passes, which settle what a plain step has left."""
     taken: list[UUID] = []
     avoid: set[int] = set()
+    awake = [lane for ready in find_ready_queues([queue], most=most) for lane in ready.awake]
     for _ in range(_PASSES):
-        waited: sql.Asked[_LockedLane] | None = None
+        waited: sql.Asked[feed.LockedLane] | None = None
         with sql.own_transaction():
             if waits:
-                waited = sql.ask("wait_for_lane", _LockedLane, {"queue": queue.name, "awake": queue.awake})
-            made = admit.admit(
-                lanes=queue.awake, queues=[queue.name], most=most - len(taken), avoid=avoid, delivery=Delivery.HTTP
-            )
+                waited = feed.wait_for_lane(queue)
+            made = admit.admit(lanes=awake, queues=[queue], most=most - len(taken), avoid=avoid, delivery=Delivery.HTTP)
             taken += _claim(made.calls, request)
         # Lanes of a key that stays locked must not take the places of others again.
         is_new = not avoid.issuperset(made.busy)
@@ -337,18 +333,15 @@ def _fetch_from(queue: ReadyQueue, most: int, request: FetchRequest, *, waits: b
         if again.lanes or again.keys:
             engine.dispense_briefly(lanes=again.lanes, keys=again.keys)
         if waited is not None and not made.has_moved:
-            # While the lane was locked, passes and senders left it to this fetch.
-            for lane in waited.rows():
-                parked_on = [] if lane.parked_on_id is None else [lane.parked_on_id]
-                engine.dispense_briefly(lanes=[lane.id], keys=parked_on)
+            fetched.leave(waited.rows())
         if len(taken) >= most or not (made.has_moved or is_new):
             break
-    return taken
+    return fetched.read(taken)
 
 
 def _claim(admitted: Sequence[Admitted], request: FetchRequest) -> list[UUID]:
     """Claim the admitted calls, in the same transaction; a call that may not start waits again."""
-    worker = None if request.worker is None else worker_id(request.worker)
+    worker = _worker_of(request)
     started = []
     for call in admitted:
         # The ticket is the claim: the row still has it when the report of the end is repeated.
@@ -365,6 +358,10 @@ def _claim(admitted: Sequence[Admitted], request: FetchRequest) -> list[UUID]:
         lease = {"lease": request.lease, "usual": conf().visibility, "worker": worker, "now": None}
         sql.ask("set_fetch_leases", object, {"calls": started, **lease})
     return started
+
+
+def _worker_of(request: FetchRequest) -> UUID | None:
+    return None if request.worker is None else worker_id(request.worker)
 
 
 def _holders(call: UUID) -> Collection[UUID | None]:
@@ -404,9 +401,13 @@ def _end_attempt(
     released = end(row, row.ticket)
     if released is None:
         return RejectedReport(state=State(_get(row.id).state))
-    engine.hand_over(released.keys, released.lane_id)
-    return _get(row.id)
+    with sql.together():
+        room = admit.released_room(released.keys, released.lane_id)
+        reported = fetched.ask([row.id])
+    engine.fill(room.row())
+    return reported.row()
 
 
 def _get(call: UUID) -> CallQueue:
-    return CallQueue.objects.using(conf().database).get(id=call)
+    (row,) = fetched.read([call])
+    return row

@@ -8,8 +8,8 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -29,15 +29,10 @@ from django.db import (
     transaction,
 )
 from django.db.backends.base.base import BaseDatabaseWrapper
-from psycopg import adapters
-from psycopg.abc import Buffer
-from psycopg.adapt import Dumper
 from psycopg.pq import PipelineStatus, TransactionStatus
-from psycopg.rows import class_row, scalar_row
-from psycopg.types.datetime import TimestamptzLoader
-from psycopg.types.json import JsonbLoader
 
 from dispatcher.conf import conf, eager_propagates
+from dispatcher.sql import rows
 from dispatcher.sql.statements import names as names
 from dispatcher.sql.statements import statement as statement
 
@@ -67,23 +62,6 @@ _REFUSED_CLASSES: Final = frozenset({"20", "21", "22", "23", "42", "44", "54"})
 _BUSY: Final = (TransactionStatus.ACTIVE, TransactionStatus.UNKNOWN)
 
 _cursors: WeakKeyDictionary[psycopg.Connection[Any], dict[tuple[str, type], psycopg.Cursor[Any]]] = WeakKeyDictionary()
-
-
-class _UtcLoader(TimestamptzLoader):
-    """Reads times in UTC, whatever USE_TZ and the connection's zone are: a local hour may come twice."""
-
-    def load(self, data: Buffer) -> datetime:
-        return super().load(data).astimezone(UTC)
-
-
-class _SecondsDumper(Dumper):
-    """Writes durations in seconds: a day may have 23 hours in the connection's zone."""
-
-    oid = adapters.types["interval"].oid
-
-    def dump(self, obj: timedelta) -> Buffer:
-        seconds, microseconds = divmod(obj // timedelta(microseconds=1), 1_000_000)
-        return f"{seconds} seconds {microseconds} microseconds".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,11 +244,12 @@ def own_transaction(*, lock_wait: timedelta | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def short_transaction() -> Iterator[None]:
+def short_transaction(*, is_tuned: bool = True) -> Iterator[None]:
     """Open a transaction of statements that do not need each other's rows: one trip, begin and commit included.
 
-    Django does not know of it: only `ask` may be used inside. An error closes the connection, and with it the
-    transaction. Within a caller's transaction it is a part of that.
+    is_tuned: whether the connection is tuned for them. Django does not know of the transaction: only `ask` may be used
+    inside. An error closes the connection, and with it the transaction. Within a caller's transaction it is a part of
+    that.
     """
     if in_transaction() or not conf().pipeline:
         with own_transaction():
@@ -283,7 +262,7 @@ def short_transaction() -> Iterator[None]:
             raw: psycopg.Connection[Any] = wrapper.connection
             with raw.pipeline():
                 raw.execute("BEGIN")
-                if not _prepares(wrapper):
+                if not (is_tuned and _prepares(wrapper)):
                     ask("tune_feed", object, {"is_local": True})
                 yield
                 raw.execute("COMMIT")
@@ -333,7 +312,7 @@ def _pipeline() -> Iterator[Callable[[], None]]:
 def ask(name: str, row: type[Row], params: Mapping[str, Any]) -> Asked[Row]:
     """Run `name`.sql; its rows are there at the end of `together()`, or at once outside of it.
 
-    row: the dataclass of its rows, or the type of its only column.
+    row: the dataclass or the model of its rows, or the type of its only column.
     """
     wrapper = connection()
     wrapper.validate_no_broken_transaction()
@@ -349,6 +328,23 @@ def ask(name: str, row: type[Row], params: Mapping[str, Any]) -> Asked[Row]:
 def fetch(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
     """Run `name`.sql and return its rows; a database error comes as django.db's."""
     return ask(name, row, params).rows()
+
+
+def fetch_checked(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
+    """Run `name`.sql, which only reads, and return its rows; it is also the check of a connection that was kept.
+
+    Where CONN_HEALTH_CHECKS asks for a check, it saves the trip of Django's own; if it fails, it runs on another one.
+    """
+    wrapper: Any = connection()
+    if wrapper.connection is None or in_transaction() or not wrapper.health_check_enabled or wrapper.health_check_done:
+        return fetch(name, row, params)
+    wrapper.health_check_done = True
+    try:
+        return fetch(name, row, params)
+    except DATABASE_ERRORS as error:
+        if not is_unavailable(error):
+            raise
+    return fetch(name, row, params)
 
 
 def now() -> datetime:
@@ -419,7 +415,7 @@ def _prepares(wrapper: BaseDatabaseWrapper) -> bool:
 
 
 def _cursor(wrapper: BaseDatabaseWrapper, name: str, row: type[Row]) -> psycopg.Cursor[Row]:
-    """Give the connection's cursor for a statement: it binds on the server, prepares, and reads jsonb as values."""
+    """Give the connection's cursor for a statement, which is prepared."""
     raw: psycopg.Connection[Any] = wrapper.connection
     known = _cursors.setdefault(raw, {})
     cursor = known.get((name, row))
@@ -427,10 +423,5 @@ def _cursor(wrapper: BaseDatabaseWrapper, name: str, row: type[Row]) -> psycopg.
         if raw.prepare_threshold is None and _prepares(wrapper):
             raw.prepare_threshold = 5
             raw.prepared_max = max(raw.prepared_max or 0, 100)
-        cursor = known[name, row] = psycopg.RawCursor(
-            raw, row_factory=class_row(row) if is_dataclass(row) else scalar_row
-        )
-        cursor.adapters.register_loader("jsonb", JsonbLoader)
-        cursor.adapters.register_loader("timestamptz", _UtcLoader)
-        cursor.adapters.register_dumper(timedelta, _SecondsDumper)
+        cursor = known[name, row] = rows.cursor(raw, row)
     return cursor

@@ -29,8 +29,9 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 TABLES = {"dispatcher_callqueue", "dispatcher_lane", "dispatcher_ratelimitkey"}
 
 # Lanes: 1 has most of the backlog; 2 to 1,001 have a hundred calls each; the next 10,000 are parked on key 1; the next
-# 10,000 are held by two queues, one served and one not; 90,000 sleep; 10,000 more are held by a direct queue. Calls: a
-# million waits, 20,000 wait for their time, 1,000 are in flight, 50,000 have ended.
+# 10,000 are held by two queues, one served and one not; 90,000 sleep; 10,000 more are held by a direct queue, and 1,000
+# by one that workers fetch from. Calls: a million waits, 20,000 wait for their time, 1,000 are in flight, 50,000 have
+# ended.
 FILL = """
 INSERT INTO dispatcher_ratelimitkey (id, name, concurrency, is_paused, opens_at)
 SELECT n, 'key:' || n, 1, false,
@@ -51,11 +52,16 @@ SELECT gen_random_uuid(), 'celery@' || n, 'host', n, 'prefork', 8,
        timestamptz '2030-01-01', timestamptz '2040-01-01'
   FROM generate_series(1, 50) AS n;
 
-INSERT INTO dispatcher_queue (name, delivery, on_full, warn_at) VALUES ('direct', 'direct', 'reject', 0.8);
+INSERT INTO dispatcher_queue (name, delivery, on_full, warn_at)
+VALUES ('direct', 'direct', 'reject', 0.8), ('pulled', 'http', 'reject', 0.8);
 
 INSERT INTO dispatcher_lane (id, queue, priority, on_limit, key_ids, is_held)
 SELECT 200000 + n, 'direct', 0, 'wait', ARRAY[1002 + n % 3998, 5001 + n % 4990], true
   FROM generate_series(1, 10000) AS n;
+
+INSERT INTO dispatcher_lane (id, queue, priority, on_limit, key_ids, is_held)
+SELECT 300000 + n, 'pulled', 0, 'wait', ARRAY[1002 + n % 3998], true
+  FROM generate_series(1, 1000) AS n;
 
 INSERT INTO dispatcher_feed (worker_id, queues, idle_at)
 SELECT worker.id, ARRAY['direct'], worker.seen_at FROM dispatcher_worker AS worker;
@@ -274,15 +280,9 @@ ENDS = {
 }
 CHOOSE = ENDS | {"queues": ["direct"], "keys": [], "avoid": [], "most": 4}
 START_ONE = {"lease": LEASE, "margin": MARGIN, "buckets": 60, "slack": MARGIN, "now": None}
-START = {
-    "worker": uuid4(),
-    "room": 2,
-    "tasks": ["noop"],
-    "avoid": [],
-    "ramp": LEASE,
-    "waiting": "available",
-    **START_ONE,
-}
+TAKER = {"worker": uuid4(), "tasks": ["noop"], "usual": None, "is_fetch": False}
+FETCHER = {"worker": None, "tasks": None, "usual": LEASE, "is_fetch": True}
+START = {"room": 2, "avoid": [], "ramp": LEASE, "may_park": True, "waiting": "available", **START_ONE, **TAKER}
 KEPT = {"send_call", "record_call", "wake_for_call", "claim_call", "restart_call", "finish_call"}
 """What every call runs outside of a transaction of the engine's own."""
 
@@ -316,8 +316,8 @@ HOT = [
         1_500,
     ),
     Hot("find_released_room", {"keys": [1, 2], "lane": 11_002, "ahead": 1_000, "now": NOW}, 150),
-    Hot("changed_lanes", {"lanes": A_LANE, "positions": [1] * 100}, 500),
-    Hot("changed_lanes", {"lanes": list(range(1_002, 1_102)), "positions": [1] * 100}, 1_000),
+    Hot("changed_lanes", {"lanes": A_LANE, "positions": [1] * 100}, 500, is_tuned=True),
+    Hot("changed_lanes", {"lanes": list(range(1_002, 1_102)), "positions": [1] * 100}, 1_000, is_tuned=True),
     Hot("wake_lanes", {"lanes": A_LANE}, 3_000),
     Hot("defer_lanes", {"lanes": A_LANE}, 3_000),
     Hot("defer_lanes", {"lanes": [1_002]}, 50),
@@ -412,10 +412,22 @@ HOT = [
     Hot("lock_lanes", NOTHING | {"queues": ["served"]} | HTTP, 4_000, is_tuned=True),
     Hot("set_fetch_leases", {"calls": [RUNNING], "lease": None, "usual": LEASE, "worker": None, "now": NOW}, 100),
     Hot("renew_fetch_leases", {"calls": [RUNNING], "lease": None, "usual": LEASE, "worker": uuid4(), "now": NOW}, 100),
+    Hot("choose_fetchable", {"queue": "pulled", "most": 10, "looks": True}, 200, is_tuned=True),
+    Hot("choose_fetchable", {"queue": "served", "most": 10, "looks": True}, 20, is_tuned=True),
+    Hot(
+        "start_chosen",
+        START | FETCHER,
+        500,
+        is_tuned=True,
+        settings={"dispatcher.chosen": "{1,2,3,1001}", "dispatcher.locked": "{2,3,4,1002}"},
+    ),
+    Hot("read_calls", {"calls": [RUNNING]}, 20),
     Hot("find_reserved_call", {"call": RUNNING}, 30),
     Hot("find_token", {"digest": "x"}, 20),
+    Hot("find_queues", {"names": ["served", "pulled"]}, 20),
+    Hot("wait_for_lane", {"queue": "served"}, 50),
+    Hot("wait_for_lane", {"queue": "queue1"}, 50),
     Hot("hold_lanes", {"lanes": [1]}, 30),
-    Hot("wait_for_lane", {"queue": "served", "awake": [1]}, 50),
     Hot("find_overdue", {"wait": LEASE}, 20),
     Hot("check_leases", {"gap": LEASE, "wait": LEASE, "now": NOW}, 20),
     Hot("lock_overdue", {"now": NOW, "most": 500}, 50),

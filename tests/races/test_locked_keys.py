@@ -430,12 +430,12 @@ def test_a_run_now_in_a_transaction_that_stays_open_stops_no_tick() -> None:
 
 
 def test_a_fetch_finds_the_calls_of_other_keys(settings: Settings) -> None:
-    from dispatcher.ojs import fetch  # noqa: PLC0415 -- beside the engine, and only here
+    from dispatcher.ojs import fetch, queues  # noqa: PLC0415 -- beside the engine, and only here
 
     settings.DISPATCHER = {"queue_grace": 60}
     RateLimitKey.objects.declare("locked", concurrency=500)
     declare_tenants(30)
-    fetch.open_queue("pulled")
+    queues.open_queue("pulled")
     calls = [Call(task="noop", queue="pulled", keys=["locked", f"tenant:{number}"]) for number in range(30)]
     CallQueue.objects.send_many(calls)
     other = CallQueue.objects.send("noop", queue="pulled", keys=["tenant:0"])

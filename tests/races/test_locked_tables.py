@@ -15,7 +15,7 @@ from pytest_django import Settings
 from dispatcher import engine
 from dispatcher.lifecycle import claim, heartbeat, recover
 from dispatcher.models import CallQueue, RateLimitKey, Worker
-from dispatcher.ojs import fetch
+from dispatcher.ojs import fetch, queues
 from dispatcher.ojs.fetch import FetchRequest
 from dispatcher.states import State
 from tests import db_admin
@@ -117,7 +117,7 @@ def test_a_lock_that_comes_between_the_look_and_the_rows_takes_no_call_from_its_
 
 @pytest.mark.parametrize("look", [engine.reclaim, engine.recover])
 def test_calls_that_were_fetched_keep_their_slots_while_a_table_is_locked(look: Callable[[], int]) -> None:
-    fetch.open_queue("jobs")
+    queues.open_queue("jobs")
     CallQueue.objects.send("noop", queue="jobs")
     (call,) = fetch.fetch(FetchRequest(queues=["jobs"], worker="one"))
     engine.recover()

@@ -120,7 +120,7 @@ def test_a_release_opens_no_window_and_costs_no_pass() -> None:
     running, call = started("api"), waiting("api")
     assert go(call) == []
     end(running)
-    assert admit.released_room([api.id], now=at(1)).keys == []
+    assert admit.released_room([api.id], now=at(1)).row().keys == []
     assert engine.hand_over([api.id]) == 0
 
 
@@ -129,8 +129,8 @@ def test_a_release_does_not_open_a_key_whose_window_is_full() -> None:
     running, call = started("api"), waiting("api")
     assert go(call) == []
     end(running)
-    assert admit.released_room([api.id], now=at(1)).keys == []
-    assert admit.released_room([api.id], now=at(61)).keys == [api.id]
+    assert admit.released_room([api.id], now=at(1)).row().keys == []
+    assert admit.released_room([api.id], now=at(61)).row().keys == [api.id]
 
 
 def test_time_opens_a_window_for_the_lanes_parked_on_it() -> None:

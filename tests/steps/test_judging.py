@@ -10,7 +10,7 @@ from django.utils import timezone
 from dispatcher import engine
 from dispatcher.lifecycle import recover, schedule
 from dispatcher.models import CallQueue, LeaseCheck, Slot
-from dispatcher.ojs import fetch
+from dispatcher.ojs import fetch, queues
 from dispatcher.ojs.fetch import FetchRequest
 from dispatcher.states import State
 from tests.builders import at, committed, renew, started, states, ticket_of
@@ -96,7 +96,7 @@ def test_a_recovery_that_runs_rarely_puts_back_what_a_dead_worker_held(settings:
 
 
 def fetched(**fields: Any) -> CallQueue:
-    fetch.open_queue("jobs")
+    queues.open_queue("jobs")
     CallQueue.objects.send("noop", queue="jobs", **fields)
     (call,) = fetch.fetch(FetchRequest(queues=["jobs"], worker="one"))
     return call

@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import signals
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from dispatcher import sql
 from dispatcher.celery.heartbeat import KeptConnections
@@ -82,6 +84,26 @@ def test_a_connection_that_is_gone_between_two_tasks_is_replaced(process: Thread
         admin.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
     assert process.submit(run_task).result() != pid
     assert served(process, 2) == 1
+
+
+def test_a_statement_that_only_reads_checks_the_connection(
+    process: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": True}.items():
+        monkeypatch.setitem(connection.settings_dict, name, value)
+
+    def begin_request() -> int:
+        connection.close_if_unusable_or_obsolete()
+        with CaptureQueriesContext(connection) as asked:
+            (time,) = sql.fetch_checked("read_clock", datetime, {})
+            assert (sql.now() - time < timedelta(minutes=1), len(asked)) == (True, 0)
+        return _pid()
+
+    pid = process.submit(begin_request).result()
+    assert process.submit(begin_request).result() == pid
+    with closing(db_admin.connect()) as admin:
+        admin.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+    assert process.submit(begin_request).result() != pid
 
 
 @pytest.mark.parametrize("pool", ["gevent", "eventlet"])

@@ -10,12 +10,13 @@ import pytest
 from celery import current_app
 from django.db import connection
 
-from dispatcher import engine
+from dispatcher import engine, sql
 from dispatcher.ending import Reported
 from dispatcher.engine import fetched, workers
 from dispatcher.lifecycle import claim
 from dispatcher.models import CallQueue, Lane, PullWorker, Queue, RateLimitKey, Slot
 from dispatcher.ojs import fetch as pull
+from dispatcher.ojs import queues
 from dispatcher.ojs.fetch import FetchRequest, Progress, RejectedReport
 from dispatcher.ojs.long_poll import find_ready_queues
 from dispatcher.request import Call, OjsOptions
@@ -62,6 +63,27 @@ def test_a_fetch_starts_calls_in_order_of_sending() -> None:
     assert fetch() == []
 
 
+def test_a_fetch_of_plain_calls_is_few_statements(monkeypatch: pytest.MonkeyPatch) -> None:
+    RateLimitKey.objects.declare("api", concurrency=100)
+    send(10, keys=["api"])
+    asked, ask = list[str](), sql.ask
+    monkeypatch.setattr(sql, "ask", lambda name, row, params: (asked.append(name), ask(name, row, params))[1])
+    assert len(fetch(count=3)) == 3
+    assert asked == ["tune_feed", "choose_fetchable", "start_chosen", "tune", "recheck", "read_calls"]
+
+
+def test_a_large_fetch_takes_the_lanes_in_turns_and_all_their_calls() -> None:
+    for tenant in range(30):
+        RateLimitKey.objects.declare(f"tenant:{tenant}", concurrency=50)
+        send(20, keys=[f"tenant:{tenant}"])
+    many = fetch(count=100)
+    assert len({call.id for call in many}) == 100
+    assert {call.lane_id for call in many} == set(Lane.objects.values_list("id", flat=True))
+    rest = [call for _ in range(2) for call in fetch(count=300)]
+    assert len({call.id for call in (*many, *rest)}) == 600
+    assert not Lane.objects.filter(is_held=True).exists()
+
+
 def test_a_fetch_goes_through_its_queues_in_their_order_and_by_priority() -> None:
     Queue.objects.create(name="bulk", delivery="http")
     low, high = send(priority=-5)[0], send(priority=5)[0]
@@ -99,24 +121,24 @@ def test_a_queue_of_celery_gives_nothing() -> None:
     (call,) = send(queue="celerys")
     assert fetch("celerys") == []
     assert seen(call).state == State.DISPATCHED
-    assert pull.assign_queues(["mail", "celerys", "unknown"]) == ["celerys"]
+    assert queues.assign_queues(["mail", "celerys", "unknown"]) == ["celerys"]
 
 
 def test_a_queue_first_named_over_http_is_fetched_unless_celery_has_to_do_with_it() -> None:
     CallQueue.objects.send("noop", queue="old")
     for name in ("old", "new", "new"):
-        pull.open_queue(name)
+        queues.open_queue(name)
     assert dict(Queue.objects.values_list("name", "delivery")) == {"mail": "http", "old": "broker", "new": "http"}
 
 
 def test_a_queue_that_was_only_named_is_served_by_the_first_that_comes(caplog: pytest.LogCaptureFixture) -> None:
     for name in ("mine", "celerys"):
-        pull.open_queue(name)
+        queues.open_queue(name)
         CallQueue.objects.send("mail.celery", args=[None, []], queue=name)
     assert "task mail.celery was sent to queue 'celerys', which workers fetch from over HTTP" in caplog.text
-    assert pull.assign_queues(["mine"]) == []
+    assert queues.assign_queues(["mine"]) == []
     workers.record_heartbeat(replace(HERE, queues=["mine", "celerys"]), [])
-    assert pull.assign_queues(["mine", "celerys"]) == ["celerys"]
+    assert queues.assign_queues(["mine", "celerys"]) == ["celerys"]
     # The call that waited was let in at once.
     assert dict(CallQueue.objects.values_list("queue", "state")) == {"mine": "available", "celerys": "dispatched"}
 

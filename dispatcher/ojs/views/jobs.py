@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
 from dispatcher import api, sql
-from dispatcher.conf import conf
+from dispatcher.engine import fetched
 from dispatcher.errors import QueueFull
 from dispatcher.models import CallQueue
 from dispatcher.ojs import fetch
@@ -22,11 +22,10 @@ from dispatcher.ojs.enqueue import Enqueued, EnqueueRequest, enqueue, ojs_state
 from dispatcher.ojs.job import MAX_META_BYTES, json_size, read_job, write_job
 from dispatcher.ojs.long_poll import disconnect, reserve_wait
 from dispatcher.ojs.permissions import require_send, visible_job, with_sender
-from dispatcher.ojs.queues import create_queues
 from dispatcher.ojs.requests import BatchIn, JobIn, ProgressIn
 from dispatcher.ojs.responses import JobOrSummaryReply, JobReply, JobsOrSummariesReply, replies
 from dispatcher.ojs.views.workers import proof, rejected
-from dispatcher.ojs.wire import Problem, conflict, format_time, invalid, json_response, parse_id, the_one
+from dispatcher.ojs.wire import Problem, conflict, format_time, invalid, json_response, missing, parse_id
 from dispatcher.states import OnFull, State
 
 router = Router(tags=["jobs"])
@@ -119,7 +118,9 @@ def get_progress(request: HttpRequest, job_id: str) -> HttpResponse:
 
 def find(job_id: str) -> CallQueue:
     """Return a call. Raises Problem if it does not exist."""
-    return the_one(CallQueue.objects.using(conf().database).filter(id=parse_id("job", job_id)), "job", job_id)
+    for call in fetched.read([parse_id("job", job_id)]):
+        return call
+    raise missing("job", job_id)
 
 
 def cancel_job(call: CallQueue) -> CallQueue:
@@ -139,7 +140,6 @@ def _render(access: Access, enqueued: Enqueued) -> dict[str, Any]:
 def _enqueue(request: HttpRequest, wanted: Sequence[EnqueueRequest]) -> list[Enqueued]:
     """Send jobs; if a full queue blocks, wait as long as the client asks for."""
     wait = timedelta(seconds=_block_s(request))
-    create_queues({each.queue for each in wanted})
     access = access_of(request)
     wanted = [with_sender(access.name, each) for each in wanted]
     with reserve_wait(request, wait) as granted:

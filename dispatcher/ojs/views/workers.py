@@ -21,6 +21,7 @@ from dispatcher.ojs.fetch import FetchRequest, RejectedReport, ReservedCall
 from dispatcher.ojs.job import MAX_META_BYTES, from_milliseconds, json_size, write_fetched_job, write_job
 from dispatcher.ojs.long_poll import RETRY_AFTER, reserve_wait
 from dispatcher.ojs.queue_order import ordered
+from dispatcher.ojs.queues import assign_queues
 from dispatcher.ojs.requests import AckIn, FetchIn, HeartbeatIn, NackIn, Proof, Report, given_fields
 from dispatcher.ojs.responses import AckReply, HeartbeatReply, JobsReply, NackReply, Reply, replies
 from dispatcher.ojs.wire import (
@@ -53,7 +54,7 @@ def fetch_jobs(request: HttpRequest, wanted: FetchIn) -> HttpResponse:
     access.require("fetch", *wanted.queues)
     if wanted.worker_id is not None:
         _need_worker(access, wanted.worker_id)
-    if celery_queues := fetch.assign_queues(wanted.queues):
+    if celery_queues := assign_queues(wanted.queues):
         message = f"Queue {celery_queues[0]!r} is served by Celery; its jobs can't be fetched."
         raise Problem(422, "unsupported", message, details={"field": "queues", "queues": celery_queues})
     wait = from_milliseconds(wanted.wait_ms) or timedelta(0)

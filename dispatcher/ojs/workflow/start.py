@@ -8,7 +8,6 @@ from dispatcher.conf import conf
 from dispatcher.models import CallQueue, Part, Workflow
 from dispatcher.ojs.enqueue import EnqueueRequest, enqueue
 from dispatcher.ojs.job import read_job
-from dispatcher.ojs.queues import create_queues
 from dispatcher.ojs.requests import JobIn
 from dispatcher.ojs.workflow.plan import End, NextPart, is_workflow, next_parts, parts_field
 
@@ -21,7 +20,6 @@ def start_parts(following: Iterable[NextPart]) -> None:
     laid = list(_lay_out(following))
     Workflow.objects.using(conf().database).bulk_create(part.child for _, part in laid if part.child is not None)
     jobs = [(part, enqueue_request(each)) for each, part in laid if part.child is None]
-    create_queues({job.queue for _, job in jobs})
     for run in _runs(jobs):
         for (part, _), result in zip(run, enqueue([job for _, job in run]), strict=True):
             part.call = result.call.id

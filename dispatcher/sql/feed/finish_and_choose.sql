@@ -40,27 +40,7 @@ WITH {{clock}}, {{attempts_ended}}, direct AS MATERIALIZED (
              UNION ALL SELECT id, queue, key_ids, priority, served_at FROM held) AS found
      ORDER BY found.priority DESC, found.served_at, found.id
      LIMIT %(most)s::int
-), spent AS MATERIALIZED (
-    SELECT first.id AS lane_id, unnest(first.key_ids) AS key_id FROM first
-     UNION ALL
-    SELECT first.id, own.id
-      FROM first
-     CROSS JOIN LATERAL (
-           SELECT key.id FROM dispatcher_ratelimitkey AS key WHERE key.name = 'queue:' || first.queue LIMIT 1) AS own
-), locked AS MATERIALIZED (
-    SELECT key.id
-      FROM dispatcher_ratelimitkey AS key
-     WHERE key.id = ANY (ARRAY(SELECT spent.key_id FROM spent))
-     ORDER BY key.id
-       FOR NO KEY UPDATE SKIP LOCKED
-), busy AS MATERIALIZED (
-    SELECT spent.lane_id, spent.key_id
-      FROM spent
-     WHERE spent.key_id <> ALL (ARRAY(SELECT locked.id FROM locked))
-), chosen AS MATERIALIZED (
-    SELECT ARRAY(SELECT first.id FROM first WHERE first.id NOT IN (SELECT busy.lane_id FROM busy)) AS lanes,
-           ARRAY(SELECT locked.id FROM locked) AS keys
-)
+), {{lanes_chosen}}
 SELECT ARRAY(SELECT ended.id FROM ended) AS calls, freed_keys.ids AS keys, cardinality(chosen.lanes) AS lanes,
        ARRAY(SELECT DISTINCT busy.key_id FROM busy) AS busy, {{keys_of_others(freed_keys.ids)}} AS other,
        set_config('dispatcher.chosen', chosen.lanes::text, true) AS chosen_lanes,

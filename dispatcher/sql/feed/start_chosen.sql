@@ -2,13 +2,16 @@
 -- `room`. The plain case alone: calls that cost 1 of each key, keys with a concurrency limit or a window and no pause,
 -- block, override or throttle. Lanes that it can't settle are counted in `left`: an ordinary pass serves them. A key's
 -- room goes to the calls in their order, turn by turn; a call that another key stops still counts, so that no room is
--- given twice. A lane that a full key of concurrency alone stops parks on it; one without calls sleeps. The caller
--- looks again after the commit at what is `asleep` and `full`, as after a pass (see recheck). A process may begin by
--- `slack` later than the start: a window remembers it that much longer. The caller holds the locks of the lanes and
--- keys, by an earlier statement: this one's snapshot is younger, so it may count. A queue's own key that was made
--- meanwhile is not locked: its lanes are left. Rows are found by arrays of their ids, and the state is compared with a
--- parameter, so that no plan that was made of small tables reads them whole. Relies on slot_key, call_waiting,
--- lane_held, lane_awake, lane_parked and the primary keys.
+-- given twice. A lane that a full key of concurrency alone stops parks on it (without `may_park` it is left, too); one
+-- without calls sleeps. The caller looks again after the commit at what is `asleep` and `full`, as after a pass (see
+-- recheck). A process may begin by `slack` later than the start: a window remembers it that much longer.
+-- With `is_fetch` a worker fetches the calls over HTTP, of any task (`tasks` is NULL): their lease is that of a fetch,
+-- the ticket is the claim, so that a report that is repeated is recognized, and a lane whose last call goes sleeps at
+-- once, since workers that wait for a call look at each lane that is held.
+-- The caller holds the locks of the lanes and keys, by an earlier statement: this one's snapshot is younger, so it may
+-- count. A queue's own key that was made meanwhile is not locked: its lanes are left. Rows are found by arrays of their
+-- ids, and the state is compared with a parameter, so that no plan that was made of small tables reads them whole.
+-- Relies on slot_key, call_waiting, lane_held, lane_awake, lane_parked and the primary keys.
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now, NULLIF(current_setting('dispatcher.chosen', true), '')::bigint[] AS lanes,
            NULLIF(current_setting('dispatcher.locked', true), '')::bigint[] AS keys
@@ -24,7 +27,7 @@ WITH clock AS MATERIALIZED (
                           LIMIT 1) <= lane.priority, true)
            AND COALESCE((SELECT front.priority
                            FROM dispatcher_lane AS front
-                          WHERE front.is_awake AND front.queue = lane.queue
+                          WHERE front.is_awake AND front.queue = lane.queue AND front.id <> ALL (clock.lanes)
                           ORDER BY front.priority DESC, front.queue
                           LIMIT 1) <= lane.priority, true)
            AND NOT EXISTS (
@@ -44,7 +47,7 @@ WITH clock AS MATERIALIZED (
      WHERE lane.id = ANY (clock.lanes)
 ), key AS MATERIALIZED (
     SELECT key.id, key.rate_period AS window_period, {{longest_period(key)}} AS longest, key.concurrency,
-           key.rate_limit IS NULL AND key.opens_at IS NULL AS may_park, slots.held, slots.mine,
+           %(may_park)s::bool AND key.rate_limit IS NULL AND key.opens_at IS NULL AS may_park, slots.held, slots.mine,
            CASE WHEN key.is_paused OR key.throttle_limit IS NOT NULL OR key.override_until IS NOT NULL
                      OR key.blocked_until > clock.now - %(ramp)s::interval THEN NULL
                 ELSE LEAST(COALESCE(key.concurrency - slots.held, 2147483647),
@@ -54,7 +57,8 @@ WITH clock AS MATERIALIZED (
      CROSS JOIN LATERAL (
            SELECT COALESCE(sum(slot.cost), 0) AS held,
                   COALESCE(sum(slot.cost) FILTER (WHERE slot.started_at IS NULL), 0) AS unstarted,
-                  COALESCE(sum(slot.cost) FILTER (WHERE slot.worker_id = %(worker)s::uuid), 0) AS mine
+                  COALESCE(sum(slot.cost)
+                           FILTER (WHERE slot.worker_id = %(worker)s::uuid AND NOT %(is_fetch)s::bool), 0) AS mine
              FROM dispatcher_slot AS slot
             WHERE slot.key_id = key.id AND COALESCE(key.concurrency, key.rate_limit) IS NOT NULL) AS slots
      CROSS JOIN LATERAL (
@@ -71,7 +75,8 @@ WITH clock AS MATERIALIZED (
      CROSS JOIN LATERAL (
            SELECT front.id, row_number() OVER (ORDER BY front.position) AS turn, front.is_plain
              FROM (SELECT call.id, call.position,
-                          call.costs = '{}' AND NOT call.is_revoked AND call.task = ANY (%(tasks)s::text[])
+                          call.costs = '{}' AND NOT call.is_revoked
+                          AND (%(tasks)s::text[] IS NULL OR call.task = ANY (%(tasks)s::text[]))
                           AND (call.expires_at IS NULL OR call.expires_at > clock_timestamp()) AS is_plain
                      FROM dispatcher_callqueue AS call
                     WHERE {{waits_in(call, lane.id)}}
@@ -88,7 +93,7 @@ WITH clock AS MATERIALIZED (
       JOIN key ON key.id = spent.key_id
      WHERE head.is_plain
 ), goes AS MATERIALIZED (
-    SELECT head.id, head.lane_id, head.key_ids, head.turn,
+    SELECT head.id, head.lane_id, head.key_ids, head.turn, gen_random_uuid() AS ticket,
            row_number() OVER (ORDER BY head.priority DESC, head.turn, head.served_at, head.lane_id) AS place
       FROM head
      WHERE head.is_plain AND head.id NOT IN (SELECT demand.id FROM demand WHERE demand.is_over)
@@ -98,18 +103,21 @@ WITH clock AS MATERIALIZED (
      LIMIT %(room)s::int
 ), started AS (
     UPDATE dispatcher_callqueue AS call
-       SET state = 'active', ticket = gen_random_uuid(), claim = gen_random_uuid(), dispatched_at = clock.now,
+       SET state = 'active', ticket = goes.ticket,
+           claim = CASE WHEN %(is_fetch)s::bool THEN goes.ticket ELSE gen_random_uuid() END, dispatched_at = clock.now,
            published_at = clock.now, started_at = clock.now, attempt = call.attempt + 1, returns = 0
       FROM clock, goes
      WHERE call.id = ANY (ARRAY(SELECT goes.id FROM goes)) AND call.id = goes.id AND call.state = %(waiting)s::text
     RETURNING call.id, call.ticket, call.claim, call.task, call.args, call.kwargs, call.call_data, call.headers,
-              call.options, call.queue, call.attempt, call.retry, goes.place
+              call.options, call.queue, call.attempt, call.retry, goes.place, goes.key_ids,
+              CASE WHEN %(is_fetch)s::bool THEN {{fetch_lease_end(call, clock.now)}} END AS pulled_until
 ), slot AS (
-    INSERT INTO dispatcher_slot (call_id, key_id, cost, started_at, lease_until, worker_id)
-    SELECT goes.id, spent.key_id, 1, clock.now, clock.now + %(lease)s::interval, %(worker)s::uuid
+    INSERT INTO dispatcher_slot (call_id, key_id, cost, started_at, lease_until, pulled_until, worker_id)
+    SELECT started.id, spent.key_id, 1, clock.now, COALESCE(started.pulled_until, clock.now + %(lease)s::interval),
+           started.pulled_until, %(worker)s::uuid
       FROM clock
-     CROSS JOIN goes
-      LEFT JOIN LATERAL unnest(goes.key_ids) AS spent (key_id) ON true
+     CROSS JOIN started
+      LEFT JOIN LATERAL unnest(started.key_ids) AS spent (key_id) ON true
 ), taken AS MATERIALIZED (
     SELECT key.id AS key_id, count(*) AS cost, key.window_period, key.longest
       FROM goes
@@ -149,7 +157,8 @@ WITH clock AS MATERIALIZED (
 ), decided AS MATERIALIZED (
     SELECT settling.id, settling.place, settling.is_held, settling.parked_on_id,
            CASE WHEN settling.count = 0 THEN 'asleep'
-                WHEN settling.gone >= settling.count THEN 'held'
+                WHEN settling.gone >= settling.count
+                THEN CASE WHEN %(is_fetch)s::bool AND settling.count <= %(room)s::int THEN 'asleep' ELSE 'held' END
                 WHEN NOT settling.is_plain THEN 'left'
                 WHEN settling.full_key IS NOT NULL AND settling.on_limit = 'wait' THEN 'parked'
                 WHEN settling.gone > 0 AND (SELECT count(*) FROM goes) >= %(room)s::int THEN 'held'
@@ -164,14 +173,13 @@ WITH clock AS MATERIALIZED (
            parked_on_id = CASE WHEN decided.becomes = 'parked' THEN decided.full_key END
       FROM clock, decided
      WHERE lane.id = ANY (ARRAY(SELECT decided.id FROM decided)) AND lane.id = decided.id
-       AND (decided.place IS NOT NULL OR decided.is_held <> (decided.becomes IN ('held', 'left'))
+       AND (decided.place IS NOT NULL OR lane.is_awake OR decided.is_held <> (decided.becomes IN ('held', 'left'))
             OR decided.parked_on_id IS DISTINCT FROM CASE WHEN decided.becomes = 'parked' THEN decided.full_key END)
 )
 SELECT clock.now AS start_at, started.id, started.ticket, started.claim, started.task, started.args, started.kwargs,
        started.call_data, started.headers, started.options, started.queue, started.attempt, started.retry,
        ARRAY(SELECT decided.id FROM decided WHERE decided.becomes = 'asleep') AS asleep,
        (SELECT count(*) FROM decided WHERE decided.becomes = 'left') AS left_lanes,
-       (SELECT count(*) FROM decided WHERE decided.becomes = 'held') AS held_lanes,
        (SELECT count(*) FROM decided WHERE decided.becomes = 'parked') AS parked_lanes,
        ARRAY(SELECT DISTINCT key.id FROM decided JOIN key ON key.id = decided.full_key
               WHERE decided.becomes = 'parked' AND key.held > key.mine ORDER BY key.id) AS full_keys,

@@ -6,14 +6,7 @@
 SELECT queue.name, (waiting.calls + is_due::int)::int AS calls, waiting.awake, is_due
   FROM unnest(%(queues)s::text[]) WITH ORDINALITY AS queue (name, turn)
  CROSS JOIN LATERAL (
-       SELECT EXISTS (SELECT
-                        FROM unnest(ARRAY['scheduled', 'retryable']) AS due (state)
-                       WHERE (SELECT call.id
-                                FROM dispatcher_callqueue AS call
-                               WHERE call.state = due.state AND call.state IN ('scheduled', 'retryable')
-                                 AND call.queue = queue.name AND call.scheduled_at <= (SELECT clock_timestamp())
-                               ORDER BY call.scheduled_at
-                               LIMIT 1) IS NOT NULL) AS is_due) AS time
+       SELECT {{calls_are_due(queue.name)}} AS is_due) AS time
  CROSS JOIN LATERAL (
        SELECT LEAST(COALESCE(sum(GREATEST(head.calls, 1)), 0), %(most)s::int) AS calls,
               COALESCE(array_agg(lane.id) FILTER (WHERE lane.is_awake), '{}') AS awake

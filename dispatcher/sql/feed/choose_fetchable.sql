@@ -1,0 +1,46 @@
+-- choose_fetchable: lock up to `most` lanes of a queue that workers fetch from, and their keys, for start_chosen, which
+-- follows in the same transaction. A setting of the transaction takes the lanes and keys to it.
+-- The lanes: those that the queue holds and those that are awake; by priority, then the least recently served. Lanes
+-- and keys that another transaction has locked are skipped, and the lanes of such keys are left out (`busy`). None, if
+-- calls of the queue are due (`is_due`), where the caller looks for these (`looks`), or if it is no such queue. Locks
+-- the lanes, then the keys in order of id. Relies on lane_held, lane_awake and call_due_queue.
+WITH queue AS MATERIALIZED (
+    SELECT queue.name, time.is_due
+      FROM dispatcher_queue AS queue
+     CROSS JOIN LATERAL (
+           SELECT %(looks)s::bool AND {{calls_are_due(queue.name)}} AS is_due) AS time
+     WHERE queue.name = %(queue)s::text AND queue.delivery = 'http'
+), held AS MATERIALIZED (
+    SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at
+      FROM queue
+     CROSS JOIN LATERAL (
+           SELECT lane.id, lane.queue, lane.key_ids, lane.priority, lane.served_at
+             FROM dispatcher_lane AS lane
+            WHERE lane.is_held AND lane.queue = queue.name
+            ORDER BY lane.priority DESC, lane.served_at, lane.id
+            LIMIT %(most)s::int
+              FOR NO KEY UPDATE SKIP LOCKED) AS front
+     WHERE NOT queue.is_due
+), awake AS MATERIALIZED (
+    SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at
+      FROM queue
+     CROSS JOIN LATERAL (
+           SELECT lane.id, lane.queue, lane.key_ids, lane.priority, lane.served_at
+             FROM dispatcher_lane AS lane
+            WHERE lane.is_awake AND lane.queue = queue.name
+            ORDER BY lane.priority DESC, lane.queue
+            LIMIT %(most)s::int
+              FOR NO KEY UPDATE SKIP LOCKED) AS front
+     WHERE NOT queue.is_due
+), first AS MATERIALIZED (
+    SELECT found.id, found.queue, found.key_ids
+      FROM (SELECT id, queue, key_ids, priority, served_at FROM held
+             UNION ALL SELECT id, queue, key_ids, priority, served_at FROM awake) AS found
+     ORDER BY found.priority DESC, found.served_at, found.id
+     LIMIT %(most)s::int
+), {{lanes_chosen}}
+SELECT cardinality(chosen.lanes) AS lanes, ARRAY(SELECT DISTINCT busy.key_id FROM busy) AS busy,
+       EXISTS (SELECT FROM queue WHERE queue.is_due) AS is_due,
+       set_config('dispatcher.chosen', chosen.lanes::text, true) AS chosen_lanes,
+       set_config('dispatcher.locked', chosen.keys::text, true) AS locked_keys
+  FROM chosen
