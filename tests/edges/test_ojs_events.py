@@ -3,6 +3,7 @@
 import re
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 from uuid import UUID, uuid4
 
 import pytest
@@ -33,6 +34,20 @@ def events_of(api: Api, types: str, **more: str) -> list[dict[str, Any]]:
     events = api.get(f"/events?types={types}&{query}")["events"]
     assert isinstance(events, list)
     return events
+
+
+def test_the_ends_of_jobs_are_read_from_no_more_rows_than_are_shown(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(3):
+        api.push()
+        (job,) = api.fetch()
+        api.post("/workers/ack", {"job_id": job["id"]})
+    last = job["id"]
+    api.push()
+    built = mock.Mock(wraps=query.job_events)
+    monkeypatch.setattr(query, "job_events", built)
+    events = events_of(api, "job.completed", limit="2")
+    assert [event["data"]["job_id"] for event in events][-1] == last
+    assert len(events) == built.call_count == 2
 
 
 def data(events: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -24,10 +24,13 @@ from dispatcher.ojs.events.event import build_event, cursor_at, time_of
 from dispatcher.ojs.events.job import job_events
 from dispatcher.ojs.events.source import CallFilter, Span
 from dispatcher.ojs.events.workflow import workflow_events
+from dispatcher.states import State
 
 Event = dict[str, Any]
 _FIRST_LOOK: Final = timedelta(minutes=1)
 _FURTHER: Final = 4
+_ENDS: Final = {"job.completed": State.COMPLETED, "job.cancelled": State.CANCELLED}
+"""The events that each row of a state, and no other row, has."""
 _BUDGET_S: Final = 0.2
 """The time after which a read stops at the end of its current span."""
 
@@ -58,6 +61,12 @@ class EventFilter:
         """Return whether the filter can match an event of one of these families."""
         heads = {kind.partition(".")[0] for kind in self.types}
         return not self.types or bool(heads.intersection((*families, "*")))
+
+    @property
+    def ended_in(self) -> list[State]:
+        """The states of the only rows that can match, each by its last event; none if others can."""
+        states = [_ENDS.get(kind) for kind in self.types]
+        return [] if None in states else [state for state in states if state is not None]
 
     @property
     def may_match_jobs(self) -> bool:
@@ -92,12 +101,13 @@ def now() -> str:
 def latest(wanted: EventFilter, most: int) -> Page:
     """Return the latest events, from a bounded number of the latest rows."""
     until = now()
-    # Each row gives at least one event; whether its type matches is known only after the read.
-    rows_read = source.LATEST if wanted.types else most
+    # Each row gives at least one event. But for the ends of jobs, its type is known only after the read.
+    ended = wanted.ended_in
+    rows_read = source.LATEST if wanted.types and not ended else most
     found = {
         event["id"]: event
         for event in chain(
-            _from_jobs(source.latest_calls(wanted.calls, rows_read)) if wanted.may_match_jobs else (),
+            _from_jobs(source.latest_calls(wanted.calls, rows_read, ended=ended)) if wanted.may_match_jobs else (),
             _from_event_log(source.latest_entries(wanted.calls, rows_read)),
             _from_workflows(source.latest_workflows(rows_read)) if wanted.may_match_workflows else (),
             _from_workers(source.workers()) if wanted.may_match_workers else (),

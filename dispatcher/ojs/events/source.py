@@ -113,16 +113,20 @@ def split_at(wanted: CallFilter, span: Span) -> datetime | None:
     return min(max(min(ends), span.since + timedelta(milliseconds=1)), span.until) if ends else None
 
 
-def latest_calls(wanted: CallFilter, most: int) -> Iterator[CallQueue]:
-    """Return the calls with the latest events: a bounded number of each kind, and those in flight."""
+def latest_calls(wanted: CallFilter, most: int, *, ended: Collection[State] = ()) -> Iterator[CallQueue]:
+    """Return the calls with the latest events: a bounded number of each kind, and those in flight.
+
+    ended: only those that ended in one of these states.
+    """
     if wanted.call is not None:
         yield from _calls().filter(id=wanted.call)
         return
     calls = _calls()
-    found = {row.id: row for row in _latest(calls, "id", wanted, most)}
-    for state in TERMINAL:
+    found = {} if ended else {row.id: row for row in _latest(calls, "id", wanted, most)}
+    for state in ended or TERMINAL:
         found |= {row.id: row for row in _latest(_ended(calls).filter(state=state), "finished_at", wanted, most)}
-    found |= {row.id: row for row in wanted.apply(calls).filter(state__in=IN_FLIGHT)[:LATEST]}
+    if not ended:
+        found |= {row.id: row for row in wanted.apply(calls).filter(state__in=IN_FLIGHT)[:LATEST]}
     yield from found.values()
 
 
