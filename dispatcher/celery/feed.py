@@ -7,9 +7,7 @@ that the broker delivers come to the same pool as before.
 import heapq
 import logging
 from collections import deque
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Callable
 from threading import Event, Thread
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +18,8 @@ from django.db import connections
 
 from dispatcher import sql
 from dispatcher.celery import fed, feed_runs, heartbeat
+from dispatcher.celery.feed_agenda import Agenda
+from dispatcher.celery.feed_pace import Pace
 from dispatcher.celery.feed_pool import Pool
 from dispatcher.celery.feed_runs import Run
 from dispatcher.celery.feed_waiting import Waiting
@@ -28,7 +28,7 @@ from dispatcher.ending import Ending
 from dispatcher.engine import attempt, workers
 from dispatcher.engine import feed as engine_feed
 from dispatcher.engine.feed import Start, Taker
-from dispatcher.lifecycle import admit, claim, wake
+from dispatcher.lifecycle import claim, wake
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.reports import faults
 
@@ -42,38 +42,13 @@ _LOOK_S: Final = 5.0
 heartbeat."""
 _FIRST_REST_S: Final = 0.05
 """How often a worker looks whether its first heartbeat is recorded."""
-_RETRY_S: Final = 0.01
-"""How soon lanes are looked at again whose key another transaction had locked; each time in vain doubles it."""
-_LONGEST_RETRY_S: Final = 1.0
 _PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 3.0
-_LEAD_S: Final = 0.003
-"""How long before its start a call is given to the pool, whose process waits for the rest."""
 _FLUSH_S: Final = 5.0
 _LAST_S: Final = 0.1
 """How often a feed that has ended looks whether its process still runs a call."""
-_AHEAD_S: Final = 0.01
-"""How long a call that is started ahead may wait for its process, by the average of the latest tasks."""
-_MOST_AHEAD: Final = 8
-"""How many calls are started ahead for each process at the most."""
-_LEAST_S: Final = 0.0005
-_WEIGHT: Final = 0.1
-"""How much the latest task counts in the average."""
-_TIGHT_S: Final = 1.0
-_FIRST_DELAY_S: Final = 0.02
-_LEAST_DELAY_S: Final = 0.005
-_LONGEST_DELAY_S: Final = 0.5
 _GATHER_S: Final = 0.008
 """How long an end waits for others while every process of the pool has its next call."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Busy:
-    """A key that another transaction has locked: since when, and when its lanes are looked at again (monotonic)."""
-
-    since: float
-    pause: float
-    again_at: float
 
 
 class Feed:
@@ -91,10 +66,8 @@ class Feed:
         """By claim."""
         self._starting: list[tuple[float, int, Run]] = []
         """Calls whose start lies ahead, a heap by the monotonic time at which the pool gets them."""
-        self._agenda: list[tuple[float, int]] = []
-        """Keys to look at, a heap by monotonic time."""
-        self._busy: dict[int, Busy] = {}
-        """Keys that other transactions have locked."""
+        self._agenda = Agenda()
+        self._pace = Pace()
         self._direct: list[str] = []
         self._direct_until = 0.0
         self._may_take = Event()
@@ -108,13 +81,6 @@ class Feed:
         self._count = 0
         self._has_left = False
         """Whether the last step left lanes that only a general one can serve."""
-        self._took_s: float | None = None
-        """How long the latest tasks took, on average."""
-        self._delay_s = 0.0
-        """By how much calls came too late to a process lately; it falls while none does."""
-        self._tight_until = 0.0
-        """Until when no call is started ahead: a throttle gives starts to the millisecond, or a key is full and other
-        workers could use its slots."""
 
     @property
     def is_direct(self) -> bool:
@@ -211,7 +177,7 @@ class Feed:
             return
         ends = self._take_ends()
         room = self._room()
-        keys = self._due_keys()
+        keys = self._agenda.take_due()
         has_moved = False
         if ends or (room > 0 and self._direct):
             has_moved = self._step(ends, room, keys)
@@ -251,17 +217,7 @@ class Feed:
     def _room(self) -> int:
         if not self._may_take.is_set() or self.pool is None:
             return 0
-        return self.pool.size - self.pool.busy_elsewhere() + self._ahead() - len(self._runs)
-
-    def _ahead(self) -> int:
-        """Return how many calls more than there are processes are started: of tasks that take a moment only.
-
-        They hold their slots, so limits stay exact; their start is kept within the margin of a window.
-        """
-        if self.pool is None or self._took_s is None or monotonic() < self._tight_until:
-            return 0
-        size = self.pool.size
-        return min(_MOST_AHEAD * size, int(_AHEAD_S * size / max(self._took_s, _LEAST_S)))
+        return self.pool.size - self.pool.busy_elsewhere() + self._pace.ahead(self.pool.size) - len(self._runs)
 
     def _is_gathering(self) -> bool:
         """Whether more ends are waited for: the pool has calls for all of its processes, and the next end is near."""
@@ -277,8 +233,7 @@ class Feed:
         if room > 0 and not self._direct:
             room = 0
         now = monotonic()
-        avoid = [key for key, busy in self._busy.items() if busy.again_at > now]
-        stuck = [key for key, busy in self._busy.items() if now - busy.since > admit.KEY_WAIT.total_seconds()]
+        avoid = self._agenda.locked(now)
         try:
             made = engine_feed.step(
                 taker,
@@ -286,12 +241,12 @@ class Feed:
                 room=room,
                 keys=keys,
                 avoid=avoid,
-                stuck=stuck,
+                stuck=self._agenda.stuck(now),
                 is_general=self._has_left,
             )
         except BaseException as fault:
             for key in keys:
-                self._remind(0.0, key)
+                self._agenda.remind(0.0, key)
             if ends and isinstance(fault, sql.DATABASE_ERRORS) and sql.is_refused(fault):
                 self._lose_connection()
                 self._record_apart(ends)
@@ -300,33 +255,22 @@ class Feed:
             raise
         self._has_left = made.has_left
         for run, _ in ends:
-            self._learn(run)
+            self._pace.learn(run)
             self._forget(run)
         for start in made.starts:
             self._begin(start)
         for key, at in made.openings.items():
-            self._remind(claim.monotonic_of(at), key)
-        self._note_limits(made, avoid, now)
+            self._agenda.remind(claim.monotonic_of(at), key)
+        self._agenda.note_busy(made.busy, avoid, now)
+        if made.has_parked:
+            # Other workers could use the slots.
+            self._pace.tighten()
         if made.starts:
             self.waiting.rest()
         return made.has_moved and self._room() > 0
 
-    def _note_limits(self, made: engine_feed.Step, avoid: Collection[int], now: float) -> None:
-        """Remember which keys were full or locked when a step looked at them; `now`: before it."""
-        if made.has_parked:
-            self._tight_until = now + _TIGHT_S
-        # What was looked at again and was not locked is no longer known as busy.
-        self._busy = {key: busy for key, busy in self._busy.items() if busy.again_at > now or key in made.busy}
-        for key in set(made.busy).difference(avoid):
-            known = self._busy.get(key)
-            pause = _RETRY_S if known is None else min(2 * known.pause, _LONGEST_RETRY_S)
-            since = now if known is None else known.since
-            self._busy[key] = Busy(since=since, pause=pause, again_at=monotonic() + pause)
-            self._remind(self._busy[key].again_at, key)
-
     def _taker(self, queues: list[str]) -> Taker:
-        delay = timedelta(seconds=self._delay_s if self._delay_s >= _LEAST_DELAY_S else 0)
-        return Taker(worker=self.worker, queues=queues, tasks=self._tasks(), delay=delay)
+        return Taker(worker=self.worker, queues=queues, tasks=self._tasks(), delay=self._pace.slack)
 
     def _record_apart(self, ends: list[tuple[Run, Ended]]) -> None:
         """Record ends one by one, of which the database refused one."""
@@ -342,23 +286,16 @@ class Feed:
             self._forget(run)
             ends.pop(0)
 
-    def _learn(self, run: Run) -> None:
-        if run.accepted_at is None or run.ended_at is None:
-            return
-        self._delay_s *= 1 - _WEIGHT / 5
-        took = run.ended_at - run.accepted_at
-        self._took_s = took if self._took_s is None else self._took_s + (took - self._took_s) * _WEIGHT
-
     def _begin(self, start: Start) -> None:
         if start.claimed.is_paced:
-            self._tight_until = monotonic() + _TIGHT_S
+            self._pace.tighten()
         run = Run(start=start, on_end=self._on_end)
         self._runs[start.claimed.claim_id] = run
         feed_runs.add(run)
         self._give_in_time(run)
 
     def _give_in_time(self, run: Run) -> None:
-        at = claim.monotonic_of(run.start.claimed.start_at) - _LEAD_S - self._delay_s
+        at = claim.monotonic_of(run.start.claimed.start_at) - self._pace.lead_s
         if at <= monotonic():
             self._give(run)
         else:
@@ -401,7 +338,7 @@ class Feed:
                 case Ending() as ending:
                     ends.append((run, Ended(call_id=call.id, ticket=call.ticket, claim_id=number, ending=ending)))
                 case fed.Missed():
-                    self._delay_s = min(max(2 * self._delay_s, _FIRST_DELAY_S), _LONGEST_DELAY_S)
+                    self._pace.note_missed()
                     self._restart(run)
                 case fed.PutOff(wait=wait, key=key):
                     engine_feed.put_off(run.start, wait, key)
@@ -420,15 +357,6 @@ class Feed:
         if again is not None:
             self._begin(again)
 
-    def _due_keys(self) -> set[int]:
-        due: set[int] = set()
-        while self._agenda and self._agenda[0][0] <= monotonic():
-            due.add(heapq.heappop(self._agenda)[1])
-        return due
-
-    def _remind(self, at: float, key: int) -> None:
-        heapq.heappush(self._agenda, (at, key))
-
     def _wait(self) -> None:
         if self._is_over:
             self.waiting.wait(monotonic() + _LAST_S, is_idle=False)
@@ -443,9 +371,11 @@ class Feed:
             return
         if not is_idle and self._is_marked:
             self._unmark()
-        heaps = (self._starting, self._agenda) if room > 0 else (self._starting,)
-        dues = [heap[0][0] for heap in heaps if heap]
-        dues.append(monotonic() + self._look_s)
+        dues = [monotonic() + self._look_s]
+        if self._starting:
+            dues.append(self._starting[0][0])
+        if room > 0 and (at := self._agenda.next_at) is not None:
+            dues.append(at)
         if not self.waiting.is_woken:
             self.waiting.wait(min(dues), is_idle=is_idle)
             # Once in a while the mark is renewed: its row may be gone.
