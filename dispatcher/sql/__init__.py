@@ -245,30 +245,19 @@ def own_transaction(*, lock_wait: timedelta | None = None) -> Iterator[None]:
 
 @contextmanager
 def short_transaction(*, is_tuned: bool = True) -> Iterator[None]:
-    """Open a transaction of statements that do not need each other's rows: one trip, begin and commit included.
+    """Open a transaction of statements that do not need each other's rows: one trip, and no begin and commit.
 
-    is_tuned: whether the connection is tuned for them. Django does not know of the transaction: only `ask` may be used
-    inside. An error closes the connection, and with it the transaction. Within a caller's transaction it is a part of
-    that.
+    is_tuned: whether the connection is tuned for them. Django does not know of the transaction, which the server ends
+    with the trip: only `ask` may be used inside. Within a caller's transaction it is a part of that.
     """
     if in_transaction() or not conf().pipeline:
         with own_transaction():
             yield
         return
-    wrapper = connection()
-    try:
-        with _intact(wrapper), wrapper.wrap_database_errors:
-            _make_ready(wrapper)
-            raw: psycopg.Connection[Any] = wrapper.connection
-            with raw.pipeline():
-                raw.execute("BEGIN")
-                if not (is_tuned and _prepares(wrapper)):
-                    ask("tune_feed", object, {"is_local": True})
-                yield
-                raw.execute("COMMIT")
-    except BaseException:
-        _discard(wrapper)
-        raise
+    with _pipeline():
+        if not (is_tuned and _prepares(connection())):
+            ask("tune_feed", object, {"is_local": True})
+        yield
 
 
 def read_in_order(*, sorts: bool = True) -> None:
