@@ -15,6 +15,7 @@ from dispatcher import lanes, sql, validate
 from dispatcher.conf import conf, feed_silence, is_eager, needs_worker, send_bound
 from dispatcher.errors import CallInvalid, CallNeverRuns, CallTooLarge, PolicyInvalid
 from dispatcher.lanes import Kind, Placement
+from dispatcher.lifecycle import wake
 from dispatcher.limits.policy import Policy
 from dispatcher.limits.retry import Retry
 from dispatcher.models import CallQueue
@@ -74,7 +75,7 @@ class Written:
 @dataclass(frozen=True, kw_only=True)
 class _Held:
     keys: list[int]
-    woken: int
+    is_unnoticed: bool
     durability: str
 
 
@@ -206,7 +207,10 @@ def _record(draft: Draft, params: Mapping[str, Any]) -> One | None:
     if not (rows := written.rows()):
         _direct.discard(draft.kind.queue)
         return None
-    return One(call=_saved(draft, rows[0]), is_served=True, keys=held.row().keys)
+    woken = held.row()
+    if woken.is_unnoticed:
+        wake.notify([draft.kind.queue])
+    return One(call=_saved(draft, rows[0]), is_served=True, keys=woken.keys)
 
 
 def _params(draft: Draft) -> dict[str, Any]:
