@@ -45,6 +45,8 @@ _FIRST_REST_S: Final = 0.05
 _RETRY_S: Final = 0.01
 """How soon lanes are looked at again whose key another transaction had locked; each time in vain doubles it."""
 _LONGEST_RETRY_S: Final = 1.0
+_LEAVE_S: Final = 0.05
+"""How often a worker without room leaves calls to others at the most."""
 _PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 3.0
 _LEAD_S: Final = 0.003
@@ -108,6 +110,9 @@ class Feed:
         self._count = 0
         self._has_left = False
         """Whether the last step left lanes that only a general one can serve."""
+        self._has_more = False
+        """Whether the last step left lanes that may have more calls, for which no other worker was woken."""
+        self._leave_at = 0.0
         self._took_s: float | None = None
         """How long the latest tasks took, on average."""
         self._delay_s = 0.0
@@ -211,10 +216,11 @@ class Feed:
             return
         ends = self._take_ends()
         room = self._room()
-        keys = self._due_keys()
         has_moved = False
         if ends or (room > 0 and self._direct):
-            has_moved = self._step(ends, room, keys)
+            # Without room a step would not look at them.
+            has_moved = self._step(ends, room, self._due_keys() if room > 0 else set())
+        self._leave_to_others()
         if not has_moved and not self._ended:
             self._wait()
 
@@ -306,10 +312,26 @@ class Feed:
             self._begin(start)
         for key, at in made.openings.items():
             self._remind(claim.monotonic_of(at), key)
+        for key in made.open_keys:
+            self._remind(0.0, key)
+        if room > 0:
+            self._has_more = made.has_held
         self._note_limits(made, avoid, now)
         if made.starts:
             self.waiting.rest()
-        return made.has_moved and self._room() > 0
+        return (made.has_moved or bool(made.open_keys)) and self._room() > 0
+
+    def _leave_to_others(self) -> None:
+        """Wake an idle worker for what this one has no room for: lanes with calls, keys that are open."""
+        if self._room() > 0 or not self._direct or monotonic() < self._leave_at:
+            return
+        if keys := self._due_keys():
+            self._leave_at = monotonic() + _LEAVE_S
+            engine_feed.open_to_others(keys)
+        elif self._has_more:
+            self._leave_at = monotonic() + _LEAVE_S
+            wake.notify(self._direct)
+            self._has_more = False
 
     def _note_limits(self, made: engine_feed.Step, avoid: Collection[int], now: float) -> None:
         """Remember which keys were full or locked when a step looked at them; `now`: before it."""
@@ -443,9 +465,13 @@ class Feed:
             return
         if not is_idle and self._is_marked:
             self._unmark()
-        heaps = (self._starting, self._agenda) if room > 0 else (self._starting,)
-        dues = [heap[0][0] for heap in heaps if heap]
-        dues.append(monotonic() + self._look_s)
+        dues = [monotonic() + self._look_s]
+        if self._starting:
+            dues.append(self._starting[0][0])
+        if self._agenda:
+            dues.append(self._agenda[0][0] if room > 0 else max(self._agenda[0][0], self._leave_at))
+        if self._has_more and room <= 0:
+            dues.append(self._leave_at)
         if not self.waiting.is_woken:
             self.waiting.wait(min(dues), is_idle=is_idle)
             # Once in a while the mark is renewed: its row may be gone.

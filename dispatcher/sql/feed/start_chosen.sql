@@ -3,7 +3,8 @@
 -- block, override or throttle. Lanes that it can't settle are counted in `left`: an ordinary pass serves them. A key's
 -- room goes to the calls in their order, turn by turn; a call that another key stops still counts, so that no room is
 -- given twice. A lane that a full key of concurrency alone stops parks on it; one without calls sleeps. The caller
--- looks again after the commit at what is `asleep` and `full`, as after a pass (see recheck). A process may begin by
+-- looks again after the commit at what is `asleep` and `full`, as after a pass (see recheck), and at the keys that are
+-- still open for lanes parked on them that were not chosen (`open_keys`). A process may begin by
 -- `slack` later than the start: a window remembers it that much longer. The caller holds the locks of the lanes and
 -- keys, by an earlier statement: this one's snapshot is younger, so it may count. A queue's own key that was made
 -- meanwhile is not locked: its lanes are left. Rows are found by arrays of their ids, and the state is compared with a
@@ -180,6 +181,15 @@ SELECT clock.now AS start_at, started.id, started.ticket, started.claim, started
                JOIN key ON key.id = decided.full_key
                LEFT JOIN taken ON taken.key_id = key.id
               WHERE decided.becomes = 'parked' AND key.held > key.mine ORDER BY key.id)::bigint[] AS full_held,
+       ARRAY(SELECT key.id
+               FROM key
+               LEFT JOIN taken ON taken.key_id = key.id
+              WHERE key.room > COALESCE(taken.cost, 0)
+                AND (SELECT front.id
+                       FROM dispatcher_lane AS front
+                      WHERE front.parked_on_id = key.id AND front.id <> ALL (clock.lanes)
+                      ORDER BY front.priority DESC, front.served_at, front.id
+                      LIMIT 1) IS NOT NULL) AS open_keys,
        EXISTS (SELECT FROM taken WHERE taken.window_period IS NOT NULL) AS is_counted
   FROM clock
   LEFT JOIN started ON true
