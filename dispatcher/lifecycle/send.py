@@ -15,7 +15,6 @@ from dispatcher import lanes, sql, validate
 from dispatcher.conf import conf, feed_silence, is_eager, needs_worker, send_bound
 from dispatcher.errors import CallInvalid, CallNeverRuns, CallTooLarge, PolicyInvalid
 from dispatcher.lanes import Kind, Placement
-from dispatcher.lifecycle import wake
 from dispatcher.limits.policy import Policy
 from dispatcher.limits.retry import Retry
 from dispatcher.models import CallQueue
@@ -81,11 +80,15 @@ class _Held:
 
 @dataclass(frozen=True, kw_only=True)
 class One:
-    """A call that was sent alone; `is_served`: nothing is left to do after the commit but to dispense `keys`."""
+    """A call that was sent alone; `is_served`: nothing is left to do after the commit but what `keys` and `unnoticed` say.
+
+    keys: those to dispense. unnoticed: the queue, if it holds the lane now and no worker of it was idle.
+    """
 
     call: CallQueue
     is_served: bool = False
     keys: Sequence[int] = ()
+    unnoticed: Sequence[str] = ()
 
 
 def draft(
@@ -207,10 +210,9 @@ def _record(draft: Draft, params: Mapping[str, Any]) -> One | None:
     if not (rows := written.rows()):
         _direct.discard(draft.kind.queue)
         return None
-    woken = held.row()
-    if woken.is_unnoticed:
-        wake.notify([draft.kind.queue])
-    return One(call=_saved(draft, rows[0]), is_served=True, keys=woken.keys)
+    wake = held.row()
+    unnoticed = [draft.kind.queue] if wake.is_unnoticed else ()
+    return One(call=_saved(draft, rows[0]), is_served=True, keys=wake.keys, unnoticed=unnoticed)
 
 
 def _params(draft: Draft) -> dict[str, Any]:
