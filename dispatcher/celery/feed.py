@@ -49,8 +49,9 @@ _LEAVE_S: Final = 0.05
 """How often a worker without room leaves calls to others at the most."""
 _PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 3.0
-_LEAD_S: Final = 0.003
-"""How long before its start a call is given to the pool, whose process waits for the rest."""
+_LEAD_S: Final = 0.004
+"""How long before its start a call is given to the pool, whose process waits for the rest; a wait is a millisecond
+longer at the most."""
 _FLUSH_S: Final = 5.0
 _LAST_S: Final = 0.1
 """How often a feed that has ended looks whether its process still runs a call."""
