@@ -55,7 +55,7 @@ def send_many(calls: Sequence[Call]) -> list[CallQueue]:
     if len(drafts) == 1 and not sql.in_transaction():
         one = sending.write_one(drafts[0])
         if one.is_served:
-            sql.after_commit(partial(dispenser.dispense_briefly, keys=one.keys))
+            sql.after_commit(partial(dispenser.serve_recorded, keys=one.keys, unnoticed=one.unnoticed))
             return [one.call]
         written = [one.call]
         sql.after_commit(partial(publish.publish, [call for call in written if call.ticket is not None]))

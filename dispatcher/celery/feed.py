@@ -42,6 +42,8 @@ _LOOK_S: Final = 5.0
 heartbeat."""
 _FIRST_REST_S: Final = 0.05
 """How often a worker looks whether its first heartbeat is recorded."""
+_LEAVE_S: Final = 0.05
+"""How often a worker without room leaves calls to others at the most."""
 _PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 3.0
 _FLUSH_S: Final = 5.0
@@ -81,6 +83,9 @@ class Feed:
         self._count = 0
         self._has_left = False
         """Whether the last step left lanes that only a general one can serve."""
+        self._has_more = False
+        """Whether the last step left lanes that may have more calls, for which no other worker was woken."""
+        self._leave_at = 0.0
 
     @property
     def is_direct(self) -> bool:
@@ -177,10 +182,11 @@ class Feed:
             return
         ends = self._take_ends()
         room = self._room()
-        keys = self._agenda.take_due()
         has_moved = False
         if ends or (room > 0 and self._direct):
-            has_moved = self._step(ends, room, keys)
+            # Without room a step would not look at them.
+            has_moved = self._step(ends, room, self._agenda.take_due() if room > 0 else set())
+        self._leave_to_others()
         if not has_moved and not self._ended:
             self._wait()
 
@@ -259,15 +265,34 @@ class Feed:
             self._forget(run)
         for start in made.starts:
             self._begin(start)
-        for key, at in made.openings.items():
-            self._agenda.remind(claim.monotonic_of(at), key)
+        if room > 0:
+            self._has_more = made.has_held
+        self._note_keys(made)
         self._agenda.note_busy(made.busy, avoid, now)
-        if made.has_parked:
-            # Other workers could use the slots.
-            self._pace.tighten()
         if made.starts:
             self.waiting.rest()
-        return made.has_moved and self._room() > 0
+        return (made.has_moved or bool(made.open_keys)) and self._room() > 0
+
+    def _note_keys(self, made: engine_feed.Step) -> None:
+        """Remember when to look at keys again, and that others could use the slots of one that is full."""
+        for key, at in made.openings.items():
+            self._agenda.remind(claim.monotonic_of(at), key)
+        for key in made.open_keys:
+            self._agenda.remind(0.0, key)
+        if made.has_parked:
+            self._pace.tighten()
+
+    def _leave_to_others(self) -> None:
+        """Wake an idle worker for what this one has no room for: lanes with calls, keys that are open."""
+        if self._room() > 0 or not self._direct or monotonic() < self._leave_at:
+            return
+        if keys := self._agenda.take_due():
+            self._leave_at = monotonic() + _LEAVE_S
+            engine_feed.open_to_others(keys)
+        elif self._has_more:
+            self._leave_at = monotonic() + _LEAVE_S
+            wake.notify(self._direct)
+            self._has_more = False
 
     def _taker(self, queues: list[str]) -> Taker:
         return Taker(worker=self.worker, queues=queues, tasks=self._tasks(), delay=self._pace.slack)
@@ -374,8 +399,10 @@ class Feed:
         dues = [monotonic() + self._look_s]
         if self._starting:
             dues.append(self._starting[0][0])
-        if room > 0 and (at := self._agenda.next_at) is not None:
-            dues.append(at)
+        if (at := self._agenda.next_at) is not None:
+            dues.append(at if room > 0 else max(at, self._leave_at))
+        if self._has_more and room <= 0:
+            dues.append(self._leave_at)
         if not self.waiting.is_woken:
             self.waiting.wait(min(dues), is_idle=is_idle)
             # Once in a while the mark is renewed: its row may be gone.

@@ -6,8 +6,9 @@ from typing import Final
 
 from dispatcher.celery.feed_runs import Run
 
-_LEAD_S: Final = 0.003
-"""How long before its start a call is given to the pool, whose process waits for the rest."""
+_LEAD_S: Final = 0.004
+"""How long before its start a call is given to the pool, whose process waits for the rest; a wait is a millisecond
+longer at the most."""
 _AHEAD_S: Final = 0.01
 """How long a call that is started ahead may wait for its process, by the average of the latest tasks."""
 _MOST_AHEAD: Final = 8

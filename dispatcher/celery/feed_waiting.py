@@ -63,8 +63,12 @@ class Waiting:
         if is_idle and not self.is_notified:
             left = min(left, self._poll)
             self._poll = min(2 * self._poll, _LONGEST_POLL_S)
-        descriptors = [self._read] if self._descriptor is None else [self._read, self._descriptor]
-        ready, _, _ = select.select(descriptors, [], [], left)
+        # Not select(), which knows no descriptor above 1023: a large pool has more pipes.
+        poll = select.poll()
+        for descriptor in (self._read, self._descriptor):
+            if descriptor is not None:
+                poll.register(descriptor, select.POLLIN)
+        ready = {descriptor for descriptor, _ in poll.poll(left * 1_000)}
         if self._read in ready:
             self.clear()
         if self._descriptor in ready:

@@ -189,6 +189,16 @@ def serve_changed(positions: Mapping[int, int]) -> None:
         dispense_briefly(lanes=changed.lanes, keys=changed.keys)
 
 
+def serve_recorded(*, keys: Collection[int], unnoticed: Collection[str]) -> None:
+    """Dispense keys after a call of a direct queue was recorded; wake a worker that has become idle meanwhile.
+
+    unnoticed: queues whose lane is held since, while no worker was idle; one that is by now looked before.
+    """
+    wake.notify(unnoticed)
+    if keys:
+        dispense_briefly(keys=keys)
+
+
 def serve_limited(keys: Collection[int]) -> None:
     """Dispense keys whose limits have changed; first let go on what waited alone and fits by now."""
     released = oversized.release(keys, until=monotonic() + _RELEASE_S)

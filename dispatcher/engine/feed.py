@@ -52,6 +52,10 @@ class Step:
     """Keys that stopped lanes, each with the time at which it opens."""
     busy: Collection[int] = ()
     """Keys that another transaction has locked, so that their lanes were left out."""
+    open_keys: Collection[int] = ()
+    """Keys that have room for lanes which the step did not look at."""
+    has_held: bool = False
+    """Whether there are lanes that may have more calls, for a worker with room."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +104,8 @@ def step(
         has_moved=plain.has_moved or more.has_moved,
         has_parked=plain.has_parked or more.has_parked,
         busy={*plain.busy, *more.busy},
+        open_keys=plain.open_keys,
+        has_held=plain.has_held or more.has_held,
     )
 
 
@@ -135,15 +141,18 @@ def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[i
     found = feed_recheck(first)
     if found.lanes or found.keys or chosen.other:
         dispenser.dispense_briefly(lanes=found.lanes, keys={*found.keys, *chosen.other})
+    # All lanes were looked at, unless as many were locked as a step takes.
+    is_full = chosen.lanes >= room + feed.SPARE_LANES
     return Step(
         starts=starts,
         recorded=chosen.calls,
-        # All lanes were looked at, unless as many were locked as a step takes.
-        has_moved=chosen.lanes >= room + feed.SPARE_LANES and bool(starts or first.asleep or first.parked_lanes),
+        has_moved=is_full and bool(starts or first.asleep or first.parked_lanes),
         has_left=bool(first.left_lanes or chosen.busy),
         has_parked=first.parked_lanes > 0,
         freed=chosen.keys,
         busy=chosen.busy,
+        open_keys=first.open_keys if is_full else (),
+        has_held=chosen.lanes > len(first.asleep) + first.parked_lanes,
     )
 
 
@@ -210,6 +219,7 @@ def _general(
         openings={key: at for key, at in done.allocation.openings.items() if at is not None},
         freed=freed.keys,
         busy=done.busy,
+        has_held=bool(done.allocation.held),
     )
 
 
@@ -285,6 +295,11 @@ def change(start: Start, ended: Ending, changes: Changes) -> None:
 def _hand_over(released: finish.Released | None) -> None:
     if released is not None:
         dispenser.hand_over(released.keys, released.lane_id)
+
+
+def open_to_others(keys: Collection[int]) -> None:
+    """Let the queues hold lanes that are parked on these keys, which are open, and wake idle workers for them."""
+    dispenser.dispense_briefly(keys=keys)
 
 
 def restart(start: Start, taker: Taker) -> Start | None:

@@ -58,6 +58,8 @@ class Row:
     parked_lanes: int
     full_keys: list[int]
     full_held: list[int]
+    open_keys: list[int]
+    """Keys with room left on which lanes are parked that the step did not look at."""
     is_counted: bool
 
 

@@ -74,17 +74,21 @@ class Written:
 @dataclass(frozen=True, kw_only=True)
 class _Held:
     keys: list[int]
-    woken: int
+    is_unnoticed: bool
     durability: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class One:
-    """A call that was sent alone; `is_served`: nothing is left to do after the commit but to dispense `keys`."""
+    """A call that was sent alone; is_served: all is done but for `keys` and `unnoticed`.
+
+    keys: those to dispense. unnoticed: the queue, if it holds the lane now and no worker of it was idle.
+    """
 
     call: CallQueue
     is_served: bool = False
     keys: Sequence[int] = ()
+    unnoticed: Sequence[str] = ()
 
 
 def draft(
@@ -206,7 +210,9 @@ def _record(draft: Draft, params: Mapping[str, Any]) -> One | None:
     if not (rows := written.rows()):
         _direct.discard(draft.kind.queue)
         return None
-    return One(call=_saved(draft, rows[0]), is_served=True, keys=held.row().keys)
+    wake = held.row()
+    unnoticed = [draft.kind.queue] if wake.is_unnoticed else ()
+    return One(call=_saved(draft, rows[0]), is_served=True, keys=wake.keys, unnoticed=unnoticed)
 
 
 def _params(draft: Draft) -> dict[str, Any]:

@@ -26,15 +26,16 @@ if "FLOWS_BEAT_SCHEDULE" in os.environ:
     CELERY_BEAT_SCHEDULE = json.loads(os.environ["FLOWS_BEAT_SCHEDULE"])
 # How long Celery waits for a word of a process that is gone; its own 10 s are patient.
 CELERY_WORKER_LOST_WAIT = 0.2
+HEARTBEAT = timedelta(seconds=float(os.environ.get("FLOWS_HEARTBEAT", "0.3")))
 CONSTANTS: dict[str, Any] = {"publish_pause": timedelta(seconds=0.3)}
 if os.environ.get("DJANGO_SETTINGS_MODULE") == __name__:
     conf.TUNING = replace(conf.TUNING, **CONSTANTS)
 DISPATCHER: dict[str, Any] = {
     "dispenser_queue": DISPENSER_QUEUE,
-    "run_lease": timedelta(seconds=1.5),
+    "run_lease": 5 * HEARTBEAT,
     # A broker may hand a message to a worker that is frozen.
     "dispatch_lease": timedelta(seconds=4),
-    "heartbeat": timedelta(seconds=0.3),
+    "heartbeat": HEARTBEAT,
     "publish_after": timedelta(seconds=0.3),
     "retry": {"initial_interval": 0.05},
     "retention": {"completed": timedelta(hours=1)},

@@ -51,6 +51,35 @@ def test_an_idle_worker_starts_a_call_without_a_poll(processes: Processes, worke
     assert min(spans) < 0.15, "a notification, and not the look of every 0.3 s"
 
 
+SELDOM = {"FLOWS_HEARTBEAT": "5"}
+"""Workers that look by themselves so seldom that the tests are over before."""
+
+
+@pytest.fixture
+def two_workers(processes: Processes) -> Iterator[None]:
+    for name in ("worker", "second"):
+        processes.start_worker(name, "-c", "1", env=SELDOM)
+    processes.stack.wait_ready()
+    eventually(lambda: Feed.objects.filter(idle_at__isnull=False).count() == 2)
+    yield
+    processes.kill_workers()
+
+
+def test_a_call_that_one_worker_has_no_room_for_starts_on_an_idle_one(processes: Processes, two_workers: None) -> None:
+    busy = running(send(sample_tasks.nap, 3, keys=[]))
+    call = ended(send(sample_tasks.echo, "hello", keys=[]))
+    assert (call.started_at - call.created_at).total_seconds() < 1
+    assert CallQueue.objects.get(id=busy.id).state == State.ACTIVE
+
+
+def test_a_window_that_opens_for_a_busy_worker_is_used_by_an_idle_one(processes: Processes, two_workers: None) -> None:
+    RateLimitKey.objects.declare("window", rate=(1, "PT1S"))
+    busy = running(send(sample_tasks.nap, 4, keys=["window"]))
+    call = ended(send(sample_tasks.echo, "hello", keys=["window"]))
+    assert (call.started_at - busy.started_at).total_seconds() < 2
+    assert CallQueue.objects.get(id=busy.id).state == State.ACTIVE
+
+
 def test_a_worker_notices_that_its_queue_is_direct_or_not_any_more(processes: Processes, worker: Worker) -> None:
     assert ended(send(sample_tasks.echo, "direct")).published_at is not None
     Queue.objects.filter(name=QUEUE).update(delivery="broker")

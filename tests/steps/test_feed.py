@@ -232,6 +232,29 @@ def test_a_worker_without_room_leaves_the_room_that_it_gives_back_to_others() ->
     assert ids(take(1, taker=another)) == [second.id]
 
 
+def test_room_that_the_first_lanes_behind_a_key_can_not_use_is_found_by_the_next_steps() -> None:
+    shared = RateLimitKey.objects.declare("shared", concurrency=1)
+    RateLimitKey.objects.declare("full", concurrency=1)
+    send(keys=["full"])
+    send(keys=["shared"])
+    _, holder = take(2).starts
+    for priority in range(1, 6):
+        send(keys=["shared", "full"], priority=priority)
+    (last,) = send(keys=["shared"], priority=-1)
+    Lane.objects.filter(is_held=True).update(is_held=False, parked_on=shared)
+    steps = [take(1, holder)]
+    while steps[-1].has_moved:
+        steps.append(take(keys=steps[-1].open_keys))
+    assert [call for step in steps for call in ids(step)] == [last.id]
+
+
+def test_a_step_tells_whether_it_leaves_calls_to_others() -> None:
+    send(2)
+    assert take(1).has_held
+    take(2)
+    assert not take(1).has_held
+
+
 def test_a_key_that_a_transaction_keeps_locked_costs_others_nothing() -> None:
     RateLimitKey.objects.declare("locked", concurrency=5)
     send(keys=["locked"], priority=5)

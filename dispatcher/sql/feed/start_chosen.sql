@@ -4,7 +4,8 @@
 -- room goes to the calls in their order, turn by turn; a call that another key stops still counts, so that no room is
 -- given twice. A lane that a full key of concurrency alone stops parks on it (without `may_park` it is left, too); one
 -- without calls sleeps. The caller looks again after the commit at what is `asleep` and `full`, as after a pass (see
--- recheck). A process may begin by `slack` later than the start: a window remembers it that much longer.
+-- recheck), and at the keys that are still open for lanes parked on them that were not chosen (`open_keys`). A process
+-- may begin by `slack` later than the start: a window remembers it that much longer.
 -- With `is_fetch` a worker fetches the calls over HTTP, of any task (`tasks` is NULL): their lease is that of a fetch,
 -- the ticket is the claim, so that a report that is repeated is recognized, and a lane whose last call goes sleeps at
 -- once, since workers that wait for a call look at each lane that is held.
@@ -188,6 +189,15 @@ SELECT clock.now AS start_at, started.id, started.ticket, started.claim, started
                JOIN key ON key.id = decided.full_key
                LEFT JOIN taken ON taken.key_id = key.id
               WHERE decided.becomes = 'parked' AND key.held > key.mine ORDER BY key.id)::bigint[] AS full_held,
+       ARRAY(SELECT key.id
+               FROM key
+               LEFT JOIN taken ON taken.key_id = key.id
+              WHERE key.room > COALESCE(taken.cost, 0)
+                AND (SELECT front.id
+                       FROM dispatcher_lane AS front
+                      WHERE front.parked_on_id = key.id AND front.id <> ALL (clock.lanes)
+                      ORDER BY front.priority DESC, front.served_at, front.id
+                      LIMIT 1) IS NOT NULL) AS open_keys,
        EXISTS (SELECT FROM taken WHERE taken.window_period IS NOT NULL) AS is_counted
   FROM clock
   LEFT JOIN started ON true

@@ -1,6 +1,8 @@
 -- wake_for_call: after the commit of a call that was sent to a direct queue, let its queue hold the lane if that
 -- sleeps, and notify one idle worker: changed_lanes, hold_lanes and wake_feeds for one call, in one statement.
--- A lane that is held already is left to who serves it: they look again after their own commit. `keys`: the key that
+-- A lane that is held already is left to who serves it: they look again after their own commit. `is_unnoticed`: it is
+-- held since, and no worker was idle; one that became idle meanwhile may have looked before the commit, so the sender
+-- looks for it once more, after it. `keys`: the key that
 -- the lane is parked on, if no other call is before this one (see changed_lanes). The commit is not waited for: what a
 -- crash of the server undoes, the sweep of a tick finds. Relies on call_waiting and the primary keys.
 WITH clock AS MATERIALIZED (
@@ -24,6 +26,7 @@ WITH clock AS MATERIALIZED (
        SET is_held = true, is_awake = false
       FROM free
      WHERE lane.id = free.id AND lane.parked_on_id IS NULL AND NOT lane.is_held
+    RETURNING lane.id
 ), chosen AS MATERIALIZED (
     SELECT idle.worker_id
       FROM clock
@@ -40,6 +43,6 @@ SELECT ARRAY(SELECT lane.parked_on_id
                                WHERE {{waits_in(call, lane.id)}}
                                ORDER BY call.position
                                LIMIT 1) = %(id)s::uuid, true)) AS keys,
-       (SELECT count(*) FROM notified) AS woken,
+       EXISTS (SELECT FROM held) AND NOT EXISTS (SELECT FROM notified) AS is_unnoticed,
        clock.durability
   FROM clock
