@@ -80,7 +80,7 @@ class _Held:
 
 @dataclass(frozen=True, kw_only=True)
 class One:
-    """A call that was sent alone; `is_served`: nothing is left to do after the commit but what `keys` and `unnoticed` say.
+    """A call that was sent alone; `is_served`: nothing is left to do after the commit but for `keys` and `unnoticed`.
 
     keys: those to dispense. unnoticed: the queue, if it holds the lane now and no worker of it was idle.
     """
