@@ -108,8 +108,6 @@ class DispatchedRequest(Request):
     def _lose(self, error: BaseException) -> None:
         if self.ticket is None:
             return
-        if self.fed is not None:
-            self.fed.leave()
         is_crash = isinstance(error, WorkerLostError)
         call_id, ticket = UUID(self.id), self.ticket
 
@@ -118,7 +116,12 @@ class DispatchedRequest(Request):
             if isinstance(error, Terminated):
                 revoke.cancel_if_revoked(call_id)
 
-        heartbeat.in_background(f"end the attempt of call {self.id}, which keeps its slots until its lease ends", lose)
+        if self.fed is not None:
+            self.fed.report(fed.Lost(record=lose))
+        else:
+            heartbeat.in_background(
+                f"end the attempt of call {self.id}, which keeps its slots until its lease ends", lose
+            )
 
 
 class DispatchedTask(DjangoTask):

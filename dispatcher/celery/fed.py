@@ -48,7 +48,18 @@ class Changed:
     changes: Changes
 
 
-End = Ending | Missed | PutOff | Changed
+@dataclass(frozen=True, kw_only=True)
+class Lost:
+    """The process is gone, and the attempt with it.
+
+    The feed records that between two steps: one that parks a lane does not look again for room that its own worker may
+    give back meanwhile.
+    """
+
+    record: Callable[[], None]
+
+
+End = Ending | Missed | PutOff | Changed | Lost
 """How a run ended, as its process reports it."""
 
 

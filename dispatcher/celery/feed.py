@@ -355,23 +355,33 @@ class Feed:
 
     def _sort_ends(self, ends: list[tuple[Run, Ended]]) -> None:
         while self._ended:
-            run = self._ended[0]
-            call, number = run.start.call, run.start.claimed.claim_id
-            match run.end:
-                case None:
-                    self._forget(run)
-                case Ending() as ending:
-                    ends.append((run, Ended(call_id=call.id, ticket=call.ticket, claim_id=number, ending=ending)))
-                case fed.Missed():
-                    self._pace.note_missed()
-                    self._restart(run)
-                case fed.PutOff(wait=wait, key=key):
-                    engine_feed.put_off(run.start, wait, key)
-                    self._forget(run)
-                case fed.Changed(ending=ending, changes=changes):
-                    engine_feed.change(run.start, ending, changes)
-                    self._forget(run)
-            self._ended.popleft()
+            run = self._ended.popleft()
+            if isinstance(run.end, Ending):
+                ends.append((run, _ended(run, run.end)))
+                continue
+            try:
+                self._settle(run)
+            except Exception as fault:
+                if not sql.is_refused(fault):
+                    self._ended.appendleft(run)
+                    raise
+                # What the task gave can't be stored; tried again, it would keep this feed from all others.
+                self._record_apart([(run, _ended(run, run.failed(fault)))])
+
+    def _settle(self, run: Run) -> None:
+        """Record an end that needs a transaction of its own."""
+        match run.end:
+            case fed.Missed():
+                self._pace.note_missed()
+                self._restart(run)
+                return
+            case fed.PutOff(wait=wait, key=key):
+                engine_feed.put_off(run.start, wait, key)
+            case fed.Changed(ending=ending, changes=changes):
+                engine_feed.change(run.start, ending, changes)
+            case fed.Lost(record=record):
+                record()
+        self._forget(run)
 
     def _restart(self, run: Run) -> None:
         """Give a call that its process could not begin in time another start."""
@@ -416,6 +426,11 @@ class Feed:
     def _unmark(self) -> None:
         wake.mark_busy(self.worker)
         self._is_marked = False
+
+
+def _ended(run: Run, ending: Ending) -> Ended:
+    call = run.start.call
+    return Ended(call_id=call.id, ticket=call.ticket, claim_id=run.start.claimed.claim_id, ending=ending)
 
 
 class FeedStep(bootsteps.StartStopStep):

@@ -25,8 +25,6 @@ class Run:
     on_end: Callable[["Run"], None]
     """Called once, in any thread."""
     end: End | None = None
-    has_left: bool = False
-    """Whether its end is recorded by others: its process was lost, say."""
     accepted_at: float | None = None
     ended_at: float | None = None
     _is_over: list[bool] = field(default_factory=list)
@@ -39,10 +37,6 @@ class Run:
         """Report how it ended; only the first report counts."""
         self._close(end or self.failed(RuntimeError("the worker's process returned no end of the attempt")))
 
-    def leave(self) -> None:
-        """Leave the record of its end to others."""
-        self._close(None)
-
     def revoke(self) -> None:
         """End it as revoked before a process ran it."""
         attempt = self.start.claimed.attempt
@@ -53,12 +47,12 @@ class Run:
         claimed = self.start.claimed
         return ending.failed(error, attempt=claimed.attempt, policy=claimed.retry)
 
-    def _close(self, end: End | None) -> None:
+    def _close(self, end: End) -> None:
         # Appending is atomic: of two threads one comes second.
         self._is_over.append(True)
         if len(self._is_over) > 1:
             return
-        self.end, self.has_left, self.ended_at = end, end is None, monotonic()
+        self.end, self.ended_at = end, monotonic()
         self.on_end(self)
 
 

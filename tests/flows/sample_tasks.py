@@ -185,6 +185,13 @@ def be_rate_limited(self: Task, path: str) -> str:
 
 
 @app.task(bind=True)
+def be_rate_limited_by_a_strange_key(self: Task) -> None:
+    """Name a key that PostgreSQL can't store."""
+    note("run", self)
+    raise RateLimited(1, key="\0")
+
+
+@app.task(bind=True)
 def outlive_a_cold_shutdown(self: Task, seconds: float) -> None:
     """Let the worker shut down, as SIGQUIT does once all is cancelled that can be, and go on for so long."""
     note("run", self)

@@ -182,3 +182,11 @@ def test_a_worker_that_loses_a_process_frees_its_room(processes: Processes, work
     call = send(sample_tasks.die, 1)
     assert (ended(call).attempt, ended(call).result) == (2, "alive")
     assert ended(send(sample_tasks.echo, "next")).state == State.COMPLETED
+
+
+def test_an_end_that_the_database_refuses_fails_its_attempt_and_stops_no_other_call(
+    processes: Processes, worker: Worker
+) -> None:
+    refused = send(sample_tasks.be_rate_limited_by_a_strange_key, keys=[], retry={"max_attempts": 1})
+    assert ended(refused).state == State.DISCARDED
+    assert ended(send(sample_tasks.echo, "next", keys=[])).state == State.COMPLETED

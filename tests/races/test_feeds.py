@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 import pytest
@@ -19,20 +20,19 @@ pytestmark = concurrent
 TAKER = Taker(worker=HERE.id, queues=["mail"], tasks=["noop"])
 _GATE = 20_251
 
-_MAKE = f"""
+_MAKE = """
 CREATE FUNCTION wait_at_gate() RETURNS trigger LANGUAGE plpgsql
-    AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared({_GATE}); RETURN NEW; END $$;
-CREATE TRIGGER gate BEFORE UPDATE ON dispatcher_lane FOR EACH ROW WHEN (NEW.is_held AND NOT OLD.is_held)
-    EXECUTE FUNCTION wait_at_gate();
+    AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared({gate}); RETURN NEW; END $$;
+CREATE TRIGGER gate BEFORE UPDATE ON dispatcher_lane FOR EACH ROW WHEN ({change}) EXECUTE FUNCTION wait_at_gate();
 """
 _DROP = "DROP TRIGGER gate ON dispatcher_lane; DROP FUNCTION wait_at_gate()"
 
 
 @contextmanager
-def held_lanes_gated() -> Iterator[psycopg.Connection[None]]:
-    """Stop each statement that lets a queue hold a lane, in its middle, until the connection rolls back."""
+def gated(change: str) -> Iterator[psycopg.Connection[Any]]:
+    """Stop each statement that changes a lane so, in its middle, until the connection rolls back."""
     with db_admin.connect() as admin, db_admin.connect(autocommit=False) as gate:
-        admin.execute(_MAKE)
+        admin.execute(_MAKE.format(gate=_GATE, change=change))
         try:
             gate.execute("SELECT pg_advisory_xact_lock(%s)", [_GATE])
             yield gate
@@ -50,7 +50,7 @@ def test_a_worker_that_becomes_idle_while_a_send_holds_its_lane_is_woken() -> No
     feed.step(TAKER, room=2)
     feed.step(TAKER, room=2)
     assert not Lane.objects.get().is_held
-    with actors(1) as (sender,), held_lanes_gated() as gate:
+    with actors(1) as (sender,), gated("NEW.is_held AND NOT OLD.is_held") as gate:
         sending = sender.begin(CallQueue.objects.send, "noop", queue="mail")
         sender.wait_blocked(by=gate)
         wake.mark_idle(HERE.id, ["mail"])
