@@ -248,7 +248,7 @@ def test_room_that_the_first_lanes_behind_a_key_can_not_use_is_found_by_the_next
     assert [call for step in steps for call in ids(step)] == [last.id]
 
 
-def test_a_step_tells_whether_it_leaves_calls_to_others() -> None:
+def test_a_step_reports_whether_it_leaves_calls_to_others() -> None:
     send(2)
     assert take(1).has_held
     take(2)
