@@ -46,6 +46,8 @@ _LEAVE_S: Final = 0.05
 """How often a worker without room leaves calls to others at the most."""
 _PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 3.0
+_KEEP_S: Final = 0.05
+"""How long a call that was started ahead waits for a process before it goes back."""
 _FLUSH_S: Final = 5.0
 _LAST_S: Final = 0.1
 """How often a feed that has ended looks whether its process still runs a call."""
@@ -68,6 +70,8 @@ class Feed:
         """By claim."""
         self._starting: list[tuple[float, int, Run]] = []
         """Calls whose start lies ahead, a heap by the monotonic time at which the pool gets them."""
+        self._returning: deque[Run] = deque()
+        """Calls to give back; whether the database has done so may be unknown, so they run no more."""
         self._agenda = Agenda()
         self._pace = Pace()
         self._direct: list[str] = []
@@ -176,6 +180,7 @@ class Feed:
             self._connect()
         self._look_up_queues()
         self._give_due()
+        self._give_back_old()
         self.waiting.clear()
         if self._is_gathering():
             self.waiting.wait(monotonic() + _GATHER_S, is_idle=False)
@@ -333,7 +338,20 @@ class Feed:
 
     def _give(self, run: Run) -> None:
         if run.ended_at is None and self.pool is not None:
-            self.pool.hand(run)
+            self.pool.give(run)
+
+    def _give_back_old(self) -> None:
+        """Leave to other workers what was started ahead, if no process has become free for it in time."""
+        if self.pool is not None and (old := self.pool.take_back(monotonic() - _KEEP_S)):
+            self._returning.extend(old)
+            # Else it would take them again.
+            self._pace.tighten()
+        while self._returning:
+            run = self._returning[0]
+            if run.ended_at is None:
+                engine_feed.give_back(run.start.call.id, run.start.call.ticket, run.start.claimed.claim_id)
+                self._forget(run)
+            self._returning.popleft()
 
     def _forget(self, run: Run) -> None:
         self._runs.pop(run.start.claimed.claim_id, None)
@@ -341,6 +359,8 @@ class Feed:
 
     def _on_end(self, run: Run) -> None:
         self._ended.append(run)
+        if self.pool is not None:
+            self.pool.free(run)
         self.waiting.wake()
 
     def _take_ends(self) -> list[tuple[Run, Ended]]:
@@ -406,15 +426,8 @@ class Feed:
             return
         if not is_idle and self._is_marked:
             self._unmark()
-        dues = [monotonic() + self._look_s]
-        if self._starting:
-            dues.append(self._starting[0][0])
-        if (at := self._agenda.next_at) is not None:
-            dues.append(at if room > 0 else max(at, self._leave_at))
-        if self._has_more and room <= 0:
-            dues.append(self._leave_at)
         if not self.waiting.is_woken:
-            self.waiting.wait(min(dues), is_idle=is_idle)
+            self.waiting.wait(self._next_due(room), is_idle=is_idle)
             # Once in a while the mark is renewed: its row may be gone.
             self._is_marked = self._is_marked and monotonic() < self._marked_until
         if self.waiting.is_woken:
@@ -422,6 +435,19 @@ class Feed:
             if self._room() <= 0:
                 # Another worker may be idle.
                 wake.notify(self._direct)
+
+    def _next_due(self, room: int) -> float:
+        """Return when there is something to do at the latest, as a monotonic time."""
+        dues = [monotonic() + self._look_s]
+        if self._starting:
+            dues.append(self._starting[0][0])
+        if self.pool is not None and (at := self.pool.oldest_at) is not None:
+            dues.append(at + _KEEP_S)
+        if (at := self._agenda.next_at) is not None:
+            dues.append(at if room > 0 else max(at, self._leave_at))
+        if self._has_more and room <= 0:
+            dues.append(self._leave_at)
+        return min(dues)
 
     def _unmark(self) -> None:
         wake.mark_busy(self.worker)

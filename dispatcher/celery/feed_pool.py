@@ -3,6 +3,7 @@
 import os
 from collections import deque
 from contextlib import suppress
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from celery.worker import state
@@ -60,6 +61,11 @@ class Pool:
         """Hand calls over through the worker's event loop where it has one, else directly."""
         self.consumer = consumer
         self._waiting: deque[Run] = deque()
+        """On their way to the event loop."""
+        self._ready: deque[Run] = deque()
+        """Started ahead: they wait for a process."""
+        self._given: set[Run] = set()
+        """Those that a process has, or gets."""
         self._hub: Any = getattr(consumer, "hub", None)
         if self._hub is not None:
             self._read, self._write = os.pipe()
@@ -84,22 +90,47 @@ class Pool:
             return sum(1 for request in list(state.active_requests) if getattr(request, "fed", None) is None)
         return 0
 
-    def hand(self, run: Run) -> None:
-        """Hand a call to the pool."""
+    def give(self, run: Run) -> None:
+        """Give a call to a process, now or when one is free."""
+        run.given_at = monotonic()
+        if len(self._given) < self.size - self.busy_elsewhere():
+            self._hand(run)
+        else:
+            self._ready.append(run)
+
+    def free(self, run: Run) -> None:
+        """Give the process of a call that has ended to the next one, in any thread."""
+        if run not in self._given:
+            return
+        self._given.discard(run)
+        with suppress(IndexError):
+            while (following := self._ready.popleft()).ended_at is not None:
+                pass
+            self._hand(following)
+
+    def take_back(self, before: float) -> list[Run]:
+        """Return, and forget, the calls that have waited for a process since before this monotonic time."""
+        taken: list[Run] = []
+        with suppress(IndexError):
+            while self._ready[0].given_at < before:
+                taken.append(self._ready.popleft())
+        return taken
+
+    @property
+    def oldest_at(self) -> float | None:
+        """Since when the first call waits for a process."""
+        with suppress(IndexError):
+            return self._ready[0].given_at
+        return None
+
+    def _hand(self, run: Run) -> None:
+        self._given.add(run)
         if self._hub is None:
             self._execute(run)
             return
         self._waiting.append(run)
         with suppress(BlockingIOError):
             os.write(self._write, b"x")
-
-    def take_back(self) -> list[Run]:
-        """Return the calls that have not come to the pool, which runs them no more."""
-        taken = []
-        with suppress(IndexError):
-            while True:
-                taken.append(self._waiting.popleft())
-        return taken
 
     def close(self) -> None:
         """Hand over no more."""

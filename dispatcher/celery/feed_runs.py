@@ -25,6 +25,7 @@ class Run:
     on_end: Callable[["Run"], None]
     """Called once, in any thread."""
     end: End | None = None
+    given_at: float = 0.0
     accepted_at: float | None = None
     ended_at: float | None = None
     _is_over: list[bool] = field(default_factory=list)

@@ -4,12 +4,14 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from django.db import connection
 
 from dispatcher.models import CallQueue, Feed, PeriodicRun, Queue, RateLimitKey, Worker
+from dispatcher.request import Call
 from dispatcher.states import State
 from tests.flows import sample_tasks
 from tests.flows.one_slot import ended, running, send, start
@@ -101,6 +103,21 @@ def test_a_worker_without_a_direct_queue_keeps_no_connection_for_its_feed(proces
     eventually(lambda: not mine.exists() and connections() < before)
     Queue.objects.filter(name=QUEUE).update(delivery="direct")
     eventually(mine.filter(idle_at__isnull=False).exists)
+
+
+def test_calls_that_were_started_ahead_of_a_long_one_go_back(processes: Processes) -> None:
+    start(processes, "-c", "1", env={"FLOWS_FALLBACK": "1"})
+
+    def send_many(*calls: Call) -> list[CallQueue]:
+        return CallQueue.objects.send_many([replace(call, queue=QUEUE) for call in calls])
+
+    short = [Call(sample_tasks.echo, args=["short"])] * 20
+    for _ in range(3):
+        assert {ended(call).result for call in send_many(*short)} == {"short"}
+    long, *others = send_many(Call(sample_tasks.nap, args=[4]), *short)
+    running(long)
+    eventually(lambda: [call.id for call in CallQueue.objects.filter(state=State.ACTIVE)] == [long.id])
+    assert {(ended(call).state, ended(call).attempt) for call in (long, *others)} == {(State.COMPLETED, 1)}
 
 
 def test_a_call_that_is_revoked_while_it_waits_for_a_process_is_cancelled(processes: Processes) -> None:
