@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from celery.worker.consumer import Consumer  # see dispatcher.celery.unknown
 
 _READ: Final = 4096
+_EACH: Final = 2
+"""How many calls the pool has for each process: the one that runs, and the next, so that no process waits for it."""
 
 
 class FedMessage(Message):
@@ -65,7 +67,7 @@ class Pool:
         self._ready: deque[Run] = deque()
         """Started ahead: they wait for a process."""
         self._given: set[Run] = set()
-        """Those that a process has, or gets."""
+        """Those that a process has, or gets next."""
         self._hub: Any = getattr(consumer, "hub", None)
         if self._hub is not None:
             self._read, self._write = os.pipe()
@@ -91,15 +93,15 @@ class Pool:
         return 0
 
     def give(self, run: Run) -> None:
-        """Give a call to a process, now or when one is free."""
+        """Give a call to the pool: to a free process, as the next one of a process, or later."""
         run.given_at = monotonic()
-        if len(self._given) < self.size - self.busy_elsewhere():
+        if len(self._given) < _EACH * self.size - self.busy_elsewhere():
             self._hand(run)
         else:
             self._ready.append(run)
 
     def free(self, run: Run) -> None:
-        """Give the process of a call that has ended to the next one, in any thread."""
+        """Give the place of a call that has ended to the next one, in any thread."""
         if run not in self._given:
             return
         self._given.discard(run)
