@@ -10,7 +10,7 @@ import pytest
 from dispatcher.models import CallQueue, Worker
 from dispatcher.states import State
 from tests.flows import sample_tasks
-from tests.flows.one_slot import ended, running, send, start
+from tests.flows.one_slot import ended, send, start
 from tests.flows.processes import Processes
 from tests.flows.settings import DISPATCHER
 from tests.races.lockstep import concurrent, eventually, holding
@@ -28,7 +28,8 @@ LEASE: timedelta = DISPATCHER["run_lease"]
 def test_a_warm_shutdown_ends_what_runs_and_hands_back_the_rest_at_once(processes: Processes, pool: str) -> None:
     worker = start(processes, "-P", pool, "-c", "1", "--prefetch-multiplier", "4")
     runs = send(sample_tasks.nap, 1.5 * LEASE.total_seconds())
-    running(runs)
+    # A direct call is active before a process runs it.
+    eventually(lambda: processes.noted(runs.id))
     fetched = [send(sample_tasks.echo, "next", keys=[]) for _ in range(2)]
     os.kill(processes.stack.children["worker"].pid, signal.SIGTERM)
     stopped = eventually(Worker.objects.filter(id=worker.id, stopped_at__isnull=False).first)
