@@ -203,10 +203,17 @@ def write_one(draft: Draft) -> One:
 
 def _record(draft: Draft, params: Mapping[str, Any]) -> One | None:
     """Write a call of a direct queue; None if nothing was written: the queue is not direct any more, say."""
-    with sql.one_trip() as commit:
-        written = sql.ask("record_call", Written, params)
-        commit()
-        held = sql.ask("wake_for_call", _Held, {"id": draft.id, "silence": feed_silence()})
+    try:
+        with sql.one_trip() as commit:
+            written = sql.ask("record_call", Written, params)
+            commit()
+            held = sql.ask("wake_for_call", _Held, {"id": draft.id, "silence": feed_silence()})
+    except sql.DATABASE_ERRORS as fault:
+        # An error of the server's after the call's row has come is that of the second statement: the call is committed.
+        if sql.sqlstate(fault) is None or not (rows := written.rows()):
+            raise
+        logger.exception("call %s was sent, but no worker was woken; its lane is looked at again", draft.id)
+        return One(call=_saved(draft, rows[0]))
     if not (rows := written.rows()):
         _direct.discard(draft.kind.queue)
         return None

@@ -72,6 +72,22 @@ def test_a_lone_call_of_a_direct_queue_is_recorded_and_wakes_a_worker_in_one_tri
     assert Feed.objects.get().idle_at is None, "the idle worker was notified"
 
 
+def test_a_send_whose_call_is_committed_does_not_fail_where_no_worker_can_be_woken() -> None:
+    Queue.objects.create(name="mail", delivery="direct")
+    for _ in ("makes the lane", "learns that the queue is direct"):
+        CallQueue.objects.send("noop", queue="mail")
+    Lane.objects.update(is_held=False)
+    ask = sql.ask
+
+    def fail_to_wake(name: str, row: Any, params: Any) -> Any:
+        return ask(name, row, {**params, "id": "no id"} if name == "wake_for_call" else params)
+
+    with mock.patch.object(sql, "ask", fail_to_wake):
+        call = CallQueue.objects.send("noop", queue="mail")
+    assert seen(call).position == call.position
+    assert Lane.objects.get().is_held, "the look after the commit has held it"
+
+
 def test_a_call_to_a_lane_that_is_held_already_wakes_no_worker() -> None:
     Queue.objects.create(name="mail", delivery="direct")
     for _ in ("makes the lane", "learns that the queue is direct"):

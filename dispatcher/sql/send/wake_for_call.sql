@@ -2,9 +2,9 @@
 -- sleeps, and notify one idle worker: changed_lanes, hold_lanes and wake_feeds for one call, in one statement.
 -- A lane that is held already is left to who serves it: they look again after their own commit. `is_unnoticed`: it is
 -- held since, and no worker was idle; one that became idle meanwhile may have looked before the commit, so the sender
--- looks for it once more, after it. `keys`: the key that
--- the lane is parked on, if no other call is before this one (see changed_lanes). The commit is not waited for: what a
--- crash of the server undoes, the sweep of a tick finds. Relies on call_waiting and the primary keys.
+-- looks for it once more, after it. `keys`: the key that the lane is parked on, if no other call is before this one
+-- (see changed_lanes). The commit is not waited for: what a crash of the server undoes, the sweep of a tick finds.
+-- Relies on call_waiting and the primary keys.
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now, set_config('synchronous_commit', 'off', true) AS durability
 ), lane AS MATERIALIZED (
