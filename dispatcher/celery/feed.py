@@ -183,7 +183,7 @@ class Feed:
         self._give_back_old()
         self.waiting.clear()
         if self._is_gathering():
-            self.waiting.wait(monotonic() + _GATHER_S, is_idle=False)
+            self.waiting.wait((self._ended[0].ended_at or 0.0) + _GATHER_S, is_idle=False)
             return
         ends = self._take_ends()
         room = self._room()
