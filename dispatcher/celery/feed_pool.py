@@ -134,14 +134,6 @@ class Pool:
         with suppress(BlockingIOError):
             os.write(self._write, b"x")
 
-    def close(self) -> None:
-        """Hand over no more."""
-        if self._hub is not None:
-            self._hub.remove_reader(self._read)
-            os.close(self._read)
-            os.close(self._write)
-            self._hub = None
-
     def _hand_over(self, *_: Any) -> None:
         with suppress(BlockingIOError):
             os.read(self._read, _READ)
