@@ -92,11 +92,6 @@ class Feed:
         self._leave_at = 0.0
 
     @property
-    def is_direct(self) -> bool:
-        """Whether any queue of the worker is direct."""
-        return bool(self._direct)
-
-    @property
     def _look_s(self) -> float:
         return min(_LOOK_S, conf().heartbeat.total_seconds())
 

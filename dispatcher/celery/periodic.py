@@ -22,7 +22,7 @@ from kombu.message import Message
 
 from dispatcher import engine, sql
 from dispatcher.celery import results
-from dispatcher.celery.heartbeat import worker_id
+from dispatcher.celery.heartbeat import has_direct, worker_id
 from dispatcher.conf import conf
 from dispatcher.lifecycle import periodic_runs
 from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK, Periodic
@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 _SELDOM: Final = timedelta(seconds=5)
 """How often a task may run whose thread keeps its connection to the database from run to run."""
+_FIRST_S: Final = 0.2
+"""How long a worker waits between two looks until its first heartbeat is recorded."""
 _STOP_S: Final = 2.0
 """How long a worker that stops waits for the runs that it has begun."""
 
@@ -210,7 +212,9 @@ class PeriodicTasks(bootsteps.StartStopStep):
         if number is None:
             return
         tasks = {task.name: task for task in _wanted()}
-        mine = periodic_runs.take_over(tasks.values(), worker=number, is_dispenser=self._is_dispenser())
+        mine = periodic_runs.take_over(
+            tasks.values(), worker=number, is_dispenser=self._is_dispenser(), is_prompt=bool(has_direct())
+        )
         self._note_change(set(mine), number)
         for name in mine:
             due_at, now = self._due.get(name, 0.0), monotonic()
@@ -222,8 +226,8 @@ class PeriodicTasks(bootsteps.StartStopStep):
     def _note_change(self, mine: set[str], number: UUID) -> None:
         for name in sorted(mine - self._due.keys()):
             logger.log(
-                logging.INFO if self._is_direct() else logging.WARNING,
-                "nothing has run %s for some periods: worker %s does now",
+                logging.INFO if has_direct() else logging.WARNING,
+                "nothing else runs %s: worker %s does now",
                 name,
                 self.worker.hostname,
             )
@@ -232,19 +236,19 @@ class PeriodicTasks(bootsteps.StartStopStep):
             del self._due[name]
 
     def _is_dispenser(self) -> bool:
-        return self._is_direct() or conf().dispenser_queue in self.worker.app.amqp.queues.consume_from
-
-    def _is_direct(self) -> bool:
-        """Whether the worker takes calls directly: then it is to run the periodic tasks where nothing else does."""
-        feed = getattr(self.worker, "dispatcher_feed", None)
-        return feed is not None and feed.is_direct
+        """Whether it is to run the periodic tasks where nothing else does; a worker of direct queues is."""
+        return bool(has_direct()) or conf().dispenser_queue in self.worker.app.amqp.queues.consume_from
 
     def _pause(self, *, can_be_short: bool) -> float:
         """Return for how long to wait before the next look: until what was taken over runs next, if that is soon."""
         often = _tasks()[TICK].keep if self._is_dispenser() else conf().heartbeat
         # So that not all workers come at once.
         pause = often.total_seconds() * random.uniform(0.9, 1.0)  # noqa: S311
-        if not self._due or not can_be_short:
+        if not can_be_short:
+            return pause
+        if has_direct() is None:
+            return _FIRST_S
+        if not self._due:
             return pause
         return min(pause, max(0.0, min(self._due.values()) - monotonic()))
 

@@ -88,16 +88,23 @@ def record(task: Periodic, *, worker: UUID | None = None, now: datetime | None =
 
 
 def take_over(
-    tasks: Collection[Periodic], *, worker: UUID, is_dispenser: bool, now: datetime | None = None
+    tasks: Collection[Periodic],
+    *,
+    worker: UUID,
+    is_dispenser: bool,
+    is_prompt: bool = False,
+    now: datetime | None = None,
 ) -> list[str]:
     """Return the tasks that this worker is to run by itself: beat, or another worker, has not run them for too long.
 
     is_dispenser: whether it takes the dispenser's queue. Others leave it to those that do while one of them lives.
+    is_prompt: whether it takes over at once what never ran, or what a worker ran that has stopped.
     """
     settings = conf()
     params = {
         "names": [task.name for task in tasks],
         "afters": [task.after for task in tasks],
+        "idles": [timedelta(0) if is_prompt and task.grace is None else task.after for task in tasks],
         "worker": worker,
         "is_dispenser": is_dispenser,
         "queue": settings.dispenser_queue,

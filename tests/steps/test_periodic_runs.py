@@ -22,9 +22,12 @@ ONE, OTHER = UUID(int=1), UUID(int=2)
 TASK = Periodic(name=TICK, every=timedelta(seconds=1))
 
 
-def look(worker: UUID, now: datetime, *, is_dispenser: bool = True, task: Periodic = TASK) -> bool:
+def look(
+    worker: UUID, now: datetime, *, is_dispenser: bool = True, is_prompt: bool = False, task: Periodic = TASK
+) -> bool:
     """Let a worker look; return whether it is to run the task by itself."""
-    return periodic_runs.take_over([task], worker=worker, is_dispenser=is_dispenser, now=now) == [task.name]
+    taken = periodic_runs.take_over([task], worker=worker, is_dispenser=is_dispenser, is_prompt=is_prompt, now=now)
+    return taken == [task.name]
 
 
 def ran(now: datetime, *, worker: UUID | None = None) -> None:
@@ -107,6 +110,34 @@ def test_cleanup_waits_for_a_schedule_of_once_a_week() -> None:
     periodic_runs.record(cleanup, now=T0)
     assert not look(ONE, T0 + timedelta(days=7, hours=12), task=cleanup)
     assert look(ONE, T0 + timedelta(days=8, hours=1), task=cleanup)
+
+
+def test_a_worker_of_direct_queues_takes_over_at_once_what_never_ran() -> None:
+    assert look(ONE, T0, is_prompt=True)
+    assert recorded() == (T0, ONE)
+    assert not look(OTHER, at(1), is_prompt=True)
+    assert look(ONE, at(1), is_prompt=True)
+
+
+def test_a_worker_of_direct_queues_takes_over_at_once_what_another_found_first() -> None:
+    assert not look(OTHER, T0)
+    assert look(ONE, at(0.1), is_prompt=True)
+
+
+def test_a_worker_of_direct_queues_takes_over_at_once_from_one_that_has_stopped() -> None:
+    stopped = serve(["celery"], T0)
+    assert look(stopped, T0, is_prompt=True)
+    assert not look(ONE, at(1), is_prompt=True)
+    heartbeat.mark_stopped(stopped, now=at(1))
+    assert not look(ONE, at(1.1))
+    assert look(ONE, at(1.1), is_prompt=True)
+
+
+def test_a_worker_of_direct_queues_waits_for_a_schedule_of_the_cleanup() -> None:
+    (cleanup,) = (task for task in periodic_runs.periodic() if task.name == CLEANUP)
+    assert not look(ONE, T0, task=cleanup, is_prompt=True)
+    assert not look(ONE, T0 + timedelta(days=7), task=cleanup, is_prompt=True)
+    assert look(ONE, T0 + timedelta(days=8, hours=1), task=cleanup, is_prompt=True)
 
 
 # Whose turn it is

@@ -1,21 +1,29 @@
 -- take_over_runs: return the periodic tasks that this worker is to run by itself: those that it has taken over, and
--- those whose last run is older than `after`, which it takes over now. Of several workers one gets a row; the others
--- skip it.
+-- those whose last run is older than `after`, which it takes over now. One that never ran, or whose worker has stopped,
+-- is taken over when it is older than `idle`. Of several workers one gets a row; the others skip it.
 -- A worker that does not take the dispenser's queue does so only where no live worker takes it, or where those that do
 -- have not run the task for longer than a lease.
 -- Writes where a task is taken over, and once for a task that is not known. Relies on the primary key.
 WITH {{clock}}, task AS MATERIALIZED (
-    SELECT name, after
-      FROM unnest(%(names)s::text[], %(afters)s::interval[]) AS task (name, after)
-), allowed AS MATERIALIZED (
-    SELECT run.name, run.ran_by, task.after,
-           -- A time in the future is of a clock that was set back.
-           NOT COALESCE(run.ran_at, run.created_at) BETWEEN clock.now - task.after AND clock.now AS is_overdue
-      FROM clock
-     CROSS JOIN task
+    SELECT name, after, idle
+      FROM unnest(%(names)s::text[], %(afters)s::interval[], %(idles)s::interval[]) AS task (name, after, idle)
+), known AS MATERIALIZED (
+    SELECT run.name, run.ran_by, COALESCE(run.ran_at, run.created_at) AS at,
+           CASE WHEN run.ran_at IS NULL
+                     OR EXISTS (SELECT
+                                  FROM dispatcher_worker AS worker
+                                 WHERE worker.id = run.ran_by AND worker.stopped_at IS NOT NULL)
+                THEN task.idle ELSE task.after END AS after
+      FROM task
       JOIN dispatcher_periodicrun AS run ON run.name = task.name
+), allowed AS MATERIALIZED (
+    SELECT known.name, known.ran_by, known.after,
+           -- A time in the future is of a clock that was set back.
+           NOT known.at BETWEEN clock.now - known.after AND clock.now AS is_overdue
+      FROM clock
+     CROSS JOIN known
      WHERE %(is_dispenser)s::bool
-        OR COALESCE(run.ran_at, run.created_at) + task.after + %(lease)s::interval < clock.now
+        OR known.at + known.after + %(lease)s::interval < clock.now
         OR NOT EXISTS (SELECT
                          FROM dispatcher_worker AS worker
                         WHERE %(queue)s::text = ANY (worker.queues)
@@ -38,15 +46,21 @@ WITH {{clock}}, task AS MATERIALIZED (
      WHERE run.name = locked.name
     RETURNING run.name
 ), made AS (
-    INSERT INTO dispatcher_periodicrun (name, created_at)
-    SELECT task.name, clock.now
+    INSERT INTO dispatcher_periodicrun (name, created_at, ran_at, ran_by)
+    SELECT task.name, clock.now, CASE WHEN task.idle = '0' THEN clock.now END,
+           CASE WHEN task.idle = '0' THEN %(worker)s::uuid END
       FROM clock
      CROSS JOIN task
      WHERE NOT EXISTS (SELECT FROM dispatcher_periodicrun AS run WHERE run.name = task.name)
         ON CONFLICT (name) DO NOTHING
+    RETURNING name, ran_by
 )
 SELECT taken.name
   FROM taken
+ UNION ALL
+SELECT made.name
+  FROM made
+ WHERE made.ran_by IS NOT NULL
  UNION ALL
 SELECT allowed.name
   FROM allowed
