@@ -41,7 +41,8 @@ def unpublished() -> Iterator[None]:
 @contextmanager
 def on(alias: str) -> Iterator[None]:
     """Let the dispatcher use this one of the databases, where no worker claims what is admitted."""
-    with override_settings(DISPATCHER={"database": alias, "queue_grace": None, "dispatch_ahead": UNCLAIMED}):
+    given = {"database": alias, "queue_grace": None, "dispatch_ahead": UNCLAIMED, "delivery": {"*": "broker"}}
+    with override_settings(DISPATCHER=given):
         yield
 
 

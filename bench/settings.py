@@ -16,4 +16,4 @@ for database in DATABASES.values():
 INSTALLED_APPS = [*INSTALLED_APPS, "bench"]
 CELERY_TASK_ROUTES = {"bench.*": {"queue": "bench"}}
 # Most of what is measured needs no worker.
-DISPATCHER = {"queue_grace": None}
+DISPATCHER = {"queue_grace": None, "delivery": {"*": "broker"}}

@@ -56,7 +56,7 @@ class Conf(Tuning):
     dispenser_queue: str = "dispatcher"
     """The Celery queue of the dispenser's own tasks."""
     delivery: Mapping[str, str] = field(default_factory=dict)
-    """How the calls of a queue reach its workers, by queue or template (`email*`): broker, direct or http.
+    """How the calls of a queue reach its workers, by queue or template (`email*`): direct (others), broker or http.
 
     It counts when the first lane of a queue is made, or a worker first serves it; from then on the queue's row does.
     """

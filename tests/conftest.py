@@ -71,7 +71,8 @@ def services(pytestconfig: pytest.Config) -> Services:
 def _settings_of_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let DISPATCHER set the engine's constants, too, and serve queues without workers, for there are none here.
 
-    A test of workers sets `queue_grace` itself.
+    A test of workers sets `queue_grace` itself. Calls go through the broker unless a test says otherwise: admission and
+    start are two steps then, which most tests are about.
     """
     read: Callable[[object], Conf] = conf._read  # noqa: SLF001 -- the one place where all tests' settings come by
 
@@ -86,7 +87,8 @@ def _settings_of_tests(monkeypatch: pytest.MonkeyPatch) -> None:
             if isinstance(getattr(conf.TUNING, name), timedelta) and not isinstance(value, timedelta)
         }
         is_open = {} if "queue_grace" in given else {"queue_grace": None}
-        return replace(settings, **constants | durations, **is_open)
+        delivery = {} if "delivery" in given else {"delivery": {"*": "broker"}}
+        return replace(settings, **constants | durations, **is_open, **delivery)
 
     monkeypatch.setattr(conf, "_read", read_for_tests)
     monkeypatch.setattr(conf, "_Last", type("_Last", (), {"given": object()}))

@@ -9,7 +9,7 @@ from django.http import HttpRequest
 
 from dispatcher.admin.base import BoundedAdmin
 from dispatcher.errors import CallInvalid
-from dispatcher.models import ApiToken, CallQueue, PullWorker, Queue
+from dispatcher.models import ApiToken, CallQueue, Lane, PullWorker, Queue
 from dispatcher.states import IN_FLIGHT
 from dispatcher.validate import scopes
 
@@ -28,6 +28,11 @@ class QueueAdmin(BoundedAdmin):
         """Save a queue; the user has decided who serves it."""
         obj.is_undecided = False
         super().save_model(request, obj, form, change)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Queue | None = None) -> bool:
+        """Refuse it for a queue with lanes: its calls would have no delivery any more."""
+        is_used = obj is not None and Lane.objects.filter(queue=obj.name).exists()
+        return not is_used and super().has_delete_permission(request, obj)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> tuple[str, ...]:
         if obj is None:

@@ -86,14 +86,14 @@ def declared_policy(name: str) -> Policy | None:
 
 
 def declared_delivery(queue: str) -> Delivery:
-    """Return the delivery that the settings give a queue, exactly or by the longest template that fits."""
+    """Return the delivery that the settings give a queue, exactly or by the longest template that fits; else direct."""
     given = conf().delivery
     fitting = [name for name in given if name == queue or ("*" in name and fnmatchcase(queue, name))]
     best = queue if queue in given else max(fitting, key=len, default=None)
     if best is not None and given[best] not in list(Delivery):
         message = f"DISPATCHER['delivery'][{best!r}] is {given[best]!r}: give one of {', '.join(Delivery)}."
         raise ConfigurationError(message)
-    return Delivery.BROKER if best is None else Delivery(given[best])
+    return Delivery.DIRECT if best is None else Delivery(given[best])
 
 
 def is_from_template(name: str) -> bool:

@@ -15,15 +15,15 @@ _ON_FULL = [(action.value, action.value) for action in OnFull]
 class Queue(models.Model):
     """The configuration of a queue: who serves it, and how many calls may wait in it.
 
-    The broker delivers the calls of a queue without a row, which takes any number of calls.
+    It is made with the first lane of a queue, or when a worker first serves it (see the setting `delivery`).
     """
 
     name = models.CharField(max_length=255, primary_key=True)
     delivery = models.CharField(
         max_length=8,
         choices=_DELIVERY,
-        default=Delivery.BROKER,
-        db_default=Delivery.BROKER,
+        default=Delivery.DIRECT,
+        db_default=Delivery.DIRECT,
         help_text="How its calls reach workers: published through Celery's broker, taken by Celery workers from "
         "PostgreSQL, or fetched over HTTP by workers in any language.",
     )

@@ -41,6 +41,17 @@ def test_who_serves_a_queue_is_set_until_its_calls_are_with_somebody(boss: Clien
     assert (queue.max_depth, queue.delivery) == (5, "http")
 
 
+def test_a_queue_with_lanes_keeps_its_row_and_with_it_its_delivery(boss: Client) -> None:
+    for name in ("mail", "unused"):
+        Queue.objects.create(name=name, delivery="direct")
+    CallQueue.objects.send("mail.send", queue="mail")
+    chosen = {"action": "delete_selected", "_selected_action": ["mail"], "post": "yes"}
+    boss.post(reverse("admin:dispatcher_queue_changelist"), chosen)
+    for name in ("mail", "unused"):
+        boss.post(reverse("admin:dispatcher_queue_delete", args=[name]), {"post": "yes"})
+    assert [queue.name for queue in Queue.objects.all()] == ["mail"]
+
+
 def test_the_event_log_is_read_and_nothing_else(boss: Client, settings: Settings) -> None:
     settings.DISPATCHER = {"event_retention": 60}
     api.declare("queue:mail", {})

@@ -32,6 +32,7 @@ if os.environ.get("DJANGO_SETTINGS_MODULE") == __name__:
     conf.TUNING = replace(conf.TUNING, **CONSTANTS)
 DISPATCHER: dict[str, Any] = {
     "dispenser_queue": DISPENSER_QUEUE,
+    "delivery": {"*": "broker"},
     "run_lease": 5 * HEARTBEAT,
     # A broker may hand a message to a worker that is frozen.
     "dispatch_lease": timedelta(seconds=4),

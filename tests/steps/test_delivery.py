@@ -18,7 +18,7 @@ pytestmark = committed
 
 @pytest.mark.parametrize(
     ("queue", "delivery"),
-    [("email", "direct"), ("email.bulk", "http"), ("emails", "direct"), ("other", "broker")],
+    [("email", "direct"), ("email.bulk", "http"), ("emails", "direct"), ("other", "direct")],
 )
 def test_the_setting_names_queues_or_templates_and_the_longest_counts(queue: str, delivery: str, settings: Any) -> None:
     settings.DISPATCHER = {"delivery": {"email*": "direct", "email.*": "http"}}

@@ -13,7 +13,7 @@ from dispatcher.lifecycle import place, send
 from dispatcher.models import CallQueue, Queue, RateLimitKey
 from dispatcher.ojs import enqueue
 from dispatcher.request import Call
-from dispatcher.states import OnFull, State
+from dispatcher.states import Delivery, OnFull, State
 from tests.builders import MARGIN, SECOND, at, committed, go, key, lane_of, seen, start, started, states, waiting
 
 pytestmark = committed
@@ -81,7 +81,7 @@ def test_a_cheap_call_that_expires_does_not_open_the_key_of_a_dear_one() -> None
 
 
 def bounded(depth: int) -> None:
-    Queue.objects.create(name="celery", max_depth=depth, on_full=OnFull.DROP_OLDEST)
+    Queue.objects.create(name="celery", delivery=Delivery.BROKER, max_depth=depth, on_full=OnFull.DROP_OLDEST)
 
 
 @every_limit

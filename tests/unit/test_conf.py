@@ -10,7 +10,7 @@ from dispatcher.conf import CONCURRENT_DECISIONS, RETENTION, Conf, Tuning, conf,
 from dispatcher.errors import ConfigurationError, DispatcherError
 from dispatcher.states import TERMINAL
 
-WITHOUT_WORKERS = Conf(queue_grace=None)
+WITHOUT_WORKERS = Conf(queue_grace=None, delivery={"*": "broker"})
 """The defaults, but for what holds in all tests."""
 
 

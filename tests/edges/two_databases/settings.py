@@ -21,6 +21,7 @@ if os.environ.get("ROUTERS") == "none":
 DISPATCHER: dict[str, Any] = {
     "database": "calls",
     "queue_grace": None,
+    "delivery": {"*": "broker"},
     "keys": {"api": {"concurrency": 1}, "tenant:*": {}},
 }
 ALLOWED_HOSTS = ["testserver"]
