@@ -120,5 +120,10 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_REDIRECT_STDOUTS = False
 CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
 
-# Fewer than the threads of the server.
-DISPATCHER = {"keys": KEYS, "http_waiters": int(environment.read("HTTP_WAITERS", "2"))}
+DISPATCHER = {
+    "keys": KEYS,
+    # Workers take calls from PostgreSQL; those of this queue go through the broker.
+    "delivery": {"reports": "broker"},
+    # Fewer than the threads of the server.
+    "http_waiters": int(environment.read("HTTP_WAITERS", "2")),
+}

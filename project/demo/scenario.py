@@ -1,15 +1,16 @@
 """What happens in the demo: the shop sends, the limits let through, and at the end all say what they saw."""
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from rich.console import Console
 
-from dispatcher.models import CallQueue, Slot
+from dispatcher.models import CallQueue, Queue, Slot
 from dispatcher.reports import rate_limit_status
-from dispatcher.states import TERMINAL
+from dispatcher.states import TERMINAL, Delivery
 from project.demo import orders, screen
 from project.demo.summary import Ended, Run, Summary, judge
 from project.processes import Stack
@@ -67,11 +68,19 @@ def recall(placed: orders.Orders, witness: str, *, seconds: float) -> Run:
             str(pk): Ended(state=state, attempt=attempt)
             for pk, state, attempt in known.values_list("pk", "state", "attempt")
         },
+        deliveries=_deliveries(placed.sent),
         slots_left=Slot.objects.filter(call__in=known).count(),
         limits=read(witness, "limits"),
         record=read(witness, "record"),
         seconds=seconds,
     )
+
+
+def _deliveries(sent: Sequence[UUID]) -> Mapping[str, int]:
+    delivery = dict(Queue.objects.values_list("name", "delivery"))
+    queues = CallQueue.objects.filter(pk__in=sent).values_list("queue", flat=True)
+    # A queue of the broker needs no row.
+    return Counter(delivery.get(queue, Delivery.BROKER.value) for queue in queues)
 
 
 def _texts(ids: Sequence[UUID]) -> list[str]:

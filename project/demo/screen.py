@@ -79,6 +79,11 @@ def show_summary(console: Console, summary: Summary) -> None:
         f"{totals.sent} calls sent, {totals.lost} lost, {totals.duplicates} duplicates, "
         f"{totals.violations} violations, {totals.rejected_429} answers 429"
     )
+    ways = summary.deliveries
+    console.print(
+        f"{ways.get('direct', 0)} calls were taken from PostgreSQL by the worker (direct), "
+        f"{ways.get('broker', 0)} came through the broker"
+    )
     console.print(
         f"Spacing is that of setting out, and may be {summary.tolerance_s * 1000:g} ms short; "
         f"the longest way took {summary.longest_way_s * 1000:.1f} ms"

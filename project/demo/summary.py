@@ -44,6 +44,7 @@ class Run:
     rolled_back: Sequence[str]
     failures: int
     rows: Mapping[str, Ended]
+    deliveries: Mapping[str, int]
     slots_left: int
     limits: Mapping[str, PublishedLimits]
     record: Record
@@ -87,6 +88,7 @@ class Summary:
     """The verdict: `faults` says in words what did not hold, and is empty if all did.
 
     `flood_before_drip`: how many calls of the flooding tenant were done when the small one had all of its own.
+    `deliveries`: how many calls went each way to their workers.
     """
 
     faults: Sequence[str]
@@ -95,6 +97,7 @@ class Summary:
     tolerance_s: float
     longest_way_s: float
     flood_before_drip: int
+    deliveries: Mapping[str, int]
     seconds: float
 
     @property
@@ -116,6 +119,7 @@ class Summary:
             "tolerance_s": self.tolerance_s,
             "longest_way_s": self.longest_way_s,
             "flood_before_drip": self.flood_before_drip,
+            "deliveries": dict(self.deliveries),
             "seconds": round(self.seconds, 1),
         }
 
@@ -147,6 +151,7 @@ def judge(run: Run) -> Summary:
         tolerance_s=tolerance,
         longest_way_s=run.record["longest_way_s"],
         flood_before_drip=flood_before_drip,
+        deliveries=run.deliveries,
         seconds=run.seconds,
     )
 

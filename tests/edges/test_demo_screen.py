@@ -40,7 +40,8 @@ keys = {name: verdict(limits, number % 2 == 0) for number, (name, limits) in enu
 keys["both"] = verdict({"concurrency": 4, "rate": {"limit": 100}, "throttle": {"limit": 10}}, True)
 totals = Totals(sent=552, lost=0, duplicates=0, violations=0, rejected_429=0)
 screen.show_summary(screen.console(), Summary(
-    faults=[], keys=keys, totals=totals, tolerance_s=0.005, longest_way_s=0.01, flood_before_drip=1, seconds=30.0,
+    faults=[], keys=keys, totals=totals, tolerance_s=0.005, longest_way_s=0.01, flood_before_drip=1,
+    deliveries={"direct": 522, "broker": 30}, seconds=30.0,
 ))
 """
 

@@ -32,6 +32,7 @@ def run() -> Run:
         rolled_back=["never"],
         failures=2,
         rows={call: Ended(state="completed", attempt=attempts) for call, attempts in requests.items()},
+        deliveries={"direct": 6},
         slots_left=0,
         limits={"even": EVEN, "window": WINDOW},
         record={

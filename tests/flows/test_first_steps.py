@@ -1,4 +1,4 @@
-"""First steps: the README's five steps in an empty project, word for word, and the guide to the Open Job Spec."""
+"""First steps in an empty project, word for word: the README's, with and without a broker, and the API's guide."""
 
 import os
 import re
@@ -22,6 +22,7 @@ from tests.contracts.test_docs import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text().split("## Into an existing project")[1].split("\n## ")[0]
+STEPS, BROKER = README.split("### Through the broker")
 GUIDE = (ROOT / "docs" / "how-to" / "open-job-spec.md").read_text().split("\n## Send")[0]
 UNSET = ("-u", "DJANGO_SETTINGS_MODULE", "-u", "CELERY_BROKER_URL")
 """What the tests' own project has set, and a new user has not."""
@@ -44,6 +45,11 @@ while call.finished_at is None and time.monotonic() < until:
     call.refresh_from_db()
 print(call.state, call.result)
 """
+DELIVERY = """
+from dispatcher.models import Queue
+
+print([queue.delivery for queue in Queue.objects.filter(name="celery")] or ["broker"])
+"""
 MANIFEST = """
 from django.test import Client
 
@@ -54,8 +60,8 @@ print(Client(headers={"host": "localhost"}).get("/ojs/manifest").status_code)
 class Site:
     """An empty project, in which a reader follows the documentation."""
 
-    def __init__(self, home: Path, stack: Stack, *, database_url: str, broker_url: str) -> None:
-        self.home, self.stack = home, stack
+    def __init__(self, home: Path, stack: Stack, delivery: str, *, database_url: str, broker_url: str) -> None:
+        self.home, self.stack, self.delivery = home, stack, delivery
         self.env = {"PYTHONPATH": os.pathsep.join([str(home), str(ROOT)])}
         self.addresses = addresses(database_url, broker_url)
 
@@ -114,19 +120,24 @@ def addresses(database_url: str, broker_url: str) -> str:
     return "\n" + "\n".join(lines) + "\n"
 
 
-@pytest.fixture(scope="module")
-def site(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+@pytest.fixture(scope="module", params=["direct", "broker"])
+def site(
+    services: Services, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Site]:
     """Follow the README to the end of its fourth step, in an empty project with a database of its own."""
     name = f"first_{uuid4().hex[:12]}"
     address = urlsplit(services.database_url)
     server, database = (address._replace(path=f"/{each}").geturl() for each in ("postgres", name))
     create_database(server, name, replace=True)
     with Stack(services.run_dir) as stack:
-        site = Site(tmp_path_factory.mktemp("first"), stack, database_url=database, broker_url=services.broker_url)
+        broker_url = services.broker_url if request.param == "broker" else "memory://"
+        site = Site(
+            tmp_path_factory.mktemp("first"), stack, request.param, database_url=database, broker_url=broker_url
+        )
         site.run("django-admin", "startproject", "shop", ".")
         site.run("python", "manage.py", "startapp", "orders")
-        site.write(README)
-        _install, commands = blocks(README, "sh")
+        site.write(README if request.param == "broker" else STEPS)
+        commands = blocks(BROKER, "sh")[0] if request.param == "broker" else blocks(STEPS, "sh")[1]
         for line in commands.splitlines():
             site.follow(line)
         stack.wait_ready()
@@ -140,6 +151,7 @@ def site(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def test_the_five_steps_of_the_readme_lead_to_a_call_that_has_run(site: Site) -> None:
     assert "202" in site.shell(PAY)
     assert "completed order 7 is paid" in site.shell(END)
+    assert site.delivery in site.shell(DELIVERY)
 
 
 def test_the_guide_to_the_open_job_spec_leads_to_a_token_and_a_manifest(site: Site) -> None:
