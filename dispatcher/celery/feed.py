@@ -10,10 +10,9 @@ from collections import deque
 from collections.abc import Callable
 from threading import Event, Thread
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 from uuid import UUID
 
-from celery import bootsteps
 from django.db import connections
 
 from dispatcher import sql
@@ -31,9 +30,6 @@ from dispatcher.engine.feed import Start, Taker
 from dispatcher.lifecycle import claim, wake
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.reports import faults
-
-if TYPE_CHECKING:
-    from celery.worker.consumer import Consumer  # see dispatcher.celery.unknown
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +66,7 @@ class Feed:
         """By claim."""
         self._starting: list[tuple[float, int, Run]] = []
         """Calls whose start lies ahead, a heap by the monotonic time at which the pool gets them."""
-        self._returning: deque[Run] = deque()
+        self._returning: list[Run] = []
         """Calls to give back; whether the database has done so may be unknown, so they run no more."""
         self._agenda = Agenda()
         self._pace = Pace()
@@ -85,6 +81,8 @@ class Feed:
         self._is_lost = True
         """Whether there was no connection since the last step, so that its answer may be lost."""
         self._count = 0
+        self._is_waiting_for_ends = False
+        """Whether it waits until more ends have come, up to a time: the next one need not wake it."""
         self._has_left = False
         """Whether the last step left lanes that only a general one can serve."""
         self._has_more = False
@@ -140,9 +138,7 @@ class Feed:
 
     def _end(self) -> None:
         try:
-            for run in [*self._runs.values()]:
-                if run.accepted_at is None:
-                    engine_feed.give_back(run.start.call.id, run.start.call.ticket, run.start.claimed.claim_id)
+            engine_feed.give_back([run.start.handle for run in [*self._runs.values()] if run.accepted_at is None])
             if not self._is_lost:
                 wake.delete(self.worker)
         except sql.DATABASE_ERRORS as fault:
@@ -178,7 +174,9 @@ class Feed:
         self._give_back_old()
         self.waiting.clear()
         if self._is_gathering():
+            self._is_waiting_for_ends = True
             self.waiting.wait((self._ended[0].ended_at or 0.0) + _GATHER_S, is_idle=False)
+            self._is_waiting_for_ends = False
             return
         ends = self._take_ends()
         room = self._room()
@@ -340,13 +338,14 @@ class Feed:
         if self.pool is not None and (old := self.pool.take_back(monotonic() - _KEEP_S)):
             self._returning.extend(old)
             # Else it would take them again.
-            self._pace.tighten()
-        while self._returning:
-            run = self._returning[0]
-            if run.ended_at is None:
-                engine_feed.give_back(run.start.call.id, run.start.call.ticket, run.start.claimed.claim_id)
+            self._pace.note_returned()
+        if self._returning:
+            # One that was revoked meanwhile has an end to record.
+            runs = [run for run in self._returning if run.ended_at is None]
+            engine_feed.give_back([run.start.handle for run in runs])
+            self._returning.clear()
+            for run in runs:
                 self._forget(run)
-            self._returning.popleft()
 
     def _forget(self, run: Run) -> None:
         self._runs.pop(run.start.claimed.claim_id, None)
@@ -356,7 +355,8 @@ class Feed:
         self._ended.append(run)
         if self.pool is not None:
             self.pool.free(run)
-        self.waiting.wake()
+        if not (self._is_waiting_for_ends and self._is_gathering()):
+            self.waiting.wake()
 
     def _take_ends(self) -> list[tuple[Run, Ended]]:
         """Return the ends that the next step records; deal with those that need a transaction of their own."""
@@ -402,7 +402,7 @@ class Feed:
         """Give a call that its process could not begin in time another start."""
         again = engine_feed.restart(run.start, self._taker(self._direct)) if self._may_take.is_set() else None
         if again is None and not self._may_take.is_set():
-            engine_feed.give_back(run.start.call.id, run.start.call.ticket, run.start.claimed.claim_id)
+            engine_feed.give_back([run.start.handle])
         self._forget(run)
         if again is not None:
             self._begin(again)
@@ -452,41 +452,3 @@ class Feed:
 def _ended(run: Run, ending: Ending) -> Ended:
     call = run.start.call
     return Ended(call_id=call.id, ticket=call.ticket, claim_id=run.start.claimed.claim_id, ending=ending)
-
-
-class FeedStep(bootsteps.StartStopStep):
-    """Runs the feed as long as the worker's consumer runs."""
-
-    requires = ("celery.worker.consumer.tasks:Tasks",)
-
-    def __init__(self, consumer: "Consumer", **kwargs: Any) -> None:
-        """Take nothing yet."""
-        super().__init__(consumer, **kwargs)
-
-    def start(self, consumer: "Consumer") -> None:
-        """Take calls for the consumer's pool."""
-        number = heartbeat.worker_id()
-        if number is None:
-            return
-        fed.carry_ends(consumer.app)
-        controller = consumer.controller
-        feed = getattr(controller, "dispatcher_feed", None)
-        if feed is None:
-            app = consumer.app
-            queues = app.amqp.queues
-            feed = controller.dispatcher_feed = Feed(
-                number, controller.hostname, lambda: list(queues.consume_from), lambda: list(consumer.strategies)
-            )
-            controller.dispatcher_feed_pool = Pool(consumer)
-            heartbeat.before_release(feed.finish)
-        pool = controller.dispatcher_feed_pool
-        pool.add_reader()
-        feed.resume(pool)
-
-    def stop(self, consumer: "Consumer") -> None:
-        """Take no more calls."""
-        feed = getattr(consumer.controller, "dispatcher_feed", None)
-        if feed is not None:
-            feed.pause()
-
-    terminate = stop

@@ -16,6 +16,8 @@ _MOST_AHEAD: Final = 8
 _LEAST_S: Final = 0.0005
 _WEIGHT: Final = 0.1
 """How much the latest task counts in the average."""
+_RECOVERY: Final = 0.02
+"""By how much of it a call that ends raises again what is started ahead."""
 _TIGHT_S: Final = 1.0
 _FIRST_DELAY_S: Final = 0.02
 _LEAST_DELAY_S: Final = 0.005
@@ -29,6 +31,8 @@ class Pace:
         """Know nothing yet."""
         self._took_s: float | None = None
         """How long the latest tasks took, on average."""
+        self._share = 1.0
+        """How much of what could be started ahead is: less after some had to go back, until calls end in time again."""
         self._delay_s = 0.0
         """By how much calls came too late to a process lately; it falls while none does."""
         self._tight_until = 0.0
@@ -50,17 +54,22 @@ class Pace:
         """
         if self._took_s is None or monotonic() < self._tight_until:
             return 0
-        return min(_MOST_AHEAD * size, int(_AHEAD_S * size / max(self._took_s, _LEAST_S)))
+        return int(self._share * min(_MOST_AHEAD * size, _AHEAD_S * size / max(self._took_s, _LEAST_S)))
 
     def tighten(self) -> None:
         """Start no call ahead for a second: a throttle gives exact starts, or other workers could use the slots."""
         self._tight_until = monotonic() + _TIGHT_S
+
+    def note_returned(self) -> None:
+        """Learn that calls that were started ahead found no process in time, and went back."""
+        self._share /= 2
 
     def learn(self, run: Run) -> None:
         """Learn from a run that has ended."""
         if run.accepted_at is None or run.ended_at is None:
             return
         self._delay_s *= 1 - _WEIGHT / 5
+        self._share = min(1.0, self._share + _RECOVERY)
         took = run.ended_at - run.accepted_at
         self._took_s = took if self._took_s is None else self._took_s + (took - self._took_s) * _WEIGHT
 

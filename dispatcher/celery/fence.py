@@ -15,7 +15,7 @@ from celery.worker import WorkController
 from celery.worker.request import Request
 
 from dispatcher.celery import DispatchedRequest, DispatchedTask, attempt_of, fed, revoke, ticket_of
-from dispatcher.celery.feed import FeedStep
+from dispatcher.celery.feed_step import FeedStep
 from dispatcher.celery.heartbeat import KeptConnections, Presence
 from dispatcher.celery.periodic import PeriodicTasks
 from dispatcher.celery.unknown import UnknownTasks

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic
-from typing import Final
+from typing import Final, TypeAlias
 from uuid import UUID, uuid4
 
 from dispatcher import ending, event_log, sql
@@ -25,12 +25,21 @@ _LEAD: Final = timedelta(milliseconds=10)
 """How far ahead a throttled start lies at the least: the way of the step's answer to the process."""
 
 
+Handle: TypeAlias = tuple[UUID, UUID, UUID]
+"""The call, the ticket and the claim of a start."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Start:
     """A call that was started for the worker."""
 
     call: Admitted
     claimed: claim.Claimed
+
+    @property
+    def handle(self) -> Handle:
+        """What names this start in the database."""
+        return self.call.id, self.call.ticket, self.claimed.claim_id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,7 +325,7 @@ def restart(start: Start, taker: Taker) -> Start | None:
     )
     if isinstance(again, claim.Claimed):
         return Start(call=call, claimed=again)
-    give_back(call.id, call.ticket, missed.claim_id)
+    give_back([start.handle])
     return None
 
 
@@ -332,11 +341,15 @@ def record_apart(start: Start, ended: Ended) -> None:
         _hand_over(finish.record(call.id, call.ticket, failed, claim_id=number))
 
 
-def give_back(call: UUID, ticket: UUID, number: UUID) -> None:
-    """Let a call that was started, and never ran, wait again; no attempt is spent."""
-    released = attempt.put_back(call, ticket, claim_id=number)
-    if released is not None:
-        dispenser.dispense_briefly(lanes=[released.lane_id], keys=released.keys)
+def give_back(starts: Collection[Handle]) -> None:
+    """Let calls that were started, and never ran, wait again; no attempt is spent."""
+    with sql.atomic():
+        # In order of their ids, as all lock calls.
+        found = [attempt.put_back(call, ticket, claim_id=claimed) for call, ticket, claimed in sorted(starts)]
+    released = [each for each in found if each is not None]
+    if released:
+        keys = {key for each in released for key in each.keys}
+        dispenser.dispense_briefly(lanes={each.lane_id for each in released}, keys=keys)
 
 
 def give_back_unknown(worker: UUID, known: Collection[UUID], calls: Collection[UUID] = ()) -> int:
@@ -345,13 +358,11 @@ def give_back_unknown(worker: UUID, known: Collection[UUID], calls: Collection[U
     known: the claims of those that it has. calls: those whose messages it has from the broker.
     """
     lost = [
-        each
+        (each.call_id, each.ticket, each.claim)
         for each in heartbeat.held(worker)
         if each.claim is not None and each.claim not in known and each.call_id not in calls
     ]
-    for each in lost:
-        assert each.claim is not None  # noqa: S101 -- for the type
-        give_back(each.call_id, each.ticket, each.claim)
+    give_back(lost)
     return len(lost)
 
 

@@ -7,6 +7,7 @@ from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from celery import Celery
+from celery.utils.saferepr import saferepr
 from kombu.common import Broadcast
 
 from dispatcher import validate
@@ -31,6 +32,8 @@ _OF_THE_TASK: Final = frozenset(
 )
 """The options of a message that are headers of Celery's; the others are the broker's."""
 
+_templates: WeakKeyDictionary[Any, dict[str, tuple[dict[str, Any], dict[str, Any], Any]]] = WeakKeyDictionary()
+"""Headers, properties and callbacks of a message as Celery makes them, by the app's `amqp` and the task."""
 _defaults: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 """What the settings of an app, known by its `amqp`, give each message; read once, as Celery does."""
 
@@ -79,12 +82,34 @@ def send(app: Celery, producer: Any, call: Publishable) -> None:
 
 def parts(app: Celery, call: Publishable) -> tuple[dict[str, Any], dict[str, Any], Any]:
     """Return the headers, the properties and the body of a call's message, for a worker that takes it directly."""
-    headers, properties, body, _ = _message(app, call, options_of(app, call)[0], has_event=False)
-    return headers, properties, body
+    if call.options:
+        headers, properties, body, _ = _message(app, call, options_of(app, call)[0], has_event=False)
+        return headers, properties, body
+    templates = _templates.setdefault(app.amqp, {})
+    if (template := templates.get(call.task)) is None:
+        made = _celerys(app, call, options_of(app, call)[0], has_event=False)
+        template = templates[call.task] = made.headers, made.properties, made.body[2]
+    headers, properties, callbacks = template
+    given = arguments(call)
+    args, kwargs, task_id, retries = given["args"] or (), given["kwargs"] or {}, given["task_id"], given["retries"]
+    shown = {
+        "argsrepr": saferepr(args, app.amqp.argsrepr_maxsize),
+        "kwargsrepr": saferepr(kwargs, app.amqp.kwargsrepr_maxsize),
+    }
+    own = {"id": task_id, "root_id": task_id, "retries": retries, **shown}
+    named = {**headers, **own, **headers_of(call)}
+    return named, {**properties, "correlation_id": task_id}, (args, kwargs, callbacks)
 
 
 def _message(app: Celery, call: Publishable, of_task: Mapping[str, Any], *, has_event: bool) -> Any:
-    message = app.amqp.create_task_message(
+    message = _celerys(app, call, of_task, has_event=has_event)
+    message.headers.update(headers_of(call))
+    return message
+
+
+def _celerys(app: Celery, call: Publishable, of_task: Mapping[str, Any], *, has_event: bool) -> Any:
+    """Return the message as Celery makes it, without the headers of the call."""
+    return app.amqp.create_task_message(
         **arguments(call),
         name=call.task,
         create_sent_event=has_event,
@@ -92,8 +117,6 @@ def _message(app: Celery, call: Publishable, of_task: Mapping[str, Any], *, has_
         **{"root_id": str(call.id), **of_task},
         reply_to=app.thread_oid,
     )
-    message.headers.update(headers_of(call))
-    return message
 
 
 def _where(app: Celery, queue: Any, routing_key: str | None) -> dict[str, Any]:
