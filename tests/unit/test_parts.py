@@ -1,4 +1,4 @@
-"""The parts of a message for direct delivery: as Celery makes them, for each call anew."""
+"""The parts of a message for direct delivery: as Celery makes them, and nothing of another call."""
 
 from typing import Any
 from uuid import UUID
