@@ -35,6 +35,7 @@ GROUPS = {
     "hand_over": "running",
     "direct": "feeding",
     "scaling": "scaling",
+    "load": "load",
     "limits": "limits",
     "limits_direct": "limits",
     "fetching": "http",

@@ -28,11 +28,11 @@ def scaling(bench: Bench) -> Iterator[Figure]:
     figure = partial(Figure, unit="calls/s", side=Bound.AT_LEAST)
     one = 0.0
     for workers in WORKERS:
-        with _workers(bench, workers):
+        with workers(bench, workers):
             rate = median(_drain(["key:0"], [fixtures.QUEUE], calls) for _ in range(rounds))
         one = one or rate
         yield figure(name=f"direct: drain with workers: {workers}", ours=rate, reference=one, bound=0.9)
-    with _workers(bench, 1):
+    with workers(bench, 1):
         for count in KEYS:
             ours, reference = side_by_side(
                 partial(_drain, [f"key:{number}" for number in range(count)], [fixtures.QUEUE], calls),
@@ -41,7 +41,7 @@ def scaling(bench: Bench) -> Iterator[Figure]:
             )
             yield figure(name=f"direct: drain with keys a call: {count}", ours=ours, reference=reference, bound=0.5)
         queues = [f"{fixtures.QUEUE}.{number}" for number in range(QUEUES)]
-    with _workers(bench, 1, queues=[fixtures.QUEUE, *queues]):
+    with workers(bench, 1, queues=[fixtures.QUEUE, *queues]):
         ours, reference = side_by_side(
             partial(_drain, [f"key:{number}" for number in range(RULES)], queues, calls, a_call=2),
             partial(_drain, ["key:0"], [fixtures.QUEUE], calls),
@@ -53,7 +53,7 @@ def scaling(bench: Bench) -> Iterator[Figure]:
 
 
 @contextmanager
-def _workers(bench: Bench, count: int, *, queues: Sequence[str] = (fixtures.QUEUE,)) -> Iterator[None]:
+def workers(bench: Bench, count: int, *, queues: Sequence[str] = (fixtures.QUEUE,)) -> Iterator[None]:
     """Have so many workers of two processes each that take the calls of these queues directly."""
     fixtures.clear()
     for name in queues:
