@@ -95,7 +95,7 @@ class Pool:
     def give(self, run: Run) -> None:
         """Give a call to the pool: to a free process, as the next one of a process, or later."""
         run.given_at = monotonic()
-        if len(self._given) < _EACH * self.size - self.busy_elsewhere():
+        if self._has_place():
             self._hand(run)
         else:
             self._ready.append(run)
@@ -106,9 +106,13 @@ class Pool:
             return
         self._given.discard(run)
         with suppress(IndexError):
-            while (following := self._ready.popleft()).ended_at is not None:
-                pass
-            self._hand(following)
+            while self._has_place():
+                if (following := self._ready.popleft()).ended_at is None:
+                    self._hand(following)
+
+    def _has_place(self) -> bool:
+        """Whether a process is free, or has no next call."""
+        return len(self._given) < _EACH * self.size - self.busy_elsewhere()
 
     def take_back(self, before: float) -> list[Run]:
         """Return, and forget, the calls that have waited for a process since before this monotonic time."""

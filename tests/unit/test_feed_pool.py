@@ -1,0 +1,98 @@
+"""The pool of a feed: which calls processes have, which wait for one, and which are taken back."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dispatcher.celery import feed_pool
+from dispatcher.celery.feed_pool import Pool
+
+
+class GivenRun:
+    """A run as the pool uses it."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.given_at = name, 0.0
+        self.ended_at: float | None = None
+        self.start = SimpleNamespace(call=SimpleNamespace(task="t"))
+
+
+class Worker:
+    """A worker without an event loop: what it is given it runs at once, and notes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+        self.given: list[str] = []
+        self.processes = SimpleNamespace(num_processes=size)
+        consumer: Any = SimpleNamespace(
+            app=None, pool=self.processes, strategies={"t": lambda message, *_: self.given.append(message)}
+        )
+        monkeypatch.setattr(feed_pool, "message_of", lambda _, run: run.name)
+        monkeypatch.setattr(feed_pool.state, "active_requests", active := [])
+        self.elsewhere: list[Any] = active
+        self.pool = Pool(consumer)
+
+    def give(self, *names: str) -> list[Any]:
+        runs: list[Any] = [GivenRun(name) for name in names]
+        for run in runs:
+            self.pool.give(run)
+        return runs
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
+    """Return a worker of two processes."""
+    return Worker(monkeypatch, 2)
+
+
+def test_each_process_has_one_call_and_the_next_and_the_others_wait(worker: Worker) -> None:
+    worker.give(*"abcdef")
+    assert worker.given == [*"abcd"]
+
+
+def test_a_call_that_ends_makes_room_for_the_first_that_waits(worker: Worker) -> None:
+    runs = worker.give(*"abcdef")
+    worker.pool.free(runs[1])
+    assert worker.given == [*"abcde"]
+    worker.pool.free(runs[1])
+    assert worker.given == [*"abcde"]
+
+
+def test_a_call_that_ended_while_it_waited_is_passed_over(worker: Worker) -> None:
+    runs = worker.give(*"abcdef")
+    runs[4].ended_at = 1.0
+    worker.pool.free(runs[0])
+    assert worker.given == [*"abcdf"]
+
+
+def test_processes_that_run_messages_of_the_broker_are_left_out(worker: Worker) -> None:
+    worker.elsewhere.append(SimpleNamespace(fed=None))
+    worker.give(*"abcd")
+    assert worker.given == [*"abc"]
+
+
+def test_a_pool_that_shrinks_gets_no_call_before_it_has_room(worker: Worker) -> None:
+    runs = worker.give(*"abcdef")
+    worker.processes.num_processes = 1
+    for run in runs[:2]:
+        worker.pool.free(run)
+    assert worker.given == [*"abcd"]
+    worker.pool.free(runs[2])
+    assert worker.given == [*"abcde"]
+
+
+def test_a_pool_that_grows_takes_more_at_the_next_end(worker: Worker) -> None:
+    runs = worker.give(*"abcdef")
+    worker.processes.num_processes = 3
+    worker.pool.free(runs[0])
+    assert worker.given == [*"abcdef"]
+
+
+def test_calls_that_have_waited_for_long_are_taken_back(worker: Worker) -> None:
+    runs = worker.give(*"abcdef")
+    runs[4].given_at = 5.0
+    assert worker.pool.oldest_at == 5.0
+    assert worker.pool.take_back(6.0) == [runs[4]]
+    assert worker.pool.oldest_at == runs[5].given_at
+    worker.pool.free(runs[0])
+    assert worker.given == [*"abcdf"]
