@@ -82,9 +82,12 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """How many calls the pool runs at once."""
-        pool = self.consumer.pool
-        return int(getattr(pool, "num_processes", None) or self.consumer.controller.concurrency or 1)
+        """How many calls the pool runs at once, with the next process of one that scales by itself."""
+        worker = self.consumer.controller
+        size = int(getattr(self.consumer.pool, "num_processes", None) or worker.concurrency or 1)
+        scaler = worker.autoscaler
+        # A call that finds no process has the pool grow, as a message that Celery fetches ahead does.
+        return size + 1 if scaler is not None and size < scaler.max_concurrency else size
 
     def busy_elsewhere(self) -> int:
         """Return how many of its processes run tasks that came through the broker."""
@@ -151,6 +154,7 @@ class Pool:
     def _execute(self, run: Run) -> None:
         try:
             message = message_of(self.consumer.app, run)
-            self.consumer.strategies[run.start.call.task](message, None, _settled, _settled, [])
+            noticed = self.consumer.on_task_message
+            self.consumer.strategies[run.start.call.task](message, None, _settled, _settled, noticed)
         except Exception as error:  # noqa: BLE001 -- a message that can't be made, or read, ends its attempt
             run.report(run.failed(error))

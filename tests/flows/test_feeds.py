@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
+import psutil
 import pytest
 from django.db import connection
 
@@ -179,6 +180,17 @@ def test_a_pool_that_shrinks_and_grows_is_used_as_far_as_it_goes(processes: Proc
     calls = [send(sample_tasks.nap, 0.1, keys=[]) for _ in range(4)]
     sample_tasks.app.control.pool_grow(2, destination=[worker.name])
     assert {ended(call).state for call in calls} == {State.COMPLETED}
+
+
+def test_a_pool_that_scales_by_itself_loses_nothing_and_uses_its_new_processes(processes: Processes) -> None:
+    start(processes, "--autoscale", "3,1", env={"FLOWS_FALLBACK": "1"})
+    main = psutil.Process(processes.stack.children["worker"].pid)
+    assert len(main.children()) == 1
+    calls = [send(sample_tasks.nap, 1, keys=[]) for _ in range(9)]
+    eventually(lambda: len(main.children()) == 3)
+    found = [ended(call) for call in calls]
+    assert {(call.state, call.attempt) for call in found} == {(State.COMPLETED, 1)}
+    assert {processes.noted(call.id) for call in calls} == {1}
 
 
 def test_limits_hold_under_a_window_and_a_throttle(processes: Processes, worker: Worker) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import psutil
 import pytest
 
-from dispatcher.models import CallQueue, Worker
+from dispatcher.models import CallQueue, RateLimitKey, Worker
 from dispatcher.states import State
 from tests.flows import sample_tasks
 from tests.flows.one_slot import ended, send, start
@@ -55,6 +55,21 @@ def test_a_cold_shutdown_hands_back_what_it_had_to_kill(processes: Processes) ->
     start(processes)
     call = ended(runs)
     assert (call.state, call.attempt, len(call.errors)) == (State.COMPLETED, 2, 1)
+
+
+def test_a_soft_shutdown_ends_what_ends_in_time_and_hands_back_what_it_had_to_kill(processes: Processes) -> None:
+    RateLimitKey.objects.filter(name="api").update(concurrency=2)
+    start(processes, "-c", "2", env={"FLOWS_SOFT_SHUTDOWN_S": "3"})
+    short, long = send(sample_tasks.nap, 1.5), send(sample_tasks.nap, 60)
+    for call in (short, long):
+        eventually(lambda call=call: processes.noted(call.id))
+    CallQueue.objects.filter(id=long.id).update(args=[0])
+    os.kill(processes.stack.children["worker"].pid, signal.SIGQUIT)
+    assert (ended(short).state, ended(short).attempt) == (State.COMPLETED, 1)
+    processes.stack.children.pop("worker").popen.wait(20)
+    start(processes)
+    assert (ended(long).state, ended(long).attempt) == (State.COMPLETED, 2)
+    assert (processes.noted(short.id), processes.noted(long.id)) == (1, 2)
 
 
 def test_a_cold_shutdown_gives_up_no_call_whose_greenlet_still_runs(processes: Processes) -> None:

@@ -25,8 +25,13 @@ class Worker:
         self.given: list[str] = []
         self.processes = SimpleNamespace(num_processes=size)
         consumer: Any = SimpleNamespace(
-            app=None, pool=self.processes, strategies={"t": lambda message, *_: self.given.append(message)}
+            app=None,
+            pool=self.processes,
+            controller=SimpleNamespace(autoscaler=None),
+            on_task_message=set(),
+            strategies={"t": lambda message, *_: self.given.append(message)},
         )
+        self.controller = consumer.controller
         monkeypatch.setattr(feed_pool, "message_of", lambda _, run: run.name)
         monkeypatch.setattr(feed_pool.state, "active_requests", active := [])
         self.elsewhere: list[Any] = active
@@ -86,6 +91,13 @@ def test_a_pool_that_grows_takes_more_at_the_next_end(worker: Worker) -> None:
     worker.processes.num_processes = 3
     worker.pool.free(runs[0])
     assert worker.given == [*"abcdef"]
+
+
+def test_a_pool_that_scales_by_itself_takes_a_call_more_until_it_is_at_its_bound(worker: Worker) -> None:
+    worker.controller.autoscaler = SimpleNamespace(max_concurrency=3)
+    assert worker.pool.size == 3
+    worker.processes.num_processes = 3
+    assert worker.pool.size == 3
 
 
 def test_calls_that_have_waited_for_long_are_taken_back(worker: Worker) -> None:
