@@ -11,12 +11,14 @@ from dispatcher import sql, validate
 from dispatcher.conf import conf
 from dispatcher.engine import compose, dispenser, fetched, sent
 from dispatcher.errors import KeyNotFound
+from dispatcher.groups import any_of
 from dispatcher.history import By
 from dispatcher.lanes import heads
 from dispatcher.lifecycle import control, oversized, publish
 from dispatcher.lifecycle import recover as recovery
 from dispatcher.lifecycle import send as sending
 from dispatcher.limits.policy import Policy
+from dispatcher.messages.current import CurrentCall, current_call
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
@@ -24,10 +26,13 @@ from dispatcher.states import State
 __all__ = [
     "Call",
     "Calls",
+    "CurrentCall",
     "activate",
+    "any_of",
     "block",
     "cancel",
     "count_oversized",
+    "current_call",
     "declare",
     "end_override",
     "limit",

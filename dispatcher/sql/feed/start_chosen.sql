@@ -1,6 +1,6 @@
 -- start_chosen: admit and start, at once, the calls that the lanes chosen by finish_and_choose have room for, up to
 -- `room`. The plain case alone: calls that cost 1 of each key, keys with a concurrency limit or a window and no pause,
--- block, override or throttle. Lanes that it can't settle are counted in `left`: an ordinary pass serves them. A key's
+-- block, override or throttle, and no group. Lanes that it can't settle are counted in `left`: an ordinary pass serves them. A key's
 -- room goes to the calls in their order, turn by turn; a call that another key stops still counts, so that no room is
 -- given twice. A lane that a full key of concurrency alone stops parks on it (without `may_park` it is left, too); one
 -- without calls sleeps. The caller looks again after the commit at what is `asleep` and `full`, as after a pass (see
@@ -49,7 +49,7 @@ WITH clock AS MATERIALIZED (
 ), key AS MATERIALIZED (
     SELECT key.id, key.rate_period AS window_period, {{longest_period(key)}} AS longest, key.concurrency,
            %(may_park)s::bool AND key.rate_limit IS NULL AND key.opens_at IS NULL AS may_park, slots.held, slots.mine,
-           CASE WHEN key.is_paused OR key.throttle_limit IS NOT NULL OR key.override_until IS NOT NULL
+           CASE WHEN key.is_group OR key.is_paused OR key.throttle_limit IS NOT NULL OR key.override_until IS NOT NULL
                      OR key.blocked_until > clock.now - %(ramp)s::interval THEN NULL
                 ELSE LEAST(COALESCE(key.concurrency - slots.held, 2147483647),
                            COALESCE(key.rate_limit - slots.unstarted - starts.cost, 2147483647)) END AS room
