@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, Self
 
 from django.db import OperationalError
+from django.db.models import QuerySet
 from psycopg.errors import LockNotAvailable
 
 from dispatcher import groups, sql, validate
@@ -124,8 +125,17 @@ def unknown_keys(names: set[str]) -> set[str]:
 
 def has_members(group: str) -> bool:
     """Return whether a key exists that a group could choose, or the settings declare one by its name."""
-    members = RateLimitKey.objects.using(conf().database).filter(name__startswith=group[:-1], is_group=False)
-    return bool(_declared_members(group)) or members.exists()
+    return bool(_declared_members(group)) or _members(group).exists()
+
+
+def member_policies(group: str) -> list[Policy]:
+    """Return the stored policies of the keys that a group could choose; the settings' if there are none."""
+    found = [stored(key) for key in _members(group)]
+    return found or [policy for name in _declared_members(group) if (policy := declared_policy(name)) is not None]
+
+
+def _members(group: str) -> QuerySet[RateLimitKey]:
+    return RateLimitKey.objects.using(conf().database).filter(name__startswith=group[:-1], is_group=False)
 
 
 def _declared_members(group: str) -> list[str]:

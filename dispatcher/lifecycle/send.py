@@ -270,9 +270,16 @@ def _check_costs(drafts: Sequence[Draft]) -> None:
     if not dear:
         return
     policies = lanes.stored_policies(dear)
+    members = {name: lanes.member_policies(name) for name in dear if groups.is_group(name)}
     for each in drafts:
         for name, cost in each.costs.items():
             policy = policies.get(name) or each.policies.get(name) or lanes.declared_policy(name)
+            if members.get(name) and not any(member.fits(cost) for member in members[name]):
+                raise CallNeverRuns(
+                    f"keys[{name!r}]",
+                    f"a cost of {cost} can never run: it is more than any of the {len(members[name])} keys that match "
+                    "allows; lower the cost or raise a limit.",
+                )
             if policy is not None and not policy.fits(cost):
                 raise CallNeverRuns(
                     f"keys[{name!r}]",
