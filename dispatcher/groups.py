@@ -53,4 +53,6 @@ def check_apart(names: Collection[str]) -> None:
             )
     for one, other in permutations(groups, 2):
         if other.startswith(one[:-1]):
-            raise CallInvalid("keys", f"any_of({one!r}) and any_of({other!r}) may choose the same key: give one of them.")
+            raise CallInvalid(
+                "keys", f"any_of({one!r}) and any_of({other!r}) may choose the same key: give one of them."
+            )

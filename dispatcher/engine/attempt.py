@@ -289,7 +289,11 @@ def stop(
 
 def _key_to_block(named: str | None, spent: admit.SpentKeys) -> str | None:
     """Return the key that a task names; None for those of the call: also where the named one does not exist."""
-    if named is None or named in spent.names.values() or RateLimitKey.objects.using(conf().database).filter(name=named).exists():
+    if (
+        named is None
+        or named in spent.names.values()
+        or RateLimitKey.objects.using(conf().database).filter(name=named).exists()
+    ):
         return named
     logger.warning(
         "RateLimited names the key %r, which does not exist; the call's own keys are blocked instead: %s",

@@ -128,6 +128,11 @@ def has_members(group: str) -> bool:
     return bool(_declared_members(group)) or _members(group).exists()
 
 
+def member_names(patterns: Iterable[str]) -> list[str]:
+    """Return the names of the keys that these groups could choose."""
+    return [name for pattern in patterns for name in _members(pattern).values_list("name", flat=True)]
+
+
 def member_policies(group: str) -> list[Policy]:
     """Return the stored policies of the keys that a group could choose; the settings' if there are none."""
     found = [stored(key) for key in _members(group)]
@@ -150,9 +155,11 @@ def missing_keys(kinds: Iterable[Kind], given: Mapping[str, Policy]) -> dict[str
     """
     kinds = list(kinds)
     named = {name for kind in kinds for name in kind.names}
-    wanted = named | {kind.queue_key for kind in kinds} | {
-        member for name in named if groups.is_group(name) for member in _declared_members(name)
-    }
+    wanted = (
+        named
+        | {kind.queue_key for kind in kinds}
+        | {member for name in named if groups.is_group(name) for member in _declared_members(name)}
+    )
     absent = sorted(wanted - set(stored_policies(wanted)))
     policies = {name: policy for name in absent if (policy := given.get(name) or declared_policy(name)) is not None}
     empty = [

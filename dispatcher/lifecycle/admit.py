@@ -324,7 +324,7 @@ def _decide(
         _hold_awake(allocation, lanes_seen)
     slots = _slots(allocation, lanes_seen)
     key_names = {row.id: row.name for row in key_rows}
-    calls = _write(allocation, slots, lanes_seen, key_names, now, settings)
+    calls = _write(allocation, slots, lanes_seen, names=key_names, now=now, settings=settings)
     if opened := [key for key in wanted["keys"] if key not in allocation.openings]:
         sql.ask("clear_opening_times", object, {"keys": opened})
     if event_log.is_kept():
@@ -428,6 +428,7 @@ def _write(
     allocation: Allocation,
     slots: Sequence[tuple[UUID, int | None, int]],
     lanes: Sequence[LockedLane],
+    *,
     names: Mapping[int, str],
     now: datetime | None,
     settings: Conf,

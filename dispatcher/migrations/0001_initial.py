@@ -477,7 +477,7 @@ class Migration(migrations.Migration):
                     "chosen_at",
                     models.DateTimeField(
                         editable=False,
-                        help_text="When a pass last admitted a call under it: of a group's members with equal room, the oldest is next.",
+                        help_text="When a pass last admitted a call under it: a group uses its members with equal room in turn.",
                         null=True,
                     ),
                 ),

@@ -78,7 +78,7 @@ class RateLimitKey(models.Model):
     chosen_at = models.DateTimeField(
         null=True,
         editable=False,
-        help_text="When a pass last admitted a call under it: of a group's members with equal room, the oldest is next.",
+        help_text="When a pass last admitted a call under it: a group uses its members with equal room in turn.",
     )
     opens_at = models.DateTimeField(
         null=True,

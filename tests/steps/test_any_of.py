@@ -336,7 +336,7 @@ def test_members_of_a_group_are_not_removed_as_unused(settings: Any) -> None:
     waiting(EGRESS)
     Lane.objects.filter(key_ids__contains=[RateLimitKey.objects.get(name="egress:1").id]).delete()
     assert unused.remove_keys(now=sql.now() + timedelta(days=400)) == 0
-    CallQueue.objects.all()._raw_delete(CallQueue.objects.db)
+    erase(*CallQueue.objects.all())
     Lane.objects.all().delete()
     assert unused.remove_keys(now=sql.now() + timedelta(days=400)) == 1
     assert unused.remove_keys(now=sql.now() + timedelta(days=400)) == 1

@@ -1,7 +1,7 @@
--- find_released_room: which of these keys, and of their groups, a release may have opened for a lane that is parked on them, whether any lane
--- is awake, and the queue of the lane that was released, if it holds lanes up and is down to half of those that may be
--- on their way: then a pass is worth it. A release opens a concurrency limit and nothing else.
--- Relies on the indexes lane_parked, lane_turn, lane_held and call_in_flight.
+-- find_released_room: which of these keys, and of their groups, a release may have opened for a lane that is parked on
+-- them, whether any lane is awake, and the queue of the lane that was released, if it holds lanes up and is down to
+-- half of those that may be on their way: then a pass is worth it. A release opens a concurrency limit and nothing
+-- else. Relies on the indexes lane_parked, lane_turn, lane_held and call_in_flight.
 SELECT ARRAY(SELECT key.id
                FROM dispatcher_ratelimitkey AS key
               WHERE key.id = ANY (%(keys)s::bigint[])

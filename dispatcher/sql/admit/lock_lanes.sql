@@ -7,8 +7,8 @@
 -- `left_lanes`, each with such a key; `is_left_wanted` are those that were asked for by name, key or queue. Only for
 -- the key `wait_for` the statement waits, before it has locked any other key, for as long as lock_timeout allows. Lanes
 -- that are awake or held and spend a key of `avoid` are not taken: they would only take the places of others.
--- With a group its members are locked, too, as far as nobody else has: such a member keeps no lane out. `groups` and
--- `members` are pairs of them; of `keys` are those that are locked. A key that is named opens its groups as well.
+-- With a group its members are locked, too; one that somebody else has locked is skipped, and keeps no lane out.
+-- `groups` and `members` are pairs of these. A key that is named opens its groups as well.
 -- A queue is open if `deliveries` has its own; with `needs_worker`, if a live worker serves it, too. A pass for direct
 -- queues takes parked lanes of the queues named alone.
 -- A queue is locked for as long as the transaction: alone where the pass may come close to the queue's bound (it is

@@ -46,7 +46,8 @@ SELECT 'key ' || closed.name AS what, closed.id::text AS target, head.id || ' ' 
         WHERE {{waits_in(call, front.id)}}
         ORDER BY call.position
         LIMIT 1) AS head
- WHERE ((closed.opens_at IS NOT NULL AND NOT closed.is_group) OR closed.concurrency IS NULL OR closed.held + head.cost <= closed.concurrency
+ WHERE ((closed.opens_at IS NOT NULL AND NOT closed.is_group) OR closed.concurrency IS NULL
+        OR closed.held + head.cost <= closed.concurrency
         OR (closed.concurrency > 0 AND head.cost > closed.concurrency))
    AND CASE WHEN closed.is_group
             THEN closed.opens_at < clock.now - %(late)s::interval

@@ -1,9 +1,10 @@
 -- audit_wrong_slots: calls whose slots are not those of the keys that they spend, or not at their cost.
 -- The key of the queue may have been made after the admission; it is seen by others only when the transaction that made
--- it commits, for which it is given a minute. Of a group, a call holds the key that was chosen, too. "-" is the slot of a call without keys.
--- Relies on the index call_in_flight and the constraint slot_is_one_per_call_and_key.
+-- it commits, for which it is given a minute. Of a group, a call holds the key that was chosen, too. "-" is the slot of
+-- a call without keys. Relies on the index call_in_flight and the constraint slot_is_one_per_call_and_key.
 WITH held AS MATERIALIZED (
-    SELECT call.id, call.costs, call.chosen_keys, lane.key_ids, queue_key.id AS queue_key_id, queue_key.name AS queue_key_name,
+    SELECT call.id, call.costs, call.chosen_keys, lane.key_ids, queue_key.id AS queue_key_id,
+           queue_key.name AS queue_key_name,
            queue_key.created_at > call.dispatched_at - interval '1 minute' AS is_new
       FROM dispatcher_callqueue AS call
       JOIN dispatcher_lane AS lane ON lane.id = call.lane_id

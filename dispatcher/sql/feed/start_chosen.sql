@@ -1,6 +1,6 @@
 -- start_chosen: admit and start, at once, the calls that the lanes chosen by finish_and_choose have room for, up to
 -- `room`. The plain case alone: calls that cost 1 of each key, keys with a concurrency limit or a window and no pause,
--- block, override or throttle, and no group. Lanes that it can't settle are counted in `left`: an ordinary pass serves them. A key's
+-- block, override or throttle. Lanes that it can't settle are counted in `left`: an ordinary pass serves them. A key's
 -- room goes to the calls in their order, turn by turn; a call that another key stops still counts, so that no room is
 -- given twice. A lane that a full key of concurrency alone stops parks on it (without `may_park` it is left, too); one
 -- without calls sleeps. The caller looks again after the commit at what is `asleep` and `full`, as after a pass (see
@@ -9,6 +9,7 @@
 -- With `is_fetch` a worker fetches the calls over HTTP, of any task (`tasks` is NULL): their lease is that of a fetch,
 -- the ticket is the claim, so that a report that is repeated is recognized, and a lane whose last call goes sleeps at
 -- once, since workers that wait for a call look at each lane that is held.
+-- A lane with a group is left: a pass chooses among the members.
 -- The caller holds the locks of the lanes and keys, by an earlier statement: this one's snapshot is younger, so it may
 -- count. A queue's own key that was made meanwhile is not locked: its lanes are left. Rows are found by arrays of their
 -- ids, and the state is compared with a parameter, so that no plan that was made of small tables reads them whole.

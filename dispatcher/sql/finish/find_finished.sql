@@ -1,6 +1,7 @@
 -- find_finished: what became of the attempt that this claim has ended by its own finish, whose answer was lost.
 -- No row back means that the attempt was not ended, was ended by somebody else, or was followed by another claim.
--- `keys`: those of the call's lane and the members of its groups, and its queue's own: it is not known any more of which it held slots.
+-- `keys`: those of the call's lane and the members of its groups, and its queue's own: it is not known any more of
+-- which it held slots.
 SELECT call.state, call.lane_id,
        CASE WHEN call.state = 'retryable'
             THEN GREATEST(call.scheduled_at - clock_timestamp(), interval '0') END AS wait,

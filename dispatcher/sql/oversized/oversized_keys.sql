@@ -1,7 +1,6 @@
--- oversized_keys: keys for which calls wait alone, since they cost too much: those named and their groups, or if none is the next ones
--- after `after`; each with its limits and the least that such a call costs. A key that is gone comes back without
--- limits.
--- Hops from key to key on the index call_oversized, so the number of such calls costs nothing.
+-- oversized_keys: keys for which calls wait alone, since they cost too much: those named and their groups, or if none
+-- is the next ones after `after`; each with its limits and the least that such a call costs. A key that is gone comes
+-- back without limits. Hops from key to key on the index call_oversized, so the number of such calls costs nothing.
 WITH RECURSIVE hop AS (
     (SELECT call.oversized_key_id AS key_id, 1 AS number
        FROM dispatcher_callqueue AS call

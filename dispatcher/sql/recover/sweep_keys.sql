@@ -2,8 +2,8 @@
 -- A process may die between a finish and its hand-over; time does not open such a key. The slice begins with the next
 -- key that lanes are parked on; the number of lanes on one costs nothing. A key that is full is left to its next
 -- release. Another has room if it has enough for the call in front, or if that one costs more than it ever has: the
--- call must wait alone then. A group has room if one of its members has. One whose override has run out is the tick's, as all that time opens.
--- Relies on the indexes lane_parked, slot_key and call_waiting.
+-- call must wait alone then. A group has room if one of its members has. One whose override has run out is the tick's,
+-- as all that time opens. Relies on the indexes lane_parked, slot_key and call_waiting.
 WITH slice AS MATERIALIZED (
     SELECT key.id, key.name, key.is_group, key.opens_at,
            (key.opens_at IS NULL OR key.is_group) AND NOT key.is_paused
