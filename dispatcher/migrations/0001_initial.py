@@ -377,7 +377,9 @@ class Migration(migrations.Migration):
                     "is_group",
                     models.GeneratedField(
                         db_persist=True,
-                        expression=models.Q(("name__endswith", "*")),
+                        expression=models.ExpressionWrapper(
+                            models.Q(("name__endswith", "*")), output_field=models.BooleanField()
+                        ),
                         help_text="It stands for any one of the keys whose names begin so: a call spends it and one of them.",
                         output_field=models.BooleanField(),
                     ),

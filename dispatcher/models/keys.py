@@ -23,7 +23,7 @@ class RateLimitKey(models.Model):
 
     name = models.CharField(max_length=255, unique=True, help_text="Such as api.stripe.com or tenant:acme.")
     is_group = models.GeneratedField(
-        expression=Q(name__endswith="*"),
+        expression=models.ExpressionWrapper(Q(name__endswith="*"), output_field=models.BooleanField()),
         output_field=models.BooleanField(),
         db_persist=True,
         help_text="It stands for any one of the keys whose names begin so: a call spends it and one of them.",
