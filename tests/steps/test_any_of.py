@@ -5,15 +5,20 @@ from typing import Any
 
 import pytest
 
-from dispatcher import api, engine, sql
+from dispatcher import api, ending, engine, sql
 from dispatcher.api import any_of
 from dispatcher.audit import audit
-from dispatcher.errors import CallInvalid, CallNeverRuns, UnknownKey
-from dispatcher.lifecycle import admit, finish, recover
+from dispatcher.engine import feed
+from dispatcher.engine.feed import Taker
+from dispatcher.errors import CallInvalid, CallNeverRuns, ConfigurationError, UnknownKey
+from dispatcher.lifecycle import admit, finish, publish, recover
+from dispatcher.lifecycle.finish import Ended
 from dispatcher.lifecycle.retention import unused
-from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
+from dispatcher.models import CallQueue, EventLogEntry, Lane, Queue, RateLimitKey, Slot
+from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import (
+    HERE,
     SECOND,
     T0,
     at,
@@ -30,6 +35,7 @@ from tests.builders import (
     ticket_of,
     waiting,
 )
+from tests.steps.conftest import Broker
 
 pytestmark = committed
 
@@ -340,3 +346,136 @@ def test_members_of_a_group_are_not_removed_as_unused(settings: Any) -> None:
     Lane.objects.all().delete()
     assert unused.remove_keys(now=sql.now() + timedelta(days=400)) == 1
     assert unused.remove_keys(now=sql.now() + timedelta(days=400)) == 1
+
+
+# Direct delivery
+
+TAKER = Taker(worker=HERE.id, queues=["mail"], tasks=["noop"])
+
+
+@pytest.fixture
+def _direct(db: None) -> None:
+    Queue.objects.create(name="mail", delivery="direct")
+
+
+def send(*keys: str, queue: str = "mail", count: int = 1) -> list[CallQueue]:
+    return CallQueue.objects.send_many([Call(task="noop", keys=keys, queue=queue)] * count)
+
+
+def take(room: int, *ended: feed.Start) -> feed.Step:
+    ends = [
+        Ended(
+            call_id=each.call.id,
+            ticket=each.call.ticket,
+            claim_id=each.claimed.claim_id,
+            ending=ending.completed(1),
+        )
+        for each in ended
+    ]
+    return feed.step(TAKER, ends, room=room)
+
+
+@pytest.mark.usefixtures("_direct")
+def test_a_direct_worker_starts_calls_under_the_members_with_room() -> None:
+    for number in (1, 2):
+        key(f"egress:{number}", concurrency=1)
+    calls = send(EGRESS, count=3)
+    step = take(9)
+    assert [each.call.chosen_keys for each in step.starts] == [{EGRESS: "egress:1"}, {EGRESS: "egress:2"}]
+    (third,) = take(9, step.starts[1]).starts
+    assert (third.call.id, third.call.chosen_keys) == (calls[2].id, {EGRESS: "egress:2"})
+
+
+@pytest.mark.usefixtures("_direct")
+def test_a_direct_worker_stamps_the_windows_and_throttles_of_the_chosen_member() -> None:
+    key("egress:1", rate=(1, 60), throttle=(1, 60))
+    send(EGRESS, count=2)
+    assert len(take(9).starts) == 1
+    row = RateLimitKey.objects.get(name="egress:1")
+    assert row.last_start_at is not None
+    assert list(row.windows.values_list("cost", flat=True)) == [1]
+    assert take(9).starts == []
+
+
+@pytest.mark.usefixtures("_direct")
+def test_the_end_of_a_direct_call_that_names_a_member_opens_the_group() -> None:
+    key("egress:1", concurrency=1)
+    send("egress:1")
+    (first,) = take(9).starts
+    (call,) = send(EGRESS)
+    assert take(9).starts == []
+    assert lane_of(call).parked_on_id == group().id
+    assert [each.call.id for each in take(9, first).starts] == [call.id]
+
+
+@pytest.mark.usefixtures("_direct")
+def test_the_end_of_a_direct_call_opens_the_group_for_calls_of_the_broker() -> None:
+    key("egress:1", concurrency=1)
+    send("egress:1")
+    (first,) = take(9).starts
+    (call,) = send(EGRESS, queue="celery")
+    assert lane_of(call).parked_on_id == group().id
+    take(9, first)
+    assert chosen(call) == "egress:1"
+
+
+# A message
+
+
+def test_a_message_that_is_published_again_names_the_same_key(broker: Broker) -> None:
+    key("egress:1")
+    call = waiting(EGRESS)
+    assert go(call) == [call.id]
+    (again,) = publish.unpublished(now=at(60))
+    publish.publish([again], now=at(60))
+    (message,) = broker.take()
+    assert message.headers["dispatcher_chosen_keys"] == {EGRESS: "egress:1"}
+
+
+def test_a_call_without_a_group_has_no_such_header(broker: Broker) -> None:
+    key("egress:1")
+    CallQueue.objects.send("noop", keys=["egress:1"])
+    (message,) = broker.take()
+    assert "dispatcher_chosen_keys" not in message.headers
+
+
+def test_outside_of_a_task_there_is_no_current_call() -> None:
+    assert api.current_call() is None
+
+
+def test_the_key_of_a_call_with_several_groups_is_asked_by_its_pattern() -> None:
+    for name in ("egress:1", "account:1"):
+        key(name)
+    call = waiting(EGRESS, any_of("account:*"))
+    assert go(call) == [call.id]
+    keys = seen(call).chosen_keys or {}
+    assert keys == {"egress:*": "egress:1", "account:*": "account:1"}
+    with pytest.raises(ConfigurationError, match="several any_of"):
+        api.CurrentCall(id=call.id, chosen_keys=keys).key  # noqa: B018 -- reading it raises
+
+
+# At the limit
+
+
+@pytest.mark.parametrize(("on_limit", "state"), [("drop", State.DISCARDED), ("reschedule", State.SCHEDULED)])
+def test_the_action_at_the_limit_counts_for_the_group(on_limit: str, state: State) -> None:
+    key("egress:1", rate=(1, 60))
+    first, second = waiting(EGRESS, on_limit=on_limit), waiting(EGRESS, on_limit=on_limit)
+    assert go(first, second) == [first.id]
+    assert seen(second).state == state
+
+
+def test_a_lower_priority_waits_for_the_group_too() -> None:
+    key("egress:1", concurrency=1)
+    low, high = waiting(EGRESS), waiting(EGRESS, priority=5)
+    assert go(low, high) == [high.id]
+    end_at(high, 0)
+    assert go(low) == [low.id]
+
+
+def test_the_events_name_the_group(settings: Any) -> None:
+    settings.DISPATCHER = {"event_retention": 3600}
+    key("egress:1", concurrency=1)
+    go(waiting(EGRESS), waiting(EGRESS))
+    entry = EventLogEntry.objects.get(kind="rate_limit.exceeded")
+    assert (entry.data["key"], entry.data["strategy"]) == ("egress:*", "concurrency")
