@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -69,6 +70,15 @@ def test_a_pattern_that_can_t_be_used_is_refused(api: Api, pattern: str) -> None
     refused = api.post("/jobs", {"type": "a", "args": [], "options": {"keys": [pattern]}}, status=400)
     assert pattern in error_of(refused)[1] or "keys" in json.dumps(refused)
     assert not CallQueue.objects.exists()
+
+
+@pytest.mark.parametrize("pattern", ["token:*", "tok*", "cron:a*"])
+def test_a_pattern_that_matches_keys_of_the_dispatcher_needs_the_scope_admin(
+    holder: Callable[..., Api], pattern: str
+) -> None:
+    sender = holder("send")
+    job = {"type": "a", "args": [], "options": {"keys": [pattern]}}
+    assert error_of(sender.post("/jobs", job, status=403))[0] == "permission_denied"
 
 
 def test_the_status_of_a_group_is_read_over_http(api: Api) -> None:

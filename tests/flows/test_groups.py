@@ -35,8 +35,8 @@ def test_a_task_learns_which_key_was_chosen(processes: Processes, pool: str) -> 
     tasks = [Call(task=sample_tasks.chosen, kwargs={"seconds": 0.05}, keys=[EGRESS], queue=QUEUE)] * 8
     calls = CallQueue.objects.send_many(tasks)
     found = [(row.result, (row.chosen_keys or {})[EGRESS]) for row in map(ended, calls)]
-    assert all(told == stored for told, stored in found)
-    assert Counter(told for told, _ in found).keys() == {"egress:1", "egress:2"}
+    assert all(named == stored for named, stored in found)
+    assert Counter(named for named, _ in found).keys() == {"egress:1", "egress:2"}
     assert [most_at_once(spent_by_key()[key]) for key in keys] == [1, 1]
 
 
