@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from dispatcher import groups, sql, validate
 from dispatcher import lanes as lanes_of
-from dispatcher import sql, validate
 from dispatcher.conf import conf
 from dispatcher.engine import compose, dispenser, fetched, sent
 from dispatcher.errors import KeyNotFound
@@ -77,9 +77,9 @@ def send_many(calls: Sequence[Call]) -> list[CallQueue]:
 def declare(name: str, limits: Mapping[str, Any]) -> RateLimitKey:
     """Make a key if it does not exist, and return it as it is stored. Raises PolicyInvalid or CallInvalid.
 
-    One that a template has made is kept from now on, even if it is unused.
+    One that a template has made is kept from now on, even if it is unused. any_of(pattern) declares a group.
     """
-    policies = {validate.key_name(name): Policy.parse(limits)}
+    policies = {groups.key_name(name): Policy.parse(limits)}
     keys = RateLimitKey.objects.using(conf().database).filter(name=name)
     # First, so that it is not removed meanwhile.
     keys.filter(is_from_template=True).update(is_from_template=False)

@@ -5,8 +5,8 @@ from collections.abc import Collection
 from itertools import permutations
 from typing import Final
 
+from dispatcher import validate
 from dispatcher.errors import CallInvalid
-from dispatcher.validate import GROUP_PATTERN, LONGEST_NAME
 
 _QUEUE: Final = "queue:"
 _FORM: Final = 'give the beginning that the names share and one * at the end, such as any_of("egress:*").'
@@ -24,13 +24,24 @@ def any_of(pattern: str) -> AnyOf:
     pattern: the beginning of their names and a `*`: "egress:*". The task learns the key from `current_call().key`.
     Raises CallInvalid for another pattern.
     """
-    if not isinstance(pattern, str) or re.fullmatch(GROUP_PATTERN, pattern) is None:
+    if not isinstance(pattern, str) or re.fullmatch(validate.GROUP_PATTERN, pattern) is None:
         raise CallInvalid("any_of", f"{pattern!r} is not a pattern of key names; {_FORM}")
-    if len(pattern) > LONGEST_NAME:
-        raise CallInvalid("any_of", f"the pattern has {len(pattern)} characters, over {LONGEST_NAME}; shorten it.")
+    if len(pattern) > validate.LONGEST_NAME:
+        raise CallInvalid(
+            "any_of", f"the pattern has {len(pattern)} characters, over {validate.LONGEST_NAME}; shorten it."
+        )
     if has_member(pattern, _QUEUE) or pattern.startswith(_QUEUE):
         raise CallInvalid("any_of", f"{pattern!r} matches the keys of queues, which count for their own calls only.")
     return AnyOf(pattern)
+
+
+def key_name(name: object) -> str:
+    """Return the name of a key, or of a group if `any_of` has made it. Raises CallInvalid."""
+    if isinstance(name, AnyOf):
+        return str(name)
+    if isinstance(name, str) and is_group(name):
+        raise CallInvalid("keys", f"{name!r} has a *; for any one of the keys that match give any_of({name!r}).")
+    return validate.key_name(name)
 
 
 def is_group(name: str) -> bool:

@@ -364,7 +364,7 @@ def _keys(call: Call) -> tuple[dict[str, int], dict[str, Policy], object]:
     given = call.keys if call.keys is not None else ()
     if isinstance(given, str) or not isinstance(given, Mapping | Sequence | set | frozenset):
         raise CallInvalid("keys", f'{given!r} must be a list of names or {{name: cost}}; for one key give ["name"].')
-    costs = {_key_name(name): given[name] if isinstance(given, Mapping) else 1 for name in given}
+    costs = {groups.key_name(name): given[name] if isinstance(given, Mapping) else 1 for name in given}
     policies: dict[str, Policy] = {}
     on_limit: object = None
     if call.rate_limit is not None:
@@ -379,14 +379,6 @@ def _keys(call: Call) -> tuple[dict[str, int], dict[str, Policy], object]:
         validate.whole(f"keys[{name!r}]", cost, 1, 2**31 - 1)
     groups.check_apart(costs)
     return costs, policies, on_limit
-
-
-def _key_name(name: object) -> str:
-    if isinstance(name, groups.AnyOf):
-        return str(name)
-    if isinstance(name, str) and groups.is_group(name):
-        raise CallInvalid("keys", f"{name!r} has a *; for any one of the keys that match give any_of({name!r}).")
-    return validate.key_name(name)
 
 
 def _on_limit(value: object) -> OnLimit:

@@ -139,6 +139,14 @@ def test_a_limit_of_the_group_holds_over_all_members() -> None:
     assert sum(seen(call).state == State.DISPATCHED for call in calls) + len(go(*calls)) == 3
 
 
+def test_a_group_is_declared_with_limits_of_its_own() -> None:
+    key("egress:1")
+    RateLimitKey.objects.declare(EGRESS, concurrency=1)
+    assert len(go(*[waiting(EGRESS) for _ in range(3)])) == 1
+    with pytest.raises(CallInvalid, match="give any_of"):
+        RateLimitKey.objects.declare("account:*", concurrency=1)
+
+
 def test_a_paused_group_lets_nothing_start() -> None:
     key("egress:1")
     call = waiting(EGRESS)
