@@ -233,20 +233,20 @@ def test_a_new_member_opens_it_with_the_next_tick(parked: CallQueue) -> None:
 
 def test_time_opens_it() -> None:
     key("egress:1")
-    api.block("egress:1", 0.05)
+    api.block("egress:1", 60)
     call = waiting(EGRESS)
     assert admit.admit(lanes=[call.lane_id]).calls == []
     assert group().opens_at is not None
-    engine.tick()
+    engine.tick(now=sql.now() + 61 * SECOND)
     assert chosen(call) == "egress:1"
 
 
 def test_the_end_of_an_override_of_a_member_opens_it() -> None:
     key("egress:1")
-    api.override("egress:1", until=sql.now() + SECOND / 20, concurrency=0)
+    api.override("egress:1", until=sql.now() + 60 * SECOND, concurrency=0)
     call = waiting(EGRESS)
     assert admit.admit(lanes=[call.lane_id]).calls == []
-    engine.tick()
+    engine.tick(now=sql.now() + 61 * SECOND)
     assert chosen(call) == "egress:1"
 
 
