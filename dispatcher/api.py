@@ -6,17 +6,19 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from dispatcher import groups, sql, validate
 from dispatcher import lanes as lanes_of
-from dispatcher import sql, validate
 from dispatcher.conf import conf
 from dispatcher.engine import compose, dispenser, fetched, sent
 from dispatcher.errors import KeyNotFound
+from dispatcher.groups import any_of
 from dispatcher.history import By
 from dispatcher.lanes import heads
 from dispatcher.lifecycle import control, oversized, publish
 from dispatcher.lifecycle import recover as recovery
 from dispatcher.lifecycle import send as sending
 from dispatcher.limits.policy import Policy
+from dispatcher.messages.current import CurrentCall, current_call
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
@@ -24,10 +26,13 @@ from dispatcher.states import State
 __all__ = [
     "Call",
     "Calls",
+    "CurrentCall",
     "activate",
+    "any_of",
     "block",
     "cancel",
     "count_oversized",
+    "current_call",
     "declare",
     "end_override",
     "limit",
@@ -72,9 +77,9 @@ def send_many(calls: Sequence[Call]) -> list[CallQueue]:
 def declare(name: str, limits: Mapping[str, Any]) -> RateLimitKey:
     """Make a key if it does not exist, and return it as it is stored. Raises PolicyInvalid or CallInvalid.
 
-    One that a template has made is kept from now on, even if it is unused.
+    One that a template has made is kept from now on, even if it is unused. any_of(pattern) declares a group.
     """
-    policies = {validate.key_name(name): Policy.parse(limits)}
+    policies = {groups.key_name(name): Policy.parse(limits)}
     keys = RateLimitKey.objects.using(conf().database).filter(name=name)
     # First, so that it is not removed meanwhile.
     keys.filter(is_from_template=True).update(is_from_template=False)

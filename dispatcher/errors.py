@@ -74,6 +74,15 @@ class UnknownKey(CallInvalid):
     def __init__(self, names: list[str], known: Iterable[str] = ()) -> None:
         """List the names that were not found; known: those that exist, of which the closest are suggested."""
         self.names = names
+        if groups := [name for name in names if name.endswith("*")]:
+            example = groups[0].replace("*", "1")
+            super().__init__(
+                "keys",
+                f"no rate limit key matches {', '.join(map(repr, groups))}. Declare the keys that any_of may choose "
+                f'first: RateLimitKey.objects.declare("{example}", concurrency=5), or DISPATCHER["keys"] in the '
+                "settings.",
+            )
+            return
         super().__init__(
             "keys",
             f"no rate limit key named {', '.join(map(repr, names))}.{_close(names, known)} Declare it first: "

@@ -19,6 +19,9 @@ from dispatcher.errors import CallInvalid, FieldInvalid
 
 KEY_PATTERN: Final = r"^[a-zA-Z0-9][a-zA-Z0-9._:-]*$"
 """A key's name (Open Job Spec, rate limiting, section 6.2)."""
+GROUP_PATTERN: Final = KEY_PATTERN.replace("$", r"\*$")
+"""The name of a group: the beginning that the names of its members share, and a `*`."""
+STORED_KEY_PATTERN: Final = KEY_PATTERN.replace("$", r"\*?$")
 
 LONGEST_NAME: Final = 255
 EARLIEST: Final = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)

@@ -213,7 +213,8 @@ class CallAdmin(ReadOnlyAdmin):
         found = reports.costs(call.pk)
         if not found:
             return format_html("{}", "none: no key limits it")
-        return format_html_join(", ", "{} of {}", ((cost.cost, cost.name) for cost in found))
+        words = ((cost.cost, f"{cost.name} ({cost.chosen})" if cost.chosen else cost.name) for cost in found)
+        return format_html_join(", ", "{} of {}", words)
 
     @admin.display(description="errors")
     def error_history(self, call: CallQueue) -> SafeString:
@@ -300,6 +301,15 @@ def _why_unstarted(wait: reports.Wait) -> str | None:
     )
 
 
+def _stop(wait: reports.Wait) -> str:
+    """Return what stops the lane of a call that a key stops."""
+    if wait.members is None:
+        return f"The key {wait.stopped_by} stops its lane"
+    if wait.members == 0:
+        return f"No key matches {wait.stopped_by}: declare one, or cancel the call"
+    return f"{wait.stopped_by} stops its lane: none of the {wait.members:,} keys that match has room"
+
+
 def _why_stopped(wait: reports.Wait) -> str:
     """Return in a sentence why the lane of a call waits."""
     if wait.oversized_for:
@@ -321,5 +331,5 @@ def _why_stopped(wait: reports.Wait) -> str:
     if wait.held_by:
         return f"The queue {wait.held_by} has enough calls on the way to its workers; {ahead}."
     if wait.stopped_by:
-        return f"The key {wait.stopped_by} stops its lane; {ahead}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
+        return f"{_stop(wait)}; {ahead}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
     return f"The next pass serves its lane; {ahead}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."

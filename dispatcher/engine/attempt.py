@@ -5,7 +5,7 @@ The parts of `engine.execute` and `engine.recover`, each composed of steps in `l
 
 import logging
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
@@ -269,8 +269,8 @@ def stop(
     try:
         with sql.own_transaction(lock_wait=claim.LOCK_WAIT):
             spent = admit.keys_of(call_id)
-            named = _key_to_block(outcome.key, spent.values())
-            stopped = [key for key, name in spent.items() if named in (None, name)]
+            named = _key_to_block(outcome.key, spent)
+            stopped = [*spent.stopped(named)]
             # A call that spends no key that could hold it back waits by itself.
             released = put_back(wait=None if stopped else pause)
             if released is not None:
@@ -287,14 +287,18 @@ def stop(
     return released
 
 
-def _key_to_block(named: str | None, spent: Collection[str]) -> str | None:
-    """Return the key that a task names, None for all that the call spends: also where the named one does not exist."""
-    if named is None or named in spent or RateLimitKey.objects.using(conf().database).filter(name=named).exists():
+def _key_to_block(named: str | None, spent: admit.SpentKeys) -> str | None:
+    """Return the key that a task names; None for those of the call: also where the named one does not exist."""
+    if (
+        named is None
+        or named in spent.names.values()
+        or RateLimitKey.objects.using(conf().database).filter(name=named).exists()
+    ):
         return named
     logger.warning(
         "RateLimited names the key %r, which does not exist; the call's own keys are blocked instead: %s",
         named,
-        ", ".join(sorted(spent)) or "it has none",
+        ", ".join(sorted(spent.stopped(None).values())) or "it has none",
     )
     return None
 
@@ -309,9 +313,9 @@ def _stop_later(
 ) -> finish.Released | None:
     """Let the call wait by itself, and leave the block of the named key, or else of all of its keys, to a thread."""
     with sql.atomic():
-        spent = set(admit.keys_of(call_id).values())
+        spent = admit.keys_of(call_id)
         key = _key_to_block(named, spent)
-        names = {key} if key else spent
+        names = {key} if key else set(spent.stopped(None).values())
         released = put_back(wait=pause)
     if released is not None and names:
         logger.warning(

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -44,6 +44,8 @@ def stand(
 
     slots: what the pass gave away, as (call, key, cost).
     """
+    keys = list(keys)
+    several = [key for key in keys if key.members is not None]
     spent = Counter[int]()
     for _, key_id, cost in slots:
         if key_id is not None:
@@ -53,7 +55,13 @@ def stand(
         for key in keys
         if not key.is_paused and (key.blocked_until is None or key.blocked_until <= now)
     }
-    return {key_id: limit for key_id, limit in found.items() if limit is not None}
+    tight = {key_id: limit for key_id, limit in found.items() if limit is not None}
+    for key in several:
+        # A group without limits of its own stands as its members do.
+        limits = [tight[member] for member in key.members or () if member in tight]
+        if key.id in found and key.id not in tight and limits:
+            tight[key.id] = replace(limits[0], key=key.name)
+    return tight
 
 
 def of_pass(allocation: Allocation, lanes: Iterable[LockedLane], limits: Mapping[int, Tight]) -> Iterator[Entry]:

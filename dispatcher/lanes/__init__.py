@@ -11,9 +11,10 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, Self
 
 from django.db import OperationalError
+from django.db.models import QuerySet
 from psycopg.errors import LockNotAvailable
 
-from dispatcher import sql, validate
+from dispatcher import groups, sql, validate
 from dispatcher.conf import conf
 from dispatcher.errors import ConfigurationError, UnknownKey
 from dispatcher.limits.policy import Policy, stored
@@ -41,6 +42,16 @@ class Kind:
         """The name of the key that counts for all calls of the queue, if it exists."""
         return f"queue:{self.queue}"
 
+    def of(self, policies: Mapping[str, Policy]) -> dict[str, Policy]:
+        """Return those of these keys that the calls spend or may spend."""
+        named = {*self.names, self.queue_key}
+        patterns = [name for name in self.names if groups.is_group(name)]
+        return {
+            name: policy
+            for name, policy in policies.items()
+            if name in named or any(groups.has_member(pattern, name) for pattern in patterns)
+        }
+
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
@@ -55,8 +66,7 @@ class Placement:
     @classmethod
     def of(cls, kind: Kind, missing: Mapping[str, Policy], senders: Mapping[str, str]) -> Self:
         """Return what a call of this kind needs of the missing keys."""
-        needed = (*kind.names, kind.queue_key)
-        policies = {name: missing[name] for name in needed if name in missing}
+        policies = kind.of(missing)
         return cls(
             names=kind.names, policies=policies, senders={name: senders[name] for name in policies if name in senders}
         )
@@ -74,7 +84,12 @@ class Placement:
 
 
 def declared_policy(name: str) -> Policy | None:
-    """Return the policy that the settings declare for a key, exactly or by the longest template that fits."""
+    """Return the policy that the settings declare for a key, exactly or by the longest template that fits.
+
+    A group has no limits of its own until a person gives it some.
+    """
+    if groups.is_group(name):
+        return Policy()
     keys = conf().keys
     if name in keys:
         return Policy.parse(keys[name], f"DISPATCHER['keys'][{name!r}]")
@@ -97,26 +112,62 @@ def declared_delivery(queue: str) -> Delivery:
 
 
 def is_from_template(name: str) -> bool:
-    """Return whether a template of the settings, and not the exact name, makes this key."""
-    return name not in conf().keys and declared_policy(name) is not None
+    """Return whether a template of the settings, and not the exact name, makes this key; or it is a group."""
+    return groups.is_group(name) or (name not in conf().keys and declared_policy(name) is not None)
 
 
 def unknown_keys(names: set[str]) -> set[str]:
-    """Return those of these keys that do not exist, and that no setting makes."""
-    return {name for name in names - set(stored_policies(names)) if declared_policy(name) is None}
+    """Return those of these keys that do not exist, and that no setting makes; and groups without a member."""
+    absent = names - set(stored_policies(names))
+    empty = {name for name in absent if groups.is_group(name) and not has_members(name)}
+    return empty | {name for name in absent if declared_policy(name) is None}
+
+
+def has_members(group: str) -> bool:
+    """Return whether a key exists that a group could choose, or the settings declare one by its name."""
+    return bool(_declared_members(group)) or _members(group).exists()
+
+
+def member_names(patterns: Iterable[str]) -> list[str]:
+    """Return the names of the keys that these groups could choose."""
+    return [name for pattern in patterns for name in _members(pattern).values_list("name", flat=True)]
+
+
+def member_policies(group: str) -> list[Policy]:
+    """Return the stored policies of the keys that a group could choose; the settings' if there are none."""
+    found = [stored(key) for key in _members(group)]
+    return found or [policy for name in _declared_members(group) if (policy := declared_policy(name)) is not None]
+
+
+def _members(group: str) -> QuerySet[RateLimitKey]:
+    return RateLimitKey.objects.using(conf().database).filter(name__startswith=group[:-1], is_group=False)
+
+
+def _declared_members(group: str) -> list[str]:
+    return [name for name in conf().keys if groups.has_member(group, name)]
 
 
 def missing_keys(kinds: Iterable[Kind], given: Mapping[str, Policy]) -> dict[str, Policy]:
     """Return the keys of these kinds that do not exist, with their policies: those given first, then the settings'.
 
-    Raises UnknownKey. A missing key of a queue counts only if it is given or declared.
+    With a group that does not exist come the members that the settings name. Raises UnknownKey. A missing key of a
+    queue counts only if it is given or declared.
     """
     kinds = list(kinds)
     named = {name for kind in kinds for name in kind.names}
-    wanted = named | {kind.queue_key for kind in kinds}
+    wanted = (
+        named
+        | {kind.queue_key for kind in kinds}
+        | {member for name in named if groups.is_group(name) for member in _declared_members(name)}
+    )
     absent = sorted(wanted - set(stored_policies(wanted)))
     policies = {name: policy for name in absent if (policy := given.get(name) or declared_policy(name)) is not None}
-    if unknown := [name for name in absent if name in named and name not in policies]:
+    empty = [
+        name
+        for name in named.intersection(absent)
+        if groups.is_group(name) and not any(groups.has_member(name, each) for each in given) and not has_members(name)
+    ]
+    if unknown := sorted({name for name in absent if name in named and name not in policies}.union(empty)):
         raise UnknownKey(unknown, known_names())
     return policies
 
@@ -145,7 +196,8 @@ def make_keys(
     if not policies:
         return
     for name in policies:
-        validate.key_name(name)
+        if not groups.is_group(name):
+            validate.key_name(name)
     sql.ask(
         "make_keys",
         object,

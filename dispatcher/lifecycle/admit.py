@@ -1,5 +1,6 @@
 """Admit: give waiting calls their slots, as far as every limit of every key has room. The one way in."""
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -10,7 +11,7 @@ from uuid import UUID
 
 from django.db import OperationalError
 
-from dispatcher import event_log, sql
+from dispatcher import event_log, groups, sql
 from dispatcher.conf import CONCURRENT_DECISIONS, Conf, conf, is_eager, needs_worker, pass_bound
 from dispatcher.event_log import waiting
 from dispatcher.limits.allocate import Allocation, LockedKey, LockedLane, allocate
@@ -92,9 +93,29 @@ class ReleasedRoom:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SpentKeys:
+    """The keys that a call in flight spends, by id, but not its groups."""
+
+    names: Mapping[int, str]
+    chosen: frozenset[str]
+    """The names of those that were chosen of groups."""
+
+    def stopped(self, named: str | None) -> dict[int, str]:
+        """Return the keys that a provider stops: the named one; else those that were chosen, or all if none was.
+
+        The provider refuses the account or address that the call used; the others of the group go on.
+        """
+        wanted = {named} if named is not None else self.chosen
+        return {key: name for key, name in self.names.items() if not wanted or name in wanted}
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Locked:
     lanes: list[int]
     keys: list[int]
+    groups: list[int]
+    members: list[int]
+    """Of each of `groups` one, also if somebody else has locked it."""
     left_lanes: list[int]
     left_keys: list[int]
     is_left_wanted: list[bool]
@@ -231,10 +252,12 @@ def released_room(
     return sql.ask("find_released_room", ReleasedRoom, params)
 
 
-def keys_of(call_id: UUID) -> dict[int, str]:
-    """Return the keys that a call in flight holds slots of, with their names."""
-    held = Slot.objects.using(conf().database).filter(call=call_id, key__isnull=False)
-    return dict(held.values_list("key_id", "key__name"))
+def keys_of(call_id: UUID) -> SpentKeys:
+    """Return the keys that a call in flight holds slots of."""
+    held = Slot.objects.using(conf().database).filter(call=call_id, key__isnull=False, key__is_group=False)
+    rows = list(held.values_list("key_id", "key__name", "call__chosen_keys"))
+    chosen = {name for _, _, keys in rows for name in (keys or {}).values()}
+    return SpentKeys(names={key: name for key, name, _ in rows}, chosen=frozenset(chosen))
 
 
 def _decide(
@@ -267,11 +290,12 @@ def _decide(
     heads = min(_FIRST_HEADS, -(-batch // len(locked.lanes)) + 1)
     keys_asked = sql.ask("count_key_usage", KeyRow, {"keys": locked.keys, "now": now, "margin": settings.margin})
     queues_asked = sql.ask("count_queue_usage", _QueueRow, {"lanes": locked.lanes, **gate})
-    looked_at = {"lanes": locked.lanes, "stuck": [*stuck_keys().union(stuck)], "now": now}
+    looked_at = {"lanes": locked.lanes, "stuck": _with_groups(stuck_keys().union(stuck)), "now": now}
     lanes_asked = sql.ask("read_lane_heads", HeadRow, {**looked_at, "heads": heads})
     key_rows, head_rows = keys_asked.rows(), lanes_asked.rows()
     at = head_rows[0].now
-    counted = {row.id: locked_key(row, at) for row in key_rows}
+    members = _members(locked)
+    counted = {row.id: locked_key(row, at, _members_of(row, members)) for row in key_rows}
     names = {row.name: row.id for row in key_rows}
     queue_rows = queues_asked.rows()
     # Who fetches a call starts it when the answer comes, and can't wait for a start that lies ahead.
@@ -299,7 +323,8 @@ def _decide(
     if delivery is Delivery.DIRECT:
         _hold_awake(allocation, lanes_seen)
     slots = _slots(allocation, lanes_seen)
-    calls = _write(allocation, slots, lanes_seen, now, settings)
+    key_names = {row.id: row.name for row in key_rows}
+    calls = _write(allocation, slots, lanes_seen, names=key_names, now=now, settings=settings)
     if opened := [key for key in wanted["keys"] if key not in allocation.openings]:
         sql.ask("clear_opening_times", object, {"keys": opened})
     if event_log.is_kept():
@@ -312,10 +337,35 @@ def _decide(
         calls=calls,
         full=_full(allocation, counted, slots),
         filled=filled,
-        left=_left(locked, everything=is_waited_for),
+        left={**_left(locked, everything=is_waited_for), **allocation.left},
         direct=frozenset() if delivery is Delivery.DIRECT else _held_direct(allocation, queue_rows),
-        busy=tuple(locked.left_keys),
+        busy=(*locked.left_keys, *_busy(allocation, lanes_seen, members)),
     )
+
+
+def _members(locked: _Locked) -> dict[int, list[int]]:
+    """Return the members of each group."""
+    members: dict[int, list[int]] = {}
+    for group, member in zip(locked.groups, locked.members, strict=True):
+        members.setdefault(group, []).append(member)
+    return members
+
+
+def _members_of(row: KeyRow, members: Mapping[int, list[int]]) -> list[int] | None:
+    """Return the members of a key that is a group; None for another."""
+    return members.get(row.id, []) if groups.is_group(row.name) else None
+
+
+def _with_groups(keys: Collection[int]) -> list[int]:
+    """Return these keys, and the groups that they are members of."""
+    return [*keys, *(sql.fetch("find_groups", int, {"keys": list(keys)}) if keys else ())]
+
+
+def _busy(allocation: Allocation, lanes: Iterable[LockedLane], members: Mapping[int, list[int]]) -> set[int]:
+    """Return the locked members that kept calls waiting, and the groups: their lanes are left out for a while."""
+    found = set(allocation.left.values())
+    spent = {key for lane in lanes if lane.id in allocation.left for key in lane.key_ids}
+    return found | {group for group in spent.intersection(members) if found.intersection(members[group])}
 
 
 def _deliveries(delivery: Delivery) -> list[str]:
@@ -333,7 +383,7 @@ def _held_direct(allocation: Allocation, queues: Iterable[_QueueRow]) -> frozens
 def _hold_awake(allocation: Allocation, lanes: Iterable[LockedLane]) -> None:
     """Let the queue hold the lanes that have calls left: workers that take calls themselves look for them there."""
     queue_of = {lane.id: lane.queue for lane in lanes}
-    allocation.held.update({lane: queue_of[lane] for lane in allocation.awake})
+    allocation.held.update({lane: queue_of[lane] for lane in (*allocation.awake, *allocation.left)})
     allocation.awake.clear()
 
 
@@ -355,21 +405,31 @@ def _queue_room(row: _QueueRow, *, is_tight: bool, settings: Conf) -> int:
 
 
 def _slots(allocation: Allocation, lanes: Iterable[LockedLane]) -> list[tuple[UUID, int | None, int]]:
-    """Return the slots of the admitted calls as (call, key, cost); a call without keys has one without a key."""
+    """Return the slots of the admitted calls as (call, key, cost); a call without keys has one without a key.
+
+    The key that was chosen of a group is spent beside the group.
+    """
     admitted = set(allocation.admitted)
-    return [
+    calls = [(lane, head) for lane in lanes for head in lane.heads if head.call_id in admitted]
+    named = [
         (head.call_id, key_id, head.costs.get(key_id, 1) if key_id else 1)
-        for lane in lanes
-        for head in lane.heads
-        if head.call_id in admitted
+        for lane, head in calls
         for key_id in lane.key_ids or (None,)
     ]
+    chosen = [
+        (head.call_id, member, head.costs.get(group, 1))
+        for _, head in calls
+        for group, member in allocation.chosen.get(head.call_id, {}).items()
+    ]
+    return named + chosen
 
 
 def _write(
     allocation: Allocation,
     slots: Sequence[tuple[UUID, int | None, int]],
     lanes: Sequence[LockedLane],
+    *,
+    names: Mapping[int, str],
     now: datetime | None,
     settings: Conf,
 ) -> list[Admitted]:
@@ -387,8 +447,13 @@ def _write(
         sql.change("reschedule_calls", {"calls": list(calls), "at": list(times), "waiting": State.AVAILABLE.value})
     turn_of = {call: turn for turn, call in enumerate(allocation.admitted)}
     turns = {lane.id: max((turn_of.get(head.call_id, -1) for head in lane.heads), default=-1) for lane in lanes}
-    lane_ids = [*allocation.awake, *allocation.asleep, *allocation.parked, *allocation.held]
-    awake = set(allocation.awake)
+    left = [lane for lane in allocation.left if lane not in allocation.held]
+    lane_ids = [*allocation.awake, *left, *allocation.asleep, *allocation.parked, *allocation.held]
+    awake = {*allocation.awake, *left}
+    chosen_keys = {
+        call: json.dumps({names[group]: names[member] for group, member in chosen.items()})
+        for call, chosen in allocation.chosen.items()
+    }
     key_ids = sorted({*allocation.openings, *(key for _, key, _ in slots if key is not None)})
     return sql.fetch(
         "admit_calls",
@@ -397,6 +462,7 @@ def _write(
             "now": now,
             "waiting": State.AVAILABLE.value,
             "calls": allocation.admitted,
+            "chosen_keys": [chosen_keys.get(call) for call in allocation.admitted],
             "lease": settings.dispatch_lease,
             "slot_call": [call for call, _, _ in slots],
             "slot_key": [key for _, key, _ in slots],
@@ -421,10 +487,13 @@ def _report_dropped(dropped: Sequence[_Dropped]) -> None:
 def _full(
     allocation: Allocation, counted: Mapping[int, LockedKey], slots: Iterable[tuple[UUID, int | None, int]]
 ) -> dict[int, int]:
-    """Keys with a concurrency limit that lanes were parked on, and the cost that they hold after this pass."""
+    """Keys with a concurrency limit that lanes wait for, and the cost that they hold after this pass."""
+    parked_on = {
+        key for parked in set(allocation.parked.values()) for key in (parked, *(counted[parked].members or ()))
+    }
     held = {
         key: counted[key].use.held
-        for key in set(allocation.parked.values())
+        for key in parked_on.intersection(counted)
         if counted[key].policy.concurrency is not None
     }
     for _, key, cost in slots:

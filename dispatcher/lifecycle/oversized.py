@@ -1,6 +1,6 @@
 """Oversized: calls that cost more than the limits of a key ever allow. They wait alone, until the limits change."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from time import monotonic
@@ -33,6 +33,12 @@ class Released:
 class _Key(OverridableRow):
     cheapest: int
     now: datetime
+    is_group: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Member(OverridableRow):
+    group_id: int
 
 
 def release(
@@ -50,7 +56,10 @@ def release(
     """
     params = {"keys": None if keys is None else list(keys), "after": after, "most": most, "now": now}
     rows = sql.fetch("oversized_keys", _Key, params)
-    fitting = {row.id: min(in_force(row, row.now).largest_cost, _LARGEST) for row in rows}
+    members = _largest_costs(row for row in rows if row.is_group)
+    fitting = {
+        row.id: min(in_force(row, row.now).largest_cost, members.get(row.id, _LARGEST), _LARGEST) for row in rows
+    }
     raised = {row.id: fitting[row.id] for row in rows if row.cheapest <= fitting[row.id]}
     calls = 0
     while raised and (batch := _release(raised)):
@@ -73,6 +82,16 @@ def count(name: str, limits: Mapping[str, Any], *, keeps_others: bool) -> int:
         return 0
     (calls,) = sql.fetch("count_oversized", int, {"name": name, "cost": policy.largest_cost, "bound": _COUNTED})
     return calls
+
+
+def _largest_costs(several: Iterable[_Key]) -> dict[int, int]:
+    """Return the most that a call may cost which spends any one member of these groups."""
+    now = {row.id: row.now for row in several}
+    found: dict[int, int] = {}
+    for member in sql.fetch("member_limits", _Member, {"groups": list(now)}) if now else ():
+        cost = in_force(member, now[member.group_id]).largest_cost
+        found[member.group_id] = max(cost, found.get(member.group_id, 0))
+    return found
 
 
 def _release(raised: dict[int, int]) -> int:

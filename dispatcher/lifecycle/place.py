@@ -122,14 +122,13 @@ def _place(groups: Sequence[_Group], missing: _Missing, lock_wait: timedelta, wa
 
 def _place_together(groups: Sequence[_Group], missing: _Missing, lock_wait: timedelta) -> list[Place]:
     kinds = {kind: number for number, (kind, _) in enumerate(groups)}
-    needed = {name for kind in kinds for name in (*kind.names, kind.queue_key)}
     params = {
         "kinds": lanes.kinds_json(kinds),
         "calls": [call for _, calls in groups for call in calls],
         "kind_of": [kinds[kind] for kind, calls in groups for _ in calls],
     }
     with sql.own_transaction(lock_wait=lock_wait):
-        policies = {name: policy for name, policy in missing.policies.items() if name in needed}
+        policies = {name: policy for kind in kinds for name, policy in kind.of(missing.policies).items()}
         lanes.make_keys(policies, senders=missing.senders)
         lanes.make_lanes(kinds)
         asked = sql.ask("place_calls", Place, params)

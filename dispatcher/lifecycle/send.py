@@ -11,7 +11,7 @@ from uuid import UUID
 
 import uuid_utils.compat as uuid7
 
-from dispatcher import lanes, sql, validate
+from dispatcher import groups, lanes, sql, validate
 from dispatcher.conf import conf, feed_silence, is_eager, needs_worker, send_bound
 from dispatcher.errors import CallInvalid, CallNeverRuns, CallTooLarge, PolicyInvalid
 from dispatcher.lanes import Kind, Placement
@@ -189,7 +189,8 @@ def write_one(draft: Draft) -> One:
     trip. Raises UnknownKey or CallNeverRuns, then nothing was written.
     """
     has_times = any((draft.scheduled_at, draft.expires_at, draft.scheduled_in, draft.expires_in))
-    if draft.costs or draft.policies or has_times or draft.ojs != _PLAIN:
+    has_group = any(groups.is_group(name) for name in draft.kind.names)
+    if draft.costs or draft.policies or has_times or has_group or draft.ojs != _PLAIN:
         return One(call=write([draft])[0])
     params = _params(draft)
     if draft.kind.queue in _direct and not is_eager() and (one := _record(draft, params)) is not None:
@@ -269,9 +270,16 @@ def _check_costs(drafts: Sequence[Draft]) -> None:
     if not dear:
         return
     policies = lanes.stored_policies(dear)
+    members = {name: lanes.member_policies(name) for name in dear if groups.is_group(name)}
     for each in drafts:
         for name, cost in each.costs.items():
             policy = policies.get(name) or each.policies.get(name) or lanes.declared_policy(name)
+            if members.get(name) and not any(member.fits(cost) for member in members[name]):
+                raise CallNeverRuns(
+                    f"keys[{name!r}]",
+                    f"a cost of {cost} can never run: it is more than any of the {len(members[name])} keys that match "
+                    "allows; lower the cost or raise a limit.",
+                )
             if policy is not None and not policy.fits(cost):
                 raise CallNeverRuns(
                     f"keys[{name!r}]",
@@ -356,7 +364,7 @@ def _keys(call: Call) -> tuple[dict[str, int], dict[str, Policy], object]:
     given = call.keys if call.keys is not None else ()
     if isinstance(given, str) or not isinstance(given, Mapping | Sequence | set | frozenset):
         raise CallInvalid("keys", f'{given!r} must be a list of names or {{name: cost}}; for one key give ["name"].')
-    costs = {validate.key_name(name): given[name] if isinstance(given, Mapping) else 1 for name in given}
+    costs = {groups.key_name(name): given[name] if isinstance(given, Mapping) else 1 for name in given}
     policies: dict[str, Policy] = {}
     on_limit: object = None
     if call.rate_limit is not None:
@@ -369,6 +377,7 @@ def _keys(call: Call) -> tuple[dict[str, int], dict[str, Policy], object]:
         costs.setdefault(name, 1)
     for name, cost in costs.items():
         validate.whole(f"keys[{name!r}]", cost, 1, 2**31 - 1)
+    groups.check_apart(costs)
     return costs, policies, on_limit
 
 

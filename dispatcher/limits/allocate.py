@@ -33,6 +33,10 @@ class LockedKey:
     use: Use = field(default_factory=Use)
     is_paused: bool = False
     blocked_until: datetime | None = None
+    chosen_at: datetime | None = None
+    """When it was last spent."""
+    members: Sequence[int] | None = None
+    """Of a group, its keys: a call spends the group and one of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +71,8 @@ class Allocation:
     """What one pass decided."""
 
     admitted: list[UUID] = field(default_factory=list)
+    chosen: dict[UUID, dict[int, int]] = field(default_factory=dict)
+    """Admitted call: the member that it spends of each of its groups."""
     dropped: list[tuple[UUID, int]] = field(default_factory=list)
     """(call, the key that stopped it)"""
     rescheduled: list[tuple[UUID, datetime]] = field(default_factory=list)
@@ -81,6 +87,8 @@ class Allocation:
     """lane: the key that stopped it"""
     held: dict[int, str] = field(default_factory=dict)
     """lane: the queue that stopped it"""
+    left: dict[int, int] = field(default_factory=dict)
+    """Lane that only a member could let go on which another transaction has locked: that member"""
     openings: dict[int, datetime | None] = field(default_factory=dict)
     """Key that stopped a lane: when time will open it; None if only a release or a person can."""
     unread: list[int] = field(default_factory=list)
@@ -103,7 +111,7 @@ def allocate(
 
     queues: how many more calls of each queue may be dispatched; a queue that is not named is unbounded.
     """
-    budgets = {key.id: _Budget(key, now, tuning) for key in keys}
+    budgets = _budgets(keys, now, tuning)
     room = dict(queues or {})
     allocation = Allocation()
     for _, peers in groupby(lanes, key=lambda lane: lane.priority):
@@ -131,10 +139,16 @@ class _Budget:
     def has_room(self, cost: int) -> bool:
         return not self.is_closed and cost <= self.free and self.paced >= 1
 
-    def take(self, cost: int) -> None:
+    def take(self, cost: int) -> int | None:
+        """Spend this; return the member that was chosen of a group."""
         self.taken += cost
         self.free -= cost
         self.paced -= cost
+        return None
+
+    def awaited(self, cost: int) -> int | None:  # noqa: ARG002 -- of a group it depends on the cost
+        """Return a key that another transaction has locked, and that may have the room."""
+        return None
 
     def opens_at(self, cost: int, *, behind: int = 0) -> datetime | None:
         """When time opens the key for this cost, and what goes before; None if it takes a release or a person."""
@@ -147,6 +161,80 @@ class _Budget:
         times = (key.blocked_until, ramp, next_opening(key.policy, use, cost, now, tuning))
         latest = max((at for at in times if at is not None), default=self.now)
         return latest if latest > self.now else None
+
+
+class _Group(_Budget):
+    """What is left of a group: its own limits, if it has any, and one of its members."""
+
+    def __init__(
+        self, key: LockedKey, now: datetime, tuning: AdmissionTuning, members: Mapping[int, _Budget | None]
+    ) -> None:
+        super().__init__(key, now, tuning)
+        self.members = [member for member in members.values() if member is not None]
+        self.locked = [key_id for key_id, member in members.items() if member is None]
+        """Those that another transaction has locked."""
+        self.is_shut = self.is_closed
+
+    def fits(self, cost: int) -> bool:
+        # Without members it waits for one: which costs that will allow is unknown.
+        is_unknown = bool(self.locked) or not self.members
+        return super().fits(cost) and (is_unknown or any(member.fits(cost) for member in self.members))
+
+    def has_room(self, cost: int) -> bool:
+        return super().has_room(cost) and self._choose(cost) is not None
+
+    def take(self, cost: int) -> int | None:
+        super().take(cost)
+        chosen = self._choose(cost)
+        if chosen is None:
+            return None
+        chosen.take(cost)
+        return chosen.key.id
+
+    def awaited(self, cost: int) -> int | None:
+        return next(iter(self.locked), None) if self._allows(cost) else None
+
+    def opens_at(self, cost: int, *, behind: int = 0) -> datetime | None:
+        own = super().opens_at(cost, behind=behind)
+        if own is not None or not self._allows(cost):
+            return own
+        share = -(-behind // max(1, len(self.members)))
+        times = (member.opens_at(cost, behind=share) for member in self.members if member.fits(cost))
+        return min((at for at in times if at is not None), default=None)
+
+    def _allows(self, cost: int) -> bool:
+        """Whether the group's own limits have room."""
+        return not self.is_shut and cost <= self.free and self.paced >= 1
+
+    def _choose(self, cost: int) -> _Budget | None:
+        """Return the member with the most room; of several the one that was spent the longest ago."""
+        fitting = (member for member in self.members if member.fits(cost) and member.has_room(cost))
+        return min(fitting, key=_by_room, default=None)
+
+
+def _by_room(budget: _Budget) -> tuple[int, float, int]:
+    at = budget.key.chosen_at
+    return -min(budget.free, budget.paced), at.timestamp() if at is not None else 0.0, budget.key.id
+
+
+def _budgets(keys: Iterable[LockedKey], now: datetime, tuning: AdmissionTuning) -> dict[int, _Budget]:
+    """Return the budgets of locked keys; those of groups share the budgets of their members."""
+    keys = list(keys)
+    plain = {key.id: _Budget(key, now, tuning) for key in keys if key.members is None}
+    groups = {
+        key.id: _Group(key, now, tuning, {member: plain.get(member) for member in key.members})
+        for key in keys
+        if key.members is not None
+    }
+    return {**plain, **groups}
+
+
+def _by_certainty(stop: tuple[_Budget, int]) -> int:
+    """Order what stops a call: what never allows it, then a limit, then a key that is locked."""
+    budget, cost = stop
+    if not budget.fits(cost):
+        return 0
+    return 1 if budget.awaited(cost) is None else 2
 
 
 class _LaneCursor:
@@ -172,13 +260,14 @@ class _LaneCursor:
             return False
         spent = [(budgets[key_id], head.costs.get(key_id, 1)) for key_id in self.lane.key_ids]
         stops = [(budget, cost) for budget, cost in spent if not (budget.has_room(cost) and budget.fits(cost))]
-        stop = next((stop for stop in stops if not stop[0].fits(stop[1])), next(iter(stops), None))
+        stop = min(stops, key=_by_certainty, default=None)
         if stop is None and self.lane.yields_to_parked_lane:
             allocation.awake.append(self.lane.id)
             return False
         if stop is None:
-            for budget, cost in spent:
-                budget.take(cost)
+            chosen = {budget.key.id: member for budget, cost in spent if (member := budget.take(cost)) is not None}
+            if chosen:
+                allocation.chosen[head.call_id] = chosen
             if self.lane.queue in self.queues:
                 self.queues[self.lane.queue] -= 1
             allocation.admitted.append(head.call_id)
@@ -200,6 +289,11 @@ class _LaneCursor:
     def _stopped(
         self, head: Head, budget: _Budget, cost: int, allocation: Allocation, reschedule_after: timedelta
     ) -> bool:
+        if budget.fits(cost) and (locked := budget.awaited(cost)) is not None:
+            allocation.left[self.lane.id] = locked
+            # Calls behind it do not take the room that it waits for.
+            budget.is_closed = True
+            return False
         if self.lane.on_limit != OnLimit.DROP:
             allocation.stopped.append((head.call_id, budget.key.id))
         match self.lane.on_limit:

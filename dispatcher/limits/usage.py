@@ -3,7 +3,7 @@
 Pure: rows of the database become what `allocate` decides by.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -51,6 +51,7 @@ class KeyRow(OverridableRow):
     unstarted: int
     start_at: list[datetime]
     start_cost: list[int]
+    chosen_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +81,8 @@ def use(row: KeyRow, policy: Policy) -> Use:
     )
 
 
-def locked_key(row: KeyRow, now: datetime) -> LockedKey:
-    """Return a key with the policy in force."""
+def locked_key(row: KeyRow, now: datetime, members: Sequence[int] | None = None) -> LockedKey:
+    """Return a key with the policy in force; members: of a group, its keys."""
     policy = in_force(row, now)
     return LockedKey(
         id=row.id,
@@ -90,6 +91,8 @@ def locked_key(row: KeyRow, now: datetime) -> LockedKey:
         use=use(row, policy),
         is_paused=row.is_paused,
         blocked_until=row.blocked_until,
+        chosen_at=row.chosen_at,
+        members=members,
     )
 
 

@@ -116,7 +116,7 @@ def _frees(key: KeyStatus) -> str:
 
 def _next(key: KeyStatus) -> str:
     """Return when the next call may start; "-" if that takes a release or a person."""
-    if key.is_paused or "concurrency" in key.stopped_by:
+    if key.is_paused or "concurrency" in key.stopped_by or ("members" in key.stopped_by and key.opens_at is None):
         return "-"
     at = max(filter(None, (key.opens_at, key.next_start_at)), default=key.at)
     return brief(at - key.at) if at > key.at else "now"
@@ -138,6 +138,8 @@ def _details(key: KeyStatus) -> Iterator[tuple[str, str]]:
         next_start = "now" if key.next_start_at <= key.at else in_words(key.next_start_at, key.at)
         following = "" if key.is_paused else f"; next start {next_start}"
         yield "Throttle", f"{policy.throttle.limit} per {describe_period(policy.throttle)}{following}"
+    if key.members is not None:
+        yield "Members", f"{key.members.total}, of which {key.members.open} have room"
     if key.stopped_by:
         yield "At limit", ", ".join(key.stopped_by)
     if key.opens_at is not None:

@@ -12,7 +12,7 @@ from kombu.common import Broadcast
 
 from dispatcher import validate
 from dispatcher.messages import broker, signature
-from dispatcher.messages.tickets import CALL_HEADER, TICKET_HEADER
+from dispatcher.messages.tickets import CALL_HEADER, CHOSEN_HEADER, TICKET_HEADER
 
 if TYPE_CHECKING:
     from dispatcher.models import CallQueue
@@ -52,6 +52,8 @@ class Admitted:
     options: dict[str, Any] | None
     queue: str
     attempt: int
+    chosen_keys: dict[str, str] | None = None
+    """The key that was chosen of each group."""
 
 
 Publishable: TypeAlias = "Admitted | CallQueue"
@@ -152,7 +154,10 @@ def arguments(call: Publishable) -> dict[str, Any]:
 
 def headers_of(call: Publishable) -> dict[str, Any]:
     """Return the headers that the sender gave, and those by which a worker claims the call."""
-    return {**(call.headers or {}), TICKET_HEADER: str(call.ticket), CALL_HEADER: str(call.id)}
+    own: dict[str, Any] = {TICKET_HEADER: str(call.ticket), CALL_HEADER: str(call.id)}
+    if call.chosen_keys:
+        own[CHOSEN_HEADER] = call.chosen_keys
+    return {**(call.headers or {}), **own}
 
 
 def options_of(app: Celery, call: Publishable) -> tuple[dict[str, Any], dict[str, Any]]:

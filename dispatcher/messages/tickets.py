@@ -8,6 +8,8 @@ TICKET_HEADER: Final = "dispatcher_ticket"
 """The message header that carries the ticket."""
 CALL_HEADER: Final = "dispatcher_call"
 """The message header that names the ticket's call: a task may pass its own headers on to another message."""
+CHOSEN_HEADER: Final = "dispatcher_chosen_keys"
+"""The message header that has the key which was chosen of each group."""
 
 
 def ticket_in(headers: Mapping[str, Any], message_id: object) -> UUID | None:

@@ -374,6 +374,17 @@ class Migration(migrations.Migration):
                     models.CharField(help_text="Such as api.stripe.com or tenant:acme.", max_length=255, unique=True),
                 ),
                 (
+                    "is_group",
+                    models.GeneratedField(
+                        db_persist=True,
+                        expression=models.ExpressionWrapper(
+                            models.Q(("name__endswith", "*")), output_field=models.BooleanField()
+                        ),
+                        help_text="It stands for any one of the keys whose names begin so: a call spends it and one of them.",
+                        output_field=models.BooleanField(),
+                    ),
+                ),
+                (
                     "concurrency",
                     models.PositiveIntegerField(
                         blank=True, help_text="Maximum cost in flight; 0 starts nothing, empty is no limit.", null=True
@@ -465,6 +476,14 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "chosen_at",
+                    models.DateTimeField(
+                        editable=False,
+                        help_text="When a pass last admitted a call under it: a group uses its members with equal room in turn.",
+                        null=True,
+                    ),
+                ),
+                (
                     "opens_at",
                     models.DateTimeField(
                         editable=False,
@@ -509,10 +528,11 @@ class Migration(migrations.Migration):
                         fields=["override_until"],
                         name="key_override_ends",
                     ),
+                    models.Index(condition=models.Q(("is_group", True)), fields=["name"], name="key_group"),
                 ],
                 "constraints": [
                     models.CheckConstraint(
-                        condition=models.Q(("name__regex", "^[a-zA-Z0-9][a-zA-Z0-9._:-]*$")),
+                        condition=models.Q(("name__regex", "^[a-zA-Z0-9][a-zA-Z0-9._:-]*\\*?$")),
                         name="key_name_is_well_formed",
                     ),
                     models.CheckConstraint(
@@ -714,6 +734,12 @@ class Migration(migrations.Migration):
                 (
                     "oversized_cost",
                     models.PositiveIntegerField(editable=False, help_text="Its cost for that key.", null=True),
+                ),
+                (
+                    "chosen_keys",
+                    models.JSONField(
+                        editable=False, help_text="The key that its latest admission chose of each group.", null=True
+                    ),
                 ),
                 ("attempt", models.PositiveIntegerField(default=0)),
                 (

@@ -78,6 +78,9 @@ class CallQueue(models.Model):
         help_text="The key whose limits in force never allow its cost: it waits alone until they do.",
     )
     oversized_cost = models.PositiveIntegerField(null=True, editable=False, help_text="Its cost for that key.")
+    chosen_keys = models.JSONField(
+        null=True, editable=False, help_text="The key that its latest admission chose of each group."
+    )
     attempt = models.PositiveIntegerField(default=0)
     crashes = models.PositiveSmallIntegerField(
         default=0, db_default=0, help_text="Consecutive attempts that crashed their process."

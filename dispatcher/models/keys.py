@@ -7,7 +7,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from dispatcher.managers import RateLimitKeyManager
-from dispatcher.validate import KEY_PATTERN
+from dispatcher.validate import STORED_KEY_PATTERN
 
 
 def _is_whole_or_absent(rate: str) -> Q:
@@ -22,6 +22,12 @@ class RateLimitKey(models.Model):
     """A budget that calls spend: an account, a tenant, a host, a queue (`queue:<name>`)."""
 
     name = models.CharField(max_length=255, unique=True, help_text="Such as api.stripe.com or tenant:acme.")
+    is_group = models.GeneratedField(
+        expression=models.ExpressionWrapper(Q(name__endswith="*"), output_field=models.BooleanField()),
+        output_field=models.BooleanField(),
+        db_persist=True,
+        help_text="It stands for any one of the keys whose names begin so: a call spends it and one of them.",
+    )
     concurrency = models.PositiveIntegerField(
         null=True, blank=True, help_text="Maximum cost in flight; 0 starts nothing, empty is no limit."
     )
@@ -69,6 +75,11 @@ class RateLimitKey(models.Model):
     most_unstarted = models.BigIntegerField(
         null=True, editable=False, help_text="An upper bound of that cost whose calls have not started."
     )
+    chosen_at = models.DateTimeField(
+        null=True,
+        editable=False,
+        help_text="When a pass last admitted a call under it: a group uses its members with equal room in turn.",
+    )
     opens_at = models.DateTimeField(
         null=True,
         editable=False,
@@ -90,7 +101,7 @@ class RateLimitKey(models.Model):
     class Meta:
         verbose_name = "rate limit key"
         constraints: ClassVar = [
-            models.CheckConstraint(name="key_name_is_well_formed", condition=Q(name__regex=KEY_PATTERN)),
+            models.CheckConstraint(name="key_name_is_well_formed", condition=Q(name__regex=STORED_KEY_PATTERN)),
             *(
                 models.CheckConstraint(name=f"key_{rate}_is_whole_or_absent", condition=_is_whole_or_absent(rate))
                 for rate in ("rate", "throttle", "override_rate", "override_throttle")
@@ -101,6 +112,8 @@ class RateLimitKey(models.Model):
             models.Index(
                 name="key_override_ends", fields=["override_until"], condition=Q(override_until__isnull=False)
             ),
+            # Empty where no call names a group: to look for the groups of a key then reads nothing.
+            models.Index(name="key_group", fields=["name"], condition=Q(is_group=True)),
         ]
         permissions: ClassVar = [
             ("pause_ratelimitkey", "Can pause and resume rate limit keys"),

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from dispatcher.errors import PolicyInvalid
 from dispatcher.limits.policy import parse_duration
 from dispatcher.ojs.wire import UUID7, Problem, parse_time
-from dispatcher.validate import KEY_PATTERN
+from dispatcher.validate import KEY_PATTERN, STORED_KEY_PATTERN
 
 _MILLISECONDS = 366 * 86_400_000
 _INTERVAL = r"^P(?!$)(\d{1,4}W)?(\d{1,3}D)?(T(?=\d)(\d{1,4}H)?(\d{1,5}M)?(\d{1,7}(\.\d{1,6})?S)?)?$"
@@ -48,6 +48,8 @@ Duration = Annotated[
 ]
 QueueName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=128)]
 KeyName = Annotated[str, Field(pattern=KEY_PATTERN, max_length=240)]
+SpentKey = Annotated[str, Field(pattern=STORED_KEY_PATTERN, max_length=240)]
+"""A key that a job spends, or with a * at the end any one of those whose names begin so."""
 WorkerName = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[!-~]+( [!-~]+)*$")]
 Text = Annotated[str, Field(max_length=4_000)]
 Weight = Annotated[float, Field(gt=0, le=1e6)]

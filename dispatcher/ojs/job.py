@@ -10,6 +10,7 @@ from uuid import UUID
 
 from dispatcher.conf import conf
 from dispatcher.errors import PolicyInvalid
+from dispatcher.groups import any_of, is_group
 from dispatcher.limits.policy import parse_duration
 from dispatcher.limits.retry import Retry
 from dispatcher.models import CallQueue
@@ -24,7 +25,7 @@ MAX_META_BYTES: Final = 65_536
 _SYSTEM: Final = {
     *("state", "attempt", "max_attempts", "created_at", "enqueued_at", "started_at", "completed_at", "cancelled_at"),
     *("discarded_at", "error", "errors", "result", "ticket", "next_attempt_at", "retry_delay_ms", "progress"),
-    *("specversion", "reason", "workflow_id", "parent_results"),
+    *("specversion", "reason", "workflow_id", "parent_results", "chosen_keys"),
 }
 """Fields that the server sets; clients' values are ignored (ojs-core, section 6)."""
 _UNITS = {"second": "PT1S", "minute": "PT1M", "hour": "PT1H", "day": "P1D"}
@@ -51,7 +52,7 @@ def read_job(job: JobIn, path: str = "") -> EnqueueRequest:
         expires_at=parse_time("expires_at", options.expires_at),
         retry=_retry(options.retry, path),
         rate_limit=_rate_limit(options.rate_limit, queue),
-        keys=options.keys,
+        keys=_keys(options.keys),
         ojs=OjsOptions(
             id=UUID(job.id) if job.id else None,
             timeout=from_milliseconds(options.timeout_ms),
@@ -92,6 +93,7 @@ def write_job(row: CallQueue) -> dict[str, Any]:
         "meta": row.meta,
         "priority": row.priority,
         "attempt": row.attempt,
+        "chosen_keys": row.chosen_keys,
         "max_attempts": max_attempts(row),
         "created_at": format_time(row.created_at),
         "enqueued_at": None if is_waiting else format_time(row.created_at),
@@ -207,6 +209,14 @@ def _rate_limit(given: RateLimitIn | None, queue: str) -> dict[str, Any] | None:
         policy.setdefault("key", f"queue:{queue}")
         policy["rate"] = {"limit": per_second, "period": "PT1S"}
     return policy
+
+
+def _keys(given: list[str] | dict[str, int] | None) -> list[str] | dict[str, int] | None:
+    """Return the keys that a job spends; a name that ends in * stands for any one of those that match."""
+    if not given:
+        return None
+    names = [any_of(name) if is_group(name) else name for name in given]
+    return dict(zip(names, given.values(), strict=True)) if isinstance(given, dict) else names
 
 
 def _unique(given: UniqueIn | None, whole: Mapping[str, Any], path: str) -> Unique | None:

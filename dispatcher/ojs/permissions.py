@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from dispatcher.errors import PolicyInvalid
+from dispatcher.groups import has_member, is_group
 from dispatcher.limits.policy import Policy
 from dispatcher.models import CallQueue
 from dispatcher.ojs.auth import Access
@@ -30,7 +31,7 @@ def require_send(access: Access, wanted: Mapping[str, EnqueueRequest]) -> None:
         return
     for path, each in wanted.items():
         for field, key in _named_keys(each):
-            if key.startswith(_RESERVED) and key != f"queue:{each.queue}":
+            if _is_reserved(key) and key != f"queue:{each.queue}":
                 message = f"{path}{field}: {key!r} limits more than this job; only the scope admin may name it."
                 raise Problem(403, "permission_denied", message, details={"field": f"{path}{field}"})
         for field, problem in _stopping_limits(each):
@@ -56,6 +57,11 @@ def _named_keys(each: EnqueueRequest) -> Iterator[tuple[str, str]]:
         yield "options.rate_limit.key", key
     for key in each.call.keys or ():
         yield "options.keys", key
+
+
+def _is_reserved(key: str) -> bool:
+    """Return whether a name is that of a key that the dispatcher manages, or a pattern that matches such names."""
+    return key.startswith(_RESERVED) or (is_group(key) and any(has_member(key, prefix) for prefix in _RESERVED))
 
 
 def _stopping_limits(each: EnqueueRequest) -> Iterator[tuple[str, str]]:

@@ -22,6 +22,7 @@ from dispatcher.ojs.fields import (
     Name,
     QueueName,
     Span,
+    SpentKey,
     StateName,
     Strategy,
     Text,
@@ -101,7 +102,7 @@ class OptionsIn(Body):
     retry: RetryIn | None = None
     unique: UniqueIn | None = None
     rate_limit: RateLimitIn | None = None
-    keys: list[KeyName] | dict[str, AtLeastOne] | None = None
+    keys: list[SpentKey] | dict[str, AtLeastOne] | None = None
     visibility_timeout_ms: Lease | None = None
     pending: bool | None = None
     tags: list[Text] | None = None

@@ -56,6 +56,8 @@ class Wait:
     oversized_cost: int | None
     """What it costs of that key."""
     stopped_by: str | None
+    members: int | None
+    """If that key is a group, how many keys it could choose: none of them has room."""
     held_by: str | None
     """The queue, if it holds the lane: no worker serves it, or enough of its calls are dispatched."""
     is_served: bool
@@ -83,6 +85,8 @@ class Cost:
 
     name: str
     cost: int
+    chosen: str | None
+    """If it is a group, the key that the latest admission chose."""
 
 
 def waiting_calls(name: str, *, after: Place | None = None, most: int = 100) -> list[KeyCall]:

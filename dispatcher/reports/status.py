@@ -1,11 +1,11 @@
 """How each key stands: what it allows, what is spent of it, and what waits for it."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from dispatcher import sql
+from dispatcher import groups, lanes, sql
 from dispatcher.conf import conf
 from dispatcher.limits import usage
 from dispatcher.limits.policy import (
@@ -31,6 +31,14 @@ class KeyState(Labelled):
     BLOCKED = "blocked"
     AT_LIMIT = "at_limit"
     OPEN = "open"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Members:
+    """How many keys a group may choose, and how many of them have room for a call of cost 1."""
+
+    total: int
+    open: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +68,7 @@ class KeyStatus:
     next_start_at: datetime | None
     """The first moment at which the throttle lets one more call start; None without a throttle."""
     stopped_by: Sequence[str]
-    """What leaves no room for a call of cost 1: concurrency, rate, throttle, and the ramp after a block."""
+    """What leaves no room for a call of cost 1: concurrency, rate, throttle, the ramp after a block, and members."""
     opens_at: datetime | None
     """When time alone lets the next call in; None if it does now, or if it takes a release or a person."""
     waiting: int
@@ -69,6 +77,8 @@ class KeyStatus:
     """Since when the first in line waits."""
     oversized: int = 0
     """How many of those cost more than the limits in force ever allow: they wait alone until the limits change."""
+    members: Members | None = None
+    """Of a group."""
 
     @property
     def in_flight(self) -> int:
@@ -95,6 +105,7 @@ class KeyStatus:
             "key": self.name,
             "state": self.state.value,
             "stopped_by": list(self.stopped_by),
+            "members": self.members and asdict(self.members),
             "concurrency": self._concurrency(),
             "rate": self.policy.rate
             and {
@@ -136,8 +147,29 @@ class _KeyRow(usage.KeyRow):
 def rate_limit_status(keys: Collection[str] | None = None, *, now: datetime | None = None) -> list[KeyStatus]:
     """Return how these keys stand, or all if None, in order of name; names that do not exist are left out.
 
-    One statement, whatever the number of keys; limits and use are reckoned as the admission does.
+    One statement, whatever the number of keys, and one more where groups are named without their members; limits and
+    use are reckoned as the admission does.
     """
+    found = _statuses(keys, now)
+    patterns = [status.name for status in found if groups.is_group(status.name)]
+    if not patterns:
+        return found
+    members = found if keys is None else _statuses(lanes.member_names(patterns), now)
+    return [_with_members(status, members) if status.name in patterns else status for status in found]
+
+
+def _with_members(several: KeyStatus, keys: Sequence[KeyStatus]) -> KeyStatus:
+    """Return how a group stands, which has room while one of its members has."""
+    members = [key for key in keys if groups.has_member(several.name, key.name)]
+    is_open = [key.state is KeyState.OPEN for key in members]
+    counted = replace(several, members=Members(total=len(members), open=sum(is_open)))
+    if any(is_open) or several.state is not KeyState.OPEN:
+        return counted
+    opens_at = min((key.opens_at for key in members if key.opens_at is not None), default=None)
+    return replace(counted, stopped_by=("members",), opens_at=opens_at)
+
+
+def _statuses(keys: Collection[str] | None, now: datetime | None) -> list[KeyStatus]:
     names = None if keys is None else list(keys)
     settings = conf()
     rows = sql.fetch("report_keys", _KeyRow, {"names": names, "now": now, "margin": settings.margin})

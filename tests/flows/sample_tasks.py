@@ -13,6 +13,7 @@ from celery import Celery, Task, signals
 from celery.worker import state
 
 from dispatcher.errors import RateLimited
+from dispatcher.messages.current import current_call
 
 # A project may have tasks of its own class, or of Celery's.
 OWN = None if os.environ.get("FLOWS_PLAIN") else "dispatcher.celery:DispatchedTask"
@@ -65,6 +66,19 @@ if not os.environ.get("FLOWS_OLD"):
         """Be a task that workers of the version before do not have."""
         note("run", self)
         return "new"
+
+
+@app.task(bind=True)
+def chosen(self: Task, refused: str = "", seconds: float = 0.0) -> str | None:
+    """Return the key that was chosen for the attempt; be refused by the provider under one key."""
+    note("run", self)
+    call = current_call()
+    assert call is not None
+    assert str(call.id) == self.request.id
+    if call.key == refused:
+        raise RateLimited(60)
+    time.sleep(seconds)
+    return call.key
 
 
 @app.task(bind=True)

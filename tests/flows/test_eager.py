@@ -48,6 +48,19 @@ def test_a_backlog_runs_one_by_one_under_its_limit() -> None:
     audit(is_fifo=True)
 
 
+def test_a_task_learns_which_of_several_keys_was_chosen() -> None:
+    for name in ("egress:1", "egress:2"):
+        RateLimitKey.objects.declare(name, concurrency=1)
+    CallQueue.objects.send_many([Call(task=sample_tasks.chosen, keys=[api.any_of("egress:*")])] * 4)
+    assert sorted(CallQueue.objects.values_list("result", flat=True)) == [
+        "egress:1",
+        "egress:1",
+        "egress:2",
+        "egress:2",
+    ]
+    audit(is_fifo=True)
+
+
 @pytest.fixture
 def _propagates(_eager: None) -> Iterator[None]:
     sample_tasks.app.conf.task_eager_propagates = True

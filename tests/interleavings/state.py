@@ -39,13 +39,21 @@ class Tables:
 @contextmanager
 def kept() -> Iterator[Tables]:
     """Keep what is in the tables of the dispatcher now, and put it back at the end."""
-    names = [model._meta.db_table for model in apps.get_app_config("dispatcher").get_models()]
+    models = {model._meta.db_table: model for model in apps.get_app_config("dispatcher").get_models()}
+    names = list(models)
+    columns = {
+        name: ", ".join(field.column for field in model._meta.concrete_fields if field.column and not field.generated)
+        for name, model in models.items()
+    }
     sequences = _run("SELECT array_agg(sequencename::text) FROM pg_sequences WHERE sequencename LIKE 'dispatcher%'")[0]
     _run("".join(f"CREATE TEMP TABLE kept_{name} AS TABLE {name};" for name in names))
     counted = [(name, _run(f"SELECT nextval('{name}')")[0]) for name in sequences]
     rows = ", ".join(f"(SELECT json_agg(row ORDER BY row::text) FROM {name} AS row)" for name in names)
     tables = Tables(
-        back="".join(f"DELETE FROM {name}; INSERT INTO {name} TABLE kept_{name};" for name in names)
+        back="".join(
+            f"DELETE FROM {name}; INSERT INTO {name} ({columns[name]}) SELECT {columns[name]} FROM kept_{name};"
+            for name in names
+        )
         + "".join(f"SELECT setval('{name}', {number});" for name, number in counted),
         now=f"SELECT json_build_array(clock_timestamp(), {rows})::text",
     )

@@ -79,20 +79,23 @@ def too_close(spent: Iterable[Spent], spacing: timedelta) -> list[tuple[datetime
 
 
 def spent_by_key() -> dict[int, list[Spent]]:
-    """Return what every call spent of every key, the queue's own key included."""
+    """Return what every call spent of every key: the queue's own key, and those chosen of its groups, included."""
     queue_keys = {
         key.name.removeprefix("queue:"): key.id for key in RateLimitKey.objects.filter(name__startswith="queue:")
     }
     names = dict(RateLimitKey.objects.values_list("id", "name"))
     lanes = {lane.id: {*lane.key_ids, *filter(None, [queue_keys.get(lane.queue)])} for lane in Lane.objects.all()}
     spent: dict[int, list[Spent]] = defaultdict(list)
-    fields = ("lane_id", "costs", "state", "dispatched_at", "started_at", "finished_at")
+    ids = {name: key for key, name in names.items()}
+    fields = ("lane_id", "costs", "state", "chosen_keys", "dispatched_at", "started_at", "finished_at")
     for call in CallQueue.objects.values(*fields):
         is_held = call["state"] in (*IN_FLIGHT, *TERMINAL)
-        for key in lanes[call["lane_id"]] if call["lane_id"] else ():
+        costs = {key: call["costs"].get(names[key], 1) for key in (lanes[call["lane_id"]] if call["lane_id"] else ())}
+        chosen = {ids[key]: call["costs"].get(group, 1) for group, key in (call["chosen_keys"] or {}).items()}
+        for key, cost in {**costs, **chosen}.items():
             spent[key].append(
                 Spent(
-                    cost=call["costs"].get(names[key], 1),
+                    cost=cost,
                     dispatched_at=call["dispatched_at"] if is_held else None,
                     started_at=call["started_at"],
                     finished_at=call["finished_at"],
@@ -167,7 +170,10 @@ def _slots() -> Iterable[str]:
     for call_id in held.keys() & in_flight.keys():
         call = in_flight[call_id]
         keys = {*lanes[call.lane_id].key_ids, *(key for key, name in names.items() if name == f"queue:{call.queue}")}
-        wanted = sorted((key, call.costs.get(names[key], 1)) for key in keys) or [(None, 1)]
+        costs = {names[key]: call.costs.get(names[key], 1) for key in keys}
+        patterns = [name for name in costs if name.endswith("*")]
+        costs |= {(call.chosen_keys or {})[name]: costs[name] for name in patterns}
+        wanted = sorted((key, costs[name]) for key, name in names.items() if name in costs) or [(None, 1)]
         if sorted(held[call_id]) != wanted:
             yield f"call {call_id} holds {held[call_id]}, {wanted} is its cost"
 
@@ -191,13 +197,20 @@ def _wakeups(now: datetime) -> Iterable[str]:
         if key is None:
             yield f"lane {lane.id} sleeps over waiting calls"
             continue
-        held = sum(Slot.objects.filter(key=key).values_list("cost", flat=True))
-        concurrency = key.override_concurrency if key.override_until and key.override_until > now else key.concurrency
         costs = in_line.filter(lane=lane).order_by("position").values_list("costs", flat=True)
         cost = costs[0].get(key.name, 1)
-        is_full = concurrency is not None and held + cost > concurrency and (held > 0 or concurrency == 0)
-        if not (key.is_paused or key.opens_at is not None or is_full):
+        several = RateLimitKey.objects.filter(name__startswith=key.name[:-1], is_group=False) if key.is_group else None
+        is_shut = _is_shut(key, cost, now) if several is None else all(_is_shut(each, cost, now) for each in several)
+        if not (is_shut or key.is_paused or key.opens_at is not None):
             yield f"lane {lane.id} is parked on {key}, which nothing will open"
+
+
+def _is_shut(key: RateLimitKey, cost: int, now: datetime) -> bool:
+    """Return whether a key has no room for a cost by its concurrency, or is paused."""
+    held = sum(Slot.objects.filter(key=key).values_list("cost", flat=True))
+    concurrency = key.override_concurrency if key.override_until and key.override_until > now else key.concurrency
+    is_full = concurrency is not None and held + cost > concurrency and (held > 0 or concurrency == 0)
+    return key.is_paused or is_full
 
 
 def _held(lane: Lane) -> Iterable[str]:

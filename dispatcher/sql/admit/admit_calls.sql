@@ -4,8 +4,8 @@
 WITH {{clock}}, admitted AS (
     UPDATE dispatcher_callqueue AS call
        SET state = 'dispatched', ticket = gen_random_uuid(), dispatched_at = clock.now,
-           published_at = NULL, started_at = NULL
-      FROM clock, unnest(%(calls)s::uuid[]) WITH ORDINALITY AS chosen (id, turn)
+           published_at = NULL, started_at = NULL, chosen_keys = chosen.keys
+      FROM clock, unnest(%(calls)s::uuid[], %(chosen_keys)s::jsonb[]) WITH ORDINALITY AS chosen (id, keys, turn)
      WHERE call.id = chosen.id AND call.state = %(waiting)s::text
     RETURNING {{message_columns(call)}}, chosen.turn
 ), held AS (
@@ -27,6 +27,7 @@ WITH {{clock}}, admitted AS (
 ), numbered AS (
     UPDATE dispatcher_ratelimitkey AS key
        SET admissions = key.admissions + 1,
+           chosen_at = CASE WHEN spent.is_stopped THEN key.chosen_at ELSE clock.now END,
            -- An opening to come stands: it may be that of a cheaper call, whose lane this pass did not look at.
            opens_at = CASE WHEN NOT spent.is_stopped THEN key.opens_at
                            WHEN key.opens_at > clock.now AND spent.opens_at IS NOT NULL
@@ -36,6 +37,6 @@ WITH {{clock}}, admitted AS (
            AS spent (id, is_stopped, opens_at)
      WHERE key.id = spent.id
 )
-SELECT id, ticket, task, args, kwargs, call_data, headers, options, queue, attempt
+SELECT id, ticket, task, args, kwargs, call_data, headers, options, queue, attempt, chosen_keys
   FROM admitted
  ORDER BY turn, id

@@ -3,7 +3,7 @@
 -- Ages are compared, and no time is reckoned back: in a session's time zone a day may have 23 hours.
 -- The caller holds their locks. Slots are counted where a limit asks for it. Relies on slot_key and the key of windows.
 WITH spent AS MATERIALIZED (
-    SELECT key.id, key.name, key.is_paused, key.blocked_until, key.last_start_at, key.last_cost,
+    SELECT key.id, key.name, key.is_paused, key.blocked_until, key.chosen_at, key.last_start_at, key.last_cost,
            {{policy_columns(key)}}
       FROM dispatcher_ratelimitkey AS key
      WHERE key.id = ANY (%(keys)s::bigint[])
@@ -14,7 +14,7 @@ WITH spent AS MATERIALIZED (
                     key.override_rate_limit, key.override_throttle_limit) IS NOT NULL
         OR key.blocked_until IS NOT NULL
 )
-SELECT key.id, key.name, key.is_paused, key.blocked_until, key.last_start_at, key.last_cost,
+SELECT key.id, key.name, key.is_paused, key.blocked_until, key.chosen_at, key.last_start_at, key.last_cost,
        {{policy_columns(key)}},
        COALESCE(slots.held, 0) AS held, COALESCE(slots.unstarted, 0) AS unstarted,
        COALESCE(starts.at, '{}') AS start_at, COALESCE(starts.cost, '{}') AS start_cost

@@ -7,6 +7,8 @@
 -- `left_lanes`, each with such a key; `is_left_wanted` are those that were asked for by name, key or queue. Only for
 -- the key `wait_for` the statement waits, before it has locked any other key, for as long as lock_timeout allows. Lanes
 -- that are awake or held and spend a key of `avoid` are not taken: they would only take the places of others.
+-- With a group its members are locked, too; one that somebody else has locked is skipped, and keeps no lane out.
+-- `groups` and `members` are pairs of these. A key that is named opens its groups as well.
 -- A queue is open if `deliveries` has its own; with `needs_worker`, if a live worker serves it, too. A pass for direct
 -- queues takes parked lanes of the queues named alone.
 -- A queue is locked for as long as the transaction: alone where the pass may come close to the queue's bound (it is
@@ -21,6 +23,7 @@ WITH {{clock}}, named AS MATERIALIZED (
 ), shut AS MATERIALIZED (
     SELECT id, bool_or(is_named) AS is_named
       FROM (SELECT unnest(%(keys)s::bigint[]), true
+            UNION ALL SELECT several.id, true FROM ({{groups_of(%(keys)s::bigint[])}}) AS several
             UNION ALL SELECT unnest(named.key_ids), false FROM named
             UNION ALL SELECT key.id, false
                         FROM named JOIN dispatcher_ratelimitkey AS key ON key.name = 'queue:' || named.queue
@@ -90,17 +93,24 @@ WITH {{clock}}, named AS MATERIALIZED (
                    WHERE key.name = 'queue:' || queue.queue
                    LIMIT 1) AS queue_key
              JOIN taken ON taken.queue = queue.queue
+), pair AS MATERIALIZED (
+    SELECT several.id AS group_id, member.id AS member_id
+      FROM dispatcher_ratelimitkey AS several
+     CROSS JOIN LATERAL ({{members_of(several)}}) AS member
+     WHERE several.is_group AND several.id = ANY (ARRAY(SELECT spent.key_id FROM spent))
+), wanted AS MATERIALIZED (
+    SELECT ARRAY(SELECT spent.key_id FROM spent UNION SELECT pair.member_id FROM pair) AS ids
 ), waited AS MATERIALIZED (
     SELECT key.id
       FROM dispatcher_ratelimitkey AS key
-     WHERE key.id = %(wait_for)s::bigint AND key.id = ANY (ARRAY(SELECT spent.key_id FROM spent))
+     WHERE key.id = %(wait_for)s::bigint AND key.id = ANY ((SELECT wanted.ids FROM wanted)::bigint[])
        FOR NO KEY UPDATE
 ), locked AS MATERIALIZED (
     -- An array, and a limit above: joined, the planner would read all keys to find these. The count comes first:
     -- a pass that waits holds no key that another one waits for.
     SELECT key.id
       FROM dispatcher_ratelimitkey AS key
-     WHERE (SELECT count(*) FROM waited) >= 0 AND key.id = ANY (ARRAY(SELECT spent.key_id FROM spent))
+     WHERE (SELECT count(*) FROM waited) >= 0 AND key.id = ANY ((SELECT wanted.ids FROM wanted)::bigint[])
        AND key.id IS DISTINCT FROM %(wait_for)s::bigint
      ORDER BY key.id
        FOR NO KEY UPDATE SKIP LOCKED
@@ -119,11 +129,17 @@ WITH {{clock}}, named AS MATERIALIZED (
     SELECT taken.id FROM taken WHERE NOT EXISTS (SELECT FROM unable WHERE unable.id = taken.id)
 )
 SELECT ARRAY(SELECT id FROM able) AS lanes,
-       ARRAY(SELECT DISTINCT spent.key_id
-               FROM able
-               JOIN spent ON spent.lane_id = able.id
-              WHERE spent.key_id IN (SELECT id FROM locked UNION ALL SELECT id FROM waited)
-              ORDER BY spent.key_id) AS keys,
+       ARRAY(SELECT spends.key_id
+               FROM (SELECT spent.key_id FROM able JOIN spent ON spent.lane_id = able.id
+                      UNION
+                     SELECT pair.member_id
+                       FROM able
+                       JOIN spent ON spent.lane_id = able.id
+                       JOIN pair ON pair.group_id = spent.key_id) AS spends
+              WHERE spends.key_id IN (SELECT id FROM locked UNION ALL SELECT id FROM waited)
+              ORDER BY spends.key_id) AS keys,
+       ARRAY(SELECT group_id FROM pair ORDER BY group_id, member_id) AS groups,
+       ARRAY(SELECT member_id FROM pair ORDER BY group_id, member_id) AS members,
        ARRAY(SELECT id FROM unable ORDER BY id) AS left_lanes,
        ARRAY(SELECT key_id FROM unable ORDER BY id) AS left_keys,
        ARRAY(SELECT DISTINCT queue FROM held) AS held_queues,

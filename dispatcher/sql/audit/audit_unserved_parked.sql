@@ -1,7 +1,7 @@
 -- audit_unserved_parked: keys that could let the first of the calls parked on them go, which neither time nor a release
 -- will open.
 -- They have room by their concurrency and no time at which they open, or the call costs more than their concurrency; or
--- that time has passed without a pass.
+-- that time has passed without a pass. A group could if one of its members has room.
 -- Hops from key to key on the index lane_parked, so the number of lanes that are parked on one costs nothing.
 -- Relies on slot_key and call_waiting.
 WITH RECURSIVE {{clock}}, hop AS (
@@ -20,7 +20,7 @@ WITH RECURSIVE {{clock}}, hop AS (
             ORDER BY lane.parked_on_id
             LIMIT 1) AS next
 ), closed AS MATERIALIZED (
-    SELECT key.id, key.name, key.opens_at, held.cost AS held,
+    SELECT key.id, key.name, key.is_group, key.opens_at, held.cost AS held,
            {{limit_in_force(key.override_until > clock.now, key, concurrency)}} AS concurrency
       FROM clock
      CROSS JOIN hop
@@ -30,7 +30,7 @@ WITH RECURSIVE {{clock}}, hop AS (
              FROM dispatcher_slot AS slot
             WHERE slot.key_id = key.id) AS held
      WHERE NOT key.is_paused AND (key.blocked_until IS NULL OR key.blocked_until <= clock.now)
-       AND (key.opens_at IS NULL OR key.opens_at < clock.now - %(late)s::interval)
+       AND (key.is_group OR key.opens_at IS NULL OR key.opens_at < clock.now - %(late)s::interval)
 )
 SELECT 'key ' || closed.name AS what, closed.id::text AS target, head.id || ' ' || head.version AS version,
        json_build_object('lane', front.id, 'first_call', head.id, 'in_flight', closed.held,
@@ -46,8 +46,13 @@ SELECT 'key ' || closed.name AS what, closed.id::text AS target, head.id || ' ' 
         WHERE {{waits_in(call, front.id)}}
         ORDER BY call.position
         LIMIT 1) AS head
- WHERE (closed.opens_at IS NOT NULL OR closed.concurrency IS NULL OR closed.held + head.cost <= closed.concurrency
+ WHERE ((closed.opens_at IS NOT NULL AND NOT closed.is_group) OR closed.concurrency IS NULL
+        OR closed.held + head.cost <= closed.concurrency
         OR (closed.concurrency > 0 AND head.cost > closed.concurrency))
+   AND CASE WHEN closed.is_group
+            THEN closed.opens_at < clock.now - %(late)s::interval
+                 OR {{group_has_room(closed, head.cost, clock.now)}}
+            ELSE true END
    AND {{not_expired(head, clock.now)}}
  ORDER BY closed.name, closed.id
  LIMIT %(most)s::int

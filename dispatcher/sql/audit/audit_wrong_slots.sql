@@ -1,9 +1,10 @@
 -- audit_wrong_slots: calls whose slots are not those of the keys that they spend, or not at their cost.
 -- The key of the queue may have been made after the admission; it is seen by others only when the transaction that made
--- it commits, for which it is given a minute. "-" is the slot of a call without keys.
--- Relies on the index call_in_flight and the constraint slot_is_one_per_call_and_key.
+-- it commits, for which it is given a minute. Of a group, a call holds the key that was chosen, too. "-" is the slot of
+-- a call without keys. Relies on the index call_in_flight and the constraint slot_is_one_per_call_and_key.
 WITH held AS MATERIALIZED (
-    SELECT call.id, call.costs, lane.key_ids, queue_key.id AS queue_key_id, queue_key.name AS queue_key_name,
+    SELECT call.id, call.costs, call.chosen_keys, lane.key_ids, queue_key.id AS queue_key_id,
+           queue_key.name AS queue_key_name,
            queue_key.created_at > call.dispatched_at - interval '1 minute' AS is_new
       FROM dispatcher_callqueue AS call
       JOIN dispatcher_lane AS lane ON lane.id = call.lane_id
@@ -14,7 +15,7 @@ WITH held AS MATERIALIZED (
             LIMIT 1) AS queue_key ON true
      WHERE call.state IN ('dispatched', 'active')
 ), compared AS MATERIALIZED (
-    SELECT held.id, held.is_new, named.spends,
+    SELECT held.id, held.is_new, named.spends || of_groups.spends AS spends,
            CASE WHEN held.queue_key_id IS NULL THEN '{}'::jsonb
                 ELSE jsonb_build_object(held.queue_key_name, COALESCE((held.costs ->> held.queue_key_name)::int, 1))
            END AS of_queue,
@@ -24,6 +25,11 @@ WITH held AS MATERIALIZED (
            SELECT COALESCE(jsonb_object_agg(key.name, COALESCE((held.costs ->> key.name)::int, 1)), '{}') AS spends
              FROM dispatcher_ratelimitkey AS key
             WHERE key.id = ANY (held.key_ids)) AS named
+     CROSS JOIN LATERAL (
+           SELECT COALESCE(jsonb_object_agg(COALESCE(held.chosen_keys ->> key.name, 'one of ' || key.name),
+                                            COALESCE((held.costs ->> key.name)::int, 1)), '{}') AS spends
+             FROM dispatcher_ratelimitkey AS key
+            WHERE key.id = ANY (held.key_ids) AND key.is_group) AS of_groups
      CROSS JOIN LATERAL (
            SELECT jsonb_object_agg(mine.name, mine.cost) AS holds
              FROM (SELECT CASE WHEN slot.key_id IS NULL THEN '-'

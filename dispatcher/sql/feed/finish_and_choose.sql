@@ -12,7 +12,9 @@ WITH {{clock}}, {{attempts_ended}}, direct AS MATERIALIZED (
       FROM dispatcher_queue AS queue
      WHERE queue.name = ANY (%(queues)s::text[]) AND queue.delivery = 'direct'
 ), opened AS MATERIALIZED (
-    SELECT DISTINCT unnest(freed_keys.ids || %(keys)s::bigint[]) AS id FROM freed_keys
+    SELECT unnest(freed_keys.ids || %(keys)s::bigint[]) AS id FROM freed_keys
+     UNION
+    SELECT several.id FROM ({{groups_of(%(keys)s::bigint[])}}) AS several
 ), parked AS MATERIALIZED (
     SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at
       FROM opened

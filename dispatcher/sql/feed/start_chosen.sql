@@ -9,6 +9,7 @@
 -- With `is_fetch` a worker fetches the calls over HTTP, of any task (`tasks` is NULL): their lease is that of a fetch,
 -- the ticket is the claim, so that a report that is repeated is recognized, and a lane whose last call goes sleeps at
 -- once, since workers that wait for a call look at each lane that is held.
+-- A lane with a group is left: a pass chooses among the members.
 -- The caller holds the locks of the lanes and keys, by an earlier statement: this one's snapshot is younger, so it may
 -- count. A queue's own key that was made meanwhile is not locked: its lanes are left. Rows are found by arrays of their
 -- ids, and the state is compared with a parameter, so that no plan that was made of small tables reads them whole.
@@ -49,7 +50,7 @@ WITH clock AS MATERIALIZED (
 ), key AS MATERIALIZED (
     SELECT key.id, key.rate_period AS window_period, {{longest_period(key)}} AS longest, key.concurrency,
            %(may_park)s::bool AND key.rate_limit IS NULL AND key.opens_at IS NULL AS may_park, slots.held, slots.mine,
-           CASE WHEN key.is_paused OR key.throttle_limit IS NOT NULL OR key.override_until IS NOT NULL
+           CASE WHEN key.is_group OR key.is_paused OR key.throttle_limit IS NOT NULL OR key.override_until IS NOT NULL
                      OR key.blocked_until > clock.now - %(ramp)s::interval THEN NULL
                 ELSE LEAST(COALESCE(key.concurrency - slots.held, 2147483647),
                            COALESCE(key.rate_limit - slots.unstarted - starts.cost, 2147483647)) END AS room

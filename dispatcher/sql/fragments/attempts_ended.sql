@@ -1,5 +1,6 @@
 -- attempts_ended: the CTEs that record how the attempts of `calls` ended, each if its ticket and claim hold the call,
--- and delete their slots; `freed_keys` lists the keys of these. Locks the calls in order of id. `claim` stays on the
+-- and delete their slots; `freed_keys` lists the keys of these, and
+-- the groups of these keys. Locks the calls in order of id. `claim` stays on the
 -- row, so that the claim recognizes its own finish if the answer was lost (find_finished). Calls are found by id alone:
 -- with the state beside it, a plan that was made while few calls were in flight reads all of these.
 mine AS MATERIALIZED (
@@ -27,5 +28,8 @@ mine AS MATERIALIZED (
      WHERE call.id = ANY (%(calls)s::uuid[]) AND call.id = mine.id AND mine.state = 'active'
     RETURNING call.id
 ), {{slots_freed(ended)}}, freed_keys AS MATERIALIZED (
-    SELECT ARRAY(SELECT DISTINCT key_id FROM freed WHERE key_id IS NOT NULL ORDER BY key_id) AS ids
+    SELECT ARRAY(SELECT key_id FROM freed WHERE key_id IS NOT NULL
+                  UNION
+                 SELECT several.id FROM ({{groups_of(ARRAY(SELECT key_id FROM freed))}}) AS several
+                  ORDER BY key_id) AS ids
 )

@@ -1,4 +1,5 @@
 -- make_keys: make the keys that do not exist yet; a stored policy is never changed here.
+-- One that joins a group opens at once: the next tick serves what waits for the group.
 -- Those with a sender were made over HTTP: who made them is recorded.
 WITH wanted AS (
     SELECT key.name, key.concurrency, key.rate_limit, key.rate_period, key.throttle_limit, key.throttle_period,
@@ -10,9 +11,11 @@ WITH wanted AS (
                    sender, policy)
 ), made AS (
     INSERT INTO dispatcher_ratelimitkey
-           (name, concurrency, rate_limit, rate_period, throttle_limit, throttle_period, is_paused, is_from_template)
+           (name, concurrency, rate_limit, rate_period, throttle_limit, throttle_period, is_paused, is_from_template,
+            opens_at)
     SELECT wanted.name, wanted.concurrency, wanted.rate_limit, wanted.rate_period, wanted.throttle_limit,
-           wanted.throttle_period, false, wanted.is_from_template
+           wanted.throttle_period, false, wanted.is_from_template,
+           (SELECT clock_timestamp() FROM ({{groups_named(wanted.name)}}) AS joined LIMIT 1)
       FROM wanted
      ORDER BY wanted.name
         ON CONFLICT (name) DO NOTHING

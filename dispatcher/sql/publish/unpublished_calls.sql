@@ -21,6 +21,6 @@ WITH forgotten AS MATERIALIZED (
       FROM forgotten
      WHERE slot.call_id = forgotten.id
 )
-SELECT id, ticket, task, args, kwargs, call_data, headers, options, queue, attempt
+SELECT id, ticket, task, args, kwargs, call_data, headers, options, queue, attempt, chosen_keys
   FROM forgotten
  ORDER BY position, id

@@ -1,9 +1,11 @@
 -- report_wait: which key or queue stopped the lane that a waiting call is in, since when it waits and how many go
 -- before it; and of one that came back without a start, how often, until when it waits, and whether a live worker knows
--- its task.
+-- its task. `members`: of a group, how many keys it could choose.
 -- A call that costs more than a key ever allows waits alone: `oversized_for` names that key. A call that is not placed
 -- has no lane yet. No row back means the call does not wait. Relies on call_waiting.
-SELECT key.name AS stopped_by, aside.name AS oversized_for, call.oversized_cost,
+SELECT key.name AS stopped_by,
+       CASE WHEN key.is_group THEN (SELECT count(*) FROM ({{members_of(key)}}) AS member) END AS members,
+       aside.name AS oversized_for, call.oversized_cost,
        GREATEST(call.created_at, call.scheduled_at) AS since,
        call.lane_id IS NOT NULL AS is_placed, COALESCE(lane.is_awake, false) AS is_awake,
        CASE WHEN lane.is_held THEN lane.queue END AS held_by,

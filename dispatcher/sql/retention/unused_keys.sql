@@ -1,12 +1,17 @@
 -- unused_keys: those of these keys that a template has made and no person has changed, that no lane spends, and that
 -- nothing has happened to for this long: no start that still counts, no pause, no block, no override.
--- Keys of queues are not among them: they count for lanes that do not name them.
+-- Keys of queues are not among them: they count for lanes that do not name them. Nor are members of groups.
 -- The caller runs it again under the locks of the rows, because the snapshot of this run may be older than them.
 -- It reads all lanes, once for all keys. Relies on the key of windows and on slot_key.
 WITH {{clock}}, free AS MATERIALIZED (
     SELECT unnest(%(ids)s::bigint[]) AS id
     EXCEPT
     SELECT unnest(lane.key_ids) FROM dispatcher_lane AS lane
+    EXCEPT
+    SELECT member.id
+      FROM dispatcher_ratelimitkey AS several
+     CROSS JOIN LATERAL ({{members_of(several)}}) AS member
+     WHERE several.is_group
 )
 SELECT key.id, key.name
   FROM clock

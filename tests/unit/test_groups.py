@@ -1,0 +1,142 @@
+"""Groups: which member a call gets, and what stops a lane that spends one."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.limits.allocate import Allocation, Head, LockedKey, LockedLane, allocate
+from dispatcher.limits.policy import AdmissionTuning, Policy, Rate, Use
+from dispatcher.states import OnLimit
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+TUNING = AdmissionTuning(horizon=SECOND / 5, margin=SECOND / 20)
+GROUP, ALIKE = 100, Policy(concurrency=2)
+
+
+def lane(
+    *costs: int, number: int = 1, keys: Sequence[int] = (GROUP,), on_limit: OnLimit = OnLimit.WAIT, priority: int = 0
+) -> LockedLane:
+    heads = [Head(call_id=UUID(int=1000 * number + at), costs={GROUP: cost}) for at, cost in enumerate(costs)]
+    return LockedLane(id=number, key_ids=keys, heads=heads, on_limit=on_limit, priority=priority)
+
+
+def made(lanes: Sequence[LockedLane], *keys: LockedKey, members: Sequence[int] | None = None) -> Allocation:
+    """Make one pass over lanes whose group has these members; by default those of the keys."""
+    group = LockedKey(id=GROUP, policy=Policy(), members=[key.id for key in keys] if members is None else members)
+    return allocate(lanes, [*keys, group], now=NOW, tuning=TUNING, batch=100, reschedule_after=5 * SECOND)
+
+
+def spread(allocation: Allocation) -> Mapping[int, int]:
+    return Counter(chosen[GROUP] for chosen in allocation.chosen.values())
+
+
+def member(number: int, policy: Policy = ALIKE, *, held: int = 0, seconds: float | None = None) -> LockedKey:
+    at = None if seconds is None else NOW + seconds * SECOND
+    return LockedKey(id=number, policy=policy, use=Use(held=held), chosen_at=at)
+
+
+def test_calls_take_turns_of_the_members_until_all_are_full() -> None:
+    done = made([lane(*[1] * 7)], member(1), member(2), member(3))
+    assert [chosen[GROUP] for chosen in done.chosen.values()] == [1, 2, 3, 1, 2, 3]
+    assert done.parked == {1: GROUP}
+    assert done.openings == {GROUP: None}
+
+
+def test_the_member_with_the_most_room_is_first() -> None:
+    assert spread(made([lane(1)], member(1, held=1), member(2), member(3, held=1))) == {2: 1}
+
+
+def test_of_members_with_equal_room_the_one_that_rested_longest_is_first() -> None:
+    assert spread(made([lane(1)], member(1, seconds=-1), member(2, seconds=-3), member(3, seconds=-2))) == {2: 1}
+
+
+def test_members_without_limits_take_turns() -> None:
+    free = Policy()
+    assert spread(made([lane(*[1] * 6)], member(1, free), member(2, free), member(3, free))) == {1: 2, 2: 2, 3: 2}
+
+
+def test_a_lane_that_names_a_member_shares_its_room() -> None:
+    direct = LockedLane(id=2, key_ids=[1], heads=[Head(call_id=UUID(int=at)) for at in (7, 8, 9)], priority=1)
+    done = made([direct, lane(1, 1, 1)], member(1), member(2))
+    assert spread(done) == {2: 2}
+    assert done.parked == {2: 1, 1: GROUP}
+
+
+def test_a_cost_is_taken_of_one_member() -> None:
+    done = made([lane(2, 2, 1)], member(1, Policy(concurrency=3)), member(2, Policy(concurrency=2)))
+    assert [chosen[GROUP] for chosen in done.chosen.values()] == [1, 2, 1]
+
+
+def test_a_dear_call_keeps_its_place_before_cheap_ones() -> None:
+    done = made([lane(2, number=1), lane(1, number=2)], member(1, held=1), member(2, held=1))
+    assert done.admitted == []
+    assert done.parked == {1: GROUP, 2: GROUP}
+
+
+def test_a_group_opens_when_the_first_of_its_members_does() -> None:
+    one, two = Policy(rate=Rate(limit=1, period=60 * SECOND)), Policy(rate=Rate(limit=1, period=30 * SECOND))
+    used = Use(starts=((NOW - 10 * SECOND, 1),))
+    keys = [LockedKey(id=1, policy=one, use=used), LockedKey(id=2, policy=two, use=used), member(3, held=2)]
+    assert made([lane(1)], *keys).openings == {GROUP: NOW + 20.05 * SECOND}
+
+
+def test_a_paused_member_opens_nothing() -> None:
+    paused = LockedKey(id=1, policy=ALIKE, is_paused=True, blocked_until=NOW + SECOND)
+    assert made([lane(1)], paused).openings == {GROUP: None}
+
+
+def test_without_members_a_lane_waits_for_one() -> None:
+    done = made([lane(7)])
+    assert (done.parked, done.openings, done.oversized) == ({1: GROUP}, {GROUP: None}, [])
+
+
+def test_a_call_that_no_member_ever_allows_waits_alone() -> None:
+    done = made([lane(3, 1)], member(1), member(2))
+    assert [(key, cost) for _, key, cost in done.oversized] == [(GROUP, 3)]
+    assert spread(done) == {1: 1}
+
+
+def test_a_locked_member_is_passed_over_while_others_have_room() -> None:
+    done = made([lane(1, 1)], member(1), members=[1, 2])
+    assert spread(done) == {1: 2}
+    assert done.left == {}
+
+
+def test_a_lane_that_only_a_locked_member_could_let_go_is_left() -> None:
+    for on_limit in OnLimit:
+        done = made([lane(1, on_limit=on_limit)], member(1, held=2), members=[1, 2])
+        assert done.left == {1: 2}
+        assert [done.parked, done.dropped, done.rescheduled, done.oversized] == [{}, [], [], []]
+
+
+def test_a_lane_that_another_key_stops_parks_there_and_not_on_a_locked_member() -> None:
+    full = LockedKey(id=5, policy=Policy(concurrency=0))
+    group = LockedKey(id=GROUP, policy=Policy(), members=[2])
+    done = allocate([lane(1, keys=[GROUP, 5])], [full, group], now=NOW, tuning=TUNING, batch=9, reschedule_after=SECOND)
+    assert (done.parked, done.left) == ({1: 5}, {})
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=5),
+    st.lists(st.lists(st.integers(1, 4), max_size=5), min_size=1, max_size=4),
+)
+def test_no_member_exceeds_its_limit_and_no_room_is_left_that_fits(
+    sizes: list[tuple[int, int]], costs: list[list[int]]
+) -> None:
+    keys = [
+        member(number, Policy(concurrency=size), held=min(held, size)) for number, (size, held) in enumerate(sizes, 1)
+    ]
+    lanes = [lane(*each, number=number) for number, each in enumerate(costs, 1)]
+    done = made(lanes, *keys)
+    cost_of = {head.call_id: head.costs[GROUP] for each in lanes for head in each.heads}
+    left = {key.id: (key.policy.concurrency or 0) - key.use.held for key in keys}
+    for call in done.admitted:
+        left[done.chosen[call][GROUP]] -= cost_of[call]
+    assert all(room >= 0 for room in left.values())
+    stopped = [cost_of[call] for call, _ in done.stopped if call not in {each for each, *_ in done.oversized}]
+    assert all(cost > max(left.values(), default=0) for cost in stopped[:1])
