@@ -22,9 +22,12 @@ def channel(worker: UUID) -> str:
     return f"dispatcher_{worker.hex}"
 
 
-def mark_idle(worker: UUID, queues: Sequence[str]) -> None:
-    """Note that this worker has free processes for calls of these queues, and waits; the caller looks once more."""
-    sql.change("mark_idle", {"worker": worker, "queues": list(queues)})
+def mark_idle(worker: UUID, queues: Sequence[str], reached: Collection[int] = ()) -> None:
+    """Note that this worker has free processes for calls of these queues, and waits; the caller looks once more.
+
+    reached: keys of which it holds as much as one worker may; a call that spends one does not wake it.
+    """
+    sql.change("mark_idle", {"worker": worker, "queues": list(queues), "reached": list(reached)})
 
 
 def mark_busy(worker: UUID) -> None:
@@ -37,11 +40,14 @@ def delete(worker: UUID) -> None:
     sql.change("delete_feed", {"worker": worker})
 
 
-def notify(queues: Collection[str]) -> list[UUID]:
-    """Wake one idle worker for each of these queues, after the caller's commit; return which were woken."""
+def notify(queues: Collection[str], keys: Collection[int] = ()) -> list[UUID]:
+    """Wake one idle worker for each of these queues, after the caller's commit; return which were woken.
+
+    keys: a worker that holds as much of one of these as one worker may is not woken.
+    """
     if not queues:
         return []
-    params = {"queues": sorted(queues), "silence": feed_silence()}
+    params = {"queues": sorted(queues), "keys": list(keys), "silence": feed_silence()}
     return [row.worker_id for row in sql.fetch("wake_feeds", _Woken, params)]
 
 

@@ -67,6 +67,8 @@ class KeyStatus:
     """How many calls wait."""
     waiting_since: datetime | None
     """Since when the first in line waits."""
+    most_of_one_worker: int | None = None
+    """The most that one worker holds; None without a limit per worker."""
     oversized: int = 0
     """How many of those cost more than the limits in force ever allow: they wait alone until the limits change."""
 
@@ -96,6 +98,8 @@ class KeyStatus:
             "state": self.state.value,
             "stopped_by": list(self.stopped_by),
             "concurrency": self._concurrency(),
+            "per_worker": self.policy.per_worker
+            and {"limit": self.policy.per_worker, "active": self.most_of_one_worker},
             "rate": self.policy.rate
             and {
                 **self.policy.rate.as_json(),
@@ -172,6 +176,7 @@ def _status(row: _KeyRow, tuning: AdmissionTuning) -> KeyStatus:
         stopped_by=stopped_by,
         opens_at=max(filter(None, times), default=None) if is_time_alone else None,
         waiting=row.waiting,
+        most_of_one_worker=row.mine if policy.per_worker else None,
         waiting_since=row.waiting_since,
         oversized=row.oversized,
     )
