@@ -318,8 +318,18 @@ def _why_stopped(wait: reports.Wait) -> str:
             f"No live worker serves the queue {wait.held_by}: start one with -Q {wait.held_by}. "
             f"Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
         )
+    if wait.held_by and wait.limited_by:
+        return (
+            f"It waits for a worker of {wait.held_by} that is free and holds less of the key {wait.limited_by} than one "
+            f"worker may; over HTTP, for one with a worker_id. {ahead.capitalize()}."
+        )
     if wait.held_by:
         return f"The queue {wait.held_by} has enough calls on the way to its workers; {ahead}."
+    if wait.is_mixed:
+        return (
+            f"The key {wait.stopped_by} has a limit per worker, which can't be kept: the broker delivers the queue "
+            f"{wait.queue}. Deliver it directly or over HTTP, or remove per_worker from the key."
+        )
     if wait.stopped_by:
         return f"The key {wait.stopped_by} stops its lane; {ahead}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
     return f"The next pass serves its lane; {ahead}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."

@@ -292,7 +292,7 @@ class Feed:
         """
         if keys:
             self._agenda.note_reached(keys)
-            wake.notify(self._direct, keys)
+            wake.notify(self._direct)
 
     def _note_keys(self, made: engine_feed.Step) -> None:
         """Remember when to look at keys again, and that others could use the slots of one that is full."""
@@ -454,9 +454,9 @@ class Feed:
             if self._room() <= 0:
                 # Another worker may be idle.
                 wake.notify(self._direct)
-            elif unmarked := self._agenda.reached(monotonic()) - self._marked_reached:
-                # It was woken by its former mark, perhaps for a call that it leaves to others.
-                wake.notify(self._direct, unmarked)
+            elif self._marked_reached or self._agenda.reached(monotonic()):
+                # It may have been woken, by its former mark, for a call that it leaves to others.
+                wake.notify(self._direct)
 
     def _next_due(self, room: int) -> float:
         """Return when there is something to do at the latest, as a monotonic time."""

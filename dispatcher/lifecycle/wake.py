@@ -40,14 +40,14 @@ def delete(worker: UUID) -> None:
     sql.change("delete_feed", {"worker": worker})
 
 
-def notify(queues: Collection[str], keys: Collection[int] = ()) -> list[UUID]:
+def notify(queues: Collection[str]) -> list[UUID]:
     """Wake one idle worker for each of these queues, after the caller's commit; return which were woken.
 
-    keys: a worker that holds as much of one of these as one worker may is not woken.
+    One that could serve a lane which the queue holds: not one that has reached its limit of a key of each.
     """
     if not queues:
         return []
-    params = {"queues": sorted(queues), "keys": list(keys), "silence": feed_silence()}
+    params = {"queues": sorted(queues), "silence": feed_silence()}
     return [row.worker_id for row in sql.fetch("wake_feeds", _Woken, params)]
 
 

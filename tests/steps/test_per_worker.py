@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 from django.utils import timezone
 
-from dispatcher import api, ending
+from dispatcher import api, ending, engine, reports
 from dispatcher.celery.feed_agenda import Agenda
 from dispatcher.engine import feed
 from dispatcher.engine.feed import Start, Step, Taker
@@ -116,7 +116,7 @@ def test_an_idle_worker_at_its_limit_is_not_woken_for_the_calls_of_the_key() -> 
     wake.mark_idle(HERE.id, ["mail"], [key.id])
     send(1, keys=["exports"])
     assert Feed.objects.get().idle_at is not None
-    assert wake.notify(["mail"], [key.id]) == []
+    assert wake.notify(["mail"]) == []
     assert wake.ask_waiting().rows() == []
     send(1)
     assert Feed.objects.get().idle_at is None
@@ -202,3 +202,20 @@ def test_a_pass_for_the_broker_starts_none_where_a_mixture_arose() -> None:
     assert admit.admit(lanes=[lane.id]).calls == []
     assert Lane.objects.get(pk=lane.pk).parked_on_id == key.id
     assert seen(call).state == State.AVAILABLE
+    wait = reports.why_waiting(call.pk)
+    assert wait is not None
+    assert (wait.stopped_by, wait.is_mixed) == ("exports", True)
+    RateLimitKey.objects.filter(pk=key.pk).update(per_worker=None)
+    assert engine.dispense(keys=[key.id]) == 1
+
+
+def test_a_call_that_waits_for_another_worker_names_the_key() -> None:
+    RateLimitKey.objects.declare("exports", per_worker=1)
+    heartbeat.record(HERE, [])
+    calls = send(2, keys=["exports"])
+    take(2)
+    wait = reports.why_waiting(calls[1].pk)
+    assert wait is not None
+    assert (wait.held_by, wait.limited_by) == ("mail", "exports")
+    (status,) = reports.rate_limit_status(["exports"])
+    assert status.as_json()["per_worker"] == {"limit": 1, "active": 1}

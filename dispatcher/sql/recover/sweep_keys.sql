@@ -9,7 +9,8 @@ WITH slice AS MATERIALIZED (
            key.opens_at IS NULL AND NOT key.is_paused
            AND (key.override_until IS NULL OR key.override_until > clock_timestamp()) AS is_shut,
            {{limit_in_force(key.override_until > clock_timestamp(), key, concurrency)}} AS concurrency,
-           {{limit_in_force(key.override_until > clock_timestamp(), key, rate_limit)}} AS rate_limit
+           {{limit_in_force(key.override_until > clock_timestamp(), key, rate_limit)}} AS rate_limit,
+           {{limit_in_force(key.override_until > clock_timestamp(), key, per_worker)}} AS per_worker
       FROM dispatcher_ratelimitkey AS key
      WHERE key.id >= (SELECT lane.parked_on_id
                         FROM dispatcher_lane AS lane
@@ -22,7 +23,7 @@ WITH slice AS MATERIALIZED (
     SELECT slice.id, slice.name, slice.concurrency, slice.rate_limit, front.id AS lane_id
       FROM slice
      CROSS JOIN LATERAL {{first_parked_lane(slice.id)}} AS front
-     WHERE slice.is_shut
+     WHERE slice.is_shut AND NOT ({{parked_by_worker_limit(slice.per_worker, front.id)}})
 ), held AS MATERIALIZED (
     SELECT shut.id, shut.name, shut.concurrency, shut.rate_limit, shut.lane_id, COALESCE(slots.held, 0) AS cost
       FROM shut

@@ -3,7 +3,15 @@
 -- its task.
 -- A call that costs more than a key ever allows waits alone: `oversized_for` names that key. A call that is not placed
 -- has no lane yet. No row back means the call does not wait. Relies on call_waiting.
-SELECT key.name AS stopped_by, aside.name AS oversized_for, call.oversized_cost,
+SELECT key.name AS stopped_by, COALESCE({{parked_by_worker_limit(key.per_worker, lane.id)}}, false) AS is_mixed,
+       CASE WHEN lane.is_held
+            THEN (SELECT spent.name
+                    FROM dispatcher_ratelimitkey AS spent
+                   WHERE (spent.id = ANY (lane.key_ids) OR spent.name = 'queue:' || lane.queue)
+                     AND {{limit_in_force(COALESCE(spent.override_until > {{now}}, false), spent, per_worker)}} IS NOT NULL
+                   ORDER BY spent.name
+                   LIMIT 1) END AS limited_by,
+       aside.name AS oversized_for, call.oversized_cost,
        GREATEST(call.created_at, call.scheduled_at) AS since,
        call.lane_id IS NOT NULL AS is_placed, COALESCE(lane.is_awake, false) AS is_awake,
        CASE WHEN lane.is_held THEN lane.queue END AS held_by,

@@ -5,9 +5,5 @@ SELECT DISTINCT mine.name
   FROM dispatcher_feed AS feed
  CROSS JOIN LATERAL unnest(feed.queues) AS mine (name)
  WHERE feed.idle_at IS NOT NULL AND {{queue_delivery(mine.name)}} = 'direct'
-   AND (SELECT lane.id
-          FROM dispatcher_lane AS lane
-         WHERE lane.is_held AND lane.queue = mine.name AND NOT lane.key_ids && feed.reached_key_ids
-         ORDER BY lane.priority DESC, lane.served_at, lane.id
-         LIMIT 1) IS NOT NULL
+   AND {{first_lane_within(mine.name, feed.reached_key_ids)}} IS NOT NULL
  ORDER BY mine.name

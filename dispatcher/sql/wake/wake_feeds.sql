@@ -1,4 +1,4 @@
--- wake_feeds: notify one idle worker of each of these queues, with room of these keys; none where all are busy, so that no commit notifies in
+-- wake_feeds: notify one idle worker of each of these queues; none where all are busy, so that no commit notifies in
 -- vain. For a transaction of its own, after the caller's commit: a commit that notifies holds a lock of the whole
 -- database.
 WITH clock AS MATERIALIZED (
@@ -8,6 +8,6 @@ WITH clock AS MATERIALIZED (
       FROM clock
      CROSS JOIN (SELECT DISTINCT name FROM unnest(%(queues)s::text[]) AS queue (name)) AS queue
      CROSS JOIN LATERAL (
-           {{idle_feed_of(queue.name, %(keys)s::bigint[], clock.now)}}) AS idle
+           {{idle_feed_of(queue.name, NULL::bigint[], clock.now)}}) AS idle
 ), {{feeds_woken(chosen)}}
 SELECT worker_id, sent FROM notified
