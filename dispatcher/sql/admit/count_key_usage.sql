@@ -12,7 +12,8 @@ WITH spent AS MATERIALIZED (
     SELECT key.id
       FROM spent AS key
      WHERE COALESCE(key.concurrency, key.per_worker, key.rate_limit, key.throttle_limit,
-                    key.override_concurrency, key.override_per_worker, key.override_rate_limit, key.override_throttle_limit) IS NOT NULL
+                    key.override_concurrency, key.override_per_worker, key.override_rate_limit,
+                    key.override_throttle_limit) IS NOT NULL
         OR key.blocked_until IS NOT NULL
 )
 SELECT key.id, key.name, key.is_paused, key.blocked_until, key.last_start_at, key.last_cost,

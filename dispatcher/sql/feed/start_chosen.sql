@@ -6,8 +6,8 @@
 -- without calls sleeps. The caller looks again after the commit at what is `asleep` and `full`, as after a pass (see
 -- recheck), and at the keys that are still open for lanes parked on them that were not chosen (`open_keys`). A process
 -- may begin by `slack` later than the start: a window remembers it that much longer.
--- A lane that is stopped because this worker holds as much of a key as one worker may (`reached_keys`) stays held: others
--- may have room. A worker without a name has none under such a key.
+-- A lane that is stopped because this worker holds as much of a key as one worker may (`reached_keys`) stays held:
+-- others may have room. A worker without a name has none under such a key.
 -- With `is_fetch` a worker fetches the calls over HTTP, of any task (`tasks` is NULL): their lease is that of a fetch,
 -- the ticket is the claim, so that a report that is repeated is recognized, and a lane whose last call goes sleeps at
 -- once, since workers that wait for a call look at each lane that is held.
@@ -67,7 +67,8 @@ WITH clock AS MATERIALIZED (
                            FILTER (WHERE slot.worker_id = %(worker)s::uuid AND NOT %(is_fetch)s::bool), 0) AS mine,
                   COALESCE(sum(slot.cost) FILTER (WHERE slot.worker_id = %(worker)s::uuid), 0) AS of_worker
              FROM dispatcher_slot AS slot
-            WHERE slot.key_id = key.id AND COALESCE(key.concurrency, key.rate_limit, key.per_worker) IS NOT NULL) AS slots
+            WHERE slot.key_id = key.id
+              AND COALESCE(key.concurrency, key.rate_limit, key.per_worker) IS NOT NULL) AS slots
      CROSS JOIN LATERAL (
            SELECT COALESCE(sum(bucket.cost), 0) AS cost
              FROM dispatcher_window AS bucket
@@ -190,7 +191,8 @@ WITH clock AS MATERIALIZED (
            parked_on_id = CASE WHEN decided.becomes = 'parked' THEN decided.full_key END
       FROM clock, decided
      WHERE lane.id = ANY (ARRAY(SELECT decided.id FROM decided)) AND lane.id = decided.id
-       AND (decided.place IS NOT NULL OR lane.is_awake OR decided.is_held <> (decided.becomes IN ('held', 'left', 'reached'))
+       AND (decided.place IS NOT NULL OR lane.is_awake
+            OR decided.is_held <> (decided.becomes IN ('held', 'left', 'reached'))
             OR decided.parked_on_id IS DISTINCT FROM CASE WHEN decided.becomes = 'parked' THEN decided.full_key END)
 )
 SELECT clock.now AS start_at, started.id, started.ticket, started.claim, started.task, started.args, started.kwargs,
@@ -214,7 +216,9 @@ SELECT clock.now AS start_at, started.id, started.ticket, started.claim, started
                       WHERE front.parked_on_id = key.id AND front.id <> ALL (clock.lanes)
                       ORDER BY front.priority DESC, front.served_at, front.id
                       LIMIT 1) IS NOT NULL) AS open_keys,
-       ARRAY(SELECT DISTINCT unnest(decided.reached_keys) FROM decided WHERE decided.becomes = 'reached') AS reached_keys,
+       ARRAY(SELECT DISTINCT unnest(decided.reached_keys)
+               FROM decided
+              WHERE decided.becomes = 'reached') AS reached_keys,
        EXISTS (SELECT FROM taken WHERE taken.window_period IS NOT NULL) AS is_counted
   FROM clock
   LEFT JOIN started ON true

@@ -1,6 +1,6 @@
 -- idle_feed_of(queue, keys, moment): lock the worker that has been idle for longest of those that take the calls of a
--- queue; one that sends no heartbeats for `silence` is left out. So is one that holds as much as one worker may of a key
--- that the calls spend: of these keys, or without them (NULL) of each lane that the queue holds.
+-- queue; one that sends no heartbeats for `silence` is left out. So is one that holds as much as one worker may of a
+-- key that the calls spend: of these keys, or without them (NULL) of each lane that the queue holds.
 SELECT feed.worker_id
   FROM dispatcher_feed AS feed
   JOIN dispatcher_worker AS worker ON worker.id = feed.worker_id

@@ -4,16 +4,16 @@ WITH wanted AS (
     SELECT key.name, key.concurrency, key.per_worker, key.rate_limit, key.rate_period, key.throttle_limit,
            key.throttle_period, key.is_from_template, key.sender, key.policy
       FROM unnest(%(name)s::text[], %(concurrency)s::int[], %(per_worker)s::int[], %(rate_limit)s::int[],
-                  %(rate_period)s::interval[], %(throttle_limit)s::int[], %(throttle_period)s::interval[], %(is_from_template)s::bool[],
-                  %(sender)s::text[], %(policy)s::jsonb[])
+                  %(rate_period)s::interval[], %(throttle_limit)s::int[], %(throttle_period)s::interval[],
+                  %(is_from_template)s::bool[], %(sender)s::text[], %(policy)s::jsonb[])
            AS key (name, concurrency, per_worker, rate_limit, rate_period, throttle_limit, throttle_period,
                    is_from_template, sender, policy)
 ), made AS (
     INSERT INTO dispatcher_ratelimitkey
            (name, concurrency, per_worker, rate_limit, rate_period, throttle_limit, throttle_period, is_paused,
             is_from_template)
-    SELECT wanted.name, wanted.concurrency, wanted.per_worker, wanted.rate_limit, wanted.rate_period, wanted.throttle_limit,
-           wanted.throttle_period, false, wanted.is_from_template
+    SELECT wanted.name, wanted.concurrency, wanted.per_worker, wanted.rate_limit, wanted.rate_period,
+           wanted.throttle_limit, wanted.throttle_period, false, wanted.is_from_template
       FROM wanted
      ORDER BY wanted.name
         ON CONFLICT (name) DO NOTHING

@@ -20,12 +20,12 @@ WITH slice AS MATERIALIZED (
      ORDER BY key.id
      LIMIT %(most)s::int
 ), shut AS MATERIALIZED (
-    SELECT slice.id, slice.name, slice.concurrency, slice.rate_limit, front.id AS lane_id
+    SELECT slice.id, slice.name, slice.concurrency, slice.per_worker, slice.rate_limit, front.id AS lane_id
       FROM slice
      CROSS JOIN LATERAL {{first_parked_lane(slice.id)}} AS front
-     WHERE slice.is_shut AND NOT ({{parked_by_worker_limit(slice.per_worker, front.id)}})
+     WHERE slice.is_shut
 ), held AS MATERIALIZED (
-    SELECT shut.id, shut.name, shut.concurrency, shut.rate_limit, shut.lane_id, COALESCE(slots.held, 0) AS cost
+    SELECT shut.id, shut.name, shut.concurrency, shut.per_worker, shut.rate_limit, shut.lane_id, COALESCE(slots.held, 0) AS cost
       FROM shut
       LEFT JOIN ({{slots_of(ARRAY(SELECT id FROM shut))}}) AS slots ON slots.key_id = shut.id
 )
@@ -37,9 +37,10 @@ SELECT ARRAY(SELECT held.id
                                       WHERE {{waits_in(call, held.lane_id)}}
                                       ORDER BY call.position
                                       LIMIT 1), 1) AS cost) AS head
-              WHERE held.concurrency IS NULL
+              WHERE NOT COALESCE({{parked_by_worker_limit(held.per_worker, held.lane_id)}}, false)
+                AND (held.concurrency IS NULL
                  OR (held.cost < held.concurrency
                      AND (held.cost + head.cost <= held.concurrency
-                          OR head.cost > LEAST(held.concurrency, held.rate_limit)))) AS stranded,
+                          OR head.cost > LEAST(held.concurrency, held.rate_limit))))) AS stranded,
        CASE WHEN count(*) = %(most)s::int THEN max(id) ELSE 0 END AS last
   FROM slice

@@ -8,7 +8,7 @@ SELECT key.name AS stopped_by, COALESCE({{parked_by_worker_limit(key.per_worker,
             THEN (SELECT spent.name
                     FROM dispatcher_ratelimitkey AS spent
                    WHERE (spent.id = ANY (lane.key_ids) OR spent.name = 'queue:' || lane.queue)
-                     AND {{limit_in_force(COALESCE(spent.override_until > {{now}}, false), spent, per_worker)}} IS NOT NULL
+                     AND {{limit_in_force(spent.override_until > {{now}}, spent, per_worker)}} IS NOT NULL
                    ORDER BY spent.name
                    LIMIT 1) END AS limited_by,
        aside.name AS oversized_for, call.oversized_cost,

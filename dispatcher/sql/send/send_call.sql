@@ -1,6 +1,7 @@
 -- send_call: write one call that costs 1 of each key and may start now and ever after; if nothing stands in its way,
 -- admit it in the same statement.
--- Nothing is written if a key or the lane is missing, or a key has a limit per worker and the broker delivers the queue. For a transaction of its own: it holds its keys to the commit.
+-- Nothing is written if a key or the lane is missing, or a key has a limit per worker and the broker delivers
+-- the queue. For a transaction of its own: it holds its keys to the commit.
 -- With any `obstacle` the call waits for an ordinary pass, as all others do. A send never waits for a key that another
 -- transaction has locked; a key that is not plain has a throttle, a limit per worker, a pause, a block or an override.
 -- It counts by its own snapshot, older than its locks. That is sound since every admission and every change of limits

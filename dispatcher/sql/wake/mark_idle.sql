@@ -1,5 +1,5 @@
--- mark_idle: this worker has free processes and waits for calls of these queues: a sender may wake it, but not for calls
--- that spend a key of `reached`, of which it holds as much as one worker may.
+-- mark_idle: this worker has free processes and waits for calls of these queues: a sender may wake it, but not for
+-- calls that spend a key of `reached`, of which it holds as much as one worker may.
 -- The worker looks once more after the commit, so that a call that was sent meanwhile is seen by one of the two.
 INSERT INTO dispatcher_feed AS feed (worker_id, queues, reached_key_ids, idle_at)
 SELECT %(worker)s::uuid,
