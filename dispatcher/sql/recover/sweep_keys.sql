@@ -25,7 +25,8 @@ WITH slice AS MATERIALIZED (
      CROSS JOIN LATERAL {{first_parked_lane(slice.id)}} AS front
      WHERE slice.is_shut
 ), held AS MATERIALIZED (
-    SELECT shut.id, shut.name, shut.concurrency, shut.per_worker, shut.rate_limit, shut.lane_id, COALESCE(slots.held, 0) AS cost
+    SELECT shut.id, shut.name, shut.concurrency, shut.per_worker, shut.rate_limit, shut.lane_id,
+           COALESCE(slots.held, 0) AS cost
       FROM shut
       LEFT JOIN ({{slots_of(ARRAY(SELECT id FROM shut))}}) AS slots ON slots.key_id = shut.id
 )
