@@ -13,7 +13,7 @@ from dispatcher.engine import compose, dispenser, fetched, sent
 from dispatcher.errors import KeyNotFound
 from dispatcher.groups import any_of
 from dispatcher.history import By
-from dispatcher.lanes import heads
+from dispatcher.lanes import heads, mixture
 from dispatcher.lifecycle import control, oversized, publish
 from dispatcher.lifecycle import recover as recovery
 from dispatcher.lifecycle import send as sending
@@ -82,7 +82,8 @@ def declare(name: str, limits: Mapping[str, Any]) -> RateLimitKey:
     policies = {groups.key_name(name): Policy.parse(limits)}
     keys = RateLimitKey.objects.using(conf().database).filter(name=name)
     # First, so that it is not removed meanwhile.
-    keys.filter(is_from_template=True).update(is_from_template=False)
+    if not keys.filter(is_from_template=True).update(is_from_template=False):
+        mixture.check_policy(name, policies[name])
     lanes_of.make_keys(policies, is_declared=True)
     return keys.get()
 

@@ -13,7 +13,7 @@ from dispatcher.conf import conf
 from dispatcher.limits.policy import format_duration
 from dispatcher.models import KeyChange, RateLimitKey
 
-_LIMITS: Final = ("concurrency", "rate_limit", "rate_period", "throttle_limit", "throttle_period")
+_LIMITS: Final = ("concurrency", "per_worker", "rate_limit", "rate_period", "throttle_limit", "throttle_period")
 _FIELDS: Final = (
     *_LIMITS,
     *("is_paused", "blocked_until", "override_until"),

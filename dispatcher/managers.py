@@ -144,7 +144,13 @@ class RateLimitKeyManager(models.Manager["RateLimitKey"]):
 
     @only_named(PolicyInvalid, {})
     def declare(
-        self, name: str, *, concurrency: int | None = None, rate: object = None, throttle: object = None
+        self,
+        name: str,
+        *,
+        concurrency: int | None = None,
+        per_worker: int | None = None,
+        rate: object = None,
+        throttle: object = None,
     ) -> "RateLimitKey":
         """Make a key if it does not exist, and return it; the policy of one that does is left as it is.
 
@@ -153,4 +159,6 @@ class RateLimitKeyManager(models.Manager["RateLimitKey"]):
         """
         from dispatcher import api  # noqa: PLC0415 -- as in `send`
 
-        return api.declare(name, {"concurrency": concurrency, "rate": rate, "throttle": throttle})
+        return api.declare(
+            name, {"concurrency": concurrency, "per_worker": per_worker, "rate": rate, "throttle": throttle}
+        )

@@ -323,13 +323,31 @@ def _why_stopped(wait: reports.Wait) -> str:
             "Its lane does not exist yet: its sender or the next tick creates it, after the open transaction that made "
             f"one of its keys. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
         )
-    if wait.held_by and not wait.is_served:
+    if wait.held_by:
+        return _why_held(wait, ahead)
+    return _why_parked(wait, ahead)
+
+
+def _why_held(wait: reports.Wait, ahead: str) -> str:
+    if not wait.is_served:
         return (
             f"No live worker serves the queue {wait.held_by}: start one with -Q {wait.held_by}. "
             f"Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
         )
-    if wait.held_by:
-        return f"The queue {wait.held_by} has enough calls on the way to its workers; {ahead}."
+    if wait.limited_by:
+        return (
+            f"It waits for a worker of {wait.held_by} that is free and holds less of the key {wait.limited_by} than "
+            f"one worker may; over HTTP, for one with a worker_id. {ahead.capitalize()}."
+        )
+    return f"The queue {wait.held_by} has enough calls on the way to its workers; {ahead}."
+
+
+def _why_parked(wait: reports.Wait, ahead: str) -> str:
+    if wait.is_mixed:
+        return (
+            f"The key {wait.stopped_by} has a limit per worker, which can't be kept: the broker delivers the queue "
+            f"{wait.queue}. Deliver it directly or over HTTP, or remove per_worker from the key."
+        )
     if wait.stopped_by:
         return f"{_stop(wait)}; {ahead}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
     return f"The next pass serves its lane; {ahead}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."

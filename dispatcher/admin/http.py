@@ -9,9 +9,24 @@ from django.http import HttpRequest
 
 from dispatcher.admin.base import BoundedAdmin
 from dispatcher.errors import CallInvalid
+from dispatcher.lanes import mixture
 from dispatcher.models import ApiToken, CallQueue, Lane, PullWorker, Queue
-from dispatcher.states import IN_FLIGHT
+from dispatcher.states import IN_FLIGHT, Delivery
 from dispatcher.validate import scopes
+
+
+class QueueForm(forms.ModelForm):  # type: ignore[type-arg]
+    """The configuration of a queue."""
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse the broker for calls that spend keys with a limit per worker."""
+        cleaned = super().clean() or {}
+        if cleaned.get("delivery") == Delivery.BROKER:
+            try:
+                mixture.check_delivery(cleaned.get("name") or self.instance.name)
+            except CallInvalid as error:
+                self.add_error("delivery", str(error))
+        return cleaned
 
 
 @admin.register(Queue)
@@ -23,6 +38,8 @@ class QueueAdmin(BoundedAdmin):
     list_filter = ("delivery",)
     search_fields = ("name",)
     ordering = ("name",)
+
+    form = QueueForm
 
     def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: Any) -> None:
         """Save a queue; the user has decided who serves it."""

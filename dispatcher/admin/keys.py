@@ -22,6 +22,7 @@ from dispatcher import api, reports, sql
 from dispatcher.admin.base import BoundedAdmin
 from dispatcher.errors import CallInvalid, PolicyInvalid
 from dispatcher.history import Actor
+from dispatcher.lanes import mixture
 from dispatcher.limits.policy import Policy, format_duration, parse_duration
 from dispatcher.models import RateLimitKey
 from dispatcher.validate import key_name, moment
@@ -53,6 +54,11 @@ class LimitsForm(forms.Form):
     """The limits of a policy; both fields of a limit are empty if there is none."""
 
     concurrency = forms.IntegerField(min_value=0, required=False, help_text="Maximum in flight; 0 starts nothing.")
+    per_worker = forms.IntegerField(
+        min_value=1,
+        required=False,
+        help_text="Maximum in flight in one worker; for queues that are delivered directly or over HTTP.",
+    )
     rate_limit = forms.IntegerField(min_value=1, required=False, help_text="Starts in any window of the rate period.")
     rate_period = PeriodField(required=False, help_text="Such as PT1M.")
     throttle_limit = forms.IntegerField(min_value=1, required=False, help_text="Starts per period, evenly spaced.")
@@ -97,7 +103,7 @@ class KeyForm(ConfirmedForm, ModelForm):  # type: ignore[type-arg]
 
     class Meta:
         model = RateLimitKey
-        fields = ("name", "concurrency", "rate_limit", "rate_period", "throttle_limit", "throttle_period")
+        fields = ("name", "concurrency", "per_worker", "rate_limit", "rate_period", "throttle_limit", "throttle_period")
 
     def clean_name(self) -> str:
         """Refuse an invalid key name, with the remedy."""
@@ -110,6 +116,10 @@ class KeyForm(ConfirmedForm, ModelForm):  # type: ignore[type-arg]
         """Ask for confirmation before waiting calls become oversized."""
         cleaned = super().clean()
         if self.instance.pk is not None and not self.errors:
+            try:
+                mixture.check_policy(self.instance.name, Policy.parse(limits_of(cleaned)))
+            except PolicyInvalid as error:
+                self.add_error("per_worker", str(error))
             self.ask_to_confirm(api.count_oversized(self.instance.name, limits_of(cleaned)))
         return cleaned
 
@@ -160,7 +170,12 @@ def limits_of(values: dict[str, Any]) -> dict[str, Any]:
         limit, period = values.get(f"{name}_limit"), values.get(f"{name}_period")
         return None if limit is None or period is None else (limit, period)
 
-    return {"concurrency": values.get("concurrency"), "rate": rate("rate"), "throttle": rate("throttle")}
+    return {
+        "concurrency": values.get("concurrency"),
+        "per_worker": values.get("per_worker"),
+        "rate": rate("rate"),
+        "throttle": rate("throttle"),
+    }
 
 
 @admin.register(RateLimitKey)
@@ -179,7 +194,13 @@ class KeyAdmin(BoundedAdmin):
         (None, {"fields": ("name",)}),
         (
             "Own limits",
-            {"fields": ("concurrency", ("rate_limit", "rate_period"), ("throttle_limit", "throttle_period"))},
+            {
+                "fields": (
+                    ("concurrency", "per_worker"),
+                    ("rate_limit", "rate_period"),
+                    ("throttle_limit", "throttle_period"),
+                )
+            },
         ),
     ]
 
@@ -242,6 +263,7 @@ class KeyAdmin(BoundedAdmin):
         policy = _status(key).policy
         parts = [
             f"{policy.concurrency} at once" if policy.concurrency is not None else "",
+            f"{policy.per_worker} per worker" if policy.per_worker is not None else "",
             str(policy.rate or ""),
             f"{policy.throttle} spaced" if policy.throttle else "",
         ]
@@ -298,6 +320,12 @@ class KeyAdmin(BoundedAdmin):
                 name: limit for name, limit in given.items() if limit is not None or _fields(name) <= shared.keys()
             }
             form.ask_to_confirm(sum(api.count_oversized(key.name, limits) for key in keys))
+        if form.is_valid():
+            try:
+                for key in keys:
+                    mixture.check_policy(key.name, Policy.parse(limits))
+            except PolicyInvalid as error:
+                form.add_error("per_worker", str(error))
         if form.is_valid():
             oversized: list[int] = []
             self._each(

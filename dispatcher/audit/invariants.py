@@ -31,6 +31,11 @@ CHECKS = (
         sentence="An admission exceeded a key's concurrency. Nothing to repair: it drains by itself.",
     ),
     Check(
+        statement="audit_over_per_worker",
+        invariant=1,
+        sentence="A start exceeded what one worker may hold of a key. Nothing to repair: it drains by itself.",
+    ),
+    Check(
         statement="audit_miscounted",
         invariant=1,
         sentence="More is in flight under a key than a lone send takes as known: slots were written by hand. "

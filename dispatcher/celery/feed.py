@@ -7,7 +7,7 @@ that the broker delivers come to the same pool as before.
 import heapq
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from threading import Event, Thread
 from time import monotonic, sleep
 from typing import Final
@@ -75,6 +75,8 @@ class Feed:
         self._may_take = Event()
         self._is_over = False
         self._is_marked = False
+        self._marked_reached: set[int] = set()
+        """The keys for whose calls senders do not wake this worker, by its latest mark."""
         self._marked_until = 0.0
         self._thread: Thread | None = None
         self._pause = _PAUSE_S
@@ -208,6 +210,7 @@ class Feed:
             logger.warning("worker %s gives %d calls back: the answer of their start was lost", self.name, returned)
         self._is_marked = False
         self._is_lost = False
+        self._agenda.forget_reached()
 
     def _look_up_queues(self) -> None:
         if not self._may_take.is_set() or monotonic() < self._direct_until:
@@ -238,6 +241,8 @@ class Feed:
             room = 0
         now = monotonic()
         avoid = self._agenda.locked(now)
+        for run, _ in ends:
+            self._agenda.forget_reached(run.start.keys)
         try:
             made = engine_feed.step(
                 taker,
@@ -245,6 +250,7 @@ class Feed:
                 room=room,
                 keys=keys,
                 avoid=avoid,
+                reached=self._agenda.reached(now),
                 stuck=self._agenda.stuck(now),
                 is_general=self._has_left,
             )
@@ -267,9 +273,19 @@ class Feed:
             self._has_more = made.has_held
         self._note_keys(made)
         self._agenda.note_busy(made.busy, avoid, now)
+        self._leave_reached(made.reached)
         if made.starts:
             self.waiting.rest()
         return (made.has_moved or bool(made.open_keys)) and self._room() > 0
+
+    def _leave_reached(self, keys: Collection[int]) -> None:
+        """Leave the lanes of keys of which this worker has its part to others, and wake one that is idle.
+
+        While this worker had them locked, it may have looked in vain.
+        """
+        if keys:
+            self._agenda.note_reached(keys)
+            wake.notify(self._direct)
 
     def _note_keys(self, made: engine_feed.Step) -> None:
         """Remember when to look at keys again, and that others could use the slots of one that is full."""
@@ -349,6 +365,7 @@ class Feed:
 
     def _forget(self, run: Run) -> None:
         self._runs.pop(run.start.claimed.claim_id, None)
+        self._agenda.forget_reached(run.start.keys)
         feed_runs.drop(run)
 
     def _on_end(self, run: Run) -> None:
@@ -413,9 +430,11 @@ class Feed:
             return
         room = self._room()
         is_idle = room > 0 and bool(self._direct)
-        if is_idle and self.waiting.is_notified and not self._is_marked:
-            wake.mark_idle(self.worker, self._direct)
+        reached = self._agenda.reached(monotonic())
+        if is_idle and self.waiting.is_notified and not (self._is_marked and reached == self._marked_reached):
+            wake.mark_idle(self.worker, self._direct, reached)
             self._is_marked = True
+            self._marked_reached = reached
             self._marked_until = monotonic() + self._look_s
             # A call that was sent before the mark was committed has woken no worker.
             return
@@ -429,6 +448,9 @@ class Feed:
             self.waiting.is_woken = self._is_marked = False
             if self._room() <= 0:
                 # Another worker may be idle.
+                wake.notify(self._direct)
+            elif self._marked_reached or self._agenda.reached(monotonic()):
+                # It may have been woken, by its former mark, for a call that it leaves to others.
                 wake.notify(self._direct)
 
     def _next_due(self, room: int) -> float:

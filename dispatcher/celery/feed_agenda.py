@@ -11,6 +11,8 @@ from dispatcher.lifecycle.admit import KEY_WAIT
 _RETRY_S: Final = 0.01
 """How soon lanes are looked at again whose key another transaction had locked; each time in vain doubles it."""
 _LONGEST_RETRY_S: Final = 1.0
+_REACHED_S: Final = 5.0
+"""How long lanes are left out because the worker has reached its limit of a key; a change of the limit is seen then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +31,8 @@ class Agenda:
         """Look at nothing yet."""
         self._later: list[tuple[float, int]] = []
         self._busy: dict[int, Busy] = {}
+        self._reached: dict[int, float] = {}
+        """Keys of which the worker holds as much as one worker may, each with when its lanes are looked at again."""
 
     def remind(self, at: float, key: int) -> None:
         """Look at a key at this time."""
@@ -53,6 +57,22 @@ class Agenda:
     def stuck(self, now: float) -> list[int]:
         """Return the keys that have been locked for so long that their lanes delay no others."""
         return [key for key, busy in self._busy.items() if now - busy.since > KEY_WAIT.total_seconds()]
+
+    def reached(self, now: float) -> set[int]:
+        """Return the keys of which the worker holds as much as one worker may: others serve their lanes."""
+        self._reached = {key: until for key, until in self._reached.items() if until > now}
+        return set(self._reached)
+
+    def note_reached(self, keys: Collection[int]) -> None:
+        """Leave out the lanes of these keys until one of the worker's own calls that spends them has ended."""
+        for key in keys:
+            self._reached[key] = monotonic() + _REACHED_S
+            self.remind(self._reached[key], key)
+
+    def forget_reached(self, keys: Collection[int] | None = None) -> None:
+        """Look at the lanes of these keys again, or of all."""
+        for key in [*self._reached] if keys is None else keys:
+            self._reached.pop(key, None)
 
     def note_busy(self, found: Collection[int], avoided: Collection[int], now: float) -> None:
         """Note which keys a step found locked that began at `now` and left out those of `avoided`."""

@@ -35,6 +35,8 @@ class Start:
 
     call: Admitted
     claimed: claim.Claimed
+    keys: Collection[int] = ()
+    """The keys that it spends."""
 
     @property
     def handle(self) -> Handle:
@@ -61,6 +63,8 @@ class Step:
     """Keys that stopped lanes, each with the time at which it opens."""
     busy: Collection[int] = ()
     """Keys that another transaction has locked, so that their lanes were left out."""
+    reached: Collection[int] = ()
+    """Keys of which the worker holds as much as one worker may, with lanes that others may serve."""
     open_keys: Collection[int] = ()
     """Keys that have room for lanes which the step did not look at."""
     has_held: bool = False
@@ -88,24 +92,29 @@ def step(
     room: int,
     keys: Collection[int] = (),
     avoid: Collection[int] = (),
+    reached: Collection[int] = (),
     stuck: Collection[int] = (),
     is_general: bool = False,
 ) -> Step:
     """Record how attempts ended, and start up to `room` calls.
 
-    keys: that time has opened, or that another transaction had locked. avoid: keys whose lanes are left out. stuck:
-    those of them that have been locked for so long that their lanes delay no others. is_general: by an
-    ordinary pass, which settles what a plain step has left.
+    keys: that time has opened, or that another transaction had locked. avoid: keys whose lanes are left out. reached:
+    keys of which the worker holds as much as one worker may, whose lanes are left out, too, and delay no others. stuck:
+    those of `avoid` that have been locked for so long that their lanes delay no others. is_general: by an ordinary
+    pass, which settles what a plain step has left.
     """
     if room <= 0 or not taker.queues:
         return _record(taker, ends)
+    avoid = [*avoid, *reached]
     if is_general or stuck or event_log.is_kept():
-        return _general(taker, ends, room=room, keys=keys, avoid=avoid, stuck=stuck)
+        return _general(taker, ends, room=room, keys=keys, avoid=avoid, stuck=[*stuck, *reached])
     plain = _plain(taker, ends, room=room, keys=keys, avoid=avoid)
     left = room - len(plain.starts)
     if not plain.has_left or left <= 0:
         return plain
-    more = _general(taker, (), room=left, keys=[*keys, *plain.freed], avoid=avoid, stuck=())
+    reached = {*reached, *plain.reached}
+    avoid = {*avoid, *reached}
+    more = _general(taker, (), room=left, keys=[*keys, *plain.freed], avoid=avoid, stuck=reached)
     return replace(
         more,
         starts=[*plain.starts, *more.starts],
@@ -113,6 +122,7 @@ def step(
         has_moved=plain.has_moved or more.has_moved,
         has_parked=plain.has_parked or more.has_parked,
         busy={*plain.busy, *more.busy},
+        reached={*plain.reached, *more.reached},
         open_keys=plain.open_keys,
         has_held=plain.has_held or more.has_held,
     )
@@ -155,11 +165,12 @@ def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[i
     return Step(
         starts=starts,
         recorded=chosen.calls,
-        has_moved=is_full and bool(starts or first.asleep or first.parked_lanes),
+        has_moved=(is_full and bool(starts or first.asleep or first.parked_lanes)) or bool(first.reached_keys),
         has_left=bool(first.left_lanes or chosen.busy),
         has_parked=first.parked_lanes > 0,
         freed=chosen.keys,
         busy=chosen.busy,
+        reached=first.reached_keys,
         open_keys=first.open_keys if is_full else (),
         has_held=chosen.lanes > len(first.asleep) + first.parked_lanes,
     )
@@ -194,7 +205,7 @@ def _started(row: feed.Row, slack: timedelta) -> Start:
         is_counted=row.is_counted,
         slack=slack,
     )
-    return Start(call=call, claimed=claimed)
+    return Start(call=call, claimed=claimed, keys=row.key_ids or ())
 
 
 def _general(
@@ -212,22 +223,26 @@ def _general(
         if ends:
             freed = finish.finish_many(ends, queues=taker.queues).row()
         opened = {*keys, *freed.keys}
-        done = admit.admit_direct(queues=taker.queues, keys=opened, avoid=avoid, stuck=stuck, most=room)
+        done = admit.admit_direct(
+            worker=taker.worker, queues=taker.queues, keys=opened, avoid=avoid, stuck=stuck, most=room
+        )
         unknown = [call for call in done.calls if call.task not in taker.tasks]
         for call in unknown:
             back = unstarted.put_back(call.id, call.ticket, is_unknown=True)
             returned += [back] if back is not None else []
         starts, cancelled = _start([call for call in done.calls if call not in unknown], taker)
+    starts = [replace(start, keys=done.spent.get(start.call.id, ())) for start in starts]
     finish.report_many(ends, freed.calls)
     _serve(freed, done, returned, cancelled)
     return Step(
         starts=starts,
         recorded=freed.calls,
-        has_moved=_has_moved(done.allocation),
+        has_moved=_has_moved(done.allocation) or bool(done.allocation.reached),
         has_parked=bool(done.allocation.parked),
         openings={key: at for key, at in done.allocation.openings.items() if at is not None},
         freed=freed.keys,
         busy=done.busy,
+        reached=done.allocation.reached,
         has_held=bool(done.allocation.held),
     )
 
@@ -324,7 +339,7 @@ def restart(start: Start, taker: Taker) -> Start | None:
         lead=_LEAD + taker.delay,
     )
     if isinstance(again, claim.Claimed):
-        return Start(call=call, claimed=again)
+        return replace(start, claimed=again)
     give_back([start.handle])
     return None
 

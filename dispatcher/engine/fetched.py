@@ -1,7 +1,7 @@
 """Queues that workers fetch from over HTTP: the plain step of a fetch, and tasks of Celery's that are sent to one."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -42,6 +42,8 @@ class Step:
     """Whether another step may find more."""
     has_left: bool
     """Whether there are lanes that only a pass settles."""
+    reached: Collection[int] = ()
+    """Keys of which the worker holds as much as one worker may, or which only workers with a name may spend."""
 
 
 def step(
@@ -50,13 +52,15 @@ def step(
     worker: UUID | None,
     most: int,
     lease: timedelta | None,
+    avoid: Collection[int] = (),
     after: Step | None = None,
     waits: bool = False,
 ) -> Step:
     """Start up to `most` calls of a queue for a worker that fetches.
 
-    lease: how long a call counts as running without a heartbeat. after: the step before, of the same fetch; without one
-    it starts none if calls are due. waits: for the first lane, if another transaction has locked it.
+    lease: how long a call counts as running without a heartbeat. avoid: keys whose lanes are left out. after: the step
+    before, of the same fetch; without one it starts none if calls are due. waits: for the first lane, if another
+    transaction has locked it.
     """
     room = min(most, _HEADS // (after.lanes if after is not None and after.lanes else _MOST_LANES))
     lanes = min(max(room + feed.SPARE_LANES, _LEAST_LANES), _MOST_LANES)
@@ -67,6 +71,7 @@ def step(
         room=room,
         lanes=lanes,
         lease=lease,
+        avoid=avoid,
         may_park=not event_log.is_kept(),
         looks=after is None,
         waits=waits,
@@ -87,7 +92,9 @@ def step(
         calls=calls,
         lanes=chosen.lanes,
         is_due=chosen.is_due,
+        reached=first.reached_keys,
         has_moved=len(started) == room
+        or bool(first.reached_keys)
         or (chosen.lanes >= lanes and bool(started or first.asleep or first.parked_lanes)),
         has_left=bool(first.left_lanes or (waits and chosen.busy)),
     )

@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from time import monotonic
 from typing import Any, ClassVar
 from uuid import UUID
@@ -15,7 +17,7 @@ from dispatcher import event_log, groups, sql
 from dispatcher.conf import CONCURRENT_DECISIONS, Conf, conf, is_eager, needs_worker, pass_bound
 from dispatcher.event_log import waiting
 from dispatcher.limits.allocate import Allocation, LockedKey, LockedLane, allocate
-from dispatcher.limits.policy import AdmissionTuning
+from dispatcher.limits.policy import UNLIMITED, AdmissionTuning
 from dispatcher.limits.usage import HeadRow, KeyRow, locked_key, locked_lanes
 from dispatcher.messages.message import Admitted
 from dispatcher.models import CallQueue, Slot
@@ -54,6 +56,8 @@ class Pass:
     """Lanes that the pass should have served and left out, each with a key of its that somebody else had locked."""
     busy: Collection[int] = ()
     """All keys that kept it from a lane."""
+    spent: Mapping[UUID, Sequence[int]] = field(default_factory=dict)
+    """The keys of the calls that it admitted."""
     direct: Collection[str] = ()
     """Direct queues that hold lanes since this pass, which does not serve them: their workers do."""
 
@@ -145,20 +149,24 @@ def admit(
     awake: bool = False,
     most: int | None = None,
     avoid: Collection[int] = (),
+    stuck: Collection[int] = (),
     wait_for: int | None = None,
     delivery: Delivery = Delivery.BROKER,
+    worker: UUID | None = None,
     now: datetime | None = None,
 ) -> Pass:
     """Make one pass over these lanes, those parked on these keys, held by these queues, and, if `awake`, those awake.
 
     most: how many calls it admits, and how many lanes of a kind it takes, at the most; the settings' by default.
     avoid: keys that somebody has locked; lanes that are awake or held and spend one are not looked at.
+    stuck: those of them whose lanes delay no others.
     wait_for: a key to wait for, up to KEY_WAIT, if somebody has locked it; lanes of other keys that are locked are left
     out.
     delivery: the pass admits calls of queues with this delivery; but for the broker's, its caller starts them at once.
+    worker: who fetches them; without one, none that spend a key with a limit per worker.
     """
     wanted = {"lanes": list(lanes), "keys": list(keys), "queues": list(queues), "awake": awake, "avoid": list(avoid)}
-    decide = partial(_decide, most=most, delivery=delivery, now=now, settings=conf())
+    decide = partial(_decide, most=most, delivery=delivery, worker=worker, now=now, settings=conf(), stuck=stuck)
     # Within the caller's transaction the bound on the wait would outlast the pass.
     if wait_for is not None and not sql.connection().in_atomic_block:
         try:
@@ -174,7 +182,13 @@ def admit(
 
 
 def admit_direct(
-    *, queues: Collection[str], keys: Collection[int], avoid: Collection[int], stuck: Collection[int], most: int
+    *,
+    worker: UUID,
+    queues: Collection[str],
+    keys: Collection[int],
+    avoid: Collection[int],
+    stuck: Collection[int],
+    most: int,
 ) -> Pass:
     """Make one pass over the lanes that these direct queues have held, and those parked on these keys.
 
@@ -184,7 +198,13 @@ def admit_direct(
     wanted = {"lanes": [], "keys": list(keys), "queues": list(queues), "awake": False, "avoid": list(avoid)}
     settings = conf()
     return _decide(
-        {**wanted, "wait_for": None}, most=most, delivery=Delivery.DIRECT, now=None, settings=settings, stuck=stuck
+        {**wanted, "wait_for": None},
+        most=most,
+        delivery=Delivery.DIRECT,
+        worker=worker,
+        now=None,
+        settings=settings,
+        stuck=stuck,
     )
 
 
@@ -265,6 +285,7 @@ def _decide(
     *,
     most: int | None,
     delivery: Delivery,
+    worker: UUID | None,
     now: datetime | None,
     settings: Conf,
     stuck: Collection[int] = (),
@@ -288,14 +309,18 @@ def _decide(
             sql.ask("clear_opening_times", object, {"keys": wanted["keys"]})
         return Pass(left=_left(locked), busy=tuple(locked.left_keys))
     heads = min(_FIRST_HEADS, -(-batch // len(locked.lanes)) + 1)
-    keys_asked = sql.ask("count_key_usage", KeyRow, {"keys": locked.keys, "now": now, "margin": settings.margin})
+    asked_for = {"worker": worker, "now": now, "margin": settings.margin}
+    keys_asked = sql.ask("count_key_usage", KeyRow, {"keys": locked.keys, **asked_for})
     queues_asked = sql.ask("count_queue_usage", _QueueRow, {"lanes": locked.lanes, **gate})
     looked_at = {"lanes": locked.lanes, "stuck": _with_groups(stuck_keys().union(stuck)), "now": now}
     lanes_asked = sql.ask("read_lane_heads", HeadRow, {**looked_at, "heads": heads})
     key_rows, head_rows = keys_asked.rows(), lanes_asked.rows()
     at = head_rows[0].now
     members = _members(locked)
-    counted = {row.id: locked_key(row, at, _members_of(row, members)) for row in key_rows}
+    counted = {
+        row.id: locked_key(replace(row, mine=_mine(row, delivery, worker)), at, _members_of(row, members))
+        for row in key_rows
+    }
     names = {row.name: row.id for row in key_rows}
     queue_rows = queues_asked.rows()
     # Who fetches a call starts it when the answer comes, and can't wait for a start that lies ahead.
@@ -335,6 +360,7 @@ def _decide(
     return Pass(
         allocation=allocation,
         calls=calls,
+        spent={call: [key for _, key, _ in group if key] for call, group in groupby(slots, key=itemgetter(0))},
         full=_full(allocation, counted, slots),
         filled=filled,
         left={**_left(locked, everything=is_waited_for), **allocation.left},
@@ -366,6 +392,16 @@ def _busy(allocation: Allocation, lanes: Iterable[LockedLane], members: Mapping[
     found = set(allocation.left.values())
     spent = {key for lane in lanes if lane.id in allocation.left for key in lane.key_ids}
     return found | {group for group in spent.intersection(members) if found.intersection(members[group])}
+
+
+def _mine(row: KeyRow, delivery: Delivery, worker: UUID | None) -> int | None:
+    """Return what the worker holds of a key; None if the broker chooses the worker."""
+    if is_eager():
+        # Tasks run one after the other in the sender's process.
+        return 0
+    if delivery is Delivery.BROKER:
+        return None
+    return row.mine if worker is not None else UNLIMITED
 
 
 def _deliveries(delivery: Delivery) -> list[str]:

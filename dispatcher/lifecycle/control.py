@@ -11,10 +11,11 @@ from dispatcher import event_log, history, lanes, sql, validate
 from dispatcher.errors import KeyNotFound, PolicyInvalid
 from dispatcher.event_log import Entry
 from dispatcher.history import By
+from dispatcher.lanes import mixture
 from dispatcher.limits.policy import LONGEST_PERIOD, Policy, parse_duration
 
 _QUEUE: Final = "queue:"
-_STRATEGIES: Final = ("concurrency", "rate", "throttle")
+_STRATEGIES: Final = ("concurrency", "per_worker", "rate", "throttle")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +56,10 @@ def limit(name: str, limits: Mapping[str, Any], *, keeps_others: bool = False, b
     keeps_others: strategies not named stay as they are; else they are taken away.
     """
     changes = {f"has_{strategy}": not keeps_others or strategy in limits for strategy in _STRATEGIES}
+    policy = Policy.parse(limits)
+    mixture.check_policy(name, policy)
     with history.recorded("limit", by, names=[name]):
-        return _only(sql.fetch("limit_key", int, {"name": name, **changes, **Policy.parse(limits).columns()}), name)
+        return _only(sql.fetch("limit_key", int, {"name": name, **changes, **policy.columns()}), name)
 
 
 def pause(name: str, *, by: By = "") -> int:
@@ -105,7 +108,9 @@ def override(name: str, limits: Mapping[str, Any], until: datetime, *, by: By = 
     if ends_at <= (now := sql.now()):
         raise PolicyInvalid("until", f"{ends_at.isoformat()} is past (it is {now.isoformat()}); give a time to come.")
     named = {f"has_{strategy}": strategy in limits for strategy in _STRATEGIES}
-    params = {"name": name, "until": ends_at, **named, **Policy.parse(limits, "override").columns()}
+    policy = Policy.parse(limits, "override")
+    mixture.check_policy(name, policy, "override.per_worker")
+    params = {"name": name, "until": ends_at, **named, **policy.columns()}
     with history.recorded("override", by, names=[name]):
         return _only(sql.fetch("override_key", int, params), name)
 

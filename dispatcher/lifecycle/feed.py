@@ -53,6 +53,7 @@ class Row:
     queue: str | None
     attempt: int | None
     retry: Mapping[str, Any] | None
+    key_ids: list[int] | None
     asleep: list[int]
     left_lanes: int
     parked_lanes: int
@@ -60,6 +61,8 @@ class Row:
     full_held: list[int]
     open_keys: list[int]
     """Keys with room left on which lanes are parked that the step did not look at."""
+    reached_keys: list[int]
+    """Keys of which the worker holds as much as one worker may, with lanes that others may serve."""
     is_counted: bool
 
 
@@ -130,22 +133,25 @@ def fetch(
     room: int,
     lanes: int,
     lease: timedelta | None,
+    avoid: Collection[int] = (),
     may_park: bool,
     looks: bool,
     waits: bool,
 ) -> Fetched:
     """Start up to `room` calls of a queue for a worker that fetches, of that many lanes at the most.
 
-    lease: what the worker asked for. may_park: whether a lane that a full key stops is parked, and not left. looks:
-    start none if calls are due. waits: for the first lane, if another transaction has locked it.
+    lease: what the worker asked for. avoid: keys whose lanes are left out. may_park: whether a lane that a full key
+    stops is parked, and not left. looks: start none if calls are due. waits: for the first lane, if another transaction
+    has locked it.
     """
     who = {"worker": worker, "tasks": None, "lease": lease, "usual": conf().visibility, "is_fetch": True}
+    left_out = {"avoid": list(avoid)}
     waited: sql.Asked[LockedLane] | None = None
     with sql.short_transaction(is_tuned=False):
         if waits:
             waited = wait_for_lane(queue)
-        chosen = sql.ask("choose_fetchable", Fetchable, {"queue": queue, "most": lanes, "looks": looks})
-        started = _start({**who, "room": room, "avoid": [], "slack": timedelta(0), "may_park": may_park})
+        chosen = sql.ask("choose_fetchable", Fetchable, {"queue": queue, "most": lanes, "looks": looks, **left_out})
+        started = _start({**who, "room": room, **left_out, "slack": timedelta(0), "may_park": may_park})
     return Fetched(chosen=chosen.row(), rows=started.rows(), waited=waited.rows() if waited is not None else ())
 
 

@@ -14,7 +14,7 @@ import uuid_utils.compat as uuid7
 from dispatcher import groups, lanes, sql, validate
 from dispatcher.conf import conf, feed_silence, is_eager, needs_worker, send_bound
 from dispatcher.errors import CallInvalid, CallNeverRuns, CallTooLarge, PolicyInvalid
-from dispatcher.lanes import Kind, Placement
+from dispatcher.lanes import Kind, Placement, mixture
 from dispatcher.limits.policy import Policy
 from dispatcher.limits.retry import Retry
 from dispatcher.models import CallQueue
@@ -170,6 +170,7 @@ def write(drafts: Sequence[Draft]) -> list[CallQueue]:
     rows = _insert(drafts, kinds)
     if not rows:
         missing = lanes.missing_keys(kinds, dict(reversed(policies)))
+        mixture.check_kinds(kinds, missing)
         senders = {
             name: by for each in reversed(drafts) for name in each.policies if (by := each.ojs.sender) is not None
         }
@@ -294,6 +295,7 @@ def _insert(
     params = {
         "kinds": lanes.kinds_json(kinds, placements),
         "may_defer": placements is not None,
+        "is_eager": is_eager(),
         "now": None,
         "ids": [each.id for each in drafts],
         "kind_of": [kinds[each.kind] for each in drafts],

@@ -22,9 +22,12 @@ def channel(worker: UUID) -> str:
     return f"dispatcher_{worker.hex}"
 
 
-def mark_idle(worker: UUID, queues: Sequence[str]) -> None:
-    """Note that this worker has free processes for calls of these queues, and waits; the caller looks once more."""
-    sql.change("mark_idle", {"worker": worker, "queues": list(queues)})
+def mark_idle(worker: UUID, queues: Sequence[str], reached: Collection[int] = ()) -> None:
+    """Note that this worker has free processes for calls of these queues, and waits; the caller looks once more.
+
+    reached: keys of which it holds as much as one worker may; a call that spends one does not wake it.
+    """
+    sql.change("mark_idle", {"worker": worker, "queues": list(queues), "reached": list(reached)})
 
 
 def mark_busy(worker: UUID) -> None:
@@ -38,7 +41,10 @@ def delete(worker: UUID) -> None:
 
 
 def notify(queues: Collection[str]) -> list[UUID]:
-    """Wake one idle worker for each of these queues, after the caller's commit; return which were woken."""
+    """Wake one idle worker for each of these queues, after the caller's commit; return which were woken.
+
+    One that could serve a lane which the queue holds: not one that has reached its limit of a key of each.
+    """
     if not queues:
         return []
     params = {"queues": sorted(queues), "silence": feed_silence()}

@@ -19,6 +19,7 @@ from dispatcher.limits.policy import (
     ramp_room,
     room,
     throttle_room,
+    worker_room,
 )
 from dispatcher.states import OnLimit
 
@@ -86,7 +87,9 @@ class Allocation:
     parked: dict[int, int] = field(default_factory=dict)
     """lane: the key that stopped it"""
     held: dict[int, str] = field(default_factory=dict)
-    """lane: the queue that stopped it"""
+    """lane: the queue that holds it, since it has no room, or the worker has reached its limit of a key"""
+    reached: list[int] = field(default_factory=list)
+    """Keys of which the worker holds as much as one worker may, with lanes that others may serve."""
     left: dict[int, int] = field(default_factory=dict)
     """Lane that only a member could let go on which another transaction has locked: that member"""
     openings: dict[int, datetime | None] = field(default_factory=dict)
@@ -132,6 +135,7 @@ class _Budget:
         self.is_closed = key.is_paused or is_blocked
         self.free = min(room(key.policy, key.use, now, tuning), ramp_room(key.blocked_until, key.use, now, tuning))
         self.paced = throttle_room(key.policy, key.use, now, tuning)
+        self.own = worker_room(key.policy, key.use)
 
     def fits(self, cost: int) -> bool:
         return self.key.policy.fits(cost)
@@ -139,9 +143,13 @@ class _Budget:
     def has_room(self, cost: int) -> bool:
         return not self.is_closed and cost <= self.free and self.paced >= 1
 
+    def has_worker_room(self, cost: int) -> bool:
+        return cost <= self.own
+
     def take(self, cost: int) -> int | None:
         """Spend this; return the member that was chosen of a group."""
         self.taken += cost
+        self.own -= cost
         self.free -= cost
         self.paced -= cost
         return None
@@ -206,10 +214,15 @@ class _Group(_Budget):
         """Whether the group's own limits have room."""
         return not self.is_shut and cost <= self.free and self.paced >= 1
 
+    def has_worker_room(self, cost: int) -> bool:
+        chosen = self._choose(cost)
+        return super().has_worker_room(cost) and chosen is not None and chosen.has_worker_room(cost)
+
     def _choose(self, cost: int) -> _Budget | None:
-        """Return the member with the most room; of several the one that was spent the longest ago."""
-        fitting = (member for member in self.members if member.fits(cost) and member.has_room(cost))
-        return min(fitting, key=_by_room, default=None)
+        """Return the member with the most room, of this worker if any; of several the one spent the longest ago."""
+        fitting = [member for member in self.members if member.fits(cost) and member.has_room(cost)]
+        mine = [member for member in fitting if member.has_worker_room(cost)]
+        return min(mine or fitting, key=_by_room, default=None)
 
 
 def _by_room(budget: _Budget) -> tuple[int, float, int]:
@@ -258,9 +271,16 @@ class _LaneCursor:
             (allocation.awake if self.lane.has_more else allocation.asleep).append(self.lane.id)
             allocation.unread.extend([self.lane.id] if self.lane.has_more else [])
             return False
+        return self._decide(head, allocation, budgets, reschedule_after)
+
+    def _decide(
+        self, head: Head, allocation: Allocation, budgets: dict[int, _Budget], reschedule_after: timedelta
+    ) -> bool:
         spent = [(budgets[key_id], head.costs.get(key_id, 1)) for key_id in self.lane.key_ids]
         stops = [(budget, cost) for budget, cost in spent if not (budget.has_room(cost) and budget.fits(cost))]
         stop = min(stops, key=_by_certainty, default=None)
+        if stop is None and (reached := [budget for budget, cost in spent if not budget.has_worker_room(cost)]):
+            return self._leave_to_others(head, reached[0], allocation)
         if stop is None and self.lane.yields_to_parked_lane:
             allocation.awake.append(self.lane.id)
             return False
@@ -284,6 +304,22 @@ class _LaneCursor:
             allocation.asleep.append(self.lane.id)
         else:
             allocation.held[self.lane.id] = self.lane.queue
+        return False
+
+    def _leave_to_others(self, head: Head, budget: _Budget, allocation: Allocation) -> bool:
+        """Leave the lane to workers that have room of the key, whatever the call does at a limit.
+
+        Where the broker delivers, the worker is not known and the limit can't be kept: the lane parks.
+        """
+        allocation.stopped.append((head.call_id, budget.key.id))
+        if budget.key.use.mine is None:
+            allocation.parked[self.lane.id] = budget.key.id
+            allocation.openings.setdefault(budget.key.id, None)
+        else:
+            allocation.held[self.lane.id] = self.lane.queue
+            allocation.reached.append(budget.key.id)
+        # Calls behind a more expensive one do not take the room that it waits for.
+        budget.own = 0
         return False
 
     def _stopped(

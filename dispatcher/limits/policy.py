@@ -142,6 +142,8 @@ class Policy:
     """The limits of a key; None is no limit, concurrency 0 lets nothing start."""
 
     concurrency: int | None = None
+    per_worker: int | None = None
+    """The most cost in flight that one worker holds."""
     rate: Rate | None = None
     throttle: Rate | None = None
 
@@ -160,8 +162,17 @@ class Policy:
             raise PolicyInvalid(
                 f"{field}.concurrency", f"{concurrency!r} must be a whole number from 0, or None for no limit."
             )
+        per_worker = value.get("per_worker")
+        if per_worker is not None and (
+            isinstance(per_worker, bool) or not isinstance(per_worker, int) or not 1 <= per_worker <= 2**31 - 1
+        ):
+            raise PolicyInvalid(
+                f"{field}.per_worker",
+                f"{per_worker!r} must be a whole number from 1, or None for no limit; to start nothing, pause the key.",
+            )
         return cls(
             concurrency=concurrency,
+            per_worker=per_worker,
             rate=Rate.parse(value.get("rate"), f"{field}.rate"),
             throttle=Rate.parse(value.get("throttle"), f"{field}.throttle"),
         )
@@ -169,7 +180,7 @@ class Policy:
     @property
     def is_unlimited(self) -> bool:
         """Whether no limit is set at all."""
-        return self.concurrency is None and self.rate is None and self.throttle is None
+        return self == type(self)()
 
     def fits(self, cost: int) -> bool:
         """Whether a call of this cost could ever start, and another one after it; a concurrency of 0 is a pause."""
@@ -180,6 +191,7 @@ class Policy:
         """The most that a call may cost to start at all, and another one after it; UNLIMITED without a limit."""
         return min(
             self.concurrency or UNLIMITED,
+            self.per_worker or UNLIMITED,
             UNLIMITED if self.rate is None else self.rate.limit,
             UNLIMITED if self.throttle is None else LONGEST_PERIOD // self.throttle.spacing,
         )
@@ -189,6 +201,8 @@ class Policy:
         words = []
         if self.concurrency and cost > self.concurrency:
             words.append(f"the concurrency is {self.concurrency}")
+        if self.per_worker and cost > self.per_worker:
+            words.append(f"the limit per worker is {self.per_worker}")
         if self.rate is not None and cost > self.rate.limit:
             words.append(f"the rate is {self.rate}")
         if self.throttle is not None and cost > LONGEST_PERIOD // self.throttle.spacing:
@@ -199,6 +213,7 @@ class Policy:
         """Return the columns of a key that store it."""
         return {
             "concurrency": self.concurrency,
+            "per_worker": self.per_worker,
             "rate_limit": self.rate and self.rate.limit,
             "rate_period": self.rate and self.rate.period,
             "throttle_limit": self.throttle and self.throttle.limit,
@@ -206,9 +221,10 @@ class Policy:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """Write it as the Open Job Spec does, None where there is no limit."""
+        """Write it as the Open Job Spec does, and `per_worker`, which is our own; None where there is no limit."""
         return {
             "concurrency": self.concurrency,
+            "per_worker": self.per_worker,
             "rate": self.rate and self.rate.as_json(),
             "throttle": self.throttle and self.throttle.as_json(),
         }
@@ -220,6 +236,8 @@ class Use:
 
     held: int = 0
     """Cost of its slots: admitted or running."""
+    mine: int | None = None
+    """Cost of the slots that the worker holds for which the calls are taken; None if that is unknown."""
     unstarted: int = 0
     """Cost of its slots that are admitted and not yet started."""
     starts: Sequence[tuple[datetime, int]] = ()
@@ -251,7 +269,12 @@ def stored(key: Any, prefix: str = "") -> Policy:
         limit, period = getattr(key, f"{prefix}{name}_limit"), getattr(key, f"{prefix}{name}_period")
         return Rate(limit=limit, period=period) if limit else None
 
-    return Policy(concurrency=getattr(key, f"{prefix}concurrency"), rate=rate("rate"), throttle=rate("throttle"))
+    return Policy(
+        concurrency=getattr(key, f"{prefix}concurrency"),
+        per_worker=getattr(key, f"{prefix}per_worker"),
+        rate=rate("rate"),
+        throttle=rate("throttle"),
+    )
 
 
 def in_force(key: Any, now: datetime) -> Policy:
@@ -281,6 +304,13 @@ def room(policy: Policy, use: Use, now: datetime, tuning: AdmissionTuning) -> in
             free, policy.rate.limit - use.unstarted - sum(cost for _, cost in counted(policy.rate, use, now, tuning))
         )
     return max(0, free)
+
+
+def worker_room(policy: Policy, use: Use) -> int:
+    """Return how much cost the limit per worker leaves to the worker; none if the worker is unknown."""
+    if policy.per_worker is None:
+        return UNLIMITED
+    return 0 if use.mine is None else max(0, policy.per_worker - use.mine)
 
 
 def throttle_room(policy: Policy, use: Use, now: datetime, tuning: AdmissionTuning) -> int:
@@ -334,10 +364,11 @@ def describe_period(rate: Rate) -> str:
 
 
 def describe(policy: Policy) -> str:
-    """Write a policy in words: concurrency 4, 20 in any 1m, 10 per 1s."""
+    """Write a policy in words: concurrency 4, 2 per worker, 20 in any 1m, 10 per 1s."""
     concurrency, rate, throttle = policy.concurrency, policy.rate, policy.throttle
     named = [
         *([f"concurrency {concurrency}"] if concurrency is not None else []),
+        *([f"{policy.per_worker} per worker"] if policy.per_worker is not None else []),
         *([f"{rate.limit} in any {describe_period(rate)}"] if rate else []),
         *([f"{throttle.limit} per {describe_period(throttle)}"] if throttle else []),
     ]

@@ -20,6 +20,7 @@ class PolicyRow:
 
     id: int
     concurrency: int | None
+    per_worker: int | None
     rate_limit: int | None
     rate_period: timedelta | None
     throttle_limit: int | None
@@ -32,6 +33,7 @@ class OverridableRow(PolicyRow):
 
     override_until: datetime | None
     override_concurrency: int | None
+    override_per_worker: int | None
     override_rate_limit: int | None
     override_rate_period: timedelta | None
     override_throttle_limit: int | None
@@ -48,6 +50,7 @@ class KeyRow(OverridableRow):
     last_start_at: datetime | None
     last_cost: int
     held: int
+    mine: int | None
     unstarted: int
     start_at: list[datetime]
     start_cost: list[int]
@@ -75,6 +78,7 @@ def use(row: KeyRow, policy: Policy) -> Use:
     """Return what is spent of a key under this policy."""
     return Use(
         held=row.held,
+        mine=row.mine,
         unstarted=row.unstarted,
         starts=tuple(zip(row.start_at, row.start_cost, strict=True)),
         next_start_at=next_start(policy, row.last_start_at, row.last_cost),

@@ -131,6 +131,8 @@ def _details(key: KeyStatus) -> Iterator[tuple[str, str]]:
     limit = "without a limit" if policy.concurrency is None else f"of {policy.concurrency}"
     parts = f": {key.running} running, {key.admitted} on the way to a worker" if key.in_flight else ""
     yield "In flight", f"{key.in_flight} {limit}{parts}"
+    if policy.per_worker is not None:
+        yield "Per worker", f"at most {policy.per_worker}; one worker holds {key.most_of_one_worker}"
     if policy.rate is not None:
         frees = f"; the first frees {in_words(key.frees_at, key.at)}" if key.frees_at else ""
         yield "Window", f"{key.used} of {policy.rate.limit} starts in any {describe_period(policy.rate)}{frees}"

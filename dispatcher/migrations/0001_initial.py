@@ -80,6 +80,16 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "reached_key_ids",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.BigIntegerField(),
+                        default=list,
+                        help_text="The keys of which it holds as much as one worker may: calls that spend them do not "
+                        "wake it.",
+                        size=None,
+                    ),
+                ),
+                (
                     "idle_at",
                     models.DateTimeField(
                         help_text="Since when it has free processes and waits; null: a call need not wake it.",
@@ -391,6 +401,15 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "per_worker",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="Maximum cost in flight in one worker, whose queues are delivered directly or over "
+                        "HTTP.",
+                        null=True,
+                    ),
+                ),
+                (
                     "rate_limit",
                     models.PositiveIntegerField(
                         blank=True, help_text="Maximum cost of the starts in any window of the rate period.", null=True
@@ -423,6 +442,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("override_concurrency", models.PositiveIntegerField(blank=True, null=True)),
+                ("override_per_worker", models.PositiveIntegerField(blank=True, null=True)),
                 ("override_rate_limit", models.PositiveIntegerField(blank=True, null=True)),
                 ("override_rate_period", models.DurationField(blank=True, null=True)),
                 ("override_throttle_limit", models.PositiveIntegerField(blank=True, null=True)),
@@ -534,6 +554,16 @@ class Migration(migrations.Migration):
                     models.CheckConstraint(
                         condition=models.Q(("name__regex", "^[a-zA-Z0-9][a-zA-Z0-9._:-]*\\*?$")),
                         name="key_name_is_well_formed",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("per_worker__isnull", True), ("per_worker__gte", 1), _connector="OR"),
+                        name="key_per_worker_is_positive",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("override_per_worker__isnull", True), ("override_per_worker__gte", 1), _connector="OR"
+                        ),
+                        name="key_override_per_worker_is_positive",
                     ),
                     models.CheckConstraint(
                         condition=models.Q(

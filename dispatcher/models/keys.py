@@ -31,6 +31,11 @@ class RateLimitKey(models.Model):
     concurrency = models.PositiveIntegerField(
         null=True, blank=True, help_text="Maximum cost in flight; 0 starts nothing, empty is no limit."
     )
+    per_worker = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        help_text="Maximum cost in flight in one worker, whose queues are delivered directly or over HTTP.",
+    )
     rate_limit = models.PositiveIntegerField(
         null=True, blank=True, help_text="Maximum cost of the starts in any window of the rate period."
     )
@@ -47,6 +52,7 @@ class RateLimitKey(models.Model):
         null=True, blank=True, help_text="The override's limits are in force until then, instead of those above."
     )
     override_concurrency = models.PositiveIntegerField(null=True, blank=True)
+    override_per_worker = models.PositiveIntegerField(null=True, blank=True)
     override_rate_limit = models.PositiveIntegerField(null=True, blank=True)
     override_rate_period = models.DurationField(null=True, blank=True)
     override_throttle_limit = models.PositiveIntegerField(null=True, blank=True)
@@ -102,6 +108,13 @@ class RateLimitKey(models.Model):
         verbose_name = "rate limit key"
         constraints: ClassVar = [
             models.CheckConstraint(name="key_name_is_well_formed", condition=Q(name__regex=STORED_KEY_PATTERN)),
+            *(
+                models.CheckConstraint(
+                    name=f"key_{limit}_is_positive",
+                    condition=Q(**{f"{limit}__isnull": True}) | Q(**{f"{limit}__gte": 1}),
+                )
+                for limit in ("per_worker", "override_per_worker")
+            ),
             *(
                 models.CheckConstraint(name=f"key_{rate}_is_whole_or_absent", condition=_is_whole_or_absent(rate))
                 for rate in ("rate", "throttle", "override_rate", "override_throttle")

@@ -31,6 +31,8 @@ _NAMES = UUID("6f1d2c52-5c0e-5bfb-9d0c-0d9b2f0b8a11")
 """The namespace of worker ids, which are derived from worker names."""
 _STEPS = 50
 """How many plain steps one fetch makes in a queue."""
+_AT_LIMIT_S = 1.0
+"""How often a waiting worker looks again that holds as much of a key as one worker may."""
 _PASSES = 20
 """How many passes one fetch makes over a queue whose lanes turn out to be limited."""
 
@@ -101,11 +103,16 @@ def fetch(request: FetchRequest) -> list[CallQueue]:
     if request.worker is not None and touch_worker(request.worker, queues=request.queues) != "running":
         return []
     until = monotonic() + request.wait.total_seconds()
-    calls = _fetch_now(request)
+    reached: set[int] = set()
+    calls = _fetch_now(request, reached)
     while not calls and (left := until - monotonic()) > 0:
-        if not (WAITERS.wait(request.who, request.queues, left, request.is_allowed) and request.is_allowed()):
+        # A worker at its limit of a key looks again now and then: one of its own calls may have ended.
+        left = min(left, _AT_LIMIT_S) if reached else left
+        is_ready = WAITERS.wait(request.who, request.queues, left, request.is_allowed, avoid=reached)
+        if not (is_ready or reached) or not request.is_allowed():
             break
-        calls = _fetch_now(request)
+        reached = set()
+        calls = _fetch_now(request, reached)
     return calls
 
 
@@ -280,55 +287,71 @@ def worker_id(worker: str) -> UUID:
     return uuid5(_NAMES, worker)
 
 
-def _fetch_now(request: FetchRequest) -> list[CallQueue]:
+def _fetch_now(request: FetchRequest, reached: set[int]) -> list[CallQueue]:
+    """Start calls; add to `reached` the keys of which the worker holds as much as one worker may."""
     taken: list[CallQueue] = []
     # Lanes that another fetch has locked are skipped first, and waited for if there is nothing else.
     for waits in (False, True):
         queues = request.queues
         if waits or len(queues) > 1:
-            queues = [queue.name for queue in find_ready_queues(queues, most=request.count)]
+            queues = [queue.name for queue in find_ready_queues(queues, most=request.count, avoid=reached)]
         for queue in queues:
             if len(taken) < request.count:
-                taken += _fetch_from(queue, request.count - len(taken), request, waits=waits)
+                taken += _fetch_from(queue, request.count - len(taken), request, reached, waits=waits)
         if taken or not queues:
             break
     return taken
 
 
-def _fetch_from(queue: str, most: int, request: FetchRequest, *, waits: bool) -> list[CallQueue]:
+def _fetch_from(queue: str, most: int, request: FetchRequest, reached: set[int], *, waits: bool) -> list[CallQueue]:
     """Start up to `most` calls of one queue; waits: for its first lane, if that is locked."""
     taken: list[CallQueue] = []
     step = partial(fetched.step, queue, worker=_worker_of(request), lease=request.lease, waits=waits)
-    done = step(most=most)
+    done = step(most=most, avoid=reached)
+    reached.update(done.reached)
     if done.is_due:
         schedule.wake_due([queue])
-        done = step(most=most, after=done)
+        done = step(most=most, avoid=reached, after=done)
+        reached.update(done.reached)
     taken += done.calls
     for _ in range(_STEPS):
         if len(taken) >= most or not done.has_moved:
             break
-        done = step(most=most - len(taken), after=done)
+        done = step(most=most - len(taken), avoid=reached, after=done)
+        reached.update(done.reached)
         taken += done.calls
     if done.has_left and len(taken) < most:
-        taken += _fetch_by_passes(queue, most - len(taken), request, waits=waits)
+        taken += _fetch_by_passes(queue, most - len(taken), request, reached, waits=waits)
     return taken
 
 
-def _fetch_by_passes(queue: str, most: int, request: FetchRequest, *, waits: bool) -> list[CallQueue]:
+def _fetch_by_passes(
+    queue: str, most: int, request: FetchRequest, reached: set[int], *, waits: bool
+) -> list[CallQueue]:
     """Start up to `most` calls of one queue by passes, which settle what a plain step has left."""
     taken: list[UUID] = []
-    avoid: set[int] = set()
-    awake = [lane for ready in find_ready_queues([queue], most=most) for lane in ready.awake]
+    avoid = {*reached}
+    awake = [lane for ready in find_ready_queues([queue], most=most, avoid=reached) for lane in ready.awake]
     for _ in range(_PASSES):
         waited: sql.Asked[feed.LockedLane] | None = None
         with sql.own_transaction():
             if waits:
                 waited = feed.wait_for_lane(queue)
-            made = admit.admit(lanes=awake, queues=[queue], most=most - len(taken), avoid=avoid, delivery=Delivery.HTTP)
+            made = admit.admit(
+                lanes=awake,
+                queues=[queue],
+                most=most - len(taken),
+                avoid=avoid,
+                stuck=reached,
+                delivery=Delivery.HTTP,
+                worker=_worker_of(request),
+            )
             taken += _claim(made.calls, request)
         # Lanes of a key that stays locked must not take the places of others again.
-        is_new = not avoid.issuperset(made.busy)
-        avoid.update(made.busy)
+        found = {*made.busy, *made.allocation.reached}
+        is_new = not avoid.issuperset(found)
+        avoid.update(found)
+        reached.update(made.allocation.reached)
         again = admit.recheck(made)
         if again.lanes or again.keys:
             engine.dispense_briefly(lanes=again.lanes, keys=again.keys)

@@ -47,6 +47,7 @@ class ReadyQueue:
 class _Waiter:
     who: Hashable
     queues: Collection[str]
+    avoid: frozenset[int]
     is_allowed: Callable[[], bool]
     has_ended: Event = field(default_factory=Event)
     is_ready: bool = False
@@ -87,14 +88,25 @@ class Waiters:
                 self._places[who] -= has_place
                 self._places = +self._places
 
-    def wait(self, who: Hashable, queues: Collection[str], seconds: float, is_allowed: Callable[[], bool]) -> bool:
+    def wait(
+        self,
+        who: Hashable,
+        queues: Collection[str],
+        seconds: float,
+        is_allowed: Callable[[], bool],
+        *,
+        avoid: Collection[int] = (),
+    ) -> bool:
         """Block the thread until one of these queues may have a call, and return True; False after the timeout.
 
         is_allowed: whether the credentials are still valid; called about once a second, by another thread, once for all
-        requests with the same `who`. The caller's thread closes its connections, except those in a transaction.
+        requests with the same `who`.
+
+        avoid: lanes that spend one of these keys do not count. The caller's thread closes its connections, except those
+        in a transaction.
         """
         disconnect()
-        waiter = _Waiter(who=who, queues=queues, is_allowed=is_allowed)
+        waiter = _Waiter(who=who, queues=queues, avoid=frozenset(avoid), is_allowed=is_allowed)
         try:
             with self._lock:
                 self._waiting.append(waiter)
@@ -132,14 +144,16 @@ class Waiters:
 
     def _wake(self, waiting: Sequence[_Waiter]) -> None:
         """Wake as many requests as there are calls, those that have waited longest first."""
-        queues = {queue for waiter in waiting for queue in waiter.queues}
-        calls = {queue.name: queue.calls for queue in find_ready_queues([*queues], most=len(waiting))}
-        for waiter in waiting:
-            name = next((name for name in waiter.queues if calls.get(name)), None)
-            if name is not None:
-                calls[name] -= 1
-                waiter.is_ready = True
-                waiter.has_ended.set()
+        for avoid in dict.fromkeys(waiter.avoid for waiter in waiting):
+            alike = [waiter for waiter in waiting if waiter.avoid == avoid]
+            queues = {queue for waiter in alike for queue in waiter.queues}
+            calls = {queue.name: queue.calls for queue in find_ready_queues([*queues], most=len(alike), avoid=avoid)}
+            for waiter in alike:
+                name = next((name for name in waiter.queues if calls.get(name)), None)
+                if name is not None:
+                    calls[name] -= 1
+                    waiter.is_ready = True
+                    waiter.has_ended.set()
 
     def _check(self, waiting: Sequence[_Waiter]) -> None:
         """End the requests whose credentials are not valid any more."""
@@ -154,9 +168,12 @@ WAITERS: Final = Waiters()
 os.register_at_fork(after_in_child=WAITERS.clear)
 
 
-def find_ready_queues(queues: Sequence[str], *, most: int) -> list[ReadyQueue]:
-    """Return which of these queues have calls to fetch, in the given order; counts end at `most`."""
-    return sql.fetch("ready_queues", ReadyQueue, {"queues": list(queues), "most": most})
+def find_ready_queues(queues: Sequence[str], *, most: int, avoid: Collection[int] = ()) -> list[ReadyQueue]:
+    """Return which of these queues have calls to fetch, in the given order; counts end at `most`.
+
+    avoid: lanes that spend one of these keys do not count.
+    """
+    return sql.fetch("ready_queues", ReadyQueue, {"queues": list(queues), "most": most, "avoid": list(avoid)})
 
 
 def disconnect() -> None:

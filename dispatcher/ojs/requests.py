@@ -57,6 +57,7 @@ class RateLimitIn(StrictBody):
 
     key: KeyName | None = None
     concurrency: Count | None = None
+    per_worker: AtLeastOne | None = None
     rate: RateIn | AtLeastOne | None = None
     throttle: RateIn | None = None
     on_limit: Literal["wait", "reschedule", "drop"] | None = None
@@ -218,6 +219,7 @@ class OverrideIn(StrictBody):
     """Limits that override a key's own until a time; absent ones do not change."""
 
     concurrency: Count | None = None
+    per_worker: AtLeastOne | None = None
     rate: RateIn | None = None
     throttle: RateIn | None = None
     expires_at: Moment | None = None
@@ -227,12 +229,13 @@ class LimitIn(StrictBody):
     """The limits of a queue; null removes one, and absent ones do not change."""
 
     concurrency: Count | None = None
+    per_worker: AtLeastOne | None = None
     rate: RateIn | None = None
     throttle: RateIn | None = None
 
     def named(self) -> dict[str, Any]:
         """Return the given limits, None for those to remove."""
-        return self.model_dump(exclude_unset=True, include={"concurrency", "rate", "throttle"})
+        return self.model_dump(exclude_unset=True, include={"concurrency", "per_worker", "rate", "throttle"})
 
 
 class QueueLimitIn(LimitIn):

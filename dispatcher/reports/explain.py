@@ -58,6 +58,10 @@ class Wait:
     stopped_by: str | None
     members: int | None
     """If that key is a group, how many keys it could choose: none of them has room."""
+    is_mixed: bool
+    """Whether that key has a limit per worker, which can't be kept: the broker delivers the queue."""
+    limited_by: str | None
+    """A key with a limit per worker, if the queue holds the lane: perhaps each worker has its part of it."""
     held_by: str | None
     """The queue, if it holds the lane: no worker serves it, or enough of its calls are dispatched."""
     is_served: bool

@@ -75,6 +75,8 @@ class KeyStatus:
     """How many calls wait."""
     waiting_since: datetime | None
     """Since when the first in line waits."""
+    most_of_one_worker: int | None = None
+    """The most that one worker holds; None without a limit per worker."""
     oversized: int = 0
     """How many of those cost more than the limits in force ever allow: they wait alone until the limits change."""
     members: Members | None = None
@@ -107,6 +109,8 @@ class KeyStatus:
             "stopped_by": list(self.stopped_by),
             "members": self.members and asdict(self.members),
             "concurrency": self._concurrency(),
+            "per_worker": self.policy.per_worker
+            and {"limit": self.policy.per_worker, "active": self.most_of_one_worker},
             "rate": self.policy.rate
             and {
                 **self.policy.rate.as_json(),
@@ -204,6 +208,7 @@ def _status(row: _KeyRow, tuning: AdmissionTuning) -> KeyStatus:
         stopped_by=stopped_by,
         opens_at=max(filter(None, times), default=None) if is_time_alone else None,
         waiting=row.waiting,
+        most_of_one_worker=row.mine if policy.per_worker else None,
         waiting_since=row.waiting_since,
         oversized=row.oversized,
     )

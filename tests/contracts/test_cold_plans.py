@@ -148,7 +148,7 @@ SELECT gen_random_uuid(), mod(n, %(keys)s) + 1, 1, clock_timestamp() FROM genera
 @pytest.mark.parametrize(
     ("name", "params"),
     [
-        ("count_key_usage", {"keys": list(range(1, 501)), "margin": timedelta(0)}),
+        ("count_key_usage", {"keys": list(range(1, 501)), "margin": timedelta(0), "worker": None}),
         ("recheck", {"full": list(range(1, 501)), "held": [1] * 500}),
         ("sweep_keys", {"after": 0, "most": 500}),
     ],

@@ -63,8 +63,8 @@ INSERT INTO dispatcher_lane (id, queue, priority, on_limit, key_ids, is_held)
 SELECT 300000 + n, 'pulled', 0, 'wait', ARRAY[1002 + n % 3998], true
   FROM generate_series(1, 1000) AS n;
 
-INSERT INTO dispatcher_feed (worker_id, queues, idle_at)
-SELECT worker.id, ARRAY['direct'], worker.seen_at FROM dispatcher_worker AS worker;
+INSERT INTO dispatcher_feed (worker_id, queues, reached_key_ids, idle_at)
+SELECT worker.id, ARRAY['direct'], '{}', worker.seen_at FROM dispatcher_worker AS worker;
 
 INSERT INTO dispatcher_lane (id, queue, priority, on_limit, key_ids) VALUES (1000000, 'lone', 0, 'wait', ARRAY[5000]);
 
@@ -193,6 +193,7 @@ KINDS = json.dumps(
 SEND_MANY = {
     "kinds": KINDS,
     "may_defer": True,
+    "is_eager": False,
     "now": NOW,
     "ids": [UUID(int=number) for number in (1, 2)],
     "kind_of": [0, 1],
@@ -297,8 +298,18 @@ HOT = [
     Hot("lock_lanes", NOTHING | {"queues": ["served"]}, 4_000, is_tuned=True),
     Hot("count_queue_usage", {"lanes": A_LANE, **GATE}, 800, is_tuned=True),
     Hot("read_lane_heads", {"lanes": [11_002], "heads": 501, "stuck": [], "now": NOW}, 500, is_tuned=True),
-    Hot("count_key_usage", {"keys": list(range(1001, 1201)), "now": NOW, "margin": MARGIN}, 6_000, is_tuned=True),
-    Hot("count_key_usage", {"keys": list(range(1, 21)), "now": NOW, "margin": MARGIN}, 3_000, is_tuned=True),
+    Hot(
+        "count_key_usage",
+        {"keys": list(range(1001, 1201)), "now": NOW, "margin": MARGIN, "worker": None},
+        6_000,
+        is_tuned=True,
+    ),
+    Hot(
+        "count_key_usage",
+        {"keys": list(range(1, 21)), "now": NOW, "margin": MARGIN, "worker": None},
+        3_000,
+        is_tuned=True,
+    ),
     Hot("read_lane_heads", {"lanes": A_LANE, "heads": 6, "stuck": [10_050], "now": NOW}, 4_000, is_tuned=True),
     Hot("read_lane_heads", {"lanes": [1], "heads": 501, "stuck": [], "now": NOW}, 2_500, is_tuned=True),
     Hot("read_lane_heads", {"lanes": A_LANE, "heads": 6, "stuck": [], "now": NOW}, 4_000, is_tuned=True),
@@ -408,12 +419,12 @@ HOT = [
     Hot("end_override", {"name": "key:7"}, 20),
     Hot("pause_key", {"name": "key:7", "is_paused": True}, 50),
     # Over HTTP.
-    Hot("ready_queues", {"queues": ["served", "unheard"], "most": 10}, 100),
+    Hot("ready_queues", {"queues": ["served", "unheard"], "most": 10, "avoid": []}, 100),
     Hot("lock_lanes", NOTHING | {"queues": ["served"]} | HTTP, 4_000, is_tuned=True),
     Hot("set_fetch_leases", {"calls": [RUNNING], "lease": None, "usual": LEASE, "worker": None, "now": NOW}, 100),
     Hot("renew_fetch_leases", {"calls": [RUNNING], "lease": None, "usual": LEASE, "worker": uuid4(), "now": NOW}, 100),
-    Hot("choose_fetchable", {"queue": "pulled", "most": 10, "looks": True}, 200, is_tuned=True),
-    Hot("choose_fetchable", {"queue": "served", "most": 10, "looks": True}, 20, is_tuned=True),
+    Hot("choose_fetchable", {"queue": "pulled", "most": 10, "looks": True, "avoid": []}, 200, is_tuned=True),
+    Hot("choose_fetchable", {"queue": "served", "most": 10, "looks": True, "avoid": []}, 20, is_tuned=True),
     Hot(
         "start_chosen",
         START | FETCHER,
@@ -456,6 +467,7 @@ HOT = [
     Hot("lock_unused_keys", {"ids": list(range(1, 1_001))}, 6_000, is_tuned=True),
     # The audit: it costs the slots, the lanes that have calls and the keys with parked lanes; by one look each.
     Hot("audit_over_concurrency", AUDIT, 4_500, is_tuned=True),
+    Hot("audit_over_per_worker", AUDIT, 4_500, is_tuned=True),
     Hot("audit_miscounted", AUDIT, 4_500, is_tuned=True),
     Hot("audit_over_rate", AUDIT, 4_500, is_tuned=True),
     Hot("audit_over_throttle", AUDIT, 100, is_tuned=True),

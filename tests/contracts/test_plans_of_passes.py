@@ -46,7 +46,7 @@ HOT = [
     Hot("lock_lanes", NOTHING | {"lanes": AWAKE}, 700, **PASS),
     Hot("lock_lanes", NOTHING | {"lanes": [LONE]}, 100, **PASS),
     Hot("count_queue_usage", {"lanes": [*AWAKE, LONE], **GATE}, 700, **PASS),
-    Hot("count_key_usage", {"keys": [1, 2, LONE], "now": None, "margin": SECOND}, 100, **PASS),
+    Hot("count_key_usage", {"keys": [1, 2, LONE], "now": None, "margin": SECOND, "worker": None}, 100, **PASS),
     # At the head of the first lane 96,000 calls may be dead rows, in 400 pages of the index.
     Hot("read_lane_heads", LOOK | {"lanes": AWAKE}, 500, **PASS),
     Hot("read_lane_heads", LOOK | {"lanes": PARKED}, 400, **PASS),

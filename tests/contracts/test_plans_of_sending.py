@@ -69,6 +69,7 @@ def bulk(count: int) -> dict[str, Any]:
     )
     return {
         "may_defer": True,
+        "is_eager": False,
         "now": None,
         "ids": [UUID(int=number) for number in range(1, count + 1)],
         "kind_of": list(range(count)),
@@ -81,7 +82,7 @@ def bulk(count: int) -> dict[str, Any]:
 
 NEW_KEYS: dict[str, Any] = {
     "name": [f"new:{number}" for number in range(500)],
-    **{column: [None] * 500 for column in ("concurrency", "rate_limit", "rate_period", "throttle_limit")},
+    **{column: [None] * 500 for column in ("concurrency", "per_worker", "rate_limit", "rate_period", "throttle_limit")},
     "throttle_period": [None] * 500,
     "is_from_template": [True] * 500,
     "sender": ["token:me"] * 500,
@@ -129,7 +130,7 @@ HOT = [
     Hot("count_waiting", {"queue": "queue", "most": 100}, 500),
     Hot("drop_oldest", {"queue": "queue", "most": 1}, 500),
     Hot("open_queue", {"name": "new", "delivery": "broker"}, 50),
-    Hot("ready_queues", {"queues": ["lone", "hot"], "most": 10}, 60),
+    Hot("ready_queues", {"queues": ["lone", "hot"], "most": 10, "avoid": []}, 60),
     Hot("find_released_room", {"keys": [LONE], "lane": LONE, "ahead": 968, "now": None}, 50),
     Hot("clear_opening_times", {"keys": [LONE]}, 20, is_tuned=True),
     Hot("recheck", AGAIN | {"asleep": [LONE], "keys_with_room": [LONE], "filled": ["lone"]}, 50),

@@ -28,6 +28,13 @@ QUICK = {"run_lease": 1, "recover_every": 0.1, "heartbeat": 0.2}
 # A breach of every kind
 
 
+def over_per_worker() -> None:
+    key = RateLimitKey.objects.declare("api", concurrency=4)
+    start(*send("api", count=2))
+    Slot.objects.filter(key=key).update(worker_id=uuid4())
+    limited_long_ago(per_worker=1)
+
+
 def over_rate() -> None:
     key = RateLimitKey.objects.declare("api", rate=(2, 60))
     send("api", count=2)
@@ -114,6 +121,7 @@ def oversized() -> None:
 
 BREACHES: list[Callable[[], None]] = [
     over_concurrency,
+    over_per_worker,
     miscounted,
     over_rate,
     over_throttle,

@@ -1,8 +1,10 @@
 """Invariant 6 for direct delivery: no wake-up of an idle worker is lost, whichever commits last."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -10,7 +12,8 @@ import pytest
 from dispatcher.engine import feed
 from dispatcher.engine.feed import Taker
 from dispatcher.lifecycle import heartbeat, wake
-from dispatcher.models import CallQueue, Feed, Lane, Queue
+from dispatcher.models import CallQueue, Feed, Lane, Queue, RateLimitKey, Slot
+from dispatcher.request import Call
 from tests import db_admin
 from tests.builders import HERE
 from tests.races.lockstep import actors, concurrent
@@ -60,3 +63,21 @@ def test_a_worker_that_becomes_idle_while_a_send_holds_its_lane_is_woken() -> No
     assert Lane.objects.get().is_held
     assert Feed.objects.get().idle_at is None, "it was notified"
     assert [start.call.id for start in feed.step(TAKER, room=2).starts] == [call.id]
+
+
+@pytest.mark.session
+def test_workers_keep_their_parts_of_a_key_and_reach_its_limit_together() -> None:
+    Queue.objects.create(name="mail", delivery="direct")
+    key = RateLimitKey.objects.declare("exports", concurrency=5, per_worker=2)
+    CallQueue.objects.send_many([Call(task="noop", queue="mail", keys=["exports"]) for _ in range(20)])
+    takers = [Taker(worker=uuid4(), queues=["mail"], tasks=["noop"]) for _ in range(3)]
+    with actors(6) as many:
+        for _ in range(5):
+            # Two connections of each worker at the same time: an answer may be lost, and its step still run.
+            stepping = [
+                each.begin(feed.step, taker, room=4) for each, taker in zip(many, [*takers, *takers], strict=True)
+            ]
+            for step in stepping:
+                step.result()
+    held = Counter(Slot.objects.filter(key=key).values_list("worker_id", flat=True))
+    assert sorted(held.values()) == [1, 2, 2]

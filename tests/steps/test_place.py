@@ -51,8 +51,8 @@ def test_a_call_without_a_lane_says_what_makes_it() -> None:
     assert call.placement == {
         "names": ["api", "own", "tenant:new"],
         "policies": {
-            "own": {"concurrency": 2, "rate": None, "throttle": {"limit": 1, "period": "PT2S"}},
-            "tenant:new": {"concurrency": 3, "rate": None, "throttle": None},
+            "own": {"concurrency": 2, "per_worker": None, "rate": None, "throttle": {"limit": 1, "period": "PT2S"}},
+            "tenant:new": {"concurrency": 3, "per_worker": None, "rate": None, "throttle": None},
         },
         "senders": {},
     }

@@ -140,3 +140,16 @@ def test_no_member_exceeds_its_limit_and_no_room_is_left_that_fits(
     assert all(room >= 0 for room in left.values())
     stopped = [cost_of[call] for call, _ in done.stopped if call not in {each for each, *_ in done.oversized}]
     assert all(cost > max(left.values(), default=0) for cost in stopped[:1])
+
+
+def test_a_member_of_which_the_worker_has_its_part_is_passed_over() -> None:
+    mine = Policy(concurrency=5, per_worker=1)
+    reached = LockedKey(id=1, policy=mine, use=Use(held=1, mine=1))
+    done = made([lane(1)], reached, LockedKey(id=2, policy=Policy(concurrency=2, per_worker=1), use=Use(mine=0)))
+    assert spread(done) == {2: 1}
+
+
+def test_a_lane_waits_for_other_workers_where_the_worker_has_its_part_of_all_members() -> None:
+    key = LockedKey(id=1, policy=Policy(concurrency=5, per_worker=1), use=Use(held=1, mine=1))
+    done = made([lane(1)], key)
+    assert (done.admitted, list(done.held), done.reached, done.parked) == ([], [1], [GROUP], {})

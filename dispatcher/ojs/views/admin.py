@@ -14,6 +14,7 @@ from ninja import Router
 from dispatcher import api, engine, sql
 from dispatcher.conf import conf
 from dispatcher.engine.dispenser import serve_limited
+from dispatcher.lanes import mixture
 from dispatcher.models import CallQueue, PullWorker, Queue, Slot, Worker
 from dispatcher.ojs import fetch, job_query
 from dispatcher.ojs.api import access_of
@@ -295,6 +296,8 @@ def _set_up(queue: Queue, wanted: QueueConfigIn) -> None:
         if CallQueue.objects.using(conf().database).filter(queue=queue.name, state__in=IN_FLIGHT).exists():
             message = "Workers hold jobs of this queue; wait until they have ended."
             raise conflict(message, queue=queue.name)
+        if wanted.delivery == Delivery.BROKER.value:
+            mixture.check_delivery(queue.name)
         queue.delivery = wanted.delivery
     queue.is_undecided &= wanted.delivery is None
     queue.save()

@@ -23,7 +23,8 @@ from dispatcher.reports import KeyStatus, rate_limit_status
 
 router = Router(tags=["rate limits"])
 
-_NAME_ONE = "name at least one of concurrency, rate and throttle"
+_NAME_ONE = "name at least one of concurrency, per_worker, rate and throttle"
+_LIMITS = ("concurrency", "per_worker", "rate", "throttle")
 _FOR_NOW = timedelta(hours=1)
 """The default duration of an override."""
 
@@ -50,7 +51,7 @@ def limit(request: HttpRequest, key: str) -> HttpResponse:
 def override(request: HttpRequest, key: str, limits: OverrideIn) -> HttpResponse:
     """Override limits until `expires_at` (by default one hour); absent ones do not change."""
     access_of(request).require("admin")
-    given = {name: value for name, value in given_fields(limits).items() if name in ("concurrency", "rate", "throttle")}
+    given = {name: value for name, value in given_fields(limits).items() if name in _LIMITS}
     if not given:
         raise invalid("concurrency", f"{_NAME_ONE}.")
     now = sql.now()

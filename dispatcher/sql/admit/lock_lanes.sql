@@ -75,7 +75,8 @@ WITH {{clock}}, named AS MATERIALIZED (
             ORDER BY lane.priority DESC, lane.served_at, lane.id
             LIMIT (SELECT GREATEST(1, %(most)s::int / GREATEST(1, count(*))) FROM queue)
               FOR NO KEY UPDATE SKIP LOCKED) AS front
-     WHERE queue.is_served AND queue.unclaimed < %(ahead)s::int
+     WHERE queue.is_served AND NOT ({{queue_spends(queue.name, %(avoid)s::bigint[])}})
+       AND queue.unclaimed < %(ahead)s::int
 ), taken AS MATERIALIZED (
     SELECT id, queue, key_ids, bool_or(is_wanted) AS is_wanted
       FROM (SELECT id, queue, key_ids, true AS is_wanted FROM named

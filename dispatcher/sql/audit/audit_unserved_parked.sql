@@ -21,7 +21,8 @@ WITH RECURSIVE {{clock}}, hop AS (
             LIMIT 1) AS next
 ), closed AS MATERIALIZED (
     SELECT key.id, key.name, key.is_group, key.opens_at, held.cost AS held,
-           {{limit_in_force(key.override_until > clock.now, key, concurrency)}} AS concurrency
+           {{limit_in_force(key.override_until > clock.now, key, concurrency)}} AS concurrency,
+           {{limit_in_force(key.override_until > clock.now, key, per_worker)}} AS per_worker
       FROM clock
      CROSS JOIN hop
       JOIN dispatcher_ratelimitkey AS key ON key.id = hop.key_id
@@ -46,7 +47,8 @@ SELECT 'key ' || closed.name AS what, closed.id::text AS target, head.id || ' ' 
         WHERE {{waits_in(call, front.id)}}
         ORDER BY call.position
         LIMIT 1) AS head
- WHERE ((closed.opens_at IS NOT NULL AND NOT closed.is_group) OR closed.concurrency IS NULL
+ WHERE NOT ({{parked_by_worker_limit(closed.per_worker, front.id)}})
+   AND ((closed.opens_at IS NOT NULL AND NOT closed.is_group) OR closed.concurrency IS NULL
         OR closed.held + head.cost <= closed.concurrency
         OR (closed.concurrency > 0 AND head.cost > closed.concurrency))
    AND CASE WHEN closed.is_group

@@ -3,6 +3,7 @@
 -- From now on it is a person's, and is kept even if it is unused.
 UPDATE dispatcher_ratelimitkey AS key
    SET concurrency = CASE WHEN %(has_concurrency)s::bool THEN %(concurrency)s::int ELSE concurrency END,
+       per_worker = CASE WHEN %(has_per_worker)s::bool THEN %(per_worker)s::int ELSE per_worker END,
        rate_limit = CASE WHEN %(has_rate)s::bool THEN %(rate_limit)s::int ELSE rate_limit END,
        rate_period = CASE WHEN %(has_rate)s::bool THEN %(rate_period)s::interval ELSE rate_period END,
        throttle_limit = CASE WHEN %(has_throttle)s::bool THEN %(throttle_limit)s::int ELSE throttle_limit END,

@@ -2,6 +2,7 @@
 UPDATE dispatcher_ratelimitkey AS key
    SET override_until = %(until)s::timestamptz, {{limits_changed(key)}},
        override_concurrency = CASE WHEN %(has_concurrency)s::bool THEN %(concurrency)s::int ELSE concurrency END,
+       override_per_worker = CASE WHEN %(has_per_worker)s::bool THEN %(per_worker)s::int ELSE per_worker END,
        override_rate_limit = CASE WHEN %(has_rate)s::bool THEN %(rate_limit)s::int ELSE rate_limit END,
        override_rate_period = CASE WHEN %(has_rate)s::bool THEN %(rate_period)s::interval ELSE rate_period END,
        override_throttle_limit = CASE WHEN %(has_throttle)s::bool THEN %(throttle_limit)s::int ELSE throttle_limit END,

@@ -1,7 +1,8 @@
 -- choose_fetchable: lock up to `most` lanes of a queue that workers fetch from, and their keys, for start_chosen, which
 -- follows in the same transaction. A setting of the transaction takes the lanes and keys to it.
 -- The lanes: those that the queue holds and those that are awake; by priority, then the least recently served. Lanes
--- and keys that another transaction has locked are skipped, and the lanes of such keys are left out (`busy`). None, if
+-- and keys that another transaction has locked are skipped, and the lanes of such keys are left out (`busy`), and so
+-- are those that spend a key of `avoid`. None, if
 -- calls of the queue are due (`is_due`), where the caller looks for these (`looks`), or if it is no such queue. Locks
 -- the lanes, then the keys in order of id. Relies on lane_held, lane_awake and call_due_queue.
 WITH queue AS MATERIALIZED (
@@ -10,13 +11,14 @@ WITH queue AS MATERIALIZED (
      CROSS JOIN LATERAL (
            SELECT %(looks)s::bool AND {{calls_are_due(queue.name)}} AS is_due) AS time
      WHERE queue.name = %(queue)s::text AND queue.delivery = 'http'
+       AND NOT ({{queue_spends(queue.name, %(avoid)s::bigint[])}})
 ), held AS MATERIALIZED (
     SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at
       FROM queue
      CROSS JOIN LATERAL (
            SELECT lane.id, lane.queue, lane.key_ids, lane.priority, lane.served_at
              FROM dispatcher_lane AS lane
-            WHERE lane.is_held AND lane.queue = queue.name
+            WHERE lane.is_held AND lane.queue = queue.name AND NOT lane.key_ids && %(avoid)s::bigint[]
             ORDER BY lane.priority DESC, lane.served_at, lane.id
             LIMIT %(most)s::int
               FOR NO KEY UPDATE SKIP LOCKED) AS front
@@ -27,7 +29,7 @@ WITH queue AS MATERIALIZED (
      CROSS JOIN LATERAL (
            SELECT lane.id, lane.queue, lane.key_ids, lane.priority, lane.served_at
              FROM dispatcher_lane AS lane
-            WHERE lane.is_awake AND lane.queue = queue.name
+            WHERE lane.is_awake AND lane.queue = queue.name AND NOT lane.key_ids && %(avoid)s::bigint[]
             ORDER BY lane.priority DESC, lane.queue
             LIMIT %(most)s::int
               FOR NO KEY UPDATE SKIP LOCKED) AS front

@@ -11,6 +11,7 @@ WITH {{clock}}, {{attempts_ended}}, direct AS MATERIALIZED (
     SELECT queue.name
       FROM dispatcher_queue AS queue
      WHERE queue.name = ANY (%(queues)s::text[]) AND queue.delivery = 'direct'
+       AND NOT ({{queue_spends(queue.name, %(avoid)s::bigint[])}})
 ), opened AS MATERIALIZED (
     SELECT unnest(freed_keys.ids || %(keys)s::bigint[]) AS id FROM freed_keys
      UNION

@@ -6,6 +6,8 @@
 -- without calls sleeps. The caller looks again after the commit at what is `asleep` and `full`, as after a pass (see
 -- recheck), and at the keys that are still open for lanes parked on them that were not chosen (`open_keys`). A process
 -- may begin by `slack` later than the start: a window remembers it that much longer.
+-- A lane that is stopped because this worker holds as much of a key as one worker may (`reached_keys`) stays held:
+-- others may have room. A worker without a name has none under such a key.
 -- With `is_fetch` a worker fetches the calls over HTTP, of any task (`tasks` is NULL): their lease is that of a fetch,
 -- the ticket is the claim, so that a report that is repeated is recognized, and a lane whose last call goes sleeps at
 -- once, since workers that wait for a call look at each lane that is held.
@@ -50,6 +52,9 @@ WITH clock AS MATERIALIZED (
 ), key AS MATERIALIZED (
     SELECT key.id, key.rate_period AS window_period, {{longest_period(key)}} AS longest, key.concurrency,
            %(may_park)s::bool AND key.rate_limit IS NULL AND key.opens_at IS NULL AS may_park, slots.held, slots.mine,
+           CASE WHEN key.per_worker IS NULL THEN 2147483647
+                WHEN %(worker)s::uuid IS NULL THEN 0
+                ELSE key.per_worker - slots.of_worker END AS worker_room,
            CASE WHEN key.is_group OR key.is_paused OR key.throttle_limit IS NOT NULL OR key.override_until IS NOT NULL
                      OR key.blocked_until > clock.now - %(ramp)s::interval THEN NULL
                 ELSE LEAST(COALESCE(key.concurrency - slots.held, 2147483647),
@@ -60,9 +65,11 @@ WITH clock AS MATERIALIZED (
            SELECT COALESCE(sum(slot.cost), 0) AS held,
                   COALESCE(sum(slot.cost) FILTER (WHERE slot.started_at IS NULL), 0) AS unstarted,
                   COALESCE(sum(slot.cost)
-                           FILTER (WHERE slot.worker_id = %(worker)s::uuid AND NOT %(is_fetch)s::bool), 0) AS mine
+                           FILTER (WHERE slot.worker_id = %(worker)s::uuid AND NOT %(is_fetch)s::bool), 0) AS mine,
+                  COALESCE(sum(slot.cost) FILTER (WHERE slot.worker_id = %(worker)s::uuid), 0) AS of_worker
              FROM dispatcher_slot AS slot
-            WHERE slot.key_id = key.id AND COALESCE(key.concurrency, key.rate_limit) IS NOT NULL) AS slots
+            WHERE slot.key_id = key.id
+              AND COALESCE(key.concurrency, key.rate_limit, key.per_worker) IS NOT NULL) AS slots
      CROSS JOIN LATERAL (
            SELECT COALESCE(sum(bucket.cost), 0) AS cost
              FROM dispatcher_window AS bucket
@@ -89,7 +96,7 @@ WITH clock AS MATERIALIZED (
     SELECT head.id, spent.key_id,
            row_number() OVER (PARTITION BY spent.key_id
                               ORDER BY head.priority DESC, head.turn, head.served_at, head.lane_id)
-           > key.room AS is_over
+           > LEAST(key.room, key.worker_room) AS is_over
       FROM head
      CROSS JOIN LATERAL unnest(head.key_ids) AS spent (key_id)
       JOIN key ON key.id = spent.key_id
@@ -148,6 +155,15 @@ WITH clock AS MATERIALIZED (
                AND key.concurrency IS NOT NULL
              ORDER BY key.id
              LIMIT 1) AS full_key,
+           ARRAY(SELECT key.id
+                   FROM key
+                   LEFT JOIN taken ON taken.key_id = key.id
+                  WHERE key.id = ANY (lane.key_ids) AND key.worker_room <= COALESCE(taken.cost, 0)
+                  ORDER BY key.id) AS reached_keys,
+           EXISTS (SELECT
+                     FROM key
+                     LEFT JOIN taken ON taken.key_id = key.id
+                    WHERE key.id = ANY (lane.key_ids) AND key.room <= COALESCE(taken.cost, 0)) AS is_stopped,
            COALESCE(heads.is_plain, true) AS is_plain
       FROM lane
      CROSS JOIN LATERAL (
@@ -163,24 +179,26 @@ WITH clock AS MATERIALIZED (
                 THEN CASE WHEN %(is_fetch)s::bool AND settling.count <= %(room)s::int THEN 'asleep' ELSE 'held' END
                 WHEN NOT settling.is_plain THEN 'left'
                 WHEN settling.full_key IS NOT NULL AND settling.on_limit = 'wait' THEN 'parked'
+                WHEN settling.reached_keys <> '{}' AND NOT settling.is_stopped THEN 'reached'
                 WHEN settling.gone > 0 AND (SELECT count(*) FROM goes) >= %(room)s::int THEN 'held'
                 ELSE 'left' END AS becomes,
-           settling.full_key
+           settling.full_key, settling.reached_keys
       FROM settling
 ), settled AS (
     UPDATE dispatcher_lane AS lane
        SET served_at = CASE WHEN decided.place IS NULL THEN lane.served_at
                             ELSE clock.now + decided.place * interval '1 microsecond' END,
-           is_awake = false, is_held = decided.becomes IN ('held', 'left'),
+           is_awake = false, is_held = decided.becomes IN ('held', 'left', 'reached'),
            parked_on_id = CASE WHEN decided.becomes = 'parked' THEN decided.full_key END
       FROM clock, decided
      WHERE lane.id = ANY (ARRAY(SELECT decided.id FROM decided)) AND lane.id = decided.id
-       AND (decided.place IS NOT NULL OR lane.is_awake OR decided.is_held <> (decided.becomes IN ('held', 'left'))
+       AND (decided.place IS NOT NULL OR lane.is_awake
+            OR decided.is_held <> (decided.becomes IN ('held', 'left', 'reached'))
             OR decided.parked_on_id IS DISTINCT FROM CASE WHEN decided.becomes = 'parked' THEN decided.full_key END)
 )
 SELECT clock.now AS start_at, started.id, started.ticket, started.claim, started.task, started.args, started.kwargs,
        started.call_data, started.headers, started.options, started.queue, started.attempt, started.retry,
-       ARRAY(SELECT decided.id FROM decided WHERE decided.becomes = 'asleep') AS asleep,
+       started.key_ids, ARRAY(SELECT decided.id FROM decided WHERE decided.becomes = 'asleep') AS asleep,
        (SELECT count(*) FROM decided WHERE decided.becomes = 'left') AS left_lanes,
        (SELECT count(*) FROM decided WHERE decided.becomes = 'parked') AS parked_lanes,
        ARRAY(SELECT DISTINCT key.id FROM decided JOIN key ON key.id = decided.full_key
@@ -199,6 +217,9 @@ SELECT clock.now AS start_at, started.id, started.ticket, started.claim, started
                       WHERE front.parked_on_id = key.id AND front.id <> ALL (clock.lanes)
                       ORDER BY front.priority DESC, front.served_at, front.id
                       LIMIT 1) IS NOT NULL) AS open_keys,
+       ARRAY(SELECT DISTINCT unnest(decided.reached_keys)
+               FROM decided
+              WHERE decided.becomes = 'reached') AS reached_keys,
        EXISTS (SELECT FROM taken WHERE taken.window_period IS NOT NULL) AS is_counted
   FROM clock
   LEFT JOIN started ON true

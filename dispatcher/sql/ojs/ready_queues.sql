@@ -12,13 +12,13 @@ SELECT queue.name, (waiting.calls + is_due::int)::int AS calls, waiting.awake, i
               COALESCE(array_agg(lane.id) FILTER (WHERE lane.is_awake), '{}') AS awake
          FROM ((SELECT lane.id, lane.is_awake
                   FROM dispatcher_lane AS lane
-                 WHERE lane.is_held AND lane.queue = queue.name
+                 WHERE lane.is_held AND lane.queue = queue.name AND NOT lane.key_ids && %(avoid)s::bigint[]
                  ORDER BY lane.priority DESC, lane.served_at, lane.id
                  LIMIT %(most)s::int)
                UNION ALL
                (SELECT lane.id, lane.is_awake
                   FROM dispatcher_lane AS lane
-                 WHERE lane.is_awake AND lane.queue = queue.name
+                 WHERE lane.is_awake AND lane.queue = queue.name AND NOT lane.key_ids && %(avoid)s::bigint[]
                  ORDER BY lane.priority DESC, lane.queue
                  LIMIT %(most)s::int)) AS lane
         CROSS JOIN LATERAL (
@@ -28,5 +28,5 @@ SELECT queue.name, (waiting.calls + is_due::int)::int AS calls, waiting.awake, i
                        WHERE {{waits_in(call, lane.id)}}
                        ORDER BY call.position
                        LIMIT %(most)s::int) AS call) AS head) AS waiting
- WHERE waiting.calls > 0 OR is_due
+ WHERE (waiting.calls > 0 OR is_due) AND NOT ({{queue_spends(queue.name, %(avoid)s::bigint[])}})
  ORDER BY queue.turn

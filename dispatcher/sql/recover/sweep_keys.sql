@@ -9,7 +9,8 @@ WITH slice AS MATERIALIZED (
            (key.opens_at IS NULL OR key.is_group) AND NOT key.is_paused
            AND (key.override_until IS NULL OR key.override_until > clock_timestamp()) AS is_shut,
            {{limit_in_force(key.override_until > clock_timestamp(), key, concurrency)}} AS concurrency,
-           {{limit_in_force(key.override_until > clock_timestamp(), key, rate_limit)}} AS rate_limit
+           {{limit_in_force(key.override_until > clock_timestamp(), key, rate_limit)}} AS rate_limit,
+           {{limit_in_force(key.override_until > clock_timestamp(), key, per_worker)}} AS per_worker
       FROM dispatcher_ratelimitkey AS key
      WHERE key.id >= (SELECT lane.parked_on_id
                         FROM dispatcher_lane AS lane
@@ -19,13 +20,14 @@ WITH slice AS MATERIALIZED (
      ORDER BY key.id
      LIMIT %(most)s::int
 ), shut AS MATERIALIZED (
-    SELECT slice.id, slice.name, slice.is_group, slice.opens_at, slice.concurrency, slice.rate_limit,
+    SELECT slice.id, slice.name, slice.is_group, slice.opens_at, slice.concurrency, slice.per_worker, slice.rate_limit,
            front.id AS lane_id
       FROM slice
      CROSS JOIN LATERAL {{first_parked_lane(slice.id)}} AS front
      WHERE slice.is_shut
 ), held AS MATERIALIZED (
-    SELECT shut.id, shut.name, shut.is_group, shut.opens_at, shut.concurrency, shut.rate_limit, shut.lane_id,
+    SELECT shut.id, shut.name, shut.is_group, shut.opens_at, shut.concurrency, shut.per_worker, shut.rate_limit,
+           shut.lane_id,
            COALESCE(slots.held, 0) AS cost
       FROM shut
       LEFT JOIN ({{slots_of(ARRAY(SELECT id FROM shut))}}) AS slots ON slots.key_id = shut.id
@@ -38,7 +40,8 @@ SELECT ARRAY(SELECT held.id
                                       WHERE {{waits_in(call, held.lane_id)}}
                                       ORDER BY call.position
                                       LIMIT 1), 1) AS cost) AS head
-              WHERE (held.concurrency IS NULL
+              WHERE NOT COALESCE({{parked_by_worker_limit(held.per_worker, held.lane_id)}}, false)
+                AND (held.concurrency IS NULL
                      OR (held.cost < held.concurrency
                          AND (held.cost + head.cost <= held.concurrency
                               OR head.cost > LEAST(held.concurrency, held.rate_limit))))

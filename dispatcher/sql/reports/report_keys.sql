@@ -1,6 +1,7 @@
 -- report_keys: what keys allow, hold, have spent and keep waiting: those named, or all if names is NULL. Locks nothing.
 -- One snapshot, so a call that is admitted meanwhile is neither missed nor counted twice. Slots and starts are counted
 -- as count_key_usage does; of a window with room only the sum is returned, at its first start and its last.
+-- `mine`: the most that one worker holds, of keys with a limit per worker.
 -- Waiting calls are counted lane by lane, from the index alone; the first in line is the oldest that was not moved to
 -- the front. Calls without a lane are few.
 -- What was counted is put together by full joins: these are hashed or merged, and never looped, whatever the statistics
@@ -35,13 +36,20 @@ WITH {{clock}}, chosen AS MATERIALIZED (
               AND {{may_count(bucket, chosen, clock.now)}}) AS counted
      WHERE %(names)s::text[] IS NOT NULL
 ), held AS MATERIALIZED (
-    SELECT chosen.id AS key_id, slots.cost, slots.unstarted
+    SELECT chosen.id AS key_id, slots.cost, slots.unstarted, most.mine
       FROM chosen
      CROSS JOIN LATERAL (
            SELECT COALESCE(sum(slot.cost), 0)::bigint AS cost,
                   COALESCE(sum(slot.cost) FILTER (WHERE slot.started_at IS NULL), 0)::bigint AS unstarted
              FROM dispatcher_slot AS slot
             WHERE slot.key_id = chosen.id) AS slots
+     CROSS JOIN LATERAL (
+           SELECT COALESCE(max(of_worker.cost), 0) AS mine
+             FROM (SELECT sum(slot.cost)::bigint AS cost
+                     FROM dispatcher_slot AS slot
+                    WHERE slot.key_id = chosen.id AND slot.worker_id IS NOT NULL
+                      AND COALESCE(chosen.per_worker, chosen.override_per_worker) IS NOT NULL
+                    GROUP BY slot.worker_id) AS of_worker) AS most
 ), line AS MATERIALIZED (
     SELECT lane.queue, lane.key_ids, waiting.calls, first.since
       FROM dispatcher_lane AS lane
@@ -104,7 +112,7 @@ WITH {{clock}}, chosen AS MATERIALIZED (
      GROUP BY of_key.id
 )
 SELECT clock.now, chosen.id, chosen.name, chosen.is_paused, chosen.blocked_until, chosen.last_start_at,
-       chosen.last_cost, {{policy_columns(chosen)}}, held.cost AS held, held.unstarted,
+       chosen.last_cost, {{policy_columns(chosen)}}, held.cost AS held, held.mine, held.unstarted,
        CASE WHEN starts.cost IS NULL THEN '{}' WHEN room.is_left THEN ARRAY[starts.first_at, starts.last_at]
             ELSE parts.at END AS start_at,
        CASE WHEN starts.cost IS NULL THEN '{}' WHEN room.is_left THEN ARRAY[starts.cost, 0]

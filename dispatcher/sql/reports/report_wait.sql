@@ -5,6 +5,14 @@
 -- has no lane yet. No row back means the call does not wait. Relies on call_waiting.
 SELECT key.name AS stopped_by,
        CASE WHEN key.is_group THEN (SELECT count(*) FROM ({{members_of(key)}}) AS member) END AS members,
+       COALESCE({{parked_by_worker_limit(key.per_worker, lane.id)}}, false) AS is_mixed,
+       CASE WHEN lane.is_held
+            THEN (SELECT spent.name
+                    FROM dispatcher_ratelimitkey AS spent
+                   WHERE (spent.id = ANY (lane.key_ids) OR spent.name = 'queue:' || lane.queue)
+                     AND {{limit_in_force(spent.override_until > {{now}}, spent, per_worker)}} IS NOT NULL
+                   ORDER BY spent.name
+                   LIMIT 1) END AS limited_by,
        aside.name AS oversized_for, call.oversized_cost,
        GREATEST(call.created_at, call.scheduled_at) AS since,
        call.lane_id IS NOT NULL AS is_placed, COALESCE(lane.is_awake, false) AS is_awake,

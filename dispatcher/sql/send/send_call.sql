@@ -1,8 +1,9 @@
 -- send_call: write one call that costs 1 of each key and may start now and ever after; if nothing stands in its way,
 -- admit it in the same statement.
--- Nothing is written if a key or the lane is missing. For a transaction of its own: it holds its keys to the commit.
+-- Nothing is written if a key or the lane is missing, or a key has a limit per worker and the broker delivers
+-- the queue. For a transaction of its own: it holds its keys to the commit.
 -- With any `obstacle` the call waits for an ordinary pass, as all others do. A send never waits for a key that another
--- transaction has locked; a key that is not plain has a throttle, a pause, a block or an override.
+-- transaction has locked; a key that is not plain has a throttle, a limit per worker, a pause, a block or an override.
 -- It counts by its own snapshot, older than its locks. That is sound since every admission and every change of limits
 -- numbers its keys: if a key's number under the lock is the one in the snapshot, what was counted stands.
 -- With a key's number it stores how much is in flight under it at the most: until another admission numbers the key,
@@ -15,6 +16,7 @@ WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), seen AS MATERIALIZED (
     SELECT key.id, key.name, key.admissions, key.concurrency, key.rate_limit, key.rate_period,
+           COALESCE(key.per_worker, key.override_per_worker) AS per_worker,
            CASE WHEN key.counted_admissions = key.admissions THEN key.most_held END AS most_held,
            CASE WHEN key.counted_admissions = key.admissions THEN key.most_unstarted END AS most_unstarted
       FROM dispatcher_ratelimitkey AS key
@@ -29,11 +31,13 @@ WITH clock AS MATERIALIZED (
        AND lane.on_limit = %(on_limit)s::text
        AND lane.key_ids = ARRAY(SELECT seen.id FROM seen WHERE seen.name = ANY (%(names)s::text[]) ORDER BY seen.id)
        AND cardinality(lane.key_ids) = cardinality(%(names)s::text[])
+       AND ({{queue_delivery(%(queue)s)}} <> 'broker'
+            OR (SELECT count(seen.id) FROM seen WHERE seen.per_worker IS NOT NULL) = 0)
        -- Against its removal; neither passes nor other senders wait for that.
        FOR KEY SHARE
 ), locked AS MATERIALIZED (
     SELECT key.id, key.admissions,
-           key.throttle_limit IS NULL AND NOT key.is_paused AND key.override_until IS NULL
+           key.throttle_limit IS NULL AND key.per_worker IS NULL AND NOT key.is_paused AND key.override_until IS NULL
            AND (key.blocked_until IS NULL OR key.blocked_until <= clock.now - %(ramp)s::interval) AS is_plain
       FROM clock
      CROSS JOIN dispatcher_ratelimitkey AS key

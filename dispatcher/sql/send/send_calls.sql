@@ -1,11 +1,17 @@
--- send_calls: write calls into their lanes, in the order given; nothing at all if a key or a lane is missing.
+-- send_calls: write calls into their lanes, in the order given; nothing at all if a key or a lane is missing,
+-- or a key has a limit per worker and the broker delivers the queue (`is_mixed`).
 -- With `may_defer`, calls whose lane is missing are written without one, with what makes it (`placement`, see
 -- place_calls).
 -- Positions are drawn in that order, so a lane starts them in it.
 -- The lanes are locked against removal until the commit; neither passes nor other senders wait for that.
 -- Relies on the unique indexes of key names and lane kinds.
 WITH kind AS MATERIALIZED (
-    SELECT kind.number, kind.queue, kind.priority, kind.on_limit, kind.placement, lane.id AS lane_id
+    SELECT kind.number, kind.queue, kind.priority, kind.on_limit, kind.placement, lane.id AS lane_id,
+           NOT %(is_eager)s::bool AND {{queue_delivery(kind.queue)}} = 'broker'
+           AND (SELECT count(key.id)
+                  FROM dispatcher_ratelimitkey AS key
+                 WHERE key.name = ANY (kind.names || ('queue:' || kind.queue))
+                   AND COALESCE(key.per_worker, key.override_per_worker) IS NOT NULL) > 0 AS is_mixed
       FROM jsonb_to_recordset(%(kinds)s::jsonb)
         AS kind (number int, queue text, priority smallint, on_limit text, names text[], placement jsonb)
      CROSS JOIN LATERAL (
@@ -43,6 +49,6 @@ SELECT draft.id, kind.lane_id, CASE WHEN kind.lane_id IS NULL THEN kind.placemen
  CROSS JOIN LATERAL (
        SELECT COALESCE(draft.scheduled_at, clock.now + draft.scheduled_in) AS scheduled_at,
               COALESCE(draft.expires_at, clock.now + draft.expires_in) AS expires_at) AS times
- WHERE %(may_defer)s::bool OR NOT EXISTS (SELECT FROM kind WHERE kind.lane_id IS NULL)
+ WHERE %(may_defer)s::bool OR NOT EXISTS (SELECT FROM kind WHERE kind.lane_id IS NULL OR kind.is_mixed)
  ORDER BY draft.turn
 RETURNING id, position, lane_id, state, created_at, scheduled_at, expires_at

@@ -8,10 +8,10 @@
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now, set_config('synchronous_commit', 'off', true) AS durability
 ), lane AS MATERIALIZED (
-    SELECT lane.id, lane.queue, lane.parked_on_id
+    SELECT lane.id, lane.queue, lane.key_ids, lane.parked_on_id
       FROM dispatcher_callqueue AS call
      CROSS JOIN LATERAL (
-           SELECT lane.id, lane.queue, lane.parked_on_id
+           SELECT lane.id, lane.queue, lane.key_ids, lane.parked_on_id
              FROM dispatcher_lane AS lane
             WHERE lane.id = call.lane_id AND NOT lane.is_held
             LIMIT 1) AS lane
@@ -32,7 +32,7 @@ WITH clock AS MATERIALIZED (
       FROM clock
      CROSS JOIN lane
      CROSS JOIN LATERAL (
-           {{idle_feed_of(lane.queue, clock.now)}}) AS idle
+           {{idle_feed_of(lane.queue, lane.key_ids, clock.now)}}) AS idle
      WHERE lane.parked_on_id IS NULL
 ), {{feeds_woken(chosen)}}
 SELECT ARRAY(SELECT lane.parked_on_id

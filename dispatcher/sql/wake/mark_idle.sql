@@ -1,6 +1,12 @@
--- mark_idle: this worker has free processes and waits for calls of these queues: a sender may wake it.
+-- mark_idle: this worker has free processes and waits for calls of these queues: a sender may wake it, but not for
+-- calls that spend a key of `reached`, of which it holds as much as one worker may.
 -- The worker looks once more after the commit, so that a call that was sent meanwhile is seen by one of the two.
-INSERT INTO dispatcher_feed AS feed (worker_id, queues, idle_at)
-SELECT %(worker)s::uuid, %(queues)s::text[], clock_timestamp()
+INSERT INTO dispatcher_feed AS feed (worker_id, queues, reached_key_ids, idle_at)
+SELECT %(worker)s::uuid,
+       ARRAY(SELECT mine.name
+               FROM unnest(%(queues)s::text[]) WITH ORDINALITY AS mine (name, turn)
+              WHERE NOT ({{queue_spends(mine.name, %(reached)s::bigint[])}})
+              ORDER BY mine.turn),
+       %(reached)s::bigint[], clock_timestamp()
     ON CONFLICT (worker_id) DO UPDATE
-   SET queues = excluded.queues, idle_at = excluded.idle_at
+   SET queues = excluded.queues, reached_key_ids = excluded.reached_key_ids, idle_at = excluded.idle_at

@@ -8,6 +8,6 @@ WITH clock AS MATERIALIZED (
       FROM clock
      CROSS JOIN (SELECT DISTINCT name FROM unnest(%(queues)s::text[]) AS queue (name)) AS queue
      CROSS JOIN LATERAL (
-           {{idle_feed_of(queue.name, clock.now)}}) AS idle
+           {{idle_feed_of(queue.name, NULL::bigint[], clock.now)}}) AS idle
 ), {{feeds_woken(chosen)}}
 SELECT worker_id, sent FROM notified
