@@ -165,24 +165,24 @@ def test_a_call_of_a_queue_that_the_broker_delivers_is_refused() -> None:
     RateLimitKey.objects.declare("exports", per_worker=2)
     for _ in range(2):
         with pytest.raises(CallInvalid, match="per_worker"):
-            send(1, queue="letters", keys=["exports"])
+            send(1, queue="posted", keys=["exports"])
         with pytest.raises(CallInvalid, match="per_worker"):
-            CallQueue.objects.send("noop", queue="letters", keys=["exports"])
+            CallQueue.objects.send("noop", queue="posted", keys=["exports"])
     with pytest.raises(CallInvalid, match="per_worker"):
-        send(1, queue="letters", rate_limit={"key": "new", "per_worker": 1})
+        send(1, queue="posted", rate_limit={"key": "new", "per_worker": 1})
     assert not CallQueue.objects.exists()
 
 
 def test_a_limit_per_worker_is_refused_for_a_key_of_calls_that_the_broker_delivers() -> None:
     RateLimitKey.objects.declare("exports", concurrency=2)
-    send(1, queue="letters", keys=["exports"])
-    with pytest.raises(PolicyInvalid, match="letters") as refused:
+    send(1, queue="posted", keys=["exports"])
+    with pytest.raises(PolicyInvalid, match="posted") as refused:
         api.limit("exports", {"per_worker": 1})
     assert refused.value.field == "per_worker"
-    with pytest.raises(PolicyInvalid, match="letters"):
+    with pytest.raises(PolicyInvalid, match="posted"):
         api.override("exports", until=timezone.now() + timedelta(hours=1), per_worker=1)
-    with pytest.raises(PolicyInvalid, match="letters"):
-        api.declare("queue:letters", {"per_worker": 1})
+    with pytest.raises(PolicyInvalid, match="posted"):
+        api.declare("queue:posted", {"per_worker": 1})
 
 
 def test_the_broker_is_refused_for_a_queue_whose_calls_spend_such_a_key() -> None:
@@ -195,9 +195,9 @@ def test_the_broker_is_refused_for_a_queue_whose_calls_spend_such_a_key() -> Non
 
 def test_a_pass_for_the_broker_starts_none_where_a_mixture_arose() -> None:
     key = RateLimitKey.objects.declare("exports", concurrency=0)
-    call = send(1, queue="letters", keys=["exports"])[0]
+    call = send(1, queue="posted", keys=["exports"])[0]
     RateLimitKey.objects.filter(pk=key.pk).update(concurrency=None, per_worker=5)
-    lane = Lane.objects.get(queue="letters")
+    lane = Lane.objects.get(queue="posted")
     Lane.objects.filter(pk=lane.pk).update(is_awake=True, is_held=False, parked_on=None)
     assert admit.admit(lanes=[lane.id]).calls == []
     assert Lane.objects.get(pk=lane.pk).parked_on_id == key.id

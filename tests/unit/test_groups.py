@@ -151,5 +151,7 @@ def test_a_member_of_which_the_worker_has_its_part_is_passed_over() -> None:
 
 def test_a_lane_waits_for_other_workers_where_the_worker_has_its_part_of_all_members() -> None:
     key = LockedKey(id=1, policy=Policy(concurrency=5, per_worker=1), use=Use(held=1, mine=1))
-    done = made([lane(1)], key)
+    group = LockedKey(id=GROUP, policy=Policy(), members=[1], use=Use(held=1, mine=1))
+    bounds = {"tuning": TUNING, "batch": 100, "reschedule_after": 5 * SECOND}
+    done = allocate([lane(1)], [key, group], now=NOW, **bounds)
     assert (done.admitted, list(done.held), done.reached, done.parked) == ([], [1], [GROUP], {})
