@@ -51,6 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
         _go_behind_a_pooler(config, running)
     os.environ["DJANGO_SETTINGS_MODULE"] = "project.settings"
     django.setup()
+    # The tests choose the delivery (see _settings_of_tests).
+    del settings.DISPATCHER["delivery"]
 
 
 def pytest_report_header(config: pytest.Config) -> str:

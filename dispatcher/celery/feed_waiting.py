@@ -59,6 +59,10 @@ class Waiting:
 
         is_idle: calls may come that this worker does not know of.
         """
+        if self._descriptor is not None and sql.read_notifications():
+            # One that came right behind the answer of a statement was read with it: the connection is not readable.
+            self.is_woken = True
+            return
         left = max(0.0, due - monotonic())
         if is_idle and not self.is_notified:
             left = min(left, self._poll)

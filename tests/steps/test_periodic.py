@@ -123,6 +123,18 @@ def test_a_worker_without_the_step_runs_them_like_other_tasks(broker: Broker) ->
     assert deliver(None, broker) == ([], [TICK])
 
 
+def test_a_task_whose_class_was_extended_is_sent_as_ever(broker: Broker) -> None:
+    task = broker.app.tasks[TICK]
+    before = type(task)
+    task.__class__ = type("extended", (before,), {})
+    try:
+        task.apply_async(queue="celery")
+    finally:
+        task.__class__ = before
+    (message,) = broker.take()
+    assert message.headers["task"] == TICK
+
+
 def test_messages_that_come_while_it_runs_are_one_run_more(step: PeriodicTasks, work: Work) -> None:
     work.may_end.clear()
     for _ in range(100):

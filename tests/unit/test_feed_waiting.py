@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 
+from dispatcher import sql
 from dispatcher.celery.feed_waiting import Waiting
 
 MOST = 1_024
@@ -31,6 +32,22 @@ def test_a_wait_ends_when_it_is_due() -> None:
     waiting.wait(due, is_idle=False)
     assert monotonic() >= due
     waiting.close()
+
+
+def test_a_notification_that_was_read_with_the_answer_of_a_statement_ends_the_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waiting = Waiting(uuid4())
+    silent, other = os.pipe()
+    monkeypatch.setattr(sql, "listen", lambda *_: silent)
+    monkeypatch.setattr(sql, "read_notifications", lambda: 1)
+    waiting.listen()
+    due = monotonic() + 60
+    waiting.wait(due, is_idle=True)
+    assert (waiting.is_woken, monotonic() < due) == (True, True)
+    waiting.close()
+    for descriptor in (silent, other):
+        os.close(descriptor)
 
 
 def test_a_wait_is_ended_from_outside_in_a_worker_with_many_pipes(many_files: None) -> None:
