@@ -65,6 +65,22 @@ def test_a_worker_that_becomes_idle_while_a_send_holds_its_lane_is_woken() -> No
     assert [start.call.id for start in feed.step(TAKER, room=2).starts] == [call.id]
 
 
+def test_a_send_whose_lane_a_step_has_locked_takes_no_mark_without_a_notification() -> None:
+    Queue.objects.create(name="mail", delivery="direct")
+    heartbeat.record(HERE, [])
+    for _ in ("makes the lane", "learns that the queue is direct"):
+        CallQueue.objects.send("noop", queue="mail")
+    feed.step(TAKER, room=2)
+    feed.step(TAKER, room=2)
+    wake.mark_idle(HERE.id, ["mail"])
+    with db_admin.connect(autocommit=False) as step:
+        step.execute("SELECT FROM dispatcher_lane FOR NO KEY UPDATE")
+        CallQueue.objects.send("noop", queue="mail")
+        step.rollback()
+    assert not Lane.objects.get().is_held, "it is left to the step, which looks again after its commit"
+    assert Feed.objects.get().idle_at is not None
+
+
 @pytest.mark.session
 def test_workers_keep_their_parts_of_a_key_and_reach_its_limit_together() -> None:
     Queue.objects.create(name="mail", delivery="direct")

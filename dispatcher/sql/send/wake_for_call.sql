@@ -33,7 +33,8 @@ WITH clock AS MATERIALIZED (
      CROSS JOIN lane
      CROSS JOIN LATERAL (
            {{idle_feed_of(lane.queue, lane.key_ids, clock.now)}}) AS idle
-     WHERE lane.parked_on_id IS NULL
+     -- Without a lane that is held the notification would not be sent: a CTE is computed as far as it is read.
+     WHERE EXISTS (SELECT FROM held)
 ), {{feeds_woken(chosen)}}
 SELECT ARRAY(SELECT lane.parked_on_id
                FROM lane
