@@ -313,7 +313,7 @@ class Machine(RuleBasedStateMachine):
         how=st.sampled_from(["completes", "completes", "fails"]),
         is_general=st.booleans(),
     )
-    def take(self, room: int, ends: int, how: str, is_general: bool) -> None:
+    def take(self, room: int, ends: int, how: str, *, is_general: bool) -> None:
         """Let a worker record what ended, and take what may start."""
         now, ended = self.pair.begin(), []
         for start in self.held()[:ends]:

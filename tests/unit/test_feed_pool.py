@@ -1,6 +1,6 @@
 """The pool as a feed sees it: how many calls it has at once, which wait, and which go back; without any process."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -74,11 +74,11 @@ def _messages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[SimpleNamespace]]:
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> set[Any]:
     """Return Celery's active requests, which are the pool's to count."""
     requests: set[Any] = set()
     monkeypatch.setattr(state, "active_requests", requests)
-    yield requests
+    return requests
 
 
 def request(*, fed: object = None) -> Any:
