@@ -16,7 +16,7 @@ from dispatcher.lifecycle import control, finish
 from dispatcher.models import CallQueue, Queue, RateLimitKey, Slot
 from dispatcher.states import State
 from tests.interleavings.actions import give_up, let_leases_run_out
-from tests.interleavings.stepper import explore
+from tests.interleavings.stepper import explore, wide
 from tests.races.lockstep import concurrent
 
 pytestmark = concurrent
@@ -69,7 +69,7 @@ def started(call: CallQueue) -> bool:
     return row.state == State.ACTIVE
 
 
-@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("limit", ["concurrency", "rate", pytest.param("throttle", marks=wide)])
 def test_steps_of_two_workers_over_lanes_that_share_a_key(limit: str) -> None:
     RateLimitKey.objects.declare("api", **LIMITS[limit])
     RateLimitKey.objects.declare("tenant")
@@ -169,6 +169,7 @@ def test_a_step_and_a_closing(verb: str, kind: dict[str, Any]) -> None:
     explore({"admin": CLOSINGS[verb], "worker": look_and_take}, nothing_starts_late, at_least=5, limits_changed=True)
 
 
+@wide
 def test_a_step_and_a_resume() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     call = send("api")
@@ -223,6 +224,7 @@ def test_a_call_that_is_given_back_and_the_step_of_another_worker() -> None:
     explore(cast, the_first_goes_first, at_least=10)
 
 
+@wide
 def test_a_provider_that_stops_a_call_and_the_step_of_another_worker() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     send("api")
