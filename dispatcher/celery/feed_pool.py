@@ -82,7 +82,9 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """How many calls the pool runs at once."""
+        """How many calls the pool runs at once; one that scales itself grows as far as calls come."""
+        if (scaler := getattr(self.consumer.controller, "autoscaler", None)) is not None:
+            return int(scaler.max_concurrency)
         pool = self.consumer.pool
         return int(getattr(pool, "num_processes", None) or self.consumer.controller.concurrency or 1)
 
@@ -147,6 +149,8 @@ class Pool:
     def _execute(self, run: Run) -> None:
         try:
             message = message_of(self.consumer.app, run)
-            self.consumer.strategies[run.start.call.task](message, None, _settled, _settled, [])
+            strategy = self.consumer.strategies[run.start.call.task]
+            # Celery's autoscaler looks at the pool with each message that comes.
+            strategy(message, None, _settled, _settled, self.consumer.on_task_message)
         except Exception as error:  # noqa: BLE001 -- a message that can't be made, or read, ends its attempt
             run.report(run.failed(error))

@@ -200,6 +200,69 @@ def test_a_frozen_worker_keeps_no_call_from_another(processes: Processes, worker
         processes.stack.kill("second")
 
 
+def freeze(processes: Processes) -> None:
+    """Freeze the worker's main process, as a machine that swaps; its pool goes on."""
+    os.kill(processes.stack.children["worker"].pid, signal.SIGSTOP)
+
+
+def test_a_main_process_that_is_killed_with_results_on_the_pipe_loses_one_attempt(
+    processes: Processes, worker: Worker
+) -> None:
+    call = send(sample_tasks.nap, 0.5)
+    eventually(lambda: processes.noted(call.id))
+    freeze(processes)
+    eventually(lambda: processes.noted(call.id, "end"))
+    processes.stack.kill("worker")
+    start(processes, env={"FLOWS_FALLBACK": "1"})
+    back = ended(call)
+    assert (back.state, back.attempt, len(back.errors), processes.noted(call.id)) == (State.COMPLETED, 2, 1, 2)
+
+
+def test_results_that_a_frozen_worker_reports_too_late_change_nothing(processes: Processes, worker: Worker) -> None:
+    call = send(sample_tasks.echo_slowly, "first", 0.5)
+    eventually(lambda: processes.noted(call.id))
+    CallQueue.objects.filter(id=call.id).update(args=["second", 0])
+    freeze(processes)
+    try:
+        eventually(lambda: processes.noted(call.id, "end"))
+        processes.start_worker("second", env={"FLOWS_FALLBACK": "1"})
+        processes.stack.wait_ready()
+        back = ended(call)
+    finally:
+        os.kill(processes.stack.children["worker"].pid, signal.SIGCONT)
+    processes.stack.kill("second")
+    # Once the worker takes calls again, it has dealt with the results from before.
+    assert ended(send(sample_tasks.echo, "next")).state == State.COMPLETED
+    call.refresh_from_db()
+    assert (call.state, call.result, call.attempt, len(call.errors)) == (State.COMPLETED, "second", 2, 1)
+    assert call.finished_at == back.finished_at
+
+
+def test_a_pool_that_scales_itself_is_used_as_far_as_it_goes(processes: Processes) -> None:
+    start(processes, "--autoscale", "3,1", env={"FLOWS_FALLBACK": "1"})
+    long = running(send(sample_tasks.nap, 30, keys=[]))
+    calls = [send(sample_tasks.nap, 0.1, keys=[]) for _ in range(6)]
+    assert {(ended(call).state, ended(call).attempt) for call in calls} == {(State.COMPLETED, 1)}
+    assert CallQueue.objects.get(id=long.id).state == State.ACTIVE
+
+
+def test_a_soft_shutdown_waits_for_what_runs_and_hands_back_what_it_had_to_kill(processes: Processes) -> None:
+    start(processes, env={"FLOWS_FALLBACK": "1", "FLOWS_SOFT_SHUTDOWN": "1"})
+    short, long = send(sample_tasks.nap, 0.6, keys=[]), send(sample_tasks.nap, 60, keys=[])
+    eventually(lambda: processes.noted(short.id) and processes.noted(long.id))
+    ahead = send(sample_tasks.echo, "ahead", keys=[])
+    CallQueue.objects.filter(id=long.id).update(args=[0])
+    os.kill(processes.stack.children["worker"].pid, signal.SIGQUIT)
+    processes.stack.children.pop("worker").popen.wait(10)
+    assert not CallQueue.objects.in_flight().exists(), "it handed back at once what it held"
+    start(processes, env={"FLOWS_FALLBACK": "1"})
+    calls = (short, long, ahead)
+    assert [(ended(call).state, ended(call).attempt) for call in calls] == [
+        (State.COMPLETED, attempt) for attempt in (1, 2, 1)
+    ]
+    assert [processes.noted(call.id) for call in calls] == [1, 2, 1]
+
+
 def test_a_worker_that_loses_a_process_frees_its_room(processes: Processes, worker: Worker) -> None:
     call = send(sample_tasks.die, 1)
     assert (ended(call).attempt, ended(call).result) == (2, "alive")

@@ -69,7 +69,7 @@ def started(call: CallQueue) -> bool:
     return row.state == State.ACTIVE
 
 
-@pytest.mark.parametrize("limit", ["concurrency", "rate", pytest.param("throttle", marks=wide)])
+@pytest.mark.parametrize("limit", ["concurrency", *(pytest.param(limit, marks=wide) for limit in ("rate", "throttle"))])
 def test_steps_of_two_workers_over_lanes_that_share_a_key(limit: str) -> None:
     RateLimitKey.objects.declare("api", **LIMITS[limit])
     RateLimitKey.objects.declare("tenant")

@@ -54,8 +54,14 @@ class Consumer:
         self.app = None
         self.hub = hub
         self.pool = SimpleNamespace(num_processes=processes)
-        self.controller = SimpleNamespace(concurrency=3)
-        self.strategies: dict[str, Callable[..., Any]] = {"noop": lambda message, *_: self.begun.append(message)}
+        self.controller = SimpleNamespace(concurrency=3, autoscaler=None)
+        self.on_task_message: set[Callable[[Run], None]] = set()
+        self.strategies: dict[str, Callable[..., Any]] = {"noop": self.begin}
+
+    def begin(self, run: Run, *given: Any) -> None:
+        self.begun.append(run)
+        for callback in given[-1]:
+            callback(run)
 
 
 def pool_of(consumer: Consumer) -> Pool:
@@ -100,6 +106,16 @@ def test_its_size_follows_a_pool_that_shrinks() -> None:
     pool = pool_of(consumer)
     consumer.pool.num_processes = 1
     assert pool.size == 1
+
+
+def test_a_pool_that_scales_itself_is_as_large_as_it_may_become_and_looks_at_each_call(runs: list[Run]) -> None:
+    consumer, seen = Consumer(processes=1), list[Run]()
+    consumer.controller.autoscaler = SimpleNamespace(max_concurrency=2)
+    consumer.on_task_message.add(seen.append)
+    pool = pool_of(consumer)
+    give(pool, *runs)
+    assert pool.size == 2
+    assert seen == consumer.begun == runs[:4]
 
 
 def test_only_tasks_that_came_through_the_broker_are_busy_elsewhere(elsewhere: set[Any]) -> None:
