@@ -52,7 +52,7 @@ def test_a_call_that_is_sent_is_run_and_completed(worker: Processes) -> None:
 
 @pytest.mark.pooler
 @pytest.mark.parametrize("_one_at_a_time", ["direct"], indirect=True)
-def test_an_idle_worker_that_nobody_can_notify_finds_calls_by_polling(worker: Processes) -> None:
+def test_an_idle_worker_without_notifications_finds_calls_by_polling(worker: Processes) -> None:
     spans = []
     for _ in range(3):
         # Long enough for its polls to become as seldom as they do.
