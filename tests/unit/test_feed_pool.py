@@ -33,7 +33,7 @@ class Run:
 
 
 class Hub:
-    """An event loop that reads when it is told to."""
+    """An event loop that reads when `turn` is called."""
 
     def __init__(self) -> None:
         self.readers: dict[int, Callable[..., None]] = {}
