@@ -89,6 +89,14 @@ def nap(self: Task, seconds: float) -> None:
 
 
 @app.task(bind=True)
+def echo_slowly(self: Task, word: str, seconds: float) -> str:
+    """Take some time, and return what was given."""
+    note("run", self)
+    time.sleep(seconds)
+    return word
+
+
+@app.task(bind=True)
 def block(self: Task, seconds: float) -> None:
     """Keep everything busy that shares the interpreter's turn, as a greenlet that never yields does."""
     note("run", self)

@@ -26,8 +26,7 @@ if "FLOWS_BEAT_SCHEDULE" in os.environ:
     CELERY_BEAT_SCHEDULE = json.loads(os.environ["FLOWS_BEAT_SCHEDULE"])
 # How long Celery waits for a word of a process that is gone; its own 10 s are patient.
 CELERY_WORKER_LOST_WAIT = 0.2
-if "FLOWS_SOFT_SHUTDOWN_S" in os.environ:
-    CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT = float(os.environ["FLOWS_SOFT_SHUTDOWN_S"])
+CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT = float(os.environ.get("FLOWS_SOFT_SHUTDOWN", "0"))
 HEARTBEAT = timedelta(seconds=float(os.environ.get("FLOWS_HEARTBEAT", "0.3")))
 CONSTANTS: dict[str, Any] = {"publish_pause": timedelta(seconds=0.3)}
 if os.environ.get("DJANGO_SETTINGS_MODULE") == __name__:

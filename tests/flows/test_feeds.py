@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
-import psutil
 import pytest
 from django.db import connection
 
@@ -182,17 +181,6 @@ def test_a_pool_that_shrinks_and_grows_is_used_as_far_as_it_goes(processes: Proc
     assert {ended(call).state for call in calls} == {State.COMPLETED}
 
 
-def test_a_pool_that_scales_by_itself_loses_nothing_and_uses_its_new_processes(processes: Processes) -> None:
-    start(processes, "--autoscale", "3,1", env={"FLOWS_FALLBACK": "1"})
-    main = psutil.Process(processes.stack.children["worker"].pid)
-    assert len(main.children()) == 1
-    calls = [send(sample_tasks.nap, 1, keys=[]) for _ in range(9)]
-    eventually(lambda: len(main.children()) == 3)
-    found = [ended(call) for call in calls]
-    assert {(call.state, call.attempt) for call in found} == {(State.COMPLETED, 1)}
-    assert {processes.noted(call.id) for call in calls} == {1}
-
-
 def test_limits_hold_under_a_window_and_a_throttle(processes: Processes, worker: Worker) -> None:
     RateLimitKey.objects.declare("even", throttle=(20, "PT1S"))
     calls = [send(sample_tasks.echo, str(number), keys=["even"]) for number in range(10)]
@@ -210,6 +198,52 @@ def test_a_frozen_worker_keeps_no_call_from_another(processes: Processes, worker
     finally:
         os.kill(processes.stack.children["worker"].pid, signal.SIGCONT)
         processes.stack.kill("second")
+
+
+def freeze(processes: Processes) -> None:
+    """Freeze the worker's main process, as a machine that swaps; its pool goes on."""
+    os.kill(processes.stack.children["worker"].pid, signal.SIGSTOP)
+
+
+def test_a_main_process_that_is_killed_with_results_on_the_pipe_loses_one_attempt(
+    processes: Processes, worker: Worker
+) -> None:
+    call = send(sample_tasks.nap, 0.5)
+    eventually(lambda: processes.noted(call.id))
+    freeze(processes)
+    eventually(lambda: processes.noted(call.id, "end"))
+    processes.stack.kill("worker")
+    start(processes, env={"FLOWS_FALLBACK": "1"})
+    back = ended(call)
+    assert (back.state, back.attempt, len(back.errors), processes.noted(call.id)) == (State.COMPLETED, 2, 1, 2)
+
+
+def test_results_that_a_frozen_worker_reports_too_late_change_nothing(processes: Processes, worker: Worker) -> None:
+    call = send(sample_tasks.echo_slowly, "first", 0.5)
+    eventually(lambda: processes.noted(call.id))
+    CallQueue.objects.filter(id=call.id).update(args=["second", 0])
+    freeze(processes)
+    try:
+        eventually(lambda: processes.noted(call.id, "end"))
+        processes.start_worker("second", env={"FLOWS_FALLBACK": "1"})
+        processes.stack.wait_ready()
+        back = ended(call)
+    finally:
+        os.kill(processes.stack.children["worker"].pid, signal.SIGCONT)
+    processes.stack.kill("second")
+    # Once the worker takes calls again, it has dealt with the results from before.
+    assert ended(send(sample_tasks.echo, "next")).state == State.COMPLETED
+    call.refresh_from_db()
+    assert (call.state, call.result, call.attempt, len(call.errors)) == (State.COMPLETED, "second", 2, 1)
+    assert call.finished_at == back.finished_at
+
+
+def test_a_pool_that_scales_itself_is_used_as_far_as_it_goes(processes: Processes) -> None:
+    start(processes, "--autoscale", "3,1", env={"FLOWS_FALLBACK": "1"})
+    long = running(send(sample_tasks.nap, 30, keys=[]))
+    calls = [send(sample_tasks.nap, 0.1, keys=[]) for _ in range(6)]
+    assert {(ended(call).state, ended(call).attempt) for call in calls} == {(State.COMPLETED, 1)}
+    assert CallQueue.objects.get(id=long.id).state == State.ACTIVE
 
 
 def test_a_worker_that_loses_a_process_frees_its_room(processes: Processes, worker: Worker) -> None:

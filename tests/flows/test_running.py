@@ -1,5 +1,6 @@
 """Flows of calls in a real worker: they run, fail, are killed, come twice; each ends once, and leaves no slot."""
 
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,7 +14,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from dispatcher.messages.tickets import TICKET_HEADER
-from dispatcher.models import CallQueue, Queue, RateLimitKey
+from dispatcher.models import CallQueue, Feed, Queue, RateLimitKey
 from dispatcher.states import TERMINAL, State
 from tests.flows import sample_tasks
 from tests.flows.processes import Processes
@@ -47,6 +48,19 @@ def test_a_call_that_is_sent_is_run_and_completed(worker: Processes) -> None:
     assert (call.state, call.result, call.attempt, call.error) == (State.COMPLETED, "hello", 1, None)
     assert call.created_at <= call.dispatched_at <= call.started_at <= call.finished_at
     assert worker.noted(call.id) == 1
+
+
+@pytest.mark.pooler
+@pytest.mark.parametrize("_one_at_a_time", ["direct"], indirect=True)
+def test_an_idle_worker_without_notifications_finds_calls_by_polling(worker: Processes) -> None:
+    spans = []
+    for _ in range(3):
+        # Long enough for its polls to become as seldom as they do.
+        time.sleep(2.2)
+        call = ended(send(sample_tasks.echo, "hello"))
+        spans.append(call.started_at - call.created_at)
+    assert not Feed.objects.exists(), "behind a pooler no worker listens"
+    assert max(spans) < timedelta(seconds=2), "it polls each second"
 
 
 def test_a_call_that_was_rolled_back_never_existed(worker: Processes) -> None:

@@ -59,7 +59,7 @@ def test_a_cold_shutdown_hands_back_what_it_had_to_kill(processes: Processes) ->
 
 def test_a_soft_shutdown_ends_what_ends_in_time_and_hands_back_what_it_had_to_kill(processes: Processes) -> None:
     RateLimitKey.objects.filter(name="api").update(concurrency=2)
-    start(processes, "-c", "2", env={"FLOWS_SOFT_SHUTDOWN_S": "3"})
+    start(processes, "-c", "2", env={"FLOWS_SOFT_SHUTDOWN": "3"})
     short, long = send(sample_tasks.nap, 1.5), send(sample_tasks.nap, 60)
     for call in (short, long):
         eventually(lambda call=call: processes.noted(call.id))

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from dispatcher import api, engine, request
-from dispatcher.engine import attempt
+from dispatcher import ending as endings
+from dispatcher.engine import attempt, feed
 from dispatcher.errors import RateLimited, WorkerLost
 from dispatcher.lifecycle import claim, finish, heartbeat, run, send
 from dispatcher.models import CallQueue, RateLimitKey
@@ -19,6 +20,7 @@ from tests.builders import HERE
 from tests.model.pair import STEP, Pair
 from tests.model.rules import (
     ALWAYS,
+    DIRECT,
     HORIZON,
     MARGIN,
     NEVER,
@@ -33,6 +35,9 @@ from tests.model.rules import (
 from tests.model.strategies import NAMES, PERIODS, drafts, limits_of, names, numbers, seconds, waits
 from tests.races.audit import audit
 
+WORKER = replace(HERE, id=uuid4(), queues=["one", "two", DIRECT])
+TAKER = feed.Taker(worker=WORKER.id, queues=[DIRECT], tasks=["noop"])
+
 
 class Machine(RuleBasedStateMachine):
     """The engine and the rules go the same way."""
@@ -42,6 +47,7 @@ class Machine(RuleBasedStateMachine):
         self.pair = Pair()
         self.rules = self.pair.rules
         self.sent = 0
+        self.starts: list[feed.Start] = []
 
     @initialize(
         limits=st.fixed_dictionaries({name: limits_of(name) for name in NAMES}),
@@ -277,7 +283,8 @@ class Machine(RuleBasedStateMachine):
     def beat(self, number: int) -> None:
         now, call_id = self.pair.begin(), self.pick(number, "dispatched", "active")
         self.rules.calls[call_id].lease_until, self.rules.calls[call_id].is_fetched = now + RUN_LEASE, True
-        assert heartbeat.record(somebody(), [(call_id, self.pair.tickets[call_id])]).slots == max(
+        # A worker that holds a call is the only one that renews it.
+        assert heartbeat.record(WORKER, [(call_id, self.pair.tickets[call_id])]).slots == max(
             len(self.rules.calls[call_id].held), 1
         )
         self.pair.compare()
@@ -296,6 +303,96 @@ class Machine(RuleBasedStateMachine):
         now = self.pair.begin()
         lost = self.rules.recover(now)
         assert engine.recover(now=now) == len(lost)
+        self.pair.compare()
+
+    # Workers of the direct queue
+
+    @rule(
+        room=st.sampled_from([1, 2, 3, 9]),
+        ends=st.integers(0, 3),
+        how=st.sampled_from(["completes", "completes", "fails"]),
+        is_general=st.booleans(),
+    )
+    def take(self, room: int, ends: int, how: str, *, is_general: bool) -> None:
+        """Let a worker record what ended, and take what may start."""
+        now, ended = self.pair.begin(), []
+        for start in self.held()[:ends]:
+            call = self.rules.calls[start.call.id]
+            if how == "fails":
+                ending = endings.failed(ValueError("this time"), attempt=call.attempt, policy=start.claimed.retry)
+                self.rules.fail(start.call.id, now)
+            else:
+                ending = endings.completed(None)
+                call.crashes = 0
+                call.move("completed")
+            ids = {"call_id": start.call.id, "ticket": start.call.ticket, "claim_id": start.claimed.claim_id}
+            ended.append(finish.Ended(**ids, ending=ending))
+        made = feed.step(TAKER, ended, room=room, is_general=is_general)
+        assert sorted(made.recorded) == sorted(end.call_id for end in ended)
+        assert len(made.starts) <= room
+        self.started(made)
+        self.pair.compare(taken=[start.call.id for start in made.starts])
+
+    @rule()
+    def take_all(self) -> None:
+        """Let a worker take calls until a step finds no more, and none is left that may start."""
+        self.take_until_none_is_left()
+
+    def take_until_none_is_left(self) -> None:
+        keys = [*RateLimitKey.objects.values_list("id", flat=True)]
+        for _ in range(50):
+            self.pair.begin()
+            made = feed.step(TAKER, room=20, keys=keys)
+            self.started(made)
+            has_settled = not made.starts and not self.pair.is_neglected
+            self.pair.compare(taken=[start.call.id for start in made.starts], is_taking_all=has_settled)
+            if not made.starts:
+                return
+        message = "steps find more, again and again"
+        raise AssertionError(message)
+
+    def held(self) -> list[feed.Start]:
+        """Return the starts whose calls are still the worker's, the oldest first."""
+        return [start for start in self.starts if self.pair.tickets.get(start.call.id) == start.call.ticket]
+
+    def started(self, made: feed.Step) -> None:
+        for start in made.starts:
+            call = self.rules.calls[start.call.id]
+            assert start.claimed.attempt == call.attempt + 1
+        self.starts = [*self.held(), *made.starts]
+
+    @precondition(lambda self: self.held())
+    @rule(number=numbers)
+    def give_back(self, number: int) -> None:
+        self.pair.begin()
+        start = self.held()[number % len(self.held())]
+        self.rules.put_back(self.rules.calls[start.call.id])
+        feed.give_back([start.handle])
+        self.pair.compare()
+
+    @precondition(lambda self: self.held())
+    @rule(number=numbers, wait=waits, name=names)
+    def put_off(self, number: int, wait: timedelta, name: str) -> None:
+        now = self.pair.begin()
+        start, key = self.held()[number % len(self.held())], name if wait > seconds(1) else None
+        self.rules.stop(start.call.id, now, wait, key)
+        feed.put_off(start, wait, key)
+        self.pair.compare()
+
+    @precondition(lambda self: any(start not in self.held() for start in self.starts))
+    @rule(how=st.sampled_from(["ends", "is given back", "is put off"]))
+    def come_late_to_a_step(self, how: str) -> None:
+        """Let a worker report a start whose ticket was replaced: nothing changes."""
+        self.pair.begin()
+        start = next(start for start in self.starts if start not in self.held())
+        ids = {"call_id": start.call.id, "ticket": start.call.ticket, "claim_id": start.claimed.claim_id}
+        match how:
+            case "ends":
+                assert not feed.step(TAKER, [finish.Ended(**ids, ending=endings.completed("late"))], room=0).recorded
+            case "is given back":
+                feed.give_back([start.handle])
+            case _:
+                feed.put_off(start, seconds(30), None)
         self.pair.compare()
 
     # People
@@ -375,6 +472,7 @@ class Machine(RuleBasedStateMachine):
                 break
             self.pair.now += seconds(61)
             self.tick()
+            self.take_until_none_is_left()
             while self.rules.in_state("dispatched"):
                 self.claim(0)
             while self.rules.in_state("active"):
@@ -384,7 +482,7 @@ class Machine(RuleBasedStateMachine):
 
 
 def somebody() -> heartbeat.WorkerInfo:
-    """Return a worker that was not seen before; who holds a call makes no difference to it."""
+    """Return a worker that was not seen before."""
     return replace(HERE, id=uuid4(), queues=["one", "two"])
 
 

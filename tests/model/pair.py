@@ -1,6 +1,6 @@
 """The engine's rows beside the rules: what the engine admitted must be allowed, and everything else be the same."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, LiteralString
@@ -9,9 +9,10 @@ from uuid import UUID
 from django.db import connection
 from psycopg.sql import SQL, Identifier
 
+from dispatcher.models import Queue
 from tests.builders import T0
 from tests.model.clock import set_clock
-from tests.model.rules import ALWAYS, Lane, Rules
+from tests.model.rules import ALWAYS, DIRECT, Lane, Rules
 from tests.races.lockstep import Mailbox
 
 STEP = timedelta(milliseconds=1)
@@ -40,6 +41,7 @@ class Pair:
             # Quicker than to truncate them: they are small.
             for table in ("callqueue", "slot", "window", "lane", "ratelimitkey", "worker"):
                 cursor.execute(SQL("DELETE FROM {}").format(Identifier(f"dispatcher_{table}")))
+        Queue.objects.update_or_create(name=DIRECT, defaults={"delivery": "direct"})
         self.now = T0
         self.rules = Rules({})
         self.mailboxes = [Mailbox(queue) for queue in ("one", "two")]
@@ -63,10 +65,18 @@ class Pair:
         self.is_settled = not self.rules.turns(self.now, is_lax=True) and not self._has_opened()
         return self.now
 
-    def compare(self, *, is_full: bool = False, is_lone: bool = False) -> None:
+    def compare(
+        self,
+        *,
+        is_full: bool = False,
+        is_lone: bool = False,
+        taken: Sequence[UUID] = (),
+        is_taking_all: bool = False,
+    ) -> None:
         """Hold the engine to the rules.
 
-        is_full: the step served all that time had opened. is_lone: a call may have gone as it was written.
+        is_full: the step served all that time had opened. is_lone: a call may have gone as it was written. taken: the
+        calls that a step of a feed has started, before it served others. is_taking_all: it had room for more.
         """
         self.agrees = False
         rows = {row.id: row for row in _rows(_CALLS)}
@@ -74,16 +84,37 @@ class Pair:
         numbers = {row.lane_id: self.rules.calls[call_id].lane for call_id, row in rows.items()}
         for number, lane in numbers.items():
             self.rules.served.setdefault(lane, (ALWAYS, number))
-        admitted = self._admitted(rows)
+        self._take(taken, rows)
+        admitted = self._admitted(rows, taken)
         aside = {call_id for call_id, row in rows.items() if row.oversized_key_id is not None}
         fitting = [call_id for call_id in aside if not self.rules.is_oversized(call_id, self.now)]
         assert not (is_full and fitting), f"{fitting} wait alone after a tick, and fit"
-        self._judge(admitted, rows, aside, must=is_full or (self.is_settled and not self.is_neglected))
+        self._judge(
+            admitted,
+            rows,
+            aside,
+            is_taking_all=is_taking_all,
+            must=is_full or (self.is_settled and not self.is_neglected),
+        )
         self.ticked_at = self.now if is_full else self.ticked_at
         self._compare_calls(rows)
         self._compare_slots()
-        self._compare_turns(numbers, admitted, is_lone=is_lone)
+        self._compare_turns(numbers, [*taken, *admitted], is_lone=is_lone)
         self.agrees = True
+
+    def _take(self, taken: Sequence[UUID], rows: Mapping[UUID, Any]) -> None:
+        """Let the rules start what a step has started: each call in its turn, under all limits, with a new ticket."""
+        aside = {call_id for call_id, row in rows.items() if row.oversized_key_id is not None}
+        for call_id in taken:
+            call = self.rules.calls[call_id]
+            assert call.lane.queue == DIRECT, f"{call} is the broker's"
+            in_line = [waits for waits in self.rules.waiting(self.now).get(call.lane, []) if waits not in aside]
+            assert in_line[:1] == [call_id], f"{call} started out of its turn"
+            assert self.rules.fits(call, self.now, is_lax=True), f"{call} went over a limit"
+            assert rows[call_id].ticket not in {*self.tickets.values(), *(old for _, old in self.replaced)}
+            self.rules.admit(call_id, self.now)
+        for call_id in taken:
+            self.rules.start(call_id, self.now)
 
     def _has_opened(self) -> bool:
         """Whether time has opened a key since the last tick, which the next one will see."""
@@ -95,15 +126,19 @@ class Pair:
             for cost in (1, 2, 3)
         )
 
-    def _admitted(self, rows: Mapping[UUID, Any]) -> list[UUID]:
-        """Return the calls that were published, in order: each with the ticket of its row, which is a new one."""
+    def _admitted(self, rows: Mapping[UUID, Any], taken: Sequence[UUID]) -> list[UUID]:
+        """Return the calls that were published, in order: each with the ticket of its row, which is a new one.
+
+        Those that a step has started have new tickets, too, and no message.
+        """
         messages = self._messages()
         for call_id in self.rules.repeated:
             messages.remove((call_id, self.tickets[call_id]))
         self.rules.repeated = []
         tickets = {call_id: row.ticket for call_id, row in rows.items() if row.ticket is not None}
-        assert sorted(messages) == sorted(tickets.items() - self.tickets.items())
-        assert all(rows[call_id].published_at == rows[call_id].dispatched_at == self.now for call_id, _ in messages)
+        new = [*messages, *((call_id, tickets[call_id]) for call_id in taken)]
+        assert sorted(new) == sorted(tickets.items() - self.tickets.items())
+        assert all(rows[call_id].published_at == rows[call_id].dispatched_at == self.now for call_id, _ in new)
         self.replaced += [
             (call_id, ticket) for call_id, ticket in self.tickets.items() if tickets.get(call_id) != ticket
         ]
@@ -113,12 +148,15 @@ class Pair:
     def _messages(self) -> list[tuple[UUID, UUID]]:
         return [message for mailbox in self.mailboxes for message in mailbox.empty()]
 
-    def _judge(self, admitted: list[UUID], rows: Mapping[UUID, Any], aside: set[UUID], *, must: bool) -> None:
+    def _judge(
+        self, admitted: list[UUID], rows: Mapping[UUID, Any], aside: set[UUID], *, is_taking_all: bool, must: bool
+    ) -> None:
         rules, now = self.rules, self.now
         may_go, must_go = rules.turns(now, is_lax=True), rules.turns(now, is_lax=False)
         is_plain = all(
             cost == 1 for call_id in rules.in_state("available") for cost in rules.calls[call_id].costs.values()
         )
+        is_shared = any(rules.calls[call_id].lane.queue == DIRECT for call_id in rules.in_state("available"))
         put_off = {
             call_id: rows[call_id].state
             for call_id in rules.in_state("available")
@@ -135,7 +173,7 @@ class Pair:
             assert in_line[0] == call_id, f"{call} went out of its turn"
             assert rules.fits(call, now, is_lax=True), f"{call} went over a limit"
             rules.admit(call_id, now)
-        if must and is_plain and may_go == must_go:
+        if must and is_plain and may_go == must_go and not is_shared:
             done = {**dict.fromkeys(admitted, "dispatched"), **put_off}
             assert done == must_go, f"{done} went, and not {must_go}, of {rules}, at {now}"
         in_line = [
@@ -144,7 +182,8 @@ class Pair:
         heads = [calls[0] for calls in in_line if calls]
         free = [
             call_id
-            for call_id in (*put_off, *(heads if must else ()))
+            for call_id in (*put_off, *heads)
+            if call_id in put_off or (is_taking_all if rules.calls[call_id].lane.queue == DIRECT else must)
             if rules.fits(rules.calls[call_id], now, is_lax=False)
         ]
         for call_id in free:

@@ -18,6 +18,8 @@ POISON_AFTER = 3
 YEAR = timedelta(days=366)
 IN_LINE = timedelta(seconds=15)
 NEVER, ALWAYS = datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)
+DIRECT = "direct"
+"""The queue whose calls no pass admits: a worker takes them by a step."""
 TERMINAL = ("completed", "cancelled", "discarded")
 
 
@@ -169,7 +171,7 @@ class Rules:
         """Say what a pass over everything makes of those who wait: by priority, then lane by lane, one call each."""
         plan: dict[UUID, str] = {}
         trial = Rules(self.keys, {call_id: replace(call) for call_id, call in self.calls.items()}, self.served)
-        lanes = trial.waiting(now)
+        lanes = {lane: calls for lane, calls in trial.waiting(now).items() if lane.queue != DIRECT}
         for priority in sorted({lane.priority for lane in lanes}, reverse=True):
             turn = sorted((lane for lane in lanes if lane.priority == priority), key=lambda lane: self.served[lane])
             while turn := [lane for lane in turn if lanes[lane]]:

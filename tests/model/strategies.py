@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from hypothesis import strategies as st
 
-from tests.model.rules import Lane, Limits, Retry
+from tests.model.rules import DIRECT, Lane, Limits, Retry
 
 NAMES = ("a", "b", "queue:one", "c")
 PERIODS = {"a": 10, "b": 2, "queue:one": 1, "c": 60}
@@ -29,7 +29,7 @@ numbers = st.integers(0, 20)
 waits = st.sampled_from([0.05, 0.3, 1, 2.5, 10, 30]).map(seconds)
 lanes = st.builds(
     Lane,
-    queue=st.sampled_from(["one", "one", "one", "two"]),
+    queue=st.sampled_from(["one", "one", "two", DIRECT, DIRECT]),
     priority=st.sampled_from([0, 0, 5]),
     on_limit=st.sampled_from(["wait", "wait", "wait", "wait", "wait", "reschedule", "drop"]),
     keys=st.sampled_from([("a",), ("a",), ("a", "b"), ("a", "c"), ("b",), ("a", "b", "c"), ()]),

@@ -23,19 +23,21 @@ WORKERS = {"ahead": (HOUR, "prefork"), "behind": (-HOUR, "threads")}
 def cast(processes: "Processes", sending: None) -> Iterator[Callable[..., "Processes"]]:
     """Have all up once it is called with how far off the dispenser's and beat's clocks are; none is right.
 
-    Each worker takes the calls of a queue of its own beside those of the common one.
+    Each worker takes the calls of a queue of its own beside those of the common ones, of which one is direct.
     """
     from django_celery_beat.models import PeriodicTask
 
     from dispatcher.celery import schedule
+    from dispatcher.models import Queue
     from tests.flows.sample_tasks import app
     from tests.flows.settings import DISPENSER_QUEUE, QUEUE
 
     def enter(*, dispenser: timedelta, beat: timedelta) -> "Processes":
         schedule.schedule("default")
+        Queue.objects.create(name=f"{QUEUE}-direct", delivery="direct")
         PeriodicTask.objects.filter(task__startswith="dispatcher.").update(queue=DISPENSER_QUEUE)
         for name, (hours, pool) in WORKERS.items():
-            processes.start_worker(name, "-P", pool, "-Q", f"{QUEUE},{QUEUE}-{name}", env=off(hours))
+            processes.start_worker(name, "-P", pool, "-Q", f"{QUEUE},{QUEUE}-{name},{QUEUE}-direct", env=off(hours))
         processes.start_dispenser(env=off(dispenser))
         processes.start_beat(env=off(beat))
         processes.stack.wait_ready()
@@ -47,5 +49,5 @@ def cast(processes: "Processes", sending: None) -> Iterator[Callable[..., "Proce
     for name in list(processes.stack.children):
         processes.stack.kill(name)
     with app.connection_for_write() as broker:
-        for name in WORKERS:
+        for name in (*WORKERS, "direct"):
             app.amqp.queues[f"{QUEUE}-{name}"](broker.default_channel).delete()

@@ -1,0 +1,261 @@
+"""Steps of direct workers, in every order against what others do: no limit broken, no call lost, none started twice."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import transaction
+
+from dispatcher import api, ending, engine
+from dispatcher.engine import feed
+from dispatcher.engine.feed import Start, Step, Taker
+from dispatcher.lifecycle import control, finish
+from dispatcher.models import CallQueue, Queue, RateLimitKey, Slot
+from dispatcher.states import State
+from tests.interleavings.actions import give_up, let_leases_run_out
+from tests.interleavings.stepper import explore, wide
+from tests.races.lockstep import concurrent
+
+pytestmark = concurrent
+
+ONE, OTHER = (Taker(worker=uuid4(), queues=["mail"], tasks=["noop"]) for _ in range(2))
+LIMITS: dict[str, dict[str, Any]] = {
+    "concurrency": {"concurrency": 1},
+    "rate": {"rate": (1, 3600)},
+    "throttle": {"throttle": (1, 3600)},
+}
+
+
+@pytest.fixture(autouse=True)
+def _direct(db: None) -> None:
+    Queue.objects.create(name="mail", delivery="direct")
+
+
+def send(*keys: str, **fields: Any) -> CallQueue:
+    return CallQueue.objects.send("noop", queue="mail", keys=keys, **fields)
+
+
+def take(taker: Taker = ONE, *ended: Start, room: int = 2) -> Step:
+    return feed.step(taker, [end_of(start) for start in ended], room=room)
+
+
+def end_of(start: Start) -> finish.Ended:
+    handle = dict(zip(("call_id", "ticket", "claim_id"), start.handle, strict=True))
+    return finish.Ended(**handle, ending=ending.completed(1))
+
+
+def taken() -> Start:
+    (start,) = take(room=1).starts
+    return start
+
+
+def ids(*steps: Step) -> list[Any]:
+    return sorted(start.call.id for step in steps for start in step.starts)
+
+
+def rest(taker: Taker = OTHER) -> list[Any]:
+    """Take what is left, as an idle worker does when it looks next."""
+    keys = list(RateLimitKey.objects.values_list("id", flat=True))
+    return [start.call.id for start in feed.step(taker, room=9, keys=keys).starts]
+
+
+def started(call: CallQueue) -> bool:
+    """Whether a call runs, with the slots that it should have."""
+    row = CallQueue.objects.get(id=call.id)
+    assert (row.state == State.ACTIVE) == Slot.objects.filter(call=call).exists()
+    return row.state == State.ACTIVE
+
+
+@pytest.mark.parametrize("limit", ["concurrency", *(pytest.param(limit, marks=wide) for limit in ("rate", "throttle"))])
+def test_steps_of_two_workers_over_lanes_that_share_a_key(limit: str) -> None:
+    RateLimitKey.objects.declare("api", **LIMITS[limit])
+    RateLimitKey.objects.declare("tenant")
+    send("api")
+    send("api", "tenant")
+
+    def one_started(*steps: Step) -> None:
+        left = rest()
+        assert len({*ids(*steps), *left}) == len([*ids(*steps), *left]) == 1
+        assert Slot.objects.filter(key__name="api").count() == 1
+
+    explore({"one": partial(take, ONE), "other": partial(take, OTHER)}, one_started, at_least=10)
+
+
+def test_steps_of_two_workers_and_two_calls_of_one_lane() -> None:
+    calls = [send(), send()]
+
+    def each_started_once(*steps: Step) -> None:
+        assert sorted([*ids(*steps), *rest()]) == sorted(call.id for call in calls)
+        assert set(CallQueue.objects.values_list("attempt", flat=True)) == {1}
+
+    explore({"one": partial(take, ONE, room=1), "other": partial(take, OTHER, room=1)}, each_started_once, at_least=10)
+
+
+def test_a_step_that_ends_a_call_and_the_step_of_another_worker() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    first, second = send("api"), send("api")
+    start = taken()
+    assert start.call.id == first.id
+
+    def the_second_started(*steps: Step) -> None:
+        assert [*ids(*steps), *rest()] == [second.id]
+        assert CallQueue.objects.get(id=first.id).state == State.COMPLETED
+
+    explore({"one": partial(take, ONE, start), "other": partial(take, OTHER)}, the_second_started, at_least=10)
+
+
+@pytest.mark.parametrize("is_lone", [True, False], ids=["alone", "in a transaction"])
+def test_a_step_and_a_send(*, is_lone: bool) -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    send("api")
+    start = taken()
+
+    def sends() -> CallQueue:
+        if is_lone:
+            return send("api")
+        with transaction.atomic():
+            return send("api")
+
+    def it_starts(step: Step, call: CallQueue) -> None:
+        # By this step, or by the next of any worker: none needs a tick, or a key that is opened.
+        assert [*ids(step), *ids(take(OTHER))] == [call.id]
+
+    explore({"worker": partial(take, ONE, start), "sender": sends}, it_starts, at_least=10)
+
+
+def test_a_step_and_a_cancel() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    call, behind = send("api"), send("api")
+
+    def cancelled_or_started(step: Step, cancelled: list[Any]) -> None:
+        assert ([call.id] == cancelled) is not started(call)
+        assert [*ids(step), *rest()] == [behind.id if cancelled else call.id]
+
+    explore({"worker": take, "caller": partial(api.cancel, [call.id])}, cancelled_or_started, at_least=10)
+
+
+CLOSINGS: dict[str, Callable[[], Any]] = {
+    "pause": partial(control.pause, "api"),
+    "block": partial(control.block, timedelta(hours=1), names=["api"]),
+    "limit": partial(control.limit, "api", {"concurrency": 0}),
+}
+
+
+@pytest.mark.parametrize("kind", [{"concurrency": 2}, {"throttle": (1000, 1)}], ids=["plain", "throttled"])
+@pytest.mark.parametrize("verb", CLOSINGS)
+def test_a_step_and_a_closing(verb: str, kind: dict[str, Any]) -> None:
+    RateLimitKey.objects.declare("api", **kind)
+    call = send("api")
+
+    def is_closed() -> bool:
+        key = RateLimitKey.objects.get(name="api")
+        return key.is_paused or key.blocked_until is not None or key.concurrency == 0
+
+    def look_and_take() -> tuple[bool, Step]:
+        return is_closed(), take()
+
+    def nothing_starts_late(_: None, looked: tuple[bool, Step]) -> None:
+        was_closed, step = looked
+        assert started(call) == bool(step.starts)
+        assert not (was_closed and step.starts)
+        assert rest() == []
+        if not step.starts:
+            row = CallQueue.objects.get(id=call.id)
+            assert (row.state, row.attempt, row.ticket) == (State.AVAILABLE, 0, None)
+
+    explore({"admin": CLOSINGS[verb], "worker": look_and_take}, nothing_starts_late, at_least=5, limits_changed=True)
+
+
+@wide
+def test_a_step_and_a_resume() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    call = send("api")
+    control.pause("api")
+
+    def it_starts(step: Step, _: object) -> None:
+        # The lane is held once the key is open; no key is named.
+        assert [*ids(step), *ids(take(OTHER))] == [call.id]
+
+    explore({"worker": take, "admin": partial(api.resume, "api")}, it_starts, at_least=10)
+
+
+def test_a_step_that_ends_a_call_and_its_recovery() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    call = send("api", retry={"max_attempts": 3, "initial_interval": 1, "jitter": False})
+    start = taken()
+    let_leases_run_out()
+
+    def it_ended_once(step: Step, lost: int) -> None:
+        row = CallQueue.objects.get(id=call.id)
+        assert (list(step.recorded), lost) in [([call.id], 0), ([], 1)]
+        assert row.state == (State.RETRYABLE if lost else State.COMPLETED)
+        assert not Slot.objects.all()
+
+    explore({"worker": partial(take, ONE, start), "recovery": give_up}, it_ended_once, at_least=5)
+
+
+def test_a_call_that_is_given_back_and_a_recovery() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    call = send("api", retry={"max_attempts": 3, "initial_interval": 1, "jitter": False})
+    start = taken()
+    let_leases_run_out()
+
+    def it_waits_once(_: None, lost: int) -> None:
+        row = CallQueue.objects.get(id=call.id)
+        assert (row.state, row.attempt) == ((State.RETRYABLE, 1) if lost else (State.AVAILABLE, 0))
+        assert rest() == ([] if lost else [call.id])
+
+    explore({"worker": partial(feed.give_back, [start.handle]), "recovery": give_up}, it_waits_once, at_least=5)
+
+
+def test_a_call_that_is_given_back_and_the_step_of_another_worker() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    call, behind = send("api"), send("api")
+    start = taken()
+
+    def the_first_goes_first(_: None, step: Step) -> None:
+        assert [*ids(step), *rest()] == [call.id]
+        assert not started(behind)
+
+    cast = {"one": partial(feed.give_back, [start.handle]), "other": partial(take, OTHER)}
+    explore(cast, the_first_goes_first, at_least=10)
+
+
+@wide
+def test_a_provider_that_stops_a_call_and_the_step_of_another_worker() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    send("api")
+    behind = send("api")
+    start = taken()
+
+    def nothing_starts(_: None, step: Step) -> None:
+        assert not step.starts
+        assert not started(behind)
+        assert CallQueue.objects.waiting().count() == 2
+
+    cast = {"one": partial(feed.put_off, start, timedelta(hours=1), None), "other": partial(take, OTHER)}
+    explore(cast, nothing_starts, at_least=10, limits_changed=True)
+
+
+@pytest.mark.parametrize("delivery", ["broker", "direct"])
+def test_a_step_and_a_change_of_the_delivery(delivery: str) -> None:
+    Queue.objects.update(delivery="broker" if delivery == "direct" else "direct")
+    RateLimitKey.objects.declare("api", concurrency=1)
+    call = send("api")
+    if delivery == "direct":
+        engine.dispense(awake=True)
+
+    def change() -> None:
+        Queue.objects.update(delivery=delivery)
+
+    def it_is_started_by_one(step: Step, _: None) -> None:
+        engine.tick()
+        row = CallQueue.objects.get(id=call.id)
+        assert row.state in (State.ACTIVE, State.DISPATCHED) or delivery == "direct"
+        assert len([*ids(step), *rest()]) + (row.state == State.DISPATCHED) == 1
+        assert Slot.objects.count() == 1
+
+    explore({"worker": take, "admin": change}, it_is_started_by_one, at_least=3)
