@@ -16,7 +16,7 @@ from dispatcher.conf import conf
 from dispatcher.engine.dispenser import serve_limited
 from dispatcher.models import CallQueue, PullWorker, Queue, Slot, Worker
 from dispatcher.ojs import fetch, job_query
-from dispatcher.ojs.api import access_of
+from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.enqueue import ojs_state
 from dispatcher.ojs.job import write_job
 from dispatcher.ojs.job_query import MAX_MOVED
@@ -67,10 +67,9 @@ _MOVABLE: Final = {"retry": TERMINAL, "cancel": _NOT_STARTED, "delete": TERMINAL
 """The actions on many jobs, and the states that allow them."""
 
 
-@router.get("/admin/stats", response=replies(), summary="Statistics of the server")
+@router.get("/admin/stats", response=replies(), summary="Statistics of the server", auth=READ)
 def stats(request: HttpRequest) -> HttpResponse:
     """Count queues, workers and jobs; counts end at `counts_up_to`."""
-    access_of(request).require("read")
     database = conf().database
     jobs = {str(state): 0 for state in State if state is not State.DISPATCHED}
     ended = dict.fromkeys(jobs, 0)
@@ -85,10 +84,9 @@ def stats(request: HttpRequest) -> HttpResponse:
     return json_response(body)
 
 
-@router.get("/admin/queues", response=replies(ItemsReply), summary="List the queues with statistics")
+@router.get("/admin/queues", response=replies(ItemsReply), summary="List the queues with statistics", auth=READ)
 def list_queues(request: HttpRequest) -> HttpResponse:
     """List the queues, with the number of jobs in each state."""
-    access_of(request).require("read")
     found = paginate(request, Queue.objects.using(conf().database).all(), order=["name"], default=20)
     names = [queue.name for queue in found.rows]
     paused, counts = queues.paused_queues(names), queues.count_calls(names)
@@ -96,10 +94,9 @@ def list_queues(request: HttpRequest) -> HttpResponse:
     return json_response({"items": items, "counts_up_to": queues.LIST_COUNT_LIMIT, "pagination": found.pagination})
 
 
-@router.get("/admin/queues/{name}", response=replies(), summary="Show a queue")
+@router.get("/admin/queues/{name}", response=replies(), summary="Show a queue", auth=READ)
 def get_queue(request: HttpRequest, name: str) -> HttpResponse:
     """Show the statistics and the configuration of a queue."""
-    access_of(request).require("read")
     return json_response(_render_queue(name))
 
 
@@ -115,10 +112,9 @@ def resume(request: HttpRequest, name: str, wanted: PauseIn | None = None) -> Ht
     return queues.switch_queue(request, name, wanted, is_paused=False)
 
 
-@router.put("/admin/queues/{name}/config", response=replies(), summary="Configure a queue")
+@router.put("/admin/queues/{name}/config", response=replies(), summary="Configure a queue", auth=ADMIN)
 def configure(request: HttpRequest, name: str, wanted: QueueConfigIn) -> HttpResponse:
     """Set the bound and the limits of a queue, and who serves it; all of them, or none."""
-    access_of(request).require("admin")
     limits = _limits(wanted)
     with sql.atomic():
         create_queues([queue_name(name)])
@@ -129,13 +125,12 @@ def configure(request: HttpRequest, name: str, wanted: QueueConfigIn) -> HttpRes
     return json_response(_render_queue(name))
 
 
-@router.delete("/admin/queues/{name}/jobs", response=replies(), summary="Delete the ended jobs of a queue")
+@router.delete("/admin/queues/{name}/jobs", response=replies(), summary="Delete the ended jobs of a queue", auth=ADMIN)
 def purge(request: HttpRequest, name: str, wanted: PurgeIn) -> HttpResponse:
     """Cancel the waiting jobs of a queue and delete its ended ones, by `states`, for up to 0.1 s.
 
     With `older_than` only jobs that ended before are deleted. `has_more`: repeat the request.
     """
-    access_of(request).require("admin")
     _confirm(wanted)
     before = parse_time("older_than", wanted.older_than)
     ended = job_query.find_ended(name, [state for state in wanted.states if state in TERMINAL], before)
@@ -151,27 +146,25 @@ def purge(request: HttpRequest, name: str, wanted: PurgeIn) -> HttpResponse:
     )
 
 
-@router.get("/admin/jobs", response=replies(ItemsReply), summary="The jobs")
+@router.get("/admin/jobs", response=replies(ItemsReply), summary="The jobs", auth=READ)
 def jobs(request: HttpRequest) -> HttpResponse:
     """List jobs, latest first: of a `queue`, in a `state`, of a `type` (or `prefix*`), `since` and `until`.
 
     Due jobs are ordered by queue and time, pending ones by queue. One page scans 10,000 jobs, so it may have fewer than
     `limit`. Continue while there is a `next_cursor`.
     """
-    access_of(request).require("read")
     given = request.GET.dict()
     rows, order, among = job_query.list_jobs(given)
     found = paginate(request, rows, order=order, among=among, default=20)
     return json_response({"items": [write_job(call) for call in found.rows], "pagination": found.pagination})
 
 
-@router.post("/admin/jobs/bulk/{action}", response=replies(), summary="Retry, cancel or delete many jobs")
+@router.post("/admin/jobs/bulk/{action}", response=replies(), summary="Retry, cancel or delete many jobs", auth=ADMIN)
 def bulk(request: HttpRequest, action: str, wanted: BulkIn) -> HttpResponse:
     """Retry, cancel or delete the selected jobs whose state allows it, oldest first, for up to 0.1 s.
 
     With `has_more`, repeat the request with its `next_cursor` as `cursor`.
     """
-    access_of(request).require("admin")
     _confirm(wanted)
     if action not in _MOVABLE:
         raise missing("action", action)
@@ -196,17 +189,15 @@ def job(request: HttpRequest, job_id: str) -> HttpResponse:
     return json_response(write_job(call))
 
 
-@router.post("/admin/jobs/{job_id}/cancel", response=replies(), summary="Cancel a job")
+@router.post("/admin/jobs/{job_id}/cancel", response=replies(), summary="Cancel a job", auth=ADMIN)
 def cancel(request: HttpRequest, job_id: str) -> HttpResponse:
     """Cancel a job."""
-    access_of(request).require("admin")
     return json_response(write_job(cancel_job(find(job_id))))
 
 
-@router.post("/admin/jobs/{job_id}/retry", response=replies(), summary="Retry an ended job")
+@router.post("/admin/jobs/{job_id}/retry", response=replies(), summary="Retry an ended job", auth=ADMIN)
 def retry(request: HttpRequest, job_id: str) -> HttpResponse:
     """Make an ended job wait again, from attempt 0."""
-    access_of(request).require("admin")
     call = find(job_id)
     if not api.retry([call.id]):
         message = f"Only ended jobs can be retried; this one is {ojs_state(call.state)}."
@@ -214,10 +205,9 @@ def retry(request: HttpRequest, job_id: str) -> HttpResponse:
     return json_response(write_job(find(job_id)))
 
 
-@router.get("/admin/workers", response=replies(ItemsReply), summary="The workers")
+@router.get("/admin/workers", response=replies(ItemsReply), summary="The workers", auth=READ)
 def workers(request: HttpRequest) -> HttpResponse:
     """List the workers that fetch over HTTP."""
-    access_of(request).require("read")
     found = paginate(request, PullWorker.objects.using(conf().database).all(), order=["name"], default=20)
     is_live, is_running = Q(seen_at__gt=sql.now() - _SILENT), Q(directive="running")
     # Of the workers seen last, if there are more.
@@ -235,19 +225,19 @@ def workers(request: HttpRequest) -> HttpResponse:
     return json_response({"items": items, "summary": summary, "pagination": found.pagination})
 
 
-@router.get("/admin/workers/{worker_id}", response=replies(), summary="A worker")
+@router.get("/admin/workers/{worker_id}", response=replies(), summary="A worker", auth=READ)
 def worker(request: HttpRequest, worker_id: str) -> HttpResponse:
     """Show a worker and the jobs that it holds."""
-    access_of(request).require("read")
     held = Slot.objects.using(conf().database).filter(worker_id=fetch.worker_id(worker_id), pulled_until__isnull=False)
     calls = [str(call) for call in sorted(set(held.values_list("call_id", flat=True)))]
     return json_response({**_workers([_find(worker_id)])[0], "jobs": calls})
 
 
-@router.post("/admin/workers/{worker_id}/{directive}", response=replies(), summary="Set a worker's directive")
+@router.post(
+    "/admin/workers/{worker_id}/{directive}", response=replies(), summary="Set a worker's directive", auth=ADMIN
+)
 def direct(request: HttpRequest, worker_id: str, directive: str) -> HttpResponse:
     """Answer the worker's heartbeats with this directive: `running`, `quiet` or `terminate`."""
-    access_of(request).require("admin")
     if directive not in ("running", "quiet", "terminate"):
         raise missing("directive", directive)
     if not fetch.set_directive(worker_id, directive):
@@ -255,18 +245,16 @@ def direct(request: HttpRequest, worker_id: str, directive: str) -> HttpResponse
     return json_response(_workers([_find(worker_id)])[0])
 
 
-@router.get("/admin/dead-letter", response=replies(ItemsReply), summary="List the dead letters")
+@router.get("/admin/dead-letter", response=replies(ItemsReply), summary="List the dead letters", auth=READ)
 def dead_letters(request: HttpRequest) -> HttpResponse:
     """List the dead letters."""
-    access_of(request).require("read")
     found = find_page(request, default=20)
     return json_response({"items": [write_job(call) for call in found.rows], "pagination": found.pagination})
 
 
-@router.get("/admin/dead-letter/stats", response=replies(), summary="Count the dead letters")
+@router.get("/admin/dead-letter/stats", response=replies(), summary="Count the dead letters", auth=READ)
 def dead_letter_stats(request: HttpRequest) -> HttpResponse:
     """Count the dead letters."""
-    access_of(request).require("read")
     return json_response(count_dead_letters())
 
 
@@ -278,10 +266,9 @@ def retry_letter(request: HttpRequest, job_id: str) -> HttpResponse:
     return json_response(retry_dead_letter(access, find_dead_letter(job_id)))
 
 
-@router.delete("/admin/dead-letter/{job_id}", response=replies(None, 204), summary="Delete a dead letter")
+@router.delete("/admin/dead-letter/{job_id}", response=replies(None, 204), summary="Delete a dead letter", auth=ADMIN)
 def delete_letter(request: HttpRequest, job_id: str) -> HttpResponse:
     """Delete a dead letter permanently."""
-    access_of(request).require("admin")
     delete_dead_letter(find_dead_letter(job_id))
     return no_content()
 

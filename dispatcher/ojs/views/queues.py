@@ -10,7 +10,7 @@ from ninja import Router
 from dispatcher import api, sql
 from dispatcher.conf import conf
 from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey
-from dispatcher.ojs.api import access_of
+from dispatcher.ojs.api import READ, access_of
 from dispatcher.ojs.pagination import ROW_LIMIT, paginate
 from dispatcher.ojs.queues import create_queues, queue_name
 from dispatcher.ojs.requests import PauseIn, reason_of
@@ -51,10 +51,9 @@ class Counts:
         return {field: value for field, value in asdict(self).items() if value is not None and field != "name"}
 
 
-@router.get("/queues", response=replies(), summary="The queues")
+@router.get("/queues", response=replies(), summary="The queues", auth=READ)
 def queues(request: HttpRequest) -> HttpResponse:
     """List the queues that were named over HTTP, are configured, or were served by a Celery worker."""
-    access_of(request).require("read")
     found = paginate(request, Queue.objects.using(conf().database).all(), order=["name"])
     paused = paused_queues([queue.name for queue in found.rows])
     listed = [

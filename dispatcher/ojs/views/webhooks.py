@@ -8,7 +8,7 @@ from ninja import Router
 
 from dispatcher.conf import conf
 from dispatcher.models import Subscription
-from dispatcher.ojs.api import access_of
+from dispatcher.ojs.api import ADMIN
 from dispatcher.ojs.events.query import now
 from dispatcher.ojs.pagination import paginate
 from dispatcher.ojs.requests import SubscriptionIn, SubscriptionPatch, or_default
@@ -17,7 +17,7 @@ from dispatcher.ojs.webhooks.deliver import schedule
 from dispatcher.ojs.webhooks.egress import problem_of
 from dispatcher.ojs.wire import format_time, invalid, json_response, parse_id, the_one
 
-router = Router(tags=["webhooks"])
+router = Router(tags=["webhooks"], auth=ADMIN)
 
 _PREFIX = "sub_"
 
@@ -25,7 +25,6 @@ _PREFIX = "sub_"
 @router.post("/webhooks/subscriptions", response=replies(status=201), summary="Subscribe to events")
 def subscribe(request: HttpRequest, wanted: SubscriptionIn) -> HttpResponse:
     """Create a subscription; the response is the only one that contains its secret."""
-    access_of(request).require("admin")
     _check(wanted.url)
     made = Subscription.objects.using(conf().database).create(
         url=wanted.url,
@@ -44,7 +43,6 @@ def subscribe(request: HttpRequest, wanted: SubscriptionIn) -> HttpResponse:
 @router.get("/webhooks/subscriptions", response=replies(), summary="The subscriptions")
 def list_subscriptions(request: HttpRequest) -> HttpResponse:
     """List the subscriptions."""
-    access_of(request).require("admin")
     found = paginate(request, Subscription.objects.using(conf().database).all(), order=["id"])
     return json_response({"subscriptions": [_render(each) for each in found.rows], "pagination": found.pagination})
 
@@ -52,7 +50,6 @@ def list_subscriptions(request: HttpRequest) -> HttpResponse:
 @router.get("/webhooks/subscriptions/{number}", response=replies(), summary="A subscription")
 def get_subscription(request: HttpRequest, number: str) -> HttpResponse:
     """Show a subscription."""
-    access_of(request).require("admin")
     body = _render(_find(number))
     return json_response({**body, "subscription": body})
 
@@ -60,7 +57,6 @@ def get_subscription(request: HttpRequest, number: str) -> HttpResponse:
 @router.patch("/webhooks/subscriptions/{number}", response=replies(), summary="Change a subscription")
 def change(request: HttpRequest, number: str, wanted: SubscriptionPatch) -> HttpResponse:
     """Change the URL or the events of a subscription, enable or disable it."""
-    access_of(request).require("admin")
     found = _find(number)
     if wanted.url:
         _check(wanted.url)
@@ -76,7 +72,6 @@ def change(request: HttpRequest, number: str, wanted: SubscriptionPatch) -> Http
 @router.delete("/webhooks/subscriptions/{number}", response=replies(), summary="Delete a subscription")
 def remove(request: HttpRequest, number: str) -> HttpResponse:
     """Delete a subscription; no more events are posted to it."""
-    access_of(request).require("admin")
     _find(number).delete()
     return json_response({"deleted": True, "id": number})
 

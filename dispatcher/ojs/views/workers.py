@@ -14,7 +14,7 @@ from dispatcher.lifecycle import run
 from dispatcher.limits.policy import LONGEST_PERIOD
 from dispatcher.models import CallQueue, Pool, PullWorker
 from dispatcher.ojs import fetch
-from dispatcher.ojs.api import access_of
+from dispatcher.ojs.api import READ, access_of
 from dispatcher.ojs.auth import Access
 from dispatcher.ojs.enqueue import ojs_state
 from dispatcher.ojs.fetch import FetchRequest, RejectedReport, ReservedCall
@@ -125,10 +125,9 @@ def beat(request: HttpRequest, beat: HeartbeatIn) -> HttpResponse:
     return json_response({**body, "acknowledged": True})
 
 
-@router.get("/workers/{worker_id}/health", response={**replies(), 503: Reply}, summary="Health of a worker")
+@router.get("/workers/{worker_id}/health", response={**replies(), 503: Reply}, summary="Health of a worker", auth=READ)
 def health(request: HttpRequest, worker_id: str) -> HttpResponse:
     """Show the state that a worker reported; 503 once it drains."""
-    access_of(request).require("read")
     worker = PullWorker.objects.using(conf().database).filter(id=fetch.worker_id(worker_id)).first()
     if worker is None:
         raise missing("worker", worker_id)
