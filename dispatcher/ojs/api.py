@@ -154,7 +154,7 @@ def _answer(request: HttpRequest, error: Exception) -> HttpResponse:
 
 # Those that ninja has handlers of its own for, and all others.
 for _kind in (ValidationError, HttpError, Exception):
-    api.add_exception_handler(_kind, _answer)
+    api.add_exception_handler(_kind, _answer)  # type: ignore[arg-type]  # ninja's type names classes, too.
 
 
 def _problem_of(request: HttpRequest, error: Exception) -> Problem:  # noqa: PLR0911 -- one case a kind of error

@@ -1,16 +1,13 @@
 """Events of a job, built from its row (ojs-events, sections 3.1 and 3.2)."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from dispatcher.models import CallQueue
 from dispatcher.ojs.cron import META_EXPRESSION, META_NAME, META_TRIGGERED
-from dispatcher.ojs.events.event import build_event, duration_ms
+from dispatcher.ojs.events.event import Event, build_event, duration_ms
 from dispatcher.ojs.job import max_attempts, write_error
 from dispatcher.ojs.wire import format_time, parse_time
 from dispatcher.states import Reason, State
-
-Event = dict[str, Any]
 
 
 def job_events(row: CallQueue) -> Iterator[Event]:

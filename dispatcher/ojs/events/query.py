@@ -20,13 +20,12 @@ from uuid import UUID
 
 from dispatcher.models import CallQueue, EventLogEntry, Worker, Workflow
 from dispatcher.ojs.events import source
-from dispatcher.ojs.events.event import build_event, cursor_at, time_of
+from dispatcher.ojs.events.event import Event, build_event, cursor_at, time_of
 from dispatcher.ojs.events.job import job_events
 from dispatcher.ojs.events.source import CallFilter, Span
 from dispatcher.ojs.events.workflow import workflow_events
 from dispatcher.states import State
 
-Event = dict[str, Any]
 _FIRST_LOOK: Final = timedelta(minutes=1)
 _FURTHER: Final = 4
 _ENDS: Final = {"job.completed": State.COMPLETED, "job.cancelled": State.CANCELLED}
@@ -68,21 +67,6 @@ class EventFilter:
         states = [_ENDS.get(kind) for kind in self.types]
         return [] if None in states else [state for state in states if state is not None]
 
-    @property
-    def may_match_jobs(self) -> bool:
-        """Whether it can match events of job rows: drops by limits and full queues, and jobs of crons, included."""
-        return self.may_match("job", "rate_limit", "backpressure", "cron")
-
-    @property
-    def may_match_workflows(self) -> bool:
-        """Whether it can match events of workflows."""
-        return self.job is None and self.may_match("workflow") and not (self.queues or self.job_types)
-
-    @property
-    def may_match_workers(self) -> bool:
-        """Whether it can match events of Celery workers."""
-        return self.job is None and self.may_match("worker") and not (self.queues or self.job_types)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
@@ -104,16 +88,13 @@ def latest(wanted: EventFilter, most: int) -> Page:
     # Each row gives at least one event. But for the ends of jobs, its type is known only after the read.
     ended = wanted.ended_in
     rows_read = source.LATEST if wanted.types and not ended else most
-    found = {
-        event["id"]: event
-        for event in chain(
-            _from_jobs(source.latest_calls(wanted.calls, rows_read, ended=ended)) if wanted.may_match_jobs else (),
-            _from_event_log(source.latest_entries(wanted.calls, rows_read)),
-            _from_workflows(source.latest_workflows(rows_read)) if wanted.may_match_workflows else (),
-            _from_workers(source.workers()) if wanted.may_match_workers else (),
-        )
-        if event["id"] < until and wanted.matches(event)
-    }
+    events = _matching(
+        wanted,
+        calls=source.latest_calls(wanted.calls, rows_read, ended=ended),
+        entries=source.latest_entries(wanted.calls, rows_read),
+        workflows=source.latest_workflows(rows_read),
+    )
+    found = {event["id"]: event for event in events if event["id"] < until}
     return Page(events=[found[number] for number in sorted(found)][-most:], cursor=until)
 
 
@@ -138,15 +119,27 @@ def between(wanted: EventFilter, cursor: str, until: datetime) -> Iterator[Event
     """Return the events after a cursor and before a time, each once, in no order."""
     span, end = Span(since=time_of(cursor), until=until), cursor_at(until)
     seen = set()
-    for event in chain(
-        _from_jobs(source.calls_of(wanted.calls, span)) if wanted.may_match_jobs else (),
-        _from_event_log(source.entries_of(wanted.calls, span)),
-        _from_workflows(source.workflows_of(span)) if wanted.may_match_workflows else (),
-        _from_workers(source.workers()) if wanted.may_match_workers else (),
+    for event in _matching(
+        wanted,
+        calls=source.calls_of(wanted.calls, span),
+        entries=source.entries_of(wanted.calls, span),
+        workflows=source.workflows_of(span),
     ):
-        if cursor < event["id"] < end and event["id"] not in seen and wanted.matches(event):
+        if cursor < event["id"] < end and event["id"] not in seen:
             seen.add(event["id"])
             yield event
+
+
+def _matching(
+    wanted: EventFilter, *, calls: Iterator[CallQueue], entries: Iterator[EventLogEntry], workflows: Iterator[Workflow]
+) -> Iterator[Event]:
+    """Return the matching events of these rows, and of workers; rows that can't have any are not read."""
+    is_of_all = not (wanted.job or wanted.queues or wanted.job_types)
+    # Drops by limits and full queues, and crons, are events of jobs, too.
+    of_calls = _from_jobs(calls) if wanted.may_match("job", "rate_limit", "backpressure", "cron") else ()
+    of_workflows = _from_workflows(workflows) if is_of_all and wanted.may_match("workflow") else ()
+    of_workers = _from_workers(source.workers()) if is_of_all and wanted.may_match("worker") else ()
+    return filter(wanted.matches, chain(of_calls, _from_event_log(entries), of_workflows, of_workers))
 
 
 def _edges(wanted: EventFilter, begin: datetime, until: datetime) -> Iterator[datetime]:

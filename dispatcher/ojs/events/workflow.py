@@ -1,15 +1,12 @@
 """Events of a workflow, built from its row and the rows of its parts (ojs-events, section 3.5)."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 from uuid import UUID
 
 from dispatcher.models import CallQueue, Part, Workflow
-from dispatcher.ojs.events.event import build_event, duration_ms
+from dispatcher.ojs.events.event import Event, build_event, duration_ms
 from dispatcher.ojs.job import write_error
 from dispatcher.states import State
-
-Event = dict[str, Any]
 
 
 def workflow_events(workflow: Workflow, parts: list[Part], calls: Mapping[UUID, CallQueue]) -> Iterator[Event]:
