@@ -22,17 +22,16 @@ from dispatcher.ojs.job import write_job
 from dispatcher.ojs.job_query import MAX_MOVED
 from dispatcher.ojs.pagination import ROW_LIMIT, paginate
 from dispatcher.ojs.queues import create_queues, queue_name
-from dispatcher.ojs.requests import BulkIn, BulkRequest, PauseIn, PurgeIn, QueueConfigIn, given_fields
+from dispatcher.ojs.requests import BulkIn, BulkRequest, PurgeIn, QueueConfigIn, given_fields
 from dispatcher.ojs.responses import ItemsReply, replies
 from dispatcher.ojs.views import queues
 from dispatcher.ojs.views.dead_letters import (
-    count_dead_letters,
     delete_dead_letter,
     find_dead_letter,
     find_page,
     retry_dead_letter,
 )
-from dispatcher.ojs.views.jobs import cancel_job, find
+from dispatcher.ojs.views.jobs import cancel_job, find, find_for
 from dispatcher.ojs.views.rate_limits import store
 from dispatcher.ojs.wire import (
     conflict,
@@ -78,7 +77,8 @@ def stats(request: HttpRequest) -> HttpResponse:
         ended[row.state] += row.last_minute
     throughput = {"processed_per_minute": ended[State.COMPLETED], "failed_per_minute": ended[State.DISCARDED]}
     celery = Worker.objects.using(database).filter(serves_until__gt=sql.now())
-    workers = _live()[:ROW_LIMIT].count() + celery[:ROW_LIMIT].count()
+    pulling = _registered().filter(seen_at__gt=sql.now() - _SILENT)
+    workers = pulling[:ROW_LIMIT].count() + celery[:ROW_LIMIT].count()
     known = Queue.objects.using(database)[:ROW_LIMIT].count()
     body = {"queues": known, "workers": workers, "jobs": jobs, "throughput": throughput, "counts_up_to": ROW_LIMIT}
     return json_response(body)
@@ -98,18 +98,6 @@ def list_queues(request: HttpRequest) -> HttpResponse:
 def get_queue(request: HttpRequest, name: str) -> HttpResponse:
     """Show the statistics and the configuration of a queue."""
     return json_response(_render_queue(name))
-
-
-@router.post("/admin/queues/{name}/pause", response=replies(), summary="Pause a queue")
-def pause(request: HttpRequest, name: str, wanted: PauseIn | None = None) -> HttpResponse:
-    """Start no job of a queue; running jobs continue."""
-    return queues.switch_queue(request, name, wanted, is_paused=True)
-
-
-@router.post("/admin/queues/{name}/resume", response=replies(), summary="Resume a queue")
-def resume(request: HttpRequest, name: str, wanted: PauseIn | None = None) -> HttpResponse:
-    """Start jobs of a queue again."""
-    return queues.switch_queue(request, name, wanted, is_paused=False)
 
 
 @router.put("/admin/queues/{name}/config", response=replies(), summary="Configure a queue", auth=ADMIN)
@@ -184,9 +172,7 @@ def bulk(request: HttpRequest, action: str, wanted: BulkIn) -> HttpResponse:
 @router.get("/admin/jobs/{job_id}", response=replies(), summary="A job")
 def job(request: HttpRequest, job_id: str) -> HttpResponse:
     """Show a job."""
-    call = find(job_id)
-    access_of(request).require("read", call.queue)
-    return json_response(write_job(call))
+    return json_response(write_job(find_for(request, "read", job_id)))
 
 
 @router.post("/admin/jobs/{job_id}/cancel", response=replies(), summary="Cancel a job", auth=ADMIN)
@@ -208,21 +194,17 @@ def retry(request: HttpRequest, job_id: str) -> HttpResponse:
 @router.get("/admin/workers", response=replies(ItemsReply), summary="The workers", auth=READ)
 def workers(request: HttpRequest) -> HttpResponse:
     """List the workers that fetch over HTTP."""
-    found = paginate(request, PullWorker.objects.using(conf().database).all(), order=["name"], default=20)
+    found = paginate(request, _registered(), order=["name"], default=20)
     is_live, is_running = Q(seen_at__gt=sql.now() - _SILENT), Q(directive="running")
     # Of the workers seen last, if there are more.
-    summary = (
-        PullWorker.objects.using(conf().database)
-        .order_by("-seen_at")[:ROW_LIMIT]
-        .aggregate(
-            total=Count("id"),
-            running=Count("id", filter=is_live & is_running),
-            quiet=Count("id", filter=is_live & ~is_running),
-            stale=Count("id", filter=~is_live),
-        )
+    latest = _registered().order_by("-seen_at")[:ROW_LIMIT]
+    summary = latest.aggregate(
+        total=Count("id"),
+        running=Count("id", filter=is_live & is_running),
+        quiet=Count("id", filter=is_live & ~is_running),
+        stale=Count("id", filter=~is_live),
     )
-    items = _workers(found.rows)
-    return json_response({"items": items, "summary": summary, "pagination": found.pagination})
+    return json_response({"items": _workers(found.rows), "summary": summary, "pagination": found.pagination})
 
 
 @router.get("/admin/workers/{worker_id}", response=replies(), summary="A worker", auth=READ)
@@ -250,12 +232,6 @@ def dead_letters(request: HttpRequest) -> HttpResponse:
     """List the dead letters."""
     found = find_page(request, default=20)
     return json_response({"items": [write_job(call) for call in found.rows], "pagination": found.pagination})
-
-
-@router.get("/admin/dead-letter/stats", response=replies(), summary="Count the dead letters", auth=READ)
-def dead_letter_stats(request: HttpRequest) -> HttpResponse:
-    """Count the dead letters."""
-    return json_response(count_dead_letters())
 
 
 @router.post("/admin/dead-letter/{job_id}/retry", response=replies(), summary="Retry a dead letter")
@@ -346,13 +322,12 @@ def _render_queue(name: str) -> dict[str, Any]:
     return {**body, "counts_up_to": ROW_LIMIT, "configuration": {"backpressure": pressure, "delivery": queue.delivery}}
 
 
-def _live() -> QuerySet[PullWorker]:
-    return PullWorker.objects.using(conf().database).filter(seen_at__gt=sql.now() - _SILENT)
+def _registered() -> QuerySet[PullWorker]:
+    return PullWorker.objects.using(conf().database).all()
 
 
 def _find(worker_id: str) -> PullWorker:
-    found = PullWorker.objects.using(conf().database).filter(id=fetch.worker_id(worker_id))
-    return the_one(found, "worker", worker_id)
+    return the_one(_registered().filter(id=fetch.worker_id(worker_id)), "worker", worker_id)
 
 
 def _workers(found: Sequence[PullWorker]) -> list[dict[str, Any]]:

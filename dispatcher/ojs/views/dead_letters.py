@@ -33,6 +33,9 @@ def letters(request: HttpRequest) -> HttpResponse:
 
 
 @router.get("/dead-letter/stats", response=replies(), summary="Count the dead letters", auth=READ)
+@router.get(
+    "/admin/dead-letter/stats", response=replies(), summary="Count", auth=READ, operation_id="admin_dead_letters"
+)
 def stats(request: HttpRequest) -> HttpResponse:
     """Count the dead letters."""
     return json_response(count_dead_letters())
@@ -97,9 +100,14 @@ def count_dead_letters() -> dict[str, Any]:
     by_queue = _counts(letters.values_list("queue"))
     by_type = _counts(letters.values_list(Coalesce(KT("error__type"), Value("None", output_field=TextField()))))
     times = letters.aggregate(oldest=Min("finished_at"), newest=Max("finished_at"))
-    totals = {"total": sum(by_queue.values()), "total_is_exact": looked_through.last is None}
-    counts = {"by_queue": by_queue, "by_error_type": by_type}
-    return {**totals, **counts, "oldest_at": format_time(times["oldest"]), "newest_at": format_time(times["newest"])}
+    return {
+        "total": sum(by_queue.values()),
+        "total_is_exact": looked_through.last is None,
+        "by_queue": by_queue,
+        "by_error_type": by_type,
+        "oldest_at": format_time(times["oldest"]),
+        "newest_at": format_time(times["newest"]),
+    }
 
 
 def _counts(rows: QuerySet[CallQueue, tuple[str]]) -> dict[str, int]:

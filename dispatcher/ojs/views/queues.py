@@ -86,12 +86,14 @@ def stats(request: HttpRequest, name: str) -> HttpResponse:
     return json_response(body)
 
 
+@router.post("/admin/queues/{name}/pause", response=replies(), summary="Pause a queue", operation_id="admin_pause")
 @router.post("/queues/{name}/pause", response=replies(), summary="Pause a queue")
 def pause(request: HttpRequest, name: str, wanted: PauseIn | None = None) -> HttpResponse:
     """Start no job of a queue, over HTTP or in Celery; running jobs continue."""
     return switch_queue(request, name, wanted, is_paused=True)
 
 
+@router.post("/admin/queues/{name}/resume", response=replies(), summary="Resume a queue", operation_id="admin_resume")
 @router.post("/queues/{name}/resume", response=replies(), summary="Resume a queue")
 def resume(request: HttpRequest, name: str, wanted: PauseIn | None = None) -> HttpResponse:
     """Start jobs of a queue again."""
