@@ -10,7 +10,7 @@ from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.cron import Cron, delete_cron, list_crons, register_cron, set_cron_enabled
 from dispatcher.ojs.job import read_job
 from dispatcher.ojs.queues import create_queues
-from dispatcher.ojs.requests import CronIn, CronPatch, JobIn, OptionsIn, given_fields, or_default
+from dispatcher.ojs.requests import CronIn, CronPatch, JobIn, OptionsIn, given_fields
 from dispatcher.ojs.responses import replies
 from dispatcher.ojs.wire import format_time, invalid, json_response, missing, without_nulls
 
@@ -43,7 +43,7 @@ def register(request: HttpRequest, wanted: CronIn) -> HttpResponse:
         timezone=wanted.timezone or "UTC",
         job=given_fields(job),
         overlap=wanted.overlap_policy or "skip",
-        is_enabled=or_default(wanted.enabled, default=True),
+        is_enabled=wanted.enabled is not False,
     )
     is_new = register_cron(cron, made.call)
     return json_response(_body(_find(wanted.name)), 201 if is_new else 200)

@@ -13,7 +13,7 @@ from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey
 from dispatcher.ojs.api import READ, access_of
 from dispatcher.ojs.pagination import ROW_LIMIT, paginate
 from dispatcher.ojs.queues import create_queues, queue_name
-from dispatcher.ojs.requests import PauseIn, reason_of
+from dispatcher.ojs.requests import PauseIn
 from dispatcher.ojs.responses import replies
 from dispatcher.ojs.wire import format_time, json_response, missing
 from dispatcher.states import Delivery
@@ -106,7 +106,7 @@ def switch_queue(request: HttpRequest, name: str, wanted: PauseIn | None, *, is_
     create_queues([queue_name(name)])
     api.declare(f"queue:{name}", {})
     change = api.pause if is_paused else api.resume
-    change(f"queue:{name}", by=access_of(request).actor(reason_of(wanted)))
+    change(f"queue:{name}", by=access_of(request).actor((wanted and wanted.reason) or ""))
     body = {"name": name, "paused": is_paused, "paused_at" if is_paused else "resumed_at": format_time(sql.now())}
     return json_response({**body, "queue": body, "status": "paused" if is_paused else "active"})
 

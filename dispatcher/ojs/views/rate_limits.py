@@ -16,7 +16,7 @@ from dispatcher.models import RateLimitKey
 from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.pagination import paginate
 from dispatcher.ojs.queues import create_queues, queue_name
-from dispatcher.ojs.requests import LimitIn, OverrideIn, given_fields
+from dispatcher.ojs.requests import LimitIn, OverrideIn
 from dispatcher.ojs.responses import ItemsReply, RateLimitReply, replies
 from dispatcher.ojs.wire import invalid, json_response, missing, parse_time, without_nulls
 from dispatcher.reports import KeyStatus, rate_limit_status
@@ -47,7 +47,7 @@ def limit(request: HttpRequest, key: str) -> HttpResponse:
 @router.put("/rate-limits/{key}", response=replies(RateLimitReply), summary="Override a key for a time", auth=ADMIN)
 def override(request: HttpRequest, key: str, limits: OverrideIn) -> HttpResponse:
     """Override limits until `expires_at` (by default one hour); absent ones do not change."""
-    given = {name: value for name, value in given_fields(limits).items() if name in ("concurrency", "rate", "throttle")}
+    given = without_nulls(limits.named())
     if not given:
         raise invalid("concurrency", f"{_NAME_ONE}.")
     now = sql.now()

@@ -11,7 +11,7 @@ from dispatcher.models import Subscription
 from dispatcher.ojs.api import ADMIN
 from dispatcher.ojs.events.query import now
 from dispatcher.ojs.pagination import paginate
-from dispatcher.ojs.requests import SubscriptionIn, SubscriptionPatch, or_default
+from dispatcher.ojs.requests import SubscriptionIn, SubscriptionPatch
 from dispatcher.ojs.responses import replies
 from dispatcher.ojs.webhooks.deliver import schedule
 from dispatcher.ojs.webhooks.egress import problem_of
@@ -30,14 +30,13 @@ def subscribe(request: HttpRequest, wanted: SubscriptionIn) -> HttpResponse:
         url=wanted.url,
         events=wanted.events,
         secret=wanted.secret or f"whsec_{secrets.token_urlsafe(32)}",
-        is_active=or_default(wanted.active, default=True),
+        is_active=wanted.active is not False,
         # Earlier events are not delivered.
         delivered_cursor=now(),
     )
     made.refresh_from_db()
     schedule()
-    body = {**_render(made), "secret": made.secret}
-    return json_response({**body, "subscription": body}, 201)
+    return _response({**_render(made), "secret": made.secret}, 201)
 
 
 @router.get("/webhooks/subscriptions", response=replies(), summary="The subscriptions")
@@ -50,8 +49,7 @@ def list_subscriptions(request: HttpRequest) -> HttpResponse:
 @router.get("/webhooks/subscriptions/{number}", response=replies(), summary="A subscription")
 def get_subscription(request: HttpRequest, number: str) -> HttpResponse:
     """Show a subscription."""
-    body = _render(_find(number))
-    return json_response({**body, "subscription": body})
+    return _response(_render(_find(number)))
 
 
 @router.patch("/webhooks/subscriptions/{number}", response=replies(), summary="Change a subscription")
@@ -62,11 +60,10 @@ def change(request: HttpRequest, number: str, wanted: SubscriptionPatch) -> Http
         _check(wanted.url)
     found.url = wanted.url or found.url
     found.events = wanted.events or found.events
-    found.is_active = or_default(wanted.active, found.is_active)
+    found.is_active = found.is_active if wanted.active is None else wanted.active
     # Without the cursor: a delivery may move it meanwhile.
     found.save(update_fields=["url", "events", "is_active"])
-    body = _render(found)
-    return json_response({**body, "subscription": body})
+    return _response(_render(found))
 
 
 @router.delete("/webhooks/subscriptions/{number}", response=replies(), summary="Delete a subscription")
@@ -84,6 +81,10 @@ def _check(url: str) -> None:
 def _find(number: str) -> Subscription:
     wanted = parse_id("subscription", number.removeprefix(_PREFIX))
     return the_one(Subscription.objects.using(conf().database).filter(id=wanted), "subscription", number)
+
+
+def _response(body: dict[str, Any], status: int = 200) -> HttpResponse:
+    return json_response({**body, "subscription": body}, status)
 
 
 def _render(each: Subscription) -> dict[str, Any]:
