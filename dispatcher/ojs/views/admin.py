@@ -34,12 +34,12 @@ from dispatcher.ojs.views.dead_letters import (
 from dispatcher.ojs.views.jobs import cancel_job, find, find_for
 from dispatcher.ojs.views.rate_limits import store
 from dispatcher.ojs.wire import (
+    MEDIA_TYPE,
     conflict,
     format_time,
     invalid,
     json_response,
     missing,
-    no_content,
     parse_time,
     the_one,
     without_nulls,
@@ -246,7 +246,7 @@ def retry_letter(request: HttpRequest, job_id: str) -> HttpResponse:
 def delete_letter(request: HttpRequest, job_id: str) -> HttpResponse:
     """Delete a dead letter permanently."""
     delete_dead_letter(find_dead_letter(job_id))
-    return no_content()
+    return HttpResponse(status=204, content_type=MEDIA_TYPE)
 
 
 def _set_up(queue: Queue, wanted: QueueConfigIn) -> None:

@@ -46,7 +46,7 @@ def register(request: HttpRequest, wanted: CronIn) -> HttpResponse:
         is_enabled=wanted.enabled is not False,
     )
     is_new = register_cron(cron, made.call)
-    return json_response(_body(_find(wanted.name)), 201 if is_new else 200)
+    return json_response(_body(wanted.name), 201 if is_new else 200)
 
 
 @router.get("/cron", response=replies(), summary="The crons", auth=READ)
@@ -62,23 +62,22 @@ def list_all(request: HttpRequest) -> HttpResponse:
 @router.get("/cron/{name}", response=replies(), summary="A cron", auth=READ)
 def get_cron(request: HttpRequest, name: str) -> HttpResponse:
     """Show a cron."""
-    return json_response(_body(_find(name)))
+    return json_response(_body(name))
 
 
 @router.patch("/cron/{name}", response=replies(), summary="Enable or disable a cron", auth=ADMIN)
 def switch(request: HttpRequest, name: str, wanted: CronPatch) -> HttpResponse:
     """Enable or disable a cron."""
-    _find(name)
     set_cron_enabled(name, is_enabled=wanted.enabled)
-    return json_response(_body(_find(name)))
+    return json_response(_body(name))
 
 
 @router.delete("/cron/{name}", response=replies(), summary="Delete a cron", auth=ADMIN)
 def remove(request: HttpRequest, name: str) -> HttpResponse:
     """Delete a cron; the jobs that it has sent stay."""
-    cron = _find(name)
+    body = _body(name)
     delete_cron(name)
-    return json_response({**_body(cron), "deleted": True, "name": name})
+    return json_response({**body, "deleted": True, "name": name})
 
 
 def _job(wanted: CronIn) -> JobIn:
@@ -101,15 +100,11 @@ def _job(wanted: CronIn) -> JobIn:
         raise invalid(".".join(map(str, first["loc"])), first["msg"]) from error
 
 
-def _find(name: str) -> Cron:
+def _body(name: str) -> dict[str, Any]:
     for cron in list_crons(name):
-        return cron
+        written = _render(cron)
+        return {"cron_job": written, "cron": written}
     raise missing("cron", name)
-
-
-def _body(cron: Cron) -> dict[str, Any]:
-    written = _render(cron)
-    return {"cron_job": written, "cron": written}
 
 
 def _render(cron: Cron) -> dict[str, Any]:

@@ -35,8 +35,7 @@ def configure(request: HttpRequest, name: str, wanted: PoolIn) -> HttpResponse:
     pools = Pool.objects.using(conf().database)
     defaults = {"strategy": wanted.strategy or "round-robin", "weights": weights}
     _, is_new = pools.update_or_create(name=name[:255], defaults=defaults)
-    body = _render(pools.get(name=name[:255]))
-    return json_response({**body, "pool": body}, 201 if is_new else 200)
+    return _response(name[:255], 201 if is_new else 200)
 
 
 @router.get("/admin/pools", response=replies(ItemsReply), summary="The pools", auth=READ)
@@ -49,8 +48,7 @@ def list_pools(request: HttpRequest) -> HttpResponse:
 @router.get("/admin/pools/{name}", response=replies(), summary="A pool", auth=READ)
 def get_pool(request: HttpRequest, name: str) -> HttpResponse:
     """Show a pool."""
-    body = _render(the_one(Pool.objects.using(conf().database).filter(name=name), "pool", name))
-    return json_response({**body, "pool": body})
+    return _response(name)
 
 
 @router.get("/admin/scheduling/stats", response=replies(), summary="Statistics of scheduling", auth=READ)
@@ -71,6 +69,11 @@ def stats(request: HttpRequest) -> HttpResponse:
     ]
     body = {"queues": queues, "window": "PT1M", "counts_up_to": LIST_COUNT_LIMIT}
     return json_response({**body, "stats": body, "pagination": found.pagination})
+
+
+def _response(name: str, status: int = 200) -> HttpResponse:
+    body = _render(the_one(Pool.objects.using(conf().database).filter(name=name), "pool", name))
+    return json_response({**body, "pool": body}, status)
 
 
 def _render(pool: Pool) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from dispatcher.ojs.api import READ, access_of
 from dispatcher.ojs.auth import Access
 from dispatcher.ojs.enqueue import ojs_state
 from dispatcher.ojs.fetch import FetchRequest, RejectedReport, ReservedCall
-from dispatcher.ojs.job import MAX_META_BYTES, from_milliseconds, json_size, write_fetched_job, write_job
+from dispatcher.ojs.job import MAX_META_BYTES, from_milliseconds, json_size, write_job
 from dispatcher.ojs.long_poll import RETRY_AFTER, reserve_wait
 from dispatcher.ojs.queue_order import ordered
 from dispatcher.ojs.queues import assign_queues
@@ -70,7 +70,7 @@ def fetch_jobs(request: HttpRequest, wanted: FetchIn) -> HttpResponse:
                 is_allowed=access.is_valid,
             )
         )
-    jobs = [write_fetched_job(call) for call in fetched]
+    jobs = [{**write_job(call), "ticket": str(call.ticket)} for call in fetched]
     return json_response({"jobs": jobs}, headers=None if jobs or granted == wait else RETRY_AFTER)
 
 
