@@ -16,7 +16,6 @@ from heapq import nsmallest
 from itertools import chain
 from time import monotonic
 from typing import Any, Final
-from uuid import UUID
 
 from dispatcher.models import CallQueue, EventLogEntry, Worker, Workflow
 from dispatcher.ojs.events import source
@@ -35,25 +34,17 @@ _BUDGET_S: Final = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class EventFilter:
-    """Selects events by type (`job.*` for a family), queue and job type, or of one job; an empty field matches all."""
+class EventFilter(CallFilter):
+    """Selects events by type (`job.*` for a family), and by their calls; an empty field matches all."""
 
     types: Collection[str] = ()
-    queues: Collection[str] = ()
-    job_types: Collection[str] = ()
-    job: UUID | None = None
-
-    @property
-    def calls(self) -> CallFilter:
-        """Return the same selection for calls."""
-        return CallFilter(queues=self.queues, tasks=self.job_types, call=self.job)
 
     def matches(self, event: Mapping[str, Any]) -> bool:
         """Return whether the filter matches an event."""
         return (
             (not self.types or any(fnmatchcase(event["type"], kind) for kind in self.types))
             and (not self.queues or event["data"].get("queue") in self.queues)
-            and (not self.job_types or event["data"].get("job_type") in self.job_types)
+            and (not self.tasks or event["data"].get("job_type") in self.tasks)
         )
 
     def may_match(self, *families: str) -> bool:
@@ -90,8 +81,8 @@ def latest(wanted: EventFilter, most: int) -> Page:
     rows_read = source.LATEST if wanted.types and not ended else most
     events = _matching(
         wanted,
-        calls=source.latest_calls(wanted.calls, rows_read, ended=ended),
-        entries=source.latest_entries(wanted.calls, rows_read),
+        calls=source.latest_calls(wanted, rows_read, ended=ended),
+        entries=source.latest_entries(wanted, rows_read),
         workflows=source.latest_workflows(rows_read),
     )
     found = {event["id"]: event for event in events if event["id"] < until}
@@ -103,7 +94,7 @@ def after(wanted: EventFilter, cursor: str, most: int) -> Page:
     began, begin, until = monotonic(), time_of(cursor), source.settled_at()
     found: dict[str, Event] = {}
     has_more = False
-    for edge in [until] if wanted.job else _edges(wanted, begin, until):
+    for edge in [until] if wanted.call else _edges(wanted, begin, until):
         there = between(wanted, cursor, edge)
         found |= {event["id"]: event for event in nsmallest(most + 1, there, key=lambda event: str(event["id"]))}
         if len(found) > most:
@@ -121,8 +112,8 @@ def between(wanted: EventFilter, cursor: str, until: datetime) -> Iterator[Event
     seen = set()
     for event in _matching(
         wanted,
-        calls=source.calls_of(wanted.calls, span),
-        entries=source.entries_of(wanted.calls, span),
+        calls=source.calls_of(wanted, span),
+        entries=source.entries_of(wanted, span),
         workflows=source.workflows_of(span),
     ):
         if cursor < event["id"] < end and event["id"] not in seen:
@@ -134,7 +125,7 @@ def _matching(
     wanted: EventFilter, *, calls: Iterator[CallQueue], entries: Iterator[EventLogEntry], workflows: Iterator[Workflow]
 ) -> Iterator[Event]:
     """Return the matching events of these rows, and of workers; rows that can't have any are not read."""
-    is_of_all = not (wanted.job or wanted.queues or wanted.job_types)
+    is_of_all = not (wanted.call or wanted.is_selective)
     # Drops by limits and full queues, and crons, are events of jobs, too.
     of_calls = _from_jobs(calls) if wanted.may_match("job", "rate_limit", "backpressure", "cron") else ()
     of_workflows = _from_workflows(workflows) if is_of_all and wanted.may_match("workflow") else ()
@@ -147,7 +138,7 @@ def _edges(wanted: EventFilter, begin: datetime, until: datetime) -> Iterator[da
     edge, step = max(begin, min(until, source.first_at() or until)), _FIRST_LOOK
     while True:
         span = Span(since=edge, until=min(edge + step, until))
-        edge = source.split_at(wanted.calls, span) or span.until
+        edge = source.split_at(wanted, span) or span.until
         yield edge
         if edge >= until:
             return

@@ -45,13 +45,13 @@ def stream(request: HttpRequest) -> HttpResponse:
 @router.get("/jobs/{job_id}/events", response=replies(), summary="Stream the events of a job (SSE)")
 def stream_job(request: HttpRequest, job_id: str) -> HttpResponse:
     """Stream the events of one job as they appear."""
-    return _stream(request, EventFilter(job=find_for(request, "read", job_id).id))
+    return _stream(request, EventFilter(call=find_for(request, "read", job_id).id))
 
 
 def _stream(request: HttpRequest, wanted: EventFilter) -> HttpResponse:
     cursor = request.headers.get("Last-Event-ID")
     if cursor is None:
-        cursor = now() if wanted.job is None else ""
+        cursor = now() if wanted.call is None else ""
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     lines = _event_lines(request, wanted, _check_cursor("Last-Event-ID", cursor))
     return StreamingHttpResponse(lines, content_type="text/event-stream", headers=headers)  # type: ignore[return-value]
@@ -93,7 +93,7 @@ def _check_cursor(field: str, cursor: str) -> str:
 def _event_filter(request: HttpRequest) -> EventFilter:
     """Return the requested filter. Raises Problem unless all of its queues may be read."""
     names = ("types", "queues", "job_types")
-    types, queues, job_types = (tuple(filter(None, request.GET.get(name, "").split(","))) for name in names)
-    wanted = EventFilter(types=types, queues=queues, job_types=job_types)
+    types, queues, tasks = (tuple(filter(None, request.GET.get(name, "").split(","))) for name in names)
+    wanted = EventFilter(types=types, queues=queues, tasks=tasks)
     access_of(request).require("read", *wanted.queues)
     return wanted
