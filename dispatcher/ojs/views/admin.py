@@ -44,7 +44,7 @@ from dispatcher.ojs.wire import (
     the_one,
     without_nulls,
 )
-from dispatcher.states import IN_FLIGHT, TERMINAL, Delivery, OnFull, State
+from dispatcher.states import IN_FLIGHT, TERMINAL, OnFull, State
 
 router = Router(tags=["admin"])
 
@@ -126,12 +126,10 @@ def purge(request: HttpRequest, name: str, wanted: PurgeIn) -> HttpResponse:
     params = {"queue": name, "states": states, "most": MAX_MOVED}
     waiting = [] if before or not states else sql.fetch("find_cancellable", UUID, params)
     until = monotonic() + _BUDGET_S
-    tried, cancelled_count = _by_batches(waiting, api.cancel, until)
-    tried_ended, deleted_count = _by_batches(ended, _delete, until)
+    tried, cancelled = _by_batches(waiting, api.cancel, until)
+    tried_ended, deleted = _by_batches(ended, _delete, until)
     has_more = (tried, tried_ended) != (len(waiting), len(ended)) or MAX_MOVED in (tried, tried_ended)
-    return json_response(
-        {"purged_count": cancelled_count + deleted_count, "states": wanted.states, "has_more": has_more}
-    )
+    return json_response({"purged_count": cancelled + deleted, "states": wanted.states, "has_more": has_more})
 
 
 @router.get("/admin/jobs", response=replies(ItemsReply), summary="The jobs", auth=READ)
@@ -141,8 +139,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
     Due jobs are ordered by queue and time, pending ones by queue. One page scans 10,000 jobs, so it may have fewer than
     `limit`. Continue while there is a `next_cursor`.
     """
-    given = request.GET.dict()
-    rows, order, among = job_query.list_jobs(given)
+    rows, order, among = job_query.list_jobs(request.GET.dict())
     found = paginate(request, rows, order=order, among=among, default=20)
     return json_response({"items": [write_job(call) for call in found.rows], "pagination": found.pagination})
 
@@ -301,16 +298,14 @@ def _queue(queue: Queue, numbers: queues.Counts, *, is_paused: bool) -> dict[str
     counts = asdict(numbers)
     named = ("available", "active", "scheduled", "retryable", "completed", "discarded", "cancelled")
     return {
-        "name": queue.name,
+        **queues.render_queue(queue),
         "state": "paused" if is_paused else "active",
         "paused": is_paused,
-        "served_by": "http" if queue.delivery == Delivery.HTTP else "celery",
         "counts": {name: counts[name] for name in named},
         "throughput": {
             "processed_per_minute": counts["completed_last_minute"],
             "failed_per_minute": counts["failed_last_minute"],
         },
-        "created_at": format_time(queue.created_at),
     }
 
 

@@ -56,15 +56,8 @@ def queues(request: HttpRequest) -> HttpResponse:
     """List the queues that were named over HTTP, are configured, or were served by a Celery worker."""
     found = paginate(request, Queue.objects.using(conf().database).all(), order=["name"])
     paused = paused_queues([queue.name for queue in found.rows])
-    listed = [
-        {
-            "name": queue.name,
-            "status": "paused" if queue.name in paused else "active",
-            "served_by": "http" if queue.delivery == Delivery.HTTP else "celery",
-            "created_at": format_time(queue.created_at),
-        }
-        for queue in found.rows
-    ]
+    states = {True: "paused", False: "active"}
+    listed = [{**render_queue(queue), "status": states[queue.name in paused]} for queue in found.rows]
     return json_response({"queues": listed, "pagination": found.pagination})
 
 
@@ -109,6 +102,12 @@ def switch_queue(request: HttpRequest, name: str, wanted: PauseIn | None, *, is_
     change(f"queue:{name}", by=access_of(request).actor((wanted and wanted.reason) or ""))
     body = {"name": name, "paused": is_paused, "paused_at" if is_paused else "resumed_at": format_time(sql.now())}
     return json_response({**body, "queue": body, "status": "paused" if is_paused else "active"})
+
+
+def render_queue(queue: Queue) -> dict[str, Any]:
+    """Return what both lists of queues show of a row."""
+    served_by = "http" if queue.delivery == Delivery.HTTP else "celery"
+    return {"name": queue.name, "served_by": served_by, "created_at": format_time(queue.created_at)}
 
 
 def count_queue(name: str) -> Counts:
