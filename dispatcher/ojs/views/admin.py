@@ -212,9 +212,7 @@ def worker(request: HttpRequest, worker_id: str) -> HttpResponse:
     return json_response({**_workers([_find(worker_id)])[0], "jobs": calls})
 
 
-@router.post(
-    "/admin/workers/{worker_id}/{directive}", response=replies(), summary="Set a worker's directive", auth=ADMIN
-)
+@router.post("/admin/workers/{worker_id}/{directive}", response=replies(), summary="Set a directive", auth=ADMIN)
 def direct(request: HttpRequest, worker_id: str, directive: str) -> HttpResponse:
     """Answer the worker's heartbeats with this directive: `running`, `quiet` or `terminate`."""
     if directive not in ("running", "quiet", "terminate"):

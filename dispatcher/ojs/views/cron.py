@@ -27,7 +27,7 @@ _NOT_KEPT = {
 """Options that the job of a cron may not have, and why."""
 
 
-@router.post("/cron", response={**replies(status=201), **replies()}, summary="Register a cron", auth=ADMIN)
+@router.post("/cron", response=replies() | replies(status=201), summary="Register a cron", auth=ADMIN)
 def register(request: HttpRequest, wanted: CronIn) -> HttpResponse:
     """Create a cron, or change the cron with this name."""
     expression = wanted.cron or wanted.expression

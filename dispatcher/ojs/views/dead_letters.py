@@ -34,7 +34,11 @@ def letters(request: HttpRequest) -> HttpResponse:
 
 @router.get("/dead-letter/stats", response=replies(), summary="Count the dead letters", auth=READ)
 @router.get(
-    "/admin/dead-letter/stats", response=replies(), summary="Count", auth=READ, operation_id="admin_dead_letters"
+    "/admin/dead-letter/stats",
+    response=replies(),
+    summary="Count the dead letters",
+    auth=READ,
+    operation_id="admin_dead_letter_stats",
 )
 def stats(request: HttpRequest) -> HttpResponse:
     """Count the dead letters."""

@@ -18,9 +18,7 @@ from dispatcher.ojs.wire import format_time, invalid, json_response, the_one
 router = Router(tags=["pools"])
 
 
-@router.put(
-    "/admin/pools/{name}", response={**replies(status=201), **replies()}, summary="Configure a pool", auth=ADMIN
-)
+@router.put("/admin/pools/{name}", response=replies() | replies(status=201), summary="Configure a pool", auth=ADMIN)
 def configure(request: HttpRequest, name: str, wanted: PoolIn) -> HttpResponse:
     """Set the queues of a pool, and the order in which a fetch reads them."""
     weights = dict(wanted.weights or {})

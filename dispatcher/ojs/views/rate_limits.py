@@ -66,9 +66,7 @@ def end_override(request: HttpRequest, key: str) -> HttpResponse:
     return json_response({**_find_key(key), "oversized_count": oversized})
 
 
-@router.put(
-    "/admin/queues/{name}/rate-limit", response=replies(RateLimitReply), summary="Limit a whole queue", auth=ADMIN
-)
+@router.put("/admin/queues/{name}/rate-limit", response=replies(RateLimitReply), summary="Limit a queue", auth=ADMIN)
 def limit_queue(request: HttpRequest, name: str, limits: LimitIn) -> HttpResponse:
     """Store the given limits of a queue; they apply to each of its jobs, in addition to the job's own keys."""
     given = limits.named()

@@ -125,7 +125,7 @@ def beat(request: HttpRequest, beat: HeartbeatIn) -> HttpResponse:
     return json_response({**body, "acknowledged": True})
 
 
-@router.get("/workers/{worker_id}/health", response={**replies(), 503: Reply}, summary="Health of a worker", auth=READ)
+@router.get("/workers/{worker_id}/health", response=replies() | {503: Reply}, summary="Health of a worker", auth=READ)
 def health(request: HttpRequest, worker_id: str) -> HttpResponse:
     """Show the state that a worker reported; 503 once it drains."""
     worker = PullWorker.objects.using(conf().database).filter(id=fetch.worker_id(worker_id)).first()
