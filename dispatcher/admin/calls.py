@@ -17,6 +17,7 @@ from django.utils.safestring import SafeString
 
 from dispatcher import api, reports, sql
 from dispatcher.admin.base import MANY, ReadOnlyAdmin, badge, batches
+from dispatcher.messages.tickets import uuid_of
 from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.states import DUE, IN_FLIGHT, TERMINAL, Reason, State
 
@@ -171,10 +172,8 @@ class CallAdmin(ReadOnlyAdmin):
         term = search_term.strip()
         if not term:
             return queryset, False
-        try:
-            return queryset.filter(pk=UUID(term)), False
-        except ValueError:
-            pass
+        if (call := uuid_of(term)) is not None:
+            return queryset.filter(pk=call), False
         if RateLimitKey.objects.filter(name=term).exists():
             found = sql.fetch("find_calls_of_key", UUID, {"name": term, "most": _FOUND})
             return queryset.filter(pk__in=found), False

@@ -1,7 +1,5 @@
 """The event log in the admin, latest first."""
 
-from uuid import UUID
-
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.db.models.fields.json import KT
@@ -9,6 +7,7 @@ from django.http import HttpRequest
 
 from dispatcher.admin.base import MANY, ReadOnlyAdmin
 from dispatcher.event_log import KINDS
+from dispatcher.messages.tickets import uuid_of
 from dispatcher.models import EventLogEntry
 
 
@@ -43,11 +42,9 @@ class EventLogEntryAdmin(ReadOnlyAdmin):
         term = search_term.strip()
         if not term:
             return queryset, False
-        try:
+        if (call := uuid_of(term)) is not None:
             # This expression has an index.
-            return queryset.alias(job=KT("data__job_id")).filter(job=str(UUID(term))), False
-        except ValueError:
-            pass
+            return queryset.alias(job=KT("data__job_id")).filter(job=str(call)), False
         oldest = EventLogEntry.objects.order_by("-at").values_list("at", flat=True)[MANY : MANY + 1].first()
         latest = queryset if oldest is None else queryset.filter(at__gt=oldest)
         return super().get_search_results(request, latest, term)

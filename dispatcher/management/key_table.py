@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from rich.table import Table
@@ -30,15 +31,10 @@ class Column:
         """The width of its longest cell."""
         return max(len(self.title), *map(len, self.cells))
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether it is empty for every key."""
-        return not any(self.cells)
-
 
 def table(keys: Sequence[KeyStatus], width: int) -> Table:
     """Return the columns that are not empty and fit; names are shortened to the remaining width."""
-    found = [column for column in _columns(keys) if not column.is_empty]
+    found = [column for column in _columns(keys) if any(column.cells)]
     while _width(found) > width:
         last = max(found, key=lambda column: column.rank)
         if last.rank == 0 or _width(found) - found[0].width + SHORTEST_NAME <= width:
@@ -71,12 +67,12 @@ def _columns(keys: Sequence[KeyStatus]) -> list[Column]:
         Column(title="State", cells=[_state(key) for key in keys]),
         Column(title="In use", cells=[_in_use(key) for key in keys], is_right=True),
         Column(title="Window", cells=[_window(key) for key in keys], is_right=True),
-        Column(title="Frees", cells=[_frees(key) for key in keys], is_right=True, rank=3),
+        Column(title="Frees", cells=[_span(key.at, key.frees_at) for key in keys], is_right=True, rank=3),
         Column(title="Next", cells=[_next(key) for key in keys], is_right=True, rank=1),
         Column(title="Waiting", cells=[f"{key.waiting:,}" for key in keys], is_right=True),
-        Column(title="Oldest", cells=[_oldest(key) for key in keys], is_right=True, rank=2),
-        Column(title="Oversized", cells=[_oversized(key) for key in keys], is_right=True),
-        Column(title="Override", cells=[_override(key) for key in keys], is_right=True),
+        Column(title="Oldest", cells=[_span(key.waiting_since, key.at) for key in keys], is_right=True, rank=2),
+        Column(title="Oversized", cells=[f"{key.oversized:,}" if key.oversized else "" for key in keys], is_right=True),
+        Column(title="Override", cells=[_span(key.at, key.overridden_until) for key in keys], is_right=True),
     ]
 
 
@@ -92,12 +88,8 @@ def _state(key: KeyStatus) -> str:
     return key.state.label.lower()
 
 
-def _oversized(key: KeyStatus) -> str:
-    return f"{key.oversized:,}" if key.oversized else ""
-
-
-def _override(key: KeyStatus) -> str:
-    return brief(key.overridden_until - key.at) if key.overridden_until else ""
+def _span(since: datetime | None, until: datetime | None) -> str:
+    return brief(until - since) if since and until else ""
 
 
 def _in_use(key: KeyStatus) -> str:
@@ -110,20 +102,12 @@ def _window(key: KeyStatus) -> str:
     return f"{key.used}/{rate.limit} in {describe_period(rate)}" if rate else ""
 
 
-def _frees(key: KeyStatus) -> str:
-    return brief(key.frees_at - key.at) if key.frees_at else ""
-
-
 def _next(key: KeyStatus) -> str:
     """Return when the next call may start; "-" if that takes a release or a person."""
     if key.is_paused or "concurrency" in key.stopped_by or ("members" in key.stopped_by and key.opens_at is None):
         return "-"
     at = max(filter(None, (key.opens_at, key.next_start_at)), default=key.at)
     return brief(at - key.at) if at > key.at else "now"
-
-
-def _oldest(key: KeyStatus) -> str:
-    return brief(key.at - key.waiting_since) if key.waiting_since else ""
 
 
 def _details(key: KeyStatus) -> Iterator[tuple[str, str]]:

@@ -15,10 +15,8 @@ BOUND_S: Final = 2.0
 """How long publishing waits at the most for each answer of the broker."""
 
 
-class _Producers:
-    """The pool of producers of each app, and the process that made it: connections do not survive a fork."""
-
-    by_app: Final[WeakKeyDictionary[AMQP, tuple[int, ProducerPool]]] = WeakKeyDictionary()
+_pools: Final[WeakKeyDictionary[AMQP, tuple[int, ProducerPool]]] = WeakKeyDictionary()
+"""The process that made the pool of each app's producers, and the pool: connections do not survive a fork."""
 
 
 def bounded_producers(app: Celery) -> ProducerPool:
@@ -26,7 +24,7 @@ def bounded_producers(app: Celery) -> ProducerPool:
 
     They have their own pool, because workers read from the broker with the project's transport options.
     """
-    known = _Producers.by_app.get(app.amqp)
+    known = _pools.get(app.amqp)
     if known is None or known[0] != getpid():
         given, patience = app.conf.broker_transport_options, app.conf.broker_connection_timeout or BOUND_S
         wait = min(patience, BOUND_S)
@@ -34,7 +32,7 @@ def bounded_producers(app: Celery) -> ProducerPool:
             options = _transport_options(probe.transport.driver_type, given)
         pool = producers[app.connection_for_write(transport_options=options, connect_timeout=wait)]
         pool.limit = app.pool.limit
-        known = _Producers.by_app[app.amqp] = getpid(), pool
+        known = _pools[app.amqp] = getpid(), pool
     return known[1]
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import uuid_utils.compat as uuid7
 from django.core.exceptions import RequestDataTooBig
-from django.db import DatabaseError, InterfaceError, transaction
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern
@@ -61,6 +61,19 @@ def access_of(request: HttpRequest) -> Access:
     """Return the access of an authenticated request."""
     allowed: Access = request.ojs_access  # type: ignore[attr-defined]
     return allowed
+
+
+def _needs(verb: str) -> Callable[[HttpRequest], bool]:
+    def is_allowed(request: HttpRequest) -> bool:
+        access_of(request).require(verb)
+        return True
+
+    return is_allowed
+
+
+READ: Final = _needs("read")
+ADMIN: Final = _needs("admin")
+"""The `auth` of endpoints that need this scope on all queues; those of one queue or job check theirs by themselves."""
 
 
 def with_ojs_headers(pattern: URLPattern) -> URLPattern:
@@ -134,29 +147,61 @@ def _cors(request: HttpRequest) -> dict[str, str]:
     }
 
 
-def _answered(request: HttpRequest, problem: Problem) -> HttpResponse:
+def _answer(request: HttpRequest, error: Exception) -> HttpResponse:
     prefix = request.path.partition("/ojs/")[0]
-    return problem.response(str(getattr(request, "ojs_request_id", "")), f"{prefix}/ojs/v1/errors")
+    return _problem_of(request, error).response(str(getattr(request, "ojs_request_id", "")), f"{prefix}/ojs/v1/errors")
 
 
-@api.exception_handler(Problem)
-def _problem(request: HttpRequest, problem: Problem) -> HttpResponse:
-    return _answered(request, problem)
+# Those that ninja has handlers of its own for, and all others.
+for _kind in (ValidationError, HttpError, Exception):
+    api.add_exception_handler(_kind, _answer)  # type: ignore[arg-type]  # ninja's type names classes, too.
 
 
-@api.exception_handler(ValidationError)
-def _not_valid(request: HttpRequest, error: ValidationError) -> HttpResponse:
+def _problem_of(request: HttpRequest, error: Exception) -> Problem:  # noqa: PLR0911 -- one case a kind of error
+    """Return the error response for an exception; an unexpected one is logged."""
+    match error:
+        case Problem():
+            return error
+        case ValidationError():
+            return _not_valid(request, error)
+        case HttpError():
+            # An error of the parser.
+            cause = error.__cause__ if isinstance(error.__cause__, Problem) else error.__context__
+            return cause if isinstance(cause, Problem) else Problem(error.status_code, "invalid_request", str(error))
+        case FieldInvalid():
+            status = 413 if isinstance(error, CallTooLarge) else 400
+            return Problem(status, "invalid_request", str(error), details={"field": error.field})
+        case DuplicateCall():
+            details = {"existing_job_id": error.call, "existing_job_state": error.state, "unique_key": error.unique_key}
+            return Problem(409, "duplicate", str(error), details=without_nulls(details))
+        case QueueFull():
+            return _queue_full(error)
+        case KeyNotFound():
+            return missing("rate_limit", error.name)
+        case RequestDataTooBig():
+            message = f"{error} Raise DATA_UPLOAD_MAX_MEMORY_SIZE for larger requests."
+            return Problem(413, "envelope_too_large", message)
+        case _ if isinstance(error, sql.DATABASE_ERRORS) and sql.is_unavailable(error):
+            logger.warning("the database is unavailable: %s", error)
+            message, headers = "The database is unavailable.", {"Retry-After": _RETRY_AFTER}
+            return Problem(503, "backend_error", message, is_retryable=True, headers=headers)
+        case _:
+            logger.error("unexpected error in %s %s", request.method, request.path, exc_info=error)
+            return Problem(500, "backend_error", "Internal server error.", is_retryable=True)
+
+
+def _not_valid(request: HttpRequest, error: ValidationError) -> Problem:
     if not request.body and request.method in ("POST", "PUT", "PATCH"):
-        return _answered(request, Problem(400, "invalid_payload", "The body is empty; it must be a JSON object."))
+        return Problem(400, "invalid_payload", "The body is empty; it must be a JSON object.")
     first = error.errors[0]
-    field = _path(first["loc"])
     message = str(first.get("msg", "is not valid")).removeprefix("Value error, ")
     is_retry = "retry" in first["loc"]
-    problem = invalid(field, message, status=422 if is_retry else 400, kind="validation_error" if is_retry else None)
+    status, kind = (422, "validation_error") if is_retry else (400, None)
+    problem = invalid(_path(first["loc"]), message, status=status, kind=kind)
     problem.details["validation_errors"] = [
         {"path": f"$.{_path(each['loc'])}", "message": each.get("msg", "")} for each in error.errors[:20]
     ]
-    return _answered(request, problem)
+    return problem
 
 
 def _path(loc: Sequence[object]) -> str:
@@ -164,65 +209,15 @@ def _path(loc: Sequence[object]) -> str:
     return ".".join(str(part) for part in loc[2:] or loc[1:]) or "body"
 
 
-@api.exception_handler(FieldInvalid)
-def _field_invalid(request: HttpRequest, error: FieldInvalid) -> HttpResponse:
-    status = 413 if isinstance(error, CallTooLarge) else 400
-    return _answered(request, Problem(status, "invalid_request", str(error), details={"field": error.field}))
-
-
-@api.exception_handler(DuplicateCall)
-def _duplicate(request: HttpRequest, error: DuplicateCall) -> HttpResponse:
-    details = {"existing_job_id": error.call, "existing_job_state": error.state, "unique_key": error.unique_key}
-    return _answered(request, Problem(409, "duplicate", str(error), details=without_nulls(details)))
-
-
-@api.exception_handler(QueueFull)
-def _queue_full(request: HttpRequest, error: QueueFull) -> HttpResponse:
+def _queue_full(error: QueueFull) -> Problem:
+    """Return the response to a full queue, and note each of its rejected job types in the event log."""
+    pressure = {"depth": error.depth, "bound": error.bound}
+    rejected = [{**pressure, "job_type": task} for task in dict.fromkeys(error.tasks)]
+    event_log.note([Entry(kind="backpressure.rejected", queue=error.queue, data=each) for each in rejected])
     headers = {
         "Retry-After": _RETRY_AFTER,
         "X-OJS-Queue-Depth": str(error.depth),
         "X-OJS-Queue-Bound": str(error.bound),
     }
-    pressure = {"depth": error.depth, "bound": error.bound}
-    rejected = [{**pressure, "job_type": task} for task in dict.fromkeys(error.tasks)]
-    event_log.note([Entry(kind="backpressure.rejected", queue=error.queue, data=each) for each in rejected])
     more = {"queue": error.queue, **pressure, "strategy": error.strategy}
-    return _answered(request, Problem(429, "QUEUE_FULL", str(error), is_retryable=True, more=more, headers=headers))
-
-
-@api.exception_handler(KeyNotFound)
-def _no_key(request: HttpRequest, error: KeyNotFound) -> HttpResponse:
-    return _answered(request, missing("rate_limit", error.name))
-
-
-@api.exception_handler(HttpError)
-def _http_error(request: HttpRequest, error: HttpError) -> HttpResponse:
-    # An error of the parser.
-    problem = error.__cause__ if isinstance(error.__cause__, Problem) else error.__context__
-    if not isinstance(problem, Problem):
-        problem = Problem(error.status_code, "invalid_request", str(error))
-    return _answered(request, problem)
-
-
-@api.exception_handler(RequestDataTooBig)
-def _too_big(request: HttpRequest, error: RequestDataTooBig) -> HttpResponse:
-    message = f"{error} Raise DATA_UPLOAD_MAX_MEMORY_SIZE for larger requests."
-    return _answered(request, Problem(413, "envelope_too_large", message))
-
-
-@api.exception_handler(DatabaseError)
-@api.exception_handler(InterfaceError)
-def _away(request: HttpRequest, error: Exception) -> HttpResponse:
-    if not sql.is_unavailable(error):
-        return _fault(request, error)
-    logger.warning("the database is unavailable: %s", error)
-    problem = Problem(
-        503, "backend_error", "The database is unavailable.", is_retryable=True, headers={"Retry-After": _RETRY_AFTER}
-    )
-    return _answered(request, problem)
-
-
-@api.exception_handler(Exception)
-def _fault(request: HttpRequest, error: Exception) -> HttpResponse:
-    logger.error("unexpected error in %s %s", request.method, request.path, exc_info=error)
-    return _answered(request, Problem(500, "backend_error", "Internal server error.", is_retryable=True))
+    return Problem(429, "QUEUE_FULL", str(error), is_retryable=True, more=more, headers=headers)

@@ -88,10 +88,8 @@ class Access:
 
 @dataclass(frozen=True, kw_only=True)
 class _Token:
-    id: int
     name: str
     scopes: list[str]
-    digest: str
     is_limited: bool
 
 

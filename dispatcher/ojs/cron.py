@@ -116,15 +116,13 @@ def register_cron(cron: Cron, call: Call) -> bool:
 
 def list_crons(name: str | None = None) -> list[Cron]:
     """Return all crons, or the one with this name, ordered by name."""
-    entries = _entries().filter(task=CRON_TASK).select_related("crontab")
-    if name is not None:
-        entries = entries.filter(name=f"{_PREFIX}{name}")
-    return [_read(entry) for entry in entries.order_by("name")]
+    entries = _entries() if name is None else _entries_of(name)
+    return [_read(entry) for entry in entries.filter(task=CRON_TASK).select_related("crontab").order_by("name")]
 
 
 def set_cron_enabled(name: str, *, is_enabled: bool) -> None:
     """Enable or disable a cron."""
-    for entry in _entries().filter(name=f"{_PREFIX}{name}"):
+    for entry in _entries_of(name):
         entry.enabled = is_enabled
         # Saved one by one, because that notifies a running beat.
         entry.save()
@@ -132,7 +130,7 @@ def set_cron_enabled(name: str, *, is_enabled: bool) -> None:
 
 def delete_cron(name: str) -> None:
     """Delete a cron; the calls that it has sent stay."""
-    for entry in _entries().filter(name=f"{_PREFIX}{name}"):
+    for entry in _entries_of(name):
         entry.delete()
 
 
@@ -141,7 +139,7 @@ def fire_cron(name: str) -> str | None:
 
     None if this minute's call was already sent, its overlap policy forbids it, or its queue is paused.
     """
-    entry = _entries().filter(name=f"{_PREFIX}{name}", enabled=True).first()
+    entry = _entries_of(name).filter(enabled=True).first()
     if entry is None:
         return None
     stored = json.loads(entry.description)
@@ -165,8 +163,7 @@ def fire_cron(name: str) -> str | None:
         if why:
             _note_skipped(name, stored, why)
             return None
-        call = _call(stored, name)
-        (sent,) = api.send_many([call])
+        (sent,) = api.send_many([_call(stored, name)])
     if before and stored["overlap"] == "cancel_previous":
         fetch.cancel(before.id)
     return str(sent.id)
@@ -190,6 +187,10 @@ def _entries() -> Any:
     return PeriodicTask.objects.using(router.db_for_write(PeriodicTask))
 
 
+def _entries_of(name: str) -> Any:
+    return _entries().filter(name=f"{_PREFIX}{name}")
+
+
 def _unique_key(name: str) -> str:
     """Return the unique key of a cron's calls: its name, or the hash of a name that is too long."""
     key = f"{_PREFIX}{name}"
@@ -197,21 +198,19 @@ def _unique_key(name: str) -> str:
 
 
 def _call(stored: Mapping[str, Any], name: str) -> Call:
-    kept = stored["call"]
+    kept, itself = stored["call"], f"{_PREFIX}{name}"
     keys = kept["keys"]
     if stored["overlap"] == "enqueue":
-        key = f"{_PREFIX}{name}"
-        keys = {**(keys if isinstance(keys, dict) else dict.fromkeys(keys or (), 1)), key: 1}
+        keys = {**(keys if isinstance(keys, dict) else dict.fromkeys(keys or (), 1)), itself: 1}
     fired = {META_NAME: name, META_EXPRESSION: stored["expression"], META_TRIGGERED: sql.now().isoformat()}
-    meta = {**(kept["meta"] or {}), **fired}
     return Call(
         **{field: kept[field] for field in ("task", "args", "queue", "priority", "retry", "rate_limit")},
         keys=keys,
-        meta=meta,
+        meta={**(kept["meta"] or {}), **fired},
         ojs=OjsOptions(
             unique_key=_unique_key(name),
             envelope=kept["envelope"],
-            sender=f"{_PREFIX}{name}",
+            sender=itself,
             timeout=_span(kept["timeout"]),
             visibility=_span(kept["visibility"]),
         ),

@@ -4,7 +4,6 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
-from dispatcher.errors import PolicyInvalid
 from dispatcher.limits.policy import parse_duration
 from dispatcher.ojs.wire import UUID7, Problem, parse_time
 from dispatcher.validate import KEY_PATTERN, STORED_KEY_PATTERN
@@ -22,10 +21,7 @@ def _moment(value: str) -> str:
 
 
 def _duration(value: str) -> str:
-    try:
-        parse_duration(value, "duration")
-    except PolicyInvalid as error:
-        raise ValueError(str(error)) from error
+    parse_duration(value, "duration")
     return value
 
 
@@ -60,7 +56,10 @@ Lease = Annotated[int, Field(ge=0, le=43_200_000)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 AtLeastOne = Annotated[int, Field(ge=1, le=2**31 - 1)]
 JobId = Annotated[str, Field(pattern=f"^{UUID7.pattern}$")]
+JobType = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*$", max_length=255)]
 AnyId = Annotated[str, Field(min_length=1, max_length=64)]
+Url = Annotated[str, Field(max_length=2_000, pattern=r"^https?://[^\s/]+")]
+EventTypes = Annotated[list[Annotated[str, Field(min_length=1, max_length=64)]], Field(min_length=1)]
 StateName = Literal["scheduled", "pending", "available", "active", "retryable", "completed", "cancelled", "discarded"]
 AnyState = Literal[StateName, "dispatched"]
 Name = Annotated[str, Field(min_length=1, max_length=255)]

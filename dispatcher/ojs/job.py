@@ -124,11 +124,6 @@ def write_job(row: CallQueue) -> dict[str, Any]:
     return without_nulls(job)
 
 
-def write_fetched_job(row: CallQueue) -> dict[str, Any]:
-    """Return a job for the worker that fetched it, with its ticket."""
-    return {**write_job(row), "ticket": str(row.ticket)}
-
-
 def max_attempts(row: CallQueue) -> int:
     """Return the maximum number of attempts of a call."""
     return Retry.parse(row.retry if row.retry is not None else conf().retry).max_attempts

@@ -53,7 +53,7 @@ def paginate(
     order: fields that identify each row, all ascending or all descending ("-"); an index has them.
     among: the rows that this index scans, a superset of `rows`; None: `rows` themselves.
     """
-    limit = _number(request, "limit", _number(request, "per_page", default, _MOST), _MOST)
+    limit = number(request, "limit", number(request, "per_page", default, _MOST), _MOST)
     first = window(rows, order, among)
     total = first.rows[: ROW_LIMIT + 1].count()
     summary: dict[str, Any] = {
@@ -135,15 +135,16 @@ def _value(model: type[Model], name: str, text: object) -> Any:
 
 
 def _offset(request: HttpRequest, limit: int) -> int:
-    number = _number(request, "page", 1, None)
-    offset = _number(request, "offset", (number - 1) * limit, None, least=0)
+    page = number(request, "page", 1, None)
+    offset = number(request, "offset", (page - 1) * limit, None, least=0)
     if offset > ROW_LIMIT:
         field = "offset" if request.GET.get("offset") else "page"
         raise invalid(field, f"is more than {ROW_LIMIT:,} rows from the start; use the cursor of the previous page.")
     return offset
 
 
-def _number(request: HttpRequest, name: str, default: int, most: int | None, *, least: int = 1) -> int:
+def number(request: HttpRequest, name: str, default: int, most: int | None, *, least: int = 1) -> int:
+    """Return a whole number of the query string, bounded by `most`. Raises Problem."""
     given = request.GET.get(name)
     if given is None or given == "":
         return default

@@ -4,7 +4,7 @@ An explicit null means the same as an absent field. Unknown fields are kept wher
 but refused where jobs are selected or limits are set: there a typo would do more, or limit less, than intended.
 """
 
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
@@ -15,7 +15,9 @@ from dispatcher.ojs.fields import (
     AtLeastOne,
     Count,
     Duration,
+    EventTypes,
     JobId,
+    JobType,
     KeyName,
     Lease,
     Moment,
@@ -26,11 +28,10 @@ from dispatcher.ojs.fields import (
     StateName,
     Strategy,
     Text,
+    Url,
     Weight,
     WorkerName,
 )
-
-T = TypeVar("T")
 
 
 class Body(BaseModel):
@@ -109,14 +110,19 @@ class OptionsIn(Body):
     tags: list[Text] | None = None
 
 
-class JobIn(OptionsIn):
-    """A job to send; its options may also be fields of the job itself. Unknown fields are stored and returned."""
+class JobFields(OptionsIn):
+    """What jobs and crons have in common; the options may also be fields of the job itself."""
 
-    type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*$", max_length=255)]
-    args: list[JsonValue]
     meta: dict[str, JsonValue] | None = None
-    id: JobId | None = None
     options: OptionsIn | None = None
+
+
+class JobIn(JobFields):
+    """A job to send. Unknown fields are stored and returned."""
+
+    type: JobType
+    args: list[JsonValue]
+    id: JobId | None = None
 
 
 class BatchIn(Body):
@@ -210,21 +216,6 @@ class PauseIn(StrictBody):
             raise ValueError(message)
 
 
-def reason_of(wanted: PauseIn | None) -> str:
-    """Return the reason in a body."""
-    return (wanted and wanted.reason) or ""
-
-
-class OverrideIn(StrictBody):
-    """Limits that override a key's own until a time; absent ones do not change."""
-
-    concurrency: Count | None = None
-    per_worker: AtLeastOne | None = None
-    rate: RateIn | None = None
-    throttle: RateIn | None = None
-    expires_at: Moment | None = None
-
-
 class LimitIn(StrictBody):
     """The limits of a queue; null removes one, and absent ones do not change."""
 
@@ -236,6 +227,12 @@ class LimitIn(StrictBody):
     def named(self) -> dict[str, Any]:
         """Return the given limits, None for those to remove."""
         return self.model_dump(exclude_unset=True, include={"concurrency", "per_worker", "rate", "throttle"})
+
+
+class OverrideIn(LimitIn):
+    """Limits that override a key's own until a time; null and absent ones do not change."""
+
+    expires_at: Moment | None = None
 
 
 class QueueLimitIn(LimitIn):
@@ -272,16 +269,14 @@ class QueueConfigIn(StrictBody):
     delivery: Literal["broker", "direct", "http"] | None = None
 
 
-class CronTemplateIn(OptionsIn):
-    """The job of a cron; its options may also be fields of the job itself."""
+class CronTemplateIn(JobFields):
+    """The job of a cron."""
 
-    type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*$", max_length=255)]
+    type: JobType
     args: list[JsonValue] | None = None
-    meta: dict[str, JsonValue] | None = None
-    options: OptionsIn | None = None
 
 
-class CronIn(OptionsIn):
+class CronIn(JobFields):
     """A periodic job: with the spec's fields, or with a `job_template`."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=190)]
@@ -292,8 +287,6 @@ class CronIn(OptionsIn):
     enabled: bool | None = None
     type: Annotated[str, Field(max_length=255)] | None = None
     args: list[JsonValue] | None = None
-    meta: dict[str, JsonValue] | None = None
-    options: OptionsIn | None = None
     job_template: CronTemplateIn | None = None
 
 
@@ -377,8 +370,8 @@ class PoolIn(Body):
 class SubscriptionIn(Body):
     """A webhook: where to post which events."""
 
-    url: Annotated[str, Field(max_length=2_000, pattern=r"^https?://[^\s/]+")]
-    events: Annotated[list[Annotated[str, Field(min_length=1, max_length=64)]], Field(min_length=1)]
+    url: Url
+    events: EventTypes
     secret: Annotated[str, Field(min_length=8, max_length=255)] | None = None
     active: bool | None = None
 
@@ -386,14 +379,9 @@ class SubscriptionIn(Body):
 class SubscriptionPatch(Body):
     """Changes of a subscription."""
 
-    url: Annotated[str, Field(max_length=2_000, pattern=r"^https?://[^\s/]+")] | None = None
-    events: Annotated[list[Annotated[str, Field(min_length=1, max_length=64)]], Field(min_length=1)] | None = None
+    url: Url | None = None
+    events: EventTypes | None = None
     active: bool | None = None
-
-
-def or_default(value: T | None, default: T) -> T:
-    """Return a value, or the default if it is None."""
-    return default if value is None else value
 
 
 def given_fields(body: BaseModel | None) -> dict[str, Any]:

@@ -18,21 +18,9 @@ from dispatcher.ojs.views import (
     workflows,
 )
 
-for router in (
-    system,
-    jobs,
-    workers,
-    queues,
-    dead_letters,
-    rate_limits,
-    cron,
-    events,
-    webhooks,
-    admin,
-    pools,
-    workflows,
-):
-    api.add_router("", router.router)
+VIEWS = (admin, cron, dead_letters, events, jobs, pools, queues, rate_limits, system, webhooks, workers, workflows)
+for module in VIEWS:
+    api.add_router("", module.router)
 
 urlpatterns = [
     with_ojs_headers(path("ojs/manifest", system.manifest)),

@@ -113,11 +113,6 @@ def json_response(body: object, status: int = 200, *, headers: Mapping[str, str]
     return HttpResponse(text, status=status, content_type=MEDIA_TYPE, headers=dict(headers or {}))
 
 
-def no_content() -> HttpResponse:
-    """Return a response without a body."""
-    return HttpResponse(status=204, content_type=MEDIA_TYPE)
-
-
 def without_nulls(body: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out null fields, as the spec does."""
     return {name: value for name, value in body.items() if value is not None}

@@ -508,8 +508,8 @@ def test_a_hot_statement_reads_only_what_it_touches(hot: Hot, mode: str) -> None
 LOOKS: dict[str, Callable[[], object]] = {
     "what happened since": lambda: query.after(EventFilter(), query.now(), 100),
     "the latest": lambda: query.latest(EventFilter(), 100),
-    "the latest of some jobs": lambda: query.latest(EventFilter(queues=["queue"], job_types=["rare"]), 100),
-    "what happened to one job": lambda: query.after(EventFilter(job=RUNNING), "", 100),
+    "the latest of some jobs": lambda: query.latest(EventFilter(queues=["queue"], tasks=["rare"]), 100),
+    "what happened to one job": lambda: query.after(EventFilter(call=RUNNING), "", 100),
     "the dead letters": dead_letters.count_dead_letters,
 }
 

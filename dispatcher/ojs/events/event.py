@@ -8,15 +8,15 @@ from uuid import UUID
 
 from dispatcher.ojs.wire import format_time
 
+Event = dict[str, Any]
+
 _SOURCE: Final = "ojs://django-callqueue"
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _PREFIX: Final = "evt_"
 
 
-def build_event(
-    kind: str, at: datetime, subject: str, data: Mapping[str, Any], *, discriminator: object = ""
-) -> dict[str, Any]:
+def build_event(kind: str, at: datetime, subject: str, data: Mapping[str, Any], *, discriminator: object = "") -> Event:
     """Return an event. Its id is derived from the time and the other arguments, so each read gives the same id.
 
     discriminator: distinguishes events of one kind about the same subject.

@@ -1,16 +1,14 @@
 """Events of a job, built from its row (ojs-events, sections 3.1 and 3.2)."""
 
 from collections.abc import Iterator
-from typing import Any
+from datetime import datetime
 
 from dispatcher.models import CallQueue
 from dispatcher.ojs.cron import META_EXPRESSION, META_NAME, META_TRIGGERED
-from dispatcher.ojs.events.event import build_event, duration_ms
+from dispatcher.ojs.events.event import Event, build_event, duration_ms
 from dispatcher.ojs.job import max_attempts, write_error
 from dispatcher.ojs.wire import format_time, parse_time
 from dispatcher.states import Reason, State
-
-Event = dict[str, Any]
 
 
 def job_events(row: CallQueue) -> Iterator[Event]:
@@ -21,9 +19,8 @@ def job_events(row: CallQueue) -> Iterator[Event]:
         about["trace_id"] = trace
     yield from _sent(row, about)
     if row.started_at and row.attempt:
-        yield build_event(
-            "job.started", row.started_at, number, {**about, "attempt": row.attempt}, discriminator=row.attempt
-        )
+        data = {**about, "attempt": row.attempt}
+        yield build_event("job.started", row.started_at, number, data, discriminator=row.attempt)
     for failure in row.errors:
         at = parse_time("occurred_at", failure.get("occurred_at"))
         if at is not None:
@@ -35,7 +32,7 @@ def job_events(row: CallQueue) -> Iterator[Event]:
         data = {**about, "attempt": row.attempt, "error": write_error(row.errors[-1]), **more}
         yield build_event("job.retrying", at, number, data, discriminator=row.attempt)
     if row.finished_at:
-        yield from _ended(row, about)
+        yield from _ended(row, row.finished_at, about)
 
 
 def _sent(row: CallQueue, about: Event) -> Iterator[Event]:
@@ -51,10 +48,8 @@ def _sent(row: CallQueue, about: Event) -> Iterator[Event]:
         yield build_event("cron.triggered", row.created_at, name, data, discriminator=number)
 
 
-def _ended(row: CallQueue, about: Event) -> Iterator[Event]:
-    number, at = str(row.id), row.finished_at
-    if at is None:
-        return
+def _ended(row: CallQueue, at: datetime, about: Event) -> Iterator[Event]:
+    number = str(row.id)
     if row.reason == Reason.EXPIRED:
         ttl = None if row.expires_at is None else duration_ms(row.created_at, row.expires_at)
         data = {**about, "created_at": format_time(row.created_at), "expired_at": format_time(at), "ttl_ms": ttl}

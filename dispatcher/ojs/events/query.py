@@ -16,17 +16,15 @@ from heapq import nsmallest
 from itertools import chain
 from time import monotonic
 from typing import Any, Final
-from uuid import UUID
 
 from dispatcher.models import CallQueue, EventLogEntry, Worker, Workflow
 from dispatcher.ojs.events import source
-from dispatcher.ojs.events.event import build_event, cursor_at, time_of
+from dispatcher.ojs.events.event import Event, build_event, cursor_at, time_of
 from dispatcher.ojs.events.job import job_events
 from dispatcher.ojs.events.source import CallFilter, Span
 from dispatcher.ojs.events.workflow import workflow_events
 from dispatcher.states import State
 
-Event = dict[str, Any]
 _FIRST_LOOK: Final = timedelta(minutes=1)
 _FURTHER: Final = 4
 _ENDS: Final = {"job.completed": State.COMPLETED, "job.cancelled": State.CANCELLED}
@@ -36,25 +34,17 @@ _BUDGET_S: Final = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class EventFilter:
-    """Selects events by type (`job.*` for a family), queue and job type, or of one job; an empty field matches all."""
+class EventFilter(CallFilter):
+    """Selects events by type (`job.*` for a family), and by their calls; an empty field matches all."""
 
     types: Collection[str] = ()
-    queues: Collection[str] = ()
-    job_types: Collection[str] = ()
-    job: UUID | None = None
-
-    @property
-    def calls(self) -> CallFilter:
-        """Return the same selection for calls."""
-        return CallFilter(queues=self.queues, tasks=self.job_types, call=self.job)
 
     def matches(self, event: Mapping[str, Any]) -> bool:
         """Return whether the filter matches an event."""
         return (
             (not self.types or any(fnmatchcase(event["type"], kind) for kind in self.types))
             and (not self.queues or event["data"].get("queue") in self.queues)
-            and (not self.job_types or event["data"].get("job_type") in self.job_types)
+            and (not self.tasks or event["data"].get("job_type") in self.tasks)
         )
 
     def may_match(self, *families: str) -> bool:
@@ -67,21 +57,6 @@ class EventFilter:
         """The states of the only rows that can match, each by its last event; none if others can."""
         states = [_ENDS.get(kind) for kind in self.types]
         return [] if None in states else [state for state in states if state is not None]
-
-    @property
-    def may_match_jobs(self) -> bool:
-        """Whether it can match events of job rows: drops by limits and full queues, and jobs of crons, included."""
-        return self.may_match("job", "rate_limit", "backpressure", "cron")
-
-    @property
-    def may_match_workflows(self) -> bool:
-        """Whether it can match events of workflows."""
-        return self.job is None and self.may_match("workflow") and not (self.queues or self.job_types)
-
-    @property
-    def may_match_workers(self) -> bool:
-        """Whether it can match events of Celery workers."""
-        return self.job is None and self.may_match("worker") and not (self.queues or self.job_types)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,16 +79,13 @@ def latest(wanted: EventFilter, most: int) -> Page:
     # Each row gives at least one event. But for the ends of jobs, its type is known only after the read.
     ended = wanted.ended_in
     rows_read = source.LATEST if wanted.types and not ended else most
-    found = {
-        event["id"]: event
-        for event in chain(
-            _from_jobs(source.latest_calls(wanted.calls, rows_read, ended=ended)) if wanted.may_match_jobs else (),
-            _from_event_log(source.latest_entries(wanted.calls, rows_read)),
-            _from_workflows(source.latest_workflows(rows_read)) if wanted.may_match_workflows else (),
-            _from_workers(source.workers()) if wanted.may_match_workers else (),
-        )
-        if event["id"] < until and wanted.matches(event)
-    }
+    events = _matching(
+        wanted,
+        calls=source.latest_calls(wanted, rows_read, ended=ended),
+        entries=source.latest_entries(wanted, rows_read),
+        workflows=source.latest_workflows(rows_read),
+    )
+    found = {event["id"]: event for event in events if event["id"] < until}
     return Page(events=[found[number] for number in sorted(found)][-most:], cursor=until)
 
 
@@ -122,7 +94,7 @@ def after(wanted: EventFilter, cursor: str, most: int) -> Page:
     began, begin, until = monotonic(), time_of(cursor), source.settled_at()
     found: dict[str, Event] = {}
     has_more = False
-    for edge in [until] if wanted.job else _edges(wanted, begin, until):
+    for edge in [until] if wanted.call else _edges(wanted, begin, until):
         there = between(wanted, cursor, edge)
         found |= {event["id"]: event for event in nsmallest(most + 1, there, key=lambda event: str(event["id"]))}
         if len(found) > most:
@@ -138,15 +110,27 @@ def between(wanted: EventFilter, cursor: str, until: datetime) -> Iterator[Event
     """Return the events after a cursor and before a time, each once, in no order."""
     span, end = Span(since=time_of(cursor), until=until), cursor_at(until)
     seen = set()
-    for event in chain(
-        _from_jobs(source.calls_of(wanted.calls, span)) if wanted.may_match_jobs else (),
-        _from_event_log(source.entries_of(wanted.calls, span)),
-        _from_workflows(source.workflows_of(span)) if wanted.may_match_workflows else (),
-        _from_workers(source.workers()) if wanted.may_match_workers else (),
+    for event in _matching(
+        wanted,
+        calls=source.calls_of(wanted, span),
+        entries=source.entries_of(wanted, span),
+        workflows=source.workflows_of(span),
     ):
-        if cursor < event["id"] < end and event["id"] not in seen and wanted.matches(event):
+        if cursor < event["id"] < end and event["id"] not in seen:
             seen.add(event["id"])
             yield event
+
+
+def _matching(
+    wanted: EventFilter, *, calls: Iterator[CallQueue], entries: Iterator[EventLogEntry], workflows: Iterator[Workflow]
+) -> Iterator[Event]:
+    """Return the matching events of these rows, and of workers; rows that can't have any are not read."""
+    is_of_all = not (wanted.call or wanted.is_selective)
+    # Drops by limits and full queues, and crons, are events of jobs, too.
+    of_calls = _from_jobs(calls) if wanted.may_match("job", "rate_limit", "backpressure", "cron") else ()
+    of_workflows = _from_workflows(workflows) if is_of_all and wanted.may_match("workflow") else ()
+    of_workers = _from_workers(source.workers()) if is_of_all and wanted.may_match("worker") else ()
+    return filter(wanted.matches, chain(of_calls, _from_event_log(entries), of_workflows, of_workers))
 
 
 def _edges(wanted: EventFilter, begin: datetime, until: datetime) -> Iterator[datetime]:
@@ -154,7 +138,7 @@ def _edges(wanted: EventFilter, begin: datetime, until: datetime) -> Iterator[da
     edge, step = max(begin, min(until, source.first_at() or until)), _FIRST_LOOK
     while True:
         span = Span(since=edge, until=min(edge + step, until))
-        edge = source.split_at(wanted.calls, span) or span.until
+        edge = source.split_at(wanted, span) or span.until
         yield edge
         if edge >= until:
             return

@@ -1,15 +1,12 @@
 """Events of a workflow, built from its row and the rows of its parts (ojs-events, section 3.5)."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 from uuid import UUID
 
 from dispatcher.models import CallQueue, Part, Workflow
-from dispatcher.ojs.events.event import build_event, duration_ms
+from dispatcher.ojs.events.event import Event, build_event, duration_ms
 from dispatcher.ojs.job import write_error
 from dispatcher.states import State
-
-Event = dict[str, Any]
 
 
 def workflow_events(workflow: Workflow, parts: list[Part], calls: Mapping[UUID, CallQueue]) -> Iterator[Event]:
@@ -17,19 +14,16 @@ def workflow_events(workflow: Workflow, parts: list[Part], calls: Mapping[UUID, 
     number, total = str(workflow.id), len(workflow.plan)
     about: Event = {"workflow_id": number, "workflow_name": workflow.name}
     yield build_event("workflow.started", workflow.created_at, number, {**about, "total_steps": total})
-    steps = [(part, calls.get(part.call)) for part in parts if part.call is not None and part.role == "step"]
-    ended = [(part, call) for part, call in steps if call is not None]
+    steps = [(part, calls[part.call]) for part in parts if part.role == "step" and part.call and part.call in calls]
     # From the call, not from the part: the part's outcome is recorded later, when newer events may be visible already.
-    done = sorted(
-        ((part, call) for part, call in ended if call.state == State.COMPLETED and call.finished_at is not None),
-        key=lambda each: each[1].position,
-    )
-    for place, (part, call) in enumerate(done, 1):
-        if call.finished_at is not None:
-            took = duration_ms(call.started_at or call.created_at, call.finished_at)
-            data = {**about, "step_id": _name(workflow, part), "step_type": call.task, "duration_ms": took}
-            data["steps_remaining"] = total - place
-            yield build_event("workflow.step_completed", call.finished_at, number, data, discriminator=part.place)
+    done = [
+        (call, part, call.finished_at) for part, call in steps if call.state == State.COMPLETED and call.finished_at
+    ]
+    for place, (call, part, ended_at) in enumerate(sorted(done, key=lambda each: each[0].position), 1):
+        took = duration_ms(call.started_at or call.created_at, ended_at)
+        data = {**about, "step_id": _name(workflow, part), "step_type": call.task, "duration_ms": took}
+        data["steps_remaining"] = total - place
+        yield build_event("workflow.step_completed", ended_at, number, data, discriminator=part.place)
     if workflow.ended_at is None:
         return
     if workflow.state == "completed":

@@ -17,36 +17,35 @@ from dispatcher.engine.dispenser import serve_limited
 from dispatcher.lanes import mixture
 from dispatcher.models import CallQueue, PullWorker, Queue, Slot, Worker
 from dispatcher.ojs import fetch, job_query
-from dispatcher.ojs.api import access_of
+from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.enqueue import ojs_state
 from dispatcher.ojs.job import write_job
 from dispatcher.ojs.job_query import MAX_MOVED
 from dispatcher.ojs.pagination import ROW_LIMIT, paginate
 from dispatcher.ojs.queues import create_queues, queue_name
-from dispatcher.ojs.requests import BulkIn, BulkRequest, PauseIn, PurgeIn, QueueConfigIn, given_fields
+from dispatcher.ojs.requests import BulkIn, BulkRequest, PurgeIn, QueueConfigIn, given_fields
 from dispatcher.ojs.responses import ItemsReply, replies
 from dispatcher.ojs.views import queues
 from dispatcher.ojs.views.dead_letters import (
-    count_dead_letters,
     delete_dead_letter,
     find_dead_letter,
     find_page,
     retry_dead_letter,
 )
-from dispatcher.ojs.views.jobs import cancel_job, find
+from dispatcher.ojs.views.jobs import cancel_job, find, find_for
 from dispatcher.ojs.views.rate_limits import store
 from dispatcher.ojs.wire import (
+    MEDIA_TYPE,
     conflict,
     format_time,
     invalid,
     json_response,
     missing,
-    no_content,
     parse_time,
     the_one,
     without_nulls,
 )
-from dispatcher.states import IN_FLIGHT, TERMINAL, Delivery, OnFull, State
+from dispatcher.states import IN_FLIGHT, TERMINAL, OnFull, State
 
 router = Router(tags=["admin"])
 
@@ -68,10 +67,9 @@ _MOVABLE: Final = {"retry": TERMINAL, "cancel": _NOT_STARTED, "delete": TERMINAL
 """The actions on many jobs, and the states that allow them."""
 
 
-@router.get("/admin/stats", response=replies(), summary="Statistics of the server")
+@router.get("/admin/stats", response=replies(), summary="Statistics of the server", auth=READ)
 def stats(request: HttpRequest) -> HttpResponse:
     """Count queues, workers and jobs; counts end at `counts_up_to`."""
-    access_of(request).require("read")
     database = conf().database
     jobs = {str(state): 0 for state in State if state is not State.DISPATCHED}
     ended = dict.fromkeys(jobs, 0)
@@ -80,16 +78,16 @@ def stats(request: HttpRequest) -> HttpResponse:
         ended[row.state] += row.last_minute
     throughput = {"processed_per_minute": ended[State.COMPLETED], "failed_per_minute": ended[State.DISCARDED]}
     celery = Worker.objects.using(database).filter(serves_until__gt=sql.now())
-    workers = _live()[:ROW_LIMIT].count() + celery[:ROW_LIMIT].count()
+    pulling = _registered().filter(seen_at__gt=sql.now() - _SILENT)
+    workers = pulling[:ROW_LIMIT].count() + celery[:ROW_LIMIT].count()
     known = Queue.objects.using(database)[:ROW_LIMIT].count()
     body = {"queues": known, "workers": workers, "jobs": jobs, "throughput": throughput, "counts_up_to": ROW_LIMIT}
     return json_response(body)
 
 
-@router.get("/admin/queues", response=replies(ItemsReply), summary="List the queues with statistics")
+@router.get("/admin/queues", response=replies(ItemsReply), summary="List the queues with statistics", auth=READ)
 def list_queues(request: HttpRequest) -> HttpResponse:
     """List the queues, with the number of jobs in each state."""
-    access_of(request).require("read")
     found = paginate(request, Queue.objects.using(conf().database).all(), order=["name"], default=20)
     names = [queue.name for queue in found.rows]
     paused, counts = queues.paused_queues(names), queues.count_calls(names)
@@ -97,29 +95,15 @@ def list_queues(request: HttpRequest) -> HttpResponse:
     return json_response({"items": items, "counts_up_to": queues.LIST_COUNT_LIMIT, "pagination": found.pagination})
 
 
-@router.get("/admin/queues/{name}", response=replies(), summary="Show a queue")
+@router.get("/admin/queues/{name}", response=replies(), summary="Show a queue", auth=READ)
 def get_queue(request: HttpRequest, name: str) -> HttpResponse:
     """Show the statistics and the configuration of a queue."""
-    access_of(request).require("read")
     return json_response(_render_queue(name))
 
 
-@router.post("/admin/queues/{name}/pause", response=replies(), summary="Pause a queue")
-def pause(request: HttpRequest, name: str, wanted: PauseIn | None = None) -> HttpResponse:
-    """Start no job of a queue; running jobs continue."""
-    return queues.switch_queue(request, name, wanted, is_paused=True)
-
-
-@router.post("/admin/queues/{name}/resume", response=replies(), summary="Resume a queue")
-def resume(request: HttpRequest, name: str, wanted: PauseIn | None = None) -> HttpResponse:
-    """Start jobs of a queue again."""
-    return queues.switch_queue(request, name, wanted, is_paused=False)
-
-
-@router.put("/admin/queues/{name}/config", response=replies(), summary="Configure a queue")
+@router.put("/admin/queues/{name}/config", response=replies(), summary="Configure a queue", auth=ADMIN)
 def configure(request: HttpRequest, name: str, wanted: QueueConfigIn) -> HttpResponse:
     """Set the bound and the limits of a queue, and who serves it; all of them, or none."""
-    access_of(request).require("admin")
     limits = _limits(wanted)
     with sql.atomic():
         create_queues([queue_name(name)])
@@ -130,13 +114,12 @@ def configure(request: HttpRequest, name: str, wanted: QueueConfigIn) -> HttpRes
     return json_response(_render_queue(name))
 
 
-@router.delete("/admin/queues/{name}/jobs", response=replies(), summary="Delete the ended jobs of a queue")
+@router.delete("/admin/queues/{name}/jobs", response=replies(), summary="Delete the ended jobs of a queue", auth=ADMIN)
 def purge(request: HttpRequest, name: str, wanted: PurgeIn) -> HttpResponse:
     """Cancel the waiting jobs of a queue and delete its ended ones, by `states`, for up to 0.1 s.
 
     With `older_than` only jobs that ended before are deleted. `has_more`: repeat the request.
     """
-    access_of(request).require("admin")
     _confirm(wanted)
     before = parse_time("older_than", wanted.older_than)
     ended = job_query.find_ended(name, [state for state in wanted.states if state in TERMINAL], before)
@@ -144,35 +127,30 @@ def purge(request: HttpRequest, name: str, wanted: PurgeIn) -> HttpResponse:
     params = {"queue": name, "states": states, "most": MAX_MOVED}
     waiting = [] if before or not states else sql.fetch("find_cancellable", UUID, params)
     until = monotonic() + _BUDGET_S
-    tried, cancelled_count = _by_batches(waiting, api.cancel, until)
-    tried_ended, deleted_count = _by_batches(ended, _delete, until)
+    tried, cancelled = _by_batches(waiting, api.cancel, until)
+    tried_ended, deleted = _by_batches(ended, _delete, until)
     has_more = (tried, tried_ended) != (len(waiting), len(ended)) or MAX_MOVED in (tried, tried_ended)
-    return json_response(
-        {"purged_count": cancelled_count + deleted_count, "states": wanted.states, "has_more": has_more}
-    )
+    return json_response({"purged_count": cancelled + deleted, "states": wanted.states, "has_more": has_more})
 
 
-@router.get("/admin/jobs", response=replies(ItemsReply), summary="The jobs")
+@router.get("/admin/jobs", response=replies(ItemsReply), summary="The jobs", auth=READ)
 def jobs(request: HttpRequest) -> HttpResponse:
     """List jobs, latest first: of a `queue`, in a `state`, of a `type` (or `prefix*`), `since` and `until`.
 
     Due jobs are ordered by queue and time, pending ones by queue. One page scans 10,000 jobs, so it may have fewer than
     `limit`. Continue while there is a `next_cursor`.
     """
-    access_of(request).require("read")
-    given = request.GET.dict()
-    rows, order, among = job_query.list_jobs(given)
+    rows, order, among = job_query.list_jobs(request.GET.dict())
     found = paginate(request, rows, order=order, among=among, default=20)
     return json_response({"items": [write_job(call) for call in found.rows], "pagination": found.pagination})
 
 
-@router.post("/admin/jobs/bulk/{action}", response=replies(), summary="Retry, cancel or delete many jobs")
+@router.post("/admin/jobs/bulk/{action}", response=replies(), summary="Retry, cancel or delete many jobs", auth=ADMIN)
 def bulk(request: HttpRequest, action: str, wanted: BulkIn) -> HttpResponse:
     """Retry, cancel or delete the selected jobs whose state allows it, oldest first, for up to 0.1 s.
 
     With `has_more`, repeat the request with its `next_cursor` as `cursor`.
     """
-    access_of(request).require("admin")
     _confirm(wanted)
     if action not in _MOVABLE:
         raise missing("action", action)
@@ -192,22 +170,18 @@ def bulk(request: HttpRequest, action: str, wanted: BulkIn) -> HttpResponse:
 @router.get("/admin/jobs/{job_id}", response=replies(), summary="A job")
 def job(request: HttpRequest, job_id: str) -> HttpResponse:
     """Show a job."""
-    call = find(job_id)
-    access_of(request).require("read", call.queue)
-    return json_response(write_job(call))
+    return json_response(write_job(find_for(request, "read", job_id)))
 
 
-@router.post("/admin/jobs/{job_id}/cancel", response=replies(), summary="Cancel a job")
+@router.post("/admin/jobs/{job_id}/cancel", response=replies(), summary="Cancel a job", auth=ADMIN)
 def cancel(request: HttpRequest, job_id: str) -> HttpResponse:
     """Cancel a job."""
-    access_of(request).require("admin")
     return json_response(write_job(cancel_job(find(job_id))))
 
 
-@router.post("/admin/jobs/{job_id}/retry", response=replies(), summary="Retry an ended job")
+@router.post("/admin/jobs/{job_id}/retry", response=replies(), summary="Retry an ended job", auth=ADMIN)
 def retry(request: HttpRequest, job_id: str) -> HttpResponse:
     """Make an ended job wait again, from attempt 0."""
-    access_of(request).require("admin")
     call = find(job_id)
     if not api.retry([call.id]):
         message = f"Only ended jobs can be retried; this one is {ojs_state(call.state)}."
@@ -215,40 +189,33 @@ def retry(request: HttpRequest, job_id: str) -> HttpResponse:
     return json_response(write_job(find(job_id)))
 
 
-@router.get("/admin/workers", response=replies(ItemsReply), summary="The workers")
+@router.get("/admin/workers", response=replies(ItemsReply), summary="The workers", auth=READ)
 def workers(request: HttpRequest) -> HttpResponse:
     """List the workers that fetch over HTTP."""
-    access_of(request).require("read")
-    found = paginate(request, PullWorker.objects.using(conf().database).all(), order=["name"], default=20)
+    found = paginate(request, _registered(), order=["name"], default=20)
     is_live, is_running = Q(seen_at__gt=sql.now() - _SILENT), Q(directive="running")
     # Of the workers seen last, if there are more.
-    summary = (
-        PullWorker.objects.using(conf().database)
-        .order_by("-seen_at")[:ROW_LIMIT]
-        .aggregate(
-            total=Count("id"),
-            running=Count("id", filter=is_live & is_running),
-            quiet=Count("id", filter=is_live & ~is_running),
-            stale=Count("id", filter=~is_live),
-        )
+    latest = _registered().order_by("-seen_at")[:ROW_LIMIT]
+    summary = latest.aggregate(
+        total=Count("id"),
+        running=Count("id", filter=is_live & is_running),
+        quiet=Count("id", filter=is_live & ~is_running),
+        stale=Count("id", filter=~is_live),
     )
-    items = _workers(found.rows)
-    return json_response({"items": items, "summary": summary, "pagination": found.pagination})
+    return json_response({"items": _workers(found.rows), "summary": summary, "pagination": found.pagination})
 
 
-@router.get("/admin/workers/{worker_id}", response=replies(), summary="A worker")
+@router.get("/admin/workers/{worker_id}", response=replies(), summary="A worker", auth=READ)
 def worker(request: HttpRequest, worker_id: str) -> HttpResponse:
     """Show a worker and the jobs that it holds."""
-    access_of(request).require("read")
     held = Slot.objects.using(conf().database).filter(worker_id=fetch.worker_id(worker_id), pulled_until__isnull=False)
     calls = [str(call) for call in sorted(set(held.values_list("call_id", flat=True)))]
     return json_response({**_workers([_find(worker_id)])[0], "jobs": calls})
 
 
-@router.post("/admin/workers/{worker_id}/{directive}", response=replies(), summary="Set a worker's directive")
+@router.post("/admin/workers/{worker_id}/{directive}", response=replies(), summary="Set a directive", auth=ADMIN)
 def direct(request: HttpRequest, worker_id: str, directive: str) -> HttpResponse:
     """Answer the worker's heartbeats with this directive: `running`, `quiet` or `terminate`."""
-    access_of(request).require("admin")
     if directive not in ("running", "quiet", "terminate"):
         raise missing("directive", directive)
     if not fetch.set_directive(worker_id, directive):
@@ -256,19 +223,11 @@ def direct(request: HttpRequest, worker_id: str, directive: str) -> HttpResponse
     return json_response(_workers([_find(worker_id)])[0])
 
 
-@router.get("/admin/dead-letter", response=replies(ItemsReply), summary="List the dead letters")
+@router.get("/admin/dead-letter", response=replies(ItemsReply), summary="List the dead letters", auth=READ)
 def dead_letters(request: HttpRequest) -> HttpResponse:
     """List the dead letters."""
-    access_of(request).require("read")
     found = find_page(request, default=20)
     return json_response({"items": [write_job(call) for call in found.rows], "pagination": found.pagination})
-
-
-@router.get("/admin/dead-letter/stats", response=replies(), summary="Count the dead letters")
-def dead_letter_stats(request: HttpRequest) -> HttpResponse:
-    """Count the dead letters."""
-    access_of(request).require("read")
-    return json_response(count_dead_letters())
 
 
 @router.post("/admin/dead-letter/{job_id}/retry", response=replies(), summary="Retry a dead letter")
@@ -279,12 +238,11 @@ def retry_letter(request: HttpRequest, job_id: str) -> HttpResponse:
     return json_response(retry_dead_letter(access, find_dead_letter(job_id)))
 
 
-@router.delete("/admin/dead-letter/{job_id}", response=replies(None, 204), summary="Delete a dead letter")
+@router.delete("/admin/dead-letter/{job_id}", response=replies(None, 204), summary="Delete a dead letter", auth=ADMIN)
 def delete_letter(request: HttpRequest, job_id: str) -> HttpResponse:
     """Delete a dead letter permanently."""
-    access_of(request).require("admin")
     delete_dead_letter(find_dead_letter(job_id))
-    return no_content()
+    return HttpResponse(status=204, content_type=MEDIA_TYPE)
 
 
 def _set_up(queue: Queue, wanted: QueueConfigIn) -> None:
@@ -341,16 +299,14 @@ def _queue(queue: Queue, numbers: queues.Counts, *, is_paused: bool) -> dict[str
     counts = asdict(numbers)
     named = ("available", "active", "scheduled", "retryable", "completed", "discarded", "cancelled")
     return {
-        "name": queue.name,
+        **queues.render_queue(queue),
         "state": "paused" if is_paused else "active",
         "paused": is_paused,
-        "served_by": "http" if queue.delivery == Delivery.HTTP else "celery",
         "counts": {name: counts[name] for name in named},
         "throughput": {
             "processed_per_minute": counts["completed_last_minute"],
             "failed_per_minute": counts["failed_last_minute"],
         },
-        "created_at": format_time(queue.created_at),
     }
 
 
@@ -362,13 +318,12 @@ def _render_queue(name: str) -> dict[str, Any]:
     return {**body, "counts_up_to": ROW_LIMIT, "configuration": {"backpressure": pressure, "delivery": queue.delivery}}
 
 
-def _live() -> QuerySet[PullWorker]:
-    return PullWorker.objects.using(conf().database).filter(seen_at__gt=sql.now() - _SILENT)
+def _registered() -> QuerySet[PullWorker]:
+    return PullWorker.objects.using(conf().database).all()
 
 
 def _find(worker_id: str) -> PullWorker:
-    found = PullWorker.objects.using(conf().database).filter(id=fetch.worker_id(worker_id))
-    return the_one(found, "worker", worker_id)
+    return the_one(_registered().filter(id=fetch.worker_id(worker_id)), "worker", worker_id)
 
 
 def _workers(found: Sequence[PullWorker]) -> list[dict[str, Any]]:

@@ -6,11 +6,11 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router
 from pydantic import ValidationError
 
-from dispatcher.ojs.api import access_of
+from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.cron import Cron, delete_cron, list_crons, register_cron, set_cron_enabled
 from dispatcher.ojs.job import read_job
 from dispatcher.ojs.queues import create_queues
-from dispatcher.ojs.requests import CronIn, CronPatch, JobIn, OptionsIn, given_fields, or_default
+from dispatcher.ojs.requests import CronIn, CronPatch, JobIn, OptionsIn, given_fields
 from dispatcher.ojs.responses import replies
 from dispatcher.ojs.wire import format_time, invalid, json_response, missing, without_nulls
 
@@ -27,7 +27,7 @@ _NOT_KEPT = {
 """Options that the job of a cron may not have, and why."""
 
 
-@router.post("/cron", response={**replies(status=201), **replies()}, summary="Register a cron")
+@router.post("/cron", response=replies() | replies(status=201), summary="Register a cron", auth=ADMIN)
 def register(request: HttpRequest, wanted: CronIn) -> HttpResponse:
     """Create a cron, or change the cron with this name."""
     expression = wanted.cron or wanted.expression
@@ -36,7 +36,6 @@ def register(request: HttpRequest, wanted: CronIn) -> HttpResponse:
     job = _job(wanted)
     made = read_job(job)
     access_of(request).require("send", made.queue)
-    access_of(request).require("admin")
     create_queues([made.queue])
     cron = Cron(
         name=wanted.name,
@@ -44,16 +43,15 @@ def register(request: HttpRequest, wanted: CronIn) -> HttpResponse:
         timezone=wanted.timezone or "UTC",
         job=given_fields(job),
         overlap=wanted.overlap_policy or "skip",
-        is_enabled=or_default(wanted.enabled, default=True),
+        is_enabled=wanted.enabled is not False,
     )
     is_new = register_cron(cron, made.call)
-    return json_response(_body(_find(wanted.name)), 201 if is_new else 200)
+    return json_response(_body(wanted.name), 201 if is_new else 200)
 
 
-@router.get("/cron", response=replies(), summary="The crons")
+@router.get("/cron", response=replies(), summary="The crons", auth=READ)
 def list_all(request: HttpRequest) -> HttpResponse:
     """List the crons."""
-    access_of(request).require("read")
     found = [_render(cron) for cron in list_crons()]
     if (wanted := request.GET.get("enabled")) in ("true", "false"):
         found = [cron for cron in found if cron["enabled"] == (wanted == "true")]
@@ -61,29 +59,25 @@ def list_all(request: HttpRequest) -> HttpResponse:
     return json_response({"cron_jobs": found, "crons": found, "count": len(found), "pagination": pagination})
 
 
-@router.get("/cron/{name}", response=replies(), summary="A cron")
+@router.get("/cron/{name}", response=replies(), summary="A cron", auth=READ)
 def get_cron(request: HttpRequest, name: str) -> HttpResponse:
     """Show a cron."""
-    access_of(request).require("read")
-    return json_response(_body(_find(name)))
+    return json_response(_body(name))
 
 
-@router.patch("/cron/{name}", response=replies(), summary="Enable or disable a cron")
+@router.patch("/cron/{name}", response=replies(), summary="Enable or disable a cron", auth=ADMIN)
 def switch(request: HttpRequest, name: str, wanted: CronPatch) -> HttpResponse:
     """Enable or disable a cron."""
-    access_of(request).require("admin")
-    _find(name)
     set_cron_enabled(name, is_enabled=wanted.enabled)
-    return json_response(_body(_find(name)))
+    return json_response(_body(name))
 
 
-@router.delete("/cron/{name}", response=replies(), summary="Delete a cron")
+@router.delete("/cron/{name}", response=replies(), summary="Delete a cron", auth=ADMIN)
 def remove(request: HttpRequest, name: str) -> HttpResponse:
     """Delete a cron; the jobs that it has sent stay."""
-    access_of(request).require("admin")
-    cron = _find(name)
+    body = _body(name)
     delete_cron(name)
-    return json_response({**_body(cron), "deleted": True, "name": name})
+    return json_response({**body, "deleted": True, "name": name})
 
 
 def _job(wanted: CronIn) -> JobIn:
@@ -106,15 +100,11 @@ def _job(wanted: CronIn) -> JobIn:
         raise invalid(".".join(map(str, first["loc"])), first["msg"]) from error
 
 
-def _find(name: str) -> Cron:
+def _body(name: str) -> dict[str, Any]:
     for cron in list_crons(name):
-        return cron
+        written = _render(cron)
+        return {"cron_job": written, "cron": written}
     raise missing("cron", name)
-
-
-def _body(cron: Cron) -> dict[str, Any]:
-    written = _render(cron)
-    return {"cron_job": written, "cron": written}
 
 
 def _render(cron: Cron) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ninja import Router
 from dispatcher import api, sql
 from dispatcher.conf import conf
 from dispatcher.models import CallQueue
-from dispatcher.ojs.api import access_of
+from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.auth import Access
 from dispatcher.ojs.job import write_job
 from dispatcher.ojs.pagination import Page, paginate, window
@@ -25,18 +25,23 @@ router = Router(tags=["dead letters"])
 _ORDER: Final = ("-finished_at", "-id")
 
 
-@router.get("/dead-letter", response=replies(JobsReply), summary="List the dead letters")
+@router.get("/dead-letter", response=replies(JobsReply), summary="List the dead letters", auth=READ)
 def letters(request: HttpRequest) -> HttpResponse:
     """List the dead letters, latest first; `queue` and `type` filter them."""
-    access_of(request).require("read")
     found = find_page(request)
     return json_response({"jobs": [write_job(call) for call in found.rows], "pagination": found.pagination})
 
 
-@router.get("/dead-letter/stats", response=replies(), summary="Count the dead letters")
+@router.get("/dead-letter/stats", response=replies(), summary="Count the dead letters", auth=READ)
+@router.get(
+    "/admin/dead-letter/stats",
+    response=replies(),
+    summary="Count the dead letters",
+    auth=READ,
+    operation_id="admin_dead_letter_stats",
+)
 def stats(request: HttpRequest) -> HttpResponse:
     """Count the dead letters."""
-    access_of(request).require("read")
     return json_response(count_dead_letters())
 
 
@@ -57,11 +62,10 @@ def retry(request: HttpRequest, job_id: str) -> HttpResponse:
     return json_response({"job": retry_dead_letter(access, call)})
 
 
-@router.delete("/dead-letter/{job_id}", response=replies(), summary="Delete a dead letter")
+@router.delete("/dead-letter/{job_id}", response=replies(), summary="Delete a dead letter", auth=ADMIN)
 def delete(request: HttpRequest, job_id: str) -> HttpResponse:
     """Delete a dead letter permanently."""
     call = find_dead_letter(job_id)
-    access_of(request).require("admin")
     delete_dead_letter(call)
     return json_response({"deleted": True, "job_id": job_id})
 
@@ -100,9 +104,14 @@ def count_dead_letters() -> dict[str, Any]:
     by_queue = _counts(letters.values_list("queue"))
     by_type = _counts(letters.values_list(Coalesce(KT("error__type"), Value("None", output_field=TextField()))))
     times = letters.aggregate(oldest=Min("finished_at"), newest=Max("finished_at"))
-    totals = {"total": sum(by_queue.values()), "total_is_exact": looked_through.last is None}
-    counts = {"by_queue": by_queue, "by_error_type": by_type}
-    return {**totals, **counts, "oldest_at": format_time(times["oldest"]), "newest_at": format_time(times["newest"])}
+    return {
+        "total": sum(by_queue.values()),
+        "total_is_exact": looked_through.last is None,
+        "by_queue": by_queue,
+        "by_error_type": by_type,
+        "oldest_at": format_time(times["oldest"]),
+        "newest_at": format_time(times["newest"]),
+    }
 
 
 def _counts(rows: QuerySet[CallQueue, tuple[str]]) -> dict[str, int]:

@@ -13,8 +13,9 @@ from dispatcher.ojs.events.event import time_of
 from dispatcher.ojs.events.live import LIVE
 from dispatcher.ojs.events.query import EventFilter, after, latest, now
 from dispatcher.ojs.long_poll import reserve_wait
+from dispatcher.ojs.pagination import number
 from dispatcher.ojs.responses import replies
-from dispatcher.ojs.views.jobs import find
+from dispatcher.ojs.views.jobs import find_for
 from dispatcher.ojs.wire import invalid, json_response
 
 router = Router(tags=["events"])
@@ -30,8 +31,7 @@ _LONGEST = timedelta(minutes=5)
 def list_events(request: HttpRequest) -> HttpResponse:
     """List events, oldest first: those after `after`, or else the latest."""
     wanted = _event_filter(request)
-    _require_read(request, wanted)
-    most, cursor = _limit(request), request.GET.get("after")
+    most, cursor = number(request, "limit", _USUAL, _MOST), request.GET.get("after")
     page = latest(wanted, most) if cursor is None else after(wanted, _check_cursor("after", cursor), most)
     return json_response({"events": page.events, "cursor": page.cursor, "has_more": page.has_more})
 
@@ -39,23 +39,19 @@ def list_events(request: HttpRequest) -> HttpResponse:
 @router.get("/events/stream", response=replies(), summary="Stream events (SSE)")
 def stream(request: HttpRequest) -> HttpResponse:
     """Stream events as they appear, as server-sent events."""
-    wanted = _event_filter(request)
-    _require_read(request, wanted)
-    return _stream(request, wanted)
+    return _stream(request, _event_filter(request))
 
 
 @router.get("/jobs/{job_id}/events", response=replies(), summary="Stream the events of a job (SSE)")
 def stream_job(request: HttpRequest, job_id: str) -> HttpResponse:
     """Stream the events of one job as they appear."""
-    call = find(job_id)
-    access_of(request).require("read", call.queue)
-    return _stream(request, EventFilter(job=call.id))
+    return _stream(request, EventFilter(call=find_for(request, "read", job_id).id))
 
 
 def _stream(request: HttpRequest, wanted: EventFilter) -> HttpResponse:
     cursor = request.headers.get("Last-Event-ID")
     if cursor is None:
-        cursor = now() if wanted.job is None else ""
+        cursor = now() if wanted.call is None else ""
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     lines = _event_lines(request, wanted, _check_cursor("Last-Event-ID", cursor))
     return StreamingHttpResponse(lines, content_type="text/event-stream", headers=headers)  # type: ignore[return-value]
@@ -94,20 +90,10 @@ def _check_cursor(field: str, cursor: str) -> str:
     return cursor
 
 
-def _require_read(request: HttpRequest, wanted: EventFilter) -> None:
-    access_of(request).require("read", *wanted.queues)
-
-
 def _event_filter(request: HttpRequest) -> EventFilter:
-    named = {name: tuple(word for word in request.GET.get(name, "").split(",") if word) for name in _FILTERS}
-    return EventFilter(types=named["types"], queues=named["queues"], job_types=named["job_types"])
-
-
-_FILTERS = ("types", "queues", "job_types")
-
-
-def _limit(request: HttpRequest) -> int:
-    given = request.GET.get("limit") or str(_USUAL)
-    if not given.isascii() or not given.isdigit() or not 1 <= int(given[:9]) <= 10 * _MOST:
-        raise invalid("limit", f"{given!r} must be a whole number from 1 to {_MOST}.")
-    return min(int(given), _MOST)
+    """Return the requested filter. Raises Problem unless all of its queues may be read."""
+    names = ("types", "queues", "job_types")
+    types, queues, tasks = (tuple(filter(None, request.GET.get(name, "").split(","))) for name in names)
+    wanted = EventFilter(types=types, queues=queues, tasks=tasks)
+    access_of(request).require("read", *wanted.queues)
+    return wanted

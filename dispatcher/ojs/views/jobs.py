@@ -61,42 +61,34 @@ def enqueue_jobs(request: HttpRequest, batch: BatchIn) -> HttpResponse:
 @router.get("/jobs/{job_id}", response=replies(JobReply), summary="INFO")
 def info(request: HttpRequest, job_id: str) -> HttpResponse:
     """Show a job."""
-    call = find(job_id)
-    access_of(request).require("read", call.queue)
-    return json_response({"job": write_job(call)})
+    return json_response({"job": write_job(find_for(request, "read", job_id))})
 
 
 @router.delete("/jobs/{job_id}", response=replies(JobOrSummaryReply), summary="CANCEL")
 def cancel(request: HttpRequest, job_id: str) -> HttpResponse:
     """Cancel a job, also one that a worker has fetched."""
-    call = find(job_id)
-    access = access_of(request)
-    access.require("send", call.queue)
-    return json_response({"job": {**visible_job(access, cancel_job(call)), "previous_state": ojs_state(call.state)}})
+    call = find_for(request, "send", job_id)
+    cancelled = visible_job(access_of(request), cancel_job(call))
+    return json_response({"job": {**cancelled, "previous_state": ojs_state(call.state)}})
 
 
 @router.post("/jobs/{job_id}/activate", response=replies(JobOrSummaryReply), summary="ACTIVATE")
 def activate(request: HttpRequest, job_id: str) -> HttpResponse:
     """Make a pending job available; a repeated request returns the job unchanged."""
-    call = find(job_id)
-    access = access_of(request)
-    access.require("send", call.queue)
+    call = find_for(request, "send", job_id)
     was_pending = ((call.envelope or {}).get("options") or {}).get("pending")
     if not api.activate([call.id]) and not was_pending:
         state = ojs_state(find(job_id).state)
         message = f"Only pending jobs can be activated; this one is {state}."
         raise conflict(message, job_id=job_id, current_state=state)
-    now = find(job_id)
-    return json_response(
-        {"job": {**visible_job(access, now), "activated_at": format_time(sql.now()), "previous_state": "pending"}}
-    )
+    more = {"activated_at": format_time(sql.now()), "previous_state": "pending"}
+    return json_response({"job": {**visible_job(access_of(request), find(job_id)), **more}})
 
 
 @router.put("/jobs/{job_id}/progress", response=replies(), summary="Report the progress of a job")
 def put_progress(request: HttpRequest, job_id: str, progress: ProgressIn) -> HttpResponse:
     """Store the progress of a running job. A ticket, or the worker that holds the job, renews its lease."""
-    call = find(job_id)
-    access_of(request).require("fetch", call.queue)
+    call = find_for(request, "fetch", job_id)
     reached = min(1.0, max(0.0, float(progress.progress)))
     if json_size(progress.data) > MAX_META_BYTES:
         raise Problem(413, "invalid_request", f"data: is larger than {MAX_META_BYTES} bytes.")
@@ -111,8 +103,7 @@ def put_progress(request: HttpRequest, job_id: str, progress: ProgressIn) -> Htt
 @router.get("/jobs/{job_id}/progress", response=replies(), summary="Show the progress of a job")
 def get_progress(request: HttpRequest, job_id: str) -> HttpResponse:
     """Show the progress that the job's worker reported last."""
-    call = find(job_id)
-    access_of(request).require("read", call.queue)
+    call = find_for(request, "read", job_id)
     return json_response(_render_progress(call, call.progress), headers={"Cache-Control": "no-cache"})
 
 
@@ -121,6 +112,13 @@ def find(job_id: str) -> CallQueue:
     for call in fetched.read([parse_id("job", job_id)]):
         return call
     raise missing("job", job_id)
+
+
+def find_for(request: HttpRequest, verb: str, job_id: str) -> CallQueue:
+    """Return a call. Raises Problem if it does not exist, or if this verb is not allowed on its queue."""
+    call = find(job_id)
+    access_of(request).require(verb, call.queue)
+    return call
 
 
 def cancel_job(call: CallQueue) -> CallQueue:

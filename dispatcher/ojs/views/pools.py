@@ -7,7 +7,7 @@ from ninja import Router
 
 from dispatcher.conf import conf
 from dispatcher.models import Pool, Queue
-from dispatcher.ojs.api import access_of
+from dispatcher.ojs.api import ADMIN, READ
 from dispatcher.ojs.pagination import paginate
 from dispatcher.ojs.queues import queue_name
 from dispatcher.ojs.requests import PoolIn
@@ -18,10 +18,9 @@ from dispatcher.ojs.wire import format_time, invalid, json_response, the_one
 router = Router(tags=["pools"])
 
 
-@router.put("/admin/pools/{name}", response={**replies(status=201), **replies()}, summary="Configure a pool")
+@router.put("/admin/pools/{name}", response=replies() | replies(status=201), summary="Configure a pool", auth=ADMIN)
 def configure(request: HttpRequest, name: str, wanted: PoolIn) -> HttpResponse:
     """Set the queues of a pool, and the order in which a fetch reads them."""
-    access_of(request).require("admin")
     weights = dict(wanted.weights or {})
     if isinstance(wanted.queues, list):
         weights = {queue: weights.get(queue, 1.0) for queue in wanted.queues}
@@ -34,30 +33,25 @@ def configure(request: HttpRequest, name: str, wanted: PoolIn) -> HttpResponse:
     pools = Pool.objects.using(conf().database)
     defaults = {"strategy": wanted.strategy or "round-robin", "weights": weights}
     _, is_new = pools.update_or_create(name=name[:255], defaults=defaults)
-    body = _render(pools.get(name=name[:255]))
-    return json_response({**body, "pool": body}, 201 if is_new else 200)
+    return _response(name[:255], 201 if is_new else 200)
 
 
-@router.get("/admin/pools", response=replies(ItemsReply), summary="The pools")
+@router.get("/admin/pools", response=replies(ItemsReply), summary="The pools", auth=READ)
 def list_pools(request: HttpRequest) -> HttpResponse:
     """List the pools."""
-    access_of(request).require("read")
     found = [_render(pool) for pool in Pool.objects.using(conf().database).order_by("name")]
     return json_response({"items": found, "pagination": {"total": len(found), "has_more": False, "page": 1}})
 
 
-@router.get("/admin/pools/{name}", response=replies(), summary="A pool")
+@router.get("/admin/pools/{name}", response=replies(), summary="A pool", auth=READ)
 def get_pool(request: HttpRequest, name: str) -> HttpResponse:
     """Show a pool."""
-    access_of(request).require("read")
-    body = _render(the_one(Pool.objects.using(conf().database).filter(name=name), "pool", name))
-    return json_response({**body, "pool": body})
+    return _response(name)
 
 
-@router.get("/admin/scheduling/stats", response=replies(), summary="Statistics of scheduling")
+@router.get("/admin/scheduling/stats", response=replies(), summary="Statistics of scheduling", auth=READ)
 def stats(request: HttpRequest) -> HttpResponse:
     """List the queues with their shares of the jobs completed in the last minute, and the wait of their jobs."""
-    access_of(request).require("read")
     found = paginate(request, Queue.objects.using(conf().database).all(), order=["name"], default=200)
     counts = count_calls([queue.name for queue in found.rows])
     total = sum(each.completed_last_minute for each in counts.values()) or 1
@@ -73,6 +67,11 @@ def stats(request: HttpRequest) -> HttpResponse:
     ]
     body = {"queues": queues, "window": "PT1M", "counts_up_to": LIST_COUNT_LIMIT}
     return json_response({**body, "stats": body, "pagination": found.pagination})
+
+
+def _response(name: str, status: int = 200) -> HttpResponse:
+    body = _render(the_one(Pool.objects.using(conf().database).filter(name=name), "pool", name))
+    return json_response({**body, "pool": body}, status)
 
 
 def _render(pool: Pool) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from ninja import Router
 from dispatcher import api, sql
 from dispatcher.conf import conf
 from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey
-from dispatcher.ojs.api import access_of
+from dispatcher.ojs.api import READ, access_of
 from dispatcher.ojs.pagination import ROW_LIMIT, paginate
 from dispatcher.ojs.queues import create_queues, queue_name
-from dispatcher.ojs.requests import PauseIn, reason_of
+from dispatcher.ojs.requests import PauseIn
 from dispatcher.ojs.responses import replies
 from dispatcher.ojs.wire import format_time, json_response, missing
 from dispatcher.states import Delivery
@@ -51,21 +51,13 @@ class Counts:
         return {field: value for field, value in asdict(self).items() if value is not None and field != "name"}
 
 
-@router.get("/queues", response=replies(), summary="The queues")
+@router.get("/queues", response=replies(), summary="The queues", auth=READ)
 def queues(request: HttpRequest) -> HttpResponse:
     """List the queues that were named over HTTP, are configured, or were served by a Celery worker."""
-    access_of(request).require("read")
     found = paginate(request, Queue.objects.using(conf().database).all(), order=["name"])
     paused = paused_queues([queue.name for queue in found.rows])
-    listed = [
-        {
-            "name": queue.name,
-            "status": "paused" if queue.name in paused else "active",
-            "served_by": "http" if queue.delivery == Delivery.HTTP else "celery",
-            "created_at": format_time(queue.created_at),
-        }
-        for queue in found.rows
-    ]
+    states = {True: "paused", False: "active"}
+    listed = [{**render_queue(queue), "status": states[queue.name in paused]} for queue in found.rows]
     return json_response({"queues": listed, "pagination": found.pagination})
 
 
@@ -87,12 +79,14 @@ def stats(request: HttpRequest, name: str) -> HttpResponse:
     return json_response(body)
 
 
+@router.post("/admin/queues/{name}/pause", response=replies(), summary="Pause a queue", operation_id="admin_pause")
 @router.post("/queues/{name}/pause", response=replies(), summary="Pause a queue")
 def pause(request: HttpRequest, name: str, wanted: PauseIn | None = None) -> HttpResponse:
     """Start no job of a queue, over HTTP or in Celery; running jobs continue."""
     return switch_queue(request, name, wanted, is_paused=True)
 
 
+@router.post("/admin/queues/{name}/resume", response=replies(), summary="Resume a queue", operation_id="admin_resume")
 @router.post("/queues/{name}/resume", response=replies(), summary="Resume a queue")
 def resume(request: HttpRequest, name: str, wanted: PauseIn | None = None) -> HttpResponse:
     """Start jobs of a queue again."""
@@ -105,9 +99,15 @@ def switch_queue(request: HttpRequest, name: str, wanted: PauseIn | None, *, is_
     create_queues([queue_name(name)])
     api.declare(f"queue:{name}", {})
     change = api.pause if is_paused else api.resume
-    change(f"queue:{name}", by=access_of(request).actor(reason_of(wanted)))
+    change(f"queue:{name}", by=access_of(request).actor((wanted and wanted.reason) or ""))
     body = {"name": name, "paused": is_paused, "paused_at" if is_paused else "resumed_at": format_time(sql.now())}
     return json_response({**body, "queue": body, "status": "paused" if is_paused else "active"})
+
+
+def render_queue(queue: Queue) -> dict[str, Any]:
+    """Return what both lists of queues show of a row."""
+    served_by = "http" if queue.delivery == Delivery.HTTP else "celery"
+    return {"name": queue.name, "served_by": served_by, "created_at": format_time(queue.created_at)}
 
 
 def count_queue(name: str) -> Counts:

@@ -13,10 +13,10 @@ from dispatcher.engine.dispenser import serve_limited
 from dispatcher.history import By
 from dispatcher.lifecycle import control
 from dispatcher.models import RateLimitKey
-from dispatcher.ojs.api import access_of
+from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.pagination import paginate
 from dispatcher.ojs.queues import create_queues, queue_name
-from dispatcher.ojs.requests import LimitIn, OverrideIn, given_fields
+from dispatcher.ojs.requests import LimitIn, OverrideIn
 from dispatcher.ojs.responses import ItemsReply, RateLimitReply, replies
 from dispatcher.ojs.wire import invalid, json_response, missing, parse_time, without_nulls
 from dispatcher.reports import KeyStatus, rate_limit_status
@@ -29,10 +29,9 @@ _FOR_NOW = timedelta(hours=1)
 """The default duration of an override."""
 
 
-@router.get("/rate-limits", response=replies(ItemsReply), summary="List the keys with their use")
+@router.get("/rate-limits", response=replies(ItemsReply), summary="List the keys with their use", auth=READ)
 def limits(request: HttpRequest) -> HttpResponse:
     """List the keys."""
-    access_of(request).require("read")
     found = paginate(request, RateLimitKey.objects.using(conf().database).only("name"), order=["name"], default=20)
     names = [key.name for key in found.rows]
     statuses = {status.name: status for status in rate_limit_status(names)} if names else {}
@@ -40,18 +39,16 @@ def limits(request: HttpRequest) -> HttpResponse:
     return json_response({"items": items, "pagination": found.pagination})
 
 
-@router.get("/rate-limits/{key}", response=replies(RateLimitReply), summary="One key")
+@router.get("/rate-limits/{key}", response=replies(RateLimitReply), summary="One key", auth=READ)
 def limit(request: HttpRequest, key: str) -> HttpResponse:
     """Show a key: its limits, their use, and the number of waiting jobs."""
-    access_of(request).require("read")
     return json_response(_find_key(key))
 
 
-@router.put("/rate-limits/{key}", response=replies(RateLimitReply), summary="Override a key for a time")
+@router.put("/rate-limits/{key}", response=replies(RateLimitReply), summary="Override a key for a time", auth=ADMIN)
 def override(request: HttpRequest, key: str, limits: OverrideIn) -> HttpResponse:
     """Override limits until `expires_at` (by default one hour); absent ones do not change."""
-    access_of(request).require("admin")
-    given = {name: value for name, value in given_fields(limits).items() if name in _LIMITS}
+    given = without_nulls(limits.named())
     if not given:
         raise invalid("concurrency", f"{_NAME_ONE}.")
     now = sql.now()
@@ -62,19 +59,17 @@ def override(request: HttpRequest, key: str, limits: OverrideIn) -> HttpResponse
     return json_response({**_find_key(key), "oversized_count": oversized})
 
 
-@router.delete("/rate-limits/{key}", response=replies(RateLimitReply), summary="End the override of a key")
+@router.delete("/rate-limits/{key}", response=replies(RateLimitReply), summary="End the override of a key", auth=ADMIN)
 def end_override(request: HttpRequest, key: str) -> HttpResponse:
     """Put a key's own limits in force again."""
-    access_of(request).require("admin")
     _find_key(key)
     oversized = api.end_override(key, by=access_of(request).actor())
     return json_response({**_find_key(key), "oversized_count": oversized})
 
 
-@router.put("/admin/queues/{name}/rate-limit", response=replies(RateLimitReply), summary="Limit a whole queue")
+@router.put("/admin/queues/{name}/rate-limit", response=replies(RateLimitReply), summary="Limit a queue", auth=ADMIN)
 def limit_queue(request: HttpRequest, name: str, limits: LimitIn) -> HttpResponse:
     """Store the given limits of a queue; they apply to each of its jobs, in addition to the job's own keys."""
-    access_of(request).require("admin")
     given = limits.named()
     if not given:
         raise invalid("concurrency", f"{_NAME_ONE}; null removes a limit.")

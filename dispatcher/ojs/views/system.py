@@ -97,14 +97,12 @@ def _version() -> str:
 @router.get("/errors", response=replies(), summary="The error codes")
 def errors(request: HttpRequest) -> HttpResponse:
     """List the error codes, each with a hint: the target of an error's `doc_url`."""
-    del request
     return json_response({"errors": [{"code": code, "hint": hint} for code, hint in sorted(HINTS.items())]})
 
 
 @router.get("/health", response={200: Reply, 503: Reply}, summary="Health of the server and its database")
 def health(request: HttpRequest) -> HttpResponse:
     """Query the database for the time."""
-    del request
     began = monotonic()
     known = {"version": VERSION, "uptime_seconds": round(began - _started)}
     try:

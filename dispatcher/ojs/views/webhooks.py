@@ -8,16 +8,16 @@ from ninja import Router
 
 from dispatcher.conf import conf
 from dispatcher.models import Subscription
-from dispatcher.ojs.api import access_of
+from dispatcher.ojs.api import ADMIN
 from dispatcher.ojs.events.query import now
 from dispatcher.ojs.pagination import paginate
-from dispatcher.ojs.requests import SubscriptionIn, SubscriptionPatch, or_default
+from dispatcher.ojs.requests import SubscriptionIn, SubscriptionPatch
 from dispatcher.ojs.responses import replies
 from dispatcher.ojs.webhooks.deliver import schedule
 from dispatcher.ojs.webhooks.egress import problem_of
 from dispatcher.ojs.wire import format_time, invalid, json_response, parse_id, the_one
 
-router = Router(tags=["webhooks"])
+router = Router(tags=["webhooks"], auth=ADMIN)
 
 _PREFIX = "sub_"
 
@@ -25,26 +25,23 @@ _PREFIX = "sub_"
 @router.post("/webhooks/subscriptions", response=replies(status=201), summary="Subscribe to events")
 def subscribe(request: HttpRequest, wanted: SubscriptionIn) -> HttpResponse:
     """Create a subscription; the response is the only one that contains its secret."""
-    access_of(request).require("admin")
     _check(wanted.url)
     made = Subscription.objects.using(conf().database).create(
         url=wanted.url,
         events=wanted.events,
         secret=wanted.secret or f"whsec_{secrets.token_urlsafe(32)}",
-        is_active=or_default(wanted.active, default=True),
+        is_active=wanted.active is not False,
         # Earlier events are not delivered.
         delivered_cursor=now(),
     )
     made.refresh_from_db()
     schedule()
-    body = {**_render(made), "secret": made.secret}
-    return json_response({**body, "subscription": body}, 201)
+    return _response({**_render(made), "secret": made.secret}, 201)
 
 
 @router.get("/webhooks/subscriptions", response=replies(), summary="The subscriptions")
 def list_subscriptions(request: HttpRequest) -> HttpResponse:
     """List the subscriptions."""
-    access_of(request).require("admin")
     found = paginate(request, Subscription.objects.using(conf().database).all(), order=["id"])
     return json_response({"subscriptions": [_render(each) for each in found.rows], "pagination": found.pagination})
 
@@ -52,31 +49,26 @@ def list_subscriptions(request: HttpRequest) -> HttpResponse:
 @router.get("/webhooks/subscriptions/{number}", response=replies(), summary="A subscription")
 def get_subscription(request: HttpRequest, number: str) -> HttpResponse:
     """Show a subscription."""
-    access_of(request).require("admin")
-    body = _render(_find(number))
-    return json_response({**body, "subscription": body})
+    return _response(_render(_find(number)))
 
 
 @router.patch("/webhooks/subscriptions/{number}", response=replies(), summary="Change a subscription")
 def change(request: HttpRequest, number: str, wanted: SubscriptionPatch) -> HttpResponse:
     """Change the URL or the events of a subscription, enable or disable it."""
-    access_of(request).require("admin")
     found = _find(number)
     if wanted.url:
         _check(wanted.url)
     found.url = wanted.url or found.url
     found.events = wanted.events or found.events
-    found.is_active = or_default(wanted.active, found.is_active)
+    found.is_active = found.is_active if wanted.active is None else wanted.active
     # Without the cursor: a delivery may move it meanwhile.
     found.save(update_fields=["url", "events", "is_active"])
-    body = _render(found)
-    return json_response({**body, "subscription": body})
+    return _response(_render(found))
 
 
 @router.delete("/webhooks/subscriptions/{number}", response=replies(), summary="Delete a subscription")
 def remove(request: HttpRequest, number: str) -> HttpResponse:
     """Delete a subscription; no more events are posted to it."""
-    access_of(request).require("admin")
     _find(number).delete()
     return json_response({"deleted": True, "id": number})
 
@@ -89,6 +81,10 @@ def _check(url: str) -> None:
 def _find(number: str) -> Subscription:
     wanted = parse_id("subscription", number.removeprefix(_PREFIX))
     return the_one(Subscription.objects.using(conf().database).filter(id=wanted), "subscription", number)
+
+
+def _response(body: dict[str, Any], status: int = 200) -> HttpResponse:
+    return json_response({**body, "subscription": body}, status)
 
 
 def _render(each: Subscription) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from dispatcher.lifecycle import run
 from dispatcher.limits.policy import LONGEST_PERIOD
 from dispatcher.models import CallQueue, Pool, PullWorker
 from dispatcher.ojs import fetch
-from dispatcher.ojs.api import access_of
+from dispatcher.ojs.api import READ, access_of
 from dispatcher.ojs.auth import Access
 from dispatcher.ojs.enqueue import ojs_state
 from dispatcher.ojs.fetch import FetchRequest, RejectedReport, ReservedCall
-from dispatcher.ojs.job import MAX_META_BYTES, from_milliseconds, json_size, write_fetched_job, write_job
+from dispatcher.ojs.job import MAX_META_BYTES, from_milliseconds, json_size, write_job
 from dispatcher.ojs.long_poll import RETRY_AFTER, reserve_wait
 from dispatcher.ojs.queue_order import ordered
 from dispatcher.ojs.queues import assign_queues
@@ -70,7 +70,7 @@ def fetch_jobs(request: HttpRequest, wanted: FetchIn) -> HttpResponse:
                 is_allowed=access.is_valid,
             )
         )
-    jobs = [write_fetched_job(call) for call in fetched]
+    jobs = [{**write_job(call), "ticket": str(call.ticket)} for call in fetched]
     return json_response({"jobs": jobs}, headers=None if jobs or granted == wait else RETRY_AFTER)
 
 
@@ -125,10 +125,9 @@ def beat(request: HttpRequest, beat: HeartbeatIn) -> HttpResponse:
     return json_response({**body, "acknowledged": True})
 
 
-@router.get("/workers/{worker_id}/health", response={**replies(), 503: Reply}, summary="Health of a worker")
+@router.get("/workers/{worker_id}/health", response=replies() | {503: Reply}, summary="Health of a worker", auth=READ)
 def health(request: HttpRequest, worker_id: str) -> HttpResponse:
     """Show the state that a worker reported; 503 once it drains."""
-    access_of(request).require("read")
     worker = PullWorker.objects.using(conf().database).filter(id=fetch.worker_id(worker_id)).first()
     if worker is None:
         raise missing("worker", worker_id)

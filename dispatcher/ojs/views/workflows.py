@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from dispatcher.conf import conf
 from dispatcher.errors import FieldInvalid
 from dispatcher.models import CallQueue, Part, Workflow
-from dispatcher.ojs.api import access_of
+from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.enqueue import ojs_state, validation_errors
 from dispatcher.ojs.job import read_job, write_error
 from dispatcher.ojs.permissions import require_send
@@ -55,18 +55,16 @@ def create(request: HttpRequest, wanted: WorkflowIn) -> HttpResponse:
     return json_response({"workflow": _render(made)}, 201, headers={"Location": f"{request.path}/{made.id}"})
 
 
-@router.get("/workflows/{number}", response=replies(), summary="A workflow")
+@router.get("/workflows/{number}", response=replies(), summary="A workflow", auth=READ)
 def show(request: HttpRequest, number: str) -> HttpResponse:
     """Show the state of a workflow and its parts."""
-    access_of(request).require("read")
     try_advance(_find(number).id)
     return json_response({"workflow": _render(_find(number))})
 
 
-@router.delete("/workflows/{number}", response=replies(), summary="Cancel a workflow")
+@router.delete("/workflows/{number}", response=replies(), summary="Cancel a workflow", auth=ADMIN)
 def cancel(request: HttpRequest, number: str) -> HttpResponse:
     """Cancel a workflow; running jobs may finish."""
-    access_of(request).require("admin")
     ended = cancel_workflow(_find(number))
     found = _find(number)
     if ended is None:
