@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Any, Final
 from uuid import UUID
 
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
@@ -79,7 +79,8 @@ def stats(request: HttpRequest) -> HttpResponse:
         ended[row.state] += row.last_minute
     throughput = {"processed_per_minute": ended[State.COMPLETED], "failed_per_minute": ended[State.DISCARDED]}
     celery = Worker.objects.using(database).filter(serves_until__gt=sql.now())
-    workers = _live()[:ROW_LIMIT].count() + celery[:ROW_LIMIT].count()
+    fetching = PullWorker.objects.using(database).filter(seen_at__gt=sql.now() - _SILENT)
+    workers = fetching[:ROW_LIMIT].count() + celery[:ROW_LIMIT].count()
     known = Queue.objects.using(database)[:ROW_LIMIT].count()
     body = {"queues": known, "workers": workers, "jobs": jobs, "throughput": throughput, "counts_up_to": ROW_LIMIT}
     return json_response(body)
@@ -357,10 +358,6 @@ def _render_queue(name: str) -> dict[str, Any]:
     counts = queues.count_calls([name], most=ROW_LIMIT)[name]
     body = _queue(queue, counts, is_paused=name in queues.paused_queues([name]))
     return {**body, "counts_up_to": ROW_LIMIT, "configuration": {"backpressure": pressure, "delivery": queue.delivery}}
-
-
-def _live() -> QuerySet[PullWorker]:
-    return PullWorker.objects.using(conf().database).filter(seen_at__gt=sql.now() - _SILENT)
 
 
 def _find(worker_id: str) -> PullWorker:

@@ -30,7 +30,6 @@ _LONGEST = timedelta(minutes=5)
 def list_events(request: HttpRequest) -> HttpResponse:
     """List events, oldest first: those after `after`, or else the latest."""
     wanted = _event_filter(request)
-    _require_read(request, wanted)
     most, cursor = _limit(request), request.GET.get("after")
     page = latest(wanted, most) if cursor is None else after(wanted, _check_cursor("after", cursor), most)
     return json_response({"events": page.events, "cursor": page.cursor, "has_more": page.has_more})
@@ -39,9 +38,7 @@ def list_events(request: HttpRequest) -> HttpResponse:
 @router.get("/events/stream", response=replies(), summary="Stream events (SSE)")
 def stream(request: HttpRequest) -> HttpResponse:
     """Stream events as they appear, as server-sent events."""
-    wanted = _event_filter(request)
-    _require_read(request, wanted)
-    return _stream(request, wanted)
+    return _stream(request, _event_filter(request))
 
 
 @router.get("/jobs/{job_id}/events", response=replies(), summary="Stream the events of a job (SSE)")
@@ -94,16 +91,15 @@ def _check_cursor(field: str, cursor: str) -> str:
     return cursor
 
 
-def _require_read(request: HttpRequest, wanted: EventFilter) -> None:
-    access_of(request).require("read", *wanted.queues)
-
-
 def _event_filter(request: HttpRequest) -> EventFilter:
-    named = {name: tuple(word for word in request.GET.get(name, "").split(",") if word) for name in _FILTERS}
-    return EventFilter(types=named["types"], queues=named["queues"], job_types=named["job_types"])
-
-
-_FILTERS = ("types", "queues", "job_types")
+    """Return the requested filter. Raises Problem unless its queues, or all, may be read."""
+    types, queues, job_types = (
+        tuple(word for word in request.GET.get(name, "").split(",") if word)
+        for name in ("types", "queues", "job_types")
+    )
+    wanted = EventFilter(types=types, queues=queues, job_types=job_types)
+    access_of(request).require("read", *wanted.queues)
+    return wanted
 
 
 def _limit(request: HttpRequest) -> int:
