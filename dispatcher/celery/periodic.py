@@ -300,5 +300,5 @@ class _Silent:
 def send_quietly(task: Task, *args: Any, **options: Any) -> Any:
     """Send a message of a periodic task, as `apply_async` does, without the event `task-sent`."""
     # The task's class may have been extended: see dispatcher.celery.fence.
-    owner = next(kind for kind in type(task).__mro__ if kind.__dict__.get("apply_async") is send_quietly)
+    owner: Any = next(kind for kind in type(task).__mro__ if kind.__dict__.get("apply_async") is send_quietly)
     return super(owner, task).apply_async(*args, **{"event_dispatcher": _Silent(), **options})

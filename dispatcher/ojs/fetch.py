@@ -63,21 +63,6 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Directive:
-    directive: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class _RenewedLease:
-    call_id: UUID
-
-
-@dataclass(frozen=True, kw_only=True)
-class _ProgressRow:
-    progress: dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
 class FetchRequest:
     """A request for calls: of which queues, how many at most, and how long it may wait.
 
@@ -229,11 +214,10 @@ def heartbeat(
         "usual": conf().visibility,
         "now": None,
     }
-    kept = sql.fetch("renew_fetch_leases", _RenewedLease, params) if params["calls"] else []
-    ids = [row.call_id for row in kept]
+    kept = sql.fetch("renew_fetch_leases", UUID, params) if params["calls"] else []
     if event_log.is_kept():
-        event_log.note([*_heartbeat_events(worker, ids)])
-    return HeartbeatResult(directive=directive, kept=ids)
+        event_log.note([*_heartbeat_events(worker, kept)])
+    return HeartbeatResult(directive=directive, kept=kept)
 
 
 def _heartbeat_events(worker: str, calls: Sequence[UUID]) -> Iterator[Entry]:
@@ -254,11 +238,11 @@ def record_progress(call: UUID, reached: Progress, **proof: Unpack[Proof]) -> di
     name = None if worker is None else worker_id(worker)
     held = {"ticket": ticket, "attempt": nth, "worker": name}
     with sql.atomic():
-        kept = sql.fetch("store_progress", _ProgressRow, {"call": call, **held, **asdict(reached)})
+        kept = sql.fetch("store_progress", dict, {"call": call, **held, **asdict(reached)})
         if kept and (ticket or name):
             _renew_lease(call, [holder for holder in _holders(call) if ticket or holder == name])
     if kept:
-        return kept[0].progress
+        return kept[0]
     if not any(held.values()) or _get(call).state != State.ACTIVE:
         return None
     return RejectedReport(state=State.ACTIVE, is_anothers=bool(_holders(call)))
@@ -278,8 +262,8 @@ def touch_worker(worker: str, *, queues: Sequence[str] | None = None, state: str
         "queues": None if queues is None else list(queues),
         "state": state,
     }
-    (row,) = sql.fetch("touch_pull_worker", _Directive, params)
-    return row.directive
+    (directive,) = sql.fetch("touch_pull_worker", str, params)
+    return directive
 
 
 def worker_id(worker: str) -> UUID:
@@ -396,7 +380,7 @@ def _renew_lease(call: UUID, holders: Iterable[UUID | None]) -> None:
     """Renew the leases of these holders; the caller has locked the call."""
     for holder in holders:
         params = {"calls": [call], "worker": holder, "lease": None, "usual": conf().visibility, "now": None}
-        sql.fetch("renew_fetch_leases", _RenewedLease, params)
+        sql.fetch("renew_fetch_leases", UUID, params)
 
 
 def _end_attempt(

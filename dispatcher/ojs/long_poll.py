@@ -130,6 +130,7 @@ class Waiters:
                     check_at = monotonic() + _CHECK_S
                     self._check(waiting)
             except Exception:
+                # All requests that wait in this process depend on this thread.
                 logger.exception("failed to poll for waiting requests; retrying")
                 disconnect()
             sleep(_LOOK_S)

@@ -52,10 +52,11 @@ def test_a_request_whose_caller_hangs_up_is_over_at_once_and_no_success(witness:
     asked = json.dumps({"keys": ["single"], "call": "gone", "seconds": 60, "failures": 0})
     caller = HTTPConnection(witness.removeprefix("http://"))
     caller.request("POST", "/anything", asked, {"Content-Type": "application/json"})
+    deadline = time.monotonic() + 10
     while "gone" not in requests.get(f"{witness}/record", timeout=10).json()["calls"]:
+        assert time.monotonic() < deadline
         time.sleep(0.01)
     caller.close()
-    deadline = time.monotonic() + 10
     while post(witness, "single", call="next").status_code != 200:
         assert time.monotonic() < deadline
     calls = requests.get(f"{witness}/record", timeout=10).json()["calls"]

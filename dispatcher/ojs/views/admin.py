@@ -45,7 +45,7 @@ from dispatcher.ojs.wire import (
     the_one,
     without_nulls,
 )
-from dispatcher.states import IN_FLIGHT, TERMINAL, OnFull, State
+from dispatcher.states import IN_FLIGHT, TERMINAL, Delivery, OnFull, State
 
 router = Router(tags=["admin"])
 

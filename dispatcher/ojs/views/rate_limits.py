@@ -24,7 +24,6 @@ from dispatcher.reports import KeyStatus, rate_limit_status
 router = Router(tags=["rate limits"])
 
 _NAME_ONE = "name at least one of concurrency, per_worker, rate and throttle"
-_LIMITS = ("concurrency", "per_worker", "rate", "throttle")
 _FOR_NOW = timedelta(hours=1)
 """The default duration of an override."""
 

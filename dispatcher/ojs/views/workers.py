@@ -206,7 +206,8 @@ def _advance(call: CallQueue) -> None:
         return
     try:
         advance(workflow)
-    except Exception:  # the report itself is recorded
+    except Exception:
+        # The report itself is recorded, and must not fail with what follows it.
         logger.exception("failed to advance workflow %s; its periodic task will retry", workflow)
 
 

@@ -238,6 +238,7 @@ def _next_parts(
     try:
         following = next_parts(workflow, parts)
     except Exception:
+        # The others of this run are advanced all the same.
         logger.exception(_FAILED, workflow.id)
         retry_in[workflow.id] = _RETRY_AFTER_ERROR
         return []

@@ -1,21 +1,6 @@
 -- audit_oversized: keys for which calls wait alone, since their cost exceeds what the limits in force ever allow.
 -- Hops from key to key on the index call_oversized, and counts the calls of one up to 10,000.
-WITH RECURSIVE hop AS (
-    (SELECT call.oversized_key_id AS key_id
-       FROM dispatcher_callqueue AS call
-      WHERE call.oversized_key_id IS NOT NULL
-      ORDER BY call.oversized_key_id
-      LIMIT 1)
-     UNION ALL
-    SELECT next.key_id
-      FROM hop
-     CROSS JOIN LATERAL (
-           SELECT call.oversized_key_id AS key_id
-             FROM dispatcher_callqueue AS call
-            WHERE call.oversized_key_id > hop.key_id
-            ORDER BY call.oversized_key_id
-            LIMIT 1) AS next
-)
+WITH RECURSIVE {{keys_named_by(dispatcher_callqueue, oversized_key_id)}}
 SELECT 'key ' || COALESCE(key.name, hop.key_id::text) AS what, hop.key_id::text AS target,
        cheapest.id || ' ' || cheapest.version AS version,
        json_build_object('calls', waiting.calls, 'cheapest_call', cheapest.id, 'cost', cheapest.cost,

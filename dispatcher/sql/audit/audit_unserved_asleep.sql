@@ -23,12 +23,7 @@ SELECT 'lane ' || lane.id AS what, lane.id::text AS target, head.id || ' ' || he
   FROM clock
  CROSS JOIN hop
   JOIN dispatcher_lane AS lane ON lane.id = hop.lane_id
- CROSS JOIN LATERAL (
-       SELECT call.id, call.created_at, call.expires_at, call.xmin::text AS version
-         FROM dispatcher_callqueue AS call
-        WHERE {{waits_in(call, lane.id)}}
-        ORDER BY call.position
-        LIMIT 1) AS head
+ CROSS JOIN LATERAL {{first_call_in(lane.id)}} AS head
  WHERE NOT lane.is_awake AND lane.parked_on_id IS NULL AND NOT lane.is_held
    AND {{not_expired(head, clock.now)}}
  ORDER BY lane.id

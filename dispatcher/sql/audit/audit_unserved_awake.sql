@@ -6,12 +6,7 @@ WITH {{clock}}, front AS MATERIALIZED (
     SELECT DISTINCT ON (lane.queue) lane.id, lane.queue, lane.priority, lane.key_ids, head.id AS call_id, head.version
       FROM clock
      CROSS JOIN dispatcher_lane AS lane
-     CROSS JOIN LATERAL (
-           SELECT call.id, call.expires_at, call.xmin::text AS version
-             FROM dispatcher_callqueue AS call
-            WHERE {{waits_in(call, lane.id)}}
-            ORDER BY call.position
-            LIMIT 1) AS head
+     CROSS JOIN LATERAL {{first_call_in(lane.id)}} AS head
      WHERE lane.is_awake AND {{not_expired(head, clock.now)}}
      ORDER BY lane.queue, lane.priority DESC, lane.served_at, lane.id
 )

@@ -14,12 +14,7 @@ SELECT 'queue ' || going.queue AS what, going.queue AS target, head.id || ' ' ||
   FROM clock
  CROSS JOIN going
  CROSS JOIN LATERAL {{first_held_lane(going.queue)}} AS front
- CROSS JOIN LATERAL (
-       SELECT call.id, call.expires_at, call.xmin::text AS version
-         FROM dispatcher_callqueue AS call
-        WHERE {{waits_in(call, front.id)}}
-        ORDER BY call.position
-        LIMIT 1) AS head
+ CROSS JOIN LATERAL {{first_call_in(front.id)}} AS head
  WHERE going.unclaimed < %(ahead)s::int AND {{not_expired(head, clock.now)}}
  ORDER BY going.queue, front.id
  LIMIT %(most)s::int

@@ -4,22 +4,7 @@
 -- that time has passed without a pass. A group could if one of its members has room.
 -- Hops from key to key on the index lane_parked, so the number of lanes that are parked on one costs nothing.
 -- Relies on slot_key and call_waiting.
-WITH RECURSIVE {{clock}}, hop AS (
-    (SELECT lane.parked_on_id AS key_id
-       FROM dispatcher_lane AS lane
-      WHERE lane.parked_on_id IS NOT NULL
-      ORDER BY lane.parked_on_id
-      LIMIT 1)
-     UNION ALL
-    SELECT next.key_id
-      FROM hop
-     CROSS JOIN LATERAL (
-           SELECT lane.parked_on_id AS key_id
-             FROM dispatcher_lane AS lane
-            WHERE lane.parked_on_id > hop.key_id
-            ORDER BY lane.parked_on_id
-            LIMIT 1) AS next
-), closed AS MATERIALIZED (
+WITH RECURSIVE {{clock}}, {{keys_named_by(dispatcher_lane, parked_on_id)}}, closed AS MATERIALIZED (
     SELECT key.id, key.name, key.is_group, key.opens_at, held.cost AS held,
            {{limit_in_force(key.override_until > clock.now, key, concurrency)}} AS concurrency,
            {{limit_in_force(key.override_until > clock.now, key, per_worker)}} AS per_worker

@@ -5,18 +5,7 @@
 SELECT found.id
   FROM ((SELECT call.id
            FROM dispatcher_lane AS lane
-          CROSS JOIN LATERAL (
-                (SELECT call.id
-                   FROM dispatcher_callqueue AS call
-                  WHERE {{waits_in(call, lane.id)}}
-                  ORDER BY call.position
-                  LIMIT %(most)s::int)
-                UNION ALL
-                (SELECT call.id
-                   FROM dispatcher_callqueue AS call
-                  WHERE {{waits_alone_in(call, lane.id)}}
-                  ORDER BY call.position
-                  LIMIT %(most)s::int)) AS call
+          CROSS JOIN LATERAL {{calls_in_lane(lane.id)}} AS call
           WHERE lane.queue = %(queue)s::text AND 'available' = ANY (%(states)s::text[])
           ORDER BY lane.queue, lane.priority, lane.on_limit, lane.key_ids
           LIMIT %(most)s::int)
