@@ -151,12 +151,12 @@ def _broker_timeouts() -> list[checks.CheckMessage]:
     if current_app.conf.task_always_eager:
         return []
     options = current_app.conf.broker_transport_options
-    with current_app.connection_for_write() as broker:
-        try:
+    try:
+        with current_app.connection_for_write() as broker:
             kind, address = broker.transport.driver_type, broker.hostname or ""
-        except (ImportError, KeyError):
-            # Its library is missing, which Celery reports by itself.
-            return []
+    except (ImportError, KeyError):
+        # Its library is missing, which Celery reports by itself.
+        return []
     if kind == "redis" and not address.startswith("socket"):
         missing = [name for name in ("socket_timeout", "socket_connect_timeout") if not options.get(name)]
         what, code = "A Redis that does not answer blocks workers and .delay() for ever", "dispatcher.W011"
