@@ -2,9 +2,9 @@
 -- follows in the same transaction. A setting of the transaction takes the lanes and keys to it.
 -- The lanes: those that the queue holds and those that are awake; by priority, then the least recently served. Lanes
 -- and keys that another transaction has locked are skipped, and the lanes of such keys are left out (`busy`), and so
--- are those that spend a key of `avoid`. None, if
--- calls of the queue are due (`is_due`), where the caller looks for these (`looks`), or if it is no such queue. Locks
--- the lanes, then the keys in order of id. Relies on lane_held, lane_awake and call_due_queue.
+-- are those that spend a key of `avoid`. None, if calls of the queue are due (`is_due`), where the caller looks for
+-- these (`looks`), or if it is no such queue. Locks the lanes, then the keys in order of id. Relies on lane_held,
+-- lane_awake and call_due_queue.
 WITH queue AS MATERIALIZED (
     SELECT queue.name, time.is_due
       FROM dispatcher_queue AS queue

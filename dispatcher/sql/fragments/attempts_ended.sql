@@ -1,8 +1,8 @@
 -- attempts_ended: the CTEs that record how the attempts of `calls` ended, each if its ticket and claim hold the call,
--- and delete their slots; `freed_keys` lists the keys of these, and
--- the groups of these keys. Locks the calls in order of id. `claim` stays on the
--- row, so that the claim recognizes its own finish if the answer was lost (find_finished). Calls are found by id alone:
--- with the state beside it, a plan that was made while few calls were in flight reads all of these.
+-- and delete their slots; `freed_keys` lists the keys of these and their groups. Locks the calls in order of id.
+-- `claim` stays on the row, so that the claim recognizes its own finish if the answer was lost (find_finished). Calls
+-- are found by id alone: with the state beside it, a plan that was made while few calls were in flight reads all of
+-- these.
 mine AS MATERIALIZED (
     SELECT call.id, call.state, call.ticket, call.claim
       FROM dispatcher_callqueue AS call
