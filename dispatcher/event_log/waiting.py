@@ -45,7 +45,7 @@ def stand(
     slots: what the pass gave away, as (call, key, cost).
     """
     keys = list(keys)
-    several = [key for key in keys if key.members is not None]
+    groups = [key for key in keys if key.members is not None]
     spent = Counter[int]()
     for _, key_id, cost in slots:
         if key_id is not None:
@@ -56,7 +56,7 @@ def stand(
         if not key.is_paused and (key.blocked_until is None or key.blocked_until <= now)
     }
     tight = {key_id: limit for key_id, limit in found.items() if limit is not None}
-    for key in several:
+    for key in groups:
         # A group without limits of its own stands as its members do.
         limits = [tight[member] for member in key.members or () if member in tight]
         if key.id in found and key.id not in tight and limits:

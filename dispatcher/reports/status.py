@@ -162,12 +162,12 @@ def rate_limit_status(keys: Collection[str] | None = None, *, now: datetime | No
     return [_with_members(status, members) if status.name in patterns else status for status in found]
 
 
-def _with_members(several: KeyStatus, keys: Sequence[KeyStatus]) -> KeyStatus:
+def _with_members(group: KeyStatus, keys: Sequence[KeyStatus]) -> KeyStatus:
     """Return how a group stands, which has room while one of its members has."""
-    members = [key for key in keys if groups.has_member(several.name, key.name)]
+    members = [key for key in keys if groups.has_member(group.name, key.name)]
     is_open = [key.state is KeyState.OPEN for key in members]
-    counted = replace(several, members=Members(total=len(members), open=sum(is_open)))
-    if any(is_open) or several.state is not KeyState.OPEN:
+    counted = replace(group, members=Members(total=len(members), open=sum(is_open)))
+    if any(is_open) or group.state is not KeyState.OPEN:
         return counted
     opens_at = min((key.opens_at for key in members if key.opens_at is not None), default=None)
     return replace(counted, stopped_by=("members",), opens_at=opens_at)

@@ -9,13 +9,13 @@ SELECT ARRAY(SELECT key.id
                 AND (key.opens_at IS NULL OR key.opens_at <= {{now}})
                 AND {{first_parked_lane(key.id)}} IS NOT NULL
               UNION
-             SELECT several.id
+             SELECT key_group.id
                FROM ({{groups_of(ARRAY(SELECT key.id
                                          FROM dispatcher_ratelimitkey AS key
                                         WHERE key.id = ANY (%(keys)s::bigint[])
                                           AND (key.concurrency IS NOT NULL OR key.override_concurrency IS NOT NULL)))}}
-                    ) AS several
-              WHERE {{first_parked_lane(several.id)}} IS NOT NULL) AS keys,
+                    ) AS key_group
+              WHERE {{first_parked_lane(key_group.id)}} IS NOT NULL) AS keys,
        {{first_awake_lane}} IS NOT NULL AS has_awake,
        ARRAY(SELECT mine.queue
                FROM dispatcher_lane AS mine

@@ -23,7 +23,7 @@ WITH {{clock}}, named AS MATERIALIZED (
 ), shut AS MATERIALIZED (
     SELECT id, bool_or(is_named) AS is_named
       FROM (SELECT unnest(%(keys)s::bigint[]), true
-            UNION ALL SELECT several.id, true FROM ({{groups_of(%(keys)s::bigint[])}}) AS several
+            UNION ALL SELECT key_group.id, true FROM ({{groups_of(%(keys)s::bigint[])}}) AS key_group
             UNION ALL SELECT unnest(named.key_ids), false FROM named
             UNION ALL SELECT key.id, false
                         FROM named JOIN dispatcher_ratelimitkey AS key ON key.name = 'queue:' || named.queue
@@ -95,10 +95,10 @@ WITH {{clock}}, named AS MATERIALIZED (
                    LIMIT 1) AS queue_key
              JOIN taken ON taken.queue = queue.queue
 ), pair AS MATERIALIZED (
-    SELECT several.id AS group_id, member.id AS member_id
-      FROM dispatcher_ratelimitkey AS several
-     CROSS JOIN LATERAL ({{members_of(several)}}) AS member
-     WHERE several.is_group AND several.id = ANY (ARRAY(SELECT spent.key_id FROM spent))
+    SELECT key_group.id AS group_id, member.id AS member_id
+      FROM dispatcher_ratelimitkey AS key_group
+     CROSS JOIN LATERAL ({{members_of(key_group)}}) AS member
+     WHERE key_group.is_group AND key_group.id = ANY (ARRAY(SELECT spent.key_id FROM spent))
 ), wanted AS MATERIALIZED (
     SELECT ARRAY(SELECT spent.key_id FROM spent UNION SELECT pair.member_id FROM pair) AS ids
 ), waited AS MATERIALIZED (

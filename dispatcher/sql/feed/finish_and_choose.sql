@@ -15,7 +15,7 @@ WITH {{clock}}, {{attempts_ended}}, direct AS MATERIALIZED (
 ), opened AS MATERIALIZED (
     SELECT unnest(freed_keys.ids || %(keys)s::bigint[]) AS id FROM freed_keys
      UNION
-    SELECT several.id FROM ({{groups_of(%(keys)s::bigint[])}}) AS several
+    SELECT key_group.id FROM ({{groups_of(%(keys)s::bigint[])}}) AS key_group
 ), parked AS MATERIALIZED (
     SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at
       FROM opened

@@ -10,9 +10,9 @@ SELECT call.state, call.lane_id,
                               WHERE key.name = 'queue:' || lane.queue
                              UNION ALL
                              SELECT member.id
-                               FROM dispatcher_ratelimitkey AS several
-                              CROSS JOIN LATERAL ({{members_of(several)}}) AS member
-                              WHERE several.is_group AND several.id = ANY (lane.key_ids)) AS keys
+                               FROM dispatcher_ratelimitkey AS key_group
+                              CROSS JOIN LATERAL ({{members_of(key_group)}}) AS member
+                              WHERE key_group.is_group AND key_group.id = ANY (lane.key_ids)) AS keys
   FROM dispatcher_callqueue AS call
   JOIN dispatcher_lane AS lane ON lane.id = call.lane_id
  WHERE call.id = %(call)s::uuid AND call.claim = %(claim)s::uuid AND call.ticket IS DISTINCT FROM %(ticket)s::uuid

@@ -30,6 +30,6 @@ mine AS MATERIALIZED (
 ), {{slots_freed(ended)}}, freed_keys AS MATERIALIZED (
     SELECT ARRAY(SELECT key_id FROM freed WHERE key_id IS NOT NULL
                   UNION
-                 SELECT several.id FROM ({{groups_of(ARRAY(SELECT key_id FROM freed))}}) AS several
+                 SELECT key_group.id FROM ({{groups_of(ARRAY(SELECT key_id FROM freed))}}) AS key_group
                   ORDER BY key_id) AS ids
 )

@@ -1,7 +1,7 @@
--- group_has_room(several, cost, moment): whether a member of a group has room for a cost, and time plays no part in it:
--- the group waits for no time, or the member has no limit but its concurrency.
+-- group_has_room(key_group, cost, moment): whether a member of a group has room for a cost, and time plays no part in
+-- it: the group waits for no time, or the member has no limit but its concurrency.
 EXISTS (SELECT
-          FROM ({{members_of({{several}})}}) AS member
+          FROM ({{members_of({{key_group}})}}) AS member
           JOIN dispatcher_ratelimitkey AS key ON key.id = member.id
          CROSS JOIN LATERAL (
                SELECT key.override_until > {{moment}} AS holds) AS override
@@ -14,7 +14,7 @@ EXISTS (SELECT
                  FROM dispatcher_slot AS slot
                 WHERE slot.key_id = key.id) AS in_use
          WHERE NOT key.is_paused AND (key.blocked_until IS NULL OR key.blocked_until <= {{moment}})
-           AND ({{several}}.opens_at IS NULL
+           AND ({{key_group}}.opens_at IS NULL
                 OR (force.rate_limit IS NULL AND force.throttle_limit IS NULL AND key.blocked_until IS NULL))
            AND (force.rate_limit IS NULL OR force.rate_limit >= {{cost}})
            AND (force.concurrency IS NULL OR in_use.cost + {{cost}} <= force.concurrency))

@@ -9,9 +9,9 @@ WITH {{clock}}, free AS MATERIALIZED (
     SELECT unnest(lane.key_ids) FROM dispatcher_lane AS lane
     EXCEPT
     SELECT member.id
-      FROM dispatcher_ratelimitkey AS several
-     CROSS JOIN LATERAL ({{members_of(several)}}) AS member
-     WHERE several.is_group
+      FROM dispatcher_ratelimitkey AS key_group
+     CROSS JOIN LATERAL ({{members_of(key_group)}}) AS member
+     WHERE key_group.is_group
 )
 SELECT key.id, key.name
   FROM clock
