@@ -3,6 +3,4 @@
 SELECT joined.id
   FROM dispatcher_ratelimitkey AS member
  CROSS JOIN LATERAL ({{groups_named(member.name)}}) AS joined
- WHERE (SELECT first.id FROM dispatcher_ratelimitkey AS first WHERE first.is_group ORDER BY first.name LIMIT 1)
-       IS NOT NULL
-   AND member.id = ANY ({{keys}}) AND NOT member.is_group
+ WHERE {{any_group}} AND member.id = ANY ({{keys}}) AND NOT member.is_group

@@ -15,7 +15,7 @@ WITH wanted AS (
             is_from_template, opens_at)
     SELECT wanted.name, wanted.concurrency, wanted.per_worker, wanted.rate_limit, wanted.rate_period,
            wanted.throttle_limit, wanted.throttle_period, false, wanted.is_from_template,
-           (SELECT clock_timestamp() FROM ({{groups_named(wanted.name)}}) AS joined LIMIT 1)
+           (SELECT clock_timestamp() FROM ({{groups_named(wanted.name)}}) AS joined WHERE {{any_group}} LIMIT 1)
       FROM wanted
      ORDER BY wanted.name
         ON CONFLICT (name) DO NOTHING
