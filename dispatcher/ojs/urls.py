@@ -18,7 +18,8 @@ from dispatcher.ojs.views import (
     workflows,
 )
 
-VIEWS = (admin, cron, dead_letters, events, jobs, pools, queues, rate_limits, system, webhooks, workers, workflows)
+# Dead letters come before the admin's paths, where `stats` would be taken for the id of one.
+VIEWS = (dead_letters, admin, cron, events, jobs, pools, queues, rate_limits, system, webhooks, workers, workflows)
 for module in VIEWS:
     api.add_router("", module.router)
 

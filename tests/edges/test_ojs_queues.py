@@ -305,6 +305,7 @@ def test_dead_letters_are_those_that_asked_for_it(api: Api) -> None:
         "oldest_at": 0,
         "newest_at": 0,
     }
+    assert api.get("/admin/dead-letter/stats")["total"] == 1
     again = api.post(f"/dead-letter/{letter['id']}/retry")["job"]
     assert (again["state"], again["attempt"], len(again["errors"])) == ("available", 0, 1)
     api.post(f"/dead-letter/{letter['id']}/retry", status=404)
