@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -11,8 +12,11 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from dispatcher.reports import KeyStatus
 from project.demo.summary import KeyVerdict, Summary
+
+if TYPE_CHECKING:
+    # Its models need Django, which is set up later.
+    from dispatcher.reports import KeyStatus
 
 LINE_EVERY = 3.0
 # Columns, without a known width: a log keeps long lines.
@@ -24,7 +28,7 @@ BAR = 14
 class Board:
     """All keys now, and how many of the calls have ended."""
 
-    keys: Sequence[KeyStatus]
+    keys: "Sequence[KeyStatus]"
     ended: int
     sent: int
     seconds: float
