@@ -166,3 +166,15 @@ def test_the_audit_finds_a_group_that_nothing_will_open_and_repairs_it() -> None
     assert found(repair=True) == []
     call.refresh_from_db()
     assert call.chosen_keys == {PATTERN: "egress:2"}
+
+
+def test_the_page_of_a_group_says_how_many_of_its_members_have_room() -> None:
+    for number in (1, 2, 3):
+        RateLimitKey.objects.declare(f"line:{number}", concurrency=1)
+    dispatcher_api.pause("line:1")
+    CallQueue.objects.send("noop", keys=[any_of("line:*")])
+    client = Client()
+    client.force_login(get_user_model().objects.create_superuser("page"))
+    group = RateLimitKey.objects.get(name="line:*")
+    page = client.get(f"/admin/dispatcher/ratelimitkey/{group.pk}/change/").content.decode()
+    assert "3, of which 1 have room" in page
