@@ -257,3 +257,15 @@ def test_hand_over_drains_calls_of_different_cost_under_several_keys() -> None:
     )
     at_once(*[only_work] * 6)
     audit(is_fifo=True)
+
+
+def test_a_lane_that_its_queue_lets_go_meanwhile_is_left_to_the_next_pass() -> None:
+    lane = CallQueue.objects.send("noop", keys=[RateLimitKey.objects.declare("api", concurrency=0).name]).lane
+    Lane.objects.filter(id=lane.id).update(is_held=True, is_awake=False, parked_on=None)
+    with actors(1) as (dispenser,), holding("UPDATE dispatcher_lane SET is_held = false") as step:
+        deferring = dispenser.begin(recover.defer_lanes, [lane.id])
+        dispenser.wait_blocked(by=step)
+        step.commit()
+        assert deferring.result() == 1
+    lane.refresh_from_db()
+    assert (lane.is_awake, lane.is_held) == (True, False)

@@ -23,6 +23,6 @@ WITH locked AS MATERIALIZED (
               FOR NO KEY UPDATE SKIP LOCKED) AS lane
 )
 UPDATE dispatcher_lane AS lane
-   SET is_awake = true, parked_on_id = NULL
+   SET is_awake = true, parked_on_id = NULL, is_held = false
   FROM front
  WHERE lane.id = front.id
