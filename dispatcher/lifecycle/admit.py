@@ -5,8 +5,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import groupby
-from operator import itemgetter
 from time import monotonic
 from typing import Any, ClassVar
 from uuid import UUID
@@ -360,13 +358,21 @@ def _decide(
     return Pass(
         allocation=allocation,
         calls=calls,
-        spent={call: [key for _, key, _ in group if key] for call, group in groupby(slots, key=itemgetter(0))},
+        spent=_spent(slots),
         full=_full(allocation, counted, slots),
         filled=filled,
         left={**_left(locked, everything=is_waited_for), **allocation.left},
         direct=frozenset() if delivery is Delivery.DIRECT else _held_direct(allocation, queue_rows),
         busy=(*locked.left_keys, *_busy(allocation, lanes_seen, members)),
     )
+
+
+def _spent(slots: Iterable[tuple[UUID, int | None, int]]) -> dict[UUID, list[int]]:
+    """Return the keys that each admitted call spends."""
+    spent: dict[UUID, list[int]] = {}
+    for call, key, _ in slots:
+        spent.setdefault(call, []).extend([key] if key else [])
+    return spent
 
 
 def _members(locked: _Locked) -> dict[int, list[int]]:

@@ -395,6 +395,16 @@ def test_a_direct_worker_starts_calls_under_the_members_with_room() -> None:
 
 
 @pytest.mark.usefixtures("_direct")
+def test_a_direct_worker_knows_all_keys_that_a_call_spends() -> None:
+    key("api", concurrency=4)
+    key("egress:1", concurrency=4)
+    CallQueue.objects.send_many([Call(task="noop", queue="mail", keys=["api", any_of("egress:*")]) for _ in range(2)])
+    names = dict(RateLimitKey.objects.values_list("id", "name"))
+    spent = [sorted(names[each] for each in start.keys) for start in take(9).starts]
+    assert spent == [["api", "egress:*", "egress:1"]] * 2
+
+
+@pytest.mark.usefixtures("_direct")
 def test_a_direct_worker_stamps_the_windows_and_throttles_of_the_chosen_member() -> None:
     key("egress:1", rate=(1, 60), throttle=(1, 60))
     send(EGRESS, count=2)
