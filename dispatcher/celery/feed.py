@@ -228,11 +228,13 @@ class Feed:
 
     def _is_gathering(self) -> bool:
         """Whether more ends are waited for: the pool has calls for all of its processes, and the next end is near."""
-        if self.pool is None or not self._ended or self._is_over:
+        if not self._ended or self._is_over or not self._has_next():
             return False
-        pending = len(self._runs) - len(self._ended)
-        oldest = self._ended[0].ended_at or 0.0
-        return pending > self.pool.size and monotonic() - oldest < _GATHER_S
+        return monotonic() - (self._ended[0].ended_at or 0.0) < _GATHER_S
+
+    def _has_next(self) -> bool:
+        """Whether the pool has more calls than processes; in any thread."""
+        return self.pool is not None and len(self._runs) - len(self._ended) > self.pool.size
 
     def _step(self, ends: list[tuple[Run, Ended]], room: int, keys: set[int]) -> bool:
         """Record and start; return whether another step may find more."""
@@ -372,7 +374,7 @@ class Feed:
         self._ended.append(run)
         if self.pool is not None:
             self.pool.free(run)
-        if not (self._is_waiting_for_ends and self._is_gathering()):
+        if not (self._is_waiting_for_ends and self._has_next()):
             self.waiting.wake()
 
     def _take_ends(self) -> list[tuple[Run, Ended]]:
