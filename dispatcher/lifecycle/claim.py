@@ -279,7 +279,9 @@ def is_in_time(claimed: Claimed) -> bool:
 
 def is_in_time_at(due: float, lateness: float) -> bool:
     """Wait until this monotonic time; return whether it has passed by no more than the lateness, in seconds."""
-    sleep(max(due - monotonic() - _OVERSLEEP_S, 0))
+    if (ahead := due - monotonic() - _OVERSLEEP_S) > 0:
+        # A sleep of 0 s is a sleep, too.
+        sleep(ahead)
     while monotonic() < due:
         sleep(_NAP_S)
     return monotonic() - due <= lateness

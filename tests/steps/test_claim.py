@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import pairwise
+from time import monotonic
 from typing import Any
 from uuid import uuid4
 
@@ -378,6 +379,11 @@ def test_a_machine_that_is_always_late_starts_a_call_when_its_limits_allow_for_i
     assert len(tried) > 1
     assert tried == [2**n * claim._LATE for n in range(len(tried))]  # noqa: SLF001
     assert next_start(row) == made.start_at + SECOND / 100 + made.slack
+
+
+def test_a_start_that_has_come_already_is_not_slept_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim, "sleep", lambda seconds: pytest.fail(f"slept {seconds} s"))
+    assert claim.is_in_time_at(monotonic(), 1.0)
 
 
 # Heartbeats
