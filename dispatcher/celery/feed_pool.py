@@ -3,6 +3,7 @@
 import os
 from collections import deque
 from contextlib import suppress
+from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +27,13 @@ class FedMessage(Message):
     """The message of a call that a feed has started; it never was at a broker."""
 
     dispatcher_run: Run
+    contents: Any
+    """The body, which Celery reads once more in this process."""
+
+    @property
+    def payload(self) -> Any:
+        """Return the body without decoding it."""
+        return self.contents
 
 
 def message_of(app: Any, run: Run) -> FedMessage:
@@ -48,7 +56,7 @@ def message_of(app: Any, run: Run) -> FedMessage:
         delivery_tag=properties["delivery_tag"],
         accept={"json", "application/json"},
     )
-    message.dispatcher_run = run
+    message.dispatcher_run, message.contents = run, body
     return message
 
 
@@ -69,6 +77,8 @@ class Pool:
         self._given: set[Run] = set()
         """Those that a process has, or gets next."""
         self._hub: Any = getattr(consumer, "hub", None)
+        self._loop = get_ident()
+        """The thread of the event loop, which makes the pool."""
         if self._hub is not None:
             self._read, self._write = os.pipe()
             os.set_blocking(self._read, False)
@@ -138,6 +148,12 @@ class Pool:
             self._execute(run)
             return
         self._waiting.append(run)
+        if len(self._waiting) > 1:
+            # Who handed the first one wakes the event loop.
+            return
+        if get_ident() == self._loop:
+            self._hub.call_soon(self._hand_over)
+            return
         with suppress(BlockingIOError):
             os.write(self._write, b"x")
 

@@ -1,9 +1,12 @@
 """The pool of a feed: which calls processes have, which wait for one, and which are taken back."""
 
+from collections.abc import Iterator
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kombu.asynchronous import Hub
 
 from dispatcher.celery import feed_pool
 from dispatcher.celery.feed_pool import Pool
@@ -19,9 +22,9 @@ class GivenRun:
 
 
 class Worker:
-    """A worker without an event loop: what it is given it runs at once, and notes."""
+    """A worker that notes what it is given: at once without an event loop, else in the loop's next turn."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, size: int, hub: Any = None) -> None:
         self.given: list[str] = []
         self.processes = SimpleNamespace(num_processes=size)
         consumer: Any = SimpleNamespace(
@@ -29,6 +32,7 @@ class Worker:
             pool=self.processes,
             controller=SimpleNamespace(autoscaler=None),
             on_task_message=set(),
+            hub=hub,
             strategies={"t": lambda message, *_: self.given.append(message)},
         )
         self.controller = consumer.controller
@@ -108,3 +112,49 @@ def test_calls_that_have_waited_for_long_are_taken_back(worker: Worker) -> None:
     assert worker.pool.oldest_at == runs[5].given_at
     worker.pool.free(runs[0])
     assert worker.given == [*"abcdf"]
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    """Return an event loop, as a worker has one that reads from Redis or AMQP."""
+    hub = Hub()
+    yield hub
+    hub.close()
+
+
+@pytest.fixture
+def looping(monkeypatch: pytest.MonkeyPatch, hub: Hub) -> Worker:
+    """Return a worker of two processes with an event loop."""
+    return Worker(monkeypatch, 2, hub)
+
+
+def test_an_event_loop_hands_over_in_its_next_turn_what_its_own_thread_gives(looping: Worker, hub: Hub) -> None:
+    looping.give(*"abcd")
+    assert looping.given == []
+    hub.run_once()
+    assert looping.given == [*"abcd"]
+
+
+def test_an_event_loop_hands_over_what_another_thread_gives(looping: Worker, hub: Hub) -> None:
+    for names in ("ab", "cd"):
+        thread = Thread(target=looping.give, args=names)
+        thread.start()
+        thread.join()
+        hub.run_once()
+    assert looping.given == [*"abcd"]
+
+
+def test_a_call_that_ends_as_it_is_handed_over_is_followed_by_the_next_and_not_interrupted(
+    looping: Worker, hub: Hub
+) -> None:
+    runs = looping.give(*"abcdef")
+    seen: list[str] = []
+
+    def run_at_once(name: str, *_: Any) -> None:
+        seen.append(f"{name} begins")
+        looping.pool.free(runs["abcdef".index(name)])
+        seen.append(f"{name} ends")
+
+    looping.pool.consumer.strategies["t"] = run_at_once
+    hub.run_once()
+    assert seen == [f"{name} {what}" for name in "abcdef" for what in ("begins", "ends")]
