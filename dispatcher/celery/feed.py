@@ -18,6 +18,7 @@ from django.db import connections
 from dispatcher import sql
 from dispatcher.celery import fed, feed_runs, heartbeat
 from dispatcher.celery.feed_agenda import Agenda
+from dispatcher.celery.feed_mark import IdleMark
 from dispatcher.celery.feed_pace import Pace
 from dispatcher.celery.feed_pool import Pool
 from dispatcher.celery.feed_runs import Run
@@ -48,7 +49,7 @@ _FLUSH_S: Final = 5.0
 _LAST_S: Final = 0.1
 """How often a feed that has ended looks whether its process still runs a call."""
 _GATHER_S: Final = 0.008
-"""How long an end waits for others while every process of the pool has its next call."""
+"""How long an end waits for others while the pool has calls for the time of a step."""
 
 
 class Feed:
@@ -74,10 +75,7 @@ class Feed:
         self._direct_until = 0.0
         self._may_take = Event()
         self._is_over = False
-        self._is_marked = False
-        self._marked_reached: set[int] = set()
-        """The keys for whose calls senders do not wake this worker, by its latest mark."""
-        self._marked_until = 0.0
+        self._mark = IdleMark(worker)
         self._thread: Thread | None = None
         self._pause = _PAUSE_S
         self._is_lost = True
@@ -208,7 +206,7 @@ class Feed:
         reserved = {call for call, _ in heartbeat.reserved_calls()}
         if returned := engine_feed.give_back_unknown(self.worker, known, reserved):
             logger.warning("worker %s gives %d calls back: the answer of their start was lost", self.name, returned)
-        self._is_marked = False
+        self._mark.forget()
         self._is_lost = False
         self._agenda.forget_reached()
 
@@ -216,8 +214,8 @@ class Feed:
         if not self._may_take.is_set() or monotonic() < self._direct_until:
             return
         direct = workers.direct_queues(self._queues())
-        if direct != self._direct and self._is_marked:
-            self._unmark()
+        if direct != self._direct:
+            self._mark.remove()
         self._direct = direct
         self._direct_until = monotonic() + self._look_s
 
@@ -227,14 +225,14 @@ class Feed:
         return self.pool.size - self.pool.busy_elsewhere() + self._pace.ahead(self.pool.size) - len(self._runs)
 
     def _is_gathering(self) -> bool:
-        """Whether more ends are waited for: the pool has calls for all of its processes, and the next end is near."""
+        """Whether more ends are waited for: the pool has calls for the time of a step, and the next end is near."""
         if not self._ended or self._is_over or not self._has_next():
             return False
         return monotonic() - (self._ended[0].ended_at or 0.0) < _GATHER_S
 
     def _has_next(self) -> bool:
-        """Whether the pool has more calls than processes; in any thread."""
-        return self.pool is not None and len(self._runs) - len(self._ended) > self.pool.size
+        """Whether the pool has calls for the time of a step; in any thread."""
+        return self.pool is not None and self._pace.lasts(len(self._runs) - len(self._ended), self.pool.size)
 
     def _step(self, ends: list[tuple[Run, Ended]], room: int, keys: set[int]) -> bool:
         """Record and start; return whether another step may find more."""
@@ -433,26 +431,20 @@ class Feed:
         room = self._room()
         is_idle = room > 0 and bool(self._direct)
         reached = self._agenda.reached(monotonic())
-        if is_idle and self.waiting.is_notified and not (self._is_marked and reached == self._marked_reached):
-            wake.mark_idle(self.worker, self._direct, reached)
-            self._is_marked = True
-            self._marked_reached = reached
-            self._marked_until = monotonic() + self._look_s
+        if is_idle and self.waiting.is_notified and not self._mark.says(reached):
+            self._mark.write(self._direct, reached, keep_s=self._look_s)
             # A call that was sent before the mark was committed has woken no worker.
             return
-        if not is_idle and self._is_marked:
-            self._unmark()
+        if not is_idle:
+            self._mark.remove()
         if not self.waiting.is_woken:
             self.waiting.wait(self._next_due(room), is_idle=is_idle)
-            # Once in a while the mark is renewed: its row may be gone.
-            self._is_marked = self._is_marked and monotonic() < self._marked_until
+            self._mark.lapse()
         if self.waiting.is_woken:
-            self.waiting.is_woken = self._is_marked = False
-            if self._room() <= 0:
-                # Another worker may be idle.
-                wake.notify(self._direct)
-            elif self._marked_reached or self._agenda.reached(monotonic()):
-                # It may have been woken, by its former mark, for a call that it leaves to others.
+            self.waiting.is_woken = False
+            self._mark.forget()
+            if self._room() <= 0 or self._mark.reached or self._agenda.reached(monotonic()):
+                # Another worker may be idle; this one has no room, or was woken for a call that it leaves to others.
                 wake.notify(self._direct)
 
     def _next_due(self, room: int) -> float:
@@ -467,10 +459,6 @@ class Feed:
         if self._has_more and room <= 0:
             dues.append(self._leave_at)
         return min(dues)
-
-    def _unmark(self) -> None:
-        wake.mark_busy(self.worker)
-        self._is_marked = False
 
 
 def _ended(run: Run, ending: Ending) -> Ended:

@@ -56,6 +56,10 @@ class Pace:
             return 0
         return int(self._share * min(_MOST_AHEAD * size, _AHEAD_S * size / max(self._took_s, _LEAST_S)))
 
+    def lasts(self, left: int, size: int) -> bool:
+        """Whether so many calls keep the pool busy for the time of a step: more than processes, and half of all."""
+        return left > max(size, (size + self.ahead(size)) // 2)
+
     def tighten(self) -> None:
         """Start no call ahead for a second: a throttle gives exact starts, or other workers could use the slots."""
         self._tight_until = monotonic() + _TIGHT_S
