@@ -243,17 +243,22 @@ class Feed:
         avoid = self._agenda.locked(now)
         for run, _ in ends:
             self._agenda.forget_reached(run.start.keys)
+        reached = self._agenda.reached(now)
+        is_plain = room > 0 and not (keys or avoid or reached or self._has_left)
         try:
-            made = engine_feed.step(
-                taker,
-                [ended for _, ended in ends],
-                room=room,
-                keys=keys,
-                avoid=avoid,
-                reached=self._agenda.reached(now),
-                stuck=self._agenda.stuck(now),
-                is_general=self._has_left,
-            )
+            if is_plain and len(ends) == 1 and ends[0][0].start.is_followed and self._pace.may_hand_over:
+                made = engine_feed.hand_over(taker, ends[0][1], room=room)
+            else:
+                made = engine_feed.step(
+                    taker,
+                    [ended for _, ended in ends],
+                    room=room,
+                    keys=keys,
+                    avoid=avoid,
+                    reached=reached,
+                    stuck=self._agenda.stuck(now),
+                    is_general=self._has_left,
+                )
         except BaseException as fault:
             for key in keys:
                 self._agenda.remind(0.0, key)
@@ -295,6 +300,8 @@ class Feed:
             self._agenda.remind(0.0, key)
         if made.has_parked:
             self._pace.tighten()
+        if made.handed_over is False:
+            self._pace.note_not_handed_over()
 
     def _leave_to_others(self) -> None:
         """Wake an idle worker for what this one has no room for: lanes with calls, keys that are open."""

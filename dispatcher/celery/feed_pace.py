@@ -19,6 +19,7 @@ _WEIGHT: Final = 0.1
 _RECOVERY: Final = 0.02
 """By how much of it a call that ends raises again what is started ahead."""
 _TIGHT_S: Final = 1.0
+"""How long nothing is started ahead, or handed over, after it was of no use."""
 _FIRST_DELAY_S: Final = 0.02
 _LEAST_DELAY_S: Final = 0.005
 _LONGEST_DELAY_S: Final = 0.5
@@ -36,6 +37,7 @@ class Pace:
         self._delay_s = 0.0
         """By how much calls came too late to a process lately; it falls while none does."""
         self._tight_until = 0.0
+        self._no_hand_over_until = 0.0
 
     @property
     def lead_s(self) -> float:
@@ -59,6 +61,15 @@ class Pace:
     def lasts(self, left: int, size: int) -> bool:
         """Whether so many calls keep the pool busy for the time of a step: more than processes, and half of all."""
         return left > max(size, (size + self.ahead(size)) // 2)
+
+    @property
+    def may_hand_over(self) -> bool:
+        """Whether a hand-over is worth a try: one that has more to decide costs a trip."""
+        return monotonic() >= self._no_hand_over_until
+
+    def note_not_handed_over(self) -> None:
+        """Learn that a hand-over had more to decide than the next call."""
+        self._no_hand_over_until = monotonic() + _TIGHT_S
 
     def tighten(self) -> None:
         """Start no call ahead for a second: a throttle gives exact starts, or other workers could use the slots."""

@@ -37,6 +37,8 @@ class Start:
     claimed: claim.Claimed
     keys: Collection[int] = ()
     """The keys that it spends."""
+    is_followed: bool = False
+    """Whether its lane is parked on one of them: the next call may start with its slots."""
 
     @property
     def handle(self) -> Handle:
@@ -69,6 +71,8 @@ class Step:
     """Keys that have room for lanes which the step did not look at."""
     has_held: bool = False
     """Whether there are lanes that may have more calls, for a worker with room."""
+    handed_over: bool | None = None
+    """Whether the one end handed its slots over; None if that was not tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +132,28 @@ def step(
     )
 
 
+def hand_over(taker: Taker, end: Ended, *, room: int) -> Step:
+    """Record how an attempt ended whose lane is parked on its keys, and start the next call with its slots.
+
+    Where more is to be decided than that, an ordinary step follows, of up to `room` calls.
+    """
+    if event_log.is_kept():
+        return step(taker, [end], room=room)
+    asked_at = monotonic()
+    row = feed.hand_over(finish.params_of([end]), worker=taker.worker, queues=taker.queues, tasks=taker.tasks)
+    claim.observe(row.start_at, asked_at)
+    finish.report_many([end], row.calls)
+    if row.other:
+        dispenser.dispense_briefly(keys=row.other)
+    if row.id is None:
+        rest = step(taker, (), room=room, keys=row.freed)
+        return replace(rest, recorded=row.calls, freed=row.freed, handed_over=False)
+    if (found := _look_again(row)).keys:
+        dispenser.dispense_briefly(keys=found.keys)
+    start = _started(row, taker.delay, is_followed=True, is_counted=False)
+    return Step(starts=[start], recorded=row.calls, has_parked=True, freed=row.freed, handed_over=True)
+
+
 def _record(taker: Taker, ends: Sequence[Ended]) -> Step:
     """Record how attempts ended; a worker without room leaves the room that they give back to others."""
     if not ends:
@@ -156,8 +182,12 @@ def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[i
     chosen, first = taken.chosen, taken.rows[0]
     claim.observe(first.start_at, asked_at)
     finish.report_many(ends, chosen.calls)
-    starts = [_started(row, taker.delay) for row in taken.rows if row.id is not None]
-    found = feed_recheck(first)
+    starts = [
+        _started(row, taker.delay, is_followed=bool(row.is_followed), is_counted=row.is_counted)
+        for row in taken.rows
+        if row.id is not None
+    ]
+    found = _look_again(first, asleep=first.asleep)
     if found.lanes or found.keys or chosen.other:
         dispenser.dispense_briefly(lanes=found.lanes, keys={*found.keys, *chosen.other})
     # All lanes were looked at, unless as many were locked as a step takes.
@@ -176,14 +206,14 @@ def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[i
     )
 
 
-def feed_recheck(row: feed.Row) -> admit.Recheck:
-    """Return where calls or room appeared while a plain step decided; after its commit."""
-    if not (row.asleep or row.full_keys):
+def _look_again(row: feed.StartedCall, *, asleep: Sequence[int] = ()) -> admit.Recheck:
+    """Return where calls or room appeared while a statement decided; after its commit."""
+    if not (asleep or row.full_keys):
         return admit.Recheck(lanes=[], keys=[])
-    return admit.look_again(asleep=row.asleep, full=dict(zip(row.full_keys, row.full_held, strict=True)))
+    return admit.look_again(asleep=asleep, full=dict(zip(row.full_keys, row.full_held, strict=True)))
 
 
-def _started(row: feed.Row, slack: timedelta) -> Start:
+def _started(row: feed.StartedCall, slack: timedelta, *, is_followed: bool, is_counted: bool) -> Start:
     assert row.id and row.ticket and row.claim and row.task and row.queue and row.attempt  # noqa: S101, PT018
     call = Admitted(
         id=row.id,
@@ -202,10 +232,10 @@ def _started(row: feed.Row, slack: timedelta) -> Start:
         attempt=row.attempt,
         start_at=row.start_at,
         retry=row.retry,
-        is_counted=row.is_counted,
+        is_counted=is_counted,
         slack=slack,
     )
-    return Start(call=call, claimed=claimed, keys=row.key_ids or ())
+    return Start(call=call, claimed=claimed, keys=row.key_ids or (), is_followed=is_followed)
 
 
 def _general(

@@ -37,8 +37,8 @@ class Chosen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """A call that was started; without an id none was. The lists and counts are the same in each row."""
+class StartedCall:
+    """A call that was started; without an id none was. What is not of the call is the same in each row."""
 
     start_at: datetime
     id: UUID | None
@@ -54,11 +54,20 @@ class Row:
     attempt: int | None
     retry: Mapping[str, Any] | None
     key_ids: list[int] | None
+    full_keys: list[int]
+    """Keys on which lanes are parked, and of which other workers hold slots, too."""
+    full_held: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(StartedCall):
+    """What the second statement did."""
+
+    is_followed: bool | None
+    """Whether its lane is parked now."""
     asleep: list[int]
     left_lanes: int
     parked_lanes: int
-    full_keys: list[int]
-    full_held: list[int]
     open_keys: list[int]
     """Keys with room left on which lanes are parked that the step did not look at."""
     reached_keys: list[int]
@@ -72,6 +81,28 @@ class Taken:
 
     chosen: Chosen
     rows: Sequence[Row]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandedOver(StartedCall):
+    """What a hand-over did: the end was recorded if `calls` has it."""
+
+    calls: list[UUID]
+    freed: list[int]
+    """The keys whose room the end gave back."""
+    other: list[int]
+    """Those of them that lanes of other queues wait for first."""
+
+
+def hand_over(ends: Mapping[str, Any], *, worker: UUID, queues: Sequence[str], tasks: Sequence[str]) -> HandedOver:
+    """Record one end, and start the next call with its slots, if that is all that there is to decide."""
+    settings = conf()
+    params = {"worker": worker, "queues": list(queues), "tasks": list(tasks), "waiting": State.AVAILABLE.value}
+    with sql.short_transaction():
+        asked = sql.ask(
+            "hand_over_slots", HandedOver, {**ends, **params, "ramp": settings.ramp, "lease": settings.run_lease}
+        )
+    return asked.row()
 
 
 def take(

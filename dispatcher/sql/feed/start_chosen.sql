@@ -118,7 +118,7 @@ WITH clock AS MATERIALIZED (
       FROM clock, goes
      WHERE call.id = ANY (ARRAY(SELECT goes.id FROM goes)) AND call.id = goes.id AND call.state = %(waiting)s::text
     RETURNING call.id, call.ticket, call.claim, call.task, call.args, call.kwargs, call.call_data, call.headers,
-              call.options, call.queue, call.attempt, call.retry, goes.place, goes.key_ids,
+              call.options, call.queue, call.attempt, call.retry, goes.place, goes.lane_id, goes.key_ids,
               CASE WHEN %(is_fetch)s::bool THEN {{fetch_lease_end(call, clock.now)}} END AS pulled_until
 ), slot AS (
     INSERT INTO dispatcher_slot (call_id, key_id, cost, started_at, lease_until, pulled_until, worker_id)
@@ -198,7 +198,8 @@ WITH clock AS MATERIALIZED (
 )
 SELECT clock.now AS start_at, started.id, started.ticket, started.claim, started.task, started.args, started.kwargs,
        started.call_data, started.headers, started.options, started.queue, started.attempt, started.retry,
-       started.key_ids, ARRAY(SELECT decided.id FROM decided WHERE decided.becomes = 'asleep') AS asleep,
+       started.key_ids, (SELECT decided.becomes = 'parked' FROM decided WHERE decided.id = started.lane_id) AS is_followed,
+       ARRAY(SELECT decided.id FROM decided WHERE decided.becomes = 'asleep') AS asleep,
        (SELECT count(*) FROM decided WHERE decided.becomes = 'left') AS left_lanes,
        (SELECT count(*) FROM decided WHERE decided.becomes = 'parked') AS parked_lanes,
        ARRAY(SELECT DISTINCT key.id FROM decided JOIN key ON key.id = decided.full_key
