@@ -24,8 +24,16 @@ app.autodiscover_tasks()
 
 def note(what: str, task: Task) -> None:
     """Write down what happened to a message; a line is written whole or not at all."""
+    request = task.request
     line = json.dumps(
-        {"what": what, "task": task.name, "id": task.request.id, "retries": task.request.retries, "at": time.time()}
+        {
+            "what": what,
+            "task": task.name,
+            "id": request.id,
+            "retries": request.retries,
+            "worker": request.hostname,
+            "at": time.time(),
+        }
     )
     with Path(os.environ["FLOWS_NOTES"]).open("a") as notes:
         notes.write(f"{line}\n")
