@@ -1,6 +1,5 @@
 """Limits per worker: what one worker holds of a key at the most, and what it leaves to others."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -8,50 +7,22 @@ from uuid import UUID, uuid4
 import pytest
 from django.utils import timezone
 
-from dispatcher import api, ending, engine, reports
+from dispatcher import api, engine, reports
 from dispatcher.celery.feed_agenda import Agenda
-from dispatcher.engine import feed
-from dispatcher.engine.feed import Start, Step, Taker
+from dispatcher.engine.feed import Taker
 from dispatcher.errors import CallInvalid, PolicyInvalid
 from dispatcher.groups import any_of
 from dispatcher.lanes import mixture
 from dispatcher.lifecycle import admit, heartbeat, wake
-from dispatcher.lifecycle.finish import Ended
 from dispatcher.models import CallQueue, Feed, Lane, Queue, RateLimitKey
 from dispatcher.ojs import fetch as ojs_fetch
-from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, committed, seen
-from tests.races.audit import audit
+from tests.steps.feeding import ids, send, take
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.usefixtures("direct")]
 
-HERE_TAKER = Taker(worker=HERE.id, queues=["mail"], tasks=["noop"])
 OTHER_TAKER = Taker(worker=uuid4(), queues=["mail"], tasks=["noop"])
-
-
-@pytest.fixture(autouse=True)
-def _direct(db: None) -> Iterator[None]:
-    Queue.objects.create(name="mail", delivery="direct")
-    yield
-    audit(has_ended=False)
-
-
-def send(count: int = 1, *, queue: str = "mail", **fields: Any) -> list[CallQueue]:
-    return CallQueue.objects.send_many([Call(task="noop", queue=queue, **fields) for _ in range(count)])
-
-
-def take(room: int, *ended: Start, taker: Taker = HERE_TAKER, **options: Any) -> Step:
-    return feed.step(taker, [done(start) for start in ended], room=room, **options)
-
-
-def done(start: Start) -> Ended:
-    claimed = start.claimed
-    return Ended(call_id=start.call.id, ticket=start.call.ticket, claim_id=claimed.claim_id, ending=ending.completed(1))
-
-
-def ids(step: Step) -> list[UUID]:
-    return [start.call.id for start in step.starts]
 
 
 @pytest.mark.parametrize("is_general", [False, True])
