@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
@@ -14,13 +13,6 @@ from tests.edges.ojs import Api, error_of
 pytestmark = pytest.mark.django_db(transaction=True)
 
 REMEDY = "deliver the queue directly or over HTTP, or limit the key by concurrency"
-
-
-@pytest.fixture
-def boss() -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("boss"))
-    return client
 
 
 def spend(*keys: str, queue: str, delivery: str) -> None:
