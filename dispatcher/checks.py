@@ -15,6 +15,7 @@ from psycopg import IsolationLevel
 
 from dispatcher.conf import RETENTION, SCOPES, Conf, conf, read
 from dispatcher.errors import ConfigurationError, PolicyInvalid
+from dispatcher.lanes.mixture import check_declared
 from dispatcher.limits.policy import Policy
 from dispatcher.limits.retry import Retry
 from dispatcher.models import CallQueue
@@ -287,9 +288,13 @@ def _policies(settings: Conf) -> list[checks.CheckMessage]:
     for name, policy in settings.keys.items():
         try:
             key_name(name.replace("*", "x") if isinstance(name, str) else name)
-            Policy.parse(policy, f"DISPATCHER['keys'][{name!r}]")
+            field = f"DISPATCHER['keys'][{name!r}]"
+            check_declared(name, Policy.parse(policy, field), field)
         except (PolicyInvalid, ValueError) as error:
             found.append(checks.Error(str(error), id="dispatcher.E003"))
+        except ConfigurationError:
+            # The delivery that the settings give is wrong itself, which E002 reports.
+            continue
     try:
         Retry.parse(settings.retry, "DISPATCHER['retry']")
     except PolicyInvalid as error:

@@ -19,7 +19,7 @@ from dispatcher import api, reports, sql
 from dispatcher.admin.base import MANY, ReadOnlyAdmin, badge, batches
 from dispatcher.messages.tickets import uuid_of
 from dispatcher.models import CallQueue, RateLimitKey, Slot
-from dispatcher.states import DUE, IN_FLIGHT, TERMINAL, Reason, State
+from dispatcher.states import DUE, IN_FLIGHT, TERMINAL, Delivery, Reason, State
 
 _FOUND = 1_000
 """Maximum number of calls that a search by key finds, waiting and in flight each."""
@@ -328,7 +328,8 @@ def _why_stopped(wait: reports.Wait) -> str:
 
 
 def _why_held(wait: reports.Wait, ahead: str) -> str:
-    if not wait.is_served:
+    is_http, is_direct = (wait.delivery == delivery for delivery in (Delivery.HTTP, Delivery.DIRECT))
+    if not wait.is_served and not is_http:
         return (
             f"No live worker serves the queue {wait.held_by}: start one with -Q {wait.held_by}. "
             f"Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
@@ -338,6 +339,12 @@ def _why_held(wait: reports.Wait, ahead: str) -> str:
             f"It waits for a worker of {wait.held_by} that is free and holds less of the key {wait.limited_by} than "
             f"one worker may; over HTTP, for one with a worker_id. {ahead.capitalize()}."
         )
+    if is_http:
+        return f"It waits until a worker fetches it over HTTP from the queue {wait.held_by}; {ahead}."
+    if is_direct and wait.is_worker_idle:
+        return f"A free worker of the queue {wait.held_by} takes it next; {ahead}."
+    if is_direct:
+        return f"All worker processes of the queue {wait.held_by} are busy; {ahead}."
     return f"The queue {wait.held_by} has enough calls on the way to its workers; {ahead}."
 
 

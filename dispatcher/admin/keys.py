@@ -113,13 +113,14 @@ class KeyForm(ConfirmedForm, ModelForm):  # type: ignore[type-arg]
             raise ValidationError(str(error)) from error
 
     def clean(self) -> dict[str, Any]:
-        """Ask for confirmation before waiting calls become oversized."""
+        """Refuse a limit per worker that can't be kept; ask for confirmation before waiting calls become oversized."""
         cleaned = super().clean()
-        if self.instance.pk is not None and not self.errors:
+        if not self.errors:
             try:
-                mixture.check_policy(self.instance.name, Policy.parse(limits_of(cleaned)))
+                mixture.check_policy(cleaned.get("name") or self.instance.name, Policy.parse(limits_of(cleaned)))
             except PolicyInvalid as error:
                 self.add_error("per_worker", str(error))
+        if self.instance.pk is not None and not self.errors:
             self.ask_to_confirm(api.count_oversized(self.instance.name, limits_of(cleaned)))
         return cleaned
 

@@ -1,5 +1,7 @@
 """A worker registers, sends heartbeats for its calls, puts them back when it stops, and keeps its connections."""
 
+import atexit
+import gc
 import logging
 import random
 import socket
@@ -82,6 +84,8 @@ class Presence(bootsteps.StartStopStep):
     def start(self, worker: WorkController) -> None:
         """Start the heartbeat, which registers the worker, and the thread for work beside the worker's loop."""
         del worker
+        # The interpreter would collect all modules before it ends, which takes up to a second.
+        atexit.register(gc.freeze)
         threads.start(self._beat, name="dispatcher-heartbeat")
         self.background.start()
 

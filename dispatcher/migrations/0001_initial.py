@@ -648,7 +648,7 @@ class Migration(migrations.Migration):
                     models.BooleanField(
                         db_default=False,
                         default=False,
-                        help_text="No live worker serves its queue, or enough of its calls are on the way to one.",
+                        help_text="No live worker of its queue has a free process, or enough of its calls are on the way.",
                     ),
                 ),
                 ("served_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),

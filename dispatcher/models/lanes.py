@@ -30,7 +30,7 @@ class Lane(models.Model):
     is_held = models.BooleanField(
         default=False,
         db_default=False,
-        help_text="No live worker serves its queue, or enough of its calls are on the way to one.",
+        help_text="No live worker of its queue has a free process, or enough of its calls are on the way.",
     )
     served_at = models.DateTimeField(db_default=Now())
 

@@ -63,9 +63,13 @@ class Wait:
     limited_by: str | None
     """A key with a limit per worker, if the queue holds the lane: perhaps each worker has its part of it."""
     held_by: str | None
-    """The queue, if it holds the lane: no worker serves it, or enough of its calls are dispatched."""
+    """The queue, if it holds the lane: no worker serves it, all are busy, or enough of its calls are dispatched."""
+    delivery: str
+    """How the calls of the queue reach workers."""
     is_served: bool
-    """Whether a live worker serves the call's queue."""
+    """Whether a live Celery worker serves the call's queue."""
+    is_worker_idle: bool
+    """Whether a live worker that takes the calls of the queue directly is idle."""
     queue: str
     task: str
     is_known: bool

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from django.test import Client
 from pytest_django import Settings
 
 from tests.edges.ojs import Api
@@ -28,3 +29,13 @@ def holder(settings: Settings) -> Callable[..., Api]:
 
     settings.DISPATCHER = {}
     return lambda *scopes, name="me": Api(Authorization=f"Bearer {make_token(name, scopes)}")
+
+
+@pytest.fixture
+def boss() -> Client:
+    """Log in somebody who may do everything in the admin."""
+    from django.contrib.auth.models import User  # noqa: PLC0415 -- needs the apps
+
+    client = Client()
+    client.force_login(User.objects.create_superuser("boss"))
+    return client

@@ -32,13 +32,6 @@ KEYS = reverse("admin:dispatcher_ratelimitkey_changelist")
 
 
 @pytest.fixture
-def boss() -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("boss"))
-    return client
-
-
-@pytest.fixture
 def clerk() -> Callable[..., Client]:
     """Log in somebody who may look, and do what is named."""
 

@@ -22,13 +22,6 @@ from dispatcher.ojs.fetch import FetchRequest
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def boss() -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("boss"))
-    return client
-
-
 def test_who_serves_a_queue_is_set_until_its_calls_are_with_somebody(boss: Client) -> None:
     queue = Queue.objects.create(name="mail", delivery="http")
     url = reverse("admin:dispatcher_queue_change", args=["mail"])

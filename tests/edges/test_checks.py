@@ -158,6 +158,18 @@ def test_a_policy_that_is_wrong_is_e003(wrong: Any, words: str, settings: Any) -
     assert words in texts()
 
 
+@pytest.mark.parametrize(("queue", "named"), [("mail", "mail"), ("mail", "*"), ("mail*", "mail*"), ("*", "*")])
+def test_a_limit_per_worker_of_a_queue_that_the_broker_delivers_is_e003(queue: str, named: str, settings: Any) -> None:
+    settings.DISPATCHER = {"keys": {f"queue:{queue}": {"per_worker": 2}}, "delivery": {named: "broker"}}
+    assert ids() == ["dispatcher.E003"]
+    assert f"DISPATCHER['keys']['queue:{queue}'].per_worker: DISPATCHER['delivery'] gives the queue" in texts()
+    assert "limit the key by concurrency" in texts()
+    settings.DISPATCHER = settings.DISPATCHER | {"delivery": {named: "post"}}
+    assert ids() == ["dispatcher.E002"]
+    settings.DISPATCHER = settings.DISPATCHER | {"delivery": {named: "broker", queue: "direct"}}
+    assert ids() == []
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [

@@ -3,7 +3,8 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Thread
@@ -33,7 +34,7 @@ class Processes:
 
     def kill_workers(self) -> None:
         """Kill the workers that are up."""
-        for name in {"worker", "second"}.intersection(self.stack.children):
+        for name in {"worker", "second", "third"}.intersection(self.stack.children):
             self.stack.kill(name)
 
     def start_dispenser(self, name: str = "dispenser", *, env: Mapping[str, str] | None = None) -> None:
@@ -54,9 +55,27 @@ class Processes:
         """Return when this happened to a message for the last time."""
         return datetime.fromtimestamp(max(self._times(call, what)), UTC)
 
+    def most_at_once(self, calls: Collection[object]) -> dict[str | None, int]:
+        """Return how many of these calls ran at the same time at the most, in each worker and, by None, in all."""
+        ids = set(map(str, calls))
+        noted = sorted(
+            (line["at"], line["what"] == "run", line["worker"])
+            for line in self._lines()
+            if line["id"] in ids and line["what"] in {"run", "end"}
+        )
+        now, most = Counter[str | None](), Counter[str | None]()
+        for _, is_start, worker in noted:
+            for each in (worker, None):
+                now[each] += 1 if is_start else -1
+                most[each] = max(most[each], now[each])
+        return dict(most)
+
     def _times(self, call: object, what: str) -> list[float]:
+        return [line["at"] for line in self._lines() if (line["id"], line["what"]) == (str(call), what)]
+
+    def _lines(self) -> list[dict[str, Any]]:
         lines = self.notes.read_text().splitlines() if self.notes.exists() else []
-        return [line["at"] for line in map(json.loads, lines) if (line["id"], line["what"]) == (str(call), what)]
+        return [json.loads(line) for line in lines]
 
 
 class every:  # noqa: N801 -- it reads as a preposition

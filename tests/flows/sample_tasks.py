@@ -1,5 +1,7 @@
 """The Celery app of the flows and its tasks; each run, and the end of each message, is noted in a file."""
 
+import atexit
+import gc
 import json
 import os
 import signal
@@ -24,11 +26,29 @@ app.autodiscover_tasks()
 
 def note(what: str, task: Task) -> None:
     """Write down what happened to a message; a line is written whole or not at all."""
+    request = task.request
     line = json.dumps(
-        {"what": what, "task": task.name, "id": task.request.id, "retries": task.request.retries, "at": time.time()}
+        {
+            "what": what,
+            "task": task.name,
+            "id": request.id,
+            "retries": request.retries,
+            "worker": request.hostname,
+            "at": time.time(),
+        }
     )
     with Path(os.environ["FLOWS_NOTES"]).open("a") as notes:
         notes.write(f"{line}\n")
+
+
+def note_exit() -> None:
+    """Write down how many objects the interpreter collects no more when it ends."""
+    with Path(os.environ["FLOWS_EXIT"]).open("w") as file:
+        file.write(str(gc.get_freeze_count()))
+
+
+if "FLOWS_EXIT" in os.environ:
+    atexit.register(note_exit)
 
 
 @signals.task_postrun.connect

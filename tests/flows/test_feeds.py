@@ -190,6 +190,21 @@ def test_limits_hold_under_a_window_and_a_throttle(processes: Processes, worker:
     assert {ended(call).attempt for call in calls} == {1}
 
 
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_no_worker_runs_more_of_a_key_than_one_worker_may(processes: Processes, pool: str) -> None:
+    for name in ("worker", "second", "third"):
+        processes.start_worker(name, "-P", pool, "-c", "4", env={"FLOWS_FALLBACK": "1"})
+    processes.stack.wait_ready()
+    eventually(lambda: Feed.objects.filter(idle_at__isnull=False).count() == 3)
+    RateLimitKey.objects.declare("exports", concurrency=5, per_worker=2)
+    nap = Call(sample_tasks.nap, args=[0.1], keys=["exports"], queue=QUEUE)
+    calls = CallQueue.objects.send_many([nap] * 40)
+    assert {(ended(call).state, ended(call).attempt) for call in calls} == {(State.COMPLETED, 1)}
+    most = processes.most_at_once([call.id for call in calls])
+    assert most.pop(None) == 5
+    assert (len(most), max(most.values())) == (3, 2)
+
+
 def test_a_frozen_worker_keeps_no_call_from_another(processes: Processes, worker: Worker) -> None:
     os.kill(processes.stack.children["worker"].pid, signal.SIGSTOP)
     try:

@@ -3,6 +3,7 @@
 import os
 import signal
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import psutil
 import pytest
@@ -40,6 +41,13 @@ def test_a_warm_shutdown_ends_what_runs_and_hands_back_the_rest_at_once(processe
     start(processes)
     assert [(ended(call).state, ended(call).attempt) for call in fetched] == [(State.COMPLETED, 1)] * 2
     assert processes.noted(runs.id) == 1
+
+
+def test_a_worker_that_has_stopped_collects_no_modules_before_it_ends(processes: Processes, tmp_path: Path) -> None:
+    start(processes, env={"FLOWS_EXIT": str(tmp_path / "exit")})
+    processes.stack.stop("worker")
+    # With Django there are hundreds of thousands, and to collect them takes up to a second.
+    assert int((tmp_path / "exit").read_text()) > 100_000
 
 
 def test_a_cold_shutdown_hands_back_what_it_had_to_kill(processes: Processes) -> None:

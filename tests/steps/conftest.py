@@ -60,6 +60,17 @@ def broker(request: pytest.FixtureRequest, settings: Any) -> Iterator[Broker]:
 
 
 @pytest.fixture
+def direct(db: None) -> Iterator[None]:
+    """Let workers take the calls of the queue `mail` directly, and audit what they leave."""
+    from dispatcher.models import Queue  # noqa: PLC0415 -- there are no models when this file is read
+    from tests.races.audit import audit  # noqa: PLC0415 -- the same
+
+    Queue.objects.create(name="mail", delivery="direct")
+    yield
+    audit(has_ended=False)
+
+
+@pytest.fixture
 def nothing_ran() -> Iterator[None]:
     """Let the tasks of tests.steps.sample_tasks be done, and forget what they did before."""
     from tests.steps.sample_tasks import behaviours, ran  # noqa: PLC0415 -- there are no models when this file is read

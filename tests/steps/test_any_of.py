@@ -5,20 +5,16 @@ from typing import Any
 
 import pytest
 
-from dispatcher import api, ending, engine, sql
+from dispatcher import api, engine, sql
 from dispatcher.api import any_of
 from dispatcher.audit import audit
-from dispatcher.engine import feed
-from dispatcher.engine.feed import Taker
 from dispatcher.errors import CallInvalid, CallNeverRuns, ConfigurationError, UnknownKey
 from dispatcher.lifecycle import admit, finish, publish, recover
-from dispatcher.lifecycle.finish import Ended
 from dispatcher.lifecycle.retention import unused
-from dispatcher.models import CallQueue, EventLogEntry, Lane, Queue, RateLimitKey, Slot
+from dispatcher.models import CallQueue, EventLogEntry, Lane, RateLimitKey, Slot
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import (
-    HERE,
     SECOND,
     T0,
     at,
@@ -36,6 +32,7 @@ from tests.builders import (
     waiting,
 )
 from tests.steps.conftest import Broker
+from tests.steps.feeding import send, take
 
 pytestmark = committed
 
@@ -358,43 +355,19 @@ def test_members_of_a_group_are_not_removed_as_unused(settings: Any) -> None:
 
 # Direct delivery
 
-TAKER = Taker(worker=HERE.id, queues=["mail"], tasks=["noop"])
 
-
-@pytest.fixture
-def _direct(db: None) -> None:
-    Queue.objects.create(name="mail", delivery="direct")
-
-
-def send(*keys: str, queue: str = "mail", count: int = 1) -> list[CallQueue]:
-    return CallQueue.objects.send_many([Call(task="noop", keys=keys, queue=queue)] * count)
-
-
-def take(room: int, *ended: feed.Start) -> feed.Step:
-    ends = [
-        Ended(
-            call_id=each.call.id,
-            ticket=each.call.ticket,
-            claim_id=each.claimed.claim_id,
-            ending=ending.completed(1),
-        )
-        for each in ended
-    ]
-    return feed.step(TAKER, ends, room=room)
-
-
-@pytest.mark.usefixtures("_direct")
+@pytest.mark.usefixtures("direct")
 def test_a_direct_worker_starts_calls_under_the_members_with_room() -> None:
     for number in (1, 2):
         key(f"egress:{number}", concurrency=1)
-    calls = send(EGRESS, count=3)
+    calls = send(3, keys=[EGRESS])
     step = take(9)
     assert [each.call.chosen_keys for each in step.starts] == [{EGRESS: "egress:1"}, {EGRESS: "egress:2"}]
     (third,) = take(9, step.starts[1]).starts
     assert (third.call.id, third.call.chosen_keys) == (calls[2].id, {EGRESS: "egress:2"})
 
 
-@pytest.mark.usefixtures("_direct")
+@pytest.mark.usefixtures("direct")
 def test_a_direct_worker_knows_all_keys_that_a_call_spends() -> None:
     key("api", concurrency=4)
     key("egress:1", concurrency=4)
@@ -404,10 +377,10 @@ def test_a_direct_worker_knows_all_keys_that_a_call_spends() -> None:
     assert spent == [["api", "egress:*", "egress:1"]] * 2
 
 
-@pytest.mark.usefixtures("_direct")
+@pytest.mark.usefixtures("direct")
 def test_a_direct_worker_stamps_the_windows_and_throttles_of_the_chosen_member() -> None:
     key("egress:1", rate=(1, 60), throttle=(1, 60))
-    send(EGRESS, count=2)
+    send(2, keys=[EGRESS])
     assert len(take(9).starts) == 1
     row = RateLimitKey.objects.get(name="egress:1")
     assert row.last_start_at is not None
@@ -415,23 +388,23 @@ def test_a_direct_worker_stamps_the_windows_and_throttles_of_the_chosen_member()
     assert take(9).starts == []
 
 
-@pytest.mark.usefixtures("_direct")
+@pytest.mark.usefixtures("direct")
 def test_the_end_of_a_direct_call_that_names_a_member_opens_the_group() -> None:
     key("egress:1", concurrency=1)
-    send("egress:1")
+    send(keys=["egress:1"])
     (first,) = take(9).starts
-    (call,) = send(EGRESS)
+    (call,) = send(keys=[EGRESS])
     assert take(9).starts == []
     assert lane_of(call).parked_on_id == group().id
     assert [each.call.id for each in take(9, first).starts] == [call.id]
 
 
-@pytest.mark.usefixtures("_direct")
+@pytest.mark.usefixtures("direct")
 def test_the_end_of_a_direct_call_opens_the_group_for_calls_of_the_broker() -> None:
     key("egress:1", concurrency=1)
-    send("egress:1")
+    send(keys=["egress:1"])
     (first,) = take(9).starts
-    (call,) = send(EGRESS, queue="celery")
+    (call,) = send(keys=[EGRESS], queue="celery")
     assert lane_of(call).parked_on_id == group().id
     take(9, first)
     assert chosen(call) == "egress:1"

@@ -14,43 +14,17 @@ from django.db import connection
 
 from dispatcher import api, ending, engine, sql
 from dispatcher.engine import feed
-from dispatcher.engine.feed import Start, Step, Taker
+from dispatcher.engine.feed import Taker
 from dispatcher.lifecycle import heartbeat, wake
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.models import CallQueue, Feed, Lane, Queue, RateLimitKey, Slot
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, committed, seen, states
-from tests.races.audit import audit
+from tests.steps.feeding import TAKER, ids, send, take
 from tests.steps.sample_tasks import do
 
-pytestmark = committed
-
-TAKER = Taker(worker=HERE.id, queues=["mail"], tasks=["noop"])
-
-
-@pytest.fixture(autouse=True)
-def _direct(db: None) -> Iterator[None]:
-    Queue.objects.create(name="mail", delivery="direct")
-    yield
-    audit(has_ended=False)
-
-
-def send(count: int = 1, *, queue: str = "mail", **fields: Any) -> list[CallQueue]:
-    return CallQueue.objects.send_many([Call(task="noop", queue=queue, **fields) for _ in range(count)])
-
-
-def take(room: int = 1, *ended: Start, taker: Taker = TAKER, **options: Any) -> Step:
-    return feed.step(taker, [done(start) for start in ended], room=room, **options)
-
-
-def done(start: Start) -> Ended:
-    claimed = start.claimed
-    return Ended(call_id=start.call.id, ticket=start.call.ticket, claim_id=claimed.claim_id, ending=ending.completed(1))
-
-
-def ids(step: Step) -> list[UUID]:
-    return [start.call.id for start in step.starts]
+pytestmark = [committed, pytest.mark.usefixtures("direct")]
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """Limits per worker: what one worker holds of a key at the most, and what it leaves to others."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -8,49 +7,22 @@ from uuid import UUID, uuid4
 import pytest
 from django.utils import timezone
 
-from dispatcher import api, ending, engine, reports
+from dispatcher import api, engine, reports
 from dispatcher.celery.feed_agenda import Agenda
-from dispatcher.engine import feed
-from dispatcher.engine.feed import Start, Step, Taker
+from dispatcher.engine.feed import Taker
 from dispatcher.errors import CallInvalid, PolicyInvalid
+from dispatcher.groups import any_of
 from dispatcher.lanes import mixture
 from dispatcher.lifecycle import admit, heartbeat, wake
-from dispatcher.lifecycle.finish import Ended
 from dispatcher.models import CallQueue, Feed, Lane, Queue, RateLimitKey
 from dispatcher.ojs import fetch as ojs_fetch
-from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, committed, seen
-from tests.races.audit import audit
+from tests.steps.feeding import ids, send, take
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.usefixtures("direct")]
 
-HERE_TAKER = Taker(worker=HERE.id, queues=["mail"], tasks=["noop"])
 OTHER_TAKER = Taker(worker=uuid4(), queues=["mail"], tasks=["noop"])
-
-
-@pytest.fixture(autouse=True)
-def _direct(db: None) -> Iterator[None]:
-    Queue.objects.create(name="mail", delivery="direct")
-    yield
-    audit(has_ended=False)
-
-
-def send(count: int = 1, *, queue: str = "mail", **fields: Any) -> list[CallQueue]:
-    return CallQueue.objects.send_many([Call(task="noop", queue=queue, **fields) for _ in range(count)])
-
-
-def take(room: int, *ended: Start, taker: Taker = HERE_TAKER, **options: Any) -> Step:
-    return feed.step(taker, [done(start) for start in ended], room=room, **options)
-
-
-def done(start: Start) -> Ended:
-    claimed = start.claimed
-    return Ended(call_id=start.call.id, ticket=start.call.ticket, claim_id=claimed.claim_id, ending=ending.completed(1))
-
-
-def ids(step: Step) -> list[UUID]:
-    return [start.call.id for start in step.starts]
 
 
 @pytest.mark.parametrize("is_general", [False, True])
@@ -171,6 +143,48 @@ def test_a_call_of_a_queue_that_the_broker_delivers_is_refused() -> None:
     with pytest.raises(CallInvalid, match="per_worker"):
         send(1, queue="posted", rate_limit={"key": "new", "per_worker": 1})
     assert not CallQueue.objects.exists()
+
+
+def test_a_call_that_may_choose_such_a_key_for_a_group_is_refused(settings: Any) -> None:
+    RateLimitKey.objects.declare("egress:1", concurrency=2)
+    RateLimitKey.objects.declare("egress:2", per_worker=2)
+    for _ in range(2):
+        with pytest.raises(CallInvalid, match=r"'posted' can't spend the key 'egress:2'.*per_worker"):
+            send(1, queue="posted", keys=[any_of("egress:*")])
+    settings.DISPATCHER = {**settings.DISPATCHER, "keys": {"ip:1": {"per_worker": 1}}}
+    with pytest.raises(CallInvalid, match=r"'ip:1'.*per_worker"):
+        CallQueue.objects.send("noop", queue="posted", keys=[any_of("ip:*")])
+    assert len(send(1, keys=[any_of("egress:*")])) == 1
+
+
+def test_a_limit_per_worker_is_refused_for_a_member_of_a_group_of_such_calls() -> None:
+    RateLimitKey.objects.declare("egress:1", concurrency=2)
+    send(1, queue="posted", keys=[any_of("egress:*")])
+    for refused in (
+        lambda: api.limit("egress:1", {"per_worker": 1}),
+        lambda: api.declare("egress:2", {"per_worker": 1}),
+        lambda: api.limit("egress:*", {"per_worker": 1}),
+        lambda: send(1, rate_limit={"key": "egress:3", "per_worker": 1}),
+    ):
+        with pytest.raises(PolicyInvalid, match=r"'posted' can spend 'egress:.*per worker"):
+            refused()
+    assert not RateLimitKey.objects.exclude(per_worker=None).exists()
+
+
+def test_the_broker_is_refused_for_a_queue_whose_calls_may_choose_such_a_key() -> None:
+    RateLimitKey.objects.declare("egress:1", per_worker=2)
+    send(1, keys=[any_of("egress:*")])
+    with pytest.raises(CallInvalid, match="'egress:1'"):
+        mixture.check_delivery("mail")
+
+
+def test_a_limit_per_worker_is_refused_for_the_key_of_a_queue_without_calls(settings: Any) -> None:
+    Queue.objects.create(name="stored", delivery="broker")
+    settings.DISPATCHER = {**settings.DISPATCHER, "delivery": {"declared": "broker", "*": "direct"}}
+    for queue in ("stored", "declared"):
+        with pytest.raises(PolicyInvalid, match=queue):
+            api.declare(f"queue:{queue}", {"per_worker": 1})
+    assert api.declare("queue:free", {"per_worker": 1}).per_worker == 1
 
 
 def test_a_limit_per_worker_is_refused_for_a_key_of_calls_that_the_broker_delivers() -> None:

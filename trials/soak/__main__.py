@@ -1,4 +1,4 @@
-"""Soak: `python -m trials.soak [--minutes M] [--rate R] [--backlog N]`.
+"""Soak: `python -m trials.soak [--minutes M] [--rate R] [--backlog N] [--delivery D]`.
 
 Exits 0 only if everything stayed flat. Writes `.run/soak.json`.
 """
@@ -23,6 +23,8 @@ from project.services import Services, create_database, embedded
 
 RESULT = RUN / "soak.json"
 DATABASES = {"DATABASE_URL": "soak", "SOAK_IDLE_URL": "soak_idle"}
+PROCESSES = 4
+"""Of the worker that runs the calls with direct delivery."""
 SLOWEST = 60
 """The least rate that leaves something for each kind of traffic."""
 REMEDY = """autovacuum is off on this server: nothing could stay flat.
@@ -35,7 +37,14 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="of the steady part; 5 at the least to mean much")
     parser.add_argument("--rate", type=float, default=100.0, help="calls per second")
     parser.add_argument("--backlog", type=int, default=100_000, help="calls that wait all the time")
+    parser.add_argument(
+        "--delivery",
+        choices=("broker", "direct"),
+        default="broker",
+        help="how calls reach workers (default %(default)s)",
+    )
     asked = parser.parse_args()
+    os.environ["SOAK_DELIVERY"] = asked.delivery
     if asked.rate < SLOWEST:
         parser.error(f"--rate must be at least {SLOWEST}: the measured passes alone take half of that")
     console = Console(width=None if sys.stdout.isatty() else 140)
@@ -58,13 +67,15 @@ def _soak(services: Services, asked: argparse.Namespace, console: Console) -> di
     notes.write_text("")
     gauge = run.prepare(asked.backlog, notes)
     own = gauges.EACH * fixtures.PROBES / gauges.PERIOD_S
-    with Stack(services.run_dir) as stack:
+    with Stack(services.run_dir, env={"SOAK_NOTES": str(notes)}) as stack:
+        if fixtures.IS_DIRECT:
+            stack.start_worker(queues=[fixtures.QUEUE], concurrency=PROCESSES)
         stack.start("churn", [sys.executable, "-m", "trials.soak.churn", str(asked.rate - own), str(notes)])
         course = run.run(gauge, asked.minutes, console.print)
         stack.ensure_running()
     found = report.findings(course, rate=asked.rate, backlog=asked.backlog)
     report.show(console, course, found)
-    return report.as_json(course, found, minutes=asked.minutes, rate=asked.rate, index_use=gauges.index_use())
+    return report.as_json(course, found, asked=vars(asked), index_use=gauges.index_use())
 
 
 @contextmanager

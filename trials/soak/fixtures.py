@@ -11,11 +11,17 @@ import uuid_utils.compat as uuid7
 from django.utils import timezone
 
 from dispatcher import api, engine
+from dispatcher.engine import feed
+from dispatcher.lanes import declared_delivery
 from dispatcher.lifecycle import admit, claim, heartbeat, send
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
+from dispatcher.states import Delivery
 
 QUEUE = "soak"
+IS_DIRECT = declared_delivery(QUEUE) is Delivery.DIRECT
+PROBE_QUEUE = "soak-probe" if IS_DIRECT else QUEUE
+"""The queue of the calls that the measured passes admit: a direct worker of the churn would take them first."""
 TASK = "soak.nothing"
 TENANTS = 20
 PROBES = 5
@@ -44,8 +50,12 @@ def declare_keys() -> None:
 
 def fill_full(here: heartbeat.WorkerInfo) -> heartbeat.ReservedCall:
     """Let one call take all the room of `full` for as long as this worker's heart beats."""
-    (written,) = write([call("full")])
-    (admitted,) = admit.admit(lanes=lanes_of([written])).calls
+    lanes = lanes_of(write([call("full")]))
+    if IS_DIRECT:
+        engine.dispense(lanes=lanes)
+        (start,) = feed.step(taker(here, QUEUE), room=1).starts
+        return start.call.id, start.call.ticket
+    (admitted,) = admit.admit(lanes=lanes).calls
     claim.claim(admitted.id, admitted.ticket, worker=here.id)
     return admitted.id, admitted.ticket
 
@@ -70,6 +80,11 @@ def worker(name: str) -> heartbeat.WorkerInfo:
     )
 
 
+def taker(here: heartbeat.WorkerInfo, queue: str) -> feed.Taker:
+    """Return a worker as the steps of direct delivery know it."""
+    return feed.Taker(worker=here.id, queues=[queue], tasks=[TASK])
+
+
 def keep(here: heartbeat.WorkerInfo, full: heartbeat.ReservedCall) -> None:
     """Beat for the call that holds the room of `full`. Raises RuntimeError if it has lost its ticket."""
     if not heartbeat.record(here, [full]).slots:
@@ -79,12 +94,12 @@ def keep(here: heartbeat.WorkerInfo, full: heartbeat.ReservedCall) -> None:
 
 def write(calls: list[Call]) -> list[CallQueue]:
     """Write calls without a look at what may go."""
-    return send.write([send.draft(each, task=TASK, queue=QUEUE) for each in calls])
+    return send.write([send.draft(each, task=TASK, queue=each.queue or QUEUE) for each in calls])
 
 
 def probe_calls(each: int) -> list[Call]:
     """Return so many calls for each of the lanes that the measured passes serve."""
-    return [call("api", name) for name in _named("probe", PROBES) for _ in range(each)]
+    return [replace(call("api", name), queue=PROBE_QUEUE) for name in _named("probe", PROBES) for _ in range(each)]
 
 
 def call(*keys: str) -> Call:

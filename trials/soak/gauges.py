@@ -10,11 +10,14 @@ from statistics import median
 from time import monotonic, sleep
 from typing import Any
 
+from django.conf import settings
 from django.db import connection, connections
 from django.test import override_settings
 
-from dispatcher import engine
+from dispatcher import ending, engine
+from dispatcher.engine import feed
 from dispatcher.lifecycle import admit, heartbeat, publish
+from dispatcher.lifecycle.finish import Ended
 from dispatcher.models import CallQueue
 from dispatcher.states import DUE, State
 from trials.soak import fixtures
@@ -96,7 +99,7 @@ class Gauges:
         self.turn += 1
         # In turns, so that neither always comes first.
         order = (busy_pass, idle_pass) if self.turn % 2 else (idle_pass, busy_pass)
-        times = {measure: measure() for measure in order}
+        times = {measure: measure(self.here) for measure in order}
         if self.turn % _TIDY_EVERY == 0:
             _run("tidy", using=IDLE)
         busy, idle = times[busy_pass], times[idle_pass]
@@ -107,8 +110,10 @@ class Gauges:
         return [line for line in lines if since <= line["at"] <= until]
 
 
-def busy_pass() -> float | None:
+def busy_pass(here: heartbeat.WorkerInfo) -> float | None:
     """Measure a pass beside the churn; the workers run what it admits, like all else."""
+    if fixtures.IS_DIRECT:
+        return _step(here)
     lanes, made, took = _pass()
     publish.publish(made.calls)
     if took is None:
@@ -116,10 +121,10 @@ def busy_pass() -> float | None:
     return took
 
 
-def idle_pass() -> float | None:
+def idle_pass(here: heartbeat.WorkerInfo) -> float | None:
     """Measure the same pass in the idle database, and forget its calls."""
     with on_idle():
-        _, _, took = _pass()
+        took = _step(here) if fixtures.IS_DIRECT else _pass()[2]
     _run("forget_slots", using=IDLE)
     _run("forget_calls", using=IDLE)
     return took
@@ -128,7 +133,7 @@ def idle_pass() -> float | None:
 @contextmanager
 def on_idle() -> Iterator[None]:
     """Let the dispatcher use the idle database."""
-    with override_settings(DISPATCHER={"database": IDLE}):
+    with override_settings(DISPATCHER={**settings.DISPATCHER, "database": IDLE}):
         yield
 
 
@@ -144,6 +149,25 @@ def _pass() -> tuple[set[int], admit.Pass, float | None]:
     admit.recheck(made)
     took = (monotonic() - began) * 1_000
     return lanes, made, took if len(made.calls) == EACH * fixtures.PROBES else None
+
+
+def _step(here: heartbeat.WorkerInfo) -> float | None:
+    """Measure the same as the step of a direct worker, which starts the calls, too; then record that they have ended.
+
+    None if the step left some, as where another one had a key locked.
+    """
+    engine.dispense(lanes=fixtures.lanes_of(fixtures.write(fixtures.probe_calls(EACH))))
+    taker = fixtures.taker(here, fixtures.PROBE_QUEUE)
+    began = monotonic()
+    starts = feed.step(taker, room=EACH * fixtures.PROBES).starts
+    took = (monotonic() - began) * 1_000
+    feed.step(taker, [_ended(start) for start in starts], room=0)
+    return took if len(starts) == EACH * fixtures.PROBES else None
+
+
+def _ended(start: feed.Start) -> Ended:
+    handle = dict(zip(("call_id", "ticket", "claim_id"), start.handle, strict=True))
+    return Ended(**handle, ending=ending.completed(None))
 
 
 def sample() -> Sample:

@@ -5,13 +5,12 @@ They drive the engine as Celery's processes do, with less noise: beside what is 
 
 import json
 import logging
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from threading import Event, Lock, Thread
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 from uuid import UUID
 
@@ -22,7 +21,7 @@ from kombu.entity import Queue
 from dispatcher import api, engine
 from dispatcher.lifecycle import heartbeat
 from dispatcher.messages.tickets import TICKET_HEADER
-from trials.soak import fixtures
+from trials.soak import fixtures, tasks
 
 logger = logging.getLogger(__name__)
 
@@ -31,19 +30,11 @@ BURST = 10
 """Calls per second that are sent at once to a key with room for two."""
 SLOW = 5
 """Calls per second that are sent at once to a key with a throttle of twice as many."""
-FAILING = 0.03
-"""Which part of the calls fails at its first attempts, and is tried again."""
 HEARTBEAT_S = 5.0
 CLEANUP_S = 2.0
 RECOVERY_S = 10.0
 
 _LATE_S = 1.0
-
-_random = random.Random(1)  # noqa: S311 - which calls fail is no secret
-
-
-class Failing(Exception):
-    """Raised by a call whose turn it is to fail."""
 
 
 @dataclass(kw_only=True)
@@ -81,9 +72,10 @@ def churn(rate: float, notes: Path, stopping: Event) -> None:
         lambda: _every(1.0, engine.tick, stopping),
         lambda: _every(RECOVERY_S, engine.recover, stopping),
         lambda: _every(CLEANUP_S, engine.cleanup, stopping),
-        lambda: _every(HEARTBEAT_S, held.beat, stopping),
-        *[lambda: _work(held, tally, stopping)] * WORKERS,
     ]
+    if not fixtures.IS_DIRECT:
+        # Else a worker of Celery's runs the calls (see trials.soak.tasks).
+        work += [lambda: _every(HEARTBEAT_S, held.beat, stopping), *[lambda: _work(held, tally, stopping)] * WORKERS]
     threads = [Thread(target=_on_a_connection, args=(job,), daemon=True) for job in work]
     for thread in threads:
         thread.start()
@@ -152,7 +144,7 @@ def _work(held: Held, tally: Tally, stopping: Event) -> None:
         call_id, ticket = UUID(message.headers["id"]), UUID(message.headers[TICKET_HEADER])
         held.tickets[call_id] = ticket
         try:
-            engine.execute(call_id, ticket, _task, worker=held.here.id)
+            engine.execute(call_id, ticket, tasks.work, worker=held.here.id)
         finally:
             del held.tickets[call_id]
         tally.count(ended=1)
@@ -166,10 +158,3 @@ def _work(held: Held, tally: Tally, stopping: Event) -> None:
                     broker.drain_events(timeout=1.0)
                 except TimeoutError:
                     continue
-
-
-def _task() -> None:
-    """Do a little work; some fail."""
-    sleep(0.01)
-    if _random.random() < FAILING:
-        raise Failing

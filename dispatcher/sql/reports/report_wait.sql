@@ -17,7 +17,13 @@ SELECT key.name AS stopped_by,
        GREATEST(call.created_at, call.scheduled_at) AS since,
        call.lane_id IS NOT NULL AS is_placed, COALESCE(lane.is_awake, false) AS is_awake,
        CASE WHEN lane.is_held THEN lane.queue END AS held_by,
+       {{queue_delivery(call.queue)}} AS delivery,
        {{queue_has_worker(call.queue, {{now}})}} AS is_served,
+       EXISTS (SELECT
+                 FROM dispatcher_feed AS feed
+                 JOIN dispatcher_worker AS worker ON worker.id = feed.worker_id
+                WHERE feed.idle_at IS NOT NULL AND call.queue = ANY (feed.queues)
+                  AND worker.serves_until > {{now}}) AS is_worker_idle,
        call.queue, call.task, call.returns,
        EXISTS (SELECT
                  FROM dispatcher_worker AS worker
