@@ -15,6 +15,7 @@ from uuid import UUID
 from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.limits.policy import BUCKETS
+from dispatcher.limits.turns import Share
 from dispatcher.states import State
 
 SPARE_LANES: Final = 2
@@ -84,16 +85,18 @@ def take(
     keys: Collection[int],
     avoid: Collection[int],
     slack: timedelta,
+    shares: Mapping[str, Share],
 ) -> Taken:
     """Record these ends, and start up to `room` calls of these direct queues whose tasks the worker knows.
 
-    slack: how much later than its start a call may begin.
+    slack: how much later than its start a call may begin. shares: the turns of the queues by their weights.
     """
-    where = {"queues": list(queues), "most": room + SPARE_LANES, "keys": list(keys), "avoid": list(avoid)}
+    turns = _turns(shares)
+    where = {"queues": list(queues), "most": room + SPARE_LANES, "keys": list(keys), "avoid": list(avoid), **turns}
     who = {"worker": worker, "tasks": list(tasks), "lease": conf().run_lease, "usual": None, "is_fetch": False}
     with sql.short_transaction():
         chosen = sql.ask("finish_and_choose", Chosen, {**ends, **where})
-        started = _start({**who, "room": room, "avoid": list(avoid), "slack": slack, "may_park": True})
+        started = _start({**who, "room": room, "avoid": list(avoid), "slack": slack, "may_park": True, **turns})
     return Taken(chosen=chosen.row(), rows=started.rows())
 
 
@@ -151,13 +154,22 @@ def fetch(
         if waits:
             waited = wait_for_lane(queue)
         chosen = sql.ask("choose_fetchable", Fetchable, {"queue": queue, "most": lanes, "looks": looks, **left_out})
-        started = _start({**who, "room": room, **left_out, "slack": timedelta(0), "may_park": may_park})
+        how = {"slack": timedelta(0), "may_park": may_park, **_turns({})}
+        started = _start({**who, "room": room, **left_out, **how})
     return Fetched(chosen=chosen.row(), rows=started.rows(), waited=waited.rows() if waited is not None else ())
 
 
 def wait_for_lane(queue: str) -> sql.Asked[LockedLane]:
     """Lock the lane of a queue that a fetch takes first, for the caller's transaction; wait for it."""
     return sql.ask("wait_for_lane", LockedLane, {"queue": queue})
+
+
+def _turns(shares: Mapping[str, Share]) -> dict[str, Any]:
+    return {
+        "weighted": list(shares),
+        "due": [share.due for share in shares.values()],
+        "stride": [share.stride for share in shares.values()],
+    }
 
 
 def _start(params: Mapping[str, Any]) -> sql.Asked[Row]:

@@ -1,11 +1,12 @@
 -- finish_and_choose: record how attempts of one worker ended (see finish_calls), and lock up to `most` lanes of its
 -- direct queues and their keys, for start_chosen, which follows in the same transaction.
 -- A setting of the transaction takes the lanes and keys to it. The lanes: those that are parked on the keys that the
--- ends have freed and on `keys`, and those that their queues hold; by priority, then the least recently served. Lanes
--- and keys that another transaction has locked are skipped, the lanes of such keys are left out (`busy`), and so are
--- those that spend a key of `avoid`. `other`: the keys on which a lane of a queue that is not of `queues` is parked
--- first. Locks the calls in order of id, the lanes, then the keys in order of id. What is free must be counted by a
--- later statement: this one's snapshot is older than its locks. Relies on lane_parked and lane_held.
+-- ends have freed and on `keys`, and those that their queues hold; by priority, then by the weights of the queues (see
+-- limits.turns), then the least recently served. Lanes and keys that another transaction has locked are skipped, the
+-- lanes of such keys are left out (`busy`), and so are those that spend a key of `avoid`. `other`: the keys on which a
+-- lane of a queue that is not of `queues` is parked first. Locks the calls in order of id, the lanes, then the keys in
+-- order of id. What is free must be counted by a later statement: this one's snapshot is older than its locks. Relies
+-- on lane_parked and lane_held.
 WITH {{clock}}, {{attempts_ended}}, direct AS MATERIALIZED (
     -- The worker may not have noticed yet that one is not any more.
     SELECT queue.name
@@ -37,11 +38,16 @@ WITH {{clock}}, {{attempts_ended}}, direct AS MATERIALIZED (
             ORDER BY lane.priority DESC, lane.served_at, lane.id
             LIMIT %(most)s::int
               FOR NO KEY UPDATE SKIP LOCKED) AS front
+), found AS MATERIALIZED (
+    SELECT id, id AS lane_id, queue, key_ids, priority, 1 AS turn, served_at FROM parked
+     UNION ALL SELECT id, id, queue, key_ids, priority, 1, served_at FROM held
+), lane_turn AS MATERIALIZED (
+    {{queue_turns(found)}}
 ), first AS MATERIALIZED (
     SELECT found.id, found.queue, found.key_ids
-      FROM (SELECT id, queue, key_ids, priority, served_at FROM parked
-             UNION ALL SELECT id, queue, key_ids, priority, served_at FROM held) AS found
-     ORDER BY found.priority DESC, found.served_at, found.id
+      FROM found
+      LEFT JOIN lane_turn ON lane_turn.id = found.id
+     ORDER BY found.priority DESC, lane_turn.due, found.served_at, found.id
      LIMIT %(most)s::int
 ), {{lanes_chosen}}
 SELECT ARRAY(SELECT ended.id FROM ended) AS calls, freed_keys.ids AS keys, cardinality(chosen.lanes) AS lanes,

@@ -1,8 +1,9 @@
 -- start_chosen: admit and start, at once, the calls that the lanes chosen by finish_and_choose have room for, up to
 -- `room`. The plain case alone: calls that cost 1 of each key, keys with a concurrency limit or a window and no pause,
 -- block, override or throttle. Lanes that it can't settle are counted in `left`: an ordinary pass serves them. A key's
--- room goes to the calls in their order, turn by turn; a call that another key stops still counts, so that no room is
--- given twice. A lane that a full key of concurrency alone stops parks on it (without `may_park` it is left, too); one
+-- room goes to the calls in their order, turn by turn, and so do the starts: by priority, then by the weights of the
+-- queues (see limits.turns), then in rotation; a call that another key stops still counts, so that no room is given
+-- twice. A lane that a full key of concurrency alone stops parks on it (without `may_park` it is left, too); one
 -- without calls sleeps. The caller looks again after the commit at what is `asleep` and `full`, as after a pass (see
 -- recheck), and at the keys that are still open for lanes parked on them that were not chosen (`open_keys`). A process
 -- may begin by `slack` later than the start: a window remembers it that much longer.
@@ -11,7 +12,8 @@
 -- With `is_fetch` a worker fetches the calls over HTTP, of any task (`tasks` is NULL): their lease is that of a fetch,
 -- the ticket is the claim, so that a report that is repeated is recognized, and a lane whose last call goes sleeps at
 -- once, since workers that wait for a call look at each lane that is held.
--- A lane with a group is left: a pass chooses among the members.
+-- A lane with a group is left: a pass chooses among the members. Where weights differ, all lanes are left with one that
+-- it can't settle, whose turns the others would take.
 -- The caller holds the locks of the lanes and keys, by an earlier statement: this one's snapshot is younger, so it may
 -- count. A queue's own key that was made meanwhile is not locked: its lanes are left. Rows are found by arrays of their
 -- ids, and the state is compared with a parameter, so that no plan that was made of small tables reads them whole.
@@ -77,7 +79,7 @@ WITH clock AS MATERIALIZED (
               AND clock.now - bucket.last_start_at < key.rate_period + %(margin)s::interval) AS starts
      WHERE key.id = ANY (clock.keys)
 ), head AS MATERIALIZED (
-    SELECT lane.id AS lane_id, lane.key_ids, lane.priority, lane.served_at, head.id, head.turn,
+    SELECT lane.id AS lane_id, lane.queue, lane.key_ids, lane.priority, lane.served_at, head.id, head.turn,
            lane.is_first AND head.is_plain
            AND NOT EXISTS (SELECT FROM key WHERE key.id = ANY (lane.key_ids) AND key.room IS NULL) AS is_plain
       FROM lane
@@ -92,22 +94,34 @@ WITH clock AS MATERIALIZED (
                     ORDER BY call.position
                     LIMIT %(room)s::int + 1
                       FOR NO KEY UPDATE SKIP LOCKED) AS front) AS head
+), head_turn AS MATERIALIZED (
+    {{queue_turns(head)}}
 ), demand AS MATERIALIZED (
     SELECT head.id, spent.key_id,
            row_number() OVER (PARTITION BY spent.key_id
-                              ORDER BY head.priority DESC, head.turn, head.served_at, head.lane_id)
+                              ORDER BY head.priority DESC, head_turn.due, head.turn, head.served_at, head.lane_id)
            > LEAST(key.room, key.worker_room) AS is_over
       FROM head
+      LEFT JOIN head_turn ON head_turn.id = head.id
      CROSS JOIN LATERAL unnest(head.key_ids) AS spent (key_id)
       JOIN key ON key.id = spent.key_id
      WHERE head.is_plain
-), goes AS MATERIALIZED (
-    SELECT head.id, head.lane_id, head.key_ids, head.turn, gen_random_uuid() AS ticket,
-           row_number() OVER (ORDER BY head.priority DESC, head.turn, head.served_at, head.lane_id) AS place
+), able AS MATERIALIZED (
+    SELECT head.id, head.lane_id, head.queue, head.key_ids, head.priority, head.turn, head.served_at
       FROM head
      WHERE head.is_plain AND head.id NOT IN (SELECT demand.id FROM demand WHERE demand.is_over)
        AND NOT EXISTS (SELECT FROM head AS before
                         WHERE before.lane_id = head.lane_id AND before.turn < head.turn AND NOT before.is_plain)
+       AND (%(weighted)s::text[] = '{}' OR NOT EXISTS (SELECT FROM head AS other WHERE NOT other.is_plain))
+), able_turn AS MATERIALIZED (
+    -- Calls that a key stops take no turns of their queue.
+    {{queue_turns(able)}}
+), goes AS MATERIALIZED (
+    SELECT able.id, able.lane_id, able.key_ids, able.turn, gen_random_uuid() AS ticket,
+           row_number() OVER (ORDER BY able.priority DESC, able_turn.due, able.turn, able.served_at,
+                                       able.lane_id) AS place
+      FROM able
+      LEFT JOIN able_turn ON able_turn.id = able.id
      ORDER BY place
      LIMIT %(room)s::int
 ), started AS (
