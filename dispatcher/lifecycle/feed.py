@@ -6,6 +6,7 @@ The plain case: calls that cost 1 of each key, keys with a concurrency limit or 
 as `left`: an ordinary pass serves it.
 """
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -91,12 +92,17 @@ def take(
 
     slack: how much later than its start a call may begin. shares: the turns of the queues by their weights.
     """
-    turns = _turns(shares)
-    where = {"queues": list(queues), "most": room + SPARE_LANES, "keys": list(keys), "avoid": list(avoid), **turns}
+    where = {"queues": list(queues), "most": room + SPARE_LANES, "keys": list(keys), "avoid": list(avoid)}
     who = {"worker": worker, "tasks": list(tasks), "lease": conf().run_lease, "usual": None, "is_fetch": False}
+    start = {**who, "room": room, "avoid": list(avoid), "slack": slack, "may_park": True}
     with sql.short_transaction():
-        chosen = sql.ask("finish_and_choose", Chosen, {**ends, **where})
-        started = _start({**who, "room": room, "avoid": list(avoid), "slack": slack, "may_park": True, **turns})
+        if shares:
+            turns = {"shares": json.dumps([{"queue": queue, **vars(share)} for queue, share in shares.items()])}
+            chosen = sql.ask("finish_and_choose_by_weight", Chosen, {**ends, **where, **turns})
+            started = _start("start_chosen_by_weight", {**start, **turns})
+        else:
+            chosen = sql.ask("finish_and_choose", Chosen, {**ends, **where})
+            started = _start("start_chosen", start)
     return Taken(chosen=chosen.row(), rows=started.rows())
 
 
@@ -154,8 +160,8 @@ def fetch(
         if waits:
             waited = wait_for_lane(queue)
         chosen = sql.ask("choose_fetchable", Fetchable, {"queue": queue, "most": lanes, "looks": looks, **left_out})
-        how = {"slack": timedelta(0), "may_park": may_park, **_turns({})}
-        started = _start({**who, "room": room, **left_out, **how})
+        how = {**who, "room": room, **left_out, "slack": timedelta(0), "may_park": may_park}
+        started = _start("start_chosen", how)
     return Fetched(chosen=chosen.row(), rows=started.rows(), waited=waited.rows() if waited is not None else ())
 
 
@@ -164,18 +170,10 @@ def wait_for_lane(queue: str) -> sql.Asked[LockedLane]:
     return sql.ask("wait_for_lane", LockedLane, {"queue": queue})
 
 
-def _turns(shares: Mapping[str, Share]) -> dict[str, Any]:
-    return {
-        "weighted": list(shares),
-        "due": [share.due for share in shares.values()],
-        "stride": [share.stride for share in shares.values()],
-    }
-
-
-def _start(params: Mapping[str, Any]) -> sql.Asked[Row]:
+def _start(statement: str, params: Mapping[str, Any]) -> sql.Asked[Row]:
     settings = conf()
     limits = {"ramp": settings.ramp, "margin": settings.margin, "buckets": BUCKETS}
-    return sql.ask("start_chosen", Row, {**params, **limits, "waiting": State.AVAILABLE.value})
+    return sql.ask(statement, Row, {**params, **limits, "waiting": State.AVAILABLE.value})
 
 
 def tune() -> None:

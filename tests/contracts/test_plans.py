@@ -279,22 +279,12 @@ ENDS = {
     "terminal": ["completed"],
     "now": None,
 }
-EQUAL: dict[str, Any] = {"weighted": [], "due": [], "stride": []}
-WEIGHTED = {"weighted": ["lone", "direct", "queue"], "due": [0, 1, 2], "stride": [1, 2, 3]}
-CHOOSE = ENDS | EQUAL | {"queues": ["direct"], "keys": [], "avoid": [], "most": 4}
+WEIGHTED = {"shares": json.dumps([{"queue": name, "due": 1, "stride": 2} for name in ("lone", "direct", "queue")])}
+CHOOSE = ENDS | {"queues": ["direct"], "keys": [], "avoid": [], "most": 4}
 START_ONE = {"lease": LEASE, "margin": MARGIN, "buckets": 60, "slack": MARGIN, "now": None}
 TAKER = {"worker": uuid4(), "tasks": ["noop"], "usual": None, "is_fetch": False}
 FETCHER = {"worker": None, "tasks": None, "usual": LEASE, "is_fetch": True}
-START = {
-    "room": 2,
-    "avoid": [],
-    "ramp": LEASE,
-    "may_park": True,
-    "waiting": "available",
-    **START_ONE,
-    **TAKER,
-    **EQUAL,
-}
+START = {"room": 2, "avoid": [], "ramp": LEASE, "may_park": True, "waiting": "available", **START_ONE, **TAKER}
 KEPT = {"send_call", "record_call", "wake_for_call", "claim_call", "restart_call", "finish_call"}
 """What every call runs outside of a transaction of the engine's own."""
 
@@ -348,16 +338,16 @@ HOT = [
     # One step of a feed.
     Hot("finish_and_choose", CHOOSE, 400, is_tuned=True),
     Hot("finish_and_choose", CHOOSE | {"keys": [1, 2], "queues": ["lone", "direct", "queue"]}, 1_000, is_tuned=True),
-    Hot("finish_and_choose", CHOOSE | WEIGHTED, 400, is_tuned=True),
+    Hot("finish_and_choose_by_weight", CHOOSE | WEIGHTED, 400, is_tuned=True),
     *(
         Hot(
-            "start_chosen",
-            START | weights,
+            name,
+            START | more,
             500,
             is_tuned=True,
             settings={"dispatcher.chosen": "{1,2,3,1001}", "dispatcher.locked": "{2,3,4,1002}"},
         )
-        for weights in (EQUAL, WEIGHTED)
+        for name, more in (("start_chosen", {}), ("start_chosen_by_weight", WEIGHTED))
     ),
     Hot("start_chosen", START, 20, is_tuned=True, settings={"dispatcher.chosen": "{}", "dispatcher.locked": "{}"}),
     Hot("finish_calls", ENDS | {"queues": ["served"]}, 100, is_tuned=True),

@@ -1,58 +1,9 @@
 -- finish_and_choose: record how attempts of one worker ended (see finish_calls), and lock up to `most` lanes of its
 -- direct queues and their keys, for start_chosen, which follows in the same transaction.
 -- A setting of the transaction takes the lanes and keys to it. The lanes: those that are parked on the keys that the
--- ends have freed and on `keys`, and those that their queues hold; by priority, then by the weights of the queues (see
--- limits.turns), then the least recently served. Lanes and keys that another transaction has locked are skipped, the
--- lanes of such keys are left out (`busy`), and so are those that spend a key of `avoid`. `other`: the keys on which a
--- lane of a queue that is not of `queues` is parked first. Locks the calls in order of id, the lanes, then the keys in
--- order of id. What is free must be counted by a later statement: this one's snapshot is older than its locks. Relies
--- on lane_parked and lane_held.
-WITH {{clock}}, {{attempts_ended}}, direct AS MATERIALIZED (
-    -- The worker may not have noticed yet that one is not any more.
-    SELECT queue.name
-      FROM dispatcher_queue AS queue
-     WHERE queue.name = ANY (%(queues)s::text[]) AND queue.delivery = 'direct'
-       AND NOT ({{queue_spends(queue.name, %(avoid)s::bigint[])}})
-), opened AS MATERIALIZED (
-    SELECT unnest(freed_keys.ids || %(keys)s::bigint[]) AS id FROM freed_keys
-     UNION
-    SELECT key_group.id FROM ({{groups_of(%(keys)s::bigint[])}}) AS key_group
-), parked AS MATERIALIZED (
-    SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at
-      FROM opened
-     CROSS JOIN LATERAL (
-           SELECT lane.id, lane.queue, lane.key_ids, lane.priority, lane.served_at
-             FROM dispatcher_lane AS lane
-            WHERE lane.parked_on_id = opened.id AND lane.queue = ANY (ARRAY(SELECT direct.name FROM direct))
-              AND NOT lane.key_ids && %(avoid)s::bigint[]
-            ORDER BY lane.priority DESC, lane.served_at, lane.id
-            LIMIT %(most)s::int
-              FOR NO KEY UPDATE SKIP LOCKED) AS front
-), held AS MATERIALIZED (
-    SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at
-      FROM direct AS queue
-     CROSS JOIN LATERAL (
-           SELECT lane.id, lane.queue, lane.key_ids, lane.priority, lane.served_at
-             FROM dispatcher_lane AS lane
-            WHERE lane.is_held AND lane.queue = queue.name AND NOT lane.key_ids && %(avoid)s::bigint[]
-            ORDER BY lane.priority DESC, lane.served_at, lane.id
-            LIMIT %(most)s::int
-              FOR NO KEY UPDATE SKIP LOCKED) AS front
-), found AS MATERIALIZED (
-    SELECT id, id AS lane_id, queue, key_ids, priority, 1 AS turn, served_at FROM parked
-     UNION ALL SELECT id, id, queue, key_ids, priority, 1, served_at FROM held
-), lane_turn AS MATERIALIZED (
-    {{queue_turns(found)}}
-), first AS MATERIALIZED (
-    SELECT found.id, found.queue, found.key_ids
-      FROM found
-      LEFT JOIN lane_turn ON lane_turn.id = found.id
-     ORDER BY found.priority DESC, lane_turn.due, found.served_at, found.id
-     LIMIT %(most)s::int
-), {{lanes_chosen}}
-SELECT ARRAY(SELECT ended.id FROM ended) AS calls, freed_keys.ids AS keys, cardinality(chosen.lanes) AS lanes,
-       ARRAY(SELECT DISTINCT busy.key_id FROM busy) AS busy, {{keys_of_others(freed_keys.ids)}} AS other,
-       set_config('dispatcher.chosen', chosen.lanes::text, true) AS chosen_lanes,
-       set_config('dispatcher.locked', chosen.keys::text, true) AS locked_keys
-  FROM chosen
- CROSS JOIN freed_keys
+-- ends have freed and on `keys`, and those that their queues hold; by priority, then the least recently served. Lanes
+-- and keys that another transaction has locked are skipped, the lanes of such keys are left out (`busy`), and so are
+-- those that spend a key of `avoid`. `other`: the keys on which a lane of a queue that is not of `queues` is parked
+-- first. Locks the calls in order of id, the lanes, then the keys in order of id. What is free must be counted by a
+-- later statement: this one's snapshot is older than its locks. Relies on lane_parked and lane_held.
+{{lanes_taken(found, NULL::bigint, NULL::jsonb)}}
