@@ -16,4 +16,4 @@
 -- count. A queue's own key that was made meanwhile is not locked: its lanes are left. Rows are found by arrays of their
 -- ids, and the state is compared with a parameter, so that no plan that was made of small tables reads them whole.
 -- Relies on slot_key, call_waiting, lane_held, lane_awake, lane_parked and the primary keys.
-{{chosen_started(head, able, NULL::bigint, NULL::jsonb)}}
+{{chosen_started(plain, able, NULL::bigint, NULL::jsonb)}}

@@ -76,8 +76,12 @@ WITH clock AS MATERIALIZED (
                     ORDER BY call.position
                     LIMIT %(room)s::int + 1
                       FOR NO KEY UPDATE SKIP LOCKED) AS front) AS head
-), weighted_head AS MATERIALIZED (
-    {{by_weight(head, {{shares}})}}
+), plain AS NOT MATERIALIZED (
+    SELECT head.id, head.lane_id, head.queue, head.key_ids, head.priority, head.turn, head.served_at
+      FROM head
+     WHERE head.is_plain
+), weighted_plain AS MATERIALIZED (
+    {{by_weight(plain, {{shares}})}}
 ), demand AS MATERIALIZED (
     SELECT head.id, spent.key_id,
            row_number() OVER (PARTITION BY spent.key_id
@@ -86,18 +90,16 @@ WITH clock AS MATERIALIZED (
       FROM {{heads}} AS head
      CROSS JOIN LATERAL unnest(head.key_ids) AS spent (key_id)
       JOIN key ON key.id = spent.key_id
-     WHERE head.is_plain
 ), able AS NOT MATERIALIZED (
     SELECT head.id, head.lane_id, head.queue, head.key_ids, head.priority, head.turn, head.served_at
       FROM head
      WHERE head.is_plain AND head.id NOT IN (SELECT demand.id FROM demand WHERE demand.is_over)
        AND NOT EXISTS (SELECT FROM head AS before
                         WHERE before.lane_id = head.lane_id AND before.turn < head.turn AND NOT before.is_plain)
+       AND ({{shares}} IS NULL OR NOT EXISTS (SELECT FROM head AS other WHERE NOT other.is_plain))
 ), weighted_able AS MATERIALIZED (
     -- Calls that a key stops take no turns of their queue.
-    SELECT able.*
-      FROM ({{by_weight(able, {{shares}})}}) AS able
-     WHERE NOT EXISTS (SELECT FROM head WHERE NOT head.is_plain)
+    {{by_weight(able, {{shares}})}}
 ), goes AS MATERIALIZED (
     SELECT head.id, head.lane_id, head.key_ids, head.turn, gen_random_uuid() AS ticket,
            row_number() OVER (ORDER BY head.priority DESC, {{due}}, head.turn, head.served_at, head.lane_id) AS place
