@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dispatcher.limits.turns import Turns
@@ -37,9 +37,8 @@ def test_equal_weights_give_no_shares() -> None:
 
 @given(weights, st.integers(1, 9), st.integers(1, 5))
 def test_starts_are_shared_by_weight_whatever_the_size_of_steps(given: dict[str, int], room: int, rounds: int) -> None:
+    assume(len(set(given.values())) > 1)
     turns = Turns(given)
-    if not turns.shares():
-        return
     steps, rest = divmod(rounds * sum(given.values()), room)
     started = run(turns, [*[room] * steps, rest], given)
     assert started == {queue: rounds * weight for queue, weight in given.items()}
@@ -49,9 +48,10 @@ def test_starts_are_shared_by_weight_whatever_the_size_of_steps(given: dict[str,
 def test_no_queue_is_ever_more_than_one_turn_away(
     given: dict[str, int], steps: Sequence[Collection[str]], room: int
 ) -> None:
+    assume(len(set(given.values())) > 1)
     turns = Turns(given)
     for able in steps:
-        if turns.shares() and (queues := sorted(given.keys() & able)):
+        if queues := sorted(given.keys() & able):
             serve(turns, room, queues)
         assert all(0 <= share.due <= share.stride for share in turns.shares().values())
 
