@@ -16,6 +16,7 @@ from kombu.utils import json as celery_json
 
 from dispatcher.conf import SCOPES
 from dispatcher.errors import CallInvalid, FieldInvalid
+from dispatcher.states import Delivery
 
 KEY_PATTERN: Final = r"^[a-zA-Z0-9][a-zA-Z0-9._:-]*$"
 """A key's name (Open Job Spec, rate limiting, section 6.2)."""
@@ -98,6 +99,16 @@ def scopes(value: Sequence[str]) -> list[str]:
             hint = f"give {', '.join(SCOPES)}, or send:mail* for some queues only."
             raise CallInvalid("scopes", f"{scope!r} is not a scope; {hint}")
     return list(value)
+
+
+def queue_weight(weight: int, delivery: str) -> None:
+    """Refuse a weight for a queue that Celery workers do not take from PostgreSQL."""
+    if weight != 1 and delivery != Delivery.DIRECT:
+        raise CallInvalid(
+            "weight",
+            f"{weight!r} has an effect with direct delivery only: otherwise the broker, or the worker that fetches, "
+            f"chooses the queue. Set weight to 1, or delivery to {Delivery.DIRECT.value}.",
+        )
 
 
 def whole(field: str, value: object, least: int, most: int) -> int:

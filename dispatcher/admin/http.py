@@ -7,20 +7,24 @@ from django.contrib import admin
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
+from dispatcher import validate
 from dispatcher.admin.base import BoundedAdmin
 from dispatcher.errors import CallInvalid
 from dispatcher.lanes import mixture
 from dispatcher.models import ApiToken, CallQueue, Lane, PullWorker, Queue
 from dispatcher.states import IN_FLIGHT, Delivery
-from dispatcher.validate import scopes
 
 
 class QueueForm(forms.ModelForm):  # type: ignore[type-arg]
     """The configuration of a queue."""
 
     def clean(self) -> dict[str, Any]:
-        """Refuse the broker for calls that spend keys with a limit per worker."""
+        """Refuse the broker for calls that spend keys with a limit per worker, and a weight without direct delivery."""
         cleaned = super().clean() or {}
+        try:
+            validate.queue_weight(cleaned.get("weight", 1), cleaned.get("delivery", self.instance.delivery))
+        except CallInvalid as error:
+            self.add_error("weight", str(error))
         if cleaned.get("delivery") == Delivery.BROKER:
             try:
                 mixture.check_delivery(cleaned.get("name") or self.instance.name)
@@ -31,10 +35,10 @@ class QueueForm(forms.ModelForm):  # type: ignore[type-arg]
 
 @admin.register(Queue)
 class QueueAdmin(BoundedAdmin):
-    """Queues: who serves them, and how many calls may wait."""
+    """Queues: who serves them, how often, and how many calls may wait."""
 
-    fields = ("name", "delivery", "max_depth", "on_full", "warn_at")
-    list_display = ("name", "delivery", "max_depth", "on_full", "created_at")
+    fields = ("name", "delivery", "weight", "max_depth", "on_full", "warn_at")
+    list_display = ("name", "delivery", "weight", "max_depth", "on_full", "created_at")
     list_filter = ("delivery",)
     search_fields = ("name",)
     ordering = ("name",)
@@ -101,7 +105,7 @@ class TokenForm(forms.ModelForm):  # type: ignore[type-arg]
     def clean_scopes(self) -> list[str]:
         """Refuse unknown scopes, and scopes that the user may not grant."""
         try:
-            given = scopes(self.cleaned_data["scopes"])
+            given = validate.scopes(self.cleaned_data["scopes"])
         except CallInvalid as error:
             raise forms.ValidationError(str(error)) from error
         if not self.may_grant and (more := sorted(set(given).difference(self.instance.scopes))):

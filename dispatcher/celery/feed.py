@@ -30,13 +30,14 @@ from dispatcher.engine import feed as engine_feed
 from dispatcher.engine.feed import Start, Taker
 from dispatcher.lifecycle import claim, wake
 from dispatcher.lifecycle.finish import Ended
+from dispatcher.limits.turns import Turns
 from dispatcher.reports import faults
 
 logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 5.0
-"""How often a worker looks which of its queues are direct, and for calls whose sender woke no worker; at least once a
-heartbeat."""
+"""How often a worker looks which of its queues are direct, and at their weights, and for calls whose sender woke no
+worker; at least once a heartbeat."""
 _FIRST_REST_S: Final = 0.05
 """How often a worker looks whether its first heartbeat is recorded."""
 _LEAVE_S: Final = 0.05
@@ -72,6 +73,7 @@ class Feed:
         self._agenda = Agenda()
         self._pace = Pace()
         self._direct: list[str] = []
+        self._turns = Turns()
         self._direct_until = 0.0
         self._may_take = Event()
         self._is_over = False
@@ -213,7 +215,9 @@ class Feed:
     def _look_up_queues(self) -> None:
         if not self._may_take.is_set() or monotonic() < self._direct_until:
             return
-        direct = workers.direct_queues(self._queues())
+        weights = workers.direct_queues(self._queues())
+        direct = list(weights)
+        self._turns.set_weights(weights)
         if direct != self._direct:
             self._mark.remove()
         self._direct = direct
@@ -316,7 +320,7 @@ class Feed:
             self._has_more = False
 
     def _taker(self, queues: list[str]) -> Taker:
-        return Taker(worker=self.worker, queues=queues, tasks=self._tasks(), delay=self._pace.slack)
+        return Taker(worker=self.worker, queues=queues, tasks=self._tasks(), delay=self._pace.slack, turns=self._turns)
 
     def _record_apart(self, ends: list[tuple[Run, Ended]]) -> None:
         """Record ends one by one, of which the database refused one."""

@@ -16,6 +16,7 @@ from dispatcher.errors import RateLimited
 from dispatcher.lifecycle import admit, claim, feed, finish, heartbeat, run, unstarted
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.limits.allocate import Allocation
+from dispatcher.limits.turns import Turns
 from dispatcher.messages.message import Admitted
 from dispatcher.request import Changes
 
@@ -87,6 +88,8 @@ class Taker:
 
     A start under a throttle lies that much further ahead, and a window remembers a start that much longer.
     """
+    turns: Turns = field(default_factory=Turns)
+    """Which queue comes next, where their weights differ; counts what steps start."""
 
 
 def step(
@@ -137,7 +140,7 @@ def hand_over(taker: Taker, end: Ended, *, room: int) -> Step:
 
     Where more is to be decided than that, an ordinary step follows, of up to `room` calls.
     """
-    if event_log.is_kept():
+    if event_log.is_kept() or taker.turns.shares():
         return step(taker, [end], room=room)
     asked_at = monotonic()
     row = feed.hand_over(finish.params_of([end]), worker=taker.worker, queues=taker.queues, tasks=taker.tasks)
@@ -178,6 +181,7 @@ def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[i
         keys=keys,
         avoid=avoid,
         slack=taker.delay,
+        shares=taker.turns.shares(),
     )
     chosen, first = taken.chosen, taken.rows[0]
     claim.observe(first.start_at, asked_at)
@@ -187,6 +191,7 @@ def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[i
         for row in taken.rows
         if row.id is not None
     ]
+    taker.turns.note(start.call.queue for start in starts)
     found = _look_again(first, asleep=first.asleep)
     if found.lanes or found.keys or chosen.other:
         dispenser.dispense_briefly(lanes=found.lanes, keys={*found.keys, *chosen.other})
@@ -254,7 +259,13 @@ def _general(
             freed = finish.finish_many(ends, queues=taker.queues).row()
         opened = {*keys, *freed.keys}
         done = admit.admit_direct(
-            worker=taker.worker, queues=taker.queues, keys=opened, avoid=avoid, stuck=stuck, most=room
+            worker=taker.worker,
+            queues=taker.queues,
+            keys=opened,
+            avoid=avoid,
+            stuck=stuck,
+            most=room,
+            shares=taker.turns.shares(),
         )
         unknown = [call for call in done.calls if call.task not in taker.tasks]
         for call in unknown:
@@ -262,6 +273,7 @@ def _general(
             returned += [back] if back is not None else []
         starts, cancelled = _start([call for call in done.calls if call not in unknown], taker)
     starts = [replace(start, keys=done.spent.get(start.call.id, ())) for start in starts]
+    taker.turns.note(start.call.queue for start in starts)
     finish.report_many(ends, freed.calls)
     _serve(freed, done, returned, cancelled)
     return Step(

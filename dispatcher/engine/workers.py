@@ -12,10 +12,10 @@ from dispatcher.lifecycle import finish, heartbeat, recover, unstarted, wake
 from dispatcher.states import State
 
 
-def record_heartbeat(worker: heartbeat.WorkerInfo, held: Sequence[heartbeat.ReservedCall]) -> list[str]:
+def record_heartbeat(worker: heartbeat.WorkerInfo, held: Sequence[heartbeat.ReservedCall]) -> dict[str, int]:
     """Record a heartbeat for a worker and the calls that it holds; dispense its queues if it is new or back.
 
-    Return which of its queues are direct.
+    Return which of its queues are direct, with their weights.
     """
     result = heartbeat.record(worker, held)
     if result.is_back:
@@ -27,8 +27,8 @@ def record_heartbeat(worker: heartbeat.WorkerInfo, held: Sequence[heartbeat.Rese
     return direct_queues(worker.queues)
 
 
-def direct_queues(queues: Sequence[str]) -> list[str]:
-    """Return those of these queues whose calls Celery workers take directly; never the dispenser's."""
+def direct_queues(queues: Sequence[str]) -> dict[str, int]:
+    """Return those of these queues whose calls Celery workers take directly, with weights; never the dispenser's."""
     return wake.direct([queue for queue in queues if queue != conf().dispenser_queue])
 
 

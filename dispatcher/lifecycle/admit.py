@@ -16,6 +16,7 @@ from dispatcher.conf import CONCURRENT_DECISIONS, Conf, conf, is_eager, needs_wo
 from dispatcher.event_log import waiting
 from dispatcher.limits.allocate import Allocation, LockedKey, LockedLane, allocate
 from dispatcher.limits.policy import UNLIMITED, AdmissionTuning
+from dispatcher.limits.turns import Share
 from dispatcher.limits.usage import HeadRow, KeyRow, locked_key, locked_lanes
 from dispatcher.messages.message import Admitted
 from dispatcher.models import CallQueue, Slot
@@ -187,11 +188,12 @@ def admit_direct(
     avoid: Collection[int],
     stuck: Collection[int],
     most: int,
+    shares: Mapping[str, Share],
 ) -> Pass:
     """Make one pass over the lanes that these direct queues have held, and those parked on these keys.
 
     In the caller's transaction, which also starts what it admits. stuck: keys that another transaction has locked for
-    so long that their lanes delay no others.
+    so long that their lanes delay no others. shares: the turns of the queues by their weights.
     """
     wanted = {"lanes": [], "keys": list(keys), "queues": list(queues), "awake": False, "avoid": list(avoid)}
     settings = conf()
@@ -203,6 +205,7 @@ def admit_direct(
         now=None,
         settings=settings,
         stuck=stuck,
+        shares=shares,
     )
 
 
@@ -287,6 +290,7 @@ def _decide(
     now: datetime | None,
     settings: Conf,
     stuck: Collection[int] = (),
+    shares: Mapping[str, Share] | None = None,
 ) -> Pass:
     lane_limit = min(most or settings.lanes_per_pass, settings.lanes_per_pass)
     batch = min(most or settings.batch, settings.batch)
@@ -338,6 +342,7 @@ def _decide(
         tuning=tuning,
         batch=batch,
         reschedule_after=settings.reschedule_after,
+        shares=shares,
     )
     allocation = decide(lanes_seen := list(locked_lanes(head_rows, names, heads)))
     if allocation.unread and heads < (most_heads := -(-settings.batch // len(locked.lanes)) + 1):

@@ -6,6 +6,7 @@ The plain case: calls that cost 1 of each key, keys with a concurrency limit or 
 as `left`: an ordinary pass serves it.
 """
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,6 +16,7 @@ from uuid import UUID
 from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.limits.policy import BUCKETS
+from dispatcher.limits.turns import Share
 from dispatcher.states import State
 
 SPARE_LANES: Final = 2
@@ -115,16 +117,23 @@ def take(
     keys: Collection[int],
     avoid: Collection[int],
     slack: timedelta,
+    shares: Mapping[str, Share],
 ) -> Taken:
     """Record these ends, and start up to `room` calls of these direct queues whose tasks the worker knows.
 
-    slack: how much later than its start a call may begin.
+    slack: how much later than its start a call may begin. shares: the turns of the queues by their weights.
     """
     where = {"queues": list(queues), "most": room + SPARE_LANES, "keys": list(keys), "avoid": list(avoid)}
     who = {"worker": worker, "tasks": list(tasks), "lease": conf().run_lease, "usual": None, "is_fetch": False}
+    start = {**who, "room": room, "avoid": list(avoid), "slack": slack, "may_park": True}
     with sql.short_transaction():
-        chosen = sql.ask("finish_and_choose", Chosen, {**ends, **where})
-        started = _start({**who, "room": room, "avoid": list(avoid), "slack": slack, "may_park": True})
+        if shares:
+            turns = {"shares": json.dumps([{"queue": queue, **vars(share)} for queue, share in shares.items()])}
+            chosen = sql.ask("finish_and_choose_by_weight", Chosen, {**ends, **where, **turns})
+            started = _start("start_chosen_by_weight", {**start, **turns})
+        else:
+            chosen = sql.ask("finish_and_choose", Chosen, {**ends, **where})
+            started = _start("start_chosen", start)
     return Taken(chosen=chosen.row(), rows=started.rows())
 
 
@@ -182,7 +191,8 @@ def fetch(
         if waits:
             waited = wait_for_lane(queue)
         chosen = sql.ask("choose_fetchable", Fetchable, {"queue": queue, "most": lanes, "looks": looks, **left_out})
-        started = _start({**who, "room": room, **left_out, "slack": timedelta(0), "may_park": may_park})
+        how = {**who, "room": room, **left_out, "slack": timedelta(0), "may_park": may_park}
+        started = _start("start_chosen", how)
     return Fetched(chosen=chosen.row(), rows=started.rows(), waited=waited.rows() if waited is not None else ())
 
 
@@ -191,10 +201,10 @@ def wait_for_lane(queue: str) -> sql.Asked[LockedLane]:
     return sql.ask("wait_for_lane", LockedLane, {"queue": queue})
 
 
-def _start(params: Mapping[str, Any]) -> sql.Asked[Row]:
+def _start(statement: str, params: Mapping[str, Any]) -> sql.Asked[Row]:
     settings = conf()
     limits = {"ramp": settings.ramp, "margin": settings.margin, "buckets": BUCKETS}
-    return sql.ask("start_chosen", Row, {**params, **limits, "waiting": State.AVAILABLE.value})
+    return sql.ask(statement, Row, {**params, **limits, "waiting": State.AVAILABLE.value})
 
 
 def tune() -> None:

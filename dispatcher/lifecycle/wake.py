@@ -17,6 +17,12 @@ class _Woken:
     sent: str | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Direct:
+    name: str
+    weight: int
+
+
 def channel(worker: UUID) -> str:
     """Return the name of the channel on which a worker is notified."""
     return f"dispatcher_{worker.hex}"
@@ -56,6 +62,6 @@ def ask_waiting() -> sql.Asked[str]:
     return sql.ask("waiting_queues", str, {})
 
 
-def direct(queues: Sequence[str]) -> list[str]:
-    """Return those of these queues whose calls Celery workers take directly."""
-    return sql.fetch("direct_queues", str, {"queues": list(queues)})
+def direct(queues: Sequence[str]) -> dict[str, int]:
+    """Return those of these queues whose calls Celery workers take directly, with their weights."""
+    return {row.name: row.weight for row in sql.fetch("direct_queues", _Direct, {"queues": list(queues)})}

@@ -1,7 +1,8 @@
 """Allocate the room of the keys to the lanes of one pass.
 
 Pure: what was counted under the locks comes in, the decisions come out. Lanes are served in the order given,
-priority by priority, one call each in turn, so that lanes that share a key take turns.
+priority by priority, one call each in turn, so that lanes that share a key take turns; or, where a worker's queues have
+weights, one call of the queue that is due.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ from dispatcher.limits.policy import (
     throttle_room,
     worker_room,
 )
+from dispatcher.limits.turns import Share
 from dispatcher.states import OnLimit
 
 
@@ -109,16 +111,26 @@ def allocate(
     tuning: AdmissionTuning,
     batch: int,
     reschedule_after: timedelta,
+    shares: Mapping[str, Share] | None = None,
 ) -> Allocation:
     """Admit up to `batch` calls, and decide the next state of every lane.
 
     queues: how many more calls of each queue may be dispatched; a queue that is not named is unbounded.
+    shares: the turns of all queues by their weights; without, all lanes take turns.
     """
     budgets = _budgets(keys, now, tuning)
     room = dict(queues or {})
     allocation = Allocation()
+    due = {queue: share.due for queue, share in (shares or {}).items()}
     for _, peers in groupby(lanes, key=lambda lane: lane.priority):
         turns = [_LaneCursor(lane, room) for lane in peers]
+        while turns and shares:
+            turn = min(turns, key=lambda turn: due[turn.lane.queue])
+            turns.remove(turn)
+            before = len(allocation.admitted)
+            if turn.step(allocation, budgets, batch, reschedule_after):
+                turns.append(turn)
+            due[turn.lane.queue] += shares[turn.lane.queue].stride * (len(allocation.admitted) - before)
         while turns:
             turns = [turn for turn in turns if turn.step(allocation, budgets, batch, reschedule_after)]
     allocation.keys_with_room.extend(budget.key.id for budget in budgets.values() if budget.has_room(1))

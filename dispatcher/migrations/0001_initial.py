@@ -1,6 +1,7 @@
 """The tables with their storage parameters, and the sequence that calls draw their positions from."""
 
 import django.contrib.postgres.fields
+import django.core.validators
 import django.db.models.deletion
 import django.db.models.fields.json
 import django.db.models.functions.datetime
@@ -334,6 +335,18 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "weight",
+                    models.PositiveSmallIntegerField(
+                        db_default=1,
+                        default=1,
+                        help_text="How many calls of this queue a worker starts for each call of a queue of weight 1, while both have calls of equal priority that may start. From 1 to 1000; only for direct delivery.",
+                        validators=[
+                            django.core.validators.MinValueValidator(1),
+                            django.core.validators.MaxValueValidator(1000),
+                        ],
+                    ),
+                ),
+                (
                     "max_depth",
                     models.PositiveIntegerField(
                         blank=True, help_text="Maximum number of waiting calls; empty is no bound.", null=True
@@ -368,6 +381,15 @@ class Migration(migrations.Migration):
                     models.CheckConstraint(
                         condition=models.Q(("delivery__in", ["broker", "direct", "http"])),
                         name="queue_delivery_is_known",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("weight__range", (1, 1000))), name="queue_weight_is_known"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("weight", 1), ("delivery", dispatcher.states.Delivery["DIRECT"]), _connector="OR"
+                        ),
+                        name="queue_weight_is_of_direct_delivery",
                     ),
                     models.CheckConstraint(
                         condition=models.Q(("warn_at__range", (0, 1))), name="queue_warns_at_a_share"

@@ -2,10 +2,12 @@
 
 from typing import ClassVar
 
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from dispatcher.limits.turns import MOST_WEIGHT
 from dispatcher.states import Delivery, OnFull
 
 _DELIVERY = [(delivery.value, delivery.label) for delivery in Delivery]
@@ -33,6 +35,13 @@ class Queue(models.Model):
         editable=False,
         help_text="No worker serves it yet: the first fetch, or the first Celery worker, decides who does.",
     )
+    weight = models.PositiveSmallIntegerField(
+        default=1,
+        db_default=1,
+        validators=[MinValueValidator(1), MaxValueValidator(MOST_WEIGHT)],
+        help_text="How many calls of this queue a worker starts for each call of a queue of weight 1, while both have "
+        "calls of equal priority that may start. From 1 to 1000; only for direct delivery.",
+    )
     max_depth = models.PositiveIntegerField(
         null=True, blank=True, help_text="Maximum number of waiting calls; empty is no bound."
     )
@@ -49,6 +58,10 @@ class Queue(models.Model):
             ),
             models.CheckConstraint(
                 name="queue_delivery_is_known", condition=Q(delivery__in=[d.value for d in Delivery])
+            ),
+            models.CheckConstraint(name="queue_weight_is_known", condition=Q(weight__range=(1, MOST_WEIGHT))),
+            models.CheckConstraint(
+                name="queue_weight_is_of_direct_delivery", condition=Q(weight=1) | Q(delivery=Delivery.DIRECT)
             ),
             models.CheckConstraint(name="queue_warns_at_a_share", condition=Q(warn_at__range=(0, 1))),
         ]

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from dispatcher.limits.retry import MOST_ATTEMPTS
+from dispatcher.limits.turns import MOST_WEIGHT
 from dispatcher.ojs.fields import (
     AnyId,
     AnyState,
@@ -267,6 +268,7 @@ class QueueConfigIn(StrictBody):
     concurrency: Count | None = None
     rate_limit: QueueLimitIn | None = None
     delivery: Literal["broker", "direct", "http"] | None = None
+    weight: Annotated[int, Field(ge=1, le=MOST_WEIGHT)] | None = None
 
 
 class CronTemplateIn(JobFields):

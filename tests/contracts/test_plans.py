@@ -279,6 +279,7 @@ ENDS = {
     "terminal": ["completed"],
     "now": None,
 }
+WEIGHTED = {"shares": json.dumps([{"queue": name, "due": 1, "stride": 2} for name in ("lone", "direct", "queue")])}
 CHOOSE = ENDS | {"queues": ["direct"], "keys": [], "avoid": [], "most": 4}
 START_ONE = {"lease": LEASE, "margin": MARGIN, "buckets": 60, "slack": MARGIN, "now": None}
 TAKER = {"worker": uuid4(), "tasks": ["noop"], "usual": None, "is_fetch": False}
@@ -337,12 +338,16 @@ HOT = [
     # One step of a feed.
     Hot("finish_and_choose", CHOOSE, 400, is_tuned=True),
     Hot("finish_and_choose", CHOOSE | {"keys": [1, 2], "queues": ["lone", "direct", "queue"]}, 1_000, is_tuned=True),
-    Hot(
-        "start_chosen",
-        START,
-        500,
-        is_tuned=True,
-        settings={"dispatcher.chosen": "{1,2,3,1001}", "dispatcher.locked": "{2,3,4,1002}"},
+    Hot("finish_and_choose_by_weight", CHOOSE | WEIGHTED, 400, is_tuned=True),
+    *(
+        Hot(
+            name,
+            START | more,
+            500,
+            is_tuned=True,
+            settings={"dispatcher.chosen": "{1,2,3,1001}", "dispatcher.locked": "{2,3,4,1002}"},
+        )
+        for name, more in (("start_chosen", {}), ("start_chosen_by_weight", WEIGHTED))
     ),
     Hot("start_chosen", START, 20, is_tuned=True, settings={"dispatcher.chosen": "{}", "dispatcher.locked": "{}"}),
     Hot("finish_calls", ENDS | {"queues": ["served"]}, 100, is_tuned=True),

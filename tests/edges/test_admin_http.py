@@ -29,9 +29,38 @@ def test_who_serves_a_queue_is_set_until_its_calls_are_with_somebody(boss: Clien
     CallQueue.objects.send("mail.send", queue="mail")
     fetch.fetch(FetchRequest(queues=["mail"]))
     assert 'name="delivery"' not in boss.get(url).content.decode()
-    boss.post(url, {"max_depth": 5, "on_full": "reject", "warn_at": 0.5})
+    boss.post(url, {"weight": 1, "max_depth": 5, "on_full": "reject", "warn_at": 0.5})
     queue.refresh_from_db()
     assert (queue.max_depth, queue.delivery) == (5, "http")
+
+
+def test_the_weight_of_a_direct_queue_is_set(boss: Client) -> None:
+    queue = Queue.objects.create(name="mail", delivery="direct")
+    url = reverse("admin:dispatcher_queue_change", args=["mail"])
+    form = {"delivery": "direct", "on_full": "reject", "warn_at": 0.5}
+    for weight in (0, 1001, ""):
+        assert boss.post(url, {**form, "weight": weight}).context["adminform"].form.errors.keys() == {"weight"}
+    boss.post(url, {**form, "weight": 3})
+    queue.refresh_from_db()
+    assert queue.weight == 3
+    assert "weight" in boss.get(reverse("admin:dispatcher_queue_changelist")).content.decode()
+
+
+def test_a_weight_is_refused_for_a_queue_of_another_delivery(boss: Client) -> None:
+    queue = Queue.objects.create(name="mail", delivery="direct", weight=3)
+    url = reverse("admin:dispatcher_queue_change", args=["mail"])
+    form = {"delivery": "http", "on_full": "reject", "warn_at": 0.5}
+    errors = boss.post(url, {**form, "weight": 3}).context["adminform"].form.errors
+    assert list(errors) == ["weight"]
+    assert "direct" in str(errors["weight"])
+    assert boss.post(url, {**form, "weight": 1}).status_code == 302
+    # While calls are in flight, the delivery is shown and not sent.
+    CallQueue.objects.send("mail.send", queue="mail")
+    fetch.fetch(FetchRequest(queues=["mail"]))
+    errors = boss.post(url, {**form, "weight": 2}).context["adminform"].form.errors
+    assert list(errors) == ["weight"]
+    queue.refresh_from_db()
+    assert (queue.delivery, queue.weight) == ("http", 1)
 
 
 def test_a_queue_with_lanes_keeps_its_row_and_with_it_its_delivery(boss: Client) -> None:

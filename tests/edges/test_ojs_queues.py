@@ -106,6 +106,22 @@ def test_who_serves_a_queue_does_not_change_under_running_jobs(api: Api) -> None
     assert api.ask("PUT", "/admin/queues/default/config", {"delivery": "broker"})["served_by"] == "celery"
 
 
+def test_the_weight_of_a_direct_queue_is_configured(api: Api) -> None:
+    path = "/admin/queues/default/config"
+    refused = api.ask("PUT", path, {"weight": 3}, status=400)
+    assert refused["error"]["details"]["field"] == "weight"
+    assert "direct" in refused["error"]["message"]
+    assert not Queue.objects.exists()
+    assert api.ask("PUT", path, {"weight": 3, "delivery": "direct"})["configuration"]["weight"] == 3
+    api.ask("PUT", path, {"backpressure": {"max_depth": 5}})
+    assert api.get("/admin/queues/default")["configuration"]["weight"] == 3
+    for weight in (0, 1001, 1.5):
+        assert api.ask("PUT", path, {"weight": weight}, status=400)["error"]["details"]["field"] == "weight"
+    for delivery in ("broker", "http"):
+        assert api.ask("PUT", path, {"delivery": delivery}, status=400)["error"]["details"]["field"] == "weight"
+    assert api.ask("PUT", path, {"delivery": "http", "weight": 1})["served_by"] == "http"
+
+
 # Rate limits
 
 

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 from itertools import pairwise
 
 import pytest
@@ -106,6 +107,32 @@ def test_a_worker_without_a_direct_queue_keeps_no_connection_for_its_feed(proces
     eventually(lambda: not mine.exists() and not connections())
     Queue.objects.filter(name=QUEUE).update(delivery="direct")
     eventually(mine.filter(idle_at__isnull=False).exists)
+
+
+def test_queues_are_served_by_their_weights_and_by_new_ones_at_once(processes: Processes) -> None:
+    seldom = f"{QUEUE}-seldom"
+    Queue.objects.filter(name=QUEUE).update(weight=3)
+    Queue.objects.create(name=seldom, delivery="direct")
+
+    def send_slow(queue: str, count: int) -> list[CallQueue]:
+        # So slow that none is started ahead.
+        call = Call(sample_tasks.echo_slowly, args=["hello", 0.015], queue=queue)
+        return CallQueue.objects.send_many([call] * count)
+
+    def started(queue: str) -> list[datetime]:
+        return sorted(CallQueue.objects.filter(queue=queue, attempt=1).values_list("started_at", flat=True))
+
+    first, others = send_slow(QUEUE, 60), send_slow(seldom, 120)
+    start(processes, "-c", "1", "-Q", f"{QUEUE},{seldom}", env=ALONE)
+    ended(first[-1])
+    last = started(QUEUE)[-1]
+    assert len([at for at in started(seldom) if at < last]) in {19, 20}
+    Queue.objects.filter(name=QUEUE).update(weight=1)
+    Queue.objects.filter(name=seldom).update(weight=3)
+    send_slow(QUEUE, 100)
+    ended(others[-1])
+    begun, *_, done = started(seldom)[-31:]
+    assert len([at for at in started(QUEUE) if begun < at < done]) in {9, 10, 11}
 
 
 def test_calls_that_were_started_ahead_of_a_long_one_go_back(processes: Processes) -> None:

@@ -11,7 +11,7 @@ from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
-from dispatcher import api, engine, sql
+from dispatcher import api, engine, sql, validate
 from dispatcher.conf import conf
 from dispatcher.engine.dispenser import serve_limited
 from dispatcher.lanes import mixture
@@ -257,6 +257,9 @@ def _set_up(queue: Queue, wanted: QueueConfigIn) -> None:
         if wanted.delivery == Delivery.BROKER.value:
             mixture.check_delivery(queue.name)
         queue.delivery = wanted.delivery
+    if wanted.weight is not None:
+        queue.weight = wanted.weight
+    validate.queue_weight(queue.weight, queue.delivery)
     queue.is_undecided &= wanted.delivery is None
     queue.save()
 
@@ -315,7 +318,8 @@ def _render_queue(name: str) -> dict[str, Any]:
     pressure = {"max_depth": queue.max_depth or 0, "strategy": queue.on_full, "warning_threshold": queue.warn_at}
     counts = queues.count_calls([name], most=ROW_LIMIT)[name]
     body = _queue(queue, counts, is_paused=name in queues.paused_queues([name]))
-    return {**body, "counts_up_to": ROW_LIMIT, "configuration": {"backpressure": pressure, "delivery": queue.delivery}}
+    settings = {"backpressure": pressure, "delivery": queue.delivery, "weight": queue.weight}
+    return {**body, "counts_up_to": ROW_LIMIT, "configuration": settings}
 
 
 def _registered() -> QuerySet[PullWorker]:
