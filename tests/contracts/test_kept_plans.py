@@ -45,7 +45,7 @@ SELECT id, 1 + row_number() OVER () % 5000, 1, now() + interval '1 minute'
 """
 CHOSEN = {"dispatcher.chosen": "{1,2,3,4}", "dispatcher.locked": "{1,2,3,4}"}
 STATEMENTS = [
-    *(hot for hot in HOT if hot.name.startswith(("finish_and_choose", "finish_calls", "start_calls"))),
+    *(hot for hot in HOT if hot.name.startswith(("finish_and_choose", "hand_over", "finish_calls", "start_calls"))),
     Hot("start_chosen", START, 600, is_tuned=True, settings=CHOSEN),
     Hot("start_chosen_by_weight", START | WEIGHTED, 600, is_tuned=True, settings=CHOSEN),
 ]

@@ -283,6 +283,7 @@ WEIGHTED = {"shares": json.dumps([{"queue": name, "due": 1, "stride": 2} for nam
 CHOOSE = ENDS | {"queues": ["direct"], "keys": [], "avoid": [], "most": 4}
 START_ONE = {"lease": LEASE, "margin": MARGIN, "buckets": 60, "slack": MARGIN, "now": None}
 TAKER = {"worker": uuid4(), "tasks": ["noop"], "usual": None, "is_fetch": False}
+HAND_OVER = ENDS | {"queues": ["direct"], "waiting": "available", "ramp": LEASE, **TAKER, "lease": LEASE}
 FETCHER = {"worker": None, "tasks": None, "usual": LEASE, "is_fetch": True}
 START = {"room": 2, "avoid": [], "ramp": LEASE, "may_park": True, "waiting": "available", **START_ONE, **TAKER}
 KEPT = {"send_call", "record_call", "wake_for_call", "claim_call", "restart_call", "finish_call"}
@@ -350,6 +351,7 @@ HOT = [
         for name, more in (("start_chosen", {}), ("start_chosen_by_weight", WEIGHTED))
     ),
     Hot("start_chosen", START, 20, is_tuned=True, settings={"dispatcher.chosen": "{}", "dispatcher.locked": "{}"}),
+    Hot("hand_over_slots", HAND_OVER, 400, is_tuned=True),
     Hot("finish_calls", ENDS | {"queues": ["served"]}, 100, is_tuned=True),
     Hot(
         "start_calls",
@@ -575,6 +577,7 @@ def test_a_step_of_a_feed_touches_a_handful_of_rows() -> None:
         Hot("finish_and_choose", ends, 600, is_tuned=True),
         Hot("finish_calls", {**ends, "queues": ["direct"]}, 300, is_tuned=True),
         Hot("start_chosen", START, 600, is_tuned=True, settings=chosen),
+        Hot("hand_over_slots", {**HAND_OVER, **ends}, 600, is_tuned=True),
     ):
         plan = explain(hot, "force_generic_plan")
         assert not {node.get("Relation Name") for node in nodes(plan) if node["Node Type"] == "Seq Scan"} & TABLES

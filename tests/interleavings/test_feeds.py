@@ -42,6 +42,16 @@ def take(taker: Taker = ONE, *ended: Start, room: int = 2) -> Step:
     return feed.step(taker, [end_of(start) for start in ended], room=room)
 
 
+def hand_over(start: Start) -> Step:
+    """End a call, and hand its slots over, as a worker does that expects a lane to be parked on them."""
+    assert start.is_followed
+    return feed.hand_over(ONE, end_of(start), room=2)
+
+
+ENDING = pytest.mark.parametrize("end", [partial(take, ONE), hand_over], ids=["step", "hand-over"])
+"""How a worker records the end of one call."""
+
+
 def end_of(start: Start) -> finish.Ended:
     handle = dict(zip(("call_id", "ticket", "claim_id"), start.handle, strict=True))
     return finish.Ended(**handle, ending=ending.completed(1))
@@ -94,7 +104,8 @@ def test_steps_of_two_workers_and_two_calls_of_one_lane() -> None:
     explore({"one": partial(take, ONE, room=1), "other": partial(take, OTHER, room=1)}, each_started_once, at_least=10)
 
 
-def test_a_step_that_ends_a_call_and_the_step_of_another_worker() -> None:
+@ENDING
+def test_a_step_that_ends_a_call_and_the_step_of_another_worker(end: Callable[[Start], Step]) -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     first, second = send("api"), send("api")
     start = taken()
@@ -104,7 +115,39 @@ def test_a_step_that_ends_a_call_and_the_step_of_another_worker() -> None:
         assert [*ids(*steps), *rest()] == [second.id]
         assert CallQueue.objects.get(id=first.id).state == State.COMPLETED
 
-    explore({"one": partial(take, ONE, start), "other": partial(take, OTHER)}, the_second_started, at_least=10)
+    explore({"one": partial(end, start), "other": partial(take, OTHER)}, the_second_started, at_least=10)
+
+
+def test_hand_overs_of_two_workers() -> None:
+    RateLimitKey.objects.declare("api", concurrency=2)
+    calls = [send("api") for _ in range(5)]
+    (other,) = take(OTHER, room=1).starts
+    start = taken()
+
+    def room_is_used_once(*steps: Step) -> None:
+        # By these, or by the next step of any worker: none needs a tick, or a key that is opened.
+        started = [*ids(*steps), *ids(take(ONE)), *ids(take(OTHER))]
+        assert sorted(started) == sorted(call.id for call in calls[2:4])
+        assert Slot.objects.count() == 2
+
+    theirs = partial(feed.hand_over, OTHER, end_of(other), room=2)
+    explore({"one": partial(hand_over, start), "other": theirs}, room_is_used_once, at_least=5)
+
+
+def test_a_hand_over_and_a_cancel_of_the_next_call() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    _, call, behind = (send("api") for _ in range(3))
+    start = taken()
+
+    def cancelled_or_started(step: Step, cancelled: list[Any]) -> None:
+        assert ([call.id] == cancelled) is not started(call)
+        assert [*ids(step), *ids(take(OTHER))] == [behind.id if cancelled else call.id]
+
+    explore(
+        {"worker": partial(hand_over, start), "caller": partial(api.cancel, [call.id])},
+        cancelled_or_started,
+        at_least=5,
+    )
 
 
 @pytest.mark.parametrize("is_lone", [True, False], ids=["alone", "in a transaction"])

@@ -1,0 +1,73 @@
+"""Invariants 1 and 6 for hand-overs, whose statement counts with a snapshot that is older than its locks."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from dispatcher.engine import feed
+from dispatcher.engine.feed import Start, Step
+from dispatcher.lifecycle import finish
+from dispatcher.models import Queue, RateLimitKey, Slot
+from tests.races.lockstep import actors, concurrent, holding
+from tests.steps.feeding import TAKER, done, ids, send, take
+
+pytestmark = [concurrent, pytest.mark.session]
+
+OTHER = replace(TAKER, worker=uuid4())
+"""Another worker of the same queue."""
+
+
+@contextmanager
+def handing_over(start: Start) -> Iterator[list[Step]]:
+    """Hand the slots of a call over, with what happens in the block between the snapshot and the locks."""
+    steps: list[Step] = []
+    with (
+        actors(1) as (worker,),
+        holding("SELECT FROM dispatcher_callqueue WHERE id = %s FOR UPDATE", [start.call.id]) as gate,
+    ):
+        handing = worker.begin(feed.hand_over, TAKER, done(start), room=1)
+        worker.wait_blocked(by=gate)
+        yield steps
+        gate.rollback()
+        steps.append(handing.result())
+
+
+@pytest.fixture
+def running() -> tuple[Start, Start]:
+    """Let a call of each of two workers run, which fill a key, and others wait for it."""
+    Queue.objects.create(name="mail", delivery="direct")
+    RateLimitKey.objects.declare("api", concurrency=2)
+    RateLimitKey.objects.declare("tenant")
+    send(2, keys=["api"])
+    (other,) = take(1, taker=OTHER).starts
+    send(3, keys=["api"])
+    (mine,) = take(1).starts
+    assert mine.is_followed
+    return mine, other
+
+
+def test_a_slot_that_was_given_after_the_snapshot_is_not_overlooked(running: tuple[Start, Start]) -> None:
+    mine, other = running
+    with handing_over(mine) as steps:
+        # As a limit that is raised for a moment, before anyone looks at the lane that is parked.
+        RateLimitKey.objects.filter(name="api").update(concurrency=3)
+        send(keys=["api", "tenant"])
+        (another,) = take(1, taker=OTHER).starts
+        RateLimitKey.objects.filter(name="api").update(concurrency=2)
+    (step,) = steps
+    assert (step.handed_over, ids(step)) == (False, [])
+    assert {*Slot.objects.values_list("call_id", flat=True)} == {other.call.id, another.call.id}
+
+
+def test_room_that_was_given_back_after_the_snapshot_is_used(running: tuple[Start, Start]) -> None:
+    mine, other = running
+    with handing_over(mine) as steps:
+        # As by a worker that found the lane locked.
+        finish.finish_many([done(other)], queues=["mail"])
+    (step,) = steps
+    assert step.handed_over
+    (last,) = take(1, taker=OTHER).starts
+    assert {*Slot.objects.values_list("call_id", flat=True)} == {*ids(step), last.call.id}
