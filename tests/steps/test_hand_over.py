@@ -13,7 +13,7 @@ from dispatcher.audit import audit
 from dispatcher.engine import feed
 from dispatcher.engine.feed import Start, Step
 from dispatcher.groups import any_of
-from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey, Slot
+from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
 from dispatcher.states import State
 from tests.builders import committed, seen, states
 from tests.steps.feeding import TAKER, done, ids, send, take
