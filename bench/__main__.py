@@ -34,6 +34,8 @@ GROUPS = {
     "hot_key": "running",
     "hand_over": "running",
     "direct": "feeding",
+    "drain": "feeding",
+    "idle": "idle",
     "scaling": "scaling",
     "load": "load",
     "limits": "limits",

@@ -33,7 +33,7 @@ def direct(bench: Bench) -> Iterator[Figure]:
     calls, backlog = bench.effort.calls(running.CALLS), bench.effort.calls(BACKLOG)
     starts, rounds = bench.effort.calls(STARTS), bench.effort.long_rounds
     figure = partial(Figure, unit="calls/s", side=Bound.AT_LEAST)
-    with _worker(bench):
+    with worker(bench):
         _declare("ample", concurrency=running.AMPLE)
         ours, reference = side_by_side(
             partial(running._run, ["ample"], calls),  # noqa: SLF001 -- one way to measure both deliveries
@@ -87,13 +87,34 @@ def direct(bench: Bench) -> Iterator[Figure]:
         )
 
 
+def drain(bench: Bench) -> Iterator[Figure]:
+    """Compare a drain through the broker, with beat and a dispenser, with one of bare Celery."""
+    backlog = bench.effort.calls(BACKLOG)
+    with worker(bench, Delivery.BROKER):
+        _declare("ample", concurrency=running.AMPLE)
+        ours, reference = side_by_side(
+            partial(_drain, ["ample"], backlog), partial(_drain_bare, backlog), rounds=bench.effort.long_rounds
+        )
+    yield Figure(
+        name=f"broker: drain of {backlog:,} under a limit",
+        ours=ours,
+        reference=reference,
+        unit="calls/s",
+        side=Bound.AT_LEAST,
+        bound=0.5,
+    )
+
+
 @contextmanager
-def _worker(bench: Bench) -> Iterator[None]:
-    """Have one worker of two processes that takes the calls of the queue directly."""
+def worker(bench: Bench, delivery: Delivery = Delivery.DIRECT) -> Iterator[None]:
+    """Have one worker of two processes that takes the calls of the queue, by the broker with what that needs."""
     fixtures.clear()
-    Queue.objects.update_or_create(name=fixtures.QUEUE, defaults={"delivery": Delivery.DIRECT})
+    Queue.objects.update_or_create(name=fixtures.QUEUE, defaults={"delivery": delivery})
     with Stack(bench.run_dir) as stack:
         stack.start_worker(queues=[fixtures.QUEUE], concurrency=2)
+        if delivery is Delivery.BROKER:
+            stack.start_dispenser()
+            stack.start_beat()
         stack.wait_ready()
         time.sleep(SETTLE_S)
         yield
@@ -156,14 +177,15 @@ def _start_sent(calls: int) -> float:
 
 def _commits(keys: Sequence[str], calls: int) -> float:
     """Return how many transactions of the whole system one call of a drain takes, its send left out."""
-    before = _committed()
+    before = committed()
     _drain(keys, calls)
     time.sleep(STATISTICS_S)
     sent = -(-calls // BATCH)
-    return (_committed() - before - sent) / calls
+    return (committed() - before - sent) / calls
 
 
-def _committed() -> int:
+def committed() -> int:
+    """Return how many transactions the database has committed, as far as the server's statistics have them."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
         return int(cursor.fetchone()[0])

@@ -27,11 +27,11 @@ def scaling(bench: Bench) -> Iterator[Figure]:
     calls, rounds = bench.effort.calls(CALLS), bench.effort.long_rounds
     figure = partial(Figure, unit="calls/s", side=Bound.AT_LEAST)
     one = 0.0
-    for workers in WORKERS:
-        with workers(bench, workers):
+    for number in WORKERS:
+        with workers(bench, number):
             rate = median(_drain(["key:0"], [fixtures.QUEUE], calls) for _ in range(rounds))
         one = one or rate
-        yield figure(name=f"direct: drain with workers: {workers}", ours=rate, reference=one, bound=0.9)
+        yield figure(name=f"direct: drain with workers: {number}", ours=rate, reference=one, bound=0.9)
     with workers(bench, 1):
         for count in KEYS:
             ours, reference = side_by_side(
