@@ -240,29 +240,13 @@ class Feed:
 
     def _step(self, ends: list[tuple[Run, Ended]], room: int, keys: set[int]) -> bool:
         """Record and start; return whether another step may find more."""
-        taker = self._taker(self._direct if room > 0 else [])
-        if room > 0 and not self._direct:
-            room = 0
+        room = room if self._direct else 0
         now = monotonic()
         avoid = self._agenda.locked(now)
         for run, _ in ends:
             self._agenda.forget_reached(run.start.keys)
-        reached = self._agenda.reached(now)
-        is_plain = room > 0 and not (keys or avoid or reached or self._has_left)
         try:
-            if is_plain and len(ends) == 1 and ends[0][0].start.is_followed and self._pace.may_hand_over:
-                made = engine_feed.hand_over(taker, ends[0][1], room=room)
-            else:
-                made = engine_feed.step(
-                    taker,
-                    [ended for _, ended in ends],
-                    room=room,
-                    keys=keys,
-                    avoid=avoid,
-                    reached=reached,
-                    stuck=self._agenda.stuck(now),
-                    is_general=self._has_left,
-                )
+            made = self._ask(ends, room, keys, avoid, now)
         except BaseException as fault:
             for key in keys:
                 self._agenda.remind(0.0, key)
@@ -286,6 +270,25 @@ class Feed:
         if made.starts:
             self.waiting.rest()
         return (made.has_moved or bool(made.open_keys)) and self._room() > 0
+
+    def _ask(
+        self, ends: list[tuple[Run, Ended]], room: int, keys: set[int], avoid: Collection[int], now: float
+    ) -> engine_feed.Step:
+        taker = self._taker(self._direct if room > 0 else [])
+        reached = self._agenda.reached(now)
+        is_alone = len(ends) == 1 and not (keys or avoid or reached or self._has_left)
+        if is_alone and room > 0 and ends[0][0].start.is_followed and self._pace.may_hand_over:
+            return engine_feed.hand_over(taker, ends[0][1], room=room)
+        return engine_feed.step(
+            taker,
+            [ended for _, ended in ends],
+            room=room,
+            keys=keys,
+            avoid=avoid,
+            reached=reached,
+            stuck=self._agenda.stuck(now),
+            is_general=self._has_left,
+        )
 
     def _leave_reached(self, keys: Collection[int]) -> None:
         """Leave the lanes of keys of which this worker has its part to others, and wake one that is idle.
