@@ -15,8 +15,8 @@ from tests.builders import SECOND, go, key, waiting
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-WAITS = {"Sync", "Flush", "Query"}
-"""What a client sends last before it waits for an answer."""
+SENT, RECEIVED = b"F", b"B"
+"""The directions of the messages in the trace."""
 PREPARED = 7
 """After so many runs a statement is prepared: a trip of its own, once a connection."""
 
@@ -30,8 +30,8 @@ def trips(work: Callable[[], object]) -> int:
         work()
         connection.connection.pgconn.untrace()
         trace.seek(os.SEEK_SET)
-        sent = [line.split(b"\t")[3].decode() for line in trace.read().splitlines() if line.split(b"\t")[1] == b"F"]
-    return sum(wait in WAITS and before not in WAITS for before, wait in pairwise(["", *sent]))
+        directions = [fields[1] for line in trace.read().splitlines() if len(fields := line.split(b"\t")) > 1]
+    return sum(pair == (SENT, RECEIVED) for pair in pairwise(directions))
 
 
 @pytest.fixture
@@ -45,6 +45,12 @@ def _with_a_backlog() -> None:
 @pytest.mark.usefixtures("_with_a_backlog")
 def test_an_idle_tick_makes_two_trips() -> None:
     assert trips(lambda: engine.tick(ticker=Ticker())) == 2
+
+
+def test_a_pass_makes_three_trips() -> None:
+    key("ample", concurrency=1_000)
+    calls = iter([waiting("ample") for _ in range(PREPARED + 1)])
+    assert trips(lambda: go(next(calls), most=1)) == 3
 
 
 def test_a_trip_is_counted_for_each_wait() -> None:
