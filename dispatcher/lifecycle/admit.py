@@ -275,10 +275,10 @@ def ask_again(
 
 
 def released_room(
-    keys: Collection[int], lane: int | None = None, *, now: datetime | None = None
+    keys: Collection[int] = (), lane: int | None = None, *, call: UUID | None = None, now: datetime | None = None
 ) -> sql.Asked[ReleasedRoom]:
-    """Ask what a release of these keys, in this lane, may have made room for; its row is the answer."""
-    params = {"keys": list(keys), "lane": lane, "ahead": pass_bound(conf()), "now": now}
+    """Ask what a release of these keys, in this lane, or of this call may have made room for; its row is the answer."""
+    params = {"keys": list(keys), "lane": lane, "call": call, "ahead": pass_bound(conf()), "now": now}
     return sql.ask("find_released_room", ReleasedRoom, params)
 
 

@@ -7,9 +7,10 @@ each other's rows are sent together: `ask` several inside `together()`, and read
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -236,8 +237,13 @@ def together() -> Iterator[None]:
 @contextmanager
 def one_trip() -> Iterator[Callable[[], None]]:
     """Send the statements asked inside in one go; what this yields commits those that were asked so far."""
-    with _pipeline() as commit:
-        yield commit
+    if conf().pipeline:
+        with _pipeline() as commit:
+            yield commit
+        return
+    with ExitStack() as transactions:
+        transactions.enter_context(atomic())
+        yield transactions.close
 
 
 @contextmanager
@@ -250,7 +256,13 @@ def _pipeline() -> Iterator[Callable[[], None]]:
         _make_ready(wrapper)
         raw: psycopg.Connection[Any] = wrapper.connection
         with raw.pipeline() as pipeline, _intact(wrapper):
-            yield pipeline.sync
+            yield partial(_sync_later, pipeline)
+
+
+def _sync_later(pipeline: psycopg.Pipeline) -> None:
+    """Commit what was asked so far. `pipeline.sync()` does the same, and waits for the answer: a trip of its own."""
+    pipeline.command_queue.append(pipeline.pgconn.pipeline_sync)
+    pipeline.result_queue.append(None)
 
 
 def ask(name: str, row: type[Row], params: Mapping[str, Any]) -> Asked[Row]:
@@ -274,20 +286,26 @@ def fetch(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
     return ask(name, row, params).rows()
 
 
-def fetch_checked(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
-    """Run `name`.sql, which only reads, and return its rows; it is also the check of a connection that was kept.
+def skip_check() -> bool:
+    """Let the next statement be the check of a connection that was kept, where one is due; return whether it is.
 
-    Where CONN_HEALTH_CHECKS asks for a check, it saves the trip of Django's own; if it fails, it runs on another one.
+    It saves the trip of Django's own check. The caller tries again where the statement finds the connection broken.
     """
     wrapper: Any = connection()
     if wrapper.connection is None or in_transaction() or not wrapper.health_check_enabled or wrapper.health_check_done:
-        return fetch(name, row, params)
+        return False
     wrapper.health_check_done = True
-    try:
-        return fetch(name, row, params)
-    except DATABASE_ERRORS as error:
-        if not is_unavailable(error):
-            raise
+    return True
+
+
+def fetch_checked(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
+    """Run `name`.sql, which only reads, and return its rows; it is also the check of a connection, see skip_check."""
+    if skip_check():
+        try:
+            return fetch(name, row, params)
+        except DATABASE_ERRORS as error:
+            if not is_unavailable(error):
+                raise
     return fetch(name, row, params)
 
 

@@ -284,6 +284,8 @@ START_ONE = {"lease": LEASE, "margin": MARGIN, "buckets": 60, "slack": MARGIN, "
 TAKER = {"worker": uuid4(), "tasks": ["noop"], "usual": None, "is_fetch": False}
 FETCHER = {"worker": None, "tasks": None, "usual": LEASE, "is_fetch": True}
 START = {"room": 2, "avoid": [], "ramp": LEASE, "may_park": True, "waiting": "available", **START_ONE, **TAKER}
+ROOM: dict[str, Any] = {"keys": [], "lane": None, "call": None, "ahead": 1_000, "now": NOW}
+ADMIT = {"ahead": 1_000, "needs_worker": False, "lease": LEASE, "margin": MARGIN, "ramp": LEASE, "waiting": "available"}
 KEPT = {"send_call", "record_call", "wake_for_call", "claim_call", "restart_call", "finish_call"}
 """What every call runs outside of a transaction of the engine's own."""
 
@@ -326,7 +328,8 @@ HOT = [
         },
         1_500,
     ),
-    Hot("find_released_room", {"keys": [1, 2], "lane": 11_002, "ahead": 1_000, "now": NOW}, 150),
+    Hot("find_released_room", ROOM | {"keys": [1, 2], "lane": 11_002}, 150),
+    Hot("find_released_room", ROOM | {"call": RUNNING}, 150),
     Hot("changed_lanes", {"lanes": A_LANE, "positions": [1] * 100}, 500, is_tuned=True),
     Hot("changed_lanes", {"lanes": list(range(1_002, 1_102)), "positions": [1] * 100}, 1_000, is_tuned=True),
     Hot("wake_lanes", {"lanes": A_LANE}, 3_000),
@@ -334,6 +337,10 @@ HOT = [
     Hot("defer_lanes", {"lanes": [1_002]}, 50),
     Hot("defer_keys", {"keys": [1, 2], "now": NOW}, 100),
     Hot("clear_opening_times", {"keys": [1, 9_999]}, 200, is_tuned=True),
+    # A finish that admits the next call.
+    Hot("lock_released", {"call": RUNNING}, 100, is_tuned=True),
+    Hot("admit_released", ADMIT, 300, is_tuned=True, settings={"dispatcher.chosen": "{1}", "dispatcher.locked": "{2}"}),
+    Hot("admit_released", ADMIT, 20, is_tuned=True, settings={"dispatcher.chosen": "{}", "dispatcher.locked": "{}"}),
     # One step of a feed.
     Hot("finish_and_choose", CHOOSE, 400, is_tuned=True),
     Hot("finish_and_choose", CHOOSE | {"keys": [1, 2], "queues": ["lone", "direct", "queue"]}, 1_000, is_tuned=True),

@@ -131,7 +131,7 @@ HOT = [
     Hot("drop_oldest", {"queue": "queue", "most": 1}, 500),
     Hot("open_queue", {"name": "new", "delivery": "broker"}, 50),
     Hot("ready_queues", {"queues": ["lone", "hot"], "most": 10, "avoid": []}, 60),
-    Hot("find_released_room", {"keys": [LONE], "lane": LONE, "ahead": 968, "now": None}, 50),
+    Hot("find_released_room", {"keys": [LONE], "lane": LONE, "call": None, "ahead": 968, "now": None}, 50),
     Hot("clear_opening_times", {"keys": [LONE]}, 20, is_tuned=True),
     Hot("recheck", AGAIN | {"asleep": [LONE], "keys_with_room": [LONE], "filled": ["lone"]}, 50),
     Hot("recheck", AGAIN | {"asleep": [LONE], "keys_with_room": [LONE], "filled": ["lone"]}, 50, is_tuned=True),

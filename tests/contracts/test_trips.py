@@ -11,7 +11,10 @@ from django.utils import timezone
 
 from dispatcher import engine, sql
 from dispatcher.engine.ticker import Ticker
-from tests.builders import SECOND, go, key, waiting
+from dispatcher.messages import message
+from dispatcher.models import CallQueue
+from dispatcher.states import State
+from tests.builders import SECOND, go, key, ticket_of, waiting
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -51,6 +54,22 @@ def test_a_pass_makes_three_trips() -> None:
     key("ample", concurrency=1_000)
     calls = iter([waiting("ample") for _ in range(PREPARED + 1)])
     assert trips(lambda: go(next(calls), most=1)) == 3
+
+
+def test_a_call_that_ends_and_lets_the_next_one_in_makes_three_trips(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its claim; its finish, the next admission and the look after both; the note that this one is published."""
+    monkeypatch.setattr(message, "send", lambda *_: None)
+    key("api", concurrency=1)
+    go(*[waiting("api") for _ in range(PREPARED + 3)])
+
+    def run() -> None:
+        call = CallQueue.objects.get(state=State.DISPATCHED)
+        # As Celery's worker does before each task; no check of the connection comes on top.
+        connection.close_if_unusable_or_obsolete()
+        engine.execute(call.id, ticket_of(call), lambda: None)
+
+    assert connection.settings_dict["CONN_HEALTH_CHECKS"]
+    assert trips(run) == 1 + 3
 
 
 def test_a_trip_is_counted_for_each_wait() -> None:
