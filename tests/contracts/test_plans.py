@@ -136,6 +136,7 @@ LEASE = timedelta(seconds=60)
 IN_FLIGHT = call_id(WAITING + 20_001)
 RUNNING = call_id(WAITING + 20_501)
 A_LANE = list(range(2, 102))
+CAME = {"call": None, "waiting": "available"}
 GATE = {"needs_worker": True, "deliveries": ["broker"], "ahead": 1_000, "now": NOW}
 HTTP = {"deliveries": ["http"], "needs_worker": False}
 NOTHING: dict[str, Any] = {
@@ -330,8 +331,9 @@ HOT = [
     ),
     Hot("find_released_room", ROOM | {"keys": [1, 2], "lane": 11_002}, 150),
     Hot("find_released_room", ROOM | {"call": RUNNING}, 150),
-    Hot("changed_lanes", {"lanes": A_LANE, "positions": [1] * 100}, 500, is_tuned=True),
-    Hot("changed_lanes", {"lanes": list(range(1_002, 1_102)), "positions": [1] * 100}, 1_000, is_tuned=True),
+    Hot("changed_lanes", {"lanes": A_LANE, "positions": [1] * 100, **CAME}, 500, is_tuned=True),
+    Hot("changed_lanes", {"lanes": list(range(1_002, 1_102)), "positions": [1] * 100, **CAME}, 1_000, is_tuned=True),
+    Hot("changed_lanes", {"lanes": [], "positions": [], "call": call_id(5), "waiting": "available"}, 100),
     Hot("wake_lanes", {"lanes": A_LANE}, 3_000),
     Hot("defer_lanes", {"lanes": A_LANE}, 3_000),
     Hot("defer_lanes", {"lanes": [1_002]}, 50),

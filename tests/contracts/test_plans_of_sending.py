@@ -118,7 +118,7 @@ HOT = [
     Hot("find_keys", {"names": ["lone", "key:9999"]}, 20),
     Hot("find_unplaced", {"calls": [UUID(int=1)]}, 20),
     Hot("unplaced_calls", {"after": -(2**63), "most": 500}, 20, is_tuned=True),
-    Hot("changed_lanes", {"lanes": [LONE], "positions": [1]}, 20, is_tuned=True),
+    Hot("changed_lanes", {"lanes": [LONE], "positions": [1], "call": None, "waiting": "available"}, 20, is_tuned=True),
     Hot("wake_lanes", {"lanes": [LONE]}, 50),
     Hot("find_unique", {"unique_key": "x", "states": ["available"], "period": None}, 20),
     Hot("find_unique", {"unique_key": "often", "states": [*State], "period": SECOND}, 100),

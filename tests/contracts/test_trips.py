@@ -72,6 +72,11 @@ def test_a_call_that_ends_and_lets_the_next_one_in_makes_three_trips(monkeypatch
     assert trips(run) == 1 + 3
 
 
+def test_a_send_behind_a_full_key_makes_one_trip() -> None:
+    key("full", concurrency=0)
+    assert trips(lambda: CallQueue.objects.send("noop", keys=["full"])) == 1
+
+
 def test_a_trip_is_counted_for_each_wait() -> None:
     assert trips(lambda: [sql.now(), sql.now()]) == 2
 
