@@ -12,11 +12,16 @@
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now, NULLIF(current_setting('dispatcher.chosen', true), '')::bigint[] AS lanes,
            NULLIF(current_setting('dispatcher.locked', true), '')::bigint[] AS keys
-), lane AS MATERIALIZED (
-    SELECT mine.id, {{keys_of_lane(mine)}} AS key_ids
+), mine AS MATERIALIZED (
+    SELECT lane.id, lane.queue, lane.priority, lane.on_limit, {{keys_of_lane(lane)}} AS key_ids
       FROM clock
-     CROSS JOIN dispatcher_lane AS mine
-     WHERE mine.id = ANY (clock.lanes) AND mine.on_limit = 'wait' AND {{keys_of_lane(mine)}} <@ clock.keys
+     CROSS JOIN dispatcher_lane AS lane
+     WHERE lane.id = ANY (clock.lanes)
+), lane AS MATERIALIZED (
+    SELECT mine.id, mine.key_ids
+      FROM clock
+     CROSS JOIN mine
+     WHERE mine.on_limit = 'wait' AND mine.key_ids <@ clock.keys
        AND {{queue_is_published(mine.queue, clock.now)}}
        AND ({{queue_unclaimed(mine.queue)}}) < %(ahead)s::int
        AND {{first_held_lane(mine.queue)}} IS NULL
