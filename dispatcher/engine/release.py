@@ -38,6 +38,7 @@ def finish_and_admit(call_id: UUID, ticket: UUID, ended: Ending, *, claim_id: UU
         admitted = hand_on.ask_next(call_id)
         commit()
         # What a pass has parked meanwhile, only a statement after the commit is sure to see.
+        sql.tune()
         room = admit.released_room(call=call_id)
     return Release(released=finished.released(), calls=admitted.rows(), room=room.row())
 

@@ -220,6 +220,7 @@ def _send(draft: Draft, params: Mapping[str, Any]) -> tuple[Written | None, head
         with sql.one_trip() as commit:
             written = sql.ask("send_call", Written, params)
             commit()
+            sql.tune()
             changed = heads.ask_changed(draft.id)
     except sql.DATABASE_ERRORS as fault:
         # As in `_record`; then the lane is looked at in a trip of its own.

@@ -216,6 +216,11 @@ def short_transaction(*, is_tuned: bool = True) -> Iterator[None]:
         yield
 
 
+def tune() -> None:
+    """Plan the next statements of this transaction once, and by their indexes, as `together()` does."""
+    ask("tune", object, {})
+
+
 def read_in_order(*, sorts: bool = True) -> None:
     """Plan the next statements of a transaction of the engine's own by the order of indexes (see tune_order.sql).
 

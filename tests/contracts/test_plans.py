@@ -331,9 +331,12 @@ HOT = [
     ),
     Hot("find_released_room", ROOM | {"keys": [1, 2], "lane": 11_002}, 150),
     Hot("find_released_room", ROOM | {"call": RUNNING}, 150),
+    Hot("find_released_room", ROOM | {"call": RUNNING}, 150, is_tuned=True),
     Hot("changed_lanes", {"lanes": A_LANE, "positions": [1] * 100, **CAME}, 500, is_tuned=True),
     Hot("changed_lanes", {"lanes": list(range(1_002, 1_102)), "positions": [1] * 100, **CAME}, 1_000, is_tuned=True),
-    Hot("changed_lanes", {"lanes": [], "positions": [], "call": call_id(5), "waiting": "available"}, 100),
+    Hot(
+        "changed_lanes", {"lanes": [], "positions": [], "call": call_id(5), "waiting": "available"}, 100, is_tuned=True
+    ),
     Hot("wake_lanes", {"lanes": A_LANE}, 3_000),
     Hot("defer_lanes", {"lanes": A_LANE}, 3_000),
     Hot("defer_lanes", {"lanes": [1_002]}, 50),
