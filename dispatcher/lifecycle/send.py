@@ -214,7 +214,7 @@ def write_one(draft: Draft) -> One:
 
 def _send(draft: Draft, params: Mapping[str, Any]) -> tuple[Written | None, heads.Changed | None]:
     """Write a call, admitted if nothing stands in its way; where it will wait, look in the same trip what it wants."""
-    if draft.kind.queue not in _full:
+    if draft.kind.queue not in _full or not conf().pipeline:
         return next(iter(sql.fetch("send_call", Written, params)), None), None
     try:
         with sql.one_trip() as commit:
