@@ -64,6 +64,10 @@ def send_many(calls: Sequence[Call]) -> list[CallQueue]:
             return [one.call]
         written = [one.call]
         sql.after_commit(partial(publish.publish, [call for call in written if call.ticket is not None]))
+        if one.changed is not None:
+            fetched.report(written)
+            sql.after_commit(partial(dispenser.serve_found, one.changed))
+            return written
     else:
         written = sending.write(drafts)
     fetched.report(written)

@@ -7,19 +7,22 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic, sleep
-from typing import Any, TypeVar, assert_never
+from typing import Any, TypeGuard, TypeVar, assert_never
 from uuid import UUID
 from weakref import WeakSet
 
 from billiard.exceptions import SoftTimeLimitExceeded
 from django.db import OperationalError
 
-from dispatcher import lanes, sql
+from dispatcher import ending, lanes, sql
 from dispatcher.conf import conf
-from dispatcher.engine import blocks
+from dispatcher.ending import Ending
+from dispatcher.engine import blocks, release
+from dispatcher.engine.release import Release
 from dispatcher.errors import AttemptTimedOut, LeaseLapsed, WorkerLost
 from dispatcher.history import By
 from dispatcher.lifecycle import admit, claim, control, finish, heartbeat, recover, run, unstarted
@@ -54,7 +57,7 @@ class Attempt:
         self._has_begun = False
         self._results: list[Any] = []
         self._outcomes: list[run.Outcome] = []
-        self._released: list[finish.Released | None] = []
+        self._released: list[Release] = []
 
     def to_its_end(self, steps: Callable[[], T]) -> T:
         """Take the steps; if a soft time limit interrupts them, take what is left of them again."""
@@ -107,16 +110,26 @@ class Attempt:
         limit = self.interruption or SoftTimeLimitExceeded()
         return run.raised(limit.__context__ or limit)
 
-    def record(self, outcome: run.Outcome, claimed: claim.Claimed) -> finish.Released | None:
-        """Record the outcome, once; None if the call is another attempt's by now."""
+    def record(self, outcome: run.Outcome, claimed: claim.Claimed) -> Release:
+        """Record the outcome, once; nothing is released if the call is another attempt's by now."""
         if not self._released:
             once = partial(finish_as, self.call_id, self.ticket, outcome, claimed)
             again = partial(_finish_again, once, self.call_id, self.ticket, self.claim_id)
-            work = once if self.interruption is None else again
+            work = partial(self._finish, once, outcome, claimed) if self.interruption is None else again
             self._released.append(
                 retry_while_unavailable(work, again=again, may_pass=lambda fault: not sql.is_refused(fault))
             )
         return self._released[0]
+
+    def _finish(
+        self, once: Callable[[], finish.Released | None], outcome: run.Outcome, claimed: claim.Claimed
+    ) -> Release:
+        """Record the outcome, and let the next call in where one statement records it."""
+        if not (_is_one_statement(outcome) and release.is_possible()):
+            return Release(released=once())
+        ended = ending_of(outcome, claimed)
+        done = release.finish_and_admit(self.call_id, self.ticket, ended, claim_id=claimed.claim_id)
+        return done if done.released is not None else replace(done, released=once())
 
 
 _fed: set[UUID] = set()
@@ -138,11 +151,9 @@ def running() -> frozenset[UUID]:
     return frozenset(each.claim_id for each in _attempts.copy() if not each.is_recorded) | _fed
 
 
-def _finish_again(
-    once: Callable[[], finish.Released | None], call_id: UUID, ticket: UUID, claim_id: UUID
-) -> finish.Released | None:
+def _finish_again(once: Callable[[], finish.Released | None], call_id: UUID, ticket: UUID, claim_id: UUID) -> Release:
     """Finish, though the first finish may have been committed and only its answer was lost."""
-    return once() or finish.find(call_id, ticket, claim_id=claim_id)
+    return Release(released=once() or finish.find(call_id, ticket, claim_id=claim_id))
 
 
 def claim_in_time(
@@ -151,11 +162,12 @@ def claim_in_time(
     """Claim a call under this id and wait for its start; a start that was overslept is given up for a later one."""
     first = partial(claim.claim, call_id, ticket, claim_id=claim_id, worker=worker)
     restart = partial(claim.restart, call_id, ticket, claim_id=claim_id, worker=worker)
-    claimed = retry_while_unavailable(first, again=partial(_claim_again, first, restart))
+    again = partial(_claim_again, first, restart)
+    claimed = retry_while_unavailable(partial(_claim_unchecked, first, again), again=again)
     while isinstance(claimed, claim.Claimed) and not claim.is_in_time(claimed):
         # Twice the lateness with every try: a machine that is always late starts calls all the same.
-        again = partial(restart, slack=claimed.lateness + claimed.slack, missed=claimed.slack)
-        claimed = retry_while_unavailable(again, again=again)
+        later = partial(restart, slack=claimed.lateness + claimed.slack, missed=claimed.slack)
+        claimed = retry_while_unavailable(later, again=later)
     return claimed
 
 
@@ -184,6 +196,21 @@ def retry_while_unavailable(
         work = again
 
 
+def _claim_unchecked(
+    first: Callable[[], claim.Claimed | claim.Refused], again: Callable[[], claim.Claimed | claim.Refused]
+) -> claim.Claimed | claim.Refused:
+    """Claim; on a connection that was kept, that is its check, too: a broken one is replaced."""
+    if not sql.skip_check():
+        return first()
+    try:
+        return first()
+    except sql.DATABASE_ERRORS as fault:
+        if sql.interruption_of(fault) is not None or not sql.is_unavailable(fault):
+            raise
+        sql.discard_connection()
+    return again()
+
+
 def _claim_again(
     first: Callable[[], claim.Claimed | claim.Refused], restart: Callable[[], claim.Claimed | claim.Refused]
 ) -> claim.Claimed | claim.Refused:
@@ -192,31 +219,40 @@ def _claim_again(
     return restart() if claimed is claim.Refused.STALE else claimed
 
 
-def finish_as(call_id: UUID, ticket: UUID, outcome: run.Outcome, claimed: claim.Claimed) -> finish.Released | None:
-    """Record the outcome of a run; return what was released, None if the ticket was replaced meanwhile."""
+def ending_of(outcome: run.Returned | run.Ignored | run.Failed, claimed: claim.Claimed) -> Ending:
+    """Return the ending of a run."""
     match outcome:
         case run.Returned():
-            return finish.complete(call_id, ticket, result=outcome.result, claim_id=claimed.claim_id)
+            return ending.completed(outcome.result)
         case run.Ignored():
-            return finish.complete(call_id, ticket, result=None, claim_id=claimed.claim_id)
+            return ending.completed(None)
         case run.Failed():
-            fail = partial(
-                finish.fail,
-                call_id,
-                ticket,
-                error=outcome.error,
+            return ending.failed(
+                outcome.error,
                 attempt=claimed.attempt,
                 policy=claimed.retry,
                 wait=outcome.wait,
                 may_retry=outcome.may_retry,
-                claim_id=claimed.claim_id,
-                is_by_claim=True,
             )
-            return fail() if outcome.changes is None else fail_and_change(call_id, fail, outcome.changes)
-        case run.Stopped():
-            return stop(call_id, ticket, outcome, claim_id=claimed.claim_id)
         case _:
             assert_never(outcome)
+
+
+def finish_as(call_id: UUID, ticket: UUID, outcome: run.Outcome, claimed: claim.Claimed) -> finish.Released | None:
+    """Record the outcome of a run; return what was released, None if the ticket was replaced meanwhile."""
+    if isinstance(outcome, run.Stopped):
+        return stop(call_id, ticket, outcome, claim_id=claimed.claim_id)
+    end = partial(finish.record, call_id, ticket, ending_of(outcome, claimed), claim_id=claimed.claim_id)
+    if isinstance(outcome, run.Failed) and outcome.changes is not None:
+        return fail_and_change(call_id, end, outcome.changes)
+    return end()
+
+
+def _is_one_statement(outcome: run.Outcome) -> TypeGuard[run.Returned | run.Ignored | run.Failed]:
+    """Whether one statement records the outcome."""
+    return isinstance(outcome, run.Returned | run.Ignored) or (
+        isinstance(outcome, run.Failed) and outcome.changes is None
+    )
 
 
 def fail_and_change(

@@ -177,7 +177,11 @@ def serve(put_back: Iterable[finish.Released | None], *, now: datetime | None = 
 
 def serve_changed(positions: Mapping[int, int]) -> None:
     """Dispense where calls came to lanes, or left them, each with the first of the positions; after the commit."""
-    changed = heads.changed(positions)
+    serve_found(heads.changed(positions))
+
+
+def serve_found(changed: heads.Changed) -> None:
+    """Dispense where the change of lanes wants it."""
     if is_eager() and changed.direct:
         # Tasks run in the sender's process, whatever the delivery: no worker is needed.
         dispense_briefly(lanes=[*changed.lanes, *changed.held], keys=changed.keys)

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 from dispatcher import sql
 from dispatcher.conf import conf
-from dispatcher.engine import attempt
+from dispatcher.engine import attempt, release
 from dispatcher.engine.dispenser import dispense_briefly, hand_over
 from dispatcher.lifecycle import claim, finish, run
 from dispatcher.models import CallQueue
@@ -36,17 +36,17 @@ def _execute(this: attempt.Attempt, task: Callable[[], Any]) -> run.Outcome | cl
             dispense_briefly(lanes=[returned.lane_id], keys=returned.keys)
         return claimed
     outcome = this.run_task(task)
-    released = this.record(outcome, claimed)
-    if released is None:
+    done = this.record(outcome, claimed)
+    if done.released is None:
         return None
     try:
-        hand_over(released.keys, released.lane_id)
+        release.serve(done)
     except Exception as error:
         if sql.is_interruption(error):
             raise
         # The outcome is recorded, and stands; the sweep of the next tick admits the next calls.
         logger.exception("failed to release capacity after call %s; the sweep will retry", this.call_id)
-    return attempt.settle(outcome, released)
+    return attempt.settle(outcome, done.released)
 
 
 def fail(call_id: UUID, ticket: UUID, error: BaseException) -> bool:

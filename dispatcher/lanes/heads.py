@@ -1,10 +1,12 @@
 """Heads of lanes: when the first call of a lane changes, the new one may have room where the former had none."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from uuid import UUID
 
 from dispatcher import sql
+from dispatcher.states import State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +42,19 @@ def changed(positions: Mapping[int, int]) -> Changed:
     """Return where a pass is wanted since calls came to, or left, these lanes; each with the first of the positions."""
     if not positions:
         return Changed()
-    params = {"lanes": list(positions), "positions": list(positions.values())}
     with sql.together():
-        asked = sql.ask("changed_lanes", Changed, params)
+        asked = _ask(lanes=list(positions), positions=list(positions.values()))
     return asked.row()
+
+
+def ask_changed(call: UUID) -> sql.Asked[Changed]:
+    """Ask where a pass is wanted since this call came; its row is the answer."""
+    return _ask(call=call)
+
+
+def _ask(*, lanes: Sequence[int] = (), positions: Sequence[int] = (), call: UUID | None = None) -> sql.Asked[Changed]:
+    params = {"lanes": [*lanes], "positions": [*positions], "call": call, "waiting": State.AVAILABLE.value}
+    return sql.ask("changed_lanes", Changed, params)
 
 
 def defer_changed(positions: Mapping[int, int], *, now: datetime | None = None) -> None:

@@ -140,6 +140,15 @@ class _Dropped:
     key: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Decided:
+    """What a pass has decided, its last statement on the way."""
+
+    made: Pass
+    admitted: sql.Asked[Admitted] | None = None
+    dropped: Sequence[_Dropped] = ()
+
+
 def admit(
     *,
     lanes: Collection[int] = (),
@@ -171,13 +180,15 @@ def admit(
         try:
             with sql.own_transaction():
                 sql.ask("limit_wait", object, {"wait": f"{KEY_WAIT // timedelta(milliseconds=1)}ms"})
-                return decide({**wanted, "wait_for": wait_for})
+                decided = decide({**wanted, "wait_for": wait_for})
+            return _settled(decided)
         except OperationalError as fault:
             if getattr(fault.__cause__, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
                 raise
             _Stuck.until[wait_for] = monotonic() + conf().tick.total_seconds()
     with sql.own_transaction():
-        return decide({**wanted, "wait_for": None})
+        decided = decide({**wanted, "wait_for": None})
+    return _settled(decided)
 
 
 def admit_direct(
@@ -197,7 +208,7 @@ def admit_direct(
     """
     wanted = {"lanes": [], "keys": list(keys), "queues": list(queues), "awake": False, "avoid": list(avoid)}
     settings = conf()
-    return _decide(
+    decided = _decide(
         {**wanted, "wait_for": None},
         most=most,
         delivery=Delivery.DIRECT,
@@ -207,6 +218,7 @@ def admit_direct(
         stuck=stuck,
         shares=shares,
     )
+    return _settled(decided)
 
 
 def stuck_keys() -> set[int]:
@@ -266,10 +278,10 @@ def ask_again(
 
 
 def released_room(
-    keys: Collection[int], lane: int | None = None, *, now: datetime | None = None
+    keys: Collection[int] = (), lane: int | None = None, *, call: UUID | None = None, now: datetime | None = None
 ) -> sql.Asked[ReleasedRoom]:
-    """Ask what a release of these keys, in this lane, may have made room for; its row is the answer."""
-    params = {"keys": list(keys), "lane": lane, "ahead": pass_bound(conf()), "now": now}
+    """Ask what a release of these keys, in this lane, or of this call may have made room for; its row is the answer."""
+    params = {"keys": list(keys), "lane": lane, "call": call, "ahead": pass_bound(conf()), "now": now}
     return sql.ask("find_released_room", ReleasedRoom, params)
 
 
@@ -291,7 +303,7 @@ def _decide(
     settings: Conf,
     stuck: Collection[int] = (),
     shares: Mapping[str, Share] | None = None,
-) -> Pass:
+) -> _Decided:
     lane_limit = min(most or settings.lanes_per_pass, settings.lanes_per_pass)
     batch = min(most or settings.batch, settings.batch)
     is_pull = delivery is not Delivery.BROKER
@@ -309,7 +321,7 @@ def _decide(
     if not locked.lanes:
         if wanted["keys"]:
             sql.ask("clear_opening_times", object, {"keys": wanted["keys"]})
-        return Pass(left=_left(locked), busy=tuple(locked.left_keys))
+        return _Decided(made=Pass(left=_left(locked), busy=tuple(locked.left_keys)))
     heads = min(_FIRST_HEADS, -(-batch // len(locked.lanes)) + 1)
     asked_for = {"worker": worker, "now": now, "margin": settings.margin}
     keys_asked = sql.ask("count_key_usage", KeyRow, {"keys": locked.keys, **asked_for})
@@ -352,7 +364,7 @@ def _decide(
         _hold_awake(allocation, lanes_seen)
     slots = _slots(allocation, lanes_seen)
     key_names = {row.id: row.name for row in key_rows}
-    calls = _write(allocation, slots, lanes_seen, names=key_names, now=now, settings=settings)
+    dropped, admitted = _write(allocation, slots, lanes_seen, names=key_names, now=now, settings=settings)
     if opened := [key for key in wanted["keys"] if key not in allocation.openings]:
         sql.ask("clear_opening_times", object, {"keys": opened})
     if event_log.is_kept():
@@ -360,9 +372,8 @@ def _decide(
     served = {row.name for row in queue_rows if row.is_served and not is_pull}
     filled = served.intersection((*allocation.held.values(), *locked.held_queues))
     is_waited_for = any(lane.yields_to_higher_priority for lane in lanes_seen)
-    return Pass(
+    made = Pass(
         allocation=allocation,
-        calls=calls,
         spent=_spent(slots),
         full=_full(allocation, counted, slots),
         filled=filled,
@@ -370,6 +381,15 @@ def _decide(
         direct=frozenset() if delivery is Delivery.DIRECT else _held_direct(allocation, queue_rows),
         busy=(*locked.left_keys, *_busy(allocation, lanes_seen, members)),
     )
+    return _Decided(made=made, admitted=admitted, dropped=dropped)
+
+
+def _settled(decided: _Decided) -> Pass:
+    """Return what a pass did. After its commit, if that is its own: so the commit travels with its last statement."""
+    calls = decided.admitted.rows() if decided.admitted is not None else ()
+    if decided.dropped:
+        sql.after_commit(partial(_report_dropped, decided.dropped))
+    return replace(decided.made, calls=calls)
 
 
 def _spent(slots: Iterable[tuple[UUID, int | None, int]]) -> dict[UUID, list[int]]:
@@ -479,12 +499,12 @@ def _write(
     names: Mapping[int, str],
     now: datetime | None,
     settings: Conf,
-) -> list[Admitted]:
+) -> tuple[list[_Dropped], sql.Asked[Admitted]]:
+    dropped: list[_Dropped] = []
     if allocation.dropped:
         calls, keys = zip(*allocation.dropped, strict=True)
         params = {"calls": list(calls), "keys": list(keys), "waiting": State.AVAILABLE.value, "now": now}
         dropped = sql.fetch("drop_calls", _Dropped, params)
-        sql.after_commit(partial(_report_dropped, dropped))
     if allocation.oversized:
         calls, keys, costs = zip(*allocation.oversized, strict=True)
         params = {"calls": list(calls), "keys": list(keys), "costs": list(costs), "waiting": State.AVAILABLE.value}
@@ -502,7 +522,7 @@ def _write(
         for call, chosen in allocation.chosen.items()
     }
     key_ids = sorted({*allocation.openings, *(key for _, key, _ in slots if key is not None)})
-    return sql.fetch(
+    return dropped, sql.ask(
         "admit_calls",
         Admitted,
         {

@@ -149,6 +149,50 @@ def find(call_id: UUID, ticket: UUID, *, claim_id: UUID) -> Released | None:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A finish on its way."""
+
+    call_id: UUID
+    ended: Ending
+    rows: Callable[[], Sequence[_Freed]]
+
+    def released(self) -> Released | None:
+        """Return what it released, and report it; after its trip. None if nothing was recorded, see `record`."""
+        rows = self.rows()
+        if not rows:
+            return None
+        _report(self.call_id, self.ended)
+        return Released(state=self.ended.state, lane_id=rows[0].lane_id, keys=rows[0].keys, wait=self.ended.wait)
+
+
+def ask(
+    call_id: UUID,
+    ticket: UUID,
+    ended: Ending,
+    *,
+    claim_id: UUID | None = None,
+    is_by_claim: bool = True,
+    now: datetime | None = None,
+) -> Asked:
+    """Ask to record how an attempt ended, as `record` does, but for a claim that a crash of the database lost."""
+    params = {
+        "call": call_id,
+        "ticket": ticket,
+        "claim": claim_id,
+        "is_by_claim": is_by_claim,
+        "state": ended.state.value,
+        "reason": ended.reason and ended.reason.value,
+        "crashes": ended.crashes,
+        "result": ended.result,
+        "error": ended.error and json.dumps(ended.error),
+        "retry_in": ended.wait,
+        "terminal": list(TERMINAL),
+        "now": now,
+    }
+    return Asked(call_id=call_id, ended=ended, rows=sql.ask("finish_call", _Freed, params).rows)
+
+
 def _end(
     call_id: UUID,
     ticket: UUID,
@@ -158,30 +202,8 @@ def _end(
     is_by_claim: bool = False,
     now: datetime | None = None,
 ) -> Released | None:
-    end = partial(
-        sql.fetch,
-        "finish_call",
-        _Freed,
-        {
-            "call": call_id,
-            "ticket": ticket,
-            "claim": claim_id,
-            "is_by_claim": is_by_claim,
-            "state": ended.state.value,
-            "reason": ended.reason and ended.reason.value,
-            "crashes": ended.crashes,
-            "result": ended.result,
-            "error": ended.error and json.dumps(ended.error),
-            "retry_in": ended.wait,
-            "terminal": list(TERMINAL),
-            "now": now,
-        },
-    )
-    rows = end() or _restored(call_id, ticket, claim_id, end, now)
-    if not rows:
-        return None
-    _report(call_id, ended)
-    return Released(state=ended.state, lane_id=rows[0].lane_id, keys=rows[0].keys, wait=ended.wait)
+    end = partial(ask, call_id, ticket, ended, claim_id=claim_id, is_by_claim=is_by_claim, now=now)
+    return end().released() or _restored(call_id, ticket, claim_id, end, now)
 
 
 def _report(call_id: UUID, ended: Ending) -> None:
@@ -245,8 +267,8 @@ def report_many(ends: Sequence[Ended], recorded: Collection[UUID]) -> None:
 
 
 def _restored(
-    call_id: UUID, ticket: UUID, claim_id: UUID | None, end: Callable[[], list[_Freed]], now: datetime | None
-) -> list[_Freed]:
+    call_id: UUID, ticket: UUID, claim_id: UUID | None, end: Callable[[], Asked], now: datetime | None
+) -> Released | None:
     """End a call whose claim a crash of the database lost: record the claim first."""
     claim = {
         "call": call_id,
@@ -257,4 +279,4 @@ def _restored(
         "now": now,
     }
     with sql.atomic():
-        return end() if sql.fetch("restore_claim", UUID, claim) else []
+        return end().released() if sql.fetch("restore_claim", UUID, claim) else None

@@ -14,7 +14,7 @@ import uuid_utils.compat as uuid7
 from dispatcher import groups, lanes, sql, validate
 from dispatcher.conf import conf, feed_silence, is_eager, needs_worker, send_bound
 from dispatcher.errors import CallInvalid, CallNeverRuns, CallTooLarge, PolicyInvalid
-from dispatcher.lanes import Kind, Placement, mixture
+from dispatcher.lanes import Kind, Placement, heads, mixture
 from dispatcher.limits.policy import Policy
 from dispatcher.limits.retry import Retry
 from dispatcher.models import CallQueue
@@ -53,6 +53,8 @@ class Draft:
 
 _direct: set[str] = set()
 """The direct queues that this process has sent to."""
+_full: set[str] = set()
+"""The other queues to which the last call that this process sent alone had to wait."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,13 +84,15 @@ class _Held:
 class One:
     """A call that was sent alone; is_served: all is done but for `keys` and `unnoticed`.
 
-    keys: those to dispense. unnoticed: the queue, if it holds the lane now and no worker of it was idle.
+    keys: those to dispense. unnoticed: the queue, if it holds the lane now and no worker of it was idle. changed: where
+    a pass is wanted, if that was asked already.
     """
 
     call: CallQueue
     is_served: bool = False
     keys: Sequence[int] = ()
     unnoticed: Sequence[str] = ()
+    changed: heads.Changed | None = None
 
 
 def draft(
@@ -196,11 +200,35 @@ def write_one(draft: Draft) -> One:
     params = _params(draft)
     if draft.kind.queue in _direct and not is_eager() and (one := _record(draft, params)) is not None:
         return one
-    if rows := sql.fetch("send_call", Written, params):
-        if rows[0].is_direct:
-            _direct.add(draft.kind.queue)
-        return One(call=_saved(draft, rows[0]))
-    return One(call=write([draft])[0])
+    row, changed = _send(draft, params)
+    if row is None:
+        return One(call=write([draft])[0])
+    if row.is_direct:
+        _direct.add(draft.kind.queue)
+    if row.ticket is None:
+        _full.add(draft.kind.queue)
+    else:
+        _full.discard(draft.kind.queue)
+    return One(call=_saved(draft, row), changed=changed)
+
+
+def _send(draft: Draft, params: Mapping[str, Any]) -> tuple[Written | None, heads.Changed | None]:
+    """Write a call, admitted if nothing stands in its way; where it will wait, look in the same trip what it wants."""
+    if draft.kind.queue not in _full or not conf().pipeline:
+        return next(iter(sql.fetch("send_call", Written, params)), None), None
+    try:
+        with sql.one_trip() as commit:
+            written = sql.ask("send_call", Written, params)
+            commit()
+            sql.tune()
+            changed = heads.ask_changed(draft.id)
+    except sql.DATABASE_ERRORS as fault:
+        # As in `_record`; then the lane is looked at in a trip of its own.
+        if sql.sqlstate(fault) is None or not (rows := written.rows()):
+            raise
+        return rows[0], None
+    rows = written.rows()
+    return (rows[0], changed.row()) if rows else (None, None)
 
 
 def _record(draft: Draft, params: Mapping[str, Any]) -> One | None:

@@ -7,32 +7,27 @@ each other's rows are sent together: `ask` several inside `together()`, and read
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
 import psycopg.sql
-from billiard.exceptions import SoftTimeLimitExceeded
-from django.db import (
-    DatabaseError,
-    DataError,
-    IntegrityError,
-    InterfaceError,
-    InternalError,
-    NotSupportedError,
-    OperationalError,
-    ProgrammingError,
-    connections,
-    transaction,
-)
+from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.pq import PipelineStatus, TransactionStatus
 
 from dispatcher.conf import conf, eager_propagates
 from dispatcher.sql import rows
+from dispatcher.sql.errors import DATABASE_ERRORS as DATABASE_ERRORS
+from dispatcher.sql.errors import interruption_of as interruption_of
+from dispatcher.sql.errors import is_interruption as is_interruption
+from dispatcher.sql.errors import is_refused as is_refused
+from dispatcher.sql.errors import is_unavailable as is_unavailable
+from dispatcher.sql.errors import sqlstate as sqlstate
 from dispatcher.sql.statements import names as names
 from dispatcher.sql.statements import statement as statement
 
@@ -43,22 +38,6 @@ Row = TypeVar("Row")
 _HOOKS = "dispatcher_hooks"
 """Where a connection keeps what to do after the commit of a transaction of the engine's own."""
 
-DATABASE_ERRORS: Final = (DatabaseError, InterfaceError)
-"""Every error that Django raises for a database."""
-
-_UNAVAILABLE_CLASSES: Final = frozenset({"08", "25", "26", "40", "53", "57", "58"})
-"""SQLSTATE classes of a server or a connection that can't do its work now: connection lost, read-only, prepared
-statement unknown, rolled back, out of resources, shut down, system error."""
-_UNAVAILABLE_STATES: Final = frozenset(
-    {
-        "0A000",  # "cached plan must not change result type": after a migration, and gone with the connection
-        "42P05",  # a prepared statement of another client of the same pooler
-        "55006",
-        "55P03",
-    }
-)
-_REFUSED_CLASSES: Final = frozenset({"20", "21", "22", "23", "42", "44", "54"})
-"""SQLSTATE classes of a statement, or of its data, that the server will never accept."""
 _BUSY: Final = (TransactionStatus.ACTIVE, TransactionStatus.UNKNOWN)
 
 _cursors: WeakKeyDictionary[psycopg.Connection[Any], dict[tuple[str, type], psycopg.Cursor[Any]]] = WeakKeyDictionary()
@@ -94,37 +73,6 @@ def in_transaction() -> bool:
     return wrapper.in_atomic_block or not is_autocommit
 
 
-def is_unavailable(error: BaseException) -> bool:
-    """Return whether the same statement may succeed on another connection, or a little later.
-
-    The SQLSTATE decides; without one the error is the client's own: the connection is gone, or could not be made.
-    """
-    state = sqlstate(error)
-    if state is None:
-        return isinstance(error, OperationalError | InterfaceError | InternalError)
-    return state[:2] in _UNAVAILABLE_CLASSES or state in _UNAVAILABLE_STATES
-
-
-def is_refused(error: BaseException) -> bool:
-    """Return whether the database refused the statement or its data, so that trying again is useless."""
-    if is_unavailable(error):
-        return False
-    state = sqlstate(error)
-    if state is None:
-        return not isinstance(error, DATABASE_ERRORS) or isinstance(
-            error, DataError | IntegrityError | NotSupportedError | ProgrammingError
-        )
-    return state[:2] in _REFUSED_CLASSES
-
-
-def sqlstate(error: BaseException) -> str | None:
-    """Return PostgreSQL's code of an error; None if it is not the server's."""
-    for each in (error, error.__cause__):
-        if isinstance(each, psycopg.Error):
-            return each.sqlstate or each.diag.sqlstate
-    return None
-
-
 def discard_connection() -> None:
     """Close this thread's connection, so that the next statement makes another one."""
     _discard(connection())
@@ -154,24 +102,6 @@ def _intact(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
         if _is_busy(wrapper, in_pipeline=is_interruption(error)):
             _discard(wrapper)
         raise
-
-
-def is_interruption(error: BaseException) -> bool:
-    """Return whether an error came from outside, at any line: a soft time limit, the end of a process or greenlet."""
-    return isinstance(error, SoftTimeLimitExceeded) or not isinstance(error, Exception)
-
-
-def interruption_of(fault: BaseException, handled: BaseException | None = None) -> BaseException | None:
-    """Return what came from outside in the middle of a statement, where it left the driver with this fault.
-
-    handled: what was being handled before, and so is no part of it.
-    """
-    error: BaseException | None = fault
-    while error is not None and error is not handled:
-        if is_interruption(error):
-            return error
-        error = error.__context__
-    return None
 
 
 def _is_busy(wrapper: BaseDatabaseWrapper, *, in_pipeline: bool) -> bool:
@@ -232,7 +162,7 @@ def own_transaction(*, lock_wait: timedelta | None = None) -> Iterator[None]:
     hooks: list[Callable[[], None]] = []
     wrapper.__dict__[_HOOKS] = hooks
     try:
-        with _pipeline(), atomic():
+        with _block(wrapper) if conf().pipeline else atomic():
             ask("tune", object, {})
             if lock_wait is not None:
                 ask("limit_lock_wait", object, {"most": lock_wait // timedelta(milliseconds=1)})
@@ -241,6 +171,32 @@ def own_transaction(*, lock_wait: timedelta | None = None) -> Iterator[None]:
         del wrapper.__dict__[_HOOKS]
     for hook in hooks:
         hook()
+
+
+@contextmanager
+def _block(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
+    """Open a transaction in a pipeline, whose begin and commit make no trips of their own as Django's would."""
+    try:
+        with _pipeline(), _atomic_block(wrapper):
+            ask("begin", object, {})
+            yield
+            ask("commit", object, {})
+    except BaseException:
+        wrapper.rollback()
+        raise
+    wrapper.run_and_clear_commit_hooks()
+
+
+@contextmanager
+def _atomic_block(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
+    """Let Django take it for one of its atomic blocks."""
+    wrapper.in_atomic_block, wrapper.autocommit = True, False
+    try:
+        yield
+    finally:
+        wrapper.in_atomic_block, wrapper.autocommit, wrapper.needs_rollback = False, True, False
+        if wrapper.closed_in_transaction:
+            wrapper.connection = None
 
 
 @contextmanager
@@ -258,6 +214,11 @@ def short_transaction(*, is_tuned: bool = True) -> Iterator[None]:
         if not (is_tuned and _prepares(connection())):
             ask("tune_feed", object, {"is_local": True})
         yield
+
+
+def tune() -> None:
+    """Plan the next statements of this transaction once, and by their indexes, as `together()` does."""
+    ask("tune", object, {})
 
 
 def read_in_order(*, sorts: bool = True) -> None:
@@ -281,8 +242,13 @@ def together() -> Iterator[None]:
 @contextmanager
 def one_trip() -> Iterator[Callable[[], None]]:
     """Send the statements asked inside in one go; what this yields commits those that were asked so far."""
-    with _pipeline() as commit:
-        yield commit
+    if conf().pipeline:
+        with _pipeline() as commit:
+            yield commit
+        return
+    with ExitStack() as transactions:
+        transactions.enter_context(atomic())
+        yield transactions.close
 
 
 @contextmanager
@@ -295,7 +261,13 @@ def _pipeline() -> Iterator[Callable[[], None]]:
         _make_ready(wrapper)
         raw: psycopg.Connection[Any] = wrapper.connection
         with raw.pipeline() as pipeline, _intact(wrapper):
-            yield pipeline.sync
+            yield partial(_sync_later, pipeline)
+
+
+def _sync_later(pipeline: psycopg.Pipeline) -> None:
+    """Commit what was asked so far. `pipeline.sync()` does the same, and waits for the answer: a trip of its own."""
+    pipeline.command_queue.append(pipeline.pgconn.pipeline_sync)
+    pipeline.result_queue.append(None)
 
 
 def ask(name: str, row: type[Row], params: Mapping[str, Any]) -> Asked[Row]:
@@ -319,20 +291,26 @@ def fetch(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
     return ask(name, row, params).rows()
 
 
-def fetch_checked(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
-    """Run `name`.sql, which only reads, and return its rows; it is also the check of a connection that was kept.
+def skip_check() -> bool:
+    """Let the next statement be the check of a connection that was kept, where one is due; return whether it is.
 
-    Where CONN_HEALTH_CHECKS asks for a check, it saves the trip of Django's own; if it fails, it runs on another one.
+    It saves the trip of Django's own check. The caller tries again where the statement finds the connection broken.
     """
     wrapper: Any = connection()
     if wrapper.connection is None or in_transaction() or not wrapper.health_check_enabled or wrapper.health_check_done:
-        return fetch(name, row, params)
+        return False
     wrapper.health_check_done = True
-    try:
-        return fetch(name, row, params)
-    except DATABASE_ERRORS as error:
-        if not is_unavailable(error):
-            raise
+    return True
+
+
+def fetch_checked(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
+    """Run `name`.sql, which only reads, and return its rows; it is also the check of a connection, see skip_check."""
+    if skip_check():
+        try:
+            return fetch(name, row, params)
+        except DATABASE_ERRORS as error:
+            if not is_unavailable(error):
+                raise
     return fetch(name, row, params)
 
 

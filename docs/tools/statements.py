@@ -18,6 +18,7 @@ TITLES: Final = {
     "unstarted": "Calls that do not start",
     "claim": "Claim",
     "finish": "Finish",
+    "hand_on": "Hand on",
     "feed": "Direct delivery",
     "wake": "Idle workers",
     "schedule": "What is due",

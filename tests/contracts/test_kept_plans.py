@@ -11,7 +11,7 @@ from django.db import connection, transaction
 
 from dispatcher import sql
 from tests.contracts.plans import Hot, nodes, outline
-from tests.contracts.test_plans import EMPTY, HOT, START, WEIGHTED
+from tests.contracts.test_plans import ADMIT, EMPTY, HOT, START, WEIGHTED
 
 MOST = 500
 # 20,000 calls wait, 2,000 are admitted, 2,000 run.
@@ -45,7 +45,12 @@ SELECT id, 1 + row_number() OVER () % 5000, 1, now() + interval '1 minute'
 """
 CHOSEN = {"dispatcher.chosen": "{1,2,3,4}", "dispatcher.locked": "{1,2,3,4}"}
 STATEMENTS = [
-    *(hot for hot in HOT if hot.name.startswith(("finish_and_choose", "hand_over", "finish_calls", "start_calls"))),
+    *(
+        hot
+        for hot in HOT
+        if hot.name.startswith(("finish_and_choose", "hand_over", "finish_calls", "start_calls", "lock_released"))
+    ),
+    Hot("admit_released", ADMIT, 600, is_tuned=True, settings=dict.fromkeys(CHOSEN, "{2}")),
     Hot("start_chosen", START, 600, is_tuned=True, settings=CHOSEN),
     Hot("start_chosen_by_weight", START | WEIGHTED, 600, is_tuned=True, settings=CHOSEN),
 ]

@@ -136,6 +136,7 @@ LEASE = timedelta(seconds=60)
 IN_FLIGHT = call_id(WAITING + 20_001)
 RUNNING = call_id(WAITING + 20_501)
 A_LANE = list(range(2, 102))
+CAME = {"call": None, "waiting": "available"}
 GATE = {"needs_worker": True, "deliveries": ["broker"], "ahead": 1_000, "now": NOW}
 HTTP = {"deliveries": ["http"], "needs_worker": False}
 NOTHING: dict[str, Any] = {
@@ -286,6 +287,8 @@ TAKER = {"worker": uuid4(), "tasks": ["noop"], "usual": None, "is_fetch": False}
 HAND_OVER = ENDS | {"queues": ["direct"], "waiting": "available", "ramp": LEASE, **TAKER, "lease": LEASE}
 FETCHER = {"worker": None, "tasks": None, "usual": LEASE, "is_fetch": True}
 START = {"room": 2, "avoid": [], "ramp": LEASE, "may_park": True, "waiting": "available", **START_ONE, **TAKER}
+ROOM: dict[str, Any] = {"keys": [], "lane": None, "call": None, "ahead": 1_000, "now": NOW}
+ADMIT = {"ahead": 1_000, "needs_worker": False, "lease": LEASE, "margin": MARGIN, "ramp": LEASE, "waiting": "available"}
 KEPT = {"send_call", "record_call", "wake_for_call", "claim_call", "restart_call", "finish_call"}
 """What every call runs outside of a transaction of the engine's own."""
 
@@ -328,14 +331,23 @@ HOT = [
         },
         1_500,
     ),
-    Hot("find_released_room", {"keys": [1, 2], "lane": 11_002, "ahead": 1_000, "now": NOW}, 150),
-    Hot("changed_lanes", {"lanes": A_LANE, "positions": [1] * 100}, 500, is_tuned=True),
-    Hot("changed_lanes", {"lanes": list(range(1_002, 1_102)), "positions": [1] * 100}, 1_000, is_tuned=True),
+    Hot("find_released_room", ROOM | {"keys": [1, 2], "lane": 11_002}, 150),
+    Hot("find_released_room", ROOM | {"call": RUNNING}, 150),
+    Hot("find_released_room", ROOM | {"call": RUNNING}, 150, is_tuned=True),
+    Hot("changed_lanes", {"lanes": A_LANE, "positions": [1] * 100, **CAME}, 500, is_tuned=True),
+    Hot("changed_lanes", {"lanes": list(range(1_002, 1_102)), "positions": [1] * 100, **CAME}, 1_000, is_tuned=True),
+    Hot(
+        "changed_lanes", {"lanes": [], "positions": [], "call": call_id(5), "waiting": "available"}, 100, is_tuned=True
+    ),
     Hot("wake_lanes", {"lanes": A_LANE}, 3_000),
     Hot("defer_lanes", {"lanes": A_LANE}, 3_000),
     Hot("defer_lanes", {"lanes": [1_002]}, 50),
     Hot("defer_keys", {"keys": [1, 2], "now": NOW}, 100),
     Hot("clear_opening_times", {"keys": [1, 9_999]}, 200, is_tuned=True),
+    # A finish that admits the next call.
+    Hot("lock_released", {"call": RUNNING}, 100, is_tuned=True),
+    Hot("admit_released", ADMIT, 300, is_tuned=True, settings={"dispatcher.chosen": "{1}", "dispatcher.locked": "{2}"}),
+    Hot("admit_released", ADMIT, 20, is_tuned=True, settings={"dispatcher.chosen": "{}", "dispatcher.locked": "{}"}),
     # One step of a feed.
     Hot("finish_and_choose", CHOOSE, 400, is_tuned=True),
     Hot("finish_and_choose", CHOOSE | {"keys": [1, 2], "queues": ["lone", "direct", "queue"]}, 1_000, is_tuned=True),

@@ -33,7 +33,7 @@ SELECT 40000 + n, 'other' || n / 5000, 0, 'wait', ARRAY[1 + n % 5000, 10000], CA
 GROUP, MEMBER, LANE = 10_000, 10_001, 40_001
 OF_GROUPS = {"member", "several", "first"}
 """What the fragments call the keys that they read."""
-ROOM = {"keys": [1, 2], "lane": 1, "ahead": 1_000, "now": NOW}
+ROOM = {"keys": [1, 2], "lane": 1, "call": None, "ahead": 1_000, "now": NOW}
 
 modes = pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
 

@@ -56,7 +56,12 @@ HOT = [
     Hot("clear_opening_times", {"keys": [1, LONE]}, 50, **PASS),
     Hot("defer_keys", {"keys": [1, LONE], "now": None}, 100),
     Hot("defer_lanes", {"lanes": [LONE]}, 50),
-    Hot("changed_lanes", {"lanes": [LONE, *PARKED], "positions": [1] * 4}, 200, is_tuned=True),
+    Hot(
+        "changed_lanes",
+        {"lanes": [LONE, *PARKED], "positions": [1] * 4, "call": None, "waiting": "available"},
+        200,
+        is_tuned=True,
+    ),
     Hot("wake_due", {"queues": None, "now": None, "most": 500} | STATES, 20, **DUE),
     Hot("discard_expired", {"now": None, "most": 500} | STATES, 20, **DUE),
     Hot("find_due", {"now": None, "publish_after": SECOND}, 100, is_tuned=True),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from django.apps import apps
 from django.db import connection
+from psycopg.pq import ExecStatus
 
 from dispatcher import sql
 from dispatcher.sql import statements
@@ -171,9 +172,9 @@ def test_a_statement_looks_for_a_row_in_the_order_of_an_index(file: Path) -> Non
 @every_statement
 @pytest.mark.django_db
 def test_a_statement_prepares_on_the_server(file: Path) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(f"PREPARE tried AS {sql.statement(file.stem).text}")
-        cursor.execute("DEALLOCATE tried")
+    connection.ensure_connection()
+    tried = connection.connection.pgconn.prepare(b"", sql.statement(file.stem).text.encode())
+    assert tried.status == ExecStatus.COMMAND_OK, tried.error_message
 
 
 @every_statement

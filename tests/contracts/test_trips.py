@@ -11,12 +11,15 @@ from django.utils import timezone
 
 from dispatcher import engine, sql
 from dispatcher.engine.ticker import Ticker
-from tests.builders import SECOND, go, key, waiting
+from dispatcher.messages import message
+from dispatcher.models import CallQueue
+from dispatcher.states import State
+from tests.builders import SECOND, go, key, ticket_of, waiting
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-WAITS = {"Sync", "Flush", "Query"}
-"""What a client sends last before it waits for an answer."""
+SENT, RECEIVED = b"F", b"B"
+"""The directions of the messages in the trace."""
 PREPARED = 7
 """After so many runs a statement is prepared: a trip of its own, once a connection."""
 
@@ -30,8 +33,8 @@ def trips(work: Callable[[], object]) -> int:
         work()
         connection.connection.pgconn.untrace()
         trace.seek(os.SEEK_SET)
-        sent = [line.split(b"\t")[3].decode() for line in trace.read().splitlines() if line.split(b"\t")[1] == b"F"]
-    return sum(wait in WAITS and before not in WAITS for before, wait in pairwise(["", *sent]))
+        directions = [fields[1] for line in trace.read().splitlines() if len(fields := line.split(b"\t")) > 1]
+    return sum(pair == (SENT, RECEIVED) for pair in pairwise(directions))
 
 
 @pytest.fixture
@@ -45,6 +48,33 @@ def _with_a_backlog() -> None:
 @pytest.mark.usefixtures("_with_a_backlog")
 def test_an_idle_tick_makes_two_trips() -> None:
     assert trips(lambda: engine.tick(ticker=Ticker())) == 2
+
+
+def test_a_pass_makes_three_trips() -> None:
+    key("ample", concurrency=1_000)
+    calls = iter([waiting("ample") for _ in range(PREPARED + 1)])
+    assert trips(lambda: go(next(calls), most=1)) == 3
+
+
+def test_a_call_that_ends_and_lets_the_next_one_in_makes_three_trips(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its claim; its finish, the next admission and the look after both; the note that this one is published."""
+    monkeypatch.setattr(message, "send", lambda *_: None)
+    key("api", concurrency=1)
+    go(*[waiting("api") for _ in range(PREPARED + 3)])
+
+    def run() -> None:
+        call = CallQueue.objects.get(state=State.DISPATCHED)
+        # As Celery's worker does before each task; no check of the connection comes on top.
+        connection.close_if_unusable_or_obsolete()
+        engine.execute(call.id, ticket_of(call), lambda: None)
+
+    assert connection.settings_dict["CONN_HEALTH_CHECKS"]
+    assert trips(run) == 1 + 3
+
+
+def test_a_send_behind_a_full_key_makes_one_trip() -> None:
+    key("full", concurrency=0)
+    assert trips(lambda: CallQueue.objects.send("noop", keys=["full"])) == 1
 
 
 def test_a_trip_is_counted_for_each_wait() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from dispatcher import engine
-from dispatcher.engine import attempt
+from dispatcher import ending, engine
+from dispatcher.engine import attempt, release
 from dispatcher.lifecycle import claim, finish, recover, schedule, send
 from dispatcher.models import CallQueue, Slot
 from dispatcher.request import Call
@@ -41,6 +41,13 @@ def finish_one(call: CallQueue) -> bool:
     if released is not None:
         engine.hand_over(released.keys, released.lane_id)
     return released is not None
+
+
+def finish_and_admit(call: CallQueue) -> bool:
+    """End an attempt as a worker does, which admits the next call in the same transaction."""
+    done = release.finish_and_admit(call.id, call.ticket, ending.completed(None), claim_id=call.claim)
+    release.serve(done)
+    return done.released is not None
 
 
 def give_up(*, serves: bool = False) -> int:

@@ -145,7 +145,10 @@ class Stepped(Actor):
         if _HISTORY.search(text):
             return run()
         is_open = self.wrapper.in_atomic_block
-        if _WRITES.search(text):
+        if name == "commit":
+            self._stop(Step(name, Kind.COMMIT))
+            self.holds = False
+        elif _WRITES.search(text):
             self._stop(Step(name, Kind.WRITE if is_open else Kind.COMMIT))
             self.holds = is_open
         elif _READS.search(text):

@@ -17,6 +17,7 @@ from tests.interleavings.actions import (
     LOST,
     all_are_admitted,
     dispense,
+    finish_and_admit,
     finish_one,
     give_up,
     let_leases_run_out,
@@ -62,22 +63,27 @@ def test_a_lone_send_and_two_passes_over_its_lane() -> None:
     )
 
 
-def test_a_finish_and_a_pass_that_parks_a_lane() -> None:
+either_way = pytest.mark.parametrize("end", [finish_one, finish_and_admit])
+
+
+@either_way
+def test_a_finish_and_a_pass_that_parks_a_lane(end: Callable[[CallQueue], bool]) -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     declare_tenants(1)
     call = running("api")
     (waiting,) = write([["api", "tenant:0"]])
-    explore({"worker": partial(finish_one, call), "dispenser": dispense(waiting)}, all_are_admitted, at_least=100)
+    explore({"worker": partial(end, call), "dispenser": dispense(waiting)}, all_are_admitted, at_least=100)
 
 
-def test_a_finish_and_a_send_to_the_lane_that_it_lets_in() -> None:
+@either_way
+def test_a_finish_and_a_send_to_the_lane_that_it_lets_in(end: Callable[[CallQueue], bool]) -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     call = running("api")
     CallQueue.objects.send("noop", keys=["api"])
     explore(
-        {"worker": partial(finish_one, call), "sender": partial(send_in_transaction, "api")},
+        {"worker": partial(end, call), "sender": partial(send_in_transaction, "api")},
         no_call_waits,
-        at_least=500,
+        at_least=200,
     )
 
 
@@ -89,6 +95,16 @@ def test_two_finishes_and_two_lanes_parked_on_their_key() -> None:
     for number in range(2):
         CallQueue.objects.send("noop", keys=["api", f"tenant:{number}"])
     explore({"one": partial(finish_one, first), "other": partial(finish_one, second)}, all_are_admitted, at_least=1000)
+
+
+def test_a_finish_that_admits_and_a_finish_that_frees_the_key_where_the_lane_is_parked_then() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    RateLimitKey.objects.declare("other", concurrency=2)
+    first, second = running("api", "other"), running("other")
+    for _ in range(2):
+        CallQueue.objects.send("noop", keys=["api", "other"])
+    work = {"one": partial(finish_and_admit, first), "other": partial(finish_and_admit, second)}
+    explore(work, no_call_waits, at_least=100)
 
 
 OPENINGS: dict[str, Callable[[], Any]] = {

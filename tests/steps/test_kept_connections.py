@@ -6,16 +6,20 @@ from contextlib import closing
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from celery import signals
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from dispatcher import sql
 from dispatcher.celery.heartbeat import KeptConnections
+from dispatcher.engine import attempt
+from dispatcher.lifecycle import claim
 from tests import db_admin
-from tests.builders import committed
+from tests.builders import admitted, committed, ticket_of
 from tests.steps.sample_tasks import do
 
 pytestmark = [committed, pytest.mark.session]
@@ -104,6 +108,27 @@ def test_a_statement_that_only_reads_checks_the_connection(
     with closing(db_admin.connect()) as admin:
         admin.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
     assert process.submit(begin_request).result() != pid
+
+
+def test_a_claim_checks_the_connection(process: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": True}.items():
+        monkeypatch.setitem(connection.settings_dict, name, value)
+    monkeypatch.setattr(attempt, "sleep", fail)
+    pids = []
+    for _ in range(2):
+        call = admitted(now=timezone.now())
+        process.submit(lambda: connection.close_if_unusable_or_obsolete()).result()  # noqa: PLW0108
+        claimed = process.submit(attempt.claim_in_time, call.id, ticket_of(call), claim_id=uuid4()).result()
+        assert isinstance(claimed, claim.Claimed)
+        pids.append(process.submit(_pid).result())
+        with closing(db_admin.connect()) as admin:
+            admin.execute("SELECT pg_terminate_backend(%s, 5000)", [pids[-1]])
+    assert len(set(pids)) == 2
+
+
+def fail(_: float) -> None:
+    """Stand in for a pause that must not be made."""
+    raise AssertionError
 
 
 @pytest.mark.parametrize("pool", ["gevent", "eventlet"])

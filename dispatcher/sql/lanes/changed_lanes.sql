@@ -6,13 +6,20 @@
 -- then.
 -- `held`: such lanes of queues whose workers take calls themselves, directly or over HTTP, which need no pass;
 -- `direct`: the queues of those that Celery workers serve directly.
+-- `call`: the call that came, in place of lanes and positions; nothing is wanted once it waits no more.
 -- To be asked in a statement after the change, which sees what a pass did with the lane meanwhile. Relies on the index
 -- call_waiting.
-WITH changed AS MATERIALIZED (
+WITH moved AS MATERIALIZED (
+    SELECT unnest(%(lanes)s::bigint[]) AS id, unnest(%(positions)s::bigint[]) AS position
+     UNION ALL
+    SELECT call.lane_id, call.position
+      FROM dispatcher_callqueue AS call
+     WHERE call.id = %(call)s::uuid AND call.state = %(waiting)s::text
+), changed AS MATERIALIZED (
     SELECT lane.id, lane.parked_on_id, moved.position,
            {{queue_delivery(lane.queue)}} AS delivery,
            lane.queue
-      FROM unnest(%(lanes)s::bigint[], %(positions)s::bigint[]) AS moved (id, position)
+      FROM moved
      CROSS JOIN LATERAL (
            SELECT lane.id, lane.queue, lane.parked_on_id
              FROM dispatcher_lane AS lane

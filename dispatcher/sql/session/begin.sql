@@ -1,0 +1,2 @@
+-- begin: open a transaction; it travels with the first statement of the transaction.
+BEGIN

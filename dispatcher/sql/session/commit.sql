@@ -1,0 +1,2 @@
+-- commit: commit the transaction; it travels with the last statement of the transaction.
+COMMIT
