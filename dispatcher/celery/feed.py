@@ -403,7 +403,7 @@ class Feed:
         while self._ended:
             run = self._ended.popleft()
             if isinstance(run.end, Ending):
-                ends.append((run, _ended(run, run.end)))
+                ends.append((run, run.start.ended(run.end)))
                 continue
             try:
                 self._settle(run)
@@ -412,7 +412,7 @@ class Feed:
                     self._ended.appendleft(run)
                     raise
                 # What the task gave can't be stored; tried again, it would keep this feed from all others.
-                self._record_apart([(run, _ended(run, run.failed(fault)))])
+                self._record_apart([(run, run.start.ended(run.failed(fault)))])
 
     def _settle(self, run: Run) -> None:
         """Record an end that needs a transaction of its own."""
@@ -473,8 +473,3 @@ class Feed:
         if self._has_more and room <= 0:
             dues.append(self._leave_at)
         return min(dues)
-
-
-def _ended(run: Run, ending: Ending) -> Ended:
-    call = run.start.call
-    return Ended(call_id=call.id, ticket=call.ticket, claim_id=run.start.claimed.claim_id, ending=ending)

@@ -3,7 +3,6 @@
 import os
 from collections import deque
 from contextlib import suppress
-from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -77,8 +76,6 @@ class Pool:
         self._given: set[Run] = set()
         """Those that a process has, or gets next."""
         self._hub: Any = getattr(consumer, "hub", None)
-        self._loop = get_ident()
-        """The thread of the event loop, which makes the pool."""
         if self._hub is not None:
             self._read, self._write = os.pipe()
             os.set_blocking(self._read, False)
@@ -148,12 +145,6 @@ class Pool:
             self._execute(run)
             return
         self._waiting.append(run)
-        if len(self._waiting) > 1:
-            # Who handed the first one wakes the event loop.
-            return
-        if get_ident() == self._loop:
-            self._hub.call_soon(self._hand_over)
-            return
         with suppress(BlockingIOError):
             os.write(self._write, b"x")
 

@@ -46,6 +46,11 @@ class Start:
         """What names this start in the database."""
         return self.call.id, self.call.ticket, self.claimed.claim_id
 
+    def ended(self, ending: Ending) -> Ended:
+        """Return that its attempt ended so, for a step to record."""
+        call, claim_id = self.call, self.claimed.claim_id
+        return Ended(call_id=call.id, ticket=call.ticket, claim_id=claim_id, ending=ending, keys=self.keys)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
@@ -130,7 +135,7 @@ def step(
         has_parked=plain.has_parked or more.has_parked,
         busy={*plain.busy, *more.busy},
         reached={*plain.reached, *more.reached},
-        open_keys=plain.open_keys,
+        open_keys={*plain.open_keys, *more.open_keys},
         has_held=plain.has_held or more.has_held,
     )
 
@@ -182,6 +187,7 @@ def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[i
         avoid=avoid,
         slack=taker.delay,
         shares=taker.turns.shares(),
+        freed=_keys_of(ends),
     )
     chosen, first = taken.chosen, taken.rows[0]
     claim.observe(first.start_at, asked_at)
@@ -206,9 +212,13 @@ def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[i
         freed=chosen.keys,
         busy=chosen.busy,
         reached=first.reached_keys,
-        open_keys=first.open_keys if is_full else (),
+        open_keys={*taken.opened, *(first.open_keys if is_full else ())},
         has_held=chosen.lanes > len(first.asleep) + first.parked_lanes,
     )
+
+
+def _keys_of(ends: Sequence[Ended]) -> set[int]:
+    return {key for each in ends for key in each.keys}
 
 
 def _look_again(row: feed.StartedCall, *, asleep: Sequence[int] = ()) -> admit.Recheck:
@@ -285,6 +295,7 @@ def _general(
         freed=freed.keys,
         busy=done.busy,
         reached=done.allocation.reached,
+        open_keys=feed.find_opened(freed.keys).rows() if freed.keys else (),
         has_held=bool(done.allocation.held),
     )
 

@@ -83,6 +83,8 @@ class Taken:
 
     chosen: Chosen
     rows: Sequence[Row]
+    opened: Sequence[int]
+    """The keys of the calls that ended which are open now for lanes that are parked on them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,15 +120,18 @@ def take(
     avoid: Collection[int],
     slack: timedelta,
     shares: Mapping[str, Share],
+    freed: Collection[int],
 ) -> Taken:
     """Record these ends, and start up to `room` calls of these direct queues whose tasks the worker knows.
 
-    slack: how much later than its start a call may begin. shares: the turns of the queues by their weights.
+    freed: the keys of the calls that ended. slack: how much later than its start a call may begin. shares: the turns of
+    the queues by their weights.
     """
     where = {"queues": list(queues), "most": room + SPARE_LANES, "keys": list(keys), "avoid": list(avoid)}
     who = {"worker": worker, "tasks": list(tasks), "lease": conf().run_lease, "usual": None, "is_fetch": False}
     start = {**who, "room": room, "avoid": list(avoid), "slack": slack, "may_park": True}
-    with sql.short_transaction():
+    opened: sql.Asked[int] | None = None
+    with sql.short_transaction() as commit:
         if shares:
             turns = {"shares": json.dumps([{"queue": queue, **vars(share)} for queue, share in shares.items()])}
             chosen = sql.ask("finish_and_choose_by_weight", Chosen, {**ends, **where, **turns})
@@ -134,7 +139,15 @@ def take(
         else:
             chosen = sql.ask("finish_and_choose", Chosen, {**ends, **where})
             started = _start("start_chosen", start)
-    return Taken(chosen=chosen.row(), rows=started.rows())
+        commit()
+        if freed:
+            opened = find_opened(freed)
+    return Taken(chosen=chosen.row(), rows=started.rows(), opened=opened.rows() if opened is not None else ())
+
+
+def find_opened(keys: Collection[int]) -> sql.Asked[int]:
+    """Ask which of these keys, whose room was given back, are open for lanes parked on them; after the commit."""
+    return sql.ask("find_opened", int, {"keys": list(keys), "now": None})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -221,6 +221,8 @@ class Ended:
     claim_id: UUID
     """The claim's own."""
     ending: Ending
+    keys: Collection[int] = ()
+    """The keys that the call spends."""
 
 
 @dataclass(frozen=True, kw_only=True)

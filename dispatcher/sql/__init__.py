@@ -200,20 +200,23 @@ def _atomic_block(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
 
 
 @contextmanager
-def short_transaction(*, is_tuned: bool = True) -> Iterator[None]:
+def short_transaction(*, is_tuned: bool = True) -> Iterator[Callable[[], None]]:
     """Open a transaction of statements that do not need each other's rows: one trip, and no begin and commit.
+
+    What this yields commits them; statements asked after it travel with them, and see what others committed meanwhile.
 
     is_tuned: whether the connection is tuned for them. Django does not know of the transaction, which the server ends
     with the trip: only `ask` may be used inside. Within a caller's transaction it is a part of that.
     """
     if in_transaction() or not conf().pipeline:
-        with own_transaction():
-            yield
+        with ExitStack() as transaction:
+            transaction.enter_context(own_transaction())
+            yield transaction.close
         return
-    with _pipeline():
+    with _pipeline() as commit:
         if not (is_tuned and _prepares(connection())):
             ask("tune_feed", object, {"is_local": True})
-        yield
+        yield commit
 
 
 def tune() -> None:

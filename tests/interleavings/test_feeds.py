@@ -53,8 +53,7 @@ ENDING = pytest.mark.parametrize("end", [partial(take, ONE), hand_over], ids=["s
 
 
 def end_of(start: Start) -> finish.Ended:
-    handle = dict(zip(("call_id", "ticket", "claim_id"), start.handle, strict=True))
-    return finish.Ended(**handle, ending=ending.completed(1))
+    return start.ended(ending.completed(1))
 
 
 def taken() -> Start:
@@ -116,6 +115,21 @@ def test_a_step_that_ends_a_call_and_the_step_of_another_worker(end: Callable[[S
         assert CallQueue.objects.get(id=first.id).state == State.COMPLETED
 
     explore({"one": partial(end, start), "other": partial(take, OTHER)}, the_second_started, at_least=10)
+
+
+def test_a_step_that_ends_a_call_and_one_that_parks_another_lane() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    RateLimitKey.objects.declare("tenant")
+    send("api")
+    start = taken()
+    call = send("api", "tenant")
+
+    def it_starts(*steps: Step) -> None:
+        # By these, or by the next step of the worker that has opened the key: none needs a tick.
+        opened = [key for step in steps for key in step.open_keys]
+        assert [*ids(*steps), *ids(feed.step(ONE, room=2, keys=opened))] == [call.id]
+
+    explore({"one": partial(take, ONE, start), "other": partial(take, OTHER)}, it_starts, at_least=10)
 
 
 def test_hand_overs_of_two_workers() -> None:

@@ -27,8 +27,7 @@ def take(room: int = 1, *ended: Start, taker: Taker = TAKER, **options: Any) -> 
 
 def done(start: Start) -> Ended:
     """Return the end of a call that has completed."""
-    claimed = start.claimed
-    return Ended(call_id=start.call.id, ticket=start.call.ticket, claim_id=claimed.claim_id, ending=ending.completed(1))
+    return start.ended(ending.completed(1))
 
 
 def ids(step: Step) -> list[UUID]:

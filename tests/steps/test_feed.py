@@ -147,7 +147,7 @@ def test_a_failed_attempt_is_tried_again_and_its_error_is_kept() -> None:
     (call,) = send()
     (start,) = take().starts
     failed = ending.failed(ValueError("no"), attempt=1, policy=None)
-    ended = Ended(call_id=call.id, ticket=start.call.ticket, claim_id=start.claimed.claim_id, ending=failed)
+    ended = start.ended(failed)
     feed.step(TAKER, [ended], room=1)
     row = seen(call)
     assert row.state == State.RETRYABLE

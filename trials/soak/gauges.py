@@ -17,7 +17,6 @@ from django.test import override_settings
 from dispatcher import ending, engine
 from dispatcher.engine import feed
 from dispatcher.lifecycle import admit, heartbeat, publish
-from dispatcher.lifecycle.finish import Ended
 from dispatcher.models import CallQueue
 from dispatcher.states import DUE, State
 from trials.soak import fixtures
@@ -161,13 +160,8 @@ def _step(here: heartbeat.WorkerInfo) -> float | None:
     began = monotonic()
     starts = feed.step(taker, room=EACH * fixtures.PROBES).starts
     took = (monotonic() - began) * 1_000
-    feed.step(taker, [_ended(start) for start in starts], room=0)
+    feed.step(taker, [start.ended(ending.completed(None)) for start in starts], room=0)
     return took if len(starts) == EACH * fixtures.PROBES else None
-
-
-def _ended(start: feed.Start) -> Ended:
-    handle = dict(zip(("call_id", "ticket", "claim_id"), start.handle, strict=True))
-    return Ended(**handle, ending=ending.completed(None))
 
 
 def sample() -> Sample:

@@ -1,0 +1,4 @@
+-- find_opened: which of these keys a step has opened for lanes that are parked on them, seen after its commit. The step
+-- looked for such lanes before it, and does not lock the keys that it frees: another worker may have parked one
+-- meanwhile, and looked again before this commit. Whichever of the two commits last sees the other.
+{{keys_released(%(keys)s::bigint[])}}
