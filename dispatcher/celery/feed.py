@@ -453,7 +453,7 @@ class Feed:
             self._mark.remove()
         if not self.waiting.is_woken:
             self.waiting.wait(self._next_due(room), is_idle=is_idle)
-            self._mark.lapse()
+            self._mark.expire()
         if self.waiting.is_woken:
             self.waiting.is_woken = False
             self._mark.forget()

@@ -37,6 +37,6 @@ class IdleMark:
         """Know that it is written no more: the sender that has woken this worker removed it."""
         self._is_written = False
 
-    def lapse(self) -> None:
+    def expire(self) -> None:
         """Have it written again once in a while: its row may be gone."""
         self._is_written = self._is_written and monotonic() < self._until

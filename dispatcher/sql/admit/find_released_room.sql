@@ -1,7 +1,7 @@
 -- find_released_room: which of these keys, and of their groups, a release may have opened for a lane that is parked on
 -- them, whether any lane is awake, and the queue of the lane that was released, if it holds lanes up and is down to
--- half of those that may be on their way: then a pass is worth it. With `call` the keys and the lane are those of the call that was released. Relies on the indexes lane_parked,
--- lane_turn, lane_held, slot_key and call_in_flight.
+-- half of those that may be on their way: then a pass is worth it. With `call` the keys and the lane are those of the
+-- call that was released. Relies on the indexes lane_parked, lane_turn, lane_held, slot_key and call_in_flight.
 WITH released AS MATERIALIZED (
     SELECT %(lane)s::bigint AS lane_id, %(keys)s::bigint[] AS key_ids
      WHERE %(call)s::uuid IS NULL

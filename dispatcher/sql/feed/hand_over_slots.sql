@@ -1,12 +1,12 @@
--- hand_over_slots: record how one attempt of a worker ended (see attempts_ended), and start the next call with the slots
--- that it gives back: one statement, where finish_and_choose and start_chosen are two. The case of a full key: the lane
--- that is parked first on the keys spends the same ones; they have concurrency limits alone, and the one on which the
--- lane is parked stays full; nothing else waits for the worker. In every other case (`obstacle`) the end is recorded,
--- nothing starts, and an ordinary step for `keys` follows.
--- The locks are taken within the snapshot that counts. A key whose `admissions` is what the snapshot saw has no slots
--- that it did not see (as in send_call). It may have fewer: the caller looks again after the commit (`full_keys`).
--- Locks the call that ended, then, without waiting, the lane, the keys in order of id, and the next call.
--- Relies on slot_key, call_waiting, lane_held, lane_awake, lane_parked, the unique index of slots and the primary keys.
+-- hand_over_slots: record how one attempt of a worker ended (see attempts_ended), and start the next call with the
+-- slots that it gives back: one statement, where finish_and_choose and start_chosen are two. The case of a full key:
+-- the lane that is parked first on the keys spends the same ones; they have concurrency limits alone, and the one on
+-- which the lane is parked stays full; nothing else waits for the worker. In every other case (`obstacle`) the end is
+-- recorded, nothing starts, and an ordinary step for `keys` follows. The locks are taken within the snapshot that
+-- counts. A key whose `admissions` is what the snapshot saw has no slots that it did not see (as in send_call). It may
+-- have fewer: the caller looks again after the commit (`full_keys`). Locks the call that ended, then, without waiting,
+-- the lane, the keys in order of id, and the next call. Relies on slot_key, call_waiting, lane_held, lane_awake,
+-- lane_parked, the unique index of slots and the primary keys.
 WITH {{clock}}, {{attempts_ended}}, gone AS MATERIALIZED (
     SELECT COALESCE(array_agg(slot.key_id), '{}') AS key_ids, bool_and(slot.cost = 1) AS is_plain
       FROM dispatcher_slot AS slot

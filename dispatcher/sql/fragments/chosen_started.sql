@@ -194,7 +194,8 @@ WITH clock AS MATERIALIZED (
 )
 SELECT clock.now AS start_at, started.id, started.ticket, started.claim, started.task, started.args, started.kwargs,
        started.call_data, started.headers, started.options, started.queue, started.attempt, started.retry,
-       started.key_ids, (SELECT decided.becomes = 'parked' FROM decided WHERE decided.id = started.lane_id) AS is_followed,
+       started.key_ids,
+       (SELECT decided.becomes = 'parked' FROM decided WHERE decided.id = started.lane_id) AS is_followed,
        ARRAY(SELECT decided.id FROM decided WHERE decided.becomes = 'asleep') AS asleep,
        (SELECT count(*) FROM decided WHERE decided.becomes = 'left') AS left_lanes,
        (SELECT count(*) FROM decided WHERE decided.becomes = 'parked') AS parked_lanes,

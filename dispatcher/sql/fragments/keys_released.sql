@@ -1,5 +1,6 @@
--- keys_released(keys): a subquery: which of these keys, and of their groups, a release may have opened for a lane that is
--- parked on them. A release opens a concurrency limit and nothing else. Relies on the indexes lane_parked and slot_key.
+-- keys_released(keys): a subquery: which of these keys, and of their groups, a release may have opened for a lane that
+-- is parked on them. A release opens a concurrency limit and nothing else. Relies on the indexes lane_parked and
+-- slot_key.
 SELECT key.id
   FROM dispatcher_ratelimitkey AS key
  WHERE key.id = ANY ({{keys}})

@@ -1,5 +1,5 @@
--- published_spenders: the queues that the broker delivers and whose calls spend a key, or may choose it for a group: the
--- first of them. Reads no lane of a key that neither exists nor is a member of a group.
+-- published_spenders: the queues that the broker delivers and whose calls spend a key, or may choose it for a group:
+-- the first of them. Reads no lane of a key that neither exists nor is a member of a group.
 WITH spent AS MATERIALIZED (
     SELECT key.id FROM dispatcher_ratelimitkey AS key WHERE key.name = %(key)s::text
      UNION
