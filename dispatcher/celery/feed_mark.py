@@ -23,12 +23,12 @@ class IdleMark:
         return self._is_written and reached == self.reached
 
     def write(self, queues: Sequence[str], reached: set[int], *, keep_s: float) -> None:
-        """Tell senders to these queues that this worker is idle."""
+        """Let senders to these queues know that this worker is idle."""
         wake.mark_idle(self.worker, queues, reached)
         self._is_written, self.reached, self._until = True, reached, monotonic() + keep_s
 
     def remove(self) -> None:
-        """Tell senders that this worker is not idle any more."""
+        """Let senders know that this worker is not idle any more."""
         if self._is_written:
             wake.mark_busy(self.worker)
             self._is_written = False
