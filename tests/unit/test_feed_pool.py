@@ -1,7 +1,8 @@
 """The pool of a feed: which calls processes have, which wait for one, and which are taken back."""
 
+from collections import deque
 from collections.abc import Iterator
-from threading import Thread
+from threading import Barrier, Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -142,6 +143,29 @@ def test_an_event_loop_hands_over_what_another_thread_gives(looping: Worker, hub
         thread.join()
         hub.run_once()
     assert looping.given == [*"abcd"]
+
+
+class Meeting(deque[Any]):
+    """Calls that two threads append before either of them goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.barrier = Barrier(2)
+
+    def append(self, run: Any, /) -> None:
+        super().append(run)
+        self.barrier.wait(10)
+
+
+def test_calls_that_two_threads_give_at_once_do_not_stay_behind(looping: Worker, hub: Hub) -> None:
+    looping.pool._waiting = Meeting()  # noqa: SLF001 -- between its append and the next line a thread may stop
+    threads = [Thread(target=looping.give, args=name) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    hub.run_once()
+    assert sorted(looping.given) == [*"ab"]
 
 
 def test_a_call_that_ends_as_it_is_handed_over_is_followed_by_the_next_and_not_interrupted(
