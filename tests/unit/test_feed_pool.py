@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 from threading import Barrier, Thread
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
@@ -166,6 +167,35 @@ def test_calls_that_two_threads_give_at_once_do_not_stay_behind(looping: Worker,
         thread.join()
     hub.run_once()
     assert sorted(looping.given) == [*"ab"]
+
+
+def test_a_call_is_handed_over_after_the_event_loop_broke_off(looping: Worker, hub: Hub) -> None:
+    def break_off() -> None:
+        raise ConnectionResetError
+
+    # As AMQP's reader does. The loop forgets what it had for its next turn, in any order.
+    for _ in range(50):
+        hub.call_soon(break_off)
+    looping.give("a")
+    with pytest.raises(ConnectionResetError):
+        hub.run_once()
+    hub.reset()
+    looping.pool.add_reader()
+    looping.give("b")
+    for _ in range(2):
+        hub.run_once()
+    assert looping.given == [*"ab"]
+
+
+def test_a_call_that_a_timer_gives_is_handed_over_at_once(looping: Worker, hub: Hub) -> None:
+    # As the next one of a process that a time limit has ended.
+    hub.timer.call_after(0, looping.give, args=("a",))
+    hub.timer.call_after(60, looping.give, args=("b",))
+    begun = monotonic()
+    for _ in range(2):
+        hub.run_once()
+    assert looping.given == ["a"]
+    assert monotonic() - begun < 1
 
 
 def test_a_call_that_ends_as_it_is_handed_over_is_followed_by_the_next_and_not_interrupted(
