@@ -3,7 +3,6 @@
 import os
 from collections import deque
 from contextlib import suppress
-from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -77,8 +76,8 @@ class Pool:
         self._given: set[Run] = set()
         """Those that a process has, or gets next."""
         self._hub: Any = getattr(consumer, "hub", None)
-        self._loop = get_ident()
-        """The thread of the event loop, which makes the pool."""
+        self._is_woken = False
+        """Whether the event loop will look at those on their way: one wake-up is enough for several."""
         if self._hub is not None:
             self._read, self._write = os.pipe()
             os.set_blocking(self._read, False)
@@ -148,18 +147,18 @@ class Pool:
             self._execute(run)
             return
         self._waiting.append(run)
-        if len(self._waiting) > 1:
-            # Who handed the first one wakes the event loop.
+        if self._is_woken:
             return
-        if get_ident() == self._loop:
-            self._hub.call_soon(self._hand_over)
-            return
+        self._is_woken = True
+        # Not call_soon: what is to come in the loop's next turn is lost with a connection that breaks in this one.
         with suppress(BlockingIOError):
             os.write(self._write, b"x")
 
     def _hand_over(self, *_: Any) -> None:
         with suppress(BlockingIOError):
             os.read(self._read, _READ)
+        # First: what another thread appends from now on wakes the loop again.
+        self._is_woken = False
         while self._waiting:
             try:
                 run = self._waiting.popleft()
