@@ -54,6 +54,18 @@ def test_an_idle_worker_starts_a_call_without_a_poll(processes: Processes, worke
     assert min(spans) < 0.15, "a notification, and not the look of every 0.3 s"
 
 
+@pytest.mark.parametrize("processes_of_pool", [1, 2])
+def test_a_worker_whose_processes_are_all_busy_starts_the_next_call_as_it_records_an_end(
+    processes: Processes, processes_of_pool: int
+) -> None:
+    RateLimitKey.objects.declare("full", concurrency=processes_of_pool)
+    start(processes, "-c", str(processes_of_pool))
+    slow = Call(sample_tasks.echo_slowly, args=["hello", 0.03], queue=QUEUE, keys=["full"])
+    calls = [ended(call) for call in CallQueue.objects.send_many([slow] * 16)]
+    # A hand-over is one statement, with one time for both.
+    assert len({call.started_at for call in calls} & {call.finished_at for call in calls}) >= 8
+
+
 SELDOM = {"FLOWS_HEARTBEAT": "5"}
 """Workers that look by themselves so seldom that the tests are over before."""
 
