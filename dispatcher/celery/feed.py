@@ -181,7 +181,7 @@ class Feed:
             self._is_waiting_for_ends = False
             return
         ends = self._take_ends()
-        room = self._room()
+        room = self._room(len(ends))
         has_moved = False
         if ends or (room > 0 and self._direct):
             # Without room a step would not look at them.
@@ -223,10 +223,11 @@ class Feed:
         self._direct = direct
         self._direct_until = monotonic() + self._look_s
 
-    def _room(self) -> int:
+    def _room(self, ended: int = 0) -> int:
+        """Return how many calls more may start; so many have ended and are not recorded yet."""
         if not self._may_take.is_set() or self.pool is None:
             return 0
-        return self.pool.size - self.pool.busy_elsewhere() + self._pace.ahead(self.pool.size) - len(self._runs)
+        return self.pool.size - self.pool.busy_elsewhere() + self._pace.ahead(self.pool.size) + ended - len(self._runs)
 
     def _is_gathering(self) -> bool:
         """Whether more ends are waited for: the pool has calls for the time of a step, and the next end is near."""
