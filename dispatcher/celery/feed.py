@@ -7,7 +7,7 @@ that the broker delivers come to the same pool as before.
 import heapq
 import logging
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from threading import Event, Thread
 from time import monotonic, sleep
 from typing import Final
@@ -82,6 +82,8 @@ class Feed:
         self._pause = _PAUSE_S
         self._is_lost = True
         """Whether there was no connection since the last step, so that its answer may be lost."""
+        self._in_doubt: set[int] = set()
+        """Keys whose room may have been given back by ends whose answer is lost."""
         self._count = 0
         self._is_waiting_for_ends = False
         """Whether it waits until more ends have come, up to a time: the next one need not wake it."""
@@ -181,7 +183,7 @@ class Feed:
             self._is_waiting_for_ends = False
             return
         ends = self._take_ends()
-        room = self._room()
+        room = self._room(len(ends))
         has_moved = False
         if ends or (room > 0 and self._direct):
             # Without room a step would not look at them.
@@ -211,6 +213,8 @@ class Feed:
         self._mark.forget()
         self._is_lost = False
         self._agenda.forget_reached()
+        engine_feed.open_to_others(self._in_doubt)
+        self._in_doubt.clear()
 
     def _look_up_queues(self) -> None:
         if not self._may_take.is_set() or monotonic() < self._direct_until:
@@ -223,10 +227,11 @@ class Feed:
         self._direct = direct
         self._direct_until = monotonic() + self._look_s
 
-    def _room(self) -> int:
+    def _room(self, ended: int = 0) -> int:
+        """Return how many calls more may start; so many have ended and are not recorded yet."""
         if not self._may_take.is_set() or self.pool is None:
             return 0
-        return self.pool.size - self.pool.busy_elsewhere() + self._pace.ahead(self.pool.size) - len(self._runs)
+        return self.pool.size - self.pool.busy_elsewhere() + self._pace.ahead(self.pool.size) + ended - len(self._runs)
 
     def _is_gathering(self) -> bool:
         """Whether more ends are waited for: the pool has calls for the time of a step, and the next end is near."""
@@ -254,7 +259,7 @@ class Feed:
                 self._lose_connection()
                 self._record_apart(ends)
                 return True
-            self._ended.extendleft(run for run, _ in reversed(ends))
+            self._take_again(ends)
             raise
         self._has_left = made.has_left
         for run, _ in ends:
@@ -333,7 +338,7 @@ class Feed:
                 engine_feed.record_apart(run.start, ended)
             except sql.DATABASE_ERRORS as fault:
                 if not sql.is_refused(fault):
-                    self._ended.extendleft(run for run, _ in reversed(ends))
+                    self._take_again(ends)
                     raise
                 logger.exception("the end of call %s was refused; it waits for the end of its lease", run.start.call.id)
             self._forget(run)
@@ -395,9 +400,14 @@ class Feed:
         try:
             self._sort_ends(ends)
         except BaseException:
-            self._ended.extendleft(run for run, _ in reversed(ends))
+            self._take_again(ends)
             raise
         return ends
+
+    def _take_again(self, ends: Sequence[tuple[Run, Ended]]) -> None:
+        """Take these ends again in the next step; if they were recorded, the room that they gave back is not known."""
+        self._ended.extendleft(run for run, _ in reversed(ends))
+        self._in_doubt.update(key for run, _ in ends for key in run.start.keys)
 
     def _sort_ends(self, ends: list[tuple[Run, Ended]]) -> None:
         while self._ended:
@@ -410,6 +420,7 @@ class Feed:
             except Exception as fault:
                 if not sql.is_refused(fault):
                     self._ended.appendleft(run)
+                    self._in_doubt.update(run.start.keys)
                     raise
                 # What the task gave can't be stored; tried again, it would keep this feed from all others.
                 self._record_apart([(run, run.start.ended(run.failed(fault)))])

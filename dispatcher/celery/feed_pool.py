@@ -76,6 +76,8 @@ class Pool:
         self._given: set[Run] = set()
         """Those that a process has, or gets next."""
         self._hub: Any = getattr(consumer, "hub", None)
+        self._is_woken = False
+        """Whether the event loop will look at those on their way: one wake-up is enough for several."""
         if self._hub is not None:
             self._read, self._write = os.pipe()
             os.set_blocking(self._read, False)
@@ -145,12 +147,18 @@ class Pool:
             self._execute(run)
             return
         self._waiting.append(run)
+        if self._is_woken:
+            return
+        self._is_woken = True
+        # Not call_soon: what is to come in the loop's next turn is lost with a connection that breaks in this one.
         with suppress(BlockingIOError):
             os.write(self._write, b"x")
 
     def _hand_over(self, *_: Any) -> None:
         with suppress(BlockingIOError):
             os.read(self._read, _READ)
+        # First: what another thread appends from now on wakes the loop again.
+        self._is_woken = False
         while self._waiting:
             try:
                 run = self._waiting.popleft()

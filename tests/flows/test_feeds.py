@@ -7,18 +7,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from django.db import connection
 
+from dispatcher import api
 from dispatcher.models import CallQueue, Feed, PeriodicRun, Queue, RateLimitKey, Worker
 from dispatcher.request import Call
 from dispatcher.states import State
+from tests import db_admin
 from tests.flows import sample_tasks
 from tests.flows.one_slot import ended, running, send, start
 from tests.flows.processes import Processes
 from tests.flows.settings import QUEUE
-from tests.races.lockstep import concurrent, eventually
+from tests.races.lockstep import concurrent, eventually, holding
 
 pytestmark = [
     concurrent,
@@ -52,6 +55,38 @@ def test_an_idle_worker_starts_a_call_without_a_poll(processes: Processes, worke
         call = ended(send(sample_tasks.echo, "hello", keys=[]))
         spans.append((call.started_at - call.created_at).total_seconds())
     assert min(spans) < 0.15, "a notification, and not the look of every 0.3 s"
+
+
+@pytest.mark.parametrize("processes_of_pool", [1, 2])
+def test_a_worker_whose_processes_are_all_busy_starts_the_next_call_as_it_records_an_end(
+    processes: Processes, processes_of_pool: int
+) -> None:
+    RateLimitKey.objects.declare("full", concurrency=processes_of_pool)
+    start(processes, "-c", str(processes_of_pool))
+    slow = Call(sample_tasks.echo_slowly, args=["hello", 0.03], queue=QUEUE, keys=["full"])
+    calls = [ended(call) for call in CallQueue.objects.send_many([slow] * 16)]
+    # A hand-over is one statement, with one time for both.
+    assert len({call.started_at for call in calls} & {call.finished_at for call in calls}) >= 8
+
+
+BLOCKED_BY = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
+
+
+def test_room_that_was_given_back_before_the_connection_broke_is_used(processes: Processes, tmp_path: Path) -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    start(processes)
+    # The first one may start in a pass, which hands nothing over.
+    tasks = (sample_tasks.echo, sample_tasks.wait_for_a_file, sample_tasks.echo)
+    calls = [Call(task, args=[str(tmp_path / "go")], queue=QUEUE, keys=["api"]) for task in tasks]
+    _, first, following = CallQueue.objects.send_many(calls)
+    running(first)
+    # The end is recorded; the next call is then left to an ordinary step, which counts starts.
+    api.limit("api", {"concurrency": 1, "rate": {"limit": 100, "period": "PT1S"}})
+    with holding("LOCK TABLE dispatcher_window IN SHARE MODE") as gate:
+        (tmp_path / "go").touch()
+        ended(first)
+        eventually(lambda: db_admin.monitor().execute(BLOCKED_BY, [gate.info.backend_pid]).fetchone() != (0,))
+    assert ended(following).state == State.COMPLETED
 
 
 SELDOM = {"FLOWS_HEARTBEAT": "5"}
