@@ -213,8 +213,9 @@ class Feed:
         self._mark.forget()
         self._is_lost = False
         self._agenda.forget_reached()
-        engine_feed.open_to_others(self._in_doubt)
-        self._in_doubt.clear()
+        if self._in_doubt:
+            engine_feed.open_to_others(self._in_doubt)
+            self._in_doubt.clear()
 
     def _look_up_queues(self) -> None:
         if not self._may_take.is_set() or monotonic() < self._direct_until:
