@@ -71,3 +71,16 @@ def test_room_that_was_given_back_after_the_snapshot_is_used(running: tuple[Star
     assert step.handed_over
     (last,) = take(1, taker=OTHER).starts
     assert {*Slot.objects.values_list("call_id", flat=True)} == {*ids(step), last.call.id}
+
+
+def test_a_lane_whose_other_key_was_locked_gets_the_room_of_the_key_that_it_is_parked_on() -> None:
+    Queue.objects.create(name="mail", delivery="direct")
+    RateLimitKey.objects.declare("api", concurrency=2)
+    RateLimitKey.objects.declare("tenant", concurrency=1)
+    send(2, keys=["api", "tenant"])
+    (start,) = take(1).starts
+    with holding("SELECT FROM dispatcher_ratelimitkey WHERE name = 'api' FOR UPDATE"):
+        step = take(1, start)
+        assert not step.starts
+    # As the worker does, when it looks again at the keys that were locked.
+    assert len(take(1, keys=step.busy).starts) == 1
