@@ -272,6 +272,7 @@ class Feed:
             self._has_more = made.has_held
         self._note_keys(made)
         self._agenda.note_busy(made.busy, avoid, now)
+        self._agenda.keep_while_busy({*keys, *made.freed})
         self._leave_reached(made.reached)
         if made.starts:
             self.waiting.rest()

@@ -84,3 +84,10 @@ class Agenda:
             since = now if known is None else known.since
             self._busy[key] = Busy(since=since, pause=pause, again_at=monotonic() + pause)
             self.remind(self._busy[key].again_at, key)
+
+    def keep_while_busy(self, keys: Collection[int]) -> None:
+        """Look at these keys again with those that are locked: lanes that are parked on them may spend one of those."""
+        if self._busy:
+            at = max(busy.again_at for busy in self._busy.values())
+            for key in keys:
+                self.remind(at, key)

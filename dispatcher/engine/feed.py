@@ -133,6 +133,7 @@ def step(
         recorded=plain.recorded,
         has_moved=plain.has_moved or more.has_moved,
         has_parked=plain.has_parked or more.has_parked,
+        freed=plain.freed,
         busy={*plain.busy, *more.busy},
         reached={*plain.reached, *more.reached},
         open_keys={*plain.open_keys, *more.open_keys},

@@ -3,15 +3,17 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from time import monotonic
 from uuid import uuid4
 
 import pytest
 
+from dispatcher.celery.feed_agenda import Agenda
 from dispatcher.engine import feed
 from dispatcher.engine.feed import Start, Step
 from dispatcher.lifecycle import finish
 from dispatcher.models import Queue, RateLimitKey, Slot
-from tests.races.lockstep import actors, concurrent, holding
+from tests.races.lockstep import actors, concurrent, eventually, holding
 from tests.steps.feeding import TAKER, done, ids, send, take
 
 pytestmark = [concurrent, pytest.mark.session]
@@ -71,3 +73,19 @@ def test_room_that_was_given_back_after_the_snapshot_is_used(running: tuple[Star
     assert step.handed_over
     (last,) = take(1, taker=OTHER).starts
     assert {*Slot.objects.values_list("call_id", flat=True)} == {*ids(step), last.call.id}
+
+
+def test_a_lane_whose_other_key_was_locked_gets_the_room_of_the_key_that_it_is_parked_on() -> None:
+    Queue.objects.create(name="mail", delivery="direct")
+    RateLimitKey.objects.declare("api", concurrency=2)
+    RateLimitKey.objects.declare("tenant", concurrency=1)
+    send(2, keys=["api", "tenant"])
+    (start,) = take(1).starts
+    with holding("SELECT FROM dispatcher_ratelimitkey WHERE name = 'api' FOR UPDATE"):
+        step = take(1, start)
+        assert not step.starts
+    agenda = Agenda()
+    agenda.note_busy(step.busy, [], monotonic())
+    agenda.keep_while_busy(step.freed)
+    keys = eventually(lambda: (due := agenda.take_due()) >= {*step.busy, *step.freed} and due)
+    assert len(take(1, keys=keys).starts) == 1
