@@ -200,8 +200,8 @@ def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[i
     ]
     taker.turns.note(start.call.queue for start in starts)
     found = _look_again(first, asleep=first.asleep)
-    if found.lanes or found.keys or chosen.other:
-        dispenser.dispense_briefly(lanes=found.lanes, keys={*found.keys, *chosen.other})
+    if found.lanes or found.keys or chosen.other or taken.opened.other:
+        dispenser.dispense_briefly(lanes=found.lanes, keys={*found.keys, *chosen.other, *taken.opened.other})
     # All lanes were looked at, unless as many were locked as a step takes.
     is_full = chosen.lanes >= room + feed.SPARE_LANES
     return Step(
@@ -213,7 +213,7 @@ def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[i
         freed=chosen.keys,
         busy=chosen.busy,
         reached=first.reached_keys,
-        open_keys={*taken.opened, *(first.open_keys if is_full else ())},
+        open_keys={*taken.opened.keys, *(first.open_keys if is_full else ())},
         has_held=chosen.lanes > len(first.asleep) + first.parked_lanes,
     )
 
@@ -286,7 +286,8 @@ def _general(
     starts = [replace(start, keys=done.spent.get(start.call.id, ())) for start in starts]
     taker.turns.note(start.call.queue for start in starts)
     finish.report_many(ends, freed.calls)
-    _serve(freed, done, returned, cancelled)
+    found = feed.find_opened(freed.keys, queues=taker.queues).row() if freed.keys else feed.Opened()
+    _serve({*freed.other, *found.other}, done, returned, cancelled)
     return Step(
         starts=starts,
         recorded=freed.calls,
@@ -296,7 +297,7 @@ def _general(
         freed=freed.keys,
         busy=done.busy,
         reached=done.allocation.reached,
-        open_keys=feed.find_opened(freed.keys).rows() if freed.keys else (),
+        open_keys=found.keys,
         has_held=bool(done.allocation.held),
     )
 
@@ -341,7 +342,7 @@ def _start(calls: Sequence[Admitted], taker: Taker) -> tuple[list[Start], list[U
 
 
 def _serve(
-    freed: finish.Freed,
+    other: Collection[int],
     done: admit.Pass,
     returned: Sequence[unstarted.Returned],
     revoked: Sequence[UUID],
@@ -353,8 +354,8 @@ def _serve(
     for each in returned:
         dispenser.dispense_briefly(lanes=[each.lane_id], keys=each.keys)
     again = admit.recheck(done)
-    if again.lanes or again.keys or freed.other:
-        dispenser.dispense_briefly(lanes=again.lanes, keys={*freed.other, *again.keys})
+    if again.lanes or again.keys or other:
+        dispenser.dispense_briefly(lanes=again.lanes, keys={*other, *again.keys})
 
 
 def put_off(start: Start, wait: timedelta, key: str | None) -> None:

@@ -78,13 +78,21 @@ class Row(StartedCall):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Opened:
+    """Keys whose room was given back, and that are open for lanes that are parked on them."""
+
+    keys: Sequence[int] = ()
+    other: Sequence[int] = ()
+    """Those of them on which a lane of another queue is parked first."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Taken:
     """What one step did."""
 
     chosen: Chosen
     rows: Sequence[Row]
-    opened: Sequence[int]
-    """The keys of the calls that ended which are open now for lanes that are parked on them."""
+    opened: Opened
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +138,7 @@ def take(
     where = {"queues": list(queues), "most": room + SPARE_LANES, "keys": list(keys), "avoid": list(avoid)}
     who = {"worker": worker, "tasks": list(tasks), "lease": conf().run_lease, "usual": None, "is_fetch": False}
     start = {**who, "room": room, "avoid": list(avoid), "slack": slack, "may_park": True}
-    opened: sql.Asked[int] | None = None
+    opened: sql.Asked[Opened] | None = None
     with sql.short_transaction() as commit:
         if shares:
             turns = {"shares": json.dumps([{"queue": queue, **vars(share)} for queue, share in shares.items()])}
@@ -141,13 +149,13 @@ def take(
             started = _start("start_chosen", start)
         commit()
         if freed:
-            opened = find_opened(freed)
-    return Taken(chosen=chosen.row(), rows=started.rows(), opened=opened.rows() if opened is not None else ())
+            opened = find_opened(freed, queues=queues)
+    return Taken(chosen=chosen.row(), rows=started.rows(), opened=opened.row() if opened is not None else Opened())
 
 
-def find_opened(keys: Collection[int]) -> sql.Asked[int]:
+def find_opened(keys: Collection[int], *, queues: Sequence[str]) -> sql.Asked[Opened]:
     """Ask which of these keys, whose room was given back, are open for lanes parked on them; after the commit."""
-    return sql.ask("find_opened", int, {"keys": list(keys), "now": None})
+    return sql.ask("find_opened", Opened, {"keys": list(keys), "queues": list(queues), "now": None})
 
 
 @dataclass(frozen=True, kw_only=True)

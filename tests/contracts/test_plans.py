@@ -364,6 +364,7 @@ HOT = [
     ),
     Hot("start_chosen", START, 20, is_tuned=True, settings={"dispatcher.chosen": "{}", "dispatcher.locked": "{}"}),
     Hot("hand_over_slots", HAND_OVER, 400, is_tuned=True),
+    Hot("find_opened", {"keys": [1, 2], "queues": ["direct"], "now": None}, 150),
     Hot("finish_calls", ENDS | {"queues": ["served"]}, 100, is_tuned=True),
     Hot(
         "start_calls",
