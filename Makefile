@@ -10,10 +10,13 @@ SERVICES_REDIS_URL ?= redis://127.0.0.1:6379/9
 PROCESSES ?= 3
 PYTEST_OPTIONS = -n $(PROCESSES) --dist loadfile $(ARGS)
 
+# What of the contract of the statements needs a server; the rest reads files.
+STATEMENT_TESTS := tests/contracts/test_sql.py::test_a_statement_prepares_on_the_server
 # What a version of PostgreSQL can break: its parser, its planner, and the order in which it grants locks.
-SERVER_TESTS := tests/contracts/test_sql.py $(wildcard tests/contracts/test_*plans*.py) $(addprefix tests/races/test_, \
+SERVER_TESTS := $(STATEMENT_TESTS) $(wildcard tests/contracts/test_*plans*.py) $(addprefix tests/races/test_, \
 	all_at_once.py deadlocks.py locked_keys.py locked_tables.py order.py placement.py tickets.py wakeups.py)
-# What a broker can break: whatever Celery publishes, consumes, acknowledges and broadcasts.
+# What a broker can break: whatever Celery publishes, consumes, acknowledges and broadcasts. The flows marked `direct` are
+# left out: workers take their calls from the database. That a revoke reaches those too is shown by test_running.py.
 BROKER_TESTS := $(filter-out $(addprefix tests/flows/test_,deleted_key.py demo_summary.py eager.py examples.py retry_asked.py), \
 	$(wildcard tests/flows/test_*.py))
 # What a pooler in transaction mode can break: each statement, alone and in a pipeline, what is kept on a connection, and a
@@ -22,8 +25,8 @@ POOLER_TESTS := $(addprefix tests/steps/test_,admit_lanes.py after_commit.py cel
 	deleting.py duplicates.py execute.py finish.py interrupted.py judging.py kept_connections.py openings.py oversized.py \
 	periodic.py place.py publish.py pull.py queues.py recover.py references.py results.py retention.py send_alone.py \
 	throttles.py time_zones.py unavailable.py unused.py) \
-	tests/races/test_pooler.py tests/races/test_limits.py tests/contracts/test_sql.py tests/flows/test_running.py
-POOLER_TESTS_ALL := tests/steps tests/races tests/edges/test_admin.py tests/contracts/test_sql.py \
+	tests/races/test_pooler.py tests/races/test_limits.py $(STATEMENT_TESTS) tests/flows/test_running.py
+POOLER_TESTS_ALL := tests/steps tests/races tests/edges/test_admin.py $(STATEMENT_TESTS) \
 	tests/flows/test_running.py tests/flows/test_limits_at_work.py
 # What a version of Django can break: checks, admin, commands, models, SQL of the ORM, what follows a commit.
 DJANGO_TESTS := $(filter-out $(addprefix tests/edges/test_,compose_services.py demo_screen.py stack.py), \
@@ -64,7 +67,7 @@ test: .venv/dev.stamp ## run the tests with embedded servers (ARGS="-k word" for
 test-services: .venv/dev.stamp ## run what depends on the server or the broker on PostgreSQL with RabbitMQ
 	@$(BIN)/python -m project.reachable "$(SERVICES_DATABASE_URL)" "$(SERVICES_RABBITMQ_URL)"
 	@DATABASE_URL="$(SERVICES_DATABASE_URL)" CELERY_BROKER_URL="$(SERVICES_RABBITMQ_URL)" \
-		$(BIN)/pytest $(PYTEST_OPTIONS) $(SERVER_TESTS) $(BROKER_TESTS)
+		$(BIN)/pytest -m "not clocks and not pooler and not direct" $(PYTEST_OPTIONS) $(SERVER_TESTS) $(BROKER_TESTS)
 
 test-pooler: .venv/dev.stamp ## run the engine's tests behind a PgBouncer in transaction mode (needs pgbouncer)
 	@$(BIN)/pytest --pooler -m "not clocks and not session" $(PYTEST_OPTIONS) $(POOLER_TESTS)

@@ -26,6 +26,7 @@ from tests.races.lockstep import concurrent, eventually, holding
 pytestmark = [
     concurrent,
     pytest.mark.usefixtures("one_slot"),
+    pytest.mark.direct,
     pytest.mark.parametrize("delivery", ["direct"], indirect=True),
 ]
 

@@ -27,7 +27,12 @@ def declare(**limits: int) -> list[int]:
 
 @pytest.mark.usefixtures("one_slot")
 @pytest.mark.parametrize(
-    ("delivery", "pool"), [("broker", "prefork"), ("direct", "prefork"), ("direct", "threads")], indirect=["delivery"]
+    ("delivery", "pool"),
+    [
+        ("broker", "prefork"),
+        *(pytest.param("direct", pool, marks=pytest.mark.direct) for pool in ("prefork", "threads")),
+    ],
+    indirect=["delivery"],
 )
 def test_a_task_learns_which_key_was_chosen(processes: Processes, pool: str) -> None:
     keys = declare(concurrency=1)
@@ -41,7 +46,7 @@ def test_a_task_learns_which_key_was_chosen(processes: Processes, pool: str) -> 
 
 
 @pytest.mark.usefixtures("one_slot")
-@pytest.mark.parametrize("delivery", ["broker", "direct"], indirect=True)
+@pytest.mark.parametrize("delivery", ["broker", pytest.param("direct", marks=pytest.mark.direct)], indirect=True)
 def test_a_refused_call_goes_on_under_another_key_and_only_the_one_it_used_is_blocked(processes: Processes) -> None:
     RateLimitKey.objects.declare("provider")
     declare()

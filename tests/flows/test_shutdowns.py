@@ -19,7 +19,7 @@ from tests.races.lockstep import concurrent, eventually, holding
 pytestmark = [
     concurrent,
     pytest.mark.usefixtures("ticking", "one_slot"),
-    pytest.mark.parametrize("delivery", ["broker", "direct"], indirect=True),
+    pytest.mark.parametrize("delivery", ["broker", pytest.param("direct", marks=pytest.mark.direct)], indirect=True),
 ]
 
 LEASE: timedelta = DISPATCHER["run_lease"]
