@@ -81,7 +81,7 @@ def test_a_form_refuses_the_broker_for_a_queue_whose_calls_have_a_limit_per_work
     RateLimitKey.objects.declare("exports", per_worker=2)
     spend("exports", queue="mail", delivery="direct")
     url = reverse("admin:dispatcher_queue_change", args=["mail"])
-    form = {"max_depth": "", "on_full": "reject", "warn_at": "0.5"}
+    form = {"weight": "1", "max_depth": "", "on_full": "reject", "warn_at": "0.5"}
     assert "or remove per_worker from the key first" in boss.post(url, {**form, "delivery": "broker"}).content.decode()
     submit(boss, "exports", per_worker="")
     boss.post(url, {**form, "delivery": "broker"})

@@ -11,7 +11,7 @@ from django.db import InterfaceError, OperationalError, connection, transaction
 from django.utils import timezone
 
 from dispatcher import api, engine
-from dispatcher.engine import attempt, workers
+from dispatcher.engine import attempt, release, workers
 from dispatcher.errors import RateLimited, WorkerLost
 from dispatcher.lifecycle import claim, finish
 from dispatcher.lifecycle.run import Failed, RetryAsked, Returned, Stopped
@@ -115,7 +115,7 @@ def test_the_outcome_of_a_run_outlasts_a_connection_that_breaks(
     call: CallQueue, losing: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     behind = CallQueue.objects.send("noop", keys=["api"])
-    monkeypatch.setattr(finish, "complete", losing(finish.complete))
+    monkeypatch.setattr(release, "finish_and_admit", losing(release.finish_and_admit))
     assert engine.execute(call.id, ticket_of(call), lambda: "done") == Returned(result="done")
     assert (seen(call).state, seen(call).result, seen(call).attempt) == (State.COMPLETED, "done", 1)
     assert states([behind]) == [State.DISPATCHED]
@@ -133,7 +133,7 @@ def test_a_failure_is_recorded_once_though_its_answer_is_lost(
     state: State,
 ) -> None:
     behind = CallQueue.objects.send("noop", keys=["api"])
-    monkeypatch.setattr(finish, "fail", losing(finish.fail))
+    monkeypatch.setattr(release, "finish_and_admit", losing(release.finish_and_admit))
     error = RetryAsked(ValueError("bad"), timedelta(minutes=5), may_retry=may_retry)
     outcome = engine.execute(call.id, ticket_of(call), partial(throw, error))
     assert isinstance(outcome, Failed)
@@ -177,11 +177,11 @@ def test_the_end_that_another_gave_an_attempt_is_not_taken_for_ones_own_whose_an
                 case _:
                     assert finish.cancel(call.id, ticket)
             break_off()
-        return complete(*args, **kwargs)
+        return finish_and_admit(*args, **kwargs)
 
     ended: list[bool] = []
-    complete = finish.complete
-    monkeypatch.setattr(finish, "complete", lose_to_another)
+    finish_and_admit = release.finish_and_admit
+    monkeypatch.setattr(release, "finish_and_admit", lose_to_another)
     assert engine.execute(call.id, ticket, lambda: "late", worker=HERE.id, claim_id=claim_id) is None
     assert seen(call).result is None
 
@@ -189,17 +189,17 @@ def test_the_end_that_another_gave_an_attempt_is_not_taken_for_ones_own_whose_an
 def test_a_finish_whose_answer_was_lost_is_known_again_after_the_call_was_admitted_again(
     call: CallQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fail = finish.fail
+    finish_and_admit = release.finish_and_admit
 
     def fail_and_be_admitted(*args: Any, **kwargs: Any) -> Any:
-        released = fail(*args, **kwargs)
-        if released is not None:
+        done = finish_and_admit(*args, **kwargs)
+        if done.released is not None:
             CallQueue.objects.filter(id=call.id).update(state=State.AVAILABLE)
             assert go(call) == [call.id]
             break_off()
-        return released
+        return done
 
-    monkeypatch.setattr(finish, "fail", fail_and_be_admitted)
+    monkeypatch.setattr(release, "finish_and_admit", fail_and_be_admitted)
     outcome = engine.execute(call.id, ticket_of(call), partial(throw, ValueError("bad")))
     assert isinstance(outcome, Failed)
     assert outcome.may_retry
@@ -209,18 +209,18 @@ def test_a_finish_whose_answer_was_lost_is_known_again_after_the_call_was_admitt
 def test_a_finish_whose_answer_was_lost_says_nothing_of_the_attempt_that_follows(
     call: CallQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fail = finish.fail
+    finish_and_admit = release.finish_and_admit
 
     def fail_and_be_claimed(*args: Any, **kwargs: Any) -> Any:
-        released = fail(*args, **kwargs)
-        if released is not None:
+        done = finish_and_admit(*args, **kwargs)
+        if done.released is not None:
             CallQueue.objects.filter(id=call.id).update(state=State.AVAILABLE)
             assert go(call) == [call.id]
             assert isinstance(claim.claim(call.id, ticket_of(seen(call))), claim.Claimed)
             break_off()
-        return released
+        return done
 
-    monkeypatch.setattr(finish, "fail", fail_and_be_claimed)
+    monkeypatch.setattr(release, "finish_and_admit", fail_and_be_claimed)
     assert engine.execute(call.id, ticket_of(call), partial(throw, ValueError("bad"))) is None
     assert (seen(call).state, seen(call).attempt) == (State.ACTIVE, 2)
 

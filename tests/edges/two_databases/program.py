@@ -63,7 +63,7 @@ def visited() -> dict[str, Any]:
     found = boss.get(reverse("admin:dispatcher_callqueue_changelist"), {"q": "api"}).content.decode()
     boss.post(reverse("admin:dispatcher_ratelimitkey_add"), {"name": "made:by:hand", **KEY})
     boss.post(reverse("admin:dispatcher_ratelimitkey_changelist"), {"action": "pause", "_selected_action": _pk("api")})
-    queue = {"name": "mail", "on_full": "reject", "warn_at": "0.8", "delivery": "http"}
+    queue = {"name": "mail", "weight": "1", "on_full": "reject", "warn_at": "0.8", "delivery": "http"}
     boss.post(reverse("admin:dispatcher_queue_add"), queue)
     made = Queue.objects.filter(name="mail").exists()
     boss.post(reverse("admin:dispatcher_queue_delete", args=["mail"]), {"post": "yes"})
