@@ -100,8 +100,11 @@ def check_installed(**_: Any) -> list[checks.CheckMessage]:
 
 @checks.register("dispatcher")
 def check_network(**_: Any) -> list[checks.CheckMessage]:
-    """Check the connections: W011 Redis, W012 RabbitMQ, W013 the database may block for ever, W015 none is kept."""
-    return [*_broker_timeouts(), *_database_timeouts(), *_closed_connections()]
+    """Check the connections: W011 Redis, W012 RabbitMQ, W013 the database may block for ever, W015 none is kept.
+
+    And W016, a broker that no other process reaches.
+    """
+    return [*_broker_timeouts(), *_broker_in_memory(), *_database_timeouts(), *_closed_connections()]
 
 
 # Not under the tag "dispatcher": Django 6.1 runs the database checks of a tag on all databases, and so would connect.
@@ -148,16 +151,33 @@ def _has_plain_entry() -> bool:
     return any(entry.get("task") == "dispatcher.tick" for entry in entries if isinstance(entry, dict))
 
 
-def _broker_timeouts() -> list[checks.CheckMessage]:
+def _broker() -> tuple[str, str]:
+    """Return the kind and the address of the broker; nothing where tasks run at once, or its library is missing."""
     if current_app.conf.task_always_eager:
-        return []
-    options = current_app.conf.broker_transport_options
+        return "", ""
     try:
         with current_app.connection_for_write() as broker:
-            kind, address = broker.transport.driver_type, broker.hostname or ""
+            return broker.transport.driver_type, broker.hostname or ""
     except (ImportError, KeyError):
-        # Its library is missing, which Celery reports by itself.
+        # Celery reports it by itself.
+        return "", ""
+
+
+def _broker_in_memory() -> list[checks.CheckMessage]:
+    named = [name for name, delivery in _settings().delivery.items() if delivery == Delivery.BROKER]
+    if _broker()[0] != "memory" or not named:
         return []
+    message = (
+        f"DISPATCHER['delivery'] lets the broker deliver {', '.join(map(repr, named))}, but the broker is the memory "
+        "of each process: no worker would get a call."
+    )
+    hint = 'Set CELERY_BROKER_URL to a broker, or the delivery to "direct".'
+    return [checks.Warning(message, hint=hint, id="dispatcher.W016")]
+
+
+def _broker_timeouts() -> list[checks.CheckMessage]:
+    options = current_app.conf.broker_transport_options
+    kind, address = _broker()
     if kind == "redis" and not address.startswith("socket"):
         missing = [name for name in ("socket_timeout", "socket_connect_timeout") if not options.get(name)]
         what, code = "A Redis that does not answer blocks workers and .delay() for ever", "dispatcher.W011"

@@ -3,7 +3,7 @@
 from typing import Any
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
@@ -49,6 +49,12 @@ class QueueAdmin(BoundedAdmin):
         """Save a queue; the user has decided who serves it."""
         obj.is_undecided = False
         super().save_model(request, obj, form, change)
+        if change and request.POST.get("delivery", obj.delivery) != obj.delivery:
+            self.message_user(
+                request,
+                "The delivery was not changed: calls of the queue are in flight. Pause its keys until none is.",
+                messages.WARNING,
+            )
 
     def has_delete_permission(self, request: HttpRequest, obj: Queue | None = None) -> bool:
         """Refuse it for a queue with lanes: its calls would have no delivery any more."""

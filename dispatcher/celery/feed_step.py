@@ -1,8 +1,9 @@
 """The bootstep that gives a worker its feed."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from celery import bootsteps
+from celery import bootsteps, signals
 
 from dispatcher.celery import fed, heartbeat
 from dispatcher.celery.feed import Feed
@@ -10,6 +11,10 @@ from dispatcher.celery.feed_pool import Pool
 
 if TYPE_CHECKING:
     from celery.worker.consumer import Consumer  # see dispatcher.celery.unknown
+
+
+def _pause(feed: Feed, **_: Any) -> None:
+    feed.pause()
 
 
 class FeedStep(bootsteps.StartStopStep):
@@ -37,6 +42,8 @@ class FeedStep(bootsteps.StartStopStep):
             )
             controller.dispatcher_feed_pool = Pool(consumer)
             heartbeat.before_release(feed.finish)
+            # Without an event loop, as with memory://, Celery stops this step seconds after the signal.
+            signals.worker_shutting_down.connect(partial(_pause, feed), sender=controller.hostname, weak=False)
         pool = controller.dispatcher_feed_pool
         pool.add_reader()
         feed.resume(pool)

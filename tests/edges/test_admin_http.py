@@ -30,6 +30,8 @@ def test_who_serves_a_queue_is_set_until_its_calls_are_with_somebody(boss: Clien
     fetch.fetch(FetchRequest(queues=["mail"]))
     assert 'name="delivery"' not in boss.get(url).content.decode()
     boss.post(url, {"weight": 1, "max_depth": 5, "on_full": "reject", "warn_at": 0.5})
+    form = {"delivery": "direct", "weight": 1, "max_depth": 5, "on_full": "reject", "warn_at": 0.5}
+    assert "The delivery was not changed" in boss.post(url, form, follow=True).content.decode()
     queue.refresh_from_db()
     assert (queue.max_depth, queue.delivery) == (5, "http")
 

@@ -25,6 +25,13 @@ GOOD: dict[str, Any] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _without_the_broker_of_the_tests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out that the tests let a broker in memory deliver."""
+    if "broker" not in request.fixturenames:
+        monkeypatch.setattr("dispatcher.checks._broker", lambda: ("", ""))
+
+
 def found(*, databases: list[str] | None = None) -> list[checks.CheckMessage]:
     """Run the dispatcher's checks, as `manage.py check` does; with databases, as `check --database` does."""
     tags = ["dispatcher", "database"] if databases else ["dispatcher"]
@@ -304,7 +311,7 @@ def test_workers_that_tick_by_themselves_need_no_beat(without_beat: None) -> Non
 
 
 def test_an_entry_of_plain_beat_is_enough(without_beat: None, settings: Any, broker: Callable[..., None]) -> None:
-    settings.DISPATCHER = {"fallback_schedule": False}
+    settings.DISPATCHER = {"fallback_schedule": False, "delivery": {}}
     broker("memory://")
     assert ids() == ["dispatcher.W001"]
     current_app.conf.beat_schedule = {"tick": {"task": "dispatcher.tick", "schedule": 1.0}}
@@ -331,7 +338,7 @@ def test_a_connection_that_is_closed_after_each_request_is_w015(
     assert all("CONN_HEALTH_CHECKS" in (message.hint or "") for message in found())
 
 
-# A network that goes silent: W011, W012, W013
+# A network that goes silent, or reaches nobody: W011, W012, W013, W016
 
 
 @pytest.fixture
@@ -360,6 +367,18 @@ def test_a_redis_that_may_block_for_ever_is_w011(broker: Callable[..., None]) ->
     assert found() == []
 
 
+def test_a_broker_in_memory_that_is_to_deliver_calls_is_w016(broker: Callable[..., None], settings: Any) -> None:
+    broker("memory://")
+    settings.DISPATCHER = {"delivery": {"mail": "direct"}}
+    assert found() == []
+    settings.DISPATCHER = {"delivery": {"mail": "direct", "reports*": "broker"}}
+    (message,) = found()
+    assert (message.id, message.level) == ("dispatcher.W016", checks.WARNING)
+    assert "'reports*'" in message.msg
+    broker("redis://localhost:6379/0", socket_connect_timeout=2, socket_timeout=5)
+    assert found() == []
+
+
 def test_a_rabbitmq_that_does_not_confirm_is_w012(broker: Callable[..., None]) -> None:
     for url in ("amqp://localhost//", "amqps://localhost//", "amqp://one//;amqp://two//"):
         broker(url)
@@ -370,7 +389,10 @@ def test_a_rabbitmq_that_does_not_confirm_is_w012(broker: Callable[..., None]) -
         assert found() == []
 
 
-def test_brokers_of_other_kinds_and_tasks_that_run_eagerly_are_not_warned_of(broker: Callable[..., None]) -> None:
+def test_brokers_of_other_kinds_and_tasks_that_run_eagerly_are_not_warned_of(
+    broker: Callable[..., None], settings: Any
+) -> None:
+    settings.DISPATCHER = {"delivery": {}}
     broker("memory://")
     assert found() == []
     broker("redis://localhost:6379/0")

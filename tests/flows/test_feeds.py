@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -47,6 +47,19 @@ def test_one_worker_process_without_a_broker_runs_everything(processes: Processe
     assert [ended(call).result for call in (plain, behind, retried)] == ["one", "two", 2]
     assert processes.noted(retried.id) == 2
     assert PeriodicRun.objects.filter(ran_by__isnull=False).exists()
+
+
+def test_a_worker_that_is_to_stop_starts_no_more_calls(processes: Processes) -> None:
+    start(processes, "-c", "1", env=ALONE)
+    calls = CallQueue.objects.send_many([Call(sample_tasks.echo_slowly, args=["x", 0.2], queue=QUEUE)] * 20)
+    ended(calls[0])
+    worker = processes.stack.children.pop("worker")
+    os.kill(worker.pid, signal.SIGTERM)
+    now = datetime.now(UTC)
+    worker.popen.wait(20)
+    latest = CallQueue.objects.filter(started_at__isnull=False).latest("started_at").started_at
+    assert latest - now < timedelta(seconds=0.5), "Celery needs seconds to stop where it has no event loop"
+    assert CallQueue.objects.filter(state=State.AVAILABLE).exists()
 
 
 def test_an_idle_worker_starts_a_call_without_a_poll(processes: Processes, worker: Worker) -> None:
