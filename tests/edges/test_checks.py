@@ -338,7 +338,7 @@ def test_a_connection_that_is_closed_after_each_request_is_w015(
     assert all("CONN_HEALTH_CHECKS" in (message.hint or "") for message in found())
 
 
-# A network that goes silent, or reaches nobody: W011, W012, W013, W016
+# A network that goes silent, or a broker in memory: W011, W012, W013, W016
 
 
 @pytest.fixture
