@@ -50,7 +50,7 @@ _FLUSH_S: Final = 5.0
 _LAST_S: Final = 0.1
 """How often a feed that has ended looks whether its process still runs a call."""
 _GATHER_S: Final = 0.008
-"""How long an end waits for others while the pool has calls for the time of a step."""
+"""How long an end waits for others while every process of the pool has its next call."""
 
 
 class Feed:
@@ -235,14 +235,14 @@ class Feed:
         return self.pool.size - self.pool.busy_elsewhere() + self._pace.ahead(self.pool.size) + ended - len(self._runs)
 
     def _is_gathering(self) -> bool:
-        """Whether more ends are waited for: the pool has calls for the time of a step, and the next end is near."""
+        """Whether more ends are waited for: the pool has calls for all of its processes, and the next end is near."""
         if not self._ended or self._is_over or not self._has_next():
             return False
         return monotonic() - (self._ended[0].ended_at or 0.0) < _GATHER_S
 
     def _has_next(self) -> bool:
-        """Whether the pool has calls for the time of a step; in any thread."""
-        return self.pool is not None and self._pace.lasts(len(self._runs) - len(self._ended), self.pool.size)
+        """Whether the pool has more calls than processes; in any thread."""
+        return self.pool is not None and len(self._runs) - len(self._ended) > self.pool.size
 
     def _step(self, ends: list[tuple[Run, Ended]], room: int, keys: set[int]) -> bool:
         """Record and start; return whether another step may find more."""

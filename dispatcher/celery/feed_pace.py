@@ -58,10 +58,6 @@ class Pace:
             return 0
         return int(self._share * min(_MOST_AHEAD * size, _AHEAD_S * size / max(self._took_s, _LEAST_S)))
 
-    def lasts(self, left: int, size: int) -> bool:
-        """Whether so many calls keep the pool busy for the time of a step: more than processes, and half of all."""
-        return left > max(size, (size + self.ahead(size)) // 2)
-
     @property
     def may_hand_over(self) -> bool:
         """Whether a hand-over is worth a try: one that has more to decide costs a trip."""

@@ -31,16 +31,6 @@ def test_short_tasks_are_started_ahead_up_to_eight_for_each_process(pace: Pace) 
     assert pace.ahead(SIZE) == 16
 
 
-def test_half_of_what_is_started_lasts_for_the_time_of_a_step(pace: Pace) -> None:
-    assert pace.lasts(10, SIZE)
-    assert not pace.lasts(9, SIZE)
-
-
-def test_where_nothing_is_started_ahead_more_calls_than_processes_last() -> None:
-    assert Pace().lasts(3, SIZE)
-    assert not Pace().lasts(2, SIZE)
-
-
 def test_tasks_that_take_longer_than_a_moment_are_not_started_ahead(pace: Pace) -> None:
     for _ in range(100):
         pace.learn(ran(1.0))
