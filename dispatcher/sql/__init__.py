@@ -264,7 +264,9 @@ def _pipeline() -> Iterator[Callable[[], None]]:
         _make_ready(wrapper)
         raw: psycopg.Connection[Any] = wrapper.connection
         with raw.pipeline() as pipeline, _intact(wrapper):
-            yield partial(_sync_later, pipeline)
+            # PgBouncer 1.18 leaves a client without an answer that has two transactions on their way.
+            is_pooled = wrapper.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
+            yield pipeline.sync if is_pooled else partial(_sync_later, pipeline)
 
 
 def _sync_later(pipeline: psycopg.Pipeline) -> None:
