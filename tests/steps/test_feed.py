@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -15,6 +16,7 @@ from django.db import connection
 from dispatcher import api, ending, engine, sql
 from dispatcher.engine import feed
 from dispatcher.engine.feed import Taker
+from dispatcher.lifecycle import feed as lifecycle_feed
 from dispatcher.lifecycle import heartbeat, wake
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.models import CallQueue, Feed, Lane, Queue, RateLimitKey, Slot
@@ -324,3 +326,33 @@ def test_a_call_of_a_direct_queue_runs_at_once_where_tasks_are_eager(nothing_ran
     finally:
         current_app.conf.task_always_eager = False
     assert states([call, lone]) == [State.COMPLETED, State.COMPLETED]
+
+
+@pytest.mark.parametrize("queue", ["mail", "post"])
+def test_a_lane_that_another_worker_parked_before_the_commit_gets_the_room(
+    queue: str, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DISPATCHER = {"pipeline": False}
+    Queue.objects.create(name="post", delivery="direct")
+    api_key = RateLimitKey.objects.declare("api", concurrency=1)
+    RateLimitKey.objects.declare("tenant")
+    send(keys=["api"])
+    step = take()
+    (call,) = send(queue=queue, keys=["api", "tenant"])
+    lane = Lane.objects.filter(id=seen(call).lane_id)
+    lane.update(is_held=False)
+    look = lifecycle_feed.find_opened
+
+    def park_and_look(*args: Any, **options: Any) -> Any:
+        lane.update(parked_on=api_key)
+        return look(*args, **options)
+
+    monkeypatch.setattr(lifecycle_feed, "find_opened", park_and_look)
+    ended = take(1, *step.starts)
+    assert ids(ended) == []
+    assert ended.open_keys == {api_key.id}
+    if queue == "mail":
+        assert ids(take(keys=ended.open_keys)) == [call.id]
+    # The lane of another queue is held by now, for the workers of that one.
+    else:
+        assert ids(take(taker=replace(TAKER, queues=["post"]))) == [call.id]
