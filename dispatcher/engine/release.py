@@ -32,8 +32,7 @@ def is_possible() -> bool:
 
 def finish_and_admit(call_id: UUID, ticket: UUID, ended: Ending, *, claim_id: UUID) -> Release:
     """Record how an attempt ended, and admit the next call."""
-    with sql.one_trip() as commit:
-        hand_on.tune()
+    with sql.short_transaction(is_tuned=False) as commit:
         finished = finish.ask(call_id, ticket, ended, claim_id=claim_id)
         admitted = hand_on.ask_next(call_id)
         commit()

@@ -21,11 +21,6 @@ class Next(Admitted):
     """Its lane, if that has no more calls, and so sleeps."""
 
 
-def tune() -> None:
-    """Plan the statements of this transaction as those of a feed."""
-    sql.ask("tune_feed", object, {"is_local": True})
-
-
 def ask_next(call_id: UUID) -> sql.Asked[Next]:
     """Admit what the room of this call, which has ended in the same transaction, is for; its rows are one, or none."""
     settings = conf()

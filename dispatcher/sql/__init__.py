@@ -245,13 +245,8 @@ def together() -> Iterator[None]:
 @contextmanager
 def one_trip() -> Iterator[Callable[[], None]]:
     """Send the statements asked inside in one go; what this yields commits those that were asked so far."""
-    if conf().pipeline:
-        with _pipeline() as commit:
-            yield commit
-        return
-    with ExitStack() as transactions:
-        transactions.enter_context(atomic())
-        yield transactions.close
+    with _pipeline() as commit:
+        yield commit
 
 
 @contextmanager
