@@ -266,8 +266,6 @@ class Feed:
         for run, _ in ends:
             self._pace.learn(run)
             self._forget(run)
-        for start in made.starts:
-            self._begin(start)
         if room > 0:
             self._has_more = made.has_held
         self._note_keys(made)
@@ -330,7 +328,14 @@ class Feed:
             self._has_more = False
 
     def _taker(self, queues: list[str]) -> Taker:
-        return Taker(worker=self.worker, queues=queues, tasks=self._tasks(), delay=self._pace.slack, turns=self._turns)
+        return Taker(
+            worker=self.worker,
+            queues=queues,
+            tasks=self._tasks(),
+            delay=self._pace.slack,
+            turns=self._turns,
+            begin=self._begin,
+        )
 
     def _record_apart(self, ends: list[tuple[Run, Ended]]) -> None:
         """Record ends one by one, of which the database refused one."""
@@ -458,9 +463,8 @@ class Feed:
         room = self._room()
         is_idle = room > 0 and bool(self._direct)
         reached = self._agenda.reached(monotonic())
-        if is_idle and self.waiting.is_notified and not self._mark.says(reached):
-            self._mark.write(self._direct, reached, keep_s=self._look_s)
-            # A call that was sent before the mark was committed has woken no worker.
+        must_mark = is_idle and self.waiting.is_notified and not self._mark.says(reached)
+        if must_mark and self._mark.write(self._direct, reached, keep_s=self._look_s):
             return
         if not is_idle:
             self._mark.remove()

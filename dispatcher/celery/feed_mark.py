@@ -22,10 +22,11 @@ class IdleMark:
         """Whether senders know that this worker is idle, and for which calls it is not."""
         return self._is_written and reached == self.reached
 
-    def write(self, queues: Sequence[str], reached: set[int], *, keep_s: float) -> None:
-        """Let senders to these queues know that this worker is idle."""
-        wake.mark_idle(self.worker, queues, reached)
+    def write(self, queues: Sequence[str], reached: set[int], *, keep_s: float) -> bool:
+        """Let senders to these queues know that this worker is idle; return whether there are calls for it by now."""
+        has_lanes = wake.mark_idle(self.worker, queues, reached)
         self._is_written, self.reached, self._until = True, reached, monotonic() + keep_s
+        return has_lanes
 
     def remove(self) -> None:
         """Let senders know that this worker is not idle any more."""

@@ -187,7 +187,7 @@ def serve_found(changed: heads.Changed) -> None:
         dispense_briefly(lanes=[*changed.lanes, *changed.held], keys=changed.keys)
         return
     if changed.held:
-        sql.change("hold_lanes", {"lanes": changed.held})
+        wake.hold(changed.held)
         wake.notify(changed.direct)
     if changed.lanes or changed.keys:
         dispense_briefly(lanes=changed.lanes, keys=changed.keys)

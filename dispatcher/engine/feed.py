@@ -1,7 +1,7 @@
 """The step of a feed: record what ended, admit and start what may start, in one transaction; then what that opens."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -13,7 +13,7 @@ from dispatcher import ending, event_log, sql
 from dispatcher.ending import Ending
 from dispatcher.engine import attempt, dispenser
 from dispatcher.errors import RateLimited
-from dispatcher.lifecycle import admit, claim, feed, finish, heartbeat, run, unstarted
+from dispatcher.lifecycle import admit, claim, feed, finish, heartbeat, run, unstarted, wake
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.limits.allocate import Allocation
 from dispatcher.limits.turns import Turns
@@ -95,6 +95,8 @@ class Taker:
     """
     turns: Turns = field(default_factory=Turns)
     """Which queue comes next, where their weights differ; counts what steps start."""
+    begin: Callable[[Start], object] = field(default=lambda start: start)
+    """Gives a call that has started to its process, before what the step opens for others is served."""
 
 
 def step(
@@ -152,14 +154,15 @@ def hand_over(taker: Taker, end: Ended, *, room: int) -> Step:
     row = feed.hand_over(finish.params_of([end]), worker=taker.worker, queues=taker.queues, tasks=taker.tasks)
     claim.observe(row.start_at, asked_at)
     finish.report_many([end], row.calls)
-    if row.other:
-        dispenser.dispense_briefly(keys=row.other)
     if row.id is None:
+        if row.other:
+            dispenser.dispense_briefly(keys=row.other)
         rest = step(taker, (), room=room, keys=row.freed)
         return replace(rest, recorded=row.calls, freed=row.freed, handed_over=False)
-    if (found := _look_again(row)).keys:
-        dispenser.dispense_briefly(keys=found.keys)
     start = _started(row, taker.delay, is_followed=True, is_counted=False)
+    taker.begin(start)
+    if keys := {*row.other, *_look_again(row).keys}:
+        dispenser.dispense_briefly(keys=keys)
     return Step(starts=[start], recorded=row.calls, has_parked=True, freed=row.freed, handed_over=True)
 
 
@@ -192,30 +195,39 @@ def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[i
     )
     chosen, first = taken.chosen, taken.rows[0]
     claim.observe(first.start_at, asked_at)
-    finish.report_many(ends, chosen.calls)
     starts = [
         _started(row, taker.delay, is_followed=bool(row.is_followed), is_counted=row.is_counted)
         for row in taken.rows
         if row.id is not None
     ]
-    taker.turns.note(start.call.queue for start in starts)
+    _begin(starts, taker)
+    finish.report_many(ends, chosen.calls)
     found = _look_again(first, asleep=first.asleep)
-    if found.lanes or found.keys or chosen.other or taken.opened.other:
-        dispenser.dispense_briefly(lanes=found.lanes, keys={*found.keys, *chosen.other, *taken.opened.other})
+    if found.lanes:
+        wake.hold(found.lanes)
+    if keys := {*found.keys, *chosen.other, *taken.opened.other}:
+        dispenser.dispense_briefly(keys=keys)
     # All lanes were looked at, unless as many were locked as a step takes.
     is_full = chosen.lanes >= room + feed.SPARE_LANES
     return Step(
         starts=starts,
         recorded=chosen.calls,
-        has_moved=(is_full and bool(starts or first.asleep or first.parked_lanes)) or bool(first.reached_keys),
+        has_moved=(is_full and bool(starts or first.asleep or first.parked_lanes))
+        or bool(first.reached_keys or found.lanes),
         has_left=bool(first.left_lanes or chosen.busy),
         has_parked=first.parked_lanes > 0,
         freed=chosen.keys,
         busy=chosen.busy,
         reached=first.reached_keys,
         open_keys={*taken.opened.keys, *(first.open_keys if is_full else ())},
-        has_held=chosen.lanes > len(first.asleep) + first.parked_lanes,
+        has_held=chosen.lanes > len(first.asleep) - len(found.lanes) + first.parked_lanes,
     )
+
+
+def _begin(starts: Sequence[Start], taker: Taker) -> None:
+    taker.turns.note(start.call.queue for start in starts)
+    for start in starts:
+        taker.begin(start)
 
 
 def _keys_of(ends: Sequence[Ended]) -> set[int]:
@@ -284,7 +296,7 @@ def _general(
             returned += [back] if back is not None else []
         starts, cancelled = _start([call for call in done.calls if call not in unknown], taker)
     starts = [replace(start, keys=done.spent.get(start.call.id, ())) for start in starts]
-    taker.turns.note(start.call.queue for start in starts)
+    _begin(starts, taker)
     finish.report_many(ends, freed.calls)
     found = feed.find_opened(freed.keys, queues=taker.queues).row() if freed.keys else feed.Opened()
     _serve({*freed.other, *found.other}, done, returned, cancelled)

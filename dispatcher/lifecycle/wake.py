@@ -28,12 +28,18 @@ def channel(worker: UUID) -> str:
     return f"dispatcher_{worker.hex}"
 
 
-def mark_idle(worker: UUID, queues: Sequence[str], reached: Collection[int] = ()) -> None:
-    """Note that this worker has free processes for calls of these queues, and waits; the caller looks once more.
+def mark_idle(worker: UUID, queues: Sequence[str], reached: Collection[int] = ()) -> bool:
+    """Note that this worker has free processes for calls of these queues, and waits; return whether there are some.
 
-    reached: keys of which it holds as much as one worker may; a call that spends one does not wake it.
+    Who sent one before the mark was committed has not woken the worker. reached: keys of which it holds as much as one
+    worker may; a call that spends one does not wake it.
     """
-    sql.change("mark_idle", {"worker": worker, "queues": list(queues), "reached": list(reached)})
+    where = {"queues": list(queues), "reached": list(reached)}
+    with sql.one_trip() as commit:
+        sql.ask("mark_idle", object, {"worker": worker, **where})
+        commit()
+        asked = sql.ask("has_lanes", bool, where)
+    return asked.row()
 
 
 def mark_busy(worker: UUID) -> None:
@@ -55,6 +61,11 @@ def notify(queues: Collection[str]) -> list[UUID]:
         return []
     params = {"queues": sorted(queues), "silence": feed_silence()}
     return [row.worker_id for row in sql.fetch("wake_feeds", _Woken, params)]
+
+
+def hold(lanes: Collection[int]) -> None:
+    """Let the direct queues of these lanes hold them, so that a worker finds them."""
+    sql.change("hold_lanes", {"lanes": list(lanes)})
 
 
 def ask_waiting() -> sql.Asked[str]:

@@ -373,6 +373,7 @@ HOT = [
         is_tuned=True,
     ),
     Hot("waiting_queues", {}, 50),
+    Hot("has_lanes", {"queues": ["direct"], "reached": [1]}, 50, is_tuned=True),
     Hot("wake_feeds", {"queues": ["direct"], "silence": LEASE}, 200),
     # What time brings. Without a time given, as the engine asks, nothing is due yet.
     Hot("wake_due", {"queues": None, "now": None, "most": 500, "states": ["scheduled", "retryable"]}, 20),

@@ -14,10 +14,10 @@ from celery import current_app
 from django.db import connection
 
 from dispatcher import api, ending, engine, sql
-from dispatcher.engine import feed
+from dispatcher.engine import dispenser, feed
 from dispatcher.engine.feed import Taker
+from dispatcher.lifecycle import admit, heartbeat, wake
 from dispatcher.lifecycle import feed as lifecycle_feed
-from dispatcher.lifecycle import heartbeat, wake
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.models import CallQueue, Feed, Lane, Queue, RateLimitKey, Slot
 from dispatcher.request import Call
@@ -231,6 +231,47 @@ def test_a_step_reports_whether_it_leaves_calls_to_others() -> None:
     assert not take(1).has_held
 
 
+@pytest.mark.parametrize(("room", "is_held"), [(2, True), (3, False)])
+def test_a_lane_whose_last_call_starts_sleeps_while_the_worker_has_room(*, room: int, is_held: bool) -> None:
+    send(2)
+    assert len(take(room).starts) == 2
+    assert Lane.objects.get().is_held is is_held
+
+
+def test_a_call_that_comes_while_its_lane_goes_to_sleep_starts_in_the_next_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    send()
+    look = admit.look_again
+
+    def send_and_look(**options: Any) -> admit.Recheck:
+        # Its sender looked before the step's commit: the lane was held.
+        send()
+        Lane.objects.update(is_held=False)
+        return look(**options)
+
+    monkeypatch.setattr(admit, "look_again", send_and_look)
+    step = take(2)
+    assert (len(step.starts), step.has_moved) == (1, True)
+    monkeypatch.undo()
+    assert len(take().starts) == 1
+
+
+def test_calls_begin_before_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    Queue.objects.create(name="post", delivery="direct")
+    RateLimitKey.objects.declare("api", concurrency=1)
+    send(keys=["api"])
+    step = take()
+    send(queue="post", keys=["api"])
+    take(taker=replace(TAKER, queues=["post"]))
+    send()
+    done_so_far: list[str] = []
+    dispense = dispenser.dispense_briefly
+    monkeypatch.setattr(dispenser, "dispense_briefly", lambda **where: (done_so_far.append("serve"), dispense(**where)))
+    take(1, *step.starts, taker=replace(TAKER, begin=lambda _: done_so_far.append("begin")))
+    assert done_so_far == ["begin", "serve"]
+
+
 def test_a_key_that_a_transaction_keeps_locked_costs_others_nothing() -> None:
     RateLimitKey.objects.declare("locked", concurrency=5)
     send(keys=["locked"], priority=5)
@@ -305,6 +346,16 @@ def test_a_rolled_back_send_wakes_no_worker() -> None:
             send()
             raise RuntimeError
         assert notified(other) == 0
+
+
+def test_a_worker_that_becomes_idle_sees_what_was_sent_before() -> None:
+    assert wake.mark_idle(HERE.id, ["mail"]) is False
+    Feed.objects.all().delete()
+    key = RateLimitKey.objects.declare("exports", concurrency=5, per_worker=1)
+    send(keys=["exports"])
+    assert wake.mark_idle(HERE.id, ["mail"], [key.id]) is False
+    assert wake.mark_idle(HERE.id, ["mail"]) is True
+    assert wake.mark_idle(HERE.id, ["post"]) is False
 
 
 def test_a_tick_wakes_an_idle_worker_that_no_sender_has_woken() -> None:

@@ -10,7 +10,8 @@
 -- others may have room. A worker without a name has none under such a key.
 -- With `is_fetch` a worker fetches the calls over HTTP, of any task (`tasks` is NULL): their lease is that of a fetch,
 -- the ticket is the claim, so that a report that is repeated is recognized, and a lane whose last call goes sleeps at
--- once, since workers that wait for a call look at each lane that is held.
+-- once, since workers that wait for a call look at each lane that is held. Else it stays held if no room is left: more
+-- calls may have come until there is some.
 -- A lane with a group is left: a pass chooses among the members.
 -- The caller holds the locks of the lanes and keys, by an earlier statement: this one's snapshot is younger, so it may
 -- count. A queue's own key that was made meanwhile is not locked: its lanes are left. Rows are found by arrays of their

@@ -172,7 +172,9 @@ WITH clock AS MATERIALIZED (
     SELECT settling.id, settling.place, settling.is_held, settling.parked_on_id,
            CASE WHEN settling.count = 0 THEN 'asleep'
                 WHEN settling.gone >= settling.count
-                THEN CASE WHEN %(is_fetch)s::bool AND settling.count <= %(room)s::int THEN 'asleep' ELSE 'held' END
+                THEN CASE WHEN settling.count <= %(room)s::int
+                               AND (%(is_fetch)s::bool OR (SELECT count(*) FROM goes) < %(room)s::int) THEN 'asleep'
+                          ELSE 'held' END
                 WHEN NOT settling.is_plain THEN 'left'
                 WHEN settling.full_key IS NOT NULL AND settling.on_limit = 'wait' THEN 'parked'
                 WHEN settling.reached_keys <> '{}' AND NOT settling.is_stopped THEN 'reached'
