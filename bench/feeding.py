@@ -7,7 +7,7 @@ from functools import partial
 from statistics import median
 
 from celery import current_app
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import Max
 
 from bench import fixtures, running
@@ -164,15 +164,18 @@ def _drain_bare(calls: int) -> float:
 
 
 def _start_sent(calls: int) -> float:
-    """Return the median milliseconds from the insert of a call, before its commit, to its start in an idle worker."""
+    """Return the median milliseconds from the commit of a call to its start in an idle worker."""
     notes().delete(STARTED)
-    created = []
+    sent: list[float] = []
     for number in range(1, calls + 1):
-        created.append(CallQueue.objects.send(arrive, args=[0]).created_at.timestamp())
+        with transaction.atomic():
+            # Before the hook of `send`, which wakes the worker.
+            transaction.on_commit(lambda: sent.append(time.time()))
+            CallQueue.objects.send(arrive, args=[0])
         _wait(lambda: notes().llen(STARTED), number)
         time.sleep(0.01)
     started = map(float, notes().lrange(STARTED, 0, -1))
-    return median((at - since) * 1_000 for at, since in zip(started, created, strict=True))
+    return median((at - since) * 1_000 for at, since in zip(started, sent, strict=True))
 
 
 def _commits(keys: Sequence[str], calls: int) -> float:

@@ -187,8 +187,7 @@ def serve_found(changed: heads.Changed) -> None:
         dispense_briefly(lanes=[*changed.lanes, *changed.held], keys=changed.keys)
         return
     if changed.held:
-        wake.hold(changed.held)
-        wake.notify(changed.direct)
+        wake.hold(changed.held, notified=changed.direct)
     if changed.lanes or changed.keys:
         dispense_briefly(lanes=changed.lanes, keys=changed.keys)
 

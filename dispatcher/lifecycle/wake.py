@@ -57,15 +57,20 @@ def notify(queues: Collection[str]) -> list[UUID]:
 
     One that could serve a lane which the queue holds: not one that has reached its limit of a key of each.
     """
-    if not queues:
-        return []
-    params = {"queues": sorted(queues), "silence": feed_silence()}
-    return [row.worker_id for row in sql.fetch("wake_feeds", _Woken, params)]
+    return [row.worker_id for row in _ask_to_wake(queues).rows()] if queues else []
 
 
-def hold(lanes: Collection[int]) -> None:
-    """Let the direct queues of these lanes hold them, so that a worker finds them."""
-    sql.change("hold_lanes", {"lanes": list(lanes)})
+def _ask_to_wake(queues: Collection[str]) -> sql.Asked[_Woken]:
+    return sql.ask("wake_feeds", _Woken, {"queues": sorted(queues), "silence": feed_silence()})
+
+
+def hold(lanes: Collection[int], *, notified: Collection[str] = ()) -> None:
+    """Let the queues of these lanes hold them, so that workers find them; wake an idle one of each queue `notified`."""
+    with sql.one_trip() as commit:
+        sql.ask("hold_lanes", object, {"lanes": list(lanes)})
+        if notified:
+            commit()
+            _ask_to_wake(notified)
 
 
 def ask_waiting() -> sql.Asked[str]:

@@ -10,9 +10,10 @@ from django.db import connection
 from django.utils import timezone
 
 from dispatcher import engine, sql
+from dispatcher.engine import dispenser
 from dispatcher.engine.ticker import Ticker
 from dispatcher.messages import message
-from dispatcher.models import CallQueue
+from dispatcher.models import CallQueue, Lane, Queue
 from dispatcher.states import State
 from tests.builders import SECOND, go, key, ticket_of, waiting
 
@@ -75,6 +76,16 @@ def test_a_call_that_ends_and_lets_the_next_one_in_makes_three_trips(monkeypatch
 def test_a_send_behind_a_full_key_makes_one_trip() -> None:
     key("full", concurrency=0)
     assert trips(lambda: CallQueue.objects.send("noop", keys=["full"])) == 1
+
+
+def test_lanes_of_a_direct_queue_are_served_in_two_trips_after_the_commit_of_a_send() -> None:
+    """What the calls want; the lanes held, and an idle worker notified."""
+    Queue.objects.create(name="mail", delivery="direct")
+    sent = [CallQueue.objects.send("noop", queue="mail", priority=number) for number in range(PREPARED + 1)]
+    places = iter([(call.lane_id, call.position) for call in sent])
+    Lane.objects.update(is_held=False)
+    assert trips(lambda: dispenser.serve_changed(dict([next(places)]))) == 2
+    assert Lane.objects.filter(is_held=True).count() == PREPARED + 1
 
 
 def test_a_trip_is_counted_for_each_wait() -> None:
