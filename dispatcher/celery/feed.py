@@ -4,10 +4,8 @@ A thread with its own connection records what has ended and starts what may star
 that the broker delivers come to the same pool as before.
 """
 
-import heapq
 import logging
-from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from threading import Event, Thread
 from time import monotonic, sleep
 from typing import Final
@@ -16,21 +14,22 @@ from uuid import UUID
 from django.db import connections
 
 from dispatcher import sql
-from dispatcher.celery import fed, feed_runs, heartbeat
+from dispatcher.celery import feed_runs, heartbeat
 from dispatcher.celery.feed_agenda import Agenda
+from dispatcher.celery.feed_ends import Ends, Taken
 from dispatcher.celery.feed_mark import IdleMark
 from dispatcher.celery.feed_pace import Pace
 from dispatcher.celery.feed_pool import Pool
+from dispatcher.celery.feed_queues import DirectQueues
 from dispatcher.celery.feed_runs import Run
+from dispatcher.celery.feed_starting import Starting
 from dispatcher.celery.feed_waiting import Waiting
 from dispatcher.conf import conf
-from dispatcher.ending import Ending
-from dispatcher.engine import attempt, workers
+from dispatcher.engine import attempt
+from dispatcher.engine import fed as engine_fed
 from dispatcher.engine import feed as engine_feed
 from dispatcher.engine.feed import Start, Taker
 from dispatcher.lifecycle import claim, wake
-from dispatcher.lifecycle.finish import Ended
-from dispatcher.limits.turns import Turns
 from dispatcher.reports import faults
 
 logger = logging.getLogger(__name__)
@@ -60,21 +59,18 @@ class Feed:
         self, worker: UUID, name: str, queues: Callable[[], list[str]], tasks: Callable[[], list[str]]
     ) -> None:
         """Take nothing yet."""
-        self.worker, self.name, self._queues, self._tasks = worker, name, queues, tasks
+        self.worker, self.name, self._tasks = worker, name, tasks
         self.waiting = Waiting(worker)
         self.pool: Pool | None = None
-        self._ended: deque[Run] = deque()
+        self._ends = Ends(forget=self._forget, restart=self._restart)
         self._runs: dict[UUID, Run] = {}
         """By claim."""
-        self._starting: list[tuple[float, int, Run]] = []
-        """Calls whose start lies ahead, a heap by the monotonic time at which the pool gets them."""
+        self._starting = Starting()
         self._returning: list[Run] = []
         """Calls to give back; whether the database has done so may be unknown, so they run no more."""
         self._agenda = Agenda()
         self._pace = Pace()
-        self._direct: list[str] = []
-        self._turns = Turns()
-        self._direct_until = 0.0
+        self._queues = DirectQueues(queues)
         self._may_take = Event()
         self._is_over = False
         self._mark = IdleMark(worker)
@@ -82,9 +78,6 @@ class Feed:
         self._pause = _PAUSE_S
         self._is_lost = True
         """Whether there was no connection since the last step, so that its answer may be lost."""
-        self._in_doubt: set[int] = set()
-        """Keys whose room may have been given back by ends whose answer is lost."""
-        self._count = 0
         self._is_waiting_for_ends = False
         """Whether it waits until more ends have come, up to a time: the next one need not wake it."""
         self._has_left = False
@@ -132,7 +125,7 @@ class Feed:
                 sleep(self._pause)
             else:
                 self._pause = _PAUSE_S
-            if self._is_over and not self._ended and not self._runs_here():
+            if self._is_over and not self._ends and not self._runs_here():
                 break
         self._end()
 
@@ -142,7 +135,7 @@ class Feed:
 
     def _end(self) -> None:
         try:
-            engine_feed.give_back([run.start.handle for run in [*self._runs.values()] if run.accepted_at is None])
+            engine_fed.give_back([run.start.handle for run in [*self._runs.values()] if run.accepted_at is None])
             if not self._is_lost:
                 wake.delete(self.worker)
         except sql.DATABASE_ERRORS as fault:
@@ -151,12 +144,10 @@ class Feed:
 
     def _pause_after(self, fault: BaseException) -> None:
         if not faults.report_unmigrated(fault):
-            logger.warning(
-                "the feed of worker %s has no database, trying again in %.1f s: %s", self.name, self._pause, fault
-            )
+            logger.warning("the feed of worker %s has no database, again in %.1f s: %s", self.name, self._pause, fault)
         self._lose_connection()
         if self._is_over and self._pause >= _LONGEST_PAUSE_S:
-            self._ended.clear()
+            self._ends.drop()
         sleep(self._pause)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE_S)
 
@@ -168,28 +159,30 @@ class Feed:
 
     def _turn(self) -> None:
         """Make one step, and wait for what makes the next one useful."""
-        if not (self._direct or self._runs or heartbeat.has_direct()):
+        if not (self._queues.names or self._runs or heartbeat.has_direct()):
             self._rest()
             return
         if self._is_lost:
             self._connect()
-        self._look_up_queues()
-        self._give_due()
+        if self._may_take.is_set() and self._queues.look_up(keep_s=self._look_s):
+            self._mark.remove()
+        for run in self._starting.take_due():
+            self._give(run)
         self._give_back_old()
         self.waiting.clear()
         if self._is_gathering():
             self._is_waiting_for_ends = True
-            self.waiting.wait((self._ended[0].ended_at or 0.0) + _GATHER_S, is_idle=False)
+            self.waiting.wait(self._ends.first_at + _GATHER_S, is_idle=False)
             self._is_waiting_for_ends = False
             return
-        ends = self._take_ends()
+        ends = self._ends.take()
         room = self._room(len(ends))
         has_moved = False
-        if ends or (room > 0 and self._direct):
+        if ends or (room > 0 and self._queues.names):
             # Without room a step would not look at them.
             has_moved = self._step(ends, room, self._agenda.take_due() if room > 0 else set())
         self._leave_to_others()
-        if not has_moved and not self._ended:
+        if not has_moved and not self._ends:
             self._wait()
 
     def _rest(self) -> None:
@@ -208,25 +201,14 @@ class Feed:
             engine_feed.tune()
         known = {run.start.claimed.claim_id for run in self._runs.values()}
         reserved = {call for call, _ in heartbeat.reserved_calls()}
-        if returned := engine_feed.give_back_unknown(self.worker, known, reserved):
+        if returned := engine_fed.give_back_unknown(self.worker, known, reserved):
             logger.warning("worker %s gives %d calls back: the answer of their start was lost", self.name, returned)
         self._mark.forget()
         self._is_lost = False
         self._agenda.forget_reached()
-        if self._in_doubt:
-            engine_feed.open_to_others(self._in_doubt)
-            self._in_doubt.clear()
-
-    def _look_up_queues(self) -> None:
-        if not self._may_take.is_set() or monotonic() < self._direct_until:
-            return
-        weights = workers.direct_queues(self._queues())
-        direct = list(weights)
-        self._turns.set_weights(weights)
-        if direct != self._direct:
-            self._mark.remove()
-        self._direct = direct
-        self._direct_until = monotonic() + self._look_s
+        if self._ends.in_doubt:
+            engine_feed.open_to_others(self._ends.in_doubt)
+            self._ends.in_doubt.clear()
 
     def _room(self, ended: int = 0) -> int:
         """Return how many calls more may start; so many have ended and are not recorded yet."""
@@ -236,17 +218,17 @@ class Feed:
 
     def _is_gathering(self) -> bool:
         """Whether more ends are waited for: the pool has calls for all of its processes, and the next end is near."""
-        if not self._ended or self._is_over or not self._has_next():
+        if not self._ends or self._is_over or not self._has_next():
             return False
-        return monotonic() - (self._ended[0].ended_at or 0.0) < _GATHER_S
+        return monotonic() - self._ends.first_at < _GATHER_S
 
     def _has_next(self) -> bool:
         """Whether the pool has more calls than processes; in any thread."""
-        return self.pool is not None and len(self._runs) - len(self._ended) > self.pool.size
+        return self.pool is not None and len(self._runs) - len(self._ends) > self.pool.size
 
-    def _step(self, ends: list[tuple[Run, Ended]], room: int, keys: set[int]) -> bool:
+    def _step(self, ends: Taken, room: int, keys: set[int]) -> bool:
         """Record and start; return whether another step may find more."""
-        room = room if self._direct else 0
+        room = room if self._queues.names else 0
         now = monotonic()
         avoid = self._agenda.locked(now)
         for run, _ in ends:
@@ -258,9 +240,9 @@ class Feed:
                 self._agenda.remind(0.0, key)
             if ends and isinstance(fault, sql.DATABASE_ERRORS) and sql.is_refused(fault):
                 self._lose_connection()
-                self._record_apart(ends)
+                self._ends.record_apart(ends)
                 return True
-            self._take_again(ends)
+            self._ends.take_again(ends)
             raise
         self._has_left = made.has_left
         for run, _ in ends:
@@ -271,15 +253,16 @@ class Feed:
         self._note_keys(made)
         self._agenda.note_busy(made.busy, avoid, now)
         self._agenda.keep_while_busy({*keys, *made.freed})
-        self._leave_reached(made.reached)
+        if made.reached:
+            self._agenda.note_reached(made.reached)
+            # An idle worker may have looked in vain while this one had their lanes locked.
+            wake.notify(self._queues.names)
         if made.starts:
             self.waiting.rest()
         return (made.has_moved or bool(made.open_keys)) and self._room() > 0
 
-    def _ask(
-        self, ends: list[tuple[Run, Ended]], room: int, keys: set[int], avoid: Collection[int], now: float
-    ) -> engine_feed.Step:
-        taker = self._taker(self._direct if room > 0 else [])
+    def _ask(self, ends: Taken, room: int, keys: set[int], avoid: Collection[int], now: float) -> engine_feed.Step:
+        taker = self._taker(self._queues.names if room > 0 else [])
         reached = self._agenda.reached(now)
         is_alone = len(ends) == 1 and not (keys or avoid or reached or self._has_left)
         if is_alone and room > 0 and ends[0][0].start.is_followed and self._pace.may_hand_over:
@@ -295,17 +278,8 @@ class Feed:
             is_general=self._has_left,
         )
 
-    def _leave_reached(self, keys: Collection[int]) -> None:
-        """Leave the lanes of keys of which this worker has its part to others, and wake one that is idle.
-
-        While this worker had them locked, it may have looked in vain.
-        """
-        if keys:
-            self._agenda.note_reached(keys)
-            wake.notify(self._direct)
-
     def _note_keys(self, made: engine_feed.Step) -> None:
-        """Remember when to look at keys again, and that others could use the slots of one that is full."""
+        """Note when to look at keys again, and that others could use the slots of one that is full."""
         for key, at in made.openings.items():
             self._agenda.remind(claim.monotonic_of(at), key)
         for key in made.open_keys:
@@ -317,14 +291,14 @@ class Feed:
 
     def _leave_to_others(self) -> None:
         """Wake an idle worker for what this one has no room for: lanes with calls, keys that are open."""
-        if self._room() > 0 or not self._direct or monotonic() < self._leave_at:
+        if self._room() > 0 or not self._queues.names or monotonic() < self._leave_at:
             return
         if keys := self._agenda.take_due():
             self._leave_at = monotonic() + _LEAVE_S
             engine_feed.open_to_others(keys)
         elif self._has_more:
             self._leave_at = monotonic() + _LEAVE_S
-            wake.notify(self._direct)
+            wake.notify(self._queues.names)
             self._has_more = False
 
     def _taker(self, queues: list[str]) -> Taker:
@@ -333,23 +307,9 @@ class Feed:
             queues=queues,
             tasks=self._tasks(),
             delay=self._pace.slack,
-            turns=self._turns,
+            turns=self._queues.turns,
             begin=self._begin,
         )
-
-    def _record_apart(self, ends: list[tuple[Run, Ended]]) -> None:
-        """Record ends one by one, of which the database refused one."""
-        while ends:
-            run, ended = ends[0]
-            try:
-                engine_feed.record_apart(run.start, ended)
-            except sql.DATABASE_ERRORS as fault:
-                if not sql.is_refused(fault):
-                    self._take_again(ends)
-                    raise
-                logger.exception("the end of call %s was refused; it waits for the end of its lease", run.start.call.id)
-            self._forget(run)
-            ends.pop(0)
 
     def _begin(self, start: Start) -> None:
         if start.claimed.is_paced:
@@ -357,19 +317,11 @@ class Feed:
         run = Run(start=start, on_end=self._on_end)
         self._runs[start.claimed.claim_id] = run
         feed_runs.add(run)
-        self._give_in_time(run)
-
-    def _give_in_time(self, run: Run) -> None:
-        at = claim.monotonic_of(run.start.claimed.start_at) - self._pace.lead_s
+        at = claim.monotonic_of(start.claimed.start_at) - self._pace.lead_s
         if at <= monotonic():
             self._give(run)
         else:
-            self._count += 1
-            heapq.heappush(self._starting, (at, self._count, run))
-
-    def _give_due(self) -> None:
-        while self._starting and self._starting[0][0] <= monotonic():
-            self._give(heapq.heappop(self._starting)[2])
+            self._starting.add(at, run)
 
     def _give(self, run: Run) -> None:
         if run.ended_at is None and self.pool is not None:
@@ -384,7 +336,7 @@ class Feed:
         if self._returning:
             # One that was revoked meanwhile has an end to record.
             runs = [run for run in self._returning if run.ended_at is None]
-            engine_feed.give_back([run.start.handle for run in runs])
+            engine_fed.give_back([run.start.handle for run in runs])
             self._returning.clear()
             for run in runs:
                 self._forget(run)
@@ -395,63 +347,18 @@ class Feed:
         feed_runs.drop(run)
 
     def _on_end(self, run: Run) -> None:
-        self._ended.append(run)
+        self._ends.add(run)
         if self.pool is not None:
             self.pool.free(run)
         if not (self._is_waiting_for_ends and self._has_next()):
             self.waiting.wake()
 
-    def _take_ends(self) -> list[tuple[Run, Ended]]:
-        """Return the ends that the next step records; deal with those that need a transaction of their own."""
-        ends: list[tuple[Run, Ended]] = []
-        try:
-            self._sort_ends(ends)
-        except BaseException:
-            self._take_again(ends)
-            raise
-        return ends
-
-    def _take_again(self, ends: Sequence[tuple[Run, Ended]]) -> None:
-        """Take these ends again in the next step; if they were recorded, the room that they gave back is not known."""
-        self._ended.extendleft(run for run, _ in reversed(ends))
-        self._in_doubt.update(key for run, _ in ends for key in run.start.keys)
-
-    def _sort_ends(self, ends: list[tuple[Run, Ended]]) -> None:
-        while self._ended:
-            run = self._ended.popleft()
-            if isinstance(run.end, Ending):
-                ends.append((run, run.start.ended(run.end)))
-                continue
-            try:
-                self._settle(run)
-            except Exception as fault:
-                if not sql.is_refused(fault):
-                    self._ended.appendleft(run)
-                    self._in_doubt.update(run.start.keys)
-                    raise
-                # What the task gave can't be stored; tried again, it would keep this feed from all others.
-                self._record_apart([(run, run.start.ended(run.failed(fault)))])
-
-    def _settle(self, run: Run) -> None:
-        """Record an end that needs a transaction of its own."""
-        match run.end:
-            case fed.Missed():
-                self._pace.note_missed()
-                self._restart(run)
-                return
-            case fed.PutOff(wait=wait, key=key):
-                engine_feed.put_off(run.start, wait, key)
-            case fed.Changed(ending=ending, changes=changes):
-                engine_feed.change(run.start, ending, changes)
-            case fed.Lost(record=record):
-                record()
-        self._forget(run)
-
     def _restart(self, run: Run) -> None:
         """Give a call that its process could not begin in time another start."""
-        again = engine_feed.restart(run.start, self._taker(self._direct)) if self._may_take.is_set() else None
+        self._pace.note_missed()
+        again = engine_fed.restart(run.start, self._taker(self._queues.names)) if self._may_take.is_set() else None
         if again is None and not self._may_take.is_set():
-            engine_feed.give_back([run.start.handle])
+            engine_fed.give_back([run.start.handle])
         self._forget(run)
         if again is not None:
             self._begin(again)
@@ -461,10 +368,10 @@ class Feed:
             self.waiting.wait(monotonic() + _LAST_S, is_idle=False)
             return
         room = self._room()
-        is_idle = room > 0 and bool(self._direct)
+        is_idle = room > 0 and bool(self._queues.names)
         reached = self._agenda.reached(monotonic())
         must_mark = is_idle and self.waiting.is_notified and not self._mark.says(reached)
-        if must_mark and self._mark.write(self._direct, reached, keep_s=self._look_s):
+        if must_mark and self._mark.write(self._queues.names, reached, keep_s=self._look_s):
             return
         if not is_idle:
             self._mark.remove()
@@ -476,13 +383,13 @@ class Feed:
             self._mark.forget()
             if self._room() <= 0 or self._mark.reached or self._agenda.reached(monotonic()):
                 # Another worker may be idle; this one has no room, or was woken for a call that it leaves to others.
-                wake.notify(self._direct)
+                wake.notify(self._queues.names)
 
     def _next_due(self, room: int) -> float:
         """Return when there is something to do at the latest, as a monotonic time."""
         dues = [monotonic() + self._look_s]
-        if self._starting:
-            dues.append(self._starting[0][0])
+        if (at := self._starting.next_at) is not None:
+            dues.append(at)
         if self.pool is not None and (at := self.pool.oldest_at) is not None:
             dues.append(at + _KEEP_S)
         if (at := self._agenda.next_at) is not None:

@@ -144,8 +144,8 @@ def test_a_worker_without_a_direct_queue_keeps_no_connection_for_its_feed(proces
     def connections() -> int:
         with connection.cursor() as cursor:
             cursor.execute(
-                "SELECT count(*) FROM pg_stat_activity "
-                "WHERE datname = current_database() AND query ~ '^/. (start_chosen|mark_idle|mark_busy|delete_feed) '"
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+                "AND query ~ '^/. (start_chosen|mark_idle|has_lanes|mark_busy|delete_feed) '"
             )
             return int(cursor.fetchone()[0])
 

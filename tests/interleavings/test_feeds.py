@@ -10,7 +10,7 @@ import pytest
 from django.db import transaction
 
 from dispatcher import api, ending, engine
-from dispatcher.engine import feed
+from dispatcher.engine import fed, feed
 from dispatcher.engine.feed import Start, Step, Taker
 from dispatcher.lifecycle import control, finish
 from dispatcher.models import CallQueue, Queue, RateLimitKey, Slot
@@ -265,7 +265,7 @@ def test_a_call_that_is_given_back_and_a_recovery() -> None:
         assert (row.state, row.attempt) == ((State.RETRYABLE, 1) if lost else (State.AVAILABLE, 0))
         assert rest() == ([] if lost else [call.id])
 
-    explore({"worker": partial(feed.give_back, [start.handle]), "recovery": give_up}, it_waits_once, at_least=5)
+    explore({"worker": partial(fed.give_back, [start.handle]), "recovery": give_up}, it_waits_once, at_least=5)
 
 
 def test_a_call_that_is_given_back_and_the_step_of_another_worker() -> None:
@@ -277,7 +277,7 @@ def test_a_call_that_is_given_back_and_the_step_of_another_worker() -> None:
         assert [*ids(step), *rest()] == [call.id]
         assert not started(behind)
 
-    cast = {"one": partial(feed.give_back, [start.handle]), "other": partial(take, OTHER)}
+    cast = {"one": partial(fed.give_back, [start.handle]), "other": partial(take, OTHER)}
     explore(cast, the_first_goes_first, at_least=10)
 
 
@@ -293,7 +293,7 @@ def test_a_provider_that_stops_a_call_and_the_step_of_another_worker() -> None:
         assert not started(behind)
         assert CallQueue.objects.waiting().count() == 2
 
-    cast = {"one": partial(feed.put_off, start, timedelta(hours=1), None), "other": partial(take, OTHER)}
+    cast = {"one": partial(fed.put_off, start, timedelta(hours=1), None), "other": partial(take, OTHER)}
     explore(cast, nothing_starts, at_least=10, limits_changed=True)
 
 

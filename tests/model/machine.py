@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from dispatcher import api, engine, request
 from dispatcher import ending as endings
-from dispatcher.engine import attempt, feed
+from dispatcher.engine import attempt, fed, feed
 from dispatcher.errors import RateLimited, WorkerLost
 from dispatcher.lifecycle import claim, finish, heartbeat, run, send
 from dispatcher.models import CallQueue, RateLimitKey
@@ -367,7 +367,7 @@ class Machine(RuleBasedStateMachine):
         self.pair.begin()
         start = self.held()[number % len(self.held())]
         self.rules.put_back(self.rules.calls[start.call.id])
-        feed.give_back([start.handle])
+        fed.give_back([start.handle])
         self.pair.compare()
 
     @precondition(lambda self: self.held())
@@ -376,7 +376,7 @@ class Machine(RuleBasedStateMachine):
         now = self.pair.begin()
         start, key = self.held()[number % len(self.held())], name if wait > seconds(1) else None
         self.rules.stop(start.call.id, now, wait, key)
-        feed.put_off(start, wait, key)
+        fed.put_off(start, wait, key)
         self.pair.compare()
 
     @precondition(lambda self: any(start not in self.held() for start in self.starts))
@@ -390,9 +390,9 @@ class Machine(RuleBasedStateMachine):
             case "ends":
                 assert not feed.step(TAKER, [finish.Ended(**ids, ending=endings.completed("late"))], room=0).recorded
             case "is given back":
-                feed.give_back([start.handle])
+                fed.give_back([start.handle])
             case _:
-                feed.put_off(start, seconds(30), None)
+                fed.put_off(start, seconds(30), None)
         self.pair.compare()
 
     # People

@@ -14,7 +14,7 @@ from celery import current_app
 from django.db import connection
 
 from dispatcher import api, ending, engine, sql
-from dispatcher.engine import dispenser, feed
+from dispatcher.engine import dispenser, fed, feed
 from dispatcher.engine.feed import Taker
 from dispatcher.lifecycle import admit, heartbeat, wake
 from dispatcher.lifecycle import feed as lifecycle_feed
@@ -179,7 +179,7 @@ def test_an_end_that_is_recorded_again_changes_nothing() -> None:
 def test_calls_of_a_step_whose_answer_was_lost_are_given_back_without_an_attempt() -> None:
     calls = send(2)
     kept, lost = take(2).starts
-    assert feed.give_back_unknown(HERE.id, {kept.claimed.claim_id}) == 1
+    assert fed.give_back_unknown(HERE.id, {kept.claimed.claim_id}) == 1
     assert states(calls) == [State.ACTIVE, State.AVAILABLE]
     assert seen(calls[1]).attempt == 0
     assert ids(take(2)) == [lost.call.id]
