@@ -152,8 +152,9 @@ def hand_over(taker: Taker, end: Ended, *, room: int) -> Step:
     claim.observe(row.start_at, asked_at)
     finish.report_many([end], row.calls)
     if row.id is None:
-        if row.other:
-            dispenser.dispense_briefly(keys=row.other)
+        lanes = admit.look_again(asleep=row.moved, full={}).lanes if row.moved else ()
+        if lanes or row.other:
+            dispenser.dispense_briefly(lanes=lanes, keys=row.other)
         rest = step(taker, (), room=room, keys=row.freed)
         return replace(rest, recorded=row.calls, freed=row.freed, handed_over=False)
     start = _started(row, taker.delay, is_followed=True, is_counted=False)
@@ -199,9 +200,8 @@ def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[i
     ]
     _begin(starts, taker)
     finish.report_many(ends, chosen.calls)
-    found = _look_again(first, asleep=first.asleep)
-    if found.lanes:
-        wake.hold(found.lanes)
+    found = _look_again(first, asleep=[*first.asleep, *chosen.busy_lanes])
+    has_held = bool(found.lanes) and wake.hold(found.lanes) > 0
     if keys := {*found.keys, *chosen.other, *taken.opened.other}:
         dispenser.dispense_briefly(keys=keys)
     # All lanes were looked at, unless as many were locked as a step takes.
@@ -210,14 +210,15 @@ def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[i
         starts=starts,
         recorded=chosen.calls,
         has_moved=(is_full and bool(starts or first.asleep or first.parked_lanes))
-        or bool(first.reached_keys or found.lanes),
+        or bool(first.reached_keys)
+        or has_held,
         has_left=bool(first.left_lanes or chosen.busy),
         has_parked=first.parked_lanes > 0,
         freed=chosen.keys,
         busy=chosen.busy,
         reached=first.reached_keys,
         open_keys={*taken.opened.keys, *(first.open_keys if is_full else ())},
-        has_held=chosen.lanes > len(first.asleep) - len(found.lanes) + first.parked_lanes,
+        has_held=has_held or chosen.lanes > len(first.asleep) + first.parked_lanes,
     )
 
 

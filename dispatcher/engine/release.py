@@ -3,7 +3,7 @@
 That is the plain case, see lifecycle.hand_on; what else the release opens is served after the commit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -23,6 +23,8 @@ class Release:
     """The calls that were admitted with it, to be published."""
     room: admit.ReleasedRoom | None = None
     """What else it has opened; None if no statement has looked."""
+    lanes: Collection[int] = ()
+    """Lanes to be looked at again: others may have left calls in them to this release."""
 
 
 def is_possible() -> bool:
@@ -34,12 +36,14 @@ def finish_and_admit(call_id: UUID, ticket: UUID, ended: Ending, *, claim_id: UU
     """Record how an attempt ended, and admit the next call."""
     with sql.short_transaction(is_tuned=False) as commit:
         finished = finish.ask(call_id, ticket, ended, claim_id=claim_id)
-        admitted = hand_on.ask_next(call_id)
+        locked, admitted = hand_on.ask_next(call_id)
         commit()
         # What a pass has parked meanwhile, only a statement after the commit is sure to see.
         sql.tune()
         room = admit.released_room(call=call_id)
-    return Release(released=finished.released(), calls=admitted.rows(), room=room.row())
+    calls = admitted.rows()
+    lanes = {*locked.row().moved, *(call.asleep for call in calls if call.asleep is not None)}
+    return Release(released=finished.released(), calls=calls, room=room.row(), lanes=lanes)
 
 
 def serve(done: Release) -> None:
@@ -50,6 +54,6 @@ def serve(done: Release) -> None:
         dispenser.hand_over(done.released.keys, done.released.lane_id)
         return
     publish.publish(done.calls)
-    if asleep := [call.asleep for call in done.calls if call.asleep is not None]:
-        dispenser.dispense_briefly(lanes=admit.look_again(asleep=asleep, full={}).lanes)
+    if done.lanes:
+        dispenser.dispense_briefly(lanes=admit.look_again(asleep=[*done.lanes], full={}).lanes)
     dispenser.fill(done.room)

@@ -32,6 +32,7 @@ class Chosen:
     lanes: int
     busy: list[int]
     """Keys that another transaction has locked, so that their lanes were left out."""
+    busy_lanes: list[int]
     other: list[int]
     """Freed keys that lanes of other queues wait for first."""
     chosen_lanes: str
@@ -104,6 +105,8 @@ class HandedOver(StartedCall):
     """The keys whose room the end gave back."""
     other: list[int]
     """Those of them that lanes of other queues wait for first."""
+    moved: list[int]
+    """The lane that was locked, if it was not parked any more: others have left it to this step meanwhile."""
 
 
 def hand_over(ends: Mapping[str, Any], *, worker: UUID, queues: Sequence[str], tasks: Sequence[str]) -> HandedOver:

@@ -21,7 +21,17 @@ class Next(Admitted):
     """Its lane, if that has no more calls, and so sleeps."""
 
 
-def ask_next(call_id: UUID) -> sql.Asked[Next]:
+@dataclass(frozen=True, kw_only=True)
+class Locked:
+    """The lanes that were locked."""
+
+    moved: list[int]
+    """Those that are not parked any more: others have left them to this release meanwhile."""
+    chosen_lanes: str
+    locked_keys: str
+
+
+def ask_next(call_id: UUID) -> tuple[sql.Asked[Locked], sql.Asked[Next]]:
     """Admit what the room of this call, which has ended in the same transaction, is for; its rows are one, or none."""
     settings = conf()
     params = {
@@ -32,5 +42,4 @@ def ask_next(call_id: UUID) -> sql.Asked[Next]:
         "ramp": settings.ramp,
         "waiting": State.AVAILABLE.value,
     }
-    sql.ask("lock_released", object, {"call": call_id})
-    return sql.ask("admit_released", Next, params)
+    return sql.ask("lock_released", Locked, {"call": call_id}), sql.ask("admit_released", Next, params)

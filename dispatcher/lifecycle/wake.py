@@ -64,13 +64,17 @@ def _ask_to_wake(queues: Collection[str]) -> sql.Asked[_Woken]:
     return sql.ask("wake_feeds", _Woken, {"queues": sorted(queues), "silence": feed_silence()})
 
 
-def hold(lanes: Collection[int], *, notified: Collection[str] = ()) -> None:
-    """Let the queues of these lanes hold them, so that workers find them; wake an idle one of each queue `notified`."""
+def hold(lanes: Collection[int], *, notified: Collection[str] = ()) -> int:
+    """Let the queues of these lanes hold them, so that workers find them; wake an idle one of each queue `notified`.
+
+    Returns how many were not held before.
+    """
     with sql.one_trip() as commit:
-        sql.ask("hold_lanes", object, {"lanes": list(lanes)})
+        held = sql.ask("hold_lanes", object, {"lanes": list(lanes)})
         if notified:
             commit()
             _ask_to_wake(notified)
+    return held.cursor.rowcount
 
 
 def ask_waiting() -> sql.Asked[str]:

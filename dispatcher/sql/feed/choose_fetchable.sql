@@ -16,23 +16,25 @@ WITH queue AS MATERIALIZED (
     SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at
       FROM queue
      CROSS JOIN LATERAL (
-           SELECT lane.id, lane.queue, lane.key_ids, lane.priority, lane.served_at
-             FROM dispatcher_lane AS lane
-            WHERE lane.is_held AND lane.queue = queue.name AND NOT lane.key_ids && %(avoid)s::bigint[]
-            ORDER BY lane.priority DESC, lane.served_at, lane.id
-            LIMIT %(most)s::int
-              FOR NO KEY UPDATE SKIP LOCKED) AS front
+           SELECT mine.id, mine.queue, mine.key_ids, mine.priority, mine.served_at
+             FROM (SELECT lane.id
+                     FROM dispatcher_lane AS lane
+                    WHERE lane.is_held AND lane.queue = queue.name AND NOT lane.key_ids && %(avoid)s::bigint[]
+                    ORDER BY lane.priority DESC, lane.served_at, lane.id) AS seen
+            CROSS JOIN LATERAL ({{lane_locked(seen.id)}}) AS mine
+            LIMIT %(most)s::int) AS front
      WHERE NOT queue.is_due
 ), awake AS MATERIALIZED (
     SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at
       FROM queue
      CROSS JOIN LATERAL (
-           SELECT lane.id, lane.queue, lane.key_ids, lane.priority, lane.served_at
-             FROM dispatcher_lane AS lane
-            WHERE lane.is_awake AND lane.queue = queue.name AND NOT lane.key_ids && %(avoid)s::bigint[]
-            ORDER BY lane.priority DESC, lane.queue
-            LIMIT %(most)s::int
-              FOR NO KEY UPDATE SKIP LOCKED) AS front
+           SELECT mine.id, mine.queue, mine.key_ids, mine.priority, mine.served_at
+             FROM (SELECT lane.id
+                     FROM dispatcher_lane AS lane
+                    WHERE lane.is_awake AND lane.queue = queue.name AND NOT lane.key_ids && %(avoid)s::bigint[]
+                    ORDER BY lane.priority DESC, lane.queue) AS seen
+            CROSS JOIN LATERAL ({{lane_locked(seen.id)}}) AS mine
+            LIMIT %(most)s::int) AS front
      WHERE NOT queue.is_due
 ), first AS MATERIALIZED (
     SELECT found.id, found.queue, found.key_ids

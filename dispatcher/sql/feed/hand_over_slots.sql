@@ -4,9 +4,9 @@
 -- which the lane is parked stays full; nothing else waits for the worker. In every other case (`obstacle`) the end is
 -- recorded, nothing starts, and an ordinary step for `keys` follows. The locks are taken within the snapshot that
 -- counts. A key whose `admissions` is what the snapshot saw has no slots that it did not see (as in send_call). It may
--- have fewer: the caller looks again after the commit (`full_keys`). Locks the call that ended, then, without waiting,
--- the lane, the keys in order of id, and the next call. Relies on slot_key, call_waiting, lane_held, lane_awake,
--- lane_parked, the unique index of slots and the primary keys.
+-- have fewer, and the lane may not be parked any more: the caller looks again after the commit (`full_keys`, `moved`).
+-- Locks the call that ended, then, without waiting, the lane, the keys in order of id, and the next call. Relies on
+-- slot_key, call_waiting, lane_held, lane_awake, lane_parked, the unique index of slots and the primary keys.
 WITH {{clock}}, {{attempts_ended}}, gone AS MATERIALIZED (
     SELECT COALESCE(array_agg(slot.key_id), '{}') AS key_ids, bool_and(slot.cost = 1) AS is_plain
       FROM dispatcher_slot AS slot
@@ -17,18 +17,18 @@ WITH {{clock}}, {{attempts_ended}}, gone AS MATERIALIZED (
      CROSS JOIN LATERAL unnest(gone.key_ids) AS key (id)
      CROSS JOIN LATERAL (SELECT {{first_parked_lane(key.id)}} AS id) AS first
      WHERE first.id IS NOT NULL
+), taken AS MATERIALIZED (
+    SELECT mine.id, mine.queue, mine.key_ids, mine.priority, mine.parked_on_id
+      FROM front
+     CROSS JOIN LATERAL ({{lane_locked(front.id)}}) AS mine
+     WHERE (SELECT count(*) FROM front) = 1
 ), lane AS MATERIALIZED (
     SELECT lane.id, lane.queue, lane.priority, lane.parked_on_id, gone.key_ids
       FROM gone
-     CROSS JOIN dispatcher_lane AS lane
-     WHERE lane.id = ANY (ARRAY(SELECT front.id FROM front)) AND (SELECT count(*) FROM front) = 1
-       AND gone.is_plain AND lane.parked_on_id = ANY (gone.key_ids)
+     CROSS JOIN taken AS lane
+     WHERE gone.is_plain AND lane.parked_on_id = ANY (gone.key_ids)
        AND lane.queue = ANY (%(queues)s::text[]) AND {{queue_delivery(lane.queue)}} = 'direct'
-       AND (SELECT spent.ids @> gone.key_ids AND spent.ids <@ gone.key_ids
-              FROM (SELECT lane.key_ids || ARRAY(SELECT own.id
-                                                   FROM dispatcher_ratelimitkey AS own
-                                                  WHERE own.name = 'queue:' || lane.queue) AS ids) AS spent)
-       FOR NO KEY UPDATE OF lane SKIP LOCKED
+       AND ({{keys_of_lane(lane)}}) @> gone.key_ids AND ({{keys_of_lane(lane)}}) <@ gone.key_ids
 ), locked AS MATERIALIZED (
     SELECT key.id, key.admissions, key.concurrency,
            NOT (key.is_group OR key.is_paused)
@@ -124,6 +124,7 @@ SELECT clock.now AS start_at, started.id, started.ticket, started.claim, started
        started.call_data, started.headers, started.options, started.queue, started.attempt, started.retry,
        started.key_ids, ARRAY(SELECT ended.id FROM ended) AS calls, freed_keys.ids AS freed,
        {{keys_of_others(freed_keys.ids)}} AS other,
+       ARRAY(SELECT taken.id FROM taken WHERE taken.parked_on_id IS NULL) AS moved,
        ARRAY(SELECT seen.id
                FROM started
               CROSS JOIN seen

@@ -13,23 +13,25 @@ WITH {{clock}}, {{attempts_ended}}, direct AS MATERIALIZED (
     SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at
       FROM opened
      CROSS JOIN LATERAL (
-           SELECT lane.id, lane.queue, lane.key_ids, lane.priority, lane.served_at
-             FROM dispatcher_lane AS lane
-            WHERE lane.parked_on_id = opened.id AND lane.queue = ANY (ARRAY(SELECT direct.name FROM direct))
-              AND NOT lane.key_ids && %(avoid)s::bigint[]
-            ORDER BY lane.priority DESC, lane.served_at, lane.id
-            LIMIT %(most)s::int
-              FOR NO KEY UPDATE SKIP LOCKED) AS front
+           SELECT mine.id, mine.queue, mine.key_ids, mine.priority, mine.served_at
+             FROM (SELECT lane.id
+                     FROM dispatcher_lane AS lane
+                    WHERE lane.parked_on_id = opened.id AND lane.queue = ANY (ARRAY(SELECT direct.name FROM direct))
+                      AND NOT lane.key_ids && %(avoid)s::bigint[]
+                    ORDER BY lane.priority DESC, lane.served_at, lane.id) AS seen
+            CROSS JOIN LATERAL ({{lane_locked(seen.id)}}) AS mine
+            LIMIT %(most)s::int) AS front
 ), held AS MATERIALIZED (
     SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at
       FROM direct AS queue
      CROSS JOIN LATERAL (
-           SELECT lane.id, lane.queue, lane.key_ids, lane.priority, lane.served_at
-             FROM dispatcher_lane AS lane
-            WHERE lane.is_held AND lane.queue = queue.name AND NOT lane.key_ids && %(avoid)s::bigint[]
-            ORDER BY lane.priority DESC, lane.served_at, lane.id
-            LIMIT %(most)s::int
-              FOR NO KEY UPDATE SKIP LOCKED) AS front
+           SELECT mine.id, mine.queue, mine.key_ids, mine.priority, mine.served_at
+             FROM (SELECT lane.id
+                     FROM dispatcher_lane AS lane
+                    WHERE lane.is_held AND lane.queue = queue.name AND NOT lane.key_ids && %(avoid)s::bigint[]
+                    ORDER BY lane.priority DESC, lane.served_at, lane.id) AS seen
+            CROSS JOIN LATERAL ({{lane_locked(seen.id)}}) AS mine
+            LIMIT %(most)s::int) AS front
 ), found AS NOT MATERIALIZED (
     SELECT id, id AS lane_id, queue, key_ids, priority, 1 AS turn, served_at FROM parked
      UNION ALL SELECT id, id, queue, key_ids, priority, 1, served_at FROM held
@@ -42,7 +44,8 @@ WITH {{clock}}, {{attempts_ended}}, direct AS MATERIALIZED (
      LIMIT %(most)s::int
 ), {{lanes_chosen}}
 SELECT ARRAY(SELECT ended.id FROM ended) AS calls, freed_keys.ids AS keys, cardinality(chosen.lanes) AS lanes,
-       ARRAY(SELECT DISTINCT busy.key_id FROM busy) AS busy, {{keys_of_others(freed_keys.ids)}} AS other,
+       ARRAY(SELECT DISTINCT busy.key_id FROM busy) AS busy,
+       ARRAY(SELECT DISTINCT busy.lane_id FROM busy) AS busy_lanes, {{keys_of_others(freed_keys.ids)}} AS other,
        set_config('dispatcher.chosen', chosen.lanes::text, true) AS chosen_lanes,
        set_config('dispatcher.locked', chosen.keys::text, true) AS locked_keys
   FROM chosen
