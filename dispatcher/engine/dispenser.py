@@ -92,7 +92,7 @@ def dispense(
         wait_for = None
         locked |= {lane: key for lane, key in made.left.items() if key not in stuck}
         given_up = [lane for lane, key in made.left.items() if key in stuck]
-        if given_up and recovery.defer_lanes(given_up):
+        if given_up and _defer_lanes(given_up):
             # They stood in front of these keys, which may have room for those behind.
             due, passed = replace(due, keys={*due.keys, *passed}), set()
         is_over = (
@@ -102,9 +102,25 @@ def dispense(
         )
         if is_over or fruitless == _FRUITLESS:
             recovery.defer(due.lanes, due.keys)
-            recovery.defer_lanes(locked)
+            _hold(due.lanes)
+            _defer_lanes(locked)
             break
     return admitted
+
+
+def _defer_lanes(lanes: Collection[int]) -> int:
+    """Leave lanes that wait for a locked key to the next pass, or to workers; return how many were not awake."""
+    if not lanes:
+        return 0
+    deferred = recovery.defer_lanes(lanes)
+    _hold(lanes)
+    return deferred
+
+
+def _hold(lanes: Collection[int]) -> None:
+    """Leave those of these lanes to workers that only these serve: they need no tick."""
+    if lanes and not is_eager():
+        wake.notify(set(wake.hold(lanes)))
 
 
 @dataclass(frozen=True, kw_only=True)

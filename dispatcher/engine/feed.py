@@ -201,7 +201,7 @@ def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[i
     _begin(starts, taker)
     finish.report_many(ends, chosen.calls)
     found = _look_again(first, asleep=[*first.asleep, *chosen.busy_lanes])
-    has_held = bool(found.lanes) and wake.hold(found.lanes) > 0
+    has_held = bool(found.lanes and wake.hold(found.lanes))
     if keys := {*found.keys, *chosen.other, *taken.opened.other}:
         dispenser.dispense_briefly(keys=keys)
     # All lanes were looked at, unless as many were locked as a step takes.

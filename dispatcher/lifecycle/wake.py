@@ -64,17 +64,17 @@ def _ask_to_wake(queues: Collection[str]) -> sql.Asked[_Woken]:
     return sql.ask("wake_feeds", _Woken, {"queues": sorted(queues), "silence": feed_silence()})
 
 
-def hold(lanes: Collection[int], *, notified: Collection[str] = ()) -> int:
+def hold(lanes: Collection[int], *, notified: Collection[str] = ()) -> list[str]:
     """Let the queues of these lanes hold them, so that workers find them; wake an idle one of each queue `notified`.
 
-    Returns how many were not held before.
+    Returns the queue of each lane that was not held before.
     """
     with sql.one_trip() as commit:
-        held = sql.ask("hold_lanes", object, {"lanes": list(lanes)})
+        held = sql.ask("hold_lanes", str, {"lanes": list(lanes)})
         if notified:
             commit()
             _ask_to_wake(notified)
-    return held.cursor.rowcount
+    return held.rows()
 
 
 def ask_waiting() -> sql.Asked[str]:

@@ -43,9 +43,14 @@ def finish_one(call: CallQueue) -> bool:
     return released is not None
 
 
+def release_one(call: CallQueue) -> release.Release:
+    """End an attempt as a worker does, which admits the next call in the same transaction; what else opens is left."""
+    return release.finish_and_admit(call.id, call.ticket, ending.completed(None), claim_id=call.claim)
+
+
 def finish_and_admit(call: CallQueue) -> bool:
     """End an attempt as a worker does, which admits the next call in the same transaction."""
-    done = release.finish_and_admit(call.id, call.ticket, ending.completed(None), claim_id=call.claim)
+    done = release_one(call)
     release.serve(done)
     return done.released is not None
 

@@ -9,6 +9,7 @@ import pytest
 from django.utils import timezone
 
 from dispatcher import api, engine
+from dispatcher.engine import release
 from dispatcher.lifecycle import recover, send
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
@@ -22,6 +23,7 @@ from tests.interleavings.actions import (
     give_up,
     let_leases_run_out,
     no_call_waits,
+    release_one,
     running,
     send_in_transaction,
     wake_due,
@@ -95,6 +97,35 @@ def test_two_finishes_and_two_lanes_parked_on_their_key() -> None:
     for number in range(2):
         CallQueue.objects.send("noop", keys=["api", f"tenant:{number}"])
     explore({"one": partial(finish_one, first), "other": partial(finish_one, second)}, all_are_admitted, at_least=1000)
+
+
+LIMITS = pytest.mark.parametrize("limits", [{}, {"rate": (4, 3600)}], ids=["plain", "window"])
+
+
+def finishes_of_a_key_with_two_lanes(end: Callable[[CallQueue], Any], limits: dict[str, Any]) -> dict[str, Any]:
+    """Return the work of two workers, whose calls fill a key on which two lanes are parked."""
+    RateLimitKey.objects.declare("api", concurrency=2, **limits)
+    declare_tenants(2)
+    calls = running("api"), running("api")
+    for number in range(2):
+        CallQueue.objects.send("noop", keys=["api", f"tenant:{number}"])
+    return dict(zip(("one", "other"), (partial(end, call) for call in calls), strict=True))
+
+
+@LIMITS
+def test_two_finishes_that_admit_and_two_lanes_parked_on_their_key(limits: dict[str, Any]) -> None:
+    def all_are_admitted_then(*done: release.Release) -> None:
+        for each in done:
+            release.serve(each)
+        all_are_admitted()
+
+    explore(finishes_of_a_key_with_two_lanes(release_one, limits), all_are_admitted_then, at_least=300)
+
+
+@wide
+@LIMITS
+def test_two_finishes_that_admit_and_serve_and_two_lanes_parked_on_their_key(limits: dict[str, Any]) -> None:
+    explore(finishes_of_a_key_with_two_lanes(finish_and_admit, limits), all_are_admitted, at_least=1000)
 
 
 def test_a_finish_that_admits_and_a_finish_that_frees_the_key_where_the_lane_is_parked_then() -> None:

@@ -36,7 +36,8 @@ from tests.model.strategies import NAMES, PERIODS, drafts, limits_of, names, num
 from tests.races.audit import audit
 
 WORKER = replace(HERE, id=uuid4(), queues=["one", "two", DIRECT])
-TAKER = feed.Taker(worker=WORKER.id, queues=[DIRECT], tasks=["noop"])
+TAKERS = [feed.Taker(worker=worker, queues=[DIRECT], tasks=["noop"]) for worker in (WORKER.id, uuid4(), uuid4())]
+takers = st.sampled_from(TAKERS)
 
 
 class Machine(RuleBasedStateMachine):
@@ -118,6 +119,7 @@ class Machine(RuleBasedStateMachine):
         most = [
             self.dearest,
             *(limits.concurrency or 9 for limits in (own, first)),
+            *(limits.per_worker or 9 for limits in (own, first)),
             *(limits.rate[0] for limits in (own, first) if limits.rate),
         ]
         return min(cost, *most)
@@ -284,7 +286,8 @@ class Machine(RuleBasedStateMachine):
         now, call_id = self.pair.begin(), self.pick(number, "dispatched", "active")
         self.rules.calls[call_id].lease_until, self.rules.calls[call_id].is_fetched = now + RUN_LEASE, True
         # A worker that holds a call is the only one that renews it.
-        assert heartbeat.record(WORKER, [(call_id, self.pair.tickets[call_id])]).slots == max(
+        worker = replace(WORKER, id=self.rules.calls[call_id].worker or WORKER.id)
+        assert heartbeat.record(worker, [(call_id, self.pair.tickets[call_id])]).slots == max(
             len(self.rules.calls[call_id].held), 1
         )
         self.pair.compare()
@@ -308,15 +311,16 @@ class Machine(RuleBasedStateMachine):
     # Workers of the direct queue
 
     @rule(
+        taker=takers,
         room=st.sampled_from([1, 2, 3, 9]),
         ends=st.integers(0, 3),
         how=st.sampled_from(["completes", "completes", "fails"]),
         is_general=st.booleans(),
     )
-    def take(self, room: int, ends: int, how: str, *, is_general: bool) -> None:
+    def take(self, taker: feed.Taker, room: int, ends: int, how: str, *, is_general: bool) -> None:
         """Let a worker record what ended, and take what may start."""
         now, ended = self.pair.begin(), []
-        for start in self.held()[:ends]:
+        for start in self.held(taker)[:ends]:
             call = self.rules.calls[start.call.id]
             if how == "fails":
                 ending = endings.failed(ValueError("this time"), attempt=call.attempt, policy=start.claimed.retry)
@@ -327,33 +331,45 @@ class Machine(RuleBasedStateMachine):
                 call.move("completed")
             ids = {"call_id": start.call.id, "ticket": start.call.ticket, "claim_id": start.claimed.claim_id}
             ended.append(finish.Ended(**ids, ending=ending))
-        made = feed.step(TAKER, ended, room=room, is_general=is_general)
+        made = feed.step(taker, ended, room=room, is_general=is_general)
         assert sorted(made.recorded) == sorted(end.call_id for end in ended)
         assert len(made.starts) <= room
         self.started(made)
-        self.pair.compare(taken=[start.call.id for start in made.starts])
+        self.pair.compare(taken=[start.call.id for start in made.starts], worker=taker.worker)
 
     @rule()
     def take_all(self) -> None:
-        """Let a worker take calls until a step finds no more, and none is left that may start."""
+        """Let the workers take calls until a step of each finds no more, and none is left that may start."""
         self.take_until_none_is_left()
 
     def take_until_none_is_left(self) -> None:
         keys = [*RateLimitKey.objects.values_list("id", flat=True)]
-        for _ in range(50):
+        fruitless = 0
+        for number in range(150):
+            taker = TAKERS[number % len(TAKERS)]
             self.pair.begin()
-            made = feed.step(TAKER, room=20, keys=keys)
+            made = feed.step(taker, room=20, keys=keys)
             self.started(made)
-            has_settled = not made.starts and not self.pair.is_neglected
-            self.pair.compare(taken=[start.call.id for start in made.starts], is_taking_all=has_settled)
-            if not made.starts:
+            fruitless = 0 if made.starts else fruitless + 1
+            is_over = fruitless == len(TAKERS)
+            self.pair.compare(
+                taken=[start.call.id for start in made.starts],
+                worker=taker.worker,
+                are_taking_all=[each.worker for each in TAKERS] if is_over and not self.pair.is_neglected else (),
+            )
+            if is_over:
                 return
         message = "steps find more, again and again"
         raise AssertionError(message)
 
-    def held(self) -> list[feed.Start]:
-        """Return the starts whose calls are still the worker's, the oldest first."""
-        return [start for start in self.starts if self.pair.tickets.get(start.call.id) == start.call.ticket]
+    def held(self, taker: feed.Taker | None = None) -> list[feed.Start]:
+        """Return the starts whose calls are still the worker's, or any worker's, the oldest first."""
+        return [
+            start
+            for start in self.starts
+            if self.pair.tickets.get(start.call.id) == start.call.ticket
+            and (taker is None or self.rules.calls[start.call.id].worker == taker.worker)
+        ]
 
     def started(self, made: feed.Step) -> None:
         for start in made.starts:
@@ -388,7 +404,9 @@ class Machine(RuleBasedStateMachine):
         ids = {"call_id": start.call.id, "ticket": start.call.ticket, "claim_id": start.claimed.claim_id}
         match how:
             case "ends":
-                assert not feed.step(TAKER, [finish.Ended(**ids, ending=endings.completed("late"))], room=0).recorded
+                assert not feed.step(
+                    TAKERS[0], [finish.Ended(**ids, ending=endings.completed("late"))], room=0
+                ).recorded
             case "is given back":
                 fed.give_back([start.handle])
             case _:

@@ -12,7 +12,7 @@ from psycopg.sql import SQL, Identifier
 from dispatcher.models import Queue
 from tests.builders import T0
 from tests.model.clock import set_clock
-from tests.model.rules import ALWAYS, DIRECT, Lane, Rules
+from tests.model.rules import ALWAYS, DIRECT, Call, Lane, Rules
 from tests.races.lockstep import Mailbox
 
 STEP = timedelta(milliseconds=1)
@@ -71,12 +71,14 @@ class Pair:
         is_full: bool = False,
         is_lone: bool = False,
         taken: Sequence[UUID] = (),
-        is_taking_all: bool = False,
+        worker: UUID | None = None,
+        are_taking_all: Sequence[UUID] = (),
     ) -> None:
         """Hold the engine to the rules.
 
         is_full: the step served all that time had opened. is_lone: a call may have gone as it was written. taken: the
-        calls that a step of a feed has started, before it served others. is_taking_all: it had room for more.
+        calls that a step of a feed has started for `worker`, before it served others. are_taking_all: the workers whose
+        latest steps had room for more.
         """
         self.agrees = False
         rows = {row.id: row for row in _rows(_CALLS)}
@@ -84,7 +86,7 @@ class Pair:
         numbers = {row.lane_id: self.rules.calls[call_id].lane for call_id, row in rows.items()}
         for number, lane in numbers.items():
             self.rules.served.setdefault(lane, (ALWAYS, number))
-        self._take(taken, rows)
+        self._take(taken, rows, worker)
         admitted = self._admitted(rows, taken)
         aside = {call_id for call_id, row in rows.items() if row.oversized_key_id is not None}
         fitting = [call_id for call_id in aside if not self.rules.is_oversized(call_id, self.now)]
@@ -93,7 +95,7 @@ class Pair:
             admitted,
             rows,
             aside,
-            is_taking_all=is_taking_all,
+            are_taking_all=are_taking_all,
             must=is_full or (self.is_settled and not self.is_neglected),
         )
         self.ticked_at = self.now if is_full else self.ticked_at
@@ -102,7 +104,7 @@ class Pair:
         self._compare_turns(numbers, [*taken, *admitted], is_lone=is_lone)
         self.agrees = True
 
-    def _take(self, taken: Sequence[UUID], rows: Mapping[UUID, Any]) -> None:
+    def _take(self, taken: Sequence[UUID], rows: Mapping[UUID, Any], worker: UUID | None) -> None:
         """Let the rules start what a step has started: each call in its turn, under all limits, with a new ticket."""
         aside = {call_id for call_id, row in rows.items() if row.oversized_key_id is not None}
         for call_id in taken:
@@ -110,9 +112,9 @@ class Pair:
             assert call.lane.queue == DIRECT, f"{call} is the broker's"
             in_line = [waits for waits in self.rules.waiting(self.now).get(call.lane, []) if waits not in aside]
             assert in_line[:1] == [call_id], f"{call} started out of its turn"
-            assert self.rules.fits(call, self.now, is_lax=True), f"{call} went over a limit"
+            assert self.rules.fits(call, self.now, is_lax=True, worker=worker), f"{call} went over a limit"
             assert rows[call_id].ticket not in {*self.tickets.values(), *(old for _, old in self.replaced)}
-            self.rules.admit(call_id, self.now)
+            self.rules.admit(call_id, self.now, worker=worker)
         for call_id in taken:
             self.rules.start(call_id, self.now)
 
@@ -149,7 +151,13 @@ class Pair:
         return [message for mailbox in self.mailboxes for message in mailbox.empty()]
 
     def _judge(
-        self, admitted: list[UUID], rows: Mapping[UUID, Any], aside: set[UUID], *, is_taking_all: bool, must: bool
+        self,
+        admitted: list[UUID],
+        rows: Mapping[UUID, Any],
+        aside: set[UUID],
+        *,
+        are_taking_all: Sequence[UUID],
+        must: bool,
     ) -> None:
         rules, now = self.rules, self.now
         may_go, must_go = rules.turns(now, is_lax=True), rules.turns(now, is_lax=False)
@@ -181,24 +189,34 @@ class Pair:
         ]
         heads = [calls[0] for calls in in_line if calls]
         free = [
-            call_id
+            (call_id, worker)
             for call_id in (*put_off, *heads)
-            if call_id in put_off or (is_taking_all if rules.calls[call_id].lane.queue == DIRECT else must)
-            if rules.fits(rules.calls[call_id], now, is_lax=False)
+            for worker in self._takers(rules.calls[call_id], are_taking_all, is_put_off=call_id in put_off, must=must)
+            if rules.fits(rules.calls[call_id], now, is_lax=False, worker=worker)
         ]
-        for call_id in free:
-            assert self._is_behind_a_dear_one(call_id, [*heads, *put_off]), (
+        for call_id, worker in free:
+            assert self._is_behind_a_dear_one(call_id, [*heads, *put_off], worker), (
                 f"{rules.calls[call_id]} has room and waits, in {rules}, at {now}"
             )
         for call_id in admitted:
             for head in () if self.is_neglected else heads:
                 self._assert_not_passed(rules.calls[head].lane, head, call_id)
 
-    def _is_behind_a_dear_one(self, call_id: UUID, others: list[UUID]) -> bool:
+    @staticmethod
+    def _takers(call: Call, are_taking_all: Sequence[UUID], *, is_put_off: bool, must: bool) -> Sequence[UUID | None]:
+        """Return who should have started a call that had room: a worker, or any (None)."""
+        if is_put_off:
+            # That one worker has its part puts no call off.
+            return [None]
+        if call.lane.queue == DIRECT:
+            return are_taking_all
+        return [None] if must else ()
+
+    def _is_behind_a_dear_one(self, call_id: UUID, others: list[UUID], worker: UUID | None) -> bool:
         """Whether one that costs more than 1 waits for a key of this call."""
         costs = self.rules.costs(self.rules.calls[call_id])
         return any(
-            cost > 1 and name in costs and not self.rules.has_room(name, cost, self.now, is_lax=False)
+            cost > 1 and name in costs and not self.rules.has_room(name, cost, self.now, is_lax=False, worker=worker)
             for other in others
             for name, cost in self.rules.costs(self.rules.calls[other]).items()
         )

@@ -27,6 +27,7 @@ class Limits(NamedTuple):
     concurrency: int | None = None
     rate: tuple[int, timedelta] | None = None
     throttle: tuple[int, timedelta] | None = None
+    per_worker: int | None = None
 
 
 class Lane(NamedTuple):
@@ -104,6 +105,8 @@ class Call:
     crashes: int = 0
     returns: int = 0
     held: Mapping[str, int] = field(default_factory=dict)
+    worker: UUID | None = None
+    """The one that a step has started it for."""
     admitted_at: datetime = ALWAYS
     sent_at: datetime = ALWAYS
     is_fetched: bool = False
@@ -131,13 +134,17 @@ class Rules:
         queue = f"queue:{call.lane.queue}"
         return {**call.costs, **({queue: 1} if queue in self.keys else {})}
 
-    def has_room(self, name: str, cost: int, now: datetime, *, is_lax: bool) -> bool:
+    def has_room(self, name: str, cost: int, now: datetime, *, is_lax: bool, worker: UUID | None = None) -> bool:
+        """Say whether a key has room for a cost; for a worker, if one is given, whether it may hold so much more."""
         key, limits = self.keys[name], self.keys[name].limits(now)
         held = [(call.held[name], call.state) for call in self.calls.values() if name in call.held]
         unstarted = sum(cost for cost, state in held if state == "dispatched")
         has_room = not key.is_closed(now)
         if limits.concurrency is not None:
             has_room &= sum(cost for cost, _ in held) + cost <= limits.concurrency
+        if limits.per_worker is not None and worker is not None:
+            mine = sum(call.held[name] for call in self.calls.values() if name in call.held and call.worker == worker)
+            has_room &= mine + cost <= limits.per_worker
         if limits.rate is not None:
             most, window = limits.rate
             counted = sum(start.cost for start in key.starts if start.counts(now, window, is_lax=is_lax))
@@ -147,14 +154,15 @@ class Rules:
             has_room &= max(now, key.next_start_at(now)) + unstarted * period / most <= now + HORIZON
         return has_room
 
-    def fits(self, call: Call, now: datetime, *, is_lax: bool) -> bool:
-        return all(self.has_room(name, cost, now, is_lax=is_lax) for name, cost in self.costs(call).items())
+    def fits(self, call: Call, now: datetime, *, is_lax: bool, worker: UUID | None = None) -> bool:
+        costs = self.costs(call).items()
+        return all(self.has_room(name, cost, now, is_lax=is_lax, worker=worker) for name, cost in costs)
 
     def is_oversized(self, call_id: UUID, now: datetime) -> bool:
         """Say whether no release and no time lets this call start, as long as the limits in force are what they are."""
 
         def never(cost: int, limits: Limits) -> bool:
-            most = [limits.concurrency or cost, *(rate[0] for rate in [limits.rate] if rate)]
+            most = [limits.concurrency or cost, limits.per_worker or cost, *(rate[0] for rate in [limits.rate] if rate)]
             return cost > min(most) or bool(limits.throttle and cost * limits.throttle[1] / limits.throttle[0] > YEAR)
 
         costs = self.costs(self.calls[call_id])
@@ -188,8 +196,9 @@ class Rules:
                         plan[call_id] = "scheduled" if lane.on_limit == "reschedule" else "discarded"
         return plan
 
-    def admit(self, call_id: UUID, now: datetime) -> None:
+    def admit(self, call_id: UUID, now: datetime, *, worker: UUID | None = None) -> None:
         call = self.calls[call_id]
+        call.worker = worker
         call.state, call.held, call.lease_until = "dispatched", self.costs(call), now + DISPATCH_LEASE
         call.admitted_at, call.sent_at, call.is_fetched = now, now, False
 

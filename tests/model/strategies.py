@@ -6,8 +6,10 @@ from hypothesis import strategies as st
 
 from tests.model.rules import DIRECT, Lane, Limits, Retry
 
-NAMES = ("a", "b", "queue:one", "c")
-PERIODS = {"a": 10, "b": 2, "queue:one": 1, "c": 60}
+NAMES = ("a", "b", "queue:one", "c", "each")
+PERIODS = {"a": 10, "b": 2, "queue:one": 1, "c": 60, "each": 5}
+PER_WORKER = "each"
+"""The key with a limit per worker: only calls of the direct queue may spend it."""
 
 
 def seconds(number: float) -> timedelta:
@@ -21,18 +23,23 @@ def limits_of(name: str) -> st.SearchStrategy[Limits]:
         concurrency=st.sampled_from([1, 1, 2, 3, None] if name == NAMES[0] else [None, None, 1, 2, 3]),
         rate=st.one_of(st.none(), st.none(), st.tuples(st.integers(1, 4), st.just(seconds(PERIODS[name])))),
         throttle=st.sampled_from([None] * 6 + [(10, seconds(1)), (1, seconds(1)), (20, seconds(3))]),
+        per_worker=st.sampled_from([1, 1, 2, 3]) if name == PER_WORKER else st.none(),
     )
 
 
 names = st.sampled_from(NAMES)
 numbers = st.integers(0, 20)
 waits = st.sampled_from([0.05, 0.3, 1, 2.5, 10, 30]).map(seconds)
+shared = st.tuples(
+    st.sampled_from(["one", "one", "two", DIRECT, DIRECT]),
+    st.sampled_from([("a",), ("a",), ("a", "b"), ("a", "c"), ("b",), ("a", "b", "c"), ()]),
+)
+per_worker = st.tuples(st.just(DIRECT), st.sampled_from([(PER_WORKER,), ("a", PER_WORKER), ("b", PER_WORKER)]))
 lanes = st.builds(
-    Lane,
-    queue=st.sampled_from(["one", "one", "two", DIRECT, DIRECT]),
-    priority=st.sampled_from([0, 0, 5]),
-    on_limit=st.sampled_from(["wait", "wait", "wait", "wait", "wait", "reschedule", "drop"]),
-    keys=st.sampled_from([("a",), ("a",), ("a", "b"), ("a", "c"), ("b",), ("a", "b", "c"), ()]),
+    lambda where, priority, on_limit: Lane(where[0], priority, on_limit, where[1]),
+    st.one_of(shared, shared, shared, per_worker),
+    st.sampled_from([0, 0, 5]),
+    st.sampled_from(["wait", "wait", "wait", "wait", "wait", "reschedule", "drop"]),
 )
 retries = st.sampled_from(
     [

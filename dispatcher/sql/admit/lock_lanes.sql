@@ -3,6 +3,8 @@
 -- The lanes: those named; those at the front of the keys named, and of the named lanes' own keys (a newcomer does not
 -- overtake them); if asked, those awake; and those that an open queue has held, of the queues named and of all these
 -- lanes. What another pass has locked is skipped, not waited for.
+-- A lane is locked by its id alone: one that another pass has put elsewhere since the snapshot is taken, too. Locked
+-- and not taken, it would be left to this pass in vain.
 -- A key that somebody else has locked is skipped as well, and with it the lanes that spend it: they come back in
 -- `left_lanes`, each with such a key; `is_left_wanted` are those that were asked for by name, key or queue. Only for
 -- the key `wait_for` the statement waits, before it has locked any other key, for as long as lock_timeout allows. Lanes
@@ -34,29 +36,31 @@ WITH {{clock}}, named AS MATERIALIZED (
     SELECT front.id, front.queue, front.key_ids, key.is_named
       FROM shut AS key
      CROSS JOIN LATERAL (
-           SELECT lane.id, lane.queue, lane.key_ids
-             FROM dispatcher_lane AS lane
-            WHERE lane.parked_on_id = key.id
-              AND (%(deliveries)s::text[] <> '{direct}' OR lane.queue = ANY (%(queues)s::text[]))
-            ORDER BY lane.priority DESC, lane.served_at, lane.id
-            LIMIT (SELECT GREATEST(1, %(most)s::int / GREATEST(1, count(*))) FROM shut)
-              FOR NO KEY UPDATE SKIP LOCKED) AS front
+           SELECT mine.id, mine.queue, mine.key_ids
+             FROM (SELECT lane.id
+                     FROM dispatcher_lane AS lane
+                    WHERE lane.parked_on_id = key.id
+                      AND (%(deliveries)s::text[] <> '{direct}' OR lane.queue = ANY (%(queues)s::text[]))
+                    ORDER BY lane.priority DESC, lane.served_at, lane.id) AS seen
+            CROSS JOIN LATERAL ({{lane_locked(seen.id)}}) AS mine
+            LIMIT (SELECT GREATEST(1, %(most)s::int / GREATEST(1, count(*))) FROM shut)) AS front
      LIMIT %(most)s::int
 ), awake AS MATERIALIZED (
-    SELECT lane.id, lane.queue, lane.key_ids
-      FROM dispatcher_lane AS lane
-     WHERE lane.is_awake AND %(awake)s::bool
-       -- A CASE, of which the planner knows nothing: where it takes few rows to be left, it reads and sorts all that
-       -- are awake.
-       AND CASE WHEN lane.id = ANY (%(lanes)s::bigint[]) OR lane.key_ids && %(avoid)s::bigint[] THEN false
-                ELSE lane.queue <> ALL (ARRAY(SELECT substr(key.name, 7)
-                                                FROM dispatcher_ratelimitkey AS key
-                                               WHERE key.id = ANY (%(avoid)s::bigint[])
-                                                 AND starts_with(key.name, 'queue:')))
-           END
-     ORDER BY lane.priority DESC, lane.served_at, lane.id
+    SELECT mine.id, mine.queue, mine.key_ids
+      FROM (SELECT lane.id
+              FROM dispatcher_lane AS lane
+             WHERE lane.is_awake AND %(awake)s::bool
+               -- A CASE, of which the planner knows nothing: where it takes few rows to be left, it reads and sorts all
+               -- that are awake.
+               AND CASE WHEN lane.id = ANY (%(lanes)s::bigint[]) OR lane.key_ids && %(avoid)s::bigint[] THEN false
+                        ELSE lane.queue <> ALL (ARRAY(SELECT substr(key.name, 7)
+                                                        FROM dispatcher_ratelimitkey AS key
+                                                       WHERE key.id = ANY (%(avoid)s::bigint[])
+                                                         AND starts_with(key.name, 'queue:')))
+                   END
+             ORDER BY lane.priority DESC, lane.served_at, lane.id) AS seen
+     CROSS JOIN LATERAL ({{lane_locked(seen.id)}}) AS mine
      LIMIT %(most)s::int
-       FOR NO KEY UPDATE SKIP LOCKED
 ), queue AS MATERIALIZED (
     SELECT name.name, hashtextextended(name.name, 20251) AS number, going.unclaimed,
            going.unclaimed + %(slack)s::int > %(ahead)s::int AS is_tight,
@@ -69,12 +73,13 @@ WITH {{clock}}, named AS MATERIALIZED (
     SELECT front.id, front.queue, front.key_ids
       FROM queue
      CROSS JOIN LATERAL (
-           SELECT lane.id, lane.queue, lane.key_ids
-             FROM dispatcher_lane AS lane
-            WHERE lane.is_held AND lane.queue = queue.name AND NOT lane.key_ids && %(avoid)s::bigint[]
-            ORDER BY lane.priority DESC, lane.served_at, lane.id
-            LIMIT (SELECT GREATEST(1, %(most)s::int / GREATEST(1, count(*))) FROM queue)
-              FOR NO KEY UPDATE SKIP LOCKED) AS front
+           SELECT mine.id, mine.queue, mine.key_ids
+             FROM (SELECT lane.id
+                     FROM dispatcher_lane AS lane
+                    WHERE lane.is_held AND lane.queue = queue.name AND NOT lane.key_ids && %(avoid)s::bigint[]
+                    ORDER BY lane.priority DESC, lane.served_at, lane.id) AS seen
+            CROSS JOIN LATERAL ({{lane_locked(seen.id)}}) AS mine
+            LIMIT (SELECT GREATEST(1, %(most)s::int / GREATEST(1, count(*))) FROM queue)) AS front
      WHERE queue.is_served AND NOT ({{queue_spends(queue.name, %(avoid)s::bigint[])}})
        AND queue.unclaimed < %(ahead)s::int
 ), taken AS MATERIALIZED (
