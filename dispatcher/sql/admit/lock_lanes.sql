@@ -2,9 +2,8 @@
 -- Of each kind, parked, awake and held, up to `most`: keys and queues share that, each has one lane at the least.
 -- The lanes: those named; those at the front of the keys named, and of the named lanes' own keys (a newcomer does not
 -- overtake them); if asked, those awake; and those that an open queue has held, of the queues named and of all these
--- lanes. What another pass has locked is skipped, not waited for.
--- A lane is locked by its id alone: one that another pass has put elsewhere since the snapshot is taken, too. Locked
--- and not taken, it would be left to this pass in vain.
+-- lanes. What another pass has locked is skipped, not waited for; one that has changed since the snapshot is taken, too
+-- (see lane_locked).
 -- A key that somebody else has locked is skipped as well, and with it the lanes that spend it: they come back in
 -- `left_lanes`, each with such a key; `is_left_wanted` are those that were asked for by name, key or queue. Only for
 -- the key `wait_for` the statement waits, before it has locked any other key, for as long as lock_timeout allows. Lanes
