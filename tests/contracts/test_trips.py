@@ -24,8 +24,8 @@ PREPARED = 7
 """After so many runs a statement is prepared: a trip of its own, once a connection."""
 
 
-def trips(work: Callable[[], object]) -> int:
-    """Return how many trips to the server a piece of work makes, by libpq's own trace."""
+def traced(work: Callable[[], object]) -> list[list[bytes]]:
+    """Return what a piece of work sends and receives, by libpq's own trace: a message each, field by field."""
     for _ in range(PREPARED):
         work()
     with TemporaryFile() as trace:
@@ -33,8 +33,17 @@ def trips(work: Callable[[], object]) -> int:
         work()
         connection.connection.pgconn.untrace()
         trace.seek(os.SEEK_SET)
-        directions = [fields[1] for line in trace.read().splitlines() if len(fields := line.split(b"\t")) > 1]
-    return sum(pair == (SENT, RECEIVED) for pair in pairwise(directions))
+        return [fields for line in trace.read().splitlines() if len(fields := line.split(b"\t")) > 1]
+
+
+def trips(work: Callable[[], object]) -> int:
+    """Return how many trips to the server a piece of work makes."""
+    return sum(pair == (SENT, RECEIVED) for pair in pairwise(fields[1] for fields in traced(work)))
+
+
+def statements(work: Callable[[], object]) -> int:
+    """Return how many statements a piece of work runs."""
+    return sum(b"Bind" in fields for fields in traced(work))
 
 
 @pytest.fixture
@@ -75,6 +84,18 @@ def test_a_call_that_ends_and_lets_the_next_one_in_makes_three_trips(monkeypatch
 def test_a_send_behind_a_full_key_makes_one_trip() -> None:
     key("full", concurrency=0)
     assert trips(lambda: CallQueue.objects.send("noop", keys=["full"])) == 1
+
+
+def test_a_send_that_is_published_at_once_runs_two_statements_in_two_trips(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call with its admission, and the note that it is published: the settings of a pass would be a third."""
+    monkeypatch.setattr(message, "send", lambda *_: None)
+    key("ample", concurrency=1_000)
+
+    def send() -> None:
+        CallQueue.objects.send("noop", keys=["ample"])
+
+    assert (trips(send), statements(send)) == (2, 2)
+    assert not CallQueue.objects.filter(published_at=None).exists()
 
 
 def test_a_trip_is_counted_for_each_wait() -> None:
