@@ -1,7 +1,6 @@
--- publish_call: publish_calls for one call, which needs no settings of a pass to be planned well: a trip of one
--- statement.
+-- publish_call: note that this call was handed to the broker under this ticket: publish_calls for one.
+-- By the primary key any plan is the right one, so it needs no settings of a pass, and is a trip of one statement.
 -- The commit does not wait for the disk: a note that a crash loses costs a second delivery, which changes nothing.
--- Relies on the primary key.
 UPDATE dispatcher_callqueue AS call
    SET published_at = {{now}}
   FROM (SELECT set_config('synchronous_commit', 'off', true)) AS lax
