@@ -418,6 +418,7 @@ HOT = [
     Hot("find_unplaced", {"calls": [call_id(5)]}, 20),
     Hot("unplaced_calls", {"after": -(2**63), "most": 500}, 20, is_tuned=True),
     Hot("place_calls", {"kinds": KINDS, "calls": [call_id(5)], "kind_of": [0]}, 100, is_tuned=True),
+    Hot("publish_call", {"call": IN_FLIGHT, "ticket": uuid4(), "now": None}, 20),
     Hot("claim_call", {"call": IN_FLIGHT, "ticket": uuid4(), **CLAIM}, 50),
     Hot("restart_call", {"call": RUNNING, "ticket": uuid4(), **CLAIM}, 50),
     Hot("finish_call", {"ticket": uuid4(), **FINISH}, 50),

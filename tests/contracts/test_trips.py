@@ -25,8 +25,8 @@ PREPARED = 7
 """After so many runs a statement is prepared: a trip of its own, once a connection."""
 
 
-def trips(work: Callable[[], object]) -> int:
-    """Return how many trips to the server a piece of work makes, by libpq's own trace."""
+def traced(work: Callable[[], object]) -> list[list[bytes]]:
+    """Return what a piece of work sends and receives, by libpq's own trace: a message each, field by field."""
     for _ in range(PREPARED):
         work()
     with TemporaryFile() as trace:
@@ -34,8 +34,17 @@ def trips(work: Callable[[], object]) -> int:
         work()
         connection.connection.pgconn.untrace()
         trace.seek(os.SEEK_SET)
-        directions = [fields[1] for line in trace.read().splitlines() if len(fields := line.split(b"\t")) > 1]
-    return sum(pair == (SENT, RECEIVED) for pair in pairwise(directions))
+        return [fields for line in trace.read().splitlines() if len(fields := line.split(b"\t")) > 1]
+
+
+def trips(work: Callable[[], object]) -> int:
+    """Return how many trips to the server a piece of work makes."""
+    return sum(pair == (SENT, RECEIVED) for pair in pairwise(fields[1] for fields in traced(work)))
+
+
+def statements(work: Callable[[], object]) -> int:
+    """Return how many statements a piece of work runs."""
+    return sum(b"Bind" in fields for fields in traced(work))
 
 
 @pytest.fixture
@@ -86,6 +95,18 @@ def test_lanes_of_a_direct_queue_are_served_in_two_trips_after_the_commit_of_a_s
     Lane.objects.update(is_held=False)
     assert trips(lambda: dispenser.serve_changed(dict([next(places)]))) == 2
     assert Lane.objects.filter(is_held=True).count() == PREPARED + 1
+
+
+def test_a_send_that_is_published_at_once_runs_two_statements_in_two_trips(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call with its admission, and the note that it is published: the settings of a pass would be a third."""
+    monkeypatch.setattr(message, "send", lambda *_: None)
+    key("ample", concurrency=1_000)
+
+    def send() -> None:
+        CallQueue.objects.send("noop", keys=["ample"])
+
+    assert (trips(send), statements(send)) == (2, 2)
+    assert not CallQueue.objects.filter(published_at=None).exists()
 
 
 def test_a_trip_is_counted_for_each_wait() -> None:

@@ -87,6 +87,21 @@ def test_what_was_published_is_noted_only_under_its_ticket(broker: Broker) -> No
     assert seen(call).published_at is None
 
 
+def test_of_several_that_were_published_each_is_noted_only_under_its_ticket(broker: Broker) -> None:
+    calls = [admitted() for _ in range(3)]
+    api.cancel([calls[0].id])
+    publish.publish(calls, now=at(1))
+    assert [seen(call).published_at for call in calls] == [None, at(1), at(1)]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_publication_is_noted_once(broker: Broker, count: int) -> None:
+    calls = [admitted() for _ in range(count)]
+    for second in (1, 2):
+        publish.publish(calls, now=at(second))
+    assert {seen(call).published_at for call in calls} == {at(1)}
+
+
 def test_nothing_to_publish_is_no_reason_to_connect(broker: Broker) -> None:
     broker.go_down()
     assert publish.publish([]) == 0
