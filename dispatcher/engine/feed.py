@@ -115,7 +115,7 @@ def step(
     pass, which settles what a plain step has left.
     """
     if room <= 0 or not taker.queues:
-        return _record(taker, ends)
+        return _record(ends)
     avoid = [*avoid, *reached]
     if is_general or stuck or event_log.is_kept():
         return _general(taker, ends, room=room, keys=keys, avoid=avoid, stuck=[*stuck, *reached])
@@ -153,23 +153,23 @@ def hand_over(taker: Taker, end: Ended, *, room: int) -> Step:
     finish.report_many([end], row.calls)
     if row.id is None:
         lanes = admit.look_again(asleep=row.moved, full={}).lanes if row.moved else ()
-        if lanes or row.other:
-            dispenser.dispense_briefly(lanes=lanes, keys=row.other)
+        if lanes:
+            dispenser.dispense_briefly(lanes=lanes)
         rest = step(taker, (), room=room, keys=row.freed)
         return replace(rest, recorded=row.calls, freed=row.freed, handed_over=False)
     start = _started(row, taker.delay, is_followed=True, is_counted=False)
     taker.begin(start)
-    if keys := {*row.other, *_look_again(row).keys}:
+    if keys := _look_again(row).keys:
         dispenser.dispense_briefly(keys=keys)
     return Step(starts=[start], recorded=row.calls, has_parked=True, freed=row.freed, handed_over=True)
 
 
-def _record(taker: Taker, ends: Sequence[Ended]) -> Step:
+def _record(ends: Sequence[Ended]) -> Step:
     """Record how attempts ended; a worker without room leaves the room that they give back to others."""
     if not ends:
         return Step()
     with sql.together():
-        asked = finish.finish_many(ends, queues=taker.queues)
+        asked = finish.finish_many(ends)
     freed = asked.row()
     finish.report_many(ends, freed.calls)
     if freed.keys:
@@ -202,7 +202,7 @@ def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[i
     finish.report_many(ends, chosen.calls)
     found = _look_again(first, asleep=[*first.asleep, *chosen.busy_lanes])
     has_held = bool(found.lanes and wake.hold(found.lanes))
-    if keys := {*found.keys, *chosen.other, *taken.opened.other}:
+    if keys := {*found.keys, *taken.opened.other}:
         dispenser.dispense_briefly(keys=keys)
     # All lanes were looked at, unless as many were locked as a step takes.
     is_full = chosen.lanes >= room + feed.SPARE_LANES
@@ -273,11 +273,11 @@ def _general(
     avoid: Collection[int],
     stuck: Collection[int],
 ) -> Step:
-    freed = finish.Freed(calls=[], keys=[], other=[])
+    freed = finish.Freed(calls=[], keys=[])
     returned: list[unstarted.Returned] = []
     with sql.own_transaction():
         if ends:
-            freed = finish.finish_many(ends, queues=taker.queues).row()
+            freed = finish.finish_many(ends).row()
         opened = {*keys, *freed.keys}
         done = admit.admit_direct(
             worker=taker.worker,
@@ -296,8 +296,8 @@ def _general(
     starts = [replace(start, keys=done.spent.get(start.call.id, ())) for start in starts]
     _begin(starts, taker)
     finish.report_many(ends, freed.calls)
-    found = feed.find_opened(freed.keys, queues=taker.queues).row() if freed.keys else feed.Opened()
-    _serve({*freed.other, *found.other}, done, returned, cancelled)
+    found = feed.find_opened(opened, queues=taker.queues, avoid=avoid).row() if opened else feed.Opened()
+    _serve(found.other, done, returned, cancelled)
     return Step(
         starts=starts,
         recorded=freed.calls,

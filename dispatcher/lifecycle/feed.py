@@ -33,8 +33,6 @@ class Chosen:
     busy: list[int]
     """Keys that another transaction has locked, so that their lanes were left out."""
     busy_lanes: list[int]
-    other: list[int]
-    """Freed keys that lanes of other queues wait for first."""
     chosen_lanes: str
     locked_keys: str
 
@@ -80,11 +78,11 @@ class Row(StartedCall):
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """Keys whose room was given back, and that are open for lanes that are parked on them."""
+    """Keys that are open for lanes parked on them, after a step."""
 
     keys: Sequence[int] = ()
     other: Sequence[int] = ()
-    """Those of them on which a lane of another queue is parked first."""
+    """Those of them whose first lane the worker leaves to others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +101,6 @@ class HandedOver(StartedCall):
     calls: list[UUID]
     freed: list[int]
     """The keys whose room the end gave back."""
-    other: list[int]
-    """Those of them that lanes of other queues wait for first."""
     moved: list[int]
     """The lane that was locked, if it was not parked any more: others have left it to this step meanwhile."""
 
@@ -151,14 +147,18 @@ def take(
             chosen = sql.ask("finish_and_choose", Chosen, {**ends, **where})
             started = _start("start_chosen", start)
         commit()
-        if freed:
-            opened = find_opened(freed, queues=queues)
+        if freed or keys:
+            opened = find_opened({*freed, *keys}, queues=queues, avoid=avoid)
     return Taken(chosen=chosen.row(), rows=started.rows(), opened=opened.row() if opened is not None else Opened())
 
 
-def find_opened(keys: Collection[int], *, queues: Sequence[str]) -> sql.Asked[Opened]:
-    """Ask which of these keys, whose room was given back, are open for lanes parked on them; after the commit."""
-    return sql.ask("find_opened", Opened, {"keys": list(keys), "queues": list(queues), "now": None})
+def find_opened(keys: Collection[int], *, queues: Sequence[str], avoid: Collection[int]) -> sql.Asked[Opened]:
+    """Ask which of these keys are open for lanes parked on them; after the commit of a step.
+
+    keys: those whose room it gave back, and those that it was made for. avoid: as in `take`.
+    """
+    where = {"keys": list(keys), "queues": list(queues), "avoid": list(avoid)}
+    return sql.ask("find_opened", Opened, {**where, "now": None})
 
 
 @dataclass(frozen=True, kw_only=True)

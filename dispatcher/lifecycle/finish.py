@@ -231,16 +231,11 @@ class Freed:
 
     calls: list[UUID]
     keys: list[int]
-    other: list[int]
-    """Those of the keys that lanes of other queues wait for first."""
 
 
-def finish_many(ends: Sequence[Ended], *, queues: Sequence[str]) -> sql.Asked[Freed]:
-    """Record how attempts ended, each if its ticket and claim still hold the call; ask inside of `together()`.
-
-    queues: those that the caller serves itself.
-    """
-    return sql.ask("finish_calls", Freed, {**params_of(ends), "queues": list(queues)})
+def finish_many(ends: Sequence[Ended]) -> sql.Asked[Freed]:
+    """Record how attempts ended, each if its ticket and claim still hold the call; ask inside of `together()`."""
+    return sql.ask("finish_calls", Freed, params_of(ends))
 
 
 def params_of(ends: Sequence[Ended]) -> dict[str, Any]:

@@ -364,8 +364,8 @@ HOT = [
     ),
     Hot("start_chosen", START, 20, is_tuned=True, settings={"dispatcher.chosen": "{}", "dispatcher.locked": "{}"}),
     Hot("hand_over_slots", HAND_OVER, 400, is_tuned=True),
-    Hot("find_opened", {"keys": [1, 2], "queues": ["direct"], "now": None}, 150),
-    Hot("finish_calls", ENDS | {"queues": ["served"]}, 100, is_tuned=True),
+    Hot("find_opened", {"keys": [1, 2], "queues": ["direct"], "avoid": [3], "now": None}, 150),
+    Hot("finish_calls", ENDS, 100, is_tuned=True),
     Hot(
         "start_calls",
         {"calls": [IN_FLIGHT], "claims": [uuid4()], "worker": uuid4(), "admitted": "dispatched", **START_ONE},
@@ -590,7 +590,7 @@ def test_a_step_of_a_feed_touches_a_handful_of_rows() -> None:
     chosen = {"dispatcher.chosen": "{200001,200002}", "dispatcher.locked": "{1003,1004,5002,5003}"}
     for hot in (
         Hot("finish_and_choose", ends, 600, is_tuned=True),
-        Hot("finish_calls", {**ends, "queues": ["direct"]}, 300, is_tuned=True),
+        Hot("finish_calls", ends, 300, is_tuned=True),
         Hot("start_chosen", START, 600, is_tuned=True, settings=chosen),
         Hot("hand_over_slots", {**HAND_OVER, **ends}, 600, is_tuned=True),
     ):

@@ -57,7 +57,7 @@ def filled(request: Any, django_db_setup: None, django_db_blocker: Any) -> Itera
     "hot",
     [
         Hot("find_released_room", ROOM, 60),
-        Hot("finish_calls", ENDS | {"queues": ["queue"]}, 60),
+        Hot("finish_calls", ENDS, 60),
         Hot("finish_and_choose", CHOOSE | {"keys": [1, 2], "queues": ["queue"]}, 60),
         Hot("lock_lanes", NOTHING | {"keys": [1]}, 100, is_tuned=True),
         Hot("lock_lanes", NOTHING | {"lanes": [1]}, 100, is_tuned=True),

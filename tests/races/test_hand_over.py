@@ -68,7 +68,7 @@ def test_room_that_was_given_back_after_the_snapshot_is_used(running: tuple[Star
     mine, other = running
     with handing_over(mine) as steps:
         # As by a worker that found the lane locked.
-        finish.finish_many([done(other)], queues=["mail"])
+        finish.finish_many([done(other)])
     (step,) = steps
     assert step.handed_over
     (last,) = take(1, taker=OTHER).starts

@@ -2,19 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
 from django.db import connection, transaction
 
-from dispatcher import ending, engine
-from dispatcher.engine import feed
-from dispatcher.engine.feed import Taker
+from dispatcher import engine
 from dispatcher.lifecycle import send
-from dispatcher.models import CallQueue, Lane, Queue
+from dispatcher.models import CallQueue, Lane
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests import db_admin
@@ -80,29 +76,4 @@ def test_a_send_to_a_lane_that_a_pass_has_locked_after_another_pass_put_it_to_sl
         gate.rollback()
         passing.result()
     assert state_of(call) == State.DISPATCHED
-    audit(has_ended=False)
-
-
-@pytest.mark.session
-def test_a_send_to_a_lane_that_a_step_has_locked_after_another_step_put_it_to_sleep() -> None:
-    queues = ["mail", "post"]
-    for queue in queues:
-        Queue.objects.create(name=queue, delivery="direct")
-    one, other = (Taker(worker=uuid4(), queues=queues, tasks=["noop"]) for _ in queues)
-    CallQueue.objects.send("noop", queue="post")
-    (ran,) = feed.step(one, room=1).starts
-    lane, others = held("mail"), held("post")
-    with actors(1) as (worker,), gated(f"NEW.id = {others.id}") as gate, stopped_at_the_clock(worker) as clock:
-        stepping = worker.begin(feed.step, one, [ran.ended(ending.completed(1))], room=2)
-        worker.wait_blocked(by=clock)
-        assert len(feed.step(replace(other, queues=["mail"]), room=2).starts) == 1
-        assert not Lane.objects.get(id=lane.id).is_held
-        clock.rollback()
-        worker.wait_blocked(by=gate)
-        call = CallQueue.objects.send("noop", queue="mail")
-        gate.rollback()
-        step = stepping.result()
-    assert step.has_moved
-    assert Lane.objects.get(id=lane.id).is_held
-    assert [start.call.id for start in feed.step(other, room=2).starts] == [call.id]
     audit(has_ended=False)

@@ -123,7 +123,6 @@ WITH {{clock}}, {{attempts_ended}}, gone AS MATERIALIZED (
 SELECT clock.now AS start_at, started.id, started.ticket, started.claim, started.task, started.args, started.kwargs,
        started.call_data, started.headers, started.options, started.queue, started.attempt, started.retry,
        started.key_ids, ARRAY(SELECT ended.id FROM ended) AS calls, freed_keys.ids AS freed,
-       {{keys_of_others(freed_keys.ids)}} AS other,
        ARRAY(SELECT taken.id FROM taken WHERE taken.parked_on_id IS NULL) AS moved,
        ARRAY(SELECT seen.id
                FROM started

@@ -45,7 +45,7 @@ WITH {{clock}}, {{attempts_ended}}, direct AS MATERIALIZED (
 ), {{lanes_chosen}}
 SELECT ARRAY(SELECT ended.id FROM ended) AS calls, freed_keys.ids AS keys, cardinality(chosen.lanes) AS lanes,
        ARRAY(SELECT DISTINCT busy.key_id FROM busy) AS busy,
-       ARRAY(SELECT DISTINCT busy.lane_id FROM busy) AS busy_lanes, {{keys_of_others(freed_keys.ids)}} AS other,
+       ARRAY(SELECT DISTINCT busy.lane_id FROM busy) AS busy_lanes,
        set_config('dispatcher.chosen', chosen.lanes::text, true) AS chosen_lanes,
        set_config('dispatcher.locked', chosen.keys::text, true) AS locked_keys
   FROM chosen
