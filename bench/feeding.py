@@ -1,14 +1,13 @@
 """Direct delivery beside bare Celery: one worker of two processes takes calls from PostgreSQL."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from statistics import median
 
 from celery import current_app
 from django.db import connection, transaction
-from django.db.models import Max
 
 from bench import fixtures, running
 from bench.figures import Bench, Bound, Figure, side_by_side
@@ -34,10 +33,10 @@ def direct(bench: Bench) -> Iterator[Figure]:
     starts, rounds = bench.effort.calls(STARTS), bench.effort.long_rounds
     figure = partial(Figure, unit="calls/s", side=Bound.AT_LEAST)
     with worker(bench):
-        _declare("ample", concurrency=running.AMPLE)
+        RateLimitKey.objects.declare("ample", concurrency=running.AMPLE)
         ours, reference = side_by_side(
-            partial(running._run, ["ample"], calls),  # noqa: SLF001 -- one way to measure both deliveries
-            partial(running._run_bare, calls),  # noqa: SLF001
+            partial(running.run, ["ample"], calls),
+            partial(running.run_bare, calls),
             rounds=rounds,
         )
         yield figure(name=f"direct: end to end, {calls:,} calls", ours=ours, reference=reference, bound=0.9)
@@ -55,13 +54,13 @@ def direct(bench: Bench) -> Iterator[Figure]:
         )
         names = [f"limit:{number}" for number in range(3)]
         for name in names:
-            _declare(name, concurrency=running.AMPLE, rate=(running.AMPLE, "PT10S"))
+            RateLimitKey.objects.declare(name, concurrency=running.AMPLE, rate=(running.AMPLE, "PT10S"))
         ours, reference = side_by_side(partial(_drain, names, backlog), partial(_drain_bare, backlog), rounds=rounds)
         yield figure(name=f"direct: drain of {backlog:,}, three keys a call", ours=ours, reference=reference, bound=0.8)
-        _declare("single", concurrency=1)
+        RateLimitKey.objects.declare("single", concurrency=1)
         ours, reference = side_by_side(
-            partial(running._drain, "single", starts),  # noqa: SLF001
-            partial(running._start_bare, starts),  # noqa: SLF001
+            partial(running.hand_over_time, "single", starts),
+            partial(running.start_bare, starts),
             rounds=bench.effort.rounds,
         )
         yield Figure(
@@ -74,7 +73,7 @@ def direct(bench: Bench) -> Iterator[Figure]:
         )
         ours, reference = side_by_side(
             partial(_start_sent, starts),
-            partial(running._start_bare, starts),  # noqa: SLF001
+            partial(running.start_bare, starts),
             rounds=bench.effort.rounds,
         )
         yield Figure(
@@ -91,7 +90,7 @@ def drain(bench: Bench) -> Iterator[Figure]:
     """Compare a drain through the broker, with beat and a dispenser, with one of bare Celery."""
     backlog = bench.effort.calls(BACKLOG)
     with worker(bench, Delivery.BROKER):
-        _declare("ample", concurrency=running.AMPLE)
+        RateLimitKey.objects.declare("ample", concurrency=running.AMPLE)
         ours, reference = side_by_side(
             partial(_drain, ["ample"], backlog), partial(_drain_bare, backlog), rounds=bench.effort.long_rounds
         )
@@ -121,10 +120,6 @@ def worker(bench: Bench, delivery: Delivery = Delivery.DIRECT) -> Iterator[None]
     Queue.objects.filter(name=fixtures.QUEUE).delete()
 
 
-def _declare(name: str, **limits: object) -> None:
-    RateLimitKey.objects.declare(name, **limits)
-
-
 def _drain(keys: Sequence[str], calls: int) -> float:
     """Return the calls per second from the moment at which a backlog may start to the last recorded finish."""
     notes().delete(DONE)
@@ -135,19 +130,8 @@ def _drain(keys: Sequence[str], calls: int) -> float:
     began = time.time()
     api.resume(keys[0])
     sent = CallQueue.objects.count()
-    wait_for_end(sent)
-    return sent / (last_end() - began)
-
-
-def wait_for_end(calls: int) -> None:
-    """Wait until so many calls have ended."""
-    _wait(running._ended, calls)  # noqa: SLF001
-
-
-def last_end() -> float:
-    """Return when the last call ended, as a Unix time."""
-    ended: float = CallQueue.objects.aggregate(at=Max("finished_at"))["at"].timestamp()
-    return ended
+    running.wait_for(running.count_ended, sent)
+    return sent / (running.last_end() - began)
 
 
 def _drain_bare(calls: int) -> float:
@@ -159,7 +143,7 @@ def _drain_bare(calls: int) -> float:
         nothing.delay()
     began = time.time()
     control.add_consumer(fixtures.QUEUE)
-    _wait(lambda: int(notes().get(DONE) or 0), calls)
+    running.wait_for(running.count_done, calls)
     return calls / (time.time() - began)
 
 
@@ -172,7 +156,7 @@ def _start_sent(calls: int) -> float:
             # Before the hook of `send`, which wakes the worker.
             transaction.on_commit(lambda: sent.append(time.time()))
             CallQueue.objects.send(arrive, args=[0])
-        _wait(lambda: notes().llen(STARTED), number)
+        running.wait_for(lambda: notes().llen(STARTED), number)
         time.sleep(0.01)
     started = map(float, notes().lrange(STARTED, 0, -1))
     return median((at - since) * 1_000 for at, since in zip(started, sent, strict=True))
@@ -192,7 +176,3 @@ def committed() -> int:
     with connection.cursor() as cursor:
         cursor.execute("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
         return int(cursor.fetchone()[0])
-
-
-def _wait(count: Callable[[], int], expected: int) -> None:
-    running._wait(count, expected)  # noqa: SLF001

@@ -18,7 +18,7 @@ from typing import Any
 from bench import database, fixtures
 from bench.figures import Bench, Bound, Figure, side_by_side
 from dispatcher.models import Lane, Queue
-from dispatcher.ojs import fetch
+from dispatcher.ojs import fetch, worker_reports
 from dispatcher.ojs.fetch import FetchRequest
 from project.processes import Stack, free_port, listening
 
@@ -189,7 +189,7 @@ def _fetches(alias: str) -> float:
                 message = f"{len(fetched)} of {COUNT} calls were fetched"
                 raise AssertionError(message)
             for call in reversed(fetched):
-                fetch.requeue(call.id)
+                worker_reports.requeue(call.id)
     return median(times)
 
 

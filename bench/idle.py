@@ -15,7 +15,7 @@ import psycopg
 import uuid_utils.compat as uuid7
 from django.db import connection
 
-from bench import feeding, fixtures
+from bench import feeding, fixtures, running
 from bench.figures import Bench, Bound, Figure
 from bench.tasks import nothing
 from dispatcher import sql
@@ -68,7 +68,7 @@ def _caused(listener: "psycopg.Connection[tuple[object, ...]] | None" = None) ->
     for _ in range(SENDS):
         CallQueue.objects.send(nothing)
         time.sleep(PACE_S)
-    feeding.wait_for_end(CallQueue.objects.count())
+    running.wait_for(running.count_ended, CallQueue.objects.count())
     time.sleep(FLUSH_S)
     end = feeding.committed()
     woken = len(list(listener.notifies(timeout=0))) if listener is not None else 0

@@ -8,7 +8,7 @@ from itertools import cycle, islice
 import psutil
 from django.db import connection
 
-from bench import feeding, fixtures, running, scaling
+from bench import fixtures, running, scaling
 from bench.figures import Bench, Bound, Figure
 from bench.tasks import nothing
 from dispatcher import api
@@ -52,7 +52,7 @@ def _cpu_per_call(queues: Sequence[str], keys: Sequence[str], calls: int) -> dic
     CallQueue.objects.send_many(Call(task=nothing, queue=queue, keys=[key, GATE]) for queue, key in spent)
     before = _cpu_s()
     api.resume(GATE)
-    feeding.wait_for_end(calls)
+    running.wait_for(running.count_ended, calls)
     # The ends of the last calls are recorded; what the worker does after them is no part of a call.
     after = _cpu_s()
     return {who: (after[who] - before[who]) * 1_000 / calls for who in after}

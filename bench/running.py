@@ -31,7 +31,7 @@ def end_to_end(bench: Bench) -> Iterator[Figure]:
         fixtures.clear()
         RateLimitKey.objects.declare("ample", concurrency=AMPLE)
         ours, reference = side_by_side(
-            partial(_run, ["ample"], calls), partial(_run_bare, calls), rounds=bench.effort.long_rounds
+            partial(run, ["ample"], calls), partial(run_bare, calls), rounds=bench.effort.long_rounds
         )
     yield Figure(
         name=f"end to end, {calls:,} calls",
@@ -52,7 +52,7 @@ def hot_key(bench: Bench) -> Iterator[Figure]:
         for name in ["hot", *keys]:
             RateLimitKey.objects.declare(name, rate=(AMPLE, PERIOD))
         ours, reference = side_by_side(
-            partial(_run, ["hot"], calls), partial(_run, keys, calls), rounds=bench.effort.long_rounds
+            partial(run, ["hot"], calls), partial(run, keys, calls), rounds=bench.effort.long_rounds
         )
     yield Figure(
         name="end to end, one hot key against 100 keys",
@@ -71,9 +71,9 @@ def hand_over(bench: Bench) -> Iterator[Figure]:
         fixtures.clear()
         RateLimitKey.objects.declare("single", concurrency=1)
         ours, reference = side_by_side(
-            partial(_drain, "single", calls), partial(_start_bare, calls), rounds=bench.effort.rounds
+            partial(hand_over_time, "single", calls), partial(start_bare, calls), rounds=bench.effort.rounds
         )
-        ended = _ended()
+        ended = count_ended()
         sent = CallQueue.objects.count()
     yield Figure(
         name="hand-over at concurrency 1 against publish to start",
@@ -93,55 +93,65 @@ def hand_over(bench: Bench) -> Iterator[Figure]:
     )
 
 
-def _run(keys: Sequence[str], calls: int) -> float:
+def run(keys: Sequence[str], calls: int) -> float:
     """Return the calls per second from the first send to the last recorded finish."""
     notes().delete(DONE)
     CallQueue.objects.all().delete()
     began = time.time()
     for key in islice(cycle(keys), calls):
         CallQueue.objects.send(nothing, keys=[key])
-    _wait(lambda: int(notes().get(DONE) or 0), calls)
-    _wait(_ended, calls)
-    ended: float = CallQueue.objects.aggregate(at=Max("finished_at"))["at"].timestamp()
-    return calls / (ended - began)
+    wait_for(count_done, calls)
+    wait_for(count_ended, calls)
+    return calls / (last_end() - began)
 
 
-def _run_bare(calls: int) -> float:
+def run_bare(calls: int) -> float:
     """Return the calls per second from the first `delay` to the last that was counted."""
     notes().delete(DONE)
     began = time.time()
     for _ in range(calls):
         nothing.delay()
-    _wait(lambda: int(notes().get(DONE) or 0), calls)
+    wait_for(count_done, calls)
     return calls / (time.time() - began)
 
 
-def _drain(key: str, calls: int) -> float:
+def hand_over_time(key: str, calls: int) -> float:
     """Return the median milliseconds from the end of one call to the start of the next, as they see it."""
     api.pause(key)
     sent = [CallQueue.objects.send(stamp, keys=[key]).id for _ in range(calls)]
     api.resume(key)
     mine = CallQueue.objects.filter(id__in=sent)
-    _wait(mine.filter(finished_at__isnull=False).count, calls)
+    wait_for(mine.filter(finished_at__isnull=False).count, calls)
     spans: list[list[float]] = sorted(result for result in mine.values_list("result", flat=True) if result)
     return float(median((start - end) * 1_000 for (_, end), (start, _) in pairwise(spans)))
 
 
-def _start_bare(calls: int) -> float:
+def start_bare(calls: int) -> float:
     """Return the median milliseconds from `delay` to the start of the task, in a worker that is idle."""
     notes().delete(STARTED)
     for number in range(1, calls + 1):
         arrive.delay(time.time())
-        _wait(lambda: notes().llen(STARTED), number)
+        wait_for(lambda: notes().llen(STARTED), number)
     return median(float(seconds) * 1_000 for seconds in notes().lrange(STARTED, 0, -1))
 
 
-def _ended() -> int:
+def count_ended() -> int:
     """Return how many calls have ended."""
     return CallQueue.objects.filter(finished_at__isnull=False).count()
 
 
-def _wait(count: Callable[[], int], expected: int) -> None:
+def count_done() -> int:
+    """Return how many runs of `nothing` were counted."""
+    return int(notes().get(DONE) or 0)
+
+
+def last_end() -> float:
+    """Return when the last call ended, as a Unix time."""
+    ended: float = CallQueue.objects.aggregate(at=Max("finished_at"))["at"].timestamp()
+    return ended
+
+
+def wait_for(count: Callable[[], int], expected: int) -> None:
     """Wait until the count is reached. Raises TimeoutError naming how far it came."""
     deadline = time.monotonic() + TIMEOUT
     while (reached := count()) < expected:

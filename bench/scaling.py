@@ -85,5 +85,5 @@ def _drain(keys: Sequence[str], queues: Sequence[str], calls: int, *, a_call: in
     began = time.time()
     for key in keys:
         api.resume(key)
-    feeding.wait_for_end(calls)
-    return calls / (feeding.last_end() - began)
+    running.wait_for(running.count_ended, calls)
+    return calls / (running.last_end() - began)

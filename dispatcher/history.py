@@ -10,7 +10,7 @@ from django.db.models import Q
 
 from dispatcher import sql
 from dispatcher.conf import conf
-from dispatcher.limits.policy import format_duration
+from dispatcher.limits.durations import format_duration
 from dispatcher.models import KeyChange, RateLimitKey
 
 _LIMITS: Final = ("concurrency", "per_worker", "rate_limit", "rate_period", "throttle_limit", "throttle_period")

@@ -13,7 +13,7 @@ from django.db import connection
 
 from dispatcher.lifecycle import admit, claim, finish, heartbeat, place, send
 from dispatcher.limits import policy
-from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
+from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot, Window
 from dispatcher.request import Call
 from dispatcher.states import State
 
@@ -112,6 +112,16 @@ def next_start(key: RateLimitKey) -> datetime:
 def slots_of(call: CallQueue) -> dict[int | None, int]:
     """Return the cost that a call holds of each key."""
     return dict(Slot.objects.filter(call=call).values_list("key_id", "cost"))
+
+
+def dispatched() -> int:
+    """Return how many calls are admitted and have not started."""
+    return CallQueue.objects.filter(state=State.DISPATCHED).count()
+
+
+def snapshot() -> list[list[dict[str, Any]]]:
+    """Return what the rows of calls, keys, slots and windows are."""
+    return [list(model.objects.order_by("pk").values()) for model in (CallQueue, RateLimitKey, Slot, Window)]
 
 
 def lane_of(call: CallQueue) -> Lane:

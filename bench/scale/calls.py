@@ -14,7 +14,7 @@ from dispatcher import api, engine
 from dispatcher.conf import conf
 from dispatcher.lifecycle import claim, finish
 from dispatcher.models import CallQueue
-from dispatcher.ojs import fetch
+from dispatcher.ojs import fetch, worker_reports
 from dispatcher.ojs.fetch import FetchRequest
 from dispatcher.request import Call
 
@@ -173,7 +173,7 @@ _held: dict[str, list[UUID]] = {}
 
 def _give_back(system: System) -> System:
     for call in _held.pop(system.alias, []):
-        fetch.requeue(call)
+        worker_reports.requeue(call)
     return system
 
 
@@ -192,7 +192,7 @@ def _add_job(system: System) -> CallQueue:
 
 def _fetch_and_ack(_: CallQueue) -> None:
     (call,) = fetch.fetch(FetchRequest(queues=["q23"]))
-    fetch.ack(call.id, result=None)
+    worker_reports.ack(call.id, result=None)
 
 
 def _cancelled(system: System) -> list[UUID]:

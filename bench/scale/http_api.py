@@ -11,7 +11,7 @@ from bench.scale.calls import sent
 from bench.scale.compare import PER_PAGE, Operation, Order, Task
 from bench.scale.systems import System
 from dispatcher.models import CallQueue, Workflow
-from dispatcher.ojs import fetch
+from dispatcher.ojs import pull_workers
 
 TYPE = "application/openjobspec+json"
 JOB = {"type": "mail.send", "args": [], "options": {"queue": "q23"}}
@@ -154,7 +154,7 @@ def _a_call(system: System) -> object:
 
 def _of_worker(path: str, system: System) -> str:
     del system
-    fetch.touch_worker(WORKER)
+    pull_workers.touch_worker(WORKER)
     return path
 
 

@@ -23,7 +23,8 @@ from dispatcher.admin.base import BoundedAdmin
 from dispatcher.errors import CallInvalid, PolicyInvalid
 from dispatcher.history import Actor
 from dispatcher.lanes import mixture
-from dispatcher.limits.policy import Policy, format_duration, parse_duration
+from dispatcher.limits.durations import format_duration, parse_duration
+from dispatcher.limits.policy import Policy
 from dispatcher.models import RateLimitKey
 from dispatcher.validate import key_name, moment
 

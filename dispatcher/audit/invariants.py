@@ -148,8 +148,8 @@ NOTES = (
     ),
     Check(
         statement="audit_unstarted",
-        sentence="A call was published and came back without a start, three times or because no live worker knows its "
-        "task: it waits, longer each time.",
+        sentence="A call was admitted and came back without a start, three times or because no live worker of its "
+        "queue knows its task: it waits, longer each time.",
     ),
     Check(statement="audit_poison", sentence="A call was discarded within the last day because it kills its workers."),
     Check(

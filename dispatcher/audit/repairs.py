@@ -12,7 +12,7 @@ from uuid import UUID
 
 from dispatcher import engine, sql
 from dispatcher.conf import Conf, conf
-from dispatcher.engine import attempt
+from dispatcher.engine import attempt, lost
 from dispatcher.errors import WorkerLost
 from dispatcher.lifecycle import oversized, recover, schedule
 
@@ -57,7 +57,7 @@ def put_back(found: Sequence[Finding]) -> int:
     error = WorkerLost("the audit found that it held no slot")
     tickets = sorted((UUID(each.target), UUID(each.version)) for each in found)
     with sql.atomic():
-        ended = [attempt.lost(call, ticket, error, is_crash=False) for call, ticket in tickets]
+        ended = [lost.put_back(call, ticket, error, is_crash=False) for call, ticket in tickets]
         attempt.wake(ended)
     return engine.serve(ended)
 
@@ -69,7 +69,7 @@ def recover_leases(found: Sequence[Finding]) -> int:
     now = sql.now()
     with sql.atomic():
         left = recover.expired(now=now - overdue(conf()))
-        ended = [attempt.lost(call.call_id, call.ticket, silent, is_crash=True) for call in left]
+        ended = [lost.put_back(call.call_id, call.ticket, silent, is_crash=True) for call in left]
         attempt.wake(ended)
     return engine.serve(ended)
 

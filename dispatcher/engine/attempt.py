@@ -1,6 +1,6 @@
-"""One attempt of a call: claimed in time, finished as it ended, put back or given up for lost.
+"""One attempt of a call: claimed in time, finished as it ended, or put back.
 
-The parts of `engine.execute` and `engine.recover`, each composed of steps in `lifecycle`.
+The parts of `engine.execute`, each composed of steps in `lifecycle`.
 """
 
 import logging
@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from time import monotonic, sleep
 from typing import Any, TypeGuard, TypeVar, assert_never
@@ -23,9 +23,8 @@ from dispatcher.conf import conf
 from dispatcher.ending import Ending
 from dispatcher.engine import blocks, release
 from dispatcher.engine.release import Release
-from dispatcher.errors import AttemptTimedOut, LeaseLapsed, WorkerLost
 from dispatcher.history import By
-from dispatcher.lifecycle import admit, claim, control, finish, heartbeat, recover, run, unstarted
+from dispatcher.lifecycle import admit, claim, control, finish, recover, run
 from dispatcher.limits.policy import LONGEST_PERIOD
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.request import Changes
@@ -382,78 +381,6 @@ def cancel(call_id: UUID) -> finish.Released | None:
     """End a call that has not started; None if it has, or has ended."""
     done = control.cancel([call_id])
     return finish.Released(state=State.CANCELLED, lane_id=done.lanes[0], keys=done.keys) if done.calls else None
-
-
-def lost(
-    call_id: UUID,
-    ticket: UUID,
-    error: BaseException,
-    *,
-    is_crash: bool,
-    claim_id: UUID | None = None,
-    now: datetime | None = None,
-) -> finish.Released | None:
-    """Put a lost call back: without an attempt if it was never started, else as a failed one.
-
-    is_crash: its process went with it, so that it may be poison; else the cause is unknown, and its count is unchanged.
-    claim_id: the claim of what was lost; an attempt of another claim goes on. Without one, any attempt is lost.
-    """
-    returned = unstarted.put_back(call_id, ticket, is_lost=True, claim_id=claim_id, now=now)
-    if returned is not None:
-        return finish.Released(state=returned.state, lane_id=returned.lane_id, keys=returned.keys)
-    calls = CallQueue.objects.using(conf().database).filter(id=call_id, ticket=ticket)
-    row = calls.values("attempt", "retry", "crashes", "is_revoked").first()
-    if row is None:
-        return None
-    if row["is_revoked"] and not is_crash:
-        return finish.terminate(call_id, ticket, error=error, attempt=row["attempt"], claim_id=claim_id, now=now)
-    return finish.fail(
-        call_id,
-        ticket,
-        error=error,
-        attempt=row["attempt"],
-        policy=row["retry"],
-        crashes=row["crashes"] + 1 if is_crash else None,
-        claim_id=claim_id,
-        now=now,
-    )
-
-
-def put_back_lost(*, until: datetime, now: datetime | None = None) -> list[finish.Released]:
-    """Put back the calls whose leases were over by a time, or whose workers are gone; return what was freed."""
-    for worker in heartbeat.lose_silent(now=until):
-        logger.warning("worker %s fell silent, and counts as lost", worker.name)
-    silent = WorkerLost("its worker fell silent for longer than a lease")
-    with sql.atomic():
-        found = [lost(call.call_id, call.ticket, silent, is_crash=True, now=now) for call in recover.expired(now=until)]
-        found += [
-            finish.put_back(call.call_id, call.ticket, from_states=[State.DISPATCHED])
-            for call in recover.unserved(now=until)
-        ]
-        wake(found)
-    return [released for released in found if released is not None]
-
-
-def ran_out(left: recover.ExpiredFetch, *, now: datetime | None = None) -> finish.Released | None:
-    """End the attempt of a fetched call whose lease, or time, ran out; without a wait in the first case.
-
-    Where its worker sent nothing since the fetch, the answer to that may be lost: no attempt is spent, less than
-    `poison_after` times in a row. The caller wakes an available call's lane in the same transaction.
-    """
-    row = CallQueue.objects.using(conf().database).filter(id=left.call_id).values("attempt", "retry", "crashes").get()
-    if not (left.is_timeout or left.is_confirmed) and row["crashes"] + 1 < conf().poison_after:
-        return finish.put_back(left.call_id, left.ticket, from_states=[State.ACTIVE], is_lost=True, now=now)
-    return finish.fail(
-        left.call_id,
-        left.ticket,
-        error=AttemptTimedOut("it ran for longer than its timeout")
-        if left.is_timeout
-        else LeaseLapsed("lease expired without a heartbeat"),
-        attempt=row["attempt"],
-        policy=row["retry"],
-        wait=None if left.is_timeout else timedelta(0),
-        now=now,
-    )
 
 
 def wake(put_back: Iterable[finish.Released | None]) -> None:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from dispatcher import sql
 from dispatcher.conf import conf
-from dispatcher.engine import attempt
+from dispatcher.engine import attempt, lost
 from dispatcher.engine.dispenser import dispense, dispense_briefly, serve
 from dispatcher.lifecycle import publish, retention
 from dispatcher.lifecycle import recover as recovery
@@ -34,16 +34,16 @@ def recover(*, now: datetime | None = None) -> int:
     freed = recovery.free_orphans(after=_Sweep.slot, now=now)
     _Sweep.slot = freed.last
     if freed.keys:
-        logger.warning("%d slots were freed: their calls were deleted, or are not in flight", len(freed.keys))
+        logger.warning("slots freed, as their calls were deleted or are not in flight: %d", len(freed.keys))
         dispense(keys={key for key in freed.keys if key is not None}, total=conf().batch, now=now)
     until = now or recovery.judged_until()
     if until is None:
         return 0
-    put_back = attempt.put_back_lost(until=until, now=now)
+    put_back = lost.put_back_expired(until=until, now=now)
     reclaim(now=now, until=until)
     publish.publish(publish.to_repeat(now=now, until=until), now=now)
     if put_back:
-        logger.warning("%d calls were put back: their leases had run out, or no worker serves them", len(put_back))
+        logger.warning("calls put back, as their leases had run out or no worker serves them: %d", len(put_back))
         serve(put_back, now=now)
     return len(put_back)
 
@@ -57,11 +57,11 @@ def reclaim(*, now: datetime | None = None, until: datetime | None = None) -> in
     if until is None:
         return 0
     with sql.atomic():
-        ended = [attempt.ran_out(left, now=now) for left in recovery.overdue(now=until)]
+        ended = [lost.end_fetch(left, now=now) for left in recovery.overdue(now=until)]
         released = [each for each in ended if each is not None]
         attempt.wake(released)
     if released:
-        logger.warning("%d fetched calls were taken back: their leases had run out", len(released))
+        logger.warning("fetched calls put back, as their leases had run out: %d", len(released))
         serve(released, now=now)
     return len(released)
 
@@ -81,7 +81,7 @@ def lose(
     another claim goes on.
     """
     with sql.atomic():
-        released = attempt.lost(call_id, ticket, error, is_crash=is_crash, claim_id=claim_id, now=now)
+        released = lost.put_back(call_id, ticket, error, is_crash=is_crash, claim_id=claim_id, now=now)
         attempt.wake([released])
     if released is not None:
         dispense_briefly(lanes=[released.lane_id], keys=released.keys)

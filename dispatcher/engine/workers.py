@@ -5,7 +5,7 @@ from uuid import UUID
 
 from dispatcher import engine, lanes, sql
 from dispatcher.conf import conf
-from dispatcher.engine import attempt
+from dispatcher.engine import attempt, lost
 from dispatcher.engine.dispenser import REFILL
 from dispatcher.errors import WorkerLost
 from dispatcher.lifecycle import finish, heartbeat, recover, unstarted, wake
@@ -74,7 +74,7 @@ def release_all(worker: UUID) -> int:
     still_running = attempt.running()
     with sql.atomic():
         found = [
-            attempt.lost(each.call_id, each.ticket, ended, is_crash=False, claim_id=each.claim)
+            lost.put_back(each.call_id, each.ticket, ended, is_crash=False, claim_id=each.claim)
             if each.claim is not None
             else finish.put_back(each.call_id, each.ticket, from_states=[State.DISPATCHED])
             for each in heartbeat.held(worker)

@@ -12,7 +12,8 @@ from dispatcher.errors import KeyNotFound, PolicyInvalid
 from dispatcher.event_log import Entry
 from dispatcher.history import By
 from dispatcher.lanes import mixture
-from dispatcher.limits.policy import LONGEST_PERIOD, Policy, parse_duration
+from dispatcher.limits.durations import parse_duration
+from dispatcher.limits.policy import LONGEST_PERIOD, Policy
 
 _QUEUE: Final = "queue:"
 _STRATEGIES: Final = ("concurrency", "per_worker", "rate", "throttle")

@@ -1,4 +1,4 @@
-"""Unstarted: calls that were published and came back without a start wait, each time for longer."""
+"""Unstarted: calls that were admitted and came back without a start wait, each time for longer."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

@@ -1,18 +1,17 @@
-"""The arithmetic of limits: policies, durations, room of a key, next start.
+"""The arithmetic of limits: policies, room of a key, next start.
 
 Pure: no Django, no clock, no I/O. `now` is always handed in, and is always the database's.
 """
 
-import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
 from dispatcher.errors import PolicyInvalid
+from dispatcher.limits.durations import format_duration, parse_duration
 
 UNLIMITED: Final = sys.maxsize
 """The room of a key that limits nothing."""
@@ -23,16 +22,6 @@ RAMP_STEPS: Final = 8
 BUCKETS: Final = 100
 """A window's starts are counted in this many parts of its period; it errs to the safe side by less than 1 %."""
 
-_DURATION: Final = re.compile(
-    r"P(?:(?P<weeks>\d+)W)?(?:(?P<days>\d+)D)?"
-    r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,6})?)S)?)?"
-)
-_NAMED_PERIODS: Final = {
-    "second": timedelta(seconds=1),
-    "minute": timedelta(minutes=1),
-    "hour": timedelta(hours=1),
-    "day": timedelta(days=1),
-}
 _CELERYS: Final = re.compile(r"(\d{1,10})/([smh])")
 _CELERYS_PERIODS: Final = {"s": timedelta(seconds=1), "m": timedelta(minutes=1), "h": timedelta(hours=1)}
 """Celery's notation of a rate limit: "100/m"."""
@@ -42,43 +31,6 @@ _SHORTEST_PERIOD: Final = timedelta(milliseconds=1)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _LONGEST_SPACING: Final = 10**15 * _MICROSECOND
 """31 years, as in claim_call: a throttle may be far below a cost."""
-
-
-def parse_duration(value: object, field: str = "period") -> timedelta:
-    """Read an ISO 8601 duration ("PT1M"), a number of seconds, a timedelta, or second/minute/hour/day.
-
-    Months and years have no fixed length and are refused. Raises PolicyInvalid naming `field`.
-    """
-    with suppress(OverflowError):
-        match value:
-            case timedelta():
-                return value
-            case bool():
-                pass
-            case int() | float() if math.isfinite(value):
-                return timedelta(seconds=value)
-            case str() if value in _NAMED_PERIODS:
-                return _NAMED_PERIODS[value]
-            case str() if (found := _DURATION.fullmatch(value)) and any(found.groups()):
-                return timedelta(**{unit: float(amount) for unit, amount in found.groupdict().items() if amount})
-    raise PolicyInvalid(
-        field,
-        f"{value!r} is not a duration; give ISO 8601 such as 'PT1M' or 'PT0.5S' (no months or years), "
-        "a timedelta, or seconds.",
-    )
-
-
-def format_duration(value: timedelta) -> str:
-    """Write a duration as ISO 8601, in the largest whole units up to days: 90 s is 'PT1M30S'."""
-    days, rest = divmod(value, timedelta(days=1))
-    hours, rest = divmod(rest, timedelta(hours=1))
-    minutes, rest = divmod(rest, timedelta(minutes=1))
-    seconds = f"{rest.total_seconds():.6f}".rstrip("0").rstrip(".")
-    date = f"{days}D" if days else ""
-    time = (f"{hours}H" if hours else "") + (f"{minutes}M" if minutes else "") + (f"{seconds}S" if rest else "")
-    if not date and not time:
-        return "PT0S"
-    return f"P{date}T{time}" if time else f"P{date}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,8 @@ from datetime import timedelta
 from typing import Any, Final, Self
 
 from dispatcher.errors import PolicyInvalid
-from dispatcher.limits.policy import LONGEST_PERIOD, format_duration, parse_duration
+from dispatcher.limits.durations import format_duration, parse_duration
+from dispatcher.limits.policy import LONGEST_PERIOD
 
 MOST_ATTEMPTS: Final = 2**31 - 1
 _STEEPEST: Final = 100

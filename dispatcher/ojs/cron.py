@@ -19,7 +19,7 @@ from dispatcher.errors import CallInvalid
 from dispatcher.event_log import Entry
 from dispatcher.limits.policy import Policy
 from dispatcher.models import RateLimitKey
-from dispatcher.ojs import fetch
+from dispatcher.ojs import worker_reports
 from dispatcher.ojs.enqueue import find_unique
 from dispatcher.request import Call, OjsOptions
 from dispatcher.states import TERMINAL, State
@@ -165,7 +165,7 @@ def fire_cron(name: str) -> str | None:
             return None
         (sent,) = api.send_many([_call(stored, name)])
     if before and stored["overlap"] == "cancel_previous":
-        fetch.cancel(before.id)
+        worker_reports.cancel(before.id)
     return str(sent.id)
 
 

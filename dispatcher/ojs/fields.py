@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
-from dispatcher.limits.policy import parse_duration
+from dispatcher.limits.durations import parse_duration
 from dispatcher.ojs.wire import UUID7, Problem, parse_time
 from dispatcher.validate import KEY_PATTERN, STORED_KEY_PATTERN
 

@@ -11,7 +11,7 @@ from uuid import UUID
 from dispatcher.conf import conf
 from dispatcher.errors import PolicyInvalid
 from dispatcher.groups import any_of, is_group
-from dispatcher.limits.policy import parse_duration
+from dispatcher.limits.durations import parse_duration
 from dispatcher.limits.retry import Retry
 from dispatcher.models import CallQueue
 from dispatcher.ojs.enqueue import EnqueueRequest, Unique, ojs_state

@@ -13,7 +13,7 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 
 from dispatcher import sql, validate
-from dispatcher.limits.policy import parse_duration
+from dispatcher.limits.durations import parse_duration
 from dispatcher.reports import words
 
 Row = TypeVar("Row", bound=Model)

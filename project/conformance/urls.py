@@ -9,7 +9,7 @@ from django.urls import include, path, resolve
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
-from dispatcher.ojs import fetch
+from dispatcher.ojs import pull_workers, fetch
 from dispatcher.models import CallQueue
 
 TABLES = (*("callqueue", "lane", "slot", "window", "ratelimitkey", "queue", "pullworker", "worker", "subscription"),)
@@ -37,8 +37,8 @@ def heartbeat(request: HttpRequest) -> HttpResponseBase:
     for call in CallQueue.objects.filter(id__in=jobs if isinstance(jobs, list) else []):
         given = ((call.envelope or {}).get("options") or {}).get("given") or {}
         if directive := (given.get("metadata") or {}).get("test_directive"):
-            fetch.touch_worker(body["worker_id"])
-            fetch.set_directive(body["worker_id"], directive)
+            pull_workers.touch_worker(body["worker_id"])
+            pull_workers.set_directive(body["worker_id"], directive)
     view, args, kwargs = resolve(f"/{HEARTBEAT}", "dispatcher.ojs.urls")
     response: HttpResponseBase = view(request, *args, **kwargs)
     return response

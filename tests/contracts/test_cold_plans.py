@@ -9,6 +9,7 @@ import pytest
 from django.db import connection, transaction
 
 from dispatcher import sql
+from tests.contracts.plans import nodes
 
 KEYS = 2_000
 
@@ -42,12 +43,6 @@ def _rolled_back(db: None) -> Iterator[None]:
     with transaction.atomic():
         yield
         transaction.set_rollback(True)
-
-
-def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for part in plan.get("Plans", []):
-        yield from nodes(part)
 
 
 @pytest.mark.usefixtures("_rolled_back")

@@ -15,7 +15,7 @@ import dispatcher
 from dispatcher import api
 from dispatcher.event_log import KINDS
 from dispatcher.models import ApiToken, CallQueue, EventLogEntry, PullWorker, Queue
-from dispatcher.ojs import fetch
+from dispatcher.ojs import fetch, pull_workers
 from dispatcher.ojs.auth import make_token
 from dispatcher.ojs.fetch import FetchRequest
 
@@ -120,23 +120,23 @@ def test_whatever_is_written_into_the_event_log_can_be_chosen_there() -> None:
     ("action", "directive"), [("quiet", "quiet"), ("terminate", "terminate"), ("resume", "running")]
 )
 def test_an_action_sets_the_directive_of_workers(boss: Client, action: str, directive: str) -> None:
-    fetch.touch_worker("one")
+    pull_workers.touch_worker("one")
     url = reverse("admin:dispatcher_pullworker_changelist")
     worker = PullWorker.objects.get()
     page = boss.post(url, {"action": action, "_selected_action": [worker.pk]}, follow=True).content.decode()
     assert "get this directive" in page
-    assert fetch.heartbeat("one", []).directive == directive
+    assert pull_workers.heartbeat("one", []).directive == directive
 
 
 def test_a_user_who_may_only_view_sets_no_directive() -> None:
-    fetch.touch_worker("one")
+    pull_workers.touch_worker("one")
     clerk = User.objects.create_user("clerk", is_staff=True)
     clerk.user_permissions.set(Permission.objects.filter(codename="view_pullworker"))
     client = Client()
     client.force_login(clerk)
     url = reverse("admin:dispatcher_pullworker_changelist")
     client.post(url, {"action": "terminate", "_selected_action": [PullWorker.objects.get().pk]})
-    assert fetch.heartbeat("one", []).directive == "running"
+    assert pull_workers.heartbeat("one", []).directive == "running"
     assert client.get(reverse("admin:dispatcher_apitoken_changelist")).status_code == 403
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from django.db import connection
 
+from dispatcher.models import CallQueue
+from dispatcher.states import TERMINAL
 from project.processes import Stack, logged
 from tests.flows.sample_tasks import app
 from tests.flows.settings import DISPENSER_QUEUE, QUEUE
@@ -106,3 +108,8 @@ class every:  # noqa: N801 -- it reads as a preposition
             self.errors.append(error)
         finally:
             connection.close()
+
+
+def all_ended() -> bool:
+    """Return whether no call is left that waits or runs."""
+    return not CallQueue.objects.exclude(state__in=TERMINAL).exists()

@@ -15,9 +15,9 @@ from dispatcher import engine
 from dispatcher.models import CallQueue, PullWorker, Queue, RateLimitKey
 from dispatcher.ojs.auth import make_token
 from dispatcher.request import Call
-from dispatcher.states import TERMINAL, State
+from dispatcher.states import State
 from project.processes import free_port, listening
-from tests.flows.processes import Processes, every
+from tests.flows.processes import Processes, all_ended, every
 from tests.flows.settings import QUEUE
 from tests.races.audit import audit, most_at_once, spent_by_key
 from tests.races.lockstep import concurrent, eventually
@@ -78,10 +78,6 @@ def clients(processes: Processes) -> Iterator[dict[str, str]]:
     for name in ("web", "python", "python-2", "node"):
         if name in processes.stack.children:
             processes.stack.kill(name)
-
-
-def all_ended() -> bool:
-    return not CallQueue.objects.exclude(state__in=TERMINAL).exists()
 
 
 def test_workers_in_three_worlds_share_one_budget(worker: Processes, clients: dict[str, str], party: Party) -> None:

@@ -7,9 +7,9 @@ import pytest
 from dispatcher import engine
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
-from dispatcher.states import TERMINAL, State
+from dispatcher.states import State
 from tests.flows import sample_tasks
-from tests.flows.processes import Processes, every
+from tests.flows.processes import Processes, all_ended, every
 from tests.flows.settings import QUEUE
 from tests.races.audit import audit, most_at_once, most_in_any_window, spent_by_key, too_close
 from tests.races.lockstep import concurrent, eventually
@@ -19,10 +19,6 @@ pytestmark = [concurrent, pytest.mark.usefixtures("sending")]
 
 def send(count: int, key: str, task: object = sample_tasks.echo, argument: object = "hello") -> None:
     CallQueue.objects.send_many([Call(task=task, args=[argument], keys=[key], queue=QUEUE)] * count)
-
-
-def all_ended() -> bool:
-    return not CallQueue.objects.exclude(state__in=TERMINAL).exists()
 
 
 def test_with_beat_stopped_a_backlog_behind_one_slot_drains_to_the_last_call(worker: Processes) -> None:

@@ -15,8 +15,9 @@ from django.utils import timezone
 
 from dispatcher.messages.tickets import TICKET_HEADER
 from dispatcher.models import CallQueue, Feed, Queue, RateLimitKey
-from dispatcher.states import TERMINAL, State
+from dispatcher.states import State
 from tests.flows import sample_tasks
+from tests.flows.one_slot import ended, send
 from tests.flows.processes import Processes
 from tests.flows.settings import QUEUE
 from tests.races.audit import audit, use_now
@@ -32,15 +33,6 @@ def _one_at_a_time(worker: Processes, request: pytest.FixtureRequest) -> Iterato
     yield
     assert use_now(["api"]) == {"api": 0}
     audit()
-
-
-def send(task: object, *args: object, **options: Any) -> CallQueue:
-    return CallQueue.objects.send(task, args=args, **{"keys": ["api"], "queue": QUEUE, **options})
-
-
-def ended(call: CallQueue) -> CallQueue:
-    """Wait until a call has ended, and return it."""
-    return eventually(CallQueue.objects.filter(id=call.id, state__in=TERMINAL).first)
 
 
 def test_a_call_that_is_sent_is_run_and_completed(worker: Processes) -> None:

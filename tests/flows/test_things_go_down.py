@@ -10,20 +10,16 @@ from django.utils import timezone
 from dispatcher import engine
 from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.request import Call
-from dispatcher.states import TERMINAL, State
+from dispatcher.states import State
 from project.services import Services
 from tests.flows import sample_tasks
-from tests.flows.processes import Processes, every
+from tests.flows.processes import Processes, all_ended, every
 from tests.flows.settings import DISPATCHER, QUEUE
 from tests.races.audit import audit, most_in_any_window, spent_by_key, use_now
 from tests.races.lockstep import concurrent, eventually
 from trials.chaos.proxy import Proxy
 
 pytestmark = [concurrent, pytest.mark.usefixtures("sending")]
-
-
-def all_ended() -> bool:
-    return not CallQueue.objects.exclude(state__in=TERMINAL).exists()
 
 
 def test_what_is_sent_while_the_broker_is_down_is_published_when_it_is_back(worker: Processes) -> None:

@@ -9,7 +9,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from dispatcher import ending, engine
-from dispatcher.engine import attempt, release
+from dispatcher.engine import attempt, lost, release
 from dispatcher.lifecycle import claim, finish, recover, schedule, send
 from dispatcher.models import CallQueue, Slot
 from dispatcher.request import Call
@@ -58,8 +58,8 @@ def finish_and_admit(call: CallQueue) -> bool:
 def give_up(*, serves: bool = False) -> int:
     """Put back what has run out, the heart of a recovery; return how many. `serves`: and let in what can go then."""
     with transaction.atomic():
-        lost = [attempt.lost(call.call_id, call.ticket, LOST, is_crash=True) for call in recover.expired()]
-        put_back = [released for released in lost if released is not None]
+        ended = [lost.put_back(call.call_id, call.ticket, LOST, is_crash=True) for call in recover.expired()]
+        put_back = [released for released in ended if released is not None]
         attempt.wake(put_back)
     if serves and put_back:
         engine.serve(put_back)

@@ -11,15 +11,12 @@ from dispatcher.lifecycle.claim import claim
 from dispatcher.models import CallQueue, Lane
 from dispatcher.request import Call
 from dispatcher.states import State
+from tests.builders import dispatched
 from tests.races.audit import audit
 from tests.races.lockstep import STOP_PASSES, actors, at_once, concurrent, holding
 from tests.races.traffic import declare_tenants, only_work, write
 
 pytestmark = concurrent
-
-
-def on_the_way() -> int:
-    return CallQueue.objects.filter(state=State.DISPATCHED).count()
 
 
 @pytest.mark.parametrize("ahead", [7, 100])
@@ -35,7 +32,7 @@ def test_sixteen_passes_and_senders_at_once_never_exceed_the_bound(settings: Set
 
     passes = [partial(engine.dispense, lanes=lanes[number % 4 :], most=10) for number in range(8)]
     at_once(*passes, *[partial(send, number) for number in range(8)])
-    assert ahead - 32 <= on_the_way() <= ahead
+    assert ahead - 32 <= dispatched() <= ahead
     audit(has_ended=False)
 
 

@@ -10,26 +10,18 @@ from pytest_django import Settings
 from dispatcher import api, engine
 from dispatcher.api import any_of
 from dispatcher.lifecycle import admit
-from dispatcher.lifecycle.admit import KEY_WAIT
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.races.audit import audit, most_at_once, most_in_any_window, spent_by_key, too_close, use_now
 from tests.races.lockstep import actors, at_once, concurrent, holding
-from tests.races.traffic import declare_tenants, dispense_and_work, in_flight, only_work, tick_and_work, write
+from tests.races.traffic import declare_tenants, dispense_and_work, in_flight, only_work, state_of, tick_and_work, write
 
 pytestmark = concurrent
 
 EGRESS = any_of("egress:*")
 NAMES = [f"egress:{number}" for number in range(4)]
 LOCK = "SELECT FROM dispatcher_ratelimitkey WHERE name = %s FOR NO KEY UPDATE"
-
-
-@pytest.fixture
-def hasty_passes(monkeypatch: pytest.MonkeyPatch, patient_passes: None) -> None:
-    """Let a pass wait no longer than in production, and no other pass know which keys were waited for in vain."""
-    monkeypatch.setattr("dispatcher.lifecycle.admit.KEY_WAIT", KEY_WAIT)
-    monkeypatch.setattr("dispatcher.lifecycle.admit._Stuck.until", {})
 
 
 def declare(**limits: object) -> list[int]:
@@ -46,10 +38,6 @@ def send(count: int, *, lanes: int = 12, direct: float = 0.2, costs: tuple[int, 
         return Call(task="noop", keys={f"tenant:{number % lanes}": 1, key: dice.choice(costs)})
 
     CallQueue.objects.send_many(map(call, range(count)))
-
-
-def state_of(call: CallQueue) -> str:
-    return CallQueue.objects.get(id=call.id).state
 
 
 def test_sixteen_dispensers_never_exceed_the_concurrency_of_a_member() -> None:

@@ -17,7 +17,6 @@ from dispatcher import audit as auditing
 from dispatcher.engine import attempt, blocks
 from dispatcher.errors import RateLimited
 from dispatcher.lifecycle import admit, finish, heartbeat, recover, schedule
-from dispatcher.lifecycle.admit import KEY_WAIT
 from dispatcher.lifecycle.claim import Refused, claim
 from dispatcher.lifecycle.run import Stopped
 from dispatcher.models import CallQueue, KeyChange, Lane, RateLimitKey, Slot
@@ -26,19 +25,12 @@ from dispatcher.states import State
 from tests.builders import HERE, waiting
 from tests.races.audit import audit
 from tests.races.lockstep import actors, at_once, concurrent, eventually, holding
-from tests.races.traffic import declare_tenants, in_flight, only_work, tick, write
+from tests.races.traffic import declare_tenants, in_flight, only_work, state_of, tick, write
 
-pytestmark = concurrent
+pytestmark = [concurrent, pytest.mark.usefixtures("hasty_passes")]
 
 PROMPTLY = 10.0
 """Long for a machine that is busy, and short for a statement that waits for an open transaction (s)."""
-
-
-@pytest.fixture(autouse=True)
-def hasty_passes(monkeypatch: pytest.MonkeyPatch, patient_passes: None) -> None:
-    """Let a pass wait no longer than in production, and no other pass know which keys were waited for in vain."""
-    monkeypatch.setattr("dispatcher.lifecycle.admit.KEY_WAIT", KEY_WAIT)
-    monkeypatch.setattr("dispatcher.lifecycle.admit._Stuck.until", {})
 
 
 @contextmanager
@@ -58,10 +50,6 @@ def promptly() -> Iterator[Callable[..., Any]]:
             return actor.begin(work, *args, **kwargs).result(PROMPTLY)
 
         yield do
-
-
-def state_of(call: CallQueue) -> str:
-    return CallQueue.objects.get(id=call.id).state
 
 
 def is_clean() -> bool:

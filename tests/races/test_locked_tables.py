@@ -15,7 +15,7 @@ from pytest_django import Settings
 from dispatcher import engine
 from dispatcher.lifecycle import claim, heartbeat, recover
 from dispatcher.models import CallQueue, RateLimitKey, Worker
-from dispatcher.ojs import fetch, queues
+from dispatcher.ojs import fetch, pull_workers, queues
 from dispatcher.ojs.fetch import FetchRequest
 from dispatcher.states import State
 from tests import db_admin
@@ -130,6 +130,6 @@ def test_calls_that_were_fetched_keep_their_slots_while_a_table_is_locked(look: 
             tick.wait_blocked(by=holder)
             holder.commit()
         assert looking.result(DEADLINE) == 0
-        assert worker.do(fetch.heartbeat, "one", [call.id]).kept == [call.id]
+        assert worker.do(pull_workers.heartbeat, "one", [call.id]).kept == [call.id]
     assert engine.reclaim() == 0
     assert states([call]) == [State.ACTIVE]

@@ -13,13 +13,9 @@ from dispatcher.request import Call
 from dispatcher.states import State
 from tests.races.audit import audit
 from tests.races.lockstep import actors, at_once, concurrent, holding
-from tests.races.traffic import declare_tenants, in_flight, only_work
+from tests.races.traffic import declare_tenants, in_flight, only_work, state_of
 
 pytestmark = concurrent
-
-
-def state_of(call: CallQueue) -> str:
-    return CallQueue.objects.get(id=call.id).state
 
 
 def end(call: CallQueue) -> None:

@@ -10,8 +10,9 @@ from pytest_django import Settings
 
 from dispatcher import engine
 from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey
-from dispatcher.ojs import fetch
-from dispatcher.ojs.fetch import FetchRequest, RejectedReport
+from dispatcher.ojs import fetch, worker_reports
+from dispatcher.ojs.fetch import FetchRequest
+from dispatcher.ojs.worker_reports import RejectedReport
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL
 from tests.races.audit import audit, most_at_once, most_in_any_window, spent_by_key, too_close
@@ -37,7 +38,7 @@ def fetch_and_ack(count: int = 3) -> list[UUID]:
     while CallQueue.objects.exclude(state__in=TERMINAL).exists():
         fetched = fetch.fetch(FetchRequest(queues=["mail"], count=count))
         for call in fetched:
-            assert not isinstance(fetch.ack(call.id, result=None, ticket=call.ticket), RejectedReport)
+            assert not isinstance(worker_reports.ack(call.id, result=None, ticket=call.ticket), RejectedReport)
             mine.append(call.id)
         if not fetched:
             time.sleep(POLL)

@@ -15,13 +15,9 @@ from dispatcher.request import Call
 from dispatcher.states import State
 from tests.races.audit import audit
 from tests.races.lockstep import STOP_ADMISSIONS, STOP_PASSES, actors, at_once, concurrent, eventually, holding
-from tests.races.traffic import declare_tenants, in_flight, only_work, write
+from tests.races.traffic import declare_tenants, in_flight, only_work, state_of, write
 
 pytestmark = concurrent
-
-
-def state_of(call: CallQueue) -> str:
-    return CallQueue.objects.get(id=call.id).state
 
 
 def test_a_send_that_commits_while_a_pass_puts_its_lane_to_sleep_is_seen_by_the_pass() -> None:

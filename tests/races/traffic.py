@@ -25,6 +25,11 @@ def write(keys: Iterable[Sequence[str]]) -> list[CallQueue]:
     return send.write([send.draft(Call(keys=names), task="noop", queue="celery") for names in keys])
 
 
+def state_of(call: CallQueue) -> str:
+    """Return the state of a call as it is now."""
+    return CallQueue.objects.get(id=call.id).state
+
+
 def execute(call_id: UUID, ticket: UUID) -> None:
     """Run a call whose task does nothing."""
     engine.execute(call_id, ticket, lambda: None)

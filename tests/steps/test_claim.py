@@ -30,6 +30,7 @@ from tests.builders import (
     renew,
     seen,
     slots_of,
+    snapshot,
     started,
     ticket_of,
     waiting,
@@ -38,10 +39,6 @@ from tests.builders import (
 pytestmark = pytest.mark.django_db
 
 MICROSECOND = timedelta(microseconds=1)
-
-
-def snapshot() -> list[list[dict[str, Any]]]:
-    return [list(model.objects.order_by("pk").values()) for model in (CallQueue, RateLimitKey, Slot, Window)]
 
 
 def claimed(call: CallQueue, *, now: datetime = T0) -> Claimed:

@@ -395,6 +395,7 @@ def test_a_lane_that_another_worker_parked_before_the_commit_gets_the_room(
     look = lifecycle_feed.find_opened
 
     def park_and_look(*args: Any, **options: Any) -> Any:
+        monkeypatch.setattr(lifecycle_feed, "find_opened", look)
         lane.update(parked_on=api_key)
         return look(*args, **options)
 
@@ -402,7 +403,6 @@ def test_a_lane_that_another_worker_parked_before_the_commit_gets_the_room(
     ended = take(1, *step.starts)
     assert ids(ended) == []
     assert ended.open_keys == {api_key.id}
-    monkeypatch.undo()
     if queue == "mail":
         assert ids(take(keys=ended.open_keys)) == [call.id]
     # The lane of another queue is held by now, for the workers of that one.

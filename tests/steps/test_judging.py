@@ -10,7 +10,7 @@ from django.utils import timezone
 from dispatcher import engine
 from dispatcher.lifecycle import recover, schedule
 from dispatcher.models import CallQueue, LeaseCheck, Slot
-from dispatcher.ojs import fetch, queues
+from dispatcher.ojs import fetch, pull_workers, queues
 from dispatcher.ojs.fetch import FetchRequest
 from dispatcher.states import State
 from tests.builders import at, committed, renew, started, states, ticket_of
@@ -124,7 +124,7 @@ def test_the_lease_of_a_fetched_call_that_ran_out_while_no_recovery_ran_is_given
     looked(300 * SECOND)
     let_run_out(60 * SECOND)
     assert engine.reclaim() == 0
-    assert fetch.heartbeat("one", [call.id]).kept == [call.id]
+    assert pull_workers.heartbeat("one", [call.id]).kept == [call.id]
     assert engine.reclaim() == 0
     let_run_out(60 * SECOND)
     LeaseCheck.objects.update(checked_at=timezone.now(), since=timezone.now() - 60 * SECOND)
@@ -144,7 +144,7 @@ def test_a_heartbeat_that_comes_late_does_not_give_an_attempt_more_time_than_it_
     call = fetched()
     CallQueue.objects.update(timeout=SECOND, started_at=timezone.now() - 60 * SECOND)
     let_run_out(59 * SECOND)
-    assert fetch.heartbeat("one", [call.id]).kept == []
+    assert pull_workers.heartbeat("one", [call.id]).kept == []
 
 
 def test_a_tick_does_not_look_again_and_again_at_leases_that_may_not_be_judged() -> None:

@@ -13,13 +13,9 @@ from dispatcher.lifecycle import admit, control, heartbeat, recover
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
-from tests.builders import HERE, T0, at, committed, end, go, key, seen, start, states, waiting
+from tests.builders import HERE, T0, at, committed, dispatched, end, go, key, seen, start, states, waiting
 
 pytestmark = committed
-
-
-def dispatched() -> int:
-    return CallQueue.objects.filter(state=State.DISPATCHED).count()
 
 
 def parked(name: str, lanes: int, priority: int = 0) -> list[CallQueue]:

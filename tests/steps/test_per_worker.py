@@ -16,6 +16,7 @@ from dispatcher.lanes import mixture
 from dispatcher.lifecycle import admit, heartbeat, wake
 from dispatcher.models import CallQueue, Feed, Lane, Queue, RateLimitKey
 from dispatcher.ojs import fetch as ojs_fetch
+from dispatcher.ojs import worker_reports
 from dispatcher.states import State
 from tests.builders import HERE, committed, seen
 from tests.steps.feeding import ids, send, take
@@ -126,7 +127,7 @@ def test_a_fetching_worker_holds_its_part() -> None:
     assert fetch("one") == []
     assert fetch(None) == [], "a worker without a name can't be counted"
     assert fetch("two") == [calls[2].id, calls[3].id]
-    ojs_fetch.ack(calls[0].id, result=1)
+    worker_reports.ack(calls[0].id, result=1)
     assert fetch("one") == [calls[4].id]
 
 

@@ -16,9 +16,10 @@ from dispatcher.engine import fetched, workers
 from dispatcher.lifecycle import claim
 from dispatcher.models import CallQueue, Lane, PullWorker, Queue, RateLimitKey, Slot
 from dispatcher.ojs import fetch as pull
-from dispatcher.ojs import queues
-from dispatcher.ojs.fetch import FetchRequest, Progress, RejectedReport
+from dispatcher.ojs import pull_workers, queues, worker_reports
+from dispatcher.ojs.fetch import FetchRequest
 from dispatcher.ojs.long_poll import find_ready_queues
+from dispatcher.ojs.worker_reports import Progress, RejectedReport
 from dispatcher.request import Call, OjsOptions
 from dispatcher.states import State
 from tests.builders import HERE, SECOND, committed, seen
@@ -97,7 +98,7 @@ def test_a_fetch_skips_what_is_limited_and_gives_the_next() -> None:
     (free,) = send()
     assert [call.id for call in fetch(count=5)] == [first.id, free.id]
     assert seen(second).state == State.AVAILABLE
-    pull.ack(first.id, result=None)
+    worker_reports.ack(first.id, result=None)
     assert [call.id for call in fetch(count=5)] == [second.id]
 
 
@@ -180,22 +181,22 @@ def test_a_fetch_that_waits_gets_what_is_sent_meanwhile() -> None:
 def test_an_ack_completes_the_call_and_frees_its_slots() -> None:
     send()
     (call,) = fetch(worker="one")
-    done = pull.ack(call.id, result={"sent": True}, worker="one", ticket=call.ticket)
+    done = worker_reports.ack(call.id, result={"sent": True}, worker="one", ticket=call.ticket)
     assert isinstance(done, CallQueue)
     assert (done.state, done.result) == (State.COMPLETED, {"sent": True})
     assert not Slot.objects.exists()
-    assert pull.ack(call.id, result=None) == RejectedReport(state=State.COMPLETED)
+    assert worker_reports.ack(call.id, result=None) == RejectedReport(state=State.COMPLETED)
 
 
 def test_reports_of_others_and_late_ones_change_nothing() -> None:
     send()
     (call,) = fetch(worker="one")
     anothers = RejectedReport(state=State.ACTIVE, is_anothers=True)
-    assert pull.ack(call.id, result=None, worker="two") == anothers
-    assert pull.ack(call.id, result=None, ticket=uuid4()) == anothers
-    assert pull.nack(call.id, BROKEN, worker="two") == anothers
-    assert pull.heartbeat("two", [call.id]).kept == []
-    assert pull.ack(uuid4(), result=None) == RejectedReport(state=None)
+    assert worker_reports.ack(call.id, result=None, worker="two") == anothers
+    assert worker_reports.ack(call.id, result=None, ticket=uuid4()) == anothers
+    assert worker_reports.nack(call.id, BROKEN, worker="two") == anothers
+    assert pull_workers.heartbeat("two", [call.id]).kept == []
+    assert worker_reports.ack(uuid4(), result=None) == RejectedReport(state=None)
     assert seen(call).state == State.ACTIVE
 
 
@@ -203,53 +204,55 @@ def test_a_report_that_is_repeated_is_answered_as_the_first() -> None:
     send(retry={"max_attempts": 2, "initial_interval": 0})
     (call,) = fetch()
     for _ in range(2):
-        failed = pull.nack(call.id, BROKEN, ticket=call.ticket)
+        failed = worker_reports.nack(call.id, BROKEN, ticket=call.ticket)
         assert isinstance(failed, CallQueue)
         assert (failed.state, failed.error_count) == ("retryable", 1)
     engine.tick(now=None)
     (again,) = fetch()
     for proof in ({"ticket": call.ticket}, {"attempt": 1}):
         anothers = RejectedReport(state=State.ACTIVE, is_anothers=True)
-        assert pull.nack(call.id, BROKEN, **proof) == anothers  # type: ignore[arg-type]
-        assert pull.record_progress(call.id, Progress(progress=0.5), **proof) == anothers  # type: ignore[arg-type]
+        assert worker_reports.nack(call.id, BROKEN, **proof) == anothers  # type: ignore[arg-type]
+        assert worker_reports.record_progress(call.id, Progress(progress=0.5), **proof) == anothers  # type: ignore[arg-type]
     for _ in range(2):
-        done = pull.ack(call.id, result="first", attempt=2, ticket=again.ticket)
+        done = worker_reports.ack(call.id, result="first", attempt=2, ticket=again.ticket)
         assert isinstance(done, CallQueue)
         assert (done.state, done.result) == (State.COMPLETED, "first")
-    assert isinstance(pull.ack(call.id, result="second", ticket=again.ticket), CallQueue)
+    assert isinstance(worker_reports.ack(call.id, result="second", ticket=again.ticket), CallQueue)
     assert seen(call).result == "first"
-    assert pull.nack(call.id, BROKEN, ticket=again.ticket) == RejectedReport(state=State.COMPLETED)
+    assert worker_reports.nack(call.id, BROKEN, ticket=again.ticket) == RejectedReport(state=State.COMPLETED)
 
 
 def test_the_number_of_an_attempt_shows_no_repeat() -> None:
     send()
     (call,) = fetch(worker="one")
-    assert isinstance(pull.ack(call.id, result="first", attempt=1, worker="one"), CallQueue)
-    assert pull.ack(call.id, result="second", attempt=1, worker="one") == RejectedReport(state=State.COMPLETED)
+    assert isinstance(worker_reports.ack(call.id, result="first", attempt=1, worker="one"), CallQueue)
+    assert worker_reports.ack(call.id, result="second", attempt=1, worker="one") == RejectedReport(
+        state=State.COMPLETED
+    )
 
 
 def test_the_number_of_an_attempt_takes_no_call_from_the_next_worker() -> None:
     send()
     (call,) = fetch(worker="one")
-    pull.requeue(call.id, ticket=call.ticket)
+    worker_reports.requeue(call.id, ticket=call.ticket)
     (again,) = fetch(worker="two")
     assert again.attempt == call.attempt == 1
     anothers = RejectedReport(state=State.ACTIVE, is_anothers=True)
     for worker in (None, "one"):
-        proof: pull.Proof = {"attempt": 1, "worker": worker}
-        assert pull.ack(call.id, result="stale", **proof) == anothers
-        assert pull.nack(call.id, BROKEN, **proof) == anothers
-        assert pull.report_rate_limit(call.id, SECOND, **proof) == anothers
-        assert pull.requeue(call.id, **proof) == anothers
+        proof: worker_reports.Proof = {"attempt": 1, "worker": worker}
+        assert worker_reports.ack(call.id, result="stale", **proof) == anothers
+        assert worker_reports.nack(call.id, BROKEN, **proof) == anothers
+        assert worker_reports.report_rate_limit(call.id, SECOND, **proof) == anothers
+        assert worker_reports.requeue(call.id, **proof) == anothers
     assert seen(call).state == State.ACTIVE
-    assert isinstance(pull.ack(call.id, result=None, attempt=1, worker="two"), CallQueue)
+    assert isinstance(worker_reports.ack(call.id, result=None, attempt=1, worker="two"), CallQueue)
 
 
 def test_progress_with_the_number_of_an_attempt_alone_renews_no_lease() -> None:
     send(ojs=OjsOptions(visibility=SECOND))
     (call,) = fetch()
     before = Slot.objects.get().pulled_until
-    assert pull.record_progress(call.id, Progress(progress=0.5), attempt=1)
+    assert worker_reports.record_progress(call.id, Progress(progress=0.5), attempt=1)
     assert Slot.objects.get().pulled_until == before
 
 
@@ -257,36 +260,36 @@ def test_a_call_that_is_given_back_twice_waits_once() -> None:
     first, second = send(2)
     (call,) = fetch()
     for _ in range(2):
-        assert isinstance(pull.requeue(call.id, ticket=call.ticket), CallQueue)
+        assert isinstance(worker_reports.requeue(call.id, ticket=call.ticket), CallQueue)
     assert [each.id for each in fetch(count=3)] == [first.id, second.id]
-    assert pull.requeue(call.id, ticket=call.ticket) == RejectedReport(state=State.ACTIVE, is_anothers=True)
+    assert worker_reports.requeue(call.id, ticket=call.ticket) == RejectedReport(state=State.ACTIVE, is_anothers=True)
 
 
 def test_a_late_report_is_not_taken_for_a_repeated_one() -> None:
     send(ojs=OjsOptions(visibility=SECOND))
     (call,) = fetch(worker="one")
-    pull.heartbeat("one", [call.id])
+    pull_workers.heartbeat("one", [call.id])
     engine.tick(now=call.started_at + 2 * SECOND)
     for proof in ({"ticket": call.ticket}, {"attempt": 1}):
-        assert pull.nack(call.id, BROKEN, **proof) == RejectedReport(state=State.AVAILABLE)  # type: ignore[arg-type]
+        assert worker_reports.nack(call.id, BROKEN, **proof) == RejectedReport(state=State.AVAILABLE)  # type: ignore[arg-type]
 
 
 def test_a_call_that_runs_in_celery_is_not_reported_over_http() -> None:
     (call,) = send(queue="celerys")
     claim.claim(call.id, seen(call).ticket)  # type: ignore[arg-type]
-    assert pull.ack(call.id, result=None) == RejectedReport(state=State.ACTIVE)
-    assert pull.cancel(call.id) == RejectedReport(state=State.ACTIVE)
+    assert worker_reports.ack(call.id, result=None) == RejectedReport(state=State.ACTIVE)
+    assert worker_reports.cancel(call.id) == RejectedReport(state=State.ACTIVE)
 
 
 def test_a_failure_is_tried_again_as_the_policy_says() -> None:
     send(retry={"max_attempts": 2, "initial_interval": 0})
     (call,) = fetch()
-    failed = pull.nack(call.id, BROKEN)
+    failed = worker_reports.nack(call.id, BROKEN)
     assert isinstance(failed, CallQueue)
     assert (failed.state, failed.error["code"], failed.error["type"]) == ("retryable", "handler_error", "smtp.refused")
     engine.tick(now=None)
     assert [again.id for again in fetch()] == [call.id]
-    ended = pull.nack(call.id, BROKEN)
+    ended = worker_reports.nack(call.id, BROKEN)
     assert isinstance(ended, CallQueue)
     assert (ended.state, len(ended.errors)) == ("discarded", 2)
 
@@ -295,7 +298,7 @@ def test_a_failure_is_tried_again_as_the_policy_says() -> None:
 def test_a_failure_that_is_named_final_ends_the_call(final: str) -> None:
     send(retry={"max_attempts": 9, "non_retryable_errors": [final]})
     (call,) = fetch()
-    ended = pull.nack(call.id, BROKEN)
+    ended = worker_reports.nack(call.id, BROKEN)
     assert isinstance(ended, CallQueue)
     assert ended.state == "discarded"
 
@@ -304,7 +307,7 @@ def test_a_worker_that_was_rate_limited_blocks_the_key_and_spends_no_attempt() -
     RateLimitKey.objects.declare("api", concurrency=5)
     send(2, keys=["api"])
     (call,) = fetch()
-    assert isinstance(pull.report_rate_limit(call.id, timedelta(minutes=1)), CallQueue)
+    assert isinstance(worker_reports.report_rate_limit(call.id, timedelta(minutes=1)), CallQueue)
     assert (seen(call).state, seen(call).attempt) == (State.AVAILABLE, 0)
     assert fetch() == []
 
@@ -313,14 +316,14 @@ def test_a_stop_without_a_wait_puts_off_all_the_same() -> None:
     RateLimitKey.objects.declare("api", concurrency=5)
     send(keys=["api"])
     (call,) = fetch()
-    assert isinstance(pull.report_rate_limit(call.id, timedelta(0)), CallQueue)
+    assert isinstance(worker_reports.report_rate_limit(call.id, timedelta(0)), CallQueue)
     assert fetch() == []
 
 
 def test_a_call_that_is_given_back_is_the_next_one() -> None:
     first, _ = send(2)
     (call,) = fetch(worker="one")
-    pull.requeue(call.id, worker="one")
+    worker_reports.requeue(call.id, worker="one")
     assert [again.id for again in fetch(worker="two")] == [first.id]
     assert seen(first).attempt == 1
 
@@ -328,10 +331,10 @@ def test_a_call_that_is_given_back_is_the_next_one() -> None:
 def test_a_running_call_can_be_cancelled_and_its_report_is_refused() -> None:
     send()
     (call,) = fetch()
-    cancelled = pull.cancel(call.id)
+    cancelled = worker_reports.cancel(call.id)
     assert isinstance(cancelled, CallQueue)
     assert (cancelled.state, cancelled.attempt) == ("cancelled", 1)
-    assert pull.ack(call.id, result=None) == RejectedReport(state=State.CANCELLED)
+    assert worker_reports.ack(call.id, result=None) == RejectedReport(state=State.CANCELLED)
 
 
 # Leases
@@ -344,8 +347,10 @@ def test_a_fetch_whose_answer_is_lost_spends_no_attempt() -> None:
     assert (seen(call).state, seen(call).attempt, seen(call).errors) == ("available", 0, [])
     (again,) = fetch()
     assert (again.id, again.attempt) == (call.id, 1)
-    assert pull.ack(call.id, result=None, ticket=call.ticket) == RejectedReport(state=State.ACTIVE, is_anothers=True)
-    assert isinstance(pull.ack(call.id, result=None, ticket=again.ticket), CallQueue)
+    assert worker_reports.ack(call.id, result=None, ticket=call.ticket) == RejectedReport(
+        state=State.ACTIVE, is_anothers=True
+    )
+    assert isinstance(worker_reports.ack(call.id, result=None, ticket=again.ticket), CallQueue)
     assert seen(call).crashes == 0
 
 
@@ -362,16 +367,16 @@ def test_a_call_after_whose_fetches_no_worker_is_seen_ends_all_the_same() -> Non
 def test_a_lease_that_runs_out_lets_the_call_wait_again_and_counts_the_attempt() -> None:
     send(ojs=OjsOptions(visibility=SECOND))
     (call,) = fetch(worker="one")
-    pull.heartbeat("one", [call.id])
+    pull_workers.heartbeat("one", [call.id])
     engine.tick(now=call.started_at + 2 * SECOND)
     assert (seen(call).state, seen(call).attempt, seen(call).error["type"]) == ("available", 1, "LeaseLapsed")
-    assert pull.ack(call.id, result=None, ticket=call.ticket) == RejectedReport(state=State.AVAILABLE)
+    assert worker_reports.ack(call.id, result=None, ticket=call.ticket) == RejectedReport(state=State.AVAILABLE)
 
 
 def test_a_lapsed_lease_ends_a_call_without_attempts_left() -> None:
     send(ojs=OjsOptions(visibility=SECOND), retry={"max_attempts": 1})
     (call,) = fetch(worker="one")
-    pull.record_progress(call.id, Progress(progress=0.5), ticket=call.ticket)
+    worker_reports.record_progress(call.id, Progress(progress=0.5), ticket=call.ticket)
     engine.tick(now=call.started_at + 2 * SECOND)
     assert seen(call).state == "discarded"
 
@@ -380,10 +385,10 @@ def test_a_heartbeat_renews_the_lease_but_not_the_time_of_the_attempt() -> None:
     send(ojs=OjsOptions(visibility=10 * SECOND, timeout=60 * SECOND))
     (call,) = fetch(worker="one")
     (slot,) = Slot.objects.all()
-    assert pull.heartbeat("one", [call.id], lease=30 * SECOND).kept == [call.id]
+    assert pull_workers.heartbeat("one", [call.id], lease=30 * SECOND).kept == [call.id]
     renewed = Slot.objects.get()
     assert renewed.pulled_until > slot.pulled_until + 15 * SECOND
-    pull.heartbeat("one", [call.id], lease=3600 * SECOND)
+    pull_workers.heartbeat("one", [call.id], lease=3600 * SECOND)
     assert Slot.objects.get().pulled_until == call.started_at + 60 * SECOND
     engine.tick(now=call.started_at + 61 * SECOND)
     assert (seen(call).state, seen(call).error["type"]) == ("retryable", "AttemptTimedOut")
@@ -399,15 +404,15 @@ def test_the_recovery_of_celerys_workers_leaves_fetched_calls_alone() -> None:
 
 def test_a_worker_that_is_to_be_quiet_gets_nothing_but_its_directive() -> None:
     send()
-    assert pull.heartbeat("one", []).directive == "running"
+    assert pull_workers.heartbeat("one", []).directive == "running"
     PullWorker.objects.update(directive="quiet")
     assert fetch(worker="one") == []
-    assert pull.heartbeat("one", []).directive == "quiet"
+    assert pull_workers.heartbeat("one", []).directive == "quiet"
     assert len(fetch(worker="two")) == 1
 
 
 def test_a_worker_that_is_long_gone_is_forgotten() -> None:
-    pull.touch_worker("one")
+    pull_workers.touch_worker("one")
     now = PullWorker.objects.get().seen_at
     engine.cleanup(now=now + timedelta(hours=23))
     assert PullWorker.objects.exists()

@@ -16,7 +16,7 @@ from dispatcher.lifecycle import claim, finish, heartbeat, schedule
 from dispatcher.models import CallQueue, Lane, LeaseCheck, Slot, Worker
 from dispatcher.request import Call
 from dispatcher.states import State
-from tests.builders import HERE, admitted, at, committed, go, key, seen, started, states, ticket_of, waiting
+from tests.builders import HERE, admitted, at, committed, dispatched, go, key, seen, started, states, ticket_of, waiting
 from tests.steps.conftest import Broker
 
 pytestmark = committed
@@ -32,10 +32,6 @@ def _gated(settings: Any) -> Iterator[None]:
 
 def send(count: int = 1, **fields: Any) -> list[CallQueue]:
     return [CallQueue.objects.send("noop", **fields) for _ in range(count)]
-
-
-def dispatched() -> int:
-    return CallQueue.objects.filter(state=State.DISPATCHED).count()
 
 
 # Without workers

@@ -107,7 +107,7 @@ def test_what_was_recovered_is_reported(caplog: pytest.LogCaptureFixture) -> Non
         engine.recover(now=at(50))
         assert caplog.records == []
         engine.recover(now=at(101))
-    assert "1 calls were put back" in caplog.text
+    assert "calls put back, as their leases had run out or no worker serves them: 1" in caplog.text
 
 
 # A process that is known to be gone

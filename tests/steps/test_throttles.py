@@ -14,20 +14,16 @@ from dispatcher import api, engine
 from dispatcher.engine import attempt
 from dispatcher.lifecycle import admit, claim, control, schedule
 from dispatcher.lifecycle.claim import Claimed, Refused
-from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
+from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.reports import rate_limit_status
 from dispatcher.states import State
-from tests.builders import SECOND, T0, admitted, at, go, key, seen, started, ticket_of, waiting
+from tests.builders import SECOND, T0, admitted, at, go, key, seen, snapshot, started, ticket_of, waiting
 
 pytestmark = pytest.mark.django_db
 
 HOUR = timedelta(hours=1)
 FAR = T0 + timedelta(days=36_500)
 FAST, SLOW = (10, 1), (1, 3_600)
-
-
-def snapshot() -> list[list[dict[str, Any]]]:
-    return [list(model.objects.order_by("pk").values()) for model in (CallQueue, RateLimitKey, Slot, Window)]
 
 
 def claimed(call: CallQueue, **options: Any) -> Claimed | Refused:

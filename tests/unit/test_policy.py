@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.errors import PolicyInvalid
+from dispatcher.limits.durations import format_duration, parse_duration
 from dispatcher.limits.policy import (
     BUCKETS,
     UNLIMITED,
@@ -18,9 +19,7 @@ from dispatcher.limits.policy import (
     Policy,
     Rate,
     Use,
-    format_duration,
     next_opening,
-    parse_duration,
     room,
     throttle_room,
 )

@@ -16,7 +16,7 @@ from dispatcher.conf import conf
 from dispatcher.engine.dispenser import serve_limited
 from dispatcher.lanes import mixture
 from dispatcher.models import CallQueue, PullWorker, Queue, Slot, Worker
-from dispatcher.ojs import fetch, job_query
+from dispatcher.ojs import job_query, pull_workers
 from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.enqueue import ojs_state
 from dispatcher.ojs.job import write_job
@@ -208,7 +208,9 @@ def workers(request: HttpRequest) -> HttpResponse:
 @router.get("/admin/workers/{worker_id}", response=replies(), summary="A worker", auth=READ)
 def worker(request: HttpRequest, worker_id: str) -> HttpResponse:
     """Show a worker and the jobs that it holds."""
-    held = Slot.objects.using(conf().database).filter(worker_id=fetch.worker_id(worker_id), pulled_until__isnull=False)
+    held = Slot.objects.using(conf().database).filter(
+        worker_id=pull_workers.worker_id(worker_id), pulled_until__isnull=False
+    )
     calls = [str(call) for call in sorted(set(held.values_list("call_id", flat=True)))]
     return json_response({**_workers([_find(worker_id)])[0], "jobs": calls})
 
@@ -218,7 +220,7 @@ def direct(request: HttpRequest, worker_id: str, directive: str) -> HttpResponse
     """Answer the worker's heartbeats with this directive: `running`, `quiet` or `terminate`."""
     if directive not in ("running", "quiet", "terminate"):
         raise missing("directive", directive)
-    if not fetch.set_directive(worker_id, directive):
+    if not pull_workers.set_directive(worker_id, directive):
         raise missing("worker", worker_id)
     return json_response(_workers([_find(worker_id)])[0])
 
@@ -327,7 +329,7 @@ def _registered() -> QuerySet[PullWorker]:
 
 
 def _find(worker_id: str) -> PullWorker:
-    return the_one(_registered().filter(id=fetch.worker_id(worker_id)), "worker", worker_id)
+    return the_one(_registered().filter(id=pull_workers.worker_id(worker_id)), "worker", worker_id)
 
 
 def _workers(found: Sequence[PullWorker]) -> list[dict[str, Any]]:

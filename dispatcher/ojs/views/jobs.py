@@ -15,7 +15,7 @@ from dispatcher import api, sql
 from dispatcher.engine import fetched
 from dispatcher.errors import QueueFull
 from dispatcher.models import CallQueue
-from dispatcher.ojs import fetch
+from dispatcher.ojs import worker_reports
 from dispatcher.ojs.api import access_of
 from dispatcher.ojs.auth import Access
 from dispatcher.ojs.enqueue import Enqueued, EnqueueRequest, enqueue, ojs_state
@@ -93,9 +93,9 @@ def put_progress(request: HttpRequest, job_id: str, progress: ProgressIn) -> Htt
     if json_size(progress.data) > MAX_META_BYTES:
         raise Problem(413, "invalid_request", f"data: is larger than {MAX_META_BYTES} bytes.")
     content = None if progress.data is None else json.dumps(progress.data)
-    reported = fetch.Progress(progress=reached, message=progress.message, content=content)
-    kept = fetch.record_progress(call.id, reported, **proof(progress))
-    if isinstance(kept, fetch.RejectedReport):
+    reported = worker_reports.Progress(progress=reached, message=progress.message, content=content)
+    kept = worker_reports.record_progress(call.id, reported, **proof(progress))
+    if isinstance(kept, worker_reports.RejectedReport):
         raise rejected(kept, job_id)
     return json_response(_render_progress(call, call.progress if kept is None else kept))
 
@@ -123,7 +123,7 @@ def find_for(request: HttpRequest, verb: str, job_id: str) -> CallQueue:
 
 def cancel_job(call: CallQueue) -> CallQueue:
     """Cancel a call and return it. Raises Problem if it has ended, or runs in Celery."""
-    ended = fetch.cancel(call.id)
+    ended = worker_reports.cancel(call.id)
     if isinstance(ended, CallQueue):
         return ended
     state = ojs_state(ended.state or call.state)

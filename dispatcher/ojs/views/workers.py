@@ -13,11 +13,11 @@ from dispatcher.ending import Reported
 from dispatcher.lifecycle import run
 from dispatcher.limits.policy import LONGEST_PERIOD
 from dispatcher.models import CallQueue, Pool, PullWorker
-from dispatcher.ojs import fetch
+from dispatcher.ojs import fetch, pull_workers, worker_reports
 from dispatcher.ojs.api import READ, access_of
 from dispatcher.ojs.auth import Access
 from dispatcher.ojs.enqueue import ojs_state
-from dispatcher.ojs.fetch import FetchRequest, RejectedReport, ReservedCall
+from dispatcher.ojs.fetch import FetchRequest
 from dispatcher.ojs.job import MAX_META_BYTES, from_milliseconds, json_size, write_job
 from dispatcher.ojs.long_poll import RETRY_AFTER, reserve_wait
 from dispatcher.ojs.queue_order import ordered
@@ -34,6 +34,7 @@ from dispatcher.ojs.wire import (
     parse_time,
     without_nulls,
 )
+from dispatcher.ojs.worker_reports import RejectedReport, ReservedCall
 from dispatcher.ojs.workflow.advance import advance, workflow_of
 from dispatcher.states import TERMINAL, State
 
@@ -77,7 +78,7 @@ def fetch_jobs(request: HttpRequest, wanted: FetchIn) -> HttpResponse:
 @router.post("/workers/ack", response=replies(AckReply), summary="ACK")
 def ack(request: HttpRequest, done: AckIn) -> HttpResponse:
     """Record that a job is completed."""
-    ended = fetch.ack(_allowed(request, done), result=done.result, **proof(done))
+    ended = worker_reports.ack(_allowed(request, done), result=done.result, **proof(done))
     if isinstance(ended, RejectedReport):
         raise rejected(ended, done.job_id)
     _advance(ended)
@@ -91,17 +92,17 @@ def nack(request: HttpRequest, failed: NackIn) -> HttpResponse:
     call = _allowed(request, failed)
     error, more = failed.error, {}
     if failed.requeue:
-        ended = fetch.requeue(call, **proof(failed))
+        ended = worker_reports.requeue(call, **proof(failed))
     elif until := parse_time("error.rate_limit_until", error.rate_limit_until):
         access = access_of(request)
         wait = _stop_time(access, until)
-        ended = fetch.report_rate_limit(call, wait, **proof(failed), by=access.actor(error.message[:_REASON]))
+        ended = worker_reports.report_rate_limit(call, wait, **proof(failed), by=access.actor(error.message[:_REASON]))
         more = {"rate_limit_until": format_time(sql.now() + wait)}
     else:
         is_final = error.retryable is False or error.code in _FINAL_CODES
         is_retry = error.code == "RETRY"
         may_retry = False if is_final and not is_retry else None
-        ended = fetch.nack(call, _reported(failed), may_retry=may_retry, **proof(failed))
+        ended = worker_reports.nack(call, _reported(failed), may_retry=may_retry, **proof(failed))
     if isinstance(ended, RejectedReport):
         raise rejected(ended, failed.job_id)
     _advance(ended)
@@ -121,14 +122,14 @@ def beat(request: HttpRequest, beat: HeartbeatIn) -> HttpResponse:
         _need_worker(access_of(request), beat.worker_id, has_fetched=True)
     body = _record_heartbeat(request, beat)
     if beat.state in _DRAINING:
-        fetch.set_directive(beat.worker_id, _DRAINING[beat.state])
+        pull_workers.set_directive(beat.worker_id, _DRAINING[beat.state])
     return json_response({**body, "acknowledged": True})
 
 
 @router.get("/workers/{worker_id}/health", response=replies() | {503: Reply}, summary="Health of a worker", auth=READ)
 def health(request: HttpRequest, worker_id: str) -> HttpResponse:
     """Show the state that a worker reported; 503 once it drains."""
-    worker = PullWorker.objects.using(conf().database).filter(id=fetch.worker_id(worker_id)).first()
+    worker = PullWorker.objects.using(conf().database).filter(id=pull_workers.worker_id(worker_id)).first()
     if worker is None:
         raise missing("worker", worker_id)
     is_well = worker.state == "running" and worker.directive == "running"
@@ -138,7 +139,7 @@ def health(request: HttpRequest, worker_id: str) -> HttpResponse:
     )
 
 
-def proof(report: Proof) -> fetch.Proof:
+def proof(report: Proof) -> worker_reports.Proof:
     """Return the proof in a report. Raises Problem."""
     ticket = None if report.ticket is None else parse_id("ticket", report.ticket)
     return {"ticket": ticket, "attempt": report.attempt, "worker": report.worker_id}
@@ -172,7 +173,7 @@ def _need_worker(access: Access, worker: str, *, has_fetched: bool = False) -> N
     """
     if access.allows("fetch"):
         return
-    known = PullWorker.objects.using(conf().database).filter(id=fetch.worker_id(worker))
+    known = PullWorker.objects.using(conf().database).filter(id=pull_workers.worker_id(worker))
     queues = known.values_list("queues", flat=True).first() or []
     if access.is_known and not all(access.allows("fetch", queue) for queue in queues):
         message = (
@@ -194,7 +195,7 @@ def _record_heartbeat(request: HttpRequest, beat: HeartbeatIn) -> dict[str, Any]
         queues = CallQueue.objects.using(conf().database).filter(id__in=calls).values_list("id", "queue")
         calls = [call for call, queue in queues if access.allows("fetch", queue)]
     lease = from_milliseconds(beat.visibility_timeout_ms)
-    result = fetch.heartbeat(beat.worker_id, calls, lease=lease, state=beat.state)
+    result = pull_workers.heartbeat(beat.worker_id, calls, lease=lease, state=beat.state)
     extended = [str(call) for call in result.kept]
     return {"state": result.directive, "jobs_extended": extended, "server_time": format_time(sql.now())}
 
@@ -213,7 +214,7 @@ def _advance(call: CallQueue) -> None:
 
 def _allowed(request: HttpRequest, report: Report) -> ReservedCall:
     """Return the call of a report, if the credentials may fetch from its queue."""
-    held = fetch.find(parse_id("job", report.job_id))
+    held = worker_reports.find(parse_id("job", report.job_id))
     if held is None:
         raise missing("job", report.job_id)
     access_of(request).require("fetch", held.queue)

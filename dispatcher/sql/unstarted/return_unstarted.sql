@@ -1,4 +1,4 @@
--- return_unstarted: put a call back that was published and never started, without spending its attempt, and free its
+-- return_unstarted: put a call back that was admitted and never started, without spending its attempt, and free its
 -- slots.
 -- It is counted on the row until a claim. The first `free` times it waits at the front of its lane again; after that it
 -- is put off, each time for twice as long, from `first` up to `longest`. With `is_unknown` its worker does not know the
