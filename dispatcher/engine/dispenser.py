@@ -101,8 +101,7 @@ def dispense(
             or (passes is not None and made_passes >= passes)
         )
         if is_over or fruitless == _FRUITLESS:
-            recovery.defer(due.lanes, due.keys)
-            _hold(due.lanes)
+            _hold(recovery.defer(due.lanes, due.keys))
             _defer_lanes(locked)
             break
     return admitted

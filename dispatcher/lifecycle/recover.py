@@ -111,12 +111,12 @@ def wake(lanes: Iterable[int]) -> int:
     return sql.change("wake_lanes", {"lanes": list(lanes)})
 
 
-def defer(lanes: Collection[int], keys: Collection[int]) -> None:
-    """Leave lanes and keys to the next pass."""
+def defer(lanes: Collection[int], keys: Collection[int]) -> list[int]:
+    """Leave lanes and keys to the next pass; return the lanes that are awake for it."""
     if lanes:
         wake(lanes)
-    if keys:
-        sql.change("defer_keys", {"keys": list(keys), "now": None})
+    woken = sql.fetch("defer_keys", int, {"keys": list(keys), "now": None}) if keys else []
+    return [*lanes, *woken]
 
 
 def defer_lanes(lanes: Collection[int]) -> int:

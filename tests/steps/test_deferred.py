@@ -1,5 +1,6 @@
 """Lanes that a pass gives up, since a transaction keeps a key of theirs locked: who finds them, and how soon."""
 
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -30,6 +31,18 @@ def test_a_lane_of_a_direct_queue_is_left_to_its_workers_and_to_no_tick(*, is_pa
         dispenser.dispense_briefly(lanes=[] if is_parked else [lane.id], keys=[key.id] if is_parked else [])
         other.rollback()
     assert Feed.objects.get().idle_at is None, "its worker was notified"
+    assert ids(take(1)) == [call.id]
+
+
+def test_a_key_of_a_direct_queue_that_is_not_reached_in_time_is_left_to_its_workers(settings: Any) -> None:
+    settings.DISPATCHER = {"lanes_per_pass": 1}
+    key, free = RateLimitKey.objects.declare("api", concurrency=1), RateLimitKey.objects.declare("free")
+    (call,) = send(keys=["api"])
+    Lane.objects.update(is_held=False, parked_on=key)
+    with db_admin.connect(autocommit=False) as other:
+        other.execute(LOCK)
+        dispenser.dispense(keys=[free.id, key.id], passes=1)
+        other.rollback()
     assert ids(take(1)) == [call.id]
 
 

@@ -1,6 +1,6 @@
 -- defer_keys: leave these keys to the next tick, as if time had opened them.
--- A key that somebody else has locked is not waited for: the lane at its front is woken in its place. Relies on the
--- index lane_parked.
+-- A key that somebody else has locked is not waited for: the lane at its front is woken in its place, and returned.
+-- Relies on the index lane_parked.
 WITH locked AS MATERIALIZED (
     SELECT id
       FROM dispatcher_ratelimitkey
@@ -26,3 +26,4 @@ UPDATE dispatcher_lane AS lane
    SET is_awake = true, parked_on_id = NULL, is_held = false
   FROM front
  WHERE lane.id = front.id
+RETURNING lane.id
