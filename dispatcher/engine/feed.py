@@ -150,15 +150,15 @@ def hand_over(taker: Taker, end: Ended, *, room: int) -> Step:
     asked_at = monotonic()
     row = feed.hand_over(finish.params_of([end]), worker=taker.worker, queues=taker.queues, tasks=taker.tasks)
     claim.observe(row.start_at, asked_at)
-    finish.report_many([end], row.calls)
     if row.id is None:
-        lanes = admit.look_again(asleep=row.moved, full={}).lanes if row.moved else ()
-        if lanes:
+        finish.report_many([end], row.calls)
+        if row.moved and (lanes := admit.look_again(asleep=row.moved, full={}).lanes):
             dispenser.dispense_briefly(lanes=lanes)
         rest = step(taker, (), room=room, keys=row.freed)
         return replace(rest, recorded=row.calls, freed=row.freed, handed_over=False)
     start = _started(row, taker.delay, is_followed=True, is_counted=False)
     taker.begin(start)
+    finish.report_many([end], row.calls)
     if keys := _look_again(row).keys:
         dispenser.dispense_briefly(keys=keys)
     return Step(starts=[start], recorded=row.calls, has_parked=True, freed=row.freed, handed_over=True)
@@ -202,8 +202,8 @@ def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[i
     finish.report_many(ends, chosen.calls)
     found = _look_again(first, asleep=[*first.asleep, *chosen.busy_lanes])
     has_held = bool(found.lanes and wake.hold(found.lanes))
-    if keys := {*found.keys, *taken.opened.other}:
-        dispenser.dispense_briefly(keys=keys)
+    if opened := {*found.keys, *taken.opened.other}:
+        dispenser.dispense_briefly(keys=opened)
     # All lanes were looked at, unless as many were locked as a step takes.
     is_full = chosen.lanes >= room + feed.SPARE_LANES
     return Step(
