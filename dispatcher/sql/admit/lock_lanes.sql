@@ -2,8 +2,8 @@
 -- Of each kind, parked, awake and held, up to `most`: keys and queues share that, each has one lane at the least.
 -- The lanes: those named; those at the front of the keys named, and of the named lanes' own keys (a newcomer does not
 -- overtake them); if asked, those awake; and those that an open queue has held, of the queues named and of all these
--- lanes. What another pass has locked is skipped, not waited for; one that has changed since the snapshot is taken, too
--- (see lane_locked).
+-- lanes. What another pass has locked is skipped, not waited for; a lane that has changed since the snapshot is taken,
+-- too: each is locked by its id alone.
 -- A key that somebody else has locked is skipped as well, and with it the lanes that spend it: they come back in
 -- `left_lanes`, each with such a key; `is_left_wanted` are those that were asked for by name, key or queue. Only for
 -- the key `wait_for` the statement waits, before it has locked any other key, for as long as lock_timeout allows. Lanes
@@ -40,7 +40,8 @@ WITH {{clock}}, named AS MATERIALIZED (
                      FROM dispatcher_lane AS lane
                     WHERE lane.parked_on_id = key.id
                       AND (%(deliveries)s::text[] <> '{direct}' OR lane.queue = ANY (%(queues)s::text[]))
-                    ORDER BY lane.priority DESC, lane.served_at, lane.id) AS seen
+                    ORDER BY lane.priority DESC, lane.served_at, lane.id
+                    {{may_be_locked(%(most)s::int)}}) AS seen
             CROSS JOIN LATERAL ({{lane_locked(seen.id)}}) AS mine
             LIMIT (SELECT GREATEST(1, %(most)s::int / GREATEST(1, count(*))) FROM shut)) AS front
      LIMIT %(most)s::int
@@ -57,7 +58,8 @@ WITH {{clock}}, named AS MATERIALIZED (
                                                        WHERE key.id = ANY (%(avoid)s::bigint[])
                                                          AND starts_with(key.name, 'queue:')))
                    END
-             ORDER BY lane.priority DESC, lane.served_at, lane.id) AS seen
+             ORDER BY lane.priority DESC, lane.served_at, lane.id
+             {{may_be_locked(%(most)s::int)}}) AS seen
      CROSS JOIN LATERAL ({{lane_locked(seen.id)}}) AS mine
      LIMIT %(most)s::int
 ), queue AS MATERIALIZED (
@@ -68,17 +70,12 @@ WITH {{clock}}, named AS MATERIALIZED (
      CROSS JOIN (SELECT unnest(%(queues)s::text[]) UNION SELECT queue FROM named UNION SELECT queue FROM parked
                   UNION SELECT queue FROM awake) AS name (name)
      CROSS JOIN LATERAL ({{queue_unclaimed(name.name)}}) AS going
+), share AS MATERIALIZED (
+    SELECT GREATEST(1, %(most)s::int / GREATEST(1, count(*))) AS most FROM queue
 ), held AS MATERIALIZED (
     SELECT front.id, front.queue, front.key_ids
       FROM queue
-     CROSS JOIN LATERAL (
-           SELECT mine.id, mine.queue, mine.key_ids
-             FROM (SELECT lane.id
-                     FROM dispatcher_lane AS lane
-                    WHERE lane.is_held AND lane.queue = queue.name AND NOT lane.key_ids && %(avoid)s::bigint[]
-                    ORDER BY lane.priority DESC, lane.served_at, lane.id) AS seen
-            CROSS JOIN LATERAL ({{lane_locked(seen.id)}}) AS mine
-            LIMIT (SELECT GREATEST(1, %(most)s::int / GREATEST(1, count(*))) FROM queue)) AS front
+     CROSS JOIN LATERAL ({{held_lanes(queue.name, (SELECT share.most FROM share))}}) AS front
      WHERE queue.is_served AND NOT ({{queue_spends(queue.name, %(avoid)s::bigint[])}})
        AND queue.unclaimed < %(ahead)s::int
 ), taken AS MATERIALIZED (

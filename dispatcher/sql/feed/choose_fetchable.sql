@@ -15,14 +15,7 @@ WITH queue AS MATERIALIZED (
 ), held AS MATERIALIZED (
     SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at
       FROM queue
-     CROSS JOIN LATERAL (
-           SELECT mine.id, mine.queue, mine.key_ids, mine.priority, mine.served_at
-             FROM (SELECT lane.id
-                     FROM dispatcher_lane AS lane
-                    WHERE lane.is_held AND lane.queue = queue.name AND NOT lane.key_ids && %(avoid)s::bigint[]
-                    ORDER BY lane.priority DESC, lane.served_at, lane.id) AS seen
-            CROSS JOIN LATERAL ({{lane_locked(seen.id)}}) AS mine
-            LIMIT %(most)s::int) AS front
+     CROSS JOIN LATERAL ({{held_lanes(queue.name, %(most)s::int)}}) AS front
      WHERE NOT queue.is_due
 ), awake AS MATERIALIZED (
     SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at
@@ -32,7 +25,8 @@ WITH queue AS MATERIALIZED (
              FROM (SELECT lane.id
                      FROM dispatcher_lane AS lane
                     WHERE lane.is_awake AND lane.queue = queue.name AND NOT lane.key_ids && %(avoid)s::bigint[]
-                    ORDER BY lane.priority DESC, lane.queue) AS seen
+                    ORDER BY lane.priority DESC, lane.queue
+                    {{may_be_locked(%(most)s::int)}}) AS seen
             CROSS JOIN LATERAL ({{lane_locked(seen.id)}}) AS mine
             LIMIT %(most)s::int) AS front
      WHERE NOT queue.is_due

@@ -18,20 +18,14 @@ WITH {{clock}}, {{attempts_ended}}, direct AS MATERIALIZED (
                      FROM dispatcher_lane AS lane
                     WHERE lane.parked_on_id = opened.id AND lane.queue = ANY (ARRAY(SELECT direct.name FROM direct))
                       AND NOT lane.key_ids && %(avoid)s::bigint[]
-                    ORDER BY lane.priority DESC, lane.served_at, lane.id) AS seen
+                    ORDER BY lane.priority DESC, lane.served_at, lane.id
+                    {{may_be_locked(%(most)s::int)}}) AS seen
             CROSS JOIN LATERAL ({{lane_locked(seen.id)}}) AS mine
             LIMIT %(most)s::int) AS front
 ), held AS MATERIALIZED (
     SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at
       FROM direct AS queue
-     CROSS JOIN LATERAL (
-           SELECT mine.id, mine.queue, mine.key_ids, mine.priority, mine.served_at
-             FROM (SELECT lane.id
-                     FROM dispatcher_lane AS lane
-                    WHERE lane.is_held AND lane.queue = queue.name AND NOT lane.key_ids && %(avoid)s::bigint[]
-                    ORDER BY lane.priority DESC, lane.served_at, lane.id) AS seen
-            CROSS JOIN LATERAL ({{lane_locked(seen.id)}}) AS mine
-            LIMIT %(most)s::int) AS front
+     CROSS JOIN LATERAL ({{held_lanes(queue.name, %(most)s::int)}}) AS front
 ), found AS NOT MATERIALIZED (
     SELECT id, id AS lane_id, queue, key_ids, priority, 1 AS turn, served_at FROM parked
      UNION ALL SELECT id, id, queue, key_ids, priority, 1, served_at FROM held

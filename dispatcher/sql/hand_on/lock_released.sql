@@ -3,7 +3,8 @@
 -- The lane: the first of those that are parked on a key of the call's lane, or on its queue's own, and that a release
 -- opens, see find_released_room. A lane that another transaction has locked is skipped; one of whose keys is locked is
 -- left; one that is not parked any more (`moved`) is looked at by the caller after the commit. What is free must be
--- counted by a later statement: this one's snapshot is older than its locks. Relies on the primary keys and lane_parked.
+-- counted by a later statement: this one's snapshot is older than its locks. Relies on the primary keys and
+-- lane_parked.
 WITH released AS MATERIALIZED (
     SELECT {{keys_of_lane(lane)}} AS ids
       FROM dispatcher_callqueue AS call
