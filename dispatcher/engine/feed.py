@@ -1,7 +1,7 @@
 """The step of a feed: record what ended, admit and start what may start, in one transaction; then what that opens."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from time import monotonic
@@ -125,7 +125,8 @@ def step(
         return plain
     reached = {*reached, *plain.reached}
     avoid = {*avoid, *reached}
-    more = _general(taker, (), room=left, keys=[*keys, *plain.freed], avoid=avoid, stuck=reached)
+    keys = {*keys, *plain.freed, *plain.open_keys}
+    more = _general(taker, (), room=left, keys=keys, avoid=avoid, stuck=reached)
     return replace(
         more,
         starts=[*plain.starts, *more.starts],
@@ -135,7 +136,6 @@ def step(
         freed=plain.freed,
         busy={*plain.busy, *more.busy},
         reached={*plain.reached, *more.reached},
-        open_keys={*plain.open_keys, *more.open_keys},
         has_held=plain.has_held or more.has_held,
     )
 
@@ -202,23 +202,22 @@ def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[i
     finish.report_many(ends, chosen.calls)
     found = _look_again(first, asleep=[*first.asleep, *chosen.busy_lanes])
     has_held = bool(found.lanes and wake.hold(found.lanes))
-    if opened := {*found.keys, *taken.opened.other}:
-        dispenser.dispense_briefly(keys=opened)
+    mine, others = _share(taken.opened, first.parked)
+    if others := {*found.keys, *others}:
+        dispenser.dispense_briefly(keys=others)
     # All lanes were looked at, unless as many were locked as a step takes.
     is_full = chosen.lanes >= room + feed.SPARE_LANES
     return Step(
         starts=starts,
         recorded=chosen.calls,
-        has_moved=(is_full and bool(starts or first.asleep or first.parked_lanes))
-        or bool(first.reached_keys)
-        or has_held,
+        has_moved=(is_full and bool(starts or first.asleep or first.parked)) or bool(first.reached_keys) or has_held,
         has_left=bool(first.left_lanes or chosen.busy),
-        has_parked=first.parked_lanes > 0,
+        has_parked=bool(first.parked),
         freed=chosen.keys,
         busy=chosen.busy,
         reached=first.reached_keys,
-        open_keys={*taken.opened.keys, *(first.open_keys if is_full else ())},
-        has_held=has_held or chosen.lanes > len(first.asleep) + first.parked_lanes,
+        open_keys={*mine, *(first.open_keys if is_full else ())},
+        has_held=has_held or chosen.lanes > len(first.asleep) + len(first.parked),
     )
 
 
@@ -226,6 +225,15 @@ def _begin(starts: Sequence[Start], taker: Taker) -> None:
     taker.turns.note(start.call.queue for start in starts)
     for start in starts:
         taker.begin(start)
+
+
+def _share(opened: Iterable[feed.Opened], parked: Collection[int]) -> tuple[set[int], set[int]]:
+    """Return the keys that are open for the worker, and those for others; without those that the step has parked on.
+
+    A key may be open by its slots and still stop a lane: it is paused, say, or the call costs more than is left.
+    """
+    found = [each for each in opened if each.lane not in parked]
+    return {each.key for each in found if not each.is_others}, {each.key for each in found if each.is_others}
 
 
 def _keys_of(ends: Sequence[Ended]) -> set[int]:
@@ -296,8 +304,9 @@ def _general(
     starts = [replace(start, keys=done.spent.get(start.call.id, ())) for start in starts]
     _begin(starts, taker)
     finish.report_many(ends, freed.calls)
-    found = feed.find_opened(opened, queues=taker.queues, avoid=avoid).row() if opened else feed.Opened()
-    _serve(found.other, done, returned, cancelled)
+    found = feed.find_opened(opened, queues=taker.queues, avoid=avoid).rows() if opened else ()
+    mine, others = _share(found, done.allocation.parked)
+    _serve(others, done, returned, cancelled)
     return Step(
         starts=starts,
         recorded=freed.calls,
@@ -307,7 +316,7 @@ def _general(
         freed=freed.keys,
         busy=done.busy,
         reached=done.allocation.reached,
-        open_keys=found.keys,
+        open_keys=mine,
         has_held=bool(done.allocation.held),
     )
 

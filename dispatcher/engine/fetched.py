@@ -95,7 +95,7 @@ def step(
         reached=first.reached_keys,
         has_moved=len(started) == room
         or bool(first.reached_keys)
-        or (chosen.lanes >= lanes and bool(started or first.asleep or first.parked_lanes)),
+        or (chosen.lanes >= lanes and bool(started or first.asleep or first.parked)),
         has_left=bool(first.left_lanes or (waits and chosen.busy)),
     )
 

@@ -68,7 +68,7 @@ class Row(StartedCall):
     """Whether its lane is parked now."""
     asleep: list[int]
     left_lanes: int
-    parked_lanes: int
+    parked: list[int]
     open_keys: list[int]
     """Keys with room left on which lanes are parked that the step did not look at."""
     reached_keys: list[int]
@@ -78,11 +78,12 @@ class Row(StartedCall):
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """Keys that are open for lanes parked on them, after a step."""
+    """A key that is open for the lane that is parked first on it, after a step."""
 
-    keys: Sequence[int] = ()
-    other: Sequence[int] = ()
-    """Those of them whose first lane the worker leaves to others."""
+    key: int
+    lane: int
+    is_others: bool
+    """Whether the worker leaves the lane to others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +92,7 @@ class Taken:
 
     chosen: Chosen
     rows: Sequence[Row]
-    opened: Opened
+    opened: Sequence[Opened]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +150,7 @@ def take(
         commit()
         if freed or keys:
             opened = find_opened({*freed, *keys}, queues=queues, avoid=avoid)
-    return Taken(chosen=chosen.row(), rows=started.rows(), opened=opened.row() if opened is not None else Opened())
+    return Taken(chosen=chosen.row(), rows=started.rows(), opened=opened.rows() if opened is not None else ())
 
 
 def find_opened(keys: Collection[int], *, queues: Sequence[str], avoid: Collection[int]) -> sql.Asked[Opened]:

@@ -200,7 +200,7 @@ SELECT clock.now AS start_at, started.id, started.ticket, started.claim, started
        (SELECT decided.becomes = 'parked' FROM decided WHERE decided.id = started.lane_id) AS is_followed,
        ARRAY(SELECT decided.id FROM decided WHERE decided.becomes = 'asleep') AS asleep,
        (SELECT count(*) FROM decided WHERE decided.becomes = 'left') AS left_lanes,
-       (SELECT count(*) FROM decided WHERE decided.becomes = 'parked') AS parked_lanes,
+       ARRAY(SELECT decided.id FROM decided WHERE decided.becomes = 'parked') AS parked,
        ARRAY(SELECT DISTINCT key.id FROM decided JOIN key ON key.id = decided.full_key
               WHERE decided.becomes = 'parked' AND key.held > key.mine ORDER BY key.id) AS full_keys,
        ARRAY(SELECT DISTINCT ON (key.id) key.held + COALESCE(taken.cost, 0)

@@ -5,7 +5,7 @@ SELECT key.id
   FROM dispatcher_ratelimitkey AS key
  WHERE key.id = ANY ({{keys}})
    AND (key.concurrency IS NOT NULL OR key.override_concurrency IS NOT NULL)
-   AND (key.opens_at IS NULL OR key.opens_at <= {{now}})
+   AND NOT key.is_paused AND (key.opens_at IS NULL OR key.opens_at <= {{now}})
    AND CASE WHEN {{first_parked_lane(key.id)}} IS NOT NULL
             THEN COALESCE((SELECT sum(slot.cost)
                              FROM dispatcher_slot AS slot
