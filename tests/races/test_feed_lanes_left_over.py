@@ -37,6 +37,7 @@ def test_a_send_to_a_lane_that_a_step_has_locked_beside_those_that_it_takes(*, i
             stepping = worker.begin(feed.step, BOTH, [start.ended(ending.completed(1))], room=1)
             worker.wait_blocked(by=holder)
             assert len(feed.step(POST, room=5).starts) == 1
+            assert not feed.step(POST, room=5).starts
             lane.refresh_from_db()
             assert not lane.is_held, "it sleeps"
             holder.rollback()

@@ -9,8 +9,9 @@ from dispatcher import api
 from dispatcher.engine import feed
 from dispatcher.engine.feed import Start, Step, Taker
 from dispatcher.models import Lane, Queue, RateLimitKey
+from tests import db_admin
 from tests.builders import committed
-from tests.steps.feeding import TAKER, done, send, take
+from tests.steps.feeding import TAKER, ids, send, take
 
 pytestmark = [committed, pytest.mark.usefixtures("direct")]
 
@@ -98,3 +99,12 @@ def test_a_worker_rests_while_a_window_is_full() -> None:
     step = take(4)
     assert len(step.starts) == 1
     assert steps_until_rest(take(4, *step.starts)) < _MOST
+
+
+def test_a_worker_rests_while_another_transaction_has_locked_the_last_call_of_a_lane() -> None:
+    (call,) = send()
+    with db_admin.connect(autocommit=False) as other:
+        other.execute("SELECT FROM dispatcher_callqueue WHERE id = %s FOR UPDATE", [call.id])
+        assert steps_until_rest(take(4)) < _MOST
+        other.rollback()
+    assert ids(take(4)) == [call.id]
