@@ -55,7 +55,9 @@ def test_a_worker_waits_while_a_transaction_cancels_the_last_call_of_its_lane(pr
         api.cancel([call.id])
         with db_admin.connect() as other:
             other.execute("UPDATE dispatcher_ratelimitkey SET is_paused = false")
-            other.execute("UPDATE dispatcher_lane SET is_held = true, parked_on_id = NULL WHERE parked_on_id IS NOT NULL")
+            other.execute(
+                "UPDATE dispatcher_lane SET is_held = true, parked_on_id = NULL WHERE parked_on_id IS NOT NULL"
+            )
         time.sleep(7)
         before, began = transactions(), time.monotonic()
         time.sleep(3)

@@ -8,7 +8,7 @@ import pytest
 from dispatcher import api
 from dispatcher.engine import feed
 from dispatcher.engine.feed import Start, Step, Taker
-from dispatcher.models import Lane, Queue, RateLimitKey
+from dispatcher.models import Lane, RateLimitKey
 from tests import db_admin
 from tests.builders import committed
 from tests.steps.feeding import TAKER, ids, send, take
