@@ -108,3 +108,17 @@ def test_a_worker_rests_while_another_transaction_has_locked_the_last_call_of_a_
         assert steps_until_rest(take(4)) < _MOST
         other.rollback()
     assert ids(take(4)) == [call.id]
+    assert ids(take(4)) == [call.id]
+
+
+@pytest.mark.parametrize("queue", ["mail", "letters"])
+def test_a_worker_rests_while_many_lanes_cost_more_than_is_left(queue: str) -> None:
+    RateLimitKey.objects.declare("api", concurrency=5)
+    send(3, keys=["api"])
+    first, *_ = take(3).starts
+    for number in range(20):
+        RateLimitKey.objects.declare(f"tenant:{number}")
+        send(queue=queue, keys={"api": 4, f"tenant:{number}": 1})
+    api_key = RateLimitKey.objects.get(name="api")
+    Lane.objects.exclude(key_ids=[api_key.id]).update(is_held=False, is_awake=False, parked_on=api_key)
+    assert steps_until_rest(take(4, first)) < _MOST
