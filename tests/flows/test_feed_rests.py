@@ -3,10 +3,11 @@
 import time
 
 import pytest
-from django.db import connection
+from django.db import transaction
 
 from dispatcher import api
-from dispatcher.models import Lane
+from dispatcher.models import Lane, RateLimitKey
+from tests import db_admin
 from tests.flows import sample_tasks
 from tests.flows.one_slot import ended, running, send, start
 from tests.flows.processes import Processes
@@ -24,10 +25,10 @@ _MOST = 50
 
 
 def transactions() -> int:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_stat_clear_snapshot()")
-        cursor.execute("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
-        (count,) = cursor.fetchone()
+    with db_admin.connect() as other:
+        (count,) = other.execute(
+            "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
+        ).fetchone()
     return int(count)
 
 
@@ -42,3 +43,23 @@ def test_a_worker_waits_while_a_key_is_paused_whose_slot_became_free(processes: 
     before, began = transactions(), time.monotonic()
     time.sleep(3)
     assert (transactions() - before) / (time.monotonic() - began) < _MOST
+
+
+def test_a_worker_waits_while_a_transaction_cancels_the_last_call_of_its_lane(processes: Processes) -> None:
+    start(processes, "-c", "2", env={"FLOWS_FALLBACK": "1"})
+    ended(send(sample_tasks.echo, "makes the lane", keys=[]))
+    RateLimitKey.objects.filter(name="api").update(is_paused=True)
+    call = send(sample_tasks.echo, "waits")
+    eventually(Lane.objects.filter(parked_on__name="api").first)
+    with transaction.atomic():
+        api.cancel([call.id])
+        with db_admin.connect() as other:
+            other.execute("UPDATE dispatcher_ratelimitkey SET is_paused = false")
+            other.execute(
+                "UPDATE dispatcher_lane SET is_held = true, parked_on_id = NULL WHERE parked_on_id IS NOT NULL"
+            )
+        time.sleep(7)
+        before, began = transactions(), time.monotonic()
+        time.sleep(3)
+        made = (transactions() - before) / (time.monotonic() - began)
+    assert made < _MOST

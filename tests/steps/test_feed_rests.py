@@ -8,9 +8,10 @@ import pytest
 from dispatcher import api
 from dispatcher.engine import feed
 from dispatcher.engine.feed import Start, Step, Taker
-from dispatcher.models import Lane, Queue, RateLimitKey
+from dispatcher.models import Lane, RateLimitKey
+from tests import db_admin
 from tests.builders import committed
-from tests.steps.feeding import TAKER, done, send, take
+from tests.steps.feeding import TAKER, ids, send, take
 
 pytestmark = [committed, pytest.mark.usefixtures("direct")]
 
@@ -98,3 +99,26 @@ def test_a_worker_rests_while_a_window_is_full() -> None:
     step = take(4)
     assert len(step.starts) == 1
     assert steps_until_rest(take(4, *step.starts)) < _MOST
+
+
+def test_a_worker_rests_while_another_transaction_has_locked_the_last_call_of_a_lane() -> None:
+    (call,) = send()
+    with db_admin.connect(autocommit=False) as other:
+        other.execute("SELECT FROM dispatcher_callqueue WHERE id = %s FOR UPDATE", [call.id])
+        assert steps_until_rest(take(4)) < _MOST
+        other.rollback()
+    assert ids(take(4)) == [call.id]
+    assert ids(take(4)) == [call.id]
+
+
+@pytest.mark.parametrize("queue", ["mail", "letters"])
+def test_a_worker_rests_while_many_lanes_cost_more_than_is_left(queue: str) -> None:
+    RateLimitKey.objects.declare("api", concurrency=5)
+    send(3, keys=["api"])
+    first, *_ = take(3).starts
+    for number in range(20):
+        RateLimitKey.objects.declare(f"tenant:{number}")
+        send(queue=queue, keys={"api": 4, f"tenant:{number}": 1})
+    api_key = RateLimitKey.objects.get(name="api")
+    Lane.objects.exclude(key_ids=[api_key.id]).update(is_held=False, is_awake=False, parked_on=api_key)
+    assert steps_until_rest(take(4, first)) < _MOST
