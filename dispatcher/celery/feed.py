@@ -85,6 +85,7 @@ class Feed:
         self._has_more = False
         """Whether the last step left lanes that may have more calls, for which no other worker was woken."""
         self._leave_at = 0.0
+        self._refilled: frozenset[int] = frozenset()
 
     @property
     def _look_s(self) -> float:
@@ -125,13 +126,10 @@ class Feed:
                 sleep(self._pause)
             else:
                 self._pause = _PAUSE_S
-            if self._is_over and not self._ends and not self._runs_here():
+            # Only this feed can record the ends of what threads or greenlets of this process still run.
+            if self._is_over and not self._ends and attempt.running().isdisjoint(self._runs):
                 break
         self._end()
-
-    def _runs_here(self) -> bool:
-        """Whether a thread or greenlet of this process still runs a call, whose end only this feed can record."""
-        return not attempt.running().isdisjoint(self._runs)
 
     def _end(self) -> None:
         try:
@@ -259,7 +257,10 @@ class Feed:
             wake.notify(self._queues.names)
         if made.starts:
             self.waiting.rest()
-        return (made.has_moved or bool(made.open_keys)) and self._room() > 0
+        # A lane that is refilled again and again, and starts nothing: another transaction has its calls locked.
+        has_new = bool(made.refilled) and (bool(made.starts) or not self._refilled.issuperset(made.refilled))
+        self._refilled = frozenset(made.refilled)
+        return (made.has_moved or has_new or bool(made.open_keys)) and self._room() > 0
 
     def _ask(self, ends: Taken, room: int, keys: set[int], avoid: Collection[int], now: float) -> engine_feed.Step:
         taker = self._taker(self._queues.names if room > 0 else [])

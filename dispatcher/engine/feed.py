@@ -1,6 +1,5 @@
 """The step of a feed: record what ended, admit and start what may start, in one transaction; then what that opens."""
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -16,8 +15,6 @@ from dispatcher.lifecycle.finish import Ended
 from dispatcher.limits.allocate import Allocation
 from dispatcher.limits.turns import Turns
 from dispatcher.messages.message import Admitted
-
-logger = logging.getLogger(__name__)
 
 LEAD: Final = timedelta(milliseconds=10)
 """How far ahead a throttled start lies at the least: the way of the step's answer to the process."""
@@ -74,6 +71,8 @@ class Step:
     """Keys that have room for lanes which the step did not look at."""
     has_held: bool = False
     """Whether there are lanes that may have more calls, for a worker with room."""
+    refilled: Collection[int] = ()
+    """Lanes that it put to sleep and that had calls after all: another step may start these."""
     handed_over: bool | None = None
     """Whether the one end handed its slots over; None if that was not tried."""
 
@@ -137,6 +136,7 @@ def step(
         busy={*plain.busy, *more.busy},
         reached={*plain.reached, *more.reached},
         has_held=plain.has_held or more.has_held,
+        refilled=plain.refilled,
     )
 
 
@@ -152,7 +152,7 @@ def hand_over(taker: Taker, end: Ended, *, room: int) -> Step:
     claim.observe(row.start_at, asked_at)
     if row.id is None:
         finish.report_many([end], row.calls)
-        if row.moved and (lanes := admit.look_again(asleep=row.moved, full={}).lanes):
+        if row.asleep and (lanes := admit.look_again(asleep=row.asleep, full={}).lanes):
             dispenser.dispense_briefly(lanes=lanes)
         rest = step(taker, (), room=room, keys=row.freed)
         return replace(rest, recorded=row.calls, freed=row.freed, handed_over=False)
@@ -200,8 +200,9 @@ def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[i
     ]
     _begin(starts, taker)
     finish.report_many(ends, chosen.calls)
-    found = _look_again(first, asleep=[*first.asleep, *chosen.busy_lanes])
-    has_held = bool(found.lanes and wake.hold(found.lanes))
+    found = _look_again(first, asleep=[*first.asleep, *chosen.asleep])
+    if found.lanes:
+        wake.hold(found.lanes)
     mine, others = _share(taken.opened, first.parked)
     if others := {*found.keys, *others}:
         dispenser.dispense_briefly(keys=others)
@@ -210,14 +211,15 @@ def _plain(taker: Taker, ends: Sequence[Ended], *, room: int, keys: Collection[i
     return Step(
         starts=starts,
         recorded=chosen.calls,
-        has_moved=(is_full and bool(starts or first.asleep or first.parked)) or bool(first.reached_keys) or has_held,
+        has_moved=(is_full and bool(starts or first.asleep or first.parked)) or bool(first.reached_keys),
         has_left=bool(first.left_lanes or chosen.busy),
         has_parked=bool(first.parked),
         freed=chosen.keys,
         busy=chosen.busy,
         reached=first.reached_keys,
         open_keys={*mine, *(first.open_keys if is_full else ())},
-        has_held=has_held or chosen.lanes > len(first.asleep) + len(first.parked),
+        refilled=set(found.lanes),
+        has_held=bool(found.lanes) or chosen.lanes > len(first.asleep) + len(first.parked),
     )
 
 

@@ -79,10 +79,11 @@ def step(
     chosen, first = fetched.chosen, fetched.rows[0]
     started = [row.id for row in fetched.rows if row.id is not None]
     calls: Sequence[CallQueue] = ()
-    if started or first.asleep or first.full_keys:
+    asleep = [*first.asleep, *chosen.asleep]
+    if started or asleep or first.full_keys:
         with sql.together():
             full = dict(zip(first.full_keys, first.full_held, strict=True))
-            again = admit.ask_again(asleep=first.asleep, full=full)
+            again = admit.ask_again(asleep=asleep, full=full)
             asked = ask(started)
         calls, found = _in_order(asked, started), again.row()
         if found.lanes or found.keys:

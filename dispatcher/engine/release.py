@@ -42,7 +42,7 @@ def finish_and_admit(call_id: UUID, ticket: UUID, ended: Ending, *, claim_id: UU
         sql.tune()
         room = admit.released_room(call=call_id)
     calls = admitted.rows()
-    lanes = {*locked.row().moved, *(call.asleep for call in calls if call.asleep is not None)}
+    lanes = {*locked.row().asleep, *(call.asleep for call in calls if call.asleep is not None)}
     return Release(released=finished.released(), calls=calls, room=room.row(), lanes=lanes)
 
 

@@ -32,7 +32,8 @@ class Chosen:
     lanes: int
     busy: list[int]
     """Keys that another transaction has locked, so that their lanes were left out."""
-    busy_lanes: list[int]
+    asleep: list[int]
+    """Lanes that it locked and did not choose, and that sleep by now: others have left them to this step meanwhile."""
     chosen_lanes: str
     locked_keys: str
 
@@ -102,8 +103,8 @@ class HandedOver(StartedCall):
     calls: list[UUID]
     freed: list[int]
     """The keys whose room the end gave back."""
-    moved: list[int]
-    """The lane that was locked, if it was not parked any more: others have left it to this step meanwhile."""
+    asleep: list[int]
+    """The lane that was locked, if it sleeps by now: others have left it to this step meanwhile."""
 
 
 def hand_over(ends: Mapping[str, Any], *, worker: UUID, queues: Sequence[str], tasks: Sequence[str]) -> HandedOver:
@@ -169,6 +170,8 @@ class Fetchable:
     lanes: int
     busy: list[int]
     """Keys that another transaction has locked, so that their lanes were left out."""
+    asleep: list[int]
+    """As of `Chosen`."""
     is_due: bool
     chosen_lanes: str
     locked_keys: str

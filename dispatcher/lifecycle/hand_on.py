@@ -25,8 +25,8 @@ class Next(Admitted):
 class Locked:
     """The lanes that were locked."""
 
-    moved: list[int]
-    """Those that are not parked any more: others have left them to this release meanwhile."""
+    asleep: list[int]
+    """Those that sleep by now: others have left them to this release meanwhile."""
     chosen_lanes: str
     locked_keys: str
 

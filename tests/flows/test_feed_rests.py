@@ -20,8 +20,9 @@ pytestmark = [
     pytest.mark.parametrize("delivery", ["direct"], indirect=True),
 ]
 
-_MOST = 50
-"""How many transactions a worker beside a paused key may make in a second, all threads together."""
+_MOST = 120
+"""How many transactions a worker may make in a second, all threads together: a tick that finds a held lane wakes it, and
+the flows have short ticks. One that never rests makes hundreds."""
 
 
 def transactions() -> int:

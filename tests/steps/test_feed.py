@@ -252,7 +252,7 @@ def test_a_call_that_comes_while_its_lane_goes_to_sleep_starts_in_the_next_step(
 
     monkeypatch.setattr(admit, "look_again", send_and_look)
     step = take(2)
-    assert (len(step.starts), step.has_moved) == (1, True)
+    assert (len(step.starts), step.refilled) == (1, {Lane.objects.get().id})
     monkeypatch.undo()
     assert len(take().starts) == 1
 

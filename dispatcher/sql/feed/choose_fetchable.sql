@@ -13,15 +13,15 @@ WITH queue AS MATERIALIZED (
      WHERE queue.name = %(queue)s::text AND queue.delivery = 'http'
        AND NOT ({{queue_spends(queue.name, %(avoid)s::bigint[])}})
 ), held AS MATERIALIZED (
-    SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at
+    SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at, front.is_asleep
       FROM queue
      CROSS JOIN LATERAL ({{held_lanes(queue.name, %(most)s::int)}}) AS front
      WHERE NOT queue.is_due
 ), awake AS MATERIALIZED (
-    SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at
+    SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at, front.is_asleep
       FROM queue
      CROSS JOIN LATERAL (
-           SELECT mine.id, mine.queue, mine.key_ids, mine.priority, mine.served_at
+           SELECT mine.id, mine.queue, mine.key_ids, mine.priority, mine.served_at, mine.is_asleep
              FROM (SELECT lane.id
                      FROM dispatcher_lane AS lane
                     WHERE lane.is_awake AND lane.queue = queue.name AND NOT lane.key_ids && %(avoid)s::bigint[]
@@ -38,6 +38,7 @@ WITH queue AS MATERIALIZED (
      LIMIT %(most)s::int
 ), {{lanes_chosen}}
 SELECT cardinality(chosen.lanes) AS lanes, ARRAY(SELECT DISTINCT busy.key_id FROM busy) AS busy,
+       {{lanes_left_asleep(held, awake)}} AS asleep,
        EXISTS (SELECT FROM queue WHERE queue.is_due) AS is_due,
        set_config('dispatcher.chosen', chosen.lanes::text, true) AS chosen_lanes,
        set_config('dispatcher.locked', chosen.keys::text, true) AS locked_keys

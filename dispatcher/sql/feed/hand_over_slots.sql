@@ -4,7 +4,7 @@
 -- which the lane is parked stays full; nothing else waits for the worker. In every other case (`obstacle`) the end is
 -- recorded, nothing starts, and an ordinary step for `keys` follows. The locks are taken within the snapshot that
 -- counts. A key whose `admissions` is what the snapshot saw has no slots that it did not see (as in send_call). It may
--- have fewer, and the lane may not be parked any more: the caller looks again after the commit (`full_keys`, `moved`).
+-- have fewer, and the lane may sleep by now: the caller looks again after the commit (`full_keys`, `asleep`).
 -- Locks the call that ended, then, without waiting, the lane, the keys in order of id, and the next call. Relies on
 -- slot_key, call_waiting, lane_held, lane_awake, lane_parked, the unique index of slots and the primary keys.
 WITH {{clock}}, {{attempts_ended}}, gone AS MATERIALIZED (
@@ -18,7 +18,7 @@ WITH {{clock}}, {{attempts_ended}}, gone AS MATERIALIZED (
      CROSS JOIN LATERAL (SELECT {{first_parked_lane(key.id)}} AS id) AS first
      WHERE first.id IS NOT NULL
 ), taken AS MATERIALIZED (
-    SELECT mine.id, mine.queue, mine.key_ids, mine.priority, mine.parked_on_id
+    SELECT mine.id, mine.queue, mine.key_ids, mine.priority, mine.parked_on_id, mine.is_asleep
       FROM front
      CROSS JOIN LATERAL ({{lane_locked(front.id)}}) AS mine
      WHERE (SELECT count(*) FROM front) = 1
@@ -123,7 +123,7 @@ WITH {{clock}}, {{attempts_ended}}, gone AS MATERIALIZED (
 SELECT clock.now AS start_at, started.id, started.ticket, started.claim, started.task, started.args, started.kwargs,
        started.call_data, started.headers, started.options, started.queue, started.attempt, started.retry,
        started.key_ids, ARRAY(SELECT ended.id FROM ended) AS calls, freed_keys.ids AS freed,
-       ARRAY(SELECT taken.id FROM taken WHERE taken.parked_on_id IS NULL) AS moved,
+       ARRAY(SELECT taken.id FROM taken WHERE taken.is_asleep) AS asleep,
        ARRAY(SELECT seen.id
                FROM started
               CROSS JOIN seen

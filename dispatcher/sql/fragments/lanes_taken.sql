@@ -10,10 +10,10 @@ WITH {{clock}}, {{attempts_ended}}, direct AS MATERIALIZED (
      UNION
     SELECT key_group.id FROM ({{groups_of(%(keys)s::bigint[])}}) AS key_group
 ), parked AS MATERIALIZED (
-    SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at
+    SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at, front.is_asleep
       FROM opened
      CROSS JOIN LATERAL (
-           SELECT mine.id, mine.queue, mine.key_ids, mine.priority, mine.served_at
+           SELECT mine.id, mine.queue, mine.key_ids, mine.priority, mine.served_at, mine.is_asleep
              FROM (SELECT lane.id
                      FROM dispatcher_lane AS lane
                     WHERE lane.parked_on_id = opened.id AND lane.queue = ANY (ARRAY(SELECT direct.name FROM direct))
@@ -23,7 +23,7 @@ WITH {{clock}}, {{attempts_ended}}, direct AS MATERIALIZED (
             CROSS JOIN LATERAL ({{lane_locked(seen.id)}}) AS mine
             LIMIT %(most)s::int) AS front
 ), held AS MATERIALIZED (
-    SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at
+    SELECT front.id, front.queue, front.key_ids, front.priority, front.served_at, front.is_asleep
       FROM direct AS queue
      CROSS JOIN LATERAL ({{held_lanes(queue.name, %(most)s::int)}}) AS front
 ), found AS NOT MATERIALIZED (
@@ -39,7 +39,7 @@ WITH {{clock}}, {{attempts_ended}}, direct AS MATERIALIZED (
 ), {{lanes_chosen}}
 SELECT ARRAY(SELECT ended.id FROM ended) AS calls, freed_keys.ids AS keys, cardinality(chosen.lanes) AS lanes,
        ARRAY(SELECT DISTINCT busy.key_id FROM busy) AS busy,
-       ARRAY(SELECT DISTINCT busy.lane_id FROM busy) AS busy_lanes,
+       {{lanes_left_asleep(parked, held)}} AS asleep,
        set_config('dispatcher.chosen', chosen.lanes::text, true) AS chosen_lanes,
        set_config('dispatcher.locked', chosen.keys::text, true) AS locked_keys
   FROM chosen
