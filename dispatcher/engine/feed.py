@@ -12,7 +12,6 @@ from dispatcher.ending import Ending
 from dispatcher.engine import attempt, dispenser
 from dispatcher.lifecycle import admit, claim, feed, finish, unstarted, wake
 from dispatcher.lifecycle.finish import Ended
-from dispatcher.limits.allocate import Allocation
 from dispatcher.limits.turns import Turns
 from dispatcher.messages.message import Admitted
 
@@ -312,7 +311,7 @@ def _general(
     return Step(
         starts=starts,
         recorded=freed.calls,
-        has_moved=_has_moved(done.allocation) or bool(done.allocation.reached),
+        has_moved=done.allocation.has_moved or bool(done.allocation.reached),
         has_parked=bool(done.allocation.parked),
         openings={key: at for key, at in done.allocation.openings.items() if at is not None},
         freed=freed.keys,
@@ -320,13 +319,6 @@ def _general(
         reached=done.allocation.reached,
         open_keys=mine,
         has_held=bool(done.allocation.held),
-    )
-
-
-def _has_moved(allocation: Allocation) -> bool:
-    """Whether another pass may find more: lanes that wait for others of a higher priority stay as they are."""
-    return any(
-        (allocation.admitted, allocation.oversized, allocation.dropped, allocation.rescheduled, allocation.parked)
     )
 
 

@@ -88,6 +88,8 @@ class Allocation:
     awake: list[int] = field(default_factory=list)
     parked: dict[int, int] = field(default_factory=dict)
     """lane: the key that stopped it"""
+    moved: list[int] = field(default_factory=list)
+    """Those of the parked lanes that were not parked on that key before."""
     held: dict[int, str] = field(default_factory=dict)
     """lane: the queue that holds it, since it has no room, or the worker has reached its limit of a key"""
     reached: list[int] = field(default_factory=list)
@@ -100,6 +102,11 @@ class Allocation:
     """Lanes that could go on with calls that were not read."""
     keys_with_room: list[int] = field(default_factory=list)
     """Keys with room left, for lanes that are parked on them."""
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether another pass may find more: lanes that wait where they did before change nothing for the others."""
+        return bool(self.admitted or self.oversized or self.dropped or self.rescheduled or self.moved)
 
 
 def allocate(
@@ -325,7 +332,7 @@ class _LaneCursor:
         """
         allocation.stopped.append((head.call_id, budget.key.id))
         if budget.key.use.mine is None:
-            allocation.parked[self.lane.id] = budget.key.id
+            self._park(budget, allocation)
             allocation.openings.setdefault(budget.key.id, None)
         else:
             allocation.held[self.lane.id] = self.lane.queue
@@ -333,6 +340,11 @@ class _LaneCursor:
         # Calls behind a more expensive one do not take the room that it waits for.
         budget.own = 0
         return False
+
+    def _park(self, budget: _Budget, allocation: Allocation) -> None:
+        allocation.parked[self.lane.id] = budget.key.id
+        if self.lane.parked_on != budget.key.id:
+            allocation.moved.append(self.lane.id)
 
     def _stopped(
         self, head: Head, budget: _Budget, cost: int, allocation: Allocation, reschedule_after: timedelta
@@ -359,7 +371,7 @@ class _LaneCursor:
                 allocation.rescheduled.append((head.call_id, at))
                 return True
             case OnLimit.WAIT:
-                allocation.parked[self.lane.id] = budget.key.id
+                self._park(budget, allocation)
                 allocation.openings.setdefault(budget.key.id, budget.opens_at(cost))
                 # Calls behind a more expensive one do not take the room that it waits for.
                 budget.is_closed = True

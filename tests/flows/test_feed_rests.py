@@ -21,8 +21,8 @@ pytestmark = [
 ]
 
 _MOST = 120
-"""How many transactions a worker may make in a second, all threads together: a tick that finds a held lane wakes it, and
-the flows have short ticks. One that never rests makes hundreds."""
+"""How many transactions a worker may make in a second, all threads together: a tick that finds a held lane wakes it,
+and the flows have short ticks. One that never rests makes hundreds."""
 
 
 def transactions() -> int:

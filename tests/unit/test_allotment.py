@@ -319,6 +319,12 @@ def test_a_lane_stopped_by_one_key_leaves_its_other_keys_to_others() -> None:
     assert decided.parked == {1: 2}
 
 
+@pytest.mark.parametrize(("before", "has_moved"), [(1, False), (2, True), (None, True)])
+def test_a_lane_that_is_parked_on_the_same_key_again_has_not_moved(*, before: int | None, has_moved: bool) -> None:
+    decided = made([replace(_lane(1), parked_on=before)], [LockedKey(id=1, policy=Policy(concurrency=0))])
+    assert (decided.parked, decided.has_moved) == ({1: 1}, has_moved)
+
+
 def test_a_call_that_is_dropped_leaves_the_room_to_the_next() -> None:
     lane = _lane(1, costs=[3, 1], on_limit=OnLimit.DROP)
     decided = made([lane], [LockedKey(id=1, policy=Policy(concurrency=2))])

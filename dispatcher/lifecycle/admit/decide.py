@@ -45,16 +45,8 @@ class Pass:
 
     @property
     def has_moved(self) -> bool:
-        """Whether it changed anything: a call admitted, put off or dropped, or a lane parked or held."""
-        allocation = self.allocation
-        return bool(
-            allocation.admitted
-            or allocation.oversized
-            or allocation.dropped
-            or allocation.rescheduled
-            or allocation.parked
-            or allocation.held
-        )
+        """Whether it changed anything: a call admitted, put off or dropped, or a lane parked elsewhere or held."""
+        return self.allocation.has_moved or bool(self.allocation.held)
 
 
 @dataclass(frozen=True, kw_only=True)
