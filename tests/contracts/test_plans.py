@@ -349,9 +349,9 @@ HOT = [
     Hot("admit_released", ADMIT, 300, is_tuned=True, settings={"dispatcher.chosen": "{1}", "dispatcher.locked": "{2}"}),
     Hot("admit_released", ADMIT, 20, is_tuned=True, settings={"dispatcher.chosen": "{}", "dispatcher.locked": "{}"}),
     # One step of a feed.
-    Hot("finish_and_choose", CHOOSE, 500, is_tuned=True),
+    Hot("finish_and_choose", CHOOSE, 400, is_tuned=True),
     Hot("finish_and_choose", CHOOSE | {"keys": [1, 2], "queues": ["lone", "direct", "queue"]}, 1_000, is_tuned=True),
-    Hot("finish_and_choose_by_weight", CHOOSE | WEIGHTED, 500, is_tuned=True),
+    Hot("finish_and_choose_by_weight", CHOOSE | WEIGHTED, 400, is_tuned=True),
     *(
         Hot(
             name,

@@ -20,9 +20,11 @@ pytestmark = [
     pytest.mark.parametrize("delivery", ["direct"], indirect=True),
 ]
 
-_MOST = 120
-"""How many transactions a worker may make in a second, all threads together: a tick that finds a held lane wakes it,
-and the flows have short ticks. One that never rests makes hundreds."""
+_MOST = 50
+"""How many transactions a worker that rests may make in a second, all threads together; one that never does makes
+hundreds."""
+_MOST_WOKEN = 120
+"""The same where each tick finds a held lane and wakes the worker: the flows have short ticks."""
 
 
 def transactions() -> int:
@@ -63,4 +65,4 @@ def test_a_worker_waits_while_a_transaction_cancels_the_last_call_of_its_lane(pr
         before, began = transactions(), time.monotonic()
         time.sleep(3)
         made = (transactions() - before) / (time.monotonic() - began)
-    assert made < _MOST
+    assert made < _MOST_WOKEN

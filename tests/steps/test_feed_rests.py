@@ -21,8 +21,9 @@ _MOST = 8
 
 def steps_until_rest(step: Step, *, taker: Taker = TAKER, room: int = 4) -> int:
     """Make the steps that a worker makes without a wait after this one; return how many, `_MOST` at the most."""
-    count, reached = 0, {*step.reached}
-    while (step.has_moved or step.open_keys) and count < _MOST:
+    count, reached, refilled = 0, {*step.reached}, set[int]()
+    while (step.has_moved or step.open_keys or {*step.refilled} - refilled) and count < _MOST:
+        refilled = {*step.refilled}
         step = feed.step(taker, room=room, keys=step.open_keys, reached=reached, is_general=step.has_left)
         reached |= {*step.reached}
         room -= len(step.starts)
