@@ -105,11 +105,22 @@ def pooler(pytestconfig: pytest.Config) -> Pooler:
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(django_db_setup: None, pytestconfig: pytest.Config) -> Iterator[None]:
-    """Empty tables by deleting; have the pooler let go of the database at the end, or it could not be dropped."""
+def django_db_setup(django_db_setup: None, django_db_blocker: Any, pytestconfig: pytest.Config) -> Iterator[None]:
+    """Empty tables by deleting, and let the clock be stopped for every connection (see tests.clock).
+
+    At the end the pooler lets go of the database, or it could not be dropped.
+    """
     from django.core.management.commands import flush  # noqa: PLC0415 -- there are no settings when this file is read
     from django.db import connection  # noqa: PLC0415 -- the same
 
+    from tests.clock import SEARCH_PATH  # noqa: PLC0415 -- the same
+
+    with django_db_blocker.unblock(), connection.cursor() as cursor:
+        name = connection.settings_dict["NAME"]
+        cursor.execute(f'ALTER DATABASE "{name}" SET search_path = {SEARCH_PATH}')
+    connection.close()
+    if POOLER in pytestconfig.stash:
+        pytestconfig.stash[POOLER].ask(f"RECONNECT {name}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connection.ops, "sql_flush", _deletions)
         patch.setattr(flush, "emit_post_migrate_signal", lambda *_: None)
