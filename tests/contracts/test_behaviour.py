@@ -1,4 +1,4 @@
-"""The behaviour suite states rules: it knows the public modules of the dispatcher, and nothing of the engine's inside."""
+"""The behaviour suite states rules: it uses public modules of the dispatcher, and nothing of the engine's inside."""
 
 import ast
 from collections.abc import Iterator
