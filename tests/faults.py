@@ -1,0 +1,76 @@
+"""What goes wrong around a system that is driven (tests.drive): users' locks, processes that die, time without recovery.
+
+Like the driver, it knows the engine's inside, and the tests do not.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar
+from uuid import UUID
+
+import psycopg
+
+from dispatcher import engine
+from dispatcher.engine import workers
+from dispatcher.lifecycle import finish
+from dispatcher.models import CallQueue
+from dispatcher.states import Delivery
+from tests.drive import Drive, Run, _worker_id
+from tests.races.lockstep import actors, holding
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PROMPTLY = 1.5
+"""Long for what takes 20 ms, and short for what waits for a transaction that stays open (s)."""
+
+_LANE = "(SELECT lane_id FROM dispatcher_callqueue WHERE id = %s)"
+_LOCKS = {
+    "call": "SELECT FROM dispatcher_callqueue WHERE id = %s FOR UPDATE",
+    "lane": f"SELECT FROM dispatcher_lane WHERE id = {_LANE} FOR UPDATE",
+    "slot": "SELECT FROM dispatcher_slot WHERE call_id = %s FOR UPDATE",
+    "key": "SELECT FROM dispatcher_ratelimitkey WHERE name = %s FOR UPDATE",
+}
+
+
+@contextmanager
+def locked(row: str, of: CallQueue | Run | str) -> Iterator[psycopg.Connection[Any]]:
+    """Be a user whose transaction keeps a row locked: the `call`, `lane` or `slot` of a call, or a `key` by its name."""
+    with holding(_LOCKS[row], [of if isinstance(of, str) else _id_of(of)]) as user:
+        yield user
+
+
+def promptly(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Do something on a connection of its own; fail if it waits for an open transaction."""
+    with actors(1) as (actor,):
+        doing = actor.begin(work, *args, **kwargs)
+        try:
+            return doing.result(PROMPTLY)
+        except TimeoutError:
+            message = f"{getattr(work, '__qualname__', work)} waits"
+            raise AssertionError(message) from None
+
+
+def end_and_die(run: Run) -> None:
+    """Record the end of a run in a process that dies with its commit: nothing that would follow it happens."""
+    assert finish.complete(run.call, run.ticket, result=None) is not None
+
+
+def stop(drive: Drive, *, worker: str = "one", messages: list[tuple[UUID, UUID]] | None = None) -> int:
+    """Shut a worker of Celery's down, that has these messages and what it runs; return how many calls go back."""
+    assert drive.delivery != Delivery.HTTP
+    stopped = workers.stop_accepting(_worker_id(worker), messages or [])
+    return stopped + workers.release_all(_worker_id(worker))
+
+
+def watch(drive: Drive, seconds: int, *, every: int = 10) -> int:
+    """Let time pass in which recovery runs every so many seconds; return how many calls it has put back."""
+    found = 0
+    for _ in range(0, seconds, every):
+        drive.clock.forward(every)
+        found += engine.recover() + engine.reclaim()
+    return found
+
+
+def _id_of(call: CallQueue | Run) -> UUID:
+    return call.call if isinstance(call, Run) else call.id
