@@ -1,4 +1,4 @@
-"""What goes wrong around a system that is driven (tests.drive): users' locks, processes that die, time without recovery.
+"""What goes wrong around a system that is driven (tests.drive): users' locks, processes that die, outages.
 
 Like the driver, it knows the engine's inside, and the tests do not.
 """
@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
 import psycopg
+from django.db import connection
 
 from dispatcher import engine
 from dispatcher.engine import workers
@@ -35,7 +36,7 @@ _LOCKS = {
 
 @contextmanager
 def locked(row: str, of: CallQueue | Run | str) -> Iterator[psycopg.Connection[Any]]:
-    """Be a user whose transaction keeps a row locked: the `call`, `lane` or `slot` of a call, or a `key` by its name."""
+    """Be a user whose transaction keeps a row locked: a `call`, its `lane` or `slot`, or a `key` by its name."""
     with holding(_LOCKS[row], [of if isinstance(of, str) else _id_of(of)]) as user:
         yield user
 
@@ -70,6 +71,12 @@ def watch(drive: Drive, seconds: int, *, every: int = 10) -> int:
         drive.clock.forward(every)
         found += engine.recover() + engine.reclaim()
     return found
+
+
+def erase(*calls: CallQueue | Run) -> None:
+    """Delete calls by a statement that knows nothing of the engine, whatever they wait for or hold."""
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM dispatcher_callqueue WHERE id = ANY (%s)", [[_id_of(call) for call in calls]])
 
 
 def _id_of(call: CallQueue | Run) -> UUID:

@@ -62,7 +62,9 @@ def test_a_result_is_kept_as_json(drive: Drive) -> None:
 # What a worker reports over HTTP is JSON.
 @pytest.mark.deliveries("direct", "broker")
 @pytest.mark.parametrize(
-    "result", ["a\0b", {"a\0": 1}, "\ud800", float("nan"), object(), Unspeakable()], ids=lambda each: type(each).__name__
+    "result",
+    ["a\0b", {"a\0": 1}, "\ud800", float("nan"), object(), Unspeakable()],
+    ids=lambda each: type(each).__name__,
 )
 def test_a_result_that_can_not_be_kept_does_not_cost_the_success(drive: Drive, result: Any) -> None:
     run = started(drive)
