@@ -12,7 +12,7 @@ import psycopg
 from django.db import connection
 
 from dispatcher import engine
-from dispatcher.engine import workers
+from dispatcher.engine import fed, workers
 from dispatcher.lifecycle import finish
 from dispatcher.models import CallQueue
 from dispatcher.states import Delivery
@@ -55,6 +55,17 @@ def promptly(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 def end_and_die(run: Run) -> None:
     """Record the end of a run in a process that dies with its commit: nothing that would follow it happens."""
     assert finish.complete(run.call, run.ticket, result=None) is not None
+
+
+def lose_answer(drive: Drive, *known: Run, worker: str = "one", seconds: float) -> None:
+    """Let a worker have lost the answer that would have given it more than these runs; at most so much time passes."""
+    if drive.delivery == Delivery.DIRECT:
+        fed.give_back_unknown(_worker_id(worker), {run.handle.claimed.claim_id for run in known})
+        return
+    drive.clock.forward(seconds)
+    drive.beat(*known, worker=worker)
+    drive.clock.forward(2)
+    drive.recover()
 
 
 def stop(drive: Drive, *, worker: str = "one", messages: list[tuple[UUID, UUID]] | None = None) -> int:
