@@ -17,7 +17,7 @@ from dispatcher.lifecycle import finish
 from dispatcher.models import CallQueue
 from dispatcher.states import Delivery
 from tests.drive import Drive, Run, _worker_id
-from tests.races.lockstep import actors, holding
+from tests.races.lockstep import DEADLINE, actors, holding
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -75,13 +75,24 @@ def stop(drive: Drive, *, worker: str = "one", messages: list[tuple[UUID, UUID]]
     return stopped + workers.release_all(_worker_id(worker))
 
 
-def watch(drive: Drive, seconds: int, *, every: int = 10) -> int:
-    """Let time pass in which recovery runs every so many seconds; return how many calls it has put back."""
-    found = 0
+def watch(drive: Drive, seconds: int, *, every: int = 10) -> None:
+    """Let time pass in which leases are looked at every so many seconds, as workers and beat do."""
     for _ in range(0, seconds, every):
         drive.clock.forward(every)
-        found += engine.recover() + engine.reclaim()
-    return found
+        engine.recover()
+        engine.reclaim()
+
+
+def recover_through_a_lock(drive: Drive, table: str, *, seconds: float) -> None:
+    """Let recovery wait for so long until a table is free that somebody has locked."""
+    with actors(1) as (recovery,):
+        with holding(f"LOCK TABLE {table} IN SHARE MODE") as user:
+            recovering = [recovery.begin(engine.recover), recovery.begin(engine.reclaim)]
+            recovery.wait_blocked(by=user)
+            drive.clock.forward(seconds)
+            user.rollback()
+        for each in recovering:
+            each.result(DEADLINE)
 
 
 def erase(*calls: CallQueue | Run) -> None:
