@@ -240,8 +240,9 @@ class Direct(Drive):
         return _beat(runs, worker, self.queue)
 
     def give_back(self, run: Run) -> bool:
+        before = self.row(run)
         fed.give_back([run.handle.handle])
-        return self.row(run).ticket != run.ticket
+        return self.row(run).ticket != before.ticket
 
     def lose(self, run: Run, *, is_crash: bool = True) -> bool:
         """Report that the process that ran a call has died; return whether the call was still its own."""
@@ -354,7 +355,9 @@ class Http(Drive):
         return len(pull_workers.heartbeat(worker, [each.call for each in runs]).kept)
 
     def give_back(self, run: Run) -> bool:
-        return isinstance(worker_reports.requeue(run.call, ticket=run.ticket), CallQueue)
+        before = self.row(run)
+        worker_reports.requeue(run.call, ticket=run.ticket)
+        return self.row(run).ticket != before.ticket
 
 
 DRIVES: dict[str, type[Drive]] = {drive.delivery: drive for drive in (Direct, Broker, Http)}
