@@ -132,6 +132,10 @@ class Drive(ABC):
 
     # Time and people
 
+    def at(self, seconds: float) -> datetime:
+        """Return the time so many seconds from now."""
+        return self.clock.now + timedelta(seconds=seconds)
+
     def tick(self) -> None:
         """Do what is due, as beat's task or a worker does every second."""
         engine.sweep()
