@@ -15,10 +15,19 @@ DELIVERIES = ("direct", "broker", "http")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test for each delivery, or for those that its marker `deliveries` names."""
+    """Run a test for each delivery, or for those that its marker `deliveries` names; some do not keep the rule yet."""
     if "drive" in metafunc.fixturenames:
         marker = metafunc.definition.get_closest_marker("deliveries")
-        metafunc.parametrize("drive", DELIVERIES if marker is None else marker.args, indirect=True)
+        broken = metafunc.definition.get_closest_marker("broken")
+        fails = pytest.mark.xfail(strict=True, raises=AssertionError, reason=broken and broken.kwargs["reason"])
+        metafunc.parametrize(
+            "drive",
+            [
+                pytest.param(name, marks=[fails] if broken and name in (broken.args or DELIVERIES) else [])
+                for name in (DELIVERIES if marker is None else marker.args)
+            ],
+            indirect=True,
+        )
 
 
 @pytest.fixture
