@@ -132,6 +132,10 @@ class Drive(ABC):
 
     # Time and people
 
+    def at(self, seconds: float) -> datetime:
+        """Return the time so many seconds from now."""
+        return self.clock.now + timedelta(seconds=seconds)
+
     def tick(self) -> None:
         """Do what is due, as beat's task or a worker does every second."""
         engine.sweep()
@@ -146,15 +150,19 @@ class Drive(ABC):
         """Put back calls whose leases are over; return how many."""
         return engine.recover(now=self.clock.now)
 
-    def limit(self, name: str = "api", **limits: Any) -> None:
-        """Give a key other limits."""
-        self.has_other_limits = True
-        api.limit(name, limits)
+    def cleanup(self) -> int:
+        """Delete what was kept for long enough, as beat's task does every night; return how many calls."""
+        return engine.cleanup(now=self.clock.now)
 
-    def override(self, name: str = "api", *, seconds: float, **limits: Any) -> None:
-        """Give a key other limits for so many seconds."""
+    def limit(self, name: str = "api", **limits: Any) -> int:
+        """Give a key other limits; return how many calls that wait cost more than they ever allow."""
         self.has_other_limits = True
-        api.override(name, until=self.clock.now + timedelta(seconds=seconds), **limits)
+        return api.limit(name, limits)
+
+    def override(self, name: str = "api", *, seconds: float, **limits: Any) -> int:
+        """Give a key other limits for so many seconds; return as `limit` does."""
+        self.has_other_limits = True
+        return api.override(name, until=self.clock.now + timedelta(seconds=seconds), **limits)
 
     # Readings
 
@@ -240,8 +248,9 @@ class Direct(Drive):
         return _beat(runs, worker, self.queue)
 
     def give_back(self, run: Run) -> bool:
+        before = self.row(run)
         fed.give_back([run.handle.handle])
-        return self.row(run).ticket != run.ticket
+        return self.row(run).ticket != before.ticket
 
     def lose(self, run: Run, *, is_crash: bool = True) -> bool:
         """Report that the process that ran a call has died; return whether the call was still its own."""
@@ -354,7 +363,14 @@ class Http(Drive):
         return len(pull_workers.heartbeat(worker, [each.call for each in runs]).kept)
 
     def give_back(self, run: Run) -> bool:
-        return isinstance(worker_reports.requeue(run.call, ticket=run.ticket), CallQueue)
+        before = self.row(run)
+        worker_reports.requeue(run.call, ticket=run.ticket)
+        return self.row(run).ticket != before.ticket
+
+
+def ids(of: Iterable[CallQueue | Run]) -> list[UUID]:
+    """Return the ids of calls, or of the calls of runs."""
+    return [_id_of(each) for each in of]
 
 
 DRIVES: dict[str, type[Drive]] = {drive.delivery: drive for drive in (Direct, Broker, Http)}

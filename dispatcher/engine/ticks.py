@@ -102,7 +102,7 @@ def _serve(look: _Look, *, until: float | None = None, now: datetime | None = No
     changed += reclaim(now=now) if due.has_overdue else 0
     # What was reclaimed may be due at once.
     changed += schedule.wake_due(now=now) if due.has_due_calls or changed else 0
-    changed += schedule.discard_expired(now=now) if due.has_expired else 0
+    changed += schedule.discard_expired(now=now) if due.has_expired or changed else 0
     if due.has_unpublished:
         publish.publish(publish.unpublished(now=now), now=now)
     keys = schedule.due_keys(now=now) if due.has_due_keys or changed else []

@@ -7,7 +7,7 @@ import pytest
 
 from project.celery import app as project_app
 from tests.clock import Clock, stopped_clock
-from tests.races.lockstep import app
+from tests.races.lockstep import Mailbox, app
 
 pytest.register_assert_rewrite("tests.drive")
 
@@ -45,6 +45,9 @@ def drive(request: pytest.FixtureRequest, clock: Clock, settings: Any) -> Iterat
 
     settings.DISPATCHER = {}
     app.set_current()
+    # What the test before has left at the broker.
+    for queue in ("mail", "brokers"):
+        Mailbox(queue).empty()
     drive = DRIVES[request.param](clock, "mail")
     yield drive
     project_app.set_current()

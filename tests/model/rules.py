@@ -209,10 +209,10 @@ class Rules:
             return "EXPIRED"
         if any(self.keys[name].is_closed(now) for name in call.held):
             call.move("available")
-            return "CLOSED"
+            return "KEY_CLOSED"
         if self.start_of(call, now) > now + LEAD + HORIZON + BEYOND:
             call.move("available")
-            return "EARLY"
+            return "TOO_EARLY"
         self.start(call_id, now)
         return "claimed"
 

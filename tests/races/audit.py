@@ -153,6 +153,7 @@ def _tickets() -> Iterable[str]:
 def _attempts() -> Iterable[str]:
     for call in CallQueue.objects.all():
         failed = sum(1 for error in call.errors if error["type"] not in {"Expired", "LimitReached"})
+        failed += max(0, call.error_count - len(call.errors))
         ran = failed + (call.state in {State.COMPLETED, State.ACTIVE})
         if call.attempt > ran:
             yield f"call {call.id} is {call.state} and counts {call.attempt} attempts, of which {ran} are known"

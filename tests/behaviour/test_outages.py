@@ -1,0 +1,95 @@
+"""Leases are judged in the end, however rare looks are, and never for a time in which they could not be renewed."""
+
+from typing import Any
+
+import pytest
+
+from dispatcher.states import State
+from tests import faults
+from tests.drive import Drive, Run
+
+OUTAGE = 600
+
+
+@pytest.fixture(autouse=True)
+def _leases(drive: Drive, settings: Any) -> None:
+    settings.DISPATCHER = {"run_lease": 60, "visibility": 60, "heartbeat": 15, "recover_every": 10}
+
+
+def started(drive: Drive) -> Run:
+    drive.send()
+    (run,) = drive.take()
+    drive.beat(run)
+    return run
+
+
+@pytest.mark.parametrize("every", [10, 31, 300])
+def test_the_lease_of_a_silent_worker_is_judged_soon_after_it_is_over_however_rare_looks_are(
+    drive: Drive, every: int
+) -> None:
+    faults.watch(drive, every, every=every)
+    run = started(drive)
+    judged_after = 0
+    while drive.state(run) == State.ACTIVE:
+        faults.watch(drive, every, every=every)
+        judged_after += every
+    assert 60 <= judged_after <= max(60 + 30 + 2 * every, 2 * every)
+
+
+def test_a_lease_that_is_renewed_between_rare_looks_is_not_judged(drive: Drive) -> None:
+    run = started(drive)
+    for _ in range(4):
+        for _ in range(20):
+            drive.clock.forward(15)
+            assert drive.beat(run) == 1
+        faults.watch(drive, 1, every=1)
+        assert drive.state(run) == State.ACTIVE
+
+
+@pytest.mark.parametrize("every", [10, 30])
+def test_a_lease_that_ran_out_while_the_database_was_away_is_given_time(drive: Drive, every: int) -> None:
+    run = started(drive)
+    for _ in range(3):
+        faults.watch(drive, every, every=every)
+        drive.beat(run)
+    # Nothing can renew or recover.
+    drive.clock.forward(OUTAGE)
+    faults.watch(drive, 20, every=10)
+    assert drive.state(run) == State.ACTIVE
+    assert drive.beat(run) == 1
+    faults.watch(drive, 50, every=10)
+    assert drive.state(run) == State.ACTIVE
+    assert drive.end(run)
+
+
+def test_a_lease_without_renewal_after_an_outage_is_judged_two_heartbeats_later(drive: Drive) -> None:
+    faults.watch(drive, 10)
+    run = started(drive)
+    drive.clock.forward(OUTAGE)
+    faults.watch(drive, 30, every=10)
+    assert drive.state(run) == State.ACTIVE
+    faults.watch(drive, 20, every=10)
+    assert drive.state(run) != State.ACTIVE
+
+
+def test_a_lease_that_is_over_is_judged_by_who_looks_then_and_not_by_who_waits_for_a_lock(drive: Drive) -> None:
+    """A table is locked for an hour (VACUUM FULL, say): no lease can be renewed meanwhile."""
+    run = started(drive)
+    faults.watch(drive, 20)
+    drive.beat(run)
+    faults.recover_through_a_lock(drive, "dispatcher_callqueue", seconds=3600)
+    assert drive.state(run) == State.ACTIVE
+    assert drive.beat(run) == 1
+    faults.watch(drive, 50)
+    assert drive.state(run) == State.ACTIVE
+
+
+# What is fetched over HTTP has its own time limit.
+@pytest.mark.deliveries("direct", "broker")
+def test_a_worker_that_comes_back_after_it_was_given_up_runs_calls_again(drive: Drive) -> None:
+    lost = started(drive)
+    faults.watch(drive, 120)
+    assert drive.state(lost) != State.ACTIVE
+    run = started(drive)
+    faults.watch(drive, 40)
+    assert drive.state(run) == State.ACTIVE
