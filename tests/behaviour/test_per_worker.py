@@ -90,6 +90,20 @@ def test_a_crowd_of_workers_has_no_more_than_its_parts(drive: Drive) -> None:
     assert drive.use() == 5
 
 
+@by_worker
+def test_a_key_that_opens_while_a_worker_leaves_its_lane_to_others_is_open_for_them(drive: Drive) -> None:
+    drive.key("shared", concurrency=1)
+    drive.key("part", per_worker=1)
+    drive.send("part")
+    drive.send("shared")
+    runs = drive.take(2)
+    call = drive.send("shared", "part")
+    assert drive.take() == []
+    holder = [run for run in runs if drive.held(run) == {"shared": 1}]
+    assert drive.take(1, ends=holder) == []
+    assert [run.call for run in drive.take(1, worker="two")] == [call.id]
+
+
 @pytest.mark.deliveries("http")  # Celery's workers have ids.
 def test_a_worker_without_a_name_gets_none_of_such_a_key(drive: Drive) -> None:
     drive.key(per_worker=2)
