@@ -10,14 +10,14 @@ from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
 import psycopg
-from django.db import connection
+from django.db import connection, transaction
 
 from dispatcher import engine
 from dispatcher.engine import fed, workers
 from dispatcher.lifecycle import finish
 from dispatcher.models import CallQueue
 from dispatcher.states import Delivery
-from tests.db_admin import backends, blockers
+from tests.db_admin import backends, blockers, end
 from tests.drive import Drive, Run, _worker_id
 from tests.races.lockstep import DEADLINE, actors, holding
 
@@ -74,6 +74,23 @@ def end_and_die(run: Run) -> None:
     assert finish.complete(run.call, run.ticket, result=None) is not None
 
 
+def die_while_ending(drive: Drive, run: Run, row: str) -> None:
+    """Let a worker's connection end while its report of an end waits for a row that is locked."""
+    with actors(1) as (worker,):
+        with locked(row, run) as user:
+            ending = worker.begin(_end_once, drive, run)
+            worker.wait_blocked(by=user)
+            end(worker.name)
+            wait([ending], DEADLINE)
+        assert ending.exception() is not None
+
+
+def _end_once(drive: Drive, run: Run) -> None:
+    with transaction.atomic():
+        # In a transaction that is the caller's own, nothing is tried again.
+        drive.end(run)
+
+
 def lose_answer(drive: Drive, *known: Run, worker: str = "one", seconds: float) -> None:
     """Let a worker have lost the answer that would have given it more than these runs; at most so much time passes."""
     if drive.delivery == Delivery.DIRECT:
@@ -110,6 +127,35 @@ def recover_through_a_lock(drive: Drive, table: str, *, seconds: float) -> None:
             user.rollback()
         for each in recovering:
             each.result(DEADLINE)
+
+
+@contextmanager
+def parked_lanes(drive: Drive, count: int) -> Iterator[None]:
+    """Let calls wait for a key that lets nothing in: in so many lanes, each of a queue of its own."""
+    drive.key("closed", concurrency=0)
+    call = drive.send("closed")
+    drive.take()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            WITH made AS (
+                INSERT INTO dispatcher_lane (queue, priority, on_limit, key_ids, parked_on_id)
+                SELECT 'queue-' || number, lane.priority, lane.on_limit, lane.key_ids, lane.key_ids[1]
+                  FROM dispatcher_lane AS lane, generate_series(1, %s) AS number
+                 WHERE lane.id = (SELECT lane_id FROM dispatcher_callqueue WHERE id = %s)
+                RETURNING id, queue
+            )
+            INSERT INTO dispatcher_callqueue
+            SELECT (jsonb_populate_record(call, jsonb_build_object(
+                       'id', gen_random_uuid(), 'lane_id', made.id, 'queue', made.queue))).*
+              FROM made, dispatcher_callqueue AS call
+             WHERE call.id = %s
+            """,
+            [count, call.id, call.id],
+        )
+    yield
+    # Each would be looked at by the audit.
+    erase(*CallQueue.objects.filter(queue__startswith="queue-"))
 
 
 def erase(*calls: CallQueue | Run) -> None:

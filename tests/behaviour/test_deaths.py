@@ -1,4 +1,4 @@
-"""A process that is known to be gone ends its attempt at once, and its room goes on; one that is stopped ends its own."""
+"""A process that is known to be gone ends its attempt at once; a worker that is stopped ends only its own."""
 
 from typing import Any
 
