@@ -3,20 +3,22 @@
 Like the driver, it knows the engine's inside, and the tests do not.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 from uuid import UUID
 
 import psycopg
 from django.db import connection, transaction
+from psycopg.sql import SQL, Identifier
 
 from dispatcher import engine
 from dispatcher.engine import fed, workers
-from dispatcher.lifecycle import finish
+from dispatcher.lifecycle import finish, heartbeat, wake
 from dispatcher.models import CallQueue
 from dispatcher.states import Delivery
+from tests import db_admin
 from tests.db_admin import backends, blockers, end
 from tests.drive import Drive, Run, _worker_id
 from tests.races.lockstep import DEADLINE, actors, holding
@@ -162,6 +164,36 @@ def erase(*calls: CallQueue | Run) -> None:
     """Delete calls by a statement that knows nothing of the engine, whatever they wait for or hold."""
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM dispatcher_callqueue WHERE id = ANY (%s)", [[_id_of(call) for call in calls]])
+
+
+class Idle:
+    """A worker of direct queues that has come to rest, and is notified of calls."""
+
+    def __init__(self, drive: Drive, name: str, *, queues: Sequence[str] = (), reached: Sequence[int] = ()) -> None:
+        self.queues, self.reached = list(queues or [drive.queue]), reached
+        self.info = heartbeat.WorkerInfo(
+            id=_worker_id(name), name=name, host="here", pid=1, pool="prefork", processes=2, queues=self.queues
+        )
+
+    def __enter__(self) -> Self:
+        heartbeat.record(self.info, [])
+        self.connection = db_admin.connect()
+        self.connection.execute(SQL("LISTEN {}").format(Identifier(wake.channel(self.info.id))))
+        self.has_calls = wake.mark_idle(self.info.id, self.queues, self.reached)
+        """Whether it saw calls as it came to rest."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        wake.mark_busy(self.info.id)
+        self.connection.close()
+
+    def begin(self) -> None:
+        """Be at rest no more."""
+        wake.mark_busy(self.info.id)
+
+    def notices(self) -> int:
+        """Return how often it was woken since this was asked last."""
+        return sum(1 for _ in self.connection.notifies(timeout=0.05))
 
 
 def _id_of(call: CallQueue | Run) -> UUID:
