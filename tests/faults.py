@@ -16,8 +16,8 @@ from psycopg.sql import SQL, Identifier
 from dispatcher import engine
 from dispatcher.engine import fed, workers
 from dispatcher.lifecycle import finish, heartbeat, wake
-from dispatcher.models import CallQueue
-from dispatcher.states import Delivery
+from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
+from dispatcher.states import Delivery, State
 from tests import db_admin
 from tests.db_admin import backends, blockers, end
 from tests.drive import Drive, Run, _worker_id
@@ -102,6 +102,14 @@ def lose_answer(drive: Drive, *known: Run, worker: str = "one", seconds: float) 
     drive.beat(*known, worker=worker)
     drive.clock.forward(2)
     drive.recover()
+
+
+def lose_start(run: Run) -> None:
+    """Take a start back that was committed, as a crash of the database does that loses the commit."""
+    CallQueue.objects.filter(id=run.call).update(state=State.DISPATCHED, attempt=0, started_at=None, claim=None)
+    Slot.objects.filter(call=run.call).update(started_at=None)
+    Window.objects.all().delete()
+    RateLimitKey.objects.update(last_start_at=None)
 
 
 def stop(drive: Drive, *, worker: str = "one", messages: list[tuple[UUID, UUID]] | None = None) -> int:

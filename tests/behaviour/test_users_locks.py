@@ -1,15 +1,19 @@
 """A user's transaction that keeps rows locked stops the calls that need them, for as long as it does, and no others."""
 
+from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from dispatcher import api
 from dispatcher.errors import RateLimited
 from dispatcher.models import CallQueue
 from dispatcher.states import State
 from tests import faults
 from tests.drive import Drive, Run
 from tests.faults import locked, promptly
+from tests.races.lockstep import actors
 
 waits = pytest.mark.xfail(
     strict=True, raises=AssertionError, reason="one way in, point 9: a statement waits for a row that a user has locked"
@@ -101,6 +105,25 @@ def test_a_call_whose_time_comes_while_another_is_locked_is_started(drive: Drive
         promptly(drive.tick)
         assert [run.call for run in promptly(drive.take, 5)] == [other.id]
     assert starts_within_two_ticks(drive, stopped)
+
+
+MOVES: dict[str, Callable[[list[UUID]], Any]] = {"retry": api.retry, "run now": api.run_now, "cancel": api.cancel}
+
+
+@pytest.mark.parametrize("verb", MOVES)
+def test_what_a_person_does_in_a_transaction_that_stays_open_stops_no_other_call(drive: Drive, verb: str) -> None:
+    at = drive.clock.now.replace(minute=5)
+    moved, scheduled = drive.send("locked", scheduled_at=at), drive.send("locked", scheduled_at=at)
+    if verb == "retry":
+        api.cancel([moved.id])
+    with actors(1) as (person,):
+        person.open()
+        person.do(MOVES[verb], [moved.id])
+        drive.clock.forward(301)
+        promptly(drive.tick)
+        assert [run.call for run in promptly(drive.take, 5)] == [scheduled.id]
+        person.commit()
+    assert starts_within_two_ticks(drive, moved) == (verb != "cancel")
 
 
 # While calls run
