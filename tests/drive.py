@@ -210,11 +210,14 @@ class Direct(Drive):
         else:
             step = feed.step(taker, ended, room=room, keys=self._due())
         starts = [*step.starts]
-        reached = {*step.reached}
+        reached, refilled = {*step.reached}, set[int]()
         for _ in range(_STEPS):
             self.openings |= step.openings
             keys = {*step.open_keys, *self._due()}
-            if len(starts) >= room or not (step.has_moved or step.refilled or step.has_left or keys):
+            # A lane that is refilled again and again, and starts nothing: another transaction has its calls locked.
+            has_new = bool(step.refilled) and (bool(step.starts) or not refilled.issuperset(step.refilled))
+            refilled = {*step.refilled}
+            if len(starts) >= room or not (step.has_moved or has_new or step.has_left or keys):
                 break
             step = feed.step(
                 taker, room=room - len(starts), keys=keys, reached=reached, avoid=step.busy, is_general=step.has_left
