@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 from uuid import UUID, uuid4, uuid5
 
 from dispatcher import api, engine
+from dispatcher.celery import revoke
 from dispatcher.ending import Reported
 from dispatcher.engine import attempt, fed, feed, release
 from dispatcher.engine.dispenser import dispense_briefly
@@ -149,6 +150,11 @@ class Drive(ABC):
     def recover(self) -> int:
         """Put back calls whose leases are over; return how many."""
         return engine.recover(now=self.clock.now)
+
+    @staticmethod
+    def revoke(*calls: CallQueue | Run) -> None:
+        """Revoke calls, as Celery's command does."""
+        revoke.revoke(ids(calls))
 
     def cleanup(self) -> int:
         """Delete what was kept for long enough, as beat's task does every night; return how many calls."""
