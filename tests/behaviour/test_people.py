@@ -56,6 +56,16 @@ def waits(state: State) -> bool:
 
 @pytest.mark.parametrize("state", STATES)
 def test_a_call_moves_as_the_table_of_moves_has_it_or_not_at_all(drive: Drive, state: State) -> None:
+    check_moves(drive, state)
+
+
+@pytest.mark.deliveries("broker")  # Only these are admitted before they start.
+def test_an_admitted_call_moves_as_the_table_of_moves_has_it_or_not_at_all(drive: Drive) -> None:
+    check_moves(drive, State.DISPATCHED)
+
+
+def check_moves(drive: Drive, state: State) -> None:
+    """Do everything to calls in this state."""
     verbs: dict[str, Callable[[CallQueue, Run | None], object]] = {
         "cancel": lambda call, _: api.cancel(call),
         "retry": lambda call, _: api.retry(call),
