@@ -12,6 +12,7 @@ Keys are paused, resumed and blocked, and calls cancelled and retried, by `dispa
 """
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -26,6 +27,7 @@ from dispatcher.engine.dispenser import dispense_briefly
 from dispatcher.errors import RateLimited, WorkerLost
 from dispatcher.lifecycle import claim, heartbeat, place, send
 from dispatcher.lifecycle.run import Outcome, Returned, Stopped, raised
+from dispatcher.limits.turns import Turns
 from dispatcher.models import CallQueue, Queue, RateLimitKey, Slot
 from dispatcher.ojs import fetch, pull_workers, worker_reports
 from dispatcher.request import Call
@@ -229,25 +231,33 @@ class Direct(Celery):
         super().__init__(clock, queue)
         self.openings: dict[int, datetime] = {}
         """When the feed looks at keys again."""
+        self.has_left = False
+        """Whether a step has left lanes to a general one."""
+        self.turns: dict[str, Turns] = defaultdict(Turns)
+        """Which queue of a worker comes next."""
 
     def take(
         self, room: int = 1, *, ends: Sequence[Run] = (), worker: str = "one", queues: Sequence[str] | None = None
     ) -> list[Run]:
         taker = self._taker(worker, queues or [self.queue])
         ended = [_end_of(each, Returned(result=None)) for each in ends]
-        if len(ends) == 1 and ends[0].handle.is_followed and room > 0:
+        keys = self._due()
+        if len(ends) == 1 and ends[0].handle.is_followed and room > 0 and not (keys or self.has_left):
             step = feed.hand_over(taker, ended[0], room=room)
         else:
-            step = feed.step(taker, ended, room=room, keys=self._due())
+            step = feed.step(taker, ended, room=room, keys=keys, is_general=self.has_left)
         starts = [*step.starts]
         reached, refilled = {*step.reached}, set[int]()
         for _ in range(_STEPS):
-            self.openings |= step.openings
-            keys = {*step.open_keys, *self._due()}
+            self.has_left = step.has_left
+            self.openings |= {**step.openings, **dict.fromkeys(step.open_keys, self.clock.now)}
+            if len(starts) >= room:
+                break
+            keys = self._due()
             # A lane that is refilled again and again, and starts nothing: another transaction has its calls locked.
             has_new = bool(step.refilled) and (bool(step.starts) or not refilled.issuperset(step.refilled))
             refilled = {*step.refilled}
-            if len(starts) >= room or not (step.has_moved or has_new or step.has_left or keys):
+            if not (step.has_moved or has_new or step.has_left or keys):
                 break
             step = feed.step(
                 taker, room=room - len(starts), keys=keys, reached=reached, avoid=step.busy, is_general=step.has_left
@@ -277,9 +287,11 @@ class Direct(Celery):
         self.openings = {key: at for key, at in self.openings.items() if key not in due}
         return due
 
-    @staticmethod
-    def _taker(worker: str, queues: Sequence[str]) -> feed.Taker:
-        return feed.Taker(worker=_worker_id(worker), queues=queues, tasks=[TASK])
+    def _taker(self, worker: str, queues: Sequence[str]) -> feed.Taker:
+        turns = self.turns[worker]
+        if len(queues) > 1:
+            turns.set_weights(workers.direct_queues(queues))
+        return feed.Taker(worker=_worker_id(worker), queues=queues, tasks=[TASK], turns=turns)
 
 
 class Broker(Celery):
