@@ -18,7 +18,7 @@ from psycopg import sql
 
 from project.processes import Stack, logged
 from project.services import Services, create_database
-from tests.contracts.test_docs import blocks
+from tests.contracts.source import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text().split("## Into an existing project")[1].split("\n## ")[0]
