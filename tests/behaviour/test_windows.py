@@ -91,6 +91,15 @@ def test_a_window_keeps_the_rate_and_wastes_less_than_a_fiftieth(drive: Drive) -
         drive.forward(dice.choice((0.004, 0.3, 1.2, 2.5)))
 
 
+@pytest.mark.parametrize("name", ["api", "other"])
+def test_an_end_starts_no_more_than_a_window_allows(drive: Drive, name: str) -> None:
+    limits = {"api": {"concurrency": 1}, "other": {}}
+    for key, limit in limits.items():
+        drive.key(key, **limit, rate=(2, 3600) if key == name else None)
+    drive.send_many(4, "api", "other")
+    assert len(drive.drain(room=4)) == 2
+
+
 def test_rate_and_concurrency_of_a_key_hold_together(drive: Drive) -> None:
     drive.key(rate=(3, 60), concurrency=2)
     drive.send_many(5, "api")
