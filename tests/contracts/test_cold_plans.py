@@ -11,6 +11,8 @@ from django.db import connection, transaction
 from dispatcher import sql
 from tests.contracts.plans import nodes
 
+pytestmark = pytest.mark.server
+
 KEYS = 2_000
 
 EMPTY = """

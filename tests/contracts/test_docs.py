@@ -16,6 +16,8 @@ from dispatcher.sql.statements import fragments
 from dispatcher.states import diagram
 from docs.tools import statements
 
+pytestmark = pytest.mark.django
+
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 PAGES = [

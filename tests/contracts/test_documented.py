@@ -16,6 +16,8 @@ from dispatcher.reports import Wait
 from dispatcher.states import OnLimit, Reason, State
 from project.celery import app
 
+pytestmark = pytest.mark.django
+
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 

@@ -13,6 +13,8 @@ from dispatcher import sql
 from tests.contracts.plans import Hot, nodes, outline
 from tests.contracts.test_plans import ADMIT, EMPTY, HOT, START, WEIGHTED
 
+pytestmark = pytest.mark.server
+
 MOST = 500
 # 20,000 calls wait, 2,000 are admitted, 2,000 run.
 FILL = """

@@ -21,6 +21,8 @@ from dispatcher.models import CallQueue
 from dispatcher.ojs.workflow import advance
 from tests.contracts.test_plans import Hot, explain, nodes, outline
 
+pytestmark = pytest.mark.server
+
 ENDED = 200_000
 MOST = 25_000
 """The most rows that one part of a plan may read: a bounded count, or the lanes."""

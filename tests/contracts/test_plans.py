@@ -24,6 +24,8 @@ from dispatcher.ojs.views import dead_letters
 from dispatcher.states import TERMINAL
 from tests.contracts.plans import Hot, buffers, explain, nodes, outline
 
+pytestmark = pytest.mark.server
+
 WAITING = 1_000_000
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 TABLES = {"dispatcher_callqueue", "dispatcher_lane", "dispatcher_ratelimitkey"}

@@ -12,6 +12,8 @@ from django.db import connection, transaction
 from tests.contracts.plans import Hot, buffers, explain, nodes, outline
 from tests.contracts.test_plans import CHOOSE, EMPTY, ENDS, NOTHING, NOW
 
+pytestmark = pytest.mark.server
+
 # Keys 1 to 5,000 have a lane each.
 PLAIN = """
 INSERT INTO dispatcher_ratelimitkey (id, name, concurrency, is_paused)

@@ -11,6 +11,8 @@ from dispatcher import states
 from tests.contracts.plans import Hot, buffers, explain, nodes, outline
 from tests.contracts.statistics import LANES, LONE, SHAPES, shaped
 
+pytestmark = pytest.mark.server
+
 SECOND = timedelta(seconds=1)
 GATE = {"needs_worker": False, "deliveries": ["broker"], "ahead": 1_000, "now": None}
 NOTHING: dict[str, Any] = {

@@ -12,6 +12,8 @@ from dispatcher.states import State
 from tests.contracts.plans import Hot, buffers, explain, outline
 from tests.contracts.statistics import LONE, SHAPES, shaped
 
+pytestmark = pytest.mark.server
+
 SECOND = timedelta(seconds=1)
 
 

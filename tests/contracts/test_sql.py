@@ -170,6 +170,8 @@ def test_a_statement_looks_for_a_row_in_the_order_of_an_index(file: Path) -> Non
 
 
 @every_statement
+@pytest.mark.server
+@pytest.mark.pooler
 @pytest.mark.django_db
 def test_a_statement_prepares_on_the_server(file: Path) -> None:
     connection.ensure_connection()

@@ -28,6 +28,7 @@ pytestmark = [
     pytest.mark.usefixtures("one_slot"),
     pytest.mark.direct,
     pytest.mark.parametrize("delivery", ["direct"], indirect=True),
+    pytest.mark.slow,
 ]
 
 ALONE = {"CELERY_BROKER_URL": "memory://", "FLOWS_FALLBACK": "1"}
@@ -39,7 +40,7 @@ def worker(processes: Processes) -> Iterator[Worker]:
     processes.kill_workers()
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+@pytest.mark.parametrize("pool", [pytest.param("prefork", marks=pytest.mark.smoke), "threads", "gevent", "solo"])
 def test_one_worker_process_without_a_broker_runs_everything(processes: Processes, pool: str) -> None:
     start(processes, "-P", pool, env=ALONE)
     plain, behind = send(sample_tasks.echo, "one"), send(sample_tasks.echo, "two")
@@ -219,6 +220,7 @@ def test_a_running_call_is_terminated_as_any_request_of_celery_is(processes: Pro
     assert ended(send(sample_tasks.echo, "next")).state == State.COMPLETED
 
 
+@pytest.mark.smoke
 def test_a_main_process_that_is_killed_loses_one_attempt_of_what_it_ran(processes: Processes, worker: Worker) -> None:
     call = send(sample_tasks.nap, 60)
     running(call)
@@ -229,6 +231,7 @@ def test_a_main_process_that_is_killed_loses_one_attempt_of_what_it_ran(processe
     assert (back.state, back.attempt, len(back.errors)) == (State.COMPLETED, 2, 1)
 
 
+@pytest.mark.smoke
 def test_a_worker_whose_connections_are_cut_goes_on_and_loses_nothing(processes: Processes, worker: Worker) -> None:
     calls = [send(sample_tasks.nap, 0.05, keys=[]) for _ in range(40)]
     for _ in range(5):
@@ -257,6 +260,7 @@ def test_a_pool_that_shrinks_and_grows_is_used_as_far_as_it_goes(processes: Proc
     assert {ended(call).state for call in calls} == {State.COMPLETED}
 
 
+@pytest.mark.smoke
 def test_limits_hold_under_a_window_and_a_throttle(processes: Processes, worker: Worker) -> None:
     RateLimitKey.objects.declare("even", throttle=(20, "PT1S"))
     calls = [send(sample_tasks.echo, str(number), keys=["even"]) for number in range(10)]

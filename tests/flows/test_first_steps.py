@@ -20,6 +20,8 @@ from project.processes import Stack, logged
 from project.services import Services, create_database
 from tests.contracts.test_docs import blocks
 
+pytestmark = pytest.mark.broker
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text().split("## Into an existing project")[1].split("\n## ")[0]
 STEPS, BROKER = README.split("### Through the broker")

@@ -17,7 +17,7 @@ from tests.races.audit import audit, most_at_once, most_in_any_window, spent_by_
 from tests.races.lockstep import at_once, concurrent
 from tests.races.traffic import declare_tenants, dispense_and_work, tick_and_work, write
 
-pytestmark = concurrent
+pytestmark = [concurrent, pytest.mark.pooler]
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from tests.builders import (
 )
 from tests.steps.conftest import Broker
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.django]
 
 
 def ended(state: State) -> CallQueue:

@@ -31,7 +31,7 @@ from tests.builders import (
 )
 from tests.steps.test_claim import snapshot
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.pooler]
 
 FLIGHT = (State.DISPATCHED, State.ACTIVE)
 

@@ -24,7 +24,7 @@ from tests import db_admin
 from tests.builders import committed, key, seen, states, ticket_of
 from tests.races.lockstep import DEADLINE, eventually, holding
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.pooler]
 
 ENGINE = f"{Path(dispatcher.__file__).parent}/"
 

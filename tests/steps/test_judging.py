@@ -15,7 +15,7 @@ from dispatcher.ojs.fetch import FetchRequest
 from dispatcher.states import State
 from tests.builders import at, committed, renew, started, states, ticket_of
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.pooler]
 
 SECOND = timedelta(seconds=1)
 QUICK = {"heartbeat": 0.05, "run_lease": 0.1}

@@ -18,7 +18,7 @@ from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import at, committed, end, key, seen, started, states, ticket_of, waiting
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.pooler]
 
 HOUR = timedelta(hours=1)
 LIMITS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

@@ -19,7 +19,7 @@ from dispatcher.request import Call, OjsOptions
 from dispatcher.states import State
 from tests.builders import T0, committed, key, seen, states, waiting
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.pooler, pytest.mark.django]
 
 
 @pytest.fixture(autouse=True)

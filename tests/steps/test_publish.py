@@ -22,7 +22,7 @@ from project.services import Services
 from tests.builders import T0, admitted, at, committed, go, key, seen, started, states, waiting
 from tests.steps.conftest import Broker, make_app
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.pooler]
 
 ran: list[Any] = []
 """What the tasks of these tests were called with."""

@@ -14,7 +14,7 @@ from dispatcher.states import IN_FLIGHT, TERMINAL, Reason, State
 from tests.builders import SECOND, T0, at, end, erase, key, lane_of, seen, start, started, states, waiting
 from tests.builders import admitted as admitted_call
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.pooler]
 
 DAY = 86_400
 LATE = at(100 * DAY)
