@@ -39,7 +39,7 @@ test: .venv/dev.stamp ## run all but the slow tests with embedded servers (ARGS=
 	@$(BIN)/pytest $(PYTEST_OPTIONS)
 
 test-slow: .venv/dev.stamp ## run the tests that make test leaves out: flows with restarts and leases, wide variants
-	@$(BIN)/pytest -m slow $(PYTEST_OPTIONS)
+	@$(BIN)/pytest -m "slow and not smoke" $(PYTEST_OPTIONS)
 
 test-services: .venv/dev.stamp ## run what is slow or depends on the server or the broker on PostgreSQL with RabbitMQ
 	@$(BIN)/python -m project.reachable "$(SERVICES_DATABASE_URL)" "$(SERVICES_RABBITMQ_URL)"
@@ -53,13 +53,14 @@ test-clocks: .venv/dev.stamp ## run the flows in processes whose clocks are an h
 	@$(BIN)/pytest -m clocks $(ARGS)
 
 test-django6: .venv-django6/dev.stamp ## run the tests that touch Django with Django 6 (needs Python 3.12, DJANGO6_PYTHON=...)
-	@.venv-django6/bin/pytest -m "django and not slow" $(PYTEST_OPTIONS)
+	@.venv-django6/bin/pytest -m django $(PYTEST_OPTIONS)
 
 test-celery55: .venv-celery55/dev.stamp ## run the tests that touch Celery with the oldest version allowed
 	@.venv-celery55/bin/pytest -m celery $(PYTEST_OPTIONS)
 
 test-all: .venv/dev.stamp .venv-django6/dev.stamp ## run everything on every server, broker and version, as before a release
 	@$(MAKE) --no-print-directory check test test-slow
+	@INTERLEAVINGS=wide $(BIN)/pytest $(ALL_TESTS) --timeout 1800 $(PYTEST_OPTIONS) tests/interleavings
 	@$(BIN)/python -m project.reachable "$(SERVICES_DATABASE_URL)" "$(SERVICES_RABBITMQ_URL)" "$(SERVICES_REDIS_URL)"
 	@for broker in "$(SERVICES_RABBITMQ_URL)" "$(SERVICES_REDIS_URL)"; do \
 		DATABASE_URL="$(SERVICES_DATABASE_URL)" CELERY_BROKER_URL="$$broker" \

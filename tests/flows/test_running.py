@@ -162,6 +162,7 @@ def test_a_message_that_is_revoked_before_its_start_cancels_its_call(worker: Pro
     assert (call.state, call.attempt, worker.noted(call.id)) == (State.CANCELLED, 0, 0)
 
 
+@pytest.mark.slow
 def test_a_long_task_keeps_its_lease_by_the_heartbeat(worker: Processes) -> None:
     call = ended(send(sample_tasks.nap, 2.5))
     assert (call.state, call.attempt, call.errors) == (State.COMPLETED, 1, [])

@@ -237,6 +237,7 @@ def test_a_backlog_drains_to_its_last_call_by_hand_over_alone() -> None:
     audit(is_fifo=True)
 
 
+@pytest.mark.slow
 def test_hand_over_drains_calls_of_different_cost_under_several_keys() -> None:
     RateLimitKey.objects.declare("api", concurrency=4)
     RateLimitKey.objects.declare("other", concurrency=3)
