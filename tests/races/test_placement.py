@@ -20,7 +20,7 @@ from tests.races.audit import audit
 from tests.races.lockstep import STOP_PASSES, Actor, actors, at_once, concurrent, holding
 from tests.races.traffic import tick, write
 
-pytestmark = concurrent
+pytestmark = [concurrent, pytest.mark.server]
 
 PROMPT_S = 2.0
 """What a send takes at the most beside a transaction that would never end; far more than it may wait for locks."""

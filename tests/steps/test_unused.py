@@ -11,7 +11,7 @@ from dispatcher.states import IN_FLIGHT, TERMINAL, Reason, State
 from tests.builders import T0, at, erase, lane_of, started, waiting
 from tests.builders import admitted as admitted_call
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.pooler]
 
 DAY = 86_400
 LATE = at(100 * DAY)
