@@ -26,11 +26,11 @@ from dispatcher.engine import attempt, fed, feed, release, workers
 from dispatcher.engine.dispenser import dispense_briefly
 from dispatcher.errors import RateLimited, WorkerLost
 from dispatcher.lifecycle import claim, heartbeat, place, send
-from dispatcher.lifecycle.run import Outcome, Returned, Stopped, raised
+from dispatcher.lifecycle.run import Failed, Outcome, RetryAsked, Returned, Stopped, raised
 from dispatcher.limits.turns import Turns
 from dispatcher.models import CallQueue, Queue, RateLimitKey, Slot
 from dispatcher.ojs import fetch, pull_workers, worker_reports
-from dispatcher.request import Call
+from dispatcher.request import Call, Changes
 from dispatcher.states import State
 from tests.clock import Clock
 from tests.races.lockstep import Mailbox
@@ -270,11 +270,14 @@ class Direct(Celery):
         return [_run(each.call.id, each.call.ticket, each.claimed, worker, handle=each) for each in starts]
 
     def end(self, run: Run, *, result: object = None, error: BaseException | None = None) -> bool:
-        outcome = _outcome(result, error)
-        if not isinstance(outcome, Stopped):
-            return bool(feed.step(self._taker(run.worker, []), [_end_of(run, outcome)], room=0).recorded)
-        before = self.row(run)
-        fed.put_off(run.handle, outcome.wait, outcome.key)
+        before, outcome = self.row(run), _outcome(result, error)
+        match outcome:
+            case Stopped():
+                fed.put_off(run.handle, outcome.wait, outcome.key)
+            case Failed(changes=Changes() as changes):
+                fed.change(run.handle, attempt.ending_of(outcome, run.handle.claimed), changes)
+            case _:
+                return bool(feed.step(self._taker(run.worker, []), [_end_of(run, outcome)], room=0).recorded)
         return self.row(run).ticket != before.ticket
 
     def give_back(self, run: Run) -> bool:
@@ -385,6 +388,11 @@ class Http(Drive):
 def ids(of: Iterable[CallQueue | Run]) -> list[UUID]:
     """Return the ids of calls, or of the calls of runs."""
     return [_id_of(each) for each in of]
+
+
+def asking_again(**changes: Any) -> BaseException:
+    """Return what a task raises that asks for another attempt at once, with other fields: `self.retry(queue=...)`."""
+    return RetryAsked(ValueError("again"), timedelta(0), may_retry=True, changes=Changes(**changes))
 
 
 DRIVES: dict[str, type[Drive]] = {drive.delivery: drive for drive in (Direct, Broker, Http)}
