@@ -11,6 +11,7 @@ from uuid import UUID
 
 import psycopg
 from django.db import connection, transaction
+from django.db.models import Model
 from psycopg.sql import SQL, Identifier
 
 from dispatcher import engine
@@ -127,10 +128,10 @@ def watch(drive: Drive, seconds: int, *, every: int = 10) -> None:
         engine.reclaim()
 
 
-def recover_through_a_lock(drive: Drive, table: str, *, seconds: float) -> None:
-    """Let recovery wait for so long until a table is free that somebody has locked."""
+def recover_through_a_lock(drive: Drive, model: type[Model], *, seconds: float) -> None:
+    """Let recovery wait for so long until a table is free that a user has locked."""
     with actors(1) as (recovery,):
-        with holding(f"LOCK TABLE {table} IN SHARE MODE") as user:
+        with holding(f"LOCK TABLE {model._meta.db_table} IN SHARE MODE") as user:
             recovering = [recovery.begin(engine.recover), recovery.begin(engine.reclaim)]
             recovery.wait_blocked(by=user)
             drive.clock.forward(seconds)

@@ -16,7 +16,7 @@ from dispatcher import api, engine
 from dispatcher import audit as auditing
 from dispatcher.engine import attempt, blocks
 from dispatcher.errors import RateLimited
-from dispatcher.lifecycle import admit, finish, heartbeat, recover, schedule
+from dispatcher.lifecycle import admit, finish, heartbeat, recover
 from dispatcher.lifecycle.claim import Refused, claim
 from dispatcher.lifecycle.run import Stopped
 from dispatcher.models import CallQueue, KeyChange, Lane, RateLimitKey, Slot
@@ -61,30 +61,6 @@ def two_ticks() -> None:
     engine.tick(now=timezone.now())
 
 
-def test_a_pass_leaves_out_a_locked_key_and_admits_the_calls_of_others() -> None:
-    for name in ("locked", "other"):
-        RateLimitKey.objects.declare(name, concurrency=5)
-    stopped, other, both = write([["locked"], ["other"], ["locked", "other"]])
-    lanes = [call.lane_id for call in (stopped, other, both)]
-    with locked("locked"), promptly() as do:
-        assert do(engine.dispense, lanes=lanes) == 1
-        assert [state_of(call) for call in (stopped, other, both)] == ["available", "dispatched", "available"]
-    assert engine.dispense(awake=True) == 2
-    audit(has_ended=False)
-    assert is_clean()
-
-
-def test_a_lone_send_does_not_wait_for_a_locked_key() -> None:
-    RateLimitKey.objects.declare("locked", concurrency=5)
-    CallQueue.objects.send("noop", keys=["locked"])
-    with locked("locked"), promptly() as do:
-        stopped = do(CallQueue.objects.send, "noop", keys=["locked"])
-        assert state_of(stopped) == State.AVAILABLE
-    two_ticks()
-    assert state_of(stopped) == State.DISPATCHED
-    assert is_clean()
-
-
 @pytest.mark.parametrize("order", [api.pause, partial(api.limit, limits={"concurrency": 9})], ids=["pause", "limit"])
 def test_a_lone_send_does_not_wait_for_a_person_whose_transaction_stays_open(order: Callable[[str], object]) -> None:
     RateLimitKey.objects.declare("api", concurrency=5)
@@ -97,19 +73,6 @@ def test_a_lone_send_does_not_wait_for_a_person_whose_transaction_stays_open(ord
         assert state_of(stopped) == State.AVAILABLE
         admin.commit()
     api.resume("api")
-    two_ticks()
-    assert state_of(stopped) == State.DISPATCHED
-    assert is_clean()
-
-
-def test_a_tick_admits_the_calls_of_other_keys() -> None:
-    for name in ("locked", "other"):
-        RateLimitKey.objects.declare(name, concurrency=5)
-    stopped, other = write([["locked"], ["other"]])
-    recover.wake([stopped.lane_id, other.lane_id])
-    with locked("locked"), promptly() as do:
-        assert do(tick) == 1
-        assert state_of(other) == State.DISPATCHED
     two_ticks()
     assert state_of(stopped) == State.DISPATCHED
     assert is_clean()
@@ -186,20 +149,6 @@ def test_the_holder_of_a_key_s_lock_can_cancel_a_call_that_is_being_claimed() ->
     assert is_clean()
 
 
-def test_a_hand_over_that_finds_its_key_locked_is_not_lost() -> None:
-    RateLimitKey.objects.declare("locked", concurrency=1)
-    (running,) = in_flight("locked")
-    waiting = CallQueue.objects.send("noop", keys=["locked"])
-    claim(running.id, running.ticket)
-    with locked("locked"), promptly() as do:
-        released = do(finish.complete, running.id, running.ticket, result=None)
-        assert do(engine.hand_over, released.keys, released.lane_id) == 0
-    assert state_of(waiting) == State.AVAILABLE
-    two_ticks()
-    assert state_of(waiting) == State.DISPATCHED
-    assert is_clean()
-
-
 def test_with_beat_stopped_the_next_finish_serves_what_a_hand_over_left_at_a_locked_key() -> None:
     RateLimitKey.objects.declare("locked", concurrency=1)
     (running,) = in_flight("locked")
@@ -254,22 +203,6 @@ def test_a_tick_that_runs_out_of_time_leaves_a_locked_key_to_the_next_one() -> N
         assert RateLimitKey.objects.get(id=other.id).opens_at is not None
     two_ticks()
     assert [state_of(call) for call in calls] == [State.DISPATCHED] * 2
-
-
-def test_recovery_and_the_sweep_do_not_wait_for_a_locked_key() -> None:
-    for name in ("locked", "other"):
-        RateLimitKey.objects.declare(name, concurrency=1)
-    running = [*in_flight("locked"), *in_flight("other")]
-    for call in running:
-        claim(call.id, call.ticket)
-    waiting = [CallQueue.objects.send("noop", keys=[name]) for name in ("locked", "other")]
-    Slot.objects.update(lease_until=timezone.now() - timedelta(minutes=5))
-    with locked("locked"), promptly() as do:
-        assert do(engine.recover, now=timezone.now()) == 2
-        assert [state_of(call) for call in waiting] == [State.AVAILABLE, State.DISPATCHED]
-        do(engine.sweep)
-    two_ticks()
-    assert [state_of(call) for call in waiting] == [State.DISPATCHED] * 2
 
 
 def stop() -> None:
@@ -370,53 +303,6 @@ def test_a_block_that_is_over_before_the_key_is_free_is_not_written(monkeypatch:
     assert blocked_until("locked") is None
 
 
-def moved(verb: str) -> tuple[CallQueue, Callable[[], Any]]:
-    """Return a call, and what a view does to it in a transaction that goes on."""
-    if verb == "activate":
-        call = CallQueue.objects.send("noop", keys=["api"])
-        api.cancel([call.id])
-        CallQueue.objects.filter(id=call.id).update(state=State.PENDING, finished_at=None)
-    else:
-        call = CallQueue.objects.send("noop", keys=["api"], scheduled_at=timezone.now() + timedelta(hours=1))
-        if verb == "retry":
-            api.cancel([call.id])
-    verbs: dict[str, Callable[[list[Any]], Any]] = {
-        "retry": api.retry,
-        "activate": api.activate,
-        "run_now": api.run_now,
-    }
-    return call, partial(verbs[verb], [call.id])
-
-
-def _test_moving(verb: str) -> None:
-    RateLimitKey.objects.declare("api", concurrency=5)
-    call, move = moved(verb)
-    scheduled = CallQueue.objects.send("noop", keys=["api"], scheduled_at=timezone.now() + timedelta(hours=1))
-    CallQueue.objects.filter(id=scheduled.id).update(scheduled_at=timezone.now())
-    assert call.lane_id == scheduled.lane_id
-    with actors(1) as (admin,):
-        admin.open()
-        admin.do(move)
-        with promptly() as do:
-            do(engine.tick, now=timezone.now())
-            assert state_of(scheduled) == State.DISPATCHED
-        admin.commit()
-    assert state_of(call) == State.DISPATCHED
-    audit(has_ended=False)
-
-
-def test_a_retry_in_a_transaction_that_stays_open_stops_no_tick() -> None:
-    _test_moving("retry")
-
-
-def test_an_activation_in_a_transaction_that_stays_open_stops_no_tick() -> None:
-    _test_moving("activate")
-
-
-def test_a_run_now_in_a_transaction_that_stays_open_stops_no_tick() -> None:
-    _test_moving("run_now")
-
-
 def test_a_fetch_finds_the_calls_of_other_keys(settings: Settings) -> None:
     from dispatcher.ojs import fetch, queues  # noqa: PLC0415 -- beside the engine, and only here
 
@@ -481,16 +367,6 @@ def test_two_passes_that_want_two_keys_each_do_not_deadlock_where_each_waits_for
     engine.dispense(awake=True)
     assert not CallQueue.objects.waiting().exists()
     audit(has_ended=False)
-
-
-def test_due_keys_are_found_while_one_of_them_is_locked() -> None:
-    for name in ("locked", "other"):
-        RateLimitKey.objects.declare(name, concurrency=1)
-        api.override(name, until=timezone.now() + timedelta(hours=1), concurrency=0)
-        RateLimitKey.objects.filter(name=name).update(override_until=timezone.now() - timedelta(seconds=1))
-    with locked("locked"), promptly() as do:
-        assert do(schedule.due_keys) == [RateLimitKey.objects.get(name="other").id]
-    assert schedule.due_keys() == [RateLimitKey.objects.get(name="locked").id]
 
 
 def test_a_dear_call_that_expires_under_a_locked_key_keeps_no_call_waiting_after_it() -> None:

@@ -1,21 +1,18 @@
 """Invariant 6: no wake-up is lost, whichever of two transactions commits last."""
 
 from datetime import timedelta
-from functools import partial
 
 from django.db import transaction
 from django.utils import timezone
 
 from dispatcher import engine
-from dispatcher.errors import RateLimited
 from dispatcher.lifecycle import control, finish, recover, schedule
 from dispatcher.lifecycle.claim import claim
 from dispatcher.models import CallQueue, Lane, RateLimitKey
-from dispatcher.request import Call
 from dispatcher.states import State
 from tests.races.audit import audit
-from tests.races.lockstep import STOP_ADMISSIONS, STOP_PASSES, actors, at_once, concurrent, eventually, holding
-from tests.races.traffic import declare_tenants, in_flight, only_work, state_of, write
+from tests.races.lockstep import STOP_ADMISSIONS, STOP_PASSES, actors, concurrent, holding
+from tests.races.traffic import declare_tenants, in_flight, state_of, write
 
 pytestmark = concurrent
 
@@ -61,16 +58,6 @@ def test_a_send_to_a_parked_lane_that_a_pass_is_just_emptying_is_seen_by_the_pas
         assert passing.result() == 2
     assert {state_of(call) for call in (running, waiting, late)} == {State.DISPATCHED}
     audit(has_ended=False, limits_changed=True)
-
-
-def test_a_call_whose_sender_died_after_the_commit_is_found_by_the_sweep() -> None:
-    (call,) = write([[]])
-    assert engine.dispense(awake=True) == 0
-    assert engine.sweep() == 1
-    assert engine.dispense(awake=True) == 1
-    assert state_of(call) == State.DISPATCHED
-    assert engine.sweep() == 0
-    audit(has_ended=False)
 
 
 def test_a_release_that_commits_while_a_pass_parks_a_lane_is_seen_by_the_pass() -> None:
@@ -196,63 +183,6 @@ def test_a_call_put_back_while_a_pass_puts_its_lane_to_sleep_is_served() -> None
         assert losing.result()
     assert state_of(call) == State.DISPATCHED
     audit(has_ended=False)
-
-
-def test_a_call_whose_provider_says_stop_is_served_when_the_block_ends() -> None:
-    RateLimitKey.objects.declare("api", concurrency=1)
-    (call,) = in_flight("api")
-
-    def stop() -> None:
-        raise RateLimited(1)
-
-    engine.execute(call.id, call.ticket, stop)
-    audit(has_ended=False)
-    eventually(lambda: engine.dispense(awake=True, keys=schedule.due_keys()) or state_of(call) == State.DISPATCHED)
-    audit(has_ended=False)
-
-
-def test_sixteen_senders_and_four_dispensers_leave_no_call_asleep() -> None:
-    declare_tenants(4)
-
-    def send(number: int) -> None:
-        for turn in range(12):
-            CallQueue.objects.send("noop", keys=[f"tenant:{(number + turn) % 4}"])
-
-    def dispense() -> None:
-        for _ in range(40):
-            engine.dispense(lanes=Lane.objects.values_list("id", flat=True))
-
-    at_once(*[partial(send, number) for number in range(16)], *[dispense] * 4)
-    assert CallQueue.objects.filter(state=State.DISPATCHED).count() == 16 * 12
-    audit(has_ended=False)
-
-
-def test_a_backlog_drains_to_its_last_call_by_hand_over_alone() -> None:
-    """Nothing ticks, sweeps or sends: only the workers' releases let the next calls in."""
-    RateLimitKey.objects.declare("api", concurrency=3)
-    declare_tenants(12)
-    CallQueue.objects.send_many(Call(task="noop", keys=["api", f"tenant:{number % 12}"]) for number in range(240))
-    at_once(*[only_work] * 6)
-    audit(is_fifo=True)
-
-
-def test_hand_over_drains_calls_of_different_cost_under_several_keys() -> None:
-    RateLimitKey.objects.declare("api", concurrency=4)
-    RateLimitKey.objects.declare("other", concurrency=3)
-    declare_tenants(6)
-    CallQueue.objects.send_many(
-        Call(
-            task="noop",
-            keys={
-                "api": 1 + number % 4,
-                f"tenant:{number % 6}": 1,
-                **({"other": 1 + number % 3} if number % 2 else {}),
-            },
-        )
-        for number in range(180)
-    )
-    at_once(*[only_work] * 6)
-    audit(is_fifo=True)
 
 
 def test_a_lane_that_its_queue_lets_go_meanwhile_is_left_to_the_next_pass() -> None:
