@@ -4,11 +4,10 @@ import pytest
 from pytest_django import Settings
 
 from dispatcher import api, engine
-from dispatcher.lifecycle import finish, recover
+from dispatcher.lifecycle import finish
 from dispatcher.lifecycle.claim import Claimed, Refused, claim
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import State
-from tests.builders import renew
 from tests.races.audit import audit
 from tests.races.lockstep import actors, concurrent
 from tests.races.traffic import in_flight
@@ -51,76 +50,4 @@ def test_a_worker_that_was_refused_does_not_put_back_what_was_given_to_another(s
     assert finish.expire(call.id, call.ticket) is None
     again = CallQueue.objects.get(id=call.id)
     assert (again.state, again.ticket) == (State.DISPATCHED, now.ticket)
-    audit(has_ended=False)
-
-
-def test_a_claim_that_waited_for_the_recovery_is_stale(short_leases: None) -> None:
-    (call,) = in_flight()
-    with actors(2) as (recovery, worker):
-        recovery.open()
-        assert [lost.call_id for lost in recovery.do(recover.expired)] == [call.id]
-        claiming = worker.begin(claim, call.id, call.ticket)
-        worker.wait_blocked(by=recovery)
-        recovery.do(finish.put_back, call.id, call.ticket, from_states=[State.DISPATCHED])
-        recovery.commit()
-        assert claiming.result() is Refused.STALE
-    engine.dispense(lanes=[call.lane_id])
-    again = CallQueue.objects.get(id=call.id)
-    assert (again.state, again.attempt) == (State.DISPATCHED, 0)
-    assert again.ticket != call.ticket
-    audit(has_ended=False)
-
-
-def test_a_recovery_leaves_a_call_alone_that_is_being_claimed(short_leases: None) -> None:
-    (call,) = in_flight()
-    with actors(1) as (worker,):
-        worker.open()
-        worker.do(claim, call.id, call.ticket)
-        assert engine.recover() == 0
-        worker.commit()
-    assert CallQueue.objects.get(id=call.id).state == State.ACTIVE
-    audit(has_ended=False)
-
-
-def test_a_finish_that_waited_for_the_recovery_is_dropped(short_leases: None) -> None:
-    (call,) = in_flight()
-    claim(call.id, call.ticket)
-    with actors(2) as (recovery, worker):
-        recovery.open()
-        assert [lost.call_id for lost in recovery.do(recover.expired)] == [call.id]
-        finishing = worker.begin(finish.complete, call.id, call.ticket, result="late")
-        worker.wait_blocked(by=recovery)
-        recovery.do(finish.fail, call.id, call.ticket, error=LOST, attempt=1, policy=None)
-        recovery.commit()
-        assert finishing.result() is None
-    now = CallQueue.objects.get(id=call.id)
-    assert (now.state, now.result, now.error["type"]) == (State.RETRYABLE, None, "TimeoutError")
-    audit(has_ended=False)
-
-
-def test_a_heartbeat_that_came_in_between_saves_the_call(settings: Settings) -> None:
-    settings.DISPATCHER = {"dispatch_lease": 0}
-    RateLimitKey.objects.declare("api", concurrency=1)
-    (call,) = in_flight("api")
-    with actors(2) as (heart, recovery):
-        heart.open()
-        assert heart.do(renew, [(call.id, call.ticket)]) == 1
-        recovering = recovery.begin(engine.recover)
-        recovery.wait_blocked(by=heart)
-        heart.commit()
-        assert recovering.result() == 0
-    assert CallQueue.objects.get(id=call.id).ticket == call.ticket
-    audit(has_ended=False)
-
-
-def test_a_heartbeat_that_comes_after_the_recovery_renews_nothing(short_leases: None) -> None:
-    (call,) = in_flight()
-    with actors(2) as (recovery, heart):
-        recovery.open()
-        recovery.do(recover.expired)
-        assert heart.do(renew, [(call.id, call.ticket)]) == 0
-        recovery.do(finish.put_back, call.id, call.ticket, from_states=[State.DISPATCHED])
-        recovery.commit()
-        assert heart.do(renew, [(call.id, call.ticket)]) == 0
-    engine.dispense(lanes=[call.lane_id])
     audit(has_ended=False)

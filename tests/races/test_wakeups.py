@@ -6,41 +6,15 @@ from django.db import transaction
 from django.utils import timezone
 
 from dispatcher import engine
-from dispatcher.lifecycle import control, finish, recover, schedule
+from dispatcher.lifecycle import finish, recover, schedule
 from dispatcher.lifecycle.claim import claim
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.states import State
 from tests.races.audit import audit
 from tests.races.lockstep import STOP_ADMISSIONS, STOP_PASSES, actors, concurrent, holding
-from tests.races.traffic import declare_tenants, in_flight, state_of, write
+from tests.races.traffic import in_flight, state_of
 
 pytestmark = concurrent
-
-
-def test_a_send_that_commits_while_a_pass_puts_its_lane_to_sleep_is_seen_by_the_pass() -> None:
-    (first,) = in_flight()
-    with actors(1) as (dispenser,), holding(STOP_PASSES) as gate:
-        passing = dispenser.begin(engine.dispense, lanes=[first.lane_id])
-        dispenser.wait_blocked(by=gate)
-        with transaction.atomic():
-            second = CallQueue.objects.send("noop")
-        assert state_of(second) == State.AVAILABLE
-        gate.rollback()
-        assert passing.result() == 1
-    assert state_of(second) == State.DISPATCHED
-    audit(has_ended=False, is_fifo=True)
-
-
-def test_a_send_that_commits_after_the_pass_looked_again_is_served_by_its_sender() -> None:
-    (first,) = in_flight()
-    with actors(1) as (sender,):
-        sender.open()
-        second = sender.do(CallQueue.objects.send, "noop")
-        assert engine.dispense(lanes=[first.lane_id]) == 0
-        assert not Lane.objects.get().is_awake
-        sender.commit()
-    assert state_of(second) == State.DISPATCHED
-    audit(has_ended=False, is_fifo=True)
 
 
 def test_a_send_to_a_parked_lane_that_a_pass_is_just_emptying_is_seen_by_the_pass() -> None:
@@ -58,86 +32,6 @@ def test_a_send_to_a_parked_lane_that_a_pass_is_just_emptying_is_seen_by_the_pas
         assert passing.result() == 2
     assert {state_of(call) for call in (running, waiting, late)} == {State.DISPATCHED}
     audit(has_ended=False, limits_changed=True)
-
-
-def test_a_release_that_commits_while_a_pass_parks_a_lane_is_seen_by_the_pass() -> None:
-    RateLimitKey.objects.declare("api", concurrency=1)
-    declare_tenants(1)
-    (running,) = in_flight("api")
-    claim(running.id, running.ticket)
-    (waiting,) = write([["api", "tenant:0"]])
-    with actors(1) as (sender,), holding(STOP_PASSES) as gate:
-        passing = sender.begin(engine.dispense, lanes=[waiting.lane_id])
-        sender.wait_blocked(by=gate)
-        released = finish.complete(running.id, running.ticket, result=None)
-        assert engine.hand_over(released.keys) == 0
-        gate.rollback()
-        assert passing.result() == 1
-    assert state_of(waiting) == State.DISPATCHED
-    audit(has_ended=False)
-
-
-def test_a_release_that_commits_after_the_pass_looked_again_hands_over_itself() -> None:
-    RateLimitKey.objects.declare("api", concurrency=1)
-    (running,) = in_flight("api")
-    claim(running.id, running.ticket)
-    with actors(1) as (worker,):
-        worker.open()
-        released = worker.do(finish.complete, running.id, running.ticket, result=None)
-        waiting = CallQueue.objects.send("noop", keys=["api"])
-        assert Lane.objects.get(id=waiting.lane_id).parked_on.name == "api"
-        worker.commit()
-        assert worker.do(engine.hand_over, released.keys) == 1
-    assert state_of(waiting) == State.DISPATCHED
-    audit(has_ended=False)
-
-
-def test_a_cancel_that_commits_while_a_pass_parks_a_lane_is_seen_by_the_pass() -> None:
-    RateLimitKey.objects.declare("api", concurrency=1)
-    declare_tenants(1)
-    (admitted,) = in_flight("api")
-    (waiting,) = write([["api", "tenant:0"]])
-    with actors(1) as (sender,), holding(STOP_PASSES) as gate:
-        passing = sender.begin(engine.dispense, lanes=[waiting.lane_id])
-        sender.wait_blocked(by=gate)
-        control.cancel([admitted.id])
-        gate.rollback()
-        assert passing.result() == 1
-    assert state_of(waiting) == State.DISPATCHED
-    audit(has_ended=False)
-
-
-def test_a_call_whose_time_comes_while_a_pass_puts_its_lane_to_sleep_is_served() -> None:
-    soon = timezone.now() + timedelta(milliseconds=1)
-    scheduled = CallQueue.objects.send("noop", scheduled_at=timezone.now() + timedelta(hours=1))
-    CallQueue.objects.update(scheduled_at=soon)
-    with actors(2) as (dispenser, ticker), holding(STOP_ADMISSIONS) as gate:
-        passing = dispenser.begin(engine.dispense, lanes=[scheduled.lane_id])
-        dispenser.wait_blocked(by=gate)
-        waking = ticker.begin(schedule.wake_due)
-        ticker.wait_blocked(by=dispenser)
-        gate.rollback()
-        assert waking.result() == 1
-        assert passing.result() + engine.dispense(awake=True) == 1
-    audit(has_ended=False)
-
-
-def test_a_lane_that_is_awake_is_woken_again_when_a_pass_is_just_putting_it_to_sleep() -> None:
-    scheduled = CallQueue.objects.send("noop", scheduled_at=timezone.now() + timedelta(hours=1))
-    CallQueue.objects.update(scheduled_at=timezone.now())
-    recover.wake([scheduled.lane_id])
-    with actors(2) as (dispenser, ticker), holding(STOP_ADMISSIONS) as gate:
-        passing = dispenser.begin(engine.dispense, awake=True)
-        dispenser.wait_blocked(by=gate)
-        ticker.open()
-        waking = ticker.begin(schedule.wake_due)
-        ticker.wait_blocked(by=dispenser)
-        gate.rollback()
-        assert passing.result() == 0
-        assert waking.result() == 1
-        ticker.commit()
-    assert engine.dispense(awake=True) == 1
-    audit(has_ended=False)
 
 
 def test_a_lane_is_woken_that_was_parked_until_a_pass_has_just_emptied_it() -> None:
@@ -168,20 +62,6 @@ def test_a_pass_that_comes_while_a_call_is_being_woken_leaves_the_lane_awake() -
         ticker.commit()
     assert engine.dispense(awake=True) == 1
     assert state_of(scheduled) == State.DISPATCHED
-    audit(has_ended=False)
-
-
-def test_a_call_put_back_while_a_pass_puts_its_lane_to_sleep_is_served() -> None:
-    (call,) = in_flight()
-    with actors(2) as (dispenser, worker), holding(STOP_PASSES) as gate:
-        passing = dispenser.begin(engine.dispense, lanes=[call.lane_id])
-        dispenser.wait_blocked(by=gate)
-        losing = worker.begin(engine.lose, call.id, call.ticket, TimeoutError(), is_crash=True)
-        worker.wait_blocked(by=gate)
-        gate.rollback()
-        passing.result()
-        assert losing.result()
-    assert state_of(call) == State.DISPATCHED
     audit(has_ended=False)
 
 
