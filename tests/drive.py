@@ -247,7 +247,7 @@ class Direct(Celery):
         else:
             step = feed.step(taker, ended, room=room, keys=keys, is_general=self.has_left)
         starts = [*step.starts]
-        reached, refilled = {*step.reached}, set[int]()
+        reached, refilled, stuck = {*step.reached}, set[int](), set[int]()
         for _ in range(_STEPS):
             self.has_left = step.has_left
             self.openings |= {**step.openings, **dict.fromkeys(step.open_keys, self.clock.now)}
@@ -257,10 +257,13 @@ class Direct(Celery):
             # A lane that is refilled again and again, and starts nothing: another transaction has its calls locked.
             has_new = bool(step.refilled) and (bool(step.starts) or not refilled.issuperset(step.refilled))
             refilled = {*step.refilled}
-            if not (step.has_moved or has_new or step.has_left or keys):
+            # Lanes whose key stays locked for a moment delay no others any more.
+            is_stuck, stuck = not stuck.issuperset(step.busy), stuck.union(step.busy)
+            if not (step.has_moved or has_new or step.has_left or keys or is_stuck):
                 break
+            left, is_general = room - len(starts), step.has_left
             step = feed.step(
-                taker, room=room - len(starts), keys=keys, reached=reached, avoid=step.busy, is_general=step.has_left
+                taker, room=left, keys=keys, reached=reached, avoid=stuck, stuck=stuck, is_general=is_general
             )
             starts += step.starts
             reached |= {*step.reached}

@@ -2,6 +2,8 @@
 
 from functools import partial
 
+import pytest
+
 from dispatcher import engine
 from dispatcher.lifecycle import finish
 from dispatcher.lifecycle.claim import claim

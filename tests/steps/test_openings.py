@@ -1,5 +1,6 @@
 """A call that is too dear just now shuts its key no longer than it waits: what a full queue drops, what is replaced."""
 
+import pytest
 from django.db import transaction
 from django.utils import timezone
 
