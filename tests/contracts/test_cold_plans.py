@@ -24,7 +24,7 @@ from tests.contracts.plans import (
 )
 from tests.contracts.statistics import COLD, DEAD, LONE, shaped
 
-pytestmark = [pytest.mark.django_db(transaction=False), pytest.mark.usefixtures("_shape")]
+pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=False), pytest.mark.usefixtures("_shape")]
 
 SECOND: Final = timedelta(seconds=1)
 AWAKE, PARKED, HELD = [1, 2, 3], [101, 102, 103], [3101, 3102, 3103]

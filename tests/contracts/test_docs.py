@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
 from pytest_django import Settings
 
 from dispatcher import sql
@@ -14,6 +15,8 @@ from dispatcher.sql.statements import fragments
 from dispatcher.states import diagram
 from docs.tools import statements
 from tests.contracts.source import PAGES, ROOT, blocks, place
+
+pytestmark = pytest.mark.django
 
 REFERENCE = ROOT / "docs" / "reference"
 NAVIGATION = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]

@@ -5,6 +5,7 @@ import inspect
 import re
 from importlib.util import find_spec
 
+import pytest
 from django.apps import apps
 
 from dispatcher import api, checks, errors
@@ -14,6 +15,8 @@ from dispatcher.reports import Wait
 from dispatcher.states import OnLimit, Reason, State
 from project.celery import app
 from tests.contracts.source import ROOT
+
+pytestmark = pytest.mark.django
 
 REFERENCE = ROOT / "docs" / "reference"
 

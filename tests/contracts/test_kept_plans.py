@@ -32,7 +32,7 @@ from tests.contracts.plans import (
     rows_read,
 )
 
-pytestmark = pytest.mark.django_db(transaction=False)
+pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=False)]
 
 KEYS: Final = 5_000
 # 20,000 calls wait, 2,000 are admitted, 2,000 run.

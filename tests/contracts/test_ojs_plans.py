@@ -22,7 +22,7 @@ from dispatcher.ojs.workflow import advance
 from tests.contracts.pages import MOST, full, plans, too_much
 from tests.contracts.plans import LEASE, UNSORTED, Hot, check, hot, outline, read_whole
 
-pytestmark = pytest.mark.django_db(transaction=False)
+pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=False)]
 
 LISTED: Final = {"/admin/queues": 75_000, "/admin/scheduling/stats": 75_000}
 """Where queues are listed: three counts up to 1,000 of each."""

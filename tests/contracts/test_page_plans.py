@@ -10,6 +10,8 @@ from django.test import Client
 
 from tests.contracts.pages import full, too_much
 
+pytestmark = pytest.mark.server
+
 ADMIN: Final = [
     "callqueue/",
     *(f"callqueue/?state={state}" for state in ("available", "oversized", "scheduled", "retryable", "pending")),

@@ -31,7 +31,7 @@ from tests.contracts.plans import (
     read_whole,
 )
 
-pytestmark = pytest.mark.django_db(transaction=False)
+pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=False)]
 
 TABLES: Final = {"dispatcher_callqueue", "dispatcher_lane", "dispatcher_ratelimitkey"}
 A_HUNDRED: Final = list(range(2, 102))

@@ -9,6 +9,8 @@ from django.db import connection, transaction
 from tests.contracts.large import EMPTY, RUNNING
 from tests.contracts.plans import FEED, PASS, Hot, check, ends, hot
 
+pytestmark = pytest.mark.server
+
 # Keys 1 to 5,000 have a lane each. 200 groups have 20 members each; 10,000 lanes are parked on the first group, and
 # 10,000 that spend it sleep.
 FILL: Final = """

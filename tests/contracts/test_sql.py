@@ -169,6 +169,8 @@ def test_a_statement_looks_for_a_row_in_the_order_of_an_index() -> None:
     assert not offenders, "\n".join(offenders)
 
 
+@pytest.mark.server
+@pytest.mark.pooler
 @pytest.mark.django_db
 def test_a_statement_prepares_on_the_server() -> None:
     connection.ensure_connection()

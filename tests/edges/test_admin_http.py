@@ -19,7 +19,7 @@ from dispatcher.ojs import fetch, pull_workers
 from dispatcher.ojs.auth import make_token
 from dispatcher.ojs.fetch import FetchRequest
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
 
 def test_who_serves_a_queue_is_set_until_its_calls_are_with_somebody(boss: Client) -> None:

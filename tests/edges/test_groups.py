@@ -18,7 +18,7 @@ from dispatcher.models import CallQueue, RateLimitKey
 from tests.edges.auditing import found
 from tests.edges.ojs import Api, error_of
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
 PATTERN = "egress:*"
 EGRESS = any_of(PATTERN)

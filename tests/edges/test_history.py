@@ -19,7 +19,7 @@ from dispatcher.models import KeyChange, RateLimitKey
 from dispatcher.ojs.auth import make_token
 from tests.edges.ojs import Api
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
 
 @pytest.fixture(autouse=True)

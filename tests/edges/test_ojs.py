@@ -14,7 +14,7 @@ from dispatcher import engine
 from dispatcher.models import CallQueue, Slot
 from tests.edges.ojs import MEDIA, Api, error_of
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http"), pytest.mark.django]
 
 
 # What every answer has

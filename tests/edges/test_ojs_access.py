@@ -20,7 +20,7 @@ from dispatcher.ojs import auth
 from dispatcher.ojs.auth import make_token
 from tests.edges.ojs import MEDIA, Api
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http"), pytest.mark.django]
 
 
 # Who may

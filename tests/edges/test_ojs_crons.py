@@ -10,7 +10,7 @@ from dispatcher.models import CallQueue, EventLogEntry
 from dispatcher.ojs.cron import fire_cron, list_crons
 from tests.edges.ojs import Api
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
 
 @pytest.mark.parametrize("overlap", ["skip", "enqueue"])

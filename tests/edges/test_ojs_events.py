@@ -25,7 +25,7 @@ from dispatcher.ojs.workflow import advance
 from dispatcher.request import Call
 from tests.edges.ojs import Api, another_transaction
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
 
 def events_of(api: Api, types: str, **more: str) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from dispatcher.models import CallQueue, PullWorker, RateLimitKey
 from dispatcher.ojs import job_query, pagination
 from tests.edges.ojs import Api
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http"), pytest.mark.django]
 
 PARTS = ("jobs", "items", "queues", "subscriptions")
 

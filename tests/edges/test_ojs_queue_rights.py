@@ -12,7 +12,7 @@ from dispatcher import api, sql
 from dispatcher.models import CallQueue, KeyChange, PullWorker, RateLimitKey, Slot
 from tests.edges.ojs import Api
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http"), pytest.mark.django]
 
 
 def test_a_heartbeat_renews_and_directs_only_what_its_token_may_fetch(holder: Callable[..., Api]) -> None:

@@ -19,7 +19,7 @@ from dispatcher.ojs.events.live import LiveEvents
 from dispatcher.ojs.long_poll import Waiters
 from tests.edges.ojs import Api
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http"), pytest.mark.django]
 
 
 @pytest.fixture

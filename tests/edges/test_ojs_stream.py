@@ -19,7 +19,7 @@ from dispatcher.ojs.views import events
 from dispatcher.request import Call
 from tests.edges.ojs import Api
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from dispatcher.ojs.auth import make_token
 from dispatcher.ojs.long_poll import WAITERS
 from tests.edges.ojs import Api
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
 LONG_MS = 20_000
 DEADLINE_S = 20.0

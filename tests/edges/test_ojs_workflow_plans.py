@@ -9,7 +9,7 @@ from dispatcher.models import CallQueue, Workflow
 from dispatcher.ojs.views import workflows
 from tests.edges.ojs import Api
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http"), pytest.mark.django]
 
 JOB: dict[str, Any] = {"type": "a", "args": []}
 

@@ -16,7 +16,7 @@ from dispatcher.models import CallQueue, Part, RateLimitKey, Workflow
 from dispatcher.ojs.workflow import advance
 from tests.builders import erase
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http"), pytest.mark.django]
 
 
 def ask(method: str, path: str, body: object = None, status: int = 200) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dispatcher.api import any_of
 from dispatcher.models import CallQueue, Queue, RateLimitKey
 from tests.edges.ojs import Api, error_of
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
 REMEDY = "deliver the queue directly or over HTTP, or limit the key by concurrency"
 

@@ -16,7 +16,7 @@ from tests.races.audit import audit, use_now
 from tests.races.lockstep import at_once, concurrent
 from tests.races.traffic import declare_tenants, tick_and_work, write
 
-pytestmark = concurrent
+pytestmark = [concurrent, pytest.mark.pooler]
 
 
 @pytest.fixture
@@ -56,6 +56,7 @@ def test_sixteen_dispensers_keep_the_limits_of_all_keys_of_a_call_at_once(
     audit(is_fifo=not admitted_again)
 
 
+@pytest.mark.slow
 def test_passes_that_see_the_same_room_give_it_away_once() -> None:
     """Each of sixteen lanes has a dispenser of its own; only the key's lock is between them."""
     declare_tenants(16)

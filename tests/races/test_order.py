@@ -2,6 +2,8 @@
 
 from functools import partial
 
+import pytest
+
 from dispatcher import engine
 from dispatcher.lifecycle import finish
 from dispatcher.lifecycle.claim import claim
@@ -12,7 +14,7 @@ from tests.races.audit import audit
 from tests.races.lockstep import actors, at_once, concurrent, holding
 from tests.races.traffic import declare_tenants, in_flight, state_of
 
-pytestmark = concurrent
+pytestmark = [concurrent, pytest.mark.server]
 
 
 def end(call: CallQueue) -> None:

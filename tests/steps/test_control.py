@@ -19,7 +19,7 @@ from tests.builders import (
     key,
 )
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.django]
 
 
 # Keys

@@ -18,7 +18,7 @@ from tests.builders import HERE, admitted, at, committed, key, seen, ticket_of
 from tests.steps.conftest import Broker
 from tests.steps.sample_tasks import do, sent
 
-pytestmark = [committed, pytest.mark.usefixtures("nothing_ran")]
+pytestmark = [committed, pytest.mark.usefixtures("nothing_ran"), pytest.mark.pooler]
 
 OTHER = replace(HERE, id=uuid4(), name="celery@there")
 CLAIM = uuid4()

@@ -24,7 +24,7 @@ from tests import db_admin
 from tests.builders import admitted, committed, seen, ticket_of
 from tests.steps.sample_tasks import do
 
-pytestmark = [committed, pytest.mark.session]
+pytestmark = [committed, pytest.mark.session, pytest.mark.pooler, pytest.mark.django]
 
 NEVER = 2**31
 

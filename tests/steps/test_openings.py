@@ -1,5 +1,6 @@
 """A call that is too dear just now shuts its key no longer than it waits: what a full queue drops, what is replaced."""
 
+import pytest
 from django.db import transaction
 from django.utils import timezone
 
@@ -11,7 +12,7 @@ from dispatcher.request import Call
 from dispatcher.states import Delivery, OnFull, State
 from tests.builders import SECOND, at, committed, go, key, lane_of, seen, start, started, states, waiting
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.pooler]
 
 HOUR = 3600
 

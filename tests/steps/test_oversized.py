@@ -5,6 +5,7 @@ from datetime import timedelta
 from io import StringIO
 from typing import Any
 
+import pytest
 from django.core.management import call_command
 from django.utils import timezone
 
@@ -16,7 +17,7 @@ from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import committed, key, states, waiting
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.pooler]
 
 
 def send(*costs: int, **fields: Any) -> list[CallQueue]:

@@ -16,7 +16,7 @@ from dispatcher.models import CallQueue
 from dispatcher.states import State
 from tests.builders import committed, key, seen, states, waiting
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.pooler, pytest.mark.django]
 
 
 @pytest.fixture(autouse=True)

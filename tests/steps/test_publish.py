@@ -20,7 +20,7 @@ from project.services import Services
 from tests.builders import admitted, at, committed, go, key, seen, started, waiting
 from tests.steps.conftest import Broker, make_app
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.pooler]
 
 ran: list[Any] = []
 """What the tasks of these tests were called with."""

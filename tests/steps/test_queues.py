@@ -16,7 +16,7 @@ from dispatcher.states import State
 from tests.builders import HERE, admitted, at, committed, go, key, seen, states, ticket_of, waiting
 from tests.steps.conftest import Broker
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.pooler]
 GATED = {"queue_grace": 30, "run_lease": 60}
 LONG_AGO = at(-1_000_000_000)
 

@@ -11,7 +11,7 @@ from dispatcher.models import CallQueue, EventLogEntry, Part, Workflow
 from dispatcher.states import Reason, State
 from tests.builders import T0, at, waiting
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.pooler, pytest.mark.django]
 
 DAY = 86_400
 

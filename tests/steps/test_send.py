@@ -18,7 +18,7 @@ from tests.builders import T0, committed, key, seen, slots_of
 from tests.steps.conftest import Broker, make_app
 from tests.steps.send_variants import SendVariant, alone, every_send_variant
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.django]
 
 AHEAD = timedelta(hours=1)
 
