@@ -44,6 +44,28 @@ def test_a_start_counts_for_a_period_and_the_margin_and_no_longer(drive: Drive, 
     assert starts(drive) == started
 
 
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_call_that_is_sent_within_the_margin_starts_at_its_end(drive: Drive, *, is_alone: bool) -> None:
+    drive.key(rate=(1, 10))
+    start(drive)
+    drive.forward(10 + MARGIN - 0.001)
+    call = drive.send("api") if is_alone else drive.send_many(2, "api")[0]
+    assert starts(drive) == 0
+    drive.forward(0.001)
+    assert [run.call for run in drive.take(9)] == [call.id]
+
+
+def test_an_end_within_the_margin_starts_nothing(drive: Drive) -> None:
+    drive.key("api", concurrency=1)
+    drive.key("other", rate=(1, 10))
+    drive.send_many(2, "api", "other")
+    runs = drive.take()
+    drive.clock.forward(10 + MARGIN - 0.001)
+    assert drive.take(ends=runs) == []
+    drive.forward(0.001)
+    assert starts(drive) == 1
+
+
 def test_the_window_slides_from_one_start_to_the_next(drive: Drive) -> None:
     drive.key(rate=(2, 10))
     start(drive)
@@ -115,9 +137,19 @@ def test_rate_and_concurrency_of_a_key_hold_together(drive: Drive) -> None:
 @pytest.mark.deliveries("broker")
 def test_what_is_admitted_and_not_started_holds_its_room_in_the_window(drive: Drive) -> None:
     drive.key(rate=(2, 10))
-    calls = drive.send_many(3, "api")
+    calls = [*drive.send_many(1, "api"), *(drive.send("api") for _ in range(3)), *drive.send_many(1, "api")]
     drive.forward(250)
-    assert drive.states(calls) == [State.DISPATCHED, State.DISPATCHED, State.AVAILABLE]
+    assert drive.states(calls) == [State.DISPATCHED] * 2 + [State.AVAILABLE] * 3
+
+
+@pytest.mark.deliveries("broker")
+def test_an_end_lets_nothing_into_a_window_that_is_full_of_what_has_not_started(drive: Drive) -> None:
+    drive.key("api", concurrency=3)
+    drive.key("other", rate=(3, 3600))
+    calls = drive.send_many(5, "api", "other")
+    (run,) = drive.take(1)
+    drive.end(run)
+    assert drive.states(calls) == [State.COMPLETED] + [State.DISPATCHED] * 2 + [State.AVAILABLE] * 2
 
 
 @pytest.mark.deliveries("broker")
