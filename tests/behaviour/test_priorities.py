@@ -78,6 +78,30 @@ def test_a_higher_one_goes_first_though_an_end_and_a_trip_come_apart(drive: Driv
     assert drive.state(low) == State.AVAILABLE
 
 
+def test_of_parked_lanes_the_higher_one_goes_first_though_it_was_served_last(drive: Drive) -> None:
+    drive.key(concurrency=1)
+    _, second = drive.send_many(2, "api", priority=5)
+    runs = drive.take()
+    drive.clock.forward(1)
+    low = drive.send("api")
+    assert drive.take() == []
+    runs = drive.take(ends=runs)
+    assert [run.call for run in runs] == [second.id]
+    assert [run.call for run in drive.take(ends=runs)] == [low.id]
+
+
+@pytest.mark.deliveries("direct", "http")  # The broker's calls without limits are all on their way.
+@pytest.mark.parametrize("concurrency", [1, 5], ids=["its key just opened", "its key has room"])
+def test_a_higher_one_goes_before_many_lanes_that_were_served_longer_ago(drive: Drive, concurrency: int) -> None:
+    drive.key(concurrency=concurrency)
+    _, second = drive.send_many(2, "api", priority=5)
+    runs = drive.take()
+    drive.clock.forward(1)
+    for number in range(20):
+        drive.send(drive.key(f"tenant:{number}").name)
+    assert [run.call for run in drive.take(ends=runs)] == [second.id]
+
+
 def test_a_higher_one_that_a_limit_stops_does_not_stand_in_the_way_of_others(drive: Drive) -> None:
     drive.key("api", concurrency=2)
     drive.key("full", concurrency=0)
