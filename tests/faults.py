@@ -18,6 +18,7 @@ from dispatcher import engine
 from dispatcher.engine import fed, workers
 from dispatcher.lifecycle import finish, heartbeat, wake
 from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
+from dispatcher.signals import call_finished
 from dispatcher.states import Delivery, State
 from tests import db_admin
 from tests.db_admin import backends, blockers, end
@@ -81,6 +82,23 @@ def _give_up() -> None:
     if _Prompt.actor is not None:
         _Prompt.actor.close()
         _Prompt.actor = None
+
+
+@contextmanager
+def received_ends(*, fails: bool = False) -> Iterator[list[tuple[UUID, State, str | None]]]:
+    """Give what a receiver gets of the ends of attempts: the call, its state and its error; it may fail each time."""
+    received: list[tuple[UUID, State, str | None]] = []
+
+    def receive(**facts: Any) -> None:
+        received.append((facts["call_id"], facts["state"], facts["error"] and facts["error"]["type"]))
+        if fails:
+            raise RuntimeError
+
+    call_finished.connect(receive)
+    try:
+        yield received
+    finally:
+        call_finished.disconnect(receive)
 
 
 @contextmanager
