@@ -8,6 +8,8 @@ from dispatcher.states import State
 from tests.drive import Drive, ids
 from tests.races.lockstep import eventually, holding
 
+pytestmark = pytest.mark.server
+
 LOCK = "SELECT id FROM dispatcher_ratelimitkey WHERE name = 'api' FOR UPDATE"
 
 
