@@ -12,6 +12,8 @@ from dispatcher.states import State
 from tests import faults
 from tests.drive import Drive, Run
 
+pytestmark = pytest.mark.pooler
+
 
 class CardDeclined(ValueError):
     """A kind of error that the tests' tasks raise."""
