@@ -61,6 +61,7 @@ test-celery55: .venv-celery55/dev.stamp ## run the tests that touch Celery with 
 test-all: .venv/dev.stamp .venv-django6/dev.stamp ## run everything on every server, broker and version, as before a release
 	@$(MAKE) --no-print-directory check test test-slow
 	@INTERLEAVINGS=wide $(BIN)/pytest $(ALL_TESTS) --timeout 1800 $(PYTEST_OPTIONS) tests/interleavings
+	@MODEL_EXAMPLES=2000 $(BIN)/pytest tests/model -k seed_of_the_day
 	@$(BIN)/python -m project.reachable "$(SERVICES_DATABASE_URL)" "$(SERVICES_RABBITMQ_URL)" "$(SERVICES_REDIS_URL)"
 	@for broker in "$(SERVICES_RABBITMQ_URL)" "$(SERVICES_REDIS_URL)"; do \
 		DATABASE_URL="$(SERVICES_DATABASE_URL)" CELERY_BROKER_URL="$$broker" \
