@@ -5,14 +5,14 @@ Exits 2 where a fault cannot be planted, does not run, or the tests fail without
 """
 
 import argparse
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,24 +22,27 @@ from project.run_dirs import ROOT
 from project.services import embedded
 from trials.mutants.faults import Fault, read
 
-BEHAVIOUR = "behaviour"
-LONGEST_S = 300
-"""How long the tests of a fault may take; one that never ends is caught."""
-_OPTIONS = ("-q", "-n0", "--tb=short", "-rfE", "-Wignore", "--timeout=60", "-pno:cacheprovider")
+_OPTIONS = ("-q", "--tb=short", "-Wignore", "--timeout=60", "-pno:cacheprovider", "--reuse-db")
 _SELECTED = "not xfail and not clocks and not pooler"
-_FAILURE = re.compile(r"^(?:FAILED|ERROR) (\S+)(?: - (.*))?$", re.MULTILINE)
-_UNFIT = re.compile(r"ProgrammingError|SyntaxError|NameError|ImportError|XPASS")
+_UNFIT = re.compile(r"ProgrammingError|SyntaxError|NameError|ImportError|XPASS|ended with status")
 """What a fault ends in that does not even run, or that makes a test pass which is expected to fail."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """How a run of tests ended."""
+class Tried:
+    """What came of a fault."""
 
-    failures: Sequence[str] = ()
-    """Each test that failed, with its error."""
-    trouble: str | None = None
-    """What kept the tests from running."""
+    name: str
+    failures: Sequence[str]
+    """The test that failed, with its error."""
+    seconds: float = 0
+    is_unfit: bool = False
+
+    def verdict(self, fault: Fault) -> str:
+        """Return it in a word."""
+        if self.is_unfit or any(map(_UNFIT.search, self.failures)):
+            return "UNFIT"
+        return "caught" if self.failures else "explained" if fault.explained else "SURVIVED"
 
 
 def main() -> int:
@@ -47,6 +50,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m trials.mutants", description=(__doc__ or "").partition(":")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="a rule, or a rule and a place (default: all)")
     parser.add_argument("--list", action="store_true", help="only list the names")
+    parser.add_argument("--trust", action="store_true", help="do not run the tests without a fault first")
     asked = parser.parse_args()
     known = read()
     faults = [each for each in known if not asked.names or {each.name, each.rule} & {*asked.names}]
@@ -63,68 +67,82 @@ def main() -> int:
             _stop_waiting_for_the_disk(services.database_url)
         tree = Path(directory) / "tree"
         shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".*", "__pycache__", "site", "build"))
-        return _try_all(faults, tree)
+        if not asked.trust and (trouble := _fail_without_a_fault(tree, _tests(faults))):
+            print("The tests fail without a fault:", trouble, sep="\n")
+            return 2
+        return _judge(faults, _try_all(faults, tree))
 
 
-def _try_all(faults: Sequence[Fault], tree: Path) -> int:
-    clean = _run(tree, _files(tree, [BEHAVIOUR, *(test for each in faults for test in each.tests)]))
-    if clean.failures or clean.trouble:
-        print("The tests fail without a fault:", *clean.failures, clean.trouble or "", sep="\n")
-        return 2
-    width = max(len(each.name) for each in faults)
-    survivors, unfit = [], []
+def _judge(faults: Sequence[Fault], results: Iterable[Tried]) -> int:
+    """Print what comes of each fault, and return the exit code."""
+    named, width = {each.name: each for each in faults}, max(len(each.name) for each in faults)
+    found: dict[str, list[str]] = {}
+    for tried in results:
+        verdict = tried.verdict(named[tried.name])
+        why = next(iter(tried.failures), named[tried.name].explained or "")
+        print(f"{verdict:9} {tried.name:{width}} {tried.seconds:5.1f} s  {why}", flush=True)
+        found.setdefault(verdict, []).append(tried.name)
+    print(", ".join(f"{len(names)} {verdict}" for verdict, names in sorted(found.items())))
+    print("\n".join(f"  {verdict} {name}" for verdict in ("SURVIVED", "UNFIT") for name in found.get(verdict, [])))
+    return 2 if "UNFIT" in found else 1 if "SURVIVED" in found else 0
+
+
+def _try_all(faults: Sequence[Fault], tree: Path) -> Iterator[Tried]:
+    """Try those in statements in one session of tests, and each of those in Python in one of its own."""
+    yield from _session([each for each in faults if not each.is_code], tree)
     for fault in faults:
-        began = time.monotonic()
-        run = _try(fault, tree)
-        verdict = "caught" if run.failures else "explained" if fault.explained else "SURVIVED"
-        if run.trouble or any(map(_UNFIT.search, run.failures)):
-            verdict = "UNFIT"
-            unfit.append(fault.name)
-        elif verdict == "SURVIVED":
-            survivors.append(fault.name)
-        why = run.trouble or next(iter(run.failures), fault.explained or "")
-        print(f"{verdict:9} {fault.name:{width}} {time.monotonic() - began:5.1f} s  {why}", flush=True)
-    print(f"{len(faults)} faults, {len(survivors)} survived, {len(unfit)} unfit", *survivors, *unfit, sep="\n  ")
-    return 2 if unfit else 1 if survivors else 0
+        if fault.is_code:
+            before = fault.plant(tree)
+            yield from _session([fault], tree)
+            for path, text in before.items():
+                path.write_text(text)
 
 
-def _try(fault: Fault, tree: Path) -> Run:
-    """Run the tests of a rule with a fault planted; and the rest of the behaviour suite, if they pass."""
-    before = fault.plant(tree)
-    try:
-        named = _files(tree, fault.tests)
-        others = [path for path in _files(tree, [BEHAVIOUR]) if path not in named]
-        runs = (_run(tree, tests, "-x") for tests in (named, others) if tests)
-        return next((run for run in runs if run.failures or run.trouble), Run())
-    finally:
-        for path, text in before.items():
-            path.write_text(text)
-
-
-def _run(tree: Path, tests: Sequence[str], *options: str) -> Run:
-    command = [sys.executable, "-m", "pytest", *_OPTIONS, "-m", _SELECTED, *options, *tests]
-    # The name of the settings was set when the project was imported; the tests load them themselves.
-    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
-    environment["COLUMNS"] = "400"
-    try:
-        done = subprocess.run(
-            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=LONGEST_S, check=False
+def _session(faults: Sequence[Fault], tree: Path) -> Iterator[Tried]:
+    """Run one session of tests for these faults; yield what comes of each as it does."""
+    if not faults:
+        return
+    reader, writer = os.pipe()
+    with tempfile.TemporaryFile("w+") as output:
+        session = subprocess.Popen(
+            [*_pytest(), "-x", "-ptrials.mutants.session", *_tests(faults)],
+            cwd=tree,
+            env=_environment(MUTANTS=" ".join(each.name for each in faults), MUTANTS_FD=str(writer)),
+            pass_fds=[writer],
+            stdout=output,
+            stderr=subprocess.STDOUT,
         )
-    except subprocess.TimeoutExpired:
-        return Run(failures=[f"the tests had not ended after {LONGEST_S} s"])
-    failures = [f"{test}: {error[:90]}" for test, error in _FAILURE.findall(done.stdout)]
-    is_fit = done.returncode == 0 or (done.returncode == 1 and failures)
-    return Run(failures=failures, trouble=None if is_fit else (done.stderr or done.stdout)[-2000:])
+        os.close(writer)
+        left = {each.name for each in faults}
+        with session, os.fdopen(reader) as lines:
+            for line in lines:
+                tried = Tried(**json.loads(line))
+                left.discard(tried.name)
+                yield tried
+        output.seek(0)
+        trouble = output.read()[-1000:]
+    for name in sorted(left):
+        yield Tried(name=name, failures=[trouble], is_unfit=True)
 
 
-def _files(tree: Path, names: Iterable[str]) -> list[str]:
-    """Return the files of tests, below the tree, in order and each once."""
-    paths = [path for name in names for path in _below(tree / "tests" / name)]
-    return list(dict.fromkeys(str(path.relative_to(tree)) for path in paths))
+def _fail_without_a_fault(tree: Path, tests: Sequence[str]) -> str:
+    """Run the tests in the tree as it is; return how they fail, nothing if they pass."""
+    command = [*_pytest(), "-rfE", "--create-db", *tests]
+    done = subprocess.run(command, cwd=tree, env=_environment(), capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else (done.stdout + done.stderr)[-4000:]
 
 
-def _below(path: Path) -> list[Path]:
-    return sorted(path.glob("test_*.py")) if path.is_dir() else [path]
+def _pytest() -> list[str]:
+    return [sys.executable, "-m", "pytest", *_OPTIONS, "-m", _SELECTED]
+
+
+def _environment(**more: str) -> dict[str, str]:
+    # The name of the settings was set when the project was imported; the tests load them themselves.
+    return {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"} | more
+
+
+def _tests(faults: Iterable[Fault]) -> list[str]:
+    return list(dict.fromkeys(f"tests/{test}" for each in faults for test in each.tests))
 
 
 def _stop_waiting_for_the_disk(database_url: str) -> None:

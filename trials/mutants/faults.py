@@ -31,7 +31,7 @@ class Fault:
     """The rule, and the place: `priority-ignored/hand_over_slots`."""
     edits: Sequence[Edit]
     tests: Sequence[str]
-    """The files that state the rule, below `tests/`; the rest of the behaviour suite runs after them."""
+    """The files that state the rule, below `tests/`."""
     explained: str | None
     """Why no test can catch it, if none can."""
 
@@ -39,6 +39,11 @@ class Fault:
     def rule(self) -> str:
         """The rule that it breaks."""
         return self.name.partition("/")[0]
+
+    @property
+    def is_code(self) -> bool:
+        """Whether it changes Python, which a process reads when it starts; else statements."""
+        return any(edit.file.endswith(".py") for edit in self.edits)
 
     def misplaced(self, tree: Path) -> list[str]:
         """Return which of its texts are not in the tree exactly once."""
