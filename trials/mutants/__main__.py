@@ -23,9 +23,8 @@ from project.services import embedded
 from trials.mutants.faults import Fault, read
 
 _OPTIONS = ("-q", "--tb=short", "-Wignore", "--timeout=60", "-pno:cacheprovider", "--reuse-db")
-_SELECTED = "not xfail and not clocks and not pooler"
-_UNFIT = re.compile(r"ProgrammingError|SyntaxError|NameError|ImportError|XPASS|ended with status")
-"""What a fault ends in that does not even run, or that makes a test pass which is expected to fail."""
+_UNFIT = re.compile(r"ProgrammingError|SyntaxError|NameError|ImportError|ended with status")
+"""What a fault ends in that does not even run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +132,7 @@ def _fail_without_a_fault(tree: Path, tests: Sequence[str]) -> str:
 
 
 def _pytest() -> list[str]:
-    return [sys.executable, "-m", "pytest", *_OPTIONS, "-m", _SELECTED]
+    return [sys.executable, "-m", "pytest", *_OPTIONS]
 
 
 def _environment(**more: str) -> dict[str, str]:

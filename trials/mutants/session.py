@@ -51,8 +51,11 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     return True
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Report a test that has failed."""
+    """Report a test that has failed. One that is expected to fail, and passes with the fault, shows nothing."""
+    if str(report.longrepr).startswith("[XPASS"):
+        report.outcome = "passed"
     if report.failed and _Child.failures is not None:
         crash = getattr(report.longrepr, "reprcrash", None)
         error = crash.message if crash is not None else str(report.longrepr)
