@@ -1,6 +1,15 @@
-"""What an end gives back goes to the next call of the lane only if that one needs no more than that."""
+"""The room that an end gives back goes to the next call of its lane only if every other key has room, too."""
 
+from collections.abc import Callable
+
+import pytest
+
+from dispatcher import api
 from tests.drive import Drive
+
+PERIOD = 10
+MARGIN = 0.05
+"""How much longer than its period a start counts."""
 
 
 def test_the_end_of_a_call_lets_no_dearer_one_of_its_lane_in(drive: Drive) -> None:
@@ -18,12 +27,49 @@ def test_the_end_of_a_call_lets_no_dearer_one_of_its_lane_in(drive: Drive) -> No
     assert (run.call, drive.held(run)) == (dear.id, {"api": 2})
 
 
-def test_a_lowered_limit_of_another_key_lets_no_call_follow_the_one_that_ended(drive: Drive) -> None:
+CHANGES: dict[str, Callable[[Drive], object]] = {
+    "lower": lambda drive: drive.limit("tenant", concurrency=1),
+    "override": lambda drive: drive.override("tenant", seconds=60, concurrency=1),
+    "pause": lambda _: api.pause("tenant"),
+    "block": lambda _: api.block("tenant", 60),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_end_of_a_call_lets_none_in_that_another_key_stops_since_it_changed(drive: Drive, change: str) -> None:
     drive.key("api", concurrency=1)
     drive.key("tenant", concurrency=2)
     _, second = drive.send_many(2, "api", "tenant")
     drive.send("tenant")
-    run, other = drive.take(3)
-    drive.limit("tenant", concurrency=1)
+    run, _ = drive.take(3)
+    CHANGES[change](drive)
     assert drive.take(ends=[run]) == []
-    assert [each.call for each in drive.take(ends=[other])] == [second.id]
+    drive.limit("tenant")
+    api.end_override("tenant")
+    api.resume("tenant")
+    assert [each.call for each in drive.take()] == [second.id]
+
+
+@pytest.mark.parametrize("limit", ["rate", "throttle"])
+@pytest.mark.parametrize("runs_for", [0, PERIOD - 1, PERIOD + MARGIN / 2])
+def test_the_end_of_a_call_lets_none_in_before_its_time(drive: Drive, limit: str, runs_for: float) -> None:
+    drive.key("api", concurrency=1)
+    drive.key("pace", **{limit: (1, PERIOD)})
+    _, second = drive.send_many(2, "api", "pace")
+    (run,) = drive.take(2)
+    drive.clock.forward(runs_for)
+    started = drive.take(ends=[run])
+    if started == []:
+        drive.forward(PERIOD + MARGIN - runs_for)
+        started = drive.take()
+    assert [each.call for each in started] == [second.id]
+    assert (started[0].start_at - run.start_at).total_seconds() >= PERIOD + (MARGIN if limit == "rate" else 0)
+
+
+def test_the_end_of_a_call_lets_none_in_whose_window_is_full_of_calls_on_their_way(drive: Drive) -> None:
+    drive.key("api", concurrency=1)
+    drive.key("window", rate=(2, PERIOD))
+    drive.beside("broker").send("window")
+    drive.send_many(2, "api", "window")
+    (run,) = drive.take(2)
+    assert drive.take(ends=[run]) == []

@@ -119,9 +119,11 @@ def _session(faults: Sequence[Fault], tree: Path) -> Iterator[Tried]:
                 left.discard(tried.name)
                 yield tried
         output.seek(0)
-        trouble = output.read()[-1000:]
+        trouble = output.read()[-2000:] if left else ""
+    if trouble:
+        print(trouble, file=sys.stderr)
     for name in sorted(left):
-        yield Tried(name=name, failures=[trouble], is_unfit=True)
+        yield Tried(name=name, failures=["the tests did not run"], is_unfit=True)
 
 
 def _fail_without_a_fault(tree: Path, tests: Sequence[str]) -> str:
