@@ -6,6 +6,7 @@ import pytest
 
 from dispatcher import api
 from tests.drive import Drive
+from tests.races.lockstep import DEADLINE, actors, holding
 
 PERIOD = 10
 MARGIN = 0.05
@@ -73,3 +74,42 @@ def test_the_end_of_a_call_lets_none_in_whose_window_is_full_of_calls_on_their_w
     drive.send_many(2, "api", "window")
     (run,) = drive.take(2)
     assert drive.take(ends=[run]) == []
+
+
+@pytest.mark.parametrize("limit", ["rate", "throttle"])
+def test_a_limit_that_another_key_gets_meanwhile_counts_the_next_start(drive: Drive, limit: str) -> None:
+    drive.key("api", concurrency=1)
+    drive.key("pace")
+    _, second, third = drive.send_many(3, "api", "pace")
+    (run,) = drive.take(2)
+    drive.limit("pace", **{limit: (1, PERIOD)})
+    (run,) = drive.take(ends=[run])
+    assert run.call == second.id
+    assert drive.take(ends=[run]) == []
+    drive.forward(PERIOD + MARGIN)
+    assert [each.call for each in drive.take()] == [third.id]
+
+
+def test_a_call_that_another_key_puts_off_holds_nothing_of_the_room_of_an_end(drive: Drive) -> None:
+    drive.key("api", concurrency=1)
+    drive.key("pace", throttle=(1, PERIOD))
+    _, second = drive.send_many(2, "api", "pace")
+    (run,) = drive.take(2)
+    drive.end(run)
+    assert drive.held(second) == {}
+
+
+def test_what_changes_while_an_end_waits_for_its_row_counts_for_who_follows(drive: Drive) -> None:
+    drive.key("api", concurrency=1)
+    drive.key("tenant", concurrency=3)
+    drive.send_many(2, "api", "tenant")
+    (run,) = drive.take(2)
+    drive.send_many(2, "tenant")
+    lock = "SELECT FROM dispatcher_callqueue WHERE id = %s FOR UPDATE"
+    with actors(1) as (actor,), holding(lock, [run.call]) as held:
+        taking = actor.begin(drive.another().take, ends=[run])
+        actor.wait_blocked(by=held)
+        assert len(drive.take(2, worker="two")) == 2
+        drive.limit("tenant", concurrency=2)
+        held.rollback()
+        assert taking.result(DEADLINE) == []
