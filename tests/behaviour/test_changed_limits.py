@@ -169,3 +169,11 @@ def test_a_new_limit_of_one_key_does_not_let_a_call_past_another(drive: Drive) -
     assert (drive.take(), drive.held(call)) == ([], {})
     drive.limit("other", concurrency=1)
     assert ids(drive.take()) == [call.id]
+
+
+def test_an_override_ends_at_its_time_and_not_at_the_next_tick(drive: Drive) -> None:
+    drive.key(concurrency=1)
+    drive.override(seconds=10, concurrency=3)
+    drive.clock.forward(10)
+    drive.send_many(3, "api")
+    assert len(drive.take(3)) == 1
