@@ -197,3 +197,14 @@ def test_all_that_was_admitted_within_the_horizon_may_start_at_once(drive: Drive
     runs = drive.take(11)
     assert len(runs) == 11
     assert runs[-1].start_at <= drive.clock.now + timedelta(seconds=0.23)
+
+
+def test_a_call_that_is_taken_ahead_of_its_time_starts_after_the_cost_of_the_one_before(drive: Drive) -> None:
+    drive.key(throttle=(10, 1))
+    drive.send(costs={"api": 5})
+    drive.send("api")
+    (run,) = runs = drive.take(2)
+    while runs == [run]:
+        drive.forward(0.05)
+        runs += drive.take()
+    assert runs[1].start_at - run.start_at >= timedelta(seconds=0.5)

@@ -1,5 +1,6 @@
 """Windows: no period, wherever it begins, holds more starts than the rate allows; unstarted calls count, too."""
 
+from datetime import timedelta
 from random import Random
 
 import pytest
@@ -275,3 +276,21 @@ def test_a_dearer_call_does_not_put_off_what_a_cheaper_one_waits_for(drive: Driv
     assert starts(drive) == 0
     drive.forward(30 + MARGIN)
     assert [run.call for run in drive.take(2)] == [cheap.id]
+
+
+def test_a_start_that_lies_ahead_counts_from_its_time_on(drive: Drive) -> None:
+    drive.key("pace", throttle=(10, 1))
+    drive.key("api", rate=(1, 10))
+    drive.send_many(2, "pace")
+    paced = drive.send("pace", "api")
+    runs = drive.take(3)
+    while len(runs) < 3:
+        drive.forward(0.1)
+        runs += drive.take(3)
+    (start_at,) = (run.start_at for run in runs if run.call == paced.id)
+    drive.send("api")
+    drive.clock.set(start_at + timedelta(seconds=10))
+    drive.tick()
+    assert starts(drive) == 0
+    drive.forward(MARGIN)
+    assert starts(drive) == 1
