@@ -6,6 +6,7 @@ Like the driver, it knows the engine's inside, and the tests do not.
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, ParamSpec, Self, TypeVar
 from uuid import UUID
 
@@ -21,15 +22,15 @@ from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
 from dispatcher.signals import call_finished
 from dispatcher.states import Delivery, State
 from tests import db_admin
-from tests.db_admin import backends, blockers, end
 from tests.drive import Broker, Drive, Run, _worker_id
 from tests.races.lockstep import DEADLINE, Actor, actors, holding
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PROMPTLY = 0.3
-"""Longer than the engine waits for a row by intent (s)."""
+LONGEST_WAIT = timedelta(seconds=0.6)
+"""Longer than a process of the engine waits for a lock (0.5 s, see docs/explanation/guarantees.md)."""
+POLL_S = 0.1
 
 _LANE = "(SELECT lane_id FROM dispatcher_callqueue WHERE id = %s)"
 _LOCKS = {
@@ -63,19 +64,24 @@ def one_connection() -> Iterator[None]:
 
 
 def promptly(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do something on a connection of its own; fail if it waits for another transaction for longer than the engine may.
+    """Do something on a connection of its own; fail if it waits for one lock for longer than the engine may.
 
     What is slow and does not wait may take its time. Within `one_connection`.
     """
     actor = _Prompt.actor = _Prompt.actor or Actor()
     doing = actor.begin(work, *args, **kwargs)
-    for _ in range(2):
-        wait([doing], PROMPTLY)
-        if doing.done() or not blockers(backends(actor.name)):
-            return doing.result(DEADLINE)
-    _give_up()
-    message = f"{getattr(work, '__qualname__', work)} waits"
-    raise AssertionError(message)
+    while not wait([doing], POLL_S).done:
+        if _waits(actor):
+            _give_up()
+            message = f"{getattr(work, '__qualname__', work)} waits"
+            raise AssertionError(message)
+    return doing.result()
+
+
+def _waits(actor: Actor) -> bool:
+    ask = "SELECT count(*) FROM pg_locks WHERE pid = ANY (%s) AND clock_timestamp() - waitstart > %s"
+    (count,) = db_admin.monitor().execute(ask, [list(db_admin.backends(actor.name)), LONGEST_WAIT]).fetchone() or (0,)
+    return bool(count)
 
 
 def _give_up() -> None:
@@ -123,7 +129,7 @@ def die_while_ending(drive: Drive, run: Run, row: str) -> None:
         with locked(row, run) as user:
             ending = worker.begin(_end_once, drive, run)
             worker.wait_blocked(by=user)
-            end(worker.name)
+            db_admin.end(worker.name)
             wait([ending], DEADLINE)
         assert ending.exception() is not None
 
