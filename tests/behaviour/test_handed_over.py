@@ -90,6 +90,18 @@ def test_a_limit_that_another_key_gets_meanwhile_counts_the_next_start(drive: Dr
     assert [each.call for each in drive.take()] == [third.id]
 
 
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_call_that_another_key_stops_since_it_changed_holds_nothing_after_an_end(drive: Drive, change: str) -> None:
+    drive.key("api", concurrency=1)
+    drive.key("tenant", concurrency=2)
+    _, second = drive.send_many(2, "api", "tenant")
+    drive.send("tenant")
+    run, _ = drive.take(3)
+    CHANGES[change](drive)
+    drive.end(run)
+    assert drive.held(second) == {}
+
+
 def test_a_call_that_another_key_puts_off_holds_nothing_of_the_room_of_an_end(drive: Drive) -> None:
     drive.key("api", concurrency=1)
     drive.key("pace", throttle=(1, PERIOD))
