@@ -116,12 +116,13 @@ def test_what_changes_while_an_end_waits_for_its_row_counts_for_who_follows(driv
     drive.key("tenant", concurrency=3)
     drive.send_many(2, "api", "tenant")
     (run,) = drive.take(2)
-    drive.send_many(2, "tenant")
+    other = drive.beside("broker")
     lock = "SELECT FROM dispatcher_callqueue WHERE id = %s FOR UPDATE"
     with actors(1) as (actor,), holding(lock, [run.call]) as held:
         taking = actor.begin(drive.another().take, ends=[run])
         actor.wait_blocked(by=held)
-        assert len(drive.take(2, worker="two")) == 2
+        other.send_many(2, "tenant")
+        assert drive.use("tenant") == 3
         drive.limit("tenant", concurrency=2)
         held.rollback()
         assert taking.result(DEADLINE) == []
