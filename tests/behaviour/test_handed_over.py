@@ -90,6 +90,18 @@ def test_a_limit_that_another_key_gets_meanwhile_counts_the_next_start(drive: Dr
     assert [each.call for each in drive.take()] == [third.id]
 
 
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_call_that_another_key_stops_since_it_changed_holds_nothing_after_an_end(drive: Drive, change: str) -> None:
+    drive.key("api", concurrency=1)
+    drive.key("tenant", concurrency=2)
+    _, second = drive.send_many(2, "api", "tenant")
+    drive.send("tenant")
+    run, _ = drive.take(3)
+    CHANGES[change](drive)
+    drive.end(run)
+    assert drive.held(second) == {}
+
+
 def test_a_call_that_another_key_puts_off_holds_nothing_of_the_room_of_an_end(drive: Drive) -> None:
     drive.key("api", concurrency=1)
     drive.key("pace", throttle=(1, PERIOD))
@@ -104,12 +116,13 @@ def test_what_changes_while_an_end_waits_for_its_row_counts_for_who_follows(driv
     drive.key("tenant", concurrency=3)
     drive.send_many(2, "api", "tenant")
     (run,) = drive.take(2)
-    drive.send_many(2, "tenant")
+    other = drive.beside("broker")
     lock = "SELECT FROM dispatcher_callqueue WHERE id = %s FOR UPDATE"
     with actors(1) as (actor,), holding(lock, [run.call]) as held:
         taking = actor.begin(drive.another().take, ends=[run])
         actor.wait_blocked(by=held)
-        assert len(drive.take(2, worker="two")) == 2
+        other.send_many(2, "tenant")
+        assert drive.use("tenant") == 3
         drive.limit("tenant", concurrency=2)
         held.rollback()
         assert taking.result(DEADLINE) == []
