@@ -31,6 +31,7 @@ CSRF_TRUSTED_ORIGINS = environment.read_list("CSRF_TRUSTED_ORIGINS")
 
 INSTALLED_APPS = [
     "dispatcher",
+    "dispatcher.ojs",
     "project.shop",
     "django_celery_beat",
     "django.contrib.admin",

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from django.conf import settings
 from django.db import connection
 
 from dispatcher.lifecycle import admit, claim, finish, heartbeat, place, send
@@ -27,7 +28,9 @@ HERE = heartbeat.WorkerInfo(
 )
 """A worker."""
 
-committed = pytest.mark.django_db(transaction=True, available_apps=["dispatcher"])
+APPS = [name for name in settings.INSTALLED_APPS if name.startswith("dispatcher")]
+"""The apps whose tables are emptied after a test that commits."""
+committed = pytest.mark.django_db(transaction=True, available_apps=APPS)
 """Marks tests that commit as the application does; afterwards the tables of the dispatcher are emptied."""
 
 

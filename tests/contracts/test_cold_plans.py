@@ -69,13 +69,13 @@ LEFT = """
 INSERT INTO dispatcher_queue (name, delivery, max_depth, on_full, warn_at)
 SELECT 'queue' || n, 'broker', 1000, 'reject', 0.8 FROM generate_series(0, 9) AS n;
 
-INSERT INTO dispatcher_eventlogentry (kind, queue, data, at)
+INSERT INTO dispatcher_ojs_eventlogentry (kind, queue, data, at)
 SELECT CASE WHEN n = 7 THEN 'backpressure.warning' ELSE 'rate_limit.exceeded' END, 'queue' || n % 10, '{}',
        clock_timestamp() - n * interval '1 second'
   FROM generate_series(1, 20000) AS n;
 
 -- Each hundred of them is one whole with its parts; of the last ten hundreds the whole still runs.
-INSERT INTO dispatcher_workflow (id, name, kind, state, plan, callbacks, results, parent_id, ended_at)
+INSERT INTO dispatcher_ojs_workflow (id, name, kind, state, plan, callbacks, results, parent_id, ended_at)
 SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, '', 'chain', 'completed', '[]', '{}', '{}',
        CASE WHEN n % 100 > 0 THEN ('00000000-0000-7000-8000-' || lpad(to_hex(n - n % 100), 12, '0'))::uuid END,
        CASE WHEN n % 100 > 0 OR n < 20000 THEN clock_timestamp() - n * interval '1 hour' END
@@ -101,7 +101,7 @@ SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, '', 'chai
 def test_the_cleanup_reads_what_it_deletes(
     name: str, params: dict[str, Any], most: int, mode: str, *, is_analyzed: bool
 ) -> None:
-    tables = "dispatcher_eventlogentry, dispatcher_workflow, dispatcher_part"
+    tables = "dispatcher_ojs_eventlogentry, dispatcher_ojs_workflow, dispatcher_ojs_part"
     with connection.cursor() as cursor:
         # New files: what another case has rolled back would be read, too.
         cursor.execute(f"TRUNCATE {tables}, dispatcher_queue CASCADE")

@@ -36,7 +36,7 @@ SELECT n, 'key:' || n, 1, false FROM generate_series(1, 10000) AS n;
 INSERT INTO dispatcher_queue (name, delivery, max_depth, on_full, warn_at)
 SELECT 'queue-' || n, 'http', 1000000, 'reject', 0.8 FROM generate_series(1, 24) AS n;
 
-INSERT INTO dispatcher_pullworker (id, name, queues, seen_at)
+INSERT INTO dispatcher_ojs_pullworker (id, name, queues, seen_at)
 SELECT gen_random_uuid(), 'worker-' || n, ARRAY['queue-1'], now() FROM generate_series(1, 1000) AS n;
 
 INSERT INTO dispatcher_lane (id, queue, priority, on_limit, key_ids, parked_on_id)
@@ -70,22 +70,22 @@ INSERT INTO dispatcher_slot (call_id, key_id, cost, lease_until, worker_id, pull
 SELECT id, 1, 1, now() + interval '1 hour', gen_random_uuid(), now() + interval '1 hour'
   FROM dispatcher_callqueue WHERE state = 'active';
 
-INSERT INTO dispatcher_workflow (id, name, kind, state, plan, callbacks, results)
+INSERT INTO dispatcher_ojs_workflow (id, name, kind, state, plan, callbacks, results)
 SELECT ('00000000-0000-7000-9000-' || lpad(to_hex(n), 12, '0'))::uuid, 'w', 'chain', 'running', '[{}]', '{}', '{}'
   FROM generate_series(1, 20000) AS n;
 
-INSERT INTO dispatcher_part (workflow_id, role, place, call, outcome)
+INSERT INTO dispatcher_ojs_part (workflow_id, role, place, call, outcome)
 SELECT ('00000000-0000-7000-9000-' || lpad(to_hex(n), 12, '0'))::uuid, 'step', 0,
        ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'open'
   FROM generate_series(1, 20000) AS n;
 
-INSERT INTO dispatcher_eventlogentry (kind, queue, data, at)
+INSERT INTO dispatcher_ojs_eventlogentry (kind, queue, data, at)
 SELECT CASE WHEN n <= 5 THEN 'queue.paused' ELSE 'rate_limit.exceeded' END, 'queue-1',
        jsonb_build_object('key', 'key:' || n, 'job_id', n), timestamptz '2030-01-01' + n * interval '1 second'
   FROM generate_series(1, 100000) AS n
 """
 TABLES = """dispatcher_callqueue, dispatcher_lane, dispatcher_ratelimitkey, dispatcher_slot, dispatcher_queue,
-            dispatcher_pullworker, dispatcher_workflow, dispatcher_part, dispatcher_eventlogentry"""
+            dispatcher_ojs_pullworker, dispatcher_ojs_workflow, dispatcher_ojs_part, dispatcher_ojs_eventlogentry"""
 
 
 @pytest.fixture(scope="module", autouse=True)

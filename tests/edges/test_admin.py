@@ -20,7 +20,8 @@ from dispatcher import api, engine
 from dispatcher.admin.base import MANY, batches
 from dispatcher.engine import workers
 from dispatcher.lifecycle import heartbeat
-from dispatcher.models import ApiToken, CallQueue, EventLogEntry, PullWorker, Queue, RateLimitKey
+from dispatcher.models import CallQueue, Queue, RateLimitKey
+from dispatcher.ojs.models import ApiToken, EventLogEntry, PullWorker
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, ticket_of

@@ -13,11 +13,12 @@ from pytest_django import DjangoAssertNumQueries, Settings
 
 import dispatcher
 from dispatcher import api
-from dispatcher.event_log import KINDS
-from dispatcher.models import ApiToken, CallQueue, EventLogEntry, PullWorker, Queue
+from dispatcher.models import CallQueue, Queue
 from dispatcher.ojs import fetch, pull_workers
+from dispatcher.ojs.admin import KINDS
 from dispatcher.ojs.auth import make_token
 from dispatcher.ojs.fetch import FetchRequest
+from dispatcher.ojs.models import ApiToken, EventLogEntry, PullWorker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -82,17 +83,16 @@ def test_the_event_log_is_read_and_nothing_else(boss: Client, settings: Settings
     api.pause("queue:mail", by="ada")
     api.declare("api", {})
     api.block("api", timedelta(hours=1))
-    url = reverse("admin:dispatcher_eventlogentry_changelist")
+    url = reverse("admin:dispatcher_ojs_eventlogentry_changelist")
     page = boss.get(url).content.decode()
     assert "paused_by ada" in page
     assert "rate_limit.dynamic_adjusted" in page
     assert "paused_by ada" not in boss.get(url, {"q": "api"}).content.decode()
-    assert boss.get(reverse("admin:dispatcher_eventlogentry_add")).status_code == 403
+    assert boss.get(reverse("admin:dispatcher_ojs_eventlogentry_add")).status_code == 403
     entry = EventLogEntry.objects.first()
     assert entry is not None
-    assert (
-        boss.post(reverse("admin:dispatcher_eventlogentry_delete", args=[entry.pk]), {"post": "yes"}).status_code == 403
-    )
+    delete = reverse("admin:dispatcher_ojs_eventlogentry_delete", args=[entry.pk])
+    assert boss.post(delete, {"post": "yes"}).status_code == 403
 
 
 def test_the_kinds_of_the_event_log_are_offered_without_reading_it(
@@ -102,7 +102,7 @@ def test_the_kinds_of_the_event_log_are_offered_without_reading_it(
     api.declare("queue:mail", {})
     api.pause("queue:mail")
     api.resume("queue:mail")
-    url = reverse("admin:dispatcher_eventlogentry_changelist")
+    url = reverse("admin:dispatcher_ojs_eventlogentry_changelist")
     with django_assert_num_queries(4) as asked:
         page = boss.get(url, {"kind": "queue.paused"}).content.decode()
     assert not [query["sql"] for query in asked.captured_queries if "DISTINCT" in query["sql"]]
@@ -121,7 +121,7 @@ def test_whatever_is_written_into_the_event_log_can_be_chosen_there() -> None:
 )
 def test_an_action_sets_the_directive_of_workers(boss: Client, action: str, directive: str) -> None:
     pull_workers.touch_worker("one")
-    url = reverse("admin:dispatcher_pullworker_changelist")
+    url = reverse("admin:dispatcher_ojs_pullworker_changelist")
     worker = PullWorker.objects.get()
     page = boss.post(url, {"action": action, "_selected_action": [worker.pk]}, follow=True).content.decode()
     assert "get this directive" in page
@@ -134,23 +134,23 @@ def test_a_user_who_may_only_view_sets_no_directive() -> None:
     clerk.user_permissions.set(Permission.objects.filter(codename="view_pullworker"))
     client = Client()
     client.force_login(clerk)
-    url = reverse("admin:dispatcher_pullworker_changelist")
+    url = reverse("admin:dispatcher_ojs_pullworker_changelist")
     client.post(url, {"action": "terminate", "_selected_action": [PullWorker.objects.get().pk]})
     assert pull_workers.heartbeat("one", []).directive == "running"
-    assert client.get(reverse("admin:dispatcher_apitoken_changelist")).status_code == 403
+    assert client.get(reverse("admin:dispatcher_ojs_apitoken_changelist")).status_code == 403
 
 
 def test_a_token_is_switched_off_and_neither_made_nor_shown(boss: Client) -> None:
     token = make_token("me", ["read"])
     row = ApiToken.objects.get()
-    url = reverse("admin:dispatcher_apitoken_change", args=[row.pk])
+    url = reverse("admin:dispatcher_ojs_apitoken_change", args=[row.pk])
     page = boss.get(url).content.decode()
     assert token not in page
     assert row.digest not in page
     boss.post(url, {"scopes": "read,send", "expires_at_0": "", "expires_at_1": ""})
     row.refresh_from_db()
     assert (row.is_active, row.scopes) == (False, ["read", "send"])
-    assert boss.get(reverse("admin:dispatcher_apitoken_add")).status_code == 403
+    assert boss.get(reverse("admin:dispatcher_ojs_apitoken_add")).status_code == 403
     refused = boss.post(url, {"scopes": "read,everything", "expires_at_0": "", "expires_at_1": ""}).content.decode()
     assert "is not a scope; give send, fetch, read, admin, or send:mail* for some queues only." in refused
     row.refresh_from_db()
@@ -172,7 +172,7 @@ def test_only_a_superuser_gives_a_token_more_than_it_has(boss: Client, change: d
     clerk, client = User.objects.create_user("clerk", is_staff=True), Client()
     clerk.user_permissions.set(Permission.objects.filter(codename="change_apitoken"))
     client.force_login(clerk)
-    url = reverse("admin:dispatcher_apitoken_change", args=[ApiToken.objects.get().pk])
+    url = reverse("admin:dispatcher_ojs_apitoken_change", args=[ApiToken.objects.get().pk])
     before = ApiToken.objects.values().get()
     now = timezone.localtime(before["expires_at"])
     same = {"scopes": "read", "expires_at_0": f"{now:%Y-%m-%d}", "expires_at_1": f"{now:%H:%M:%S}"}

@@ -15,9 +15,10 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from dispatcher import api
-from dispatcher.models import ApiToken, CallQueue, RateLimitKey
+from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.ojs import auth
 from dispatcher.ojs.auth import make_token
+from dispatcher.ojs.models import ApiToken
 from tests.edges.ojs import MEDIA, Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
@@ -140,7 +141,7 @@ def test_a_request_is_no_transaction_whatever_the_project_asks_for(monkeypatch: 
 def test_the_token_itself_is_not_kept() -> None:
     token = make_token("me", ["read"])
     with connection.cursor() as cursor:
-        cursor.execute("SELECT row_to_json(token)::text FROM dispatcher_apitoken AS token")
+        cursor.execute("SELECT row_to_json(token)::text FROM dispatcher_ojs_apitoken AS token")
         assert token not in cursor.fetchone()[0]
 
 

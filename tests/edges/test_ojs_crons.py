@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from dispatcher.models import CallQueue, EventLogEntry
+from dispatcher.models import CallQueue
 from dispatcher.ojs.cron import fire_cron, list_crons
+from dispatcher.ojs.models import EventLogEntry
 from tests.edges.ojs import Api
 
 pytestmark = pytest.mark.django_db(transaction=True)

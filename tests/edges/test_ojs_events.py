@@ -16,11 +16,12 @@ from pytest_django import Settings
 import dispatcher.api
 from dispatcher import engine
 from dispatcher.lifecycle import finish
-from dispatcher.models import CallQueue, EventLogEntry, Worker
+from dispatcher.models import CallQueue, Worker
 from dispatcher.ojs import enqueue
 from dispatcher.ojs.cron import fire_cron, list_crons
 from dispatcher.ojs.events import query, source
 from dispatcher.ojs.events.source import CallFilter, Span
+from dispatcher.ojs.models import EventLogEntry
 from dispatcher.ojs.workflow import advance
 from dispatcher.request import Call
 from tests.edges.ojs import Api, another_transaction

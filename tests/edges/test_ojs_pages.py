@@ -9,8 +9,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from dispatcher import sql
-from dispatcher.models import CallQueue, PullWorker, RateLimitKey
+from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.ojs import job_query, pagination
+from dispatcher.ojs.models import PullWorker
 from tests.edges.ojs import Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]

@@ -9,7 +9,8 @@ import pytest
 from pytest_django import Settings
 
 from dispatcher import api, sql
-from dispatcher.models import CallQueue, KeyChange, PullWorker, RateLimitKey, Slot
+from dispatcher.models import CallQueue, KeyChange, RateLimitKey, Slot
+from dispatcher.ojs.models import PullWorker
 from tests.edges.ojs import Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]

@@ -13,10 +13,11 @@ from django.http import HttpRequest
 from django.test import RequestFactory
 from pytest_django import Settings
 
-from dispatcher.models import ApiToken, CallQueue, Queue
+from dispatcher.models import CallQueue, Queue
 from dispatcher.ojs import auth
 from dispatcher.ojs.events.live import LiveEvents
 from dispatcher.ojs.long_poll import Waiters
+from dispatcher.ojs.models import ApiToken
 from tests.edges.ojs import Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]

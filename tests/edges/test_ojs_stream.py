@@ -10,11 +10,12 @@ from django.db import connection, connections
 from django.db.models.functions import Now
 from pytest_django import Settings
 
-from dispatcher.models import ApiToken, CallQueue, Queue
+from dispatcher.models import CallQueue, Queue
 from dispatcher.ojs.auth import Access, make_token
 from dispatcher.ojs.events import live, query, source
 from dispatcher.ojs.events.live import LiveEvents
 from dispatcher.ojs.events.query import EventFilter, Page, after, now
+from dispatcher.ojs.models import ApiToken
 from dispatcher.ojs.views import events
 from dispatcher.request import Call
 from tests.edges.ojs import Api

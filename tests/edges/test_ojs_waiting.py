@@ -13,10 +13,11 @@ import pytest
 from django.db import connection, connections
 from pytest_django import Settings
 
-from dispatcher.models import ApiToken, CallQueue, Queue
+from dispatcher.models import CallQueue, Queue
 from dispatcher.ojs import long_poll
 from dispatcher.ojs.auth import make_token
 from dispatcher.ojs.long_poll import WAITERS
+from dispatcher.ojs.models import ApiToken
 from tests.edges.ojs import Api
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.models import CallQueue, Workflow
+from dispatcher.models import CallQueue
+from dispatcher.ojs.models import Workflow
 from dispatcher.ojs.views import workflows
 from tests.edges.ojs import Api
 

@@ -12,7 +12,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from dispatcher import engine
-from dispatcher.models import CallQueue, Part, RateLimitKey, Workflow
+from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.ojs.models import Part, Workflow
 from dispatcher.ojs.workflow import advance
 from tests.builders import erase
 

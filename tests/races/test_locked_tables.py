@@ -17,6 +17,7 @@ from dispatcher.lifecycle import claim, heartbeat, recover
 from dispatcher.models import CallQueue, RateLimitKey, Worker
 from dispatcher.ojs import fetch, pull_workers, queues
 from dispatcher.ojs.fetch import FetchRequest
+from dispatcher.ojs.reclaim import reclaim
 from dispatcher.states import State
 from tests import db_admin
 from tests.builders import HERE, renew, states, ticket_of
@@ -115,7 +116,7 @@ def test_a_lock_that_comes_between_the_look_and_the_rows_takes_no_call_from_its_
     assert states(calls) == [State.ACTIVE] * len(calls)
 
 
-@pytest.mark.parametrize("look", [engine.reclaim, engine.recover])
+@pytest.mark.parametrize("look", [reclaim, engine.recover])
 def test_calls_that_were_fetched_keep_their_slots_while_a_table_is_locked(look: Callable[[], int]) -> None:
     queues.open_queue("jobs")
     CallQueue.objects.send("noop", queue="jobs")
@@ -131,5 +132,5 @@ def test_calls_that_were_fetched_keep_their_slots_while_a_table_is_locked(look: 
             holder.commit()
         assert looking.result(DEADLINE) == 0
         assert worker.do(pull_workers.heartbeat, "one", [call.id]).kept == [call.id]
-    assert engine.reclaim() == 0
+    assert reclaim() == 0
     assert states([call]) == [State.ACTIVE]

@@ -11,7 +11,8 @@ from dispatcher.audit import audit
 from dispatcher.errors import CallInvalid, CallNeverRuns, ConfigurationError, UnknownKey
 from dispatcher.lifecycle import admit, finish, publish, recover
 from dispatcher.lifecycle.retention import unused
-from dispatcher.models import CallQueue, EventLogEntry, Lane, RateLimitKey, Slot
+from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
+from dispatcher.ojs.models import EventLogEntry
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import (

@@ -12,6 +12,7 @@ from dispatcher.lifecycle import recover, schedule
 from dispatcher.models import CallQueue, LeaseCheck, Slot
 from dispatcher.ojs import fetch, pull_workers, queues
 from dispatcher.ojs.fetch import FetchRequest
+from dispatcher.ojs.reclaim import reclaim
 from dispatcher.states import State
 from tests.builders import at, committed, renew, started, states, ticket_of
 
@@ -108,14 +109,14 @@ def let_run_out(ago: timedelta) -> None:
 
 def test_a_fetched_call_whose_lease_ran_out_is_taken_back_by_the_next_tick() -> None:
     fetched()
-    assert engine.reclaim() == 0
+    assert reclaim() == 0
     let_run_out(SECOND)
-    assert engine.reclaim() == 1
+    assert reclaim() == 1
 
 
 def test_a_tick_looks_at_leases_only_where_one_is_over() -> None:
     fetched()
-    engine.reclaim()
+    reclaim()
     assert not LeaseCheck.objects.exists()
 
 
@@ -123,12 +124,12 @@ def test_the_lease_of_a_fetched_call_that_ran_out_while_no_recovery_ran_is_given
     call = fetched()
     looked(300 * SECOND)
     let_run_out(60 * SECOND)
-    assert engine.reclaim() == 0
+    assert reclaim() == 0
     assert pull_workers.heartbeat("one", [call.id]).kept == [call.id]
-    assert engine.reclaim() == 0
+    assert reclaim() == 0
     let_run_out(60 * SECOND)
     LeaseCheck.objects.update(checked_at=timezone.now(), since=timezone.now() - 60 * SECOND)
-    assert engine.reclaim() == 1
+    assert reclaim() == 1
 
 
 def test_a_recovery_that_runs_rarely_takes_back_fetched_calls_without_a_tick(settings: Any) -> None:
@@ -151,9 +152,9 @@ def test_a_tick_does_not_look_again_and_again_at_leases_that_may_not_be_judged()
     fetched()
     looked(300 * SECOND)
     let_run_out(60 * SECOND)
-    engine.reclaim()
+    reclaim()
     checked_at = LeaseCheck.objects.get().checked_at
-    engine.reclaim()
+    reclaim()
     assert LeaseCheck.objects.get().checked_at == checked_at
     wait = schedule.next_due()
     assert wait is not None

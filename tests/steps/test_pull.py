@@ -14,11 +14,12 @@ from dispatcher import engine, sql
 from dispatcher.ending import Reported
 from dispatcher.engine import fetched, workers
 from dispatcher.lifecycle import claim
-from dispatcher.models import CallQueue, Lane, PullWorker, Queue, RateLimitKey, Slot
+from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey, Slot
 from dispatcher.ojs import fetch as pull
 from dispatcher.ojs import pull_workers, queues, worker_reports
 from dispatcher.ojs.fetch import FetchRequest
 from dispatcher.ojs.long_poll import find_ready_queues
+from dispatcher.ojs.models import PullWorker
 from dispatcher.ojs.worker_reports import Progress, RejectedReport
 from dispatcher.request import Call, OjsOptions
 from dispatcher.states import State

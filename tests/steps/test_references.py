@@ -13,7 +13,8 @@ from django.db import connection, models
 from dispatcher import engine
 from dispatcher.lifecycle import retention
 from dispatcher.lifecycle.retention import references, unused
-from dispatcher.models import CallQueue, EventLogEntry, Lane, PullWorker, RateLimitKey, Workflow
+from dispatcher.models import CallQueue, Lane, RateLimitKey
+from dispatcher.ojs.models import EventLogEntry, PullWorker, Workflow
 from dispatcher.states import State
 from tests.builders import T0, at, committed, waiting
 

@@ -7,7 +7,8 @@ import pytest
 
 from dispatcher import engine
 from dispatcher.lifecycle import retention
-from dispatcher.models import CallQueue, EventLogEntry, Part, Workflow
+from dispatcher.models import CallQueue
+from dispatcher.ojs.models import EventLogEntry, Part, Workflow
 from dispatcher.states import TERMINAL, Reason, State
 from tests.builders import T0, admitted, at, started, states, waiting
 

@@ -17,7 +17,7 @@ from dispatcher.lifecycle.claim import Claimed, Refused
 from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.reports import rate_limit_status
 from dispatcher.states import State
-from tests.builders import SECOND, T0, admitted, at, go, key, seen, snapshot, started, ticket_of, waiting
+from tests.builders import APPS, SECOND, T0, admitted, at, go, key, seen, snapshot, started, ticket_of, waiting
 
 pytestmark = pytest.mark.django_db
 
@@ -174,7 +174,7 @@ def test_all_that_one_pass_admitted_may_be_claimed_at_once(settings: Any) -> Non
         assert made.start_at <= at(30.21)
 
 
-@pytest.mark.django_db(transaction=True, available_apps=["dispatcher"])
+@pytest.mark.django_db(transaction=True, available_apps=APPS)
 def test_calls_admitted_before_a_throttle_was_tightened_go_back_and_come_when_it_opens() -> None:
     key("api", throttle=(50, 1))
     calls = [waiting("api") for _ in range(10)]
@@ -230,7 +230,7 @@ def test_a_start_that_was_missed_and_would_come_beyond_the_horizon_is_given_up(s
 # A soft time limit before the start
 
 
-@pytest.mark.django_db(transaction=True, available_apps=["dispatcher"])
+@pytest.mark.django_db(transaction=True, available_apps=APPS)
 @pytest.mark.parametrize("where", ["before the claim", "in the wait", "after it"])
 def test_a_soft_time_limit_before_the_start_spends_no_attempt(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     key("api", throttle=FAST)

@@ -29,7 +29,8 @@ from dispatcher import api, sql
 from dispatcher.celery.schedule import ensure_periodic
 from dispatcher.conf import conf
 from dispatcher.errors import DuplicateCall, FieldInvalid, QueueFull
-from dispatcher.models import CallQueue, Part, Workflow
+from dispatcher.models import CallQueue
+from dispatcher.ojs.models import Part, Workflow
 from dispatcher.ojs.wire import Problem
 from dispatcher.ojs.workflow.plan import GRAPH, STEP, End, NextPart, is_workflow, next_parts
 from dispatcher.ojs.workflow.start import draft, enqueue_request, start_parts

@@ -5,9 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from dispatcher.conf import conf
-from dispatcher.models import CallQueue, Part, Workflow
+from dispatcher.models import CallQueue
 from dispatcher.ojs.enqueue import EnqueueRequest, enqueue
 from dispatcher.ojs.job import read_job
+from dispatcher.ojs.models import Part, Workflow
 from dispatcher.ojs.requests import JobIn
 from dispatcher.ojs.workflow.plan import End, NextPart, is_workflow, next_parts, parts_field
 

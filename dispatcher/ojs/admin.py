@@ -1,71 +1,32 @@
-"""The HTTP API in the admin: queues, workers that fetch, tokens."""
+"""The HTTP API in the admin: workers that fetch, tokens, and the event log."""
 
-from typing import Any
+from typing import Any, Final
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.db.models import Model, QuerySet
+from django.db.models.fields.json import KT
 from django.http import HttpRequest
 
-from dispatcher import validate
-from dispatcher.admin.base import BoundedAdmin
+from dispatcher.admin.base import MANY, BoundedAdmin, ReadOnlyAdmin
 from dispatcher.errors import CallInvalid
-from dispatcher.lanes import mixture
-from dispatcher.models import ApiToken, CallQueue, Lane, PullWorker, Queue
-from dispatcher.states import IN_FLIGHT, Delivery
+from dispatcher.messages.tickets import uuid_of
+from dispatcher.ojs.auth import check_scopes
+from dispatcher.ojs.models import ApiToken, EventLogEntry, PullWorker
 
-
-class QueueForm(forms.ModelForm):  # type: ignore[type-arg]
-    """The configuration of a queue."""
-
-    def clean(self) -> dict[str, Any]:
-        """Refuse the broker for calls that spend keys with a limit per worker, and a weight without direct delivery."""
-        cleaned = super().clean() or {}
-        try:
-            validate.queue_weight(cleaned.get("weight", 1), cleaned.get("delivery", self.instance.delivery))
-        except CallInvalid as error:
-            self.add_error("weight", str(error))
-        if cleaned.get("delivery") == Delivery.BROKER:
-            try:
-                mixture.check_delivery(cleaned.get("name") or self.instance.name)
-            except CallInvalid as error:
-                self.add_error("delivery", str(error))
-        return cleaned
-
-
-@admin.register(Queue)
-class QueueAdmin(BoundedAdmin):
-    """Queues: who serves them, how often, and how many calls may wait."""
-
-    fields = ("name", "delivery", "weight", "max_depth", "on_full", "warn_at")
-    list_display = ("name", "delivery", "weight", "max_depth", "on_full", "created_at")
-    list_filter = ("delivery",)
-    search_fields = ("name",)
-    ordering = ("name",)
-
-    form = QueueForm
-
-    def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: Any) -> None:
-        """Save a queue; the user has decided who serves it."""
-        obj.is_undecided = False
-        super().save_model(request, obj, form, change)
-        if change and request.POST.get("delivery", obj.delivery) != obj.delivery:
-            self.message_user(
-                request,
-                "The delivery was not changed: calls of the queue are in flight. Pause its keys until none is.",
-                messages.WARNING,
-            )
-
-    def has_delete_permission(self, request: HttpRequest, obj: Queue | None = None) -> bool:
-        """Refuse it for a queue with lanes: its calls would have no delivery any more."""
-        is_used = obj is not None and Lane.objects.filter(queue=obj.name).exists()
-        return not is_used and super().has_delete_permission(request, obj)
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> tuple[str, ...]:
-        if obj is None:
-            return ()
-        is_busy = CallQueue.objects.filter(queue=obj.name, state__in=IN_FLIGHT).exists()
-        return ("name", "delivery") if is_busy else ("name",)
+KINDS: Final = (
+    "backpressure.cleared",
+    "backpressure.rejected",
+    "backpressure.warning",
+    "cron.skipped",
+    "job.heartbeat",
+    "queue.paused",
+    "queue.resumed",
+    "rate_limit.dynamic_adjusted",
+    "rate_limit.exceeded",
+    "rate_limit.released",
+)
+"""The kinds of entries in the event log."""
 
 
 @admin.register(PullWorker)
@@ -111,7 +72,7 @@ class TokenForm(forms.ModelForm):  # type: ignore[type-arg]
     def clean_scopes(self) -> list[str]:
         """Refuse unknown scopes, and scopes that the user may not grant."""
         try:
-            given = validate.scopes(self.cleaned_data["scopes"])
+            given = check_scopes(self.cleaned_data["scopes"])
         except CallInvalid as error:
             raise forms.ValidationError(str(error)) from error
         if not self.may_grant and (more := sorted(set(given).difference(self.instance.scopes))):
@@ -154,3 +115,46 @@ class ApiTokenAdmin(BoundedAdmin):
     def save_model(self, request: HttpRequest, obj: ApiToken, form: Any, change: Any) -> None:
         """Save the editable fields, never the hash."""
         obj.save(update_fields=["scopes", "is_active", "expires_at"])
+
+
+class KindFilter(admin.SimpleListFilter):
+    """Filters by kind, from the list of kinds: to find the existing ones would read the whole log."""
+
+    title = "kind"
+    parameter_name = "kind"
+
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
+        return [(kind, kind) for kind in KINDS]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[EventLogEntry]) -> QuerySet[EventLogEntry]:
+        value = self.value()
+        return queryset.filter(kind=value) if value else queryset
+
+
+@admin.register(EventLogEntry)
+class EventLogEntryAdmin(ReadOnlyAdmin):
+    """Events, written by the engine and deleted by retention: people view them."""
+
+    list_display = ("at", "kind", "queue", "details")
+    list_filter = (KindFilter,)
+    search_fields = ("queue", "data__key")
+    search_help_text = f"The id of a call; or a queue or a key, among the latest {MANY:,} entries."
+    ordering = ("-at", "-id")
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[EventLogEntry], search_term: str
+    ) -> tuple[QuerySet[EventLogEntry], bool]:
+        """Search by the id of a call, which has an index, or among the latest entries."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        if (call := uuid_of(term)) is not None:
+            # This expression has an index.
+            return queryset.alias(job=KT("data__job_id")).filter(job=str(call)), False
+        oldest = EventLogEntry.objects.order_by("-at").values_list("at", flat=True)[MANY : MANY + 1].first()
+        latest = queryset if oldest is None else queryset.filter(at__gt=oldest)
+        return super().get_search_results(request, latest, term)
+
+    @admin.display(description="details")
+    def details(self, entry: EventLogEntry) -> str:
+        return ", ".join(f"{name} {value}" for name, value in entry.data.items())

@@ -9,7 +9,7 @@ WITH ended AS MATERIALIZED (
      LIMIT %(most)s::int
 ), due AS MATERIALIZED (
     SELECT CASE WHEN workflow.state = 'running' THEN workflow.id ELSE workflow.parent_id END AS id, workflow.look_at
-      FROM dispatcher_workflow AS workflow
+      FROM dispatcher_ojs_workflow AS workflow
      WHERE workflow.look_at <= (SELECT {{now}})
      ORDER BY workflow.look_at
      LIMIT %(most)s::int
@@ -19,13 +19,13 @@ SELECT workflow.id
           FROM ended
          CROSS JOIN LATERAL (
                SELECT part.workflow_id
-                 FROM dispatcher_part AS part
+                 FROM dispatcher_ojs_part AS part
                 WHERE part.call = ended.id AND part.outcome = 'open'
                 LIMIT 100) AS part
          UNION ALL
         SELECT due.id, due.look_at
           FROM due) AS news
-  JOIN dispatcher_workflow AS workflow
+  JOIN dispatcher_ojs_workflow AS workflow
     ON workflow.id = news.id AND workflow.state = 'running'
        AND (workflow.look_at IS NULL OR workflow.look_at <= {{now}})
  GROUP BY workflow.id

@@ -8,8 +8,8 @@ from django.db import IntegrityError
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid
 from dispatcher.management.command import explained
-from dispatcher.models import ApiToken
 from dispatcher.ojs.auth import make_token
+from dispatcher.ojs.models import ApiToken
 
 
 class Command(BaseCommand):

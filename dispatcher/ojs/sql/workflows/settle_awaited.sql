@@ -11,7 +11,7 @@ WITH ended AS MATERIALIZED (
        FOR NO KEY UPDATE SKIP LOCKED
 ), due AS MATERIALIZED (
     SELECT workflow.id
-      FROM dispatcher_workflow AS workflow
+      FROM dispatcher_ojs_workflow AS workflow
      WHERE workflow.look_at <= (SELECT {{now}}) AND workflow.state <> 'running'
      ORDER BY workflow.look_at
      LIMIT %(most)s::int
@@ -23,19 +23,19 @@ WITH ended AS MATERIALIZED (
            SELECT ended.id
              FROM ended
             WHERE (SELECT part.id
-                     FROM dispatcher_part AS part
-                     JOIN dispatcher_workflow AS workflow ON workflow.id = part.workflow_id
+                     FROM dispatcher_ojs_part AS part
+                     JOIN dispatcher_ojs_workflow AS workflow ON workflow.id = part.workflow_id
                     WHERE part.call = ended.id AND part.outcome = 'open' AND workflow.state = 'running'
                       AND workflow.look_at IS NULL
                     LIMIT 1) IS NULL))
 )
-UPDATE dispatcher_workflow AS workflow
+UPDATE dispatcher_ojs_workflow AS workflow
    SET look_at = NULL
  WHERE workflow.id = ANY (ARRAY(
        SELECT due.id
          FROM due
         WHERE (SELECT part.id
-                 FROM dispatcher_part AS part
-                 JOIN dispatcher_workflow AS parent ON parent.id = part.workflow_id
+                 FROM dispatcher_ojs_part AS part
+                 JOIN dispatcher_ojs_workflow AS parent ON parent.id = part.workflow_id
                 WHERE part.child_id = due.id AND part.outcome = 'open' AND parent.state = 'running'
                 LIMIT 1) IS NULL))

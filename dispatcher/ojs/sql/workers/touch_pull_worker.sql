@@ -2,12 +2,12 @@
 -- A worker seen less than a second ago with the same values is not updated: a busy worker fetches many times a second.
 WITH known AS MATERIALIZED (
     SELECT worker.directive
-      FROM dispatcher_pullworker AS worker
+      FROM dispatcher_ojs_pullworker AS worker
      WHERE worker.id = %(worker)s::uuid AND worker.seen_at > clock_timestamp() - interval '1 second'
        AND worker.queues = COALESCE(%(queues)s::varchar[], worker.queues)
        AND worker.state = COALESCE(%(state)s::text, worker.state)
 ), noted AS (
-    INSERT INTO dispatcher_pullworker AS worker (id, name, queues, state, seen_at)
+    INSERT INTO dispatcher_ojs_pullworker AS worker (id, name, queues, state, seen_at)
     SELECT %(worker)s::uuid, %(name)s::text, COALESCE(%(queues)s::text[], '{}'), COALESCE(%(state)s::text, 'running'),
            clock_timestamp()
      WHERE NOT EXISTS (SELECT FROM known)

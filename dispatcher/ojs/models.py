@@ -1,13 +1,19 @@
-"""Models of the HTTP API: tokens, workflows, subscriptions, and the event log."""
+"""Models of the HTTP API: tokens, workflows, subscriptions, workers that fetch, pools, and the event log."""
 
 from typing import ClassVar
 
 import uuid_utils.compat as uuid7
+from django.apps import apps
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 from django.db.models.fields.json import KT
 from django.db.models.functions import Now
+
+from dispatcher.errors import ConfigurationError
+
+if not apps.is_installed("dispatcher.ojs"):
+    raise ConfigurationError('dispatcher.ojs is an app: add "dispatcher.ojs" to INSTALLED_APPS.')  # noqa: TRY003 -- the remedy
 
 
 class ApiToken(models.Model):
@@ -133,3 +139,37 @@ class EventLogEntry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.at}"
+
+
+class PullWorker(models.Model):
+    """A named worker that fetches calls over HTTP."""
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    name = models.CharField(max_length=255, unique=True, help_text="Its worker_id.")
+    queues = ArrayField(models.CharField(max_length=255), default=list, help_text="The queues of its last fetch.")
+    state = models.CharField(
+        max_length=16, default="running", db_default="running", help_text="Its last reported state."
+    )
+    directive = models.CharField(
+        max_length=16, default="running", db_default="running", help_text="The response to its next heartbeat."
+    )
+    started_at = models.DateTimeField(db_default=Now())
+    seen_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        verbose_name = "fetching worker"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Pool(models.Model):
+    """Queues that workers fetch from together, and the order in which a fetch reads them."""
+
+    name = models.CharField(max_length=255, primary_key=True)
+    strategy = models.CharField(max_length=16, default="round-robin", help_text="strict, round-robin or weighted.")
+    weights = models.JSONField(default=dict, help_text="Its queues with their weights: how often each comes first.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    def __str__(self) -> str:
+        return self.name

@@ -2,7 +2,7 @@
 -- part goes with the whole. Relies on the index workflow_root_ended, and on those of parents and of parts.
 WITH RECURSIVE root AS MATERIALIZED (
     SELECT workflow.id
-      FROM dispatcher_workflow AS workflow
+      FROM dispatcher_ojs_workflow AS workflow
      WHERE workflow.parent_id IS NULL
        AND workflow.ended_at < (SELECT {{now}} - %(retention)s::interval)
      ORDER BY workflow.ended_at
@@ -15,10 +15,10 @@ WITH RECURSIVE root AS MATERIALIZED (
       FROM gone
      CROSS JOIN LATERAL (
            -- One by one, or the planner may read all workflows to find these.
-           SELECT child.id FROM dispatcher_workflow AS child WHERE child.parent_id = gone.id OFFSET 0) AS child
+           SELECT child.id FROM dispatcher_ojs_workflow AS child WHERE child.parent_id = gone.id OFFSET 0) AS child
 ), parts AS (
-    DELETE FROM dispatcher_part AS part
+    DELETE FROM dispatcher_ojs_part AS part
      WHERE part.workflow_id = ANY (ARRAY(SELECT gone.id FROM gone))
 )
-DELETE FROM dispatcher_workflow AS workflow
+DELETE FROM dispatcher_ojs_workflow AS workflow
  WHERE workflow.id = ANY (ARRAY(SELECT gone.id FROM gone))
