@@ -3,12 +3,14 @@
 Without such an app each step does nothing, and costs nothing.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 if TYPE_CHECKING:
     from dispatcher.event_log import Entry
+    from dispatcher.request import Extras
 
 
 HTTP_MISSING: Final = (
@@ -28,6 +30,9 @@ class Extension:
 
     def store_events(self, entries: Collection["Entry"]) -> None:
         """Store events, in the transaction in which they happen."""
+
+    def store_extras(self, extras: Mapping[UUID, "Extras"]) -> None:
+        """Store what the app keeps of calls, by id, that this transaction wrote, or refused to write."""
 
     def reclaim(self, *, until: datetime | None = None, now: datetime | None = None) -> int:  # noqa: ARG002 -- the app's
         """End the attempts of fetched calls whose leases were over by `until`; return how many."""

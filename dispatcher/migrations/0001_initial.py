@@ -607,24 +607,6 @@ class Migration(migrations.Migration):
                 ),
                 ("expires_at", models.DateTimeField(help_text="Discarded if it has not started by then.", null=True)),
                 (
-                    "timeout",
-                    models.DurationField(
-                        help_text="Maximum duration of one attempt, if workers fetch it over HTTP.", null=True
-                    ),
-                ),
-                (
-                    "visibility",
-                    models.DurationField(help_text="The lease of a fetched call without a heartbeat.", null=True),
-                ),
-                (
-                    "unique_key",
-                    models.CharField(help_text="Calls with the same key run one at a time.", max_length=64, null=True),
-                ),
-                (
-                    "envelope",
-                    models.JSONField(help_text="Fields of its Open Job Spec job that have no column.", null=True),
-                ),
-                (
                     "headers",
                     models.JSONField(
                         help_text="Headers of its message: the sender's, and those that instrumentation added at the send.",
@@ -636,12 +618,6 @@ class Migration(migrations.Migration):
                     models.JSONField(
                         help_text="Options of its message, as for apply_async: time limits, the broker's priority, and so on.",
                         null=True,
-                    ),
-                ),
-                (
-                    "progress",
-                    models.JSONField(
-                        help_text="What its worker reported last: progress from 0 to 1, message, data.", null=True
                     ),
                 ),
                 (
@@ -675,15 +651,6 @@ class Migration(migrations.Migration):
                         db_default=False,
                         default=False,
                         help_text="It was revoked while it ran: no further attempt starts.",
-                    ),
-                ),
-                (
-                    "is_awaited",
-                    models.BooleanField(
-                        db_default=False,
-                        default=False,
-                        editable=False,
-                        help_text="A workflow waits for its end, and has not recorded it yet.",
                     ),
                 ),
                 ("ticket", models.UUIDField(editable=False, null=True)),
@@ -1001,14 +968,6 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="callqueue",
             index=models.Index(
-                condition=models.Q(("unique_key__isnull", False)),
-                fields=["unique_key", "state", "created_at"],
-                name="call_unique",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="callqueue",
-            index=models.Index(
                 condition=models.Q(("finished_at__isnull", True), ("returns__gt", 0)),
                 fields=["queue", "task"],
                 name="call_returned",
@@ -1050,14 +1009,6 @@ class Migration(migrations.Migration):
                 condition=models.Q(("state", dispatcher.states.State["PENDING"])),
                 fields=["queue", "id"],
                 name="call_pending",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="callqueue",
-            index=models.Index(
-                condition=models.Q(("finished_at__isnull", False), ("is_awaited", True)),
-                fields=["finished_at"],
-                name="call_awaited",
             ),
         ),
         migrations.AddIndex(

@@ -1,13 +1,16 @@
 """What the Open Job Spec adds to the engine: the event log, leases of fetched calls, and their retention."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
+from uuid import UUID
 
 from dispatcher import extension, sql
 from dispatcher.conf import conf
 from dispatcher.event_log import Entry
-from dispatcher.ojs import enqueue, reclaim, retention
+from dispatcher.ojs import enqueue, jobs, reclaim, retention
+from dispatcher.ojs.options import OjsOptions
+from dispatcher.request import Extras
 
 
 class OpenJobSpec(extension.Extension):
@@ -27,6 +30,10 @@ class OpenJobSpec(extension.Extension):
             "data": [json.dumps(entry.data) for entry in entries],
         }
         sql.ask("note_entries", object, params)
+
+    def store_extras(self, extras: Mapping[UUID, Extras]) -> None:
+        """Store the options of jobs beside their calls."""
+        jobs.store({call: each for call, each in extras.items() if isinstance(each, OjsOptions)})
 
     def reclaim(self, *, until: datetime | None = None, now: datetime | None = None) -> int:
         """End the attempts of fetched calls whose lease, or time, ran out; return how many."""

@@ -1,4 +1,4 @@
-"""Models of the HTTP API: tokens, workflows, subscriptions, workers that fetch, pools, and the event log."""
+"""Models of the HTTP API: jobs beside calls, tokens, workflows, subscriptions, workers that fetch, the event log."""
 
 from typing import ClassVar
 
@@ -11,9 +11,57 @@ from django.db.models.fields.json import KT
 from django.db.models.functions import Now
 
 from dispatcher.errors import ConfigurationError
+from dispatcher.models import CallQueue
 
 if not apps.is_installed("dispatcher.ojs"):
     raise ConfigurationError('dispatcher.ojs is an app: add "dispatcher.ojs" to INSTALLED_APPS.')  # noqa: TRY003 -- the remedy
+
+
+class Job(models.Model):
+    """What only the HTTP API stores of a call: a row beside it, deleted with it; a plain call has none."""
+
+    call = models.OneToOneField(
+        CallQueue,
+        primary_key=True,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        related_name="job",
+        help_text="The migration adds the foreign key: the database deletes the row with the call.",
+    )
+    timeout = models.DurationField(null=True, help_text="Maximum duration of one attempt, if workers fetch it.")
+    visibility = models.DurationField(null=True, help_text="The lease of a fetched call without a heartbeat.")
+    unique_key = models.CharField(max_length=64, null=True, help_text="Calls with the same key run one at a time.")  # noqa: DJ001 -- absent is not a text
+    envelope = models.JSONField(null=True, help_text="Fields of the job that have no column.")
+    progress = models.JSONField(
+        null=True, help_text="What its worker reported last: progress from 0 to 1, message, data."
+    )
+    is_awaited = models.BooleanField(
+        default=False,
+        db_default=False,
+        editable=False,
+        help_text="A workflow waits for the call's end, and has not recorded it yet.",
+    )
+    created_at = models.DateTimeField(help_text="When the call was sent.")
+    outcome = models.CharField(
+        max_length=16,
+        default="open",
+        db_default="open",
+        help_text="open, or how a call with a unique key, or of a workflow, has ended: set by a trigger.",
+    )
+    ended_at = models.DateTimeField(null=True, help_text="When it ended; set by the same trigger.")
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(
+                name="job_unique",
+                fields=["unique_key", "outcome", "created_at"],
+                condition=Q(unique_key__isnull=False),
+            ),
+            models.Index(name="job_awaited", fields=["ended_at"], condition=Q(is_awaited=True, ended_at__isnull=False)),
+        ]
+
+    def __str__(self) -> str:
+        return str(self.call_id)
 
 
 class ApiToken(models.Model):

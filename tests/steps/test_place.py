@@ -15,7 +15,7 @@ from dispatcher.errors import CallNeverRuns, UnknownKey
 from dispatcher.lanes.heads import Place
 from dispatcher.lifecycle import place, schedule
 from dispatcher.models import CallQueue, Lane, RateLimitKey
-from dispatcher.request import Call, OjsOptions
+from dispatcher.request import Call, Extras
 from dispatcher.states import State
 from tests.builders import T0, committed, key, seen, states, waiting
 
@@ -96,7 +96,7 @@ def test_calls_in_every_state_that_waits_are_placed() -> None:
     later = timezone.now() + timedelta(hours=1)
     calls = [unplaced(), unplaced(scheduled_at=later)]
     with dying():
-        calls += CallQueue.objects.send_many([Call(task="noop", keys=["tenant:new"], ojs=OjsOptions(is_pending=True))])
+        calls += CallQueue.objects.send_many([Call(task="noop", keys=["tenant:new"], extras=Extras(is_pending=True))])
     assert engine.place_unplaced() == 3
     assert {seen(call).lane_id for call in calls} == {Lane.objects.get().id}
     assert states(calls) == [State.DISPATCHED, State.SCHEDULED, State.PENDING]
@@ -148,7 +148,7 @@ def test_a_call_without_a_lane_is_run_now_and_activated() -> None:
     assert api.run_now([scheduled.id]) == [scheduled.id]
     with dying():
         (pending,) = CallQueue.objects.send_many(
-            [Call(task="noop", keys=["tenant:two"], ojs=OjsOptions(is_pending=True))],
+            [Call(task="noop", keys=["tenant:two"], extras=Extras(is_pending=True))],
         )
     assert api.activate([pending.id]) == [pending.id]
     assert states([scheduled, pending]) == [State.DISPATCHED] * 2

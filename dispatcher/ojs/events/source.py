@@ -28,7 +28,7 @@ SPLIT_ROWS: Final = 1_000
 """How many rows of a kind one span may have; a millisecond is not divided."""
 _UNSEEN: Final = timedelta(minutes=1)
 _TABLES: Final = tuple(model._meta.db_table for model in (CallQueue, EventLogEntry, Workflow, Part, Worker))
-_DEFERRED: Final = ("args", "kwargs", "call_data", "result", "envelope", "progress")
+_DEFERRED: Final = ("args", "kwargs", "call_data", "result")
 """Columns that no event needs, and that may be large."""
 
 

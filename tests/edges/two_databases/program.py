@@ -29,7 +29,7 @@ from dispatcher.ojs.cron import (  # noqa: E402
     register_cron,
     set_cron_enabled,
 )
-from dispatcher.request import Call, OjsOptions  # noqa: E402
+from dispatcher.request import Call  # noqa: E402
 from tests.edges.two_databases.models import Order, OrderCall  # noqa: E402
 
 KEY = {"concurrency": "3", "rate_limit": "", "rate_period": "", "throttle_limit": "", "throttle_period": ""}
@@ -82,7 +82,7 @@ def _pk(name: str) -> int:
 
 def fired() -> dict[str, Any]:
     cron = Cron(name="nightly", expression="0 3 * * *", timezone="UTC", job={"type": "noop"})
-    is_new = register_cron(cron, Call(task="noop", queue="celery", ojs=OjsOptions()))
+    is_new = register_cron(cron, Call(task="noop", queue="celery"))
     call = fire_cron("nightly")
     set_cron_enabled("nightly", is_enabled=False)
     (stored,) = list_crons()

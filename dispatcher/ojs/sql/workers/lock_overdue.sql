@@ -11,9 +11,10 @@ WITH {{clock}}, overdue AS MATERIALIZED (
      ORDER BY slot.pulled_until
      LIMIT %(most)s::int
 ), held AS MATERIALIZED (
-    SELECT call.id, call.ticket, call.started_at + call.timeout <= clock.now AS is_timeout
+    SELECT call.id, call.ticket, call.started_at + job.timeout <= clock.now AS is_timeout
       FROM clock
      CROSS JOIN dispatcher_callqueue AS call
+      LEFT JOIN dispatcher_ojs_job AS job ON job.call_id = call.id
      WHERE call.id IN (SELECT overdue.call_id FROM overdue) AND call.state = 'active'
      ORDER BY call.id
        FOR NO KEY UPDATE OF call SKIP LOCKED

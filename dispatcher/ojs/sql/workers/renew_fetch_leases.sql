@@ -4,12 +4,13 @@
 -- A lease that is over is renewed as long as no recovery has ended it: the heartbeat may have waited for the database.
 WITH {{clock}}, mine AS MATERIALIZED (
     SELECT slot.id, slot.call_id,
-           {{fetch_lease_end(call, clock.now)}} AS ends_at
+           {{fetch_lease_end(call, job, clock.now)}} AS ends_at
       FROM clock
      CROSS JOIN dispatcher_callqueue AS call
       JOIN dispatcher_slot AS slot ON slot.call_id = call.id
+      LEFT JOIN dispatcher_ojs_job AS job ON job.call_id = call.id
      WHERE call.id = ANY (%(calls)s::uuid[]) AND call.state = 'active' AND slot.pulled_until IS NOT NULL
-       AND (call.timeout IS NULL OR call.started_at + call.timeout > clock.now)
+       AND (job.timeout IS NULL OR call.started_at + job.timeout > clock.now)
        AND (slot.worker_id IS NULL OR slot.worker_id = %(worker)s::uuid)
        FOR NO KEY UPDATE OF slot SKIP LOCKED
 ), renewed AS (

@@ -1,12 +1,12 @@
 -- settle_awaited: clear the mark of ended calls whose end is recorded: no running workflow has an open part with them.
 -- A workflow with a `look_at` needs no mark. Locked rows are left to the next run.
 -- Also clears `look_at` of ended workflows whose parent does not run any more.
--- Relies on call_awaited, part_call and workflow_look.
+-- Relies on job_awaited, part_call and workflow_look.
 WITH ended AS MATERIALIZED (
-    SELECT call.id
-      FROM dispatcher_callqueue AS call
-     WHERE call.is_awaited AND call.finished_at IS NOT NULL
-     ORDER BY call.finished_at
+    SELECT job.call_id AS id
+      FROM dispatcher_ojs_job AS job
+     WHERE job.is_awaited AND job.ended_at IS NOT NULL
+     ORDER BY job.ended_at
      LIMIT %(most)s::int
        FOR NO KEY UPDATE SKIP LOCKED
 ), due AS MATERIALIZED (
@@ -17,9 +17,9 @@ WITH ended AS MATERIALIZED (
      LIMIT %(most)s::int
        FOR NO KEY UPDATE SKIP LOCKED
 ), settled AS (
-    UPDATE dispatcher_callqueue AS call
+    UPDATE dispatcher_ojs_job AS job
        SET is_awaited = false
-     WHERE call.id = ANY (ARRAY(
+     WHERE job.call_id = ANY (ARRAY(
            SELECT ended.id
              FROM ended
             WHERE (SELECT part.id

@@ -1,11 +1,11 @@
 -- workflows_with_news: the running workflows in which a call or a workflow has ended, or whose `look_at` has come.
 -- Oldest news first. A workflow with a later `look_at` is left out until then.
--- Relies on call_awaited, part_call and workflow_look.
+-- Relies on job_awaited, part_call and workflow_look.
 WITH ended AS MATERIALIZED (
-    SELECT call.id, call.finished_at
-      FROM dispatcher_callqueue AS call
-     WHERE call.is_awaited AND call.finished_at IS NOT NULL
-     ORDER BY call.finished_at
+    SELECT job.call_id AS id, job.ended_at
+      FROM dispatcher_ojs_job AS job
+     WHERE job.is_awaited AND job.ended_at IS NOT NULL
+     ORDER BY job.ended_at
      LIMIT %(most)s::int
 ), due AS MATERIALIZED (
     SELECT CASE WHEN workflow.state = 'running' THEN workflow.id ELSE workflow.parent_id END AS id, workflow.look_at
@@ -15,7 +15,7 @@ WITH ended AS MATERIALIZED (
      LIMIT %(most)s::int
 )
 SELECT workflow.id
-  FROM (SELECT part.workflow_id AS id, ended.finished_at AS at
+  FROM (SELECT part.workflow_id AS id, ended.ended_at AS at
           FROM ended
          CROSS JOIN LATERAL (
                SELECT part.workflow_id

@@ -12,7 +12,7 @@ from dispatcher import sql
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.ojs import job_query, pagination
 from dispatcher.ojs.models import PullWorker
-from tests.edges.ojs import Api
+from tests.ojs.http_client import Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
 

@@ -14,7 +14,7 @@ from dispatcher import ojs
 from dispatcher.models import CallQueue, Queue
 from dispatcher.ojs.api import api as ojs_api
 from dispatcher.ojs.wire import HINTS
-from tests.edges.ojs import Api
+from tests.ojs.http_client import Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
 

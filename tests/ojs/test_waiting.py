@@ -18,7 +18,7 @@ from dispatcher.ojs import long_poll
 from dispatcher.ojs.auth import make_token
 from dispatcher.ojs.long_poll import WAITERS
 from dispatcher.ojs.models import ApiToken
-from tests.edges.ojs import Api
+from tests.ojs.http_client import Api
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -16,6 +16,7 @@ from dispatcher.ojs.worker_reports import RejectedReport
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL
 from tests.races.audit import audit, most_at_once, most_in_any_window, spent_by_key, too_close
+from tests.races.conftest import mailbox, patient_passes  # noqa: F401
 from tests.races.lockstep import DEADLINE, POLL, STOP_ADMISSIONS, actors, at_once, concurrent, holding
 from tests.races.traffic import dispense_and_work
 

@@ -18,7 +18,7 @@ from dispatcher.ojs.events.query import EventFilter, Page, after, now
 from dispatcher.ojs.models import ApiToken
 from dispatcher.ojs.views import events
 from dispatcher.request import Call
-from tests.edges.ojs import Api
+from tests.ojs.http_client import Api
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -12,7 +12,8 @@ from pytest_django import Settings
 
 from dispatcher import engine
 from dispatcher.models import CallQueue, Slot
-from tests.edges.ojs import MEDIA, Api, error_of
+from tests.ojs.builders import date_back
+from tests.ojs.http_client import MEDIA, Api, error_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
 
@@ -355,7 +356,7 @@ def test_a_batch_can_t_hold_two_of_which_there_may_be_one(api: Api) -> None:
 
 def test_a_unique_key_holds_for_its_states_and_period_only(api: Api) -> None:
     api.push(args=[1], options=unique(period="PT1H"))
-    CallQueue.objects.update(created_at=CallQueue.objects.get().created_at - timedelta(hours=2))
+    date_back(timedelta(hours=2))
     api.push(args=[1], options=unique(period="PT1H"))
     (one, _) = api.fetch(count=2)
     api.post("/workers/ack", {"job_id": one["id"]})

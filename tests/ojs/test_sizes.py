@@ -6,7 +6,7 @@ import pytest
 from pytest_django import Settings
 
 from dispatcher.models import CallQueue
-from tests.edges.ojs import Api
+from tests.ojs.http_client import Api
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

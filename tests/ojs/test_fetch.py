@@ -18,12 +18,15 @@ from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey, Slot
 from dispatcher.ojs import fetch as pull
 from dispatcher.ojs import pull_workers, queues, worker_reports
 from dispatcher.ojs.fetch import FetchRequest
+from dispatcher.ojs.jobs import job_of
 from dispatcher.ojs.long_poll import find_ready_queues
-from dispatcher.ojs.models import PullWorker
+from dispatcher.ojs.models import Job, PullWorker
+from dispatcher.ojs.options import OjsOptions
 from dispatcher.ojs.worker_reports import Progress, RejectedReport
-from dispatcher.request import Call, OjsOptions
+from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, SECOND, committed, seen
+from tests.steps.conftest import Broker, broker  # noqa: F401
 
 pytestmark = committed
 
@@ -31,7 +34,7 @@ BROKEN = Reported(type="smtp.refused", message="no", classes=["smtp.refused"], m
 
 
 @pytest.fixture(autouse=True)
-def _pulled(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def _pulled(db: None, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     monkeypatch.setattr(fetched, "_seen", set())
     monkeypatch.setitem(current_app.tasks, "mail.celery", current_app.tasks["celery.map"])
     Queue.objects.create(name="mail", delivery="http")
@@ -71,7 +74,7 @@ def test_a_fetch_of_plain_calls_is_few_statements(monkeypatch: pytest.MonkeyPatc
     asked, ask = list[str](), sql.ask
     monkeypatch.setattr(sql, "ask", lambda name, row, params: (asked.append(name), ask(name, row, params))[1])
     assert len(fetch(count=3)) == 3
-    assert asked == ["tune_feed", "choose_fetchable", "start_chosen", "tune", "recheck", "read_calls"]
+    assert asked == ["tune_feed", "choose_fetchable", "start_chosen", "tune", "recheck", "read_calls", "read_jobs"]
 
 
 def test_a_large_fetch_takes_the_lanes_in_turns_and_all_their_calls() -> None:
@@ -250,7 +253,7 @@ def test_the_number_of_an_attempt_takes_no_call_from_the_next_worker() -> None:
 
 
 def test_progress_with_the_number_of_an_attempt_alone_renews_no_lease() -> None:
-    send(ojs=OjsOptions(visibility=SECOND))
+    send(extras=OjsOptions(visibility=SECOND))
     (call,) = fetch()
     before = Slot.objects.get().pulled_until
     assert worker_reports.record_progress(call.id, Progress(progress=0.5), attempt=1)
@@ -267,7 +270,7 @@ def test_a_call_that_is_given_back_twice_waits_once() -> None:
 
 
 def test_a_late_report_is_not_taken_for_a_repeated_one() -> None:
-    send(ojs=OjsOptions(visibility=SECOND))
+    send(extras=OjsOptions(visibility=SECOND))
     (call,) = fetch(worker="one")
     pull_workers.heartbeat("one", [call.id])
     engine.tick(now=call.started_at + 2 * SECOND)
@@ -342,7 +345,7 @@ def test_a_running_call_can_be_cancelled_and_its_report_is_refused() -> None:
 
 
 def test_a_fetch_whose_answer_is_lost_spends_no_attempt() -> None:
-    send(ojs=OjsOptions(visibility=SECOND), retry={"max_attempts": 1})
+    send(extras=OjsOptions(visibility=SECOND), retry={"max_attempts": 1})
     (call,) = fetch()
     engine.tick(now=call.started_at + 2 * SECOND)
     assert (seen(call).state, seen(call).attempt, seen(call).errors) == ("available", 0, [])
@@ -356,7 +359,7 @@ def test_a_fetch_whose_answer_is_lost_spends_no_attempt() -> None:
 
 
 def test_a_call_after_whose_fetches_no_worker_is_seen_ends_all_the_same() -> None:
-    send(ojs=OjsOptions(visibility=SECOND), retry={"max_attempts": 2})
+    send(extras=OjsOptions(visibility=SECOND), retry={"max_attempts": 2})
     attempts = []
     while (fetched := fetch()) and len(attempts) < 9:
         attempts.append(fetched[0].attempt)
@@ -366,7 +369,7 @@ def test_a_call_after_whose_fetches_no_worker_is_seen_ends_all_the_same() -> Non
 
 
 def test_a_lease_that_runs_out_lets_the_call_wait_again_and_counts_the_attempt() -> None:
-    send(ojs=OjsOptions(visibility=SECOND))
+    send(extras=OjsOptions(visibility=SECOND))
     (call,) = fetch(worker="one")
     pull_workers.heartbeat("one", [call.id])
     engine.tick(now=call.started_at + 2 * SECOND)
@@ -375,7 +378,7 @@ def test_a_lease_that_runs_out_lets_the_call_wait_again_and_counts_the_attempt()
 
 
 def test_a_lapsed_lease_ends_a_call_without_attempts_left() -> None:
-    send(ojs=OjsOptions(visibility=SECOND), retry={"max_attempts": 1})
+    send(extras=OjsOptions(visibility=SECOND), retry={"max_attempts": 1})
     (call,) = fetch(worker="one")
     worker_reports.record_progress(call.id, Progress(progress=0.5), ticket=call.ticket)
     engine.tick(now=call.started_at + 2 * SECOND)
@@ -383,7 +386,7 @@ def test_a_lapsed_lease_ends_a_call_without_attempts_left() -> None:
 
 
 def test_a_heartbeat_renews_the_lease_but_not_the_time_of_the_attempt() -> None:
-    send(ojs=OjsOptions(visibility=10 * SECOND, timeout=60 * SECOND))
+    send(extras=OjsOptions(visibility=10 * SECOND, timeout=60 * SECOND))
     (call,) = fetch(worker="one")
     (slot,) = Slot.objects.all()
     assert pull_workers.heartbeat("one", [call.id], lease=30 * SECOND).kept == [call.id]
@@ -396,7 +399,7 @@ def test_a_heartbeat_renews_the_lease_but_not_the_time_of_the_attempt() -> None:
 
 
 def test_the_recovery_of_celerys_workers_leaves_fetched_calls_alone() -> None:
-    send(ojs=OjsOptions(visibility=3600 * SECOND))
+    send(extras=OjsOptions(visibility=3600 * SECOND))
     (call,) = fetch()
     Slot.objects.update(lease_until=call.started_at - SECOND)
     assert engine.recover(now=call.started_at + SECOND) == 0
@@ -424,11 +427,16 @@ def test_a_worker_that_is_long_gone_is_forgotten() -> None:
 def test_additional_fields_of_a_job_are_kept() -> None:
     wanted = uuid4()
     options = OjsOptions(id=wanted, envelope={"tags": ["a"], "x": 1}, is_pending=True, unique_key="u")
-    (call,) = send(ojs=options)
+    (call,) = send(extras=options)
     stored = seen(call)
-    assert (stored.id, stored.envelope, stored.state, stored.unique_key) == (
-        wanted,
-        {"tags": ["a"], "x": 1},
-        "pending",
-        "u",
-    )
+    assert (stored.id, stored.state) == (wanted, "pending")
+    assert (job_of(stored).envelope, job_of(stored).unique_key) == ({"tags": ["a"], "x": 1}, "u")
+
+
+def test_a_plain_call_has_no_row_beside_it_and_that_of_another_is_deleted_with_it() -> None:
+    send()
+    (kept,) = send(extras=OjsOptions(timeout=SECOND))
+    assert [job.call_id for job in Job.objects.all()] == [kept.id]
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM dispatcher_callqueue")
+    assert not Job.objects.exists()

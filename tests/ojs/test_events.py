@@ -24,7 +24,8 @@ from dispatcher.ojs.events.source import CallFilter, Span
 from dispatcher.ojs.models import EventLogEntry
 from dispatcher.ojs.workflow import advance
 from dispatcher.request import Call
-from tests.edges.ojs import Api, another_transaction
+from tests.ojs.builders import date_back
+from tests.ojs.http_client import Api, another_transaction
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -328,7 +329,7 @@ def test_a_cron_has_events_when_it_fires_and_when_it_does_not(api: Api) -> None:
     template = {"type": "report.make", "args": [], "options": {"queue": "reports"}}
     api.post("/cron", {"name": "daily", "expression": "0 9 * * *", "job_template": template}, status=201)
     sent = fire_cron("daily")
-    CallQueue.objects.update(created_at=timezone.now() - timedelta(minutes=5))
+    date_back(timedelta(minutes=5))
     assert fire_cron("daily") is None
     triggered, skipped = events_of(api, "cron.*")
     assert (triggered["type"], triggered["subject"], triggered["data"]["job_id"]) == ("cron.triggered", "daily", sent)
@@ -378,7 +379,7 @@ def test_a_cron_sends_one_job_a_minute_and_none_beside_one_that_runs(api: Api) -
     call = CallQueue.objects.get(id=sent)
     assert (call.task, call.args, call.queue, call.priority) == ("report.make", [1], "reports", 3)
     assert call.meta["cron_name"] == "daily"
-    CallQueue.objects.update(created_at=call.created_at - timedelta(minutes=5))
+    date_back(timedelta(minutes=5))
     assert fire_cron("daily") is None, "the one before has not ended"
     dispatcher.api.cancel([call.id])
     assert fire_cron("daily") is not None
@@ -400,7 +401,7 @@ def test_what_becomes_of_a_run_beside_another_is_the_cron_s_choice(
     for _ in range(2):
         assert fire_cron("often")
         api.fetch("reports")
-        CallQueue.objects.update(created_at=CallQueue.objects.latest("position").created_at - timedelta(minutes=5))
+        date_back(timedelta(minutes=5))
     states = list(CallQueue.objects.values_list("state", flat=True))
     assert (states.count("active"), states.count("available")) == (running, waiting)
 

@@ -8,7 +8,7 @@ import pytest
 from dispatcher.models import CallQueue
 from dispatcher.ojs.models import Workflow
 from dispatcher.ojs.views import workflows
-from tests.edges.ojs import Api
+from tests.ojs.http_client import Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from dispatcher import engine
 from dispatcher.models import CallQueue, RateLimitKey
-from dispatcher.ojs.models import Part, Workflow
+from dispatcher.ojs.models import Job, Part, Workflow
 from dispatcher.ojs.workflow import advance
 from tests.builders import erase
 
@@ -197,7 +197,7 @@ def test_only_workflows_with_news_are_looked_at() -> None:
     assert advance.advance_all() == 1
     assert CallQueue.objects.filter(task="next").count() == 1
     assert advance.advance_all() == 0
-    assert not CallQueue.objects.filter(finished_at__isnull=False, is_awaited=True).exists()
+    assert not Job.objects.filter(ended_at__isnull=False, is_awaited=True).exists()
 
 
 def test_a_look_at_many_workflows_takes_as_many_queries_as_one_at_a_few() -> None:
@@ -274,7 +274,7 @@ def test_jobs_that_end_after_their_workflow_are_no_news_for_ever() -> None:
     ask("DELETE", f"/workflows/{number}")
     complete("a")
     assert advance.advance_all() == 0
-    assert not CallQueue.objects.filter(is_awaited=True, finished_at__isnull=False).exists()
+    assert not Job.objects.filter(is_awaited=True, ended_at__isnull=False).exists()
 
 
 def test_a_step_waits_for_room_in_its_queue_and_its_workflow_can_be_cancelled_meanwhile() -> None:

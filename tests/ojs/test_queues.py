@@ -14,7 +14,7 @@ from dispatcher.reports import rate_limit_status
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE
-from tests.edges.ojs import Api
+from tests.ojs.http_client import Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
 

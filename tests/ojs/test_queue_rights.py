@@ -11,7 +11,7 @@ from pytest_django import Settings
 from dispatcher import api, sql
 from dispatcher.models import CallQueue, KeyChange, RateLimitKey, Slot
 from dispatcher.ojs.models import PullWorker
-from tests.edges.ojs import Api
+from tests.ojs.http_client import Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
 

@@ -18,7 +18,7 @@ from dispatcher.ojs import auth
 from dispatcher.ojs.events.live import LiveEvents
 from dispatcher.ojs.long_poll import Waiters
 from dispatcher.ojs.models import ApiToken
-from tests.edges.ojs import Api
+from tests.ojs.http_client import Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
 

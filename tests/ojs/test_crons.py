@@ -4,12 +4,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.utils import timezone
 
 from dispatcher.models import CallQueue
 from dispatcher.ojs.cron import fire_cron, list_crons
 from dispatcher.ojs.models import EventLogEntry
-from tests.edges.ojs import Api
+from tests.ojs.builders import date_back
+from tests.ojs.http_client import Api
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -22,7 +22,7 @@ def test_a_cron_with_a_long_name_fires_as_any_other(api: Api, length: int, overl
     api.post("/cron", wanted, status=201)
     assert fire_cron(name)
     assert fire_cron(name) is None, "this minute's was sent"
-    CallQueue.objects.update(created_at=timezone.now() - timedelta(minutes=5))
+    date_back(timedelta(minutes=5))
     assert (fire_cron(name) is None) == (overlap == "skip")
 
 

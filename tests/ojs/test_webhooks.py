@@ -27,7 +27,7 @@ from dispatcher.ojs.webhooks import deliver
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import erase
-from tests.edges.ojs import Api, another_transaction
+from tests.ojs.http_client import Api, another_transaction
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -19,7 +19,7 @@ from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.ojs import auth
 from dispatcher.ojs.auth import make_token
 from dispatcher.ojs.models import ApiToken
-from tests.edges.ojs import MEDIA, Api
+from tests.ojs.http_client import MEDIA, Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
 
