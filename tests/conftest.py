@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import django
@@ -28,8 +29,9 @@ SHARED = 6
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --pooler."""
+    """Add --pooler and --without-ojs."""
     parser.addoption("--pooler", action="store_true", help="run behind a PgBouncer in transaction mode")
+    parser.addoption("--without-ojs", action="store_true", help="run what is not of dispatcher.ojs, and without it")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,6 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("pooler"):
         _go_behind_a_pooler(config, running)
     os.environ["DJANGO_SETTINGS_MODULE"] = "project.settings"
+    if config.getoption("without_ojs"):
+        os.environ["WITHOUT_OJS"] = "1"
     django.setup()
     # The tests choose the delivery (see _settings_of_tests).
     del settings.DISPATCHER["delivery"]
@@ -60,7 +64,20 @@ def pytest_report_header(config: pytest.Config) -> str:
     if _only_distributes(config):
         return f"database and broker: of each process; {config.getoption('numprocesses')} processes"
     services = config.stash[SERVICES]
-    return f"database: {services.database_url}, broker: {services.broker_url}"
+    left_out = ", without dispatcher.ojs and its tests" if config.getoption("without_ojs") else ""
+    return f"database: {services.database_url}, broker: {services.broker_url}{left_out}"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out tests/ojs where the app is."""
+    return True if config.getoption("without_ojs") and collection_path == Path(__file__).with_name("ojs") else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out tests of the app that are elsewhere."""
+    if config.getoption("without_ojs"):
+        config.hook.pytest_deselected(items=[each for each in items if each.get_closest_marker("ojs")])
+        items[:] = [each for each in items if not each.get_closest_marker("ojs")]
 
 
 @pytest.fixture(scope="session")

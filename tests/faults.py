@@ -13,6 +13,7 @@ from django.db import connection
 
 from dispatcher import engine
 from dispatcher.engine import fed, workers
+from dispatcher.extension import registered
 from dispatcher.lifecycle import finish
 from dispatcher.models import CallQueue
 from dispatcher.states import Delivery
@@ -80,14 +81,14 @@ def watch(drive: Drive, seconds: int, *, every: int = 10) -> None:
     for _ in range(0, seconds, every):
         drive.clock.forward(every)
         engine.recover()
-        engine.reclaim()
+        registered().reclaim()
 
 
 def recover_through_a_lock(drive: Drive, table: str, *, seconds: float) -> None:
     """Let recovery wait for so long until a table is free that somebody has locked."""
     with actors(1) as (recovery,):
         with holding(f"LOCK TABLE {table} IN SHARE MODE") as user:
-            recovering = [recovery.begin(engine.recover), recovery.begin(engine.reclaim)]
+            recovering = [recovery.begin(engine.recover), recovery.begin(registered().reclaim)]
             recovery.wait_blocked(by=user)
             drive.clock.forward(seconds)
             user.rollback()

@@ -417,6 +417,7 @@ def test_a_run_now_in_a_transaction_that_stays_open_stops_no_tick() -> None:
     _test_moving("run_now")
 
 
+@pytest.mark.ojs
 def test_a_fetch_finds_the_calls_of_other_keys(settings: Settings) -> None:
     from dispatcher.ojs import fetch, queues  # noqa: PLC0415 -- beside the engine, and only here
 

@@ -12,7 +12,6 @@ from dispatcher.errors import CallInvalid, CallNeverRuns, ConfigurationError, Un
 from dispatcher.lifecycle import admit, finish, publish, recover
 from dispatcher.lifecycle.retention import unused
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
-from dispatcher.ojs.models import EventLogEntry
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import (
@@ -463,11 +462,3 @@ def test_a_lower_priority_waits_for_the_group_too() -> None:
     assert go(low, high) == [high.id]
     end_at(high, 0)
     assert go(low) == [low.id]
-
-
-def test_the_events_name_the_group(settings: Any) -> None:
-    settings.DISPATCHER = {"event_retention": 3600}
-    key("egress:1", concurrency=1)
-    go(waiting(EGRESS), waiting(EGRESS))
-    entry = EventLogEntry.objects.get(kind="rate_limit.exceeded")
-    assert (entry.data["key"], entry.data["strategy"]) == ("egress:*", "concurrency")

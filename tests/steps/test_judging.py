@@ -8,11 +8,8 @@ import pytest
 from django.utils import timezone
 
 from dispatcher import engine
-from dispatcher.lifecycle import recover, schedule
-from dispatcher.models import CallQueue, LeaseCheck, Slot
-from dispatcher.ojs import fetch, pull_workers, queues
-from dispatcher.ojs.fetch import FetchRequest
-from dispatcher.ojs.reclaim import reclaim
+from dispatcher.lifecycle import recover
+from dispatcher.models import LeaseCheck, Slot
 from dispatcher.states import State
 from tests.builders import at, committed, renew, started, states, ticket_of
 
@@ -94,68 +91,3 @@ def test_a_recovery_that_runs_rarely_puts_back_what_a_dead_worker_held(settings:
 
 
 # Over HTTP
-
-
-def fetched(**fields: Any) -> CallQueue:
-    queues.open_queue("jobs")
-    CallQueue.objects.send("noop", queue="jobs", **fields)
-    (call,) = fetch.fetch(FetchRequest(queues=["jobs"], worker="one"))
-    return call
-
-
-def let_run_out(ago: timedelta) -> None:
-    Slot.objects.update(pulled_until=timezone.now() - ago)
-
-
-def test_a_fetched_call_whose_lease_ran_out_is_taken_back_by_the_next_tick() -> None:
-    fetched()
-    assert reclaim() == 0
-    let_run_out(SECOND)
-    assert reclaim() == 1
-
-
-def test_a_tick_looks_at_leases_only_where_one_is_over() -> None:
-    fetched()
-    reclaim()
-    assert not LeaseCheck.objects.exists()
-
-
-def test_the_lease_of_a_fetched_call_that_ran_out_while_no_recovery_ran_is_given_time() -> None:
-    call = fetched()
-    looked(300 * SECOND)
-    let_run_out(60 * SECOND)
-    assert reclaim() == 0
-    assert pull_workers.heartbeat("one", [call.id]).kept == [call.id]
-    assert reclaim() == 0
-    let_run_out(60 * SECOND)
-    LeaseCheck.objects.update(checked_at=timezone.now(), since=timezone.now() - 60 * SECOND)
-    assert reclaim() == 1
-
-
-def test_a_recovery_that_runs_rarely_takes_back_fetched_calls_without_a_tick(settings: Any) -> None:
-    settings.DISPATCHER = QUICK
-    call = fetched()
-    looked(SECOND / 2)
-    let_run_out(SECOND)
-    engine.recover()
-    assert states([call]) == [State.AVAILABLE]
-
-
-def test_a_heartbeat_that_comes_late_does_not_give_an_attempt_more_time_than_it_has() -> None:
-    call = fetched()
-    CallQueue.objects.update(timeout=SECOND, started_at=timezone.now() - 60 * SECOND)
-    let_run_out(59 * SECOND)
-    assert pull_workers.heartbeat("one", [call.id]).kept == []
-
-
-def test_a_tick_does_not_look_again_and_again_at_leases_that_may_not_be_judged() -> None:
-    fetched()
-    looked(300 * SECOND)
-    let_run_out(60 * SECOND)
-    reclaim()
-    checked_at = LeaseCheck.objects.get().checked_at
-    reclaim()
-    assert LeaseCheck.objects.get().checked_at == checked_at
-    wait = schedule.next_due()
-    assert wait is not None
-    assert SECOND / 2 < wait <= SECOND

@@ -10,10 +10,9 @@ from django.utils import timezone
 from dispatcher import api, engine
 from dispatcher.celery import revoke
 from dispatcher.lifecycle import place, send
-from dispatcher.models import CallQueue, Queue, RateLimitKey
-from dispatcher.ojs import enqueue
+from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
-from dispatcher.states import Delivery, OnFull, State
+from dispatcher.states import State
 from tests.builders import MARGIN, SECOND, at, committed, go, key, lane_of, seen, start, started, states, waiting
 
 pytestmark = committed
@@ -80,28 +79,6 @@ def test_a_cheap_call_that_expires_does_not_open_the_key_of_a_dear_one() -> None
 # What people and senders do
 
 
-def bounded(depth: int) -> None:
-    Queue.objects.create(name="celery", delivery=Delivery.BROKER, max_depth=depth, on_full=OnFull.DROP_OLDEST)
-
-
-@every_limit
-def test_those_behind_a_call_that_a_full_queue_drops_go_at_once(limits: dict[str, Any]) -> None:
-    dear, cheap = shut(limits)
-    bounded(3)
-    enqueue.enqueue(
-        [enqueue.EnqueueRequest(call=Call(task="noop", keys=[key("shut", concurrency=0).name]), queue="celery")]
-    )
-    assert states([dear, *cheap]) == [State.DISCARDED, State.DISPATCHED, State.DISPATCHED]
-
-
-def test_those_behind_a_call_that_is_replaced_go_at_once() -> None:
-    dear, cheap = shut(LIMITS[0])
-    CallQueue.objects.filter(id=dear.id).update(unique_key="once")
-    unique = enqueue.Unique(key="once", states=["available"], on_conflict="replace")
-    enqueue.enqueue([enqueue.EnqueueRequest(call=Call(task="noop"), queue="celery", unique=unique)])
-    assert states([dear, *cheap]) == [State.CANCELLED, State.DISPATCHED, State.DISPATCHED]
-
-
 @every_limit
 @pytest.mark.parametrize("verb", [api.cancel, revoke.revoke])
 def test_those_behind_a_call_that_is_cancelled_go_at_once(limits: dict[str, Any], verb: Callable[..., Any]) -> None:
@@ -114,17 +91,6 @@ def test_a_cheap_call_that_is_to_run_now_goes_before_a_dear_one() -> None:
     dear, cheap = shut(LIMITS[0])
     api.run_now([cheap[0].id])
     assert states([dear, cheap[0]]) == [State.AVAILABLE, State.DISPATCHED]
-
-
-def test_a_call_that_is_dropped_within_a_transaction_opens_its_key_after_the_commit() -> None:
-    dear, cheap = shut(LIMITS[0])
-    bounded(3)
-    with transaction.atomic():
-        enqueue.enqueue(
-            [enqueue.EnqueueRequest(call=Call(task="noop", keys=[key("shut", concurrency=0).name]), queue="celery")]
-        )
-        assert states(cheap) == [State.AVAILABLE] * 2
-    assert states([dear, *cheap]) == [State.DISCARDED, State.DISPATCHED, State.DISPATCHED]
 
 
 # Calls that come to the head of a lane that is parked

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from django.utils import timezone
@@ -15,8 +15,6 @@ from dispatcher.groups import any_of
 from dispatcher.lanes import mixture
 from dispatcher.lifecycle import admit, heartbeat, wake
 from dispatcher.models import CallQueue, Feed, Lane, Queue, RateLimitKey
-from dispatcher.ojs import fetch as ojs_fetch
-from dispatcher.ojs import worker_reports
 from dispatcher.states import State
 from tests.builders import HERE, committed, seen
 from tests.steps.feeding import ids, send, take
@@ -112,23 +110,6 @@ def test_an_agenda_leaves_a_key_out_until_a_call_of_the_key_ends() -> None:
 
 
 # Workers that fetch over HTTP
-
-
-def test_a_fetching_worker_holds_its_part() -> None:
-    Queue.objects.update(delivery="http")
-    RateLimitKey.objects.declare("exports", per_worker=2)
-    calls = send(5, keys=["exports"])
-    free = send(1)
-
-    def fetch(worker: str | None) -> list[UUID]:
-        return [call.id for call in ojs_fetch.fetch(ojs_fetch.FetchRequest(queues=["mail"], worker=worker, count=9))]
-
-    assert sorted(fetch("one")) == sorted([calls[0].id, calls[1].id, free[0].id])
-    assert fetch("one") == []
-    assert fetch(None) == [], "a worker without a name can't be counted"
-    assert fetch("two") == [calls[2].id, calls[3].id]
-    worker_reports.ack(calls[0].id, result=1)
-    assert fetch("one") == [calls[4].id]
 
 
 # The broker

@@ -27,7 +27,7 @@ def environment(services: Services) -> Iterator[dict[str, str]]:
             connection.execute(f"CREATE DATABASE {name}")
         made = {
             **os.environ,
-            "DJANGO_SETTINGS_MODULE": "tests.edges.two_databases.settings",
+            "DJANGO_SETTINGS_MODULE": "tests.ojs.two_databases.settings",
             "PYTHONPATH": str(ROOT),
             "DATABASE_URL": url_of(services.database_url, NAMES[0]),
             "CALLS_DATABASE_URL": url_of(services.database_url, NAMES[1]),
@@ -62,7 +62,7 @@ def ran(environment: dict[str, str], *command: str, code: int = 0) -> str:
 @pytest.fixture(scope="module")
 def facts(environment: dict[str, str]) -> dict[str, Any]:
     """Return what came of a little of everything."""
-    reply: dict[str, Any] = json.loads(ran(environment, "tests/edges/two_databases/program.py"))
+    reply: dict[str, Any] = json.loads(ran(environment, "tests/ojs/two_databases/program.py"))
     return reply
 
 

@@ -7,14 +7,14 @@ import dj_database_url
 
 from project.settings import *  # noqa: F403 -- all of them, but for what follows
 
-INSTALLED_APPS = [*INSTALLED_APPS, "tests.edges.two_databases"]  # noqa: F405 -- the project's
+INSTALLED_APPS = [*INSTALLED_APPS, "tests.ojs.two_databases"]  # noqa: F405 -- the project's
 DATABASES = {
     "default": dj_database_url.parse(os.environ["DATABASE_URL"]),
     "calls": dj_database_url.parse(os.environ["CALLS_DATABASE_URL"], conn_max_age=600),
 }
 DATABASE_ROUTERS = [
     "dispatcher.routers.DispatcherRouter",
-    "tests.edges.two_databases.routers.OrdersRouter",
+    "tests.ojs.two_databases.routers.OrdersRouter",
 ]
 if os.environ.get("ROUTERS") == "none":
     DATABASE_ROUTERS = []

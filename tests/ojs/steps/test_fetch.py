@@ -26,7 +26,6 @@ from dispatcher.ojs.worker_reports import Progress, RejectedReport
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, SECOND, committed, seen
-from tests.steps.conftest import Broker, broker  # noqa: F401
 
 pytestmark = committed
 
@@ -34,7 +33,7 @@ BROKEN = Reported(type="smtp.refused", message="no", classes=["smtp.refused"], m
 
 
 @pytest.fixture(autouse=True)
-def _pulled(db: None, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def _pulled(db: None, broker: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetched, "_seen", set())
     monkeypatch.setitem(current_app.tasks, "mail.celery", current_app.tasks["celery.map"])
     Queue.objects.create(name="mail", delivery="http")

@@ -30,7 +30,7 @@ from dispatcher.ojs.cron import (  # noqa: E402
     set_cron_enabled,
 )
 from dispatcher.request import Call  # noqa: E402
-from tests.edges.two_databases.models import Order, OrderCall  # noqa: E402
+from tests.ojs.two_databases.models import Order, OrderCall  # noqa: E402
 
 KEY = {"concurrency": "3", "rate_limit": "", "rate_period": "", "throttle_limit": "", "throttle_period": ""}
 
@@ -55,9 +55,9 @@ def visited() -> dict[str, Any]:
     boss.force_login(get_user_model().objects.create_superuser("boss", password="x"))  # noqa: S106 -- of a test
     pages = {}
     for model in filter(admin.site.is_registered, apps.get_models()):
-        if model._meta.app_label == "dispatcher":
+        if (app := model._meta.app_label).startswith("dispatcher"):
             name = model._meta.model_name
-            pages[name] = boss.get(reverse(f"admin:dispatcher_{name}_changelist")).status_code
+            pages[name] = boss.get(reverse(f"admin:{app}_{name}_changelist")).status_code
     waiting = CallQueue.objects.send("noop", keys=["api"])
     pages["call"] = boss.get(reverse("admin:dispatcher_callqueue_change", args=[waiting.pk])).status_code
     found = boss.get(reverse("admin:dispatcher_callqueue_changelist"), {"q": "api"}).content.decode()
