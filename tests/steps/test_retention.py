@@ -8,7 +8,6 @@ import pytest
 from dispatcher import engine
 from dispatcher.lifecycle import retention
 from dispatcher.models import CallQueue
-from dispatcher.ojs.models import Part, Workflow
 from dispatcher.states import TERMINAL, Reason, State
 from tests.builders import T0, admitted, at, started, states, waiting
 
@@ -78,22 +77,3 @@ def test_a_cleanup_stops_when_its_time_is_up_and_goes_on_the_next_day(
     assert left() == {call.id for call in oldest[4:]}
     assert retention.delete_ended(now=T0) == 2
     assert left() == set()
-
-
-# The event log
-
-
-# Workflows
-
-
-def workflow(*, days_ago: float | None, parent: Workflow | None = None) -> Workflow:
-    """Make a workflow of one part."""
-    made = Workflow.objects.create(
-        kind="chain",
-        state="running" if days_ago is None else "completed",
-        plan=[],
-        parent=parent,
-        ended_at=None if days_ago is None else at(-days_ago * DAY),
-    )
-    Part.objects.create(workflow=made, role="step", place=0)
-    return made

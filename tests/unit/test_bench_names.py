@@ -37,12 +37,14 @@ def python(package: str, *args: str, path: Path = ROOT) -> "subprocess.Completed
     )
 
 
+@pytest.mark.ojs
 @pytest.mark.parametrize("package", SETTINGS)
 def test_every_name_that_the_benchmarks_use_is_there(package: str) -> None:
     done = python(package, "-m", "tests.unit.unknown_names", package)
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
+@pytest.mark.ojs
 @pytest.mark.parametrize(("package", "program"), [("bench", GROUPS), ("bench.scale", VARIANTS)])
 def test_every_group_of_figures_is_there(package: str, program: str) -> None:
     done = python(package, "-c", f"import django; django.setup()\n{program}")

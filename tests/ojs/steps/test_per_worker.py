@@ -1,10 +1,9 @@
 """Limits per worker hold for workers that fetch."""
 
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 
-from dispatcher.engine.feed import Taker
 from dispatcher.models import Queue, RateLimitKey
 from dispatcher.ojs import fetch as ojs_fetch
 from dispatcher.ojs import worker_reports
@@ -12,8 +11,6 @@ from tests.builders import committed
 from tests.steps.feeding import send
 
 pytestmark = [committed, pytest.mark.usefixtures("direct")]
-
-OTHER_TAKER = Taker(worker=uuid4(), queues=["mail"], tasks=["noop"])
 
 
 def test_a_fetching_worker_holds_its_part() -> None:
