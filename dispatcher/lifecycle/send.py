@@ -134,7 +134,7 @@ def draft(
         expires_at=validate.moment("expires_at", call.expires_at),
         policies=policies,
         extras=call.extras,
-        beside=call.extras and call.extras.text(),
+        beside=None if call.extras is None else call.extras.text(),
         headers=validate.json_text("headers", dict(call.headers)) if call.headers else None,
         options=validate.json_text("options", dict(options)) if options else None,
         scheduled_in=scheduled_in,

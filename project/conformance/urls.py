@@ -13,7 +13,7 @@ from dispatcher.ojs import pull_workers, fetch
 from dispatcher.ojs.jobs import job_of
 from dispatcher.models import CallQueue
 
-TABLES = (*("callqueue", "lane", "slot", "window", "ratelimitkey", "queue", "pullworker", "worker", "subscription"),)
+TABLES = ("callqueue", "lane", "slot", "window", "ratelimitkey", "queue", "worker", "ojs_pullworker", "ojs_subscription")
 HEARTBEAT = "ojs/v1/workers/heartbeat"
 
 
