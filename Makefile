@@ -9,48 +9,22 @@ SERVICES_REDIS_URL ?= redis://127.0.0.1:6379/9
 # Tests wait for a third of their time: one process more than cores keeps two cores busy.
 PROCESSES ?= 3
 PYTEST_OPTIONS = -n $(PROCESSES) --dist loadfile $(ARGS)
-
-# What of the contract of the statements needs a server; the rest reads files.
-STATEMENT_TESTS := tests/contracts/test_sql.py::test_a_statement_prepares_on_the_server
-# What a version of PostgreSQL can break: its parser, its planner, and the order in which it grants locks.
-SERVER_TESTS := $(STATEMENT_TESTS) $(wildcard tests/contracts/test_*plans*.py) $(addprefix tests/races/test_, \
-	all_at_once.py deadlocks.py locked_keys.py locked_tables.py order.py placement.py tickets.py wakeups.py)
-# What a broker can break: whatever Celery publishes, consumes, acknowledges and broadcasts. The flows marked `direct` are
-# left out: workers take their calls from the database. That a revoke reaches those too is shown by test_running.py.
-BROKER_TESTS := $(filter-out $(addprefix tests/flows/test_,deleted_key.py demo_summary.py eager.py examples.py retry_asked.py), \
-	$(wildcard tests/flows/test_*.py))
-# What a pooler in transaction mode can break: each statement, alone and in a pipeline, what is kept on a connection, and a
-# call from end to end.
-POOLER_TESTS := $(addprefix tests/steps/test_,admit_lanes.py after_commit.py celery_request.py celerys_json.py claim.py \
-	deleting.py duplicates.py execute.py finish.py interrupted.py judging.py kept_connections.py openings.py oversized.py \
-	periodic.py place.py publish.py pull.py queues.py recover.py references.py results.py retention.py send_alone.py \
-	throttles.py time_zones.py unavailable.py unused.py) \
-	tests/races/test_pooler.py tests/races/test_limits.py $(STATEMENT_TESTS) tests/flows/test_running.py
-POOLER_TESTS_ALL := tests/steps tests/races tests/edges/test_admin.py $(STATEMENT_TESTS) \
-	tests/flows/test_running.py tests/flows/test_limits_at_work.py
-# What a version of Django can break: checks, admin, commands, models, SQL of the ORM, what follows a commit.
-DJANGO_TESTS := $(filter-out $(addprefix tests/edges/test_,compose_services.py demo_screen.py stack.py), \
-	$(wildcard tests/edges/test_*.py)) tests/contracts/test_documented.py tests/contracts/test_docs.py \
-	$(addprefix tests/steps/test_,after_commit.py control.py deleting.py kept_connections.py place.py provision.py \
-	references.py retention.py send.py send_alone.py send_refused.py time_zones.py unavailable.py)
+# The marks of the tests, and what they mean, are in pyproject.toml.
+ALL_TESTS := -m "not clocks and not needs_pooler"
 
 # Django 6 needs Python 3.12; a version of pyenv will do.
 DJANGO6 ?= 6.0.10
 DJANGO6_PYTHON ?= $(shell for python in python3.13 python3.12 $$HOME/.pyenv/versions/3.1[23]*/bin/python; \
 	do $$python -c "" 2>/dev/null && echo $$python && break; done)
 
-# What a version of Celery can break: tasks, requests, workers, and a broker that is cut.
 CELERY ?= 5.5.3
-CELERY_TESTS := tests/steps/test_celery.py tests/steps/test_celery_request.py tests/steps/test_celery_retries.py \
-	tests/steps/test_fence.py tests/steps/test_capture.py tests/steps/test_signature.py tests/flows/test_things_go_down.py \
-	tests/flows/test_shutdowns.py tests/flows/test_workers.py
 
 BIN := .venv/bin
 INSTALL := -m pip --disable-pip-version-check -qq install
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test test-services test-pooler test-clocks test-django6 test-celery55 test-all check bench bench-scale \
-	chaos chaos-services soak conformance lock secrets clean
+.PHONY: help demo run test test-slow test-services test-pooler test-clocks test-django6 test-celery55 test-all check bench \
+	bench-scale chaos chaos-services soak conformance lock secrets clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{ printf "make %-15s %s\n", $$1, $$2 }'
@@ -61,34 +35,40 @@ demo: .venv/run.stamp ## run the main job to its end against a strict third part
 run: .venv/run.stamp ## bring the whole stack up and leave it running, with the admin (PORT=8000)
 	@$(BIN)/python -m project.run
 
-test: .venv/dev.stamp ## run the tests with embedded servers (ARGS="-k word" for some of them, PROCESSES=3)
+test: .venv/dev.stamp ## run all but the slow tests with embedded servers (ARGS="-k word" for some of them, PROCESSES=3)
 	@$(BIN)/pytest $(PYTEST_OPTIONS)
 
-test-services: .venv/dev.stamp ## run what depends on the server or the broker on PostgreSQL with RabbitMQ
+test-slow: .venv/dev.stamp ## run the tests that make test leaves out: flows with restarts and leases, wide variants
+	@$(BIN)/pytest -m "slow and not smoke" $(PYTEST_OPTIONS)
+
+test-services: .venv/dev.stamp ## run what is slow or depends on the server or the broker on PostgreSQL with RabbitMQ
 	@$(BIN)/python -m project.reachable "$(SERVICES_DATABASE_URL)" "$(SERVICES_RABBITMQ_URL)"
 	@DATABASE_URL="$(SERVICES_DATABASE_URL)" CELERY_BROKER_URL="$(SERVICES_RABBITMQ_URL)" \
-		$(BIN)/pytest -m "not clocks and not pooler and not direct" $(PYTEST_OPTIONS) $(SERVER_TESTS) $(BROKER_TESTS)
+		$(BIN)/pytest -m "slow or (server or broker) and not (direct or needs_pooler)" $(PYTEST_OPTIONS)
 
 test-pooler: .venv/dev.stamp ## run the engine's tests behind a PgBouncer in transaction mode (needs pgbouncer)
-	@$(BIN)/pytest --pooler -m "not clocks and not session" $(PYTEST_OPTIONS) $(POOLER_TESTS)
+	@$(BIN)/pytest --pooler -m "needs_pooler or pooler and not (session or slow)" $(PYTEST_OPTIONS)
 
 test-clocks: .venv/dev.stamp ## run the flows in processes whose clocks are an hour off (needs libfaketime)
-	@$(BIN)/pytest -m clocks $(ARGS) tests/flows/clocks
+	@$(BIN)/pytest -m clocks $(ARGS)
 
 test-django6: .venv-django6/dev.stamp ## run the tests that touch Django with Django 6 (needs Python 3.12, DJANGO6_PYTHON=...)
-	@.venv-django6/bin/pytest $(PYTEST_OPTIONS) $(DJANGO_TESTS)
+	@.venv-django6/bin/pytest -m django $(PYTEST_OPTIONS)
 
 test-celery55: .venv-celery55/dev.stamp ## run the tests that touch Celery with the oldest version allowed
-	@.venv-celery55/bin/pytest $(PYTEST_OPTIONS) $(CELERY_TESTS)
+	@.venv-celery55/bin/pytest -m celery $(PYTEST_OPTIONS)
 
 test-all: .venv/dev.stamp .venv-django6/dev.stamp ## run everything on every server, broker and version, as before a release
-	@$(MAKE) --no-print-directory check test
+	@$(MAKE) --no-print-directory check test test-slow
+	@INTERLEAVINGS=wide $(BIN)/pytest $(ALL_TESTS) --timeout 1800 $(PYTEST_OPTIONS) tests/interleavings
 	@$(BIN)/python -m project.reachable "$(SERVICES_DATABASE_URL)" "$(SERVICES_RABBITMQ_URL)" "$(SERVICES_REDIS_URL)"
 	@for broker in "$(SERVICES_RABBITMQ_URL)" "$(SERVICES_REDIS_URL)"; do \
-		DATABASE_URL="$(SERVICES_DATABASE_URL)" CELERY_BROKER_URL="$$broker" $(BIN)/pytest $(PYTEST_OPTIONS) || exit; \
+		DATABASE_URL="$(SERVICES_DATABASE_URL)" CELERY_BROKER_URL="$$broker" \
+			$(BIN)/pytest $(ALL_TESTS) $(PYTEST_OPTIONS) || exit; \
 	done
-	@$(BIN)/pytest --pooler -m "not clocks and not session" $(PYTEST_OPTIONS) $(POOLER_TESTS_ALL)
-	@.venv-django6/bin/pytest $(PYTEST_OPTIONS)
+	@$(BIN)/pytest --pooler -m "(pooler or needs_pooler) and not session" $(PYTEST_OPTIONS)
+	@$(BIN)/pytest --pooler -m "not (pooler or needs_pooler or session)" $(PYTEST_OPTIONS) tests/steps tests/races
+	@.venv-django6/bin/pytest $(ALL_TESTS) $(PYTEST_OPTIONS)
 	@$(MAKE) --no-print-directory test-celery55 test-clocks conformance demo chaos chaos-services
 
 check: .venv/dev.stamp ## check format, style, types, layers, settings, migrations and documentation

@@ -12,6 +12,7 @@ Keys are paused, resumed and blocked, and calls cancelled and retried, by `dispa
 """
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -21,12 +22,14 @@ from uuid import UUID, uuid4, uuid5
 from django.apps import apps
 
 from dispatcher import api, engine
+from dispatcher.celery import revoke
 from dispatcher.ending import Reported
-from dispatcher.engine import attempt, fed, feed, release
+from dispatcher.engine import attempt, fed, feed, release, workers
 from dispatcher.engine.dispenser import dispense_briefly
 from dispatcher.errors import RateLimited, WorkerLost
 from dispatcher.lifecycle import claim, heartbeat, place, send
 from dispatcher.lifecycle.run import Outcome, Returned, Stopped, raised
+from dispatcher.limits.turns import Turns
 from dispatcher.models import CallQueue, Queue, RateLimitKey, Slot
 from dispatcher.request import Call
 from dispatcher.states import State
@@ -154,6 +157,11 @@ class Drive(ABC):
         """Put back calls whose leases are over; return how many."""
         return engine.recover(now=self.clock.now)
 
+    @staticmethod
+    def revoke(*calls: CallQueue | Run) -> None:
+        """Revoke calls, as Celery's command does."""
+        revoke.revoke(ids(calls))
+
     def cleanup(self) -> int:
         """Delete what was kept for long enough, as beat's task does every night; return how many calls."""
         return engine.cleanup(now=self.clock.now)
@@ -194,7 +202,31 @@ class Drive(ABC):
         return sum(Slot.objects.filter(key__name=name).values_list("cost", flat=True))
 
 
-class Direct(Drive):
+class Celery(Drive):
+    """Celery's workers run the calls."""
+
+    def beat(self, *runs: Run, worker: str = "one") -> int:
+        return sum(1 for each in runs if heartbeat.record(self._worker(worker), [(each.call, each.ticket)]).slots)
+
+    def come(self, worker: str = "one") -> None:
+        """Send a heartbeat of a worker that holds no calls; if it is new, or back, its queue goes on."""
+        workers.record_heartbeat(self._worker(worker), [])
+
+    def stop(self, *, worker: str = "one") -> None:
+        """Let a worker accept no more calls; it holds none that it has not started."""
+        workers.stop_accepting(_worker_id(worker), [])
+
+    def lose(self, run: Run, *, is_crash: bool = True) -> bool:
+        """Report that the process that ran a call has died; return whether the call was still its own."""
+        return engine.lose(run.call, run.ticket, WorkerLost("the process was killed"), is_crash=is_crash)
+
+    def _worker(self, name: str) -> heartbeat.WorkerInfo:
+        return heartbeat.WorkerInfo(
+            id=_worker_id(name), name=name, host="here", pid=1, pool="prefork", processes=2, queues=[self.queue]
+        )
+
+
+class Direct(Celery):
     """Workers take calls from PostgreSQL."""
 
     delivery = "direct"
@@ -203,22 +235,33 @@ class Direct(Drive):
         super().__init__(clock, queue)
         self.openings: dict[int, datetime] = {}
         """When the feed looks at keys again."""
+        self.has_left = False
+        """Whether a step has left lanes to a general one."""
+        self.turns: dict[str, Turns] = defaultdict(Turns)
+        """Which queue of a worker comes next."""
 
     def take(
         self, room: int = 1, *, ends: Sequence[Run] = (), worker: str = "one", queues: Sequence[str] | None = None
     ) -> list[Run]:
         taker = self._taker(worker, queues or [self.queue])
         ended = [_end_of(each, Returned(result=None)) for each in ends]
-        if len(ends) == 1 and ends[0].handle.is_followed and room > 0:
+        keys = self._due()
+        if len(ends) == 1 and ends[0].handle.is_followed and room > 0 and not (keys or self.has_left):
             step = feed.hand_over(taker, ended[0], room=room)
         else:
-            step = feed.step(taker, ended, room=room, keys=self._due())
+            step = feed.step(taker, ended, room=room, keys=keys, is_general=self.has_left)
         starts = [*step.starts]
-        reached = {*step.reached}
+        reached, refilled = {*step.reached}, set[int]()
         for _ in range(_STEPS):
-            self.openings |= step.openings
-            keys = {*step.open_keys, *self._due()}
-            if len(starts) >= room or not (step.has_moved or step.refilled or step.has_left or keys):
+            self.has_left = step.has_left
+            self.openings |= {**step.openings, **dict.fromkeys(step.open_keys, self.clock.now)}
+            if len(starts) >= room:
+                break
+            keys = self._due()
+            # A lane that is refilled again and again, and starts nothing: another transaction has its calls locked.
+            has_new = bool(step.refilled) and (bool(step.starts) or not refilled.issuperset(step.refilled))
+            refilled = {*step.refilled}
+            if not (step.has_moved or has_new or step.has_left or keys):
                 break
             step = feed.step(
                 taker, room=room - len(starts), keys=keys, reached=reached, avoid=step.busy, is_general=step.has_left
@@ -228,17 +271,7 @@ class Direct(Drive):
         else:
             message = "the steps of a worker find more to do, again and again"
             raise AssertionError(message)
-        return [
-            Run(
-                call=start.call.id,
-                ticket=start.call.ticket,
-                attempt=start.claimed.attempt,
-                start_at=start.claimed.start_at,
-                worker=worker,
-                handle=start,
-            )
-            for start in starts
-        ]
+        return [_run(each.call.id, each.call.ticket, each.claimed, worker, handle=each) for each in starts]
 
     def end(self, run: Run, *, result: object = None, error: BaseException | None = None) -> bool:
         outcome = _outcome(result, error)
@@ -248,29 +281,24 @@ class Direct(Drive):
         fed.put_off(run.handle, outcome.wait, outcome.key)
         return self.row(run).ticket != before.ticket
 
-    def beat(self, *runs: Run, worker: str = "one") -> int:
-        return _beat(runs, worker, self.queue)
-
     def give_back(self, run: Run) -> bool:
         before = self.row(run)
         fed.give_back([run.handle.handle])
         return self.row(run).ticket != before.ticket
-
-    def lose(self, run: Run, *, is_crash: bool = True) -> bool:
-        """Report that the process that ran a call has died; return whether the call was still its own."""
-        return _lose(run, is_crash=is_crash)
 
     def _due(self) -> set[int]:
         due = {key for key, at in self.openings.items() if at <= self.clock.now}
         self.openings = {key: at for key, at in self.openings.items() if key not in due}
         return due
 
-    @staticmethod
-    def _taker(worker: str, queues: Sequence[str]) -> feed.Taker:
-        return feed.Taker(worker=_worker_id(worker), queues=queues, tasks=[TASK])
+    def _taker(self, worker: str, queues: Sequence[str]) -> feed.Taker:
+        turns = self.turns[worker]
+        if len(queues) > 1:
+            turns.set_weights(workers.direct_queues(queues))
+        return feed.Taker(worker=_worker_id(worker), queues=queues, tasks=[TASK], turns=turns)
 
 
-class Broker(Drive):
+class Broker(Celery):
     """Calls are published through Celery's broker, and claimed by workers."""
 
     delivery = "broker"
@@ -300,14 +328,7 @@ class Broker(Drive):
             if (returned := this.refuse(claimed)) is not None:
                 dispense_briefly(lanes=[returned.lane_id], keys=returned.keys)
             return None
-        return Run(
-            call=call,
-            ticket=ticket,
-            attempt=claimed.attempt,
-            start_at=claimed.start_at,
-            worker=worker,
-            handle=(this, claimed),
-        )
+        return _run(call, ticket, claimed, worker, handle=(this, claimed))
 
     def end(self, run: Run, *, result: object = None, error: BaseException | None = None) -> bool:
         this, claimed = run.handle
@@ -317,18 +338,11 @@ class Broker(Drive):
         release.serve(done)
         return done.released is not None
 
-    def beat(self, *runs: Run, worker: str = "one") -> int:
-        return _beat(runs, worker, self.queue)
-
     def give_back(self, run: Run) -> bool:
         returned = attempt.put_back(run.call, run.ticket, claim_id=run.handle[1].claim_id)
         if returned is not None:
             dispense_briefly(lanes=[returned.lane_id], keys=returned.keys)
         return returned is not None
-
-    def lose(self, run: Run, *, is_crash: bool = True) -> bool:
-        """Report that the process that ran a call has died; return whether the call was still its own."""
-        return _lose(run, is_crash=is_crash)
 
 
 class Http(Drive):
@@ -381,13 +395,12 @@ DRIVES: dict[str, type[Drive]] = {drive.delivery: drive for drive in (Direct, Br
 
 
 def _id_of(call: CallQueue | Run | UUID) -> UUID:
-    match call:
-        case CallQueue():
-            return call.id
-        case Run():
-            return call.call
-        case _:
-            return call
+    return call.id if isinstance(call, CallQueue) else call.call if isinstance(call, Run) else call
+
+
+def _run(call: UUID, ticket: UUID, claimed: claim.Claimed, worker: str, *, handle: object) -> Run:
+    at, attempt = claimed.start_at, claimed.attempt
+    return Run(call=call, ticket=ticket, attempt=attempt, start_at=at, worker=worker, handle=handle)
 
 
 def _worker_id(name: str) -> UUID:
@@ -401,14 +414,3 @@ def _outcome(result: object, error: BaseException | None) -> Outcome:
 def _end_of(of: Run, outcome: Any) -> Any:
     start = of.handle
     return start.ended(attempt.ending_of(outcome, start.claimed))
-
-
-def _beat(runs: Sequence[Run], worker: str, queue: str) -> int:
-    info = heartbeat.WorkerInfo(
-        id=_worker_id(worker), name=worker, host="here", pid=1, pool="prefork", processes=2, queues=[queue]
-    )
-    return sum(1 for each in runs if heartbeat.record(info, [(each.call, each.ticket)]).slots)
-
-
-def _lose(of: Run, *, is_crash: bool) -> bool:
-    return engine.lose(of.call, of.ticket, WorkerLost("the process was killed"), is_crash=is_crash)

@@ -3,28 +3,32 @@
 Like the driver, it knows the engine's inside, and the tests do not.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 from uuid import UUID
 
 import psycopg
-from django.db import connection
+from django.db import connection, transaction
+from psycopg.sql import SQL, Identifier
 
 from dispatcher import engine
 from dispatcher.engine import fed, workers
 from dispatcher.extension import registered
-from dispatcher.lifecycle import finish
-from dispatcher.models import CallQueue
-from dispatcher.states import Delivery
+from dispatcher.lifecycle import finish, heartbeat, wake
+from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
+from dispatcher.states import Delivery, State
+from tests import db_admin
+from tests.db_admin import backends, blockers, end
 from tests.drive import Drive, Run, _worker_id
 from tests.races.lockstep import DEADLINE, actors, holding
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PROMPTLY = 1.5
-"""Long for what takes 20 ms, and short for what waits for a transaction that stays open (s)."""
+PROMPTLY = 0.3
+"""Longer than the engine waits for a row by intent (s)."""
 
 _LANE = "(SELECT lane_id FROM dispatcher_callqueue WHERE id = %s)"
 _LOCKS = {
@@ -43,19 +47,51 @@ def locked(row: str, of: CallQueue | Run | str) -> Iterator[psycopg.Connection[A
 
 
 def promptly(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do something on a connection of its own; fail if it waits for an open transaction."""
+    """Do something on a connection of its own; fail if it waits for another transaction for longer than the engine may.
+
+    What is slow and does not wait may take its time.
+    """
     with actors(1) as (actor,):
         doing = actor.begin(work, *args, **kwargs)
-        try:
-            return doing.result(PROMPTLY)
-        except TimeoutError:
-            message = f"{getattr(work, '__qualname__', work)} waits"
-            raise AssertionError(message) from None
+        for _ in range(2):
+            wait([doing], PROMPTLY)
+            if doing.done() or not blockers(backends(actor.name)):
+                return doing.result(DEADLINE)
+        message = f"{getattr(work, '__qualname__', work)} waits"
+        raise AssertionError(message)
+
+
+@contextmanager
+def ending_through_a_lock(drive: Drive, run: Run, row: str) -> Iterator["Future[bool]"]:
+    """Let a worker record an end while a row of the call is locked; on the way out it is free, and the end is done."""
+    with actors(1) as (worker,):
+        with locked(row, run) as user:
+            ending = worker.begin(drive.end, run)
+            worker.wait_blocked(by=user)
+            yield ending
+        ending.result(DEADLINE)
 
 
 def end_and_die(run: Run) -> None:
     """Record the end of a run in a process that dies with its commit: nothing that would follow it happens."""
     assert finish.complete(run.call, run.ticket, result=None) is not None
+
+
+def die_while_ending(drive: Drive, run: Run, row: str) -> None:
+    """Let a worker's connection end while its report of an end waits for a row that is locked."""
+    with actors(1) as (worker,):
+        with locked(row, run) as user:
+            ending = worker.begin(_end_once, drive, run)
+            worker.wait_blocked(by=user)
+            end(worker.name)
+            wait([ending], DEADLINE)
+        assert ending.exception() is not None
+
+
+def _end_once(drive: Drive, run: Run) -> None:
+    with transaction.atomic():
+        # In a transaction that is the caller's own, nothing is tried again.
+        drive.end(run)
 
 
 def lose_answer(drive: Drive, *known: Run, worker: str = "one", seconds: float) -> None:
@@ -67,6 +103,14 @@ def lose_answer(drive: Drive, *known: Run, worker: str = "one", seconds: float) 
     drive.beat(*known, worker=worker)
     drive.clock.forward(2)
     drive.recover()
+
+
+def lose_start(run: Run) -> None:
+    """Take a start back that was committed, as a crash of the database does that loses the commit."""
+    CallQueue.objects.filter(id=run.call).update(state=State.DISPATCHED, attempt=0, started_at=None, claim=None)
+    Slot.objects.filter(call=run.call).update(started_at=None)
+    Window.objects.all().delete()
+    RateLimitKey.objects.update(last_start_at=None)
 
 
 def stop(drive: Drive, *, worker: str = "one", messages: list[tuple[UUID, UUID]] | None = None) -> int:
@@ -96,10 +140,69 @@ def recover_through_a_lock(drive: Drive, table: str, *, seconds: float) -> None:
             each.result(DEADLINE)
 
 
+@contextmanager
+def parked_lanes(drive: Drive, count: int) -> Iterator[None]:
+    """Let calls wait for a key that lets nothing in: in so many lanes, each of a queue of its own."""
+    drive.key("closed", concurrency=0)
+    call = drive.send("closed")
+    drive.take()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            WITH made AS (
+                INSERT INTO dispatcher_lane (queue, priority, on_limit, key_ids, parked_on_id)
+                SELECT 'queue-' || number, lane.priority, lane.on_limit, lane.key_ids, lane.key_ids[1]
+                  FROM dispatcher_lane AS lane, generate_series(1, %s) AS number
+                 WHERE lane.id = (SELECT lane_id FROM dispatcher_callqueue WHERE id = %s)
+                RETURNING id, queue
+            )
+            INSERT INTO dispatcher_callqueue
+            SELECT (jsonb_populate_record(call, jsonb_build_object(
+                       'id', gen_random_uuid(), 'lane_id', made.id, 'queue', made.queue))).*
+              FROM made, dispatcher_callqueue AS call
+             WHERE call.id = %s
+            """,
+            [count, call.id, call.id],
+        )
+    yield
+    # Each would be looked at by the audit.
+    erase(*CallQueue.objects.filter(queue__startswith="queue-"))
+
+
 def erase(*calls: CallQueue | Run) -> None:
     """Delete calls by a statement that knows nothing of the engine, whatever they wait for or hold."""
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM dispatcher_callqueue WHERE id = ANY (%s)", [[_id_of(call) for call in calls]])
+
+
+class Idle:
+    """A worker of direct queues that has come to rest, and is notified of calls."""
+
+    def __init__(self, drive: Drive, name: str, *, queues: Sequence[str] = (), reached: Sequence[int] = ()) -> None:
+        self.queues, self.reached = list(queues or [drive.queue]), reached
+        self.info = heartbeat.WorkerInfo(
+            id=_worker_id(name), name=name, host="here", pid=1, pool="prefork", processes=2, queues=self.queues
+        )
+
+    def __enter__(self) -> Self:
+        heartbeat.record(self.info, [])
+        self.connection = db_admin.connect()
+        self.connection.execute(SQL("LISTEN {}").format(Identifier(wake.channel(self.info.id))))
+        self.has_calls = wake.mark_idle(self.info.id, self.queues, self.reached)
+        """Whether it saw calls as it came to rest."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        wake.mark_busy(self.info.id)
+        self.connection.close()
+
+    def begin(self) -> None:
+        """Be at rest no more."""
+        wake.mark_busy(self.info.id)
+
+    def notices(self) -> int:
+        """Return how often it was woken since this was asked last."""
+        return sum(1 for _ in self.connection.notifies(timeout=0.05))
 
 
 def _id_of(call: CallQueue | Run) -> UUID:

@@ -48,6 +48,11 @@ def add(root: Path) -> None:
             cached.cache_clear()
 
 
+def roots() -> tuple[Path, ...]:
+    """Return where the folders of statements are: those of the core, and those of apps."""
+    return tuple(_roots)
+
+
 @cache
 def statement(name: str) -> Statement:
     """Return `name`.sql without comments and indents, its fragments expanded, its name in front as a comment.

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from django.db import transaction
 
 from dispatcher import api
 from dispatcher.states import State
@@ -58,6 +59,17 @@ def test_limits_that_are_raised_let_in_those_who_wait(drive: Drive, raise_by: Ch
     raise_by(drive)
     started += drive.take(3)
     assert ids(started) == ids(calls)
+
+
+@pytest.mark.parametrize("raise_by", [limit, override])
+def test_limits_hold_from_the_commit_of_their_transaction_on(drive: Drive, raise_by: Change) -> None:
+    drive.key(concurrency=0)
+    calls = drive.send_many(3, "api")
+    assert drive.take(3) == []
+    with transaction.atomic():
+        raise_by(drive)
+        assert drive.states(calls) == [State.AVAILABLE] * 3
+    assert ids(drive.take(3)) == ids(calls)
 
 
 def test_an_override_that_runs_out_is_gone_and_the_key_s_own_limits_hold(drive: Drive) -> None:

@@ -1,5 +1,8 @@
 """Concurrency: the cost of the calls in flight never exceeds it, and each end passes its room on."""
 
+from typing import Any
+from uuid import UUID
+
 import pytest
 
 from dispatcher import api
@@ -83,7 +86,7 @@ def test_an_end_recorded_twice_frees_its_room_once(drive: Drive) -> None:
     assert drive.end(first)
     (third,) = drive.take(2)
     assert not drive.end(first)
-    assert drive.take(2) == []
+    assert drive.take(2) == drive.take(2, ends=[first]) == []
     assert drive.state(third) == State.ACTIVE
 
 
@@ -99,6 +102,35 @@ def test_a_lowered_limit_lets_nothing_in_until_enough_has_ended(drive: Drive) ->
     assert drive.take(ends=runs[:1]) == []
     assert drive.take(ends=runs[1:2]) == []
     assert len(drive.take(ends=runs[2:])) == 1
+
+
+@pytest.mark.parametrize("change", ["lower", "block", "pause", "pause the queue"])
+def test_an_end_lets_nothing_in_where_a_limit_was_changed_meanwhile(drive: Drive, change: str) -> None:
+    drive.key(concurrency=2)
+    drive.key(f"queue:{drive.queue}")
+    drive.send_many(4, "api")
+    runs = drive.take(2)
+    match change:
+        case "lower":
+            drive.limit(concurrency=1)
+        case "block":
+            api.block("api", 60)
+        case "pause":
+            api.pause("api")
+        case _:
+            api.pause(f"queue:{drive.queue}")
+    assert drive.take(2, ends=runs[:1]) == []
+    assert drive.use() == 1
+
+
+def test_a_rate_that_is_given_meanwhile_counts_the_next_start(drive: Drive) -> None:
+    drive.key(concurrency=1)
+    drive.send_many(3, "api")
+    first = drive.take()
+    drive.limit(concurrency=1, rate=(1, 3600))
+    second = drive.take(ends=first)
+    assert len(second) == 1
+    assert drive.take(ends=second) == []
 
 
 def test_a_raised_limit_lets_in_as_many_as_it_allows(drive: Drive) -> None:
@@ -172,6 +204,18 @@ def test_room_that_an_end_gives_back_is_found_by_a_worker_of_another_queue(drive
     assert beside.take() == []
     assert drive.take(ends=[run]) == []
     assert [each.call for each in beside.take()] == [waits.id]
+
+
+def test_a_limit_holds_where_events_are_kept(drive: Drive, settings: Any) -> None:
+    settings.DISPATCHER = {"event_retention": 3600}
+    drive.key(concurrency=2)
+    calls = drive.send_many(7, "api")
+    runs, started = drive.take(7), list[UUID]()
+    while runs:
+        assert drive.use() <= 2
+        started += [run.call for run in runs]
+        runs = drive.take(7, ends=runs)
+    assert started == [call.id for call in calls]
 
 
 def test_a_cancelled_call_leaves_its_room_to_the_next(drive: Drive) -> None:

@@ -1,6 +1,9 @@
 """How an attempt ends: what the row keeps of it, and that its slots are free."""
 
+from datetime import date, timedelta
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -60,6 +63,23 @@ def test_a_result_is_kept_as_json(drive: Drive) -> None:
 
 
 # What a worker reports over HTTP is JSON.
+@pytest.mark.deliveries("direct", "broker")
+def test_a_result_that_is_not_json_is_kept_in_words(drive: Drive) -> None:
+    for result, kept in (
+        (date(2030, 1, 1), "2030-01-01"),
+        (Decimal("1.50"), "1.50"),
+        (UUID(int=1), str(UUID(int=1))),
+        (timedelta(seconds=90), "P0DT00H01M30S"),
+        ({1, 2}, "{1, 2}"),
+        (b"raw", "b'raw'"),
+        ([float("inf")], "[inf]"),
+    ):
+        run = started(drive)
+        assert drive.end(run, result=result)
+        assert drive.row(run).result == kept
+
+
+# The same.
 @pytest.mark.deliveries("direct", "broker")
 @pytest.mark.parametrize(
     "result",

@@ -148,7 +148,7 @@ def test_a_heartbeat_that_names_its_own_and_others_calls_renews_its_own(drive: D
     assert drive.state(others) != State.ACTIVE
 
 
-# Messages: only a broker has them, and may deliver one twice, late, or to nobody.
+# Messages: only a broker has them, and may deliver one twice, late, or never.
 
 messages = pytest.mark.deliveries("broker")
 

@@ -93,3 +93,27 @@ def test_a_worker_that_comes_back_after_it_was_given_up_runs_calls_again(drive: 
     run = started(drive)
     faults.watch(drive, 40)
     assert drive.state(run) == State.ACTIVE
+
+
+# A crash of the database may lose the commit of a start, for which a claim need not wait (`durable_claims`). Only a
+# broker's message starts its call by a commit of its own.
+
+
+@pytest.mark.deliveries("broker")
+@pytest.mark.parametrize("error", [None, ValueError()], ids=["completed", "failed"])
+def test_an_end_proves_a_start_that_a_crash_of_the_database_has_lost(drive: Drive, error: Exception | None) -> None:
+    drive.key(rate=(1, 60), throttle=(1, 10))
+    drive.send("api")
+    (run,) = drive.take()
+    faults.lose_start(run)
+    drive.clock.forward(5)
+    assert drive.end(run, error=error)
+    row = drive.row(run)
+    assert (row.state, row.attempt) == ("retryable" if error else "completed", 1)
+    assert row.started_at is not None
+    drive.send("api")
+    # It counts as if it had started when it was admitted, or when it ended, whichever is later.
+    drive.forward(59)
+    assert drive.take() == []
+    drive.forward(6)
+    assert len(drive.take()) == 1

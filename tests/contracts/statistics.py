@@ -2,9 +2,9 @@
 
 Lanes 1 to 10,000 have the keys `key:1` to `key:10000`. The first 100 are awake; the next 3,000 are parked on `key:1`;
 the next 3,000 are held by the queue `held`; the others are asleep, in the queue `queue` as the first ones. A hundred
-thousand calls wait, in the lanes that the shape says; 500 are in flight; 5,000 have ended that had the unique key
-`often`. No call waits in the lanes `LONE` and `HOT`, each the only one of the queue `lone` or `hot` with the key of the
-same name; 20,000 slots are in flight under `hot`.
+thousand calls wait, in the first lane; 500 are in flight; 5,000 have ended in the queue `lone`. No call waits in
+the lanes `LONE` and `HOT`, each the only one of the queue `lone` or `hot` with the key of the same name;
+20,000 slots are in flight under `hot`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -55,25 +55,23 @@ SELECT key, place, 1, now() FROM generate_series(1, 1000) AS key, generate_serie
 
 INSERT INTO dispatcher_callqueue
        (id, lane_id, task, args, kwargs, meta, queue, priority, on_limit, costs, state, attempt, errors, ticket)
-SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, {lane}, 'noop', '[]', '{{}}', '{{}}', 'queue', 0,
-       'wait', '{{}}', CASE WHEN n > 100000 THEN 'dispatched' ELSE 'available' END, 0, '[]',
+SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 1, 'noop', '[]', '{}', '{}', 'queue', 0,
+       'wait', '{}', CASE WHEN n > 100000 THEN 'dispatched' ELSE 'available' END, 0, '[]',
        CASE WHEN n > 100000 THEN gen_random_uuid() END
   FROM generate_series(1, 100500) AS n;
 
 INSERT INTO dispatcher_callqueue
-       (id, lane_id, task, args, kwargs, meta, queue, priority, on_limit, costs, state, attempt, errors, unique_key,
-        created_at, finished_at)
-SELECT gen_random_uuid(), 10001, 'noop', '[]', '{{}}', '{{}}', 'lone', 0, 'wait', '{{}}', 'completed', 1, '[]', 'often',
+       (id, lane_id, task, args, kwargs, meta, queue, priority, on_limit, costs, state, attempt, errors, created_at,
+        finished_at)
+SELECT gen_random_uuid(), 10001, 'noop', '[]', '{}', '{}', 'lone', 0, 'wait', '{}', 'completed', 1, '[]',
        now() - n * interval '1 minute', now() - n * interval '1 minute'
   FROM generate_series(1, 5000) AS n;
 
 INSERT INTO dispatcher_slot (call_id, key_id, cost, lease_until)
 SELECT call.id, call.lane_id, 1, '2040-01-01' FROM dispatcher_callqueue AS call WHERE call.state = 'dispatched';
 """
-_IN_ONE_LANE: Final = _FILL.format(lane="1")
-_IN_ALL_LANES: Final = _FILL.format(lane="1 + n % 10000")
 _ANALYZE: Final = f"ANALYZE {', '.join(_TABLES)}"
-_EMPTY: Final = f"TRUNCATE {', '.join(_TABLES)}"
+_EMPTY: Final = f"TRUNCATE {', '.join(_TABLES)} CASCADE"
 _FORGET: Final = (
     "DELETE FROM pg_statistic WHERE starelid IN (SELECT oid FROM pg_class WHERE relname LIKE 'dispatcher_%')"
 )
@@ -84,14 +82,9 @@ UPDATE dispatcher_callqueue
 """
 """Of the 96,000 calls that waited longest, each leaves a dead row, at the front of its lane."""
 
-SHAPES: Final[dict[str, Sequence[str]]] = {
-    "one lane has all calls": [_IN_ONE_LANE, _ANALYZE],
-    "all lanes have a few calls": [_IN_ALL_LANES, _ANALYZE],
-    "most rows are dead": [_IN_ONE_LANE, _END_MOST, _ANALYZE],
-    "emptied since it was analyzed": [_IN_ONE_LANE, _ANALYZE, "DELETE FROM dispatcher_callqueue"],
-    "filled since it was analyzed": [_ANALYZE, _IN_ONE_LANE],
-    "never analyzed": [_IN_ONE_LANE],
-}
+COLD: Final = "filled since it was analyzed"
+DEAD: Final = "most rows are dead"
+SHAPES: Final[dict[str, Sequence[str]]] = {COLD: [_ANALYZE, _FILL], DEAD: [_FILL, _END_MOST, _ANALYZE]}
 """What makes each shape, statement by statement, each committed."""
 
 

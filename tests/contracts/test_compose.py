@@ -5,7 +5,6 @@ import importlib
 import json
 import re
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import click
@@ -19,14 +18,13 @@ from gunicorn.config import Config
 
 from dispatcher.conf import conf
 from project.celery import app
+from tests.contracts.source import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 IMAGE = "django-callqueue"
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = {name: service for name, service in SERVICES.items() if service["image"] == IMAGE}
-LASTING = sorted(set(SERVICES) - {"migrate"})
 PROGRAMS = {"celery", "gunicorn", "python"}
 LONGEST_WAIT = timedelta(seconds=30)
 """The longest `wait_ms` of a fetch."""
@@ -76,50 +74,49 @@ def test_one_service_builds_the_image_and_the_others_name_it() -> None:
     assert {service["pull_policy"] for service in OURS.values()} == {"never"}
 
 
-@pytest.mark.parametrize("service", OURS)
-def test_every_variable_given_is_read(service: str) -> None:
-    assert set(OURS[service]["environment"]) <= variables_read()
+def test_every_variable_given_is_read() -> None:
+    read = variables_read()
+    assert {name: unread for name, service in OURS.items() if (unread := set(service["environment"]) - read)} == {}
 
 
-@pytest.mark.parametrize("service", OURS)
-def test_no_variable_is_read_by_celery_past_the_settings(service: str) -> None:
+def test_no_variable_is_read_by_celery_past_the_settings() -> None:
     # It would win over the setting, which has the password from the secret.
     options = {option.envvar for option in celery_cli.params if isinstance(option, click.Option)}
-    assert not [name for name in OURS[service]["environment"] if name in options or name.startswith("CELERY_")]
+    given = {(service, name) for service, body in OURS.items() for name in body["environment"]}
+    assert [each for each in given if each[1] in options or each[1].startswith("CELERY_")] == []
 
 
-@pytest.mark.parametrize("service", OURS)
-def test_every_program_is_one_that_the_image_has(service: str) -> None:
+def test_every_program_is_one_that_the_image_has() -> None:
     installed = (ROOT / "requirements.lock").read_text()
-    program = OURS[service]["command"][0]
-    assert program in PROGRAMS
-    assert program == "python" or re.search(rf"^{program}\b", installed, re.MULTILINE)
+    programs = {service["command"][0] for service in OURS.values()}
+    assert programs <= PROGRAMS
+    assert {name for name in programs - {"python"} if not re.search(rf"^{name}\b", installed, re.MULTILINE)} == set()
 
 
-@pytest.mark.parametrize("name", SERVICES)
-def test_every_dependency_exists_and_can_meet_its_condition(name: str) -> None:
-    for other, asked in SERVICES[name].get("depends_on", {}).items():
-        assert asked["condition"] != "service_healthy" or "healthcheck" in SERVICES[other]
+def test_every_dependency_exists_and_can_meet_its_condition() -> None:
+    asked = [(name, *each) for name, service in SERVICES.items() for each in service.get("depends_on", {}).items()]
+    assert asked
+    for name, other, needed in asked:
+        assert needed["condition"] != "service_healthy" or "healthcheck" in SERVICES[other], (name, other)
 
 
-@pytest.mark.parametrize("name", sorted(set(OURS) - {"migrate"}))
-def test_everything_of_the_project_waits_for_the_migrations(name: str) -> None:
-    assert SERVICES[name]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}
+def test_everything_of_the_project_waits_for_the_migrations() -> None:
+    for name in set(OURS) - {"migrate"}:
+        assert SERVICES[name]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}, name
     assert SERVICES["migrate"]["restart"] == "no"
 
 
-@pytest.mark.parametrize("name", LASTING)
-def test_every_service_that_stays_up_is_watched_restarted_and_has_an_init(name: str) -> None:
-    service = SERVICES[name]
-    is_watched_by_image = service["image"] == IMAGE and "HEALTHCHECK " in DOCKERFILE
-    assert is_watched_by_image or service["healthcheck"]["test"]
-    assert service["restart"] == "unless-stopped"
-    assert service["init"] is True
+def test_every_service_that_stays_up_is_watched_restarted_and_has_an_init() -> None:
+    for name in set(SERVICES) - {"migrate"}:
+        service = SERVICES[name]
+        is_watched_by_image = service["image"] == IMAGE and "HEALTHCHECK " in DOCKERFILE
+        assert is_watched_by_image or service["healthcheck"]["test"], name
+        assert (service["restart"], service["init"]) == ("unless-stopped", True), name
 
 
-@pytest.mark.parametrize("name", SERVICES)
-def test_no_log_grows_without_bound(name: str) -> None:
-    assert {"max-size", "max-file"} <= set(SERVICES[name]["logging"]["options"])
+def test_no_log_grows_without_bound() -> None:
+    bounds = {name: set(service["logging"]["options"]) for name, service in SERVICES.items()}
+    assert {name: given for name, given in bounds.items() if not given >= {"max-size", "max-file"}} == {}
 
 
 def test_a_traceback_at_the_end_of_a_process_is_not_logged_word_by_word() -> None:
@@ -140,10 +137,10 @@ def test_beat_leaves_no_pid_file_that_stops_the_next_one() -> None:
     assert not options_of("beat")["pidfile"]
 
 
-@pytest.mark.parametrize("name", ["worker", "dispenser", "beat"])
-def test_a_service_without_a_port_is_judged_by_the_file_that_it_touches(name: str) -> None:
-    assert "$$HEARTBEAT_FILE" in SERVICES[name]["healthcheck"]["test"][1]
-    assert SERVICES[name]["environment"]["HEARTBEAT_FILE"].startswith("/tmp/")  # noqa: S108
+def test_a_service_without_a_port_is_judged_by_the_file_that_it_touches() -> None:
+    for name in ("worker", "dispenser", "beat"):
+        assert "$$HEARTBEAT_FILE" in SERVICES[name]["healthcheck"]["test"][1], name
+        assert SERVICES[name]["environment"]["HEARTBEAT_FILE"].startswith("/tmp/"), name  # noqa: S108
 
 
 def test_what_runs_tasks_or_answers_requests_is_given_the_time_to_end_them() -> None:
@@ -155,24 +152,24 @@ def test_what_runs_tasks_or_answers_requests_is_given_the_time_to_end_them() -> 
     assert grace["web"] > LONGEST_WAIT
 
 
-@pytest.mark.parametrize(("service", "serves"), [("web", "/admin/"), ("api", "/ojs/v1/workers/fetch")])
-def test_requests_that_wait_for_a_job_and_the_admin_have_a_server_each(service: str, serves: str) -> None:
-    urls = SERVICES[service]["environment"]["ROOT_URLCONF"]
-    assert resolve(serves, urls)
-    (other,) = {"/admin/", "/ojs/v1/workers/fetch"} - {serves}
-    with pytest.raises(Resolver404):
-        resolve(other, urls)
+def test_requests_that_wait_for_a_job_and_the_admin_have_a_server_each() -> None:
+    served = {"web": "/admin/", "api": "/ojs/v1/workers/fetch"}
+    for service, serves in served.items():
+        urls = SERVICES[service]["environment"]["ROOT_URLCONF"]
+        assert resolve(serves, urls)
+        (other,) = set(served.values()) - {serves}
+        with pytest.raises(Resolver404):
+            resolve(other, urls)
 
 
-@pytest.mark.parametrize("service", ["web", "api"])
-def test_the_web_servers_serve_the_application_on_their_published_port_to_this_machine_alone(service: str) -> None:
-    options = options_of(service)
-    port = options["bind"][0].rpartition(":")[2]
-    assert callable(importlib.import_module(options["args"][0]).application)
-    ((address, published),) = [mapping.split(":", 1) for mapping in SERVICES[service]["ports"]]
-    assert address == "127.0.0.1"
-    assert published.rpartition(":")[2] == port
-    assert f"EXPOSE {port}\n" in DOCKERFILE
+def test_the_web_servers_serve_the_application_on_their_published_port_to_this_machine_alone() -> None:
+    for service in ("web", "api"):
+        options = options_of(service)
+        port = options["bind"][0].rpartition(":")[2]
+        assert callable(importlib.import_module(options["args"][0]).application)
+        ((address, published),) = [mapping.split(":", 1) for mapping in SERVICES[service]["ports"]]
+        assert (address, published.rpartition(":")[2]) == ("127.0.0.1", port), service
+        assert f"EXPOSE {port}\n" in DOCKERFILE
 
 
 def test_the_database_is_ready_only_when_it_listens_to_others() -> None:

@@ -2,7 +2,6 @@
 
 import ast
 import re
-import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,25 +14,14 @@ from dispatcher.limits.retry import Retry
 from dispatcher.sql.statements import fragments
 from dispatcher.states import diagram
 from docs.tools import statements
+from tests.contracts.source import PAGES, ROOT, blocks, place
 
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.django
+
 REFERENCE = ROOT / "docs" / "reference"
-PAGES = [
-    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
-    *sorted((ROOT / "docs").rglob("*.md")),
-]
-
 NAVIGATION = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
 ADDED = ("overview.md", "contributing.md", "changelog.md")
 """Pages of the site that docs/tools/hooks.py makes of the root's files."""
-
-page = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-
-
-def blocks(text: str, language: str) -> list[str]:
-    """Return the fenced blocks of a language."""
-    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
-    return [textwrap.dedent(body) for _, body in found]
 
 
 def rows(text: str) -> Iterable[tuple[str, str]]:
@@ -81,25 +69,30 @@ def test_the_defaults_of_retries_and_retention_are_the_documented_ones() -> None
     assert dict(rows(section(text, "retention"))) == retention
 
 
-@page
-def test_every_link_leads_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\((?!https?://)([^)#]*)(?:#([^)]+))?\)", page.read_text())
-    for target, anchor in links:
-        path = (page.parent / target).resolve() if target else page
-        assert path.exists(), f"{target} is not there"
-        assert not anchor or anchor in anchors(path), f"{target} has no heading {anchor}"
+def test_every_link_leads_somewhere() -> None:
+    offenders = []
+    for page in PAGES:
+        text = page.read_text()
+        for found in re.finditer(r"\]\((?!https?://)([^)#]*)(?:#([^)]+))?\)", text):
+            target, anchor = found[1], found[2]
+            path = (page.parent / target).resolve() if target else page
+            if not path.exists():
+                offenders.append(f"{place(page, text, found.start())}: {target} is not there")
+            elif anchor and anchor not in anchors(path):
+                offenders.append(f"{place(page, text, found.start())}: {target} has no heading {anchor}")
+    assert not offenders, "\n".join(offenders)
 
 
-@page
-def test_every_piece_of_python_is_python(page: Path) -> None:
-    for block in blocks(page.read_text(), "python"):
-        ast.parse(block)
+def test_every_piece_of_python_is_python() -> None:
+    for page in PAGES:
+        for block in blocks(page.read_text(), "python"):
+            compile(block, str(page), "exec", ast.PyCF_ONLY_AST)
 
 
-@page
-def test_every_target_of_make_exists(page: Path) -> None:
+def test_every_target_of_make_exists() -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert set(re.findall(r"`make ([a-z0-9-]+)", page.read_text())) <= targets
+    named = {(name, place(page)) for page in PAGES for name in re.findall(r"`make ([a-z0-9-]+)", page.read_text())}
+    assert [each for each in sorted(named) if each[0] not in targets] == []
 
 
 def test_every_path_that_contributing_names_exists() -> None:

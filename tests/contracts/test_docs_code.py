@@ -20,8 +20,8 @@ from pytest_django import Settings
 from dispatcher.conf import conf
 from dispatcher.models import CallQueue, RateLimitKey
 from project.celery import app as project_app
+from tests.contracts.source import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(
     r"^(?:<!-- not run: (?P<reason>[^\n]*?) -->\n)?(?P<indent> *)```python\n(?P<code>.*?)^ *```$",
     re.MULTILINE | re.DOTALL,

@@ -11,7 +11,7 @@ from django.core.management import call_command
 from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.contracts.source import ROOT
 
 
 def test_imports_point_down() -> None:

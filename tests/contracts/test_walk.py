@@ -1,12 +1,10 @@
 """The page of the walk and the code agree: files, steps, folders of statements, and their order."""
 
 import re
-from pathlib import Path
 
 import dispatcher
+from tests.contracts.source import PACKAGE, ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "dispatcher"
 PAGE = (ROOT / "docs" / "explanation" / "how-it-works.md").read_text()
 WALK = re.findall(r"^\| \*\*(.+?)\*\* \|(.*)$", PAGE, re.MULTILINE)
 PATHS = set(re.findall(r"`([\w/]+(?:\.py|/))`", PAGE)) - {"dispatcher/"}

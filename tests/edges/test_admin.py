@@ -25,7 +25,7 @@ from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, ticket_of
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.pooler, pytest.mark.django]
 
 CALLS = reverse("admin:dispatcher_callqueue_changelist")
 KEYS = reverse("admin:dispatcher_ratelimitkey_changelist")

@@ -19,7 +19,7 @@ from dispatcher.states import State
 from tests.builders import HERE, committed, erase, seen, states, waiting
 from tests.edges.auditing import HOUR, found, limited_long_ago, miscounted, names, over_concurrency, send, start
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.django]
 
 QUICK = {"run_lease": 1, "recover_every": 0.1, "heartbeat": 0.2}
 """Leases that run out soon: those of an hour ago were to be recovered in the life of this server."""

@@ -19,7 +19,7 @@ from dispatcher.states import Reason, State
 from tests.builders import HERE, committed, waiting
 from tests.edges.auditing import HOUR, found, noted, over_concurrency, printed, send
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.django]
 
 
 # Notes

@@ -16,6 +16,8 @@ from psycopg import IsolationLevel
 from dispatcher.conf import settable
 from project.celery import app as project_app
 
+pytestmark = pytest.mark.django
+
 GOOD: dict[str, Any] = {
     "keys": {"api": {"concurrency": 4}, "tenant:*": {"rate": {"limit": 10, "period": "PT1M"}}, "free": {}},
     "retry": {"max_attempts": 5, "initial_interval": "PT1S"},

@@ -27,6 +27,8 @@ from psycopg.conninfo import conninfo_to_dict
 from project.processes import ROOT, Stack, free_port
 from project.services import Services
 
+pytestmark = pytest.mark.slow
+
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 PROCESSES = ("worker", "dispenser", "beat", "web", "api")

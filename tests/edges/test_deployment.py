@@ -18,6 +18,8 @@ from django.utils import timezone
 from project import heartbeat, migrate
 from project.environment import read, read_list, with_password
 
+pytestmark = pytest.mark.django
+
 ROOT = Path(__file__).resolve().parents[2]
 REPORT = """
 import json

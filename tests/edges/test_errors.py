@@ -31,6 +31,8 @@ from dispatcher.errors import (
     WorkerLost,
 )
 
+pytestmark = pytest.mark.django
+
 MADE = [
     CallInvalid("args", "must be a list."),
     CallNeverRuns("keys['api']", "a cost of 5 can never run."),

@@ -22,6 +22,8 @@ from project.processes import free_port
 from project.services import Services, create_database
 from tests.db_admin import monitor
 
+pytestmark = pytest.mark.django
+
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = {"rate_limit_status": [], "dispatcher_audit": [], "dispatcher_token": ["--list"]}
 FAILURES = {"rate_limit_status": 1, "dispatcher_audit": 2, "dispatcher_token": 1}

@@ -16,7 +16,7 @@ from dispatcher.api import any_of
 from dispatcher.models import CallQueue, RateLimitKey
 from tests.edges.auditing import found
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
 PATTERN = "egress:*"
 EGRESS = any_of(PATTERN)

@@ -17,7 +17,7 @@ from dispatcher.history import Actor
 from dispatcher.lifecycle import retention
 from dispatcher.models import KeyChange, RateLimitKey
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from django.urls import reverse
 from dispatcher.api import any_of
 from dispatcher.models import CallQueue, Queue, RateLimitKey
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
 REMEDY = "deliver the queue directly or over HTTP, or limit the key by concurrency"
 

@@ -21,7 +21,7 @@ from dispatcher.lifecycle import heartbeat, periodic_runs
 from dispatcher.models import CallQueue, PeriodicRun, RateLimitKey
 from tests.builders import HERE
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from django.test import Client
 from dispatcher.models import CallQueue
 from project.shop import views
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
 
 def test_who_is_not_logged_in_is_led_to_the_login(client: Client) -> None:

@@ -12,7 +12,7 @@ from dispatcher.models import CallQueue, Queue
 from tests.builders import HERE
 from tests.steps.feeding import TAKER, send, take
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
 
 def reason(client: Client, call: CallQueue) -> str:

@@ -23,6 +23,8 @@ from tests.races.lockstep import eventually
 pytestmark = [
     pytest.mark.django_db(transaction=True, available_apps=[*APPS, "django_celery_beat"]),
     pytest.mark.usefixtures("sending"),
+    pytest.mark.broker,
+    pytest.mark.slow,
 ]
 
 
@@ -41,6 +43,7 @@ def beat(worker: Processes) -> Iterator[None]:
     worker.stack.kill("dispenser")
 
 
+@pytest.mark.smoke
 def test_beat_and_the_dispenser_serve_what_time_brings_recover_the_lost_and_clean_up(beat: None) -> None:
     old, fresh, lost = (CallQueue.objects.send(sample_tasks.echo, args=["hello"], queue=ELSEWHERE) for _ in range(3))
     for call in (old, fresh, lost):

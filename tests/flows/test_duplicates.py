@@ -18,7 +18,7 @@ from tests.flows.settings import DISPATCHER, QUEUE
 from tests.races.audit import audit
 from tests.races.lockstep import concurrent, eventually, holding
 
-pytestmark = [concurrent, pytest.mark.usefixtures("ticking")]
+pytestmark = [concurrent, pytest.mark.usefixtures("ticking"), pytest.mark.broker, pytest.mark.slow]
 
 LEASE: timedelta = DISPATCHER["run_lease"]
 SECOND_QUEUE = f"{QUEUE}-second"

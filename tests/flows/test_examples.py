@@ -21,7 +21,7 @@ from tests.flows.settings import QUEUE
 from tests.races.audit import audit, most_at_once, spent_by_key
 from tests.races.lockstep import concurrent, eventually
 
-pytestmark = [concurrent, pytest.mark.ojs, pytest.mark.usefixtures("sending")]
+pytestmark = [concurrent, pytest.mark.usefixtures("sending"), pytest.mark.slow, pytest.mark.ojs]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NODE = Path(ROOT_DIR) / "bin" / "node"

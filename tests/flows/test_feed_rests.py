@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.usefixtures("one_slot"),
     pytest.mark.direct,
     pytest.mark.parametrize("delivery", ["direct"], indirect=True),
+    pytest.mark.slow,
 ]
 
 _MOST = 50

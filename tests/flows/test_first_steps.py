@@ -18,7 +18,9 @@ from psycopg import sql
 
 from project.processes import Stack, logged
 from project.services import Services, create_database
-from tests.contracts.test_docs import blocks
+from tests.contracts.source import blocks
+
+pytestmark = pytest.mark.broker
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text().split("## Into an existing project")[1].split("\n## ")[0]
@@ -154,6 +156,7 @@ def test_the_five_steps_of_the_readme_lead_to_a_call_that_has_run(site: Site) ->
     assert site.delivery in site.shell(DELIVERY)
 
 
+@pytest.mark.parametrize("site", [pytest.param("direct", marks=pytest.mark.direct)], indirect=True)
 def test_the_guide_to_the_open_job_spec_leads_to_a_token_and_a_manifest(site: Site) -> None:
     site.write(GUIDE)
     site.run("python", "manage.py", "check", "--fail-level", "WARNING")

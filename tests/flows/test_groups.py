@@ -15,7 +15,7 @@ from tests.flows.settings import QUEUE
 from tests.races.audit import most_at_once, spent_by_key
 from tests.races.lockstep import concurrent
 
-pytestmark = concurrent
+pytestmark = [concurrent, pytest.mark.broker, pytest.mark.slow]
 
 EGRESS = any_of("egress:*")
 FALLBACK = {"FLOWS_FALLBACK": "1"}
@@ -45,6 +45,7 @@ def test_a_task_learns_which_key_was_chosen(processes: Processes, pool: str) -> 
     assert [most_at_once(spent_by_key()[key]) for key in keys] == [1, 1]
 
 
+@pytest.mark.smoke
 @pytest.mark.usefixtures("one_slot")
 @pytest.mark.parametrize("delivery", ["broker", pytest.param("direct", marks=pytest.mark.direct)], indirect=True)
 def test_a_refused_call_goes_on_under_another_key_and_only_the_one_it_used_is_blocked(processes: Processes) -> None:

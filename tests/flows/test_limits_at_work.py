@@ -14,7 +14,7 @@ from tests.flows.settings import QUEUE
 from tests.races.audit import audit, most_at_once, most_in_any_window, spent_by_key, too_close
 from tests.races.lockstep import concurrent, eventually
 
-pytestmark = [concurrent, pytest.mark.usefixtures("sending")]
+pytestmark = [concurrent, pytest.mark.usefixtures("sending"), pytest.mark.broker, pytest.mark.pooler, pytest.mark.slow]
 
 
 def send(count: int, key: str, task: object = sample_tasks.echo, argument: object = "hello") -> None:
@@ -62,6 +62,7 @@ def test_a_throttle_is_driven_evenly_by_a_tick_a_second(worker: Processes) -> No
     audit(is_fifo=True)
 
 
+@pytest.mark.smoke
 def test_a_window_is_used_to_the_full_and_never_beyond(worker: Processes) -> None:
     key = RateLimitKey.objects.declare("relay", rate=(10, 1))
     with every(1.0, engine.tick):

@@ -23,7 +23,7 @@ from tests.flows.settings import QUEUE
 from tests.races.audit import audit, use_now
 from tests.races.lockstep import concurrent, eventually, holding
 
-pytestmark = [concurrent, pytest.mark.usefixtures("ticking")]
+pytestmark = [concurrent, pytest.mark.usefixtures("ticking"), pytest.mark.broker, pytest.mark.pooler]
 
 
 @pytest.fixture(autouse=True, params=["broker", "direct"])
@@ -42,7 +42,7 @@ def test_a_call_that_is_sent_is_run_and_completed(worker: Processes) -> None:
     assert worker.noted(call.id) == 1
 
 
-@pytest.mark.pooler
+@pytest.mark.needs_pooler
 @pytest.mark.parametrize("_one_at_a_time", ["direct"], indirect=True)
 def test_an_idle_worker_without_notifications_finds_calls_by_polling(worker: Processes) -> None:
     spans = []
@@ -162,6 +162,7 @@ def test_a_message_that_is_revoked_before_its_start_cancels_its_call(worker: Pro
     assert (call.state, call.attempt, worker.noted(call.id)) == (State.CANCELLED, 0, 0)
 
 
+@pytest.mark.slow
 def test_a_long_task_keeps_its_lease_by_the_heartbeat(worker: Processes) -> None:
     call = ended(send(sample_tasks.nap, 2.5))
     assert (call.state, call.attempt, call.errors) == (State.COMPLETED, 1, [])

@@ -20,12 +20,15 @@ pytestmark = [
     concurrent,
     pytest.mark.usefixtures("ticking", "one_slot"),
     pytest.mark.parametrize("delivery", ["broker", pytest.param("direct", marks=pytest.mark.direct)], indirect=True),
+    pytest.mark.broker,
+    pytest.mark.celery,
+    pytest.mark.slow,
 ]
 
 LEASE: timedelta = DISPATCHER["run_lease"]
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+@pytest.mark.parametrize("pool", [pytest.param("prefork", marks=pytest.mark.smoke), "threads", "gevent", "solo"])
 def test_a_warm_shutdown_ends_what_runs_and_hands_back_the_rest_at_once(processes: Processes, pool: str) -> None:
     worker = start(processes, "-P", pool, "-c", "1", "--prefetch-multiplier", "4")
     runs = send(sample_tasks.nap, 1.5 * LEASE.total_seconds())

@@ -19,7 +19,7 @@ from tests.races.audit import audit, most_in_any_window, spent_by_key, use_now
 from tests.races.lockstep import concurrent, eventually
 from trials.chaos.proxy import Proxy
 
-pytestmark = [concurrent, pytest.mark.usefixtures("sending")]
+pytestmark = [concurrent, pytest.mark.usefixtures("sending"), pytest.mark.broker, pytest.mark.celery, pytest.mark.slow]
 
 
 def test_what_is_sent_while_the_broker_is_down_is_published_when_it_is_back(worker: Processes) -> None:
@@ -39,6 +39,7 @@ def test_what_is_sent_while_the_broker_is_down_is_published_when_it_is_back(work
     audit()
 
 
+@pytest.mark.smoke
 def test_a_worker_that_dies_and_comes_back_to_a_full_broker_loses_nothing_and_breaks_no_limit(
     worker: Processes,
 ) -> None:

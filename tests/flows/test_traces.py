@@ -14,7 +14,7 @@ from django.db import connection
 from project.services import Services
 from tests.races.lockstep import concurrent
 
-pytestmark = concurrent
+pytestmark = [concurrent, pytest.mark.broker, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 

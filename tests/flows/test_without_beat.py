@@ -29,6 +29,8 @@ from tests.races.lockstep import eventually
 pytestmark = [
     pytest.mark.django_db(transaction=True, available_apps=[*APPS, "django_celery_beat"]),
     pytest.mark.usefixtures("sending"),
+    pytest.mark.broker,
+    pytest.mark.slow,
 ]
 
 BY_ITSELF = {"FLOWS_FALLBACK": "1"}

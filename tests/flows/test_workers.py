@@ -17,7 +17,13 @@ from tests.flows.settings import DISPATCHER, QUEUE
 from tests.races.audit import use_now
 from tests.races.lockstep import concurrent, eventually
 
-pytestmark = [concurrent, pytest.mark.usefixtures("ticking", "one_slot")]
+pytestmark = [
+    concurrent,
+    pytest.mark.usefixtures("ticking", "one_slot"),
+    pytest.mark.broker,
+    pytest.mark.celery,
+    pytest.mark.slow,
+]
 
 LEASE: timedelta = DISPATCHER["run_lease"]
 

@@ -132,6 +132,7 @@ def test_a_step_that_ends_a_call_and_one_that_parks_another_lane() -> None:
     explore({"one": partial(take, ONE, start), "other": partial(take, OTHER)}, it_starts, at_least=10)
 
 
+@pytest.mark.slow
 def test_hand_overs_of_two_workers() -> None:
     RateLimitKey.objects.declare("api", concurrency=2)
     calls = [send("api") for _ in range(5)]
@@ -268,6 +269,7 @@ def test_a_call_that_is_given_back_and_a_recovery() -> None:
     explore({"worker": partial(fed.give_back, [start.handle]), "recovery": give_up}, it_waits_once, at_least=5)
 
 
+@pytest.mark.slow
 def test_a_call_that_is_given_back_and_the_step_of_another_worker() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     call, behind = send("api"), send("api")

@@ -32,9 +32,10 @@ from tests.interleavings.stepper import explore, wide
 from tests.races.lockstep import concurrent
 from tests.races.traffic import declare_tenants, in_flight, write
 
-pytestmark = concurrent
+pytestmark = [concurrent, pytest.mark.slow]
 
 
+@pytest.mark.smoke
 def test_a_send_and_a_pass_that_puts_the_lane_to_sleep() -> None:
     RateLimitKey.objects.declare("api", concurrency=2)
     (first,) = in_flight("api")
@@ -68,6 +69,7 @@ def test_a_lone_send_and_two_passes_over_its_lane() -> None:
 either_way = pytest.mark.parametrize("end", [finish_one, finish_and_admit])
 
 
+@pytest.mark.smoke
 @either_way
 def test_a_finish_and_a_pass_that_parks_a_lane(end: Callable[[CallQueue], bool]) -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
@@ -112,6 +114,7 @@ def finishes_of_a_key_with_two_lanes(end: Callable[[CallQueue], Any], limits: di
     return dict(zip(("one", "other"), (partial(end, call) for call in calls), strict=True))
 
 
+@pytest.mark.smoke
 @LIMITS
 def test_two_finishes_that_admit_and_two_lanes_parked_on_their_key(limits: dict[str, Any]) -> None:
     def all_are_admitted_then(*done: release.Release) -> None:

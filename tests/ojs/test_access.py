@@ -21,7 +21,7 @@ from dispatcher.ojs.auth import make_token
 from dispatcher.ojs.models import ApiToken
 from tests.ojs.http_client import MEDIA, Api
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http"), pytest.mark.django]
 
 
 # Who may

@@ -20,7 +20,7 @@ from dispatcher.ojs.auth import make_token
 from dispatcher.ojs.fetch import FetchRequest
 from dispatcher.ojs.models import ApiToken, EventLogEntry, PullWorker
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
 
 def test_who_serves_a_queue_is_set_until_its_calls_are_with_somebody(boss: Client) -> None:

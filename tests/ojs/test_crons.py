@@ -11,7 +11,7 @@ from dispatcher.ojs.models import EventLogEntry
 from tests.ojs.builders import date_back
 from tests.ojs.http_client import Api
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
 
 @pytest.mark.parametrize("overlap", ["skip", "enqueue"])

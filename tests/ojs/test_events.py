@@ -27,7 +27,7 @@ from dispatcher.request import Call
 from tests.ojs.builders import date_back
 from tests.ojs.http_client import Api, another_transaction
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
 
 def events_of(api: Api, types: str, **more: str) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from dispatcher.models import CallQueue, Slot
 from tests.ojs.builders import date_back
 from tests.ojs.http_client import MEDIA, Api, error_of
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http"), pytest.mark.django]
 
 
 # What every answer has

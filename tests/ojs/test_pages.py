@@ -14,7 +14,7 @@ from dispatcher.ojs import job_query, pagination
 from dispatcher.ojs.models import PullWorker
 from tests.ojs.http_client import Api
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http"), pytest.mark.django]
 
 PARTS = ("jobs", "items", "queues", "subscriptions")
 

@@ -13,7 +13,7 @@ from dispatcher.models import CallQueue, KeyChange, RateLimitKey, Slot
 from dispatcher.ojs.models import PullWorker
 from tests.ojs.http_client import Api
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http"), pytest.mark.django]
 
 
 def test_a_heartbeat_renews_and_directs_only_what_its_token_may_fetch(holder: Callable[..., Api]) -> None:

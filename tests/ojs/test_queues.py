@@ -16,7 +16,7 @@ from dispatcher.states import State
 from tests.builders import HERE
 from tests.ojs.http_client import Api
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http"), pytest.mark.django]
 
 
 # Queues

@@ -20,7 +20,7 @@ from dispatcher.ojs.long_poll import Waiters
 from dispatcher.ojs.models import ApiToken
 from tests.ojs.http_client import Api
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http"), pytest.mark.django]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pytest_django import Settings
 from dispatcher.models import CallQueue
 from tests.ojs.http_client import Api
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
 LARGE = "x" * 70_000
 

@@ -20,7 +20,7 @@ from dispatcher.ojs.views import events
 from dispatcher.request import Call
 from tests.ojs.http_client import Api
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from dispatcher.ojs.api import api as ojs_api
 from dispatcher.ojs.wire import HINTS
 from tests.ojs.http_client import Api
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http"), pytest.mark.django]
 
 
 def test_the_manifest_claims_what_is_there(api: Api) -> None:

@@ -13,6 +13,8 @@ import pytest
 
 from project.services import Services
 
+pytestmark = [pytest.mark.django, pytest.mark.slow]
+
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("two_default", "two_calls")
 BEAT = ["dispatcher.cleanup", "dispatcher.recover", "dispatcher.tick"]

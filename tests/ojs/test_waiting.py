@@ -20,7 +20,7 @@ from dispatcher.ojs.long_poll import WAITERS
 from dispatcher.ojs.models import ApiToken
 from tests.ojs.http_client import Api
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
 LONG_MS = 20_000
 DEADLINE_S = 20.0

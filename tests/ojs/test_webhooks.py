@@ -29,7 +29,7 @@ from dispatcher.states import State
 from tests.builders import erase
 from tests.ojs.http_client import Api, another_transaction
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
 EVENT = {"id": "evt_1", "type": "job.completed", "data": {"job_type": "a"}}
 SECRET = "whsec_very_secret"  # noqa: S105 -- of these tests

@@ -10,7 +10,7 @@ from dispatcher.ojs.models import Workflow
 from dispatcher.ojs.views import workflows
 from tests.ojs.http_client import Api
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http"), pytest.mark.django]
 
 JOB: dict[str, Any] = {"type": "a", "args": []}
 

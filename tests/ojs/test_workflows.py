@@ -17,7 +17,7 @@ from dispatcher.ojs.models import Job, Part, Workflow
 from dispatcher.ojs.workflow import advance
 from tests.builders import erase
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http"), pytest.mark.django]
 
 
 def ask(method: str, path: str, body: object = None, status: int = 200) -> dict[str, Any]:

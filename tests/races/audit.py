@@ -201,16 +201,21 @@ def _wakeups(now: datetime) -> Iterable[str]:
         costs = in_line.filter(lane=lane).order_by("position").values_list("costs", flat=True)
         cost = costs[0].get(key.name, 1)
         several = RateLimitKey.objects.filter(name__startswith=key.name[:-1], is_group=False) if key.is_group else None
-        is_shut = _is_shut(key, cost, now) if several is None else all(_is_shut(each, cost, now) for each in several)
+        is_shut = _is_shut(key, cost, now) or (
+            several is not None and all(_is_shut(each, cost, now, is_member=True) for each in several)
+        )
         if not (is_shut or key.is_paused or key.opens_at is not None):
             yield f"lane {lane.id} is parked on {key}, which nothing will open"
 
 
-def _is_shut(key: RateLimitKey, cost: int, now: datetime) -> bool:
-    """Return whether a key has no room for a cost by its concurrency, or is paused."""
+def _is_shut(key: RateLimitKey, cost: int, now: datetime, *, is_member: bool = False) -> bool:
+    """Return whether a key has no room for a cost by its concurrency, or is paused.
+
+    A call that costs more than the key allows at all waits apart, unless the key is one of several.
+    """
     held = sum(Slot.objects.filter(key=key).values_list("cost", flat=True))
     concurrency = key.override_concurrency if key.override_until and key.override_until > now else key.concurrency
-    is_full = concurrency is not None and held + cost > concurrency and (held > 0 or concurrency == 0)
+    is_full = concurrency is not None and held + cost > concurrency and (is_member or held > 0 or concurrency == 0)
     return key.is_paused or is_full
 
 

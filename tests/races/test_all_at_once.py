@@ -22,7 +22,7 @@ from tests.races.audit import audit
 from tests.races.lockstep import Mailbox, at_once, concurrent
 from tests.races.traffic import declare_tenants, tick, work
 
-pytestmark = concurrent
+pytestmark = [concurrent, pytest.mark.server, pytest.mark.slow]
 
 LIMITED = ("few", "some", "even")
 TENANTS = 6

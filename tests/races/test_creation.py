@@ -6,7 +6,6 @@ import pytest
 from pytest_django import Settings
 
 from dispatcher import engine
-from dispatcher.errors import UnknownKey
 from dispatcher.lifecycle import admit
 from dispatcher.lifecycle import send as sending
 from dispatcher.models import CallQueue, Lane, RateLimitKey
@@ -45,30 +44,6 @@ def test_first_senders_of_many_lanes_in_any_order_do_not_hold_each_other_up() ->
     assert Lane.objects.count() == 20
     assert RateLimitKey.objects.filter(name="queue:mail").count() == 1
     audit(has_ended=False)
-
-
-def test_a_rolled_back_send_leaves_nothing_behind() -> None:
-    with actors(1) as (sender,):
-        sender.open()
-        sender.do(CallQueue.objects.send, "noop", keys=["tenant:new"])
-        sender.roll_back()
-        assert not CallQueue.objects.exists()
-        assert not Lane.objects.exists()
-        assert not RateLimitKey.objects.filter(name="tenant:new").exists()
-        # The same connection goes on as if nothing had been.
-        call = sender.do(CallQueue.objects.send, "noop", keys=["tenant:new"])
-    assert CallQueue.objects.get(id=call.id).state == State.DISPATCHED
-    audit(has_ended=False)
-
-
-def test_a_send_that_fails_leaves_nothing_half_made() -> None:
-    with pytest.raises(UnknownKey):
-        CallQueue.objects.send("noop", keys=["tenant:new", "typo"], rate_limit={"key": "api", "concurrency": 1})
-    with pytest.raises(UnknownKey):
-        CallQueue.objects.send_many([Call(task="noop", keys=["tenant:new"]), Call(task="noop", keys=["typo"])])
-    assert not CallQueue.objects.exists()
-    assert not Lane.objects.exists()
-    assert not RateLimitKey.objects.filter(name__in=["tenant:new", "typo", "api"]).exists()
 
 
 def test_two_who_declare_a_key_at_once_get_the_same_one() -> None:

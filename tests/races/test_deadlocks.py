@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import pytest
 from django.utils import timezone
 from pytest_django import Settings
 
@@ -17,7 +18,7 @@ from tests.races.audit import audit
 from tests.races.lockstep import STOP_PASSES, actors, concurrent, holding
 from tests.races.traffic import declare_tenants, in_flight, write
 
-pytestmark = concurrent
+pytestmark = [concurrent, pytest.mark.server]
 
 
 def test_a_provider_that_says_stop_does_not_deadlock_with_a_pass_over_its_lane() -> None:

@@ -40,6 +40,7 @@ def send(count: int, *, lanes: int = 12, direct: float = 0.2, costs: tuple[int, 
     CallQueue.objects.send_many(map(call, range(count)))
 
 
+@pytest.mark.slow
 def test_sixteen_dispensers_never_exceed_the_concurrency_of_a_member() -> None:
     keys = declare(concurrency=3)
     send(400, costs=(1, 1, 2, 3))
@@ -77,6 +78,7 @@ def test_sixteen_claims_keep_the_spacing_of_each_member(settings: Settings) -> N
     audit()
 
 
+@pytest.mark.slow
 def test_a_backlog_drains_by_hand_over_alone() -> None:
     """Calls that name a member open its group, and calls of the group the member, without a tick."""
     declare(concurrency=1)

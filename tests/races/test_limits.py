@@ -17,7 +17,7 @@ from tests.races.audit import audit, most_at_once, most_in_any_window, spent_by_
 from tests.races.lockstep import at_once, concurrent
 from tests.races.traffic import declare_tenants, dispense_and_work, tick_and_work, write
 
-pytestmark = concurrent
+pytestmark = [concurrent, pytest.mark.pooler]
 
 
 @pytest.fixture
@@ -41,6 +41,7 @@ def test_sixteen_dispensers_never_exceed_a_concurrency() -> None:
     audit(is_fifo=True)
 
 
+@pytest.mark.slow
 def test_sixteen_dispensers_never_exceed_a_concurrency_in_cost() -> None:
     key = RateLimitKey.objects.declare("api", concurrency=7)
     send_to("api", 250, costs=(1, 2, 3, 7))
@@ -70,6 +71,7 @@ def test_sixteen_claims_at_once_keep_the_spacing_of_a_throttle(settings: Setting
     audit(is_fifo=not admitted_again)
 
 
+@pytest.mark.slow
 def test_sixteen_dispensers_keep_the_limits_of_all_keys_of_a_call_at_once(
     settings: Settings, admitted_again: list[UUID]
 ) -> None:
@@ -94,6 +96,7 @@ def test_sixteen_dispensers_keep_the_limits_of_all_keys_of_a_call_at_once(
     audit(is_fifo=not admitted_again)
 
 
+@pytest.mark.slow
 def test_passes_that_see_the_same_room_give_it_away_once() -> None:
     """Each of sixteen lanes has a dispenser of its own; only the key's lock is between them."""
     declare_tenants(16)

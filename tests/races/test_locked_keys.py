@@ -27,7 +27,7 @@ from tests.races.audit import audit
 from tests.races.lockstep import actors, at_once, concurrent, eventually, holding
 from tests.races.traffic import declare_tenants, in_flight, only_work, state_of, tick, write
 
-pytestmark = [concurrent, pytest.mark.usefixtures("hasty_passes")]
+pytestmark = [concurrent, pytest.mark.usefixtures("hasty_passes"), pytest.mark.server]
 
 PROMPTLY = 10.0
 """Long for a machine that is busy, and short for a statement that waits for an open transaction (s)."""

@@ -20,7 +20,7 @@ from tests.builders import HERE, renew, states, ticket_of
 from tests.races.lockstep import DEADLINE, actors, concurrent, holding
 from tests.races.traffic import in_flight
 
-pytestmark = concurrent
+pytestmark = [concurrent, pytest.mark.server]
 
 TABLES = ("dispatcher_callqueue", "dispatcher_slot", "dispatcher_worker")
 # What a lock of calls leaves open, and so could be written while it is held.

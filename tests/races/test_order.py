@@ -15,7 +15,7 @@ from tests.races.audit import audit
 from tests.races.lockstep import actors, at_once, concurrent, holding
 from tests.races.traffic import declare_tenants, in_flight, only_work, state_of
 
-pytestmark = concurrent
+pytestmark = [concurrent, pytest.mark.server]
 
 
 def end(call: CallQueue) -> None:

@@ -9,20 +9,18 @@ from uuid import UUID
 
 import pytest
 from django.db import connection, transaction
-from django.utils import timezone
 from pytest_django import Settings
 
 from dispatcher import api, engine
-from dispatcher.lifecycle import place, schedule
+from dispatcher.lifecycle import place
 from dispatcher.models import CallQueue, Lane, RateLimitKey
-from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import erase
 from tests.races.audit import audit
 from tests.races.lockstep import STOP_PASSES, Actor, actors, at_once, concurrent, holding
 from tests.races.traffic import tick, write
 
-pytestmark = concurrent
+pytestmark = [concurrent, pytest.mark.server]
 
 PROMPT_S = 2.0
 """What a send takes at the most beside a transaction that would never end; far more than it may wait for locks."""
@@ -256,56 +254,6 @@ def test_a_call_that_two_place_at_once_is_placed_once() -> None:
     audit(has_ended=False)
 
 
-# Commit, rollback, death
-
-
-def test_a_rolled_back_savepoint_leaves_no_key_of_its_calls() -> None:
-    with transaction.atomic():
-        with transaction.atomic():
-            send("tenant:gone")
-            transaction.set_rollback(True)
-        kept = send("tenant:kept")
-    assert now(kept).state == State.DISPATCHED
-    assert not RateLimitKey.objects.filter(name="tenant:gone").exists()
-    assert Lane.objects.count() == 1
-
-
-def test_calls_of_a_transaction_keep_their_order_in_the_lane_that_is_made_after_it() -> None:
-    with transaction.atomic():
-        sent = [send("tenant:new", args=[number]) for number in range(5)]
-        sent += CallQueue.objects.send_many([Call(task="noop", keys=["tenant:new"])] * 5)
-    lane = Lane.objects.get()
-    placed = CallQueue.objects.filter(lane=lane).order_by("position")
-    assert [call.id for call in placed] == [call.id for call in sent]
-    assert [call.state for call in placed] == [State.DISPATCHED] * 3 + [State.AVAILABLE] * 7
-    audit(has_ended=False, is_fifo=True)
-
-
-def test_the_tick_places_what_a_process_left_that_died_after_its_commit() -> None:
-    with actors(1) as (sender,):
-        sender.open()
-        calls = [sender.do(send, "tenant:new") for _ in range(2)]
-        die_at_the_commit(sender)
-    assert unplaced() == 2
-    tick()
-    assert [now(call).state for call in calls] == [State.DISPATCHED] * 2
-    assert unplaced() == 0
-    audit(has_ended=False)
-
-
-def test_a_call_under_a_key_that_was_deleted_before_it_had_a_lane_is_limited_by_the_others() -> None:
-    RateLimitKey.objects.declare("api", concurrency=0)
-    RateLimitKey.objects.declare("other", concurrency=1)
-    with transaction.atomic():
-        calls = [send("api", "other") for _ in range(2)]
-        transaction.on_commit(lambda: None)
-        connection.run_on_commit.clear()
-    RateLimitKey.objects.filter(name="api").delete()
-    tick()
-    assert [now(call).state for call in calls] == [State.DISPATCHED, State.AVAILABLE]
-    audit(has_ended=False)
-
-
 # Lanes that are there
 
 
@@ -388,19 +336,5 @@ def test_no_lane_is_made_of_a_key_that_is_being_removed() -> None:
     key = RateLimitKey.objects.get(name="tenant:new")
     assert key.concurrency == 3
     assert Lane.objects.get(id=now(call).lane_id).key_ids == [key.id]
-    assert now(call).state == State.DISPATCHED
-    audit(has_ended=False)
-
-
-def test_a_call_whose_time_comes_before_it_has_a_lane_starts_all_the_same() -> None:
-    with actors(1) as (sender,):
-        sender.open()
-        call = sender.do(partial(send, "tenant:new", scheduled_at=timezone.now() + timedelta(hours=1)))
-        assert call.state == State.SCHEDULED
-        die_at_the_commit(sender)
-    CallQueue.objects.update(scheduled_at=timezone.now() - timedelta(seconds=1))
-    assert schedule.wake_due() == 1
-    assert (now(call).state, now(call).lane_id) == (State.AVAILABLE, None)
-    tick()
     assert now(call).state == State.DISPATCHED
     audit(has_ended=False)

@@ -21,7 +21,7 @@ from tests.races.audit import audit
 from tests.races.lockstep import at_once, concurrent
 from tests.races.traffic import tick_and_work
 
-pytestmark = [pytest.mark.pooler, concurrent]
+pytestmark = [pytest.mark.needs_pooler, concurrent]
 
 
 def pid() -> int:

@@ -19,7 +19,7 @@ from tests.races.audit import audit
 from tests.races.lockstep import actors, at_once, concurrent
 from tests.races.traffic import in_flight
 
-pytestmark = concurrent
+pytestmark = [concurrent, pytest.mark.server]
 
 LOST = TimeoutError("its worker is gone")
 

@@ -3,6 +3,7 @@
 from datetime import timedelta
 from functools import partial
 
+import pytest
 from django.db import transaction
 from django.utils import timezone
 
@@ -17,7 +18,7 @@ from tests.races.audit import audit
 from tests.races.lockstep import STOP_ADMISSIONS, STOP_PASSES, actors, at_once, concurrent, eventually, holding
 from tests.races.traffic import declare_tenants, in_flight, only_work, state_of, write
 
-pytestmark = concurrent
+pytestmark = [concurrent, pytest.mark.server]
 
 
 def test_a_send_that_commits_while_a_pass_puts_its_lane_to_sleep_is_seen_by_the_pass() -> None:
@@ -236,6 +237,7 @@ def test_a_backlog_drains_to_its_last_call_by_hand_over_alone() -> None:
     audit(is_fifo=True)
 
 
+@pytest.mark.slow
 def test_hand_over_drains_calls_of_different_cost_under_several_keys() -> None:
     RateLimitKey.objects.declare("api", concurrency=4)
     RateLimitKey.objects.declare("other", concurrency=3)

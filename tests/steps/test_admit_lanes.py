@@ -27,7 +27,7 @@ from tests.builders import (
 )
 from tests.steps.conftest import Broker
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.pooler]
 
 
 # Drop and reschedule

@@ -23,7 +23,7 @@ from tests.builders import committed, go, key, seen, started, states, ticket_of,
 from tests.steps.conftest import Broker
 from tests.steps.send_variants import SendVariant, every_send_variant
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.pooler, pytest.mark.django]
 
 
 def stumble(number: int = 0, **_: Any) -> None:

@@ -17,7 +17,7 @@ from tests.builders import committed, key, seen
 from tests.steps.conftest import Broker, make_app
 from tests.steps.send_variants import SendVariant, alone, every_send_variant
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.celery]
 
 request_id: ContextVar[str] = ContextVar("request_id", default="none")
 """What a web framework knows of the request that it serves."""

@@ -26,7 +26,7 @@ from tests.steps.sample_tasks import (
     sent,
 )
 
-pytestmark = [committed, pytest.mark.usefixtures("nothing_ran")]
+pytestmark = [committed, pytest.mark.usefixtures("nothing_ran"), pytest.mark.celery]
 
 
 # A task without a call

@@ -18,7 +18,7 @@ from tests.builders import committed, key, seen, states, ticket_of
 from tests.steps.conftest import Broker
 from tests.steps.sample_tasks import deliver, do, raising, sent
 
-pytestmark = [committed, pytest.mark.usefixtures("nothing_ran")]
+pytestmark = [committed, pytest.mark.usefixtures("nothing_ran"), pytest.mark.pooler, pytest.mark.celery]
 
 
 def request_of(broker: Broker, call: CallQueue | None = None) -> DispatchedRequest:

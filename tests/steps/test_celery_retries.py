@@ -27,7 +27,7 @@ from tests.steps.sample_tasks import (
     wake,
 )
 
-pytestmark = [committed, pytest.mark.usefixtures("nothing_ran")]
+pytestmark = [committed, pytest.mark.usefixtures("nothing_ran"), pytest.mark.celery]
 
 
 def test_a_retry_becomes_a_wait_in_the_queue_and_is_counted() -> None:

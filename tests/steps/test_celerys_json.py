@@ -16,7 +16,7 @@ from tests.builders import committed, seen
 from tests.steps.conftest import Broker, app
 from tests.steps.send_variants import SendVariant, every_send_variant
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.pooler]
 
 NATIVE: list[Any] = [
     UUID("0189d3b2-5a5c-7000-8000-000000000001"),

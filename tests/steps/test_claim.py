@@ -36,7 +36,7 @@ from tests.builders import (
     waiting,
 )
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.pooler]
 
 MICROSECOND = timedelta(microseconds=1)
 

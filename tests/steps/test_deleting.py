@@ -15,7 +15,7 @@ from dispatcher.models import CallQueue, Lane
 from dispatcher.states import State
 from tests.builders import admitted, at, lane_of, seen, started, ticket_of, waiting
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.pooler, pytest.mark.django]
 
 OPEN: dict[State, Callable[[], CallQueue]] = {
     State.PENDING: lambda: changed(state=State.PENDING),

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -19,7 +18,7 @@ from tests.builders import HERE, admitted, at, committed, key, seen, ticket_of
 from tests.steps.conftest import Broker
 from tests.steps.sample_tasks import do, sent
 
-pytestmark = [committed, pytest.mark.usefixtures("nothing_ran")]
+pytestmark = [committed, pytest.mark.usefixtures("nothing_ran"), pytest.mark.pooler]
 
 OTHER = replace(HERE, id=uuid4(), name="celery@there")
 CLAIM = uuid4()
@@ -33,44 +32,6 @@ def running() -> CallQueue:
     claimed = claim.claim(call.id, ticket_of(call), claim_id=CLAIM, worker=HERE.id, now=at(1))
     assert isinstance(claimed, claim.Claimed)
     return seen(call)
-
-
-def slot_of(call: CallQueue) -> tuple[UUID | None, Any]:
-    slot = Slot.objects.get(call=call)
-    return slot.worker_id, slot.lease_until
-
-
-def test_a_heartbeat_leaves_a_started_slot_to_the_worker_that_started_it(running: CallQueue) -> None:
-    before = slot_of(running)
-    held = [(running.id, ticket_of(running))]
-    assert heartbeat.record(OTHER, held, now=at(30)).slots == 0
-    assert slot_of(running) == before
-    assert heartbeat.record(HERE, held, now=at(30)).slots == 1
-    assert slot_of(running) == (HERE.id, at(90))
-
-
-def test_a_heartbeat_renews_what_has_not_started_whichever_worker_held_it_before() -> None:
-    call = admitted()
-    held = [(call.id, ticket_of(call))]
-    for worker in (HERE, OTHER):
-        assert heartbeat.record(worker, held, now=at(30)).slots == 1
-        assert slot_of(call)[0] == worker.id
-
-
-def test_a_worker_that_only_holds_a_duplicate_ends_nothing_when_it_stops(running: CallQueue) -> None:
-    held = [(running.id, ticket_of(running))]
-    heartbeat.record(OTHER, held)
-    assert workers.stop_accepting(OTHER.id, held) == 0
-    assert workers.release_all(OTHER.id) == 0
-    assert (seen(running).state, seen(running).attempt) == (State.ACTIVE, 1)
-    assert finish.complete(running.id, ticket_of(running), result=None, claim_id=CLAIM)
-
-
-def test_a_worker_that_only_holds_a_duplicate_ends_nothing_when_it_falls_silent(running: CallQueue) -> None:
-    heartbeat.record(OTHER, [(running.id, ticket_of(running))], now=at(2))
-    heartbeat.record(HERE, [(running.id, ticket_of(running))], now=at(60))
-    assert engine.recover(now=at(70)) == 0
-    assert seen(running).state == State.ACTIVE
 
 
 def test_a_worker_that_stops_ends_nothing_that_another_claims_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.states import State
 from tests.builders import SECOND, admitted, committed, go, key, seen, states, ticket_of, waiting
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.pooler]
 
 FLIGHT = (State.DISPATCHED, State.ACTIVE)
 

@@ -19,7 +19,7 @@ from dispatcher.states import State
 from tests.builders import committed, key, seen, ticket_of
 from tests.steps.conftest import Broker, app
 
-pytestmark = [committed, pytest.mark.usefixtures("nothing_ran")]
+pytestmark = [committed, pytest.mark.usefixtures("nothing_ran"), pytest.mark.celery]
 
 calls: list[str] = []
 

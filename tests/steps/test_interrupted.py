@@ -24,7 +24,7 @@ from tests import db_admin
 from tests.builders import committed, key, seen, states, ticket_of
 from tests.races.lockstep import DEADLINE, eventually, holding
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.pooler]
 
 ENGINE = f"{Path(dispatcher.__file__).parent}/"
 
@@ -155,6 +155,7 @@ def test_a_statement_inside_a_callers_transaction_that_is_interrupted_rolls_it_b
     assert not CallQueue.objects.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["returns", "raises"])
 def test_a_limit_at_any_line_after_the_task_changes_nothing(how: str) -> None:
     """Raise it before each line in turn that the engine runs once the task has ended."""

@@ -22,7 +22,7 @@ from tests import db_admin
 from tests.builders import admitted, committed, ticket_of
 from tests.steps.sample_tasks import do
 
-pytestmark = [committed, pytest.mark.session]
+pytestmark = [committed, pytest.mark.session, pytest.mark.pooler, pytest.mark.django]
 
 NEVER = 2**31
 

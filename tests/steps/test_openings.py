@@ -15,7 +15,7 @@ from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import MARGIN, SECOND, at, committed, go, key, lane_of, seen, start, started, states, waiting
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.pooler]
 
 HOUR = 3600
 LIMITS: list[dict[str, Any]] = [{"rate": (10, HOUR)}, {"concurrency": 10}]

@@ -24,7 +24,7 @@ from tests.builders import committed
 from tests.races.lockstep import eventually
 from tests.steps.conftest import Broker, make_app
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.pooler]
 
 LONG_S = 10.0
 

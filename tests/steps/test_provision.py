@@ -15,7 +15,7 @@ from dispatcher.errors import PolicyInvalid
 from dispatcher.models import RateLimitKey
 from project.celery import app as project_app
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.django]
 
 NAMES = ["dispatcher.cleanup", "dispatcher.recover", "dispatcher.tick"]
 

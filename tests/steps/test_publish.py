@@ -3,26 +3,24 @@
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 import pytest
-from amqp.exceptions import MessageNacked, PreconditionFailed
+from amqp.exceptions import MessageNacked
 from celery import shared_task
 from kombu import Producer, Queue
 from kombu.exceptions import ChannelError
 from redis.exceptions import OutOfMemoryError
 
 from dispatcher import api, engine
-from dispatcher.lifecycle import admit, publish
-from dispatcher.messages.tickets import TICKET_HEADER
+from dispatcher.lifecycle import publish
 from dispatcher.models import CallQueue, Slot
 from dispatcher.request import Call
 from dispatcher.states import State
 from project.services import Services
-from tests.builders import T0, admitted, at, committed, go, key, seen, started, states, waiting
+from tests.builders import admitted, at, committed, go, key, seen, started, waiting
 from tests.steps.conftest import Broker, make_app
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.pooler]
 
 ran: list[Any] = []
 """What the tasks of these tests were called with."""
@@ -58,89 +56,7 @@ def eagerly() -> None:
 # To the broker
 
 
-def test_a_message_carries_the_call_its_ticket_and_its_arguments(broker: Broker) -> None:
-    draft = {"args": [1, "ä"], "kwargs": {"a": [None]}, "queue": "letters"}
-    call = admitted(**draft)
-    assert publish.publish([call], now=at(1)) == 1
-    (message,) = broker.take("letters")
-    assert message.headers["task"] == "noop"
-    assert message.headers["id"] == message.headers["root_id"] == str(call.id)
-    assert UUID(message.headers[TICKET_HEADER]) == call.ticket
-    assert message.headers["retries"] == 0
-    assert message.content_type == "application/json"
-    assert message.payload[:2] == [[1, "ä"], {"a": [None]}]
-    assert seen(call).published_at == at(1)
-
-
-def test_a_message_has_the_number_of_attempts_made_before(broker: Broker) -> None:
-    call = waiting()
-    CallQueue.objects.filter(id=call.id).update(attempt=2)
-    publish.publish(admit.admit(lanes=[call.lane_id], now=T0).calls)
-    (message,) = broker.take()
-    assert message.headers["retries"] == 2
-
-
-def test_what_was_published_is_noted_only_under_its_ticket(broker: Broker) -> None:
-    call = admitted()
-    api.cancel([call.id])
-    publish.publish([call], now=at(1))
-    assert seen(call).published_at is None
-
-
-def test_of_several_that_were_published_each_is_noted_only_under_its_ticket(broker: Broker) -> None:
-    calls = [admitted() for _ in range(3)]
-    api.cancel([calls[0].id])
-    publish.publish(calls, now=at(1))
-    assert [seen(call).published_at for call in calls] == [None, at(1), at(1)]
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_publication_is_noted_once(broker: Broker, count: int) -> None:
-    calls = [admitted() for _ in range(count)]
-    for second in (1, 2):
-        publish.publish(calls, now=at(second))
-    assert {seen(call).published_at for call in calls} == {at(1)}
-
-
-def test_nothing_to_publish_is_no_reason_to_connect(broker: Broker) -> None:
-    broker.go_down()
-    assert publish.publish([]) == 0
-
-
 # When the broker is down
-
-
-def test_what_the_broker_refuses_stays_and_the_next_pass_publishes_the_same_ticket(broker: Broker) -> None:
-    key("api", concurrency=2)
-    calls = [waiting("api") for _ in range(3)]
-    broker.go_down()
-    assert engine.dispense(lanes=[calls[0].lane_id], now=T0) == 2
-    tickets = [seen(call).ticket for call in calls]
-    assert states(calls) == [State.DISPATCHED, State.DISPATCHED, State.AVAILABLE]
-    engine.tick(now=at(60))
-    assert [seen(call).published_at for call in calls] == [None, None, None]
-    broker.come_back()
-    engine.tick(now=at(61))
-    assert [UUID(message.headers[TICKET_HEADER]) for message in broker.take()] == tickets[:2]
-    assert [seen(call).ticket for call in calls] == tickets
-    assert [seen(call).published_at for call in calls] == [at(61), at(61), None]
-    engine.tick(now=at(120))
-    assert broker.take() == []
-
-
-def test_a_call_just_admitted_is_left_to_the_pass_that_admitted_it() -> None:
-    call = admitted()
-    assert publish.unpublished(now=at(10)) == []
-    assert [found.id for found in publish.unpublished(now=at(10.1))] == [call.id]
-
-
-def test_calls_that_wait_for_the_broker_keep_their_slots_and_go_in_order_of_sending(settings: Any) -> None:
-    settings.DISPATCHER = {"dispatch_lease": 100, "publish_after": 10}
-    calls = [admitted(now=at(number)) for number in (3, 1, 2)]
-    found = publish.unpublished(now=at(90))
-    assert [call.id for call in found] == [call.id for call in calls]
-    assert [call.ticket for call in found] == [call.ticket for call in calls]
-    assert set(Slot.objects.values_list("lease_until", flat=True)) == {at(190)}
 
 
 @pytest.fixture
@@ -164,24 +80,6 @@ def test_a_broker_that_is_down_is_left_alone_for_a_while(broker: Broker, clock: 
     assert publish.unpublished(now=at(3600)) == []
     clock[0] = 5.0
     assert publish.publish([call]) == 1
-
-
-def test_what_a_broker_took_before_its_connection_broke_is_noted(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = [admitted() for _ in range(3)]
-    send, sent = Producer.publish, []
-
-    def send_one(*args: Any, **kwargs: Any) -> None:
-        """Fail the second time as py-amqp does while it waits for the broker's word: with a plain OSError."""
-        if sent:
-            message = "Server unexpectedly closed connection"
-            raise OSError(message)
-        sent.append(send(*args, **kwargs))
-
-    monkeypatch.setattr(Producer, "publish", send_one)
-    assert publish.publish(calls, now=at(1)) == 1
-    assert [seen(call).published_at for call in calls] == [at(1), None, None]
 
 
 @pytest.fixture
@@ -230,23 +128,6 @@ def refusing(broker: Broker, monkeypatch: pytest.MonkeyPatch, refusal: BaseExcep
 
     monkeypatch.setattr(Producer, "publish", send_or_refuse)
     return queues.clear
-
-
-@pytest.mark.parametrize(
-    "refusal", [MessageNacked(), PreconditionFailed("too large"), OutOfMemoryError(), ValueError("bad")], ids=repr
-)
-def test_a_call_that_the_broker_refuses_stays_and_does_not_stand_in_the_way(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refusal: Exception
-) -> None:
-    calls = [admitted(queue=queue) for queue in ("full", "celery", "full")]
-    accept = refusing(broker, monkeypatch, refusal)
-    assert publish.publish(calls, now=at(1)) == 1
-    assert [seen(call).published_at for call in calls] == [None, at(1), None]
-    assert f"the broker refused 2 calls of queue full, which stay unpublished: {refusal!r}" in caplog.messages
-    accept()
-    engine.tick(now=at(60))
-    assert [seen(call).published_at for call in calls] == [at(60), at(1), at(60)]
-    assert [UUID(message.headers["id"]) for message in broker.take("full")] == [calls[0].id, calls[2].id]
 
 
 def test_what_is_due_is_served_though_the_broker_refuses_a_call(

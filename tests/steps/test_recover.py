@@ -13,7 +13,7 @@ from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot, Window
 from dispatcher.states import State
 from tests.builders import admitted, at, erase, go, key, lane_of, renew, seen, started, states, ticket_of, waiting
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.pooler]
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,8 @@ from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.states import State
 from tests.builders import T0, at, committed, waiting
 
+pytestmark = [pytest.mark.pooler, pytest.mark.django]
+
 DAY = 86_400
 Referencing = Callable[..., type[models.Model]]
 

@@ -19,7 +19,7 @@ from tests.races.lockstep import eventually
 from tests.steps.conftest import app as ordinary_app
 from tests.steps.conftest import make_app
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.pooler]
 
 
 def nothing() -> None:

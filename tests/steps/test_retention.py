@@ -1,17 +1,15 @@
 """Retention: what has ended is kept for as long as the settings say, and deleted in small batches."""
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from dispatcher import engine
 from dispatcher.lifecycle import retention
 from dispatcher.models import CallQueue
-from dispatcher.states import TERMINAL, Reason, State
-from tests.builders import T0, admitted, at, started, states, waiting
+from dispatcher.states import Reason, State
+from tests.builders import T0, at, waiting
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.pooler, pytest.mark.django]
 
 DAY = 86_400
 
@@ -28,32 +26,6 @@ def ended(state: State, *, days_ago: float) -> CallQueue:
 
 def left() -> set[Any]:
     return set(CallQueue.objects.values_list("id", flat=True))
-
-
-def test_every_ended_state_has_a_retention_of_its_own() -> None:
-    kept = [ended(state, days_ago=6.9) for state in TERMINAL] + [ended(State.DISCARDED, days_ago=29.9)]
-    for state, days in ((State.COMPLETED, 7.1), (State.CANCELLED, 7.1), (State.DISCARDED, 30.1)):
-        ended(state, days_ago=days)
-    assert engine.cleanup(now=T0) == 3
-    assert left() == {call.id for call in kept}
-
-
-def test_the_settings_change_the_retention_of_the_states_that_they_name(settings: Any) -> None:
-    settings.DISPATCHER = {"retention": {"completed": timedelta(hours=1), "discarded": None}}
-    kept = [ended(State.DISCARDED, days_ago=10_000), ended(State.CANCELLED, days_ago=6)]
-    ended(State.COMPLETED, days_ago=1)
-    ended(State.CANCELLED, days_ago=8)
-    assert engine.cleanup(now=T0) == 2
-    assert left() == {call.id for call in kept}
-
-
-def test_a_call_that_has_not_ended_is_never_deleted() -> None:
-    calls = [waiting(), waiting(scheduled_at=at(60)), admitted(queue="b"), started(queue="c")]
-    retryable = waiting(scheduled_at=at(60))
-    CallQueue.objects.filter(id=retryable.id).update(state=State.RETRYABLE)
-    assert engine.cleanup(now=at(10_000 * DAY)) == 0
-    assert left() == {call.id for call in [*calls, retryable]}
-    assert states([retryable]) == [State.RETRYABLE]
 
 
 def test_many_are_deleted_in_small_batches_the_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:

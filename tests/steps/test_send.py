@@ -8,21 +8,17 @@ from uuid import UUID
 import arrow
 import pytest
 from celery import shared_task
-from django.db import transaction
 from django.utils import timezone
 from kombu import Producer
 
-from dispatcher.errors import (
-    DispatcherError,
-)
-from dispatcher.models import CallQueue, Slot
+from dispatcher.models import CallQueue
 from dispatcher.request import Call
 from dispatcher.states import OnLimit, State
 from tests.builders import T0, committed, key, seen, slots_of
 from tests.steps.conftest import Broker, make_app
 from tests.steps.send_variants import SendVariant, alone, every_send_variant
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.django]
 
 AHEAD = timedelta(hours=1)
 
@@ -132,28 +128,6 @@ def test_many_are_written_in_the_order_given() -> None:
     assert list(stored) == [[number] for number in range(50)]
 
 
-def test_many_are_written_all_or_none() -> None:
-    key("api", concurrency=1)
-    for wrong in (Call(task="t", keys=["typo"]), Call(task="t", keys={"api": 2}), Call(task="t", args=[object()])):
-        with pytest.raises(DispatcherError):
-            CallQueue.objects.send_many([Call(task="t", keys=["api"]), wrong])
-        assert not CallQueue.objects.exists()
-
-
-def test_none_are_many_too() -> None:
-    assert CallQueue.objects.send_many([]) == []
-
-
-def test_many_of_different_lanes_go_at_once() -> None:
-    for name in ("a", "b"):
-        key(name, concurrency=2)
-    wanted = [Call(task="t", keys=names, queue=queue) for names in (["a"], ["b"], ["a", "b"]) for queue in "xy"]
-    sent = CallQueue.objects.send_many(wanted)
-    assert len({call.lane_id for call in sent}) == 6
-    for name in ("a", "b"):
-        assert Slot.objects.filter(key__name=name).count() == 2
-
-
 # When it goes
 
 
@@ -168,38 +142,6 @@ def test_a_call_with_room_is_dispatched_and_published_at_once(send: SendVariant,
     assert message.headers["id"] == str(call.id)
     assert message.headers["dispatcher_ticket"] == str(call.ticket)
     assert message.payload[:2] == [[1], {"a": 2}]
-
-
-def test_nothing_goes_before_the_commit(broker: Broker) -> None:
-    with transaction.atomic():
-        call = CallQueue.objects.send("t")
-        assert seen(call).state == State.AVAILABLE
-        assert not broker.take()
-    assert seen(call).state == State.DISPATCHED
-    assert len(broker.take()) == 1
-
-
-def test_a_transaction_that_rolls_back_leaves_no_call_and_no_message(broker: Broker) -> None:
-    key("api")
-    with transaction.atomic():
-        CallQueue.objects.send("t", keys=["api"])
-        CallQueue.objects.send_many([Call(task="t")] * 3)
-        transaction.set_rollback(True)
-    with transaction.atomic():
-        with transaction.atomic():
-            CallQueue.objects.send("t", keys=["api"])
-            transaction.set_rollback(True)
-        kept = CallQueue.objects.send("t")
-    assert list(CallQueue.objects.values_list("id", flat=True)) == [kept.id]
-    assert [message.headers["id"] for message in broker.take()] == [str(kept.id)]
-
-
-def test_calls_of_one_transaction_go_together_after_its_commit(broker: Broker) -> None:
-    key("api", concurrency=2)
-    with transaction.atomic():
-        sent = [CallQueue.objects.send("t", keys=["api"], args=[number]) for number in range(3)]
-    assert [seen(call).state for call in sent] == [State.DISPATCHED, State.DISPATCHED, State.AVAILABLE]
-    assert [message.payload[0] for message in broker.take()] == [[0], [1]]
 
 
 @every_send_variant

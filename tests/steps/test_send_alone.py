@@ -17,7 +17,7 @@ from tests.builders import committed, key, seen, slots_of, waiting
 from tests.steps.conftest import Broker
 from tests.steps.send_variants import SendVariant, alone, every_send_variant
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.pooler, pytest.mark.django]
 
 AHEAD = timedelta(hours=1)
 

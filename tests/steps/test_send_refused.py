@@ -24,7 +24,7 @@ from tests.builders import T0, committed, key
 from tests.steps.conftest import app
 from tests.steps.send_variants import SendVariant, alone, among_many, every_send_variant
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.django]
 
 
 AHEAD = timezone(timedelta(hours=1))

@@ -20,7 +20,7 @@ from tests.builders import committed, key, seen, ticket_of, waiting
 from tests.steps.conftest import Broker, make_app
 from tests.steps.send_variants import SendVariant, alone, every_send_variant
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.celery]
 
 
 @shared_task(name="tests.signature.add")

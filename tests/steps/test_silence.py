@@ -20,7 +20,7 @@ from tests.builders import admitted, committed, seen, ticket_of
 from tests.steps.conftest import make_app
 from trials.chaos.proxy import Proxy
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.slow]
 
 BOUND = 2.0
 """How long publishing may wait for one answer."""
@@ -70,6 +70,7 @@ def test_publishing_gives_up_a_broker_that_does_not_answer(way: Proxy, silence: 
     assert taken(call)[0] == 1
 
 
+@pytest.mark.smoke
 def test_a_send_ends_in_time_where_the_broker_does_not_answer(way: Proxy, settings: Any) -> None:
     settings.DISPATCHER = {"publish_pause": 60}
     way.silence()

@@ -19,7 +19,7 @@ from dispatcher.reports import rate_limit_status
 from dispatcher.states import State
 from tests.builders import APPS, SECOND, T0, admitted, at, go, key, seen, snapshot, started, ticket_of, waiting
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.pooler]
 
 HOUR = timedelta(hours=1)
 FAR = T0 + timedelta(days=36_500)

@@ -15,7 +15,7 @@ from dispatcher.reports import rate_limit_status
 from dispatcher.states import State
 from tests.builders import SECOND, admitted, committed, go, key, seen, started, ticket_of, waiting
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.pooler, pytest.mark.django]
 
 HOUR = timedelta(hours=1)
 SUMMER_ENDS = datetime(2030, 10, 27, 1, tzinfo=UTC)

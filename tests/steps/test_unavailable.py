@@ -27,7 +27,7 @@ from tests import db_admin
 from tests.builders import committed, key, seen, states, ticket_of
 from tests.steps.test_presence import worker
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.pooler, pytest.mark.django]
 
 RAISE = "DO $$ BEGIN RAISE EXCEPTION 'as the server says it' USING ERRCODE = '{}'; END $$"
 

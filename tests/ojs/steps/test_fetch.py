@@ -27,7 +27,7 @@ from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, SECOND, committed, seen
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.pooler]
 
 BROKEN = Reported(type="smtp.refused", message="no", classes=["smtp.refused"], more={"code": "handler_error"})
 

@@ -1,0 +1,160 @@
+"""Queues: calls go to workers that are there, and no more at once than are allowed on their way to them."""
+
+from typing import Any
+
+import pytest
+
+from dispatcher.models import CallQueue
+from dispatcher.states import State
+from tests.drive import Broker, Drive, ids
+
+of_celery = pytest.mark.deliveries("direct", "broker")  # Workers over HTTP are known by their fetches alone.
+of_the_broker = pytest.mark.deliveries("broker")  # A call of the others is never on its way: taking starts it.
+
+
+@pytest.fixture(autouse=True)
+def _needs_workers(settings: Any, drive: Drive) -> None:
+    settings.DISPATCHER = {"queue_grace": 30, "run_lease": 60}
+
+
+def on_the_way() -> int:
+    return CallQueue.objects.filter(state=State.DISPATCHED).count()
+
+
+def come(drive: Drive) -> None:
+    """Let a worker of this queue come, where workers are known."""
+    if drive.delivery != "http":
+        drive.come(drive.queue)
+
+
+# Without workers
+
+
+@pytest.mark.parametrize("is_many", [False, True])
+def test_a_queue_without_workers_holds_no_room_that_another_could_use(drive: Drive, *, is_many: bool) -> None:
+    drive.key(concurrency=1)
+    nowhere = drive.beside(drive.delivery, "nowhere")
+    come(drive)
+    lonely = nowhere.send_many(3, "api") if is_many else [nowhere.send("api")]
+    served = drive.send("api")
+    assert ids(drive.take(2)) == [served.id]
+    assert set(drive.states(lonely)) == {State.AVAILABLE}
+    assert drive.use() == 1
+
+
+def test_a_queue_whose_workers_are_gone_leaves_the_room_of_its_key_to_those_behind(drive: Drive) -> None:
+    drive.key(concurrency=1)
+    gone = drive.beside(drive.delivery, "gone")
+    come(drive)
+    come(gone)
+    drive.send("api")
+    (run,) = drive.take()
+    parked, behind = gone.send("api"), drive.send("api")
+    assert gone.take() == []
+    drive.clock.forward(61)
+    come(drive)
+    assert ids(drive.take(ends=[run])) == [behind.id]
+    assert drive.state(parked) is State.AVAILABLE
+
+
+@of_celery
+def test_a_worker_that_comes_or_comes_back_lets_its_queue_go_on(drive: Drive) -> None:
+    first = drive.send()
+    assert drive.held(first) == {}
+    drive.come()
+    assert ids(drive.take()) == [first.id]
+    drive.clock.forward(1_000)
+    calls = drive.send_many(3, priority=1)
+    assert drive.states(calls) == [State.AVAILABLE] * 3
+    drive.come()
+    assert ids(drive.take(3)) == ids(calls)
+
+
+@of_the_broker
+@pytest.mark.parametrize(("seconds", "starts"), [(59, 1), (61, 0)])
+def test_a_worker_serves_its_queue_for_a_lease_after_its_heartbeat(drive: Broker, seconds: float, starts: int) -> None:
+    drive.come()
+    drive.clock.forward(seconds)
+    drive.send()
+    assert len(drive.take()) == starts
+
+
+@of_the_broker
+@pytest.mark.parametrize(("seconds", "starts"), [(29, 1), (31, 0)])
+def test_a_queue_is_served_for_the_grace_after_its_last_worker_stopped(
+    drive: Broker, seconds: float, starts: int
+) -> None:
+    drive.come()
+    drive.stop()
+    drive.clock.forward(seconds)
+    drive.send()
+    assert len(drive.take()) == starts
+
+
+@of_the_broker
+def test_what_is_on_the_way_to_a_queue_without_workers_waits_again_and_spends_nothing(drive: Broker) -> None:
+    drive.key(concurrency=1)
+    drive.come()
+    call = drive.send("api")
+    drive.clock.forward(59)
+    assert (drive.recover(), drive.state(call)) == (0, State.DISPATCHED)
+    drive.clock.forward(2)
+    assert drive.recover() == 1
+    row = drive.row(call)
+    assert (row.state, row.attempt, row.errors, drive.use()) == (State.AVAILABLE, 0, [], 0)
+    drive.come()
+    assert ids(drive.take()) == [call.id]
+
+
+@of_celery
+def test_what_runs_in_a_queue_without_workers_is_left_to_its_lease(drive: Drive) -> None:
+    drive.come()
+    drive.send()
+    (run,) = drive.take()
+    drive.stop()
+    drive.clock.forward(59)
+    drive.recover()
+    assert drive.state(run) is State.ACTIVE
+
+
+@of_celery
+def test_without_a_grace_workers_are_not_asked_for(drive: Drive, settings: Any) -> None:
+    settings.DISPATCHER = {"queue_grace": None}
+    call = drive.send()
+    assert ids(drive.take()) == [call.id]
+
+
+# The bound of what is on its way
+
+
+@of_the_broker
+def test_no_more_calls_are_on_their_way_than_the_setting_allows(drive: Broker, settings: Any) -> None:
+    settings.DISPATCHER = {"dispatch_ahead": 3}
+    calls = [drive.send() for _ in range(4)] + drive.send_many(4, priority=9)
+    drive.tick()
+    assert on_the_way() == 3
+    runs = drive.take(2)
+    assert ids(runs) == ids(calls[:2])
+    # What has started is not on its way any more: as many of the highest priority follow.
+    drive.tick()
+    assert on_the_way() == 3
+    assert ids(drive.take(3)) == ids([calls[2], calls[4], calls[5]])
+
+
+@of_the_broker
+def test_each_queue_has_a_bound_of_its_own_and_drains_behind_it_without_ticks(drive: Broker, settings: Any) -> None:
+    settings.DISPATCHER = {"dispatch_ahead": 2}
+    news = drive.beside("broker", "news")
+    calls = {each: each.send_many(10) for each in (drive, news)}
+    assert on_the_way() == 4
+    for each, of_queue in calls.items():
+        assert each.drain() == ids(of_queue)
+        assert on_the_way() <= 4
+
+
+@of_the_broker
+def test_one_more_in_the_setting_does_not_let_fewer_calls_go(drive: Broker, settings: Any) -> None:
+    for ahead in (64, 65):
+        settings.DISPATCHER = {"dispatch_ahead": ahead}
+        drive.beside("broker", f"ahead{ahead}").send_many(70)
+        assert CallQueue.objects.filter(state=State.DISPATCHED, queue=f"ahead{ahead}").count() == 64

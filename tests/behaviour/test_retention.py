@@ -1,0 +1,232 @@
+"""What has ended is kept for as long as the settings say; keys that templates made go when they are long unused."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from dispatcher import api
+from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.states import State
+from tests.drive import Drive, ids
+
+DAY = 86_400
+
+
+@pytest.fixture(autouse=True)
+def _templates(settings: Any, drive: Drive) -> None:
+    settings.DISPATCHER = {
+        "keys": {
+            "tenant:*": {"concurrency": 2},
+            "tenant:named": {"concurrency": 2},
+            "slow:*": {"throttle": (1, 50 * DAY)},
+            "rare:*": {"rate": (5, 50 * DAY)},
+            "queue:ma*": {"concurrency": 9},
+        }
+    }
+
+
+def names() -> set[str]:
+    """Return the keys that there are, but for that of the queue."""
+    return set(RateLimitKey.objects.exclude(name="queue:mail").values_list("name", flat=True))
+
+
+# Calls
+
+
+def ended(drive: Drive, state: State) -> CallQueue:
+    call = drive.send(retry={"max_attempts": 1})
+    if state is State.CANCELLED:
+        api.cancel(call)
+    else:
+        (run,) = drive.take()
+        drive.end(run, error=ValueError() if state is State.DISCARDED else None)
+    assert drive.state(call) is state
+    return call
+
+
+def test_every_ended_state_has_a_retention_of_its_own(drive: Drive) -> None:
+    completed, cancelled, discarded = (
+        ended(drive, state) for state in (State.COMPLETED, State.CANCELLED, State.DISCARDED)
+    )
+    drive.clock.forward(7 * DAY)
+    assert (drive.cleanup(), CallQueue.objects.count()) == (0, 3)
+    drive.clock.forward(1)
+    assert drive.cleanup() == 2
+    assert [*CallQueue.objects.all()] == [discarded]
+    assert {completed.id, cancelled.id}.isdisjoint(ids(CallQueue.objects.all()))
+    drive.clock.forward(23 * DAY)
+    assert (drive.cleanup(), CallQueue.objects.count()) == (1, 0)
+
+
+def test_the_settings_change_the_retention_of_the_states_that_they_name(drive: Drive, settings: Any) -> None:
+    settings.DISPATCHER = {"retention": {"completed": timedelta(hours=1), "discarded": None}}
+    _, cancelled, discarded = (ended(drive, state) for state in (State.COMPLETED, State.CANCELLED, State.DISCARDED))
+    drive.clock.forward(3_601)
+    assert drive.cleanup() == 1
+    assert {*CallQueue.objects.all()} == {cancelled, discarded}
+    drive.clock.forward(1_000 * DAY)
+    assert drive.cleanup() == 1
+    assert [*CallQueue.objects.all()] == [discarded]
+
+
+def test_a_call_that_has_not_ended_is_never_deleted(drive: Drive) -> None:
+    drive.key("api", concurrency=1)
+    calls = drive.send_many(3, "api", retry={"initial_interval": "P60D", "max_interval": "P60D"})
+    (run,) = drive.take()
+    drive.end(run, error=ValueError())
+    drive.take()
+    calls.append(drive.send("api", scheduled_at=drive.at(60 * DAY)))
+    assert drive.states(calls) == [State.RETRYABLE, State.ACTIVE, drive.state(calls[2]), State.SCHEDULED]
+    drive.clock.forward(50 * DAY)
+    assert (drive.cleanup(), CallQueue.objects.count()) == (0, 4)
+
+
+# Keys that templates made
+
+
+def test_an_unused_key_goes_after_a_month_and_the_next_call_makes_it_again(drive: Drive) -> None:
+    leave(drive)
+    drive.clock.forward(29 * DAY)
+    drive.cleanup()
+    assert names() == {"tenant:a"}
+    drive.clock.forward(10 * DAY)
+    drive.cleanup()
+    # That of a queue is kept: it counts for calls that do not name it.
+    assert set(RateLimitKey.objects.values_list("name", flat=True)) == {"queue:mail"}
+    calls = drive.send_many(3, "tenant:a")
+    assert ids(drive.take(3)) == ids(calls[:2])
+
+
+def leave(drive: Drive, name: str = "tenant:a") -> None:
+    """Leave a key that a template made for a call, which has ended and is deleted."""
+    drive.send(name)
+    drive.drain()
+    CallQueue.objects.ended().delete()
+
+
+def test_a_key_stays_while_there_is_a_call_of_it_whatever_its_state(drive: Drive) -> None:
+    waiting = drive.send("tenant:a", scheduled_at=drive.at(400 * DAY))
+    done = drive.send("tenant:b")
+    drive.drain()
+    running = drive.send("tenant:c")
+    drive.take()
+    leave_behind = {"tenant:a", "tenant:b", "tenant:c"}
+    drive.clock.forward(6 * DAY)
+    CallQueue.objects.filter(id=done.id).update(finished_at=drive.at(40 * DAY))
+    drive.clock.forward(40 * DAY)
+    drive.cleanup()
+    assert names() == leave_behind
+    assert drive.states([waiting, done, running]) == [State.SCHEDULED, State.COMPLETED, State.ACTIVE]
+
+
+def named_in_the_settings(drive: Drive) -> None:
+    api.declare("tenant:named", {"concurrency": 2})
+
+
+def made_for_a_call_with_its_own_limits(drive: Drive) -> None:
+    drive.send(rate_limit={"key": "tenant:own", "concurrency": 7})
+    drive.drain()
+
+
+def declared_before(drive: Drive) -> None:
+    drive.key("tenant:a", concurrency=2)
+    leave(drive)
+
+
+def declared_after(drive: Drive) -> None:
+    leave(drive)
+    assert drive.key("tenant:a", concurrency=5).concurrency == 2
+
+
+def limited(drive: Drive) -> None:
+    leave(drive)
+    drive.limit("tenant:a", concurrency=3)
+
+
+def paused(drive: Drive) -> None:
+    leave(drive)
+    api.pause("tenant:a")
+
+
+def blocked_lately(drive: Drive) -> None:
+    leave(drive)
+    api.block("tenant:a", 20 * DAY)
+
+
+def overridden(drive: Drive) -> None:
+    leave(drive)
+    drive.override("tenant:a", seconds=50 * DAY, concurrency=1)
+
+
+def with_a_start_that_delays_the_next(drive: Drive) -> None:
+    leave(drive, "slow:a")
+
+
+def with_a_start_in_its_window(drive: Drive) -> None:
+    leave(drive, "rare:a")
+
+
+REASONS: list[Callable[[Drive], None]] = [
+    named_in_the_settings,
+    made_for_a_call_with_its_own_limits,
+    declared_before,
+    declared_after,
+    limited,
+    paused,
+    blocked_lately,
+    overridden,
+    with_a_start_that_delays_the_next,
+    with_a_start_in_its_window,
+]
+
+
+def test_a_key_stays_for_each_reason_to_keep_it(drive: Drive) -> None:
+    for make in REASONS:
+        make(drive)
+        kept = names()
+        assert kept, make
+        CallQueue.objects.ended().delete()
+        drive.clock.forward(40 * DAY)
+        drive.cleanup()
+        assert names() == kept, make
+        RateLimitKey.objects.all().delete()
+
+
+def test_a_key_that_no_template_would_make_again_stays(drive: Drive, settings: Any) -> None:
+    leave(drive)
+    settings.DISPATCHER = {}
+    drive.clock.forward(40 * DAY)
+    drive.cleanup()
+    assert names() == {"tenant:a"}
+
+
+@pytest.mark.parametrize("change", ["resume", "block", "override", "override that ended"])
+def test_what_no_longer_lasts_keeps_no_key(drive: Drive, change: str) -> None:
+    leave(drive)
+    match change:
+        case "resume":
+            api.pause("tenant:a")
+            api.resume("tenant:a")
+        case "block":
+            api.block("tenant:a", 5 * DAY)
+        case "override":
+            drive.override("tenant:a", seconds=9 * DAY, concurrency=1)
+        case _:
+            drive.override("tenant:a", seconds=90 * DAY, concurrency=1)
+            api.end_override("tenant:a")
+    drive.clock.forward(40 * DAY)
+    drive.cleanup()
+    assert names() == set()
+
+
+@pytest.mark.parametrize(("setting", "days", "stays"), [(None, 1_000, True), (timedelta(days=1), 2, False)])
+def test_the_setting_is_how_long_unused_keys_are_kept(
+    drive: Drive, settings: Any, setting: timedelta | None, days: int, *, stays: bool
+) -> None:
+    settings.DISPATCHER = {**settings.DISPATCHER, "unused_retention": setting}
+    leave(drive)
+    drive.clock.forward(days * DAY)
+    drive.cleanup()
+    assert bool(names()) is stays

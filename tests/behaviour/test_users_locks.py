@@ -1,0 +1,196 @@
+"""A user's transaction that keeps rows locked stops the calls that need them, for as long as it does, and no others."""
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from dispatcher import api
+from dispatcher.errors import RateLimited
+from dispatcher.models import CallQueue
+from dispatcher.states import State
+from tests import faults
+from tests.drive import Drive, Run
+from tests.faults import locked, promptly
+from tests.races.lockstep import actors
+
+waits = pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="one way in, point 9: a statement waits for a row that a user has locked"
+)
+waiting_rows = pytest.mark.parametrize("row", ["call", "lane", "key"])
+running_rows = pytest.mark.parametrize("row", ["call", "lane", "key", "slot"])
+
+
+@pytest.fixture
+def a_fetch_waits_for_a_lane(request: pytest.FixtureRequest, drive: Drive) -> None:
+    """Mark what today's fetch breaks."""
+    if drive.delivery == "http" and request.node.callspec.params["row"] == "lane":
+        request.applymarker(waits)
+
+
+@pytest.fixture(autouse=True)
+def _keys(drive: Drive, settings: Any) -> None:
+    settings.DISPATCHER = {"run_lease": 60, "visibility": 60}
+    for name in ("locked", "other"):
+        drive.key(name, concurrency=5)
+
+
+def of(row: str, call: CallQueue | Run) -> CallQueue | Run | str:
+    return "locked" if row == "key" else call
+
+
+def starts_within_two_ticks(drive: Drive, call: CallQueue) -> bool:
+    """Return whether a worker that looks after each of two ticks starts a call."""
+    for _ in range(2):
+        drive.forward(1)
+        if call.id in [run.call for run in drive.take(9)]:
+            return True
+    return False
+
+
+# While nothing has started
+
+
+@pytest.mark.usefixtures("a_fetch_waits_for_a_lane")
+@waiting_rows
+def test_a_locked_row_of_a_call_that_waits_stops_no_other_key(drive: Drive, row: str) -> None:
+    """A waiting call is behind a full key, so that at the broker, too, it is about to be started."""
+    drive.limit("locked", concurrency=0)
+    stopped = drive.send("locked")
+    with locked(row, of(row, stopped)):
+        other = promptly(drive.send, "other")
+        assert [run.call for run in promptly(drive.take, 5)] == [other.id]
+        promptly(drive.tick)
+        assert promptly(drive.take, 5) == []
+    drive.limit("locked", concurrency=5)
+    assert starts_within_two_ticks(drive, stopped)
+
+
+@pytest.mark.usefixtures("a_fetch_waits_for_a_lane")
+@waiting_rows
+def test_room_that_comes_while_a_row_is_locked_is_used_within_two_ticks_of_its_end(drive: Drive, row: str) -> None:
+    drive.key("full", concurrency=1)
+    drive.send("full")
+    (run,) = drive.take()
+    stopped, other = drive.send("full", "locked"), drive.send("full", "other")
+    with locked(row, of(row, stopped)):
+        assert promptly(drive.end, run)
+        started = [each.call for each in promptly(drive.take, 5)]
+        promptly(drive.tick)
+        started += [each.call for each in promptly(drive.take, 5)]
+        assert started == [other.id]
+    drive.limit("full", concurrency=2)
+    assert starts_within_two_ticks(drive, stopped)
+
+
+@pytest.mark.parametrize("row", ["call", "key", pytest.param("lane", marks=waits)])
+def test_a_send_waits_for_no_row_that_a_user_has_locked(drive: Drive, row: str) -> None:
+    first = drive.send("locked")
+    with locked(row, of(row, first)):
+        second = promptly(drive.send, "locked")
+        (third,) = promptly(drive.send_many, 1, "locked")
+    started = []
+    for _ in range(2):
+        drive.forward(1)
+        started += [run.call for run in drive.take(9)]
+    assert started == [first.id, second.id, third.id]
+
+
+def test_a_call_whose_time_comes_while_another_is_locked_is_started(drive: Drive) -> None:
+    at = drive.clock.now.replace(minute=5)
+    stopped, other = drive.send("locked", scheduled_at=at), drive.send("locked", scheduled_at=at)
+    with locked("call", stopped):
+        drive.clock.forward(301)
+        promptly(drive.tick)
+        assert [run.call for run in promptly(drive.take, 5)] == [other.id]
+    assert starts_within_two_ticks(drive, stopped)
+
+
+MOVES: dict[str, Callable[[list[UUID]], Any]] = {"retry": api.retry, "run now": api.run_now, "cancel": api.cancel}
+
+
+@pytest.mark.parametrize("verb", MOVES)
+def test_what_a_person_does_in_a_transaction_that_stays_open_stops_no_other_call(drive: Drive, verb: str) -> None:
+    at = drive.clock.now.replace(minute=5)
+    moved, scheduled = drive.send("locked", scheduled_at=at), drive.send("locked", scheduled_at=at)
+    if verb == "retry":
+        api.cancel([moved.id])
+    with actors(1) as (person,):
+        person.open()
+        person.do(MOVES[verb], [moved.id])
+        drive.clock.forward(301)
+        promptly(drive.tick)
+        assert [run.call for run in promptly(drive.take, 5)] == [scheduled.id]
+        person.commit()
+    assert starts_within_two_ticks(drive, moved) == (verb != "cancel")
+
+
+# While calls run
+
+
+@running_rows
+def test_a_locked_row_of_a_call_that_runs_stops_no_other_key_and_no_heartbeat(drive: Drive, row: str) -> None:
+    drive.send("locked")
+    (run,) = drive.take()
+    drive.send("other")
+    (other,) = drive.take()
+    last = drive.send("other")
+    drive.clock.forward(30)
+    with locked(row, of(row, run)):
+        assert promptly(drive.beat, run, other) >= 1
+        assert promptly(drive.end, other)
+        assert [each.call for each in promptly(drive.take, 5)] == [last.id]
+        promptly(drive.tick)
+    assert drive.end(run)
+
+
+@pytest.mark.parametrize("row", ["call", "slot"])
+def test_an_end_whose_row_is_locked_keeps_no_other_worker_and_is_recorded_when_it_can_be(
+    drive: Drive, row: str
+) -> None:
+    drive.send("locked")
+    (run,) = drive.take()
+    others = drive.send_many(2, "other")
+    with faults.ending_through_a_lock(drive, run, row) as ended:
+        assert [each.call for each in promptly(drive.take, 1, worker="two")] == [others[0].id]
+        promptly(drive.tick)
+        assert [each.call for each in promptly(drive.take, 1, worker="two")] == [others[1].id]
+    assert ended.result()
+    assert drive.state(run) == State.COMPLETED
+
+
+# One process reports an end and looks for calls in one step.
+@pytest.mark.deliveries("direct")
+@waits
+@pytest.mark.parametrize("row", ["call", "slot"])
+def test_a_worker_with_an_end_whose_row_is_locked_starts_other_calls(drive: Drive, row: str) -> None:
+    drive.send("locked")
+    (run,) = drive.take()
+    other = drive.send("other")
+    with locked(row, run):
+        assert [each.call for each in promptly(drive.take, 1, ends=[run])] == [other.id]
+
+
+@pytest.mark.parametrize("row", ["call", "lane", "key", pytest.param("slot", marks=waits)])
+def test_recovery_puts_back_the_others_while_a_row_of_one_is_locked(drive: Drive, row: str) -> None:
+    for name in ("locked", "other"):
+        drive.send(name, retry={"max_attempts": 1})
+    stopped, other = drive.take(2)
+    assert drive.beat(stopped, other) == 2
+    drive.clock.forward(61)
+    with locked(row, of(row, stopped)):
+        promptly(drive.recover)
+        assert drive.state(other) == State.DISCARDED
+    drive.recover()
+    assert drive.state(stopped) == State.DISCARDED
+
+
+def test_a_provider_s_stop_whose_key_is_locked_keeps_no_worker(drive: Drive) -> None:
+    drive.send("locked")
+    (run,) = drive.take()
+    other = drive.send("other")
+    with locked("key", "locked"):
+        promptly(drive.end, run, error=RateLimited(60))
+        assert drive.state(run) == State.SCHEDULED
+        assert [each.call for each in promptly(drive.take, 5)] == [other.id]
