@@ -17,7 +17,8 @@ WITH slice AS MATERIALIZED (
 )
 SELECT ARRAY(SELECT DISTINCT slice.workflow_id
                FROM slice
-               JOIN dispatcher_ojs_workflow AS workflow ON workflow.id = slice.workflow_id AND workflow.state = 'running'
+               JOIN dispatcher_ojs_workflow AS workflow
+                 ON workflow.id = slice.workflow_id AND workflow.state = 'running'
               WHERE COALESCE((SELECT call.id
                                 FROM dispatcher_callqueue AS call
                                WHERE call.id = slice.call AND call.finished_at IS NULL
