@@ -100,6 +100,7 @@ def test_a_fragment_is_known_and_takes_as_many_arguments_as_it_names() -> None:
         statements.expand("{{waits_in(call)}}")
 
 
+@pytest.mark.ojs
 def test_a_fragment_is_used_by_at_least_two_files_and_uses_each_of_its_parameters() -> None:
     users = [statements.used(written(each)) for each in EVERY]
     known = statements.fragments()
