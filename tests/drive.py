@@ -28,10 +28,10 @@ from dispatcher.engine import attempt, fed, feed, release, workers
 from dispatcher.engine.dispenser import dispense_briefly
 from dispatcher.errors import RateLimited, WorkerLost
 from dispatcher.lifecycle import claim, heartbeat, place, send
-from dispatcher.lifecycle.run import Outcome, Returned, Stopped, raised
+from dispatcher.lifecycle.run import Failed, Outcome, RetryAsked, Returned, Stopped, raised
 from dispatcher.limits.turns import Turns
 from dispatcher.models import CallQueue, Queue, RateLimitKey, Slot
-from dispatcher.request import Call
+from dispatcher.request import Call, Changes
 from dispatcher.states import State
 from tests.clock import Clock
 from tests.races.lockstep import Mailbox
@@ -251,7 +251,7 @@ class Direct(Celery):
         else:
             step = feed.step(taker, ended, room=room, keys=keys, is_general=self.has_left)
         starts = [*step.starts]
-        reached, refilled = {*step.reached}, set[int]()
+        reached, refilled, stuck = {*step.reached}, set[int](), set[int]()
         for _ in range(_STEPS):
             self.has_left = step.has_left
             self.openings |= {**step.openings, **dict.fromkeys(step.open_keys, self.clock.now)}
@@ -261,10 +261,13 @@ class Direct(Celery):
             # A lane that is refilled again and again, and starts nothing: another transaction has its calls locked.
             has_new = bool(step.refilled) and (bool(step.starts) or not refilled.issuperset(step.refilled))
             refilled = {*step.refilled}
-            if not (step.has_moved or has_new or step.has_left or keys):
+            # Lanes whose key stays locked for a moment delay no others any more.
+            is_stuck, stuck = not stuck.issuperset(step.busy), stuck.union(step.busy)
+            if not (step.has_moved or has_new or step.has_left or keys or is_stuck):
                 break
+            left, is_general = room - len(starts), step.has_left
             step = feed.step(
-                taker, room=room - len(starts), keys=keys, reached=reached, avoid=step.busy, is_general=step.has_left
+                taker, room=left, keys=keys, reached=reached, avoid=stuck, stuck=stuck, is_general=is_general
             )
             starts += step.starts
             reached |= {*step.reached}
@@ -274,11 +277,14 @@ class Direct(Celery):
         return [_run(each.call.id, each.call.ticket, each.claimed, worker, handle=each) for each in starts]
 
     def end(self, run: Run, *, result: object = None, error: BaseException | None = None) -> bool:
-        outcome = _outcome(result, error)
-        if not isinstance(outcome, Stopped):
-            return bool(feed.step(self._taker(run.worker, []), [_end_of(run, outcome)], room=0).recorded)
-        before = self.row(run)
-        fed.put_off(run.handle, outcome.wait, outcome.key)
+        before, outcome = self.row(run), _outcome(result, error)
+        match outcome:
+            case Stopped():
+                fed.put_off(run.handle, outcome.wait, outcome.key)
+            case Failed(changes=Changes() as changes):
+                fed.change(run.handle, attempt.ending_of(outcome, run.handle.claimed), changes)
+            case _:
+                return bool(feed.step(self._taker(run.worker, []), [_end_of(run, outcome)], room=0).recorded)
         return self.row(run).ticket != before.ticket
 
     def give_back(self, run: Run) -> bool:
@@ -389,6 +395,11 @@ class Http(Drive):
 def ids(of: Iterable[CallQueue | Run]) -> list[UUID]:
     """Return the ids of calls, or of the calls of runs."""
     return [_id_of(each) for each in of]
+
+
+def asking_again(**changes: Any) -> BaseException:
+    """Return what a task raises that asks for another attempt at once, with other fields: `self.retry(queue=...)`."""
+    return RetryAsked(ValueError("again"), timedelta(0), may_retry=True, changes=Changes(**changes))
 
 
 DRIVES: dict[str, type[Drive]] = {drive.delivery: drive for drive in (Direct, Broker, Http)}

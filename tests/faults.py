@@ -11,6 +11,7 @@ from uuid import UUID
 
 import psycopg
 from django.db import connection, transaction
+from django.db.models import Model
 from psycopg.sql import SQL, Identifier
 
 from dispatcher import engine
@@ -22,7 +23,7 @@ from dispatcher.states import Delivery, State
 from tests import db_admin
 from tests.db_admin import backends, blockers, end
 from tests.drive import Drive, Run, _worker_id
-from tests.races.lockstep import DEADLINE, actors, holding
+from tests.races.lockstep import DEADLINE, Actor, actors, holding
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,19 +47,41 @@ def locked(row: str, of: CallQueue | Run | str) -> Iterator[psycopg.Connection[A
         yield user
 
 
+class _Prompt:
+    """The thread and the connection on which things are done promptly."""
+
+    actor: Actor | None = None
+
+
+@contextmanager
+def one_connection() -> Iterator[None]:
+    """Let `promptly` keep its connection from one thing to the next."""
+    try:
+        yield
+    finally:
+        _give_up()
+
+
 def promptly(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Do something on a connection of its own; fail if it waits for another transaction for longer than the engine may.
 
-    What is slow and does not wait may take its time.
+    What is slow and does not wait may take its time. Within `one_connection`.
     """
-    with actors(1) as (actor,):
-        doing = actor.begin(work, *args, **kwargs)
-        for _ in range(2):
-            wait([doing], PROMPTLY)
-            if doing.done() or not blockers(backends(actor.name)):
-                return doing.result(DEADLINE)
-        message = f"{getattr(work, '__qualname__', work)} waits"
-        raise AssertionError(message)
+    actor = _Prompt.actor = _Prompt.actor or Actor()
+    doing = actor.begin(work, *args, **kwargs)
+    for _ in range(2):
+        wait([doing], PROMPTLY)
+        if doing.done() or not blockers(backends(actor.name)):
+            return doing.result(DEADLINE)
+    _give_up()
+    message = f"{getattr(work, '__qualname__', work)} waits"
+    raise AssertionError(message)
+
+
+def _give_up() -> None:
+    if _Prompt.actor is not None:
+        _Prompt.actor.close()
+        _Prompt.actor = None
 
 
 @contextmanager
@@ -128,10 +151,10 @@ def watch(drive: Drive, seconds: int, *, every: int = 10) -> None:
         registered().reclaim()
 
 
-def recover_through_a_lock(drive: Drive, table: str, *, seconds: float) -> None:
-    """Let recovery wait for so long until a table is free that somebody has locked."""
+def recover_through_a_lock(drive: Drive, model: type[Model], *, seconds: float) -> None:
+    """Let recovery wait for so long until a table is free that a user has locked."""
     with actors(1) as (recovery,):
-        with holding(f"LOCK TABLE {table} IN SHARE MODE") as user:
+        with holding(f"LOCK TABLE {model._meta.db_table} IN SHARE MODE") as user:
             recovering = [recovery.begin(engine.recover), recovery.begin(registered().reclaim)]
             recovery.wait_blocked(by=user)
             drive.clock.forward(seconds)

@@ -123,6 +123,18 @@ def test_an_end_lets_nothing_in_where_a_limit_was_changed_meanwhile(drive: Drive
     assert drive.use() == 1
 
 
+def test_an_end_lets_nothing_in_where_another_key_was_lowered_by_one_meanwhile(drive: Drive) -> None:
+    drive.key("api", concurrency=1)
+    drive.key("other", concurrency=2)
+    drive.send_many(2, "api", "other")
+    drive.send("other")
+    runs = drive.take(3)
+    assert (drive.use("api"), drive.use("other")) == (1, 2)
+    drive.limit("other", concurrency=1)
+    assert drive.take(ends=[run for run in runs if "api" in drive.held(run)]) == []
+    assert drive.use("other") == 1
+
+
 def test_a_rate_that_is_given_meanwhile_counts_the_next_start(drive: Drive) -> None:
     drive.key(concurrency=1)
     drive.send_many(3, "api")

@@ -192,6 +192,19 @@ def test_a_message_that_comes_late_changes_nothing(drive: Broker, since: str) ->
 
 
 @messages
+def test_a_message_that_has_not_started_its_call_is_renewed_by_whichever_worker_holds_it(drive: Broker) -> None:
+    call = drive.send()
+    message = drive.mailbox.take()
+    assert message is not None
+    held = Run(call=call.id, ticket=message[1], attempt=0, start_at=drive.clock.now, worker="one")
+    for worker in ("one", "two", "two"):
+        drive.clock.forward(50)
+        assert drive.beat(held, worker=worker) == 1
+        assert drive.recover() == 0
+    assert drive.claim(*message, worker="two") is not None
+
+
+@messages
 def test_of_eight_workers_with_one_message_exactly_one_starts_its_call(drive: Broker) -> None:
     drive.key(rate=(100, 3600), throttle=(1000, 1))
     for _ in range(3):

@@ -3,7 +3,9 @@
 from typing import Any
 
 import pytest
+from django.db.models import Model
 
+from dispatcher.models import CallQueue, Slot, Worker
 from dispatcher.states import State
 from tests import faults
 from tests.drive import Drive, Run
@@ -72,12 +74,15 @@ def test_a_lease_without_renewal_after_an_outage_is_judged_two_heartbeats_later(
     assert drive.state(run) != State.ACTIVE
 
 
-def test_a_lease_that_is_over_is_judged_by_who_looks_then_and_not_by_who_waits_for_a_lock(drive: Drive) -> None:
-    """A table is locked for an hour (VACUUM FULL, say): no lease can be renewed meanwhile."""
+@pytest.mark.parametrize("model", [CallQueue, Slot, Worker])
+def test_a_table_that_is_locked_for_longer_than_a_lease_costs_no_call_its_slots(
+    drive: Drive, model: type[Model]
+) -> None:
+    """As VACUUM FULL locks it, or an ALTER that rewrites it: no lease can be renewed meanwhile."""
     run = started(drive)
     faults.watch(drive, 20)
     drive.beat(run)
-    faults.recover_through_a_lock(drive, "dispatcher_callqueue", seconds=3600)
+    faults.recover_through_a_lock(drive, model, seconds=3600)
     assert drive.state(run) == State.ACTIVE
     assert drive.beat(run) == 1
     faults.watch(drive, 50)

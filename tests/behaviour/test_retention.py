@@ -8,7 +8,7 @@ import pytest
 
 from dispatcher import api
 from dispatcher.models import CallQueue, RateLimitKey
-from dispatcher.states import State
+from dispatcher.states import TERMINAL, State
 from tests.drive import Drive, ids
 
 DAY = 86_400
@@ -107,18 +107,20 @@ def leave(drive: Drive, name: str = "tenant:a") -> None:
 
 
 def test_a_key_stays_while_there_is_a_call_of_it_whatever_its_state(drive: Drive) -> None:
-    waiting = drive.send("tenant:a", scheduled_at=drive.at(400 * DAY))
-    done = drive.send("tenant:b")
-    drive.drain()
-    running = drive.send("tenant:c")
-    drive.take()
-    leave_behind = {"tenant:a", "tenant:b", "tenant:c"}
-    drive.clock.forward(6 * DAY)
-    CallQueue.objects.filter(id=done.id).update(finished_at=drive.at(40 * DAY))
-    drive.clock.forward(40 * DAY)
+    drive.key("shut", concurrency=0)
+    calls = {State.AVAILABLE: drive.send("tenant:available", "shut"), State.ACTIVE: drive.send("tenant:active")}
+    drive.take(2)
+    late = drive.at(400 * DAY)
+    for state in {*State} - {*calls, State.DISPATCHED}:
+        calls[state] = drive.send(f"tenant:{state}", scheduled_at=late)
+        is_ended = state in TERMINAL
+        reason = "limit" if state is State.DISCARDED else None
+        ended = CallQueue.objects.filter(id=calls[state].id)
+        ended.update(state=state, finished_at=late if is_ended else None, reason=reason)
+    drive.clock.forward(50 * DAY)
     drive.cleanup()
-    assert names() == leave_behind
-    assert drive.states([waiting, done, running]) == [State.SCHEDULED, State.COMPLETED, State.ACTIVE]
+    assert names() == {"shut", *(f"tenant:{state}" for state in calls)}
+    assert all(drive.state(call) is state for state, call in calls.items())
 
 
 def named_in_the_settings(drive: Drive) -> None:

@@ -1,6 +1,6 @@
 """A user's transaction that keeps rows locked stops the calls that need them, for as long as it does, and no others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -30,10 +30,12 @@ def a_fetch_waits_for_a_lane(request: pytest.FixtureRequest, drive: Drive) -> No
 
 
 @pytest.fixture(autouse=True)
-def _keys(drive: Drive, settings: Any) -> None:
+def _keys(drive: Drive, settings: Any) -> Iterator[None]:
     settings.DISPATCHER = {"run_lease": 60, "visibility": 60}
     for name in ("locked", "other"):
         drive.key(name, concurrency=5)
+    with faults.one_connection():
+        yield
 
 
 def of(row: str, call: CallQueue | Run) -> CallQueue | Run | str:
@@ -95,6 +97,60 @@ def test_a_send_waits_for_no_row_that_a_user_has_locked(drive: Drive, row: str) 
         drive.forward(1)
         started += [run.call for run in drive.take(9)]
     assert started == [first.id, second.id, third.id]
+
+
+def test_lanes_of_a_locked_key_keep_no_other_lane_from_starting(drive: Drive) -> None:
+    """However many they are, and of whatever priority."""
+    drive.key("full", concurrency=0)
+    drive.limit("locked", concurrency=50)
+    for number in range(30):
+        drive.key(f"tenant:{number}")
+        drive.send("full", "locked", f"tenant:{number}", priority=9)
+    other = drive.send("full", "other")
+    with locked("key", "locked"):
+        promptly(drive.limit, "full", concurrency=50)
+        promptly(drive.tick)
+        assert [run.call for run in promptly(drive.take, 40)] == [other.id]
+    started = []
+    for _ in range(2):
+        drive.forward(1)
+        started += drive.take(40)
+    assert len(started) == 30
+
+
+def test_what_time_opens_at_a_locked_key_waits_and_at_others_starts(drive: Drive) -> None:
+    calls = {}
+    for name in ("locked", "other"):
+        drive.override(name, concurrency=0, seconds=10)
+        calls[name] = drive.send(name)
+        assert drive.take() == []
+    drive.clock.forward(11)
+    with locked("key", "locked"):
+        promptly(drive.tick)
+        assert [run.call for run in promptly(drive.take, 5)] == [calls["other"].id]
+    assert starts_within_two_ticks(drive, calls["locked"])
+
+
+def test_a_throttled_call_whose_key_is_locked_waits_without_an_attempt(drive: Drive) -> None:
+    drive.key("paced", throttle=(100, 1))
+    call, other = drive.send("paced"), drive.send("other")
+    with locked("key", "paced"):
+        assert [run.call for run in promptly(drive.take, 5)] == [other.id]
+        assert (drive.row(call).attempt, drive.row(call).errors) == (0, [])
+    assert starts_within_two_ticks(drive, call)
+
+
+def test_with_beat_stopped_the_next_end_finds_what_a_locked_key_has_left(drive: Drive) -> None:
+    drive.limit("locked", concurrency=1)
+    drive.send("locked")
+    drive.send("other")
+    run, elsewhere = drive.take(2)
+    waiting = drive.send("locked")
+    assert drive.take() == []
+    with locked("key", "locked"):
+        assert promptly(drive.end, run)
+        assert promptly(drive.take) == []
+    assert [each.call for each in drive.take(ends=[elsewhere])] == [waiting.id]
 
 
 def test_a_call_whose_time_comes_while_another_is_locked_is_started(drive: Drive) -> None:

@@ -6,8 +6,6 @@ import pytest
 from pytest_django import Settings
 
 from dispatcher import engine
-from dispatcher.lifecycle import admit
-from dispatcher.lifecycle import send as sending
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
@@ -69,21 +67,6 @@ def test_single_sends_at_once_never_exceed_what_a_key_allows() -> None:
     audit(has_ended=False)
 
 
-def test_a_single_send_beside_an_admission_that_is_not_committed_leaves_its_call_to_a_pass() -> None:
-    RateLimitKey.objects.declare("api", concurrency=2)
-    CallQueue.objects.send("noop", keys=["api"])
-    with actors(2) as (first, second):
-        first.open()
-        call = first.do(sending.write, [_draft("api")])[0]
-        first.do(admit.admit, lanes=[call.lane_id])
-        assert second.do(CallQueue.objects.send, "noop", keys=["api"]).state == State.AVAILABLE
-        first.commit()
-    # A pass looks again after its commit; this one does not.
-    assert engine.sweep() == 1
-    assert use_now(["api"]) == {"api": 2}
-    audit(has_ended=False)
-
-
 def test_a_single_send_counts_an_admission_that_was_committed_after_it_had_begun() -> None:
     RateLimitKey.objects.declare("api", concurrency=2)
     declare_tenants(1)
@@ -97,7 +80,3 @@ def test_a_single_send_counts_an_admission_that_was_committed_after_it_had_begun
         assert sending.result().state == State.AVAILABLE
     assert use_now(["api"]) == {"api": 2}
     audit(has_ended=False)
-
-
-def _draft(key: str) -> sending.Draft:
-    return sending.draft(Call(keys=[key]), task="noop", queue="celery")

@@ -1,11 +1,9 @@
 """Any of several keys: no member over its limit, all room used, no wake-up lost, whatever passes go side by side."""
 
 import random
-from datetime import timedelta
 from functools import partial
 
 import pytest
-from pytest_django import Settings
 
 from dispatcher import api, engine
 from dispatcher.api import any_of
@@ -13,9 +11,9 @@ from dispatcher.lifecycle import admit
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
-from tests.races.audit import audit, most_at_once, most_in_any_window, spent_by_key, too_close, use_now
+from tests.races.audit import audit, use_now
 from tests.races.lockstep import actors, at_once, concurrent, holding
-from tests.races.traffic import declare_tenants, dispense_and_work, in_flight, only_work, state_of, tick_and_work, write
+from tests.races.traffic import declare_tenants, in_flight, only_work, state_of, write
 
 pytestmark = concurrent
 
@@ -40,16 +38,6 @@ def send(count: int, *, lanes: int = 12, direct: float = 0.2, costs: tuple[int, 
     CallQueue.objects.send_many(map(call, range(count)))
 
 
-@pytest.mark.slow
-def test_sixteen_dispensers_never_exceed_the_concurrency_of_a_member() -> None:
-    keys = declare(concurrency=3)
-    send(400, costs=(1, 1, 2, 3))
-    at_once(*[dispense_and_work] * 16)
-    spent = spent_by_key()
-    assert {most_at_once(spent[key]) for key in keys} == {3}
-    audit(is_fifo=True)
-
-
 def test_all_room_of_all_members_is_used_by_passes_side_by_side() -> None:
     keys = declare(concurrency=5)
     declare_tenants(16)
@@ -60,25 +48,6 @@ def test_all_room_of_all_members_is_used_by_passes_side_by_side() -> None:
     audit(has_ended=False)
 
 
-def test_sixteen_dispensers_never_exceed_the_window_of_a_member(settings: Settings) -> None:
-    settings.DISPATCHER = {"margin": 0.01, "tick": 0.2}
-    keys = declare(rate=(10, 1))
-    send(90, costs=(1, 1, 2))
-    at_once(*[tick_and_work] * 16)
-    assert all(7 <= most_in_any_window(spent_by_key()[key], timedelta(seconds=1)) <= 10 for key in keys)
-    audit()
-
-
-def test_sixteen_claims_keep_the_spacing_of_each_member(settings: Settings) -> None:
-    settings.DISPATCHER = {"tick": 0.2}
-    keys = declare(throttle=(100, 1))
-    send(300)
-    at_once(*[tick_and_work] * 16)
-    assert [too_close(spent_by_key()[key], timedelta(seconds=1 / 100)) for key in keys] == [[]] * len(keys)
-    audit()
-
-
-@pytest.mark.slow
 def test_a_backlog_drains_by_hand_over_alone() -> None:
     """Calls that name a member open its group, and calls of the group the member, without a tick."""
     declare(concurrency=1)

@@ -1,7 +1,6 @@
 """Invariant 1: whatever dispenses and works at once, no limit of any key is ever exceeded."""
 
 import random
-from datetime import timedelta
 from functools import partial
 from uuid import UUID
 
@@ -11,11 +10,11 @@ from pytest_django import Settings
 from dispatcher import engine
 from dispatcher.engine import attempt
 from dispatcher.lifecycle import finish
-from dispatcher.models import CallQueue, Lane, RateLimitKey, Window
+from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.request import Call
-from tests.races.audit import audit, most_at_once, most_in_any_window, spent_by_key, too_close, use_now
+from tests.races.audit import audit, use_now
 from tests.races.lockstep import at_once, concurrent
-from tests.races.traffic import declare_tenants, dispense_and_work, tick_and_work, write
+from tests.races.traffic import declare_tenants, tick_and_work, write
 
 pytestmark = [concurrent, pytest.mark.pooler]
 
@@ -33,45 +32,6 @@ def admitted_again(monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
     return noted
 
 
-def test_sixteen_dispensers_never_exceed_a_concurrency() -> None:
-    key = RateLimitKey.objects.declare("api", concurrency=7)
-    send_to("api", 500)
-    at_once(*[dispense_and_work] * 16)
-    assert most_at_once(spent_by_key()[key.id]) == 7
-    audit(is_fifo=True)
-
-
-@pytest.mark.slow
-def test_sixteen_dispensers_never_exceed_a_concurrency_in_cost() -> None:
-    key = RateLimitKey.objects.declare("api", concurrency=7)
-    send_to("api", 250, costs=(1, 2, 3, 7))
-    at_once(*[dispense_and_work] * 16)
-    assert most_at_once(spent_by_key()[key.id]) == 7
-    audit(is_fifo=True)
-
-
-def test_sixteen_dispensers_never_exceed_a_window(settings: Settings, admitted_again: list[UUID]) -> None:
-    settings.DISPATCHER = {"margin": 0.01, "tick": 0.2}
-    key = RateLimitKey.objects.declare("api", rate=(40, 1))
-    send_to("api", 90, costs=(1, 1, 2))
-    at_once(*[tick_and_work] * 16)
-    spent = spent_by_key()[key.id]
-    assert 36 <= most_in_any_window(spent, timedelta(seconds=1)) <= 40
-    # A start that was overslept is counted again.
-    assert sum(Window.objects.filter(key=key).values_list("cost", flat=True)) >= sum(call.cost for call in spent)
-    audit(is_fifo=not admitted_again)
-
-
-def test_sixteen_claims_at_once_keep_the_spacing_of_a_throttle(settings: Settings, admitted_again: list[UUID]) -> None:
-    settings.DISPATCHER = {"tick": 0.2}
-    key = RateLimitKey.objects.declare("api", throttle=(400, 1))
-    send_to("api", 500, costs=(1, 1, 2))
-    at_once(*[tick_and_work] * 16)
-    assert too_close(spent_by_key()[key.id], timedelta(seconds=1 / 400)) == []
-    audit(is_fifo=not admitted_again)
-
-
-@pytest.mark.slow
 def test_sixteen_dispensers_keep_the_limits_of_all_keys_of_a_call_at_once(
     settings: Settings, admitted_again: list[UUID]
 ) -> None:
@@ -107,12 +67,3 @@ def test_passes_that_see_the_same_room_give_it_away_once() -> None:
         at_once(*[partial(engine.dispense, lanes=[lane]) for lane in lanes])
         assert use_now([key]) == {key: 5}
     audit(has_ended=False)
-
-
-def send_to(key: str, count: int, *, lanes: int = 24, costs: tuple[int, ...] = (1,)) -> None:
-    """Send calls of so many tenants, each of which has a lane, under a key that all of them share."""
-    declare_tenants(lanes)
-    dice = random.Random(1)  # noqa: S311 -- not for secrets
-    CallQueue.objects.send_many(
-        Call(task="noop", keys={f"tenant:{number % lanes}": 1, key: dice.choice(costs)}) for number in range(count)
-    )

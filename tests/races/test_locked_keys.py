@@ -16,13 +16,13 @@ from dispatcher import api, engine
 from dispatcher import audit as auditing
 from dispatcher.engine import attempt, blocks
 from dispatcher.errors import RateLimited
-from dispatcher.lifecycle import admit, finish, heartbeat, recover, schedule
+from dispatcher.lifecycle import admit, finish, heartbeat
 from dispatcher.lifecycle.claim import Refused, claim
 from dispatcher.lifecycle.run import Stopped
 from dispatcher.models import CallQueue, KeyChange, Lane, RateLimitKey, Slot
 from dispatcher.request import Call
 from dispatcher.states import State
-from tests.builders import HERE, waiting
+from tests.builders import HERE
 from tests.races.audit import audit
 from tests.races.lockstep import actors, at_once, concurrent, eventually, holding
 from tests.races.traffic import declare_tenants, in_flight, only_work, state_of, tick, write
@@ -61,116 +61,6 @@ def two_ticks() -> None:
     engine.tick(now=timezone.now())
 
 
-def test_a_pass_leaves_out_a_locked_key_and_admits_the_calls_of_others() -> None:
-    for name in ("locked", "other"):
-        RateLimitKey.objects.declare(name, concurrency=5)
-    stopped, other, both = write([["locked"], ["other"], ["locked", "other"]])
-    lanes = [call.lane_id for call in (stopped, other, both)]
-    with locked("locked"), promptly() as do:
-        assert do(engine.dispense, lanes=lanes) == 1
-        assert [state_of(call) for call in (stopped, other, both)] == ["available", "dispatched", "available"]
-    assert engine.dispense(awake=True) == 2
-    audit(has_ended=False)
-    assert is_clean()
-
-
-def test_a_lone_send_does_not_wait_for_a_locked_key() -> None:
-    RateLimitKey.objects.declare("locked", concurrency=5)
-    CallQueue.objects.send("noop", keys=["locked"])
-    with locked("locked"), promptly() as do:
-        stopped = do(CallQueue.objects.send, "noop", keys=["locked"])
-        assert state_of(stopped) == State.AVAILABLE
-    two_ticks()
-    assert state_of(stopped) == State.DISPATCHED
-    assert is_clean()
-
-
-@pytest.mark.parametrize("order", [api.pause, partial(api.limit, limits={"concurrency": 9})], ids=["pause", "limit"])
-def test_a_lone_send_does_not_wait_for_a_person_whose_transaction_stays_open(order: Callable[[str], object]) -> None:
-    RateLimitKey.objects.declare("api", concurrency=5)
-    CallQueue.objects.send("noop", keys=["api"])
-    with actors(1) as (admin,):
-        admin.open()
-        admin.do(order, "api")
-        with promptly() as do:
-            stopped = do(CallQueue.objects.send, "noop", keys=["api"])
-        assert state_of(stopped) == State.AVAILABLE
-        admin.commit()
-    api.resume("api")
-    two_ticks()
-    assert state_of(stopped) == State.DISPATCHED
-    assert is_clean()
-
-
-def test_a_tick_admits_the_calls_of_other_keys() -> None:
-    for name in ("locked", "other"):
-        RateLimitKey.objects.declare(name, concurrency=5)
-    stopped, other = write([["locked"], ["other"]])
-    recover.wake([stopped.lane_id, other.lane_id])
-    with locked("locked"), promptly() as do:
-        assert do(tick) == 1
-        assert state_of(other) == State.DISPATCHED
-    two_ticks()
-    assert state_of(stopped) == State.DISPATCHED
-    assert is_clean()
-
-
-def test_lanes_of_a_locked_key_that_are_awake_do_not_keep_a_tick_from_the_others() -> None:
-    RateLimitKey.objects.declare("locked", concurrency=500)
-    declare_tenants(250)
-    calls = write([["locked", f"tenant:{number}"] for number in range(250)])
-    (other,) = write([["tenant:0"]])
-    recover.wake([call.lane_id for call in (*calls, other)])
-    with locked("locked"), promptly() as do:
-        assert do(engine.tick, now=timezone.now()) == 1
-        assert state_of(other) == State.DISPATCHED
-    two_ticks()
-    assert not CallQueue.objects.waiting().exists()
-    assert is_clean()
-
-
-def test_a_lane_of_a_locked_key_does_not_outrank_the_other_lanes_of_its_queue() -> None:
-    for name in ("locked", "other"):
-        RateLimitKey.objects.declare(name, concurrency=5)
-    urgent, other = waiting("locked", priority=9), waiting("other")
-    recover.wake([urgent.lane_id, other.lane_id])
-    with locked("locked"), promptly() as do:
-        assert do(engine.tick, now=timezone.now()) == 1
-        assert state_of(other) == State.DISPATCHED
-    two_ticks()
-    assert state_of(urgent) == State.DISPATCHED
-
-
-def test_a_parked_lane_that_also_spends_a_locked_key_does_not_stop_those_behind_it() -> None:
-    key = RateLimitKey.objects.declare("api", concurrency=1)
-    RateLimitKey.objects.declare("locked", concurrency=1)
-    (running,) = in_flight("api")
-    first = CallQueue.objects.send("noop", keys=["api", "locked"], priority=5)
-    second = CallQueue.objects.send("noop", keys=["api"])
-    assert Lane.objects.filter(parked_on=key).count() == 2
-    claim(running.id, running.ticket)
-    with locked("locked"), promptly() as do:
-        released = do(finish.complete, running.id, running.ticket, result=None)
-        assert do(engine.hand_over, released.keys, released.lane_id) == 1
-        assert [state_of(first), state_of(second)] == [State.AVAILABLE, State.DISPATCHED]
-    second = CallQueue.objects.get(id=second.id)
-    engine.execute(second.id, second.ticket, lambda: None)
-    assert state_of(first) == State.DISPATCHED
-    audit(has_ended=False)
-
-
-def test_no_process_of_a_pool_waits_for_a_locked_key() -> None:
-    RateLimitKey.objects.declare("locked", throttle=(100, 1))
-    (call,) = in_flight("locked")
-    with locked("locked"), promptly() as do:
-        assert do(engine.execute, call.id, call.ticket, lambda: "ran") is Refused.BUSY
-        assert (state_of(call), CallQueue.objects.get(id=call.id).attempt) == (State.AVAILABLE, 0)
-        assert not Slot.objects.exists()
-    two_ticks()
-    assert state_of(call) == State.DISPATCHED
-    assert is_clean()
-
-
 def test_the_holder_of_a_key_s_lock_can_cancel_a_call_that_is_being_claimed() -> None:
     RateLimitKey.objects.declare("locked", throttle=(100, 1))
     (call,) = in_flight("locked")
@@ -184,32 +74,6 @@ def test_the_holder_of_a_key_s_lock_can_cancel_a_call_that_is_being_claimed() ->
         assert claiming.result() is Refused.BUSY
     assert state_of(call) == State.CANCELLED
     assert is_clean()
-
-
-def test_a_hand_over_that_finds_its_key_locked_is_not_lost() -> None:
-    RateLimitKey.objects.declare("locked", concurrency=1)
-    (running,) = in_flight("locked")
-    waiting = CallQueue.objects.send("noop", keys=["locked"])
-    claim(running.id, running.ticket)
-    with locked("locked"), promptly() as do:
-        released = do(finish.complete, running.id, running.ticket, result=None)
-        assert do(engine.hand_over, released.keys, released.lane_id) == 0
-    assert state_of(waiting) == State.AVAILABLE
-    two_ticks()
-    assert state_of(waiting) == State.DISPATCHED
-    assert is_clean()
-
-
-def test_with_beat_stopped_the_next_finish_serves_what_a_hand_over_left_at_a_locked_key() -> None:
-    RateLimitKey.objects.declare("locked", concurrency=1)
-    (running,) = in_flight("locked")
-    waiting = CallQueue.objects.send("noop", keys=["locked"])
-    (elsewhere,) = in_flight()
-    with locked("locked"), promptly() as do:
-        do(engine.execute, running.id, running.ticket, lambda: None)
-        assert state_of(waiting) == State.AVAILABLE
-    engine.execute(elsewhere.id, elsewhere.ticket, lambda: None)
-    assert state_of(waiting) == State.DISPATCHED
 
 
 def test_a_hand_over_waits_for_a_pass_that_holds_its_key_for_a_moment() -> None:
@@ -226,52 +90,6 @@ def test_a_hand_over_waits_for_a_pass_that_holds_its_key_for_a_moment() -> None:
     assert state_of(waiting) == State.DISPATCHED
 
 
-def test_a_tick_does_not_wait_for_a_locked_key_whose_override_has_ended() -> None:
-    for name in ("locked", "other"):
-        RateLimitKey.objects.declare(name, concurrency=0)
-        api.override(name, until=timezone.now() + timedelta(minutes=1), concurrency=0)
-    calls = write([["locked"], ["other"]])
-    engine.dispense(lanes=[call.lane_id for call in calls])
-    RateLimitKey.objects.update(concurrency=1, override_until=timezone.now())
-    with locked("locked"), promptly() as do:
-        do(engine.tick, now=timezone.now())
-        assert [state_of(call) for call in calls] == [State.AVAILABLE, State.DISPATCHED]
-    two_ticks()
-    assert [state_of(call) for call in calls] == [State.DISPATCHED] * 2
-    assert is_clean()
-
-
-def test_a_tick_that_runs_out_of_time_leaves_a_locked_key_to_the_next_one() -> None:
-    key = RateLimitKey.objects.declare("locked", concurrency=5)
-    other = RateLimitKey.objects.declare("other", concurrency=5)
-    calls = write([["locked"], ["other"]])
-    Lane.objects.filter(id=calls[0].lane_id).update(parked_on=key)
-    Lane.objects.filter(id=calls[1].lane_id).update(parked_on=other)
-    with locked("locked"), promptly() as do:
-        do(recover.defer, [], [key.id, other.id])
-        assert Lane.objects.get(id=calls[0].lane_id).is_awake
-        assert not Lane.objects.get(id=calls[1].lane_id).is_awake
-        assert RateLimitKey.objects.get(id=other.id).opens_at is not None
-    two_ticks()
-    assert [state_of(call) for call in calls] == [State.DISPATCHED] * 2
-
-
-def test_recovery_and_the_sweep_do_not_wait_for_a_locked_key() -> None:
-    for name in ("locked", "other"):
-        RateLimitKey.objects.declare(name, concurrency=1)
-    running = [*in_flight("locked"), *in_flight("other")]
-    for call in running:
-        claim(call.id, call.ticket)
-    waiting = [CallQueue.objects.send("noop", keys=[name]) for name in ("locked", "other")]
-    Slot.objects.update(lease_until=timezone.now() - timedelta(minutes=5))
-    with locked("locked"), promptly() as do:
-        assert do(engine.recover, now=timezone.now()) == 2
-        assert [state_of(call) for call in waiting] == [State.AVAILABLE, State.DISPATCHED]
-        do(engine.sweep)
-    two_ticks()
-    assert [state_of(call) for call in waiting] == [State.DISPATCHED] * 2
-
-
 def stop() -> None:
     """Do what a task does whose provider says stop."""
     raise RateLimited(60)
@@ -279,28 +97,6 @@ def stop() -> None:
 
 def blocked_until(name: str) -> datetime | None:
     return RateLimitKey.objects.get(name=name).blocked_until
-
-
-def test_a_provider_that_says_stop_while_its_key_is_locked_does_not_stop_the_tick() -> None:
-    RateLimitKey.objects.declare("locked", concurrency=5)
-    RateLimitKey.objects.declare("other", concurrency=5)
-    (running,) = in_flight("locked")
-    scheduled = CallQueue.objects.send("noop", keys=["locked"], scheduled_at=timezone.now() + timedelta(hours=1))
-    CallQueue.objects.filter(id=scheduled.id).update(scheduled_at=timezone.now())
-    (other,) = write([["other"]])
-
-    with actors(1) as (worker,):
-        with locked("locked") as gate, promptly() as do:
-            stopping = worker.begin(engine.execute, running.id, running.ticket, stop)
-            worker.wait_blocked(by=gate)
-            do(engine.tick, now=timezone.now())
-            assert state_of(scheduled) == State.AVAILABLE
-            do(engine.dispense, lanes=[other.lane_id])
-            assert state_of(other) == State.DISPATCHED
-        stopping.result()
-    assert state_of(running) in {State.AVAILABLE, State.SCHEDULED}
-    assert eventually(partial(blocked_until, "locked")) > timezone.now()
-    audit(has_ended=False)
 
 
 @pytest.mark.parametrize("key", [None, "locked"])
@@ -370,71 +166,6 @@ def test_a_block_that_is_over_before_the_key_is_free_is_not_written(monkeypatch:
     assert blocked_until("locked") is None
 
 
-def moved(verb: str) -> tuple[CallQueue, Callable[[], Any]]:
-    """Return a call, and what a view does to it in a transaction that goes on."""
-    if verb == "activate":
-        call = CallQueue.objects.send("noop", keys=["api"])
-        api.cancel([call.id])
-        CallQueue.objects.filter(id=call.id).update(state=State.PENDING, finished_at=None)
-    else:
-        call = CallQueue.objects.send("noop", keys=["api"], scheduled_at=timezone.now() + timedelta(hours=1))
-        if verb == "retry":
-            api.cancel([call.id])
-    verbs: dict[str, Callable[[list[Any]], Any]] = {
-        "retry": api.retry,
-        "activate": api.activate,
-        "run_now": api.run_now,
-    }
-    return call, partial(verbs[verb], [call.id])
-
-
-def _test_moving(verb: str) -> None:
-    RateLimitKey.objects.declare("api", concurrency=5)
-    call, move = moved(verb)
-    scheduled = CallQueue.objects.send("noop", keys=["api"], scheduled_at=timezone.now() + timedelta(hours=1))
-    CallQueue.objects.filter(id=scheduled.id).update(scheduled_at=timezone.now())
-    assert call.lane_id == scheduled.lane_id
-    with actors(1) as (admin,):
-        admin.open()
-        admin.do(move)
-        with promptly() as do:
-            do(engine.tick, now=timezone.now())
-            assert state_of(scheduled) == State.DISPATCHED
-        admin.commit()
-    assert state_of(call) == State.DISPATCHED
-    audit(has_ended=False)
-
-
-def test_a_retry_in_a_transaction_that_stays_open_stops_no_tick() -> None:
-    _test_moving("retry")
-
-
-def test_an_activation_in_a_transaction_that_stays_open_stops_no_tick() -> None:
-    _test_moving("activate")
-
-
-def test_a_run_now_in_a_transaction_that_stays_open_stops_no_tick() -> None:
-    _test_moving("run_now")
-
-
-@pytest.mark.ojs
-def test_a_fetch_finds_the_calls_of_other_keys(settings: Settings) -> None:
-    from dispatcher.ojs import fetch, queues  # noqa: PLC0415 -- beside the engine, and only here
-
-    settings.DISPATCHER = {"queue_grace": 60}
-    RateLimitKey.objects.declare("locked", concurrency=500)
-    declare_tenants(30)
-    queues.open_queue("pulled")
-    calls = [Call(task="noop", queue="pulled", keys=["locked", f"tenant:{number}"]) for number in range(30)]
-    CallQueue.objects.send_many(calls)
-    other = CallQueue.objects.send("noop", queue="pulled", keys=["tenant:0"])
-    with locked("locked"), promptly() as do:
-        fetched = do(fetch.fetch, fetch.FetchRequest(queues=["pulled"], worker="here"))
-        assert [call.id for call in fetched] == [other.id]
-    fetched = fetch.fetch(fetch.FetchRequest(queues=["pulled"], worker="here", count=30))
-    assert len(fetched) == 30
-
-
 def test_a_worker_that_comes_serves_its_queue_beside_a_locked_key(settings: Settings) -> None:
     settings.DISPATCHER = {"queue_grace": 60}
     for name in ("locked", "other"):
@@ -482,16 +213,6 @@ def test_two_passes_that_want_two_keys_each_do_not_deadlock_where_each_waits_for
     engine.dispense(awake=True)
     assert not CallQueue.objects.waiting().exists()
     audit(has_ended=False)
-
-
-def test_due_keys_are_found_while_one_of_them_is_locked() -> None:
-    for name in ("locked", "other"):
-        RateLimitKey.objects.declare(name, concurrency=1)
-        api.override(name, until=timezone.now() + timedelta(hours=1), concurrency=0)
-        RateLimitKey.objects.filter(name=name).update(override_until=timezone.now() - timedelta(seconds=1))
-    with locked("locked"), promptly() as do:
-        assert do(schedule.due_keys) == [RateLimitKey.objects.get(name="other").id]
-    assert schedule.due_keys() == [RateLimitKey.objects.get(name="locked").id]
 
 
 def test_a_dear_call_that_expires_under_a_locked_key_keeps_no_call_waiting_after_it() -> None:

@@ -8,21 +8,19 @@ from collections.abc import Iterator
 from threading import Event
 from typing import Any
 
-import psycopg
 import pytest
 from pytest_django import Settings
 
 from dispatcher import engine
 from dispatcher.lifecycle import claim, heartbeat, recover
-from dispatcher.models import CallQueue, RateLimitKey, Worker
+from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import State
-from tests.builders import HERE, renew, states, ticket_of
+from tests.builders import HERE, states, ticket_of
 from tests.races.lockstep import DEADLINE, actors, concurrent, holding
 from tests.races.traffic import in_flight
 
 pytestmark = [concurrent, pytest.mark.server]
 
-TABLES = ("dispatcher_callqueue", "dispatcher_slot", "dispatcher_worker")
 # What a lock of calls leaves open, and so could be written while it is held.
 HOUR_LATER = """
 UPDATE dispatcher_slot
@@ -46,32 +44,6 @@ def running(count: int = 4) -> list[CallQueue]:
         claim.claim(call.id, ticket_of(call), worker=HERE.id)
     assert engine.recover() == 0
     return calls
-
-
-def held(calls: list[CallQueue]) -> list[heartbeat.ReservedCall]:
-    return [(call.id, ticket_of(call)) for call in calls]
-
-
-def let_an_hour_pass(holder: psycopg.Connection[Any]) -> None:
-    """Age what the lock's own transaction can write; it is seen when that commits."""
-    holder.execute(HOUR_LATER)
-
-
-@pytest.mark.parametrize("mode", ["ACCESS EXCLUSIVE", "SHARE"])
-@pytest.mark.parametrize("table", TABLES)
-def test_calls_that_run_while_a_table_is_locked_for_an_hour_keep_their_slots(table: str, mode: str) -> None:
-    calls = running()
-    with actors(2) as (recovery, worker):
-        with holding(f"LOCK TABLE {table} IN {mode} MODE") as holder:
-            recovering = recovery.begin(engine.recover)
-            recovery.wait_blocked(by=holder)
-            let_an_hour_pass(holder)
-            holder.commit()
-        assert recovering.result(DEADLINE) == 0
-        assert worker.do(renew, held(calls)) == len(calls)
-    assert engine.recover() == 0
-    assert states(calls) == [State.ACTIVE] * len(calls)
-    assert not Worker.objects.filter(lost_at__isnull=False).exists()
 
 
 @pytest.fixture

@@ -3,25 +3,13 @@
 from django.utils import timezone
 
 from dispatcher import api, engine
-from dispatcher.models import CallQueue, RateLimitKey, Slot
+from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
-from tests.builders import erase, states
-from tests.races.lockstep import actors, at_once, concurrent, holding
-from tests.races.traffic import in_flight, write
+from tests.builders import erase
+from tests.races.lockstep import actors, concurrent, holding
+from tests.races.traffic import in_flight
 
 pytestmark = concurrent
-
-
-def test_recoveries_at_once_let_in_no_more_than_the_freed_room() -> None:
-    RateLimitKey.objects.declare("api", concurrency=5)
-    gone = in_flight("api", count=5)
-    waiting = write([["api"]] * 8)
-    engine.dispense(lanes={call.lane_id for call in waiting})
-    assert states(waiting) == [State.AVAILABLE] * 8
-    erase(*gone)
-    at_once(*[engine.recover] * 4)
-    assert states(waiting) == [State.DISPATCHED] * 5 + [State.AVAILABLE] * 3
-    assert set(Slot.objects.values_list("call", flat=True)) == {call.id for call in waiting[:5]}
 
 
 def test_recovery_does_not_wait_for_a_transaction_that_has_locked_the_call_of_an_orphan() -> None:

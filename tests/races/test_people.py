@@ -86,17 +86,6 @@ def test_a_pass_leaves_out_the_call_that_is_being_cancelled() -> None:
     audit(has_ended=False)
 
 
-def test_a_call_whose_cancel_is_rolled_back_is_served() -> None:
-    (call,) = write([[]])
-    with actors(1) as (admin,):
-        admin.open()
-        admin.do(control.cancel, [call.id])
-        assert engine.dispense(lanes=[call.lane_id]) == 0
-        admin.roll_back()
-    assert engine.dispense(awake=True) == 1
-    audit(has_ended=False)
-
-
 def test_cancelling_all_while_all_is_admitted_and_run_leaves_each_call_one_end() -> None:
     RateLimitKey.objects.declare("api", concurrency=8)
     calls = write([["api"]] * 200)

@@ -15,7 +15,6 @@ from dispatcher import api, engine
 from dispatcher.lifecycle import place
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.states import State
-from tests.builders import erase
 from tests.races.audit import audit
 from tests.races.lockstep import STOP_PASSES, Actor, actors, at_once, concurrent, holding
 from tests.races.traffic import tick, write
@@ -286,55 +285,4 @@ def test_a_sender_does_not_wait_for_a_pass_that_holds_its_lane() -> None:
         sender.roll_back()
         gate.rollback()
         assert passing.result() == 1
-    audit(has_ended=False)
-
-
-UNUSED = "SELECT id FROM dispatcher_lane WHERE id = {} FOR UPDATE SKIP LOCKED"
-REMOVE = "DELETE FROM dispatcher_lane WHERE id = {}"
-
-
-def test_a_lane_is_not_removed_while_an_open_transaction_has_sent_to_it() -> None:
-    RateLimitKey.objects.declare("api", concurrency=9)
-    (lane,) = {call.lane_id for call in write([["api"]])}
-    erase(*CallQueue.objects.all())
-    with actors(1) as (sender,):
-        sender.open()
-        assert sender.do(send, "api").lane_id == lane
-        with holding(UNUSED.format(lane)) as removal:
-            assert removal.execute(UNUSED.format(lane)).fetchall() == []
-        sender.commit()
-    with holding(UNUSED.format(lane)) as removal:
-        assert removal.execute(UNUSED.format(lane)).fetchall() == [(lane,)]
-    audit(has_ended=False)
-
-
-@pytest.mark.parametrize("sends", [send, send_within])
-def test_a_sender_that_meets_the_removal_of_its_lane_makes_it_again(sends: Callable[..., CallQueue]) -> None:
-    RateLimitKey.objects.declare("api", concurrency=9)
-    (lane,) = {call.lane_id for call in write([["api"]])}
-    erase(*CallQueue.objects.all())
-    with actors(1) as (sender,), holding(UNUSED.format(lane)) as removal:
-        sending = sender.begin(sends, "api")
-        sender.wait_blocked(by=removal)
-        removal.execute(REMOVE.format(lane))
-        removal.commit()
-        call = sending.result()
-    assert now(call).state == State.DISPATCHED
-    assert now(call).lane_id == Lane.objects.get().id != lane
-    audit(has_ended=False)
-
-
-def test_no_lane_is_made_of_a_key_that_is_being_removed() -> None:
-    RateLimitKey.objects.declare("tenant:new", concurrency=2)
-    with actors(1) as (sender,):
-        with holding("DELETE FROM dispatcher_ratelimitkey WHERE name = 'tenant:new'") as removal:
-            sending = sender.begin(send, "tenant:new")
-            sender.wait_blocked(by=removal)
-            removal.commit()
-            call = sending.result()
-        tick()
-    key = RateLimitKey.objects.get(name="tenant:new")
-    assert key.concurrency == 3
-    assert Lane.objects.get(id=now(call).lane_id).key_ids == [key.id]
-    assert now(call).state == State.DISPATCHED
     audit(has_ended=False)

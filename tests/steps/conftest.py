@@ -47,8 +47,13 @@ app = make_app("steps")
 
 @pytest.fixture(autouse=True)
 def broker(request: pytest.FixtureRequest, settings: Any) -> Iterator[Broker]:
-    """Return the broker, empty at first; there are no keys, and the settings are the defaults."""
+    """Return the broker, empty and at hand at first; there are no keys, and the settings are the defaults."""
+    from dispatcher.lifecycle import publish  # noqa: PLC0415 -- there are no models when this file is read
+
     settings.DISPATCHER = {}
+    # What was refused in a test before lets its queue rest for seconds.
+    publish._Rest.until = 0  # noqa: SLF001 -- the state of a process, which tests share
+    publish._Rest.queues.clear()  # noqa: SLF001 -- the same
     if request.node.get_closest_marker("django_db"):
         with connection.cursor() as cursor:
             cursor.execute("DELETE FROM dispatcher_ratelimitkey")

@@ -6,18 +6,11 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from dispatcher.lifecycle import send as sending
 from dispatcher.models import CallQueue
 from dispatcher.request import Call
 
 
 def alone(**fields: Any) -> CallQueue:
-    return CallQueue.objects.send(**fields)
-
-
-def alone_again(**fields: Any) -> CallQueue:
-    """Send as who has seen the last call of the queue wait."""
-    sending._full.add(fields.get("queue", "celery"))  # noqa: SLF001 -- what the last send to the queue left
     return CallQueue.objects.send(**fields)
 
 
@@ -31,4 +24,4 @@ def among_many(**fields: Any) -> CallQueue:
 
 
 SendVariant = Callable[..., CallQueue]
-every_send_variant = pytest.mark.parametrize("send", [alone, alone_again, within_a_transaction, among_many])
+every_send_variant = pytest.mark.parametrize("send", [alone, within_a_transaction, among_many])

@@ -18,8 +18,10 @@ from dispatcher import sql
 from dispatcher.celery.heartbeat import KeptConnections
 from dispatcher.engine import attempt
 from dispatcher.lifecycle import claim
+from dispatcher.models import CallQueue
+from dispatcher.states import State
 from tests import db_admin
-from tests.builders import admitted, committed, ticket_of
+from tests.builders import admitted, committed, seen, ticket_of
 from tests.steps.sample_tasks import do
 
 pytestmark = [committed, pytest.mark.session, pytest.mark.pooler, pytest.mark.django]
@@ -150,3 +152,29 @@ def test_what_the_project_says_of_its_connections_holds(name: str, value: Any, m
 def test_a_worker_whose_connections_celery_is_to_reuse_is_left_alone() -> None:
     assert start(db_reuse_max=1) == 1
     assert connection.settings_dict["CONN_MAX_AGE"] == 0
+
+
+# Prepared statements
+
+
+def test_a_sender_that_is_not_prepared_for_prepared_statements_sends_too(settings: Any) -> None:
+    settings.DISPATCHER = {"prepared_statements": False, "pipeline": False}
+    assert seen(CallQueue.objects.send("t")).state == State.DISPATCHED
+    assert connection.in_atomic_block is False
+
+
+@pytest.mark.parametrize(
+    ("setting", "is_behind_a_pooler", "prepares"),
+    [(None, False, True), (None, True, False), (True, True, True), (False, False, False)],
+)
+def test_statements_are_prepared_unless_the_setting_or_a_pooler_says_otherwise(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, *, setting: bool | None, is_behind_a_pooler: bool, prepares: bool
+) -> None:
+    settings.DISPATCHER = {"prepared_statements": setting}
+    monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", is_behind_a_pooler)
+    connection.ensure_connection()
+    monkeypatch.setattr(connection.connection, "prepare_threshold", None)
+    sql._cursors.pop(connection.connection, None)  # noqa: SLF001 -- as on a new connection
+    # Nothing is sent: behind a pooler it would not be understood.
+    sql._cursor(sql.connection(), "read_clock", SimpleNamespace)  # noqa: SLF001
+    assert (connection.connection.prepare_threshold is not None) == prepares

@@ -260,6 +260,13 @@ def test_an_eager_task_hands_its_room_on_without_end(settings: Any) -> None:
     assert ran == list(range(120))
 
 
+@pytest.mark.usefixtures("eagerly", "direct")
+def test_an_eager_task_of_a_direct_queue_runs_at_once() -> None:
+    CallQueue.objects.send(note, args=["alone"], queue="mail")
+    CallQueue.objects.send_many([Call(task=note, args=["among many"], queue="mail")])
+    assert ran == ["alone", "among many"]
+
+
 @pytest.mark.usefixtures("eagerly")
 def test_an_eager_task_that_fails_tries_again_when_its_time_has_come() -> None:
     call = CallQueue.objects.send(stumble, retry={"initial_interval": 0, "jitter": False})

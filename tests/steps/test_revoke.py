@@ -13,12 +13,12 @@ from celery.worker.control import Panel
 
 from dispatcher import api
 from dispatcher.celery import revoke
-from dispatcher.lifecycle import claim, control
+from dispatcher.lifecycle import control
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
-from tests.builders import committed, key, seen, states, ticket_of
+from tests.builders import committed, key, seen, states
 from tests.steps.conftest import Broker
-from tests.steps.sample_tasks import behaviours, deliver, do, raising, ran, sent, wake
+from tests.steps.sample_tasks import behaviours, deliver, do, ran, sent, wake
 from tests.steps.test_celery_request import claim as begin
 from tests.steps.test_celery_request import info, request_of
 
@@ -40,21 +40,11 @@ def command(broker: Broker, *calls: object, name: str = "revoke", **options: obj
     Panel.data[name](SimpleNamespace(app=broker.app, consumer=None), task_id=ids, **options)
 
 
-@pytest.mark.parametrize("state", ["scheduled", "available", "dispatched", "retryable"])
-def test_a_call_that_waits_is_cancelled(broker: Broker, state: str) -> None:
+def test_a_call_that_waits_is_cancelled(broker: Broker) -> None:
     key("api", concurrency=1)
-    call = sent(keys=["api"])
-    second = CallQueue.objects.send(do, keys=["api"])
-    if state == "retryable":
-        behaviours[:] = [raising(ValueError("bad"))]
-        deliver(call)
-    elif state != "dispatched":
-        Slot.objects.filter(call_id=call.id).delete()
-        CallQueue.objects.filter(id=call.id).update(state=state, ticket=None, scheduled_at=call.created_at)
-    command(broker, call)
-    assert states([call]) == [State.CANCELLED]
-    if state in {"dispatched", "retryable"}:
-        assert states([second]) == [State.DISPATCHED]
+    calls = [sent(keys=["api"]), CallQueue.objects.send(do, keys=["api"])]
+    command(broker, calls[0])
+    assert states(calls) == [State.CANCELLED, State.DISPATCHED]
 
 
 def test_several_are_revoked_at_once_and_what_is_no_call_is_left_to_celery(broker: Broker) -> None:
@@ -85,13 +75,6 @@ def test_a_call_that_runs_goes_on_and_is_not_tried_again(broker: Broker) -> None
     assert deliver(call).state == "IGNORED"
     assert (seen(call).state, seen(call).attempt, len(ran)) == (State.CANCELLED, 1, 1)
     assert not Slot.objects.exists()
-
-
-def test_a_call_that_runs_may_end_well(broker: Broker) -> None:
-    call = sent()
-    behaviours[:] = [lambda _: command(broker, call)]
-    deliver(call)
-    assert states([call]) == [State.COMPLETED]
 
 
 @pytest.mark.parametrize("order", ["command first", "loss first"])
@@ -155,13 +138,6 @@ def test_a_revoke_that_came_before_the_call_was_committed_cancels_its_message(br
     assert states([call]) == [State.CANCELLED]
     api.retry([call.id])
     assert not request_of(broker, call).revoked()
-
-
-def test_a_claim_of_a_revoked_call_changes_nothing() -> None:
-    call = sent()
-    CallQueue.objects.filter(id=call.id).update(is_revoked=True)
-    assert claim.claim(call.id, ticket_of(call)) is claim.Refused.REVOKED
-    assert (seen(call).state, seen(call).attempt) == (State.DISPATCHED, 0)
 
 
 def test_a_worker_changes_its_commands_once() -> None:

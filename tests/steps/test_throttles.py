@@ -1,9 +1,8 @@
-"""Throttles that change: the one in force governs at once, and no worker sleeps towards a start far away."""
+"""Throttles: starts that were missed, openings that outlive a process, and soft time limits before the start."""
 
 from collections.abc import Callable
 from datetime import timedelta
 from itertools import pairwise
-from time import monotonic
 from typing import Any
 from uuid import uuid4
 
@@ -14,7 +13,7 @@ from dispatcher import api, engine
 from dispatcher.engine import attempt
 from dispatcher.lifecycle import admit, claim, control, schedule
 from dispatcher.lifecycle.claim import Claimed, Refused
-from dispatcher.models import CallQueue, RateLimitKey, Slot
+from dispatcher.models import CallQueue
 from dispatcher.reports import rate_limit_status
 from dispatcher.states import State
 from tests.builders import APPS, SECOND, T0, admitted, at, go, key, seen, snapshot, started, ticket_of, waiting
@@ -43,64 +42,6 @@ def remove() -> None:
 
 def override() -> None:
     control.override("api", {"throttle": FAST}, FAR)
-
-
-@pytest.mark.parametrize("change", [correct, remove, override])
-def test_a_throttle_that_was_loosened_lets_the_next_call_start_at_once(change: Callable[[], None]) -> None:
-    key("api", throttle=SLOW)
-    started("api")
-    call = waiting("api")
-    assert go(call, now=at(1)) == []
-    change()
-    assert go(call, now=at(1), keys=[RateLimitKey.objects.get().id]) == [call.id]
-    made = claimed(call, now=at(1))
-    assert isinstance(made, Claimed)
-    assert at(1) <= made.start_at <= at(1.01)
-
-
-@pytest.mark.parametrize("ends", ["by a person", "by time", "by time, and not yet noticed"])
-def test_an_override_that_ended_leaves_no_spacing_behind(ends: str) -> None:
-    key("api", throttle=FAST)
-    control.override("api", {"throttle": SLOW}, at(60))
-    started("api")
-    if ends == "by a person":
-        api.end_override("api")
-    elif ends == "by time":
-        assert schedule.due_keys(now=at(60)) != []
-    call = admitted("api", now=at(60))
-    made = claimed(call, now=at(60))
-    assert isinstance(made, Claimed)
-    assert made.start_at <= at(60.01)
-
-
-def test_a_start_of_a_large_cost_delays_the_next_by_the_throttle_in_force() -> None:
-    key("api", throttle=(1, 60))
-    started(costs={"api": 1_000})
-    api.limit("api", {"throttle": FAST})
-    call = waiting("api")
-    assert go(call, now=at(99)) == []
-    assert go(call, now=at(100)) == [call.id]
-
-
-def test_a_throttle_that_was_tightened_counts_from_the_last_start() -> None:
-    key("api", throttle=FAST)
-    started("api")
-    api.limit("api", {"throttle": SLOW})
-    call = waiting("api")
-    assert go(call, now=at(3_599)) == []
-    assert go(call, now=at(3_600)) == [call.id]
-
-
-def test_the_starts_of_an_override_without_a_throttle_count_when_it_has_ended() -> None:
-    key("api", throttle=SLOW)
-    control.override("api", {"throttle": None}, at(60))
-    started("api", now=at(1))
-    made = claimed(admitted("api", now=at(59)), now=at(59))
-    assert isinstance(made, Claimed)
-    assert (made.is_paced, made.start_at) == (False, at(59))
-    call = waiting("api")
-    assert go(call, now=at(61 + 3_590)) == []
-    assert go(call, now=at(59 + 3_600)) == [call.id]
 
 
 def test_the_report_shows_the_next_start_under_the_throttle_in_force() -> None:
@@ -160,41 +101,6 @@ def test_a_start_beyond_the_horizon_is_refused_and_nothing_is_spent() -> None:
     before = snapshot()
     assert claimed(second, now=at(0.1)) is Refused.TOO_EARLY
     assert snapshot() == before
-
-
-def test_all_that_one_pass_admitted_may_be_claimed_at_once(settings: Any) -> None:
-    settings.DISPATCHER = {"horizon": 0.2, "lead": 0.01}
-    key("api", throttle=(50, 1))
-    calls = [waiting("api") for _ in range(20)]
-    admitted = go(*calls)
-    assert len(admitted) == 11
-    for call in calls[:11]:
-        made = claimed(call, now=at(30))
-        assert isinstance(made, Claimed)
-        assert made.start_at <= at(30.21)
-
-
-@pytest.mark.django_db(transaction=True, available_apps=APPS)
-def test_calls_admitted_before_a_throttle_was_tightened_go_back_and_come_when_it_opens() -> None:
-    key("api", throttle=(50, 1))
-    calls = [waiting("api") for _ in range(10)]
-    assert len(admit.admit(lanes=[calls[0].lane_id]).calls) == 10
-    api.limit("api", {"throttle": SLOW})
-    begun, ran = monotonic(), list[int]()
-    refused = [engine.execute(call.id, ticket_of(seen(call)), lambda: ran.append(1)) for call in calls]
-    assert monotonic() - begun < 5
-    assert (len(ran), refused[1:]) == (1, [Refused.TOO_EARLY] * 9)
-    left = [seen(call) for call in calls[1:]]
-    assert {(call.state, call.attempt, call.crashes, call.ticket) for call in left} == {(State.AVAILABLE, 0, 0, None)}
-    assert not Slot.objects.exists()
-    row = RateLimitKey.objects.get()
-    assert row.last_start_at is not None
-    assert row.opens_at is not None
-    # Not before: nothing goes to and fro between the queue and the workers meanwhile.
-    assert engine.tick(now=row.opens_at - SECOND) == 0
-    assert HOUR - SECOND < row.opens_at - row.last_start_at < HOUR
-    assert engine.tick(now=row.opens_at) == 1
-    assert seen(calls[1]).state == State.DISPATCHED
 
 
 def test_a_start_that_was_missed_is_moved_where_no_other_was_given_after_it(settings: Any) -> None:

@@ -1,7 +1,6 @@
 """Windows: the rows of a window are used again and again, and forget no start that still counts."""
 
 from datetime import datetime, timedelta
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -9,54 +8,16 @@ from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dispatcher.lifecycle import claim, control, finish, retention
-from dispatcher.limits.policy import BUCKETS
+from dispatcher.lifecycle import claim, control, retention
 from dispatcher.models import RateLimitKey, Slot, Window
 from tests.builders import SECOND, T0, at, go, key, seen, started, ticket_of, waiting
 
 pytestmark = pytest.mark.django_db
 
-LAP = 2.5
-"""Periods."""
-
 
 def counted(since: datetime) -> int:
     """Return what the window of `api` counts from then on."""
     return sum(Window.objects.filter(last_start_at__gt=since).values_list("cost", flat=True))
-
-
-def test_the_next_lap_uses_the_rows_of_the_last_one_again() -> None:
-    key("api", rate=(10, 60))
-    started("api")
-    started("api", now=at(60 * LAP))
-    assert Window.objects.values_list("cost", "last_start_at").get() == (1, at(60 * LAP))
-
-
-def test_a_busy_window_has_no_more_rows_than_places_and_nothing_to_delete() -> None:
-    key("api", rate=(10_000, 1))
-    for turn in range(260):
-        started("api", now=at(turn * 0.01))
-        assert retention.trim_windows(now=at(turn * 0.01)) == 0
-    assert Window.objects.count() == LAP * BUCKETS
-
-
-def test_an_override_with_a_shorter_period_forgets_nothing_of_the_longer_one() -> None:
-    key("api", rate=(100, 60))
-    control.override("api", {"rate": (10, 1)}, at(3_600))
-    for second in range(60):
-        started("api", now=at(second))
-        retention.trim_windows(now=at(second))
-    assert counted(at(59) - SECOND) == 1
-    assert counted(at(60) - 60 * SECOND) == 59
-
-
-def test_parts_that_a_change_of_the_period_brings_to_one_place_count_together() -> None:
-    key("api", rate=(100, 60))
-    # Place 200 of the parts of 0.6 s, and in the next lap of those of 0.01 s.
-    started("api", now=at(120))
-    control.override("api", {"rate": (10, 1)}, at(3_600))
-    started("api", now=at(152))
-    assert Window.objects.values_list("place", "cost", "last_start_at").get() == (200, 2, at(152))
 
 
 def test_a_start_that_lies_ahead_takes_over_nothing_that_still_counts() -> None:
@@ -69,43 +30,6 @@ def test_a_start_that_lies_ahead_takes_over_nothing_that_still_counts() -> None:
     # It was late again and again: its window counts the latest that it may start now, a lap after the first start.
     claim.restart(call.id, ticket, claim_id=claim_id, slack=1.6 * SECOND, now=at(0.9))
     assert counted(at(0.9) - SECOND) == 3
-
-
-def test_an_override_with_a_longer_period_forgets_nothing_of_its_own() -> None:
-    key("api", rate=(100, 1))
-    control.override("api", {"rate": (100, 60)}, at(3_600))
-    for second in range(60):
-        started("api", now=at(second))
-    assert counted(at(60) - 60 * SECOND) == 59
-
-
-def test_the_starts_of_an_override_without_a_rate_count_when_it_has_ended() -> None:
-    key("api", rate=(2, 60))
-    control.override("api", {"rate": None}, at(30))
-    for _ in range(3):
-        started("api", now=at(1))
-    call = waiting("api")
-    assert go(call, now=at(31)) == []
-    assert go(call, now=at(61.1)) == [call.id]
-
-
-def test_a_rate_that_an_override_adds_counts_from_then_on() -> None:
-    key("api")
-    started("api", now=at(0))
-    control.override("api", {"rate": (1, 60)}, at(3_600))
-    started("api", now=at(1))
-    call = waiting("api")
-    assert go(call, now=at(60.9)) == []
-    assert go(call, now=at(61.1)) == [call.id]
-
-
-def test_a_window_shorter_than_the_margin_counts_its_starts_for_as_long_as_that(settings: Any) -> None:
-    settings.DISPATCHER = {"margin": 10}
-    key("api", rate=(100, 1))
-    for second in range(10):
-        started("api", now=at(second))
-        retention.trim_windows(now=at(second))
-    assert counted(at(10) - 11 * SECOND) == 10
 
 
 def test_the_windows_are_trimmed_slice_by_slice_and_from_the_front_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,20 +55,6 @@ def test_the_windows_of_a_key_that_was_deleted_are_trimmed() -> None:
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM dispatcher_ratelimitkey WHERE id = %s", [api.id])
     assert retention.trim_windows(now=at(1)) == 1
-
-
-@pytest.mark.parametrize("settle", ["claim", "finish"])
-def test_all_who_count_a_start_take_over_what_is_old(settle: str) -> None:
-    key("api", rate=(10, 60))
-    started("api")
-    call = waiting("api")
-    later = at(60 * LAP)
-    go(call, now=later)
-    if settle == "claim":
-        claim.claim(call.id, ticket_of(seen(call)), now=later)
-    else:
-        finish.complete(call.id, ticket_of(seen(call)), result=None, now=later)
-    assert Window.objects.values_list("cost", "last_start_at").get() == (1, later)
 
 
 periods = st.sampled_from([0.5, 1, 7, 60])

@@ -1,0 +1,58 @@
+"""A task that asks for another attempt may name another queue or priority: the call goes on there, under its limits."""
+
+from typing import Any
+
+import pytest
+
+from dispatcher.states import State
+from tests.drive import Drive, asking_again, ids
+
+pytestmark = pytest.mark.deliveries("direct", "broker")  # A worker over HTTP reports no changes with a failure.
+
+
+def test_a_call_moves_to_a_queue_that_no_call_was_sent_to_and_keeps_to_its_limits(drive: Drive, settings: Any) -> None:
+    settings.DISPATCHER = {"keys": {"queue:*": {"concurrency": 1}}}
+    drive.key("api", concurrency=5)
+    slow = drive.beside(drive.delivery, "slow")
+    first, second = drive.send("api"), drive.send("api", priority=-1)
+    runs = drive.take()
+    drive.end(runs[0], error=asking_again(queue="slow"))
+    runs = drive.take()
+    drive.end(runs[0], error=asking_again(queue="slow"))
+    drive.forward(1)
+    assert drive.take(2) == []
+    (run,) = slow.take(2)
+    assert (run.call, run.attempt, drive.row(first).queue) == (first.id, 2, "slow")
+    assert drive.held(run) == {"api": 1, "queue:slow": 1}
+    slow.end(run)
+    assert ids(slow.take(2)) == [second.id]
+
+
+@pytest.mark.parametrize(("priority", "order"), [(5, [0, 2]), (-5, [2, 0])])
+def test_a_call_moves_to_another_priority(drive: Drive, priority: int, order: list[int]) -> None:
+    drive.key(concurrency=1)
+    calls = drive.send_many(3, "api")
+    (run,) = drive.take()
+    drive.end(run, error=asking_again(priority=priority))
+    (other,) = drive.take()
+    drive.forward(1)
+    drive.end(other)
+    assert drive.drain() == [calls[number].id for number in order]
+
+
+def test_a_call_that_moves_leaves_its_room_to_those_behind_it(drive: Drive) -> None:
+    drive.key(concurrency=1)
+    moved, behind = drive.send_many(2, "api")
+    (run,) = drive.take()
+    drive.end(run, error=asking_again(queue="slow"))
+    assert ids(drive.take()) == [behind.id]
+    drive.forward(1)
+    assert (drive.state(moved), drive.held(moved)) == (State.AVAILABLE, {})
+
+
+def test_a_late_attempt_moves_nothing(drive: Drive) -> None:
+    drive.send()
+    (run,) = drive.take()
+    drive.end(run)
+    assert not drive.end(run, error=asking_again(queue="slow"))
+    assert (drive.row(run).queue, drive.state(run)) == (drive.queue, State.COMPLETED)
