@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from django.conf import settings
 from django.db import connection
 
 from dispatcher.lifecycle import admit, claim, finish, heartbeat, place, send
@@ -17,6 +16,7 @@ from dispatcher.limits import policy
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot, Window
 from dispatcher.request import Call
 from dispatcher.states import State
+from tests.apps import APPS
 
 T0 = datetime(2030, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -28,8 +28,6 @@ HERE = heartbeat.WorkerInfo(
 )
 """A worker."""
 
-APPS = [name for name in settings.INSTALLED_APPS if name.startswith("dispatcher")]
-"""The apps whose tables are emptied after a test that commits."""
 committed = pytest.mark.django_db(transaction=True, available_apps=APPS)
 """Marks tests that commit as the application does; afterwards the tables of the dispatcher are emptied."""
 

@@ -21,6 +21,7 @@ from dispatcher import conf
 from dispatcher.conf import Conf
 from project.pooler import Pooler, PoolerMissing, pgbouncer
 from project.services import Services, embedded
+from tests.apps import APPS
 
 SERVICES = pytest.StashKey[Services]()
 POOLER = pytest.StashKey[Pooler]()
@@ -54,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["DJANGO_SETTINGS_MODULE"] = "project.settings"
     if config.getoption("without_ojs"):
         os.environ["WITHOUT_OJS"] = "1"
+        APPS.remove("dispatcher.ojs")
     django.setup()
     # The tests choose the delivery (see _settings_of_tests).
     del settings.DISPATCHER["delivery"]

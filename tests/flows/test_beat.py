@@ -13,7 +13,7 @@ from dispatcher.lifecycle.claim import claim
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
 from dispatcher.request import Call
 from dispatcher.states import State
-from tests.builders import APPS
+from tests.apps import APPS
 from tests.flows import sample_tasks
 from tests.flows.processes import Processes
 from tests.flows.settings import DISPENSER_QUEUE, ELSEWHERE, QUEUE

@@ -9,7 +9,7 @@ from celery import current_app
 from dispatcher import engine, handlers, tasks
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import State
-from tests.builders import APPS
+from tests.apps import APPS
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 

@@ -13,7 +13,7 @@ from dispatcher.lifecycle.run import Failed, RetryAsked, run
 from dispatcher.models import CallQueue
 from dispatcher.states import State
 from project.celery import app as project_app
-from tests.builders import APPS
+from tests.apps import APPS
 
 
 class Unpicklable(Exception):

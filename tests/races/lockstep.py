@@ -14,7 +14,7 @@ from celery import Celery
 from django.db import connection, transaction
 
 from tests import db_admin
-from tests.builders import APPS
+from tests.apps import APPS
 
 if TYPE_CHECKING:
     from kombu import Connection

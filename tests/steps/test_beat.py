@@ -11,7 +11,7 @@ from django_celery_beat.schedulers import DatabaseScheduler
 
 from dispatcher.celery import schedule
 from project.celery import app
-from tests.builders import APPS
+from tests.apps import APPS
 
 # Beat's scheduler commits by itself.
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=[*APPS, "django_celery_beat"])

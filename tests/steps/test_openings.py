@@ -9,23 +9,11 @@ from dispatcher.lifecycle import place, send
 from dispatcher.models import CallQueue
 from dispatcher.request import Call
 from dispatcher.states import State
-from tests.builders import SECOND, at, committed, go, key, lane_of, seen, start, started, states, waiting
+from tests.builders import SECOND, committed, go, key, lane_of, seen, start, states, waiting
 
 pytestmark = [committed, pytest.mark.pooler]
 
 HOUR = 3600
-
-
-def shut() -> tuple[CallQueue, list[CallQueue]]:
-    """Return a call that costs 5 where only 2 are left, and cheap ones behind it, in its lane and in another one."""
-    for name in ("tenant", "other"):
-        key(name)
-    key("api", rate=(10, HOUR))
-    started(costs={"api": 8, "other": 1})
-    dear = waiting(costs={"api": 5})
-    cheap = [waiting("api"), waiting("api", "tenant")]
-    assert go(dear, *cheap, now=at(1)) == []
-    return dear, cheap
 
 
 def test_a_cheap_call_that_gets_its_lane_late_goes_before_a_dear_one_that_was_sent_later() -> None:

@@ -16,7 +16,8 @@ from dispatcher.lifecycle.claim import Claimed, Refused
 from dispatcher.models import CallQueue
 from dispatcher.reports import rate_limit_status
 from dispatcher.states import State
-from tests.builders import APPS, SECOND, T0, admitted, at, go, key, seen, snapshot, started, ticket_of, waiting
+from tests.apps import APPS
+from tests.builders import SECOND, T0, admitted, at, go, key, seen, snapshot, started, ticket_of, waiting
 
 pytestmark = [pytest.mark.django_db, pytest.mark.pooler]
 

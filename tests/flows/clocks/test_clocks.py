@@ -17,7 +17,7 @@ from django.utils import timezone
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
-from tests.builders import APPS
+from tests.apps import APPS
 from tests.flows import sample_tasks
 from tests.flows.clocks.faketime import HOUR
 from tests.flows.processes import Processes
