@@ -144,12 +144,12 @@ def _fetch_by_passes(
 def _claim(admitted: Sequence[Admitted], request: FetchRequest) -> list[UUID]:
     """Claim the admitted calls, in the same transaction; a call that may not start waits again."""
     worker = _worker_of(request)
-    started = []
+    started: dict[UUID, UUID] = {}
     for call in admitted:
         # The ticket is the claim: the row still has it when the report of the end is repeated.
         match claim.claim(call.id, call.ticket, claim_id=call.ticket, worker=worker, lead=timedelta(0)):
             case claim.Claimed():
-                started.append(call.id)
+                started[call.id] = call.ticket
             case claim.Refused.EXPIRED:
                 finish.expire(call.id, call.ticket)
             case claim.Refused.REVOKED:
@@ -158,7 +158,7 @@ def _claim(admitted: Sequence[Admitted], request: FetchRequest) -> list[UUID]:
                 attempt.put_back(call.id, call.ticket)
     if started:
         steps.set_leases(started, worker, request.lease)
-    return started
+    return list(started)
 
 
 def _worker_of(request: FetchRequest) -> UUID | None:

@@ -1,6 +1,6 @@
 """The plain step of a fetch: start calls of a queue that workers fetch from, as many as have room."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -69,7 +69,8 @@ def step(
         waits=waits,
     )
     chosen, first = fetched.chosen, fetched.rows[0]
-    started = [row.id for row in fetched.rows if row.id is not None]
+    tickets = {row.id: row.ticket for row in fetched.rows if row.id is not None and row.ticket is not None}
+    started = list(tickets)
     calls: Sequence[CallQueue] = ()
     asleep = [*first.asleep, *chosen.asleep]
     if started or asleep or first.full_keys:
@@ -78,7 +79,10 @@ def step(
             again = admit.ask_again(asleep=asleep, full=full)
             asked = jobs.ask(started)
         calls, found = jobs.in_order(asked, started), again.row()
-        _set_own_leases(calls, worker, lease)
+        # A lease or a time of its own counts before the worker gets any of them.
+        own = [call.id for call in calls if (job := job_of(call)).timeout or (job.visibility and not lease)]
+        if own:
+            set_leases({call: tickets[call] for call in own}, worker, lease)
         if found.lanes or found.keys:
             dispenser.dispense_briefly(lanes=found.lanes, keys=found.keys)
     leave(lane for lane in fetched.waited if str(lane.id) not in chosen.chosen_lanes.strip("{}").split(","))
@@ -94,17 +98,13 @@ def step(
     )
 
 
-def set_leases(calls: Sequence[UUID], worker: UUID | None, lease: timedelta | None) -> None:
-    """Set the leases of calls that a worker has just fetched: by what it asked for, the call's own, or the setting."""
-    params = {"calls": list(calls), "lease": lease, "usual": conf().visibility, "worker": worker}
-    sql.ask("set_fetch_leases", object, params)
+def set_leases(tickets: Mapping[UUID, UUID], worker: UUID | None, lease: timedelta | None) -> None:
+    """Set the leases of calls that a worker has just fetched: by what it asked for, the call's own, or the setting.
 
-
-def _set_own_leases(calls: Sequence[CallQueue], worker: UUID | None, lease: timedelta | None) -> None:
-    """Set the leases of those that have a lease or a time of their own: before the worker gets any of them."""
-    own = [call.id for call in calls if (job := job_of(call)).timeout or (job.visibility and not lease)]
-    if own:
-        set_leases(own, worker, lease)
+    tickets: those of the calls, by id.
+    """
+    who = {"calls": list(tickets), "tickets": list(tickets.values()), "worker": worker}
+    sql.ask("set_fetch_leases", object, {**who, "lease": lease, "usual": conf().visibility})
 
 
 def leave(lanes: Iterable[feed.LockedLane]) -> None:

@@ -1,64 +1,25 @@
-"""Enqueue: calls that are to be sent later are checked before."""
+"""What is written by a step for the HTTP API: jobs that are sent later are checked before, and events name a group."""
 
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from celery import shared_task
-from celery.canvas import Signature
-from kombu import Exchange, Message, Queue
 
-from dispatcher.models import CallQueue
+from dispatcher.api import any_of
 from dispatcher.ojs import enqueue
+from dispatcher.ojs.models import EventLogEntry
 from dispatcher.request import Call
-from tests.builders import committed
-from tests.steps.conftest import Broker, make_app
+from tests.builders import committed, go, key, waiting
 
 pytestmark = committed
 
 
-@shared_task(name="tests.signature.add")
+@shared_task(name="tests.enqueue.add")
 def add(x: int, y: int = 0) -> int:
     return x + y
 
 
-@shared_task(
-    name="tests.signature.special",
-    ignore_result=False,
-    priority=3,
-    serializer="yaml",
-    compression="gzip",
-    delivery_mode=1,
-    time_limit=30,
-    soft_time_limit=20.5,
-    shadow_name=lambda task, args, kwargs, options: f"special {args[0]}",
-)
-def special(x: int) -> int:
-    return x
-
-
-@shared_task(name="tests.signature.brief", expires=60)
-def brief() -> None: ...
-
-
-@shared_task(name="tests.signature.untyped", typing=False)
-def untyped(x: int) -> None: ...
-
-
-@shared_task(name="tests.signature.pickled", serializer="pickle")
+@shared_task(name="tests.enqueue.pickled", serializer="pickle")
 def pickled() -> None: ...
-
-
-@shared_task(name="tests.signature.elsewhere", exchange="elsewhere")
-def elsewhere() -> None: ...
-
-
-@shared_task(name="tests.signature.sender", bind=True)
-def sender(self: Any) -> str:
-    return str(CallQueue.objects.send(add, args=[1, 2]).id)
-
-
-# Arguments
 
 
 def test_a_call_that_is_to_be_sent_later_is_checked_before() -> None:
@@ -72,40 +33,10 @@ def test_a_call_that_is_to_be_sent_later_is_checked_before() -> None:
     }
 
 
-def published(broker: Broker, queue: str = "celery") -> Message:
-    (message,) = broker.take(queue)
-    return message
-
-
-ASKED: list[Signature] = [
-    add.s(1, y=2),
-    add.s(1).set(priority=5),
-    add.s(1).set(time_limit=7),
-    add.s(1).set(soft_time_limit=2.5, time_limit=3),
-    add.s(1).set(ignore_result=False),
-    add.s(1).set(ignore_result=True),
-    add.s(1).set(compression="zlib"),
-    add.s(1).set(serializer="yaml"),
-    add.s(1).set(delivery_mode="transient"),
-    add.s(1).set(shadow="other name"),
-    add.s(1).set(argsrepr="(hidden)", kwargsrepr="{hidden}"),
-    add.s(1).set(headers={"tenant": "acme", "nested": {"a": [1]}}),
-    add.s(1).set(stamped_headers=["order"], order=["a-1"]),
-    special.s(4),
-    special.s(4).set(priority=9, compression="bzip2", ignore_result=True, time_limit=None),
-]
-
-
-@pytest.fixture
-def topics() -> Iterator[Broker]:
-    """Have a queue that is bound to a topic."""
-    queue = Queue("eu", Exchange("orders", type="topic"), routing_key="orders.eu.#")
-    routes = {"tests.signature.add": {"queue": "eu", "routing_key": "orders.eu.new", "priority": 4}}
-    made = make_app(
-        "topics", task_queues=[Queue("celery"), queue], task_routes=routes, task_create_missing_queues=False
-    )
-    made.set_current()
-    broker = Broker(made)
-    broker.take("eu")
-    yield broker
-    broker.take("eu")
+def test_the_events_name_the_group(settings: Any) -> None:
+    settings.DISPATCHER = {"event_retention": 3600}
+    key("egress:1", concurrency=1)
+    egress = any_of("egress:*")
+    go(waiting(egress), waiting(egress))
+    entry = EventLogEntry.objects.get(kind="rate_limit.exceeded")
+    assert (entry.data["key"], entry.data["strategy"]) == ("egress:*", "concurrency")
