@@ -363,6 +363,16 @@ def test_a_unique_key_holds_for_its_states_and_period_only(api: Api) -> None:
     api.push(args=[3], options=unique(states=["completed"]))
 
 
+def test_a_unique_key_is_free_when_its_job_has_ended_and_taken_again_when_that_is_retried(api: Api) -> None:
+    first = api.push(args=[1], options=unique())
+    api.ask("DELETE", f"/jobs/{first['id']}")
+    api.post(f"/admin/jobs/{first['id']}/retry")
+    answer = api.post("/jobs", {"type": "mail.send", "args": [1], "options": unique()}, status=409)
+    assert answer["error"]["details"]["existing_job_id"] == first["id"]
+    api.ask("DELETE", f"/jobs/{first['id']}")
+    api.push(args=[1], options=unique())
+
+
 def test_a_job_that_replaces_another_can_keep_its_time(api: Api) -> None:
     first = api.push(args=[1], options={**unique(), "scheduled_at": "2099-01-01T00:00:00Z"})
     second = api.push(args=[1], options=unique(on_conflict="replace_except_schedule"))
