@@ -17,6 +17,7 @@ from psycopg.sql import SQL, Identifier
 
 from dispatcher import engine
 from dispatcher.engine import fed, feed, workers
+from dispatcher.extension import registered
 from dispatcher.lifecycle import finish, heartbeat, wake
 from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
 from dispatcher.signals import call_finished
@@ -191,14 +192,14 @@ def watch(drive: Drive, seconds: int, *, every: int = 10) -> None:
     for _ in range(0, seconds, every):
         drive.clock.forward(every)
         engine.recover()
-        engine.reclaim()
+        registered().reclaim()
 
 
 def recover_through_a_lock(drive: Drive, model: type[Model], *, seconds: float) -> None:
     """Let recovery wait for so long until a table is free that a user has locked."""
     with actors(1) as (recovery,):
         with holding(f"LOCK TABLE {model._meta.db_table} IN SHARE MODE") as user:
-            recovering = [recovery.begin(engine.recover), recovery.begin(engine.reclaim)]
+            recovering = [recovery.begin(engine.recover), recovery.begin(registered().reclaim)]
             recovery.wait_blocked(by=user)
             drive.clock.forward(seconds)
             user.rollback()

@@ -19,6 +19,7 @@ from dispatcher.lifecycle.claim import claim
 from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK
 from dispatcher.models import CallQueue, Lane, PeriodicRun, Slot, Worker
 from dispatcher.states import State
+from tests.apps import APPS
 from tests.flows import sample_tasks
 from tests.flows.processes import Processes
 from tests.flows.settings import DISPENSER_QUEUE, ELSEWHERE, QUEUE
@@ -26,7 +27,7 @@ from tests.races.audit import audit
 from tests.races.lockstep import eventually
 
 pytestmark = [
-    pytest.mark.django_db(transaction=True, available_apps=["dispatcher", "django_celery_beat"]),
+    pytest.mark.django_db(transaction=True, available_apps=[*APPS, "django_celery_beat"]),
     pytest.mark.usefixtures("sending"),
     pytest.mark.broker,
     pytest.mark.slow,
