@@ -82,8 +82,11 @@ class Workers:
     @rule()
     def take_all(self) -> None:
         """Let the workers take calls until none finds more."""
-        while any(self.take_once(worker, 20) for worker in self.workers):
+        while any(self.take_once(worker, 20) for worker in self.workers if self.has_calls_for(worker)):
             pass
+
+    def has_calls_for(self, worker: Worker) -> bool:
+        return any(lane.queue in worker.queues for lane in self.rules.waiting(self.pair.now))
 
     @precondition(lambda self: self.running())
     @rule(
