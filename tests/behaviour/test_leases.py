@@ -9,7 +9,7 @@ from dispatcher.models import CallQueue
 from dispatcher.states import State
 from tests import faults
 from tests.drive import Broker, Drive, Run
-from tests.races.lockstep import at_once
+from tests.races.lockstep import DEADLINE, actors, at_once
 
 pytestmark = pytest.mark.pooler
 
@@ -86,6 +86,22 @@ def test_the_room_of_what_was_recovered_goes_to_those_who_wait(drive: Drive) -> 
     drive.recover()
     assert drive.states(lost) == [State.DISCARDED] * 2
     assert [run.call for run in drive.take(3)] == [call.id for call in waiting[:2]]
+
+
+def test_a_heartbeat_that_comes_while_recovery_looks_saves_the_call(drive: Drive) -> None:
+    drive.send_many(2)
+    run, other = started(drive, 2)
+    drive.clock.forward(LEASE + 1)
+    assert drive.beat(other) == 1
+    with actors(2) as (heart, recovery):
+        heart.open()
+        assert heart.do(drive.beat, run) == 1
+        recovering = recovery.begin(drive.recover)
+        recovery.wait_blocked_or_done(recovering)
+        heart.commit()
+        assert recovering.result(DEADLINE) == 0
+    assert drive.state(run) == State.ACTIVE
+    assert drive.end(run)
 
 
 def test_recoveries_at_once_end_each_attempt_once(drive: Drive) -> None:
