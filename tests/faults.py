@@ -23,7 +23,9 @@ from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
 from dispatcher.signals import call_finished
 from dispatcher.states import Delivery, State
 from tests import db_admin
-from tests.drive import Broker, Drive, Run, _worker_id
+from tests.deliveries.broker import Broker
+from tests.deliveries.celery import worker_id
+from tests.drive import Drive, Run
 from tests.races.lockstep import DEADLINE, Actor, actors, holding
 
 P = ParamSpec("P")
@@ -45,7 +47,7 @@ _LOCKS = {
 @contextmanager
 def locked(row: str, of: CallQueue | Run | str) -> Iterator[psycopg.Connection[Any]]:
     """Be a user whose transaction keeps a row locked: a `call`, its `lane` or `slot`, or a `key` by its name."""
-    with holding(_LOCKS[row], [of if isinstance(of, str) else _id_of(of)]) as user:
+    with holding(_LOCKS[row], [of if isinstance(of, str) else id_of(of)]) as user:
         yield user
 
 
@@ -153,7 +155,7 @@ def meet_unknown(drive: Drive, *, worker: str = "one") -> None:
         assert message is not None
         return_unknown(*message)
         return
-    assert not feed.step(feed.Taker(worker=_worker_id(worker), queues=[drive.queue], tasks=[]), room=1).starts
+    assert not feed.step(feed.Taker(worker=worker_id(worker), queues=[drive.queue], tasks=[]), room=1).starts
 
 
 def return_unknown(call: UUID, ticket: UUID) -> bool:
@@ -164,7 +166,7 @@ def return_unknown(call: UUID, ticket: UUID) -> bool:
 def lose_answer(drive: Drive, *known: Run, worker: str = "one", seconds: float) -> None:
     """Let a worker have lost the answer that would have given it more than these runs; at most so much time passes."""
     if drive.delivery == Delivery.DIRECT:
-        fed.give_back_unknown(_worker_id(worker), {run.handle.claimed.claim_id for run in known})
+        fed.give_back_unknown(worker_id(worker), {run.handle.claimed.claim_id for run in known})
         return
     drive.clock.forward(seconds)
     drive.beat(*known, worker=worker)
@@ -183,8 +185,8 @@ def lose_start(run: Run) -> None:
 def stop(drive: Drive, *, worker: str = "one", messages: list[tuple[UUID, UUID]] | None = None) -> int:
     """Shut a worker of Celery's down, that has these messages and what it runs; return how many calls go back."""
     assert drive.delivery != Delivery.HTTP
-    stopped = workers.stop_accepting(_worker_id(worker), messages or [])
-    return stopped + workers.release_all(_worker_id(worker))
+    stopped = workers.stop_accepting(worker_id(worker), messages or [])
+    return stopped + workers.release_all(worker_id(worker))
 
 
 def watch(drive: Drive, seconds: int, *, every: int = 10) -> None:
@@ -239,7 +241,7 @@ def parked_lanes(drive: Drive, count: int) -> Iterator[None]:
 def erase(*calls: CallQueue | Run) -> None:
     """Delete calls by a statement that knows nothing of the engine, whatever they wait for or hold."""
     with connection.cursor() as cursor:
-        cursor.execute("DELETE FROM dispatcher_callqueue WHERE id = ANY (%s)", [[_id_of(call) for call in calls]])
+        cursor.execute("DELETE FROM dispatcher_callqueue WHERE id = ANY (%s)", [[id_of(call) for call in calls]])
 
 
 class Idle:
@@ -272,9 +274,9 @@ class Idle:
 
 def _info(name: str, queues: Sequence[str], tasks: Sequence[str] | None = None) -> heartbeat.WorkerInfo:
     return heartbeat.WorkerInfo(
-        id=_worker_id(name), name=name, host="here", pid=1, pool="prefork", processes=2, queues=queues, tasks=tasks
+        id=worker_id(name), name=name, host="here", pid=1, pool="prefork", processes=2, queues=queues, tasks=tasks
     )
 
 
-def _id_of(call: CallQueue | Run) -> UUID:
+def id_of(call: CallQueue | Run) -> UUID:
     return call.call if isinstance(call, Run) else call.id

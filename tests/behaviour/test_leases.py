@@ -8,7 +8,8 @@ import pytest
 from dispatcher.models import CallQueue
 from dispatcher.states import State
 from tests import faults
-from tests.drive import Broker, Drive, Run
+from tests.deliveries.broker import Broker
+from tests.drive import Drive, Run
 from tests.races.lockstep import DEADLINE, actors, at_once
 
 pytestmark = pytest.mark.pooler

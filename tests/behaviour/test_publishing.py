@@ -13,7 +13,7 @@ from redis.exceptions import OutOfMemoryError
 from dispatcher import api
 from dispatcher.models import CallQueue
 from dispatcher.states import State
-from tests.drive import Broker
+from tests.deliveries.broker import Broker
 from tests.races.lockstep import Mailbox, app
 
 pytestmark = pytest.mark.deliveries("broker")

@@ -6,7 +6,8 @@ import pytest
 
 from dispatcher.models import CallQueue
 from dispatcher.states import State
-from tests.drive import Broker, Drive, ids
+from tests.deliveries.broker import Broker
+from tests.drive import Drive, ids
 
 of_celery = pytest.mark.deliveries("direct", "broker")  # Workers over HTTP are known by their fetches alone.
 of_the_broker = pytest.mark.deliveries("broker")  # A call of the others is never on its way: taking starts it.
