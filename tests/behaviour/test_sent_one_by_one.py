@@ -1,4 +1,4 @@
-"""A call that is sent by itself starts at once only where nothing stops it, and nobody was before it."""
+"""A call that is sent by itself starts at once only where nothing stops it, and no call was before it."""
 
 from collections.abc import Callable
 

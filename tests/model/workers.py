@@ -28,7 +28,7 @@ class Workers:
     compare: Callable[..., None]
 
     def free(self, *states: str) -> list[UUID]:
-        """Return the calls in these states that nobody has locked."""
+        """Return the calls in these states that are not locked."""
         return [call_id for call_id in self.rules.in_state(*states) if self.pair.is_free(call_id)]
 
     def pick(self, number: int) -> Run:
@@ -36,7 +36,7 @@ class Workers:
         return runs[number % len(runs)]
 
     def running(self, worker: str | None = None) -> list[Run]:
-        """Return the runs that nobody has locked, of a worker or of all."""
+        """Return the runs that are not locked, of a worker or of all."""
         runs = [self.runs[call_id] for call_id in self.free("active")]
         return [run for run in runs if worker in (None, run.worker)]
 
