@@ -177,6 +177,19 @@ def test_a_message_in_a_line_whose_front_moves_is_left_there(drive: Broker) -> N
     assert (drive.state(first), drive.row(last).ticket) == (State.ACTIVE, ticket)
 
 
+@messages
+def test_a_message_in_a_line_is_published_again_with_the_same_ticket(drive: Broker) -> None:
+    (_, last) = drive.send_many(2)
+    run = drive.claim(*drive.mailbox.empty()[0])
+    assert run is not None
+    ticket = drive.row(last).ticket
+    for _ in range(2):
+        drive.clock.forward(LEASE - 10)
+        drive.beat(run)
+        drive.recover()
+    assert {*drive.mailbox.empty()} == {(last.id, ticket)}
+
+
 # Calls that were deleted, and slots without a call
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.models import CallQueue
+from dispatcher.models import CallQueue, Queue
 from dispatcher.states import State
 from tests.deliveries.broker import Broker
 from tests.drive import Drive, ids
@@ -174,3 +174,13 @@ def test_what_its_queue_holds_goes_before_what_an_end_lets_in(drive: Broker, set
     drive.end(run)
     assert ids(drive.take(2)) == ids([second, high])
     assert drive.state(low) == State.AVAILABLE
+
+
+@pytest.mark.deliveries("direct")
+def test_a_worker_takes_nothing_of_a_queue_that_others_deliver_by_now(drive: Drive) -> None:
+    drive.key(concurrency=1)
+    drive.send_many(2, "api")
+    (run,) = drive.take()
+    drive.send()
+    Queue.objects.filter(name=drive.queue).update(delivery="http")
+    assert drive.take(ends=[run]) == drive.take() == []
