@@ -37,9 +37,8 @@ def spread(allocation: Allocation) -> Mapping[int, int]:
     return Counter(chosen[GROUP] for chosen in allocation.chosen.values())
 
 
-def member(number: int, policy: Policy = ALIKE, *, held: int = 0, seconds: float | None = None) -> LockedKey:
-    at = None if seconds is None else NOW + seconds * SECOND
-    return LockedKey(id=number, policy=policy, use=Use(held=held), chosen_at=at)
+def member(number: int, policy: Policy = ALIKE, *, held: int = 0) -> LockedKey:
+    return LockedKey(id=number, policy=policy, use=Use(held=held))
 
 
 def test_calls_take_turns_of_the_members_until_all_are_full() -> None:
