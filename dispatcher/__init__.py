@@ -12,5 +12,5 @@ recover  put back what a dead process or a lost message left behind
 
 `api` is the public module. `engine` composes the steps; `celery` runs the engine in workers. `limits` is the
 arithmetic, `messages` is what a Celery message carries, `lanes` are the rows in which calls wait. `audit` and `reports`
-look at all of it; `ojs` is the Open Job Spec over HTTP, and the core does not import it.
+look at all of it; `ojs` is an app of its own, the Open Job Spec over HTTP, and the core does not import it.
 """

@@ -13,12 +13,13 @@ from django.db import OperationalError, connections, router
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import IsolationLevel
 
-from dispatcher.conf import RETENTION, SCOPES, Conf, conf, read
+from dispatcher.conf import RETENTION, Conf, conf, read
 from dispatcher.errors import ConfigurationError, PolicyInvalid
+from dispatcher.extension import HTTP_MISSING, registered
 from dispatcher.lanes.mixture import check_declared
 from dispatcher.limits.policy import Policy
 from dispatcher.limits.retry import Retry
-from dispatcher.models import CallQueue
+from dispatcher.models import CallQueue, Queue
 from dispatcher.states import Delivery
 from dispatcher.validate import key_name
 
@@ -26,6 +27,8 @@ _POSTGRESQL_14 = 140_000
 _READ_COMMITTED = (None, IsolationLevel.READ_COMMITTED)
 _LOOKS = 5
 """How often each of two clients asks which process of the server it has."""
+_NAMED = 5
+"""How many queues an error names."""
 _PICKLE = {"pickle", "application/x-python-serialize"}
 _MOST_CRASHES = 2**15 - 1
 _POSITIVE = ("batch", "max_payload_bytes", "dispatch_ahead", "poison_after")
@@ -33,11 +36,12 @@ _POSITIVE = ("batch", "max_payload_bytes", "dispatch_ahead", "poison_after")
 
 @checks.register("dispatcher")
 def check_settings(**_: Any) -> list[checks.CheckMessage]:
-    """Check the DISPATCHER setting: E001 unknown or of the wrong type, E002 ranges, E003 policies, E004 retry."""
+    """Check DISPATCHER: E001 unknown or of the wrong type, E002 ranges, E003 keys, E004 retry, E017 http."""
     given = getattr(django_settings, "DISPATCHER", None)
     settings, problems = read({} if given is None else given)
     unread = [checks.Error(problem, id="dispatcher.E001") for problem in problems]
-    return [*unread, *_ranges(settings), *_policies(settings)]
+    fetched = [queue for queue, delivery in settings.delivery.items() if delivery == Delivery.HTTP]
+    return [*unread, *_ranges(settings), *_policies(settings), *_without_http("DISPATCHER['delivery']", fetched)]
 
 
 @checks.register("dispatcher")
@@ -110,7 +114,7 @@ def check_network(**_: Any) -> list[checks.CheckMessage]:
 # Not under the tag "dispatcher": Django 6.1 runs the database checks of a tag on all databases, and so would connect.
 @checks.register(checks.Tags.database)
 def check_server(databases: Sequence[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
-    """Check the server: E008 it is older than PostgreSQL 14, W014 a transaction pooler is in between.
+    """Check the server: E008 it is older than PostgreSQL 14, E017 queues, W014 a transaction pooler is in between.
 
     Runs with `check --database` and with migrate.
     """
@@ -123,14 +127,15 @@ def check_server(databases: Sequence[str] | None = None, **_: Any) -> list[check
     if version < _POSTGRESQL_14:
         hint = "Upgrade the server to PostgreSQL 14 or newer."
         return [checks.Error(f"PostgreSQL is version {version}.", hint=hint, id="dispatcher.E008")]
+    found = _stored_over_http(connection)
     if connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS") or not _shares_servers(connection):
-        return []
+        return found
     message = f"DATABASES[{alias!r}] is behind a pooler in transaction mode, without DISABLE_SERVER_SIDE_CURSORS."
     hint = (
         f"Set DATABASES[{alias!r}]['DISABLE_SERVER_SIDE_CURSORS'] = True: prepared statements and server-side "
         "cursors belong to one server connection, and the next transaction may get another."
     )
-    return [checks.Warning(message, hint=hint, id="dispatcher.W014")]
+    return [*found, checks.Warning(message, hint=hint, id="dispatcher.W014")]
 
 
 def _settings() -> Conf:
@@ -235,6 +240,21 @@ def _closed_connections() -> list[checks.CheckMessage]:
     return [checks.Warning(message, hint=hint, id="dispatcher.W015")]
 
 
+def _without_http(where: str, queues: Sequence[str]) -> list[checks.CheckMessage]:
+    if registered().serves_http or not queues:
+        return []
+    message = f"{where} gives {', '.join(map(repr, queues))} to workers that fetch over HTTP, but none can."
+    return [checks.Error(message, hint=f"{HTTP_MISSING[0].upper()}{HTTP_MISSING[1:]}", id="dispatcher.E017")]
+
+
+def _stored_over_http(connection: BaseDatabaseWrapper) -> list[checks.CheckMessage]:
+    table = Queue._meta.db_table
+    if registered().serves_http or table not in connection.introspection.table_names():
+        return []
+    named = Queue.objects.using(connection.alias).filter(delivery=Delivery.HTTP).values_list("name", flat=True)
+    return _without_http(f"The table {table}", list(named.order_by("name")[:_NAMED]))
+
+
 def _shares_servers(connection: BaseDatabaseWrapper) -> bool:
     """Return whether two clients are seen to share a process of the server, as behind a pooler in transaction mode."""
     other = connection.copy()
@@ -269,11 +289,6 @@ def _ranges(settings: Conf) -> list[checks.CheckMessage]:
         for field in fields(Conf)
         if (isinstance(value := getattr(settings, field.name), timedelta) and value < timedelta(0))
         or (isinstance(value, int) and value < 0)
-    ]
-    wrong += [
-        f"DISPATCHER['http_anonymous'] has {scope!r}: give scopes of {', '.join(SCOPES)}, such as read or fetch:mail*."
-        for scope in settings.http_anonymous
-        if str(scope).partition(":")[0] not in SCOPES
     ]
     wrong += [
         f"DISPATCHER['delivery'][{queue!r}] is {delivery!r}: give one of {', '.join(Delivery)}."

@@ -140,9 +140,6 @@ def send_bound(settings: Conf) -> int:
     return bound if bound + CONCURRENT_DECISIONS <= settings.dispatch_ahead else 0
 
 
-SCOPES: Final = ("send", "fetch", "read", "admin")
-"""The scopes of the HTTP API."""
-
 RETENTION: Mapping[str, timedelta | None] = {
     "completed": timedelta(days=7),
     "cancelled": timedelta(days=7),

@@ -25,17 +25,22 @@ REMEDIES: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class OjsOptions:
-    """The options that only an Open Job Spec job has; checked by the HTTP API."""
+class Extras:
+    """What another app of the dispatcher gives a call that it sends; a subclass has what the app stores beside it."""
 
     id: UUID | None = None
-    timeout: timedelta | None = None
-    visibility: timedelta | None = None
-    unique_key: str | None = None
-    envelope: Mapping[str, Any] | None = None
     is_pending: bool = False
     sender: str | None = None
-    """Who sends it over HTTP."""
+    """Who sends it, for the history of the keys that it makes."""
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the app stores anything of it, in the transaction that writes the call."""
+        return False
+
+    def text(self) -> str | None:
+        """Return what counts as a part of the call's size, as JSON; None if nothing. Raises CallInvalid."""
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +61,8 @@ class Call:
     retry: Mapping[str, Any] | None = None
     meta: Mapping[str, Any] | None = None
     headers: Mapping[str, Any] | None = None
-    ojs: OjsOptions = OjsOptions()
-    """The options that only the HTTP API sets."""
+    extras: Extras | None = None
+    """What only another app of the dispatcher gives it."""
 
 
 Call.__init__ = only_named(CallInvalid, REMEDIES)(Call.__init__)  # type: ignore[method-assign]

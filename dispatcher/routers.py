@@ -10,7 +10,7 @@ from django.db.models import Model
 
 from dispatcher.conf import conf
 
-_APP: Final = "dispatcher"
+_APPS: Final = ("dispatcher", "dispatcher_ojs")
 
 
 class DispatcherRouter:
@@ -18,12 +18,12 @@ class DispatcherRouter:
 
     def db_for_read(self, model: type[Model], **_: Any) -> str | None:
         """Return the dispatcher's database for its own models."""
-        return conf().database if model._meta.app_label == _APP else None
+        return conf().database if model._meta.app_label in _APPS else None
 
     def db_for_write(self, model: type[Model], **_: Any) -> str | None:
         """Return the dispatcher's database for its own models."""
-        return conf().database if model._meta.app_label == _APP else None
+        return conf().database if model._meta.app_label in _APPS else None
 
     def allow_migrate(self, db: str, app_label: str, **_: Any) -> bool | None:
         """Let the dispatcher's tables be made in its own database only."""
-        return db == conf().database if app_label == _APP else None
+        return db == conf().database if app_label in _APPS else None

@@ -4,7 +4,7 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from difflib import get_close_matches
@@ -14,8 +14,8 @@ from uuid import UUID
 
 from kombu.utils import json as celery_json
 
-from dispatcher.conf import SCOPES
 from dispatcher.errors import CallInvalid, FieldInvalid
+from dispatcher.extension import HTTP_MISSING, registered
 from dispatcher.states import Delivery
 
 KEY_PATTERN: Final = r"^[a-zA-Z0-9][a-zA-Z0-9._:-]*$"
@@ -92,13 +92,10 @@ def key_name(value: object) -> str:
     return name("keys", value)
 
 
-def scopes(value: Sequence[str]) -> list[str]:
-    """Return what a token of the HTTP API may do."""
-    for scope in value:
-        if scope.partition(":")[0] not in SCOPES:
-            hint = f"give {', '.join(SCOPES)}, or send:mail* for some queues only."
-            raise CallInvalid("scopes", f"{scope!r} is not a scope; {hint}")
-    return list(value)
+def queue_delivery(delivery: str) -> None:
+    """Refuse delivery over HTTP in a project without the app that workers fetch from."""
+    if delivery == Delivery.HTTP and not registered().serves_http:
+        raise CallInvalid("delivery", HTTP_MISSING)
 
 
 def queue_weight(weight: int, delivery: str) -> None:

@@ -29,8 +29,11 @@ SECURE_SSL_REDIRECT = SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = IS_BEHIND_TLS
 SECURE_HSTS_SECONDS = int(environment.read("HSTS_SECONDS", "3600")) if IS_BEHIND_TLS_PROXY else 0
 CSRF_TRUSTED_ORIGINS = environment.read_list("CSRF_TRUSTED_ORIGINS")
 
+# The core runs without the Open Job Spec: pytest --without-ojs.
+HAS_OJS = not environment.read("WITHOUT_OJS")
 INSTALLED_APPS = [
     "dispatcher",
+    *(["dispatcher.ojs"] if HAS_OJS else []),
     "project.shop",
     "django_celery_beat",
     "django.contrib.admin",

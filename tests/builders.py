@@ -16,6 +16,7 @@ from dispatcher.limits import policy
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot, Window
 from dispatcher.request import Call
 from dispatcher.states import State
+from tests.apps import APPS
 
 T0 = datetime(2030, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -27,7 +28,7 @@ HERE = heartbeat.WorkerInfo(
 )
 """A worker."""
 
-committed = pytest.mark.django_db(transaction=True, available_apps=["dispatcher"])
+committed = pytest.mark.django_db(transaction=True, available_apps=APPS)
 """Marks tests that commit as the application does; afterwards the tables of the dispatcher are emptied."""
 
 

@@ -8,7 +8,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import django
@@ -20,16 +21,20 @@ from dispatcher import conf
 from dispatcher.conf import Conf
 from project.pooler import Pooler, PoolerMissing, pgbouncer
 from project.services import Services, embedded
+from tests.apps import APPS
 
 SERVICES = pytest.StashKey[Services]()
 POOLER = pytest.StashKey[Pooler]()
 SHARED = 6
 """How many connections the pooler has to the database: fewer than most tests have clients."""
+MODEL_SEED = "MODEL_SEED"
+"""The variable with the seed of the model's sequences: that of the day, if it is not set."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --pooler."""
+    """Add --pooler and --without-ojs."""
     parser.addoption("--pooler", action="store_true", help="run behind a PgBouncer in transaction mode")
+    parser.addoption("--without-ojs", action="store_true", help="run what is not of dispatcher.ojs, and without it")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,6 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if settings.configured:
         message = "Unset DJANGO_SETTINGS_MODULE: the settings must not be loaded before the servers are up."
         raise pytest.UsageError(message)
+    # One day for all processes.
+    os.environ.setdefault(MODEL_SEED, f"{datetime.now(UTC):%Y%m%d}")
     if _only_distributes(config):
         # Set when the project was imported; in the processes it would load the settings before their servers are up.
         os.environ.pop("DJANGO_SETTINGS_MODULE", None)
@@ -50,17 +57,34 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("pooler"):
         _go_behind_a_pooler(config, running)
     os.environ["DJANGO_SETTINGS_MODULE"] = "project.settings"
+    if config.getoption("without_ojs"):
+        os.environ["WITHOUT_OJS"] = "1"
+        APPS.remove("dispatcher.ojs")
     django.setup()
     # The tests choose the delivery (see _settings_of_tests).
     del settings.DISPATCHER["delivery"]
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Report which servers are used."""
+    """Report which servers are used, and the seed of the model's sequences."""
+    seed = f"{MODEL_SEED}={os.environ[MODEL_SEED]}"
     if _only_distributes(config):
-        return f"database and broker: of each process; {config.getoption('numprocesses')} processes"
+        return f"database and broker: of each process; {config.getoption('numprocesses')} processes; {seed}"
     services = config.stash[SERVICES]
-    return f"database: {services.database_url}, broker: {services.broker_url}"
+    left_out = ", without dispatcher.ojs and its tests" if config.getoption("without_ojs") else ""
+    return f"database: {services.database_url}, broker: {services.broker_url}{left_out}; {seed}"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out tests/ojs where the app is."""
+    return True if config.getoption("without_ojs") and collection_path == Path(__file__).with_name("ojs") else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out tests of the app that are elsewhere."""
+    if config.getoption("without_ojs"):
+        config.hook.pytest_deselected(items=[each for each in items if each.get_closest_marker("ojs")])
+        items[:] = [each for each in items if not each.get_closest_marker("ojs")]
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,8 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar
 from uuid import UUID, uuid4, uuid5
 
+from django.apps import apps
+
 from dispatcher import api, engine
 from dispatcher.celery import revoke
 from dispatcher.ending import Reported
@@ -29,11 +31,13 @@ from dispatcher.lifecycle import claim, heartbeat, place, send
 from dispatcher.lifecycle.run import Failed, Outcome, RetryAsked, Returned, Stopped, raised
 from dispatcher.limits.turns import Turns
 from dispatcher.models import CallQueue, Queue, RateLimitKey, Slot
-from dispatcher.ojs import fetch, pull_workers, worker_reports
 from dispatcher.request import Call, Changes
 from dispatcher.states import State
 from tests.clock import Clock
 from tests.races.lockstep import Mailbox
+
+if apps.is_installed("dispatcher.ojs"):
+    from dispatcher.ojs import fetch, pull_workers, worker_reports
 
 TASK = "noop"
 _WORKERS = UUID("8c1b7a52-93a6-4b13-8a51-0f9dd3c3a001")

@@ -6,6 +6,7 @@ Like the driver, it knows the engine's inside, and the tests do not.
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, ParamSpec, Self, TypeVar
 from uuid import UUID
 
@@ -15,20 +16,22 @@ from django.db.models import Model
 from psycopg.sql import SQL, Identifier
 
 from dispatcher import engine
-from dispatcher.engine import fed, workers
+from dispatcher.engine import fed, feed, workers
+from dispatcher.extension import registered
 from dispatcher.lifecycle import finish, heartbeat, wake
 from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
+from dispatcher.signals import call_finished
 from dispatcher.states import Delivery, State
 from tests import db_admin
-from tests.db_admin import backends, blockers, end
-from tests.drive import Drive, Run, _worker_id
+from tests.drive import Broker, Drive, Run, _worker_id
 from tests.races.lockstep import DEADLINE, Actor, actors, holding
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PROMPTLY = 0.3
-"""Longer than the engine waits for a row by intent (s)."""
+LONGEST_WAIT = timedelta(seconds=0.6)
+"""Longer than a process of the engine waits for a lock (0.5 s, see docs/explanation/guarantees.md)."""
+POLL_S = 0.1
 
 _LANE = "(SELECT lane_id FROM dispatcher_callqueue WHERE id = %s)"
 _LOCKS = {
@@ -62,25 +65,47 @@ def one_connection() -> Iterator[None]:
 
 
 def promptly(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do something on a connection of its own; fail if it waits for another transaction for longer than the engine may.
+    """Do something on a connection of its own; fail if it waits for one lock for longer than the engine may.
 
     What is slow and does not wait may take its time. Within `one_connection`.
     """
     actor = _Prompt.actor = _Prompt.actor or Actor()
     doing = actor.begin(work, *args, **kwargs)
-    for _ in range(2):
-        wait([doing], PROMPTLY)
-        if doing.done() or not blockers(backends(actor.name)):
-            return doing.result(DEADLINE)
-    _give_up()
-    message = f"{getattr(work, '__qualname__', work)} waits"
-    raise AssertionError(message)
+    while not wait([doing], POLL_S).done:
+        if _waits(actor):
+            _give_up()
+            message = f"{getattr(work, '__qualname__', work)} waits"
+            raise AssertionError(message)
+    return doing.result()
+
+
+def _waits(actor: Actor) -> bool:
+    ask = "SELECT count(*) FROM pg_locks WHERE pid = ANY (%s) AND clock_timestamp() - waitstart > %s"
+    (count,) = db_admin.monitor().execute(ask, [list(db_admin.backends(actor.name)), LONGEST_WAIT]).fetchone() or (0,)
+    return bool(count)
 
 
 def _give_up() -> None:
     if _Prompt.actor is not None:
         _Prompt.actor.close()
         _Prompt.actor = None
+
+
+@contextmanager
+def received_ends(*, fails: bool = False) -> Iterator[list[tuple[UUID, State, str | None]]]:
+    """Give what a receiver gets of the ends of attempts: the call, its state and its error; it may fail each time."""
+    received: list[tuple[UUID, State, str | None]] = []
+
+    def receive(**facts: Any) -> None:
+        received.append((facts["call_id"], facts["state"], facts["error"] and facts["error"]["type"]))
+        if fails:
+            raise RuntimeError
+
+    call_finished.connect(receive)
+    try:
+        yield received
+    finally:
+        call_finished.disconnect(receive)
 
 
 @contextmanager
@@ -105,7 +130,7 @@ def die_while_ending(drive: Drive, run: Run, row: str) -> None:
         with locked(row, run) as user:
             ending = worker.begin(_end_once, drive, run)
             worker.wait_blocked(by=user)
-            end(worker.name)
+            db_admin.end(worker.name)
             wait([ending], DEADLINE)
         assert ending.exception() is not None
 
@@ -114,6 +139,26 @@ def _end_once(drive: Drive, run: Run) -> None:
     with transaction.atomic():
         # In a transaction that is the caller's own, nothing is tried again.
         drive.end(run)
+
+
+def come(drive: Drive, *tasks: str, worker: str = "one", queues: Sequence[str] = ()) -> None:
+    """Let a worker come, or come back, that knows these tasks."""
+    workers.record_heartbeat(_info(worker, list(queues or [drive.queue]), list(tasks)), [])
+
+
+def meet_unknown(drive: Drive, *, worker: str = "one") -> None:
+    """Let a worker of Celery's meet the next call, whose task it does not know."""
+    if isinstance(drive, Broker):
+        message = drive.mailbox.take()
+        assert message is not None
+        return_unknown(*message)
+        return
+    assert not feed.step(feed.Taker(worker=_worker_id(worker), queues=[drive.queue], tasks=[]), room=1).starts
+
+
+def return_unknown(call: UUID, ticket: UUID) -> bool:
+    """Put a message back whose task its worker does not know; return whether that changed anything."""
+    return workers.return_unknown(call, ticket)
 
 
 def lose_answer(drive: Drive, *known: Run, worker: str = "one", seconds: float) -> None:
@@ -147,14 +192,14 @@ def watch(drive: Drive, seconds: int, *, every: int = 10) -> None:
     for _ in range(0, seconds, every):
         drive.clock.forward(every)
         engine.recover()
-        engine.reclaim()
+        registered().reclaim()
 
 
 def recover_through_a_lock(drive: Drive, model: type[Model], *, seconds: float) -> None:
     """Let recovery wait for so long until a table is free that a user has locked."""
     with actors(1) as (recovery,):
         with holding(f"LOCK TABLE {model._meta.db_table} IN SHARE MODE") as user:
-            recovering = [recovery.begin(engine.recover), recovery.begin(engine.reclaim)]
+            recovering = [recovery.begin(engine.recover), recovery.begin(registered().reclaim)]
             recovery.wait_blocked(by=user)
             drive.clock.forward(seconds)
             user.rollback()
@@ -202,9 +247,7 @@ class Idle:
 
     def __init__(self, drive: Drive, name: str, *, queues: Sequence[str] = (), reached: Sequence[int] = ()) -> None:
         self.queues, self.reached = list(queues or [drive.queue]), reached
-        self.info = heartbeat.WorkerInfo(
-            id=_worker_id(name), name=name, host="here", pid=1, pool="prefork", processes=2, queues=self.queues
-        )
+        self.info = _info(name, self.queues)
 
     def __enter__(self) -> Self:
         heartbeat.record(self.info, [])
@@ -225,6 +268,12 @@ class Idle:
     def notices(self) -> int:
         """Return how often it was woken since this was asked last."""
         return sum(1 for _ in self.connection.notifies(timeout=0.05))
+
+
+def _info(name: str, queues: Sequence[str], tasks: Sequence[str] | None = None) -> heartbeat.WorkerInfo:
+    return heartbeat.WorkerInfo(
+        id=_worker_id(name), name=name, host="here", pid=1, pool="prefork", processes=2, queues=queues, tasks=tasks
+    )
 
 
 def _id_of(call: CallQueue | Run) -> UUID:

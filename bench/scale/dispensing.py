@@ -11,6 +11,7 @@ from dispatcher.conf import RETENTION
 from dispatcher.lifecycle import retention, schedule
 from dispatcher.lifecycle.admit import admit
 from dispatcher.ojs import enqueue
+from dispatcher.ojs import retention as ojs_retention
 from dispatcher.ojs.webhooks import deliver
 from dispatcher.ojs.workflow import advance
 
@@ -41,8 +42,8 @@ def cleaning() -> Iterator[Task]:
     yield Operation(name="trimming of windows", prepare=_from_the_first, do=lambda _: retention.trim_windows())
     yield Operation(name="clearing of backpressure", do=lambda _: enqueue.clear_backpressure())
     yield Operation(name=f"cleanup of {BATCH} ended calls", prepare=_age, do=_delete_ended)
-    yield Operation(name="cleanup of the event log, one slice", do=lambda _: retention.delete_entries())
-    yield Operation(name="cleanup of workflows", do=lambda _: retention.delete_workflows())
+    yield Operation(name="cleanup of the event log, one slice", do=lambda _: ojs_retention.delete_entries())
+    yield Operation(name="cleanup of workflows", do=lambda _: ojs_retention.delete_workflows())
     yield Operation(name="cleanup of workers", do=lambda _: retention.delete_workers())
     yield Operation(name="advancing of workflows without news", do=lambda _: advance.advance_all())
     yield Operation(name="delivery of events without subscriptions", do=lambda _: deliver.deliver_events())

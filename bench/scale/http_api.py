@@ -10,8 +10,9 @@ from django.test import Client
 from bench.scale.calls import sent
 from bench.scale.compare import PER_PAGE, Operation, Order, Task
 from bench.scale.systems import System
-from dispatcher.models import CallQueue, Workflow
+from dispatcher.models import CallQueue
 from dispatcher.ojs import pull_workers
+from dispatcher.ojs.models import Workflow
 
 TYPE = "application/openjobspec+json"
 JOB = {"type": "mail.send", "args": [], "options": {"queue": "q23"}}

@@ -1,5 +1,5 @@
 """The Django admin: monitor and control calls, keys, queues and workers."""
 
-from dispatcher.admin import calls, event_log, http, keys, workers
+from dispatcher.admin import calls, keys, queues, workers
 
-__all__ = ["calls", "event_log", "http", "keys", "workers"]
+__all__ = ["calls", "keys", "queues", "workers"]

@@ -56,17 +56,11 @@ class Extra:
 
 
 _extras: Final[dict[str, Extra]] = {}
-_before_recovery: Final[list[Callable[[], object]]] = [results.report_soon]
 
 
 def register(name: str, extra: Extra) -> None:
     """Have workers run a task periodically, as they run the engine's own."""
     _extras[name] = extra
-
-
-def before_recovery(work: Callable[[], object]) -> None:
-    """Have this done whenever the recovery runs."""
-    _before_recovery.append(work)
 
 
 def names() -> set[str]:
@@ -75,8 +69,7 @@ def names() -> set[str]:
 
 
 def _recover() -> int:
-    for work in _before_recovery:
-        work()
+    results.report_soon()
     return engine.recover()
 
 

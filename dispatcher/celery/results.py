@@ -96,7 +96,7 @@ def _report_as(app: Celery) -> None:
 
 def _next() -> list[_Ended]:
     """Return the calls whose results are stored next; those that ended before the first round are not."""
-    (settled_at,) = sql.fetch("settled_at", datetime, {"unseen": _UNSEEN})
+    (settled_at,) = sql.fetch("settled_at", datetime, {"unseen": _UNSEEN, "tables": ["dispatcher_callqueue"]})
     rows = ResultCursor.objects.using(conf().database)
     cursor, is_new = rows.get_or_create(id=1, defaults={"finished_at": settled_at, "call_id": _FIRST_ID})
     if is_new:

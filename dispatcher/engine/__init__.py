@@ -10,7 +10,7 @@ from dispatcher.engine.dispenser import (
     serve_changed,
 )
 from dispatcher.engine.execution import execute, fail, is_held
-from dispatcher.engine.recovery import lose, reclaim, recover
+from dispatcher.engine.recovery import lose, recover
 from dispatcher.engine.ticks import cleanup, place_unplaced, sweep, tick
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "lose",
     "place_and_dispense",
     "place_unplaced",
-    "reclaim",
     "recover",
     "serve",
     "serve_changed",

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
+from uuid import UUID
 
 from celery import current_app
 
@@ -45,7 +46,7 @@ def drafts(calls: Sequence[Call]) -> list[send.Draft]:
         raise
     if not capture.is_needed():
         return checked
-    return [_draft(_captured(request, draft)) for request, draft in zip(requests, checked, strict=True)]
+    return [_draft(_captured(request, draft), draft.id) for request, draft in zip(requests, checked, strict=True)]
 
 
 def check(call: Call) -> send.Draft:
@@ -56,7 +57,7 @@ def check(call: Call) -> send.Draft:
 def _request(call: Call, sender: Sender) -> SendRequest:
     if not isinstance(call, Call):
         raise CallInvalid("calls", f"{call!r} is no Call; give Call(task, args=[...], keys=[...]).")
-    if call.ojs.envelope is None and not has_app():
+    if not has_app() and (call.extras is None or call.extras.text() is None):
         raise ConfigurationError(_APP_MISSING)
     if (call.task is None) == (call.call_data is None):
         raise CallInvalid("task", "give either a task or call_data, such as {'method': 'post', 'params': {...}}.")
@@ -74,7 +75,7 @@ def _fenced(request: SendRequest) -> SendRequest:
     return request
 
 
-def _draft(request: SendRequest) -> send.Draft:
+def _draft(request: SendRequest, call_id: UUID | None = None) -> send.Draft:
     return send.draft(
         request.call,
         task=request.task,
@@ -82,6 +83,7 @@ def _draft(request: SendRequest) -> send.Draft:
         options=request.options,
         scheduled_in=request.scheduled_in,
         expires_in=request.expires_in,
+        call_id=call_id,
     )
 
 
@@ -100,5 +102,5 @@ def _captured(request: SendRequest, draft: send.Draft) -> SendRequest:
     )
     if is_plain:
         call = replace(call, args=captured.args, kwargs=captured.kwargs)
-    call = replace(call, headers=captured.headers or None, ojs=replace(call.ojs, id=draft.id))
+    call = replace(call, headers=captured.headers or None)
     return replace(request, call=call, options=captured.options)

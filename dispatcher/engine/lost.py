@@ -1,16 +1,16 @@
-"""Lost attempts: their process is gone, or the lease or the time of a fetched call ran out.
+"""Lost attempts: their process is gone.
 
 The parts of `engine.recover`, each composed of steps in `lifecycle`.
 """
 
 import logging
-from datetime import datetime, timedelta
+from datetime import datetime
 from uuid import UUID
 
 from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.engine import attempt
-from dispatcher.errors import AttemptTimedOut, LeaseLapsed, WorkerLost
+from dispatcher.errors import WorkerLost
 from dispatcher.lifecycle import finish, heartbeat, recover, unstarted
 from dispatcher.models import CallQueue
 from dispatcher.states import State
@@ -68,25 +68,3 @@ def put_back_expired(*, until: datetime, now: datetime | None = None) -> list[fi
         ]
         attempt.wake(found)
     return [released for released in found if released is not None]
-
-
-def end_fetch(left: recover.ExpiredFetch, *, now: datetime | None = None) -> finish.Released | None:
-    """End the attempt of a fetched call whose lease, or time, ran out; without a wait in the first case.
-
-    Where its worker sent nothing since the fetch, the answer to that may be lost: no attempt is spent, less than
-    `poison_after` times in a row. The caller wakes an available call's lane in the same transaction.
-    """
-    row = CallQueue.objects.using(conf().database).filter(id=left.call_id).values("attempt", "retry", "crashes").get()
-    if not (left.is_timeout or left.is_confirmed) and row["crashes"] + 1 < conf().poison_after:
-        return finish.put_back(left.call_id, left.ticket, from_states=[State.ACTIVE], is_lost=True, now=now)
-    return finish.fail(
-        left.call_id,
-        left.ticket,
-        error=AttemptTimedOut("it ran for longer than its timeout")
-        if left.is_timeout
-        else LeaseLapsed("lease expired without a heartbeat"),
-        attempt=row["attempt"],
-        policy=row["retry"],
-        wait=None if left.is_timeout else timedelta(0),
-        now=now,
-    )

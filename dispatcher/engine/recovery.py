@@ -8,6 +8,7 @@ from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.engine import attempt, lost
 from dispatcher.engine.dispenser import dispense, dispense_briefly, serve
+from dispatcher.extension import registered
 from dispatcher.lifecycle import publish, retention
 from dispatcher.lifecycle import recover as recovery
 
@@ -23,14 +24,14 @@ class _Sweep:
 def recover(*, now: datetime | None = None) -> int:
     """Put back the calls whose leases ran out or whose workers are gone; return how many.
 
-    It also trims the windows and the event log, and frees the slots of calls that were deleted.
+    It also trims the windows, and frees the slots of calls that were deleted.
 
     A call that was never started goes back without spending an attempt; one that may just stand in a line at the broker
     is published again. Leases are not judged just after a time in which the database was away (see
     lifecycle.recover.judged_until), unless the caller names the time.
     """
     retention.trim_windows(now=now)
-    retention.delete_entries(now=now)
+    registered().recover(now=now)
     freed = recovery.free_orphans(after=_Sweep.slot, now=now)
     _Sweep.slot = freed.last
     if freed.keys:
@@ -40,30 +41,12 @@ def recover(*, now: datetime | None = None) -> int:
     if until is None:
         return 0
     put_back = lost.put_back_expired(until=until, now=now)
-    reclaim(now=now, until=until)
+    registered().reclaim(now=now, until=until)
     publish.publish(publish.to_repeat(now=now, until=until), now=now)
     if put_back:
         logger.warning("calls put back, as their leases had run out or no worker serves them: %d", len(put_back))
         serve(put_back, now=now)
     return len(put_back)
-
-
-def reclaim(*, now: datetime | None = None, until: datetime | None = None) -> int:
-    """End the attempts of calls that were fetched over HTTP and whose lease, or time, ran out; return how many.
-
-    until: their leases were over by then; by default as `recover` judges them, or `now` if that is given.
-    """
-    until = until or now or recovery.overdue_until()
-    if until is None:
-        return 0
-    with sql.atomic():
-        ended = [lost.end_fetch(left, now=now) for left in recovery.overdue(now=until)]
-        released = [each for each in ended if each is not None]
-        attempt.wake(released)
-    if released:
-        logger.warning("fetched calls put back, as their leases had run out: %d", len(released))
-        serve(released, now=now)
-    return len(released)
 
 
 def lose(

@@ -8,8 +8,8 @@ from time import monotonic
 from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.engine.dispenser import dispense, place_and_dispense
-from dispatcher.engine.recovery import reclaim
 from dispatcher.engine.ticker import Ticker
+from dispatcher.extension import registered
 from dispatcher.lifecycle import admit, oversized, place, publish, retention, schedule, wake
 from dispatcher.lifecycle import recover as recovery
 from dispatcher.lifecycle.retention import unused
@@ -99,7 +99,7 @@ def _serve(look: _Look, *, until: float | None = None, now: datetime | None = No
         changed += _wake_stranded(look.sweep)
         changed += _release_oversized() if due.has_oversized else 0
         changed += place_unplaced() if due.has_unplaced else 0
-    changed += reclaim(now=now) if due.has_overdue else 0
+    changed += registered().reclaim(now=now) if due.has_overdue else 0
     # What was reclaimed may be due at once.
     changed += schedule.wake_due(now=now) if due.has_due_calls or changed else 0
     changed += schedule.discard_expired(now=now) if due.has_expired or changed else 0
@@ -164,8 +164,7 @@ def cleanup(*, now: datetime | None = None) -> int:
     Return how many calls.
     """
     retention.delete_workers(now=now)
-    retention.delete_workflows(now=now)
-    retention.delete_entries(budget=conf().cleanup_budget, now=now)
+    registered().clean_up(now=now)
     retention.delete_changes(now=now)
     deleted = retention.delete_ended(now=now)
     unused.remove_lanes(now=now)

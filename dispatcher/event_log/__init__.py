@@ -1,30 +1,14 @@
-"""The event log: events of limits and queues that no row records (setting `event_retention`).
+"""The event log: events of limits and queues that no row records, for the app that stores them (see `extension`).
 
 The row of a call records what happened to it. That a limit held it up, that a queue refused one or was paused is not:
-who wants to know has it written down, in the transaction in which it happens.
+where an app keeps a log, it is stored in the transaction in which it happens.
 """
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from dispatcher import sql
-from dispatcher.conf import conf
-
-KINDS: Final = (
-    "backpressure.cleared",
-    "backpressure.rejected",
-    "backpressure.warning",
-    "cron.skipped",
-    "job.heartbeat",
-    "queue.paused",
-    "queue.resumed",
-    "rate_limit.dynamic_adjusted",
-    "rate_limit.exceeded",
-    "rate_limit.released",
-)
-"""What is written down."""
+from dispatcher.extension import registered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,16 +23,10 @@ class Entry:
 
 def is_kept() -> bool:
     """Whether an event log is kept at all."""
-    return conf().event_retention is not None
+    return registered().keeps_events()
 
 
 def note(entries: Collection[Entry]) -> None:
-    """Write down what happened, if an event log is kept; at the time of writing."""
-    if not entries or not is_kept():
-        return
-    params = {
-        "kinds": [entry.kind for entry in entries],
-        "queues": [entry.queue for entry in entries],
-        "data": [json.dumps(entry.data) for entry in entries],
-    }
-    sql.ask("note_entries", object, params)
+    """Store what happened, if an event log is kept; at the time of writing."""
+    if entries and is_kept():
+        registered().store_events(entries)

@@ -17,6 +17,7 @@ from psycopg.errors import LockNotAvailable
 from dispatcher import groups, sql, validate
 from dispatcher.conf import conf
 from dispatcher.errors import ConfigurationError, UnknownKey
+from dispatcher.extension import HTTP_MISSING, registered
 from dispatcher.limits.policy import Policy, stored
 from dispatcher.limits.usage import PolicyRow
 from dispatcher.models import RateLimitKey
@@ -108,7 +109,12 @@ def declared_delivery(queue: str) -> Delivery:
     if best is not None and given[best] not in list(Delivery):
         message = f"DISPATCHER['delivery'][{best!r}] is {given[best]!r}: give one of {', '.join(Delivery)}."
         raise ConfigurationError(message)
-    return Delivery.DIRECT if best is None else Delivery(given[best])
+    if best is None:
+        return Delivery.DIRECT
+    if given[best] == Delivery.HTTP and not registered().serves_http:
+        message = f"DISPATCHER['delivery'][{best!r}] is {given[best]!r}, but {HTTP_MISSING}"
+        raise ConfigurationError(message)
+    return Delivery(given[best])
 
 
 def is_from_template(name: str) -> bool:

@@ -137,7 +137,7 @@ def take(
     the queues by their weights.
     """
     where = {"queues": list(queues), "most": room + SPARE_LANES, "keys": list(keys), "avoid": list(avoid)}
-    who = {"worker": worker, "tasks": list(tasks), "lease": conf().run_lease, "usual": None, "is_fetch": False}
+    who = {"worker": worker, "tasks": list(tasks), "lease": conf().run_lease, "is_fetch": False}
     start = {**who, "room": room, "avoid": list(avoid), "slack": slack, "may_park": True}
     opened: sql.Asked[Opened] | None = None
     with sql.short_transaction() as commit:
@@ -200,7 +200,7 @@ def fetch(
     worker: UUID | None,
     room: int,
     lanes: int,
-    lease: timedelta | None,
+    lease: timedelta,
     avoid: Collection[int] = (),
     may_park: bool,
     looks: bool,
@@ -208,11 +208,11 @@ def fetch(
 ) -> Fetched:
     """Start up to `room` calls of a queue for a worker that fetches, of that many lanes at the most.
 
-    lease: what the worker asked for. avoid: keys whose lanes are left out. may_park: whether a lane that a full key
-    stops is parked, and not left. looks: start none if calls are due. waits: for the first lane, if another transaction
-    has locked it.
+    lease: how long a call counts as running without a heartbeat. avoid: keys whose lanes are left out. may_park:
+    whether a lane that a full key stops is parked, and not left. looks: start none if calls are due. waits: for the
+    first lane, if another transaction has locked it.
     """
-    who = {"worker": worker, "tasks": None, "lease": lease, "usual": conf().visibility, "is_fetch": True}
+    who = {"worker": worker, "tasks": None, "lease": lease, "is_fetch": True}
     left_out = {"avoid": list(avoid)}
     waited: sql.Asked[LockedLane] | None = None
     with sql.short_transaction(is_tuned=False):

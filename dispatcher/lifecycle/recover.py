@@ -21,16 +21,6 @@ class ExpiredLease:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExpiredFetch(ExpiredLease):
-    """A fetched call whose lease expired."""
-
-    is_timeout: bool
-    """Its attempt has used up the time that it has."""
-    is_confirmed: bool
-    """Its worker has sent a heartbeat or progress for it."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Swept:
     """Lanes or keys that no pass would have served, and where the next sweep continues."""
 
@@ -59,23 +49,11 @@ def judged_until(*, now: datetime | None = None) -> datetime | None:
     return until
 
 
-def overdue_until() -> datetime | None:
-    """Return by when the lease of a fetched call must have been over to be judged; None if none is over, or may be."""
-    (is_due,) = sql.fetch("find_overdue", bool, {"wait": 2 * conf().heartbeat})
-    return judged_until() if is_due else None
-
-
 def expired(*, now: datetime | None = None) -> list[ExpiredLease]:
     """Lock and return calls whose lease ran out; the caller holds a transaction open until they are put right."""
     settings = conf()
     params = {"now": now, "most": settings.batch, "slack": settings.heartbeat}
     rows = sql.fetch("lock_expired", ExpiredLease, params)
-    return list({row.call_id: row for row in rows}.values())
-
-
-def overdue(*, now: datetime | None = None) -> list[ExpiredFetch]:
-    """Lock and return calls that were fetched over HTTP and whose lease ran out; the caller ends their attempts."""
-    rows = sql.fetch("lock_overdue", ExpiredFetch, {"now": now, "most": conf().batch})
     return list({row.call_id: row for row in rows}.values())
 
 

@@ -14,17 +14,16 @@ import uuid_utils.compat as uuid7
 from dispatcher import groups, lanes, sql, validate
 from dispatcher.conf import conf, feed_silence, is_eager, needs_worker, send_bound
 from dispatcher.errors import CallInvalid, CallNeverRuns, CallTooLarge, PolicyInvalid
+from dispatcher.extension import registered
 from dispatcher.lanes import Kind, Placement, heads, mixture
 from dispatcher.limits.policy import Policy
 from dispatcher.limits.retry import Retry
 from dispatcher.models import CallQueue
-from dispatcher.request import Call, OjsOptions
+from dispatcher.request import Call, Extras
 from dispatcher.signals import policy_ignored
 from dispatcher.states import OnLimit, State
 
 logger = logging.getLogger(__name__)
-
-_PLAIN = OjsOptions()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +42,9 @@ class Draft:
     scheduled_at: datetime | None
     expires_at: datetime | None
     policies: Mapping[str, Policy]
-    ojs: OjsOptions
-    envelope: str | None
+    extras: Extras | None
+    beside: str | None
+    """What another app stores beside it, as far as it counts as a part of the call."""
     headers: str | None
     options: str | None
     scheduled_in: timedelta | None
@@ -103,17 +103,18 @@ def draft(
     options: Mapping[str, Any] | None = None,
     scheduled_in: timedelta | None = None,
     expires_in: timedelta | None = None,
+    call_id: UUID | None = None,
 ) -> Draft:
     """Check every field of a call. Raises CallInvalid or PolicyInvalid naming the field; nothing is written.
 
-    options, scheduled_in, expires_in: see signature.SendRequest.
+    options, scheduled_in, expires_in: see signature.SendRequest. call_id: its id, if it has one already.
     """
     costs, policies, on_limit = _keys(call)
     names = tuple(sorted(costs))
     # Only Celery's own JSON has types beyond JSON's that come back as they were.
     is_json = "serializer" not in (options or {})
     checked = Draft(
-        id=call.ojs.id or uuid7.uuid7(),
+        id=call_id or (call.extras and call.extras.id) or uuid7.uuid7(),
         kind=Kind(
             queue=validate.name("queue", queue),
             priority=validate.whole("priority", call.priority, -100, 100),
@@ -132,8 +133,8 @@ def draft(
         scheduled_at=validate.moment("scheduled_at", call.scheduled_at),
         expires_at=validate.moment("expires_at", call.expires_at),
         policies=policies,
-        ojs=call.ojs,
-        envelope=None if call.ojs.envelope is None else validate.json_text("envelope", call.ojs.envelope),
+        extras=call.extras,
+        beside=None if call.extras is None else call.extras.text(),
         headers=validate.json_text("headers", dict(call.headers)) if call.headers else None,
         options=validate.json_text("options", dict(options)) if options else None,
         scheduled_in=scheduled_in,
@@ -141,8 +142,8 @@ def draft(
     )
     if checked.scheduled_at and checked.expires_at and checked.expires_at <= checked.scheduled_at:
         raise CallInvalid("expires_at", "is not after scheduled_at, so the call could never start.")
-    beside = (checked.call_data, checked.headers, checked.envelope)
-    check_size((checked.args, checked.kwargs, checked.meta, *(text for text in beside if text)))
+    others = (checked.call_data, checked.headers, checked.beside)
+    check_size((checked.args, checked.kwargs, checked.meta, *(text for text in others if text)))
     return checked
 
 
@@ -176,7 +177,10 @@ def write(drafts: Sequence[Draft]) -> list[CallQueue]:
         missing = lanes.missing_keys(kinds, dict(reversed(policies)))
         mixture.check_kinds(kinds, missing)
         senders = {
-            name: by for each in reversed(drafts) for name in each.policies if (by := each.ojs.sender) is not None
+            name: by
+            for each in reversed(drafts)
+            for name in each.policies
+            if each.extras is not None and (by := each.extras.sender) is not None
         }
         placements = {kind: Placement.of(kind, missing, senders) for kind in kinds}
         if not sql.in_transaction() and lanes.open_lanes(kinds, missing, senders):
@@ -195,7 +199,7 @@ def write_one(draft: Draft) -> One:
     """
     has_times = any((draft.scheduled_at, draft.expires_at, draft.scheduled_in, draft.expires_in))
     has_group = any(groups.is_group(name) for name in draft.kind.names)
-    if draft.costs or draft.policies or has_times or has_group or draft.ojs != _PLAIN:
+    if draft.costs or draft.policies or has_times or has_group or draft.extras is not None:
         return One(call=write([draft])[0])
     params = _params(draft)
     if draft.kind.queue in _direct and not is_eager() and (one := _record(draft, params)) is not None:
@@ -286,7 +290,7 @@ def _report_ignored(policies: Sequence[tuple[str, Policy]]) -> None:
 
 def _check_expiry(drafts: Sequence[Draft]) -> None:
     """Refuse calls that have expired by the database's clock; over HTTP such a job is discarded, as its spec has it."""
-    times = [each.expires_at for each in drafts if each.expires_at is not None and each.envelope is None]
+    times = [each.expires_at for each in drafts if each.expires_at is not None and each.beside is None]
     if times and min(times) <= (now := sql.now()):
         raise CallInvalid(
             "expires_at", f"{min(times).isoformat()} is past (it is {now.isoformat()}), so the call could never start."
@@ -343,15 +347,17 @@ def _insert(
                 "expires_in",
                 "headers",
                 "options",
-                "envelope",
             )
         },
-        **{
-            column: [getattr(each.ojs, column) for each in drafts]
-            for column in ("timeout", "visibility", "unique_key", "is_pending")
-        },
+        "is_pending": [each.extras is not None and each.extras.is_pending for each in drafts],
     }
-    return sql.fetch("send_calls", Written, params)
+    extras = {each.id: each.extras for each in drafts if each.extras is not None and each.extras.is_stored}
+    if not extras:
+        return sql.fetch("send_calls", Written, params)
+    with sql.together():
+        written = sql.ask("send_calls", Written, params)
+        registered().store_extras(extras)
+    return written.rows()
 
 
 def _saved(each: Draft, row: Written, placement: Placement | None = None) -> CallQueue:
@@ -375,10 +381,6 @@ def _saved(each: Draft, row: Written, placement: Placement | None = None) -> Cal
         expires_at=row.expires_at,
         headers=each.headers and json.loads(each.headers),
         options=each.options and json.loads(each.options),
-        timeout=each.ojs.timeout,
-        visibility=each.ojs.visibility,
-        unique_key=each.ojs.unique_key,
-        envelope=each.envelope and json.loads(each.envelope),
         created_at=row.created_at,
         ticket=row.ticket,
         dispatched_at=row.dispatched_at,

@@ -41,34 +41,6 @@ class Migration(migrations.Migration):
     operations = [
         migrations.RunSQL(SEQUENCE, "DROP SEQUENCE dispatcher_call_position"),
         migrations.CreateModel(
-            name="ApiToken",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                (
-                    "name",
-                    models.CharField(help_text="The key token:NAME has its own limits.", max_length=200, unique=True),
-                ),
-                ("digest", models.CharField(editable=False, max_length=64, unique=True)),
-                (
-                    "scopes",
-                    django.contrib.postgres.fields.ArrayField(
-                        base_field=models.CharField(max_length=255),
-                        help_text="Scopes: send, fetch, read, admin; send:mail* and fetch:mail* for some queues only.",
-                        size=None,
-                    ),
-                ),
-                ("is_active", models.BooleanField(default=True, verbose_name="active")),
-                ("expires_at", models.DateTimeField(blank=True, null=True)),
-                (
-                    "created_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
-                ),
-            ],
-            options={
-                "verbose_name": "API token",
-            },
-        ),
-        migrations.CreateModel(
             name="Feed",
             fields=[
                 ("worker_id", models.UUIDField(editable=False, primary_key=True, serialize=False)),
@@ -128,99 +100,11 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
-            name="Pool",
-            fields=[
-                ("name", models.CharField(max_length=255, primary_key=True, serialize=False)),
-                (
-                    "strategy",
-                    models.CharField(
-                        default="round-robin", help_text="strict, round-robin or weighted.", max_length=16
-                    ),
-                ),
-                (
-                    "weights",
-                    models.JSONField(
-                        default=dict, help_text="Its queues with their weights: how often each comes first."
-                    ),
-                ),
-                (
-                    "created_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
-                ),
-            ],
-        ),
-        migrations.CreateModel(
-            name="PullWorker",
-            fields=[
-                ("id", models.UUIDField(editable=False, primary_key=True, serialize=False)),
-                ("name", models.CharField(help_text="Its worker_id.", max_length=255, unique=True)),
-                (
-                    "queues",
-                    django.contrib.postgres.fields.ArrayField(
-                        base_field=models.CharField(max_length=255),
-                        default=list,
-                        help_text="The queues of its last fetch.",
-                        size=None,
-                    ),
-                ),
-                (
-                    "state",
-                    models.CharField(
-                        db_default="running", default="running", help_text="Its last reported state.", max_length=16
-                    ),
-                ),
-                (
-                    "directive",
-                    models.CharField(
-                        db_default="running",
-                        default="running",
-                        help_text="The response to its next heartbeat.",
-                        max_length=16,
-                    ),
-                ),
-                ("started_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ("seen_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-            ],
-            options={
-                "verbose_name": "fetching worker",
-            },
-        ),
-        migrations.CreateModel(
             name="ResultCursor",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("finished_at", models.DateTimeField()),
                 ("call_id", models.UUIDField()),
-            ],
-        ),
-        migrations.CreateModel(
-            name="Subscription",
-            fields=[
-                (
-                    "id",
-                    models.UUIDField(
-                        default=uuid_utils.compat.uuid7, editable=False, primary_key=True, serialize=False
-                    ),
-                ),
-                ("url", models.URLField(max_length=2000)),
-                (
-                    "events",
-                    django.contrib.postgres.fields.ArrayField(
-                        base_field=models.CharField(max_length=64),
-                        help_text="Types, such as job.completed, job.* or *.",
-                        size=None,
-                    ),
-                ),
-                ("secret", models.CharField(help_text="The key of the signatures of posts.", max_length=255)),
-                ("is_active", models.BooleanField(default=True, verbose_name="active")),
-                (
-                    "delivered_cursor",
-                    models.CharField(default="", help_text="Events up to here were delivered.", max_length=64),
-                ),
-                (
-                    "created_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
-                ),
             ],
         ),
         migrations.CreateModel(
@@ -260,29 +144,6 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-        ),
-        migrations.CreateModel(
-            name="EventLogEntry",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("kind", models.CharField(help_text="Such as rate_limit.exceeded.", max_length=64)),
-                ("queue", models.CharField(max_length=255, null=True)),
-                ("data", models.JSONField()),
-                ("at", models.DateTimeField()),
-            ],
-            options={
-                "verbose_name_plural": "event log entries",
-                "indexes": [
-                    models.Index(fields=["at"], name="entry_at"),
-                    models.Index(fields=["kind", "at"], name="entry_kind"),
-                    models.Index(django.db.models.fields.json.KeyTextTransform("job_id", "data"), name="entry_job"),
-                    models.Index(
-                        condition=models.Q(("kind__in", ["backpressure.warning", "backpressure.cleared"])),
-                        fields=["queue", "at"],
-                        name="entry_pressure",
-                    ),
-                ],
-            },
         ),
         migrations.CreateModel(
             name="KeyChange",
@@ -746,24 +607,6 @@ class Migration(migrations.Migration):
                 ),
                 ("expires_at", models.DateTimeField(help_text="Discarded if it has not started by then.", null=True)),
                 (
-                    "timeout",
-                    models.DurationField(
-                        help_text="Maximum duration of one attempt, if workers fetch it over HTTP.", null=True
-                    ),
-                ),
-                (
-                    "visibility",
-                    models.DurationField(help_text="The lease of a fetched call without a heartbeat.", null=True),
-                ),
-                (
-                    "unique_key",
-                    models.CharField(help_text="Calls with the same key run one at a time.", max_length=64, null=True),
-                ),
-                (
-                    "envelope",
-                    models.JSONField(help_text="Fields of its Open Job Spec job that have no column.", null=True),
-                ),
-                (
                     "headers",
                     models.JSONField(
                         help_text="Headers of its message: the sender's, and those that instrumentation added at the send.",
@@ -775,12 +618,6 @@ class Migration(migrations.Migration):
                     models.JSONField(
                         help_text="Options of its message, as for apply_async: time limits, the broker's priority, and so on.",
                         null=True,
-                    ),
-                ),
-                (
-                    "progress",
-                    models.JSONField(
-                        help_text="What its worker reported last: progress from 0 to 1, message, data.", null=True
                     ),
                 ),
                 (
@@ -814,15 +651,6 @@ class Migration(migrations.Migration):
                         db_default=False,
                         default=False,
                         help_text="It was revoked while it ran: no further attempt starts.",
-                    ),
-                ),
-                (
-                    "is_awaited",
-                    models.BooleanField(
-                        db_default=False,
-                        default=False,
-                        editable=False,
-                        help_text="A workflow waits for its end, and has not recorded it yet.",
                     ),
                 ),
                 ("ticket", models.UUIDField(editable=False, null=True)),
@@ -969,94 +797,6 @@ class Migration(migrations.Migration):
                         on_delete=django.db.models.deletion.CASCADE,
                         related_name="windows",
                         to="dispatcher.ratelimitkey",
-                    ),
-                ),
-            ],
-        ),
-        migrations.CreateModel(
-            name="Workflow",
-            fields=[
-                (
-                    "id",
-                    models.UUIDField(
-                        default=uuid_utils.compat.uuid7, editable=False, primary_key=True, serialize=False
-                    ),
-                ),
-                ("name", models.CharField(blank=True, max_length=255)),
-                ("kind", models.CharField(help_text="chain, group, batch or graph.", max_length=16)),
-                (
-                    "state",
-                    models.CharField(
-                        default="running", help_text="running, completed, failed or cancelled.", max_length=16
-                    ),
-                ),
-                ("plan", models.JSONField(help_text="Its parts, in order: jobs or workflows.")),
-                (
-                    "callbacks",
-                    models.JSONField(
-                        default=dict, help_text="The callbacks of a batch, started when all parts have ended."
-                    ),
-                ),
-                (
-                    "results",
-                    models.JSONField(default=dict, help_text="Results of earlier parts that it was started with."),
-                ),
-                ("failed_part", models.PositiveIntegerField(null=True)),
-                (
-                    "created_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
-                ),
-                ("ended_at", models.DateTimeField(null=True)),
-                (
-                    "look_at",
-                    models.DateTimeField(
-                        editable=False,
-                        help_text="When it is advanced although none of its calls has ended; after its end: when its parent is.",
-                        null=True,
-                    ),
-                ),
-                (
-                    "parent",
-                    models.ForeignKey(
-                        null=True,
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="children",
-                        to="dispatcher.workflow",
-                    ),
-                ),
-            ],
-        ),
-        migrations.CreateModel(
-            name="Part",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("role", models.CharField(help_text="step, or the name of a callback.", max_length=16)),
-                ("place", models.PositiveIntegerField()),
-                ("call", models.UUIDField(null=True)),
-                (
-                    "outcome",
-                    models.CharField(default="open", help_text="open, completed, failed or cancelled.", max_length=16),
-                ),
-                ("result", models.JSONField(null=True)),
-                (
-                    "error",
-                    models.JSONField(
-                        help_text="Why it failed, if its call has no error: it was not sent, or was deleted.", null=True
-                    ),
-                ),
-                (
-                    "child",
-                    models.OneToOneField(
-                        null=True,
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="part",
-                        to="dispatcher.workflow",
-                    ),
-                ),
-                (
-                    "workflow",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="parts", to="dispatcher.workflow"
                     ),
                 ),
             ],
@@ -1228,14 +968,6 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="callqueue",
             index=models.Index(
-                condition=models.Q(("unique_key__isnull", False)),
-                fields=["unique_key", "state", "created_at"],
-                name="call_unique",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="callqueue",
-            index=models.Index(
                 condition=models.Q(("finished_at__isnull", True), ("returns__gt", 0)),
                 fields=["queue", "task"],
                 name="call_returned",
@@ -1277,14 +1009,6 @@ class Migration(migrations.Migration):
                 condition=models.Q(("state", dispatcher.states.State["PENDING"])),
                 fields=["queue", "id"],
                 name="call_pending",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="callqueue",
-            index=models.Index(
-                condition=models.Q(("finished_at__isnull", False), ("is_awaited", True)),
-                fields=["finished_at"],
-                name="call_awaited",
             ),
         ),
         migrations.AddIndex(
@@ -1490,46 +1214,6 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="slot",
             constraint=models.UniqueConstraint(fields=("call", "key"), name="slot_is_one_per_call_and_key"),
-        ),
-        migrations.AddIndex(
-            model_name="workflow",
-            index=models.Index(
-                condition=models.Q(("look_at__isnull", False)), fields=["look_at"], name="workflow_look"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="workflow",
-            index=models.Index(condition=models.Q(("state", "running")), fields=["id"], name="workflow_running"),
-        ),
-        migrations.AddIndex(
-            model_name="workflow",
-            index=models.Index(fields=["created_at"], name="workflow_made"),
-        ),
-        migrations.AddIndex(
-            model_name="workflow",
-            index=models.Index(
-                condition=models.Q(("ended_at__isnull", False)), fields=["ended_at"], name="workflow_ended"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="workflow",
-            index=models.Index(
-                condition=models.Q(("ended_at__isnull", False), ("parent__isnull", True)),
-                fields=["ended_at"],
-                name="workflow_root_ended",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="part",
-            index=models.Index(condition=models.Q(("call__isnull", False)), fields=["call"], name="part_call"),
-        ),
-        migrations.AddIndex(
-            model_name="part",
-            index=models.Index(condition=models.Q(("outcome", "open")), fields=["workflow", "id"], name="part_open"),
-        ),
-        migrations.AddConstraint(
-            model_name="part",
-            constraint=models.UniqueConstraint(fields=("workflow", "role", "place"), name="part_is_started_once"),
         ),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
     ]

@@ -51,21 +51,12 @@ class CallQueue(models.Model):
         null=True, help_text="The earliest start; of a retryable call, of its next attempt."
     )
     expires_at = models.DateTimeField(null=True, help_text="Discarded if it has not started by then.")
-    timeout = models.DurationField(
-        null=True, help_text="Maximum duration of one attempt, if workers fetch it over HTTP."
-    )
-    visibility = models.DurationField(null=True, help_text="The lease of a fetched call without a heartbeat.")
-    unique_key = models.CharField(max_length=64, null=True, help_text="Calls with the same key run one at a time.")  # noqa: DJ001 -- absent is not a text
-    envelope = models.JSONField(null=True, help_text="Fields of its Open Job Spec job that have no column.")
     headers = models.JSONField(
         null=True, help_text="Headers of its message: the sender's, and those that instrumentation added at the send."
     )
     options = models.JSONField(
         null=True,
         help_text="Options of its message, as for apply_async: time limits, the broker's priority, and so on.",
-    )
-    progress = models.JSONField(
-        null=True, help_text="What its worker reported last: progress from 0 to 1, message, data."
     )
     oversized_key = models.ForeignKey(
         RateLimitKey,
@@ -90,12 +81,6 @@ class CallQueue(models.Model):
     )
     is_revoked = models.BooleanField(
         default=False, db_default=False, help_text="It was revoked while it ran: no further attempt starts."
-    )
-    is_awaited = models.BooleanField(
-        default=False,
-        db_default=False,
-        editable=False,
-        help_text="A workflow waits for its end, and has not recorded it yet.",
     )
     ticket = models.UUIDField(null=True, editable=False)
     claim = models.UUIDField(null=True, editable=False, help_text="The claim that won the ticket.")
@@ -182,9 +167,6 @@ class CallQueue(models.Model):
             models.Index(name="call_unpublished", fields=["dispatched_at"], condition=Q(state=State.DISPATCHED)),
             models.Index(name="call_in_flight", fields=["queue", "state"], condition=Q(state__in=IN_FLIGHT)),
             models.Index(
-                name="call_unique", fields=["unique_key", "state", "created_at"], condition=Q(unique_key__isnull=False)
-            ),
-            models.Index(
                 name="call_returned", fields=["queue", "task"], condition=Q(returns__gt=0, finished_at__isnull=True)
             ),
             models.Index(name="call_reason", fields=["reason", "finished_at"], condition=Q(reason__isnull=False)),
@@ -199,9 +181,6 @@ class CallQueue(models.Model):
                 name="call_due_queue", fields=["state", "queue", "scheduled_at", "id"], condition=Q(state__in=DUE)
             ),
             models.Index(name="call_pending", fields=["queue", "id"], condition=Q(state=State.PENDING)),
-            models.Index(
-                name="call_awaited", fields=["finished_at"], condition=Q(is_awaited=True, finished_at__isnull=False)
-            ),
             # Events: waiting calls that were sent lately, and calls with a failed attempt.
             models.Index(name="call_sent", fields=["created_at"], condition=Q(state__in=WAITING)),
             models.Index(

@@ -1,4 +1,4 @@
-"""Models of queues: who serves each, how many calls may wait, and pools of queues."""
+"""Models of queues: who serves each, and how many calls may wait."""
 
 from typing import ClassVar
 
@@ -65,18 +65,6 @@ class Queue(models.Model):
             ),
             models.CheckConstraint(name="queue_warns_at_a_share", condition=Q(warn_at__range=(0, 1))),
         ]
-
-    def __str__(self) -> str:
-        return self.name
-
-
-class Pool(models.Model):
-    """Queues that workers fetch from together, and the order in which a fetch reads them."""
-
-    name = models.CharField(max_length=255, primary_key=True)
-    strategy = models.CharField(max_length=16, default="round-robin", help_text="strict, round-robin or weighted.")
-    weights = models.JSONField(default=dict, help_text="Its queues with their weights: how often each comes first.")
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     def __str__(self) -> str:
         return self.name

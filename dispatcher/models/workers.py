@@ -1,4 +1,4 @@
-"""Models of workers: Celery's, those that fetch over HTTP, lease checks, and runs of periodic tasks."""
+"""Models of workers, of lease checks, and of runs of periodic tasks."""
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -44,28 +44,6 @@ class Feed(models.Model):
 
     def __str__(self) -> str:
         return f"{self.worker_id}"
-
-
-class PullWorker(models.Model):
-    """A named worker that fetches calls over HTTP."""
-
-    id = models.UUIDField(primary_key=True, editable=False)
-    name = models.CharField(max_length=255, unique=True, help_text="Its worker_id.")
-    queues = ArrayField(models.CharField(max_length=255), default=list, help_text="The queues of its last fetch.")
-    state = models.CharField(
-        max_length=16, default="running", db_default="running", help_text="Its last reported state."
-    )
-    directive = models.CharField(
-        max_length=16, default="running", db_default="running", help_text="The response to its next heartbeat."
-    )
-    started_at = models.DateTimeField(db_default=Now())
-    seen_at = models.DateTimeField(db_default=Now())
-
-    class Meta:
-        verbose_name = "fetching worker"
-
-    def __str__(self) -> str:
-        return self.name
 
 
 class LeaseCheck(models.Model):

@@ -21,7 +21,8 @@ from dispatcher.limits.policy import Policy
 from dispatcher.models import RateLimitKey
 from dispatcher.ojs import worker_reports
 from dispatcher.ojs.enqueue import find_unique
-from dispatcher.request import Call, OjsOptions
+from dispatcher.ojs.options import OjsOptions, options_of
+from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
 
 logger = logging.getLogger(__name__)
@@ -207,7 +208,7 @@ def _call(stored: Mapping[str, Any], name: str) -> Call:
         **{field: kept[field] for field in ("task", "args", "queue", "priority", "retry", "rate_limit")},
         keys=keys,
         meta={**(kept["meta"] or {}), **fired},
-        ojs=OjsOptions(
+        extras=OjsOptions(
             unique_key=_unique_key(name),
             envelope=kept["envelope"],
             sender=itself,
@@ -222,7 +223,7 @@ def _span(seconds: float | None) -> timedelta | None:
 
 
 def _as_json(call: Call) -> dict[str, Any]:
-    options = call.ojs
+    options = options_of(call)
     named = ("task", "args", "meta", "queue", "priority", "retry", "rate_limit", "keys")
     spans = {"timeout": options.timeout, "visibility": options.visibility}
     return {

@@ -17,6 +17,8 @@ from dispatcher.event_log import Entry
 from dispatcher.lanes import heads
 from dispatcher.lifecycle import control
 from dispatcher.models import CallQueue
+from dispatcher.ojs import jobs
+from dispatcher.ojs.options import options_of
 from dispatcher.ojs.queues import create_queues
 from dispatcher.request import Call
 from dispatcher.states import OnFull, State
@@ -96,8 +98,10 @@ def enqueue(wanted: Sequence[EnqueueRequest], *, may_send: Callable[[str], bool]
     neither returned, cancelled nor named in an error.
     """
     known = create_queues({each.queue for each in wanted}).values()
-    if not any(queue.is_bounded for queue in known) and not any(each.unique or each.call.ojs.id for each in wanted):
-        return [Enqueued(call=call, is_new=True) for call in api.send_many([each.call for each in wanted])]
+    if not any(queue.is_bounded for queue in known) and not any(
+        each.unique or options_of(each.call).id for each in wanted
+    ):
+        return [Enqueued(call=call, is_new=True) for call in _send([each.call for each in wanted])]
     try:
         with sql.atomic():
             return _enqueue(wanted, may_send)
@@ -129,11 +133,16 @@ def _enqueue(wanted: Sequence[EnqueueRequest], may_send: Callable[[str], bool]) 
     kept, replaced = _resolve(wanted, may_send)
     fresh = {number: each for number, each in enumerate(wanted) if number not in kept}
     bounds = _make_room([*fresh.values()])
-    sent = iter(api.send_many([_rescheduled(each, replaced.get(number)) for number, each in fresh.items()]))
+    sent = iter(_send([_rescheduled(each, replaced.get(number)) for number, each in fresh.items()]))
     return [
         Enqueued(call=kept.get(number) or next(sent), is_new=number not in kept, bound=bounds.get(each.queue))
         for number, each in enumerate(wanted)
     ]
+
+
+def _send(calls: Sequence[Call]) -> list[CallQueue]:
+    """Send calls, and return them with their jobs."""
+    return [jobs.sent(call, options_of(asked)) for call, asked in zip(api.send_many(calls), calls, strict=True)]
 
 
 def _resolve(
@@ -155,7 +164,7 @@ def _resolve(
             if found.queue != each.queue and not may_send(found.queue):
                 raise DuplicateCall(unique_key=unique.key)
             if unique.on_conflict == "ignore":
-                kept[number] = CallQueue.objects.using(conf().database).get(id=found.id)
+                (kept[number],) = jobs.read([found.id])
             elif not unique.on_conflict.startswith("replace") or not _cancel(found.id):
                 raise DuplicateCall(str(found.id), ojs_state(found.state), unique.key)
             else:
@@ -228,7 +237,7 @@ def clear_backpressure() -> int:
 
 
 def _duplicate_id(wanted: Sequence[EnqueueRequest], may_send: Callable[[str], bool]) -> DuplicateCall:
-    queues = {each.call.ojs.id: each.queue for each in wanted if each.call.ojs.id}
+    queues = {call_id: each.queue for each in wanted if (call_id := options_of(each.call).id)}
     existing = CallQueue.objects.using(conf().database).filter(id__in=queues).first()
     if existing is None:
         return DuplicateCall(str(next(iter(queues))), State.AVAILABLE)

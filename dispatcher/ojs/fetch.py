@@ -11,12 +11,11 @@ from time import monotonic
 from uuid import UUID
 
 from dispatcher import engine, sql
-from dispatcher.conf import conf
-from dispatcher.engine import attempt, fetched
+from dispatcher.engine import attempt
 from dispatcher.lifecycle import admit, claim, feed, finish, schedule
 from dispatcher.messages.message import Admitted
 from dispatcher.models import CallQueue
-from dispatcher.ojs import pull_workers
+from dispatcher.ojs import jobs, pull_workers, steps
 from dispatcher.ojs.long_poll import WAITERS, find_ready_queues
 from dispatcher.states import Delivery
 
@@ -86,7 +85,7 @@ def _fetch_now(request: FetchRequest, reached: set[int]) -> list[CallQueue]:
 def _fetch_from(queue: str, most: int, request: FetchRequest, reached: set[int], *, waits: bool) -> list[CallQueue]:
     """Start up to `most` calls of one queue; waits: for its first lane, if that is locked."""
     taken: list[CallQueue] = []
-    step = partial(fetched.step, queue, worker=_worker_of(request), lease=request.lease, waits=waits)
+    step = partial(steps.step, queue, worker=_worker_of(request), lease=request.lease, waits=waits)
     done = step(most=most, avoid=reached)
     reached.update(done.reached)
     if done.is_due:
@@ -136,21 +135,21 @@ def _fetch_by_passes(
         if again.lanes or again.keys:
             engine.dispense_briefly(lanes=again.lanes, keys=again.keys)
         if waited is not None and not made.has_moved:
-            fetched.leave(waited.rows())
+            steps.leave(waited.rows())
         if len(taken) >= most or not (made.has_moved or is_new):
             break
-    return fetched.read(taken)
+    return jobs.read(taken)
 
 
 def _claim(admitted: Sequence[Admitted], request: FetchRequest) -> list[UUID]:
     """Claim the admitted calls, in the same transaction; a call that may not start waits again."""
     worker = _worker_of(request)
-    started = []
+    started: dict[UUID, UUID] = {}
     for call in admitted:
         # The ticket is the claim: the row still has it when the report of the end is repeated.
         match claim.claim(call.id, call.ticket, claim_id=call.ticket, worker=worker, lead=timedelta(0)):
             case claim.Claimed():
-                started.append(call.id)
+                started[call.id] = call.ticket
             case claim.Refused.EXPIRED:
                 finish.expire(call.id, call.ticket)
             case claim.Refused.REVOKED:
@@ -158,9 +157,8 @@ def _claim(admitted: Sequence[Admitted], request: FetchRequest) -> list[UUID]:
             case _:
                 attempt.put_back(call.id, call.ticket)
     if started:
-        lease = {"lease": request.lease, "usual": conf().visibility, "worker": worker, "now": None}
-        sql.ask("set_fetch_leases", object, {"calls": started, **lease})
-    return started
+        steps.set_leases(started, worker, request.lease)
+    return list(started)
 
 
 def _worker_of(request: FetchRequest) -> UUID | None:

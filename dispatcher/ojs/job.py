@@ -15,9 +15,11 @@ from dispatcher.limits.durations import parse_duration
 from dispatcher.limits.retry import Retry
 from dispatcher.models import CallQueue
 from dispatcher.ojs.enqueue import EnqueueRequest, Unique, ojs_state
+from dispatcher.ojs.jobs import job_of
+from dispatcher.ojs.options import OjsOptions
 from dispatcher.ojs.requests import JobIn, OptionsIn, RateLimitIn, RetryIn, UniqueIn, given_fields
 from dispatcher.ojs.wire import Problem, format_time, invalid, parse_time, without_nulls
-from dispatcher.request import Call, OjsOptions
+from dispatcher.request import Call
 from dispatcher.states import Reason, State
 
 MAX_META_BYTES: Final = 65_536
@@ -53,7 +55,7 @@ def read_job(job: JobIn, path: str = "") -> EnqueueRequest:
         retry=_retry(options.retry, path),
         rate_limit=_rate_limit(options.rate_limit, queue),
         keys=_keys(options.keys),
-        ojs=OjsOptions(
+        extras=OjsOptions(
             id=UUID(job.id) if job.id else None,
             timeout=from_milliseconds(options.timeout_ms),
             visibility=from_milliseconds(options.visibility_timeout_ms),
@@ -77,7 +79,8 @@ def from_milliseconds(span: int | None) -> timedelta | None:
 
 def write_job(row: CallQueue) -> dict[str, Any]:
     """Return a call as a job."""
-    rest = row.envelope or {}
+    stored = job_of(row)
+    rest = stored.envelope or {}
     options = rest.get("options") or {}
     ended, state = row.finished_at, ojs_state(row.state)
     is_expired = row.reason == Reason.EXPIRED
@@ -107,7 +110,7 @@ def write_job(row: CallQueue) -> dict[str, Any]:
         "discarded_at": format_time(ended) if row.state == State.DISCARDED else None,
         "next_attempt_at": format_time(row.scheduled_at) if row.state == State.RETRYABLE else None,
         "retry_delay_ms": retry_delay_ms(row),
-        "timeout_ms": row.timeout and round(row.timeout.total_seconds() * 1000),
+        "timeout_ms": stored.timeout and round(stored.timeout.total_seconds() * 1000),
         "tags": options.get("tags"),
         "options": options.get("given") or None,
         "rate_limit": options.get("rate_limit"),
@@ -116,7 +119,7 @@ def write_job(row: CallQueue) -> dict[str, Any]:
         "result": row.result,
         "error": row.error and write_error(row.error),
         "errors": [write_error(each) for each in row.errors] or None,
-        "progress": row.progress and row.progress.get("progress"),
+        "progress": stored.progress and stored.progress.get("progress"),
         "reason": row.reason,
         "workflow_id": (rest.get("workflow") or {}).get("id"),
         "parent_results": (rest.get("workflow") or {}).get("results"),

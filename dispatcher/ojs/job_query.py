@@ -30,7 +30,7 @@ _ORDERS: Final[Mapping[str, tuple[Sequence[str], Q]]] = {
 
 def list_jobs(given: dict[str, str]) -> tuple[QuerySet[CallQueue], Sequence[str], QuerySet[CallQueue] | None]:
     """Return the requested calls, an index order for them, and the calls that this index scans."""
-    calls, all_calls = filter_jobs(given), CallQueue.objects.using(conf().database).all()
+    calls, all_calls = filter_jobs(given).prefetch_related("job"), CallQueue.objects.using(conf().database).all()
     named = {name for name in ("queue", "state", "type", "since", "until") if given.get(name)}
     state = given.get("state") or ""
     if state == State.ACTIVE:

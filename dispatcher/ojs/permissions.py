@@ -13,6 +13,7 @@ from dispatcher.models import CallQueue
 from dispatcher.ojs.auth import Access
 from dispatcher.ojs.enqueue import EnqueueRequest
 from dispatcher.ojs.job import write_job
+from dispatcher.ojs.options import options_of
 from dispatcher.ojs.wire import Problem, invalid
 
 _RESERVED: Final = ("token:", "queue:", "webhook:", "cron:")
@@ -40,7 +41,7 @@ def require_send(access: Access, wanted: Mapping[str, EnqueueRequest]) -> None:
 
 def with_sender(sender: str, wanted: EnqueueRequest) -> EnqueueRequest:
     """Return the call with its sender, for the history of the keys that it creates."""
-    return replace(wanted, call=replace(wanted.call, ojs=replace(wanted.call.ojs, sender=sender)))
+    return replace(wanted, call=replace(wanted.call, extras=replace(options_of(wanted.call), sender=sender)))
 
 
 def visible_job(access: Access, call: CallQueue) -> dict[str, Any]:

@@ -8,9 +8,8 @@ from celery import shared_task
 from dispatcher.celery import periodic
 from dispatcher.celery.periodic import Extra
 from dispatcher.conf import conf
-from dispatcher.models import Subscription, Workflow
-from dispatcher.ojs import enqueue
 from dispatcher.ojs.cron import CRON_TASK, fire_cron
+from dispatcher.ojs.models import Subscription, Workflow
 from dispatcher.tasks import QUIET
 
 ADVANCE: Final = "dispatcher.advance"
@@ -65,4 +64,3 @@ def _has_subscriptions() -> bool:
 
 periodic.register(ADVANCE, Extra(every=timedelta(seconds=1), run=_advance, is_needed=_runs_workflows))
 periodic.register(DELIVER, Extra(every=timedelta(seconds=5), run=_deliver, is_needed=_has_subscriptions))
-periodic.before_recovery(enqueue.clear_backpressure)

@@ -13,11 +13,11 @@ from uuid import UUID
 from dispatcher import api, engine, sql
 from dispatcher.conf import conf
 from dispatcher.ending import Reported
-from dispatcher.engine import attempt, fetched
+from dispatcher.engine import attempt
 from dispatcher.history import By
 from dispatcher.lifecycle import admit, finish, run
 from dispatcher.models import CallQueue
-from dispatcher.ojs import pull_workers
+from dispatcher.ojs import jobs, pull_workers
 from dispatcher.states import State
 
 
@@ -198,11 +198,12 @@ def _end_attempt(
         return RejectedReport(state=State(_get(row.id).state))
     with sql.together():
         room = admit.released_room(released.keys, released.lane_id)
-        reported = fetched.ask([row.id])
+        reported = jobs.ask([row.id])
     engine.fill(room.row())
-    return reported.row()
+    (ended_call,) = reported.rows()
+    return ended_call
 
 
 def _get(call: UUID) -> CallQueue:
-    (row,) = fetched.read([call])
+    (row,) = jobs.read([call])
     return row

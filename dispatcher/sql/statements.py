@@ -1,18 +1,22 @@
 """The text of each statement: one a file, in a folder for each step; what several share is a fragment.
 
+An app adds the folders of its own (see `add`); names are unique over all of them.
+
 `{{name}}` or `{{name(argument, ...)}}` stands for the text of `fragments/name.sql`, in which `{{parameter}}` stands for
 the argument. The text of a fragment is SQL of the project itself: no value ever goes into it.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Final, LiteralString
 
 FRAGMENTS: Final = "fragments"
 """The folder of the fragments; each other folder holds the statements of one step."""
+
+_roots = [Path(__file__).parent]
 
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 _FRAGMENT = re.compile(r"\{\{(\w+)(?:\(((?:[^{}]|\{\{\w+\}\})*)\))?\}\}")
@@ -34,6 +38,19 @@ class Fragment:
 
     text: LiteralString
     parameters: tuple[str, ...]
+
+
+def add(root: Path) -> None:
+    """Add the statements and fragments of an app, in the folders of this one."""
+    if root not in _roots:
+        _roots.append(root)
+        for cached in (statement, fragments, _files):
+            cached.cache_clear()
+
+
+def roots() -> tuple[Path, ...]:
+    """Return where the folders of statements are: those of the core, and those of apps."""
+    return tuple(_roots)
 
 
 @cache
@@ -67,8 +84,9 @@ def used(text: str) -> set[str]:
 def fragments() -> dict[str, Fragment]:
     """Return every fragment by its name."""
     return {
-        file.name.removesuffix(".sql"): Fragment(text=_code(file), parameters=_parameters(file))
-        for file in resources.files(__package__).joinpath(FRAGMENTS).iterdir()
+        file.stem: Fragment(text=_code(file), parameters=_parameters(file))
+        for file in _entries()
+        if file.parent.name == FRAGMENTS
     }
 
 
@@ -80,19 +98,23 @@ def _expanded(name: str, arguments: str | None) -> LiteralString:
     return expand(text)
 
 
-def _parameters(file: Traversable) -> tuple[str, ...]:
+def _parameters(file: Path) -> tuple[str, ...]:
     found = _SIGNATURE.match(file.read_text("utf-8"))
     return tuple(found[2].split(", ")) if found and found[2] else ()
 
 
-def _code(file: Traversable) -> LiteralString:
+def _code(file: Path) -> LiteralString:
     lines = file.read_text("utf-8").splitlines()
     return " ".join(line.strip() for line in lines if not line.lstrip().startswith("--"))
 
 
 @cache
-def _files() -> dict[str, Traversable]:
+def _files() -> dict[str, Path]:
     """Return the file of each statement by its name, which is unique; each step has a folder."""
-    folders = (entry for entry in resources.files(__package__).iterdir() if entry.is_dir() and entry.name != FRAGMENTS)
-    files = (file for folder in folders for file in folder.iterdir() if file.name.endswith(".sql"))
-    return {file.name.removesuffix(".sql"): file for file in files}
+    return {file.stem: file for file in _entries() if file.parent.name != FRAGMENTS}
+
+
+def _entries() -> Iterator[Path]:
+    """Yield every file of SQL."""
+    for root in _roots:
+        yield from root.glob("*/*.sql")

@@ -4,10 +4,12 @@
 """
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-SQL: Final = Path(__file__).resolve().parents[2] / "dispatcher" / "sql"
+PACKAGE: Final = Path(__file__).resolve().parents[2] / "dispatcher"
+SQL: Final = PACKAGE / "sql"
 TITLES: Final = {
     "send": "Send",
     "lanes": "Lanes and keys",
@@ -28,11 +30,9 @@ TITLES: Final = {
     "retention": "Retention",
     "periodic_runs": "Periodic tasks",
     "results": "Results",
-    "event_log": "Event log",
     "reports": "Reports",
     "admin": "Admin",
     "audit": "Audit",
-    "ojs": "Open Job Spec",
     "session": "Session",
     "fragments": "Fragments",
 }
@@ -41,8 +41,9 @@ OPENING: Final = """\
 # The statements
 
 Everything that changes a row of the dispatcher is a file in `dispatcher/sql/`: one statement each, named after its
-effect, in a folder for each step. The rest of a file's header says what the caller must hold and which index the
-statement relies on. What several statements share is a fragment, `{{name}}`, that the loader expands once.
+effect, in a folder for each step. Those of the app `dispatcher.ojs` are in `dispatcher/ojs/sql/`. The rest of a file's
+header says what the caller must hold and which index the statement relies on. What several statements share is a
+fragment, `{{name}}`, that the loader expands once.
 
 The text that the server receives begins with the name, as in `/* admit_calls */ WITH ...`, so `pg_stat_activity` and
 `pg_stat_statements` show it. This page is generated from the headers by `docs/tools/statements.py`.
@@ -52,14 +53,15 @@ The text that the server receives begins with the name, as in `/* admit_calls */
 def page() -> str:
     """Return the page."""
     folders = {folder.name for folder in SQL.iterdir() if any(folder.glob("*.sql"))}
-    sections = [_section(name, title) for name, title in TITLES.items() if name in folders]
+    sections = [_section((SQL / name).glob("*.sql"), title) for name, title in TITLES.items() if name in folders]
     if missing := folders - TITLES.keys():
         raise KeyError(*missing)
-    return "\n".join([OPENING, *sections])
+    return "\n".join([OPENING, *sections, _section((PACKAGE / "ojs" / "sql").glob("*/*.sql"), "Open Job Spec")])
 
 
-def _section(folder: str, title: str) -> str:
-    rows = [f"| `{name}` | {effect} |" for name, effect in map(_described, sorted((SQL / folder).glob("*.sql")))]
+def _section(files: Iterable[Path], title: str) -> str:
+    by_name = sorted(files, key=lambda file: file.name)
+    rows = [f"| `{name}` | {effect} |" for name, effect in map(_described, by_name)]
     return "\n".join([f"## {title}", "", "| name | effect |", "|---|---|", *rows, ""])
 
 

@@ -10,9 +10,10 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
 from dispatcher.ojs import pull_workers, fetch
+from dispatcher.ojs.jobs import job_of
 from dispatcher.models import CallQueue
 
-TABLES = (*("callqueue", "lane", "slot", "window", "ratelimitkey", "queue", "pullworker", "worker", "subscription"),)
+TABLES = ("callqueue", "lane", "slot", "window", "ratelimitkey", "queue", "worker", "ojs_pullworker", "ojs_subscription")
 HEARTBEAT = "ojs/v1/workers/heartbeat"
 
 
@@ -35,7 +36,7 @@ def heartbeat(request: HttpRequest) -> HttpResponseBase:
     body = json.loads(request.body or "{}")
     jobs = body.get("active_jobs")
     for call in CallQueue.objects.filter(id__in=jobs if isinstance(jobs, list) else []):
-        given = ((call.envelope or {}).get("options") or {}).get("given") or {}
+        given = ((job_of(call).envelope or {}).get("options") or {}).get("given") or {}
         if directive := (given.get("metadata") or {}).get("test_directive"):
             pull_workers.touch_worker(body["worker_id"])
             pull_workers.set_directive(body["worker_id"], directive)

@@ -74,13 +74,15 @@ def test_a_call_without_a_key_that_is_stopped_waits_by_itself(drive: Drive) -> N
     assert ids(drive.take(2)) == [stopped.id]
 
 
-def test_a_stop_of_a_late_attempt_blocks_nothing(drive: Drive) -> None:
+@pytest.mark.parametrize("named", [None, "api"])
+def test_a_stop_of_a_late_attempt_blocks_nothing(drive: Drive, named: str | None) -> None:
     drive.key()
     drive.send("api")
+    (late,) = drive.take()
+    drive.give_back(late)
     (run,) = drive.take()
-    drive.end(run)
-    assert not drive.end(run, error=RateLimited(30))
-    assert drive.key().blocked_until is None
+    assert not drive.end(late, error=RateLimited(30, key=named))
+    assert (drive.key().blocked_until, drive.state(run)) == (None, State.ACTIVE)
 
 
 @pytest.mark.parametrize("waits", [(60, 10), (10, 60)])
@@ -166,3 +168,26 @@ def test_no_more_starts_while_they_grow_than_the_key_allows(drive: Drive) -> Non
     drive.forward(67)
     drive.take(20)
     assert drive.use() == 2
+
+
+def test_while_starts_grow_what_began_before_the_block_counts_and_an_end_lets_none_in(
+    drive: Drive, settings: Any
+) -> None:
+    settings.DISPATCHER = {"ramp": 80}
+    drive.key(concurrency=2)
+    drive.send_many(4, "api")
+    runs = drive.take(2)
+    assert len(runs) == 2
+    api.block("api", 60)
+    drive.clock.forward(60)
+    assert drive.take(ends=runs[:1]) == []
+
+
+def test_while_starts_grow_calls_that_are_sent_one_by_one_count(drive: Drive, settings: Any) -> None:
+    settings.DISPATCHER = {"ramp": 80}
+    drive.key()
+    api.block("api", 60)
+    drive.clock.forward(60)
+    for _ in range(2):
+        drive.send("api")
+    assert len(drive.take(2)) == 1

@@ -102,7 +102,7 @@ def test_a_backlog_behind_several_keys_and_costs_drains_to_its_last_call_by_ends
     drive.key("other", concurrency=3)
     for number in range(6):
         drive.key(f"tenant:{number}")
-    for number in range(60):
+    for number in range(40):
         costs = {"api": dice.randint(1, 4), f"tenant:{number % 6}": 1}
         drive.send(costs=costs | ({"other": dice.randint(1, 3)} if number % 2 else {}))
     at_once(*[partial(work, drive)] * 4)

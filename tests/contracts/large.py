@@ -95,7 +95,7 @@ ANALYZE dispatcher_worker, dispatcher_ratelimitkey, dispatcher_lane, dispatcher_
 """
 EMPTY = """
 TRUNCATE dispatcher_callqueue, dispatcher_lane, dispatcher_ratelimitkey, dispatcher_slot, dispatcher_window,
-         dispatcher_worker, dispatcher_queue, dispatcher_feed
+         dispatcher_worker, dispatcher_queue, dispatcher_feed CASCADE
 """
 
 

@@ -26,16 +26,13 @@ SELECT n, 'key:' || n, 1, false FROM generate_series(1, 10000) AS n;
 INSERT INTO dispatcher_queue (name, delivery, max_depth, on_full, warn_at)
 SELECT 'queue-' || n, 'http', 1000000, 'reject', 0.8 FROM generate_series(1, 24) AS n;
 
-INSERT INTO dispatcher_pullworker (id, name, queues, seen_at)
-SELECT gen_random_uuid(), 'worker-' || n, ARRAY['queue-1'], now() FROM generate_series(1, 1000) AS n;
-
 INSERT INTO dispatcher_lane (id, queue, priority, on_limit, key_ids, parked_on_id)
 SELECT n, 'queue-' || 1 + n % 24, 0, 'wait', ARRAY[1, 1 + n], CASE WHEN n <= 10000 THEN 1 END
   FROM generate_series(1, 12000) AS n;
 
 INSERT INTO dispatcher_callqueue
        (id, lane_id, task, args, kwargs, meta, queue, priority, on_limit, costs, state, attempt, errors, reason, retry,
-        scheduled_at, ticket, dispatched_at, started_at, finished_at, is_awaited, error)
+        scheduled_at, ticket, dispatched_at, started_at, finished_at, error)
 SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 1 + n % 10000,
        CASE WHEN n % 100000 = 7 THEN 'rare' ELSE 'noop' END, '[]', '{}', '{}',
        CASE WHEN state = 'scheduled' THEN 'queue-1' ELSE 'queue-' || 1 + (1 + n % 10000) % 24 END, 0, 'wait',
@@ -46,7 +43,7 @@ SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 1 + n % 1
        CASE WHEN state = 'active' THEN gen_random_uuid() END,
        CASE WHEN state = 'active' THEN now() END, CASE WHEN state IN ('active', 'completed') THEN now() END,
        CASE WHEN state IN ('completed', 'discarded') THEN now() - (400000 - n) * interval '1 millisecond' END,
-       state = 'available', CASE WHEN state = 'retryable' THEN '{"type": "E"}'::jsonb END
+       CASE WHEN state = 'retryable' THEN '{"type": "E"}'::jsonb END
   FROM (SELECT n, CASE WHEN n <= 20000 THEN 'available'
                        WHEN n <= 60000 THEN 'scheduled'
                        WHEN n <= 60005 THEN 'retryable'
@@ -58,37 +55,25 @@ SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 1 + n % 1
 
 INSERT INTO dispatcher_slot (call_id, key_id, cost, lease_until, worker_id, pulled_until)
 SELECT id, 1, 1, now() + interval '1 hour', gen_random_uuid(), now() + interval '1 hour'
-  FROM dispatcher_callqueue WHERE state = 'active';
-
-INSERT INTO dispatcher_workflow (id, name, kind, state, plan, callbacks, results)
-SELECT ('00000000-0000-7000-9000-' || lpad(to_hex(n), 12, '0'))::uuid, 'w', 'chain', 'running', '[{}]', '{}', '{}'
-  FROM generate_series(1, 20000) AS n;
-
-INSERT INTO dispatcher_part (workflow_id, role, place, call, outcome)
-SELECT ('00000000-0000-7000-9000-' || lpad(to_hex(n), 12, '0'))::uuid, 'step', 0,
-       ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'open'
-  FROM generate_series(1, 20000) AS n;
-
-INSERT INTO dispatcher_eventlogentry (kind, queue, data, at)
-SELECT CASE WHEN n <= 5 THEN 'queue.paused' ELSE 'rate_limit.exceeded' END, 'queue-1',
-       jsonb_build_object('key', 'key:' || n, 'job_id', n), timestamptz '2030-01-01' + n * interval '1 second'
-  FROM generate_series(1, 100000) AS n
+  FROM dispatcher_callqueue WHERE state = 'active'
 """
-TABLES: Final = """dispatcher_callqueue, dispatcher_lane, dispatcher_ratelimitkey, dispatcher_slot, dispatcher_queue,
-            dispatcher_pullworker, dispatcher_workflow, dispatcher_part, dispatcher_eventlogentry"""
+TABLES: Final = "dispatcher_callqueue, dispatcher_lane, dispatcher_ratelimitkey, dispatcher_slot, dispatcher_queue"
 
 
 @contextmanager
-def full() -> Iterator[None]:
-    """Fill the tables, and empty them at the end."""
+def full(fill: str = "", *tables: str) -> Iterator[None]:
+    """Fill the tables, and these others by a statement of their own; empty them at the end."""
+    names = ", ".join([TABLES, *tables])
     with connection.cursor() as cursor:
         with transaction.atomic():
             cursor.execute("SET LOCAL synchronous_commit = off")
-            cursor.execute(f"TRUNCATE {TABLES} CASCADE")
+            cursor.execute(f"TRUNCATE {names} CASCADE")
             cursor.execute(FILL)
-        cursor.execute(f"VACUUM ANALYZE {TABLES}")
+            if fill:
+                cursor.execute(fill)
+        cursor.execute(f"VACUUM ANALYZE {names}")
         yield
-        cursor.execute(f"TRUNCATE {TABLES} CASCADE")
+        cursor.execute(f"TRUNCATE {names} CASCADE")
 
 
 def plans(look: Callable[[], object]) -> list[dict[str, Any]]:

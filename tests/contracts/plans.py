@@ -109,8 +109,7 @@ def bulk(*names: str, queue: str | None = None) -> dict[str, Any]:
     """Return the parameters that send a call for each of the keys."""
     count = len(names)
     absent = (
-        *("call_data", "retry", "scheduled_at", "expires_at", "timeout", "visibility", "unique_key"),
-        *("envelope", "headers", "options", "scheduled_in", "expires_in"),
+        *("call_data", "retry", "scheduled_at", "expires_at", "headers", "options", "scheduled_in", "expires_in"),
     )
     return {
         "kinds": kinds(*names, queue=queue),

@@ -6,11 +6,14 @@ import textwrap
 from functools import cache
 from pathlib import Path
 
+from django.apps import apps
+
 import dispatcher
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(dispatcher.__file__).resolve().parent
-MODULES = [path for path in sorted(PACKAGE.rglob("*.py")) if "migrations" not in path.parts]
+NOT_INSTALLED = {"migrations", *(() if apps.is_installed("dispatcher.ojs") else ("ojs",))}
+MODULES = [path for path in sorted(PACKAGE.rglob("*.py")) if not NOT_INSTALLED & {*path.relative_to(PACKAGE).parts}]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
     *sorted((ROOT / "docs").rglob("*.md")),

@@ -2,8 +2,8 @@
 
 Lanes 1 to 10,000 have the keys `key:1` to `key:10000`. The first 100 are awake; the next 3,000 are parked on `key:1`;
 the next 3,000 are held by the queue `held`; the others are asleep, in the queue `queue` as the first ones. A hundred
-thousand calls wait, in the first lane; 500 are in flight; 5,000 have ended that had the unique key `often`. No call
-waits in the lanes `LONE` and `HOT`, each the only one of the queue `lone` or `hot` with the key of the same name;
+thousand calls wait, in the first lane; 500 are in flight; 5,000 have ended in the queue `lone`. No call waits in
+the lanes `LONE` and `HOT`, each the only one of the queue `lone` or `hot` with the key of the same name;
 20,000 slots are in flight under `hot`.
 """
 
@@ -61,9 +61,9 @@ SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 1, 'noop'
   FROM generate_series(1, 100500) AS n;
 
 INSERT INTO dispatcher_callqueue
-       (id, lane_id, task, args, kwargs, meta, queue, priority, on_limit, costs, state, attempt, errors, unique_key,
-        created_at, finished_at)
-SELECT gen_random_uuid(), 10001, 'noop', '[]', '{}', '{}', 'lone', 0, 'wait', '{}', 'completed', 1, '[]', 'often',
+       (id, lane_id, task, args, kwargs, meta, queue, priority, on_limit, costs, state, attempt, errors, created_at,
+        finished_at)
+SELECT gen_random_uuid(), 10001, 'noop', '[]', '{}', '{}', 'lone', 0, 'wait', '{}', 'completed', 1, '[]',
        now() - n * interval '1 minute', now() - n * interval '1 minute'
   FROM generate_series(1, 5000) AS n;
 
@@ -71,7 +71,7 @@ INSERT INTO dispatcher_slot (call_id, key_id, cost, lease_until)
 SELECT call.id, call.lane_id, 1, '2040-01-01' FROM dispatcher_callqueue AS call WHERE call.state = 'dispatched';
 """
 _ANALYZE: Final = f"ANALYZE {', '.join(_TABLES)}"
-_EMPTY: Final = f"TRUNCATE {', '.join(_TABLES)}"
+_EMPTY: Final = f"TRUNCATE {', '.join(_TABLES)} CASCADE"
 _FORGET: Final = (
     "DELETE FROM pg_statistic WHERE starelid IN (SELECT oid FROM pg_class WHERE relname LIKE 'dispatcher_%')"
 )

@@ -15,6 +15,8 @@ from dispatcher.lifecycle import publish
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
 from tests.builders import committed
 
+pytestmark = pytest.mark.ojs
+
 SIZE = replace(SMALL, tenants=200, waiting=4_000, ended=100, lanes=3, due=10, parked=3, more_ended=10)
 PREPARED = ("work", "due_now", "expired_now", "ended_long_ago", "widen_hot", "open_hot")
 """What is run on a system between two samples."""

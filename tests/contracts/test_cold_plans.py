@@ -47,9 +47,6 @@ HEADS: Final = [
     hot("send_call", 100),
     hot("find_released_room", 50, keys=[LONE], lane=LONE),
     hot("sweep_lanes", 2_000, PASS, most=350),
-    # A hundred thousand dead rows are 390 pages of the index, until a vacuum.
-    hot("count_waiting", 500, queue="queue", most=100),
-    hot("drop_oldest", 500, queue="queue", most=1),
 ]
 """What looks for the first call of a lane or a queue, also where calls have just ended."""
 HOTS: Final = [
@@ -77,8 +74,6 @@ HOTS: Final = [
     hot("make_lanes", 15_000, PASS, kinds=kinds(*(f"key:{number}" for number in range(3_101, 3_601))), deliveries=[]),
     hot("place_calls", 100, PASS, kinds=kinds("lone"), calls=[UUID(int=1)], kind_of=[0]),
     hot("unplaced_calls", 20, PASS, after=-(2**63)),
-    hot("find_unique", 100, unique_key="often", states=[*states.State], period=SECOND),
-    hot("ready_queues", 60, queues=["lone", "hot"], most=10),
 ]
 
 

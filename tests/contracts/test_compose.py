@@ -134,6 +134,7 @@ def test_what_runs_tasks_or_answers_requests_is_given_the_time_to_end_them() -> 
     assert grace["web"] > LONGEST_WAIT
 
 
+@pytest.mark.ojs
 def test_requests_that_wait_for_a_job_and_the_admin_have_a_server_each() -> None:
     served = {"web": "/admin/", "api": "/ojs/v1/workers/fetch"}
     for service, serves in served.items():

@@ -46,6 +46,7 @@ def test_the_diagram_of_states_is_the_one_that_the_code_draws() -> None:
     assert drawn == diagram(), "put the output of `python -m dispatcher.states` into docs/reference/states.md"
 
 
+@pytest.mark.ojs
 def test_the_page_of_the_statements_is_the_one_that_their_headers_make() -> None:
     text = (REFERENCE / "sql.md").read_text()
     assert text == statements.page(), "run: python -m docs.tools.statements > docs/reference/sql.md"

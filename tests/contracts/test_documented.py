@@ -74,6 +74,7 @@ def test_the_log_messages_of_the_page_are_those_of_the_code() -> None:
                 assert part.strip() in source, f"{logger} does not log {message!r}"
 
 
+@pytest.mark.ojs
 def test_every_task_and_module_that_a_page_names_exists() -> None:
     app.loader.import_default_modules()
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]

@@ -17,10 +17,8 @@ from tests.contracts.plans import (
     FEED,
     ORDERED,
     PASS,
-    UNSORTED,
     Hot,
     buffers,
-    check,
     chosen,
     ends,
     explain,
@@ -67,12 +65,6 @@ SELECT id, 1 + row_number() OVER () % 5000, 1, now() + interval '1 minute'
 SLOTS: Final = """
 INSERT INTO dispatcher_slot (call_id, key_id, cost, lease_until)
 SELECT gen_random_uuid(), 1 + n % 5000, 1, now() FROM generate_series(1, 20000) AS n
-"""
-ENTRIES: Final = """
-INSERT INTO dispatcher_eventlogentry (kind, queue, data, at)
-SELECT CASE WHEN n = 7 THEN 'backpressure.warning' ELSE 'rate_limit.exceeded' END, 'queue' || n % 10, '{}',
-       clock_timestamp() - n * interval '1 second'
-  FROM generate_series(1, 20000) AS n
 """
 ANALYZE: Final = """
 ANALYZE dispatcher_ratelimitkey, dispatcher_lane, dispatcher_callqueue, dispatcher_slot, dispatcher_window
@@ -167,9 +159,3 @@ def test_a_report_of_all_keys_reads_nothing_once_for_each_of_them() -> None:
     assert plan["Actual Rows"] == KEYS
     scans = [node for node in nodes(plan) if node.get("CTE Name") != "clock"]
     assert max(node["Actual Rows"] * node["Actual Loops"] for node in scans) < 10 * KEYS, outline(plan)
-
-
-def test_the_cleanup_of_entries_reads_what_it_deletes() -> None:
-    run("TRUNCATE dispatcher_eventlogentry", "ANALYZE dispatcher_eventlogentry", ENTRIES)
-    for hours, most in ((24, 100), (1, 1_000)):
-        check(hot("delete_entries", most, UNSORTED, retention=timedelta(hours=hours), most=100))

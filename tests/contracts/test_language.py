@@ -20,7 +20,7 @@ ALLOWED = {
     "tests/contracts/test_language.py",
     "tests/steps/test_throttles.py",
     "tests/edges/test_faults.py",
-    "tests/edges/test_ojs_access.py",
+    "tests/ojs/test_access.py",
 }
 """The words as data: of this test, of migrations, and the user of the image and of addresses."""
 

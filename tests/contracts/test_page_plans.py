@@ -22,8 +22,7 @@ ADMIN: Final = [
     "callqueue/?o=2",
     f"callqueue/{UUID(int=0x7000_8000_0000_0000_0001)}/change/",
     *("ratelimitkey/", "ratelimitkey/?is_paused__exact=1", "ratelimitkey/1/change/"),
-    *("queue/", "worker/", "eventlogentry/", "eventlogentry/?kind=queue.paused", "eventlogentry/?q=key:5"),
-    f"eventlogentry/?q={UUID(int=5)}",
+    *("queue/", "worker/"),
 ]
 
 

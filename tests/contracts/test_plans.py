@@ -101,7 +101,7 @@ HOT: Final = [
     hot("finish_and_choose", 1_000, FEED, **END, keys=[1, 2], queues=["lone", "direct", "queue"], most=4),
     hot("finish_and_choose_by_weight", 400, FEED, **END, queues=["direct"], most=4, shares=WEIGHTS),
     hot("start_chosen", 500, CHOSEN),
-    hot("start_chosen", 500, CHOSEN, is_fetch=True, worker=None, tasks=None, usual=LEASE),
+    hot("start_chosen", 500, CHOSEN, is_fetch=True, worker=None, tasks=None),
     hot("start_chosen_by_weight", 500, CHOSEN, shares=WEIGHTS),
     hot("choose_fetchable", 200, PASS, queue="pulled", most=10, looks=True),
     hot("find_opened", 150, keys=[1, 2], queues=["direct"], avoid=[3]),

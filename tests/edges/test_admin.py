@@ -16,14 +16,14 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from dispatcher import api, engine
-from dispatcher.admin.base import MANY, batches
+from dispatcher.admin.base import batches
 from dispatcher.engine import workers
 from dispatcher.lifecycle import heartbeat
-from dispatcher.models import ApiToken, CallQueue, EventLogEntry, PullWorker, Queue, RateLimitKey
+from dispatcher.models import CallQueue, Queue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
 from tests.builders import HERE, seen, ticket_of
-from tests.edges.pages import CALLS, KEYS, act, post, read, url_of, url_of_row
+from tests.edges.pages import CALLS, KEYS, act, assert_bounded, post, read, url_of, url_of_row
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.pooler, pytest.mark.django]
 
@@ -126,23 +126,13 @@ def test_a_call_that_has_no_lane_yet_is_found_by_its_keys_and_says_why_it_waits(
     assert "1 of api, 1 of queue:mail" in page
 
 
-LISTS = ["callqueue", "ratelimitkey", "queue", "pullworker", "worker", "apitoken", "eventlogentry"]
+LISTS = ["callqueue", "ratelimitkey", "queue", "worker"]
 
 
 @pytest.mark.parametrize("name", LISTS)
 def test_a_list_counts_up_to_a_bound_and_sorts_by_no_column(boss: Client, name: str) -> None:
     fill(1)
-    orders = []
-    for query in ("", "?o=-1", "?o=2.-3"):
-        with CaptureQueriesContext(connection) as queries:
-            page = read(boss, url_of(name) + query)
-        asked = [each["sql"] for each in queries if f'FROM "dispatcher_{name}"' in each["sql"]]
-        counts = [each for each in asked if "COUNT(" in each]
-        assert counts
-        assert all(f"LIMIT {MANY}" in each for each in counts)
-        orders.append([each.partition("ORDER BY")[2] for each in asked])
-        assert "sortable" not in page
-    assert orders[0] == orders[1] == orders[2]
+    assert_bounded(boss, url_of(name), f"dispatcher_{name}")
 
 
 def fill(number: int) -> None:
@@ -153,13 +143,10 @@ def fill(number: int) -> None:
         name = uuid4().hex
         RateLimitKey.objects.declare(f"key:{name}", concurrency=n)
         Queue.objects.create(name=name)
-        PullWorker.objects.create(id=uuid4(), name=name, queues=["a"])
         heartbeat.record(replace(HERE, id=uuid4(), name=name, queues=["a"], tasks=["t"]), [])
-        ApiToken.objects.create(name=name, digest=name, scopes=["read"])
-        EventLogEntry.objects.create(kind="queue.paused", data={"key": name}, at=timezone.now())
 
 
-@pytest.mark.parametrize("name", [*LISTS, "callqueue/?state=available", "callqueue/?q=t", "eventlogentry/?q=a"])
+@pytest.mark.parametrize("name", [*LISTS, "callqueue/?state=available", "callqueue/?q=t"])
 def test_a_list_takes_as_many_queries_for_many_rows_as_for_a_few(boss: Client, name: str) -> None:
     counts = []
     for number in (2, 12):

@@ -2,7 +2,6 @@
 
 import io
 import json
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +14,6 @@ from dispatcher import reports
 from dispatcher.api import any_of
 from dispatcher.models import CallQueue, RateLimitKey
 from tests.edges.auditing import found
-from tests.edges.ojs import Api, error_of
 from tests.edges.pages import post, read, url_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
@@ -39,45 +37,6 @@ def status_of(name: str) -> dict[str, Any]:
     out = io.StringIO()
     call_command("rate_limit_status", "--key", name, "--json", stdout=out)
     return dict(json.loads(out.getvalue())["items"][0])
-
-
-# Over HTTP
-
-
-@pytest.mark.parametrize("keys", [[PATTERN], {PATTERN: 1}], ids=["names", "costs"])
-def test_a_fetched_job_says_which_key_was_chosen(api: Api, keys: object) -> None:
-    for _ in range(3):
-        api.push(options={"keys": keys})
-    jobs = api.fetch(count=9)
-    assert [job["chosen_keys"] for job in jobs] == [{PATTERN: "egress:1"}, {PATTERN: "egress:2"}]
-    assert api.get(f"/jobs/{jobs[0]['id']}")["job"]["chosen_keys"] == {PATTERN: "egress:1"}
-    api.post("/workers/ack", {"job_id": jobs[1]["id"], "result": None})
-    assert [job["chosen_keys"] for job in api.fetch()] == [{PATTERN: "egress:2"}]
-    assert api.get(f"/rate-limits/{PATTERN}")["members"] == {"total": 2, "open": 0}
-
-
-def test_a_provider_that_says_stop_blocks_the_chosen_key_alone(api: Api) -> None:
-    RateLimitKey.objects.declare("provider")
-    api.push(options={"keys": ["provider", PATTERN]})
-    (job,) = api.fetch()
-    error = {"type": "RateLimitExceeded", "message": "stop", "rate_limit_until": "+PT60S"}
-    api.post("/workers/nack", {"job_id": job["id"], "error": error})
-    assert [*RateLimitKey.objects.filter(blocked_until__isnull=False).values_list("name", flat=True)] == ["egress:1"]
-    assert [again["chosen_keys"] for again in api.fetch()] == [{PATTERN: "egress:2"}]
-
-
-@pytest.mark.parametrize("pattern", ["nothing:*", "queue:*", "eg*ress"])
-def test_a_pattern_that_can_t_be_used_is_refused(api: Api, pattern: str) -> None:
-    refused = api.post("/jobs", {"type": "a", "args": [], "options": {"keys": [pattern]}}, status=400)
-    assert pattern in error_of(refused)[1] or "keys" in json.dumps(refused)
-    assert not CallQueue.objects.exists()
-
-
-def test_a_pattern_that_matches_keys_of_the_dispatcher_needs_the_scope_admin(holder: Callable[..., Api]) -> None:
-    sender = holder("send")
-    for pattern in ("token:*", "tok*", "cron:a*"):
-        job = {"type": "a", "args": [], "options": {"keys": [pattern]}}
-        assert error_of(sender.post("/jobs", job, status=403))[0] == "permission_denied"
 
 
 # In the status

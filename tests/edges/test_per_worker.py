@@ -7,7 +7,6 @@ from django.test import Client
 
 from dispatcher.api import any_of
 from dispatcher.models import CallQueue, Queue, RateLimitKey
-from tests.edges.ojs import Api, error_of
 from tests.edges.pages import KEYS, act, post, read, url_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
@@ -71,45 +70,3 @@ def test_forms_refuse_a_limit_or_override_per_worker_where_the_broker_delivers(b
 
 
 # HTTP
-
-
-def test_a_queue_is_limited_per_worker_and_cleared_again_over_http(api: Api) -> None:
-    path = "/admin/queues/mail/rate-limit"
-    reply = api.ask("PUT", path, {"concurrency": 5, "per_worker": 2})
-    assert reply["per_worker"] == {"limit": 2, "active": 0}
-    jobs = [api.push(options={"queue": "mail"}) for _ in range(3)]
-    assert len(api.fetch("mail", worker_id="one", count=3)) == 2
-    assert api.get("/rate-limits/queue:mail")["per_worker"] == {"limit": 2, "active": 2}
-    assert "per_worker" not in api.ask("PUT", path, {"per_worker": None})
-    assert [job["id"] for job in api.fetch("mail", worker_id="one", count=3)] == [jobs[2]["id"]]
-    assert limit_of("queue:mail") is None
-
-
-def test_a_job_makes_a_key_with_a_limit_per_worker(api: Api) -> None:
-    api.push(options={"rate_limit": {"key": "exports", "per_worker": 1}})
-    assert api.get("/rate-limits/exports")["per_worker"] == {"limit": 1, "active": 0}
-    none = {"type": "t", "args": [], "options": {"rate_limit": {"key": "other", "per_worker": 0}}}
-    assert "per_worker" in str(api.post("/jobs", none, status=400)["error"])
-
-
-def test_requests_are_refused_that_limit_per_worker_what_the_broker_delivers(api: Api) -> None:
-    broker_spends()
-    for path in ("/rate-limits/exports", "/rate-limits/egress:1", "/admin/queues/posted/rate-limit"):
-        _, message = error_of(api.ask("PUT", path, {"per_worker": 2}, status=400))
-        assert "'posted'" in message
-        assert REMEDY in message
-    job = {"type": "t", "args": [], "options": {"rate_limit": {"key": "egress:2", "per_worker": 1}}}
-    _, message = error_of(api.post("/jobs", job, status=400))
-    assert REMEDY in message
-    assert not RateLimitKey.objects.exclude(per_worker=None, override_per_worker=None).exists()
-
-
-def test_a_request_is_refused_that_gives_a_queue_with_such_a_limit_to_the_broker(api: Api) -> None:
-    api.ask("PUT", "/admin/queues/mail/rate-limit", {"per_worker": 2})
-    config = "/admin/queues/mail/config"
-    _, message = error_of(api.ask("PUT", config, {"delivery": "broker"}, status=400))
-    assert "'queue:mail'" in message
-    assert REMEDY in message
-    api.ask("PUT", "/admin/queues/mail/rate-limit", {"per_worker": None})
-    api.ask("PUT", config, {"delivery": "broker"})
-    assert Queue.objects.get(name="mail").delivery == "broker"

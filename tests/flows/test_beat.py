@@ -13,6 +13,7 @@ from dispatcher.lifecycle.claim import claim
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
 from dispatcher.request import Call
 from dispatcher.states import State
+from tests.apps import APPS
 from tests.flows import sample_tasks
 from tests.flows.processes import Processes
 from tests.flows.settings import DISPENSER_QUEUE, ELSEWHERE, QUEUE
@@ -20,7 +21,7 @@ from tests.races.audit import audit
 from tests.races.lockstep import eventually
 
 pytestmark = [
-    pytest.mark.django_db(transaction=True, available_apps=["dispatcher", "django_celery_beat"]),
+    pytest.mark.django_db(transaction=True, available_apps=[*APPS, "django_celery_beat"]),
     pytest.mark.usefixtures("sending"),
     pytest.mark.broker,
     pytest.mark.slow,

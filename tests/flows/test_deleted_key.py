@@ -9,8 +9,9 @@ from celery import current_app
 from dispatcher import engine, handlers, tasks
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import State
+from tests.apps import APPS
 
-pytestmark = pytest.mark.django_db(transaction=True, available_apps=["dispatcher"])
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 
 @pytest.fixture(autouse=True)

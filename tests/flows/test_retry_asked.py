@@ -13,6 +13,7 @@ from dispatcher.lifecycle.run import Failed, RetryAsked, run
 from dispatcher.models import CallQueue
 from dispatcher.states import State
 from project.celery import app as project_app
+from tests.apps import APPS
 
 
 class Unpicklable(Exception):
@@ -52,7 +53,7 @@ def test_the_cause_is_the_one_that_was_given_or_that_was_being_handled() -> None
         assert type(outcome.error) is expected
 
 
-@pytest.mark.django_db(transaction=True, available_apps=["dispatcher"])
+@pytest.mark.django_db(transaction=True, available_apps=APPS)
 def test_the_last_attempt_fails_in_celerys_eyes_as_well(app: Celery) -> None:
     failed: list[BaseException] = []
 

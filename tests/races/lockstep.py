@@ -14,6 +14,7 @@ from celery import Celery
 from django.db import connection, transaction
 
 from tests import db_admin
+from tests.apps import APPS
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -30,7 +31,7 @@ app = Celery("races", task_cls="dispatcher.celery:DispatchedTask", set_as_curren
 app.conf.update(broker_read_url="memory://", broker_write_url="memory://")
 
 
-concurrent = pytest.mark.django_db(transaction=True, available_apps=["dispatcher"])
+concurrent = pytest.mark.django_db(transaction=True, available_apps=APPS)
 """Marks tests whose threads see each other's commits; afterwards the tables of the dispatcher are emptied."""
 
 

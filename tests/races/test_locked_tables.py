@@ -4,7 +4,7 @@ No lease can be renewed meanwhile. Time does not pass in these tests: while the 
 of the latest look are moved back by an hour.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from threading import Event
 from typing import Any
 
@@ -14,10 +14,7 @@ from pytest_django import Settings
 from dispatcher import engine
 from dispatcher.lifecycle import claim, heartbeat, recover
 from dispatcher.models import CallQueue, RateLimitKey
-from dispatcher.ojs import fetch, pull_workers, queues
-from dispatcher.ojs.fetch import FetchRequest
 from dispatcher.states import State
-from tests import db_admin
 from tests.builders import HERE, states, ticket_of
 from tests.races.lockstep import DEADLINE, actors, concurrent, holding
 from tests.races.traffic import in_flight
@@ -85,23 +82,3 @@ def test_a_lock_that_comes_between_the_look_and_the_rows_takes_no_call_from_its_
             holder.commit()
         assert recovering.result(DEADLINE) == 0
     assert states(calls) == [State.ACTIVE] * len(calls)
-
-
-@pytest.mark.parametrize("look", [engine.reclaim, engine.recover])
-def test_calls_that_were_fetched_keep_their_slots_while_a_table_is_locked(look: Callable[[], int]) -> None:
-    queues.open_queue("jobs")
-    CallQueue.objects.send("noop", queue="jobs")
-    (call,) = fetch.fetch(FetchRequest(queues=["jobs"], worker="one"))
-    engine.recover()
-    with actors(2) as (tick, worker):
-        with holding("LOCK TABLE dispatcher_callqueue IN ACCESS EXCLUSIVE MODE") as holder:
-            # Seen by the tick, which then waits for the calls.
-            with db_admin.connect() as other:
-                other.execute(HOUR_LATER)
-            looking = tick.begin(look)
-            tick.wait_blocked(by=holder)
-            holder.commit()
-        assert looking.result(DEADLINE) == 0
-        assert worker.do(pull_workers.heartbeat, "one", [call.id]).kept == [call.id]
-    assert engine.reclaim() == 0
-    assert states([call]) == [State.ACTIVE]

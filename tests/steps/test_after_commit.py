@@ -17,8 +17,6 @@ from dispatcher import api, engine, sql
 from dispatcher.conf import conf
 from dispatcher.lifecycle import finish, publish
 from dispatcher.models import CallQueue, RateLimitKey
-from dispatcher.ojs import enqueue
-from dispatcher.request import Call
 from dispatcher.signals import call_dropped, call_finished, policy_ignored
 from dispatcher.states import State
 from tests.builders import committed, go, key, seen, started, states, ticket_of, waiting
@@ -124,17 +122,12 @@ def send_in_transaction() -> None:
     CallQueue.objects.send("t", keys=["api"])
 
 
-def replace_a_unique_call() -> None:
-    unique = enqueue.Unique(key="one", states=["available", "scheduled"], on_conflict="replace")
-    enqueue.enqueue([enqueue.EnqueueRequest(call=Call(task="t", keys=["api"]), queue="celery", unique=unique)])
-
-
-@pytest.mark.parametrize("verb", [resume, send_in_transaction, replace_a_unique_call])
+@pytest.mark.parametrize("verb", [resume, send_in_transaction])
 def test_a_hook_that_fails_is_logged_and_reaches_neither_the_caller_nor_later_hooks(
     verb: Callable[[], None], settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     key("api")
-    replace_a_unique_call()
+    send_in_transaction()
     CallQueue.objects.update(state=State.AVAILABLE, ticket=None)
     reached: list[str] = []
     with caplog.at_level(logging.ERROR, logger="dispatcher"), transaction.atomic():

@@ -11,7 +11,7 @@ from dispatcher.audit import audit
 from dispatcher.errors import CallInvalid, ConfigurationError
 from dispatcher.lifecycle import publish, recover
 from dispatcher.lifecycle.retention import unused
-from dispatcher.models import CallQueue, EventLogEntry, Lane, RateLimitKey, Slot
+from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
 from tests.builders import (
     T0,
     at,
@@ -149,11 +149,3 @@ def test_the_key_of_a_call_with_several_groups_is_asked_by_its_pattern() -> None
     assert keys == {"egress:*": "egress:1", "account:*": "account:1"}
     with pytest.raises(ConfigurationError, match="several any_of"):
         api.CurrentCall(id=call.id, chosen_keys=keys).key  # noqa: B018 -- reading it raises
-
-
-def test_the_events_name_the_group(settings: Any) -> None:
-    settings.DISPATCHER = {"event_retention": 3600}
-    key("egress:1", concurrency=1)
-    go(waiting(EGRESS), waiting(EGRESS))
-    entry = EventLogEntry.objects.get(kind="rate_limit.exceeded")
-    assert (entry.data["key"], entry.data["strategy"]) == ("egress:*", "concurrency")

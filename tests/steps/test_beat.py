@@ -11,9 +11,10 @@ from django_celery_beat.schedulers import DatabaseScheduler
 
 from dispatcher.celery import schedule
 from project.celery import app
+from tests.apps import APPS
 
 # Beat's scheduler commits by itself.
-pytestmark = pytest.mark.django_db(transaction=True, available_apps=["dispatcher", "django_celery_beat"])
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=[*APPS, "django_celery_beat"])
 
 HOUR = timedelta(hours=1)
 

@@ -18,7 +18,12 @@ pytestmark = committed
 
 @pytest.mark.parametrize(
     ("queue", "delivery"),
-    [("email", "direct"), ("email.bulk", "http"), ("emails", "direct"), ("other", "direct")],
+    [
+        ("email", "direct"),
+        pytest.param("email.bulk", "http", marks=pytest.mark.ojs),
+        ("emails", "direct"),
+        ("other", "direct"),
+    ],
 )
 def test_the_setting_names_queues_or_templates_and_the_longest_counts(queue: str, delivery: str, settings: Any) -> None:
     settings.DISPATCHER = {"delivery": {"email*": "direct", "email.*": "http"}}
@@ -31,6 +36,7 @@ def test_an_unknown_delivery_is_refused_by_name(settings: Any) -> None:
         lanes.declared_delivery("mail")
 
 
+@pytest.mark.ojs
 def test_the_first_lane_of_a_queue_makes_its_row_and_the_row_counts_from_then_on(settings: Any) -> None:
     settings.DISPATCHER = {"delivery": {"mail": "direct"}}
     CallQueue.objects.send("mail.send", queue="mail")

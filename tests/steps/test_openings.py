@@ -6,46 +6,14 @@ from django.utils import timezone
 
 from dispatcher import engine
 from dispatcher.lifecycle import place, send
-from dispatcher.models import CallQueue, Queue
-from dispatcher.ojs import enqueue
+from dispatcher.models import CallQueue
 from dispatcher.request import Call
-from dispatcher.states import Delivery, OnFull, State
-from tests.builders import SECOND, at, committed, go, key, lane_of, seen, start, started, states, waiting
+from dispatcher.states import State
+from tests.builders import SECOND, committed, go, key, lane_of, seen, start, states, waiting
 
 pytestmark = [committed, pytest.mark.pooler]
 
 HOUR = 3600
-
-
-def shut() -> tuple[CallQueue, list[CallQueue]]:
-    """Return a call that costs 5 where only 2 are left, and cheap ones behind it, in its lane and in another one."""
-    for name in ("tenant", "other"):
-        key(name)
-    key("api", rate=(10, HOUR))
-    started(costs={"api": 8, "other": 1})
-    dear = waiting(costs={"api": 5})
-    cheap = [waiting("api"), waiting("api", "tenant")]
-    assert go(dear, *cheap, now=at(1)) == []
-    return dear, cheap
-
-
-def test_those_behind_a_call_that_a_full_queue_drops_go_after_the_commit() -> None:
-    dear, cheap = shut()
-    Queue.objects.create(name="celery", delivery=Delivery.BROKER, max_depth=3, on_full=OnFull.DROP_OLDEST)
-    with transaction.atomic():
-        enqueue.enqueue(
-            [enqueue.EnqueueRequest(call=Call(task="noop", keys=[key("shut", concurrency=0).name]), queue="celery")]
-        )
-        assert states(cheap) == [State.AVAILABLE] * 2
-    assert states([dear, *cheap]) == [State.DISCARDED, State.DISPATCHED, State.DISPATCHED]
-
-
-def test_those_behind_a_call_that_is_replaced_go_at_once() -> None:
-    dear, cheap = shut()
-    CallQueue.objects.filter(id=dear.id).update(unique_key="once")
-    unique = enqueue.Unique(key="once", states=["available"], on_conflict="replace")
-    enqueue.enqueue([enqueue.EnqueueRequest(call=Call(task="noop"), queue="celery", unique=unique)])
-    assert states([dear, *cheap]) == [State.CANCELLED, State.DISPATCHED, State.DISPATCHED]
 
 
 def test_a_cheap_call_that_gets_its_lane_late_goes_before_a_dear_one_that_was_sent_later() -> None:

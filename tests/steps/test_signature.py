@@ -15,8 +15,6 @@ from dispatcher.errors import CallInvalid
 from dispatcher.lifecycle import admit, publish
 from dispatcher.messages.tickets import TICKET_HEADER
 from dispatcher.models import CallQueue
-from dispatcher.ojs import enqueue
-from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import committed, key, seen, ticket_of, waiting
 from tests.steps.conftest import Broker, make_app
@@ -98,17 +96,6 @@ def test_arguments_that_the_task_does_not_take_are_refused(
         send(task=add, args=args, kwargs=kwargs)
     assert refused.value.field == "args"
     assert not CallQueue.objects.exists()
-
-
-def test_a_call_that_is_to_be_sent_later_is_checked_before() -> None:
-    wanted = [
-        enqueue.EnqueueRequest(call=Call(task=name, args=[]), queue="celery")
-        for name in ("unknown", add.name, pickled.name)
-    ]
-    assert {place: fault.field for place, fault in enqueue.validation_errors(wanted).items()} == {
-        1: "args",
-        2: "serializer",
-    }
 
 
 def test_arguments_are_not_checked_where_celery_does_not_check_them() -> None:

@@ -16,6 +16,7 @@ from dispatcher.lifecycle.claim import Claimed, Refused
 from dispatcher.models import CallQueue
 from dispatcher.reports import rate_limit_status
 from dispatcher.states import State
+from tests.apps import APPS
 from tests.builders import SECOND, T0, admitted, at, go, key, seen, snapshot, started, ticket_of, waiting
 
 pytestmark = [pytest.mark.django_db, pytest.mark.pooler]
@@ -136,7 +137,7 @@ def test_a_start_that_was_missed_and_would_come_beyond_the_horizon_is_given_up(s
 # A soft time limit before the start
 
 
-@pytest.mark.django_db(transaction=True, available_apps=["dispatcher"])
+@pytest.mark.django_db(transaction=True, available_apps=APPS)
 @pytest.mark.parametrize("where", ["before the claim", "in the wait", "after it"])
 def test_a_soft_time_limit_before_the_start_spends_no_attempt(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     key("api", throttle=FAST)

@@ -21,6 +21,7 @@ assert set(NAMES) == set(VARIANTS)
 """
 
 
+@pytest.mark.ojs
 @pytest.mark.parametrize(("package", "program"), [("bench", BENCH), ("bench.scale", SCALE)])
 def test_every_group_of_figures_is_there(package: str, program: str) -> None:
     given = {"DJANGO_SETTINGS_MODULE": f"{package}.settings", "BENCH_BESIDE_URL": NO_SERVER, "SCALE_LIMIT": "1"}

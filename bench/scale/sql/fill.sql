@@ -76,14 +76,14 @@ SELECT key, place, 1, now() - interval '30 minutes'
   FROM generate_series(1, :tenants) AS key
  CROSS JOIN generate_series(1, 100) AS place;
 
-INSERT INTO dispatcher_eventlogentry (kind, queue, data, at)
+INSERT INTO dispatcher_ojs_eventlogentry (kind, queue, data, at)
 SELECT 'rate_limit.exceeded', 'q00', jsonb_build_object('key', 'tenant:' || n % :tenants, 'job_id', md5(n::text)),
        now() - n * (interval '156 hours' / (:tenants * 100))
   FROM generate_series(1, :tenants * 100) AS n;
 
 -- A tenth of the tenants runs a workflow, which waits for a call of tenant 1; ten times as many have ended.
 WITH made AS (
-    INSERT INTO dispatcher_workflow (id, name, kind, state, plan, callbacks, results, created_at, ended_at)
+    INSERT INTO dispatcher_ojs_workflow (id, name, kind, state, plan, callbacks, results, created_at, ended_at)
     SELECT (lpad(to_hex((EXTRACT(EPOCH FROM now()) * 1000)::bigint + n), 12, '0')
             || '7' || substr(md5(random()::text), 14))::uuid,
            'order', 'chain', CASE WHEN n % 11 = 0 THEN 'running' ELSE 'completed' END,
@@ -98,7 +98,7 @@ WITH made AS (
       FROM (SELECT id FROM dispatcher_callqueue WHERE lane_id = 1 AND state = 'available' AND oversized_key_id IS NULL
              ORDER BY position DESC LIMIT :tenants / 10) AS last
 )
-INSERT INTO dispatcher_part (workflow_id, role, place, call, outcome)
+INSERT INTO dispatcher_ojs_part (workflow_id, role, place, call, outcome)
 SELECT parts.id, 'step', 0, calls.id, 'open' FROM parts JOIN calls ON calls.number = parts.number;
 
 INSERT INTO dispatcher_worker
@@ -107,7 +107,7 @@ SELECT gen_random_uuid(), 'celery@' || n, 'host' || n, n, 'prefork', 8, ARRAY['q
        now() - interval '1 day', now() + interval '1 day', now() + interval '10 days'
   FROM generate_series(1, 100 + :tenants / 100) AS n;
 
-INSERT INTO dispatcher_pullworker (id, name, queues, started_at, seen_at)
+INSERT INTO dispatcher_ojs_pullworker (id, name, queues, started_at, seen_at)
 SELECT gen_random_uuid(), 'worker-' || n, ARRAY['q23'], now() - interval '1 day', now()
   FROM generate_series(1, 100 + :tenants / 100) AS n;
 

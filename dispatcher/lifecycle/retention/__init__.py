@@ -14,14 +14,10 @@ from django.db.models import Model, QuerySet
 from dispatcher import sql
 from dispatcher.conf import RETENTION, conf
 from dispatcher.lifecycle.retention import references
-from dispatcher.models import CallQueue, EventLogEntry, KeyChange, PullWorker, Worker, Workflow
+from dispatcher.models import CallQueue, KeyChange, Worker
 
-TRIM_BUDGET = timedelta(seconds=0.1)
-"""How long one recovery may spend on what the event log has kept for long enough."""
-_BATCH = 1_000
-_WORKFLOWS = 100
-"""How many workflows go at once, each with all that is in it."""
 _WORKERS_KEPT = timedelta(days=1)
+_BATCH = 1_000
 _SLICE = 5_000
 """How many parts of windows one call of `trim_windows` looks at."""
 _LEAST = -(2**63)
@@ -54,60 +50,44 @@ def delete_ended(*, now: datetime | None = None) -> int:
             continue
         params = {"state": state, "retention": retention, "most": _BATCH, "now": now}
         ended = CallQueue.objects.using(settings.database).filter(state=state)
-        old = _Old(rows=ended, field="finished_at", statement="delete_ended", params=params)
+        old = Old(rows=ended, field="finished_at", statement="delete_ended", params=params)
         deleted += _delete_old(old, stop_at, kept)
     references.report(kept, "calls")
     return deleted
 
 
 def delete_workers(*, now: datetime | None = None) -> int:
-    """Delete the rows of workers that have been gone for a day, Celery's and those that fetch; return how many."""
-    settings = conf()
-    params = {"retention": _WORKERS_KEPT, "most": maxsize, "now": now}
-    gone: list[tuple[QuerySet[Any], str]] = [
-        (Worker.objects.using(settings.database).all(), "delete_workers"),
-        (PullWorker.objects.using(settings.database).all(), "delete_pull_workers"),
-    ]
-    old = [_Old(rows=rows, field="seen_at", statement=statement, params=params) for rows, statement in gone]
-    return sum([_delete_and_report(each, settings.cleanup_budget, "workers") for each in old])
-
-
-def delete_workflows(*, now: datetime | None = None) -> int:
-    """Delete workflows past the longest retention of calls, in batches, within the time budget; return how many."""
-    settings = conf()
-    retentions = {**RETENTION, **settings.retention}.values()
-    longest = max((retention for retention in retentions if retention is not None), default=timedelta(0))
-    if None in retentions:
-        return 0
-    params = {"retention": longest, "most": _WORKFLOWS, "now": now}
-    whole = Workflow.objects.using(settings.database).filter(parent=None)
-    old = _Old(rows=whole, field="ended_at", statement="delete_workflows", params=params)
-    return _delete_and_report(old, settings.cleanup_budget, "workflows")
-
-
-def delete_entries(*, budget: timedelta = TRIM_BUDGET, now: datetime | None = None) -> int:
-    """Delete what the event log has kept for long enough, in batches, within a time budget; return how many entries."""
-    return _delete_log(EventLogEntry, "delete_entries", conf().event_retention, budget, now)
+    """Delete the rows of Celery workers that have been gone for a day; return how many."""
+    return delete_seen(Worker, "delete_workers", now)
 
 
 def delete_changes(*, now: datetime | None = None) -> int:
     """Delete the changes of keys that were kept for long enough, within the time budget; return how many."""
-    return _delete_log(KeyChange, "delete_changes", conf().change_retention, conf().cleanup_budget, now)
+    return delete_log(KeyChange, "delete_changes", conf().change_retention, conf().cleanup_budget, now)
 
 
-def _delete_log(
+def delete_seen(model: type[Model], statement: str, now: datetime | None) -> int:
+    """Delete the rows of workers that have been gone for a day; return how many."""
+    rows = model._base_manager.using(conf().database).all()  # noqa: SLF001 -- Django's own name
+    params = {"retention": _WORKERS_KEPT, "most": maxsize, "now": now}
+    old = Old(rows=rows, field="seen_at", statement=statement, params=params)
+    return delete_and_report(old, conf().cleanup_budget, "workers")
+
+
+def delete_log(
     model: type[Model], statement: str, retention: timedelta | None, budget: timedelta, now: datetime | None
 ) -> int:
+    """Delete what a log has kept for long enough, in batches, within a time budget; return how many entries."""
     if retention is None:
         return 0
     rows = model._base_manager.using(conf().database).all()  # noqa: SLF001 -- Django's own name
     params = {"retention": retention, "most": _BATCH, "now": now}
-    old = _Old(rows=rows, field="at", statement=statement, params=params)
-    return _delete_and_report(old, budget, str(model._meta.verbose_name_plural))
+    old = Old(rows=rows, field="at", statement=statement, params=params)
+    return delete_and_report(old, budget, str(model._meta.verbose_name_plural))
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Old:
+class Old:
     """Rows that go when their time in `field` is `retention` ago, and the statement that deletes a batch of them."""
 
     rows: QuerySet[Any]
@@ -116,14 +96,15 @@ class _Old:
     params: Mapping[str, Any]
 
 
-def _delete_and_report(old: _Old, budget: timedelta, what: str) -> int:
+def delete_and_report(old: Old, budget: timedelta, what: str) -> int:
+    """Delete old rows within a time budget, and log those that are kept as rows point to them; return how many went."""
     kept = references.Kept()
     deleted = _delete_old(old, monotonic() + budget.total_seconds(), kept)
     references.report(kept, what)
     return deleted
 
 
-def _delete_old(old: _Old, stop_at: float, kept: references.Kept) -> int:
+def _delete_old(old: Old, stop_at: float, kept: references.Kept) -> int:
     """Delete old rows until this monotonic time: by one statement a batch, if no row of the project points to them."""
     deleted = 0
     if not references.of_project(old.rows.model):
@@ -136,7 +117,7 @@ def _delete_old(old: _Old, stop_at: float, kept: references.Kept) -> int:
     return deleted + references.delete_before(old.rows, old.field, before, until=stop_at, kept=kept)
 
 
-def _delete_batch(old: _Old) -> int:
+def _delete_batch(old: Old) -> int:
     with sql.own_transaction():
         sql.read_in_order(sorts=False)
         asked = sql.ask(old.statement, object, old.params)

@@ -30,7 +30,7 @@ _BATCH = 1_000
 def of_project(model: type[Model]) -> list[ForeignKey[Any, Any]]:
     """Return the foreign keys of the project's models to one of the dispatcher's."""
     fields: list[ForeignKey[Any, Any]] = [each.field for each in get_candidate_relations_to_delete(model._meta)]  # type: ignore[attr-defined]
-    return [field for field in fields if field.model._meta.app_label != model._meta.app_label]
+    return [field for field in fields if not field.model.__module__.startswith("dispatcher.")]
 
 
 def delete_before(rows: "QuerySet[Any]", field: str, before: datetime, *, until: float, kept: Kept) -> int:

@@ -16,7 +16,8 @@ from django.db.models.fields.json import KT
 
 from dispatcher import sql
 from dispatcher.conf import conf
-from dispatcher.models import CallQueue, EventLogEntry, Part, Worker, Workflow
+from dispatcher.models import CallQueue, Worker
+from dispatcher.ojs.models import EventLogEntry, Part, Workflow
 from dispatcher.states import IN_FLIGHT, TERMINAL, WAITING, State
 
 LATEST: Final = 2_000
@@ -26,7 +27,8 @@ _SEARCHED: Final = 100_000
 SPLIT_ROWS: Final = 1_000
 """How many rows of a kind one span may have; a millisecond is not divided."""
 _UNSEEN: Final = timedelta(minutes=1)
-_DEFERRED: Final = ("args", "kwargs", "call_data", "result", "envelope", "progress")
+_TABLES: Final = tuple(model._meta.db_table for model in (CallQueue, EventLogEntry, Workflow, Part, Worker))
+_DEFERRED: Final = ("args", "kwargs", "call_data", "result")
 """Columns that no event needs, and that may be large."""
 
 
@@ -63,7 +65,7 @@ class CallFilter:
 
 def settled_at() -> datetime:
     """Return the time before which no new event can appear: every transaction that began before it has ended."""
-    (settled,) = sql.fetch("settled_at", datetime, {"unseen": _UNSEEN})
+    (settled,) = sql.fetch("settled_at", datetime, {"unseen": _UNSEEN, "tables": list(_TABLES)})
     return settled
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Mapping
 from uuid import UUID
 
-from dispatcher.models import CallQueue, Part, Workflow
+from dispatcher.models import CallQueue
 from dispatcher.ojs.events.event import Event, build_event, duration_ms
 from dispatcher.ojs.job import write_error
+from dispatcher.ojs.models import Part, Workflow
 from dispatcher.states import State
 
 

@@ -15,12 +15,13 @@ from dispatcher import api, engine, sql, validate
 from dispatcher.conf import conf
 from dispatcher.engine.dispenser import serve_limited
 from dispatcher.lanes import mixture
-from dispatcher.models import CallQueue, PullWorker, Queue, Slot, Worker
+from dispatcher.models import CallQueue, Queue, Slot, Worker
 from dispatcher.ojs import job_query, pull_workers
 from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.enqueue import ojs_state
 from dispatcher.ojs.job import write_job
 from dispatcher.ojs.job_query import MAX_MOVED
+from dispatcher.ojs.models import PullWorker
 from dispatcher.ojs.pagination import ROW_LIMIT, paginate
 from dispatcher.ojs.queues import create_queues, queue_name
 from dispatcher.ojs.requests import BulkIn, BulkRequest, PurgeIn, QueueConfigIn, given_fields

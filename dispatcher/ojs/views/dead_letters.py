@@ -125,4 +125,5 @@ def _dead() -> QuerySet[CallQueue]:
 
 def _discarded() -> QuerySet[CallQueue]:
     # Both conditions are needed for the index of ended calls.
-    return CallQueue.objects.using(conf().database).filter(state=State.DISCARDED, finished_at__isnull=False)
+    discarded = CallQueue.objects.using(conf().database).prefetch_related("job")
+    return discarded.filter(state=State.DISCARDED, finished_at__isnull=False)

@@ -12,14 +12,14 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
 from dispatcher import api, sql
-from dispatcher.engine import fetched
 from dispatcher.errors import QueueFull
 from dispatcher.models import CallQueue
-from dispatcher.ojs import worker_reports
+from dispatcher.ojs import jobs, worker_reports
 from dispatcher.ojs.api import access_of
 from dispatcher.ojs.auth import Access
 from dispatcher.ojs.enqueue import Enqueued, EnqueueRequest, enqueue, ojs_state
 from dispatcher.ojs.job import MAX_META_BYTES, json_size, read_job, write_job
+from dispatcher.ojs.jobs import job_of
 from dispatcher.ojs.long_poll import disconnect, reserve_wait
 from dispatcher.ojs.permissions import require_send, visible_job, with_sender
 from dispatcher.ojs.requests import BatchIn, JobIn, ProgressIn
@@ -76,7 +76,7 @@ def cancel(request: HttpRequest, job_id: str) -> HttpResponse:
 def activate(request: HttpRequest, job_id: str) -> HttpResponse:
     """Make a pending job available; a repeated request returns the job unchanged."""
     call = find_for(request, "send", job_id)
-    was_pending = ((call.envelope or {}).get("options") or {}).get("pending")
+    was_pending = ((job_of(call).envelope or {}).get("options") or {}).get("pending")
     if not api.activate([call.id]) and not was_pending:
         state = ojs_state(find(job_id).state)
         message = f"Only pending jobs can be activated; this one is {state}."
@@ -97,19 +97,19 @@ def put_progress(request: HttpRequest, job_id: str, progress: ProgressIn) -> Htt
     kept = worker_reports.record_progress(call.id, reported, **proof(progress))
     if isinstance(kept, worker_reports.RejectedReport):
         raise rejected(kept, job_id)
-    return json_response(_render_progress(call, call.progress if kept is None else kept))
+    return json_response(_render_progress(call, job_of(call).progress if kept is None else kept))
 
 
 @router.get("/jobs/{job_id}/progress", response=replies(), summary="Show the progress of a job")
 def get_progress(request: HttpRequest, job_id: str) -> HttpResponse:
     """Show the progress that the job's worker reported last."""
     call = find_for(request, "read", job_id)
-    return json_response(_render_progress(call, call.progress), headers={"Cache-Control": "no-cache"})
+    return json_response(_render_progress(call, job_of(call).progress), headers={"Cache-Control": "no-cache"})
 
 
 def find(job_id: str) -> CallQueue:
     """Return a call. Raises Problem if it does not exist."""
-    for call in fetched.read([parse_id("job", job_id)]):
+    for call in jobs.read([parse_id("job", job_id)]):
         return call
     raise missing("job", job_id)
 

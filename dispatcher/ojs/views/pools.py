@@ -6,8 +6,9 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
 from dispatcher.conf import conf
-from dispatcher.models import Pool, Queue
+from dispatcher.models import Queue
 from dispatcher.ojs.api import ADMIN, READ
+from dispatcher.ojs.models import Pool
 from dispatcher.ojs.pagination import paginate
 from dispatcher.ojs.queues import queue_name
 from dispatcher.ojs.requests import PoolIn

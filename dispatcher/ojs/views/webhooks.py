@@ -7,9 +7,9 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
 from dispatcher.conf import conf
-from dispatcher.models import Subscription
 from dispatcher.ojs.api import ADMIN
 from dispatcher.ojs.events.query import now
+from dispatcher.ojs.models import Subscription
 from dispatcher.ojs.pagination import paginate
 from dispatcher.ojs.requests import SubscriptionIn, SubscriptionPatch
 from dispatcher.ojs.responses import replies

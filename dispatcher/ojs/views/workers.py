@@ -12,7 +12,7 @@ from dispatcher.conf import conf
 from dispatcher.ending import Reported
 from dispatcher.lifecycle import run
 from dispatcher.limits.policy import LONGEST_PERIOD
-from dispatcher.models import CallQueue, Pool, PullWorker
+from dispatcher.models import CallQueue
 from dispatcher.ojs import fetch, pull_workers, worker_reports
 from dispatcher.ojs.api import READ, access_of
 from dispatcher.ojs.auth import Access
@@ -20,6 +20,7 @@ from dispatcher.ojs.enqueue import ojs_state
 from dispatcher.ojs.fetch import FetchRequest
 from dispatcher.ojs.job import MAX_META_BYTES, from_milliseconds, json_size, write_job
 from dispatcher.ojs.long_poll import RETRY_AFTER, reserve_wait
+from dispatcher.ojs.models import Pool, PullWorker
 from dispatcher.ojs.queue_order import ordered
 from dispatcher.ojs.queues import assign_queues
 from dispatcher.ojs.requests import AckIn, FetchIn, HeartbeatIn, NackIn, Proof, Report, given_fields

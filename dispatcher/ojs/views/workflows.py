@@ -13,10 +13,11 @@ from pydantic import BaseModel, ValidationError
 
 from dispatcher.conf import conf
 from dispatcher.errors import FieldInvalid
-from dispatcher.models import CallQueue, Part, Workflow
+from dispatcher.models import CallQueue
 from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.enqueue import ojs_state, validation_errors
 from dispatcher.ojs.job import read_job, write_error
+from dispatcher.ojs.models import Part, Workflow
 from dispatcher.ojs.permissions import require_send
 from dispatcher.ojs.requests import JobIn, WorkflowIn, given_fields
 from dispatcher.ojs.responses import replies

@@ -20,10 +20,11 @@ from dispatcher.celery.schedule import ensure_periodic
 from dispatcher.conf import conf
 from dispatcher.errors import RateLimited, TargetRefused, WebhookRefused
 from dispatcher.lifecycle.run import retry_after
-from dispatcher.models import CallQueue, Subscription
+from dispatcher.models import CallQueue
 from dispatcher.ojs.events.event import cursor_at
 from dispatcher.ojs.events.query import EventFilter, between
 from dispatcher.ojs.events.source import posts_among, settled_at
+from dispatcher.ojs.models import Subscription
 from dispatcher.ojs.webhooks import egress
 from dispatcher.request import Call
 

@@ -6,7 +6,7 @@ To advance a workflow is to record how its parts ended and to start what follows
 locks the workflow, and each part starts once. If the process dies midway, the next run continues. A part that can't be
 sent fails with its error; while its queue is full, it is tried again.
 
-`advance_all` reads only workflows with news: a call of theirs has ended (`CallQueue.is_awaited`), a workflow in them
+`advance_all` reads only workflows with news: a call of theirs has ended (`Job.is_awaited`), a workflow in them
 has ended, or the time has come that an earlier run set (`Workflow.look_at`).
 """
 
@@ -29,7 +29,9 @@ from dispatcher import api, sql
 from dispatcher.celery.schedule import ensure_periodic
 from dispatcher.conf import conf
 from dispatcher.errors import DuplicateCall, FieldInvalid, QueueFull
-from dispatcher.models import CallQueue, Part, Workflow
+from dispatcher.models import CallQueue
+from dispatcher.ojs.jobs import job_of
+from dispatcher.ojs.models import Part, Workflow
 from dispatcher.ojs.wire import Problem
 from dispatcher.ojs.workflow.plan import GRAPH, STEP, End, NextPart, is_workflow, next_parts
 from dispatcher.ojs.workflow.start import draft, enqueue_request, start_parts
@@ -146,7 +148,7 @@ def schedule() -> None:
 
 def workflow_of(call: CallQueue) -> UUID | None:
     """Return the workflow of a call."""
-    belongs = (call.envelope or {}).get("workflow")
+    belongs = (job_of(call).envelope or {}).get("workflow")
     return UUID(belongs["id"]) if belongs else None
 
 

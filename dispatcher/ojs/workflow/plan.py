@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dispatcher.models import Part, Workflow
+from dispatcher.ojs.models import Part, Workflow
 
 STEP: Final = "step"
 GRAPH: Final = "graph"

@@ -4,10 +4,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from dispatcher import sql
 from dispatcher.conf import conf
-from dispatcher.models import CallQueue, Part, Workflow
 from dispatcher.ojs.enqueue import EnqueueRequest, enqueue
 from dispatcher.ojs.job import read_job
+from dispatcher.ojs.models import Part, Workflow
+from dispatcher.ojs.options import options_of
 from dispatcher.ojs.requests import JobIn
 from dispatcher.ojs.workflow.plan import End, NextPart, is_workflow, next_parts, parts_field
 
@@ -25,7 +27,7 @@ def start_parts(following: Iterable[NextPart]) -> None:
             part.call = result.call.id
     Part.objects.using(conf().database).bulk_create(part for _, part in laid)
     sent = [part.call for part, _ in jobs if part.call]
-    CallQueue.objects.using(conf().database).filter(id__in=sent).update(is_awaited=True)
+    sql.change("mark_awaited", {"calls": sent})
 
 
 def _lay_out(following: Iterable[NextPart]) -> Iterator[tuple[NextPart, Part]]:
@@ -71,6 +73,6 @@ def enqueue_request(each: NextPart) -> EnqueueRequest:
     """Return the request that sends the job of a part. Raises Problem or ValidationError."""
     job = read_job(JobIn.model_validate(each.plan))
     belongs = {"workflow": {"id": str(each.workflow.id), "results": dict(each.results)}}
-    envelope_of = {**(job.call.ojs.envelope or {}), **belongs}
-    options = replace(job.call.ojs, envelope=envelope_of, sender=f"workflow:{each.workflow.id}")
-    return replace(job, call=replace(job.call, ojs=options))
+    given = options_of(job.call)
+    options = replace(given, envelope={**(given.envelope or {}), **belongs}, sender=f"workflow:{each.workflow.id}")
+    return replace(job, call=replace(job.call, extras=options))

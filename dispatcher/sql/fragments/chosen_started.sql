@@ -114,12 +114,11 @@ WITH clock AS MATERIALIZED (
       FROM clock, goes
      WHERE call.id = ANY (ARRAY(SELECT goes.id FROM goes)) AND call.id = goes.id AND call.state = %(waiting)s::text
     RETURNING call.id, call.ticket, call.claim, call.task, call.args, call.kwargs, call.call_data, call.headers,
-              call.options, call.queue, call.attempt, call.retry, goes.place, goes.lane_id, goes.key_ids,
-              CASE WHEN %(is_fetch)s::bool THEN {{fetch_lease_end(call, clock.now)}} END AS pulled_until
+              call.options, call.queue, call.attempt, call.retry, goes.place, goes.lane_id, goes.key_ids
 ), slot AS (
     INSERT INTO dispatcher_slot (call_id, key_id, cost, started_at, lease_until, pulled_until, worker_id)
-    SELECT started.id, spent.key_id, 1, clock.now, COALESCE(started.pulled_until, clock.now + %(lease)s::interval),
-           started.pulled_until, %(worker)s::uuid
+    SELECT started.id, spent.key_id, 1, clock.now, clock.now + %(lease)s::interval,
+           CASE WHEN %(is_fetch)s::bool THEN clock.now + %(lease)s::interval END, %(worker)s::uuid
       FROM clock
      CROSS JOIN started
       LEFT JOIN LATERAL unnest(started.key_ids) AS spent (key_id) ON true

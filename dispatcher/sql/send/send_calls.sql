@@ -26,24 +26,22 @@ WITH kind AS MATERIALIZED (
 ), {{clock}}
 INSERT INTO dispatcher_callqueue
        (id, lane_id, placement, task, args, kwargs, call_data, meta, headers, options, queue, priority, on_limit, costs,
-        state, retry, scheduled_at, expires_at, timeout, visibility, unique_key, envelope, attempt, created_at, errors)
+        state, retry, scheduled_at, expires_at, attempt, created_at, errors)
 SELECT draft.id, kind.lane_id, CASE WHEN kind.lane_id IS NULL THEN kind.placement END,
        draft.task, draft.args, draft.kwargs, draft.call_data, draft.meta, draft.headers, draft.options,
        kind.queue, kind.priority, kind.on_limit, draft.costs,
        CASE WHEN draft.is_pending THEN 'pending'
             WHEN times.scheduled_at > clock.now THEN 'scheduled'
             ELSE 'available' END,
-       draft.retry, times.scheduled_at, times.expires_at, draft.timeout, draft.visibility, draft.unique_key,
-       draft.envelope, 0, clock.now, '[]'
+       draft.retry, times.scheduled_at, times.expires_at, 0, clock.now, '[]'
   FROM unnest(%(ids)s::uuid[], %(kind_of)s::int[], %(task)s::text[], %(args)s::jsonb[], %(kwargs)s::jsonb[],
               %(call_data)s::jsonb[], %(meta)s::jsonb[], %(headers)s::jsonb[],
               %(options)s::jsonb[], %(costs)s::jsonb[], %(retry)s::jsonb[],
               %(scheduled_at)s::timestamptz[], %(expires_at)s::timestamptz[],
-              %(scheduled_in)s::interval[], %(expires_in)s::interval[], %(timeout)s::interval[],
-              %(visibility)s::interval[], %(unique_key)s::text[], %(envelope)s::jsonb[], %(is_pending)s::bool[])
+              %(scheduled_in)s::interval[], %(expires_in)s::interval[], %(is_pending)s::bool[])
        WITH ORDINALITY
        AS draft (id, kind, task, args, kwargs, call_data, meta, headers, options, costs, retry, scheduled_at,
-                 expires_at, scheduled_in, expires_in, timeout, visibility, unique_key, envelope, is_pending, turn)
+                 expires_at, scheduled_in, expires_in, is_pending, turn)
   JOIN kind ON kind.number = draft.kind
  CROSS JOIN clock
  CROSS JOIN LATERAL (

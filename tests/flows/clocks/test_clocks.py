@@ -17,6 +17,7 @@ from django.utils import timezone
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
+from tests.apps import APPS
 from tests.flows import sample_tasks
 from tests.flows.clocks.faketime import HOUR
 from tests.flows.processes import Processes
@@ -26,7 +27,7 @@ from tests.races.lockstep import eventually
 
 pytestmark = [
     pytest.mark.clocks,
-    pytest.mark.django_db(transaction=True, available_apps=["dispatcher", "django_celery_beat"]),
+    pytest.mark.django_db(transaction=True, available_apps=[*APPS, "django_celery_beat"]),
 ]
 
 SECOND = timedelta(seconds=1)

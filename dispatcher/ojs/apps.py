@@ -1,0 +1,24 @@
+"""The app: what it registers at the start."""
+
+from pathlib import Path
+
+from django.apps import AppConfig
+
+
+class OjsConfig(AppConfig):
+    """The Open Job Spec over HTTP; the dispatcher runs without it."""
+
+    name = "dispatcher.ojs"
+    label = "dispatcher_ojs"
+    verbose_name = "Dispatcher: Open Job Spec"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Register its statements, its part in the engine's steps, its checks and its tasks."""
+        from dispatcher import extension  # noqa: PLC0415 -- models must be loaded first
+        from dispatcher.ojs import checks, tasks  # noqa: F401, PLC0415 -- models must be loaded first
+        from dispatcher.ojs.extension import OpenJobSpec  # noqa: PLC0415 -- models must be loaded first
+        from dispatcher.sql import statements  # noqa: PLC0415 -- models must be loaded first
+
+        statements.add(Path(__file__).with_name("sql"))
+        extension.register(OpenJobSpec())

@@ -1,0 +1,390 @@
+"""The tables, and what keeps the rows beside the calls as these are: a foreign key, and a trigger.
+
+Django 5.2 has no ON DELETE CASCADE of the database: with it the core deletes calls and knows nothing of this table.
+The trigger costs a call that ends one look at an index; it is run where a statement writes `finished_at`.
+"""
+
+import django.contrib.postgres.fields
+import django.db.models.deletion
+import django.db.models.fields.json
+import django.db.models.functions.datetime
+import uuid_utils.compat
+from django.db import migrations, models
+
+OF_A_CALL = """
+ALTER TABLE dispatcher_ojs_job ADD CONSTRAINT job_is_of_a_call
+    FOREIGN KEY (call_id) REFERENCES dispatcher_callqueue (id) ON DELETE CASCADE
+"""
+ENDS = """
+CREATE FUNCTION dispatcher_ojs_mark_end() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE dispatcher_ojs_job
+       SET ended_at = NEW.finished_at, outcome = CASE WHEN NEW.finished_at IS NULL THEN 'open' ELSE NEW.state END
+     WHERE call_id = NEW.id AND (is_awaited OR unique_key IS NOT NULL);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER dispatcher_ojs_mark_end AFTER UPDATE OF finished_at ON dispatcher_callqueue
+    FOR EACH ROW WHEN (OLD.finished_at IS DISTINCT FROM NEW.finished_at) EXECUTE FUNCTION dispatcher_ojs_mark_end()
+"""
+NO_ENDS = """
+DROP TRIGGER dispatcher_ojs_mark_end ON dispatcher_callqueue;
+DROP FUNCTION dispatcher_ojs_mark_end()
+"""
+STORAGE = """
+ALTER TABLE dispatcher_ojs_job SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 2000, autovacuum_analyze_scale_factor = 0.05,
+    autovacuum_vacuum_insert_scale_factor = 0.05)
+"""
+
+
+class Migration(migrations.Migration):
+    """Make everything."""
+
+    initial = True
+
+    dependencies = [
+        ("dispatcher", "0001_initial"),
+    ]
+
+    operations = [
+        migrations.CreateModel(
+            name="ApiToken",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "name",
+                    models.CharField(help_text="The key token:NAME has its own limits.", max_length=200, unique=True),
+                ),
+                ("digest", models.CharField(editable=False, max_length=64, unique=True)),
+                (
+                    "scopes",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=255),
+                        help_text="Scopes: send, fetch, read, admin; send:mail* and fetch:mail* for some queues only.",
+                        size=None,
+                    ),
+                ),
+                ("is_active", models.BooleanField(default=True, verbose_name="active")),
+                ("expires_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "created_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
+                ),
+            ],
+            options={
+                "verbose_name": "API token",
+            },
+        ),
+        migrations.CreateModel(
+            name="Pool",
+            fields=[
+                ("name", models.CharField(max_length=255, primary_key=True, serialize=False)),
+                (
+                    "strategy",
+                    models.CharField(
+                        default="round-robin", help_text="strict, round-robin or weighted.", max_length=16
+                    ),
+                ),
+                (
+                    "weights",
+                    models.JSONField(
+                        default=dict, help_text="Its queues with their weights: how often each comes first."
+                    ),
+                ),
+                (
+                    "created_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
+                ),
+            ],
+        ),
+        migrations.CreateModel(
+            name="PullWorker",
+            fields=[
+                ("id", models.UUIDField(editable=False, primary_key=True, serialize=False)),
+                ("name", models.CharField(help_text="Its worker_id.", max_length=255, unique=True)),
+                (
+                    "queues",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=255),
+                        default=list,
+                        help_text="The queues of its last fetch.",
+                        size=None,
+                    ),
+                ),
+                (
+                    "state",
+                    models.CharField(
+                        db_default="running", default="running", help_text="Its last reported state.", max_length=16
+                    ),
+                ),
+                (
+                    "directive",
+                    models.CharField(
+                        db_default="running",
+                        default="running",
+                        help_text="The response to its next heartbeat.",
+                        max_length=16,
+                    ),
+                ),
+                ("started_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("seen_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+            ],
+            options={
+                "verbose_name": "fetching worker",
+            },
+        ),
+        migrations.CreateModel(
+            name="Subscription",
+            fields=[
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid_utils.compat.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("url", models.URLField(max_length=2000)),
+                (
+                    "events",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=64),
+                        help_text="Types, such as job.completed, job.* or *.",
+                        size=None,
+                    ),
+                ),
+                ("secret", models.CharField(help_text="The key of the signatures of posts.", max_length=255)),
+                ("is_active", models.BooleanField(default=True, verbose_name="active")),
+                (
+                    "delivered_cursor",
+                    models.CharField(default="", help_text="Events up to here were delivered.", max_length=64),
+                ),
+                (
+                    "created_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
+                ),
+            ],
+        ),
+        migrations.CreateModel(
+            name="EventLogEntry",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("kind", models.CharField(help_text="Such as rate_limit.exceeded.", max_length=64)),
+                ("queue", models.CharField(max_length=255, null=True)),
+                ("data", models.JSONField()),
+                ("at", models.DateTimeField()),
+            ],
+            options={
+                "verbose_name_plural": "event log entries",
+                "indexes": [
+                    models.Index(fields=["at"], name="entry_at"),
+                    models.Index(fields=["kind", "at"], name="entry_kind"),
+                    models.Index(django.db.models.fields.json.KeyTextTransform("job_id", "data"), name="entry_job"),
+                    models.Index(
+                        condition=models.Q(("kind__in", ["backpressure.warning", "backpressure.cleared"])),
+                        fields=["queue", "at"],
+                        name="entry_pressure",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="Job",
+            fields=[
+                (
+                    "call",
+                    models.OneToOneField(
+                        db_constraint=False,
+                        help_text="The migration adds the foreign key: the database deletes the row with the call.",
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        primary_key=True,
+                        related_name="job",
+                        serialize=False,
+                        to="dispatcher.callqueue",
+                    ),
+                ),
+                (
+                    "timeout",
+                    models.DurationField(help_text="Maximum duration of one attempt, if workers fetch it.", null=True),
+                ),
+                (
+                    "visibility",
+                    models.DurationField(help_text="The lease of a fetched call without a heartbeat.", null=True),
+                ),
+                (
+                    "unique_key",
+                    models.CharField(help_text="Calls with the same key run one at a time.", max_length=64, null=True),
+                ),
+                ("envelope", models.JSONField(help_text="Fields of the job that have no column.", null=True)),
+                (
+                    "progress",
+                    models.JSONField(
+                        help_text="What its worker reported last: progress from 0 to 1, message, data.", null=True
+                    ),
+                ),
+                (
+                    "is_awaited",
+                    models.BooleanField(
+                        db_default=False,
+                        default=False,
+                        editable=False,
+                        help_text="A workflow waits for the call's end, and has not recorded it yet.",
+                    ),
+                ),
+                ("created_at", models.DateTimeField(help_text="When the call was sent.")),
+                (
+                    "outcome",
+                    models.CharField(
+                        db_default="open",
+                        default="open",
+                        help_text="open, or how a call with a unique key, or of a workflow, has ended: set by a trigger.",
+                        max_length=16,
+                    ),
+                ),
+                ("ended_at", models.DateTimeField(help_text="When it ended; set by the same trigger.", null=True)),
+            ],
+            options={
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("unique_key__isnull", False)),
+                        fields=["unique_key", "outcome", "created_at"],
+                        name="job_unique",
+                    ),
+                    models.Index(
+                        condition=models.Q(("ended_at__isnull", False), ("is_awaited", True)),
+                        fields=["ended_at"],
+                        name="job_awaited",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="Workflow",
+            fields=[
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid_utils.compat.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("name", models.CharField(blank=True, max_length=255)),
+                ("kind", models.CharField(help_text="chain, group, batch or graph.", max_length=16)),
+                (
+                    "state",
+                    models.CharField(
+                        default="running", help_text="running, completed, failed or cancelled.", max_length=16
+                    ),
+                ),
+                ("plan", models.JSONField(help_text="Its parts, in order: jobs or workflows.")),
+                (
+                    "callbacks",
+                    models.JSONField(
+                        default=dict, help_text="The callbacks of a batch, started when all parts have ended."
+                    ),
+                ),
+                (
+                    "results",
+                    models.JSONField(default=dict, help_text="Results of earlier parts that it was started with."),
+                ),
+                ("failed_part", models.PositiveIntegerField(null=True)),
+                (
+                    "created_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
+                ),
+                ("ended_at", models.DateTimeField(null=True)),
+                (
+                    "look_at",
+                    models.DateTimeField(
+                        editable=False,
+                        help_text="When it is advanced although none of its calls has ended; after its end: when its parent is.",
+                        null=True,
+                    ),
+                ),
+                (
+                    "parent",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="children",
+                        to="dispatcher_ojs.workflow",
+                    ),
+                ),
+            ],
+        ),
+        migrations.CreateModel(
+            name="Part",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("role", models.CharField(help_text="step, or the name of a callback.", max_length=16)),
+                ("place", models.PositiveIntegerField()),
+                ("call", models.UUIDField(null=True)),
+                (
+                    "outcome",
+                    models.CharField(default="open", help_text="open, completed, failed or cancelled.", max_length=16),
+                ),
+                ("result", models.JSONField(null=True)),
+                (
+                    "error",
+                    models.JSONField(
+                        help_text="Why it failed, if its call has no error: it was not sent, or was deleted.", null=True
+                    ),
+                ),
+                (
+                    "child",
+                    models.OneToOneField(
+                        null=True,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="part",
+                        to="dispatcher_ojs.workflow",
+                    ),
+                ),
+                (
+                    "workflow",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="parts", to="dispatcher_ojs.workflow"
+                    ),
+                ),
+            ],
+        ),
+        migrations.AddIndex(
+            model_name="workflow",
+            index=models.Index(
+                condition=models.Q(("look_at__isnull", False)), fields=["look_at"], name="workflow_look"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="workflow",
+            index=models.Index(condition=models.Q(("state", "running")), fields=["id"], name="workflow_running"),
+        ),
+        migrations.AddIndex(
+            model_name="workflow",
+            index=models.Index(fields=["created_at"], name="workflow_made"),
+        ),
+        migrations.AddIndex(
+            model_name="workflow",
+            index=models.Index(
+                condition=models.Q(("ended_at__isnull", False)), fields=["ended_at"], name="workflow_ended"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="workflow",
+            index=models.Index(
+                condition=models.Q(("ended_at__isnull", False), ("parent__isnull", True)),
+                fields=["ended_at"],
+                name="workflow_root_ended",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="part",
+            index=models.Index(condition=models.Q(("call__isnull", False)), fields=["call"], name="part_call"),
+        ),
+        migrations.AddIndex(
+            model_name="part",
+            index=models.Index(condition=models.Q(("outcome", "open")), fields=["workflow", "id"], name="part_open"),
+        ),
+        migrations.AddConstraint(
+            model_name="part",
+            constraint=models.UniqueConstraint(fields=("workflow", "role", "place"), name="part_is_started_once"),
+        ),
+        migrations.RunSQL(OF_A_CALL, "ALTER TABLE dispatcher_ojs_job DROP CONSTRAINT job_is_of_a_call"),
+        migrations.RunSQL(ENDS, NO_ENDS),
+        migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
+    ]

@@ -1,0 +1,223 @@
+"""Models of the HTTP API: jobs beside calls, tokens, workflows, subscriptions, workers that fetch, the event log."""
+
+from typing import ClassVar
+
+import uuid_utils.compat as uuid7
+from django.apps import apps
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import Q
+from django.db.models.fields.json import KT
+from django.db.models.functions import Now
+
+from dispatcher.errors import ConfigurationError
+from dispatcher.models import CallQueue
+
+if not apps.is_installed("dispatcher.ojs"):
+    raise ConfigurationError('dispatcher.ojs is an app: add "dispatcher.ojs" to INSTALLED_APPS.')  # noqa: TRY003 -- the remedy
+
+
+class Job(models.Model):
+    """What only the HTTP API stores of a call: a row beside it, deleted with it; a plain call has none."""
+
+    call = models.OneToOneField(
+        CallQueue,
+        primary_key=True,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        related_name="job",
+        help_text="The migration adds the foreign key: the database deletes the row with the call.",
+    )
+    timeout = models.DurationField(null=True, help_text="Maximum duration of one attempt, if workers fetch it.")
+    visibility = models.DurationField(null=True, help_text="The lease of a fetched call without a heartbeat.")
+    unique_key = models.CharField(max_length=64, null=True, help_text="Calls with the same key run one at a time.")  # noqa: DJ001 -- absent is not a text
+    envelope = models.JSONField(null=True, help_text="Fields of the job that have no column.")
+    progress = models.JSONField(
+        null=True, help_text="What its worker reported last: progress from 0 to 1, message, data."
+    )
+    is_awaited = models.BooleanField(
+        default=False,
+        db_default=False,
+        editable=False,
+        help_text="A workflow waits for the call's end, and has not recorded it yet.",
+    )
+    created_at = models.DateTimeField(help_text="When the call was sent.")
+    outcome = models.CharField(
+        max_length=16,
+        default="open",
+        db_default="open",
+        help_text="open, or how a call with a unique key, or of a workflow, has ended: set by a trigger.",
+    )
+    ended_at = models.DateTimeField(null=True, help_text="When it ended; set by the same trigger.")
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(
+                name="job_unique",
+                fields=["unique_key", "outcome", "created_at"],
+                condition=Q(unique_key__isnull=False),
+            ),
+            models.Index(name="job_awaited", fields=["ended_at"], condition=Q(is_awaited=True, ended_at__isnull=False)),
+        ]
+
+    def __str__(self) -> str:
+        return str(self.call_id)
+
+
+class ApiToken(models.Model):
+    """A token of the HTTP API and its scopes; the token itself is shown once, and only its hash is stored."""
+
+    name = models.CharField(max_length=200, unique=True, help_text="The key token:NAME has its own limits.")
+    digest = models.CharField(max_length=64, unique=True, editable=False)
+    scopes = ArrayField(
+        models.CharField(max_length=255),
+        help_text="Scopes: send, fetch, read, admin; send:mail* and fetch:mail* for some queues only.",
+    )
+    is_active = models.BooleanField("active", default=True)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        verbose_name = "API token"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Workflow(models.Model):
+    """Jobs that belong together: a chain, a group, a batch or a graph (ojs-workflows)."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7.uuid7, editable=False)
+    name = models.CharField(max_length=255, blank=True)
+    kind = models.CharField(max_length=16, help_text="chain, group, batch or graph.")
+    state = models.CharField(max_length=16, default="running", help_text="running, completed, failed or cancelled.")
+    plan = models.JSONField(help_text="Its parts, in order: jobs or workflows.")
+    callbacks = models.JSONField(default=dict, help_text="The callbacks of a batch, started when all parts have ended.")
+    results = models.JSONField(default=dict, help_text="Results of earlier parts that it was started with.")
+    failed_part = models.PositiveIntegerField(null=True)
+    parent = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="children")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    ended_at = models.DateTimeField(null=True)
+    look_at = models.DateTimeField(
+        null=True,
+        editable=False,
+        help_text="When it is advanced although none of its calls has ended; after its end: when its parent is.",
+    )
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(name="workflow_look", fields=["look_at"], condition=Q(look_at__isnull=False)),
+            models.Index(name="workflow_running", fields=["id"], condition=Q(state="running")),
+            models.Index(name="workflow_made", fields=["created_at"]),
+            models.Index(name="workflow_ended", fields=["ended_at"], condition=Q(ended_at__isnull=False)),
+            # Workflows inside others are deleted with these.
+            models.Index(
+                name="workflow_root_ended",
+                fields=["ended_at"],
+                condition=Q(parent__isnull=True, ended_at__isnull=False),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name or str(self.id)
+
+
+class Part(models.Model):
+    """A started part of a workflow: a call or a workflow. Its outcome outlives its call."""
+
+    workflow = models.ForeignKey(Workflow, on_delete=models.CASCADE, related_name="parts")
+    role = models.CharField(max_length=16, help_text="step, or the name of a callback.")
+    place = models.PositiveIntegerField()
+    call = models.UUIDField(null=True)
+    child = models.OneToOneField(Workflow, null=True, on_delete=models.CASCADE, related_name="part")
+    outcome = models.CharField(max_length=16, default="open", help_text="open, completed, failed or cancelled.")
+    result = models.JSONField(null=True)
+    error = models.JSONField(
+        null=True, help_text="Why it failed, if its call has no error: it was not sent, or was deleted."
+    )
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(name="part_is_started_once", fields=["workflow", "role", "place"])
+        ]
+        indexes: ClassVar = [
+            models.Index(name="part_call", fields=["call"], condition=Q(call__isnull=False)),
+            models.Index(name="part_open", fields=["workflow", "id"], condition=Q(outcome="open")),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.place} of {self.workflow_id}"
+
+
+class Subscription(models.Model):
+    """A webhook: where events are posted (Open Job Spec, ojs-webhooks)."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7.uuid7, editable=False)
+    url = models.URLField(max_length=2_000)
+    events = ArrayField(models.CharField(max_length=64), help_text="Types, such as job.completed, job.* or *.")
+    secret = models.CharField(max_length=255, help_text="The key of the signatures of posts.")
+    is_active = models.BooleanField("active", default=True)
+    delivered_cursor = models.CharField(max_length=64, default="", help_text="Events up to here were delivered.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    def __str__(self) -> str:
+        return self.url
+
+
+class EventLogEntry(models.Model):
+    """An event of a limit or a queue, which no other row records; written if the event log is enabled."""
+
+    kind = models.CharField(max_length=64, help_text="Such as rate_limit.exceeded.")
+    queue = models.CharField(max_length=255, null=True)  # noqa: DJ001 -- absent is not a text
+    data = models.JSONField()
+    at = models.DateTimeField()
+
+    class Meta:
+        verbose_name_plural = "event log entries"
+        indexes: ClassVar = [
+            models.Index(name="entry_at", fields=["at"]),
+            models.Index(name="entry_kind", fields=["kind", "at"]),
+            models.Index(KT("data__job_id"), name="entry_job"),
+            models.Index(
+                name="entry_pressure",
+                fields=["queue", "at"],
+                condition=Q(kind__in=["backpressure.warning", "backpressure.cleared"]),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.at}"
+
+
+class PullWorker(models.Model):
+    """A named worker that fetches calls over HTTP."""
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    name = models.CharField(max_length=255, unique=True, help_text="Its worker_id.")
+    queues = ArrayField(models.CharField(max_length=255), default=list, help_text="The queues of its last fetch.")
+    state = models.CharField(
+        max_length=16, default="running", db_default="running", help_text="Its last reported state."
+    )
+    directive = models.CharField(
+        max_length=16, default="running", db_default="running", help_text="The response to its next heartbeat."
+    )
+    started_at = models.DateTimeField(db_default=Now())
+    seen_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        verbose_name = "fetching worker"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Pool(models.Model):
+    """Queues that workers fetch from together, and the order in which a fetch reads them."""
+
+    name = models.CharField(max_length=255, primary_key=True)
+    strategy = models.CharField(max_length=16, default="round-robin", help_text="strict, round-robin or weighted.")
+    weights = models.JSONField(default=dict, help_text="Its queues with their weights: how often each comes first.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,122 @@
+"""Concurrent fetches: no worker gets what another has, no limit is exceeded, Celery's calls share the same budgets."""
+
+import time
+from collections import Counter
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from pytest_django import Settings
+
+from dispatcher import engine
+from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey
+from dispatcher.ojs import fetch, worker_reports
+from dispatcher.ojs.fetch import FetchRequest
+from dispatcher.ojs.worker_reports import RejectedReport
+from dispatcher.request import Call
+from dispatcher.states import TERMINAL
+from tests.races.audit import audit, most_at_once, most_in_any_window, spent_by_key, too_close
+from tests.races.conftest import mailbox, patient_passes  # noqa: F401
+from tests.races.lockstep import DEADLINE, POLL, STOP_ADMISSIONS, actors, at_once, concurrent, holding
+from tests.races.traffic import dispense_and_work
+
+pytestmark = concurrent
+
+
+@pytest.fixture(autouse=True)
+def _pulled(transactional_db: None) -> None:
+    Queue.objects.create(name="mail", delivery="http")
+
+
+def send(count: int, *keys: str, queue: str = "mail") -> None:
+    CallQueue.objects.send_many([Call(task="noop", keys=keys, queue=queue)] * count)
+
+
+def fetch_and_ack(count: int = 3) -> list[UUID]:
+    """Be a worker until every call has ended; return what was fetched."""
+    deadline = time.monotonic() + DEADLINE
+    mine: list[UUID] = []
+    while CallQueue.objects.exclude(state__in=TERMINAL).exists():
+        fetched = fetch.fetch(FetchRequest(queues=["mail"], count=count))
+        for call in fetched:
+            assert not isinstance(worker_reports.ack(call.id, result=None, ticket=call.ticket), RejectedReport)
+            mine.append(call.id)
+        if not fetched:
+            time.sleep(POLL)
+        assert time.monotonic() < deadline, "the calls did not end in time"
+    return mine
+
+
+def test_eight_fetchers_get_every_call_once() -> None:
+    send(200)
+    fetched = Counter(call for mine in at_once(*[fetch_and_ack] * 8) for call in mine)
+    assert (len(fetched), set(fetched.values())) == (200, {1})
+    audit(is_fifo=True)
+
+
+def test_no_fetcher_comes_back_empty_while_calls_are_there() -> None:
+    send(64)
+    fetched = at_once(*[lambda: fetch.fetch(FetchRequest(queues=["mail"], count=4))] * 16)
+    assert sorted(map(len, fetched)) == [4] * 16
+
+
+def test_a_call_sent_to_a_lane_that_a_fetch_waited_for_in_vain_is_there_for_the_next() -> None:
+    """The fetch still has the lane locked, so the sender leaves it alone."""
+    for key in ("first", "second"):
+        RateLimitKey.objects.declare(key, concurrency=9)
+        send(1, key)
+    lane, _ = Lane.objects.order_by("id")
+    with actors(2) as (fetcher, sender), holding("SELECT FROM dispatcher_lane FOR UPDATE") as other:
+        fetching = fetcher.begin(fetch.fetch, FetchRequest(queues=["mail"]))
+        fetcher.wait_blocked(by=other)
+        ended = "UPDATE dispatcher_callqueue SET state = 'cancelled', finished_at = now() WHERE lane_id = %s"
+        other.execute(ended, [lane.id])
+        other.execute("UPDATE dispatcher_lane SET is_held = false WHERE id = %s", [lane.id])
+        with holding(STOP_ADMISSIONS) as gate:
+            other.commit()
+            fetcher.wait_blocked(by=gate)
+            sender.do(send, 2, "first")
+        assert [call.lane_id != lane.id for call in fetching.result(DEADLINE)] == [True]
+    assert [call.lane_id for call in fetch.fetch(FetchRequest(queues=["mail"]))] == [lane.id]
+
+
+def test_eight_fetchers_never_exceed_a_concurrency() -> None:
+    key = RateLimitKey.objects.declare("api", concurrency=5)
+    send(150, "api")
+    at_once(*[fetch_and_ack] * 8)
+    assert most_at_once(spent_by_key()[key.id]) <= 5
+    audit(is_fifo=True)
+
+
+def test_eight_fetchers_never_exceed_a_window(settings: Settings) -> None:
+    settings.DISPATCHER = {"margin": 0.01}
+    key = RateLimitKey.objects.declare("api", rate=(20, 0.5))
+    send(60, "api")
+    at_once(*[fetch_and_ack] * 7, tick_until_all_ended)
+    assert most_in_any_window(spent_by_key()[key.id], timedelta(seconds=0.5)) <= 20
+    audit(is_fifo=True)
+
+
+def test_eight_fetchers_keep_the_spacing_of_a_throttle() -> None:
+    key = RateLimitKey.objects.declare("api", throttle=(50, 1))
+    send(40, "api")
+    at_once(*[fetch_and_ack] * 7, tick_until_all_ended)
+    assert too_close(spent_by_key()[key.id], timedelta(seconds=1 / 50)) == []
+    audit(is_fifo=True)
+
+
+def test_fetchers_and_celery_s_workers_share_a_concurrency() -> None:
+    key = RateLimitKey.objects.declare("shared", concurrency=4)
+    send(80, "shared")
+    send(80, "shared", queue="celery")
+    at_once(*[fetch_and_ack] * 4, *[dispense_and_work] * 4)
+    assert most_at_once(spent_by_key()[key.id]) <= 4
+    audit()
+
+
+def tick_until_all_ended() -> list[UUID]:
+    """Be the dispenser until every call has ended."""
+    while CallQueue.objects.exclude(state__in=TERMINAL).exists():
+        engine.tick()
+        time.sleep(POLL)
+    return []

@@ -1,0 +1,29 @@
+"""The project's settings, with the calls in a database of their own; ROUTERS=none leaves the routers out."""
+
+import os
+from typing import Any
+
+import dj_database_url
+
+from project.settings import *  # noqa: F403 -- all of them, but for what follows
+
+INSTALLED_APPS = [*INSTALLED_APPS, "tests.ojs.two_databases"]  # noqa: F405 -- the project's
+DATABASES = {
+    "default": dj_database_url.parse(os.environ["DATABASE_URL"]),
+    "calls": dj_database_url.parse(os.environ["CALLS_DATABASE_URL"], conn_max_age=600),
+}
+DATABASE_ROUTERS = [
+    "dispatcher.routers.DispatcherRouter",
+    "tests.ojs.two_databases.routers.OrdersRouter",
+]
+if os.environ.get("ROUTERS") == "none":
+    DATABASE_ROUTERS = []
+DISPATCHER: dict[str, Any] = {
+    "database": "calls",
+    "queue_grace": None,
+    "delivery": {"*": "broker"},
+    "keys": {"api": {"concurrency": 1}, "tenant:*": {}},
+}
+ALLOWED_HOSTS = ["testserver"]
+# No process takes what is published here.
+SILENCED_SYSTEM_CHECKS = ["dispatcher.W016"]
