@@ -298,46 +298,42 @@ def broker(become: Callable[..., Celery]) -> Callable[..., None]:
     return lambda url, **options: become(broker_write_url=url, broker_transport_options=options)
 
 
-def test_a_redis_that_may_block_for_ever_is_w011(broker: Callable[..., None]) -> None:
-    broker("redis://localhost:6379/0")
-    (message,) = found()
-    assert message.id == "dispatcher.W011"
-    assert "no socket_timeout and no socket_connect_timeout" in message.msg
-    broker("rediss://localhost:6379/0", socket_connect_timeout=2)
-    assert "no socket_timeout." in texts()
-    broker("redis://localhost:6379/0", socket_connect_timeout=2, socket_timeout=5)
-    assert found() == []
-    broker("redis+socket:///run/redis.sock")
-    assert found() == []
+LIMITED = {"socket_connect_timeout": 2, "socket_timeout": 5}
+RABBITMQ = ("amqp://localhost//", "amqps://localhost//", "amqp://one//;amqp://two//")
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "warned", "words"),
+    [
+        ("redis://localhost:6379/0", {}, "W011", "no socket_timeout and no socket_connect_timeout"),
+        ("rediss://localhost:6379/0", {"socket_connect_timeout": 2}, "W011", "no socket_timeout."),
+        ("redis://localhost:6379/0", LIMITED, None, ""),
+        ("redis+socket:///run/redis.sock", {}, None, ""),
+        *((url, {}, "W012", '"confirm_publish": True') for url in RABBITMQ),
+        *((url, {"confirm_publish": True}, None, "") for url in RABBITMQ),
+    ],
+)
+def test_a_broker_that_may_block_for_ever_or_does_not_confirm_is_warned_of(
+    broker: Callable[..., None], url: str, options: dict[str, Any], warned: str | None, words: str
+) -> None:
+    broker(url, **options)
+    messages = found()
+    assert [(each.id, each.level) for each in messages] == (
+        [(f"dispatcher.{warned}", checks.WARNING)] if warned else []
+    )
+    assert all(words in f"{each.msg} {each.hint}" for each in messages)
 
 
 def test_a_broker_in_memory_that_is_to_deliver_calls_is_w016(broker: Callable[..., None], settings: Any) -> None:
     broker("memory://")
-    settings.DISPATCHER = {"delivery": {"mail": "direct"}}
-    assert found() == []
+    for delivery in ({}, {"mail": "direct"}):
+        settings.DISPATCHER = {"delivery": delivery}
+        assert found() == []
     settings.DISPATCHER = {"delivery": {"mail": "direct", "reports*": "broker"}}
     (message,) = found()
     assert (message.id, message.level) == ("dispatcher.W016", checks.WARNING)
     assert "'reports*'" in message.msg
-    broker("redis://localhost:6379/0", socket_connect_timeout=2, socket_timeout=5)
-    assert found() == []
-
-
-def test_a_rabbitmq_that_does_not_confirm_is_w012(broker: Callable[..., None]) -> None:
-    for url in ("amqp://localhost//", "amqps://localhost//", "amqp://one//;amqp://two//"):
-        broker(url)
-        (message,) = found()
-        assert (message.id, message.level) == ("dispatcher.W012", checks.WARNING)
-        assert '"confirm_publish": True' in (message.hint or "")
-        broker(url, confirm_publish=True)
-        assert found() == []
-
-
-def test_brokers_of_other_kinds_and_tasks_that_run_eagerly_are_not_warned_of(
-    broker: Callable[..., None], settings: Any
-) -> None:
-    settings.DISPATCHER = {"delivery": {}}
-    broker("memory://")
+    broker("redis://localhost:6379/0", **LIMITED)
     assert found() == []
     broker("redis://localhost:6379/0")
     current_app.conf.task_always_eager = True

@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from uuid import UUID
 
 import pytest
@@ -214,19 +213,6 @@ def test_a_key_that_stopped_a_lane_opens_later_or_by_a_release_or_a_person(world
     assert all(at > NOW for _, at in decided.rescheduled)
 
 
-@given(st.lists(st.integers(0, 6), min_size=2, max_size=5), st.integers(0, 12))
-def test_lanes_that_share_a_key_take_turns(backlogs: list[int], free: int) -> None:
-    lanes = [_lane(number, calls=calls) for number, calls in enumerate(backlogs)]
-    admitted = made(lanes, [LockedKey(id=1, policy=Policy(concurrency=free))]).admitted
-    served = [len(set(admitted).intersection(head.call_id for head in lane.heads)) for lane in lanes]
-    assert sum(served) == min(free, sum(backlogs))
-    for calls, got in zip(backlogs, served, strict=True):
-        assert got == calls or got >= max(served) - 1
-    # Those who are served first are those who waited longest: the lanes come in that order.
-    left_behind = [got for calls, got in zip(backlogs, served, strict=True) if got < calls]
-    assert all(earlier >= later for earlier, later in pairwise(left_behind))
-
-
 def _lane(number: int, *, calls: int = 1, costs: Sequence[int] = (), on_limit: OnLimit = OnLimit.WAIT) -> LockedLane:
     each = [*costs, *[1] * (calls - len(costs))]
     heads = [Head(call_id=UUID(int=100 * number + place), costs={1: cost}) for place, cost in enumerate(each)]
@@ -241,25 +227,6 @@ def _call(lane: LockedLane, place: int = 0) -> UUID:
 def test_a_lane_that_is_parked_on_the_same_key_again_has_not_moved(*, before: int | None, has_moved: bool) -> None:
     decided = made([replace(_lane(1), parked_on=before)], [LockedKey(id=1, policy=Policy(concurrency=0))])
     assert (decided.parked, decided.has_moved) == ({1: 1}, has_moved)
-
-
-@pytest.mark.parametrize(
-    "policy",
-    [
-        Policy(concurrency=2),
-        Policy(rate=Rate(limit=2, period=SECOND)),
-        Policy(throttle=Rate(limit=1, period=timedelta(days=150))),
-    ],
-    ids=["concurrency", "rate", "throttle"],
-)
-@pytest.mark.parametrize("on_limit", [OnLimit.WAIT, OnLimit.RESCHEDULE])
-def test_a_call_that_costs_more_than_its_key_ever_allows_waits_alone(policy: Policy, on_limit: OnLimit) -> None:
-    lanes = [_lane(1, costs=[3, 1], on_limit=on_limit), _lane(2, calls=1)]
-    decided = made(lanes, [LockedKey(id=1, policy=policy)])
-    assert decided.oversized == [(_call(lanes[0]), 1, 3)]
-    assert decided.admitted[0] == _call(lanes[1])
-    assert decided.stopped[0] == (_call(lanes[0]), 1)
-    assert _call(lanes[0]) not in {call for call, _ in decided.rescheduled}
 
 
 def test_calls_are_rescheduled_to_when_their_windows_have_room_for_each() -> None:
@@ -283,20 +250,6 @@ def test_a_call_that_was_put_off_does_not_hide_when_the_key_opens_for_those_who_
     decided = made([put_off, waits], [key])
     assert [at for _, at in decided.rescheduled] == [opens]
     assert decided.openings == {1: opens}
-
-
-def test_a_call_without_a_known_time_is_rescheduled_by_the_setting() -> None:
-    lane = _lane(1, on_limit=OnLimit.RESCHEDULE)
-    decided = made([lane], [LockedKey(id=1, policy=Policy(concurrency=1), use=Use(held=1))])
-    assert decided.rescheduled == [(_call(lane), NOW + LATER)]
-
-
-def test_a_paused_key_opens_by_a_person_and_a_blocked_one_when_its_block_ends() -> None:
-    unlimited, until = Policy(), NOW + 30 * SECOND
-    paused = LockedKey(id=1, policy=unlimited, is_paused=True, blocked_until=until)
-    assert made([_lane(1)], [paused]).openings == {1: None}
-    assert made([_lane(1)], [replace(paused, is_paused=False)]).openings == {1: until}
-    assert made([_lane(1)], [replace(paused, is_paused=False, blocked_until=NOW)]).admitted
 
 
 def test_a_key_with_room_left_is_named_for_the_lanes_that_are_parked_on_it() -> None:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.limits.allocate import Allocation, Head, LockedKey, LockedLane, allocate
-from dispatcher.limits.policy import AdmissionTuning, Policy, Rate, Use
+from dispatcher.limits.policy import AdmissionTuning, Policy, Use
 from dispatcher.states import OnLimit
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -38,9 +37,8 @@ def spread(allocation: Allocation) -> Mapping[int, int]:
     return Counter(chosen[GROUP] for chosen in allocation.chosen.values())
 
 
-def member(number: int, policy: Policy = ALIKE, *, held: int = 0, seconds: float | None = None) -> LockedKey:
-    at = None if seconds is None else NOW + seconds * SECOND
-    return LockedKey(id=number, policy=policy, use=Use(held=held), chosen_at=at)
+def member(number: int, policy: Policy = ALIKE, *, held: int = 0) -> LockedKey:
+    return LockedKey(id=number, policy=policy, use=Use(held=held))
 
 
 def test_calls_take_turns_of_the_members_until_all_are_full() -> None:
@@ -58,8 +56,6 @@ NOT_REACHED = LockedKey(id=2, policy=Policy(concurrency=2, per_worker=1), use=Us
 @pytest.mark.parametrize(
     ("costs", "keys", "members", "chosen"),
     [
-        pytest.param([1], [member(1, held=1), member(2)], None, {2: 1}, id="the one with the most room"),
-        pytest.param([1], [member(1, seconds=-1), member(2, seconds=-3)], None, {2: 1}, id="that rested longest"),
         pytest.param([1] * 4, [member(1, FREE), member(2, FREE)], None, {1: 2, 2: 2}, id="in turns without limits"),
         pytest.param([3, 1], [member(1), member(2)], None, {1: 1}, id="past a call that none ever allows"),
         pytest.param([1, 1], [member(1)], [1, 2], {1: 2}, id="past a locked one"),
@@ -71,40 +67,6 @@ def test_a_member_is_chosen(costs: list[int], keys: list[LockedKey], members: An
     assert spread(done) == chosen
     assert [(key, cost) for _, key, cost in done.oversized] == [(GROUP, 3)] * (costs[0] == 3)
     assert done.left == {}
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        [],
-        [replace(member(1, seconds=-1), is_paused=True, blocked_until=NOW + SECOND)],
-        [member(1, held=1), member(2, held=1)],
-    ],
-    ids=["no member", "a paused one", "none with room for the cost"],
-)
-def test_a_lane_waits_for_a_member_and_those_behind_it_wait_too(keys: list[LockedKey]) -> None:
-    done = made([lane(2, number=1), lane(1, number=2)], *keys)
-    assert (done.admitted, done.parked, done.oversized) == ([], {1: GROUP, 2: GROUP}, [])
-    assert done.openings == {GROUP: None}
-
-
-def test_a_lane_that_names_a_member_shares_its_room() -> None:
-    direct = LockedLane(id=2, key_ids=[1], heads=[Head(call_id=UUID(int=at)) for at in (7, 8, 9)], priority=1)
-    done = made([direct, lane(1, 1, 1)], member(1), member(2))
-    assert spread(done) == {2: 2}
-    assert done.parked == {2: 1, 1: GROUP}
-
-
-def test_a_cost_is_taken_of_one_member() -> None:
-    done = made([lane(2, 2, 1)], member(1, Policy(concurrency=3)), member(2, Policy(concurrency=2)))
-    assert [chosen[GROUP] for chosen in done.chosen.values()] == [1, 2, 1]
-
-
-def test_a_group_opens_when_the_first_of_its_members_does() -> None:
-    one, two = Policy(rate=Rate(limit=1, period=60 * SECOND)), Policy(rate=Rate(limit=1, period=30 * SECOND))
-    used = Use(starts=((NOW - 10 * SECOND, 1),))
-    keys = [LockedKey(id=1, policy=one, use=used), LockedKey(id=2, policy=two, use=used), member(3, held=2)]
-    assert made([lane(1)], *keys).openings == {GROUP: NOW + 20.05 * SECOND}
 
 
 def test_a_lane_that_only_a_locked_member_could_let_go_is_left() -> None:
