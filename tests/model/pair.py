@@ -22,9 +22,9 @@ CATCH_UP = 2
 LOCKED_LANE_STOPS, LOCKED_CALL_STOPS = frozenset({"tick", "http"}), frozenset({"direct"})
 """What stops while a user keeps a lane, or a call of a direct queue, locked; such steps are left out meanwhile.
 
-Today a tick, a recovery, and a fetch that finds calls due, wait for the lock of each lane that they wake, as long as it
-is held. A worker that finds a call locked steps again and again if a key is closed, too. Where calls have one way in, no
-row is waited for or looked at for ever, and both are empty.
+Today a tick, a recovery, and a fetch that finds calls due, wait for the lock of each lane that they wake, as long as
+it is held. A worker that finds a call locked steps again and again if a key is closed, too. Where calls have one way
+in, no row is waited for or looked at for ever, and both are empty.
 """
 
 _TABLES = ("callqueue", "slot", "window", "lane", "ratelimitkey", "worker", "pullworker")
