@@ -24,7 +24,7 @@ INSTALL := -m pip --disable-pip-version-check -qq install
 
 .DEFAULT_GOAL := help
 .PHONY: help demo run test test-slow test-services test-pooler test-clocks test-django6 test-celery55 test-all check bench \
-	bench-scale chaos chaos-services soak conformance lock secrets clean
+	bench-scale chaos chaos-services soak mutants conformance lock secrets clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{ printf "make %-15s %s\n", $$1, $$2 }'
@@ -61,6 +61,7 @@ test-celery55: .venv-celery55/dev.stamp ## run the tests that touch Celery with 
 test-all: .venv/dev.stamp .venv-django6/dev.stamp ## run everything on every server, broker and version, as before a release
 	@$(MAKE) --no-print-directory check test test-slow
 	@INTERLEAVINGS=wide $(BIN)/pytest $(ALL_TESTS) --timeout 1800 $(PYTEST_OPTIONS) tests/interleavings
+	@MODEL_EXAMPLES=2000 $(BIN)/pytest tests/model -k seed_of_the_day
 	@$(BIN)/python -m project.reachable "$(SERVICES_DATABASE_URL)" "$(SERVICES_RABBITMQ_URL)" "$(SERVICES_REDIS_URL)"
 	@for broker in "$(SERVICES_RABBITMQ_URL)" "$(SERVICES_REDIS_URL)"; do \
 		DATABASE_URL="$(SERVICES_DATABASE_URL)" CELERY_BROKER_URL="$$broker" \
@@ -103,6 +104,9 @@ bench-scale: .venv/dev.stamp ## measure each operation on a large system beside 
 
 soak: .venv/dev.stamp ## churn beside a backlog of 100,000 and look for growth (MINUTES=10, and 12 around them)
 	@$(BIN)/python -m trials.soak $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+
+mutants: .venv/dev.stamp ## plant faults in a copy of the tree, one at a time, and list those that no test catches (ARGS="RULE ..." for some)
+	@$(BIN)/python -m trials.mutants $(ARGS)
 
 lock: .venv/run.stamp ## write requirements.lock, the packages of the image with their hashes, as requirements.txt pins them
 	@$(BIN)/python $(INSTALL) uv==0.13.9

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ SERVICES = pytest.StashKey[Services]()
 POOLER = pytest.StashKey[Pooler]()
 SHARED = 6
 """How many connections the pooler has to the database: fewer than most tests have clients."""
+MODEL_SEED = "MODEL_SEED"
+"""The variable with the seed of the model's sequences: that of the day, if it is not set."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,6 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if settings.configured:
         message = "Unset DJANGO_SETTINGS_MODULE: the settings must not be loaded before the servers are up."
         raise pytest.UsageError(message)
+    # One day for all processes.
+    os.environ.setdefault(MODEL_SEED, f"{datetime.now(UTC):%Y%m%d}")
     if _only_distributes(config):
         # Set when the project was imported; in the processes it would load the settings before their servers are up.
         os.environ.pop("DJANGO_SETTINGS_MODULE", None)
@@ -62,12 +66,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Report which servers are used."""
+    """Report which servers are used, and the seed of the model's sequences."""
+    seed = f"{MODEL_SEED}={os.environ[MODEL_SEED]}"
     if _only_distributes(config):
-        return f"database and broker: of each process; {config.getoption('numprocesses')} processes"
+        return f"database and broker: of each process; {config.getoption('numprocesses')} processes; {seed}"
     services = config.stash[SERVICES]
     left_out = ", without dispatcher.ojs and its tests" if config.getoption("without_ojs") else ""
-    return f"database: {services.database_url}, broker: {services.broker_url}{left_out}"
+    return f"database: {services.database_url}, broker: {services.broker_url}; {seed}{left_out}"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -15,14 +15,15 @@ from django.db.models import Model
 from psycopg.sql import SQL, Identifier
 
 from dispatcher import engine
-from dispatcher.engine import fed, workers
+from dispatcher.engine import fed, feed, workers
 from dispatcher.extension import registered
 from dispatcher.lifecycle import finish, heartbeat, wake
 from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
+from dispatcher.signals import call_finished
 from dispatcher.states import Delivery, State
 from tests import db_admin
 from tests.db_admin import backends, blockers, end
-from tests.drive import Drive, Run, _worker_id
+from tests.drive import Broker, Drive, Run, _worker_id
 from tests.races.lockstep import DEADLINE, Actor, actors, holding
 
 P = ParamSpec("P")
@@ -85,6 +86,23 @@ def _give_up() -> None:
 
 
 @contextmanager
+def received_ends(*, fails: bool = False) -> Iterator[list[tuple[UUID, State, str | None]]]:
+    """Give what a receiver gets of the ends of attempts: the call, its state and its error; it may fail each time."""
+    received: list[tuple[UUID, State, str | None]] = []
+
+    def receive(**facts: Any) -> None:
+        received.append((facts["call_id"], facts["state"], facts["error"] and facts["error"]["type"]))
+        if fails:
+            raise RuntimeError
+
+    call_finished.connect(receive)
+    try:
+        yield received
+    finally:
+        call_finished.disconnect(receive)
+
+
+@contextmanager
 def ending_through_a_lock(drive: Drive, run: Run, row: str) -> Iterator["Future[bool]"]:
     """Let a worker record an end while a row of the call is locked; on the way out it is free, and the end is done."""
     with actors(1) as (worker,):
@@ -115,6 +133,26 @@ def _end_once(drive: Drive, run: Run) -> None:
     with transaction.atomic():
         # In a transaction that is the caller's own, nothing is tried again.
         drive.end(run)
+
+
+def come(drive: Drive, *tasks: str, worker: str = "one", queues: Sequence[str] = ()) -> None:
+    """Let a worker come, or come back, that knows these tasks."""
+    workers.record_heartbeat(_info(worker, list(queues or [drive.queue]), list(tasks)), [])
+
+
+def meet_unknown(drive: Drive, *, worker: str = "one") -> None:
+    """Let a worker of Celery's meet the next call, whose task it does not know."""
+    if isinstance(drive, Broker):
+        message = drive.mailbox.take()
+        assert message is not None
+        return_unknown(*message)
+        return
+    assert not feed.step(feed.Taker(worker=_worker_id(worker), queues=[drive.queue], tasks=[]), room=1).starts
+
+
+def return_unknown(call: UUID, ticket: UUID) -> bool:
+    """Put a message back whose task its worker does not know; return whether that changed anything."""
+    return workers.return_unknown(call, ticket)
 
 
 def lose_answer(drive: Drive, *known: Run, worker: str = "one", seconds: float) -> None:
@@ -203,9 +241,7 @@ class Idle:
 
     def __init__(self, drive: Drive, name: str, *, queues: Sequence[str] = (), reached: Sequence[int] = ()) -> None:
         self.queues, self.reached = list(queues or [drive.queue]), reached
-        self.info = heartbeat.WorkerInfo(
-            id=_worker_id(name), name=name, host="here", pid=1, pool="prefork", processes=2, queues=self.queues
-        )
+        self.info = _info(name, self.queues)
 
     def __enter__(self) -> Self:
         heartbeat.record(self.info, [])
@@ -226,6 +262,12 @@ class Idle:
     def notices(self) -> int:
         """Return how often it was woken since this was asked last."""
         return sum(1 for _ in self.connection.notifies(timeout=0.05))
+
+
+def _info(name: str, queues: Sequence[str], tasks: Sequence[str] | None = None) -> heartbeat.WorkerInfo:
+    return heartbeat.WorkerInfo(
+        id=_worker_id(name), name=name, host="here", pid=1, pool="prefork", processes=2, queues=queues, tasks=tasks
+    )
 
 
 def _id_of(call: CallQueue | Run) -> UUID:

@@ -6,7 +6,7 @@ import pytest
 
 from dispatcher import api
 from dispatcher.api import any_of
-from dispatcher.errors import CallInvalid, CallNeverRuns, UnknownKey
+from dispatcher.errors import CallInvalid, CallNeverRuns, RateLimited, UnknownKey
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import State
 from tests.drive import Drive, Run
@@ -99,6 +99,17 @@ def test_a_paused_and_a_blocked_member_are_passed_over(drive: Drive) -> None:
     api.block("egress:2", 10)
     drive.send_many(3, EGRESS)
     assert {chosen(run) for run in drive.take(3)} == {"egress:3"}
+
+
+def test_a_stop_blocks_the_member_that_the_call_spent_and_none_of_its_other_keys(drive: Drive) -> None:
+    drive.key("api")
+    members(drive, 2)
+    call = drive.send("api", EGRESS)
+    (run,) = drive.take()
+    assert chosen(run) == "egress:1"
+    drive.end(run, error=RateLimited(60))
+    (again,) = drive.take()
+    assert (again.call, chosen(again)) == (call.id, "egress:2")
 
 
 def test_a_limit_of_the_group_holds_over_all_members(drive: Drive) -> None:

@@ -166,3 +166,26 @@ def test_no_more_starts_while_they_grow_than_the_key_allows(drive: Drive) -> Non
     drive.forward(67)
     drive.take(20)
     assert drive.use() == 2
+
+
+def test_while_starts_grow_what_began_before_the_block_counts_and_an_end_lets_none_in(
+    drive: Drive, settings: Any
+) -> None:
+    settings.DISPATCHER = {"ramp": 80}
+    drive.key(concurrency=2)
+    drive.send_many(4, "api")
+    runs = drive.take(2)
+    assert len(runs) == 2
+    api.block("api", 60)
+    drive.clock.forward(60)
+    assert drive.take(ends=runs[:1]) == []
+
+
+def test_while_starts_grow_calls_that_are_sent_one_by_one_count(drive: Drive, settings: Any) -> None:
+    settings.DISPATCHER = {"ramp": 80}
+    drive.key()
+    api.block("api", 60)
+    drive.clock.forward(60)
+    for _ in range(2):
+        drive.send("api")
+    assert len(drive.take(2)) == 1

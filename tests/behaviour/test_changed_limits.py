@@ -138,6 +138,14 @@ def test_a_window_that_is_made_narrower_counts_the_starts_before(drive: Drive) -
     assert len(drive.drain()) == 1
 
 
+def test_ends_let_the_next_ones_in_whatever_time_the_former_limits_had_to_wait_for(drive: Drive) -> None:
+    drive.key(rate=(1, 3600))
+    calls = drive.send_many(4, "api")
+    assert drive.drain() == ids(calls[:1])
+    drive.limit(concurrency=1)
+    assert drive.drain() == ids(calls[1:])
+
+
 def test_a_throttle_that_is_given_later_spaces_from_the_last_start_on(drive: Drive) -> None:
     drive.key(throttle=(1, 1))
     calls = drive.send_many(3, "api")
@@ -161,3 +169,11 @@ def test_a_new_limit_of_one_key_does_not_let_a_call_past_another(drive: Drive) -
     assert (drive.take(), drive.held(call)) == ([], {})
     drive.limit("other", concurrency=1)
     assert ids(drive.take()) == [call.id]
+
+
+def test_an_override_ends_at_its_time_and_not_at_the_next_tick(drive: Drive) -> None:
+    drive.key(concurrency=1)
+    drive.override(seconds=10, concurrency=3)
+    drive.clock.forward(10)
+    drive.send_many(3, "api")
+    assert len(drive.take(3)) == 1

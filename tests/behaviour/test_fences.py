@@ -10,7 +10,6 @@ import pytest
 from dispatcher import api
 from dispatcher.errors import RateLimited
 from dispatcher.models import CallQueue, RateLimitKey
-from dispatcher.signals import call_finished
 from dispatcher.states import State
 from tests import faults
 from tests.drive import Broker, Drive, Run
@@ -96,17 +95,9 @@ def test_of_eight_ends_at_once_exactly_one_counts(drive: Drive) -> None:
     drive.key(concurrency=1)
     drive.send("api")
     (run,) = drive.take()
-    finished: list[Any] = []
-
-    def receive(**facts: Any) -> None:
-        finished.append(facts["call_id"])
-
-    call_finished.connect(receive)
-    try:
+    with faults.received_ends() as received:
         at_once(*[partial(drive.end, run, result=number) for number in range(8)])
-    finally:
-        call_finished.disconnect(receive)
-    assert finished == [run.call]
+    assert received == [(run.call, State.COMPLETED, None)]
     assert (drive.state(run), drive.use()) == (State.COMPLETED, 0)
 
 
@@ -135,6 +126,20 @@ def test_a_heartbeat_with_another_worker_s_ticket_renews_nothing(drive: Drive) -
     drive.clock.forward(11)
     drive.recover()
     assert drive.state(run) != State.ACTIVE
+
+
+# Over HTTP a heartbeat names calls, and no tickets.
+@pytest.mark.deliveries("direct", "broker")
+@pytest.mark.parametrize("since", ["failed", "given back"])
+def test_a_heartbeat_with_the_ticket_of_an_earlier_attempt_of_the_same_worker_renews_nothing(
+    drive: Drive, since: str
+) -> None:
+    drive.send()
+    before = started(drive)
+    SINCE[since](drive, before)
+    drive.forward(2)
+    run = started(drive)
+    assert (drive.beat(before), drive.beat(run)) == (0, 1)
 
 
 def test_a_heartbeat_that_names_its_own_and_others_calls_renews_its_own(drive: Drive) -> None:

@@ -11,6 +11,8 @@ from tests import faults
 from tests.drive import Broker, Drive, Run
 from tests.races.lockstep import at_once
 
+pytestmark = pytest.mark.pooler
+
 LEASE = 60
 ONCE = {"max_attempts": 1}
 

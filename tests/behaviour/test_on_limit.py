@@ -80,3 +80,9 @@ def test_it_counts_for_each_key_and_for_the_queue_s_own(drive: Drive, on_limit: 
     call = drive.send("api", on_limit=on_limit)
     assert drive.take() == []
     assert drive.state(call) == (State.DISCARDED if on_limit == "drop" else State.SCHEDULED)
+
+
+def test_calls_that_are_put_off_come_one_after_the_other(drive: Drive) -> None:
+    drive.key(throttle=(1, 60))
+    first, second = [drive.row(call).scheduled_at for call in stopped(drive, 2, on_limit="reschedule")]
+    assert second - first >= timedelta(seconds=60)

@@ -92,16 +92,6 @@ def test_a_paused_key_stops_a_call_that_spends_others_too_and_no_other_call(driv
     assert drive.held(both) == {}
 
 
-def test_the_key_of_a_queue_pauses_all_of_its_calls_and_those_of_no_other(drive: Drive) -> None:
-    beside = drive.beside(drive.delivery, "news")
-    drive.key("queue:mail")
-    api.pause("queue:mail")
-    calls = [drive.send(), beside.send()]
-    assert (drive.take(), ids(beside.take())) == ([], [calls[1].id])
-    api.resume("queue:mail")
-    assert ids(drive.take()) == [calls[0].id]
-
-
 def test_a_pause_outlasts_a_block_a_declaration_and_time(drive: Drive) -> None:
     drive.key(concurrency=1)
     api.block("api", 5)

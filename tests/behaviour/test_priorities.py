@@ -4,6 +4,7 @@ import pytest
 
 from dispatcher import api
 from dispatcher.states import State
+from tests import faults
 from tests.drive import Drive
 
 wins_across_queues = pytest.mark.parametrize(
@@ -76,6 +77,21 @@ def test_a_higher_one_goes_first_though_an_end_and_a_trip_come_apart(drive: Driv
     drive.end(run)
     assert [each.call for each in drive.take(2)] == [high.id]
     assert drive.state(low) == State.AVAILABLE
+
+
+def test_a_lower_one_that_was_just_sent_does_not_take_the_room_that_a_dying_worker_left_to_a_higher_one(
+    drive: Drive,
+) -> None:
+    drive.key(concurrency=1)
+    drive.send("api")
+    (run,) = drive.take()
+    high = drive.send("api", priority=5)
+    assert drive.take() == []
+    faults.end_and_die(run)
+    drive.send("api")
+    started = drive.take(2)
+    drive.tick()
+    assert [each.call for each in [*started, *drive.take(2)]] == [high.id]
 
 
 def test_a_higher_one_that_a_limit_stops_does_not_stand_in_the_way_of_others(drive: Drive) -> None:

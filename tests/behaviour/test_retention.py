@@ -1,6 +1,5 @@
 """What has ended is kept for as long as the settings say; keys that templates made go when they are long unused."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -99,11 +98,12 @@ def test_an_unused_key_goes_after_a_month_and_the_next_call_makes_it_again(drive
     assert ids(drive.take(3)) == ids(calls[:2])
 
 
-def leave(drive: Drive, name: str = "tenant:a") -> None:
-    """Leave a key that a template made for a call, which has ended and is deleted."""
+def leave(drive: Drive, name: str = "tenant:a") -> str:
+    """Leave a key that a template made for a call, which has ended and is deleted; return its name."""
     drive.send(name)
     drive.drain()
     CallQueue.objects.ended().delete()
+    return name
 
 
 def test_a_key_stays_while_there_is_a_call_of_it_whatever_its_state(drive: Drive) -> None:
@@ -123,76 +123,28 @@ def test_a_key_stays_while_there_is_a_call_of_it_whatever_its_state(drive: Drive
     assert all(drive.state(call) is state for state, call in calls.items())
 
 
-def named_in_the_settings(drive: Drive) -> None:
-    api.declare("tenant:named", {"concurrency": 2})
-
-
-def made_for_a_call_with_its_own_limits(drive: Drive) -> None:
-    drive.send(rate_limit={"key": "tenant:own", "concurrency": 7})
-    drive.drain()
-
-
-def declared_before(drive: Drive) -> None:
-    drive.key("tenant:a", concurrency=2)
-    leave(drive)
-
-
-def declared_after(drive: Drive) -> None:
-    leave(drive)
-    assert drive.key("tenant:a", concurrency=5).concurrency == 2
-
-
-def limited(drive: Drive) -> None:
-    leave(drive)
-    drive.limit("tenant:a", concurrency=3)
-
-
-def paused(drive: Drive) -> None:
-    leave(drive)
-    api.pause("tenant:a")
-
-
-def blocked_lately(drive: Drive) -> None:
-    leave(drive)
-    api.block("tenant:a", 20 * DAY)
-
-
-def overridden(drive: Drive) -> None:
-    leave(drive)
-    drive.override("tenant:a", seconds=50 * DAY, concurrency=1)
-
-
-def with_a_start_that_delays_the_next(drive: Drive) -> None:
-    leave(drive, "slow:a")
-
-
-def with_a_start_in_its_window(drive: Drive) -> None:
-    leave(drive, "rare:a")
-
-
-REASONS: list[Callable[[Drive], None]] = [
-    named_in_the_settings,
-    made_for_a_call_with_its_own_limits,
-    declared_before,
-    declared_after,
-    limited,
-    paused,
-    blocked_lately,
-    overridden,
-    with_a_start_that_delays_the_next,
-    with_a_start_in_its_window,
-]
-
-
 def test_a_key_stays_for_each_reason_to_keep_it(drive: Drive) -> None:
-    for make in REASONS:
-        make(drive)
-        kept = names()
-        assert kept, make
+    reasons: dict[str, Any] = {
+        "named in the settings": lambda: api.declare("tenant:named", {"concurrency": 2}),
+        "made for a call with its own limits": lambda: drive.send(rate_limit={"key": "tenant:b", "concurrency": 7}),
+        "declared before": lambda: (drive.key("tenant:a", concurrency=2), leave(drive)),
+        "declared after": lambda: (leave(drive), drive.key("tenant:a", concurrency=5)),
+        "limited": lambda: (leave(drive), drive.limit("tenant:a", concurrency=3)),
+        "paused": lambda: (leave(drive), api.pause("tenant:a")),
+        "blocked lately": lambda: (leave(drive), api.block("tenant:a", 20 * DAY)),
+        "overridden": lambda: (leave(drive), drive.override("tenant:a", seconds=50 * DAY, concurrency=1)),
+        "a start that delays the next": lambda: leave(drive, "slow:a"),
+        "a start in its window": lambda: leave(drive, "rare:a"),
+    }
+    for reason, make in reasons.items():
+        make()
+        drive.drain()
         CallQueue.objects.ended().delete()
+        kept = names()
+        assert kept, reason
         drive.clock.forward(40 * DAY)
         drive.cleanup()
-        assert names() == kept, make
+        assert names() == kept, reason
         RateLimitKey.objects.all().delete()
 
 

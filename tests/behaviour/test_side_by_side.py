@@ -1,13 +1,14 @@
 """Workers side by side, on connections of their own: no limit is ever exceeded, and every call ends."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import cycle
 
 from dispatcher.api import any_of
 from dispatcher.models import CallQueue
 from dispatcher.states import TERMINAL
 from tests.drive import Drive, Run
-from tests.races.lockstep import actors
+from tests.races.lockstep import actors, at_once
 
 WORKERS = 8
 ROUNDS = 150
@@ -71,6 +72,14 @@ def test_eight_workers_never_come_closer_than_a_throttle_allows(drive: Drive) ->
     drive.key(throttle=(10, 1))
     send(drive, 24)
     work(*eight(drive), seconds=0.35)
+
+
+def test_eight_senders_never_exceed_a_concurrency(drive: Drive) -> None:
+    drive.key(concurrency=3)
+    for _ in range(6):
+        at_once(*(partial(each.send, "api") for each in eight(drive)))
+        assert drive.use() <= 3
+        assert len(drive.drain(8)) == 8
 
 
 def test_eight_workers_keep_the_limits_of_all_keys_of_a_call_at_once(drive: Drive) -> None:

@@ -33,12 +33,40 @@ def test_a_call_starts_no_earlier_than_its_time_and_no_later(drive: Drive) -> No
     drive.key(throttle=(1, 10))
     start(drive)
     call = drive.send("api")
+    assert drive.state(call) == State.AVAILABLE
     drive.forward(9)
     assert drive.take() == []
     drive.forward(1.02)
     (run,) = drive.take()
     assert run.call == call.id
     assert drive.clock.now <= run.start_at <= drive.clock.now + timedelta(seconds=0.05)
+
+
+@pytest.mark.parametrize("name", ["api", "other"])
+def test_an_end_starts_nothing_before_its_time(drive: Drive, name: str) -> None:
+    for key in ("api", "other"):
+        drive.key(key, concurrency=1 if key == "api" else None, throttle=(1, 10) if key == name else None)
+    drive.send_many(2, "api", "other")
+    runs = drive.take(2)
+    drive.clock.forward(1)
+    assert drive.take(2, ends=runs) == []
+    assert drive.use("api") == 0
+    drive.forward(9.02)
+    assert len(drive.take(2)) == 1
+
+
+@pytest.mark.deliveries("direct", "broker")
+def test_a_start_that_lies_ahead_counts_in_its_window_from_its_time_on(drive: Drive) -> None:
+    drive.key(rate=(2, 10), throttle=(5, 1))
+    drive.send_many(4, "api")
+    runs = drive.take(4)
+    assert [run.start_at - drive.clock.now >= timedelta(seconds=0.2) for run in runs] == [False, True]
+    drive.forward(1)
+    for run in runs:
+        drive.end(run)
+    # The first one has left the window, the other has not.
+    drive.forward(9.1)
+    assert len(drive.take(4)) == 1
 
 
 @pytest.mark.deliveries("direct", "broker")  # A call that is fetched over HTTP has started: its time is now.
@@ -169,3 +197,14 @@ def test_all_that_was_admitted_within_the_horizon_may_start_at_once(drive: Drive
     runs = drive.take(11)
     assert len(runs) == 11
     assert runs[-1].start_at <= drive.clock.now + timedelta(seconds=0.23)
+
+
+def test_a_call_that_is_taken_ahead_of_its_time_starts_after_the_cost_of_the_one_before(drive: Drive) -> None:
+    drive.key(throttle=(10, 1))
+    drive.send(costs={"api": 5})
+    drive.send("api")
+    (run,) = runs = drive.take(2)
+    while runs == [run]:
+        drive.forward(0.05)
+        runs += drive.take()
+    assert runs[1].start_at - run.start_at >= timedelta(seconds=0.5)

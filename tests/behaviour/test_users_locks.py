@@ -15,6 +15,8 @@ from tests.drive import Drive, Run
 from tests.faults import locked, promptly
 from tests.races.lockstep import actors
 
+pytestmark = pytest.mark.server
+
 waits = pytest.mark.xfail(
     strict=True, raises=AssertionError, reason="one way in, point 9: a statement waits for a row that a user has locked"
 )

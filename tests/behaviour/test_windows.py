@@ -1,5 +1,6 @@
 """Windows: no period, wherever it begins, holds more starts than the rate allows; unstarted calls count, too."""
 
+from datetime import timedelta
 from random import Random
 
 import pytest
@@ -42,6 +43,28 @@ def test_a_start_counts_for_a_period_and_the_margin_and_no_longer(drive: Drive, 
     drive.end(run)
     drive.forward(after)
     assert starts(drive) == started
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_call_that_is_sent_within_the_margin_starts_at_its_end(drive: Drive, *, is_alone: bool) -> None:
+    drive.key(rate=(1, 10))
+    start(drive)
+    drive.forward(10 + MARGIN - 0.001)
+    call = drive.send("api") if is_alone else drive.send_many(2, "api")[0]
+    assert starts(drive) == 0
+    drive.forward(0.001)
+    assert [run.call for run in drive.take(9)] == [call.id]
+
+
+def test_an_end_within_the_margin_starts_nothing(drive: Drive) -> None:
+    drive.key("api", concurrency=1)
+    drive.key("other", rate=(1, 10))
+    drive.send_many(2, "api", "other")
+    runs = drive.take()
+    drive.clock.forward(10 + MARGIN - 0.001)
+    assert drive.take(ends=runs) == []
+    drive.forward(0.001)
+    assert starts(drive) == 1
 
 
 def test_the_window_slides_from_one_start_to_the_next(drive: Drive) -> None:
@@ -91,6 +114,15 @@ def test_a_window_keeps_the_rate_and_wastes_less_than_a_fiftieth(drive: Drive) -
         drive.forward(dice.choice((0.004, 0.3, 1.2, 2.5)))
 
 
+@pytest.mark.parametrize("name", ["api", "other"])
+def test_an_end_starts_no_more_than_a_window_allows(drive: Drive, name: str) -> None:
+    limits = {"api": {"concurrency": 1}, "other": {}}
+    for key, limit in limits.items():
+        drive.key(key, **limit, rate=(2, 3600) if key == name else None)
+    drive.send_many(4, "api", "other")
+    assert len(drive.drain(room=4)) == 2
+
+
 def test_rate_and_concurrency_of_a_key_hold_together(drive: Drive) -> None:
     drive.key(rate=(3, 60), concurrency=2)
     drive.send_many(5, "api")
@@ -106,9 +138,19 @@ def test_rate_and_concurrency_of_a_key_hold_together(drive: Drive) -> None:
 @pytest.mark.deliveries("broker")
 def test_what_is_admitted_and_not_started_holds_its_room_in_the_window(drive: Drive) -> None:
     drive.key(rate=(2, 10))
-    calls = drive.send_many(3, "api")
+    calls = [*drive.send_many(1, "api"), *(drive.send("api") for _ in range(3)), *drive.send_many(1, "api")]
     drive.forward(250)
-    assert drive.states(calls) == [State.DISPATCHED, State.DISPATCHED, State.AVAILABLE]
+    assert drive.states(calls) == [State.DISPATCHED] * 2 + [State.AVAILABLE] * 3
+
+
+@pytest.mark.deliveries("broker")
+def test_an_end_lets_nothing_into_a_window_that_is_full_of_what_has_not_started(drive: Drive) -> None:
+    drive.key("api", concurrency=3)
+    drive.key("other", rate=(3, 3600))
+    calls = drive.send_many(5, "api", "other")
+    (run,) = drive.take(1)
+    drive.end(run)
+    assert drive.states(calls) == [State.COMPLETED] + [State.DISPATCHED] * 2 + [State.AVAILABLE] * 2
 
 
 @pytest.mark.deliveries("broker")
@@ -234,3 +276,21 @@ def test_a_dearer_call_does_not_put_off_what_a_cheaper_one_waits_for(drive: Driv
     assert starts(drive) == 0
     drive.forward(30 + MARGIN)
     assert [run.call for run in drive.take(2)] == [cheap.id]
+
+
+def test_a_start_that_lies_ahead_counts_from_its_time_on(drive: Drive) -> None:
+    drive.key("pace", throttle=(10, 1))
+    drive.key("api", rate=(1, 10))
+    drive.send_many(2, "pace")
+    paced = drive.send("pace", "api")
+    runs = drive.take(3)
+    while len(runs) < 3:
+        drive.forward(0.1)
+        runs += drive.take(3)
+    (start_at,) = (run.start_at for run in runs if run.call == paced.id)
+    drive.send("api")
+    drive.clock.set(start_at + timedelta(seconds=10))
+    drive.tick()
+    assert starts(drive) == 0
+    drive.forward(MARGIN)
+    assert starts(drive) == 1

@@ -4,6 +4,7 @@ import pytest
 
 from tests.races.conftest import mailbox
 
-pytest.register_assert_rewrite("tests.model.pair", "tests.model.machine")
+_PARTS = ("pair", "turns", "machine", "workers", "moments", "operators", "faults")
+pytest.register_assert_rewrite(*(f"tests.model.{part}" for part in _PARTS), "tests.drive")
 
 __all__ = ["mailbox"]

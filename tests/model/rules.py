@@ -1,6 +1,6 @@
-"""The rules of the dispatcher, in about a hundred lines, from its design and not from its code: a second opinion.
+"""The rules of the dispatcher, in about two hundred lines, from its design and not from its code: a second opinion.
 
-Pure: neither a database nor a clock; `now` is handed in. A window is counted in parts, which round: `is_lax` asks for
+Pure: neither a database nor a clock; `now` is a parameter. A window is counted in parts, which round: `is_lax` asks for
 what the engine may admit by the exact rule, and without it for what it must, with 2 % of a period wasted.
 """
 
@@ -12,14 +12,16 @@ from uuid import UUID
 
 MARGIN, HORIZON, LEAD = timedelta(milliseconds=50), timedelta(milliseconds=200), timedelta(milliseconds=10)
 BEYOND = timedelta(milliseconds=100)
-DISPATCH_LEASE, RUN_LEASE = timedelta(seconds=40), timedelta(seconds=20)
+DISPATCH_LEASE, RUN_LEASE, FETCH_LEASE = timedelta(seconds=40), timedelta(seconds=20), timedelta(seconds=25)
+RAMP, RAMP_STEPS = timedelta(seconds=4), 8
+SHORTEST_STOP = timedelta(seconds=1)
 WASTE = 0.02
 POISON_AFTER = 3
 YEAR = timedelta(days=366)
 IN_LINE = timedelta(seconds=15)
 NEVER, ALWAYS = datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)
-DIRECT = "direct"
-"""The queue whose calls no pass admits: a worker takes them by a step."""
+QUEUES = {"one": "broker", "two": "broker", "direct": "direct", "other": "direct", "http": "http"}
+"""How each queue delivers its calls: published by the broker, or taken by a worker."""
 TERMINAL = ("completed", "cancelled", "discarded")
 
 
@@ -35,6 +37,14 @@ class Lane(NamedTuple):
     priority: int
     on_limit: str
     keys: tuple[str, ...]
+
+    @property
+    def delivery(self) -> str:
+        return QUEUES[self.queue]
+
+    @property
+    def everything(self) -> None:
+        """What all lanes have in common."""
 
 
 class Retry(NamedTuple):
@@ -105,16 +115,18 @@ class Call:
     crashes: int = 0
     returns: int = 0
     held: Mapping[str, int] = field(default_factory=dict)
-    worker: UUID | None = None
-    """The one that a step has started it for."""
+    worker: str | None = None
+    """The one that runs it, or has its message."""
+    is_confirmed: bool = False
+    """Whether its worker has shown since the fetch that it has the call."""
     admitted_at: datetime = ALWAYS
     sent_at: datetime = ALWAYS
-    is_fetched: bool = False
     started_at: datetime | None = None
     lease_until: datetime = NEVER
 
     def move(self, state: str, scheduled_at: datetime | None = None) -> None:
-        self.state, self.scheduled_at, self.held = state, scheduled_at or self.scheduled_at, {}
+        self.state, self.scheduled_at = state, scheduled_at or self.scheduled_at
+        self.held, self.worker = {}, None
 
 
 @dataclass
@@ -123,6 +135,12 @@ class Rules:
     calls: dict[UUID, Call] = field(default_factory=dict)
     served: dict[Lane, tuple[datetime, int]] = field(default_factory=dict)  # when last, and the lane's number
     repeated: list[UUID] = field(default_factory=list)
+    seen: dict[str, datetime] = field(default_factory=dict)
+    """When each worker's last heartbeat came."""
+    lost: dict[str, datetime] = field(default_factory=dict)
+    """Since when each silent worker counts as lost."""
+    locked: set[UUID] = field(default_factory=set)
+    """Calls whose rows somebody has locked: what time brings passes them by, and they are lost later."""
 
     def in_state(self, *states: str) -> list[UUID]:
         return sorted(
@@ -134,12 +152,27 @@ class Rules:
         queue = f"queue:{call.lane.queue}"
         return {**call.costs, **({queue: 1} if queue in self.keys else {})}
 
-    def has_room(self, name: str, cost: int, now: datetime, *, is_lax: bool, worker: UUID | None = None) -> bool:
-        """Say whether a key has room for a cost; for a worker, if one is given, whether it may hold so much more."""
+    def has_room(
+        self,
+        name: str,
+        cost: int,
+        now: datetime,
+        *,
+        is_lax: bool,
+        worker: str | None = None,
+        horizon: timedelta = HORIZON,
+    ) -> bool:
+        """Say whether a key has room for a cost; for a worker, if one is given, whether it may hold so much more.
+
+        horizon: how far ahead a start may lie.
+        """
         key, limits = self.keys[name], self.keys[name].limits(now)
         held = [(call.held[name], call.state) for call in self.calls.values() if name in call.held]
         unstarted = sum(cost for cost, state in held if state == "dispatched")
         has_room = not key.is_closed(now)
+        if key.blocked_until <= now < key.blocked_until + RAMP:
+            steps = (now - key.blocked_until) * RAMP_STEPS // RAMP
+            has_room &= sum(cost for cost, _ in held) + cost <= 2**steps
         if limits.concurrency is not None:
             has_room &= sum(cost for cost, _ in held) + cost <= limits.concurrency
         if limits.per_worker is not None and worker is not None:
@@ -151,12 +184,14 @@ class Rules:
             has_room &= counted + unstarted + cost <= most
         if limits.throttle is not None:
             most, period = limits.throttle
-            has_room &= max(now, key.next_start_at(now)) + unstarted * period / most <= now + HORIZON
+            has_room &= max(now, key.next_start_at(now)) + unstarted * period / most <= now + horizon
         return has_room
 
-    def fits(self, call: Call, now: datetime, *, is_lax: bool, worker: UUID | None = None) -> bool:
+    def fits(self, call: Call, now: datetime, *, is_lax: bool, worker: str | None = None) -> bool:
         costs = self.costs(call).items()
-        return all(self.has_room(name, cost, now, is_lax=is_lax, worker=worker) for name, cost in costs)
+        # A worker that fetches starts a call as it gets it.
+        ahead = timedelta(0) if call.lane.delivery == "http" else HORIZON
+        return all(self.has_room(*each, now, is_lax=is_lax, worker=worker, horizon=ahead) for each in costs)
 
     def is_oversized(self, call_id: UUID, now: datetime) -> bool:
         """Say whether no release and no time lets this call start, as long as the limits in force are what they are."""
@@ -179,7 +214,7 @@ class Rules:
         """Say what a pass over everything makes of those who wait: by priority, then lane by lane, one call each."""
         plan: dict[UUID, str] = {}
         trial = Rules(self.keys, {call_id: replace(call) for call_id, call in self.calls.items()}, self.served)
-        lanes = {lane: calls for lane, calls in trial.waiting(now).items() if lane.queue != DIRECT}
+        lanes = {lane: calls for lane, calls in trial.waiting(now).items() if lane.delivery == "broker"}
         for priority in sorted({lane.priority for lane in lanes}, reverse=True):
             turn = sorted((lane for lane in lanes if lane.priority == priority), key=lambda lane: self.served[lane])
             while turn := [lane for lane in turn if lanes[lane]]:
@@ -196,31 +231,30 @@ class Rules:
                         plan[call_id] = "scheduled" if lane.on_limit == "reschedule" else "discarded"
         return plan
 
-    def admit(self, call_id: UUID, now: datetime, *, worker: UUID | None = None) -> None:
+    def admit(self, call_id: UUID, now: datetime, *, worker: str | None = None) -> None:
         call = self.calls[call_id]
         call.worker = worker
         call.state, call.held, call.lease_until = "dispatched", self.costs(call), now + DISPATCH_LEASE
-        call.admitted_at, call.sent_at, call.is_fetched = now, now, False
+        call.admitted_at, call.sent_at, call.is_confirmed = now, now, False
 
-    def claim(self, call_id: UUID, now: datetime) -> str:
+    def may_start(self, call_id: UUID, now: datetime) -> bool:
+        """Say whether the worker that has a call's message may start it; if not, it waits again, or has expired."""
         call = self.calls[call_id]
         if call.expires_at <= now:
             call.move("discarded")
-            return "EXPIRED"
-        if any(self.keys[name].is_closed(now) for name in call.held):
+        elif (
+            any(self.keys[name].is_closed(now) for name in call.held)
+            or self.start_of(call, now) > now + LEAD + HORIZON + BEYOND
+        ):
             call.move("available")
-            return "KEY_CLOSED"
-        if self.start_of(call, now) > now + LEAD + HORIZON + BEYOND:
-            call.move("available")
-            return "TOO_EARLY"
-        self.start(call_id, now)
-        return "claimed"
+        return call.state == "dispatched"
 
     def start_of(self, call: Call, now: datetime) -> datetime:
+        lead = timedelta(0) if call.lane.delivery == "http" else LEAD
         paced = [self.keys[name] for name in call.held if self.keys[name].limits(now).throttle]
-        return max([now + LEAD, *(key.next_start_at(now) for key in paced)]) if paced else now
+        return max([now + lead, *(key.next_start_at(now) for key in paced)]) if paced else now
 
-    def start(self, call_id: UUID, now: datetime) -> None:
+    def start(self, call_id: UUID, now: datetime, *, worker: str) -> None:
         call = self.calls[call_id]
         start = self.start_of(call, now)
         for name, cost in call.held.items():
@@ -229,13 +263,9 @@ class Rules:
             if (key.own.throttle or key.other.throttle) and key.last_start_at <= start:
                 key.last_start_at, key.last_cost = start, cost
         self.count(call, start, now)
-        call.is_fetched, call.returns = False, 0
-        call.state, call.attempt, call.started_at, call.lease_until = (
-            "active",
-            call.attempt + 1,
-            start,
-            start + RUN_LEASE,
-        )
+        call.worker, call.returns = worker, 0
+        call.state, call.attempt, call.started_at = "active", call.attempt + 1, start
+        call.lease_until = now + FETCH_LEASE if call.lane.delivery == "http" else start + RUN_LEASE
 
     def count(self, call: Call, start: datetime, now: datetime) -> None:
         for name, cost in call.held.items():
@@ -256,42 +286,92 @@ class Rules:
         call.attempt += 1
         call.returns = 0
 
+    def beat(self, call_id: UUID, now: datetime, *, worker: str) -> None:
+        call = self.calls[call_id]
+        call.worker, call.is_confirmed = worker, True
+        if call.lane.delivery == "http":
+            call.lease_until = now + FETCH_LEASE
+        else:
+            call.lease_until = now + RUN_LEASE
+            self.seen[worker] = now
+            self.lost.pop(worker, None)
+
+    def complete(self, call_id: UUID) -> None:
+        self.calls[call_id].crashes = 0
+        self.calls[call_id].move("completed")
+
     def stop(self, call_id: UUID, now: datetime, wait: timedelta, only: str | None) -> None:
-        call, stopped = self.calls[call_id], [name for name in self.calls[call_id].held if only in (None, name)]
-        self.put_back(call, None if stopped else now + wait)
+        """Let a call wait whose provider asks for it, and all its keys, or the one that is named."""
+        call, wait = self.calls[call_id], max(wait, SHORTEST_STOP)
+        stopped = [name for name in call.held if only in (None, name)]
+        self.put_back(call, None if stopped else now + wait, has_run=True)
         for name in {*stopped, *([only] if only else [])}:
             self.keys[name].blocked_until = max(self.keys[name].blocked_until, now + wait)
 
-    def fail(self, call_id: UUID, now: datetime, *, may_retry: bool = True, is_crash: bool = False) -> None:
+    def fail(
+        self,
+        call_id: UUID,
+        now: datetime,
+        *,
+        may_retry: bool = True,
+        is_crash: bool = False,
+        wait: timedelta | None = None,
+    ) -> None:
         call = self.calls[call_id]
         call.crashes = call.crashes + 1 if is_crash else 0
-        wait = min(call.retry.first * call.retry.factor ** (call.attempt - 1), call.retry.longest)
+        if wait is None:
+            wait = min(call.retry.first * call.retry.factor ** (call.attempt - 1), call.retry.longest)
         if may_retry and call.attempt < call.retry.attempts and call.crashes < POISON_AFTER:
             call.move("retryable", now + wait)
         else:
             call.move("discarded")
 
-    def due(self, now: datetime) -> None:
+    def wake(self, now: datetime, *queues: str) -> None:
+        """Let the calls wait in their lanes whose time has come."""
         for call_id in self.in_state("scheduled", "retryable"):
-            if self.calls[call_id].scheduled_at <= now:
-                self.calls[call_id].move("available")
+            call = self.calls[call_id]
+            if call.scheduled_at <= now and call.lane.queue in queues and call_id not in self.locked:
+                call.move("available")
+
+    def tick(self, now: datetime) -> None:
+        self.reclaim(now)
+        self.wake(now, *QUEUES)
         for call_id in self.in_state("scheduled", "retryable", "available"):
-            if self.calls[call_id].expires_at <= now:
+            if self.calls[call_id].expires_at <= now and call_id not in self.locked:
                 self.calls[call_id].move("discarded")
 
+    def reclaim(self, now: datetime) -> None:
+        """End the attempts of fetched calls whose leases are over; the answer of the fetch may have been lost."""
+        for call_id in self.in_state("active"):
+            call = self.calls[call_id]
+            if call.lane.delivery != "http" or call.lease_until > now or call_id in self.locked:
+                continue
+            if call.is_confirmed or call.crashes + 1 >= POISON_AFTER:
+                self.fail(call_id, now, wait=timedelta(0))
+            else:
+                self.put_back(call)
+                call.crashes += 1
+
     def recover(self, now: datetime) -> list[UUID]:
-        flying = [self.calls[call_id] for call_id in self.in_state("dispatched", "active")]
-        seen = [(call.lane.queue, call.sent_at) for call in flying if call.is_fetched and call.lease_until >= now]
+        silent = [name for name, at in self.seen.items() if at < now - RUN_LEASE and name not in self.lost]
+        self.lost |= dict.fromkeys(silent, now)
+        flying = {call_id: self.calls[call_id] for call_id in self.in_state("dispatched", "active")}
+        seen = [(call.lane.queue, call.sent_at) for call in flying.values() if call.worker and call.lease_until >= now]
 
         def is_lost(call: Call) -> bool:
             """One whose message no worker has taken may wait, as long as none from behind it was fetched."""
+            if call.lane.delivery == "http":
+                return False
             front = max((at for queue, at in seen if queue == call.lane.queue), default=NEVER)
-            is_known = call.state == "active" or call.is_fetched
-            return call.lease_until < now and (is_known or call.sent_at < front - IN_LINE)
+            is_known = call.state == "active" or call.worker is not None
+            lost_at = self.lost.get(call.worker or "")
+            is_silent = lost_at is not None and (call.state == "dispatched" or lost_at >= call.started_at)
+            return is_silent or (call.lease_until < now and (is_known or call.sent_at < front - IN_LINE))
 
-        lost = [call_id for call_id in self.in_state("dispatched", "active") if is_lost(self.calls[call_id])]
+        lost = [call_id for call_id, call in flying.items() if is_lost(call) and call_id not in self.locked]
         for call_id in lost:
             self.lose(call_id, now)
+        self.reclaim(now)
         self.repeated = [call_id for call_id in self.in_state("dispatched") if self.calls[call_id].lease_until < now]
         for call in map(self.calls.__getitem__, self.repeated):
             call.sent_at, call.lease_until = now, now + max(DISPATCH_LEASE, now - call.admitted_at)
@@ -302,13 +382,13 @@ class Rules:
         if call.state == "active" and call.started_at <= now:
             self.fail(call_id, now, is_crash=True)
         else:
-            crashes = call.crashes
             wait = DISPATCH_LEASE * 2 ** min(call.returns - 2, 20) if call.returns >= 2 else None
             self.put_back(call, None if wait is None else now + min(wait, 12 * DISPATCH_LEASE))
             call.returns += 1
-            call.crashes = crashes
 
-    def put_back(self, call: Call, scheduled_at: datetime | None = None) -> None:
+    def put_back(self, call: Call, scheduled_at: datetime | None = None, *, has_run: bool = False) -> None:
+        """Let a call wait again at the front of its lane; no attempt is spent."""
         if call.state == "active":
-            call.attempt, call.crashes = call.attempt - 1, 0
+            call.attempt -= 1
+            call.crashes = 0 if has_run else call.crashes
         call.move("scheduled" if scheduled_at else "available", scheduled_at)

@@ -4,12 +4,12 @@ from datetime import timedelta
 
 from hypothesis import strategies as st
 
-from tests.model.rules import DIRECT, Lane, Limits, Retry
+from tests.model.rules import Lane, Limits, Retry
 
 NAMES = ("a", "b", "queue:one", "c", "each")
 PERIODS = {"a": 10, "b": 2, "queue:one": 1, "c": 60, "each": 5}
 PER_WORKER = "each"
-"""The key with a limit per worker: only calls of the direct queue may spend it."""
+"""The key with a limit per worker: only calls that workers take may spend it."""
 
 
 def seconds(number: float) -> timedelta:
@@ -18,11 +18,13 @@ def seconds(number: float) -> timedelta:
 
 def limits_of(name: str) -> st.SearchStrategy[Limits]:
     """Give limits of one key: mostly tight ones for the first, and one length of window for each key."""
+    is_tight = name == NAMES[0]
+    window = st.tuples(st.integers(1, 4), st.just(seconds(PERIODS[name])))
     return st.builds(
         Limits,
-        concurrency=st.sampled_from([1, 1, 2, 3, None] if name == NAMES[0] else [None, None, 1, 2, 3]),
-        rate=st.one_of(st.none(), st.none(), st.tuples(st.integers(1, 4), st.just(seconds(PERIODS[name])))),
-        throttle=st.sampled_from([None] * 6 + [(10, seconds(1)), (1, seconds(1)), (20, seconds(3))]),
+        concurrency=st.sampled_from([1, 2, 3, None, None] if is_tight else [None, None, None, 1, 2]),
+        rate=st.one_of(st.none(), window) if is_tight else st.one_of(st.none(), st.none(), window),
+        throttle=st.sampled_from([None] * 9 + [(10, seconds(1)), (1, seconds(1)), (20, seconds(3))]),
         per_worker=st.sampled_from([1, 1, 2, 3]) if name == PER_WORKER else st.none(),
     )
 
@@ -31,14 +33,17 @@ names = st.sampled_from(NAMES)
 numbers = st.integers(0, 20)
 waits = st.sampled_from([0.05, 0.3, 1, 2.5, 10, 30]).map(seconds)
 shared = st.tuples(
-    st.sampled_from(["one", "one", "two", DIRECT, DIRECT]),
-    st.sampled_from([("a",), ("a",), ("a", "b"), ("a", "c"), ("b",), ("a", "b", "c"), ()]),
+    st.sampled_from(["one", "one", "two", "direct", "direct", "direct", "other", "http", "http"]),
+    st.sampled_from([("a",), ("a",), ("a",), ("a",), ("a", "b"), ("a", "c"), ("b",), ("a", "b", "c"), ()]),
 )
-per_worker = st.tuples(st.just(DIRECT), st.sampled_from([(PER_WORKER,), ("a", PER_WORKER), ("b", PER_WORKER)]))
+per_worker = st.tuples(
+    st.sampled_from(["direct", "direct", "other", "http"]),
+    st.sampled_from([(PER_WORKER,), ("a", PER_WORKER), ("b", PER_WORKER)]),
+)
 lanes = st.builds(
     lambda where, priority, on_limit: Lane(where[0], priority, on_limit, where[1]),
     st.one_of(shared, shared, shared, per_worker),
-    st.sampled_from([0, 0, 5]),
+    st.sampled_from([0, 0, 0, 5]),
     st.sampled_from(["wait", "wait", "wait", "wait", "wait", "reschedule", "drop"]),
 )
 retries = st.sampled_from(

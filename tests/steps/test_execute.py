@@ -11,7 +11,7 @@ from django.utils import timezone
 from dispatcher import api, engine
 from dispatcher.engine import attempt
 from dispatcher.errors import RateLimited
-from dispatcher.lifecycle import claim, publish, schedule
+from dispatcher.lifecycle import claim, publish
 from dispatcher.lifecycle.claim import Refused
 from dispatcher.lifecycle.run import Failed, RetryAsked, Returned
 from dispatcher.models import RateLimitKey, Slot
@@ -95,17 +95,3 @@ def test_a_provider_stops_for_a_year_at_the_most(keys: list[str]) -> None:
     until = RateLimitKey.objects.get().blocked_until if keys else seen(call).scheduled_at
     assert until is not None
     assert timedelta(days=365) < until - timezone.now() < timedelta(days=367)
-
-
-@pytest.mark.parametrize("keys", [["api"], []], ids=["with a key", "without one"])
-def test_a_provider_that_says_stop_without_a_wait_is_not_asked_again_at_once(keys: list[str]) -> None:
-    key("api")
-    call = admitted(*keys)
-
-    def task() -> None:
-        raise RateLimited(0)
-
-    engine.execute(call.id, ticket_of(call), task)
-    schedule.wake_due()
-    assert engine.dispense(lanes=[call.lane_id], keys=schedule.due_keys(), awake=True) == 0
-    assert states([call]) == [State.AVAILABLE if keys else State.SCHEDULED]

@@ -11,11 +11,10 @@ from django.utils import timezone
 
 from dispatcher import api, engine, reports
 from dispatcher.audit import audit
-from dispatcher.lifecycle import oversized
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
-from tests.builders import committed, key, states, waiting
+from tests.builders import committed, key, states
 
 pytestmark = [committed, pytest.mark.pooler]
 
@@ -145,23 +144,3 @@ def test_waiting_calls_are_paged_with_those_that_wait_alone_in_their_places() ->
     while page := reports.waiting_calls("api", after=paged[-1].place if paged else None, most=2):
         paged += page
     assert [call.id for call in paged] == [call.id for call in calls]
-
-
-# What it costs
-
-
-def test_the_look_for_what_fits_goes_from_key_to_key() -> None:
-    names = [f"key:{number}" for number in range(5)]
-    for name in names:
-        key(name, concurrency=10)
-        api.pause(name)
-        waiting(costs={name: 8})
-        api.limit(name, {"concurrency": 5})
-        api.resume(name)
-        engine.tick(now=timezone.now())
-    assert len(aside()) == 5
-    RateLimitKey.objects.update(concurrency=10)
-    first = oversized.release(most=3)
-    assert (first.calls, first.last > 0) == (3, True)
-    second = oversized.release(after=first.last, most=3)
-    assert (second.calls, second.last) == (2, 0)

@@ -13,9 +13,8 @@ from redis.exceptions import OutOfMemoryError
 
 from dispatcher import api, engine
 from dispatcher.lifecycle import publish
-from dispatcher.models import CallQueue, Slot
+from dispatcher.models import CallQueue
 from dispatcher.request import Call
-from dispatcher.states import State
 from project.services import Services
 from tests.builders import admitted, at, committed, go, key, seen, started, waiting
 from tests.steps.conftest import Broker, make_app
@@ -30,15 +29,6 @@ ran: list[Any] = []
 def note(value: Any) -> Any:
     ran.append(value)
     return value
-
-
-@shared_task(name="tests.publish.stumble", bind=True)
-def stumble(self: Any) -> str:
-    ran.append(self.request.retries)
-    if self.request.retries == 0:
-        message = "the first time"
-        raise ConnectionError(message)
-    return "done"
 
 
 @pytest.fixture(autouse=True)
@@ -232,16 +222,6 @@ def test_a_sender_does_not_listen_for_results(broker: Broker) -> None:
 
 
 @pytest.mark.usefixtures("eagerly")
-def test_an_eager_task_runs_through_the_same_admission() -> None:
-    key("api", concurrency=1)
-    sent = [CallQueue.objects.send(note, args=[number], keys=["api"]) for number in range(3)]
-    assert ran == [0, 1, 2]
-    first = seen(sent[0])
-    assert (first.state, first.result, first.attempt) == (State.COMPLETED, 0, 1)
-    assert not Slot.objects.exists()
-
-
-@pytest.mark.usefixtures("eagerly")
 def test_an_eager_task_waits_where_a_limit_stops_it() -> None:
     key("api", rate=(2, "PT1H"))
     key("paused", concurrency=0)
@@ -253,27 +233,11 @@ def test_an_eager_task_waits_where_a_limit_stops_it() -> None:
     assert ran == [0, 1, "stopped"]
 
 
-@pytest.mark.usefixtures("eagerly")
-def test_an_eager_task_hands_its_room_on_without_end(settings: Any) -> None:
-    key("api", concurrency=1)
-    CallQueue.objects.send_many(Call(task=note, args=[number], keys=["api"]) for number in range(120))
-    assert ran == list(range(120))
-
-
 @pytest.mark.usefixtures("eagerly", "direct")
 def test_an_eager_task_of_a_direct_queue_runs_at_once() -> None:
     CallQueue.objects.send(note, args=["alone"], queue="mail")
     CallQueue.objects.send_many([Call(task=note, args=["among many"], queue="mail")])
     assert ran == ["alone", "among many"]
-
-
-@pytest.mark.usefixtures("eagerly")
-def test_an_eager_task_that_fails_tries_again_when_its_time_has_come() -> None:
-    call = CallQueue.objects.send(stumble, retry={"initial_interval": 0, "jitter": False})
-    assert seen(call).state == State.RETRYABLE
-    engine.tick()
-    assert (seen(call).state, seen(call).result) == (State.COMPLETED, "done")
-    assert ran == [0, 1]
 
 
 def test_after_a_start_of_the_database_workers_have_time_to_say_what_they_hold(settings: Any) -> None:

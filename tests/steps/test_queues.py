@@ -3,13 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
 from dispatcher import engine
 from dispatcher.audit import audit
-from dispatcher.engine import workers
 from dispatcher.lifecycle import claim, finish, heartbeat
 from dispatcher.models import CallQueue, Slot, Worker
 from dispatcher.states import State
@@ -18,7 +16,6 @@ from tests.steps.conftest import Broker
 
 pytestmark = [committed, pytest.mark.pooler]
 GATED = {"queue_grace": 30, "run_lease": 60}
-LONG_AGO = at(-1_000_000_000)
 
 
 @pytest.fixture(autouse=True)
@@ -27,18 +24,11 @@ def _gated(settings: Any) -> Iterator[None]:
     return
 
 
-def send(count: int = 1, **fields: Any) -> list[CallQueue]:
-    return [CallQueue.objects.send("noop", **fields) for _ in range(count)]
-
-
 def test_a_worker_that_stopped_does_not_serve_by_the_heartbeats_that_follow() -> None:
     heartbeat.record(HERE, [], now=at(0))
     heartbeat.mark_stopped(HERE.id, now=at(10))
     heartbeat.record(replace(HERE, queues=[]), [], now=at(35))
     assert go(waiting(), now=at(41)) == []
-
-
-# What workers say
 
 
 def test_a_heartbeat_registers_a_worker_with_all_that_it_says_of_itself() -> None:
@@ -84,34 +74,6 @@ def test_a_worker_that_was_lost_and_speaks_again_is_not_lost() -> None:
     assert heartbeat.lose_silent(now=at(62)) == []
     heartbeat.record(HERE, [], now=at(63))
     assert Worker.objects.get().lost_at is None
-
-
-def test_a_worker_that_goes_puts_back_what_it_has_not_started_and_keeps_what_runs() -> None:
-    heartbeat.record(HERE, [])
-    fetched, running = send(2)
-    running = seen(running)
-    claim.claim(running.id, ticket_of(running), worker=HERE.id)
-    held = [(call.id, ticket_of(seen(call))) for call in (fetched, running)]
-    assert workers.stop_accepting(HERE.id, held) == 1
-    assert states([running]) == [State.ACTIVE]
-    # Within the grace it is admitted again, for the worker that follows.
-    assert (seen(fetched).state, seen(fetched).attempt) == (State.DISPATCHED, 0)
-    assert seen(fetched).ticket != fetched.ticket
-    assert Worker.objects.get().stopped_at is not None
-
-
-def test_a_worker_that_has_ended_gives_up_what_it_had_to_kill() -> None:
-    key("api", concurrency=1)
-    heartbeat.record(HERE, [])
-    running, behind = send(2, keys=["api"])
-    running = seen(running)
-    claim.claim(running.id, ticket_of(running), worker=HERE.id)
-    assert workers.release_all(HERE.id) == 1
-    ended = seen(running)
-    assert (ended.state, ended.attempt, ended.crashes) == (State.RETRYABLE, 1, 0)
-    assert ended.error["message"] == "its worker was shut down"
-    assert states([behind]) == [State.DISPATCHED]
-    assert workers.release_all(uuid4()) == 0
 
 
 def test_workers_that_are_long_gone_are_forgotten() -> None:

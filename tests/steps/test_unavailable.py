@@ -68,46 +68,34 @@ def execute(statement: str) -> None:
         cursor.execute(statement)
 
 
-@pytest.mark.parametrize(
-    "state",
-    [
-        "08006",
-        "08P01",
-        "0A000",
-        "25006",
-        "25P02",
-        "26000",
-        "40001",
-        "40P01",
-        "42P05",
-        "53100",
-        "53300",
-        "55P03",
-        "57014",
-        "57P01",
-        "57P02",
-        "57P03",
-        "58030",
-    ],
-)
-def test_a_server_that_cannot_work_now_is_unavailable(state: str) -> None:
-    error = error_of(RAISE.format(state))
-    assert sql.is_unavailable(error)
-    assert not sql.is_refused(error)
+UNAVAILABLE = [
+    "08006",
+    "08P01",
+    "0A000",
+    "25006",
+    "25P02",
+    "26000",
+    "40001",
+    "40P01",
+    "42P05",
+    "53100",
+    "53300",
+    "55P03",
+    "57014",
+    "57P01",
+    "57P02",
+    "57P03",
+    "58030",
+]
+REFUSED = ["22001", "22P02", "22P05", "23505", "23514", "42601", "42P01", "42703", "54000"]
+NEITHER = ["XX000", "38000", "P0001", "55000"]
+"""A finish is tried again all the same."""
 
 
-@pytest.mark.parametrize("state", ["22001", "22P02", "22P05", "23505", "23514", "42601", "42P01", "42703", "54000"])
-def test_what_is_wrong_with_a_statement_or_its_data_is_refused_for_good(state: str) -> None:
-    error = error_of(RAISE.format(state))
-    assert not sql.is_unavailable(error)
-    assert sql.is_refused(error)
-
-
-@pytest.mark.parametrize("state", ["XX000", "38000", "P0001", "55000"])
-def test_other_errors_are_tried_again_by_a_finish_only(state: str) -> None:
-    error = error_of(RAISE.format(state))
-    assert not sql.is_unavailable(error)
-    assert not sql.is_refused(error)
+def test_the_server_s_sqlstate_shows_what_cannot_be_done_now_and_what_is_wrong_for_good() -> None:
+    errors = {state: error_of(RAISE.format(state)) for state in [*UNAVAILABLE, *REFUSED, *NEITHER]}
+    assert [state for state, error in errors.items() if sql.is_unavailable(error)] == UNAVAILABLE
+    assert [state for state, error in errors.items() if sql.is_refused(error)] == REFUSED
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from celery import signals
 
-from dispatcher import api, engine, reports, sql
+from dispatcher import engine, reports, sql
 from dispatcher.audit import audit
 from dispatcher.celery.unknown import UnknownTasks
 from dispatcher.engine import workers
-from dispatcher.lifecycle import claim, heartbeat
+from dispatcher.lifecycle import heartbeat
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
-from tests.builders import HERE, SECOND, committed, key, seen, states, ticket_of
+from tests.builders import HERE, SECOND, committed, key, seen, states
 from tests.steps.conftest import Broker
 
 pytestmark = committed
@@ -82,33 +82,11 @@ def test_it_goes_on_by_itself_when_a_worker_comes_that_knows_it(broker: Broker) 
     assert len(broker.take()) == 2
 
 
-def test_where_another_worker_knows_it_the_call_comes_there_within_seconds(broker: Broker) -> None:
-    come(["tests.do", TASK])
-    call = sent()
-    waits = []
-    for _ in range(3):
-        meet(broker, call)
-        waits.append(wait_of(call))
-        api.run_now([call.id])
-    assert [round(wait, 1) for wait in waits] == pytest.approx([0.5, 1.0, 1.5], abs=0.2)
-
-
 def test_a_worker_of_an_older_version_may_know_every_task(broker: Broker) -> None:
     come(None)
     call = sent()
     meet(broker, call)
     assert wait_of(call) < 1
-
-
-def test_the_wait_grows_while_no_worker_knows_it_up_to_an_hour(broker: Broker) -> None:
-    come([])
-    call = sent()
-    waits = []
-    for _ in range(9):
-        meet(broker, call)
-        waits.append(round(wait_of(call) / 60))
-        api.run_now([call.id])
-    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
 def test_a_worker_that_comes_between_the_put_back_and_its_commit_is_seen(
@@ -126,23 +104,6 @@ def test_a_worker_that_comes_between_the_put_back_and_its_commit_is_seen(
     monkeypatch.setattr(workers.unstarted, "put_back", come_late)
     meet(broker, call)
     assert states([call]) == [State.DISPATCHED]
-
-
-def test_a_start_begins_the_count_again(broker: Broker) -> None:
-    come([])
-    call = sent()
-    meet(broker, call)
-    api.run_now([call.id])
-    assert seen(call).returns == 1
-    assert isinstance(claim.claim(call.id, ticket_of(seen(call))), claim.Claimed)
-    assert seen(call).returns == 0
-
-
-def test_a_message_that_comes_late_changes_nothing(broker: Broker) -> None:
-    call = sent()
-    assert isinstance(claim.claim(call.id, ticket_of(call)), claim.Claimed)
-    meet(broker, call)
-    assert states([call]) == [State.ACTIVE]
 
 
 def test_a_plain_message_of_an_unknown_task_is_left_to_celery(broker: Broker) -> None:
@@ -177,44 +138,12 @@ def lose_message(call: CallQueue) -> None:
     assert engine.recover(now=sql.now()) == 1
 
 
-def test_a_call_whose_messages_are_lost_again_and_again_waits_longer_each_time(broker: Broker) -> None:
-    call = sent()
-    lose_message(call)
-    assert (seen(call).state, seen(call).returns) == (State.DISPATCHED, 1)
-    lose_message(call)
-    assert (seen(call).state, seen(call).returns) == (State.DISPATCHED, 2)
-    waits = []
-    for _ in range(8):
-        lose_message(call)
-        waits.append(round(wait_of(call) / 60))
-        api.run_now([call.id])
-    assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
-    assert (seen(call).attempt, seen(call).errors) == (0, [])
-
-
-def test_a_process_that_dies_before_each_start_does_not_loop(broker: Broker) -> None:
-    call = sent()
-    for _ in range(3):
-        assert engine.lose(call.id, ticket_of(seen(call)), RuntimeError("exit 9"), is_crash=True)
-    assert 55 < wait_of(call) <= 60
-    assert not engine.lose(call.id, ticket_of(call), RuntimeError("exit 9"), is_crash=True)
-
-
 def test_a_call_that_was_never_published_is_not_counted(broker: Broker) -> None:
     call = sent()
     for _ in range(4):
         CallQueue.objects.filter(id=call.id).update(published_at=None)
         lose_message(call)
     assert (seen(call).state, seen(call).returns) == (State.DISPATCHED, 0)
-
-
-def test_a_persons_retry_forgets_the_count(broker: Broker) -> None:
-    come([])
-    call = sent()
-    meet(broker, call)
-    api.cancel([call.id])
-    api.retry([call.id])
-    assert seen(call).returns == 0
 
 
 # What people see
@@ -240,16 +169,6 @@ def test_it_is_said_why_such_a_call_waits(broker: Broker) -> None:
 
 def noted() -> dict[str, Any]:
     return {note.check.name: note for note in audit(settle=timedelta(0)).notes}
-
-
-def test_short_leases_make_short_waits(settings: Any, broker: Broker) -> None:
-    settings.DISPATCHER = {"dispatch_lease": 2}
-    call = sent()
-    for _ in range(8):
-        lose_message(call)
-        api.run_now([call.id])
-    lose_message(call)
-    assert 20 < wait_of(call) <= 24
 
 
 def test_the_audit_names_calls_that_never_start(broker: Broker) -> None:

@@ -58,15 +58,6 @@ def test_a_call_of_a_pulled_queue_is_never_given_to_celery() -> None:
     assert Lane.objects.get().is_held
 
 
-def test_a_fetch_starts_calls_in_order_of_sending() -> None:
-    calls = send(5)
-    fetched = [*fetch(count=2), *fetch(), *fetch(count=9)]
-    assert [call.id for call in fetched] == [call.id for call in calls]
-    assert {(call.state, call.attempt, call.started_at is not None) for call in fetched} == {("active", 1, True)}
-    assert Slot.objects.filter(pulled_until__isnull=False, started_at__isnull=False).count() == 5
-    assert fetch() == []
-
-
 def test_a_fetch_of_plain_calls_is_few_statements(monkeypatch: pytest.MonkeyPatch) -> None:
     RateLimitKey.objects.declare("api", concurrency=100)
     send(10, keys=["api"])
@@ -93,31 +84,6 @@ def test_a_fetch_goes_through_its_queues_in_their_order_and_by_priority() -> Non
     low, high = send(priority=-5)[0], send(priority=5)[0]
     (bulk,) = send(queue="bulk", priority=100)
     assert [call.id for call in fetch("mail", "bulk", count=5)] == [high.id, low.id, bulk.id]
-
-
-def test_a_fetch_skips_what_is_limited_and_gives_the_next() -> None:
-    RateLimitKey.objects.declare("api", concurrency=1)
-    first, second = send(2, keys=["api"], priority=1)
-    (free,) = send()
-    assert [call.id for call in fetch(count=5)] == [first.id, free.id]
-    assert seen(second).state == State.AVAILABLE
-    worker_reports.ack(first.id, result=None)
-    assert [call.id for call in fetch(count=5)] == [second.id]
-
-
-def test_a_fetch_finds_the_one_lane_of_many_that_is_not_limited() -> None:
-    for tenant in range(30):
-        RateLimitKey.objects.declare(f"tenant:{tenant}", concurrency=0)
-        send(keys=[f"tenant:{tenant}"])
-    (free,) = send()
-    assert [call.id for call in fetch()] == [free.id]
-
-
-def test_a_throttled_queue_gives_one_call_at_a_time() -> None:
-    RateLimitKey.objects.declare("queue:mail", throttle=(1, 3600))
-    send(3)
-    assert len(fetch(count=3)) == 1
-    assert fetch(count=3) == []
 
 
 def test_a_queue_of_celery_gives_nothing() -> None:
@@ -304,31 +270,6 @@ def test_a_failure_that_is_named_final_ends_the_call(final: str) -> None:
     ended = worker_reports.nack(call.id, BROKEN)
     assert isinstance(ended, CallQueue)
     assert ended.state == "discarded"
-
-
-def test_a_worker_that_was_rate_limited_blocks_the_key_and_spends_no_attempt() -> None:
-    RateLimitKey.objects.declare("api", concurrency=5)
-    send(2, keys=["api"])
-    (call,) = fetch()
-    assert isinstance(worker_reports.report_rate_limit(call.id, timedelta(minutes=1)), CallQueue)
-    assert (seen(call).state, seen(call).attempt) == (State.AVAILABLE, 0)
-    assert fetch() == []
-
-
-def test_a_stop_without_a_wait_puts_off_all_the_same() -> None:
-    RateLimitKey.objects.declare("api", concurrency=5)
-    send(keys=["api"])
-    (call,) = fetch()
-    assert isinstance(worker_reports.report_rate_limit(call.id, timedelta(0)), CallQueue)
-    assert fetch() == []
-
-
-def test_a_call_that_is_given_back_is_the_next_one() -> None:
-    first, _ = send(2)
-    (call,) = fetch(worker="one")
-    worker_reports.requeue(call.id, worker="one")
-    assert [again.id for again in fetch(worker="two")] == [first.id]
-    assert seen(first).attempt == 1
 
 
 def test_a_running_call_can_be_cancelled_and_its_report_is_refused() -> None:

@@ -1,0 +1,115 @@
+"""The room that an end gives back goes to the next call of its lane only if every other key has room, too."""
+
+from collections.abc import Callable
+
+import pytest
+
+from dispatcher import api
+from tests.drive import Drive
+from tests.races.lockstep import DEADLINE, actors, holding
+
+PERIOD = 10
+MARGIN = 0.05
+"""How much longer than its period a start counts."""
+
+
+def test_the_end_of_a_call_lets_no_dearer_one_of_its_lane_in(drive: Drive) -> None:
+    drive.key("api", concurrency=2)
+    drive.key("tenant")
+    drive.send("api", "tenant")
+    (other,) = drive.take()
+    _, second = drive.send_many(2, "api")
+    dear = drive.send(costs={"api": 2})
+    (run,) = drive.take()
+    (run,) = drive.take(ends=[run])
+    assert run.call == second.id
+    assert drive.take(ends=[run]) == []
+    (run,) = drive.take(ends=[other])
+    assert (run.call, drive.held(run)) == (dear.id, {"api": 2})
+
+
+CHANGES: dict[str, Callable[[Drive], object]] = {
+    "lower": lambda drive: drive.limit("tenant", concurrency=1),
+    "override": lambda drive: drive.override("tenant", seconds=60, concurrency=1),
+    "pause": lambda _: api.pause("tenant"),
+    "block": lambda _: api.block("tenant", 60),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_end_of_a_call_lets_none_in_that_another_key_stops_since_it_changed(drive: Drive, change: str) -> None:
+    drive.key("api", concurrency=1)
+    drive.key("tenant", concurrency=2)
+    _, second = drive.send_many(2, "api", "tenant")
+    drive.send("tenant")
+    run, _ = drive.take(3)
+    CHANGES[change](drive)
+    assert drive.take(ends=[run]) == []
+    drive.limit("tenant")
+    api.end_override("tenant")
+    api.resume("tenant")
+    assert [each.call for each in drive.take()] == [second.id]
+
+
+@pytest.mark.parametrize("limit", ["rate", "throttle"])
+@pytest.mark.parametrize("runs_for", [0, PERIOD - 1, PERIOD + MARGIN / 2])
+def test_the_end_of_a_call_lets_none_in_before_its_time(drive: Drive, limit: str, runs_for: float) -> None:
+    drive.key("api", concurrency=1)
+    drive.key("pace", **{limit: (1, PERIOD)})
+    _, second = drive.send_many(2, "api", "pace")
+    (run,) = drive.take(2)
+    drive.clock.forward(runs_for)
+    started = drive.take(ends=[run])
+    if started == []:
+        drive.forward(PERIOD + MARGIN - runs_for)
+        started = drive.take()
+    assert [each.call for each in started] == [second.id]
+    assert (started[0].start_at - run.start_at).total_seconds() >= PERIOD + (MARGIN if limit == "rate" else 0)
+
+
+def test_the_end_of_a_call_lets_none_in_whose_window_is_full_of_calls_on_their_way(drive: Drive) -> None:
+    drive.key("api", concurrency=1)
+    drive.key("window", rate=(2, PERIOD))
+    drive.beside("broker").send("window")
+    drive.send_many(2, "api", "window")
+    (run,) = drive.take(2)
+    assert drive.take(ends=[run]) == []
+
+
+@pytest.mark.parametrize("limit", ["rate", "throttle"])
+def test_a_limit_that_another_key_gets_meanwhile_counts_the_next_start(drive: Drive, limit: str) -> None:
+    drive.key("api", concurrency=1)
+    drive.key("pace")
+    _, second, third = drive.send_many(3, "api", "pace")
+    (run,) = drive.take(2)
+    drive.limit("pace", **{limit: (1, PERIOD)})
+    (run,) = drive.take(ends=[run])
+    assert run.call == second.id
+    assert drive.take(ends=[run]) == []
+    drive.forward(PERIOD + MARGIN)
+    assert [each.call for each in drive.take()] == [third.id]
+
+
+def test_a_call_that_another_key_puts_off_holds_nothing_of_the_room_of_an_end(drive: Drive) -> None:
+    drive.key("api", concurrency=1)
+    drive.key("pace", throttle=(1, PERIOD))
+    _, second = drive.send_many(2, "api", "pace")
+    (run,) = drive.take(2)
+    drive.end(run)
+    assert drive.held(second) == {}
+
+
+def test_what_changes_while_an_end_waits_for_its_row_counts_for_who_follows(drive: Drive) -> None:
+    drive.key("api", concurrency=1)
+    drive.key("tenant", concurrency=3)
+    drive.send_many(2, "api", "tenant")
+    (run,) = drive.take(2)
+    drive.send_many(2, "tenant")
+    lock = "SELECT FROM dispatcher_callqueue WHERE id = %s FOR UPDATE"
+    with actors(1) as (actor,), holding(lock, [run.call]) as held:
+        taking = actor.begin(drive.another().take, ends=[run])
+        actor.wait_blocked(by=held)
+        assert len(drive.take(2, worker="two")) == 2
+        drive.limit("tenant", concurrency=2)
+        held.rollback()
+        assert taking.result(DEADLINE) == []
