@@ -81,10 +81,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out tests of the app that are elsewhere."""
+    """Leave out tests of the app that are elsewhere: those marked so, and those for delivery over HTTP."""
     if config.getoption("without_ojs"):
-        config.hook.pytest_deselected(items=[each for each in items if each.get_closest_marker("ojs")])
-        items[:] = [each for each in items if not each.get_closest_marker("ojs")]
+        left_out = [each for each in items if each.get_closest_marker("ojs") or "http" in _parameters(each)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [each for each in items if each not in left_out]
+
+
+def _parameters(item: pytest.Item) -> list[object]:
+    return (
+        list(item.callspec.params.values()) if isinstance(item, pytest.Function) and hasattr(item, "callspec") else []
+    )
 
 
 @pytest.fixture(scope="session")
