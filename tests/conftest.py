@@ -89,9 +89,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _parameters(item: pytest.Item) -> list[object]:
-    return (
-        list(item.callspec.params.values()) if isinstance(item, pytest.Function) and hasattr(item, "callspec") else []
-    )
+    callspec = getattr(item, "callspec", None)
+    return [] if callspec is None else list(callspec.params.values())
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ Like the driver, it knows the engine's inside, and the tests do not.
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, ParamSpec, Self, TypeVar
 from uuid import UUID
 
@@ -22,15 +23,17 @@ from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
 from dispatcher.signals import call_finished
 from dispatcher.states import Delivery, State
 from tests import db_admin
-from tests.db_admin import backends, blockers, end
-from tests.drive import Broker, Drive, Run, _worker_id
+from tests.deliveries.broker import Broker
+from tests.deliveries.celery import worker_id
+from tests.drive import Drive, Run
 from tests.races.lockstep import DEADLINE, Actor, actors, holding
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PROMPTLY = 0.3
-"""Longer than the engine waits for a row by intent (s)."""
+LONGEST_WAIT = timedelta(seconds=0.6)
+"""Longer than a process of the engine waits for a lock (0.5 s, see docs/explanation/guarantees.md)."""
+POLL_S = 0.1
 
 _LANE = "(SELECT lane_id FROM dispatcher_callqueue WHERE id = %s)"
 _LOCKS = {
@@ -44,7 +47,7 @@ _LOCKS = {
 @contextmanager
 def locked(row: str, of: CallQueue | Run | str) -> Iterator[psycopg.Connection[Any]]:
     """Be a user whose transaction keeps a row locked: a `call`, its `lane` or `slot`, or a `key` by its name."""
-    with holding(_LOCKS[row], [of if isinstance(of, str) else _id_of(of)]) as user:
+    with holding(_LOCKS[row], [of if isinstance(of, str) else id_of(of)]) as user:
         yield user
 
 
@@ -64,19 +67,24 @@ def one_connection() -> Iterator[None]:
 
 
 def promptly(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do something on a connection of its own; fail if it waits for another transaction for longer than the engine may.
+    """Do something on a connection of its own; fail if it waits for one lock for longer than the engine may.
 
     What is slow and does not wait may take its time. Within `one_connection`.
     """
     actor = _Prompt.actor = _Prompt.actor or Actor()
     doing = actor.begin(work, *args, **kwargs)
-    for _ in range(2):
-        wait([doing], PROMPTLY)
-        if doing.done() or not blockers(backends(actor.name)):
-            return doing.result(DEADLINE)
-    _give_up()
-    message = f"{getattr(work, '__qualname__', work)} waits"
-    raise AssertionError(message)
+    while not wait([doing], POLL_S).done:
+        if _waits(actor):
+            _give_up()
+            message = f"{getattr(work, '__qualname__', work)} waits"
+            raise AssertionError(message)
+    return doing.result()
+
+
+def _waits(actor: Actor) -> bool:
+    ask = "SELECT count(*) FROM pg_locks WHERE pid = ANY (%s) AND clock_timestamp() - waitstart > %s"
+    (count,) = db_admin.monitor().execute(ask, [list(db_admin.backends(actor.name)), LONGEST_WAIT]).fetchone() or (0,)
+    return bool(count)
 
 
 def _give_up() -> None:
@@ -124,7 +132,7 @@ def die_while_ending(drive: Drive, run: Run, row: str) -> None:
         with locked(row, run) as user:
             ending = worker.begin(_end_once, drive, run)
             worker.wait_blocked(by=user)
-            end(worker.name)
+            db_admin.end(worker.name)
             wait([ending], DEADLINE)
         assert ending.exception() is not None
 
@@ -147,7 +155,7 @@ def meet_unknown(drive: Drive, *, worker: str = "one") -> None:
         assert message is not None
         return_unknown(*message)
         return
-    assert not feed.step(feed.Taker(worker=_worker_id(worker), queues=[drive.queue], tasks=[]), room=1).starts
+    assert not feed.step(feed.Taker(worker=worker_id(worker), queues=[drive.queue], tasks=[]), room=1).starts
 
 
 def return_unknown(call: UUID, ticket: UUID) -> bool:
@@ -158,7 +166,7 @@ def return_unknown(call: UUID, ticket: UUID) -> bool:
 def lose_answer(drive: Drive, *known: Run, worker: str = "one", seconds: float) -> None:
     """Let a worker have lost the answer that would have given it more than these runs; at most so much time passes."""
     if drive.delivery == Delivery.DIRECT:
-        fed.give_back_unknown(_worker_id(worker), {run.handle.claimed.claim_id for run in known})
+        fed.give_back_unknown(worker_id(worker), {run.handle.claimed.claim_id for run in known})
         return
     drive.clock.forward(seconds)
     drive.beat(*known, worker=worker)
@@ -177,8 +185,8 @@ def lose_start(run: Run) -> None:
 def stop(drive: Drive, *, worker: str = "one", messages: list[tuple[UUID, UUID]] | None = None) -> int:
     """Shut a worker of Celery's down, that has these messages and what it runs; return how many calls go back."""
     assert drive.delivery != Delivery.HTTP
-    stopped = workers.stop_accepting(_worker_id(worker), messages or [])
-    return stopped + workers.release_all(_worker_id(worker))
+    stopped = workers.stop_accepting(worker_id(worker), messages or [])
+    return stopped + workers.release_all(worker_id(worker))
 
 
 def watch(drive: Drive, seconds: int, *, every: int = 10) -> None:
@@ -233,7 +241,7 @@ def parked_lanes(drive: Drive, count: int) -> Iterator[None]:
 def erase(*calls: CallQueue | Run) -> None:
     """Delete calls by a statement that knows nothing of the engine, whatever they wait for or hold."""
     with connection.cursor() as cursor:
-        cursor.execute("DELETE FROM dispatcher_callqueue WHERE id = ANY (%s)", [[_id_of(call) for call in calls]])
+        cursor.execute("DELETE FROM dispatcher_callqueue WHERE id = ANY (%s)", [[id_of(call) for call in calls]])
 
 
 class Idle:
@@ -266,9 +274,9 @@ class Idle:
 
 def _info(name: str, queues: Sequence[str], tasks: Sequence[str] | None = None) -> heartbeat.WorkerInfo:
     return heartbeat.WorkerInfo(
-        id=_worker_id(name), name=name, host="here", pid=1, pool="prefork", processes=2, queues=queues, tasks=tasks
+        id=worker_id(name), name=name, host="here", pid=1, pool="prefork", processes=2, queues=queues, tasks=tasks
     )
 
 
-def _id_of(call: CallQueue | Run) -> UUID:
+def id_of(call: CallQueue | Run) -> UUID:
     return call.call if isinstance(call, Run) else call.id

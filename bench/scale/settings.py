@@ -22,7 +22,7 @@ ALLOWED_HOSTS = ["*"]
 SESSION_ENGINE = "django.contrib.sessions.backends.signed_cookies"
 # What is published goes to this process's memory: the broker's time is not what grows.
 CELERY_BROKER_URL = "memory://"
-CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, object] = {}
+CELERY_BROKER_TRANSPORT_OPTIONS = {}
 # Nothing claims what is admitted, and no request needs a token.
 DISPATCHER = {
     "queue_grace": None,

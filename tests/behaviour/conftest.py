@@ -40,7 +40,7 @@ def clock(transactional_db: None) -> Iterator[Clock]:
 @pytest.fixture
 def drive(request: pytest.FixtureRequest, clock: Clock, settings: Any) -> Iterator[Any]:
     """Return the verbs of one delivery; afterwards the whole database is checked against the invariants."""
-    from tests.drive import DRIVES  # noqa: PLC0415 -- there are no models when this file is read
+    from tests.deliveries import DRIVES  # noqa: PLC0415 -- there are no models when this file is read
     from tests.races.audit import audit  # noqa: PLC0415 -- the same
 
     settings.DISPATCHER = {}

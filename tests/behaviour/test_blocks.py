@@ -74,13 +74,15 @@ def test_a_call_without_a_key_that_is_stopped_waits_by_itself(drive: Drive) -> N
     assert ids(drive.take(2)) == [stopped.id]
 
 
-def test_a_stop_of_a_late_attempt_blocks_nothing(drive: Drive) -> None:
+@pytest.mark.parametrize("named", [None, "api"])
+def test_a_stop_of_a_late_attempt_blocks_nothing(drive: Drive, named: str | None) -> None:
     drive.key()
     drive.send("api")
+    (late,) = drive.take()
+    drive.give_back(late)
     (run,) = drive.take()
-    drive.end(run)
-    assert not drive.end(run, error=RateLimited(30))
-    assert drive.key().blocked_until is None
+    assert not drive.end(late, error=RateLimited(30, key=named))
+    assert (drive.key().blocked_until, drive.state(run)) == (None, State.ACTIVE)
 
 
 @pytest.mark.parametrize("waits", [(60, 10), (10, 60)])

@@ -177,3 +177,14 @@ def test_an_override_ends_at_its_time_and_not_at_the_next_tick(drive: Drive) -> 
     drive.clock.forward(10)
     drive.send_many(3, "api")
     assert len(drive.take(3)) == 1
+
+
+def test_the_throttle_of_an_override_ends_with_it_and_not_at_the_next_tick(drive: Drive) -> None:
+    drive.key()
+    drive.key("tenant")
+    drive.override(seconds=5, throttle=(1, 10))
+    drive.send("api")
+    assert len(drive.take()) == 1
+    drive.clock.forward(5)
+    call = drive.send("api", "tenant")
+    assert ids(drive.take()) == [call.id]

@@ -47,6 +47,13 @@ def test_each_key_is_charged_its_own_cost(drive: Drive) -> None:
     assert drive.held(calls[2]) == {"api": 3, "tokens": 2}
 
 
+def test_a_call_that_costs_more_than_1_makes_one_attempt(drive: Drive) -> None:
+    drive.key()
+    call = drive.send(costs={"api": 2})
+    (run,) = drive.take()
+    assert run.attempt == drive.row(call).attempt == 1
+
+
 @pytest.mark.parametrize("scarce", ["api", "tokens"])
 def test_the_cost_of_each_of_several_keys_is_counted(drive: Drive, scarce: str) -> None:
     limits = {"api": 100, "tokens": 100, scarce: 5}

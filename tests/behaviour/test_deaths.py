@@ -8,7 +8,8 @@ from dispatcher import api
 from dispatcher.models import CallQueue
 from dispatcher.states import State
 from tests import faults
-from tests.drive import Broker, Drive, Run
+from tests.deliveries.broker import Broker
+from tests.drive import Drive, Run
 
 # Of workers that fetch over HTTP nothing is known but their reports.
 pytestmark = pytest.mark.deliveries("direct", "broker")

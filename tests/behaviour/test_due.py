@@ -42,6 +42,12 @@ def test_a_call_whose_time_has_come_stands_in_order_of_sending(drive: Drive) -> 
     assert ids(drive.take(3)) == ids(calls)
 
 
+def test_a_call_whose_time_has_come_brings_no_later_one_along(drive: Drive) -> None:
+    first, _ = (drive.send(scheduled_at=drive.at(seconds)) for seconds in (10, 20))
+    drive.forward(10)
+    assert ids(drive.take(2)) == [first.id]
+
+
 def test_calls_whose_time_has_come_keep_to_the_limits(drive: Drive) -> None:
     drive.key(concurrency=2)
     calls = drive.send_many(5, "api", scheduled_at=drive.at(10))

@@ -12,7 +12,8 @@ from dispatcher.errors import RateLimited
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import State
 from tests import faults
-from tests.drive import Broker, Drive, Run
+from tests.deliveries.broker import Broker
+from tests.drive import Drive, Run
 from tests.races.lockstep import at_once
 
 

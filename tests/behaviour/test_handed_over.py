@@ -5,7 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from dispatcher import api
-from tests.drive import Drive
+from dispatcher.models import CallQueue
+from dispatcher.states import State
+from tests.drive import Drive, ids
 from tests.races.lockstep import DEADLINE, actors, holding
 
 PERIOD = 10
@@ -90,6 +92,18 @@ def test_a_limit_that_another_key_gets_meanwhile_counts_the_next_start(drive: Dr
     assert [each.call for each in drive.take()] == [third.id]
 
 
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_call_that_another_key_stops_since_it_changed_holds_nothing_after_an_end(drive: Drive, change: str) -> None:
+    drive.key("api", concurrency=1)
+    drive.key("tenant", concurrency=2)
+    _, second = drive.send_many(2, "api", "tenant")
+    drive.send("tenant")
+    run, _ = drive.take(3)
+    CHANGES[change](drive)
+    drive.end(run)
+    assert drive.held(second) == {}
+
+
 def test_a_call_that_another_key_puts_off_holds_nothing_of_the_room_of_an_end(drive: Drive) -> None:
     drive.key("api", concurrency=1)
     drive.key("pace", throttle=(1, PERIOD))
@@ -104,12 +118,57 @@ def test_what_changes_while_an_end_waits_for_its_row_counts_for_who_follows(driv
     drive.key("tenant", concurrency=3)
     drive.send_many(2, "api", "tenant")
     (run,) = drive.take(2)
-    drive.send_many(2, "tenant")
+    other = drive.beside("broker")
     lock = "SELECT FROM dispatcher_callqueue WHERE id = %s FOR UPDATE"
     with actors(1) as (actor,), holding(lock, [run.call]) as held:
         taking = actor.begin(drive.another().take, ends=[run])
         actor.wait_blocked(by=held)
-        assert len(drive.take(2, worker="two")) == 2
+        other.send_many(2, "tenant")
+        assert drive.use("tenant") == 3
         drive.limit("tenant", concurrency=2)
         held.rollback()
         assert taking.result(DEADLINE) == []
+
+
+@pytest.mark.parametrize("comes_apart", [False, True])
+def test_an_expired_call_does_not_follow_the_one_that_ended(drive: Drive, *, comes_apart: bool) -> None:
+    drive.key(concurrency=1)
+    drive.send("api")
+    late, good = drive.send("api", expires_at=drive.at(5)), drive.send("api")
+    (run,) = drive.take()
+    # No tick has come yet that would discard it.
+    drive.clock.forward(5)
+    if comes_apart:
+        drive.end(run)
+        assert drive.held(late) == {}
+    started = drive.take(ends=[] if comes_apart else [run])
+    drive.tick()
+    assert ids([*started, *drive.take()]) == [good.id]
+    assert drive.row(late).attempt == 0
+
+
+def test_a_revoked_call_that_was_given_back_does_not_follow_the_one_that_ended(drive: Drive) -> None:
+    drive.key(concurrency=2)
+    revoked, _, third = drive.send_many(3, "api")
+    run, other = drive.take(2)
+    drive.limit(concurrency=1)
+    drive.revoke(run)
+    drive.give_back(run)
+    assert drive.take() == []
+    started = drive.take(ends=[other])
+    drive.tick()
+    assert ids([*started, *drive.take()]) == [third.id]
+    assert drive.state(revoked) == State.CANCELLED
+
+
+@pytest.mark.deliveries("direct")  # What others deliver is not chosen by the tasks that a worker knows.
+def test_a_call_of_a_task_that_the_worker_does_not_know_does_not_follow_the_one_that_ended(drive: Drive) -> None:
+    drive.key(concurrency=1)
+    drive.send("api")
+    unknown = CallQueue.objects.send("unknown", queue=drive.queue, keys=["api"])
+    good = drive.send("api")
+    (run,) = drive.take()
+    started = drive.take(ends=[run])
+    drive.tick()
+    assert ids([*started, *drive.take()]) == [good.id]
+    assert drive.row(unknown).attempt == 0

@@ -8,8 +8,9 @@ import pytest
 from dispatcher.models import CallQueue
 from dispatcher.states import State
 from tests import faults
-from tests.drive import Broker, Drive, Run
-from tests.races.lockstep import at_once
+from tests.deliveries.broker import Broker
+from tests.drive import Drive, Run
+from tests.races.lockstep import DEADLINE, actors, at_once
 
 pytestmark = pytest.mark.pooler
 
@@ -88,6 +89,22 @@ def test_the_room_of_what_was_recovered_goes_to_those_who_wait(drive: Drive) -> 
     assert [run.call for run in drive.take(3)] == [call.id for call in waiting[:2]]
 
 
+def test_a_heartbeat_that_comes_while_recovery_looks_saves_the_call(drive: Drive) -> None:
+    drive.send_many(2)
+    run, other = started(drive, 2)
+    drive.clock.forward(LEASE + 1)
+    assert drive.beat(other) == 1
+    with actors(2) as (heart, recovery):
+        heart.open()
+        assert heart.do(drive.beat, run) == 1
+        recovering = recovery.begin(drive.recover)
+        recovery.wait_blocked_or_done(recovering)
+        heart.commit()
+        assert recovering.result(DEADLINE) == 0
+    assert drive.state(run) == State.ACTIVE
+    assert drive.end(run)
+
+
 def test_recoveries_at_once_end_each_attempt_once(drive: Drive) -> None:
     drive.key(concurrency=9)
     calls = drive.send_many(9, "api", retry={"initial_interval": 3600})
@@ -158,6 +175,19 @@ def test_a_message_in_a_line_whose_front_moves_is_left_there(drive: Broker) -> N
         drive.beat(run)
         drive.recover()
     assert (drive.state(first), drive.row(last).ticket) == (State.ACTIVE, ticket)
+
+
+@messages
+def test_a_message_in_a_line_is_published_again_with_the_same_ticket(drive: Broker) -> None:
+    (_, last) = drive.send_many(2)
+    run = drive.claim(*drive.mailbox.empty()[0])
+    assert run is not None
+    ticket = drive.row(last).ticket
+    for _ in range(2):
+        drive.clock.forward(LEASE - 10)
+        drive.beat(run)
+        drive.recover()
+    assert {*drive.mailbox.empty()} == {(last.id, ticket)}
 
 
 # Calls that were deleted, and slots without a call

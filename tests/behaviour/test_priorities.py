@@ -1,11 +1,13 @@
 """Priorities: on a key a higher one is never passed by a lower one, unless a limit stops it or no worker is free."""
 
+from typing import Any
+
 import pytest
 
 from dispatcher import api
 from dispatcher.states import State
 from tests import faults
-from tests.drive import Drive
+from tests.drive import Drive, ids
 
 wins_across_queues = pytest.mark.parametrize(
     "delivery",
@@ -67,6 +69,18 @@ def test_a_higher_one_that_is_parked_goes_before_a_lower_one_that_was_just_sent(
     assert [each.call for each in drive.take(1, ends=[run])] == [low.id]
 
 
+def test_a_higher_one_is_next_though_the_lane_of_the_call_that_ended_has_more(drive: Drive) -> None:
+    drive.key(concurrency=1)
+    _, low = drive.send_many(2, "api")
+    (run,) = drive.take()
+    drive.clock.forward(1)
+    high = drive.send("api", priority=5)
+    assert drive.take() == []
+    (run,) = drive.take(ends=[run])
+    assert run.call == high.id
+    assert [each.call for each in drive.take(ends=[run])] == [low.id]
+
+
 def test_a_higher_one_goes_first_though_an_end_and_a_trip_come_apart(drive: Drive) -> None:
     drive.key(concurrency=1)
     drive.key("tenant")
@@ -77,6 +91,30 @@ def test_a_higher_one_goes_first_though_an_end_and_a_trip_come_apart(drive: Driv
     drive.end(run)
     assert [each.call for each in drive.take(2)] == [high.id]
     assert drive.state(low) == State.AVAILABLE
+
+
+def test_of_parked_lanes_the_higher_one_goes_first_though_it_was_served_last(drive: Drive) -> None:
+    drive.key(concurrency=1)
+    _, second = drive.send_many(2, "api", priority=5)
+    runs = drive.take()
+    drive.clock.forward(1)
+    low = drive.send("api")
+    assert drive.take() == []
+    runs = drive.take(ends=runs)
+    assert [run.call for run in runs] == [second.id]
+    assert [run.call for run in drive.take(ends=runs)] == [low.id]
+
+
+@pytest.mark.deliveries("direct", "http")  # The broker's calls without limits are all on their way.
+@pytest.mark.parametrize("concurrency", [1, 5], ids=["its key just opened", "its key has room"])
+def test_a_higher_one_goes_before_many_lanes_that_were_served_longer_ago(drive: Drive, concurrency: int) -> None:
+    drive.key(concurrency=concurrency)
+    _, second = drive.send_many(2, "api", priority=5)
+    runs = drive.take()
+    drive.clock.forward(1)
+    for number in range(20):
+        drive.send(drive.key(f"tenant:{number}").name)
+    assert [run.call for run in drive.take(ends=runs)] == [second.id]
 
 
 def test_a_lower_one_that_was_just_sent_does_not_take_the_room_that_a_dying_worker_left_to_a_higher_one(
@@ -100,6 +138,43 @@ def test_a_higher_one_that_a_limit_stops_does_not_stand_in_the_way_of_others(dri
     high, low, free = drive.send("api", "full", priority=9), drive.send("api"), drive.send(priority=-9)
     assert [run.call for run in drive.take(3)] == [low.id, free.id]
     assert drive.state(high) == State.AVAILABLE
+
+
+def test_a_higher_one_goes_first_however_many_lanes_wait(drive: Drive) -> None:
+    drive.key(concurrency=1)
+    api.pause("api")
+    for number in range(14):
+        drive.send("api", drive.key(f"tenant:{number}").name)
+    high = drive.send("api", priority=5)
+    api.resume("api")
+    assert ids(drive.take()) == [high.id]
+
+
+def test_a_higher_one_that_time_lets_go_on_goes_before_a_lower_one_that_an_end_lets_in(drive: Drive) -> None:
+    drive.key("api", concurrency=1)
+    drive.key("pace", rate=(1, 10))
+    drive.send_many(2, "api", "pace")
+    (run,) = drive.take()
+    high = drive.send("pace", priority=5)
+    assert drive.take() == []
+    drive.clock.forward(10.1)
+    started = drive.take(ends=[run])
+    drive.tick()
+    assert ids([*started, *drive.take()]) == [high.id]
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_higher_ones_that_were_left_to_the_next_pass_go_first(drive: Drive, settings: Any, *, limited: bool) -> None:
+    drive.key(concurrency=1)
+    drive.send("api")
+    (run,) = drive.take()
+    settings.DISPATCHER = {"batch": 2}
+    parked = [drive.send("api")] if limited else []
+    assert drive.take() == []
+    high = drive.send_many(12, priority=5)
+    low = parked or [drive.send()]
+    drive.end(run)
+    assert ids(drive.take(13)) == ids([*high, *low])
 
 
 def test_the_order_of_priorities_goes_before_the_turns_of_lanes(drive: Drive) -> None:
@@ -127,6 +202,20 @@ def test_a_higher_one_of_another_queue_gets_the_room_that_an_end_gave_back(drive
     assert drive.take(worker="two") == other.take() == []
     drive.end(run)
     assert [each.call for each in [*drive.take(worker="two"), *other.take()]] == [high.id]
+    assert drive.state(low) == State.AVAILABLE
+
+
+@wins_across_queues
+def test_a_higher_one_of_another_queue_goes_before_a_lower_one_sent_before_it(drive: Drive, delivery: str) -> None:
+    other = drive.beside(delivery)
+    drive.key(concurrency=1)
+    drive.key("tenant")
+    drive.send("api", "tenant")
+    (run,) = drive.take()
+    low, high = drive.send("api"), other.send("api", priority=5)
+    assert drive.take(worker="two") == other.take() == []
+    drive.end(run)
+    assert ids([*drive.take(worker="two"), *other.take()]) == [high.id]
     assert drive.state(low) == State.AVAILABLE
 
 
@@ -160,3 +249,12 @@ def test_a_worker_of_two_queues_starts_the_higher_one_first(drive: Drive) -> Non
     low, middle, high = drive.send(priority=-1), post.send(), drive.send(priority=1)
     queues = [drive.queue, "post"]
     assert [run.call for _ in range(3) for run in drive.take(queues=queues)] == [high.id, middle.id, low.id]
+
+
+@pytest.mark.deliveries("direct")  # As above.
+def test_a_worker_of_two_queues_starts_the_higher_one_first_however_many_lanes_wait(drive: Drive) -> None:
+    other = drive.beside("direct")
+    for number in range(6):
+        drive.send(drive.key(f"tenant:{number}").name)
+    high = other.send(priority=5)
+    assert [run.call for run in drive.take(queues=[drive.queue, other.queue])] == [high.id]

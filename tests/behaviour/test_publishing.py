@@ -13,7 +13,7 @@ from redis.exceptions import OutOfMemoryError
 from dispatcher import api
 from dispatcher.models import CallQueue
 from dispatcher.states import State
-from tests.drive import Broker
+from tests.deliveries.broker import Broker
 from tests.races.lockstep import Mailbox, app
 
 pytestmark = pytest.mark.deliveries("broker")
@@ -64,7 +64,7 @@ def test_what_the_broker_does_not_take_keeps_its_slots_and_is_published_with_the
     assert published(drive, *calls) == [True, True, False]
 
 
-def test_what_was_just_admitted_is_left_to_whoever_admitted_it(drive: Broker) -> None:
+def test_what_was_just_admitted_is_left_to_the_process_that_admitted_it(drive: Broker) -> None:
     away.set_current()
     call = drive.send()
     app.set_current()

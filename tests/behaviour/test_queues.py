@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from dispatcher.models import CallQueue
+from dispatcher.models import CallQueue, Queue
 from dispatcher.states import State
-from tests.drive import Broker, Drive, ids
+from tests.deliveries.broker import Broker
+from tests.drive import Drive, ids
 
 of_celery = pytest.mark.deliveries("direct", "broker")  # Workers over HTTP are known by their fetches alone.
 of_the_broker = pytest.mark.deliveries("broker")  # A call of the others is never on its way: taking starts it.
@@ -158,3 +159,28 @@ def test_one_more_in_the_setting_does_not_let_fewer_calls_go(drive: Broker, sett
         settings.DISPATCHER = {"dispatch_ahead": ahead}
         drive.beside("broker", f"ahead{ahead}").send_many(70)
         assert CallQueue.objects.filter(state=State.DISPATCHED, queue=f"ahead{ahead}").count() == 64
+
+
+@of_the_broker
+def test_what_its_queue_holds_goes_before_what_an_end_lets_in(drive: Broker, settings: Any) -> None:
+    settings.DISPATCHER = {"dispatch_ahead": 2}
+    drive.key(concurrency=1)
+    drive.send("api")
+    (run,) = drive.take()
+    low = drive.send("api")
+    _, second = drive.send_many(2)
+    high = drive.send(priority=5)
+    assert len(drive.take()) == 1
+    drive.end(run)
+    assert ids(drive.take(2)) == ids([second, high])
+    assert drive.state(low) == State.AVAILABLE
+
+
+@pytest.mark.deliveries("direct")
+def test_a_worker_takes_nothing_of_a_queue_that_others_deliver_by_now(drive: Drive) -> None:
+    drive.key(concurrency=1)
+    drive.send_many(2, "api")
+    (run,) = drive.take()
+    drive.send()
+    Queue.objects.filter(name=drive.queue).update(delivery="http")
+    assert drive.take(ends=[run]) == drive.take() == []

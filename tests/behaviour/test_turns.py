@@ -140,6 +140,20 @@ def test_lanes_that_wait_for_different_keys_of_a_call_are_judged_together(drive:
     assert (drive.use("api"), drive.use("tenant")) == (0, 1)
 
 
+@pytest.mark.deliveries("direct")  # A worker of the broker's does not choose, one over HTTP names an order.
+def test_queues_of_one_worker_take_turns_on_a_key(drive: Drive) -> None:
+    other = drive.beside("direct")
+    drive.key(concurrency=1)
+    owner = {call.id: each.queue for each in (drive, other) for call in each.send_many(3, "api")}
+    queues = [drive.queue, other.queue]
+    order, runs = [], drive.take(queues=queues)
+    while runs:
+        order += [owner[run.call] for run in runs]
+        drive.clock.forward(MOMENT)
+        runs = drive.take(ends=runs, queues=queues)
+    assert (len(order), longest(order)) == (6, 1)
+
+
 # However few lanes and calls one statement looks at
 
 

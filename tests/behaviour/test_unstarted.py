@@ -8,7 +8,8 @@ from dispatcher import api
 from dispatcher.models import CallQueue
 from dispatcher.states import State
 from tests import faults
-from tests.drive import TASK, Broker, Drive, Run
+from tests.deliveries.broker import Broker
+from tests.drive import TASK, Drive, Run
 
 # Over HTTP a worker fetches whatever its queues hold, and gives back what it does not know.
 pytestmark = pytest.mark.deliveries("direct", "broker")

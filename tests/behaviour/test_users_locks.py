@@ -230,6 +230,19 @@ def test_a_worker_with_an_end_whose_row_is_locked_starts_other_calls(drive: Driv
         assert [each.call for each in promptly(drive.take, 1, ends=[run])] == [other.id]
 
 
+def test_an_end_whose_key_is_locked_is_recorded_and_its_worker_goes_on_with_others(drive: Drive) -> None:
+    drive.limit("locked", concurrency=1)
+    *_, last = drive.send_many(4, "locked")
+    (run,) = drive.take()
+    for _ in range(2):
+        (run,) = drive.take(ends=[run])
+    other = drive.send("other")
+    with locked("key", "locked"):
+        assert [each.call for each in promptly(drive.take, 1, ends=[run])] == [other.id]
+        assert drive.state(run) == State.COMPLETED
+    assert starts_within_two_ticks(drive, last)
+
+
 @pytest.mark.parametrize("row", ["call", "lane", "key", pytest.param("slot", marks=waits)])
 def test_recovery_puts_back_the_others_while_a_row_of_one_is_locked(drive: Drive, row: str) -> None:
     for name in ("locked", "other"):

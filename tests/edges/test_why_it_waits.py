@@ -1,15 +1,16 @@
 """Why a call waits that its queue holds, in words: by the delivery of the queue."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from django.test import Client
-from django.urls import reverse
 
 from dispatcher import reports
 from dispatcher.lifecycle import heartbeat, wake
 from dispatcher.models import CallQueue, Queue
 from tests.builders import HERE
+from tests.edges.pages import read
 from tests.steps.feeding import TAKER, send, take
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
@@ -17,8 +18,9 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
 def reason(client: Client, call: CallQueue) -> str:
     """Return what the page of a call says, without its HTML."""
-    page = client.get(reverse("admin:dispatcher_callqueue_change", args=[call.pk])).content.decode()
-    return page.partition("Why it waits:")[2].partition('<div class="readonly">')[2].partition("</div>")[0]
+    return (
+        read(client, call).partition("Why it waits:")[2].partition('<div class="readonly">')[2].partition("</div>")[0]
+    )
 
 
 @pytest.fixture
@@ -31,28 +33,24 @@ def behind() -> CallQueue:
     return calls[2]
 
 
-def test_a_direct_call_waits_for_a_process_while_all_are_busy(boss: Client, behind: CallQueue) -> None:
-    assert reason(boss, behind) == "All worker processes of the queue mail are busy; 1 of its lane start before it."
+def deliver_by(delivery: str) -> None:
+    Queue.objects.update(delivery=delivery)
 
 
-def test_a_direct_call_waits_for_a_worker_while_none_runs(boss: Client, behind: CallQueue) -> None:
-    heartbeat.mark_stopped(HERE.id)
-    assert "No live worker serves the queue mail: start one with -Q mail." in reason(boss, behind)
-
-
-def test_a_direct_call_that_an_idle_worker_takes_next_says_so(boss: Client, behind: CallQueue) -> None:
-    wake.mark_idle(TAKER.worker, ["mail"])
-    assert "A free worker of the queue mail takes it next" in reason(boss, behind)
-
-
-def test_a_call_served_over_http_waits_for_a_fetch(boss: Client, behind: CallQueue) -> None:
-    Queue.objects.update(delivery="http")
-    assert "It waits until a worker fetches it over HTTP" in reason(boss, behind)
-
-
-def test_a_call_of_the_broker_waits_for_those_on_the_way(boss: Client, behind: CallQueue) -> None:
-    Queue.objects.update(delivery="broker")
-    assert "The queue mail has enough calls on the way to its workers" in reason(boss, behind)
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda: None, "All worker processes of the queue mail are busy; 1 of its lane start before it."),
+        (lambda: heartbeat.mark_stopped(HERE.id), "No live worker serves the queue mail: start one with -Q mail."),
+        (lambda: wake.mark_idle(TAKER.worker, ["mail"]), "A free worker of the queue mail takes it next"),
+        (lambda: deliver_by("http"), "It waits until a worker fetches it over HTTP"),
+        (lambda: deliver_by("broker"), "The queue mail has enough calls on the way to its workers"),
+    ],
+    ids=["busy processes", "no worker", "an idle worker", "a fetch", "those on the way to the broker"],
+)
+def test_a_call_s_page_says_what_it_waits_for(boss: Client, behind: CallQueue, change: Any, words: str) -> None:
+    change()
+    assert reason(boss, behind).startswith(words)
 
 
 def test_the_delivery_is_part_of_the_report(behind: CallQueue) -> None:

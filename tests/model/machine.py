@@ -219,13 +219,10 @@ class Machine(Workers, Operators, Moments, Faults, RuleBasedStateMachine):
                 self.close_or_open(name, seconds(0), "resume")
 
     def run_all(self) -> None:
-        for number in range(200):
+        for _ in range(200):
             if not self.rules.in_state("scheduled", "available", "dispatched", "active", "retryable"):
                 break
-            if number % 2:
-                self.pair.now += seconds(61)
-            else:
-                self.forward_to_a_deadline(0, 25_000)
+            self.pair.now += seconds(61)
             self.tick()
             self.take_all()
             while self.rules.in_state("dispatched"):

@@ -20,7 +20,7 @@ STEP = timedelta(milliseconds=1)
 CATCH_UP = 2
 """Within how many ticks all is where it belongs that locks have held up."""
 LOCKED_LANE_STOPS, LOCKED_CALL_STOPS = frozenset({"tick", "http"}), frozenset({"direct"})
-"""What somebody stops who keeps a lane, or a call of a direct queue, locked; such steps are left out meanwhile.
+"""What stops while a user keeps a lane, or a call of a direct queue, locked; such steps are left out meanwhile.
 
 Today a tick, a recovery, and a fetch that finds calls due, wait for the lock of each lane that they wake, as long as
 somebody keeps it. A worker that finds a call locked steps again and again, where a key is shut besides. Where calls
@@ -107,7 +107,7 @@ class Pair:
         self.lag = CATCH_UP
 
     def is_free(self, call_id: UUID) -> bool:
-        """Return whether nobody has locked a call, its lane or its keys."""
+        """Return whether a call, its lane and its keys are free of locks."""
         call, touched = self.rules.calls[call_id], self.touched
         is_held = call_id in touched.calls or call.lane in touched.lanes
         return not (is_held or touched.keys.intersection(self.rules.costs(call)))

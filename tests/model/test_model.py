@@ -21,7 +21,7 @@ from pytest_django import Settings
 from tests.builders import committed
 from tests.clock import stopped_clock
 from tests.conftest import MODEL_SEED
-from tests.drive import DRIVES
+from tests.deliveries import DRIVES
 from tests.model.machine import Machine
 from tests.model.pair import Worker
 from tests.model.rules import DISPATCH_LEASE, FETCH_LEASE, HORIZON, IN_LINE, LEAD, MARGIN, QUEUES, RAMP, RUN_LEASE

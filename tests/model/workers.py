@@ -28,7 +28,7 @@ class Workers:
     compare: Callable[..., None]
 
     def free(self, *states: str) -> list[UUID]:
-        """Return the calls in these states that nobody has locked."""
+        """Return the calls in these states that are not locked."""
         return [call_id for call_id in self.rules.in_state(*states) if self.pair.is_free(call_id)]
 
     def pick(self, number: int) -> Run:
@@ -36,7 +36,7 @@ class Workers:
         return runs[number % len(runs)]
 
     def running(self, worker: str | None = None) -> list[Run]:
-        """Return the runs that nobody has locked, of a worker or of all."""
+        """Return the runs that are not locked, of a worker or of all."""
         runs = [self.runs[call_id] for call_id in self.free("active")]
         return [run for run in runs if worker in (None, run.worker)]
 
@@ -82,8 +82,11 @@ class Workers:
     @rule()
     def take_all(self) -> None:
         """Let the workers take calls until none finds more."""
-        while any(self.take_once(worker, 20) for worker in self.workers):
+        while any(self.take_once(worker, 20) for worker in self.workers if self.has_calls_for(worker)):
             pass
+
+    def has_calls_for(self, worker: Worker) -> bool:
+        return any(lane.queue in worker.queues for lane in self.rules.waiting(self.pair.now))
 
     @precondition(lambda self: self.running())
     @rule(

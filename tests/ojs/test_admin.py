@@ -1,13 +1,13 @@
 """The HTTP API in the admin: who serves a queue, what workers are reply, which tokens hold."""
 
 import re
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
-from django.urls import reverse
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries, Settings
 
@@ -19,80 +19,78 @@ from dispatcher.ojs.admin import KINDS
 from dispatcher.ojs.auth import make_token
 from dispatcher.ojs.fetch import FetchRequest
 from dispatcher.ojs.models import ApiToken, EventLogEntry, PullWorker
+from tests.edges.pages import act, assert_bounded, post, read, url_of, url_of_row
+
+APP = "dispatcher_ojs"
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
 
-def test_who_serves_a_queue_is_set_until_its_calls_are_with_somebody(boss: Client) -> None:
+FORM = {"weight": 1, "on_full": "reject", "warn_at": 0.5}
+
+
+@pytest.fixture
+def in_flight() -> Queue:
+    """Return a queue over HTTP of which a call is with a worker."""
     queue = Queue.objects.create(name="mail", delivery="http")
-    url = reverse("admin:dispatcher_queue_change", args=["mail"])
-    assert 'name="delivery"' in boss.get(url).content.decode()
     CallQueue.objects.send("mail.send", queue="mail")
-    fetch.fetch(FetchRequest(queues=["mail"]))
-    assert 'name="delivery"' not in boss.get(url).content.decode()
-    boss.post(url, {"weight": 1, "max_depth": 5, "on_full": "reject", "warn_at": 0.5})
-    form = {"delivery": "direct", "weight": 1, "max_depth": 5, "on_full": "reject", "warn_at": 0.5}
-    assert "The delivery was not changed" in boss.post(url, form, follow=True).content.decode()
-    queue.refresh_from_db()
-    assert (queue.max_depth, queue.delivery) == (5, "http")
+    assert fetch.fetch(FetchRequest(queues=["mail"]))
+    return queue
 
 
-def test_the_weight_of_a_direct_queue_is_set(boss: Client) -> None:
+def errors(client: Client, queue: Queue, **fields: object) -> dict[str, str]:
+    """Return what the form of a queue refuses."""
+    answer = client.post(url_of_row(queue), {**FORM, **fields})
+    return {name: str(why) for name, why in answer.context["adminform"].form.errors.items()} if answer.context else {}
+
+
+def test_who_serves_a_queue_is_set_until_its_calls_are_with_somebody(boss: Client, in_flight: Queue) -> None:
+    assert 'name="delivery"' in read(boss, Queue.objects.create(name="other", delivery="http"))
+    assert 'name="delivery"' not in read(boss, in_flight)
+    post(boss, in_flight, **FORM, max_depth=5)
+    assert "The delivery was not changed" in post(boss, in_flight, **FORM, max_depth=5, delivery="direct")
+    in_flight.refresh_from_db()
+    assert (in_flight.max_depth, in_flight.delivery) == (5, "http")
+    assert list(errors(boss, in_flight, weight=2)) == ["weight"]
+
+
+def test_the_weight_of_a_direct_queue_is_set_and_refused_with_another_delivery(boss: Client) -> None:
     queue = Queue.objects.create(name="mail", delivery="direct")
-    url = reverse("admin:dispatcher_queue_change", args=["mail"])
-    form = {"delivery": "direct", "on_full": "reject", "warn_at": 0.5}
     for weight in (0, 1001, ""):
-        assert boss.post(url, {**form, "weight": weight}).context["adminform"].form.errors.keys() == {"weight"}
-    boss.post(url, {**form, "weight": 3})
+        assert list(errors(boss, queue, delivery="direct", weight=weight)) == ["weight"]
+    assert errors(boss, queue, delivery="direct", weight=3) == {}
+    assert "weight" in read(boss, url_of("queue"))
+    refused = errors(boss, queue, delivery="http", weight=3)
+    assert list(refused) == ["weight"]
+    assert "direct" in refused["weight"]
     queue.refresh_from_db()
-    assert queue.weight == 3
-    assert "weight" in boss.get(reverse("admin:dispatcher_queue_changelist")).content.decode()
-
-
-def test_a_weight_is_refused_for_a_queue_of_another_delivery(boss: Client) -> None:
-    queue = Queue.objects.create(name="mail", delivery="direct", weight=3)
-    url = reverse("admin:dispatcher_queue_change", args=["mail"])
-    form = {"delivery": "http", "on_full": "reject", "warn_at": 0.5}
-    errors = boss.post(url, {**form, "weight": 3}).context["adminform"].form.errors
-    assert list(errors) == ["weight"]
-    assert "direct" in str(errors["weight"])
-    assert boss.post(url, {**form, "weight": 1}).status_code == 302
-    # While calls are in flight, the delivery is shown and not sent.
-    CallQueue.objects.send("mail.send", queue="mail")
-    fetch.fetch(FetchRequest(queues=["mail"]))
-    errors = boss.post(url, {**form, "weight": 2}).context["adminform"].form.errors
-    assert list(errors) == ["weight"]
-    queue.refresh_from_db()
-    assert (queue.delivery, queue.weight) == ("http", 1)
+    assert (queue.delivery, queue.weight) == ("direct", 3)
+    assert errors(boss, queue, delivery="http", weight=1) == {}
 
 
 def test_a_queue_with_lanes_keeps_its_row_and_with_it_its_delivery(boss: Client) -> None:
-    for name in ("mail", "unused"):
-        Queue.objects.create(name=name, delivery="direct")
+    queues = [Queue.objects.create(name=name, delivery="direct") for name in ("mail", "unused")]
     CallQueue.objects.send("mail.send", queue="mail")
-    chosen = {"action": "delete_selected", "_selected_action": ["mail"], "post": "yes"}
-    boss.post(reverse("admin:dispatcher_queue_changelist"), chosen)
-    for name in ("mail", "unused"):
-        boss.post(reverse("admin:dispatcher_queue_delete", args=[name]), {"post": "yes"})
+    act(boss, url_of("queue"), "delete_selected", queues[0], post="yes")
+    for queue in queues:
+        boss.post(url_of("queue", "delete", queue.name), {"post": "yes"})
     assert [queue.name for queue in Queue.objects.all()] == ["mail"]
 
 
 def test_the_event_log_is_read_and_nothing_else(boss: Client, settings: Settings) -> None:
     settings.DISPATCHER = {"event_retention": 60}
-    api.declare("queue:mail", {})
+    for name in ("queue:mail", "api"):
+        api.declare(name, {})
     api.pause("queue:mail", by="ada")
-    api.declare("api", {})
     api.block("api", timedelta(hours=1))
-    url = reverse("admin:dispatcher_ojs_eventlogentry_changelist")
-    page = boss.get(url).content.decode()
+    page = read(boss, url_of("eventlogentry", app=APP))
     assert "paused_by ada" in page
     assert "rate_limit.dynamic_adjusted" in page
-    assert "paused_by ada" not in boss.get(url, {"q": "api"}).content.decode()
-    assert boss.get(reverse("admin:dispatcher_ojs_eventlogentry_add")).status_code == 403
+    assert "paused_by ada" not in read(boss, url_of("eventlogentry", app=APP), q="api")
     entry = EventLogEntry.objects.first()
     assert entry is not None
-    delete = reverse("admin:dispatcher_ojs_eventlogentry_delete", args=[entry.pk])
-    assert boss.post(delete, {"post": "yes"}).status_code == 403
+    for url in (url_of("eventlogentry", "add", app=APP), url_of("eventlogentry", "delete", entry.pk, app=APP)):
+        assert boss.post(url, {"post": "yes"}).status_code == 403
 
 
 def test_the_kinds_of_the_event_log_are_offered_without_reading_it(
@@ -102,7 +100,7 @@ def test_the_kinds_of_the_event_log_are_offered_without_reading_it(
     api.declare("queue:mail", {})
     api.pause("queue:mail")
     api.resume("queue:mail")
-    url = reverse("admin:dispatcher_ojs_eventlogentry_changelist")
+    url = url_of("eventlogentry", app=APP)
     with django_assert_num_queries(4) as asked:
         page = boss.get(url, {"kind": "queue.paused"}).content.decode()
     assert not [query["sql"] for query in asked.captured_queries if "DISTINCT" in query["sql"]]
@@ -116,45 +114,47 @@ def test_whatever_is_written_into_the_event_log_can_be_chosen_there() -> None:
     assert set(named) == set(KINDS)
 
 
+@pytest.fixture
+def clerk() -> Callable[[str], Client]:
+    """Log in somebody who may do this one thing."""
+
+    def log_in(permission: str) -> Client:
+        user, client = User.objects.create_user("clerk", is_staff=True), Client()
+        user.user_permissions.set(Permission.objects.filter(codename=permission))
+        client.force_login(user)
+        return client
+
+    return log_in
+
+
 @pytest.mark.parametrize(
     ("action", "directive"), [("quiet", "quiet"), ("terminate", "terminate"), ("resume", "running")]
 )
 def test_an_action_sets_the_directive_of_workers(boss: Client, action: str, directive: str) -> None:
     pull_workers.touch_worker("one")
-    url = reverse("admin:dispatcher_ojs_pullworker_changelist")
-    worker = PullWorker.objects.get()
-    page = boss.post(url, {"action": action, "_selected_action": [worker.pk]}, follow=True).content.decode()
-    assert "get this directive" in page
+    assert "get this directive" in act(boss, url_of("pullworker", app=APP), action, PullWorker.objects.get())
     assert pull_workers.heartbeat("one", []).directive == directive
 
 
-def test_a_user_who_may_only_view_sets_no_directive() -> None:
+def test_a_user_who_may_only_view_sets_no_directive(clerk: Callable[[str], Client]) -> None:
     pull_workers.touch_worker("one")
-    clerk = User.objects.create_user("clerk", is_staff=True)
-    clerk.user_permissions.set(Permission.objects.filter(codename="view_pullworker"))
-    client = Client()
-    client.force_login(clerk)
-    url = reverse("admin:dispatcher_ojs_pullworker_changelist")
-    client.post(url, {"action": "terminate", "_selected_action": [PullWorker.objects.get().pk]})
+    client = clerk("view_pullworker")
+    act(client, url_of("pullworker", app=APP), "terminate", PullWorker.objects.get())
     assert pull_workers.heartbeat("one", []).directive == "running"
-    assert client.get(reverse("admin:dispatcher_ojs_apitoken_changelist")).status_code == 403
+    assert client.get(url_of("apitoken", app=APP)).status_code == 403
 
 
 def test_a_token_is_switched_off_and_neither_made_nor_shown(boss: Client) -> None:
     token = make_token("me", ["read"])
     row = ApiToken.objects.get()
-    url = reverse("admin:dispatcher_ojs_apitoken_change", args=[row.pk])
-    page = boss.get(url).content.decode()
+    page = read(boss, row)
     assert token not in page
     assert row.digest not in page
-    boss.post(url, {"scopes": "read,send", "expires_at_0": "", "expires_at_1": ""})
-    row.refresh_from_db()
-    assert (row.is_active, row.scopes) == (False, ["read", "send"])
-    assert boss.get(reverse("admin:dispatcher_ojs_apitoken_add")).status_code == 403
-    refused = boss.post(url, {"scopes": "read,everything", "expires_at_0": "", "expires_at_1": ""}).content.decode()
-    assert "is not a scope; give send, fetch, read, admin, or send:mail* for some queues only." in refused
-    row.refresh_from_db()
-    assert row.scopes == ["read", "send"]
+    for scopes, words in (("read,send", ""), ("read,everything", "is not a scope; give send, fetch, read, admin, or")):
+        assert words in post(boss, row, scopes=scopes, expires_at_0="", expires_at_1="")
+        row.refresh_from_db()
+        assert (row.is_active, row.scopes) == (False, ["read", "send"])
+    assert boss.get(url_of("apitoken", "add", app=APP)).status_code == 403
 
 
 @pytest.mark.parametrize(
@@ -166,13 +166,12 @@ def test_a_token_is_switched_off_and_neither_made_nor_shown(boss: Client) -> Non
         ({"expires_at_0": "", "expires_at_1": ""}, "or extend it"),
     ],
 )
-def test_only_a_superuser_gives_a_token_more_than_it_has(boss: Client, change: dict[str, str], word: str) -> None:
+def test_only_a_superuser_gives_a_token_more_than_it_has(
+    boss: Client, clerk: Callable[[str], Client], change: dict[str, str], word: str
+) -> None:
     make_token("me", ["read", "send"], timezone.now())
     ApiToken.objects.update(is_active=False)
-    clerk, client = User.objects.create_user("clerk", is_staff=True), Client()
-    clerk.user_permissions.set(Permission.objects.filter(codename="change_apitoken"))
-    client.force_login(clerk)
-    url = reverse("admin:dispatcher_ojs_apitoken_change", args=[ApiToken.objects.get().pk])
+    client, url = clerk("change_apitoken"), url_of_row(ApiToken.objects.get())
     before = ApiToken.objects.values().get()
     now = timezone.localtime(before["expires_at"])
     same = {"scopes": "read", "expires_at_0": f"{now:%Y-%m-%d}", "expires_at_1": f"{now:%H:%M:%S}"}
@@ -181,3 +180,8 @@ def test_only_a_superuser_gives_a_token_more_than_it_has(boss: Client, change: d
     assert client.post(url, same).status_code == 302
     assert ApiToken.objects.get().scopes == ["read"]
     assert boss.post(url, same | change).status_code == 302
+
+
+@pytest.mark.parametrize("name", ["pullworker", "apitoken", "eventlogentry"])
+def test_a_list_counts_up_to_a_bound_and_sorts_by_no_column(boss: Client, name: str) -> None:
+    assert_bounded(boss, url_of(name, app=APP), f"{APP}_{name}")

@@ -48,6 +48,7 @@ def test_all_room_of_all_members_is_used_by_passes_side_by_side() -> None:
     audit(has_ended=False)
 
 
+@pytest.mark.slow
 def test_a_backlog_drains_by_hand_over_alone() -> None:
     """Calls that name a member open its group, and calls of the group the member, without a tick."""
     declare(concurrency=1)

@@ -32,6 +32,7 @@ def admitted_again(monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
     return noted
 
 
+@pytest.mark.slow
 def test_sixteen_dispensers_keep_the_limits_of_all_keys_of_a_call_at_once(
     settings: Settings, admitted_again: list[UUID]
 ) -> None:

@@ -26,8 +26,8 @@ def figure(ours: float | None = 1.0, *, side: Bound = Bound.AT_MOST, floor: floa
     return Figure(name=name, ours=ours, reference=1.0, unit="ms", side=side, bound=1.2, floor=floor)
 
 
-def operation(**options: Any) -> Operation:
-    return Operation(name="send", do=lambda _: None, **options)
+def judged(ours: list[float], reference: list[float], **options: Any) -> Figure:
+    return judge(Operation(name="send", do=lambda _: None, **options), ours, reference)
 
 
 @pytest.fixture
@@ -50,63 +50,50 @@ def stored(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("ours", "side", "is_ok"),
+    ("given", "is_ok"),
     [
-        (1.2, Bound.AT_MOST, True),
-        (1.21, Bound.AT_MOST, False),
-        (1.2, Bound.AT_LEAST, True),
-        (1.19, Bound.AT_LEAST, False),
-        (None, Bound.AT_MOST, False),
-        (None, Bound.AT_LEAST, False),
+        (figure(1.2), True),
+        (figure(1.21), False),
+        (figure(1.2, side=Bound.AT_LEAST), True),
+        (figure(1.19, side=Bound.AT_LEAST), False),
+        (figure(None), False),
+        (figure(None, side=Bound.AT_LEAST), False),
+        # A difference up to the floor is none, whatever the ratio is.
+        (figure(1.5, floor=0.5), True),
+        (figure(1.51, floor=0.5), False),
+        (figure(0.9, side=Bound.AT_LEAST, floor=0.5), False),
     ],
 )
-def test_a_ratio_keeps_its_bound_up_to_the_bound_itself(ours: float | None, side: Bound, *, is_ok: bool) -> None:
-    assert figure(ours, side=side).ok is is_ok
+def test_a_ratio_keeps_its_bound_up_to_the_bound_itself(given: Figure, *, is_ok: bool) -> None:
+    assert given.ok is is_ok
 
 
-def test_a_difference_up_to_the_floor_is_none_whatever_the_ratio_is() -> None:
-    assert figure(1.5, floor=0.5).ok
-    assert not figure(1.51, floor=0.5).ok
-    assert not figure(0.9, side=Bound.AT_LEAST, floor=0.5).ok
-
-
-def test_an_operation_is_judged_by_the_medians() -> None:
-    judged = judge(operation(), [30, 10, 11], [9, 40, 10])
-    assert (judged.ours, judged.reference, judged.bound) == (10.5, 25, PER_CALL)
-
-
-def test_the_first_samples_do_not_count_where_there_are_enough() -> None:
-    judged = judge(operation(), [*[99.0] * 6, *[10.0] * 6], [*[99.0] * 6, *[20.0] * 6])
-    assert (judged.ours, judged.reference) == (10, 20)
-
-
-def test_a_single_sample_counts() -> None:
-    judged = judge(operation(bound=PER_PAGE), [60_000], [40])
-    assert (judged.ours, judged.reference, judged.ok) == (60_000, 40, False)
+def test_an_operation_is_judged_by_the_medians_without_the_first_samples_where_there_are_enough() -> None:
+    few = judged([30, 10, 11], [9, 40, 10])
+    assert (few.ours, few.reference, few.bound) == (10.5, 25, PER_CALL)
+    many = judged([*[99.0] * 6, *[10.0] * 6], [*[99.0] * 6, *[20.0] * 6])
+    assert (many.ours, many.reference) == (10, 20)
+    single = judged([60_000], [40], bound=PER_PAGE)
+    assert (single.ours, single.reference, single.ok) == (60_000, 40, False)
 
 
 def test_the_floor_is_only_for_what_takes_a_few_milliseconds() -> None:
-    assert judge(operation(), [1.0 + FLOOR_MS], [1.0]).ok
-    assert not judge(operation(), [FEW_MS * PER_CALL + FLOOR_MS], [FEW_MS]).ok
-    assert not judge(operation(unit="ms/1k rows"), [1.0 + FLOOR_MS], [1.0]).ok
+    assert judged([1.0 + FLOOR_MS], [1.0]).ok
+    assert not judged([FEW_MS * PER_CALL + FLOOR_MS], [FEW_MS]).ok
+    assert not judged([1.0 + FLOOR_MS], [1.0], unit="ms/1k rows").ok
 
 
-def test_what_takes_too_long_is_given_up() -> None:
-    began = monotonic()
-    with pytest.raises(GaveUp), within(0.05):
-        sleep(30)
-    assert monotonic() - began < 10
-
-
-def test_no_code_that_survives_failures_keeps_what_is_given_up() -> None:
+def test_what_takes_too_long_is_given_up_even_by_code_that_survives_failures() -> None:
     def survive() -> None:
         try:
             sleep(30)
         except Exception:  # noqa: BLE001 -- as a hook does that logs a failure and goes on
             sleep(30)
 
+    began = monotonic()
     with pytest.raises(GaveUp), within(0.05):
         survive()
+    assert monotonic() - began < 10
 
 
 def test_what_is_quick_is_not_given_up_afterwards() -> None:
@@ -115,24 +102,23 @@ def test_what_is_quick_is_not_given_up_afterwards() -> None:
     sleep(0.1)
 
 
-def test_a_figure_that_is_given_up_is_short_and_the_next_one_is_measured(report: Report, path: Path) -> None:
-    threads = threading.active_count()
-    report.measure("slow", lambda: sleep(30), limit=0.05)  # type: ignore[arg-type,func-returns-value]
-    report.measure("quick", lambda: figure(name="quick"), limit=30)
-    slow, quick = stored(path)
-    assert (slow["name"], slow["ok"], slow["ratio"], slow["note"]) == ("slow", False, None, "gave up after 0.05 s")
-    assert (quick["name"], quick["ok"], quick["note"]) == ("quick", True, "")
-    assert not report.is_ok
-    assert threading.active_count() == threads
-
-
-def test_a_figure_that_fails_is_short_and_says_why(report: Report, path: Path, printed: StringIO) -> None:
+def test_a_figure_that_is_given_up_or_fails_is_short_says_why_and_the_next_one_is_measured(
+    report: Report, path: Path, printed: StringIO
+) -> None:
     def fail() -> Figure:
         raise PolicyInvalid("rate", "has no period.\nGive one.")
 
+    threads = threading.active_count()
+    report.measure("slow", lambda: sleep(30), limit=0.05)  # type: ignore[arg-type,func-returns-value]
     report.measure("send", fail, limit=30)
-    assert stored(path)[0]["note"] == "PolicyInvalid: rate: has no period."
+    report.measure("quick", lambda: figure(name="quick"), limit=30)
+    slow, failed, quick = stored(path)
+    assert (slow["name"], slow["ok"], slow["ratio"], slow["note"]) == ("slow", False, None, "gave up after 0.05 s")
+    assert (failed["ok"], failed["note"]) == (False, "PolicyInvalid: rate: has no period.")
     assert "short PolicyInvalid: rate: has no period." in printed.getvalue()
+    assert (quick["name"], quick["ok"], quick["note"]) == ("quick", True, "")
+    assert not report.is_ok
+    assert threading.active_count() == threads
 
 
 def test_each_figure_is_stored_and_printed_as_it_is_measured(report: Report, path: Path, printed: StringIO) -> None:
@@ -165,7 +151,7 @@ def test_what_an_earlier_run_has_stored_is_forgotten(path: Path) -> None:
 
 
 def test_both_benchmarks_store_figures_in_one_form(report: Report, path: Path) -> None:
-    report.add(judge(operation(), [1.0], [1.0]))
+    report.add(judged([1.0], [1.0]))
     report.add(figure())
     assert {frozenset(each) for each in stored(path)} == {frozenset(FORM)}
 

@@ -23,31 +23,20 @@ def pace() -> Pace:
     return pace
 
 
-def test_nothing_is_started_ahead_before_a_task_has_ended() -> None:
+def test_only_tasks_that_were_short_are_started_ahead_up_to_eight_for_each_process(pace: Pace) -> None:
     assert Pace().ahead(SIZE) == 0
-
-
-def test_short_tasks_are_started_ahead_up_to_eight_for_each_process(pace: Pace) -> None:
     assert pace.ahead(SIZE) == 16
-
-
-def test_tasks_that_take_longer_than_a_moment_are_not_started_ahead(pace: Pace) -> None:
     for _ in range(100):
         pace.learn(ran(1.0))
     assert pace.ahead(SIZE) == 0
 
 
-def test_half_as_many_are_started_ahead_each_time_that_some_go_back(pace: Pace) -> None:
+def test_half_as_many_are_started_ahead_each_time_that_some_go_back_until_calls_end_again(pace: Pace) -> None:
     found = []
     for _ in range(6):
         pace.note_returned()
         found.append(pace.ahead(SIZE))
     assert found == [8, 4, 2, 1, 0, 0]
-
-
-def test_calls_that_end_raise_it_again(pace: Pace) -> None:
-    for _ in range(6):
-        pace.note_returned()
     for _ in range(60):
         pace.learn(ran(0.001))
     assert pace.ahead(SIZE) == 16

@@ -56,24 +56,15 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
     return Worker(monkeypatch, 2)
 
 
-def test_each_process_has_one_call_and_the_next_and_the_others_wait(worker: Worker) -> None:
-    worker.give(*"abcdef")
+def test_each_process_has_one_call_and_the_next_and_an_end_makes_room_for_the_first_that_waits(worker: Worker) -> None:
+    runs = worker.give(*"abcdefg")
     assert worker.given == [*"abcd"]
-
-
-def test_a_call_that_ends_makes_room_for_the_first_that_waits(worker: Worker) -> None:
-    runs = worker.give(*"abcdef")
-    worker.pool.free(runs[1])
-    assert worker.given == [*"abcde"]
-    worker.pool.free(runs[1])
-    assert worker.given == [*"abcde"]
-
-
-def test_a_call_that_ended_while_it_waited_is_passed_over(worker: Worker) -> None:
-    runs = worker.give(*"abcdef")
-    runs[4].ended_at = 1.0
+    for _ in range(2):
+        worker.pool.free(runs[1])
+        assert worker.given == [*"abcde"]
+    runs[5].ended_at = 1.0
     worker.pool.free(runs[0])
-    assert worker.given == [*"abcdf"]
+    assert worker.given == [*"abcdeg"], "a call that ended while it waited is passed over"
 
 
 def test_processes_that_run_messages_of_the_broker_are_left_out(worker: Worker) -> None:
@@ -82,21 +73,15 @@ def test_processes_that_run_messages_of_the_broker_are_left_out(worker: Worker) 
     assert worker.given == [*"abc"]
 
 
-def test_a_pool_that_shrinks_gets_no_call_before_it_has_room(worker: Worker) -> None:
-    runs = worker.give(*"abcdef")
-    worker.processes.num_processes = 1
-    for run in runs[:2]:
+@pytest.mark.parametrize(("size", "given"), [(1, ["abcd", "abcd", "abcde"]), (3, ["abcdefg", "abcdefgh"])])
+def test_a_pool_that_shrinks_or_grows_is_filled_to_its_size_at_the_next_ends(
+    worker: Worker, size: int, given: list[str]
+) -> None:
+    runs = worker.give(*"abcdefgh")
+    worker.processes.num_processes = size
+    for run, after in zip(runs, given, strict=False):
         worker.pool.free(run)
-    assert worker.given == [*"abcd"]
-    worker.pool.free(runs[2])
-    assert worker.given == [*"abcde"]
-
-
-def test_a_pool_that_grows_takes_more_at_the_next_end(worker: Worker) -> None:
-    runs = worker.give(*"abcdef")
-    worker.processes.num_processes = 3
-    worker.pool.free(runs[0])
-    assert worker.given == [*"abcdef"]
+        assert worker.given == [*after]
 
 
 def test_a_pool_that_scales_by_itself_takes_a_call_more_until_it_is_at_its_bound(worker: Worker) -> None:
@@ -130,19 +115,14 @@ def looping(monkeypatch: pytest.MonkeyPatch, hub: Hub) -> Worker:
     return Worker(monkeypatch, 2, hub)
 
 
-def test_an_event_loop_hands_over_in_its_next_turn_what_its_own_thread_gives(looping: Worker, hub: Hub) -> None:
-    looping.give(*"abcd")
+def test_an_event_loop_hands_over_in_its_next_turn_whichever_thread_gives(looping: Worker, hub: Hub) -> None:
+    looping.give(*"ab")
     assert looping.given == []
     hub.run_once()
-    assert looping.given == [*"abcd"]
-
-
-def test_an_event_loop_hands_over_what_another_thread_gives(looping: Worker, hub: Hub) -> None:
-    for names in ("ab", "cd"):
-        thread = Thread(target=looping.give, args=names)
-        thread.start()
-        thread.join()
-        hub.run_once()
+    thread = Thread(target=looping.give, args="cd")
+    thread.start()
+    thread.join()
+    hub.run_once()
     assert looping.given == [*"abcd"]
 
 

@@ -26,18 +26,22 @@ def many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_wait_ends_when_it_is_due() -> None:
+@pytest.fixture
+def waiting() -> Iterator[Waiting]:
     waiting = Waiting(uuid4())
-    due = monotonic() + 0.01
-    waiting.wait(due, is_idle=False)
-    assert monotonic() >= due
+    yield waiting
     waiting.close()
 
 
+def test_a_wait_ends_when_it_is_due(waiting: Waiting) -> None:
+    due = monotonic() + 0.01
+    waiting.wait(due, is_idle=False)
+    assert monotonic() >= due
+
+
 def test_a_notification_that_was_read_with_the_answer_of_a_statement_ends_the_wait(
-    monkeypatch: pytest.MonkeyPatch,
+    waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waiting = Waiting(uuid4())
     silent, other = os.pipe()
     monkeypatch.setattr(sql, "listen", lambda *_: silent)
     monkeypatch.setattr(sql, "read_notifications", lambda: 1)
@@ -45,7 +49,6 @@ def test_a_notification_that_was_read_with_the_answer_of_a_statement_ends_the_wa
     due = monotonic() + 60
     waiting.wait(due, is_idle=True)
     assert (waiting.is_woken, monotonic() < due) == (True, True)
-    waiting.close()
     for descriptor in (silent, other):
         os.close(descriptor)
 

@@ -3,13 +3,15 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.limits.allocate import Allocation, Head, LockedKey, LockedLane, allocate
-from dispatcher.limits.policy import AdmissionTuning, Policy, Rate, Use
+from dispatcher.limits.policy import AdmissionTuning, Policy, Use
 from dispatcher.states import OnLimit
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -35,9 +37,8 @@ def spread(allocation: Allocation) -> Mapping[int, int]:
     return Counter(chosen[GROUP] for chosen in allocation.chosen.values())
 
 
-def member(number: int, policy: Policy = ALIKE, *, held: int = 0, seconds: float | None = None) -> LockedKey:
-    at = None if seconds is None else NOW + seconds * SECOND
-    return LockedKey(id=number, policy=policy, use=Use(held=held), chosen_at=at)
+def member(number: int, policy: Policy = ALIKE, *, held: int = 0) -> LockedKey:
+    return LockedKey(id=number, policy=policy, use=Use(held=held))
 
 
 def test_calls_take_turns_of_the_members_until_all_are_full() -> None:
@@ -47,63 +48,24 @@ def test_calls_take_turns_of_the_members_until_all_are_full() -> None:
     assert done.openings == {GROUP: None}
 
 
-def test_the_member_with_the_most_room_is_first() -> None:
-    assert spread(made([lane(1)], member(1, held=1), member(2), member(3, held=1))) == {2: 1}
+FREE, MINE = Policy(), Policy(concurrency=5, per_worker=1)
+REACHED = LockedKey(id=1, policy=MINE, use=Use(held=1, mine=1))
+NOT_REACHED = LockedKey(id=2, policy=Policy(concurrency=2, per_worker=1), use=Use(mine=0))
 
 
-def test_of_members_with_equal_room_the_one_that_rested_longest_is_first() -> None:
-    assert spread(made([lane(1)], member(1, seconds=-1), member(2, seconds=-3), member(3, seconds=-2))) == {2: 1}
-
-
-def test_members_without_limits_take_turns() -> None:
-    free = Policy()
-    assert spread(made([lane(*[1] * 6)], member(1, free), member(2, free), member(3, free))) == {1: 2, 2: 2, 3: 2}
-
-
-def test_a_lane_that_names_a_member_shares_its_room() -> None:
-    direct = LockedLane(id=2, key_ids=[1], heads=[Head(call_id=UUID(int=at)) for at in (7, 8, 9)], priority=1)
-    done = made([direct, lane(1, 1, 1)], member(1), member(2))
-    assert spread(done) == {2: 2}
-    assert done.parked == {2: 1, 1: GROUP}
-
-
-def test_a_cost_is_taken_of_one_member() -> None:
-    done = made([lane(2, 2, 1)], member(1, Policy(concurrency=3)), member(2, Policy(concurrency=2)))
-    assert [chosen[GROUP] for chosen in done.chosen.values()] == [1, 2, 1]
-
-
-def test_a_dear_call_keeps_its_place_before_cheap_ones() -> None:
-    done = made([lane(2, number=1), lane(1, number=2)], member(1, held=1), member(2, held=1))
-    assert done.admitted == []
-    assert done.parked == {1: GROUP, 2: GROUP}
-
-
-def test_a_group_opens_when_the_first_of_its_members_does() -> None:
-    one, two = Policy(rate=Rate(limit=1, period=60 * SECOND)), Policy(rate=Rate(limit=1, period=30 * SECOND))
-    used = Use(starts=((NOW - 10 * SECOND, 1),))
-    keys = [LockedKey(id=1, policy=one, use=used), LockedKey(id=2, policy=two, use=used), member(3, held=2)]
-    assert made([lane(1)], *keys).openings == {GROUP: NOW + 20.05 * SECOND}
-
-
-def test_a_paused_member_opens_nothing() -> None:
-    paused = LockedKey(id=1, policy=ALIKE, is_paused=True, blocked_until=NOW + SECOND)
-    assert made([lane(1)], paused).openings == {GROUP: None}
-
-
-def test_without_members_a_lane_waits_for_one() -> None:
-    done = made([lane(7)])
-    assert (done.parked, done.openings, done.oversized) == ({1: GROUP}, {GROUP: None}, [])
-
-
-def test_a_call_that_no_member_ever_allows_waits_alone() -> None:
-    done = made([lane(3, 1)], member(1), member(2))
-    assert [(key, cost) for _, key, cost in done.oversized] == [(GROUP, 3)]
-    assert spread(done) == {1: 1}
-
-
-def test_a_locked_member_is_passed_over_while_others_have_room() -> None:
-    done = made([lane(1, 1)], member(1), members=[1, 2])
-    assert spread(done) == {1: 2}
+@pytest.mark.parametrize(
+    ("costs", "keys", "members", "chosen"),
+    [
+        pytest.param([1] * 4, [member(1, FREE), member(2, FREE)], None, {1: 2, 2: 2}, id="in turns without limits"),
+        pytest.param([3, 1], [member(1), member(2)], None, {1: 1}, id="past a call that none ever allows"),
+        pytest.param([1, 1], [member(1)], [1, 2], {1: 2}, id="past a locked one"),
+        pytest.param([1], [REACHED, NOT_REACHED], None, {2: 1}, id="past the one of which the worker has its part"),
+    ],
+)
+def test_a_member_is_chosen(costs: list[int], keys: list[LockedKey], members: Any, chosen: dict[int, int]) -> None:
+    done = made([lane(*costs)], *keys, members=members)
+    assert spread(done) == chosen
+    assert [(key, cost) for _, key, cost in done.oversized] == [(GROUP, 3)] * (costs[0] == 3)
     assert done.left == {}
 
 
@@ -142,16 +104,7 @@ def test_no_member_exceeds_its_limit_and_no_room_is_left_that_fits(
     assert all(cost > max(left.values(), default=0) for cost in stopped[:1])
 
 
-def test_a_member_of_which_the_worker_has_its_part_is_passed_over() -> None:
-    mine = Policy(concurrency=5, per_worker=1)
-    reached = LockedKey(id=1, policy=mine, use=Use(held=1, mine=1))
-    done = made([lane(1)], reached, LockedKey(id=2, policy=Policy(concurrency=2, per_worker=1), use=Use(mine=0)))
-    assert spread(done) == {2: 1}
-
-
 def test_a_lane_waits_for_other_workers_where_the_worker_has_its_part_of_all_members() -> None:
-    key = LockedKey(id=1, policy=Policy(concurrency=5, per_worker=1), use=Use(held=1, mine=1))
     group = LockedKey(id=GROUP, policy=Policy(), members=[1], use=Use(held=1, mine=1))
-    bounds = {"tuning": TUNING, "batch": 100, "reschedule_after": 5 * SECOND}
-    done = allocate([lane(1)], [key, group], now=NOW, **bounds)
+    done = allocate([lane(1)], [REACHED, group], now=NOW, tuning=TUNING, batch=9, reschedule_after=SECOND)
     assert (done.admitted, list(done.held), done.reached, done.parked) == ([], [1], [GROUP], {})

@@ -56,26 +56,6 @@ def test_no_queue_is_ever_more_than_one_turn_away(
         assert all(0 <= share.due <= share.stride for share in turns.shares().values())
 
 
-def test_a_queue_that_had_no_calls_has_saved_nothing() -> None:
-    turns = Turns({"a": 3, "b": 1})
-    run(turns, [1] * 30, "a")
-    assert run(turns, [1] * 40, "ab") == {"a": 30, "b": 10}
-    run(turns, [1] * 30, "b")
-    # The latest start of b counts: it was due when a came back.
-    assert run(turns, [1] * 41, "ab") == {"a": 31, "b": 10}
-
-
-def test_queues_that_share_what_a_third_one_leaves_share_it_by_weight() -> None:
-    turns = Turns({"a": 3, "b": 1, "free": 1})
-    started: Counter[str] = Counter()
-    for _ in range(400):
-        due = turns.shares()
-        first = min("ab", key=lambda queue: due[queue].due)
-        started[first] += 1
-        turns.note([first, "free", "free", "free"])
-    assert 2.5 < started["a"] / started["b"] < 3.5
-
-
 def test_a_change_of_weights_counts_at_once() -> None:
     turns = Turns({"a": 3, "b": 1})
     run(turns, [3] * 13, "ab")

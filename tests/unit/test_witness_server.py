@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
+from typing import Any
 
 import pytest
 import requests
@@ -41,11 +42,16 @@ def post(url: str, key: str, *, call: str = "call", seconds: float = 0.0, failur
     return requests.post(f"{url}/anything", json=asked, timeout=10)
 
 
-def test_the_one_too_many_in_a_window_gets_429_with_a_time_to_wait(witness: str) -> None:
+def record(url: str) -> Any:
+    return requests.get(f"{url}/record", timeout=10).json()
+
+
+def test_a_request_that_breaks_a_limit_gets_429_with_the_limit_and_a_time_to_wait(witness: str) -> None:
     answers = [post(witness, "window") for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 429]
     assert answers[-1].headers["Retry-After"] == "60"
     assert answers[-1].json() == {"broken": {"window": ["rate"]}}
+    assert [post(witness, "even").status_code for _ in range(2)] == [200, 429]
 
 
 def test_a_request_whose_caller_hangs_up_is_over_at_once_and_no_success(witness: str) -> None:
@@ -53,18 +59,14 @@ def test_a_request_whose_caller_hangs_up_is_over_at_once_and_no_success(witness:
     caller = HTTPConnection(witness.removeprefix("http://"))
     caller.request("POST", "/anything", asked, {"Content-Type": "application/json"})
     deadline = time.monotonic() + 10
-    while "gone" not in requests.get(f"{witness}/record", timeout=10).json()["calls"]:
+    while "gone" not in record(witness)["calls"]:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     caller.close()
     while post(witness, "single", call="next").status_code != 200:
         assert time.monotonic() < deadline
-    calls = requests.get(f"{witness}/record", timeout=10).json()["calls"]
+    calls = record(witness)["calls"]
     assert (calls["gone"]["requests"], calls["gone"]["successes"]) == (1, 0)
-
-
-def test_a_start_too_soon_after_the_last_gets_429(witness: str) -> None:
-    assert [post(witness, "even").status_code for _ in range(2)] == [200, 429]
 
 
 def test_only_one_at_a_time_is_welcome_at_a_key_of_concurrency_one(witness: str) -> None:
@@ -72,29 +74,22 @@ def test_only_one_at_a_time_is_welcome_at_a_key_of_concurrency_one(witness: str)
         codes = list(both.map(lambda call: post(witness, "single", call=call, seconds=0.5).status_code, "ab"))
     assert sorted(codes) == [200, 429]
     assert post(witness, "single").status_code == 200
-    assert requests.get(f"{witness}/record", timeout=10).json()["keys"]["single"]["most_at_once"] == 2
+    assert record(witness)["keys"]["single"]["most_at_once"] == 2
 
 
 def test_a_call_fails_as_often_as_it_asks_to_and_then_succeeds(witness: str) -> None:
     assert [post(witness, "free", failures=2).status_code for _ in range(3)] == [500, 500, 200]
-    record = requests.get(f"{witness}/record", timeout=10).json()
-    assert (record["calls"]["call"]["requests"], record["calls"]["call"]["successes"]) == (3, 1)
+    calls = record(witness)["calls"]
+    assert (calls["call"]["requests"], calls["call"]["successes"]) == (3, 1)
 
 
-def test_a_key_that_is_not_published_gets_400_that_names_it(witness: str) -> None:
+def test_the_limits_are_published_in_seconds_and_a_key_without_gets_400_that_names_it(witness: str) -> None:
+    published = requests.get(f"{witness}/limits", timeout=10).json()
+    assert published["window"] == {"concurrency": None, "rate": {"limit": 2, "period_s": 60.0}, "throttle": None}
+    assert published["single"]["concurrency"] == 1
     answer = post(witness, "typo")
     assert answer.status_code == 400
     assert "typo" in answer.json()["error"]
-
-
-def test_the_limits_are_published_in_seconds(witness: str) -> None:
-    published = requests.get(f"{witness}/limits", timeout=10).json()
-    assert published["window"] == {
-        "concurrency": None,
-        "rate": {"limit": 2, "period_s": 60.0},
-        "throttle": None,
-    }
-    assert published["single"]["concurrency"] == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux notes when bytes arrived")
