@@ -23,8 +23,8 @@ BIN := .venv/bin
 INSTALL := -m pip --disable-pip-version-check -qq install
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test test-slow test-services test-pooler test-clocks test-django6 test-celery55 test-all check bench \
-	bench-scale chaos chaos-services soak mutants conformance lock secrets clean
+.PHONY: help demo run test test-slow test-without-ojs test-services test-pooler test-clocks test-django6 test-celery55 test-all \
+	check bench bench-scale chaos chaos-services soak mutants conformance lock secrets clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{ printf "make %-15s %s\n", $$1, $$2 }'
@@ -40,6 +40,9 @@ test: .venv/dev.stamp ## run all but the slow tests with embedded servers (ARGS=
 
 test-slow: .venv/dev.stamp ## run the tests that make test leaves out: flows with restarts and leases, wide variants
 	@$(BIN)/pytest -m "slow and not smoke" $(PYTEST_OPTIONS)
+
+test-without-ojs: .venv/dev.stamp ## run make test in a project without the Open Job Spec
+	@$(BIN)/pytest --without-ojs $(PYTEST_OPTIONS)
 
 test-services: .venv/dev.stamp ## run what is slow or depends on the server or the broker on PostgreSQL with RabbitMQ
 	@$(BIN)/python -m project.reachable "$(SERVICES_DATABASE_URL)" "$(SERVICES_RABBITMQ_URL)"
@@ -59,7 +62,7 @@ test-celery55: .venv-celery55/dev.stamp ## run the tests that touch Celery with 
 	@.venv-celery55/bin/pytest -m celery $(PYTEST_OPTIONS)
 
 test-all: .venv/dev.stamp .venv-django6/dev.stamp ## run everything on every server, broker and version, as before a release
-	@$(MAKE) --no-print-directory check test test-slow
+	@$(MAKE) --no-print-directory check test test-slow test-without-ojs
 	@INTERLEAVINGS=wide $(BIN)/pytest $(ALL_TESTS) --timeout 1800 $(PYTEST_OPTIONS) tests/interleavings
 	@MODEL_EXAMPLES=2000 $(BIN)/pytest tests/model -k seed_of_the_day
 	@$(BIN)/python -m project.reachable "$(SERVICES_DATABASE_URL)" "$(SERVICES_RABBITMQ_URL)" "$(SERVICES_REDIS_URL)"

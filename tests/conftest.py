@@ -72,7 +72,7 @@ def pytest_report_header(config: pytest.Config) -> str:
         return f"database and broker: of each process; {config.getoption('numprocesses')} processes; {seed}"
     services = config.stash[SERVICES]
     left_out = ", without dispatcher.ojs and its tests" if config.getoption("without_ojs") else ""
-    return f"database: {services.database_url}, broker: {services.broker_url}{left_out}; {seed}"
+    return f"database: {services.database_url}, broker: {services.broker_url}; {seed}{left_out}"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -81,10 +81,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out tests of the app that are elsewhere."""
+    """Leave out tests of the app that are elsewhere: those marked so, and those for delivery over HTTP."""
     if config.getoption("without_ojs"):
-        config.hook.pytest_deselected(items=[each for each in items if each.get_closest_marker("ojs")])
-        items[:] = [each for each in items if not each.get_closest_marker("ojs")]
+        left_out = [each for each in items if each.get_closest_marker("ojs") or "http" in _parameters(each)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [each for each in items if each not in left_out]
+
+
+def _parameters(item: pytest.Item) -> list[object]:
+    callspec = getattr(item, "callspec", None)
+    return [] if callspec is None else list(callspec.params.values())
 
 
 @pytest.fixture(scope="session")

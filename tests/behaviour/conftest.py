@@ -23,13 +23,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(
             "drive",
             [
-                pytest.param(
-                    name,
-                    marks=[
-                        *([fails] if broken and name in (broken.args or DELIVERIES) else []),
-                        *([pytest.mark.ojs] if name == "http" else []),
-                    ],
-                )
+                pytest.param(name, marks=[fails] if broken and name in (broken.args or DELIVERIES) else [])
                 for name in (DELIVERIES if marker is None else marker.args)
             ],
             indirect=True,

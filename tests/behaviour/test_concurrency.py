@@ -155,6 +155,7 @@ def test_a_raised_limit_lets_in_as_many_as_it_allows(drive: Drive) -> None:
     assert len(drive.take(6, ends=[first])) == 2
 
 
+@pytest.mark.ojs
 def test_a_limit_is_shared_by_the_calls_of_all_deliveries(drive: Drive) -> None:
     drive.key(concurrency=2)
     others = [drive.beside(name) for name in ("direct", "broker", "http")]

@@ -73,6 +73,7 @@ def test_a_key_that_opens_lets_in_as_many_as_it_has_room_for_in_order(
     assert ids(drive.take(3, ends=runs)) == ids(calls[2:])
 
 
+@pytest.mark.ojs
 def test_a_resume_lets_in_who_waits_in_other_queues_and_of_other_deliveries(drive: Drive) -> None:
     others = [drive.beside("direct"), drive.beside("broker"), drive.beside("http")]
     drive.key(concurrency=4)

@@ -1,5 +1,7 @@
 """The key of a queue: it limits every call of that queue, and no other."""
 
+import pytest
+
 from dispatcher import api
 from tests.drive import Drive
 
@@ -15,6 +17,7 @@ def test_the_key_of_a_queue_limits_its_calls_whatever_keys_they_name(drive: Driv
     assert len(drive.take(3, ends=runs[:1])) == 1
 
 
+@pytest.mark.ojs
 def test_the_key_of_a_queue_limits_no_other_queue(drive: Drive) -> None:
     drive.key(f"queue:{drive.queue}", concurrency=0)
     others = [drive.beside(name) for name in ("direct", "broker", "http")]

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import cycle
 
+import pytest
+
 from dispatcher.api import any_of
 from dispatcher.models import CallQueue
 from dispatcher.states import TERMINAL
@@ -98,6 +100,7 @@ def test_eight_workers_never_exceed_a_member_of_a_group(drive: Drive) -> None:
     assert work(*eight(drive), use=lambda: max(map(drive.use, members))) <= 2
 
 
+@pytest.mark.ojs
 def test_workers_of_all_deliveries_never_exceed_a_key_that_they_share(drive: Drive) -> None:
     drive.key(concurrency=3)
     drives = [drive, *(drive.beside(name) for name in ("direct", "broker", "http"))]

@@ -90,6 +90,7 @@ def test_the_rate_and_the_throttle_of_a_key_hold_together(drive: Drive) -> None:
     assert count == 2
 
 
+@pytest.mark.ojs
 def test_a_throttle_is_shared_by_the_queues_of_all_deliveries(drive: Drive) -> None:
     drive.key(throttle=(1, 10))
     others = [drive.beside(name) for name in ("direct", "broker", "http")]

@@ -156,6 +156,7 @@ def test_the_five_steps_of_the_readme_lead_to_a_call_that_has_run(site: Site) ->
     assert site.delivery in site.shell(DELIVERY)
 
 
+@pytest.mark.ojs
 @pytest.mark.parametrize("site", [pytest.param("direct", marks=pytest.mark.direct)], indirect=True)
 def test_the_guide_to_the_open_job_spec_leads_to_a_token_and_a_manifest(site: Site) -> None:
     site.write(GUIDE)

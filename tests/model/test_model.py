@@ -93,6 +93,7 @@ def go(examples: int, *, seed: int | None = None) -> None:
     run_state_machine_as_test(machine if seed is None else seeded(seed)(machine), settings=tried)
 
 
+@pytest.mark.ojs
 @committed
 @pytest.mark.timeout(240)
 def test_the_engine_and_the_rules_go_the_same_way() -> None:

@@ -20,7 +20,7 @@ pytestmark = committed
     ("queue", "delivery"),
     [
         ("email", "direct"),
-        pytest.param("email.bulk", "http", marks=pytest.mark.ojs),
+        ("email.bulk", "http"),
         ("emails", "direct"),
         ("other", "direct"),
     ],
