@@ -5,11 +5,17 @@ from collections.abc import Callable
 import pytest
 
 from dispatcher import api
-from tests.drive import Drive
+from tests.drive import Drive, ids
 
 PERIOD = 10
 MARGIN = 0.05
 """How much longer than its period a start counts."""
+
+
+def test_a_call_is_found_at_once_though_its_lane_had_no_calls(drive: Drive) -> None:
+    for _ in range(3):
+        call = drive.send()
+        assert ids(drive.take()) == [call.id]
 
 
 def test_calls_fill_a_window_and_no_more(drive: Drive) -> None:
