@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from dispatcher import api
-from tests.drive import Drive, ids
+from tests.drive import Drive
 
 PERIOD = 10
 MARGIN = 0.05
@@ -15,7 +15,7 @@ MARGIN = 0.05
 def test_a_call_is_found_at_once_though_its_lane_had_no_calls(drive: Drive) -> None:
     for _ in range(3):
         call = drive.send()
-        assert ids(drive.take()) == [call.id]
+        assert drive.drain() == [call.id]
 
 
 def test_calls_fill_a_window_and_no_more(drive: Drive) -> None:
