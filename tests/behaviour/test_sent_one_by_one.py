@@ -12,6 +12,12 @@ MARGIN = 0.05
 """How much longer than its period a start counts."""
 
 
+def test_a_call_is_found_at_once_though_its_lane_had_no_calls(drive: Drive) -> None:
+    for _ in range(3):
+        call = drive.send()
+        assert drive.drain() == [call.id]
+
+
 def test_calls_fill_a_window_and_no_more(drive: Drive) -> None:
     drive.key(rate=(2, PERIOD))
     calls = [drive.send("api") for _ in range(3)]

@@ -49,7 +49,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m trials.mutants", description=(__doc__ or "").partition(":")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="a rule, or a rule and a place (default: all)")
     parser.add_argument("--list", action="store_true", help="only list the names")
-    parser.add_argument("--trust", action="store_true", help="do not run the tests without a fault first")
     asked = parser.parse_args()
     known = read()
     faults = [each for each in known if not asked.names or {each.name, each.rule} & {*asked.names}]
@@ -66,7 +65,7 @@ def main() -> int:
             _stop_waiting_for_the_disk(services.database_url)
         tree = Path(directory) / "tree"
         shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".*", "__pycache__", "site", "build"))
-        if not asked.trust and (trouble := _fail_without_a_fault(tree, _tests(faults))):
+        if trouble := _fail_without_a_fault(tree, _tests(faults)):
             print("The tests fail without a fault:", trouble, sep="\n")
             return 2
         return _judge(faults, _try_all(faults, tree))
