@@ -70,10 +70,14 @@ def schedule(using: str) -> None:
 
 
 def ensure_periodic(task: str, every: timedelta) -> None:
-    """Create beat's entry that runs a task of the dispenser's in this interval, unless the entry exists."""
+    """Create beat's entry that runs a task of the dispenser's in this interval, unless the entry exists.
+
+    Without django-celery-beat there is none: the workers run by themselves what nothing asks for.
+    """
+    if (using := _beats_database()) is None:
+        return
     from django_celery_beat.models import IntervalSchedule, PeriodicTask  # noqa: PLC0415 -- optional app
 
-    using = _beats_database()
     microseconds = {"every": every // timedelta(microseconds=1), "period": IntervalSchedule.MICROSECONDS}
     interval = _first_or_new(IntervalSchedule.objects.using(using), microseconds)
     PeriodicTask.objects.using(using).get_or_create(

@@ -11,6 +11,7 @@ from typing import Any, Final
 from zoneinfo import available_timezones
 
 from celery.schedules import ParseException, crontab
+from django.apps import apps
 from django.db import router
 
 from dispatcher import api, event_log, lanes, sql
@@ -22,6 +23,7 @@ from dispatcher.models import RateLimitKey
 from dispatcher.ojs import worker_reports
 from dispatcher.ojs.enqueue import find_unique
 from dispatcher.ojs.options import OjsOptions, options_of
+from dispatcher.ojs.wire import Problem
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
 
@@ -87,7 +89,8 @@ def cron_fields(expression: str) -> dict[str, str]:
 
 
 def register_cron(cron: Cron, call: Call) -> bool:
-    """Create or change a cron; return whether it is new. Raises CallInvalid naming the field."""
+    """Create or change a cron; return whether it is new. Raises CallInvalid naming the field, or Problem."""
+    entries = _entries()
     from django_celery_beat.models import CrontabSchedule  # noqa: PLC0415 -- optional app
 
     if cron.timezone not in available_timezones() or ("/" not in cron.timezone and cron.timezone != "UTC"):
@@ -100,7 +103,7 @@ def register_cron(cron: Cron, call: Call) -> bool:
     schedules = CrontabSchedule.objects.using(router.db_for_write(CrontabSchedule))
     schedule = schedules.filter(**named).first() or schedules.create(**named)
     stored = {"expression": cron.expression, "job": cron.job, "overlap": cron.overlap, "call": _as_json(call)}
-    _, is_new = _entries().update_or_create(
+    _, is_new = entries.update_or_create(
         name=f"{_PREFIX}{cron.name}",
         defaults={
             "task": CRON_TASK,
@@ -181,8 +184,15 @@ def _note_skipped(name: str, stored: Mapping[str, Any], why: Mapping[str, str]) 
     event_log.note([Entry(kind="cron.skipped", queue=stored["call"]["queue"], data={**about, **why})])
 
 
+def can_store() -> bool:
+    """Return whether django-celery-beat is installed, whose tables have the crons."""
+    return apps.is_installed("django_celery_beat")
+
+
 def _entries() -> Any:
-    """Return beat's entries, in the database of beat's own models."""
+    """Return beat's entries, in the database of beat's own models. Raises Problem without django-celery-beat."""
+    if not can_store():
+        raise Problem(422, "unsupported", 'crons need beat: add "django_celery_beat" to INSTALLED_APPS, and run beat.')
     from django_celery_beat.models import PeriodicTask  # noqa: PLC0415 -- optional app
 
     return PeriodicTask.objects.using(router.db_for_write(PeriodicTask))
