@@ -27,7 +27,7 @@ it is held. A worker that finds a call locked steps again and again if a key is 
 in, no row is waited for or looked at for ever, and both are empty.
 """
 
-_TABLES = ("callqueue", "slot", "window", "lane", "ratelimitkey", "worker", "pullworker")
+_TABLES = ("callqueue", "slot", "window", "lane", "ratelimitkey", "worker", "ojs_pullworker")
 _CALLS = """SELECT id, lane_id, state, attempt, ticket, scheduled_at, dispatched_at, published_at, started_at,
                     oversized_key_id
               FROM dispatcher_callqueue"""
