@@ -13,7 +13,7 @@ from dispatcher.request import Call
 from dispatcher.states import State
 from tests.races.audit import audit, use_now
 from tests.races.lockstep import actors, at_once, concurrent, holding
-from tests.races.traffic import declare_tenants, in_flight, only_work, state_of, write
+from tests.races.traffic import declare_tenants, only_work, state_of, write
 
 pytestmark = concurrent
 
@@ -38,16 +38,6 @@ def send(count: int, *, lanes: int = 12, direct: float = 0.2, costs: tuple[int, 
     CallQueue.objects.send_many(map(call, range(count)))
 
 
-def test_all_room_of_all_members_is_used_by_passes_side_by_side() -> None:
-    keys = declare(concurrency=5)
-    declare_tenants(16)
-    lanes = sorted({call.lane_id for call in write([f"tenant:{lane}", EGRESS] for lane in range(16) for _ in range(5))})
-    at_once(*[partial(engine.dispense, lanes=[lane]) for lane in lanes])
-    assert use_now(NAMES) == dict.fromkeys(NAMES, 5)
-    assert len(keys) == len(NAMES)
-    audit(has_ended=False)
-
-
 @pytest.mark.slow
 def test_a_backlog_drains_by_hand_over_alone() -> None:
     """Calls that name a member open its group, and calls of the group the member, without a tick."""
@@ -55,22 +45,6 @@ def test_a_backlog_drains_by_hand_over_alone() -> None:
     send(200, direct=0.5)
     at_once(*[only_work] * 8)
     audit(is_fifo=True)
-
-
-def test_a_release_while_a_pass_decides_is_seen_by_one_of_them() -> None:
-    """Many times: a call that names the only member ends as a lane is parked on its group."""
-    RateLimitKey.objects.declare("egress:1", concurrency=1)
-    for _ in range(25):
-        (holder,) = in_flight("egress:1")
-        (waiting,) = write([[EGRESS]])
-
-        def end(call: CallQueue = holder) -> None:
-            assert call.ticket is not None
-            engine.execute(call.id, call.ticket, lambda: None)
-
-        at_once(end, partial(engine.dispense, lanes=[waiting.lane_id]))
-        assert state_of(waiting) == State.DISPATCHED
-        api.cancel(waiting)
 
 
 def test_a_resume_while_a_pass_decides_is_seen_by_one_of_them() -> None:

@@ -1,20 +1,18 @@
 """Invariant 1: whatever dispenses and works at once, no limit of any key is ever exceeded."""
 
 import random
-from functools import partial
 from uuid import UUID
 
 import pytest
 from pytest_django import Settings
 
-from dispatcher import engine
 from dispatcher.engine import attempt
 from dispatcher.lifecycle import finish
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.request import Call
-from tests.races.audit import audit, use_now
+from tests.races.audit import audit
 from tests.races.lockstep import at_once, concurrent
-from tests.races.traffic import declare_tenants, tick_and_work, write
+from tests.races.traffic import tick_and_work
 
 pytestmark = [concurrent, pytest.mark.pooler]
 
@@ -55,16 +53,3 @@ def test_sixteen_dispensers_keep_the_limits_of_all_keys_of_a_call_at_once(
     at_once(*[tick_and_work] * 16)
     assert Lane.objects.count() > 8
     audit(is_fifo=not admitted_again)
-
-
-@pytest.mark.slow
-def test_passes_that_see_the_same_room_give_it_away_once() -> None:
-    """Each of sixteen lanes has a dispenser of its own; only the key's lock is between them."""
-    declare_tenants(16)
-    for number in range(10):
-        key = f"api:{number}"
-        RateLimitKey.objects.declare(key, concurrency=5, rate=(5, 3600))
-        lanes = sorted({call.lane_id for call in write([f"tenant:{lane}", key] for lane in range(16))})
-        at_once(*[partial(engine.dispense, lanes=[lane]) for lane in lanes])
-        assert use_now([key]) == {key: 5}
-    audit(has_ended=False)
