@@ -63,15 +63,6 @@ def test_a_pass_and_two_lone_sends(limit: str) -> None:
     explore({"dispenser": admit_head(waiting), "one": sending, "other": sending}, one_is_in, at_least=150)
 
 
-@pytest.mark.parametrize("limit", ["concurrency", "rate"])
-def test_two_passes_and_a_lone_send(limit: str) -> None:
-    RateLimitKey.objects.declare("api", **ONE[limit])
-    make_lane()
-    one, other = lanes(2)
-    cast = {"one": admit_head(one), "other": admit_head(other), "sender": partial(write_alone, "api")}
-    explore(cast, one_is_in, at_least=600)
-
-
 @pytest.mark.parametrize("rival", ["pass", "send"])
 def test_a_start_is_counted_while_it_passes_from_the_slot_into_the_window(rival: str) -> None:
     RateLimitKey.objects.declare("api", rate=(1, 3600))

@@ -1,8 +1,8 @@
 """After `pause` has returned, nothing starts whose claim began later; what was admitted goes back unspent."""
 
 import time
-from datetime import datetime
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
 from django.db import connection
@@ -15,6 +15,9 @@ from dispatcher.states import State
 from tests.races.audit import audit
 from tests.races.lockstep import at_once, concurrent
 from tests.races.traffic import in_flight
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 pytestmark = concurrent
 
