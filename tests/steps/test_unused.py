@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher import engine
 from dispatcher.lifecycle.retention import unused
-from dispatcher.models import CallQueue, Lane, RateLimitKey, Window
+from dispatcher.models import Lane, RateLimitKey
 from tests.builders import T0, at, erase, lane_of, waiting
 
 pytestmark = [pytest.mark.django_db, pytest.mark.pooler]
@@ -30,22 +29,6 @@ def leave(*keys: str, **fields: Any) -> None:
     call = waiting(*keys, **fields)
     erase(call)
     Lane.objects.filter(id=call.lane_id).update(served_at=T0)
-
-
-def test_a_lane_with_a_call_that_waits_alone_stays() -> None:
-    call = waiting("tenant:a")
-    CallQueue.objects.filter(id=call.id).update(oversized_key=RateLimitKey.objects.get(), oversized_cost=3)
-    assert unused.remove_lanes(now=LATE) == 0
-    erase(call)
-    assert unused.remove_lanes(now=LATE) == 1
-
-
-def test_what_is_left_of_a_window_goes_after_its_key() -> None:
-    leave("tenant:a")
-    Window.objects.create(key=RateLimitKey.objects.get(), place=1, cost=1, last_start_at=T0)
-    engine.cleanup(now=LATE)
-    engine.recover(now=LATE)
-    assert not Window.objects.exists()
 
 
 def test_many_go_in_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:

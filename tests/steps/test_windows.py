@@ -1,16 +1,15 @@
 """Windows: the rows of a window are used again and again, and forget no start that still counts."""
 
 from datetime import datetime, timedelta
-from uuid import uuid4
 
 import pytest
 from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dispatcher.lifecycle import claim, control, retention
+from dispatcher.lifecycle import control, retention
 from dispatcher.models import RateLimitKey, Slot, Window
-from tests.builders import SECOND, T0, at, go, key, seen, started, ticket_of, waiting
+from tests.builders import SECOND, T0, at, key, started
 
 pytestmark = pytest.mark.django_db
 
@@ -18,18 +17,6 @@ pytestmark = pytest.mark.django_db
 def counted(since: datetime) -> int:
     """Return what the window of `api` counts from then on."""
     return sum(Window.objects.filter(last_start_at__gt=since).values_list("cost", flat=True))
-
-
-def test_a_start_that_lies_ahead_takes_over_nothing_that_still_counts() -> None:
-    key("api", rate=(10, 1))
-    started("api")
-    call = waiting("api")
-    go(call, now=at(0.8))
-    claim_id, ticket = uuid4(), ticket_of(seen(call))
-    claim.claim(call.id, ticket, claim_id=claim_id, now=at(0.8))
-    # It was late again and again: its window counts the latest that it may start now, a lap after the first start.
-    claim.restart(call.id, ticket, claim_id=claim_id, slack=1.6 * SECOND, now=at(0.9))
-    assert counted(at(0.9) - SECOND) == 3
 
 
 def test_the_windows_are_trimmed_slice_by_slice_and_from_the_front_again(monkeypatch: pytest.MonkeyPatch) -> None:
