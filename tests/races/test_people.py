@@ -1,4 +1,4 @@
-"""What people do to calls while the engine does its part: cancel, retry, run now."""
+"""What people do to calls while the engine does its part: cancel, retry, run now, delete."""
 
 from functools import partial
 
@@ -7,7 +7,7 @@ from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.races.audit import audit
-from tests.races.lockstep import at_once, concurrent
+from tests.races.lockstep import actors, at_once, concurrent
 from tests.races.traffic import in_flight, write
 
 pytestmark = concurrent
@@ -72,3 +72,16 @@ def test_run_now_and_cancel_of_the_same_calls_leave_them_ended_or_waiting() -> N
         assert set(cancelled) == set(calls)
         assert set(moved) <= set(calls)
     audit()
+
+
+def test_a_call_that_is_retried_while_it_is_deleted_stays() -> None:
+    (call,) = in_flight()
+    api.cancel([call.id])
+    with actors(2) as (person, other):
+        person.open()
+        person.do(api.retry, [call.id])
+        deleting = other.begin(CallQueue.objects.filter(id=call.id).delete)
+        other.wait_blocked(by=person)
+        person.commit()
+        assert deleting.result() == (0, {})
+    assert CallQueue.objects.filter(id=call.id).exists()

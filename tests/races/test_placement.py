@@ -14,7 +14,7 @@ from dispatcher import engine
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.states import State
 from tests.races.audit import audit
-from tests.races.lockstep import STOP_PASSES, Actor, actors, concurrent, holding
+from tests.races.lockstep import Actor, actors, concurrent, holding
 from tests.races.traffic import tick, write
 
 pytestmark = [concurrent, pytest.mark.server]
@@ -183,18 +183,4 @@ def test_a_pass_over_its_lane_neither_waits_for_an_open_sender_nor_fails_it(isol
         assert now(second).state == State.DISPATCHED
         sender.commit()
     assert now(call).state == State.DISPATCHED
-    audit(has_ended=False)
-
-
-def test_a_sender_does_not_wait_for_a_pass_that_holds_its_lane() -> None:
-    RateLimitKey.objects.declare("api", concurrency=9)
-    (waiting,) = write([["api"]])
-    with actors(2) as (sender, dispenser), holding(STOP_PASSES) as gate:
-        passing = dispenser.begin(engine.dispense, lanes=[waiting.lane_id])
-        dispenser.wait_blocked(by=gate)
-        open_impatiently(sender)
-        assert sender.do(send, "api").lane_id == waiting.lane_id
-        sender.roll_back()
-        gate.rollback()
-        assert passing.result() == 1
     audit(has_ended=False)

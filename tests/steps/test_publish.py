@@ -128,6 +128,7 @@ def test_a_broker_that_refuses_is_connected_again_for_the_next_pass(
             return producer.connection.connection
 
     refusing(broker, monkeypatch, OutOfMemoryError())
+    publish.publish([admitted()])
     before = connection()
     publish.publish([admitted()])
     assert connection() is before

@@ -19,22 +19,6 @@ def counted(since: datetime) -> int:
     return sum(Window.objects.filter(last_start_at__gt=since).values_list("cost", flat=True))
 
 
-def test_the_windows_are_trimmed_slice_by_slice_and_from_the_front_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "_SLICE", 10)
-    many, few = key("many", rate=(1_000, 1)), key("few", rate=(1_000, 3_600))
-    for turn in range(25):
-        started("many", now=at(turn * 0.01))
-        started("few", now=at(turn * 40))
-    later = at(1_000)
-    trimmed = [retention.trim_windows(now=later) for _ in range(6)]
-    assert max(trimmed) == 10
-    assert sum(trimmed) == 25
-    assert not Window.objects.filter(key=many).exists()
-    assert sum(Window.objects.filter(key=few).values_list("cost", flat=True)) == 25
-    started("many", now=later)
-    assert sum(retention.trim_windows(now=at(2_000)) for _ in range(4)) == 1
-
-
 def test_the_windows_of_a_key_that_was_deleted_are_trimmed() -> None:
     api = key("api", rate=(1_000, 3_600))
     started("api")
