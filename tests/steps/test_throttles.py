@@ -1,7 +1,6 @@
 """Throttles: starts that were missed, openings that outlive a process, and soft time limits before the start."""
 
 from datetime import timedelta
-from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
@@ -16,7 +15,7 @@ from dispatcher.models import CallQueue
 from dispatcher.reports import rate_limit_status
 from dispatcher.states import State
 from tests.apps import APPS
-from tests.builders import SECOND, T0, admitted, at, go, key, seen, snapshot, started, ticket_of, waiting
+from tests.builders import T0, admitted, at, go, key, seen, snapshot, started, ticket_of, waiting
 
 pytestmark = [pytest.mark.django_db, pytest.mark.pooler]
 
@@ -56,22 +55,6 @@ def end_override() -> None:
 
 
 # A start beyond the horizon
-
-
-def test_a_start_that_was_missed_is_moved_where_no_other_was_given_after_it(settings: Any) -> None:
-    settings.DISPATCHER = {"lead": 0}
-    row = key("api", throttle=SLOW)
-    call = admitted("api")
-    claim_id, ticket = uuid4(), ticket_of(call)
-    slacks = [0 * SECOND, SECOND, 3 * SECOND]
-    claim.claim(call.id, ticket, claim_id=claim_id, now=T0)
-    for turn, (missed, slack) in enumerate(pairwise(slacks), start=1):
-        late = at(turn * 5)
-        made = claim.restart(call.id, ticket, claim_id=claim_id, slack=slack, missed=missed, now=late)
-        assert isinstance(made, Claimed)
-        assert made.start_at == late
-    row.refresh_from_db()
-    assert row.last_start_at == at(10 + 3)
 
 
 def test_a_start_that_was_missed_and_would_come_beyond_the_horizon_is_given_up(settings: Any) -> None:

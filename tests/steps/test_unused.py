@@ -41,14 +41,3 @@ def test_many_go_in_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unused.remove_keys(now=LATE) == 7
     assert lane_of(kept)
     assert names() == {"tenant:0"}
-
-
-def test_a_removal_stops_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unused, "_BATCH", 2)
-    for number in range(6):
-        leave(f"tenant:{number}")
-    clock = iter(range(0, 1_000, 25))
-    monkeypatch.setattr(unused, "monotonic", lambda: next(clock))
-    # It starts at 0; slices begin at 25 and at 50, and at 75 its minute is over.
-    assert unused.remove_lanes(now=LATE) == 4
-    assert unused.remove_lanes(now=LATE) == 2
