@@ -1,12 +1,14 @@
 """Windows: the rows of a window are used again and again, and forget no start that still counts."""
 
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dispatcher import engine
 from dispatcher.lifecycle import control, retention
 from dispatcher.models import RateLimitKey, Slot, Window
 from tests.builders import SECOND, T0, at, key, started
@@ -26,6 +28,30 @@ def test_the_windows_of_a_key_that_was_deleted_are_trimmed() -> None:
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM dispatcher_ratelimitkey WHERE id = %s", [api.id])
     assert retention.trim_windows(now=at(1)) == 1
+
+
+def test_parts_of_windows_that_can_no_longer_count_are_forgotten() -> None:
+    key("api", rate=(9, 60))
+    key("long", rate=(9, timedelta(hours=1)))
+    started("api", "long")
+    started("api", now=at(100))
+    engine.recover(now=at(239))
+    assert Window.objects.count() == 3
+    engine.recover(now=at(241))
+    assert sorted(Window.objects.values_list("key__name", "last_start_at")) == [
+        ("api", at(100)),
+        ("long", at(0)),
+    ]
+    engine.recover(now=at(14_401))
+    assert not Window.objects.exists()
+
+
+def test_a_window_of_milliseconds_is_kept_for_as_long_as_its_margin(settings: Any) -> None:
+    settings.DISPATCHER = {"margin": 1}
+    key("api", rate=(9, timedelta(milliseconds=1)))
+    started("api")
+    engine.recover(now=at(1.001))
+    assert Window.objects.exists()
 
 
 periods = st.sampled_from([0.5, 1, 7, 60])
