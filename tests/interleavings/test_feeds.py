@@ -115,15 +115,12 @@ def test_a_step_that_ends_a_call_and_one_that_parks_another_lane() -> None:
     explore({"one": partial(take, ONE, start), "other": partial(take, OTHER)}, it_starts, at_least=10)
 
 
-@pytest.mark.parametrize("is_lone", [True, False], ids=["alone", "in a transaction"])
-def test_a_step_and_a_send(*, is_lone: bool) -> None:
+def test_a_step_and_a_send() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     send("api")
     start = taken()
 
     def sends() -> CallQueue:
-        if is_lone:
-            return send("api")
         with transaction.atomic():
             return send("api")
 

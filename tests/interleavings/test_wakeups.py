@@ -43,13 +43,6 @@ def test_a_send_and_a_pass_that_puts_the_lane_to_sleep() -> None:
     )
 
 
-def test_a_lone_send_and_a_pass_over_its_lane() -> None:
-    RateLimitKey.objects.declare("api", concurrency=2)
-    (first,) = in_flight("api")
-    sender = partial(CallQueue.objects.send, "noop", keys=["api"])
-    explore({"sender": sender, "dispenser": dispense(first)}, all_are_admitted, at_least=100)
-
-
 @pytest.mark.smoke
 def test_a_finish_and_a_pass_that_parks_a_lane() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)

@@ -106,13 +106,6 @@ def test_a_message_that_celery_can_not_read_costs_an_attempt(broker: Broker) -> 
 # What a worker registers
 
 
-def test_a_worker_registers_what_it_knows_once_and_again_when_that_changes() -> None:
-    here = replace(HERE, tasks=["a", "b"])
-    assert heartbeat.record(here, []).knows_more
-    assert not heartbeat.record(here, []).knows_more
-    assert heartbeat.record(replace(here, tasks=["a", "b", "c"]), []).knows_more
-
-
 # Messages that are lost again and again
 
 
