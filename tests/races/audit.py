@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import connection
+from django.db.models import F
 from django.utils import timezone
 
 from dispatcher.conf import conf, pass_bound
@@ -34,7 +35,7 @@ def audit(
     it is, if not the clock's.
     """
     now = now or timezone.now()
-    found = [*_tickets(), *_slots(), *_placements(), *_wakeups(now), *_attempts()]
+    found = [*_tickets(), *_slots(), *_known_use(), *_placements(), *_wakeups(now), *_attempts()]
     if has_ended:
         found += _ends()
     if is_fifo:
@@ -101,6 +102,15 @@ def spent_by_key() -> dict[int, list[Spent]]:
                 )
             )
     return spent
+
+
+def _known_use() -> Iterable[str]:
+    for key in RateLimitKey.objects.filter(counted_admissions=F("admissions"), most_held__isnull=False):
+        slots = list(Slot.objects.filter(key=key).values_list("cost", "started_at"))
+        held = sum(cost for cost, _ in slots)
+        unstarted = sum(cost for cost, started_at in slots if started_at is None)
+        if held > (key.most_held or 0) or unstarted > (key.most_unstarted or 0):
+            yield f"{key}: {held} in slots, {unstarted} not started; known: {key.most_held}, {key.most_unstarted}"
 
 
 def _limits(now: datetime) -> Iterable[str]:
