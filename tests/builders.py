@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 from django.db import connection
 
-from dispatcher.lifecycle import admit, claim, finish, heartbeat, place, send
+from dispatcher.lifecycle import admit, claim, heartbeat, place, send
 from dispatcher.limits import policy
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot, Window
 from dispatcher.request import Call
@@ -20,8 +20,6 @@ from tests.apps import APPS
 
 T0 = datetime(2030, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
-MARGIN = timedelta(milliseconds=50)
-"""What the setting `margin` is by default."""
 
 HERE = heartbeat.WorkerInfo(
     id=uuid4(), name="celery@here", host="here", pid=1, pool="prefork", processes=2, queues=["celery"]
@@ -68,16 +66,6 @@ def started(*keys: str, now: datetime = T0, **fields: Any) -> CallQueue:
     call = admitted(*keys, now=now, **fields)
     assert isinstance(claim.claim(call.id, ticket_of(call), now=now), claim.Claimed)
     return seen(call)
-
-
-def start(call: CallQueue, *, now: datetime) -> None:
-    """Claim an admitted call."""
-    assert isinstance(claim.claim(call.id, ticket_of(seen(call)), now=now), claim.Claimed)
-
-
-def end(call: CallQueue) -> None:
-    """Finish a call in flight well."""
-    assert finish.complete(call.id, ticket_of(seen(call)), result=None)
 
 
 def seen(call: CallQueue) -> CallQueue:

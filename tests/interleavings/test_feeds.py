@@ -16,17 +16,12 @@ from dispatcher.lifecycle import control, finish
 from dispatcher.models import CallQueue, Queue, RateLimitKey, Slot
 from dispatcher.states import State
 from tests.interleavings.actions import give_up, let_leases_run_out
-from tests.interleavings.stepper import explore, wide
+from tests.interleavings.stepper import explore
 from tests.races.lockstep import concurrent
 
 pytestmark = concurrent
 
 ONE, OTHER = (Taker(worker=uuid4(), queues=["mail"], tasks=["noop"]) for _ in range(2))
-LIMITS: dict[str, dict[str, Any]] = {
-    "concurrency": {"concurrency": 1},
-    "rate": {"rate": (1, 3600)},
-    "throttle": {"throttle": (1, 3600)},
-}
 
 
 @pytest.fixture(autouse=True)
@@ -40,16 +35,6 @@ def send(*keys: str, **fields: Any) -> CallQueue:
 
 def take(taker: Taker = ONE, *ended: Start, room: int = 2) -> Step:
     return feed.step(taker, [end_of(start) for start in ended], room=room)
-
-
-def hand_over(start: Start) -> Step:
-    """End a call, and hand its slots over, as a worker does that expects a lane to be parked on them."""
-    assert start.is_followed
-    return feed.hand_over(ONE, end_of(start), room=2)
-
-
-ENDING = pytest.mark.parametrize("end", [partial(take, ONE), hand_over], ids=["step", "hand-over"])
-"""How a worker records the end of one call."""
 
 
 def end_of(start: Start) -> finish.Ended:
@@ -78,9 +63,8 @@ def started(call: CallQueue) -> bool:
     return row.state == State.ACTIVE
 
 
-@pytest.mark.parametrize("limit", ["concurrency", *(pytest.param(limit, marks=wide) for limit in ("rate", "throttle"))])
-def test_steps_of_two_workers_over_lanes_that_share_a_key(limit: str) -> None:
-    RateLimitKey.objects.declare("api", **LIMITS[limit])
+def test_steps_of_two_workers_over_lanes_that_share_a_key() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
     RateLimitKey.objects.declare("tenant")
     send("api")
     send("api", "tenant")
@@ -103,8 +87,7 @@ def test_steps_of_two_workers_and_two_calls_of_one_lane() -> None:
     explore({"one": partial(take, ONE, room=1), "other": partial(take, OTHER, room=1)}, each_started_once, at_least=10)
 
 
-@ENDING
-def test_a_step_that_ends_a_call_and_the_step_of_another_worker(end: Callable[[Start], Step]) -> None:
+def test_a_step_that_ends_a_call_and_the_step_of_another_worker() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     first, second = send("api"), send("api")
     start = taken()
@@ -114,7 +97,7 @@ def test_a_step_that_ends_a_call_and_the_step_of_another_worker(end: Callable[[S
         assert [*ids(*steps), *rest()] == [second.id]
         assert CallQueue.objects.get(id=first.id).state == State.COMPLETED
 
-    explore({"one": partial(end, start), "other": partial(take, OTHER)}, the_second_started, at_least=10)
+    explore({"one": partial(take, ONE, start), "other": partial(take, OTHER)}, the_second_started, at_least=10)
 
 
 def test_a_step_that_ends_a_call_and_one_that_parks_another_lane() -> None:
@@ -132,48 +115,12 @@ def test_a_step_that_ends_a_call_and_one_that_parks_another_lane() -> None:
     explore({"one": partial(take, ONE, start), "other": partial(take, OTHER)}, it_starts, at_least=10)
 
 
-@pytest.mark.slow
-def test_hand_overs_of_two_workers() -> None:
-    RateLimitKey.objects.declare("api", concurrency=2)
-    calls = [send("api") for _ in range(5)]
-    (other,) = take(OTHER, room=1).starts
-    start = taken()
-
-    def room_is_used_once(*steps: Step) -> None:
-        # By these, or by the next step of any worker: none needs a tick, or a key that is opened.
-        started = [*ids(*steps), *ids(take(ONE)), *ids(take(OTHER))]
-        assert sorted(started) == sorted(call.id for call in calls[2:4])
-        assert Slot.objects.count() == 2
-
-    theirs = partial(feed.hand_over, OTHER, end_of(other), room=2)
-    explore({"one": partial(hand_over, start), "other": theirs}, room_is_used_once, at_least=5)
-
-
-def test_a_hand_over_and_a_cancel_of_the_next_call() -> None:
-    RateLimitKey.objects.declare("api", concurrency=1)
-    _, call, behind = (send("api") for _ in range(3))
-    start = taken()
-
-    def cancelled_or_started(step: Step, cancelled: list[Any]) -> None:
-        assert ([call.id] == cancelled) is not started(call)
-        assert [*ids(step), *ids(take(OTHER))] == [behind.id if cancelled else call.id]
-
-    explore(
-        {"worker": partial(hand_over, start), "caller": partial(api.cancel, [call.id])},
-        cancelled_or_started,
-        at_least=5,
-    )
-
-
-@pytest.mark.parametrize("is_lone", [True, False], ids=["alone", "in a transaction"])
-def test_a_step_and_a_send(*, is_lone: bool) -> None:
+def test_a_step_and_a_send() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     send("api")
     start = taken()
 
     def sends() -> CallQueue:
-        if is_lone:
-            return send("api")
         with transaction.atomic():
             return send("api")
 
@@ -227,19 +174,6 @@ def test_a_step_and_a_closing(verb: str, kind: dict[str, Any]) -> None:
     explore({"admin": CLOSINGS[verb], "worker": look_and_take}, nothing_starts_late, at_least=5, limits_changed=True)
 
 
-@wide
-def test_a_step_and_a_resume() -> None:
-    RateLimitKey.objects.declare("api", concurrency=1)
-    call = send("api")
-    control.pause("api")
-
-    def it_starts(step: Step, _: object) -> None:
-        # The lane is held once the key is open; no key is named.
-        assert [*ids(step), *ids(take(OTHER))] == [call.id]
-
-    explore({"worker": take, "admin": partial(api.resume, "api")}, it_starts, at_least=10)
-
-
 def test_a_step_that_ends_a_call_and_its_recovery() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     call = send("api", retry={"max_attempts": 3, "initial_interval": 1, "jitter": False})
@@ -267,36 +201,6 @@ def test_a_call_that_is_given_back_and_a_recovery() -> None:
         assert rest() == ([] if lost else [call.id])
 
     explore({"worker": partial(fed.give_back, [start.handle]), "recovery": give_up}, it_waits_once, at_least=5)
-
-
-@pytest.mark.slow
-def test_a_call_that_is_given_back_and_the_step_of_another_worker() -> None:
-    RateLimitKey.objects.declare("api", concurrency=1)
-    call, behind = send("api"), send("api")
-    start = taken()
-
-    def the_first_goes_first(_: None, step: Step) -> None:
-        assert [*ids(step), *rest()] == [call.id]
-        assert not started(behind)
-
-    cast = {"one": partial(fed.give_back, [start.handle]), "other": partial(take, OTHER)}
-    explore(cast, the_first_goes_first, at_least=10)
-
-
-@wide
-def test_a_provider_that_stops_a_call_and_the_step_of_another_worker() -> None:
-    RateLimitKey.objects.declare("api", concurrency=1)
-    send("api")
-    behind = send("api")
-    start = taken()
-
-    def nothing_starts(_: None, step: Step) -> None:
-        assert not step.starts
-        assert not started(behind)
-        assert CallQueue.objects.waiting().count() == 2
-
-    cast = {"one": partial(fed.put_off, start, timedelta(hours=1), None), "other": partial(take, OTHER)}
-    explore(cast, nothing_starts, at_least=10, limits_changed=True)
 
 
 @pytest.mark.parametrize("delivery", ["broker", "direct"])

@@ -18,15 +18,15 @@ pytestmark = concurrent
 
 def count(name: str, times: int = 1) -> None:
     for _ in range(times):
-        RateLimitKey.objects.filter(name=name).update(admissions=F("admissions") + 1)
+        RateLimitKey.objects.filter(name=name).update(concurrency=F("concurrency") + 1)
 
 
 def counted(name: str) -> int:
-    return RateLimitKey.objects.get(name=name).admissions
+    return RateLimitKey.objects.get(name=name).concurrency or 0
 
 
 def test_every_order_of_two_and_three_steps_is_played_once() -> None:
-    RateLimitKey.objects.declare("api")
+    RateLimitKey.objects.declare("api", concurrency=0)
     found = explore(
         {"two": partial(count, "api", 2), "three": partial(count, "api", 3)},
         lambda *_: None,
@@ -37,10 +37,10 @@ def test_every_order_of_two_and_three_steps_is_played_once() -> None:
 
 
 def test_an_update_that_is_lost_is_found_and_played_again_alone() -> None:
-    RateLimitKey.objects.declare("api")
+    RateLimitKey.objects.declare("api", concurrency=0)
 
     def read_and_write() -> None:
-        RateLimitKey.objects.filter(name="api").update(admissions=counted("api") + 1)
+        RateLimitKey.objects.filter(name="api").update(concurrency=counted("api") + 1)
 
     def nothing_is_lost(*_: None) -> None:
         assert counted("api") == 2
@@ -55,7 +55,7 @@ def test_an_update_that_is_lost_is_found_and_played_again_alone() -> None:
 
 def test_a_deadlock_is_found() -> None:
     for name in ("one", "other"):
-        RateLimitKey.objects.declare(name)
+        RateLimitKey.objects.declare(name, concurrency=0)
 
     def both(first: str, second: str) -> None:
         with transaction.atomic():
@@ -69,7 +69,7 @@ def test_a_deadlock_is_found() -> None:
 
 
 def test_who_waits_for_a_lock_goes_on_when_it_is_given_back() -> None:
-    RateLimitKey.objects.declare("api")
+    RateLimitKey.objects.declare("api", concurrency=0)
 
     def twice() -> int:
         with transaction.atomic():
@@ -105,6 +105,6 @@ def test_what_is_left_out_ends_no_other_way() -> None:
 
 
 def test_a_machine_that_plays_too_little_is_found_out() -> None:
-    RateLimitKey.objects.declare("api")
+    RateLimitKey.objects.declare("api", concurrency=0)
     with pytest.raises(AssertionError, match="only 2 steps"):
         explore({"one": partial(count, "api", 2)}, lambda *_: None, at_least=3)

@@ -44,19 +44,6 @@ def test_three_claims_with_one_ticket() -> None:
     explore({name: partial(started, call) for name in ("one", "two", "three")}, one_starts, at_least=15)
 
 
-def test_two_deliveries_of_one_message() -> None:
-    (call,) = in_flight("api")
-
-    def run() -> object:
-        return engine.execute(call.id, call.ticket, lambda: 1)
-
-    def one_ran(*outcomes: object) -> None:
-        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Refused", "Returned"]
-        assert now(call) == (State.COMPLETED, 1, None, 0)
-
-    explore({"one": run, "other": run}, one_ran, at_least=15)
-
-
 @pytest.mark.parametrize("is_expired", [True, False], ids=["expired", "held"])
 def test_a_claim_and_a_recovery(*, is_expired: bool) -> None:
     (call,) = in_flight("api")
@@ -134,17 +121,6 @@ def test_a_heartbeat_and_a_recovery() -> None:
 
     cast = {"heart": partial(renew, [(call.id, call.ticket)]), "recovery": give_up}
     explore(cast, it_is_held_or_lost, at_least=15)
-
-
-def test_a_heartbeat_and_a_claim() -> None:
-    (call,) = in_flight("api")
-
-    def it_is_started(_: int, is_started: bool) -> None:
-        assert is_started
-        assert now(call) == (State.ACTIVE, 1, call.ticket, 1)
-
-    cast = {"heart": partial(renew, [(call.id, call.ticket)]), "worker": partial(started, call)}
-    explore(cast, it_is_started, at_least=4)
 
 
 def test_a_loss_and_a_finish() -> None:

@@ -19,7 +19,6 @@ from tests.interleavings.actions import (
     all_are_admitted,
     dispense,
     finish_and_admit,
-    finish_one,
     give_up,
     let_leases_run_out,
     no_call_waits,
@@ -44,91 +43,42 @@ def test_a_send_and_a_pass_that_puts_the_lane_to_sleep() -> None:
     )
 
 
-def test_a_lone_send_and_a_pass_over_its_lane() -> None:
-    RateLimitKey.objects.declare("api", concurrency=2)
-    (first,) = in_flight("api")
-    sender = partial(CallQueue.objects.send, "noop", keys=["api"])
-    explore({"sender": sender, "dispenser": dispense(first)}, all_are_admitted, at_least=100)
-
-
-@wide
-def test_a_lone_send_and_two_passes_over_its_lane() -> None:
-    RateLimitKey.objects.declare("api", concurrency=2)
-    (first,) = in_flight("api")
-    explore(
-        {
-            "sender": partial(CallQueue.objects.send, "noop", keys=["api"]),
-            "one": dispense(first),
-            "other": dispense(first),
-        },
-        all_are_admitted,
-        at_least=1000,
-    )
-
-
-either_way = pytest.mark.parametrize("end", [finish_one, finish_and_admit])
-
-
 @pytest.mark.smoke
-@either_way
-def test_a_finish_and_a_pass_that_parks_a_lane(end: Callable[[CallQueue], bool]) -> None:
+def test_a_finish_and_a_pass_that_parks_a_lane() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     declare_tenants(1)
     call = running("api")
     (waiting,) = write([["api", "tenant:0"]])
-    explore({"worker": partial(end, call), "dispenser": dispense(waiting)}, all_are_admitted, at_least=100)
+    explore({"worker": partial(finish_and_admit, call), "dispenser": dispense(waiting)}, all_are_admitted, at_least=100)
 
 
-@either_way
-def test_a_finish_and_a_send_to_the_lane_that_it_lets_in(end: Callable[[CallQueue], bool]) -> None:
+def test_a_finish_and_a_send_to_the_lane_that_it_lets_in() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     call = running("api")
     CallQueue.objects.send("noop", keys=["api"])
     explore(
-        {"worker": partial(end, call), "sender": partial(send_in_transaction, "api")},
+        {"worker": partial(finish_and_admit, call), "sender": partial(send_in_transaction, "api")},
         no_call_waits,
         at_least=200,
     )
 
 
-@wide
-def test_two_finishes_and_two_lanes_parked_on_their_key() -> None:
-    RateLimitKey.objects.declare("api", concurrency=2)
-    declare_tenants(2)
-    first, second = running("api"), running("api")
-    for number in range(2):
-        CallQueue.objects.send("noop", keys=["api", f"tenant:{number}"])
-    explore({"one": partial(finish_one, first), "other": partial(finish_one, second)}, all_are_admitted, at_least=1000)
-
-
-LIMITS = pytest.mark.parametrize("limits", [{}, {"rate": (4, 3600)}], ids=["plain", "window"])
-
-
-def finishes_of_a_key_with_two_lanes(end: Callable[[CallQueue], Any], limits: dict[str, Any]) -> dict[str, Any]:
-    """Return the work of two workers, whose calls fill a key on which two lanes are parked."""
+@pytest.mark.smoke
+@pytest.mark.parametrize("limits", [{}, {"rate": (4, 3600)}], ids=["plain", "window"])
+def test_two_finishes_that_admit_and_two_lanes_parked_on_their_key(limits: dict[str, Any]) -> None:
     RateLimitKey.objects.declare("api", concurrency=2, **limits)
     declare_tenants(2)
     calls = running("api"), running("api")
     for number in range(2):
         CallQueue.objects.send("noop", keys=["api", f"tenant:{number}"])
-    return dict(zip(("one", "other"), (partial(end, call) for call in calls), strict=True))
 
-
-@pytest.mark.smoke
-@LIMITS
-def test_two_finishes_that_admit_and_two_lanes_parked_on_their_key(limits: dict[str, Any]) -> None:
     def all_are_admitted_then(*done: release.Release) -> None:
         for each in done:
             release.serve(each)
         all_are_admitted()
 
-    explore(finishes_of_a_key_with_two_lanes(release_one, limits), all_are_admitted_then, at_least=300)
-
-
-@wide
-@LIMITS
-def test_two_finishes_that_admit_and_serve_and_two_lanes_parked_on_their_key(limits: dict[str, Any]) -> None:
-    explore(finishes_of_a_key_with_two_lanes(finish_and_admit, limits), all_are_admitted, at_least=1000)
+    one, other = (partial(release_one, call) for call in calls)
+    explore({"one": one, "other": other}, all_are_admitted_then, at_least=300)
 
 
 def test_a_finish_that_admits_and_a_finish_that_frees_the_key_where_the_lane_is_parked_then() -> None:

@@ -8,10 +8,8 @@ from pytest_django import Settings
 from dispatcher import engine
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.request import Call
-from dispatcher.states import State
 from tests.races.audit import audit, use_now
-from tests.races.lockstep import actors, at_once, concurrent, holding
-from tests.races.traffic import declare_tenants, write
+from tests.races.lockstep import at_once, concurrent
 
 pytestmark = concurrent
 
@@ -50,33 +48,3 @@ def test_two_who_declare_a_key_at_once_get_the_same_one() -> None:
             *[partial(RateLimitKey.objects.declare, f"api:{number}", concurrency=size) for size in (1, 2)] * 8
         )
         assert len({(key.id, key.concurrency) for key in keys}) == 1
-
-
-def test_single_sends_at_once_never_exceed_what_a_key_allows() -> None:
-    """A send that admits its own call counts by a snapshot that may be old: the key's number shows it."""
-    declare_tenants(1)
-    for number in range(15):
-        key = f"api:{number}"
-        RateLimitKey.objects.declare(key, concurrency=5, rate=(5, 3600))
-        CallQueue.objects.send("noop", keys=[key])
-        at_once(
-            *[partial(CallQueue.objects.send, "noop", keys=[key])] * 12,
-            *[partial(CallQueue.objects.send, "noop", keys=[key, "tenant:0"])] * 4,
-        )
-        assert use_now([key]) == {key: 5}
-    audit(has_ended=False)
-
-
-def test_a_single_send_counts_an_admission_that_was_committed_after_it_had_begun() -> None:
-    RateLimitKey.objects.declare("api", concurrency=2)
-    declare_tenants(1)
-    running = CallQueue.objects.send("noop", keys=["api"])
-    (waiting,) = write([["api", "tenant:0"]])
-    with actors(1) as (sender,):
-        with holding("SELECT FROM dispatcher_lane WHERE id = %s FOR UPDATE", [running.lane_id]) as gate:
-            sending = sender.begin(CallQueue.objects.send, "noop", keys=["api"])
-            sender.wait_blocked(by=gate)
-            assert engine.dispense(lanes=[waiting.lane_id]) == 1
-        assert sending.result().state == State.AVAILABLE
-    assert use_now(["api"]) == {"api": 2}
-    audit(has_ended=False)

@@ -1,22 +1,19 @@
 """Locks are taken in one order everywhere, or not waited for: no combination has a deadlock victim."""
 
-from datetime import timedelta
-
 import pytest
 from django.utils import timezone
 from pytest_django import Settings
 
-from dispatcher import api, engine, lanes
+from dispatcher import api, engine
 from dispatcher.errors import RateLimited
 from dispatcher.lifecycle import admit, finish, publish
 from dispatcher.lifecycle.claim import Claimed, claim
-from dispatcher.models import CallQueue, Lane, RateLimitKey
-from dispatcher.request import Call
-from dispatcher.states import OnLimit, State
+from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.states import State
 from tests.builders import renew
 from tests.races.audit import audit
 from tests.races.lockstep import STOP_PASSES, actors, concurrent, holding
-from tests.races.traffic import declare_tenants, in_flight, write
+from tests.races.traffic import in_flight, write
 
 pytestmark = [concurrent, pytest.mark.server]
 
@@ -89,37 +86,6 @@ def test_a_heartbeat_does_not_deadlock_with_a_recovery(settings: Settings) -> No
     audit(has_ended=False)
 
 
-def test_a_heartbeat_does_not_wait_for_a_finish() -> None:
-    RateLimitKey.objects.declare("api", concurrency=9)
-    declare_tenants(3)
-    (call,) = in_flight("api", "tenant:0", "tenant:1", "tenant:2")
-    claim(call.id, call.ticket)
-    with actors(2) as (worker, heart):
-        worker.open()
-        worker.do(finish.complete, call.id, call.ticket, result=None)
-        assert heart.do(renew, [(call.id, call.ticket)]) == 0
-        worker.commit()
-    audit()
-
-
-def test_first_senders_of_the_same_lanes_in_opposite_order_do_not_deadlock() -> None:
-    declare_tenants(3)
-    one, middle, other = (Call(task="noop", keys=[f"tenant:{number}"], queue="celery") for number in range(3))
-    kind = lanes.Kind(queue="celery", priority=0, on_limit=OnLimit.WAIT, names=("tenant:1",))
-    with actors(3) as (upwards, downwards, holder):
-        holder.open()
-        holder.do(lanes.make_lanes, {kind: 0})
-        sending = [
-            upwards.begin(CallQueue.objects.send_many, [one, middle, other]),
-            downwards.begin(CallQueue.objects.send_many, [other, middle, one]),
-        ]
-        assert [len(sent.result()) for sent in sending] == [3, 3]
-        holder.roll_back()
-    engine.place_unplaced()
-    assert Lane.objects.count() == 3
-    audit(has_ended=False)
-
-
 def test_a_pass_over_a_key_that_opened_for_no_lane_does_not_deadlock_with_another_pass() -> None:
     """The first pass holds the second key and has the first to forget; the other one comes the right way round."""
     first, second = (RateLimitKey.objects.declare(name, concurrency=0) for name in ("first", "second"))
@@ -134,21 +100,4 @@ def test_a_pass_over_a_key_that_opened_for_no_lane_does_not_deadlock_with_anothe
             passing = dispenser.begin(engine.dispense, lanes=[both.lane_id])
             dispenser.wait_blocked(by=ticker)
         assert ticking.result() + passing.result() == 2
-    audit(has_ended=False)
-
-
-def test_a_key_is_not_forgotten_that_a_pass_has_just_given_another_opening() -> None:
-    """Not a deadlock, but what comes of waiting: the opening that was to be forgotten is not the one found."""
-    key = RateLimitKey.objects.declare("api", rate=(1, 3600))
-    in_flight("api")
-    RateLimitKey.objects.filter(id=key.id).update(opens_at=timezone.now() - timedelta(seconds=1))
-    (call,) = write([["api"]])
-    with actors(2) as (dispenser, ticker):
-        with holding(STOP_PASSES) as gate:
-            parking = dispenser.begin(engine.dispense, lanes=[call.lane_id])
-            dispenser.wait_blocked(by=gate)
-            forgetting = ticker.begin(engine.dispense, keys=[key.id])
-            ticker.wait_blocked_or_done(forgetting)
-        assert (parking.result(), forgetting.result()) == (0, 0)
-    assert RateLimitKey.objects.get(id=key.id).opens_at > timezone.now()
     audit(has_ended=False)

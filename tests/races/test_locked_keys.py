@@ -10,22 +10,20 @@ import psycopg
 import pytest
 from django.db import transaction
 from django.utils import timezone
-from pytest_django import Settings
 
 from dispatcher import api, engine
 from dispatcher import audit as auditing
-from dispatcher.engine import attempt, blocks
+from dispatcher.engine import attempt
 from dispatcher.errors import RateLimited
-from dispatcher.lifecycle import admit, finish, heartbeat
-from dispatcher.lifecycle.claim import Refused, claim
+from dispatcher.lifecycle import admit
+from dispatcher.lifecycle.claim import Refused
 from dispatcher.lifecycle.run import Stopped
-from dispatcher.models import CallQueue, KeyChange, Lane, RateLimitKey, Slot
+from dispatcher.models import CallQueue, KeyChange, RateLimitKey, Slot
 from dispatcher.request import Call
 from dispatcher.states import State
-from tests.builders import HERE
 from tests.races.audit import audit
 from tests.races.lockstep import actors, at_once, concurrent, eventually, holding
-from tests.races.traffic import declare_tenants, in_flight, only_work, state_of, tick, write
+from tests.races.traffic import declare_tenants, in_flight, only_work, state_of, write
 
 pytestmark = [concurrent, pytest.mark.usefixtures("hasty_passes"), pytest.mark.server]
 
@@ -56,11 +54,6 @@ def is_clean() -> bool:
     return auditing.audit(settle=timedelta(seconds=0.2)).is_ok
 
 
-def two_ticks() -> None:
-    engine.tick(now=timezone.now())
-    engine.tick(now=timezone.now())
-
-
 def test_the_holder_of_a_key_s_lock_can_cancel_a_call_that_is_being_claimed() -> None:
     RateLimitKey.objects.declare("locked", throttle=(100, 1))
     (call,) = in_flight("locked")
@@ -74,20 +67,6 @@ def test_the_holder_of_a_key_s_lock_can_cancel_a_call_that_is_being_claimed() ->
         assert claiming.result() is Refused.BUSY
     assert state_of(call) == State.CANCELLED
     assert is_clean()
-
-
-def test_a_hand_over_waits_for_a_pass_that_holds_its_key_for_a_moment() -> None:
-    RateLimitKey.objects.declare("api", concurrency=1)
-    (running,) = in_flight("api")
-    waiting = CallQueue.objects.send("noop", keys=["api"])
-    claim(running.id, running.ticket)
-    with actors(1) as (worker,):
-        with locked("api") as gate:
-            released = finish.complete(running.id, running.ticket, result=None)
-            handing = worker.begin(engine.hand_over, released.keys, released.lane_id)
-            worker.wait_blocked(by=gate)
-        assert handing.result() == 1
-    assert state_of(waiting) == State.DISPATCHED
 
 
 def stop() -> None:
@@ -156,30 +135,6 @@ def test_a_report_that_blocks_a_locked_key_is_in_its_history() -> None:
     assert (change.key, change.verb, change.actor) == ("locked", "block", "ann")
 
 
-def test_a_block_that_is_over_before_the_key_is_free_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    RateLimitKey.objects.declare("locked", concurrency=5)
-    clock = iter([0.0, 0.0])
-    monkeypatch.setattr(blocks, "monotonic", lambda: next(clock, 60.0))
-    with locked("locked"):
-        blocks.write_later(["locked"], timedelta(seconds=60))
-        eventually(lambda: not blocks._Pending.is_served)  # noqa: SLF001 -- nothing else shows that it has given up
-    assert blocked_until("locked") is None
-
-
-def test_a_worker_that_comes_serves_its_queue_beside_a_locked_key(settings: Settings) -> None:
-    settings.DISPATCHER = {"queue_grace": 60}
-    for name in ("locked", "other"):
-        RateLimitKey.objects.declare(name, concurrency=5)
-    stopped, other = (CallQueue.objects.send("noop", keys=[name]) for name in ("locked", "other"))
-    assert Lane.objects.filter(is_held=True).count() == 2
-    heartbeat.record(HERE, [])
-    with locked("locked"), promptly() as do:
-        assert do(engine.dispense, queues=["celery"]) == 1
-        assert [state_of(stopped), state_of(other)] == [State.AVAILABLE, State.DISPATCHED]
-    two_ticks()
-    assert state_of(stopped) == State.DISPATCHED
-
-
 def test_eight_workers_drain_a_hot_key_by_hand_over_alone_while_others_lock_it_for_moments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -213,17 +168,3 @@ def test_two_passes_that_want_two_keys_each_do_not_deadlock_where_each_waits_for
     engine.dispense(awake=True)
     assert not CallQueue.objects.waiting().exists()
     audit(has_ended=False)
-
-
-def test_a_dear_call_that_expires_under_a_locked_key_keeps_no_call_waiting_after_it() -> None:
-    RateLimitKey.objects.declare("locked", rate=(10, 3600))
-    (first,) = CallQueue.objects.send_many([Call(task="noop", keys={"locked": 2})])
-    assert state_of(first) == State.DISPATCHED
-    dear, cheap = CallQueue.objects.send_many([Call(task="noop", keys={"locked": cost}) for cost in (9, 1)])
-    CallQueue.objects.filter(id=dear.id).update(expires_at=timezone.now())
-    with locked("locked"), promptly() as do:
-        do(tick)
-        assert [state_of(call) for call in (dear, cheap)] == [State.DISCARDED, State.AVAILABLE]
-    two_ticks()
-    assert state_of(cheap) == State.DISPATCHED
-    assert is_clean()

@@ -1,89 +1,16 @@
-"""What people do to calls while the engine does its part: cancel, retry, run now."""
+"""What people do to calls while the engine does its part: cancel, retry, run now, delete."""
 
 from functools import partial
 
 from dispatcher import api, engine
-from dispatcher.lifecycle import control, finish
-from dispatcher.lifecycle.claim import Claimed, Refused, claim
-from dispatcher.models import CallQueue, RateLimitKey, Slot
+from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.races.audit import audit
-from tests.races.lockstep import STOP_PASSES, actors, at_once, concurrent, holding
+from tests.races.lockstep import actors, at_once, concurrent
 from tests.races.traffic import in_flight, write
 
 pytestmark = concurrent
-
-
-def test_a_call_is_either_cancelled_or_claimed() -> None:
-    RateLimitKey.objects.declare("api", concurrency=1)
-    for _ in range(20):
-        (call,) = in_flight("api")
-        claimed, cancelled = at_once(partial(claim, call.id, call.ticket), partial(api.cancel, [call.id]))
-        now = CallQueue.objects.get(id=call.id)
-        if cancelled:
-            assert claimed is Refused.STALE
-            assert (now.state, now.attempt, now.ticket) == (State.CANCELLED, 0, None)
-        else:
-            assert isinstance(claimed, Claimed)
-            assert (now.state, now.attempt, now.ticket) == (State.ACTIVE, 1, call.ticket)
-            finish.complete(call.id, call.ticket, result=None)
-        assert not Slot.objects.exists()
-    audit()
-
-
-def test_a_claim_that_waited_for_the_cancel_is_stale() -> None:
-    (call,) = in_flight()
-    with actors(2) as (admin, worker):
-        admin.open()
-        assert admin.do(control.cancel, [call.id]).calls == [call.id]
-        claiming = worker.begin(claim, call.id, call.ticket)
-        worker.wait_blocked(by=admin)
-        admin.commit()
-        assert claiming.result() is Refused.STALE
-    audit()
-
-
-def test_a_cancel_that_waited_for_the_claim_leaves_the_call_alone() -> None:
-    (call,) = in_flight()
-    with actors(2) as (admin, worker):
-        worker.open()
-        worker.do(claim, call.id, call.ticket)
-        cancelling = admin.begin(api.cancel, [call.id])
-        admin.wait_blocked(by=worker)
-        worker.commit()
-        assert cancelling.result() == []
-    assert CallQueue.objects.get(id=call.id).state == State.ACTIVE
-    audit(has_ended=False)
-
-
-def test_a_cancel_that_waited_for_the_pass_frees_what_the_pass_gave() -> None:
-    RateLimitKey.objects.declare("api", concurrency=1)
-    first, second = write([["api"], ["api"]])
-    with actors(2) as (dispenser, admin):
-        with holding(STOP_PASSES) as gate:
-            passing = dispenser.begin(engine.dispense, lanes=[first.lane_id])
-            dispenser.wait_blocked(by=gate)
-            cancelling = admin.begin(api.cancel, [first.id])
-            admin.wait_blocked(by=dispenser)
-        assert passing.result() >= 1
-        assert cancelling.result() == [first.id]
-    assert CallQueue.objects.get(id=first.id).state == State.CANCELLED
-    assert CallQueue.objects.get(id=second.id).state == State.DISPATCHED
-    audit(has_ended=False)
-
-
-def test_a_pass_leaves_out_the_call_that_is_being_cancelled() -> None:
-    RateLimitKey.objects.declare("api", concurrency=1)
-    first, second = write([["api"], ["api"]])
-    with actors(1) as (admin,):
-        admin.open()
-        admin.do(control.cancel, [first.id])
-        assert engine.dispense(lanes=[first.lane_id]) == 1
-        admin.commit()
-    assert CallQueue.objects.get(id=second.id).state == State.DISPATCHED
-    assert CallQueue.objects.get(id=first.id).state == State.CANCELLED
-    audit(has_ended=False)
 
 
 def test_cancelling_all_while_all_is_admitted_and_run_leaves_each_call_one_end() -> None:
@@ -145,3 +72,16 @@ def test_run_now_and_cancel_of_the_same_calls_leave_them_ended_or_waiting() -> N
         assert set(cancelled) == set(calls)
         assert set(moved) <= set(calls)
     audit()
+
+
+def test_a_call_that_is_retried_while_it_is_deleted_stays() -> None:
+    (call,) = in_flight()
+    api.cancel([call.id])
+    with actors(2) as (person, other):
+        person.open()
+        person.do(api.retry, [call.id])
+        deleting = other.begin(CallQueue.objects.filter(id=call.id).delete)
+        other.wait_blocked(by=person)
+        person.commit()
+        assert deleting.result() == (0, {})
+    assert CallQueue.objects.filter(id=call.id).exists()

@@ -5,18 +5,16 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 import pytest
 from django.db import connection, transaction
 from pytest_django import Settings
 
-from dispatcher import api, engine
-from dispatcher.lifecycle import place
+from dispatcher import engine
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.states import State
 from tests.races.audit import audit
-from tests.races.lockstep import STOP_PASSES, Actor, actors, at_once, concurrent, holding
+from tests.races.lockstep import Actor, actors, concurrent, holding
 from tests.races.traffic import tick, write
 
 pytestmark = [concurrent, pytest.mark.server]
@@ -73,14 +71,6 @@ def now(call: CallQueue) -> CallQueue:
     return CallQueue.objects.get(id=call.id)
 
 
-def unplaced() -> int:
-    return len(unplaced_ids())
-
-
-def unplaced_ids() -> list[UUID]:
-    return [*CallQueue.objects.filter(lane=None).values_list("id", flat=True)]
-
-
 # Senders beside senders
 
 
@@ -100,18 +90,6 @@ def test_senders_to_new_keys_in_opposite_order_neither_wait_nor_deadlock(isolati
     assert {now(call).state for call in sent} == {State.DISPATCHED}
     assert RateLimitKey.objects.filter(name__startswith="tenant:").count() == Lane.objects.count() == 2
     assert RateLimitKey.objects.filter(name="queue:mail").count() == 1
-    audit(has_ended=False)
-
-
-def test_a_lone_sender_does_not_wait_for_a_transaction_that_sent_to_the_same_new_key() -> None:
-    with actors(1) as (first,):
-        first.open()
-        one = first.do(send, "tenant:new")
-        other = promptly(partial(send, "tenant:new"))
-        assert now(other).state == State.DISPATCHED
-        first.commit()
-    assert now(one).lane_id == now(other).lane_id
-    assert now(one).state == State.DISPATCHED
     audit(has_ended=False)
 
 
@@ -145,23 +123,6 @@ def test_a_key_that_another_transaction_declared_and_rolled_back_is_made_by_the_
     audit(has_ended=False)
 
 
-def test_many_senders_in_transactions_of_their_own_make_each_key_and_lane_once() -> None:
-    names = [f"tenant:{number}" for number in range(8)]
-
-    def send_all(order: list[str]) -> None:
-        with transaction.atomic():
-            for name in order:
-                send(name, queue="mail")
-
-    at_once(*[partial(send_all, names[turn:] + names[:turn]) for turn in range(8)])
-    while place.next_unplaced(place.FIRST, 500).calls:
-        tick()
-    assert RateLimitKey.objects.filter(name__startswith="tenant:").count() == Lane.objects.count() == 8
-    assert CallQueue.objects.count() == 64
-    assert CallQueue.objects.filter(state=State.DISPATCHED).count() == 24
-    audit(has_ended=False)
-
-
 # What others see of it
 
 
@@ -183,55 +144,6 @@ def test_one_open_transaction_does_not_stop_the_calls_of_other_keys() -> None:
         admin.commit()
     tick()
     assert now(held).state == State.DISPATCHED
-    audit(has_ended=False)
-
-
-def test_calls_of_other_keys_are_placed_where_one_lock_wait_uses_up_the_patience() -> None:
-    with actors(2) as (admin, sender):
-        sender.open()
-        sender.do(send, "tenant:held")
-        free = sender.do(send, "tenant:free")
-        die_at_the_commit(sender)
-        admin.open()
-        admin.do(RateLimitKey.objects.declare, "tenant:held")
-        assert engine.place_and_dispense(unplaced_ids(), lock_wait=timedelta(seconds=0.3)) == 1
-        assert now(free).state == State.DISPATCHED
-        admin.commit()
-    tick()
-    audit(has_ended=False)
-
-
-def test_a_transaction_that_holds_many_keys_back_takes_the_tick_little_time() -> None:
-    names = [f"tenant:{number}" for number in range(50)]
-    with actors(2) as (admin, sender):
-        sender.open()
-        for name in names:
-            sender.do(send, name)
-        die_at_the_commit(sender)
-        admin.open()
-        for name in names:
-            admin.do(RateLimitKey.objects.declare, name)
-        began = time.monotonic()
-        assert engine.place_unplaced() == 0
-        assert time.monotonic() - began < PROMPT_S
-        admin.commit()
-    assert engine.place_unplaced() == 50
-    audit(has_ended=False)
-
-
-def test_a_call_that_somebody_has_locked_is_placed_later() -> None:
-    with actors(2) as (sender, admin):
-        sender.open()
-        call = sender.do(send, "tenant:new")
-        die_at_the_commit(sender)
-        admin.open()
-        admin.do(api.cancel, [call.id])
-        began = time.monotonic()
-        assert engine.place_unplaced() == 0
-        assert time.monotonic() - began < PROMPT_S
-        admin.roll_back()
-    tick()
-    assert now(call).state == State.DISPATCHED
     audit(has_ended=False)
 
 
@@ -271,18 +183,4 @@ def test_a_pass_over_its_lane_neither_waits_for_an_open_sender_nor_fails_it(isol
         assert now(second).state == State.DISPATCHED
         sender.commit()
     assert now(call).state == State.DISPATCHED
-    audit(has_ended=False)
-
-
-def test_a_sender_does_not_wait_for_a_pass_that_holds_its_lane() -> None:
-    RateLimitKey.objects.declare("api", concurrency=9)
-    (waiting,) = write([["api"]])
-    with actors(2) as (sender, dispenser), holding(STOP_PASSES) as gate:
-        passing = dispenser.begin(engine.dispense, lanes=[waiting.lane_id])
-        dispenser.wait_blocked(by=gate)
-        open_impatiently(sender)
-        assert sender.do(send, "api").lane_id == waiting.lane_id
-        sender.roll_back()
-        gate.rollback()
-        assert passing.result() == 1
     audit(has_ended=False)

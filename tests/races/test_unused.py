@@ -134,18 +134,6 @@ def test_what_an_open_transaction_has_sent_to_stays(sends: Callable[[], CallQueu
     assert_started(call)
 
 
-def test_a_lane_that_was_sent_to_after_the_look_stays() -> None:
-    lane = leave()
-    params = {"unused": timedelta(0), "margin": timedelta(0), "now": None}
-    found = unused._look(unused._LANES, [lane], params)  # noqa: SLF001 -- a moment within a removal
-    with actors(1) as (sender,):
-        call = sender.do(send)
-    assert found == [lane]
-    assert unused._remove_batch(unused._LANES, params, found) == 0  # noqa: SLF001 -- as above
-    assert call.lane_id == lane
-    assert_started(call)
-
-
 def test_a_key_stays_that_an_open_transaction_makes_a_lane_of() -> None:
     leave()
     unused.remove_lanes()
@@ -157,17 +145,6 @@ def test_a_key_stays_that_an_open_transaction_makes_a_lane_of() -> None:
         sender.commit()
     assert unused.remove_keys() == 0
     assert Lane.objects.get().key_ids == [key_id()]
-
-
-def test_a_key_that_a_person_pauses_while_it_is_looked_for_stays() -> None:
-    leave()
-    unused.remove_lanes()
-    with actors(1) as (person,):
-        person.open()
-        person.do(api.pause, "tenant:a")
-        assert unused.remove_keys() == 0
-        person.commit()
-    assert unused.remove_keys() == 0
 
 
 def test_who_declares_a_key_that_is_being_removed_makes_it() -> None:

@@ -1,12 +1,9 @@
-"""Steps of direct workers in the tests: what they send, take and end."""
+"""Steps of direct workers in the tests: what they send and take."""
 
 from typing import Any
-from uuid import UUID
 
-from dispatcher import ending
 from dispatcher.engine import feed
-from dispatcher.engine.feed import Start, Step, Taker
-from dispatcher.lifecycle.finish import Ended
+from dispatcher.engine.feed import Step, Taker
 from dispatcher.models import CallQueue
 from dispatcher.request import Call
 from tests.builders import HERE
@@ -20,16 +17,6 @@ def send(count: int = 1, *, queue: str = "mail", **fields: Any) -> list[CallQueu
     return CallQueue.objects.send_many([Call(task="noop", queue=queue, **fields) for _ in range(count)])
 
 
-def take(room: int = 1, *ended: Start, taker: Taker = TAKER, **options: Any) -> Step:
-    """Make one step of a worker: these calls have completed, and it has room for so many."""
-    return feed.step(taker, [done(start) for start in ended], room=room, **options)
-
-
-def done(start: Start) -> Ended:
-    """Return the end of a call that has completed."""
-    return start.ended(ending.completed(1))
-
-
-def ids(step: Step) -> list[UUID]:
-    """Return the calls that a step has started, in order."""
-    return [start.call.id for start in step.starts]
+def take(room: int = 1) -> Step:
+    """Make one step of a worker that has room for so many."""
+    return feed.step(TAKER, room=room)

@@ -15,11 +15,11 @@ from kombu import Producer
 
 from dispatcher import api, engine, sql
 from dispatcher.conf import conf
-from dispatcher.lifecycle import finish, publish
+from dispatcher.lifecycle import publish
 from dispatcher.models import CallQueue, RateLimitKey
-from dispatcher.signals import call_dropped, call_finished, policy_ignored
+from dispatcher.signals import call_dropped, policy_ignored
 from dispatcher.states import State
-from tests.builders import committed, go, key, seen, started, states, ticket_of, waiting
+from tests.builders import committed, go, key, seen, waiting
 from tests.steps.conftest import Broker
 from tests.steps.send_variants import SendVariant, every_send_variant
 
@@ -63,15 +63,6 @@ def break_the_transaction(**_: Any) -> None:
 # Receivers of signals
 
 
-def test_receivers_of_an_end_that_fail_change_nothing() -> None:
-    call = started()
-    with receivers(call_finished) as noted, transaction.atomic():
-        assert finish.complete(call.id, ticket_of(call), result=None)
-        assert not noted
-    assert [facts["call_id"] for facts in noted] == [call.id]
-    assert states([call]) == [State.COMPLETED]
-
-
 def test_receivers_of_a_drop_that_fail_change_nothing_for_the_pass_and_what_comes_after_it() -> None:
     key("api", concurrency=1)
     calls = [waiting("api", on_limit="drop") for _ in range(3)]
@@ -81,15 +72,6 @@ def test_receivers_of_a_drop_that_fail_change_nothing_for_the_pass_and_what_come
         transaction.on_commit(partial(reached.append, "later hook"))
     assert [facts["call_id"] for facts in noted] == [call.id for call in calls[1:]]
     assert reached == ["later hook"]
-
-
-def test_a_tick_goes_on_when_a_receiver_of_a_drop_fails() -> None:
-    key("api", concurrency=0)
-    waiting("api", on_limit="drop")
-    other = waiting()
-    with receivers(call_dropped):
-        engine.tick()
-    assert seen(other).state == State.DISPATCHED
 
 
 @every_send_variant

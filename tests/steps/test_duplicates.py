@@ -3,15 +3,12 @@
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
-from dispatcher import engine
 from dispatcher.celery import DispatchedRequest
-from dispatcher.engine import workers
-from dispatcher.errors import WorkerLost
-from dispatcher.lifecycle import claim, finish, heartbeat
+from dispatcher.lifecycle import claim, finish
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
 from tests.builders import HERE, admitted, at, committed, key, seen, ticket_of
@@ -32,29 +29,6 @@ def running() -> CallQueue:
     claimed = claim.claim(call.id, ticket_of(call), claim_id=CLAIM, worker=HERE.id, now=at(1))
     assert isinstance(claimed, claim.Claimed)
     return seen(call)
-
-
-def test_a_worker_that_stops_ends_nothing_that_another_claims_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    call = admitted()
-    heartbeat.record(OTHER, [(call.id, ticket_of(call))])
-    look = heartbeat.held
-
-    def look_and_be_late(worker: UUID) -> list[heartbeat.InFlight]:
-        found = look(worker)
-        claim.claim(call.id, ticket_of(call), worker=HERE.id)
-        return found
-
-    monkeypatch.setattr(heartbeat, "held", look_and_be_late)
-    assert workers.release_all(OTHER.id) == 0
-    assert (seen(call).state, seen(call).attempt) == (State.ACTIVE, 1)
-
-
-def test_a_process_that_is_lost_ends_the_attempt_of_its_own_claim_only(running: CallQueue) -> None:
-    lose = partial(engine.lose, running.id, ticket_of(running), WorkerLost("killed"), is_crash=True, now=at(2))
-    assert not lose(claim_id=uuid4())
-    assert (seen(running).state, seen(running).attempt, seen(running).errors) == (State.ACTIVE, 1, [])
-    assert lose(claim_id=CLAIM)
-    assert (seen(running).state, seen(running).crashes) == (State.RETRYABLE, 1)
 
 
 @pytest.mark.parametrize("end", ["completes", "fails", "is rate limited"])

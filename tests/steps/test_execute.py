@@ -5,47 +5,23 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from django.db import InterfaceError
 from django.utils import timezone
 
 from dispatcher import api, engine
 from dispatcher.engine import attempt
 from dispatcher.errors import RateLimited
-from dispatcher.lifecycle import claim, publish
+from dispatcher.lifecycle import claim
 from dispatcher.lifecycle.claim import Refused
-from dispatcher.lifecycle.run import Failed, RetryAsked, Returned
+from dispatcher.lifecycle.run import Failed, RetryAsked
 from dispatcher.models import RateLimitKey, Slot
 from dispatcher.states import State
-from tests.builders import SECOND, admitted, committed, go, key, seen, states, ticket_of, waiting
+from tests.builders import SECOND, admitted, committed, key, seen, states, ticket_of
 
 pytestmark = [committed, pytest.mark.pooler]
 
 
 class CardDeclined(ValueError):
     """A kind of error that the tests' tasks raise."""
-
-
-@pytest.mark.parametrize("fault", [InterfaceError("connection already closed"), RuntimeError("broker")], ids=repr)
-def test_an_outcome_that_is_recorded_stands_though_its_room_is_not_handed_on(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: Exception
-) -> None:
-    key("api", concurrency=1)
-    first, second = admitted("api"), waiting("api")
-    assert go(second) == []
-
-    def fail(*_: object, **__: object) -> int:
-        raise fault
-
-    with monkeypatch.context() as patch:
-        patch.setattr(publish, "publish", fail)
-        assert engine.execute(first.id, ticket_of(first), lambda: 7) == Returned(result=7)
-    assert (states([first]), seen(second).published_at) == ([State.COMPLETED], None)
-    assert f"failed to release capacity after call {first.id}; the sweep will retry" in caplog.messages
-    # Other tests may have left the broker away.
-    monkeypatch.setattr(publish._Rest, "until", 0.0)  # noqa: SLF001 -- put back after the test
-    monkeypatch.setattr(publish._Rest, "queues", {})  # noqa: SLF001 -- put back after the test
-    engine.tick(now=timezone.now() + 60 * SECOND)
-    assert seen(second).published_at is not None
 
 
 def test_a_last_failure_says_that_it_is_the_last() -> None:

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from dispatcher import api, engine, reports
 from dispatcher.audit import audit
-from dispatcher.models import CallQueue, Lane, RateLimitKey
+from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import committed, key, states
@@ -47,31 +47,6 @@ def test_a_limit_that_was_changed_by_hand_is_found_by_the_tick() -> None:
     RateLimitKey.objects.update(concurrency=8)
     engine.tick(now=timezone.now())
     assert states([dear]) == [State.DISPATCHED]
-
-
-def test_a_key_that_is_gone_keeps_no_call_back() -> None:
-    made = paused(concurrency=10)
-    (dear,) = send(8)
-    api.limit("api", {"concurrency": 5})
-    api.resume("api")
-    assert aside() == {dear.id: 8}
-    Lane.objects.update(parked_on=None)
-    RateLimitKey.objects.filter(id=made.id).delete()
-    engine.tick(now=timezone.now())
-    assert states([dear]) == [State.DISPATCHED]
-
-
-def test_a_lane_that_was_parked_with_such_a_call_in_front_goes_on_within_two_ticks() -> None:
-    """As a database has it that an older version filled, or in which limits were changed by hand."""
-    made = paused(concurrency=10)
-    dear, cheap = send(8, 1)
-    RateLimitKey.objects.update(concurrency=5, is_paused=False, opens_at=None)
-    assert Lane.objects.get().parked_on_id == made.id
-    found = audit(settle=timedelta(0))
-    assert {each.check.name for each in found.found if each.count} == {"unserved_parked"}
-    engine.tick(now=timezone.now())
-    engine.tick(now=timezone.now())
-    assert states([dear, cheap]) == [State.AVAILABLE, State.DISPATCHED]
 
 
 # What people do to it

@@ -3,44 +3,15 @@
 import pytest
 
 from dispatcher import reports
-from dispatcher.celery.feed_agenda import Agenda
 from dispatcher.errors import CallInvalid
 from dispatcher.groups import any_of
 from dispatcher.lanes import mixture
-from dispatcher.lifecycle import heartbeat, wake
-from dispatcher.models import Feed, Queue, RateLimitKey
+from dispatcher.lifecycle import heartbeat
+from dispatcher.models import RateLimitKey
 from tests.builders import HERE, committed
 from tests.steps.feeding import send, take
 
 pytestmark = [committed, pytest.mark.usefixtures("direct")]
-
-
-def test_an_idle_worker_at_its_limit_is_not_woken_for_the_calls_of_the_key() -> None:
-    key = RateLimitKey.objects.declare("exports", per_worker=1)
-    heartbeat.record(HERE, [])
-    wake.mark_idle(HERE.id, ["mail"], [key.id])
-    send(1, keys=["exports"])
-    assert Feed.objects.get().idle_at is not None
-    assert wake.notify(["mail"]) == []
-    assert wake.ask_waiting().rows() == []
-    send(1)
-    assert Feed.objects.get().idle_at is None
-
-
-def test_an_idle_worker_at_the_limit_of_a_queue_waits_for_its_other_queues() -> None:
-    Queue.objects.create(name="bulk", delivery="direct")
-    key = RateLimitKey.objects.declare("queue:mail", per_worker=1)
-    wake.mark_idle(HERE.id, ["mail", "bulk"], [key.id])
-    assert Feed.objects.get().queues == ["bulk"]
-
-
-def test_an_agenda_leaves_a_key_out_until_a_call_of_the_key_ends() -> None:
-    agenda = Agenda()
-    agenda.note_reached([1, 2])
-    assert agenda.reached(0.0) == {1, 2}
-    agenda.forget_reached([1])
-    assert agenda.reached(0.0) == {2}
-    assert agenda.reached(float("inf")) == set()
 
 
 def test_the_broker_is_refused_for_a_queue_whose_calls_may_choose_such_a_key() -> None:

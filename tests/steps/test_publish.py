@@ -16,7 +16,7 @@ from dispatcher.lifecycle import publish
 from dispatcher.models import CallQueue
 from dispatcher.request import Call
 from project.services import Services
-from tests.builders import admitted, at, committed, go, key, seen, started, waiting
+from tests.builders import admitted, at, committed, key, seen
 from tests.steps.conftest import Broker, make_app
 
 pytestmark = [committed, pytest.mark.pooler]
@@ -120,19 +120,6 @@ def refusing(broker: Broker, monkeypatch: pytest.MonkeyPatch, refusal: BaseExcep
     return queues.clear
 
 
-def test_what_is_due_is_served_though_the_broker_refuses_a_call(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key("api", rate=(1, "PT1M"))
-    refused = admitted(queue="full")
-    started("api")
-    second = waiting("api")
-    assert go(second, now=at(1)) == []
-    refusing(broker, monkeypatch, MessageNacked())
-    engine.tick(now=at(90))
-    assert [seen(call).published_at for call in (refused, second)] == [None, at(90)]
-
-
 def test_a_broker_that_refuses_is_connected_again_for_the_next_pass(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +128,7 @@ def test_a_broker_that_refuses_is_connected_again_for_the_next_pass(
             return producer.connection.connection
 
     refusing(broker, monkeypatch, OutOfMemoryError())
+    publish.publish([admitted()])
     before = connection()
     publish.publish([admitted()])
     assert connection() is before
@@ -171,14 +159,6 @@ def test_more_refused_calls_than_a_pass_takes_leave_others_their_turn(
     assert [seen(call).published_at for call in calls] == [None] * 4
     engine.tick(now=at(61))
     assert [seen(call).published_at for call in calls] == [None, None, None, at(61)]
-
-
-def test_what_was_taken_is_noted_whatever_ends_the_pass(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = [admitted(), admitted(queue="full")]
-    refusing(broker, monkeypatch, KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
-        publish.publish(calls, now=at(1))
-    assert [seen(call).published_at for call in calls] == [at(1), None]
 
 
 def test_a_queue_of_another_kind_at_the_broker_refuses_its_calls_only(services: Services) -> None:

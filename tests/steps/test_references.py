@@ -9,7 +9,6 @@ from django.apps import apps
 from django.db import connection, models
 
 from dispatcher import engine
-from dispatcher.lifecycle import retention
 from dispatcher.lifecycle.retention import references, unused
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.states import State
@@ -86,24 +85,6 @@ def test_a_cleanup_does_what_a_field_of_the_project_says(
     assert list(CallQueue.objects.all()) == [running]
     assert list(payment.objects.exclude(row=running).values_list("row", flat=True)) == left
     assert kept(caplog) == []
-
-
-@pytest.mark.django_db
-def test_a_cleanup_with_fields_of_the_project_stops_when_its_time_is_up(
-    referencing: Referencing, settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings.DISPATCHER = {"cleanup_budget": 10}
-    monkeypatch.setattr(references, "_BATCH", 2)
-    referencing(models.PROTECT)
-    oldest = [ended(days_ago=20 - number) for number in range(6)]
-    clock = iter([0, 4, 8])
-    monkeypatch.setattr(retention, "monotonic", lambda: 0)
-    monkeypatch.setattr(references, "monotonic", lambda: next(clock, 12))
-    assert retention.delete_ended(now=T0) == 6
-    clock = iter([4])
-    oldest = [ended(days_ago=20 - number) for number in range(6)]
-    assert retention.delete_ended(now=T0) == 2
-    assert set(CallQueue.objects.all()) == {*oldest[2:]}
 
 
 # Foreign keys that SQL alone knows

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from dispatcher.lifecycle import retention
-from dispatcher.models import CallQueue
+from dispatcher.lifecycle.retention import unused
+from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.states import Reason, State
-from tests.builders import T0, at, waiting
+from tests.builders import T0, at, erase, waiting
 
 pytestmark = [pytest.mark.django_db, pytest.mark.pooler, pytest.mark.django]
 
@@ -49,3 +50,15 @@ def test_a_cleanup_stops_when_its_time_is_up_and_goes_on_the_next_day(
     assert left() == {call.id for call in oldest[4:]}
     assert retention.delete_ended(now=T0) == 2
     assert left() == set()
+
+
+def test_unused_lanes_and_keys_go_in_small_batches(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.DISPATCHER = {"keys": {"tenant:*": {"concurrency": 2}}}
+    monkeypatch.setattr(unused, "_BATCH", 2)
+    monkeypatch.setattr(unused, "_KEYS_LOOKED_AT", 3)
+    kept, *others = [waiting(f"tenant:{number}") for number in range(8)]
+    erase(*others)
+    later = at(100 * DAY)
+    assert unused.remove_lanes(now=later) == unused.remove_keys(now=later) == 7
+    assert [*Lane.objects.all()] == [kept.lane]
+    assert [*RateLimitKey.objects.values_list("name", flat=True)] == ["tenant:0"]

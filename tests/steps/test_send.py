@@ -20,8 +20,6 @@ from tests.steps.send_variants import SendVariant, alone, every_send_variant
 
 pytestmark = [committed, pytest.mark.django]
 
-AHEAD = timedelta(hours=1)
-
 
 @shared_task(name="tests.by_itself", queue="its_own")
 def by_itself() -> None: ...
@@ -107,12 +105,6 @@ def test_a_time_may_be_an_arrow(send: SendVariant) -> None:
 
 
 @every_send_variant
-def test_a_call_for_later_is_scheduled_and_one_for_an_earlier_time_goes_now(send: SendVariant) -> None:
-    assert seen(send(task="t", scheduled_at=timezone.now() + AHEAD)).state == State.SCHEDULED
-    assert seen(send(task="t", scheduled_at=timezone.now() - AHEAD)).state == State.DISPATCHED
-
-
-@every_send_variant
 def test_a_key_named_twice_is_spent_once(send: SendVariant) -> None:
     api = key("api", concurrency=5)
     assert slots_of(send(task="t", keys=["api", "api"])) == {api.id: 1}
@@ -121,35 +113,7 @@ def test_a_key_named_twice_is_spent_once(send: SendVariant) -> None:
 # Many
 
 
-def test_many_are_written_in_the_order_given() -> None:
-    sent = CallQueue.objects.send_many(Call(task="t", args=[number], priority=number % 3) for number in range(50))
-    assert [call.args for call in sent] == [[number] for number in range(50)]
-    stored = CallQueue.objects.order_by("position").values_list("args", flat=True)
-    assert list(stored) == [[number] for number in range(50)]
-
-
 # When it goes
-
-
-@every_send_variant
-def test_a_call_with_room_is_dispatched_and_published_at_once(send: SendVariant, broker: Broker) -> None:
-    api = key("api", concurrency=1, rate=(5, 1))
-    call = seen(send(task="t", keys=["api"], args=[1], kwargs={"a": 2}, queue="now"))
-    assert call.state == State.DISPATCHED
-    assert call.published_at is not None
-    assert slots_of(call) == {api.id: 1}
-    (message,) = broker.take("now")
-    assert message.headers["id"] == str(call.id)
-    assert message.headers["dispatcher_ticket"] == str(call.ticket)
-    assert message.payload[:2] == [[1], {"a": 2}]
-
-
-@every_send_variant
-def test_a_broker_that_is_down_does_not_fail_the_send(send: SendVariant, broker: Broker, settings: Any) -> None:
-    settings.DISPATCHER = {"publish_pause": 0}
-    broker.go_down()
-    call = seen(send(task="t"))
-    assert (call.state, call.published_at) == (State.DISPATCHED, None)
 
 
 @every_send_variant

@@ -1,8 +1,6 @@
 """Throttles: starts that were missed, openings that outlive a process, and soft time limits before the start."""
 
-from collections.abc import Callable
 from datetime import timedelta
-from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
@@ -11,17 +9,16 @@ from celery.exceptions import SoftTimeLimitExceeded
 
 from dispatcher import api, engine
 from dispatcher.engine import attempt
-from dispatcher.lifecycle import admit, claim, control, schedule
+from dispatcher.lifecycle import admit, claim, control
 from dispatcher.lifecycle.claim import Claimed, Refused
 from dispatcher.models import CallQueue
 from dispatcher.reports import rate_limit_status
 from dispatcher.states import State
 from tests.apps import APPS
-from tests.builders import SECOND, T0, admitted, at, go, key, seen, snapshot, started, ticket_of, waiting
+from tests.builders import T0, admitted, at, go, key, seen, snapshot, started, ticket_of, waiting
 
 pytestmark = [pytest.mark.django_db, pytest.mark.pooler]
 
-HOUR = timedelta(hours=1)
 FAR = T0 + timedelta(days=36_500)
 FAST, SLOW = (10, 1), (1, 3_600)
 
@@ -31,14 +28,6 @@ def claimed(call: CallQueue, **options: Any) -> Claimed | Refused:
 
 
 # What governs the next start
-
-
-def correct() -> None:
-    api.limit("api", {"throttle": FAST})
-
-
-def remove() -> None:
-    api.limit("api", {})
 
 
 def override() -> None:
@@ -65,59 +54,7 @@ def end_override() -> None:
     control.end_override("api")
 
 
-@pytest.mark.parametrize("change", [limit, override, end_override])
-def test_limits_that_change_leave_no_opening_behind_though_the_process_dies_before_its_pass(
-    change: Callable[[], None],
-) -> None:
-    key("api", throttle=FAST if change is end_override else SLOW)
-    if change is end_override:
-        control.override("api", {"throttle": SLOW}, FAR)
-    started("api")
-    call = waiting("api")
-    assert go(call, now=at(1)) == []
-    assert schedule.due_keys(now=at(2)) == []
-    change()
-    assert engine.tick(now=at(2)) == 1
-    assert seen(call).state == State.DISPATCHED
-
-
-def test_a_resume_leaves_no_opening_behind_though_the_process_dies_before_its_pass() -> None:
-    key("api")
-    control.block(HOUR, names=["api"], now=T0)
-    call = waiting("api")
-    assert go(call, now=at(1)) == []
-    assert schedule.due_keys(now=at(2)) == []
-    control.resume("api")
-    assert engine.tick(now=at(2)) == 1
-
-
 # A start beyond the horizon
-
-
-def test_a_start_beyond_the_horizon_is_refused_and_nothing_is_spent() -> None:
-    key("api", throttle=FAST, rate=(10, 60))
-    first, second = (admitted("api") for _ in range(2))
-    assert isinstance(claimed(first, now=at(0.1)), Claimed)
-    api.limit("api", {"throttle": SLOW, "rate": (10, 60)})
-    before = snapshot()
-    assert claimed(second, now=at(0.1)) is Refused.TOO_EARLY
-    assert snapshot() == before
-
-
-def test_a_start_that_was_missed_is_moved_where_no_other_was_given_after_it(settings: Any) -> None:
-    settings.DISPATCHER = {"lead": 0}
-    row = key("api", throttle=SLOW)
-    call = admitted("api")
-    claim_id, ticket = uuid4(), ticket_of(call)
-    slacks = [0 * SECOND, SECOND, 3 * SECOND]
-    claim.claim(call.id, ticket, claim_id=claim_id, now=T0)
-    for turn, (missed, slack) in enumerate(pairwise(slacks), start=1):
-        late = at(turn * 5)
-        made = claim.restart(call.id, ticket, claim_id=claim_id, slack=slack, missed=missed, now=late)
-        assert isinstance(made, Claimed)
-        assert made.start_at == late
-    row.refresh_from_db()
-    assert row.last_start_at == at(10 + 3)
 
 
 def test_a_start_that_was_missed_and_would_come_beyond_the_horizon_is_given_up(settings: Any) -> None:

@@ -9,42 +9,15 @@ from django.utils import timezone
 
 from dispatcher import engine
 from dispatcher.engine.ticker import Ticker
-from dispatcher.lifecycle import control, finish, schedule
-from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.lifecycle import schedule
+from dispatcher.models import CallQueue
 from dispatcher.states import State
-from tests.builders import SECOND, at, key, started, states, ticket_of, waiting
+from tests.builders import SECOND, states, waiting
 
 pytestmark = pytest.mark.django_db
 
 
 # How long until something is due
-
-
-@pytest.mark.parametrize("what", ["call", "retry", "expiry", "key", "override"])
-def test_the_earliest_of_all_is_what_is_due_next(what: str) -> None:
-    later = at(1000)
-    key("api")
-    key("other")
-    waiting(scheduled_at=later, expires_at=later + SECOND)
-    control.override("other", {"concurrency": 1}, later)
-    RateLimitKey.objects.filter(name="other").update(opens_at=later)
-    assert schedule.next_due(now=at(0)) == timedelta(seconds=1000)
-    match what:
-        case "call":
-            waiting(scheduled_at=at(5))
-        case "retry":
-            call = started()
-            finish.fail(
-                call.id, ticket_of(call), error=ValueError(), attempt=1, policy=None, wait=5 * SECOND, now=at(0)
-            )
-        case "expiry":
-            waiting(expires_at=at(5))
-        case "key":
-            RateLimitKey.objects.filter(name="api").update(opens_at=at(5))
-        case "override":
-            control.override("api", {"concurrency": 1}, at(5))
-    assert schedule.next_due(now=at(0)) == 5 * SECOND
-    assert schedule.next_due(now=at(7)) == -2 * SECOND
 
 
 # A tick

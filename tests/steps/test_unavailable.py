@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from django.db import (
@@ -18,8 +17,7 @@ from django.db import (
 
 from dispatcher import engine, sql
 from dispatcher.celery.heartbeat import Presence
-from dispatcher.engine import attempt
-from dispatcher.lifecycle import claim, finish, recover
+from dispatcher.lifecycle import finish, recover
 from dispatcher.lifecycle.run import Returned
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
@@ -133,22 +131,6 @@ def test_an_outcome_is_recorded_when_a_read_only_database_can_be_written_again(
     assert engine.execute(call.id, ticket_of(call), begin) == Returned(result=None)
     assert len(tries) == 3
     assert (seen(call).state, seen(call).attempt) == (State.COMPLETED, 1)
-
-
-@pytest.mark.session
-def test_a_session_that_is_read_only_is_given_up_for_a_new_one(call: CallQueue) -> None:
-    """As after a failover: the old connection leads to what is a replica now."""
-    outcome = engine.execute(call.id, ticket_of(call), partial(execute, "SET default_transaction_read_only = on"))
-    assert outcome == Returned(result=None)
-    assert states([call]) == [State.COMPLETED]
-
-
-@pytest.mark.session
-def test_a_claim_is_tried_again_when_its_session_is_read_only(call: CallQueue) -> None:
-    execute("SET default_transaction_read_only = on")
-    claimed = attempt.claim_in_time(call.id, ticket_of(call), claim_id=uuid4())
-    assert isinstance(claimed, claim.Claimed)
-    assert seen(call).attempt == 1
 
 
 @pytest.mark.session

@@ -66,22 +66,6 @@ def test_a_call_of_a_task_that_no_worker_knows_waits_and_spends_nothing(broker: 
     assert sent(keys=["api"]).state == State.DISPATCHED
 
 
-def test_it_goes_on_by_itself_when_a_worker_comes_that_knows_it(broker: Broker) -> None:
-    come(["tests.do"])
-    calls = [sent(), sent()]
-    for call in calls:
-        CallQueue.objects.filter(id=call.id).update(state=State.DISPATCHED)
-    messages = broker.take()
-    for message in messages:
-        signals.task_unknown.send(sender=None, message=message, exc=KeyError(), name=TASK, id=message.headers["id"])
-    come(["tests.do", TASK], queues=["elsewhere"])
-    assert states(calls) == [State.SCHEDULED] * 2
-    come(["tests.do", TASK])
-    assert states(calls) == [State.DISPATCHED] * 2
-    assert [seen(call).attempt for call in calls] == [0, 0]
-    assert len(broker.take()) == 2
-
-
 def test_a_worker_of_an_older_version_may_know_every_task(broker: Broker) -> None:
     come(None)
     call = sent()
@@ -122,13 +106,6 @@ def test_a_message_that_celery_can_not_read_costs_an_attempt(broker: Broker) -> 
 # What a worker registers
 
 
-def test_a_worker_registers_what_it_knows_once_and_again_when_that_changes() -> None:
-    here = replace(HERE, tasks=["a", "b"])
-    assert heartbeat.record(here, []).knows_more
-    assert not heartbeat.record(here, []).knows_more
-    assert heartbeat.record(replace(here, tasks=["a", "b", "c"]), []).knows_more
-
-
 # Messages that are lost again and again
 
 
@@ -136,14 +113,6 @@ def lose_message(call: CallQueue) -> None:
     """Let the lease of an admitted call run out."""
     Slot.objects.filter(call_id=call.id).update(lease_until=sql.now() - SECOND)
     assert engine.recover(now=sql.now()) == 1
-
-
-def test_a_call_that_was_never_published_is_not_counted(broker: Broker) -> None:
-    call = sent()
-    for _ in range(4):
-        CallQueue.objects.filter(id=call.id).update(published_at=None)
-        lose_message(call)
-    assert (seen(call).state, seen(call).returns) == (State.DISPATCHED, 0)
 
 
 # What people see

@@ -1,16 +1,17 @@
 """Windows: the rows of a window are used again and again, and forget no start that still counts."""
 
 from datetime import datetime, timedelta
-from uuid import uuid4
+from typing import Any
 
 import pytest
 from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dispatcher.lifecycle import claim, control, retention
+from dispatcher import engine
+from dispatcher.lifecycle import control, retention
 from dispatcher.models import RateLimitKey, Slot, Window
-from tests.builders import SECOND, T0, at, go, key, seen, started, ticket_of, waiting
+from tests.builders import SECOND, T0, at, key, started
 
 pytestmark = pytest.mark.django_db
 
@@ -20,34 +21,6 @@ def counted(since: datetime) -> int:
     return sum(Window.objects.filter(last_start_at__gt=since).values_list("cost", flat=True))
 
 
-def test_a_start_that_lies_ahead_takes_over_nothing_that_still_counts() -> None:
-    key("api", rate=(10, 1))
-    started("api")
-    call = waiting("api")
-    go(call, now=at(0.8))
-    claim_id, ticket = uuid4(), ticket_of(seen(call))
-    claim.claim(call.id, ticket, claim_id=claim_id, now=at(0.8))
-    # It was late again and again: its window counts the latest that it may start now, a lap after the first start.
-    claim.restart(call.id, ticket, claim_id=claim_id, slack=1.6 * SECOND, now=at(0.9))
-    assert counted(at(0.9) - SECOND) == 3
-
-
-def test_the_windows_are_trimmed_slice_by_slice_and_from_the_front_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "_SLICE", 10)
-    many, few = key("many", rate=(1_000, 1)), key("few", rate=(1_000, 3_600))
-    for turn in range(25):
-        started("many", now=at(turn * 0.01))
-        started("few", now=at(turn * 40))
-    later = at(1_000)
-    trimmed = [retention.trim_windows(now=later) for _ in range(6)]
-    assert max(trimmed) == 10
-    assert sum(trimmed) == 25
-    assert not Window.objects.filter(key=many).exists()
-    assert sum(Window.objects.filter(key=few).values_list("cost", flat=True)) == 25
-    started("many", now=later)
-    assert sum(retention.trim_windows(now=at(2_000)) for _ in range(4)) == 1
-
-
 def test_the_windows_of_a_key_that_was_deleted_are_trimmed() -> None:
     api = key("api", rate=(1_000, 3_600))
     started("api")
@@ -55,6 +28,30 @@ def test_the_windows_of_a_key_that_was_deleted_are_trimmed() -> None:
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM dispatcher_ratelimitkey WHERE id = %s", [api.id])
     assert retention.trim_windows(now=at(1)) == 1
+
+
+def test_parts_of_windows_that_can_no_longer_count_are_forgotten() -> None:
+    key("api", rate=(9, 60))
+    key("long", rate=(9, timedelta(hours=1)))
+    started("api", "long")
+    started("api", now=at(100))
+    engine.recover(now=at(239))
+    assert Window.objects.count() == 3
+    engine.recover(now=at(241))
+    assert sorted(Window.objects.values_list("key__name", "last_start_at")) == [
+        ("api", at(100)),
+        ("long", at(0)),
+    ]
+    engine.recover(now=at(14_401))
+    assert not Window.objects.exists()
+
+
+def test_a_window_of_milliseconds_is_kept_for_as_long_as_its_margin(settings: Any) -> None:
+    settings.DISPATCHER = {"margin": 1}
+    key("api", rate=(9, timedelta(milliseconds=1)))
+    started("api")
+    engine.recover(now=at(1.001))
+    assert Window.objects.exists()
 
 
 periods = st.sampled_from([0.5, 1, 7, 60])
