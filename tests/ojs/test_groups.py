@@ -2,20 +2,15 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-from django.contrib.auth import get_user_model
-from django.test import Client
 
-from dispatcher.api import any_of
 from dispatcher.models import CallQueue, RateLimitKey
 from tests.ojs.http_client import Api, error_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 PATTERN = "egress:*"
-EGRESS = any_of(PATTERN)
 
 
 @pytest.fixture(autouse=True)
@@ -23,10 +18,6 @@ def _two_members() -> None:
     RateLimitKey.objects.all().delete()
     for name in ("egress:1", "egress:2"):
         RateLimitKey.objects.declare(name, concurrency=1)
-
-
-def send(count: int = 1, **fields: Any) -> list[CallQueue]:
-    return [CallQueue.objects.send("noop", keys=[EGRESS], **fields) for _ in range(count)]
 
 
 @pytest.mark.parametrize("keys", [[PATTERN], {PATTERN: 1}], ids=["names", "costs"])
@@ -38,16 +29,6 @@ def test_a_fetched_job_says_which_key_was_chosen(api: Api, keys: object) -> None
     assert api.get(f"/jobs/{jobs[0]['id']}")["job"]["chosen_keys"] == {PATTERN: "egress:1"}
     api.post("/workers/ack", {"job_id": jobs[1]["id"], "result": None})
     assert [job["chosen_keys"] for job in api.fetch()] == [{PATTERN: "egress:2"}]
-
-
-def test_a_provider_that_says_stop_blocks_the_chosen_key_alone(api: Api) -> None:
-    RateLimitKey.objects.declare("provider")
-    api.push(options={"keys": ["provider", PATTERN]})
-    (job,) = api.fetch()
-    error = {"type": "RateLimitExceeded", "message": "stop", "rate_limit_until": "+PT60S"}
-    api.post("/workers/nack", {"job_id": job["id"], "error": error})
-    assert set(RateLimitKey.objects.filter(blocked_until__isnull=False).values_list("name", flat=True)) == {"egress:1"}
-    assert [again["chosen_keys"] for again in api.fetch()] == [{PATTERN: "egress:2"}]
 
 
 @pytest.mark.parametrize("pattern", ["nothing:*", "queue:*", "eg*ress"])
@@ -69,9 +50,3 @@ def test_a_pattern_that_matches_keys_of_the_dispatcher_needs_the_scope_admin(
 def test_the_status_of_a_group_is_read_over_http(api: Api) -> None:
     api.push(options={"keys": [PATTERN]})
     assert api.get(f"/rate-limits/{PATTERN}")["members"] == {"total": 2, "open": 2}
-
-
-@pytest.fixture
-def boss(client: Client) -> Client:
-    client.force_login(get_user_model().objects.create_superuser("boss"))
-    return client

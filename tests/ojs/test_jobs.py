@@ -169,25 +169,16 @@ def test_a_job_comes_back_as_it_was_sent_with_what_is_known_of_it(api: Api) -> N
     assert not {"started_at", "completed_at", "error", "result"} & set(job)
 
 
-def test_a_job_that_is_done_says_so(api: Api) -> None:
-    job = api.push()
-    (fetched,) = api.fetch(worker_id="one")
-    assert (fetched["id"], fetched["state"], fetched["attempt"]) == (job["id"], "active", 1)
-    done = api.post("/workers/ack", {"job_id": job["id"], "ticket": fetched["ticket"], "result": {"ok": True}})
-    assert (done["acknowledged"], done["state"]) == (True, "completed")
-    reply = api.get(f"/jobs/{job['id']}")["job"]
-    assert (reply["result"], reply["state"]) == ({"ok": True}, "completed")
-    code, message = error_of(api.post("/workers/ack", {"job_id": job["id"]}, status=409))
-    assert (code, "completed" in message) == ("conflict", True)
-
-
 def test_a_late_report_is_fenced_by_its_ticket(api: Api) -> None:
     job = api.push(options={"visibility_timeout_ms": 1_000})
     (first,) = api.fetch(worker_id="one")
     api.post("/workers/heartbeat", {"worker_id": "one", "active_jobs": [job["id"]]})
     engine.tick(now=CallQueue.objects.get().started_at + timedelta(seconds=2))
+    for proof in ({"ticket": first["ticket"]}, {"attempt": 1}):
+        api.post("/workers/nack", {"job_id": job["id"], **proof, "error": {"message": "x"}}, status=409)
     (second,) = api.fetch(worker_id="two")
     api.post("/workers/ack", {"job_id": job["id"], "ticket": first["ticket"]}, status=409)
+    api.post("/workers/ack", {"job_id": str(uuid4())}, status=404)
     api.post("/workers/nack", {"job_id": job["id"], "attempt": 1, "error": {"message": "x"}}, status=409)
     api.post("/workers/nack", {"job_id": job["id"], "worker_id": "one", "error": {"message": "x"}}, status=409)
     assert api.post("/workers/heartbeat", {"worker_id": "one", "active_jobs": [job["id"]]})["jobs_extended"] == []
@@ -240,13 +231,6 @@ def test_a_batch_is_sent_whole_or_not_at_all(api: Api) -> None:
     assert (sent["count"], CallQueue.objects.count()) == (1_000, 1_000)
 
 
-def test_an_id_is_taken_once(api: Api) -> None:
-    wanted = str(uuid_utils.uuid7())
-    assert api.push(id=wanted)["id"] == wanted
-    answer = api.post("/jobs", {"type": "a", "args": [], "id": wanted}, status=409)
-    assert (answer["error"]["code"], answer["error"]["details"]["existing_job_id"]) == ("duplicate", wanted)
-
-
 def test_pending_jobs_wait_for_their_activation(api: Api) -> None:
     job = api.push(options={"pending": True})
     assert (job["state"], api.fetch()) == ("pending", [])
@@ -270,7 +254,8 @@ def test_a_job_can_be_cancelled_waiting_or_running_but_not_twice(api: Api) -> No
         assert (reply["state"], reply["previous_state"]) == ("cancelled", "active" if is_fetched else "available")
         assert ("completed_at" in reply, bool(reply["cancelled_at"])) == (False, True)
         api.ask("DELETE", f"/jobs/{job['id']}", status=409)
-        api.post("/workers/ack", {"job_id": job["id"]}, status=409)
+        code, message = error_of(api.post("/workers/ack", {"job_id": job["id"]}, status=409))
+        assert (code, "cancelled" in message) == ("conflict", True)
 
 
 def test_progress_never_goes_back(api: Api) -> None:
@@ -304,11 +289,12 @@ def test_the_progress_of_a_job_s_holder_renews_its_lease(api: Api) -> None:
         assert Slot.objects.get().pulled_until > ends_at
 
 
-def test_progress_without_a_proof_is_kept_but_renews_nothing(api: Api) -> None:
+def test_progress_without_a_proof_or_with_the_attempt_alone_is_kept_but_renews_nothing(api: Api) -> None:
     job = api.push()
     api.fetch(worker_id="one")
     ends_at = lapsing()
-    assert api.ask("PUT", f"/jobs/{job['id']}/progress", {"progress": 0.5})["progress"] == 0.5
+    for proof in ({}, {"attempt": 1}):
+        assert api.ask("PUT", f"/jobs/{job['id']}/progress", {"progress": 0.5, **proof})["progress"] == 0.5
     assert Slot.objects.get().pulled_until == ends_at
 
 

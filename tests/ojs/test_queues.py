@@ -185,13 +185,6 @@ def test_a_key_is_overridden_for_a_time_and_back(api: Api) -> None:
     api.ask("PUT", "/rate-limits/unheard", {"concurrency": 1}, status=404)
 
 
-def test_a_queue_s_own_limit_comes_on_top(api: Api) -> None:
-    api.ask("PUT", "/admin/queues/default/rate-limit", {"concurrency": 1})
-    for _ in range(2):
-        api.push(options={"rate_limit": {"key": "api", "concurrency": 5}})
-    assert len(api.fetch(count=5)) == 1
-
-
 def queue_limits() -> tuple[int | None, str, str]:
     policy = stored(RateLimitKey.objects.get(name="queue:default"))
     return policy.concurrency, str(policy.rate), str(policy.throttle)
@@ -250,13 +243,6 @@ def test_an_override_that_is_not_understood_is_refused(api: Api) -> None:
     answer = api.ask("PUT", "/rate-limits/api", {"concurrency": 0, "expire_at": "+PT60S"}, status=400)
     assert answer["error"]["details"]["field"] == "expire_at"
     assert api.get("/rate-limits/api")["concurrency"]["limit"] == 5
-
-
-def test_several_keys_with_costs_are_spent_at_once(api: Api) -> None:
-    RateLimitKey.objects.declare("tokens", concurrency=10)
-    for _ in range(3):
-        api.push(options={"keys": {"tokens": 4}})
-    assert len(api.fetch(count=5)) == 2
 
 
 # Workers

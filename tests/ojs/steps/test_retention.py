@@ -7,25 +7,13 @@ import pytest
 
 from dispatcher import engine
 from dispatcher.lifecycle import retention as core
-from dispatcher.models import CallQueue
 from dispatcher.ojs import retention
 from dispatcher.ojs.models import EventLogEntry, Part, Workflow
-from dispatcher.states import Reason, State
-from tests.builders import T0, at, waiting
+from tests.builders import T0, at
 
 pytestmark = pytest.mark.django_db
 
 DAY = 86_400
-
-
-def ended(state: State, *, days_ago: float) -> CallQueue:
-    call = waiting()
-    CallQueue.objects.filter(id=call.id).update(
-        state=state,
-        reason=Reason.FAILED if state is State.DISCARDED else None,
-        finished_at=at(-days_ago * DAY),
-    )
-    return call
 
 
 def log_events(*days_ago: float) -> None:
