@@ -40,15 +40,11 @@ def test_celery_s_queues_are_not_fetched_from_and_pulled_ones_not_sent_to_celery
     assert {each["name"]: each["served_by"] for each in api.get("/queues")["queues"]} == {"celery": "celery"}
 
 
-def test_a_queue_is_paused_for_fetchers_and_counted(api: Api) -> None:
+def test_the_stats_of_a_queue_say_that_it_is_paused(api: Api) -> None:
+    api.post("/queues/default/pause")
     api.push()
-    assert api.post("/queues/default/pause")["queue"]["paused"] is True
-    api.push()
-    assert api.fetch() == []
     reply = api.get("/queues/default/stats")
-    assert (reply["queue"]["available"], reply["stats"]["depth"], reply["status"]) == (2, 2, "paused")
-    assert api.post("/queues/default/resume")["queue"]["paused"] is False
-    assert len(api.fetch(count=5)) == 2
+    assert (reply["queue"]["available"], reply["stats"]["depth"], reply["status"]) == (1, 1, "paused")
     api.get("/queues/unheard/stats", status=404)
 
 
@@ -265,6 +261,8 @@ def test_an_administrator_sets_the_directive_of_a_worker(api: Api) -> None:
     assert len(api.get("/admin/workers/one")["jobs"]) == 1
     api.post("/admin/workers/one/quiet")
     assert api.post("/workers/heartbeat", {"worker_id": "one"})["state"] == "quiet"
+    api.push()
+    assert api.fetch(worker_id="one") == []
     api.post("/admin/workers/unheard/quiet", status=404)
     api.post("/admin/workers/one/dance", status=404)
 
@@ -295,8 +293,7 @@ def test_a_pool_looks_at_its_queues_in_turns(api: Api, strategy: str) -> None:
 
 def test_dead_letters_are_those_that_asked_for_it(api: Api) -> None:
     for policy in ("dead_letter", "discard"):
-        job = api.push(options={"retry": {"max_attempts": 1, "on_exhaustion": policy}})
-        api.fetch()
+        job = api.taken(options={"retry": {"max_attempts": 1, "on_exhaustion": policy}})
         api.post("/workers/nack", {"job_id": job["id"], "error": {"message": "no", "type": "smtp"}})
     (letter,) = api.get("/dead-letter?queue=default&type=mail.send")["jobs"]
     assert api.get("/dead-letter/stats") | {"oldest_at": 0, "newest_at": 0} == {
@@ -328,9 +325,8 @@ def test_many_jobs_are_changed_at_once_only_if_that_is_said_twice(api: Api) -> N
 
 
 def done(api: Api) -> str:
-    api.push()
-    (job,) = api.fetch()
-    api.post("/workers/ack", {"job_id": job["id"]})
+    job = api.taken()
+    api.ack(job)
     return str(job["id"])
 
 
@@ -392,7 +388,7 @@ def test_many_jobs_are_changed_oldest_first_past_those_that_can_t_be(api: Api, m
     api.post("/jobs/batch", {"jobs": [{"type": "a", "args": []}] * 1_000}, status=201)
     (taken,) = api.fetch()
     late = [api.push()["id"] for _ in range(2)]
-    api.post("/workers/ack", {"job_id": taken["id"]})
+    api.ack(taken)
     for action, count, has_more in (("delete", 1, False), ("cancel", 1_000, True), ("cancel", 1, False)):
         reply = api.post(f"/admin/jobs/bulk/{action}", {"filter": {}, "confirm": True})
         assert (reply["matched"], reply["succeeded"], reply["has_more"]) == (count, count, has_more)

@@ -25,10 +25,9 @@ def test_a_job_is_bounded_with_all_that_is_kept_of_it(api: Api, settings: Settin
 
 @pytest.mark.parametrize("more", [{"details": {"a": LARGE}}, {"backtrace": [LARGE]}, {"unknown": LARGE}])
 def test_of_a_large_error_its_kind_and_message_are_kept(api: Api, more: dict[str, Any]) -> None:
-    api.push()
-    (job,) = api.fetch()
+    job = api.taken()
     error = {"type": "smtp", "code": "E1", "message": "no", **more}
-    assert api.post("/workers/nack", {"job_id": job["id"], "error": error})["state"] == "retryable"
+    assert api.nack(job, **error)["state"] == "retryable"
     kept = api.get(f"/jobs/{job['id']}")["job"]["error"]
     assert (kept["type"], kept["code"], kept["message"]) == ("smtp", "E1", "no")
     assert kept["details"].endswith("bytes, not kept")
@@ -36,8 +35,7 @@ def test_of_a_large_error_its_kind_and_message_are_kept(api: Api, more: dict[str
 
 
 def test_the_content_of_a_progress_is_bounded(api: Api) -> None:
-    api.push()
-    (job,) = api.fetch()
+    job = api.taken()
     api.ask("PUT", f"/jobs/{job['id']}/progress", {"progress": 0.5, "data": {"a": LARGE}}, status=413)
 
 

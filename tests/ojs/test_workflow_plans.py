@@ -1,6 +1,5 @@
 """Plans of workflows that are refused: what is checked is what would start."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from dispatcher.models import CallQueue
 from dispatcher.ojs.models import Workflow
 from dispatcher.ojs.views import workflows
-from tests.ojs.http_client import Api
+from tests.ojs.http_client import Api, Holder
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http"), pytest.mark.django]
 
@@ -109,9 +108,7 @@ def test_a_plan_is_not_nested_without_end(api: Api) -> None:
     ],
     ids=["queue", "steps", "null", "jobs", "callbacks", "many"],
 )
-def test_a_step_of_a_graph_is_a_job_and_no_workflow(
-    holder: Callable[..., Api], kind: str, inner: dict[str, Any]
-) -> None:
+def test_a_step_of_a_graph_is_a_job_and_no_workflow(holder: Holder, kind: str, inner: dict[str, Any]) -> None:
     error = refused(holder("send:default"), graph(step("first"), step("then", "first", type=kind, **inner)))
     assert (error["code"], "$.steps[1].type" in error["message"]) == ("invalid_workflow", True)
 
@@ -130,7 +127,7 @@ def test_a_step_of_a_graph_is_a_job_and_no_workflow(
     ],
 )
 def test_a_workflow_in_a_workflow_with_a_wrong_field_is_refused_by_its_path(
-    holder: Callable[..., Api], part: dict[str, Any], path: str
+    holder: Holder, part: dict[str, Any], path: str
 ) -> None:
     api = holder("send")
     for plan, where in (
@@ -151,7 +148,7 @@ def test_a_workflow_in_a_workflow_with_a_wrong_field_is_refused_by_its_path(
     ids=["flat", "nested", "graph"],
 )
 def test_a_plan_of_too_many_jobs_is_refused_before_one_is_checked(
-    holder: Callable[..., Api], monkeypatch: pytest.MonkeyPatch, plan: dict[str, Any]
+    holder: Holder, monkeypatch: pytest.MonkeyPatch, plan: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(workflows, "JobIn", None)
     assert "$ has more than 1000 jobs." in refused(holder("send"), plan)["message"]

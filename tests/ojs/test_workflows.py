@@ -351,7 +351,7 @@ def test_after_a_failed_step_no_more_start_and_what_runs_may_end() -> None:
     first, second = api.fetch(count=2)
     api.post("/workers/nack", {"job_id": first["id"], "error": {"code": "handler_error", "message": "no"}})
     assert stands(number)["state"] == "running"
-    api.post("/workers/ack", {"job_id": second["id"]})
+    api.ack(second)
     reply = stands(number)
     assert [each["state"] for each in reply["steps"]] == ["failed", "completed", "cancelled", "cancelled"]
     assert (reply["state"], reply["failed_step_index"]) == ("failed", 0)
