@@ -61,6 +61,11 @@ Holder = Callable[..., Api]
 """Makes a token with these scopes, and returns a client that shows it; name: the token's."""
 
 
+def field_of(answer: dict[str, Any]) -> str:
+    """Return the field of a request that an error names."""
+    return str(answer["error"]["details"]["field"])
+
+
 def error_of(answer: dict[str, Any]) -> tuple[str, str]:
     return answer["error"]["code"], answer["error"]["message"]
 

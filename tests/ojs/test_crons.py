@@ -10,7 +10,7 @@ from dispatcher.models import CallQueue
 from dispatcher.ojs.cron import fire_cron, list_crons
 from dispatcher.ojs.models import EventLogEntry
 from tests.ojs.builders import date_back
-from tests.ojs.http_client import Api
+from tests.ojs.http_client import Api, field_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
@@ -56,7 +56,7 @@ def test_an_option_that_a_cron_s_job_can_t_have_is_refused_by_its_name(
     else:
         job |= option
     wanted = {"name": "x", "cron": "@daily", **({"job_template": job} if "template" in path else job)}
-    assert api.post("/cron", wanted, status=400)["error"]["details"]["field"] == path + next(iter(option))
+    assert field_of(api.post("/cron", wanted, status=400)) == path + next(iter(option))
     assert list_crons() == []
 
 

@@ -10,7 +10,7 @@ from pytest_django import Settings
 from dispatcher import api, sql
 from dispatcher.models import CallQueue, KeyChange, RateLimitKey, Slot
 from dispatcher.ojs.models import PullWorker
-from tests.ojs.http_client import Holder
+from tests.ojs.http_client import Holder, field_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http"), pytest.mark.django]
 
@@ -190,8 +190,7 @@ def test_who_is_first_to_name_a_shared_key_can_t_stop_it_for_all(
         ("/jobs/batch", {"jobs": [job]}, "jobs.0."),
         ("/workflows", {"type": "chain", "steps": [job]}, "$.steps[0]."),
     ):
-        error = api.post(path, body, status=400)["error"]
-        assert error["details"]["field"] == f"{where}options.rate_limit.{field}"
+        assert field_of(api.post(path, body, status=400)) == f"{where}options.rate_limit.{field}"
     assert not RateLimitKey.objects.filter(name__in=["shared", "queue:mail"]).exists()
     holder("admin", name="boss").post("/jobs", job, status=201)
 

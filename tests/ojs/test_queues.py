@@ -14,7 +14,7 @@ from dispatcher.reports import rate_limit_status
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE
-from tests.ojs.http_client import Api
+from tests.ojs.http_client import Api, field_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http"), pytest.mark.django]
 
@@ -112,9 +112,9 @@ def test_the_weight_of_a_direct_queue_is_configured(api: Api) -> None:
     api.ask("PUT", path, {"backpressure": {"max_depth": 5}})
     assert api.get("/admin/queues/default")["configuration"]["weight"] == 3
     for weight in (0, 1001, 1.5):
-        assert api.ask("PUT", path, {"weight": weight}, status=400)["error"]["details"]["field"] == "weight"
+        assert field_of(api.ask("PUT", path, {"weight": weight}, status=400)) == "weight"
     for delivery in ("broker", "http"):
-        assert api.ask("PUT", path, {"delivery": delivery}, status=400)["error"]["details"]["field"] == "weight"
+        assert field_of(api.ask("PUT", path, {"delivery": delivery}, status=400)) == "weight"
     assert api.ask("PUT", path, {"delivery": "http", "weight": 1})["served_by"] == "http"
 
 
@@ -228,8 +228,7 @@ def test_a_limit_that_is_not_understood_leaves_the_queue_as_it_is(
     bound(api, 5)
     for queue in ("default", "unheard"):
         more = {"backpressure": {"max_depth": 9}} if path == "config" else {}
-        answer = api.ask("PUT", f"/admin/queues/{queue}/{path}", {**more, **wanted}, status=400)
-        assert answer["error"]["details"]["field"] == field
+        assert field_of(api.ask("PUT", f"/admin/queues/{queue}/{path}", {**more, **wanted}, status=400)) == field
     assert queue_limits() == (3, "7/PT1M", "None")
     assert [(queue.name, queue.max_depth) for queue in Queue.objects.all()] == [("default", 5)]
 
@@ -244,14 +243,17 @@ def test_an_override_that_is_not_understood_is_refused(api: Api) -> None:
 # Workers
 
 
-def test_a_worker_that_drains_gets_nothing_more(api: Api) -> None:
+def test_a_worker_that_drains_gives_its_jobs_back_and_gets_nothing_more(api: Api) -> None:
     api.push()
-    api.post("/workers/heartbeat", {"worker_id": "one", "active_jobs": []})
+    (job,) = api.fetch(worker_id="one")
     assert api.get("/workers/one/health")["state"] == "running"
+    # What it has not begun waits again.
+    body = {"job_id": job["id"], "worker_id": "one", "requeue": True, "error": {"message": "ending"}}
+    assert api.post("/workers/nack", body)["state"] == "available"
     assert api.post("/workers/beat", {"worker_id": "one", "state": "drain", "active_jobs": 0})["acknowledged"] is True
     assert api.fetch(worker_id="one") == []
     api.get("/workers/one/health", status=503)
-    assert len(api.fetch(worker_id="two")) == 1
+    assert api.fetch(worker_id="two")[0]["attempt"] == 1
 
 
 def test_an_administrator_sets_the_directive_of_a_worker(api: Api) -> None:
@@ -265,14 +267,6 @@ def test_an_administrator_sets_the_directive_of_a_worker(api: Api) -> None:
     assert api.fetch(worker_id="one") == []
     api.post("/admin/workers/unheard/quiet", status=404)
     api.post("/admin/workers/one/dance", status=404)
-
-
-def test_a_job_that_is_given_back_waits_again(api: Api) -> None:
-    job = api.push()
-    api.fetch(worker_id="one")
-    body = {"job_id": job["id"], "worker_id": "one", "requeue": True, "error": {"message": "ending"}}
-    assert api.post("/workers/nack", body)["state"] == "available"
-    assert api.fetch(worker_id="two")[0]["attempt"] == 1
 
 
 @pytest.mark.parametrize("strategy", ["round-robin", "weighted"])
@@ -360,8 +354,7 @@ def test_a_filter_that_is_not_understood_chooses_nothing(api: Api, wanted: dict[
     done(api)
     api.push()
     for action in ("cancel", "retry", "delete"):
-        answer = api.post(f"/admin/jobs/bulk/{action}", {**wanted, "confirm": True}, status=400)
-        assert answer["error"]["details"]["field"] == field
+        assert field_of(api.post(f"/admin/jobs/bulk/{action}", {**wanted, "confirm": True}, status=400)) == field
     assert sorted(CallQueue.objects.values_list("state", flat=True)) == ["available", "completed"]
 
 
@@ -378,8 +371,7 @@ def test_a_filter_that_is_not_understood_chooses_nothing(api: Api, wanted: dict[
 )
 def test_a_purge_that_is_not_understood_deletes_nothing(api: Api, wanted: dict[str, Any], field: str) -> None:
     done(api)
-    answer = api.ask("DELETE", "/admin/queues/default/jobs", {**wanted, "confirm": True}, status=400)
-    assert answer["error"]["details"]["field"] == field
+    assert field_of(api.ask("DELETE", "/admin/queues/default/jobs", {**wanted, "confirm": True}, status=400)) == field
     assert CallQueue.objects.count() == 1
 
 

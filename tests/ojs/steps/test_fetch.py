@@ -27,6 +27,7 @@ from tests.builders import HERE, SECOND, committed, seen
 pytestmark = [committed, pytest.mark.pooler]
 
 BROKEN = Reported(type="smtp.refused", message="no", classes=["smtp.refused"], more={"code": "handler_error"})
+ANOTHERS = RejectedReport(state=State.ACTIVE, is_anothers=True)
 
 
 @pytest.fixture(autouse=True)
@@ -122,9 +123,8 @@ def test_a_report_that_is_repeated_is_answered_as_the_first() -> None:
     engine.tick(now=None)
     (again,) = fetch()
     for proof in ({"ticket": call.ticket}, {"attempt": 1}):
-        anothers = RejectedReport(state=State.ACTIVE, is_anothers=True)
-        assert worker_reports.nack(call.id, BROKEN, **proof) == anothers  # type: ignore[arg-type]
-        assert worker_reports.record_progress(call.id, Progress(progress=0.5), **proof) == anothers  # type: ignore[arg-type]
+        assert worker_reports.nack(call.id, BROKEN, **proof) == ANOTHERS  # type: ignore[arg-type]
+        assert worker_reports.record_progress(call.id, Progress(progress=0.5), **proof) == ANOTHERS  # type: ignore[arg-type]
     for _ in range(2):
         done = worker_reports.ack(call.id, result="first", attempt=2, ticket=again.ticket)
         assert isinstance(done, CallQueue)
@@ -149,13 +149,12 @@ def test_the_number_of_an_attempt_takes_no_call_from_the_next_worker() -> None:
     worker_reports.requeue(call.id, ticket=call.ticket)
     (again,) = fetch(worker="two")
     assert again.attempt == call.attempt == 1
-    anothers = RejectedReport(state=State.ACTIVE, is_anothers=True)
     for worker in (None, "one"):
         proof: worker_reports.Proof = {"attempt": 1, "worker": worker}
-        assert worker_reports.ack(call.id, result="stale", **proof) == anothers
-        assert worker_reports.nack(call.id, BROKEN, **proof) == anothers
-        assert worker_reports.report_rate_limit(call.id, SECOND, **proof) == anothers
-        assert worker_reports.requeue(call.id, **proof) == anothers
+        assert worker_reports.ack(call.id, result="stale", **proof) == ANOTHERS
+        assert worker_reports.nack(call.id, BROKEN, **proof) == ANOTHERS
+        assert worker_reports.report_rate_limit(call.id, SECOND, **proof) == ANOTHERS
+        assert worker_reports.requeue(call.id, **proof) == ANOTHERS
     assert seen(call).state == State.ACTIVE
     assert isinstance(worker_reports.ack(call.id, result=None, attempt=1, worker="two"), CallQueue)
 
@@ -166,7 +165,7 @@ def test_a_call_that_is_given_back_twice_waits_once() -> None:
     for _ in range(2):
         assert isinstance(worker_reports.requeue(call.id, ticket=call.ticket), CallQueue)
     assert [each.id for each in fetch(count=3)] == [first.id, second.id]
-    assert worker_reports.requeue(call.id, ticket=call.ticket) == RejectedReport(state=State.ACTIVE, is_anothers=True)
+    assert worker_reports.requeue(call.id, ticket=call.ticket) == ANOTHERS
 
 
 def test_a_call_that_runs_in_celery_is_not_reported_over_http() -> None:
