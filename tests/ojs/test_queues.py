@@ -290,14 +290,9 @@ def test_dead_letters_are_those_that_asked_for_it(api: Api) -> None:
         job = api.taken(options={"retry": {"max_attempts": 1, "on_exhaustion": policy}})
         api.post("/workers/nack", {"job_id": job["id"], "error": {"message": "no", "type": "smtp"}})
     (letter,) = api.get("/dead-letter?queue=default&type=mail.send")["jobs"]
-    assert api.get("/dead-letter/stats") | {"oldest_at": 0, "newest_at": 0} == {
-        "total": 1,
-        "total_is_exact": True,
-        "by_queue": {"default": 1},
-        "by_error_type": {"smtp": 1},
-        "oldest_at": 0,
-        "newest_at": 0,
-    }
+    counts = {"total": 1, "total_is_exact": True, "by_queue": {"default": 1}, "by_error_type": {"smtp": 1}}
+    times = {"oldest_at": 0, "newest_at": 0}
+    assert api.get("/dead-letter/stats") | times == counts | times
     assert api.get("/admin/dead-letter/stats")["total"] == 1
     again = api.post(f"/dead-letter/{letter['id']}/retry")["job"]
     assert (again["state"], again["attempt"], len(again["errors"])) == ("available", 0, 1)
