@@ -21,8 +21,9 @@ def test_a_cron_with_a_long_name_fires_as_any_other(api: Api, length: int, overl
     name = "n" * length
     wanted = {"name": name, "cron": "* * * * *", "overlap_policy": overlap, "type": "a"}
     api.post("/cron", wanted, status=201)
-    # Its next run is on the minute.
-    assert api.get(f"/cron/{name}")["cron"]["next_run_at"].endswith(":00.000Z")
+    # Its next run is on the minute, whenever it is asked for.
+    for _ in range(20):
+        assert api.get(f"/cron/{name}")["cron"]["next_run_at"].endswith(":00.000Z")
     assert fire_cron(name)
     assert fire_cron(name) is None, "this minute's was sent"
     date_back(timedelta(minutes=5))
