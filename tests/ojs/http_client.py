@@ -1,7 +1,7 @@
 """A client of the HTTP API, for the tests."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Event, Thread
 from typing import Any
@@ -43,6 +43,27 @@ class Api:
         fetched = self.post("/workers/fetch", {"queues": queues or ["default"], **more})["jobs"]
         assert isinstance(fetched, list)
         return fetched
+
+    def taken(self, **job: Any) -> dict[str, Any]:
+        """Push a job of the queue `default`, and fetch it."""
+        self.push(**job)
+        (fetched,) = self.fetch()
+        return fetched
+
+    def ack(self, job: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+        return self.post("/workers/ack", {"job_id": job["id"], **more})
+
+    def nack(self, job: Mapping[str, Any], **error: Any) -> dict[str, Any]:
+        return self.post("/workers/nack", {"job_id": job["id"], "error": {"message": "no", **error}})
+
+
+Holder = Callable[..., Api]
+"""Makes a token with these scopes, and returns a client that shows it; name: the token's."""
+
+
+def field_of(answer: dict[str, Any]) -> str:
+    """Return the field of a request that an error names."""
+    return str(answer["error"]["details"]["field"])
 
 
 def error_of(answer: dict[str, Any]) -> tuple[str, str]:

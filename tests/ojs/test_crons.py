@@ -1,15 +1,16 @@
-"""Crons over HTTP: what they may be called, and what their jobs may have."""
+"""Crons over HTTP: what they may be called, what their jobs may have, and when they fire."""
 
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+import dispatcher.api
 from dispatcher.models import CallQueue
 from dispatcher.ojs.cron import fire_cron, list_crons
 from dispatcher.ojs.models import EventLogEntry
 from tests.ojs.builders import date_back
-from tests.ojs.http_client import Api
+from tests.ojs.http_client import Api, field_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
@@ -18,8 +19,11 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 @pytest.mark.parametrize("length", [59, 60, 190])
 def test_a_cron_with_a_long_name_fires_as_any_other(api: Api, length: int, overlap: str) -> None:
     name = "n" * length
-    wanted = {"name": name, "cron": "@daily", "overlap_policy": overlap, "type": "a"}
+    wanted = {"name": name, "cron": "* * * * *", "overlap_policy": overlap, "type": "a"}
     api.post("/cron", wanted, status=201)
+    # Its next run is on the minute, whenever it is asked for.
+    for _ in range(20):
+        assert api.get(f"/cron/{name}")["cron"]["next_run_at"].endswith(":00.000Z")
     assert fire_cron(name)
     assert fire_cron(name) is None, "this minute's was sent"
     date_back(timedelta(minutes=5))
@@ -53,7 +57,7 @@ def test_an_option_that_a_cron_s_job_can_t_have_is_refused_by_its_name(
     else:
         job |= option
     wanted = {"name": "x", "cron": "@daily", **({"job_template": job} if "template" in path else job)}
-    assert api.post("/cron", wanted, status=400)["error"]["details"]["field"] == path + next(iter(option))
+    assert field_of(api.post("/cron", wanted, status=400)) == path + next(iter(option))
     assert list_crons() == []
 
 
@@ -62,11 +66,6 @@ def test_the_options_of_a_cron_s_job_may_stand_beside_its_type(api: Api) -> None
     api.post("/cron", {"name": "x", "cron": "@daily", "job_template": template}, status=201)
     assert fire_cron("x")
     assert CallQueue.objects.values_list("queue", "priority").get() == ("far", 5)
-
-
-def test_an_expression_that_is_too_long_to_be_kept_is_refused(api: Api) -> None:
-    wanted = {"name": "x", "cron": f"* * * * {','.join(['mon', 'tue'] * 10)}", "type": "a"}
-    assert "day_of_week" in api.post("/cron", wanted, status=400)["error"]["message"]
 
 
 @pytest.mark.parametrize("overlap", ["skip", "enqueue", "allow", "cancel_previous"])
@@ -81,7 +80,73 @@ def test_a_cron_sends_nothing_to_a_queue_that_is_paused(api: Api, overlap: str) 
     assert fire_cron("daily")
 
 
-def test_the_next_run_of_a_cron_is_on_the_minute(api: Api) -> None:
-    api.post("/cron", {"name": "often", "cron": "* * * * *", "type": "a"}, status=201)
-    for _ in range(20):
-        assert api.get("/cron/often")["cron"]["next_run_at"].endswith(":00.000Z")
+def test_a_cron_has_events_when_it_fires_and_when_it_does_not(api: Api) -> None:
+    template = {"type": "report.make", "args": [], "options": {"queue": "reports"}}
+    api.post("/cron", {"name": "daily", "expression": "0 9 * * *", "job_template": template}, status=201)
+    sent = fire_cron("daily")
+    date_back(timedelta(minutes=5))
+    assert fire_cron("daily") is None
+    triggered, skipped = api.get("/events?types=cron.*")["events"]
+    assert (triggered["type"], triggered["subject"], triggered["data"]["job_id"]) == ("cron.triggered", "daily", sent)
+    about = {"cron_name": "daily", "cron_expr": "0 9 * * *", "job_type": "report.make", "queue": "reports"}
+    assert about.items() <= triggered["data"].items()
+    assert (skipped["type"], skipped["subject"]) == ("cron.skipped", "daily")
+    assert skipped["data"] == {**about, "reason": "overlap_prevention", "existing_job_id": sent}
+
+
+def test_a_cron_sends_one_job_a_minute_and_none_beside_one_that_runs(api: Api) -> None:
+    template = {"type": "report.make", "args": [1], "options": {"queue": "reports", "priority": 3}}
+    wanted = {"name": "daily", "expression": "0 9 * * 7", "timezone": "Europe/Berlin", "job_template": template}
+    made = api.post("/cron", wanted, status=201)["cron"]
+    assert (made["enabled"], made["overlap_policy"], bool(made["next_run_at"])) == (True, "skip", True)
+    api.post("/cron", wanted, status=200)
+    assert [cron["name"] for cron in api.get("/cron")["crons"]] == ["daily"]
+    sent = fire_cron("daily")
+    assert sent is not None
+    assert fire_cron("daily") is None
+    call = CallQueue.objects.get(id=sent)
+    assert (call.task, call.args, call.queue, call.priority) == ("report.make", [1], "reports", 3)
+    assert call.meta["cron_name"] == "daily"
+    date_back(timedelta(minutes=5))
+    assert fire_cron("daily") is None, "the one before has not ended"
+    dispatcher.api.cancel([call.id])
+    assert fire_cron("daily") is not None
+    assert api.ask("PATCH", "/cron/daily", {"enabled": False})["cron"]["next_run_at"] is None
+    assert api.ask("DELETE", "/cron/daily")["deleted"] is True
+    assert list_crons() == []
+
+
+@pytest.mark.parametrize(
+    ("overlap", "running", "waiting"), [("allow", 2, 0), ("enqueue", 1, 1), ("cancel_previous", 1, 0)]
+)
+def test_what_becomes_of_a_run_beside_another_is_the_cron_s_choice(
+    api: Api, overlap: str, running: int, waiting: int
+) -> None:
+    template = {"type": "report.make", "options": {"queue": "reports"}}
+    api.post(
+        "/cron", {"name": "often", "cron": "* * * * *", "overlap_policy": overlap, "job_template": template}, status=201
+    )
+    for _ in range(2):
+        assert fire_cron("often")
+        api.fetch("reports")
+        date_back(timedelta(minutes=5))
+    states = list(CallQueue.objects.values_list("state", flat=True))
+    assert (states.count("active"), states.count("available")) == (running, waiting)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "word"),
+    [
+        *(
+            ({"cron": expression}, "")
+            for expression in ("", "x", "99 25 32 13 8", "* * * *", "0 0 0 0 0 0 0", "@never")
+        ),
+        # Too long to be kept.
+        ({"cron": f"* * * * {','.join(['mon', 'tue'] * 10)}"}, "day_of_week"),
+        ({"cron": "@daily", "timezone": "EST"}, "timezone"),
+    ],
+)
+def test_what_is_no_cron_expression_or_zone_of_the_iana_is_refused(api: Api, wanted: dict[str, str], word: str) -> None:
+    message = api.post("/cron", {"name": "x", "type": "a", "args": [], **wanted}, status=400)["error"]["message"]
+    assert message
+    assert word in message

@@ -2,20 +2,17 @@
 
 import time
 from collections import Counter
-from datetime import timedelta
 from uuid import UUID
 
 import pytest
-from pytest_django import Settings
 
-from dispatcher import engine
 from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey
 from dispatcher.ojs import fetch, worker_reports
 from dispatcher.ojs.fetch import FetchRequest
 from dispatcher.ojs.worker_reports import RejectedReport
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL
-from tests.races.audit import audit, most_at_once, most_in_any_window, spent_by_key, too_close
+from tests.races.audit import audit, most_at_once, spent_by_key
 from tests.races.conftest import mailbox, patient_passes  # noqa: F401
 from tests.races.lockstep import DEADLINE, POLL, STOP_ADMISSIONS, actors, at_once, concurrent, holding
 from tests.races.traffic import dispense_and_work
@@ -80,31 +77,6 @@ def test_a_call_sent_to_a_lane_that_a_fetch_waited_for_in_vain_is_there_for_the_
     assert [call.lane_id for call in fetch.fetch(FetchRequest(queues=["mail"]))] == [lane.id]
 
 
-def test_eight_fetchers_never_exceed_a_concurrency() -> None:
-    key = RateLimitKey.objects.declare("api", concurrency=5)
-    send(150, "api")
-    at_once(*[fetch_and_ack] * 8)
-    assert most_at_once(spent_by_key()[key.id]) <= 5
-    audit(is_fifo=True)
-
-
-def test_eight_fetchers_never_exceed_a_window(settings: Settings) -> None:
-    settings.DISPATCHER = {"margin": 0.01}
-    key = RateLimitKey.objects.declare("api", rate=(20, 0.5))
-    send(60, "api")
-    at_once(*[fetch_and_ack] * 7, tick_until_all_ended)
-    assert most_in_any_window(spent_by_key()[key.id], timedelta(seconds=0.5)) <= 20
-    audit(is_fifo=True)
-
-
-def test_eight_fetchers_keep_the_spacing_of_a_throttle() -> None:
-    key = RateLimitKey.objects.declare("api", throttle=(50, 1))
-    send(40, "api")
-    at_once(*[fetch_and_ack] * 7, tick_until_all_ended)
-    assert too_close(spent_by_key()[key.id], timedelta(seconds=1 / 50)) == []
-    audit(is_fifo=True)
-
-
 def test_fetchers_and_celery_s_workers_share_a_concurrency() -> None:
     key = RateLimitKey.objects.declare("shared", concurrency=4)
     send(80, "shared")
@@ -112,11 +84,3 @@ def test_fetchers_and_celery_s_workers_share_a_concurrency() -> None:
     at_once(*[fetch_and_ack] * 4, *[dispense_and_work] * 4)
     assert most_at_once(spent_by_key()[key.id]) <= 4
     audit()
-
-
-def tick_until_all_ended() -> list[UUID]:
-    """Be the dispenser until every call has ended."""
-    while CallQueue.objects.exclude(state__in=TERMINAL).exists():
-        engine.tick()
-        time.sleep(POLL)
-    return []

@@ -14,7 +14,7 @@ from dispatcher.reports import rate_limit_status
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE
-from tests.ojs.http_client import Api
+from tests.ojs.http_client import Api, field_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http"), pytest.mark.django]
 
@@ -40,15 +40,11 @@ def test_celery_s_queues_are_not_fetched_from_and_pulled_ones_not_sent_to_celery
     assert {each["name"]: each["served_by"] for each in api.get("/queues")["queues"]} == {"celery": "celery"}
 
 
-def test_a_queue_is_paused_for_fetchers_and_counted(api: Api) -> None:
+def test_the_stats_of_a_queue_say_that_it_is_paused(api: Api) -> None:
+    api.post("/queues/default/pause")
     api.push()
-    assert api.post("/queues/default/pause")["queue"]["paused"] is True
-    api.push()
-    assert api.fetch() == []
     reply = api.get("/queues/default/stats")
-    assert (reply["queue"]["available"], reply["stats"]["depth"], reply["status"]) == (2, 2, "paused")
-    assert api.post("/queues/default/resume")["queue"]["paused"] is False
-    assert len(api.fetch(count=5)) == 2
+    assert (reply["queue"]["available"], reply["stats"]["depth"], reply["status"]) == (1, 1, "paused")
     api.get("/queues/unheard/stats", status=404)
 
 
@@ -116,9 +112,9 @@ def test_the_weight_of_a_direct_queue_is_configured(api: Api) -> None:
     api.ask("PUT", path, {"backpressure": {"max_depth": 5}})
     assert api.get("/admin/queues/default")["configuration"]["weight"] == 3
     for weight in (0, 1001, 1.5):
-        assert api.ask("PUT", path, {"weight": weight}, status=400)["error"]["details"]["field"] == "weight"
+        assert field_of(api.ask("PUT", path, {"weight": weight}, status=400)) == "weight"
     for delivery in ("broker", "http"):
-        assert api.ask("PUT", path, {"delivery": delivery}, status=400)["error"]["details"]["field"] == "weight"
+        assert field_of(api.ask("PUT", path, {"delivery": delivery}, status=400)) == "weight"
     assert api.ask("PUT", path, {"delivery": "http", "weight": 1})["served_by"] == "http"
 
 
@@ -185,13 +181,6 @@ def test_a_key_is_overridden_for_a_time_and_back(api: Api) -> None:
     api.ask("PUT", "/rate-limits/unheard", {"concurrency": 1}, status=404)
 
 
-def test_a_queue_s_own_limit_comes_on_top(api: Api) -> None:
-    api.ask("PUT", "/admin/queues/default/rate-limit", {"concurrency": 1})
-    for _ in range(2):
-        api.push(options={"rate_limit": {"key": "api", "concurrency": 5}})
-    assert len(api.fetch(count=5)) == 1
-
-
 def queue_limits() -> tuple[int | None, str, str]:
     policy = stored(RateLimitKey.objects.get(name="queue:default"))
     return policy.concurrency, str(policy.rate), str(policy.throttle)
@@ -239,8 +228,7 @@ def test_a_limit_that_is_not_understood_leaves_the_queue_as_it_is(
     bound(api, 5)
     for queue in ("default", "unheard"):
         more = {"backpressure": {"max_depth": 9}} if path == "config" else {}
-        answer = api.ask("PUT", f"/admin/queues/{queue}/{path}", {**more, **wanted}, status=400)
-        assert answer["error"]["details"]["field"] == field
+        assert field_of(api.ask("PUT", f"/admin/queues/{queue}/{path}", {**more, **wanted}, status=400)) == field
     assert queue_limits() == (3, "7/PT1M", "None")
     assert [(queue.name, queue.max_depth) for queue in Queue.objects.all()] == [("default", 5)]
 
@@ -252,24 +240,20 @@ def test_an_override_that_is_not_understood_is_refused(api: Api) -> None:
     assert api.get("/rate-limits/api")["concurrency"]["limit"] == 5
 
 
-def test_several_keys_with_costs_are_spent_at_once(api: Api) -> None:
-    RateLimitKey.objects.declare("tokens", concurrency=10)
-    for _ in range(3):
-        api.push(options={"keys": {"tokens": 4}})
-    assert len(api.fetch(count=5)) == 2
-
-
 # Workers
 
 
-def test_a_worker_that_drains_gets_nothing_more(api: Api) -> None:
+def test_a_worker_that_drains_gives_its_jobs_back_and_gets_nothing_more(api: Api) -> None:
     api.push()
-    api.post("/workers/heartbeat", {"worker_id": "one", "active_jobs": []})
+    (job,) = api.fetch(worker_id="one")
     assert api.get("/workers/one/health")["state"] == "running"
+    # What it has not begun waits again.
+    body = {"job_id": job["id"], "worker_id": "one", "requeue": True, "error": {"message": "ending"}}
+    assert api.post("/workers/nack", body)["state"] == "available"
     assert api.post("/workers/beat", {"worker_id": "one", "state": "drain", "active_jobs": 0})["acknowledged"] is True
     assert api.fetch(worker_id="one") == []
     api.get("/workers/one/health", status=503)
-    assert len(api.fetch(worker_id="two")) == 1
+    assert api.fetch(worker_id="two")[0]["attempt"] == 1
 
 
 def test_an_administrator_sets_the_directive_of_a_worker(api: Api) -> None:
@@ -279,16 +263,10 @@ def test_an_administrator_sets_the_directive_of_a_worker(api: Api) -> None:
     assert len(api.get("/admin/workers/one")["jobs"]) == 1
     api.post("/admin/workers/one/quiet")
     assert api.post("/workers/heartbeat", {"worker_id": "one"})["state"] == "quiet"
+    api.push()
+    assert api.fetch(worker_id="one") == []
     api.post("/admin/workers/unheard/quiet", status=404)
     api.post("/admin/workers/one/dance", status=404)
-
-
-def test_a_job_that_is_given_back_waits_again(api: Api) -> None:
-    job = api.push()
-    api.fetch(worker_id="one")
-    body = {"job_id": job["id"], "worker_id": "one", "requeue": True, "error": {"message": "ending"}}
-    assert api.post("/workers/nack", body)["state"] == "available"
-    assert api.fetch(worker_id="two")[0]["attempt"] == 1
 
 
 @pytest.mark.parametrize("strategy", ["round-robin", "weighted"])
@@ -309,18 +287,12 @@ def test_a_pool_looks_at_its_queues_in_turns(api: Api, strategy: str) -> None:
 
 def test_dead_letters_are_those_that_asked_for_it(api: Api) -> None:
     for policy in ("dead_letter", "discard"):
-        job = api.push(options={"retry": {"max_attempts": 1, "on_exhaustion": policy}})
-        api.fetch()
+        job = api.taken(options={"retry": {"max_attempts": 1, "on_exhaustion": policy}})
         api.post("/workers/nack", {"job_id": job["id"], "error": {"message": "no", "type": "smtp"}})
     (letter,) = api.get("/dead-letter?queue=default&type=mail.send")["jobs"]
-    assert api.get("/dead-letter/stats") | {"oldest_at": 0, "newest_at": 0} == {
-        "total": 1,
-        "total_is_exact": True,
-        "by_queue": {"default": 1},
-        "by_error_type": {"smtp": 1},
-        "oldest_at": 0,
-        "newest_at": 0,
-    }
+    counts = {"total": 1, "total_is_exact": True, "by_queue": {"default": 1}, "by_error_type": {"smtp": 1}}
+    times = {"oldest_at": 0, "newest_at": 0}
+    assert api.get("/dead-letter/stats") | times == counts | times
     assert api.get("/admin/dead-letter/stats")["total"] == 1
     again = api.post(f"/dead-letter/{letter['id']}/retry")["job"]
     assert (again["state"], again["attempt"], len(again["errors"])) == ("available", 0, 1)
@@ -342,9 +314,8 @@ def test_many_jobs_are_changed_at_once_only_if_that_is_said_twice(api: Api) -> N
 
 
 def done(api: Api) -> str:
-    api.push()
-    (job,) = api.fetch()
-    api.post("/workers/ack", {"job_id": job["id"]})
+    job = api.taken()
+    api.ack(job)
     return str(job["id"])
 
 
@@ -378,8 +349,7 @@ def test_a_filter_that_is_not_understood_chooses_nothing(api: Api, wanted: dict[
     done(api)
     api.push()
     for action in ("cancel", "retry", "delete"):
-        answer = api.post(f"/admin/jobs/bulk/{action}", {**wanted, "confirm": True}, status=400)
-        assert answer["error"]["details"]["field"] == field
+        assert field_of(api.post(f"/admin/jobs/bulk/{action}", {**wanted, "confirm": True}, status=400)) == field
     assert sorted(CallQueue.objects.values_list("state", flat=True)) == ["available", "completed"]
 
 
@@ -396,8 +366,7 @@ def test_a_filter_that_is_not_understood_chooses_nothing(api: Api, wanted: dict[
 )
 def test_a_purge_that_is_not_understood_deletes_nothing(api: Api, wanted: dict[str, Any], field: str) -> None:
     done(api)
-    answer = api.ask("DELETE", "/admin/queues/default/jobs", {**wanted, "confirm": True}, status=400)
-    assert answer["error"]["details"]["field"] == field
+    assert field_of(api.ask("DELETE", "/admin/queues/default/jobs", {**wanted, "confirm": True}, status=400)) == field
     assert CallQueue.objects.count() == 1
 
 
@@ -406,7 +375,7 @@ def test_many_jobs_are_changed_oldest_first_past_those_that_can_t_be(api: Api, m
     api.post("/jobs/batch", {"jobs": [{"type": "a", "args": []}] * 1_000}, status=201)
     (taken,) = api.fetch()
     late = [api.push()["id"] for _ in range(2)]
-    api.post("/workers/ack", {"job_id": taken["id"]})
+    api.ack(taken)
     for action, count, has_more in (("delete", 1, False), ("cancel", 1_000, True), ("cancel", 1, False)):
         reply = api.post(f"/admin/jobs/bulk/{action}", {"filter": {}, "confirm": True})
         assert (reply["matched"], reply["succeeded"], reply["has_more"]) == (count, count, has_more)

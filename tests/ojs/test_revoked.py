@@ -18,7 +18,7 @@ from dispatcher.ojs import auth
 from dispatcher.ojs.events.live import LiveEvents
 from dispatcher.ojs.long_poll import Waiters
 from dispatcher.ojs.models import ApiToken
-from tests.ojs.http_client import Api
+from tests.ojs.http_client import Api, Holder
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http"), pytest.mark.django]
 
@@ -66,7 +66,7 @@ lost = pytest.mark.parametrize("lose", [revoke, demote, expire])
 
 @lost
 def test_a_fetch_that_waits_gets_nothing_once_its_token_is_revoked(
-    holder: Callable[..., Api], waiting: Event, lose: Callable[[], None]
+    holder: Holder, waiting: Event, lose: Callable[[], None]
 ) -> None:
     got: list[Any] = []
     thread = in_thread(lambda: got.append(holder("fetch").fetch("mail", wait_ms=30_000)))
@@ -79,7 +79,7 @@ def test_a_fetch_that_waits_gets_nothing_once_its_token_is_revoked(
 
 @lost
 def test_a_push_that_waits_for_room_sends_nothing_once_its_token_is_revoked(
-    holder: Callable[..., Api], waiting: Event, lose: Callable[[], None]
+    holder: Holder, waiting: Event, lose: Callable[[], None]
 ) -> None:
     Queue.objects.create(name="mail", delivery="http", max_depth=1, on_full="block")
     CallQueue.objects.send("mail.send", queue="mail")
@@ -95,7 +95,7 @@ def test_a_push_that_waits_for_room_sends_nothing_once_its_token_is_revoked(
 
 @lost
 def test_a_stream_ends_once_its_token_is_revoked(
-    holder: Callable[..., Api], lose: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    holder: Holder, lose: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api = holder("read")
     monkeypatch.setattr("dispatcher.ojs.views.events.sleep", lambda _: lose())

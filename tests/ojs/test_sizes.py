@@ -6,7 +6,7 @@ import pytest
 from pytest_django import Settings
 
 from dispatcher.models import CallQueue
-from tests.ojs.http_client import Api
+from tests.ojs.http_client import Api, field_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
@@ -25,10 +25,9 @@ def test_a_job_is_bounded_with_all_that_is_kept_of_it(api: Api, settings: Settin
 
 @pytest.mark.parametrize("more", [{"details": {"a": LARGE}}, {"backtrace": [LARGE]}, {"unknown": LARGE}])
 def test_of_a_large_error_its_kind_and_message_are_kept(api: Api, more: dict[str, Any]) -> None:
-    api.push()
-    (job,) = api.fetch()
+    job = api.taken()
     error = {"type": "smtp", "code": "E1", "message": "no", **more}
-    assert api.post("/workers/nack", {"job_id": job["id"], "error": error})["state"] == "retryable"
+    assert api.nack(job, **error)["state"] == "retryable"
     kept = api.get(f"/jobs/{job['id']}")["job"]["error"]
     assert (kept["type"], kept["code"], kept["message"]) == ("smtp", "E1", "no")
     assert kept["details"].endswith("bytes, not kept")
@@ -36,16 +35,14 @@ def test_of_a_large_error_its_kind_and_message_are_kept(api: Api, more: dict[str
 
 
 def test_the_content_of_a_progress_is_bounded(api: Api) -> None:
-    api.push()
-    (job,) = api.fetch()
+    job = api.taken()
     api.ask("PUT", f"/jobs/{job['id']}/progress", {"progress": 0.5, "data": {"a": LARGE}}, status=413)
 
 
 @pytest.mark.parametrize("path", ["/workers/fetch", "/workers/heartbeat", "/jobs"])
 def test_no_lease_without_a_heartbeat_is_longer_than_half_a_day(api: Api, path: str) -> None:
     body = {"queues": ["default"], "worker_id": "me", "type": "a", "args": [], "visibility_timeout_ms": 43_200_001}
-    error = api.post(path, body, status=400)["error"]
-    assert error["details"]["field"] == "visibility_timeout_ms"
+    assert field_of(api.post(path, body, status=400)) == "visibility_timeout_ms"
 
 
 @pytest.mark.parametrize(("first", "second"), [(1, 1.0), (0, -0.0), ({"a": [1e3]}, {"a": [1000]})])

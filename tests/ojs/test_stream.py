@@ -11,11 +11,10 @@ from django.db.models.functions import Now
 from pytest_django import Settings
 
 from dispatcher.models import CallQueue, Queue
-from dispatcher.ojs.auth import Access, make_token
+from dispatcher.ojs.auth import Access
 from dispatcher.ojs.events import live, query, source
 from dispatcher.ojs.events.live import LiveEvents
 from dispatcher.ojs.events.query import EventFilter, Page, after, now
-from dispatcher.ojs.models import ApiToken
 from dispatcher.ojs.views import events
 from dispatcher.request import Call
 from tests.ojs.http_client import Api
@@ -113,14 +112,6 @@ def test_a_stream_without_a_place_ends_and_says_where_to_go_on(open_http: None, 
     answer = api.client.get("/ojs/v1/events/stream", headers={"Last-Event-ID": start})
     _, reply = answer.streaming_content
     assert f'"subject": "{job}"' in reply.decode()
-
-
-def test_a_stream_of_a_revoked_token_ends(open_http: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    api = Api(Authorization=f"Bearer {make_token('reader', ['read'])}")
-    monkeypatch.setattr(events, "sleep", lambda _: ApiToken.objects.update(is_active=False))
-    monkeypatch.setattr(live, "_FRESH_S", 0)
-    answer = api.client.get("/ojs/v1/events/stream", headers=api.headers)
-    assert len([*answer.streaming_content]) == 1
 
 
 def test_one_read_builds_a_bounded_number_of_events_and_goes_on_behind_them(

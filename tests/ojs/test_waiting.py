@@ -17,7 +17,6 @@ from dispatcher.models import CallQueue, Queue
 from dispatcher.ojs import long_poll
 from dispatcher.ojs.auth import make_token
 from dispatcher.ojs.long_poll import WAITERS
-from dispatcher.ojs.models import ApiToken
 from tests.ojs.http_client import Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
@@ -105,16 +104,6 @@ def test_no_request_waits_in_a_server_without_threads() -> None:
     api.client.defaults["wsgi.multithread"] = False
     assert api.fetch(wait_ms=LONG_MS) == []
     assert api.last.headers["Retry-After"] == "1"
-
-
-def test_a_fetch_of_a_revoked_token_ends_without_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(long_poll, "_CHECK_S", 0.0)
-    api = Api(Authorization=f"Bearer {make_token('worker', ['fetch'])}")
-    with waiting(lambda: api.fetch(wait_ms=LONG_MS)) as fetched:
-        ApiToken.objects.update(is_active=False)
-    assert fetched == [[]]
-    job = Api().push()["id"]
-    assert CallQueue.objects.get(id=job).state == "available"
 
 
 @pytest.mark.parametrize("options", [{"scheduled_at": "+PT1S"}, {"retry": {"initial_interval": "PT1S"}}])

@@ -119,7 +119,7 @@ def sent(api: Api) -> Callable[[], object]:
 def acked(api: Api) -> Callable[[], object]:
     job = api.push(queue="late")
     api.fetch("late")
-    return lambda: api.post("/workers/ack", {"job_id": job["id"]})
+    return lambda: api.ack(job)
 
 
 @pytest.mark.parametrize(("deed", "kind"), [(sent, "job.enqueued"), (acked, "job.completed")])
@@ -171,8 +171,7 @@ def test_a_failure_is_delivered_though_the_job_waits_again_or_runs_by_the_next_l
     for attempt in range(2):
         engine.tick(now=timezone.now() + timedelta(seconds=1))
         (job,) = api.fetch()
-        error = {"code": "handler_error", "message": "no", "attempt": attempt}
-        api.post("/workers/nack", {"job_id": job["id"], "error": error})
+        api.nack(job, code="handler_error", message="no", attempt=attempt)
     engine.tick(now=timezone.now() + timedelta(seconds=1))
     CallQueue.objects.update(id=uuid4(), created_at=timezone.now() - timedelta(days=1))
     deliver.deliver_events()

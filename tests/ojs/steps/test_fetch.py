@@ -2,9 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from threading import Thread
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from celery import current_app
@@ -18,7 +16,6 @@ from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey, Slot
 from dispatcher.ojs import fetch as pull
 from dispatcher.ojs import pull_workers, queues, worker_reports
 from dispatcher.ojs.fetch import FetchRequest
-from dispatcher.ojs.jobs import job_of
 from dispatcher.ojs.long_poll import find_ready_queues
 from dispatcher.ojs.models import Job, PullWorker
 from dispatcher.ojs.options import OjsOptions
@@ -30,6 +27,7 @@ from tests.builders import HERE, SECOND, committed, seen
 pytestmark = [committed, pytest.mark.pooler]
 
 BROKEN = Reported(type="smtp.refused", message="no", classes=["smtp.refused"], more={"code": "handler_error"})
+ANOTHERS = RejectedReport(state=State.ACTIVE, is_anothers=True)
 
 
 @pytest.fixture(autouse=True)
@@ -67,31 +65,11 @@ def test_a_fetch_of_plain_calls_is_few_statements(monkeypatch: pytest.MonkeyPatc
     assert asked == ["tune_feed", "choose_fetchable", "start_chosen", "tune", "recheck", "read_calls", "read_jobs"]
 
 
-def test_a_large_fetch_takes_the_lanes_in_turns_and_all_their_calls() -> None:
-    for tenant in range(30):
-        RateLimitKey.objects.declare(f"tenant:{tenant}", concurrency=50)
-        send(20, keys=[f"tenant:{tenant}"])
-    many = fetch(count=100)
-    assert len({call.id for call in many}) == 100
-    assert {call.lane_id for call in many} == set(Lane.objects.values_list("id", flat=True))
-    rest = [call for _ in range(2) for call in fetch(count=300)]
-    assert len({call.id for call in (*many, *rest)}) == 600
-    assert not Lane.objects.filter(is_held=True).exists()
-
-
 def test_a_fetch_goes_through_its_queues_in_their_order_and_by_priority() -> None:
     Queue.objects.create(name="bulk", delivery="http")
     low, high = send(priority=-5)[0], send(priority=5)[0]
     (bulk,) = send(queue="bulk", priority=100)
     assert [call.id for call in fetch("mail", "bulk", count=5)] == [high.id, low.id, bulk.id]
-
-
-def test_a_queue_of_celery_gives_nothing() -> None:
-    Queue.objects.create(name="celerys", delivery="broker")
-    (call,) = send(queue="celerys")
-    assert fetch("celerys") == []
-    assert seen(call).state == State.DISPATCHED
-    assert queues.assign_queues(["mail", "celerys", "unknown"]) == ["celerys"]
 
 
 def test_a_queue_first_named_over_http_is_fetched_unless_celery_has_to_do_with_it() -> None:
@@ -132,41 +110,7 @@ def test_a_queue_is_ready_with_about_as_many_calls_as_wait_in_it() -> None:
     assert find_ready_queues(["mail"], most=5) == []
 
 
-def test_a_fetch_that_waits_gets_what_is_sent_meanwhile() -> None:
-    def send_later() -> None:
-        send()
-        connection.close()
-
-    sender = Thread(target=send_later)
-    sender.start()
-    fetched = fetch(wait=timedelta(seconds=20))
-    sender.join()
-    assert len(fetched) == 1
-
-
 # Whose report counts
-
-
-def test_an_ack_completes_the_call_and_frees_its_slots() -> None:
-    send()
-    (call,) = fetch(worker="one")
-    done = worker_reports.ack(call.id, result={"sent": True}, worker="one", ticket=call.ticket)
-    assert isinstance(done, CallQueue)
-    assert (done.state, done.result) == (State.COMPLETED, {"sent": True})
-    assert not Slot.objects.exists()
-    assert worker_reports.ack(call.id, result=None) == RejectedReport(state=State.COMPLETED)
-
-
-def test_reports_of_others_and_late_ones_change_nothing() -> None:
-    send()
-    (call,) = fetch(worker="one")
-    anothers = RejectedReport(state=State.ACTIVE, is_anothers=True)
-    assert worker_reports.ack(call.id, result=None, worker="two") == anothers
-    assert worker_reports.ack(call.id, result=None, ticket=uuid4()) == anothers
-    assert worker_reports.nack(call.id, BROKEN, worker="two") == anothers
-    assert pull_workers.heartbeat("two", [call.id]).kept == []
-    assert worker_reports.ack(uuid4(), result=None) == RejectedReport(state=None)
-    assert seen(call).state == State.ACTIVE
 
 
 def test_a_report_that_is_repeated_is_answered_as_the_first() -> None:
@@ -179,9 +123,8 @@ def test_a_report_that_is_repeated_is_answered_as_the_first() -> None:
     engine.tick(now=None)
     (again,) = fetch()
     for proof in ({"ticket": call.ticket}, {"attempt": 1}):
-        anothers = RejectedReport(state=State.ACTIVE, is_anothers=True)
-        assert worker_reports.nack(call.id, BROKEN, **proof) == anothers  # type: ignore[arg-type]
-        assert worker_reports.record_progress(call.id, Progress(progress=0.5), **proof) == anothers  # type: ignore[arg-type]
+        assert worker_reports.nack(call.id, BROKEN, **proof) == ANOTHERS  # type: ignore[arg-type]
+        assert worker_reports.record_progress(call.id, Progress(progress=0.5), **proof) == ANOTHERS  # type: ignore[arg-type]
     for _ in range(2):
         done = worker_reports.ack(call.id, result="first", attempt=2, ticket=again.ticket)
         assert isinstance(done, CallQueue)
@@ -206,23 +149,14 @@ def test_the_number_of_an_attempt_takes_no_call_from_the_next_worker() -> None:
     worker_reports.requeue(call.id, ticket=call.ticket)
     (again,) = fetch(worker="two")
     assert again.attempt == call.attempt == 1
-    anothers = RejectedReport(state=State.ACTIVE, is_anothers=True)
     for worker in (None, "one"):
         proof: worker_reports.Proof = {"attempt": 1, "worker": worker}
-        assert worker_reports.ack(call.id, result="stale", **proof) == anothers
-        assert worker_reports.nack(call.id, BROKEN, **proof) == anothers
-        assert worker_reports.report_rate_limit(call.id, SECOND, **proof) == anothers
-        assert worker_reports.requeue(call.id, **proof) == anothers
+        assert worker_reports.ack(call.id, result="stale", **proof) == ANOTHERS
+        assert worker_reports.nack(call.id, BROKEN, **proof) == ANOTHERS
+        assert worker_reports.report_rate_limit(call.id, SECOND, **proof) == ANOTHERS
+        assert worker_reports.requeue(call.id, **proof) == ANOTHERS
     assert seen(call).state == State.ACTIVE
     assert isinstance(worker_reports.ack(call.id, result=None, attempt=1, worker="two"), CallQueue)
-
-
-def test_progress_with_the_number_of_an_attempt_alone_renews_no_lease() -> None:
-    send(extras=OjsOptions(visibility=SECOND))
-    (call,) = fetch()
-    before = Slot.objects.get().pulled_until
-    assert worker_reports.record_progress(call.id, Progress(progress=0.5), attempt=1)
-    assert Slot.objects.get().pulled_until == before
 
 
 def test_a_call_that_is_given_back_twice_waits_once() -> None:
@@ -231,16 +165,7 @@ def test_a_call_that_is_given_back_twice_waits_once() -> None:
     for _ in range(2):
         assert isinstance(worker_reports.requeue(call.id, ticket=call.ticket), CallQueue)
     assert [each.id for each in fetch(count=3)] == [first.id, second.id]
-    assert worker_reports.requeue(call.id, ticket=call.ticket) == RejectedReport(state=State.ACTIVE, is_anothers=True)
-
-
-def test_a_late_report_is_not_taken_for_a_repeated_one() -> None:
-    send(extras=OjsOptions(visibility=SECOND))
-    (call,) = fetch(worker="one")
-    pull_workers.heartbeat("one", [call.id])
-    engine.tick(now=call.started_at + 2 * SECOND)
-    for proof in ({"ticket": call.ticket}, {"attempt": 1}):
-        assert worker_reports.nack(call.id, BROKEN, **proof) == RejectedReport(state=State.AVAILABLE)  # type: ignore[arg-type]
+    assert worker_reports.requeue(call.id, ticket=call.ticket) == ANOTHERS
 
 
 def test_a_call_that_runs_in_celery_is_not_reported_over_http() -> None:
@@ -248,19 +173,6 @@ def test_a_call_that_runs_in_celery_is_not_reported_over_http() -> None:
     claim.claim(call.id, seen(call).ticket)  # type: ignore[arg-type]
     assert worker_reports.ack(call.id, result=None) == RejectedReport(state=State.ACTIVE)
     assert worker_reports.cancel(call.id) == RejectedReport(state=State.ACTIVE)
-
-
-def test_a_failure_is_tried_again_as_the_policy_says() -> None:
-    send(retry={"max_attempts": 2, "initial_interval": 0})
-    (call,) = fetch()
-    failed = worker_reports.nack(call.id, BROKEN)
-    assert isinstance(failed, CallQueue)
-    assert (failed.state, failed.error["code"], failed.error["type"]) == ("retryable", "handler_error", "smtp.refused")
-    engine.tick(now=None)
-    assert [again.id for again in fetch()] == [call.id]
-    ended = worker_reports.nack(call.id, BROKEN)
-    assert isinstance(ended, CallQueue)
-    assert (ended.state, len(ended.errors)) == ("discarded", 2)
 
 
 @pytest.mark.parametrize("final", ["smtp.refused", "smtp.*"])
@@ -272,30 +184,7 @@ def test_a_failure_that_is_named_final_ends_the_call(final: str) -> None:
     assert ended.state == "discarded"
 
 
-def test_a_running_call_can_be_cancelled_and_its_report_is_refused() -> None:
-    send()
-    (call,) = fetch()
-    cancelled = worker_reports.cancel(call.id)
-    assert isinstance(cancelled, CallQueue)
-    assert (cancelled.state, cancelled.attempt) == ("cancelled", 1)
-    assert worker_reports.ack(call.id, result=None) == RejectedReport(state=State.CANCELLED)
-
-
 # Leases
-
-
-def test_a_fetch_whose_answer_is_lost_spends_no_attempt() -> None:
-    send(extras=OjsOptions(visibility=SECOND), retry={"max_attempts": 1})
-    (call,) = fetch()
-    engine.tick(now=call.started_at + 2 * SECOND)
-    assert (seen(call).state, seen(call).attempt, seen(call).errors) == ("available", 0, [])
-    (again,) = fetch()
-    assert (again.id, again.attempt) == (call.id, 1)
-    assert worker_reports.ack(call.id, result=None, ticket=call.ticket) == RejectedReport(
-        state=State.ACTIVE, is_anothers=True
-    )
-    assert isinstance(worker_reports.ack(call.id, result=None, ticket=again.ticket), CallQueue)
-    assert seen(call).crashes == 0
 
 
 def test_a_call_after_whose_fetches_no_worker_is_seen_ends_all_the_same() -> None:
@@ -306,15 +195,6 @@ def test_a_call_after_whose_fetches_no_worker_is_seen_ends_all_the_same() -> Non
         engine.tick(now=fetched[0].started_at + 2 * SECOND)
     assert attempts == [1, 1, 1, 2, 2, 2]
     assert CallQueue.objects.get().state == State.DISCARDED
-
-
-def test_a_lease_that_runs_out_lets_the_call_wait_again_and_counts_the_attempt() -> None:
-    send(extras=OjsOptions(visibility=SECOND))
-    (call,) = fetch(worker="one")
-    pull_workers.heartbeat("one", [call.id])
-    engine.tick(now=call.started_at + 2 * SECOND)
-    assert (seen(call).state, seen(call).attempt, seen(call).error["type"]) == ("available", 1, "LeaseLapsed")
-    assert worker_reports.ack(call.id, result=None, ticket=call.ticket) == RejectedReport(state=State.AVAILABLE)
 
 
 def test_a_lapsed_lease_ends_a_call_without_attempts_left() -> None:
@@ -346,15 +226,6 @@ def test_the_recovery_of_celerys_workers_leaves_fetched_calls_alone() -> None:
     assert seen(call).state == State.ACTIVE
 
 
-def test_a_worker_that_is_to_be_quiet_gets_nothing_but_its_directive() -> None:
-    send()
-    assert pull_workers.heartbeat("one", []).directive == "running"
-    PullWorker.objects.update(directive="quiet")
-    assert fetch(worker="one") == []
-    assert pull_workers.heartbeat("one", []).directive == "quiet"
-    assert len(fetch(worker="two")) == 1
-
-
 def test_a_worker_that_is_long_gone_is_forgotten() -> None:
     pull_workers.touch_worker("one")
     now = PullWorker.objects.get().seen_at
@@ -362,15 +233,6 @@ def test_a_worker_that_is_long_gone_is_forgotten() -> None:
     assert PullWorker.objects.exists()
     engine.cleanup(now=now + timedelta(hours=25))
     assert not PullWorker.objects.exists()
-
-
-def test_additional_fields_of_a_job_are_kept() -> None:
-    wanted = uuid4()
-    options = OjsOptions(id=wanted, envelope={"tags": ["a"], "x": 1}, is_pending=True, unique_key="u")
-    (call,) = send(extras=options)
-    stored = seen(call)
-    assert (stored.id, stored.state) == (wanted, "pending")
-    assert (job_of(stored).envelope, job_of(stored).unique_key) == ({"tags": ["a"], "x": 1}, "u")
 
 
 def test_a_plain_call_has_no_row_beside_it_and_that_of_another_is_deleted_with_it() -> None:
