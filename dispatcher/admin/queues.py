@@ -21,7 +21,8 @@ class QueueForm(forms.ModelForm):  # type: ignore[type-arg]
         """Refuse a delivery that the queue can't have, and a weight without direct delivery."""
         cleaned = super().clean() or {}
         try:
-            validate.queue_delivery(cleaned.get("delivery", self.instance.delivery))
+            # Of a queue with calls in flight it can't be changed: the form has no such field.
+            validate.queue_delivery(cleaned.get("delivery", ""))
         except CallInvalid as error:
             self.add_error("delivery", str(error))
         try:

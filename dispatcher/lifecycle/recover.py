@@ -7,6 +7,7 @@ from uuid import UUID
 
 from dispatcher import sql
 from dispatcher.conf import conf, queue_grace
+from dispatcher.extension import registered
 
 _SLOTS = 5_000
 """How many slots one recovery reads."""
@@ -52,7 +53,7 @@ def judged_until(*, now: datetime | None = None) -> datetime | None:
 def expired(*, now: datetime | None = None) -> list[ExpiredLease]:
     """Lock and return calls whose lease ran out; the caller holds a transaction open until they are put right."""
     settings = conf()
-    params = {"now": now, "most": settings.batch, "slack": settings.heartbeat}
+    params = {"now": now, "most": settings.batch, "slack": settings.heartbeat, "serves_http": registered().serves_http}
     rows = sql.fetch("lock_expired", ExpiredLease, params)
     return list({row.call_id: row for row in rows}.values())
 

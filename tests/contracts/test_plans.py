@@ -124,7 +124,7 @@ HOT: Final = [
     hot("unpublished_calls", 10_000, after=MARGIN, now=NOW),
     hot("sweep_lanes", 2_000, PASS, after=30_000, most=350),
     hot("sweep_keys", 1_000, PASS, most=250),
-    hot("lock_expired", 12_000, now=NOW + LEASE, slack=LEASE),
+    hot("lock_expired", 12_000, now=NOW + LEASE, slack=LEASE, serves_http=True),
     hot("free_orphans", 6_000, PASS, slots=None, now=NOW),
     hot("lock_unserved", 10_000, now=NOW),
     hot("unplaced_calls", 20, PASS, after=-(2**63)),

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from django.db import connection
 from django.test import Client
 from django.urls import reverse
 
-from dispatcher import checks, extension, lanes
+from dispatcher import checks, engine, extension, lanes
 from dispatcher.errors import ConfigurationError
-from dispatcher.models import Queue
+from dispatcher.models import Queue, Slot
+from dispatcher.states import State
+from tests.builders import T0, key, seen, started
 
 ROOT = Path(__file__).resolve().parents[2]
 REMEDY = 'add "dispatcher.ojs" to INSTALLED_APPS'
@@ -89,7 +92,27 @@ def test_delivery_over_http_is_refused_in_the_admin(boss: Client) -> None:
 
 @pytest.mark.django_db
 @pytest.mark.usefixtures("_without")
+def test_a_queue_that_was_fetched_from_can_be_saved_in_the_admin_while_calls_are_in_flight(boss: Client) -> None:
+    started(queue="mail")
+    Queue.objects.update_or_create(name="mail", defaults={"delivery": "http"})
+    fields = {"weight": "1", "on_full": "reject", "warn_at": "0.8", "max_depth": "7"}
+    assert boss.post(reverse("admin:dispatcher_queue_change", args=["mail"]), fields).status_code == 302
+    assert Queue.objects.get().max_depth == 7
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("_without")
 def test_a_queue_that_is_fetched_from_is_named_by_the_check_of_the_database() -> None:
     Queue.objects.create(name="mail", delivery="http")
     with pytest.raises(SystemCheckError, match=r"E017.*'mail'"):
         call_command("check", databases=[connection.alias])
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("_without")
+def test_a_call_that_was_fetched_before_the_app_was_taken_out_gives_its_room_back() -> None:
+    key("api", concurrency=1)
+    call = started("api", queue="mail")
+    Slot.objects.update(pulled_until=T0, lease_until=T0)
+    engine.recover(now=T0 + timedelta(hours=1))
+    assert (seen(call).state, Slot.objects.count()) == (State.RETRYABLE, 0)

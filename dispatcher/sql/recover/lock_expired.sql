@@ -2,7 +2,7 @@
 -- every step does.
 -- A call that no worker has fetched may be in the broker's backlog. While workers hold calls of its queue, it
 -- counts as lost only if one of those was published later, by `slack`: then its own message has had its turn.
--- Those that were fetched over HTTP have leases of their own (lock_overdue).
+-- Those that were fetched over HTTP have leases of their own (lock_overdue), while the app is there that judges them.
 -- What a worker claimed after it was given up for lost has a lease of its own: it was frozen, and lives.
 -- The lease is judged again under the lock, so a heartbeat that came in between saves the call.
 -- Slots are few, live only while their call is in flight, and are read whole: an index on leases would cost every
@@ -23,7 +23,7 @@ WITH {{clock}}, lost AS MATERIALIZED (
       FROM clock
      CROSS JOIN dispatcher_slot AS slot
       LEFT JOIN lost ON lost.id = slot.worker_id
-     WHERE slot.pulled_until IS NULL
+     WHERE (slot.pulled_until IS NULL OR NOT %(serves_http)s::bool)
        AND (slot.lease_until < clock.now OR lost.lost_at >= COALESCE(slot.started_at, lost.lost_at))
      GROUP BY slot.call_id
 ), held AS MATERIALIZED (
