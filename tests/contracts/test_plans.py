@@ -36,6 +36,8 @@ pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=False)]
 TABLES: Final = {"dispatcher_callqueue", "dispatcher_lane", "dispatcher_ratelimitkey"}
 A_HUNDRED: Final = list(range(2, 102))
 END: Final = ends(RUNNING)
+STALE: Final = END | {"claims": [call_id(0)]}
+"""Of an attempt that is another claim's by now: it changes nothing."""
 GATE: Final = {"needs_worker": True, "now": NOW}
 LOCK: Final = {**GATE, "most": 100, "slack": 16_000}
 CLAIM: Final = {"ahead": LEASE, "now": NOW}
@@ -98,8 +100,8 @@ HOT: Final = [
     hot("admit_released", 300, (*PASS, chosen("{1}", "{2}"))),
     hot("admit_released", 20, (*PASS, NONE)),
     # One step of a feed.
-    hot("finish_and_choose", 1_000, FEED, **END, keys=[1, 2], queues=["lone", "direct", "queue"], most=4),
-    hot("finish_and_choose_by_weight", 400, FEED, **END, queues=["direct"], most=4, shares=WEIGHTS),
+    hot("finish_and_choose", 1_000, FEED, **STALE, keys=[1, 2], queues=["lone", "direct", "queue"], most=4),
+    hot("finish_and_choose_by_weight", 400, FEED, **STALE, queues=["direct"], most=4, shares=WEIGHTS),
     hot("start_chosen", 500, CHOSEN),
     hot("start_chosen", 500, CHOSEN, is_fetch=True, worker=None, tasks=None),
     hot("start_chosen_by_weight", 500, CHOSEN, shares=WEIGHTS),
@@ -156,9 +158,10 @@ HOT: Final = [
 ]
 ALL_KEYS: Final = {
     *("audit_miscounted", "audit_oversized", "audit_unserved_parked", "count_oversized", "unused_keys"),
-    *("find_calls_of_key", "report_keys", "report_unserved", "report_waiting"),
+    *("find_calls_of_key", "report_keys", "report_unserved", "report_waiting", "member_limits"),
 }
-"""What is about every key or lane reads all of them; no statement reads all calls."""
+"""What is about every key or lane reads all of them, and so may what is about the members of groups, which may be all
+keys; no statement reads all calls."""
 KEPT: Final = {"send_call", "record_call", "wake_for_call", "claim_call", "restart_call", "finish_call"}
 """What every call runs outside of a transaction of the engine's own."""
 

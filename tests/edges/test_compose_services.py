@@ -136,13 +136,13 @@ def deployment(services: Services, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def drop(services: Services) -> None:
-    with psycopg.connect(services.database_url, autocommit=True) as connection:
+    with psycopg.connect(services.database_url, dbname="postgres", autocommit=True) as connection:
         connection.execute(f"DROP DATABASE IF EXISTS {NAME} WITH (FORCE)".encode())
         connection.execute(f"DROP ROLE IF EXISTS {NAME}".encode())
 
 
 def test_the_role_is_no_superuser_and_sees_old_transactions_of_others(deployment: Deployment) -> None:
-    with psycopg.connect(deployment.services.database_url) as connection:
+    with psycopg.connect(deployment.services.database_url, dbname="postgres") as connection:
         found = connection.execute(
             "SELECT rolsuper, rolcreatedb, rolcreaterole, pg_has_role(rolname, 'pg_read_all_stats', 'USAGE'),"
             " rolpassword IS NOT NULL FROM pg_authid WHERE rolname = %s",

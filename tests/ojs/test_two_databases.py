@@ -23,7 +23,7 @@ BEAT = ["dispatcher.cleanup", "dispatcher.recover", "dispatcher.tick"]
 @pytest.fixture(scope="module")
 def environment(services: Services) -> Iterator[dict[str, str]]:
     """Make two databases and migrate both; return the environment of processes that use them."""
-    with psycopg.connect(services.database_url, autocommit=True) as connection:
+    with psycopg.connect(services.database_url, dbname="postgres", autocommit=True) as connection:
         for name in NAMES:
             connection.execute(f"DROP DATABASE IF EXISTS {name}")
             connection.execute(f"CREATE DATABASE {name}")

@@ -10,7 +10,8 @@ from project.settings import *  # noqa: F403 -- all of them, but for what follow
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.ojs.two_databases"]  # noqa: F405 -- the project's
 DATABASES = {
     "default": dj_database_url.parse(os.environ["DATABASE_URL"]),
-    "calls": dj_database_url.parse(os.environ["CALLS_DATABASE_URL"], conn_max_age=600),
+    "calls": dj_database_url.parse(os.environ["CALLS_DATABASE_URL"], conn_max_age=600)
+    | {"OPTIONS": DATABASES["default"]["OPTIONS"]},  # noqa: F405 -- the project's
 }
 DATABASE_ROUTERS = [
     "dispatcher.routers.DispatcherRouter",
