@@ -27,6 +27,9 @@ from tests.model.pair import Worker
 from tests.model.rules import DISPATCH_LEASE, FETCH_LEASE, HORIZON, IN_LINE, LEAD, MARGIN, QUEUES, RAMP, RUN_LEASE
 from tests.races.lockstep import actors
 
+pytestmark = pytest.mark.ojs
+"""All deliveries share its keys."""
+
 EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "60"))
 STEPS = int(os.environ.get("MODEL_STEPS", "20"))
 WORKERS = [
@@ -93,7 +96,6 @@ def go(examples: int, *, seed: int | None = None) -> None:
     run_state_machine_as_test(machine if seed is None else seeded(seed)(machine), settings=tried)
 
 
-@pytest.mark.ojs
 @committed
 @pytest.mark.timeout(240)
 def test_the_engine_and_the_rules_go_the_same_way() -> None:
