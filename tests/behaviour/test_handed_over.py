@@ -7,7 +7,7 @@ import pytest
 from dispatcher import api
 from dispatcher.models import CallQueue
 from dispatcher.states import State
-from tests.drive import Drive, ids
+from tests.drive import Drive, Run, ids
 from tests.races.lockstep import DEADLINE, actors, holding
 
 PERIOD = 10
@@ -38,14 +38,20 @@ CHANGES: dict[str, Callable[[Drive], object]] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_the_end_of_a_call_lets_none_in_that_another_key_stops_since_it_changed(drive: Drive, change: str) -> None:
+def running(drive: Drive, change: str) -> tuple[Run, CallQueue]:
+    """Return a run, and the call behind it that this change of its other key stops."""
     drive.key("api", concurrency=1)
     drive.key("tenant", concurrency=2)
     _, second = drive.send_many(2, "api", "tenant")
     drive.send("tenant")
     run, _ = drive.take(3)
     CHANGES[change](drive)
+    return run, second
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_end_of_a_call_lets_none_in_that_another_key_stops_since_it_changed(drive: Drive, change: str) -> None:
+    run, second = running(drive, change)
     assert drive.take(ends=[run]) == []
     drive.limit("tenant")
     api.end_override("tenant")
@@ -94,12 +100,7 @@ def test_a_limit_that_another_key_gets_meanwhile_counts_the_next_start(drive: Dr
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_call_that_another_key_stops_since_it_changed_holds_nothing_after_an_end(drive: Drive, change: str) -> None:
-    drive.key("api", concurrency=1)
-    drive.key("tenant", concurrency=2)
-    _, second = drive.send_many(2, "api", "tenant")
-    drive.send("tenant")
-    run, _ = drive.take(3)
-    CHANGES[change](drive)
+    run, second = running(drive, change)
     drive.end(run)
     assert drive.held(second) == {}
 
