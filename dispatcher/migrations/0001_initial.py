@@ -42,11 +42,13 @@ CREATE TABLE dispatcher_lanesite (
     queue varchar(255) NOT NULL,
     priority smallint NOT NULL,
     place bigint,
-    served_at timestamptz NOT NULL DEFAULT 'epoch'
+    served_at timestamptz NOT NULL DEFAULT 'epoch',
+    kept_until timestamptz
 );
 CREATE INDEX lanesite_place ON dispatcher_lanesite (place, queue, priority DESC, served_at, lane_id)
     WHERE place IS NOT NULL;
 CREATE INDEX lanesite_lane ON dispatcher_lanesite (lane_id);
+CREATE INDEX lanesite_kept ON dispatcher_lanesite (queue) WHERE kept_until IS NOT NULL;
 
 CREATE TABLE dispatcher_start (
     key_id bigint NOT NULL,
