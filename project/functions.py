@@ -1,6 +1,7 @@
-"""Write the frozen copy of the functions that a migration installs: make functions (REPLACE=1 in place of the last one).
+"""Write the frozen copy of the functions that a migration installs (`make functions`).
 
-A copy that was released is never replaced: databases may have been migrated with it. One that was not is.
+A copy that was released is never changed: databases have been migrated with it. REPLACE=1 writes the new one in place
+of the last one, which was not.
 """
 
 import re
@@ -10,7 +11,7 @@ from pathlib import Path
 from dispatcher.migrations._functions import FOLDER, copy_of
 from dispatcher.sql import functions
 
-HEADER = "-- The functions of version {version}, as `make functions` wrote them: a migration installs them, so never change them.\n\n"
+HEADER = "-- The functions of version {version}, as a migration installs them. Written by `make functions`.\n\n"
 _INSTALLED = re.compile(r'InstallFunctions\("(\w+)"\)')
 
 

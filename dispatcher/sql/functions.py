@@ -41,7 +41,8 @@ def version(folder: Path = FOLDER) -> str:
 def installed_name(name: str, folder: Path = FOLDER) -> str:
     """Return the name in the database; KeyError for one that no file defines."""
     if name not in _files(folder):
-        raise KeyError(f"@{name}: no file of {folder} defines it")
+        message = f"@{name}: no file of {folder} defines it"
+        raise KeyError(message)
     return f"dispatcher_{name}_{version(folder)}"
 
 

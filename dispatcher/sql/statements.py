@@ -3,8 +3,8 @@
 An app adds the folders of its own (see `add`); names are unique over all of them.
 
 `{{name}}` or `{{name(argument, ...)}}` stands for the text of `fragments/name.sql`, in which `{{parameter}}` stands for
-the argument. The text of a fragment is SQL of the project itself: no value ever goes into it. `{{@name}}` stands for the
-installed name of a function (see functions.py).
+the argument. `{{@name}}` stands for the installed name of a function (see functions.py). The text of a fragment is SQL
+of the project itself: no value ever goes into it.
 """
 
 import re
