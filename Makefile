@@ -24,7 +24,7 @@ INSTALL := -m pip --disable-pip-version-check -qq install
 
 .DEFAULT_GOAL := help
 .PHONY: help demo run test test-slow test-without-ojs test-services test-pooler test-clocks test-django6 test-celery55 test-all \
-	check bench bench-scale chaos chaos-services soak mutants conformance lock secrets clean
+	check bench bench-scale chaos chaos-services soak mutants conformance functions lock secrets clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{ printf "make %-15s %s\n", $$1, $$2 }'
@@ -110,6 +110,9 @@ soak: .venv/dev.stamp ## churn beside a backlog of 100,000 and look for growth (
 
 mutants: .venv/dev.stamp ## plant faults in a copy of the tree, one at a time, and list those that no test catches (ARGS="RULE ..." for some)
 	@$(BIN)/python -m trials.mutants $(ARGS)
+
+functions: .venv/dev.stamp ## write the copy of the database's functions that a migration installs (REPLACE=1 in place of the last)
+	@$(BIN)/python -m project.functions $(if $(REPLACE),--replace)
 
 lock: .venv/run.stamp ## write requirements.lock, the packages of the image with their hashes, as requirements.txt pins them
 	@$(BIN)/python $(INSTALL) uv==0.13.9

@@ -1,7 +1,7 @@
 """System checks: one id per fault, each with its remedy."""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ from django.db import OperationalError, connections, router
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import IsolationLevel
 
+from dispatcher import sql
 from dispatcher.conf import RETENTION, Conf, conf, read
 from dispatcher.errors import ConfigurationError, PolicyInvalid
 from dispatcher.extension import HTTP_MISSING, registered
@@ -20,6 +21,7 @@ from dispatcher.lanes.mixture import check_declared
 from dispatcher.limits.policy import Policy
 from dispatcher.limits.retry import Retry
 from dispatcher.models import CallQueue, Queue
+from dispatcher.sql import functions
 from dispatcher.states import Delivery
 from dispatcher.validate import key_name
 
@@ -114,9 +116,9 @@ def check_network(**_: Any) -> list[checks.CheckMessage]:
 # Not under the tag "dispatcher": Django 6.1 runs the database checks of a tag on all databases, and so would connect.
 @checks.register(checks.Tags.database)
 def check_server(databases: Sequence[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
-    """Check the server: E008 it is older than PostgreSQL 14, E017 queues, W014 a transaction pooler is in between.
+    """Check the server: E008 it is older than PostgreSQL 14, E017 queues, W014 a transaction pooler, W017 functions.
 
-    Runs with `check --database` and with migrate.
+    Runs with `check --database` and with migrate, which an error would stop.
     """
     alias = _alias()
     if alias not in (databases or ()) or connections[alias].vendor != "postgresql":
@@ -127,7 +129,8 @@ def check_server(databases: Sequence[str] | None = None, **_: Any) -> list[check
     if version < _POSTGRESQL_14:
         hint = "Upgrade the server to PostgreSQL 14 or newer."
         return [checks.Error(f"PostgreSQL is version {version}.", hint=hint, id="dispatcher.E008")]
-    found = _stored_over_http(connection)
+    has_tables = CallQueue._meta.db_table in connection.introspection.table_names()
+    found = [*_stored_over_http(connection), *_missing_functions()] if has_tables else []
     if connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS") or not _shares_servers(connection):
         return found
     message = f"DATABASES[{alias!r}] is behind a pooler in transaction mode, without DISABLE_SERVER_SIDE_CURSORS."
@@ -248,11 +251,31 @@ def _without_http(where: str, queues: Sequence[str]) -> list[checks.CheckMessage
 
 
 def _stored_over_http(connection: BaseDatabaseWrapper) -> list[checks.CheckMessage]:
-    table = Queue._meta.db_table
-    if registered().serves_http or table not in connection.introspection.table_names():
+    if registered().serves_http:
         return []
     named = Queue.objects.using(connection.alias).filter(delivery=Delivery.HTTP).values_list("name", flat=True)
-    return _without_http(f"The table {table}", list(named.order_by("name")[:_NAMED]))
+    return _without_http(f"The table {Queue._meta.db_table}", list(named.order_by("name")[:_NAMED]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    name: str
+    is_allowed: bool
+
+
+def _missing_functions() -> list[checks.CheckMessage]:
+    names, alias = functions.installed_names(), _alias()
+    known = {each.name: each.is_allowed for each in sql.fetch("find_functions", _Function, {"names": names})}
+    found: list[checks.CheckMessage] = []
+    if missing := [name for name in names if name not in known]:
+        message = f"The database {alias!r} does not have {', '.join(missing)}: workers with this code start nothing."
+        hint = f"Run manage.py migrate --database {alias}."
+        found.append(checks.Warning(message, hint=hint, id="dispatcher.W017"))
+    if refused := [name for name in names if not known.get(name, True)]:
+        message = f"The role of the database {alias!r} may not execute {', '.join(refused)}."
+        hint = "As the role that migrates: GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO the role of this process."
+        found.append(checks.Warning(message, hint=hint, id="dispatcher.W017"))
+    return found
 
 
 def _shares_servers(connection: BaseDatabaseWrapper) -> bool:

@@ -148,6 +148,19 @@ class ConfigurationError(DispatcherError):
     """The DISPATCHER setting holds something unknown or out of range."""
 
 
+class FunctionsMissing(DispatcherError):
+    """The database does not have the functions of this code; nothing was changed. Run `manage.py migrate`.
+
+    Raised as an error of django.db, too: what was asked for can be tried again when the database has been migrated.
+    """
+
+    def __init__(self, problem: str, *, database: str) -> None:
+        """Keep the server's words, and the alias of the database."""
+        self.database = database
+        option = "" if database == "default" else f" --database {database}"
+        super().__init__(f"{problem}: the functions of this version are not installed. Run manage.py migrate{option}.")
+
+
 class RateLimited(DispatcherError):
     """Raise this in a task when the provider asks to stop: the call waits again, and no attempt is spent.
 

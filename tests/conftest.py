@@ -135,19 +135,31 @@ def pooler(pytestconfig: pytest.Config) -> Pooler:
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(django_db_setup: None, django_db_blocker: Any, pytestconfig: pytest.Config) -> Iterator[None]:
-    """Empty tables by deleting, and let the clock be stopped for every connection (see tests.clock).
+def django_db_modify_db_settings(django_db_modify_db_settings: None) -> None:
+    """Set the search path of the database before it is migrated: functions keep the one that they were made under."""
+    from django.db.models.signals import pre_migrate  # noqa: PLC0415 -- there are no settings when this file is read
 
-    At the end the pooler lets go of the database, or it could not be dropped.
-    """
-    from django.core.management.commands import flush  # noqa: PLC0415 -- there are no settings when this file is read
-    from django.db import connection  # noqa: PLC0415 -- the same
+    pre_migrate.connect(_set_search_path, dispatch_uid="tests")
+
+
+def _set_search_path(using: str, **_: Any) -> None:
+    """Let the clock be stopped for every connection to this database (see tests.clock)."""
+    from django.db import connections  # noqa: PLC0415 -- there are no settings when this file is read
 
     from tests.clock import SEARCH_PATH  # noqa: PLC0415 -- the same
 
-    with django_db_blocker.unblock(), connection.cursor() as cursor:
-        name = connection.settings_dict["NAME"]
-        cursor.execute(f'ALTER DATABASE "{name}" SET search_path = {SEARCH_PATH}')
+    with connections[using].cursor() as cursor:
+        cursor.execute(f'ALTER DATABASE "{connections[using].settings_dict["NAME"]}" SET search_path = {SEARCH_PATH}')
+        cursor.execute(f"SET search_path = {SEARCH_PATH}")
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: Any, pytestconfig: pytest.Config) -> Iterator[None]:
+    """Empty tables by deleting. At the end the pooler lets go of the database, or it could not be dropped."""
+    from django.core.management.commands import flush  # noqa: PLC0415 -- there are no settings when this file is read
+    from django.db import connection  # noqa: PLC0415 -- the same
+
+    name = connection.settings_dict["NAME"]
     connection.close()
     if POOLER in pytestconfig.stash:
         pytestconfig.stash[POOLER].ask(f"RECONNECT {name}")

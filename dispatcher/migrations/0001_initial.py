@@ -10,6 +10,7 @@ from django.db import migrations, models
 
 import dispatcher.models.calls
 import dispatcher.states
+from dispatcher.migrations._functions import InstallFunctions
 
 # Room for updates in place, and an autovacuum that keeps up with them. The thresholds of the small tables are low, so
 # that autovacuum comes to all of them whenever it looks: once a minute. See docs/decisions/0013-storage.md.
@@ -1011,4 +1012,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
+        InstallFunctions("ad7ae8d2"),
     ]

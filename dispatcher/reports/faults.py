@@ -8,8 +8,8 @@ from dispatcher.conf import conf
 
 logger = logging.getLogger(__name__)
 
-_MISSING: Final = {"42P01", "42703", "42883"}
-"""SQLSTATE of a table, a column and a function that do not exist."""
+_MISSING: Final = {"42P01", "42703", "42704", "42883"}
+"""SQLSTATE of a table, a column, a type and a function that do not exist."""
 _LONGEST: Final = 300
 _reported: set[str | None] = set()
 
@@ -20,7 +20,7 @@ def in_words(error: BaseException) -> str | None:
     if sql.sqlstate(error) in _MISSING:
         option = "" if alias == "default" else f" --database {alias}"
         return (
-            f"The tables of the dispatcher are missing, or older than its code: {_brief(error)}\n"
+            f"The tables or functions of the dispatcher are missing, or older than its code: {_brief(error)}\n"
             f"Run: python manage.py migrate{option}"
         )
     if sql.is_unavailable(error):

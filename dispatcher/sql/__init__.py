@@ -23,6 +23,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from dispatcher.conf import conf, eager_propagates
 from dispatcher.sql import rows
 from dispatcher.sql.errors import DATABASE_ERRORS as DATABASE_ERRORS
+from dispatcher.sql.errors import functions_missing
 from dispatcher.sql.errors import interruption_of as interruption_of
 from dispatcher.sql.errors import is_interruption as is_interruption
 from dispatcher.sql.errors import is_refused as is_refused
@@ -97,6 +98,8 @@ def _intact(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
     except DATABASE_ERRORS as error:
         if is_unavailable(error) and not wrapper.in_atomic_block:
             _discard(wrapper)
+        if (missing := functions_missing(error)) is not None:
+            raise missing from error.__cause__
         raise
     except BaseException as error:
         if _is_busy(wrapper, in_pipeline=is_interruption(error)):

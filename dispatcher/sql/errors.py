@@ -15,6 +15,10 @@ from django.db import (
     ProgrammingError,
 )
 
+from dispatcher.conf import conf
+from dispatcher.errors import FunctionsMissing
+from dispatcher.sql.functions import version
+
 DATABASE_ERRORS: Final = (DatabaseError, InterfaceError)
 """Every error that Django raises for a database."""
 
@@ -29,6 +33,8 @@ _UNAVAILABLE_STATES: Final = frozenset(
         "55P03",
     }
 )
+_UNDEFINED: Final = frozenset({"42704", "42883"})
+"""SQLSTATE of a type and a function that do not exist."""
 _REFUSED_CLASSES: Final = frozenset({"20", "21", "22", "23", "42", "44", "54"})
 """SQLSTATE classes of a statement, or of its data, that the server will never accept."""
 
@@ -36,8 +42,11 @@ _REFUSED_CLASSES: Final = frozenset({"20", "21", "22", "23", "42", "44", "54"})
 def is_unavailable(error: BaseException) -> bool:
     """Return whether the same statement may succeed on another connection, or a little later.
 
-    The SQLSTATE decides; without one the error is the client's own: the connection is gone, or could not be made.
+    The SQLSTATE decides; without one the error is the client's own: the connection is gone, or could not be made. What
+    calls functions that are not there succeeds when the database has been migrated.
     """
+    if isinstance(error, FunctionsMissing):
+        return True
     state = sqlstate(error)
     if state is None:
         return isinstance(error, OperationalError | InterfaceError | InternalError)
@@ -54,6 +63,18 @@ def is_refused(error: BaseException) -> bool:
             error, DataError | IntegrityError | NotSupportedError | ProgrammingError
         )
     return state[:2] in _REFUSED_CLASSES
+
+
+class _FunctionsMissing(FunctionsMissing, ProgrammingError):
+    """What a statement raises for it, so that code that catches errors of a database catches this one."""
+
+
+def functions_missing(error: BaseException) -> FunctionsMissing | None:
+    """Return what to raise in place of an error that says that a function of this version does not exist."""
+    words = str(error).partition("\n")[0]
+    if isinstance(error, FunctionsMissing) or sqlstate(error) not in _UNDEFINED or f"_{version()}" not in words:
+        return None
+    return _FunctionsMissing(words, database=conf().database)
 
 
 def sqlstate(error: BaseException) -> str | None:

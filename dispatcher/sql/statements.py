@@ -3,7 +3,8 @@
 An app adds the folders of its own (see `add`); names are unique over all of them.
 
 `{{name}}` or `{{name(argument, ...)}}` stands for the text of `fragments/name.sql`, in which `{{parameter}}` stands for
-the argument. The text of a fragment is SQL of the project itself: no value ever goes into it.
+the argument. `{{@name}}` stands for the installed name of a function (see functions.py). The text of a fragment is SQL
+of the project itself: no value ever goes into it.
 """
 
 import re
@@ -13,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final, LiteralString
 
+from dispatcher.sql.functions import FOLDER, installed_name
+
 FRAGMENTS: Final = "fragments"
 """The folder of the fragments; each other folder holds the statements of one step."""
 
@@ -20,6 +23,7 @@ _roots = [Path(__file__).parent]
 
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 _FRAGMENT = re.compile(r"\{\{(\w+)(?:\(((?:[^{}]|\{\{\w+\}\})*)\))?\}\}")
+_FUNCTION = re.compile(r"\{\{@(\w+)\}\}")
 _SIGNATURE = re.compile(r"-- (\w+)(?:\(([\w, ]+)\))?: ")
 
 
@@ -71,8 +75,9 @@ def names() -> list[str]:
 
 
 def expand(text: LiteralString) -> LiteralString:
-    """Return a text with the fragments in it replaced by what they stand for; KeyError for an unknown one."""
-    return _FRAGMENT.sub(lambda found: _expanded(found[1], found[2]), text)
+    """Return a text with its fragments and functions replaced by what they stand for; KeyError for an unknown one."""
+    expanded = _FRAGMENT.sub(lambda found: _expanded(found[1], found[2]), text)
+    return _FUNCTION.sub(lambda found: installed_name(found[1]), expanded)
 
 
 def used(text: str) -> set[str]:
@@ -115,6 +120,6 @@ def _files() -> dict[str, Path]:
 
 
 def _entries() -> Iterator[Path]:
-    """Yield every file of SQL."""
+    """Yield every file of statements and fragments."""
     for root in _roots:
-        yield from root.glob("*/*.sql")
+        yield from (file for file in root.glob("*/*.sql") if file.parent != FOLDER)

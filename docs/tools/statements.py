@@ -34,6 +34,7 @@ TITLES: Final = {
     "admin": "Admin",
     "audit": "Audit",
     "session": "Session",
+    "functions": "Functions",
     "fragments": "Fragments",
 }
 """The folders in the order of a call's walk, with what is beside it after that."""
@@ -43,7 +44,8 @@ OPENING: Final = """\
 Everything that changes a row of the dispatcher is a file in `dispatcher/sql/`: one statement each, named after its
 effect, in a folder for each step. Those of the app `dispatcher.ojs` are in `dispatcher/ojs/sql/`. The rest of a file's
 header says what the caller must hold and which index the statement relies on. What several statements share is a
-fragment, `{{name}}`, that the loader expands once.
+fragment, `{{name}}`, that the loader expands once. A function, `{{@name}}`, is installed by a migration ([decision
+0027](../decisions/0027-functions-of-the-database.md)).
 
 The text that the server receives begins with the name, as in `/* admit_calls */ WITH ...`, so `pg_stat_activity` and
 `pg_stat_statements` show it. This page is generated from the headers by `docs/tools/statements.py`.

@@ -11,11 +11,11 @@ from django.db import connection, transaction
 from psycopg.pq import ExecStatus
 
 from dispatcher import sql
-from dispatcher.sql import statements
+from dispatcher.sql import functions, statements
 from tests.builders import committed
 from tests.contracts.source import MODULES, PACKAGE, place, tree
 
-ALL = [file for root in statements.roots() for file in root.glob("*/*.sql")]
+ALL = [file for root in statements.roots() for file in root.glob("*/*.sql") if file.parent != functions.FOLDER]
 FRAGMENTS = sorted(file for file in ALL if file.parent.name == statements.FRAGMENTS)
 FILES = sorted(set(ALL) - set(FRAGMENTS))
 EVERY = [*FILES, *FRAGMENTS]

@@ -24,6 +24,7 @@ MADE = [
     errors.RateLimited(30, key="api", reason="slow down"),
     errors.WorkerLost("its lease ran out"),
     errors.TicketReplaced("01"),
+    errors.FunctionsMissing("function dispatcher_take_0a1b2c3d() does not exist", database="other"),
     errors.AttemptTimedOut("it ran for longer than its timeout"),
     errors.LeaseLapsed("lease expired without a heartbeat"),
     errors.DuplicateCall("01", "available", "key"),

@@ -66,7 +66,11 @@ def test_a_database_that_is_down_or_lacks_migrations_gives_two_lines(name: str, 
     down = f"postgresql://nobody@127.0.0.1:{free_port()}/none"
     for url, begin, remedy in (
         (down, "The database 'default' is unavailable: ", "Start it, or correct DATABASES['default'] in the settings;"),
-        (empty, "The tables of the dispatcher are missing, or older than its code: relation ", "Run: python manage.py"),
+        (
+            empty,
+            "The tables or functions of the dispatcher are missing, or older than its code: relation ",
+            "Run: python manage.py",
+        ),
     ):
         code, lines = run(name, url)
         assert (code, len(lines)) == (FAILURES[name], 2), lines

@@ -1,0 +1,98 @@
+"""Operations of migrations that install the functions of a release, and drop those of an earlier one.
+
+The text is the frozen copy `functions_<version>.sql` beside this file, which `make functions` writes: a migration must
+not read the files of dispatcher/sql/functions/, which later releases change. A function is never replaced under its
+name, since processes of that version may be calling it. A release installs its functions in a migration of its own; those
+of a release are dropped two releases later, when no process has its code.
+"""
+
+from pathlib import Path
+from typing import Any, Final
+
+from django.db import router, transaction
+from django.db.migrations.operations.base import Operation, OperationCategory
+
+from dispatcher.sql.functions import Definition, definitions
+
+FOLDER: Final = Path(__file__).parent
+
+# A function keeps the search path under which it is made. "$user" in it becomes the role that migrates, which has the
+# tables: another role that calls the function would look for them in a schema of its own.
+FIX_PATH = """
+SELECT set_config('dispatcher.search_path', current_setting('search_path'), true),
+       set_config('search_path', replace(current_setting('search_path'), '"$user"', quote_ident(current_user)), true)
+"""
+RESET_PATH = "SELECT set_config('search_path', current_setting('dispatcher.search_path'), true)"
+# CREATE TYPE has no IF NOT EXISTS.
+CREATE = """
+DO $install$ BEGIN
+{text}
+EXCEPTION WHEN duplicate_function OR duplicate_object THEN NULL;
+END $install$
+"""
+
+
+class _Functions(Operation):
+    """Has the functions of one version."""
+
+    reversible = True
+    reduces_to_sql = True
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+
+    def state_forwards(self, app_label: str, state: Any) -> None:
+        """Change nothing: models know nothing of functions."""
+
+    def _install(self, app_label: str, editor: Any) -> None:
+        if router.allow_migrate(editor.connection.alias, app_label):
+            with transaction.atomic(using=editor.connection.alias):
+                editor.execute(FIX_PATH, params=None)
+                for each in frozen(self.version):
+                    editor.execute(CREATE.format(text=each.text), params=None)
+                editor.execute(RESET_PATH, params=None)
+
+    def _drop(self, app_label: str, editor: Any) -> None:
+        if router.allow_migrate(editor.connection.alias, app_label):
+            for each in reversed(frozen(self.version)):
+                editor.execute(f"DROP {each.kind} IF EXISTS {each.name}", params=None)
+
+
+class InstallFunctions(_Functions):
+    """Create the functions of a version; those that exist are kept."""
+
+    category = OperationCategory.ADDITION
+
+    def database_forwards(self, app_label: str, editor: Any, *_: Any) -> None:
+        self._install(app_label, editor)
+
+    def database_backwards(self, app_label: str, editor: Any, *_: Any) -> None:
+        self._drop(app_label, editor)
+
+    def describe(self) -> str:
+        return f"Install the functions of version {self.version}"
+
+
+class DropFunctions(_Functions):
+    """Drop the functions of a version, two releases after the last code that calls them."""
+
+    category = OperationCategory.REMOVAL
+
+    def database_forwards(self, app_label: str, editor: Any, *_: Any) -> None:
+        self._drop(app_label, editor)
+
+    def database_backwards(self, app_label: str, editor: Any, *_: Any) -> None:
+        self._install(app_label, editor)
+
+    def describe(self) -> str:
+        return f"Drop the functions of version {self.version}"
+
+
+def copy_of(version: str) -> Path:
+    """Return the file of a frozen copy."""
+    return FOLDER / f"functions_{version}.sql"
+
+
+def frozen(version: str) -> list[Definition]:
+    """Return the definitions of a frozen copy, in the order in which they are created."""
+    return [*definitions(copy_of(version).read_text("utf-8"))]
