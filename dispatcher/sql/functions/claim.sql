@@ -6,7 +6,8 @@
 CREATE FUNCTION @claim(p_call uuid, p_ticket uuid, p_claim uuid, p_worker uuid, p_ahead interval, p_tuning @tuning,
     p_now timestamptz)
 RETURNS TABLE (start_at timestamptz, refused text, attempt int, retry jsonb, is_timed bool, at timestamptz)
-LANGUAGE plpgsql SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = 'off' SET jit = 'off' AS $$
+LANGUAGE plpgsql SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = 'off' SET jit = 'off'
+SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz;

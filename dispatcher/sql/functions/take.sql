@@ -19,7 +19,7 @@ RETURNS TABLE (id uuid, ticket uuid, state text, task text, args jsonb, kwargs j
     fate text, key text, wake uuid[], again_at timestamptz, publish text[], ended uuid[], locked uuid[], freed bigint[],
     at timestamptz)
 LANGUAGE plpgsql SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = 'off' SET enable_bitmapscan = 'off'
-SET jit = 'off' SET lock_timeout = '20ms' AS $$
+SET jit = 'off' SET lock_timeout = '20ms' SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz := COALESCE(p_now, clock_timestamp());
