@@ -52,6 +52,21 @@ BEGIN
 END $$;
 REVOKE EXECUTE ON FUNCTION dispatcher_limited_rows_29bd3ac3 FROM PUBLIC;
 
+CREATE FUNCTION dispatcher_ready_rows_29bd3ac3(p_queues text[], p_most int) RETURNS tid[] LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN (
+    SELECT array_agg(front.row)
+      FROM unnest(p_queues) AS mine (name)
+     CROSS JOIN LATERAL (
+           SELECT site.ctid AS row
+             FROM dispatcher_lanesite AS site
+            WHERE site.place = 0 AND site.queue = mine.name
+            ORDER BY site.priority DESC, site.served_at, site.lane_id
+            LIMIT p_most
+              FOR NO KEY UPDATE SKIP LOCKED) AS front);
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_ready_rows_29bd3ac3 FROM PUBLIC;
+
 CREATE TYPE dispatcher_lane_29bd3ac3 AS (
     id bigint,
     row tid,
@@ -76,21 +91,6 @@ BEGIN
      WHERE site.ctid = ANY (p_rows));
 END $$;
 REVOKE EXECUTE ON FUNCTION dispatcher_lanes_at_29bd3ac3 FROM PUBLIC;
-
-CREATE FUNCTION dispatcher_ready_rows_29bd3ac3(p_queues text[], p_most int) RETURNS tid[] LANGUAGE plpgsql AS $$
-BEGIN
-  RETURN (
-    SELECT array_agg(front.row)
-      FROM unnest(p_queues) AS mine (name)
-     CROSS JOIN LATERAL (
-           SELECT site.ctid AS row
-             FROM dispatcher_lanesite AS site
-            WHERE site.place = 0 AND site.queue = mine.name
-            ORDER BY site.priority DESC, site.served_at, site.lane_id
-            LIMIT p_most
-              FOR NO KEY UPDATE SKIP LOCKED) AS front);
-END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_ready_rows_29bd3ac3 FROM PUBLIC;
 
 CREATE FUNCTION dispatcher_free_lanes_29bd3ac3(p_key bigint, p_room bigint, p_not bigint[], OUT queues text[], OUT is_short bool)
 LANGUAGE plpgsql AS $$
