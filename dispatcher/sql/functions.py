@@ -1,5 +1,7 @@
 """The functions of the database: one a file in functions/, its types before it; all are installed by a migration.
 
+A file may have types only, those that several functions share.
+
 In a text `@name` stands for the installed name of a function or a type, `dispatcher_<name>_<version>`. The version is a
 hash of all texts, so code finds the functions that it was written with, beside those of the release before and after.
 """
@@ -90,5 +92,5 @@ def _files(folder: Path) -> dict[str, str]:
 
 
 def _code(text: str) -> str:
-    lines = (line.rstrip() for line in text.splitlines() if not line.lstrip().startswith("--"))
+    lines = (line.partition("--")[0].rstrip() for line in text.splitlines())
     return "\n".join(line for line in lines if line)
