@@ -1,4 +1,4 @@
-"""The tables with their storage parameters, and the sequence that calls draw their positions from."""
+"""The tables with their storage parameters, the functions, and the sequence that calls draw their positions from."""
 
 import django.contrib.postgres.fields
 import django.core.validators
@@ -17,12 +17,16 @@ from dispatcher.migrations._functions import InstallFunctions
 STORAGE = """
 ALTER TABLE dispatcher_ratelimitkey SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 200, autovacuum_vacuum_cost_delay = 0);
-ALTER TABLE dispatcher_lane SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01,
-    autovacuum_vacuum_threshold = 200, autovacuum_vacuum_cost_delay = 0);
+ALTER TABLE dispatcher_lane SET (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 200,
+    autovacuum_vacuum_cost_delay = 0);
 ALTER TABLE dispatcher_slot SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
-ALTER TABLE dispatcher_window SET (fillfactor = 20, autovacuum_vacuum_scale_factor = 0,
+ALTER TABLE dispatcher_lanesite SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
+ALTER TABLE dispatcher_note SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
+    autovacuum_vacuum_cost_delay = 0);
+ALTER TABLE dispatcher_start SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500,
+    autovacuum_vacuum_cost_delay = 0);
 ALTER TABLE dispatcher_callqueue SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 2000, autovacuum_analyze_scale_factor = 0.05,
     autovacuum_vacuum_insert_scale_factor = 0.05);
@@ -30,6 +34,57 @@ ALTER TABLE dispatcher_periodicrun SET (fillfactor = 20, autovacuum_vacuum_scale
     autovacuum_vacuum_threshold = 100, autovacuum_vacuum_cost_delay = 0);
 """
 SEQUENCE = "CREATE SEQUENCE dispatcher_call_position AS bigint"
+
+# The tables that change with every call. No unique index: while an old snapshot is held, the check of one reads all
+# former versions of a row at each update. The site of a lane is made and deleted with it.
+HOT_TABLES = """
+CREATE TABLE dispatcher_lanesite (
+    lane_id bigint NOT NULL,
+    queue varchar(255) NOT NULL,
+    priority smallint NOT NULL,
+    place bigint,
+    served_at timestamptz NOT NULL DEFAULT 'epoch',
+    kept_until timestamptz
+);
+CREATE INDEX lanesite_place ON dispatcher_lanesite (place, queue, priority DESC, served_at, lane_id)
+    WHERE place IS NOT NULL;
+CREATE INDEX lanesite_lane ON dispatcher_lanesite (lane_id);
+CREATE INDEX lanesite_kept ON dispatcher_lanesite (queue) WHERE kept_until IS NOT NULL;
+
+CREATE TABLE dispatcher_start (
+    key_id bigint NOT NULL,
+    at timestamptz NOT NULL,
+    total bigint NOT NULL,
+    cost bigint NOT NULL,
+    last_cost int NOT NULL
+);
+CREATE INDEX start_key ON dispatcher_start (key_id, at, total);
+
+CREATE TABLE dispatcher_note (
+    at timestamptz NOT NULL,
+    lane_id bigint,
+    key_id bigint,
+    is_forced boolean NOT NULL DEFAULT false
+);
+CREATE INDEX note_at ON dispatcher_note (at);
+CREATE INDEX note_key ON dispatcher_note (key_id, at) WHERE key_id IS NOT NULL;
+
+CREATE FUNCTION dispatcher_site_of_lane() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+  IF TG_OP = 'INSERT' THEN
+    INSERT INTO dispatcher_lanesite (lane_id, queue, priority) VALUES (NEW.id, NEW.queue, NEW.priority);
+  ELSE
+    DELETE FROM dispatcher_lanesite WHERE lane_id = OLD.id;
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER lane_has_a_site AFTER INSERT OR DELETE ON dispatcher_lane
+    FOR EACH ROW EXECUTE FUNCTION dispatcher_site_of_lane();
+"""
+NO_HOT_TABLES = """
+DROP FUNCTION dispatcher_site_of_lane CASCADE;
+DROP TABLE dispatcher_note, dispatcher_start, dispatcher_lanesite;
+"""
 
 
 class Migration(migrations.Migration):
@@ -41,6 +96,61 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.RunSQL(SEQUENCE, "DROP SEQUENCE dispatcher_call_position"),
+        migrations.CreateModel(
+            name="LaneSite",
+            fields=[
+                ("lane_id", models.BigIntegerField(primary_key=True, serialize=False)),
+                ("queue", models.CharField(max_length=255)),
+                ("priority", models.SmallIntegerField()),
+                (
+                    "place",
+                    models.BigIntegerField(
+                        help_text="Null: asleep, without calls. 0: ready. -1: ready, but a worker holds as much of a key of it as one worker may. Else the key that it is parked on.",
+                        null=True,
+                    ),
+                ),
+                ("served_at", models.DateTimeField(help_text="When a call of it last started.")),
+            ],
+            options={
+                "db_table": "dispatcher_lanesite",
+                "managed": False,
+            },
+        ),
+        migrations.CreateModel(
+            name="Note",
+            fields=[
+                ("at", models.DateTimeField(primary_key=True, serialize=False)),
+                ("lane_id", models.BigIntegerField(null=True)),
+                ("key_id", models.BigIntegerField(null=True)),
+                (
+                    "is_forced",
+                    models.BooleanField(
+                        help_text="The first call of the lane has changed: it is ready, parked or not."
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "dispatcher_note",
+                "managed": False,
+            },
+        ),
+        migrations.CreateModel(
+            name="Start",
+            fields=[
+                ("key_id", models.BigIntegerField(primary_key=True, serialize=False)),
+                ("at", models.DateTimeField(help_text="The latest start time of the trip.")),
+                ("total", models.BigIntegerField(help_text="The cost of all starts of the key so far.")),
+                ("cost", models.PositiveBigIntegerField(help_text="The cost of the starts of this trip.")),
+                (
+                    "last_cost",
+                    models.PositiveIntegerField(help_text="The cost of its last start: it delays the next one."),
+                ),
+            ],
+            options={
+                "db_table": "dispatcher_start",
+                "managed": False,
+            },
+        ),
         migrations.CreateModel(
             name="Feed",
             fields=[
@@ -54,20 +164,23 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
-                    "reached_key_ids",
-                    django.contrib.postgres.fields.ArrayField(
-                        base_field=models.BigIntegerField(),
-                        default=list,
-                        help_text="The keys of which it holds as much as one worker may: calls that spend them do not "
-                        "wake it.",
-                        size=None,
-                    ),
-                ),
-                (
                     "idle_at",
                     models.DateTimeField(
                         help_text="Since when it has free processes and waits; null: a call need not wake it.",
                         null=True,
+                    ),
+                ),
+                (
+                    "woken_at",
+                    models.DateTimeField(help_text="When it was last woken, until it takes calls.", null=True),
+                ),
+                (
+                    "key_ids",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.BigIntegerField(),
+                        default=list,
+                        help_text="The keys with room for a lane of it, which it was woken for.",
+                        size=None,
                     ),
                 ),
             ],
@@ -166,6 +279,35 @@ class Migration(migrations.Migration):
                 "indexes": [
                     models.Index(fields=["at"], name="change_at"),
                     models.Index(fields=["key", "at"], name="change_key"),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="Lane",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("queue", models.CharField(max_length=255)),
+                ("priority", models.SmallIntegerField()),
+                (
+                    "on_limit",
+                    models.CharField(
+                        choices=[("wait", "wait"), ("reschedule", "reschedule"), ("drop", "drop")], max_length=16
+                    ),
+                ),
+                (
+                    "key_ids",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.BigIntegerField(),
+                        help_text="The keys that its calls name, in order of id.",
+                        size=None,
+                    ),
+                ),
+            ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("queue", "priority", "on_limit", "key_ids"), name="lane_is_one_per_kind"
+                    )
                 ],
             },
         ),
@@ -288,8 +430,7 @@ class Migration(migrations.Migration):
                     "per_worker",
                     models.PositiveIntegerField(
                         blank=True,
-                        help_text="Maximum cost in flight in one worker, whose queues are delivered directly or over "
-                        "HTTP.",
+                        help_text="Maximum cost in flight in one worker, whose queues are delivered directly or over HTTP.",
                         null=True,
                     ),
                 ),
@@ -332,70 +473,6 @@ class Migration(migrations.Migration):
                 ("override_throttle_limit", models.PositiveIntegerField(blank=True, null=True)),
                 ("override_throttle_period", models.DurationField(blank=True, null=True)),
                 (
-                    "last_start_at",
-                    models.DateTimeField(
-                        editable=False,
-                        help_text="The latest start time under a throttle; written by the claim.",
-                        null=True,
-                    ),
-                ),
-                (
-                    "last_cost",
-                    models.PositiveIntegerField(
-                        db_default=1,
-                        default=1,
-                        editable=False,
-                        help_text="The cost of that start: it delays the next one.",
-                    ),
-                ),
-                (
-                    "admissions",
-                    models.BigIntegerField(
-                        db_default=0,
-                        default=0,
-                        editable=False,
-                        help_text="Counts the admissions under the key, and changes of its limits; written under its lock.",
-                    ),
-                ),
-                (
-                    "counted_admissions",
-                    models.BigIntegerField(
-                        editable=False,
-                        help_text="The admission that the next two fields include; a lone send writes all three.",
-                        null=True,
-                    ),
-                ),
-                (
-                    "most_held",
-                    models.BigIntegerField(
-                        editable=False,
-                        help_text="An upper bound of the cost in flight, valid until the next admission.",
-                        null=True,
-                    ),
-                ),
-                (
-                    "most_unstarted",
-                    models.BigIntegerField(
-                        editable=False, help_text="An upper bound of that cost whose calls have not started.", null=True
-                    ),
-                ),
-                (
-                    "chosen_at",
-                    models.DateTimeField(
-                        editable=False,
-                        help_text="When a pass last admitted a call under it: a group uses its members with equal room in turn.",
-                        null=True,
-                    ),
-                ),
-                (
-                    "opens_at",
-                    models.DateTimeField(
-                        editable=False,
-                        help_text="When the passage of time opens the key for the lanes parked on it; written by the admission.",
-                        null=True,
-                    ),
-                ),
-                (
                     "is_from_template",
                     models.BooleanField(
                         db_default=False,
@@ -424,9 +501,6 @@ class Migration(migrations.Migration):
                     ("override_ratelimitkey", "Can override rate limit keys for a time"),
                 ],
                 "indexes": [
-                    models.Index(
-                        condition=models.Q(("opens_at__isnull", False)), fields=["opens_at"], name="key_opens"
-                    ),
                     models.Index(
                         condition=models.Q(("override_until__isnull", False)),
                         fields=["override_until"],
@@ -507,48 +581,6 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="Lane",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("queue", models.CharField(max_length=255)),
-                ("priority", models.SmallIntegerField()),
-                (
-                    "on_limit",
-                    models.CharField(
-                        choices=[("wait", "wait"), ("reschedule", "reschedule"), ("drop", "drop")], max_length=16
-                    ),
-                ),
-                (
-                    "key_ids",
-                    django.contrib.postgres.fields.ArrayField(
-                        base_field=models.BigIntegerField(),
-                        help_text="The keys that its calls name, in order of id.",
-                        size=None,
-                    ),
-                ),
-                ("is_awake", models.BooleanField(db_default=False, default=False)),
-                (
-                    "is_held",
-                    models.BooleanField(
-                        db_default=False,
-                        default=False,
-                        help_text="No live worker of its queue has a free process, or enough of its calls are on the way.",
-                    ),
-                ),
-                ("served_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                (
-                    "parked_on",
-                    models.ForeignKey(
-                        db_index=False,
-                        null=True,
-                        on_delete=django.db.models.deletion.PROTECT,
-                        related_name="parked",
-                        to="dispatcher.ratelimitkey",
-                    ),
-                ),
-            ],
-        ),
-        migrations.CreateModel(
             name="CallQueue",
             fields=[
                 (
@@ -582,6 +614,16 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("costs", models.JSONField(default=dict, help_text="Its cost by key name, where that is not 1.")),
+                (
+                    "key_costs",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.PositiveIntegerField(),
+                        editable=False,
+                        help_text="Its cost of each key of its lane, in their order; null: 1 of each.",
+                        null=True,
+                        size=None,
+                    ),
+                ),
                 (
                     "state",
                     models.CharField(
@@ -778,89 +820,6 @@ class Migration(migrations.Migration):
                 ),
             ],
         ),
-        migrations.CreateModel(
-            name="Window",
-            fields=[
-                (
-                    "pk",
-                    models.CompositePrimaryKey(
-                        "key_id", "place", blank=True, editable=False, primary_key=True, serialize=False
-                    ),
-                ),
-                ("place", models.BigIntegerField()),
-                ("cost", models.PositiveBigIntegerField()),
-                ("last_start_at", models.DateTimeField()),
-                (
-                    "key",
-                    models.ForeignKey(
-                        db_constraint=False,
-                        db_index=False,
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="windows",
-                        to="dispatcher.ratelimitkey",
-                    ),
-                ),
-            ],
-        ),
-        migrations.AddIndex(
-            model_name="lane",
-            index=models.Index(
-                models.F("queue"),
-                models.OrderBy(models.F("priority"), descending=True),
-                condition=models.Q(("is_awake", True)),
-                name="lane_awake",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="lane",
-            index=models.Index(
-                models.OrderBy(models.F("priority"), descending=True),
-                models.F("served_at"),
-                models.F("id"),
-                condition=models.Q(("is_awake", True)),
-                name="lane_turn",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="lane",
-            index=models.Index(
-                models.F("parked_on"),
-                models.OrderBy(models.F("priority"), descending=True),
-                models.F("served_at"),
-                models.F("id"),
-                condition=models.Q(("parked_on__isnull", False)),
-                name="lane_parked",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="lane",
-            index=models.Index(
-                models.F("queue"),
-                models.OrderBy(models.F("priority"), descending=True),
-                models.F("served_at"),
-                models.F("id"),
-                condition=models.Q(("is_held", True)),
-                name="lane_held",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="lane",
-            constraint=models.UniqueConstraint(
-                fields=("queue", "priority", "on_limit", "key_ids"), name="lane_is_one_per_kind"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="lane",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("is_awake", False), ("is_held", False)),
-                    models.Q(("is_held", False), ("parked_on__isnull", True)),
-                    models.Q(("is_awake", False), ("parked_on__isnull", True)),
-                    _connector="OR",
-                ),
-                name="lane_is_in_one_place",
-            ),
-        ),
         migrations.AddIndex(
             model_name="callqueue",
             index=models.Index(
@@ -1037,166 +996,9 @@ class Migration(migrations.Migration):
                 name="call_failed",
             ),
         ),
-        migrations.AddConstraint(
-            model_name="callqueue",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    (
-                        "state__in",
-                        [
-                            "scheduled",
-                            "pending",
-                            "available",
-                            "dispatched",
-                            "active",
-                            "retryable",
-                            "completed",
-                            "cancelled",
-                            "discarded",
-                        ],
-                    )
-                ),
-                name="call_state_is_known",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="callqueue",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(
-                        ("state__in", (dispatcher.states.State["DISPATCHED"], dispatcher.states.State["ACTIVE"])),
-                        ("ticket__isnull", False),
-                    ),
-                    models.Q(
-                        models.Q(
-                            ("state__in", (dispatcher.states.State["DISPATCHED"], dispatcher.states.State["ACTIVE"])),
-                            _negated=True,
-                        ),
-                        ("ticket__isnull", True),
-                    ),
-                    _connector="OR",
-                ),
-                name="call_in_flight_has_a_ticket",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="callqueue",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("state", dispatcher.states.State["ACTIVE"]), _negated=True),
-                    ("started_at__isnull", False),
-                    _connector="OR",
-                ),
-                name="call_active_has_started",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="callqueue",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(
-                        ("finished_at__isnull", False),
-                        (
-                            "state__in",
-                            (
-                                dispatcher.states.State["COMPLETED"],
-                                dispatcher.states.State["CANCELLED"],
-                                dispatcher.states.State["DISCARDED"],
-                            ),
-                        ),
-                    ),
-                    models.Q(
-                        models.Q(
-                            (
-                                "state__in",
-                                (
-                                    dispatcher.states.State["COMPLETED"],
-                                    dispatcher.states.State["CANCELLED"],
-                                    dispatcher.states.State["DISCARDED"],
-                                ),
-                            ),
-                            _negated=True,
-                        ),
-                        ("finished_at__isnull", True),
-                    ),
-                    _connector="OR",
-                ),
-                name="call_ended_has_finished",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="callqueue",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(
-                        ("state__in", (dispatcher.states.State["SCHEDULED"], dispatcher.states.State["RETRYABLE"])),
-                        _negated=True,
-                    ),
-                    ("scheduled_at__isnull", False),
-                    _connector="OR",
-                ),
-                name="call_due_has_a_time",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="callqueue",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("lane__isnull", False), ("placement__isnull", True)),
-                    models.Q(("lane__isnull", True), ("placement__isnull", False)),
-                    _connector="OR",
-                ),
-                name="call_has_a_lane_or_its_placement",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="callqueue",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(
-                        ("state__in", (dispatcher.states.State["DISPATCHED"], dispatcher.states.State["ACTIVE"])),
-                        _negated=True,
-                    ),
-                    ("lane__isnull", False),
-                    _connector="OR",
-                ),
-                name="call_in_flight_has_a_lane",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="callqueue",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("oversized_cost__isnull", True), ("oversized_key__isnull", True)),
-                    models.Q(
-                        ("oversized_cost__isnull", False),
-                        ("oversized_key__isnull", False),
-                        ("state", dispatcher.states.State["AVAILABLE"]),
-                    ),
-                    _connector="OR",
-                ),
-                name="call_oversized_waits",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="callqueue",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("priority__range", (-100, 100))), name="call_priority_is_in_range"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="callqueue",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("reason__isnull", False), ("state", dispatcher.states.State["DISCARDED"])),
-                    models.Q(
-                        models.Q(("state", dispatcher.states.State["DISCARDED"]), _negated=True),
-                        ("reason__isnull", True),
-                    ),
-                    _connector="OR",
-                ),
-                name="call_discarded_has_a_reason",
-            ),
+        migrations.AddIndex(
+            model_name="slot",
+            index=models.Index(fields=["call"], name="slot_call"),
         ),
         migrations.AddIndex(
             model_name="slot",
@@ -1208,14 +1010,7 @@ class Migration(migrations.Migration):
                 condition=models.Q(("pulled_until__isnull", False)), fields=["pulled_until"], name="slot_pulled"
             ),
         ),
-        migrations.AddConstraint(
-            model_name="slot",
-            constraint=models.CheckConstraint(condition=models.Q(("cost__gte", 1)), name="slot_cost_is_positive"),
-        ),
-        migrations.AddConstraint(
-            model_name="slot",
-            constraint=models.UniqueConstraint(fields=("call", "key"), name="slot_is_one_per_call_and_key"),
-        ),
+        migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("ad7ae8d2"),
+        InstallFunctions("29bd3ac3"),
     ]

@@ -2,8 +2,8 @@
 
 from dispatcher.models.calls import CallQueue, NextPosition, Slot
 from dispatcher.models.changes import KeyChange
-from dispatcher.models.keys import RateLimitKey, Window
-from dispatcher.models.lanes import Lane
+from dispatcher.models.keys import RateLimitKey, Start
+from dispatcher.models.lanes import Lane, LaneSite, Note
 from dispatcher.models.queues import Queue
 from dispatcher.models.workers import Feed, LeaseCheck, PeriodicRun, ResultCursor, Worker
 
@@ -12,13 +12,15 @@ __all__ = [
     "Feed",
     "KeyChange",
     "Lane",
+    "LaneSite",
     "LeaseCheck",
     "NextPosition",
+    "Note",
     "PeriodicRun",
     "Queue",
     "RateLimitKey",
     "ResultCursor",
     "Slot",
-    "Window",
+    "Start",
     "Worker",
 ]

@@ -3,6 +3,7 @@
 from typing import Any, ClassVar
 
 import uuid_utils.compat as uuid7
+from django.contrib.postgres.fields import ArrayField
 from django.db import models, router, transaction
 from django.db.models import Func, Q
 from django.db.models.fields.json import KT
@@ -45,6 +46,12 @@ class CallQueue(models.Model):
     priority = models.SmallIntegerField(default=0)
     on_limit = models.CharField(max_length=16, choices=ON_LIMIT, default=OnLimit.WAIT)
     costs = models.JSONField(default=dict, help_text="Its cost by key name, where that is not 1.")
+    key_costs = ArrayField(
+        models.PositiveIntegerField(),
+        null=True,
+        editable=False,
+        help_text="Its cost of each key of its lane, in their order; null: 1 of each.",
+    )
     state = models.CharField(max_length=16, choices=_STATES)
     retry = models.JSONField(null=True, help_text="Its retry policy; empty uses the setting.")
     scheduled_at = models.DateTimeField(
@@ -101,43 +108,6 @@ class CallQueue(models.Model):
 
     class Meta:
         verbose_name = "call"
-        constraints: ClassVar = [
-            models.CheckConstraint(name="call_state_is_known", condition=Q(state__in=[s.value for s in State])),
-            models.CheckConstraint(
-                name="call_in_flight_has_a_ticket",
-                condition=Q(state__in=IN_FLIGHT, ticket__isnull=False)
-                | (~Q(state__in=IN_FLIGHT) & Q(ticket__isnull=True)),
-            ),
-            models.CheckConstraint(
-                name="call_active_has_started", condition=~Q(state=State.ACTIVE) | Q(started_at__isnull=False)
-            ),
-            models.CheckConstraint(
-                name="call_ended_has_finished",
-                condition=Q(state__in=TERMINAL, finished_at__isnull=False)
-                | (~Q(state__in=TERMINAL) & Q(finished_at__isnull=True)),
-            ),
-            models.CheckConstraint(
-                name="call_due_has_a_time", condition=~Q(state__in=DUE) | Q(scheduled_at__isnull=False)
-            ),
-            models.CheckConstraint(
-                name="call_has_a_lane_or_its_placement",
-                condition=Q(lane__isnull=False, placement__isnull=True) | Q(lane__isnull=True, placement__isnull=False),
-            ),
-            models.CheckConstraint(
-                name="call_in_flight_has_a_lane", condition=~Q(state__in=IN_FLIGHT) | Q(lane__isnull=False)
-            ),
-            models.CheckConstraint(
-                name="call_oversized_waits",
-                condition=Q(oversized_key__isnull=True, oversized_cost__isnull=True)
-                | Q(oversized_key__isnull=False, oversized_cost__isnull=False, state=State.AVAILABLE),
-            ),
-            models.CheckConstraint(name="call_priority_is_in_range", condition=Q(priority__range=(-100, 100))),
-            models.CheckConstraint(
-                name="call_discarded_has_a_reason",
-                condition=Q(state=State.DISCARDED, reason__isnull=False)
-                | (~Q(state=State.DISCARDED) & Q(reason__isnull=True)),
-            ),
-        ]
         indexes: ClassVar = [
             models.Index(
                 name="call_waiting",
@@ -236,11 +206,8 @@ class Slot(models.Model):
     )
 
     class Meta:
-        constraints: ClassVar = [
-            models.CheckConstraint(name="slot_cost_is_positive", condition=Q(cost__gte=1)),
-            models.UniqueConstraint(name="slot_is_one_per_call_and_key", fields=["call", "key"]),
-        ]
         indexes: ClassVar = [
+            models.Index(name="slot_call", fields=["call"]),
             models.Index(name="slot_key", fields=["key"], condition=Q(key__isnull=False)),
             # A separate index: one on `lease_until` would be updated by every heartbeat of Celery's workers.
             models.Index(name="slot_pulled", fields=["pulled_until"], condition=Q(pulled_until__isnull=False)),

@@ -58,39 +58,6 @@ class RateLimitKey(models.Model):
     override_throttle_limit = models.PositiveIntegerField(null=True, blank=True)
     override_throttle_period = models.DurationField(null=True, blank=True)
 
-    last_start_at = models.DateTimeField(
-        null=True, editable=False, help_text="The latest start time under a throttle; written by the claim."
-    )
-    last_cost = models.PositiveIntegerField(
-        default=1, db_default=1, editable=False, help_text="The cost of that start: it delays the next one."
-    )
-    admissions = models.BigIntegerField(
-        default=0,
-        db_default=0,
-        editable=False,
-        help_text="Counts the admissions under the key, and changes of its limits; written under its lock.",
-    )
-    counted_admissions = models.BigIntegerField(
-        null=True,
-        editable=False,
-        help_text="The admission that the next two fields include; a lone send writes all three.",
-    )
-    most_held = models.BigIntegerField(
-        null=True, editable=False, help_text="An upper bound of the cost in flight, valid until the next admission."
-    )
-    most_unstarted = models.BigIntegerField(
-        null=True, editable=False, help_text="An upper bound of that cost whose calls have not started."
-    )
-    chosen_at = models.DateTimeField(
-        null=True,
-        editable=False,
-        help_text="When a pass last admitted a call under it: a group uses its members with equal room in turn.",
-    )
-    opens_at = models.DateTimeField(
-        null=True,
-        editable=False,
-        help_text="When the passage of time opens the key for the lanes parked on it; written by the admission.",
-    )
     is_from_template = models.BooleanField(
         default=False,
         db_default=False,
@@ -121,7 +88,6 @@ class RateLimitKey(models.Model):
             ),
         ]
         indexes: ClassVar = [
-            models.Index(name="key_opens", fields=["opens_at"], condition=Q(opens_at__isnull=False)),
             models.Index(
                 name="key_override_ends", fields=["override_until"], condition=Q(override_until__isnull=False)
             ),
@@ -137,20 +103,22 @@ class RateLimitKey(models.Model):
         return self.name
 
 
-class Window(models.Model):
-    """The cost of a key's starts in one bucket of its rate period.
+class Start(models.Model):
+    """What was started of a key: one row a key and trip, with the running total of all costs so far.
 
-    Buckets are numbered within two and a half periods and then used again, so a busy window has a fixed number of rows,
-    and none to delete.
+    Only inserted, and deleted when no window can count it any more, except for the newest of a key. Its table has no
+    unique index: the migration makes it.
     """
 
-    pk = models.CompositePrimaryKey("key_id", "place")
-    key = models.ForeignKey(
-        RateLimitKey, on_delete=models.CASCADE, db_constraint=False, db_index=False, related_name="windows"
-    )
-    place = models.BigIntegerField()
-    cost = models.PositiveBigIntegerField()
-    last_start_at = models.DateTimeField()
+    key_id = models.BigIntegerField(primary_key=True)
+    at = models.DateTimeField(help_text="The latest start time of the trip.")
+    total = models.BigIntegerField(help_text="The cost of all starts of the key so far.")
+    cost = models.PositiveBigIntegerField(help_text="The cost of the starts of this trip.")
+    last_cost = models.PositiveIntegerField(help_text="The cost of its last start: it delays the next one.")
+
+    class Meta:
+        managed = False
+        db_table = "dispatcher_start"
 
     def __str__(self) -> str:
-        return f"{self.cost} until {self.last_start_at}"
+        return f"{self.cost} of {self.key_id} at {self.at}"

@@ -4,10 +4,7 @@ from typing import ClassVar
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models import F, Q
-from django.db.models.functions import Now
 
-from dispatcher.models.keys import RateLimitKey
 from dispatcher.states import OnLimit
 
 ON_LIMIT = [(action.value, action.value) for action in OnLimit]
@@ -16,48 +13,63 @@ ON_LIMIT = [(action.value, action.value) for action in OnLimit]
 class Lane(models.Model):
     """Calls that share queue, priority, at-limit action and exactly the same keys: first in, first out.
 
-    A lane with calls is awake, parked on the key that stopped it, or held by its queue; an empty one sleeps.
+    Calls never change its row: who serves or wakes the lane locks it.
     """
 
     queue = models.CharField(max_length=255)
     priority = models.SmallIntegerField()
     on_limit = models.CharField(max_length=16, choices=ON_LIMIT)
     key_ids = ArrayField(models.BigIntegerField(), help_text="The keys that its calls name, in order of id.")
-    is_awake = models.BooleanField(default=False, db_default=False)
-    parked_on = models.ForeignKey(
-        RateLimitKey, null=True, on_delete=models.PROTECT, related_name="parked", db_index=False
-    )
-    is_held = models.BooleanField(
-        default=False,
-        db_default=False,
-        help_text="No live worker of its queue has a free process, or enough of its calls are on the way.",
-    )
-    served_at = models.DateTimeField(db_default=Now())
 
     class Meta:
         constraints: ClassVar = [
-            models.UniqueConstraint(name="lane_is_one_per_kind", fields=["queue", "priority", "on_limit", "key_ids"]),
-            models.CheckConstraint(
-                name="lane_is_in_one_place",
-                condition=Q(is_awake=False, is_held=False)
-                | Q(parked_on__isnull=True, is_held=False)
-                | Q(parked_on__isnull=True, is_awake=False),
-            ),
-        ]
-        indexes: ClassVar = [
-            # Awake lanes: of a queue, by priority; and of all queues, in the order in which they are served.
-            models.Index("queue", F("priority").desc(), name="lane_awake", condition=Q(is_awake=True)),
-            models.Index(F("priority").desc(), "served_at", "id", name="lane_turn", condition=Q(is_awake=True)),
-            models.Index(
-                "parked_on",
-                F("priority").desc(),
-                "served_at",
-                "id",
-                name="lane_parked",
-                condition=Q(parked_on__isnull=False),
-            ),
-            models.Index("queue", F("priority").desc(), "served_at", "id", name="lane_held", condition=Q(is_held=True)),
+            models.UniqueConstraint(name="lane_is_one_per_kind", fields=["queue", "priority", "on_limit", "key_ids"])
         ]
 
     def __str__(self) -> str:
         return f"{self.queue}, priority {self.priority}, keys {self.key_ids}"
+
+
+class LaneSite(models.Model):
+    """Where a lane is: asleep, ready or parked. One row a lane, made and deleted with it.
+
+    It is a row apart since it changes with nearly every call, and its table has no unique index: while an old snapshot
+    is held, a unique index makes each update read all former versions of the row. The migration makes the table.
+    """
+
+    lane_id = models.BigIntegerField(primary_key=True)
+    queue = models.CharField(max_length=255)
+    priority = models.SmallIntegerField()
+    place = models.BigIntegerField(
+        null=True,
+        help_text="Null: asleep, without calls. 0: ready. -1: ready, but a worker holds as much of a key of it as one "
+        "worker may. Else the key that it is parked on.",
+    )
+    served_at = models.DateTimeField(help_text="When a call of it last started.")
+
+    class Meta:
+        managed = False
+        db_table = "dispatcher_lanesite"
+
+    def __str__(self) -> str:
+        return f"{self.lane_id}: {self.place}"
+
+
+class Note(models.Model):
+    """What must be looked at, and when: a lane, or a key with the lanes that are parked on it.
+
+    A note is written by the transaction that knows of it, so it outlasts who wrote it; the next trip that finds it due
+    takes it over. The migration makes the table.
+    """
+
+    at = models.DateTimeField(primary_key=True)
+    lane_id = models.BigIntegerField(null=True)
+    key_id = models.BigIntegerField(null=True)
+    is_forced = models.BooleanField(help_text="The first call of the lane has changed: it is ready, parked or not.")
+
+    class Meta:
+        managed = False
+        db_table = "dispatcher_note"
+
+    def __str__(self) -> str:
+        return f"lane {self.lane_id}, key {self.key_id} at {self.at}"

@@ -33,13 +33,12 @@ class Feed(models.Model):
 
     worker_id = models.UUIDField(primary_key=True, editable=False)
     queues = ArrayField(models.CharField(max_length=255), help_text="The queues whose calls it takes directly.")
-    reached_key_ids = ArrayField(
-        models.BigIntegerField(),
-        default=list,
-        help_text="The keys of which it holds as much as one worker may: calls that spend them do not wake it.",
-    )
     idle_at = models.DateTimeField(
         null=True, help_text="Since when it has free processes and waits; null: a call need not wake it."
+    )
+    woken_at = models.DateTimeField(null=True, help_text="When it was last woken, until it takes calls.")
+    key_ids = ArrayField(
+        models.BigIntegerField(), default=list, help_text="The keys with room for a lane of it, which it was woken for."
     )
 
     def __str__(self) -> str:

@@ -1,0 +1,1128 @@
+-- The functions of version 29bd3ac3, as a migration installs them. Written by `make functions`.
+
+CREATE TYPE dispatcher_tuning_29bd3ac3 AS (
+    horizon interval,         -- how far ahead of its start a throttled call may be taken
+    lead interval,            -- how far ahead such a start lies at the least
+    slack interval,           -- how much later than its start a process may begin: a window counts that long
+    margin interval,          -- how much longer than its period a window counts a start
+    ramp interval,            -- how long after a block what is in flight grows again
+    later interval,           -- when a rescheduled call is tried again whose limit opens at an unknown time
+    keep interval,            -- for how long room is kept for a lane whose workers are busy
+    silence interval,         -- without heartbeats for so long, a worker is not woken
+    lease interval,           -- of a call that starts
+    dispatch_lease interval,  -- of a call that is dispatched
+    ahead int,                -- the most calls of a queue that are dispatched and not claimed
+    needs_worker bool         -- whether a queue is dispatched only while a live worker serves it
+);
+
+CREATE FUNCTION dispatcher_spacing_29bd3ac3(p_cost bigint, p_limit int, p_period interval) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
+SELECT interval '1 microsecond' * LEAST(ceil(extract(epoch FROM p_period) * 1e6 * p_cost / p_limit), 1e15)::float8
+$$;
+REVOKE EXECUTE ON FUNCTION dispatcher_spacing_29bd3ac3 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_limited_rows_29bd3ac3(p_worker uuid, p_queues text[], p_most int) RETURNS tid[] LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN (
+    WITH reached AS MATERIALIZED (
+      SELECT slot.key_id AS id
+        FROM dispatcher_slot AS slot
+        JOIN dispatcher_ratelimitkey AS key ON key.id = slot.key_id
+       WHERE slot.worker_id = p_worker AND COALESCE(key.per_worker, key.override_per_worker) IS NOT NULL
+       GROUP BY slot.key_id, key.per_worker, key.override_per_worker
+      HAVING sum(slot.cost) >= COALESCE(key.per_worker, key.override_per_worker)
+    ), front AS MATERIALIZED (
+      SELECT seen.row
+        FROM unnest(p_queues) AS mine (name)
+       CROSS JOIN LATERAL (
+             SELECT site.ctid AS row, site.lane_id
+               FROM dispatcher_lanesite AS site
+              WHERE site.place = -1 AND site.queue = mine.name
+              ORDER BY site.priority DESC, site.served_at, site.lane_id
+              LIMIT 50) AS seen
+        JOIN dispatcher_lane AS lane ON lane.id = seen.lane_id
+       WHERE NOT lane.key_ids && ARRAY(SELECT reached.id FROM reached)
+       LIMIT p_most
+    ), mine AS (
+      SELECT site.ctid AS row
+        FROM dispatcher_lanesite AS site
+       WHERE site.ctid = ANY (ARRAY(SELECT front.row FROM front))
+         FOR NO KEY UPDATE SKIP LOCKED
+    )
+    SELECT array_agg(mine.row) FROM mine);
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_limited_rows_29bd3ac3 FROM PUBLIC;
+
+CREATE TYPE dispatcher_lane_29bd3ac3 AS (
+    id bigint,
+    row tid,
+    queue text,
+    priority smallint,
+    on_limit text,
+    key_ids bigint[],
+    place bigint,
+    served_at timestamptz,
+    kept_until timestamptz,
+    taker text                -- who may take its calls: mine, published (by anyone) or others
+);
+
+CREATE FUNCTION dispatcher_lanes_at_29bd3ac3(p_rows tid[], p_taker text) RETURNS dispatcher_lane_29bd3ac3[] LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (
+    SELECT array_agg((lane.id, site.ctid, lane.queue, lane.priority, lane.on_limit, lane.key_ids || own.id, site.place,
+                      site.served_at, site.kept_until, p_taker)::dispatcher_lane_29bd3ac3)
+      FROM dispatcher_lanesite AS site
+      JOIN dispatcher_lane AS lane ON lane.id = site.lane_id
+      LEFT JOIN dispatcher_ratelimitkey AS own ON own.name = 'queue:' || lane.queue AND own.id <> ALL (lane.key_ids)
+     WHERE site.ctid = ANY (p_rows));
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_lanes_at_29bd3ac3 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_ready_rows_29bd3ac3(p_queues text[], p_most int) RETURNS tid[] LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN (
+    SELECT array_agg(front.row)
+      FROM unnest(p_queues) AS mine (name)
+     CROSS JOIN LATERAL (
+           SELECT site.ctid AS row
+             FROM dispatcher_lanesite AS site
+            WHERE site.place = 0 AND site.queue = mine.name
+            ORDER BY site.priority DESC, site.served_at, site.lane_id
+            LIMIT p_most
+              FOR NO KEY UPDATE SKIP LOCKED) AS front);
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_ready_rows_29bd3ac3 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_free_lanes_29bd3ac3(p_key bigint, p_room bigint, p_not bigint[], OUT queues text[], OUT is_short bool)
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_count int;
+BEGIN
+  WITH RECURSIVE turn (queue) AS (
+    SELECT min(site.queue) FROM dispatcher_lanesite AS site WHERE site.place = p_key
+     UNION ALL
+    SELECT (SELECT min(site.queue) FROM dispatcher_lanesite AS site
+             WHERE site.place = p_key AND site.queue > turn.queue)
+      FROM turn
+     WHERE turn.queue IS NOT NULL
+  ), freed AS (
+    UPDATE dispatcher_lanesite AS site
+       SET place = 0, kept_until = NULL
+     WHERE site.ctid = ANY (ARRAY(
+             SELECT front.row
+               FROM turn
+              CROSS JOIN LATERAL (
+                    SELECT site.ctid AS row
+                      FROM dispatcher_lanesite AS site
+                     WHERE site.place = p_key AND site.queue = turn.queue AND site.lane_id <> ALL (p_not)
+                     ORDER BY site.priority DESC, site.served_at, site.lane_id
+                     LIMIT LEAST(p_room, 20)
+                       FOR NO KEY UPDATE SKIP LOCKED) AS front))
+    RETURNING site.queue
+  )
+  SELECT COALESCE(array_agg(DISTINCT freed.queue), '{}'), count(*) INTO queues, v_count FROM freed;
+  is_short := v_count < LEAST(p_room, 20)
+              AND (SELECT site.lane_id FROM dispatcher_lanesite AS site
+                    WHERE site.place = p_key AND site.lane_id <> ALL (p_not) LIMIT 1) IS NOT NULL;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_free_lanes_29bd3ac3 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_groups_of_29bd3ac3(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (
+    SELECT ARRAY(SELECT joined.id
+                   FROM dispatcher_ratelimitkey AS joined
+                  WHERE joined.is_group
+                    AND joined.name = ANY (ARRAY(SELECT left(p_name, place) || '*'
+                                                   FROM generate_series(1, length(p_name)) AS place))));
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_groups_of_29bd3ac3 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_members_of_29bd3ac3(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (
+    SELECT ARRAY(SELECT member.id
+                   FROM dispatcher_ratelimitkey AS member
+                  WHERE member.name ~>=~ rtrim(p_name, '*') AND member.name ~<~ (rtrim(p_name, '*') || '~')
+                    AND NOT member.is_group));
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_members_of_29bd3ac3 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_read_notes_29bd3ac3(p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE
+  v_keys bigint[];
+BEGIN
+  WITH due AS MATERIALIZED (
+    SELECT note.ctid AS row, note.lane_id, note.key_id, note.is_forced
+      FROM dispatcher_note AS note
+     WHERE note.at <= p_now
+     ORDER BY note.at
+     LIMIT 100
+       FOR UPDATE SKIP LOCKED
+  ), mine AS MATERIALIZED (
+    SELECT site.ctid AS row, site.lane_id, site.place
+      FROM dispatcher_lanesite AS site
+     WHERE site.lane_id = ANY (ARRAY(SELECT due.lane_id FROM due WHERE due.lane_id IS NOT NULL))
+       FOR NO KEY UPDATE SKIP LOCKED
+  ), ready AS (
+    UPDATE dispatcher_lanesite AS site
+       SET place = 0
+     WHERE site.ctid = ANY (ARRAY(
+             SELECT mine.row
+               FROM mine
+              WHERE mine.place IS NULL
+                 OR (mine.place <> 0 AND EXISTS (SELECT FROM due WHERE due.lane_id = mine.lane_id AND due.is_forced))))
+  ), settled AS MATERIALIZED (
+    SELECT due.row, due.key_id,
+           due.lane_id IS NULL OR due.lane_id IN (SELECT mine.lane_id FROM mine)
+           OR NOT EXISTS (SELECT FROM dispatcher_lanesite AS site WHERE site.lane_id = due.lane_id) AS is_over
+      FROM due
+  ), read AS (
+    DELETE FROM dispatcher_note AS note
+     WHERE note.ctid = ANY (ARRAY(SELECT settled.row FROM settled WHERE settled.is_over))
+  ), kept AS (
+    UPDATE dispatcher_note AS note
+       SET at = p_now + interval '20 milliseconds'
+     WHERE note.ctid = ANY (ARRAY(SELECT settled.row FROM settled WHERE NOT settled.is_over))
+  )
+  SELECT array_agg(DISTINCT settled.key_id) INTO v_keys FROM settled WHERE settled.key_id IS NOT NULL;
+  RETURN COALESCE(v_keys, '{}');
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_read_notes_29bd3ac3 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_record_ends_29bd3ac3(p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[],
+    p_crashes smallint[], p_results jsonb[], p_errors jsonb[], p_waits interval[], p_now timestamptz,
+    OUT ended uuid[], OUT locked uuid[], OUT freed bigint[]) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+  WITH recorded AS (
+    UPDATE dispatcher_callqueue AS call
+       SET state = ending.state, reason = ending.reason, ticket = NULL, result = ending.result, returns = 0,
+           crashes = COALESCE(ending.crashes, call.crashes),
+           scheduled_at = COALESCE(p_now + ending.wait, call.scheduled_at),
+           finished_at = CASE WHEN ending.state IN ('completed', 'cancelled', 'discarded') THEN p_now END,
+           error = failure.error,
+           errors = CASE WHEN failure.error IS NULL THEN call.errors
+                         WHEN jsonb_array_length(call.errors) < 25 THEN call.errors || failure.error
+                         ELSE jsonb_path_query_array(call.errors, '$[0 to 4]')
+                              || jsonb_path_query_array(call.errors, '$[last - 18 to last]') || failure.error END,
+           error_count = CASE WHEN failure.error IS NULL THEN call.error_count
+                              ELSE GREATEST(call.error_count, jsonb_array_length(call.errors)) + 1 END
+      FROM unnest(p_calls, p_tickets, p_claims, p_states, p_reasons, p_crashes, p_results, p_errors, p_waits)
+           AS ending (id, ticket, claim, state, reason, crashes, result, error, wait)
+     CROSS JOIN LATERAL (SELECT ending.error || jsonb_build_object('occurred_at', p_now)) AS failure (error)
+     WHERE call.id = ANY (ARRAY(SELECT mine.id FROM dispatcher_callqueue AS mine
+                                 WHERE mine.id = ANY (p_calls) FOR NO KEY UPDATE SKIP LOCKED))
+       AND call.id = ending.id AND call.ticket = ending.ticket AND call.claim = ending.claim AND call.state = 'active'
+    RETURNING call.id)
+  SELECT COALESCE(array_agg(recorded.id), '{}') INTO ended FROM recorded;
+  WITH gone AS (
+    DELETE FROM dispatcher_slot AS slot WHERE slot.call_id = ANY (ended) RETURNING slot.key_id)
+  SELECT COALESCE(array_agg(DISTINCT gone.key_id) FILTER (WHERE gone.key_id IS NOT NULL), '{}') INTO freed FROM gone;
+  IF 'available' = ANY (p_states) THEN
+    INSERT INTO dispatcher_note (at, lane_id, is_forced)
+    SELECT DISTINCT p_now, call.lane_id, true
+      FROM dispatcher_callqueue AS call
+     WHERE call.id = ANY (ended) AND call.state = 'available';
+  END IF;
+  IF cardinality(ended) < cardinality(p_calls) THEN
+    locked := ARRAY(SELECT call.id
+                      FROM unnest(p_calls, p_tickets, p_claims) AS ending (id, ticket, claim)
+                      JOIN dispatcher_callqueue AS call ON call.id = ending.id AND call.ticket = ending.ticket
+                                                       AND call.claim = ending.claim AND call.state = 'active');
+  END IF;
+  locked := COALESCE(locked, '{}');
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_record_ends_29bd3ac3 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_queue_room_29bd3ac3(p_queue text, p_want int, p_tuning dispatcher_tuning_29bd3ac3, p_now timestamptz) RETURNS int
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_unclaimed int;
+BEGIN
+  IF p_want <= 0
+     OR (p_tuning.needs_worker AND NOT EXISTS (
+           SELECT FROM dispatcher_worker AS worker
+            WHERE p_queue = ANY (worker.queues) AND worker.serves_until > p_now)) THEN
+    RETURN 0;
+  END IF;
+  FOR v_try IN 1 .. 2 LOOP
+    v_unclaimed := (
+      SELECT count(*) FROM (
+        SELECT FROM dispatcher_callqueue AS call
+         WHERE call.queue = p_queue AND call.state IN ('dispatched', 'active') AND call.state >= 'dispatched'
+         LIMIT p_tuning.ahead) AS call);
+    EXIT WHEN v_try = 2 OR v_unclaimed + 32 * p_want <= p_tuning.ahead;
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('dispatcher.queue.' || p_queue, 0)) THEN RETURN 0; END IF;
+  END LOOP;
+  RETURN LEAST(p_want, p_tuning.ahead - v_unclaimed);
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_queue_room_29bd3ac3 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_is_member_29bd3ac3(p_name text, p_is_group bool) RETURNS bool LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (
+    SELECT NOT p_is_group
+           AND (SELECT key.id FROM dispatcher_ratelimitkey AS key WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL
+           AND dispatcher_groups_of_29bd3ac3(p_name) <> '{}');
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_is_member_29bd3ac3 FROM PUBLIC;
+
+CREATE TYPE dispatcher_key_room_29bd3ac3 AS (
+    id bigint,
+    room bigint,              -- the cost that may start for any worker
+    own bigint,               -- the cost that this worker may hold besides
+    fits bigint,              -- the most that a call may ever cost
+    next_at timestamptz,      -- when the throttle allows the next start
+    throttle_limit int,
+    throttle_period interval,
+    rate_limit int,
+    rate_period interval,
+    unstarted bigint,         -- the cost that is dispatched and has not started
+    held bigint,
+    closed_until timestamptz, -- the end of a block; infinity: paused
+    ramp_from timestamptz,    -- since when the ramp runs
+    is_group bool,
+    is_counted bool,          -- whether its starts are recorded
+    total bigint,             -- the running total of its starts
+    last_at timestamptz,
+    last_cost int,
+    used bigint,              -- the cost that the trip starts
+    name text,
+    concurrency int
+);
+
+CREATE FUNCTION dispatcher_room_29bd3ac3(p_keys bigint[], p_worker uuid, p_now timestamptz, p_margin interval, p_ramp interval)
+RETURNS SETOF dispatcher_key_room_29bd3ac3 LANGUAGE sql STABLE AS $$
+SELECT key.id,
+       GREATEST(0, CASE WHEN key.is_paused OR key.blocked_until > p_now THEN 0
+                        ELSE LEAST(force.concurrency - slots.held,
+                                   force.rate_limit - slots.unstarted
+                                   - COALESCE((starts.last).total - (starts.first).total + (starts.first).cost, 0),
+                                   (1 << ramp.step) - slots.held,
+                                   2147483647) END),
+       CASE WHEN force.per_worker IS NULL THEN 2147483647
+            WHEN p_worker IS NULL THEN 0
+            ELSE force.per_worker - slots.mine END,
+       LEAST(NULLIF(force.concurrency, 0), force.per_worker, force.rate_limit, 2147483647),
+       CASE WHEN force.throttle_limit IS NOT NULL
+            THEN GREATEST(p_now, (starts.last).at
+                                 + dispatcher_spacing_29bd3ac3((starts.last).last_cost, force.throttle_limit, force.throttle_period))
+                 + dispatcher_spacing_29bd3ac3(slots.unstarted, force.throttle_limit, force.throttle_period) END,
+       force.throttle_limit, force.throttle_period, force.rate_limit, force.rate_period, slots.unstarted, slots.held,
+       CASE WHEN key.is_paused THEN 'infinity' WHEN key.blocked_until > p_now THEN key.blocked_until END,
+       CASE WHEN key.blocked_until + p_ramp > p_now THEN key.blocked_until END,
+       key.is_group, counting.is_on, (starts.last).total, (starts.last).at, (starts.last).last_cost, 0::bigint,
+       key.name::text, force.concurrency
+  FROM dispatcher_ratelimitkey AS key
+ CROSS JOIN LATERAL (SELECT COALESCE(key.override_until > p_now, false) AS is_on) AS override
+ CROSS JOIN LATERAL (
+       SELECT CASE WHEN override.is_on THEN key.override_concurrency ELSE key.concurrency END AS concurrency,
+              CASE WHEN override.is_on THEN key.override_per_worker ELSE key.per_worker END AS per_worker,
+              CASE WHEN override.is_on THEN key.override_rate_limit ELSE key.rate_limit END AS rate_limit,
+              CASE WHEN override.is_on THEN key.override_rate_period ELSE key.rate_period END AS rate_period,
+              CASE WHEN override.is_on THEN key.override_throttle_limit ELSE key.throttle_limit END AS throttle_limit,
+              CASE WHEN override.is_on THEN key.override_throttle_period ELSE key.throttle_period END
+                  AS throttle_period) AS force
+ CROSS JOIN LATERAL (
+       SELECT CASE WHEN key.blocked_until <= p_now AND p_now < key.blocked_until + p_ramp
+                   THEN floor(8 * extract(epoch FROM p_now - key.blocked_until) / extract(epoch FROM p_ramp))::int
+              END AS step) AS ramp
+ CROSS JOIN LATERAL (
+       SELECT COALESCE(sum(slot.cost), 0) AS held,
+              COALESCE(sum(slot.cost) FILTER (WHERE slot.started_at IS NULL), 0) AS unstarted,
+              COALESCE(sum(slot.cost) FILTER (WHERE slot.worker_id = p_worker), 0) AS mine
+         FROM dispatcher_slot AS slot
+        WHERE slot.key_id = key.id) AS slots
+ CROSS JOIN LATERAL (
+       SELECT COALESCE(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit)
+              IS NOT NULL OR dispatcher_is_member_29bd3ac3(key.name, key.is_group) AS is_on) AS counting
+ CROSS JOIN LATERAL (
+       SELECT CASE WHEN counting.is_on
+                   THEN (SELECT start
+                           FROM dispatcher_start AS start
+                          WHERE start.key_id = key.id
+                          ORDER BY start.key_id DESC, start.at DESC, start.total DESC
+                          LIMIT 1) END AS last,
+              CASE WHEN force.rate_limit IS NOT NULL
+                   THEN (SELECT start
+                           FROM dispatcher_start AS start
+                          WHERE start.key_id = key.id AND start.at > p_now - force.rate_period - p_margin
+                          ORDER BY start.key_id, start.at, start.total
+                          LIMIT 1) END AS first
+       OFFSET 0) AS starts
+ WHERE key.id = ANY (p_keys)
+$$;
+REVOKE EXECUTE ON FUNCTION dispatcher_room_29bd3ac3 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_count_starts_29bd3ac3(p_keys dispatcher_key_room_29bd3ac3[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO dispatcher_start (key_id, at, total, cost, last_cost)
+  SELECT key.id, key.last_at, COALESCE(key.total, 0) + key.used, key.used, key.last_cost
+    FROM unnest(p_keys) AS key
+   WHERE key.used > 0 AND key.is_counted;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_count_starts_29bd3ac3 FROM PUBLIC;
+
+CREATE TYPE dispatcher_group_room_29bd3ac3 AS (id bigint, room bigint, fits bigint, best bigint[]);
+
+CREATE FUNCTION dispatcher_lock_keys_29bd3ac3(p_keys bigint[], p_known bigint[], p_worker uuid, p_most int, p_tuning dispatcher_tuning_29bd3ac3,
+    p_now timestamptz, OUT ids bigint[], OUT keys dispatcher_key_room_29bd3ac3[], OUT groups bigint[], OUT busy bigint[])
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_groups dispatcher_group_room_29bd3ac3[];
+  v_group dispatcher_group_room_29bd3ac3;
+  k int;
+BEGIN
+  WITH mine AS (
+    SELECT key.id, key.name, key.is_group
+      FROM dispatcher_ratelimitkey AS key
+     WHERE key.id = ANY (p_keys) AND key.id <> ALL (p_known)
+     ORDER BY key.id
+       FOR NO KEY UPDATE SKIP LOCKED)
+  SELECT COALESCE(array_agg(DISTINCT mine.id), '{}'), array_agg(DISTINCT joined.id) FILTER (WHERE joined.id IS NOT NULL)
+    INTO ids, groups
+    FROM mine
+    LEFT JOIN LATERAL unnest(CASE WHEN mine.is_group THEN ARRAY[mine.id]
+                                  WHEN dispatcher_is_member_29bd3ac3(mine.name, mine.is_group) THEN dispatcher_groups_of_29bd3ac3(mine.name) END)
+              AS joined (id) ON true;
+  groups := COALESCE(groups, '{}');
+  IF groups <> '{}' THEN
+    SELECT array_agg((key.id, ranked.room, ranked.fits, ranked.best)::dispatcher_group_room_29bd3ac3) INTO v_groups
+      FROM dispatcher_ratelimitkey AS key
+     CROSS JOIN LATERAL (
+           SELECT COALESCE(sum(member.room) FILTER (WHERE member.is_open), 0) AS room, max(member.fits) AS fits,
+                  (array_agg(member.id ORDER BY member.is_open AND member.own > 0 DESC, member.is_open DESC,
+                             member.room DESC, member.last_at NULLS FIRST, member.id))[:p_most + 1] AS best
+             FROM (SELECT member.*,
+                          member.room > 0 AND COALESCE(member.next_at <= p_now + p_tuning.horizon, true) AS is_open
+                     FROM dispatcher_room_29bd3ac3(dispatcher_members_of_29bd3ac3(key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member)
+                  AS member) AS ranked
+     WHERE key.id = ANY (groups) AND key.id <> ALL (p_known);
+    WITH mine AS (
+      SELECT key.id
+        FROM dispatcher_ratelimitkey AS key
+       WHERE key.id = ANY (ARRAY(SELECT unnest(ranked.best || ranked.id) FROM unnest(v_groups) AS ranked))
+         AND key.id <> ALL (ids || p_known)
+       ORDER BY key.id
+         FOR NO KEY UPDATE SKIP LOCKED)
+    SELECT ids || ARRAY(SELECT mine.id FROM mine) INTO ids;
+  END IF;
+  busy := '{}';
+  IF NOT (p_keys || groups) <@ (ids || p_known) THEN
+    busy := ARRAY(SELECT key.id FROM dispatcher_ratelimitkey AS key
+                   WHERE key.id = ANY (p_keys || groups) AND key.id <> ALL (ids || p_known));
+  END IF;
+  SELECT array_agg(key), COALESCE(array_agg(key.id), '{}') INTO keys, ids
+    FROM dispatcher_room_29bd3ac3(ids, p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS key;
+  FOREACH v_group IN ARRAY COALESCE(v_groups, '{}') LOOP
+    k := array_position(ids, v_group.id);
+    CONTINUE WHEN k IS NULL;
+    keys[k].room := LEAST(keys[k].room, v_group.room);
+    keys[k].fits := LEAST(keys[k].fits, v_group.fits);
+    IF NOT v_group.best <@ (ids || p_known) THEN busy := busy || v_group.id; END IF;
+  END LOOP;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_lock_keys_29bd3ac3 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_opening_29bd3ac3(p_key dispatcher_key_room_29bd3ac3, p_cost bigint, p_horizon interval, p_margin interval, p_ramp interval,
+    p_now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  v_at timestamptz := p_now;
+  v_need bigint;                                     -- the running total that must have left the window
+  v_gone bigint;                                     -- of the running total, what no longer counts
+BEGIN
+  IF p_key.closed_until = 'infinity' OR p_key.concurrency < p_key.held + p_cost THEN
+    RETURN NULL;
+  END IF;
+  v_at := GREATEST(v_at, p_key.closed_until);
+  IF p_key.ramp_from IS NOT NULL AND p_key.held + p_cost > 1 THEN
+    v_at := GREATEST(v_at, p_key.ramp_from + interval '1 microsecond' * ceil(extract(epoch FROM p_ramp) * 1e6 / 8 * COALESCE(
+      (SELECT min(step) FROM generate_series(0, 7) AS step WHERE (1 << step) >= p_key.held + p_cost), 8))::float8);
+  END IF;
+  IF p_key.rate_limit IS NOT NULL THEN
+    v_need := COALESCE(p_key.total, 0) + p_key.used + p_key.unstarted + p_cost - p_key.rate_limit;
+    SELECT start.total - start.cost INTO v_gone
+      FROM dispatcher_start AS start
+     WHERE start.key_id = p_key.id AND start.at > p_now - p_key.rate_period - p_margin
+     ORDER BY start.key_id, start.at, start.total
+     LIMIT 1;
+    IF v_need > COALESCE(v_gone, p_key.total, 0) THEN
+      v_at := GREATEST(v_at, p_key.rate_period + p_margin + COALESCE(
+        (SELECT start.at
+           FROM dispatcher_start AS start
+          WHERE start.key_id = p_key.id AND start.at > p_now - p_key.rate_period - p_margin AND start.total >= v_need
+          ORDER BY start.key_id, start.at, start.total
+          LIMIT 1),
+        CASE WHEN v_need <= p_key.total + p_key.used THEN p_key.last_at END,
+        p_now));                                     -- what is dispatched must start and leave first
+    END IF;
+  END IF;
+  v_at := GREATEST(v_at, p_key.next_at - p_horizon);
+  RETURN NULLIF(v_at, p_now);
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_opening_29bd3ac3 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_wake_29bd3ac3(p_queue text, p_key bigint, p_not uuid, p_silence interval, p_now timestamptz) RETURNS uuid
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_worker uuid;
+BEGIN
+  UPDATE dispatcher_feed AS feed
+     SET idle_at = NULL, woken_at = p_now, key_ids = array_remove(feed.key_ids || p_key, NULL)
+   WHERE feed.worker_id = (
+           SELECT idle.worker_id
+             FROM dispatcher_feed AS idle
+             JOIN dispatcher_worker AS worker ON worker.id = idle.worker_id
+            WHERE idle.idle_at IS NOT NULL AND p_queue = ANY (idle.queues) AND idle.worker_id IS DISTINCT FROM p_not
+              AND worker.stopped_at IS NULL AND worker.lost_at IS NULL AND worker.seen_at > p_now - p_silence
+              AND (p_key IS NULL
+                   OR COALESCE((SELECT key.own > 0 FROM dispatcher_room_29bd3ac3(ARRAY[p_key], idle.worker_id, p_now, '0', '0') AS key),
+                               true))
+            ORDER BY idle.idle_at, idle.worker_id
+            LIMIT 1
+              FOR NO KEY UPDATE OF idle SKIP LOCKED)
+  RETURNING feed.worker_id INTO v_worker;
+  RETURN v_worker;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_wake_29bd3ac3 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_claim_29bd3ac3(p_call uuid, p_ticket uuid, p_claim uuid, p_worker uuid, p_ahead interval, p_tuning dispatcher_tuning_29bd3ac3,
+    p_now timestamptz)
+RETURNS TABLE (start_at timestamptz, refused text, attempt int, retry jsonb, is_timed bool, at timestamptz)
+LANGUAGE plpgsql SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = 'off' SET jit = 'off'
+SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz;
+  v_call record;
+  v_keys dispatcher_key_room_29bd3ac3[];
+  v_ids bigint[];
+  v_costs int[];
+BEGIN
+  SELECT call.expires_at, call.is_revoked INTO v_call
+    FROM dispatcher_callqueue AS call
+   WHERE call.id = p_call AND call.ticket = p_ticket AND call.state = 'dispatched'
+     FOR NO KEY UPDATE;
+  IF NOT FOUND THEN RETURN; END IF;
+  SELECT array_agg(slot.key_id), array_agg(slot.cost) INTO v_ids, v_costs
+    FROM dispatcher_slot AS slot WHERE slot.call_id = p_call AND slot.key_id IS NOT NULL;
+  PERFORM FROM dispatcher_ratelimitkey AS key WHERE key.id = ANY (v_ids) ORDER BY key.id FOR NO KEY UPDATE;
+  v_now := COALESCE(p_now, clock_timestamp());
+  at := v_now;
+  SELECT array_agg(key), COALESCE(bool_or(key.is_counted), false) INTO v_keys, is_timed
+    FROM dispatcher_room_29bd3ac3(v_ids, p_worker, v_now, p_tuning.margin, p_tuning.ramp) AS key;
+  start_at := v_now;
+  FOR i IN 1 .. COALESCE(cardinality(v_keys), 0) LOOP
+    IF v_keys[i].closed_until IS NOT NULL OR v_keys[i].concurrency = 0 THEN refused := 'closed'; END IF;
+    IF v_keys[i].throttle_limit IS NOT NULL THEN
+      start_at := GREATEST(start_at, v_now + p_tuning.lead,
+        v_keys[i].last_at + dispatcher_spacing_29bd3ac3(v_keys[i].last_cost, v_keys[i].throttle_limit, v_keys[i].throttle_period));
+    END IF;
+  END LOOP;
+  refused := CASE WHEN v_call.is_revoked THEN 'revoked' WHEN v_call.expires_at <= v_now THEN 'expired'
+                  WHEN refused IS NOT NULL THEN refused
+                  WHEN start_at - v_now > p_ahead THEN 'early' END;
+  IF refused IS NOT NULL THEN
+    start_at := NULL;
+    RETURN NEXT;
+    RETURN;
+  END IF;
+  UPDATE dispatcher_callqueue AS call
+     SET state = 'active', claim = p_claim, started_at = start_at, attempt = call.attempt + 1, returns = 0,
+         published_at = COALESCE(call.published_at, v_now)
+   WHERE call.id = p_call
+  RETURNING call.attempt, call.retry INTO attempt, retry;
+  UPDATE dispatcher_slot AS slot
+     SET started_at = start_at, worker_id = p_worker, lease_until = start_at + p_tuning.lease
+   WHERE slot.call_id = p_call;
+  FOR i IN 1 .. COALESCE(cardinality(v_keys), 0) LOOP
+    v_keys[i].used := v_costs[array_position(v_ids, v_keys[i].id)];
+    v_keys[i].last_cost := v_keys[i].used;
+    v_keys[i].last_at := GREATEST(v_keys[i].last_at, start_at);
+  END LOOP;
+  PERFORM dispatcher_count_starts_29bd3ac3(v_keys);
+  RETURN NEXT;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_claim_29bd3ac3 FROM PUBLIC;
+
+CREATE TYPE dispatcher_found_29bd3ac3 AS (
+    now timestamptz,          -- the time after the locks
+    open bigint[],            -- the keys that were to be looked at, and groups of them
+    busy bigint[],            -- keys that another transaction has locked
+    ids bigint[],             -- keys that are locked
+    keys dispatcher_key_room_29bd3ac3[],         -- what each of these allows
+    lanes dispatcher_lane_29bd3ac3[],
+    turn_keys bigint[],       -- keys with room that have lanes parked on them
+    published text[],         -- queues whose calls may be published, and how many
+    publish_room int[]
+);
+
+CREATE FUNCTION dispatcher_find_lanes_29bd3ac3(p_worker uuid, p_queues text[], p_room int, p_becomes text, p_publish int, p_open bigint[],
+    p_tuning dispatcher_tuning_29bd3ac3, p_now timestamptz) RETURNS dispatcher_found_29bd3ac3 LANGUAGE plpgsql AS $$
+DECLARE
+  v_now timestamptz := COALESCE(p_now, clock_timestamp());
+  v_queues text[] := CASE WHEN p_room > 0 THEN p_queues ELSE '{}' END;
+  v_open bigint[] := p_open;
+  v_want bigint[];                                   -- keys to lock
+  v_busy bigint[] := '{}';
+  v_ids bigint[] := '{}';
+  v_keys dispatcher_key_room_29bd3ac3[];
+  v_lanes dispatcher_lane_29bd3ac3[];
+  v_rows tid[];
+  v_turn_keys bigint[] := '{}';
+  v_published text[] := '{}';
+  v_publish_room int[] := '{}';
+  v_other record;
+  v_left int;
+  v_locked record;
+BEGIN
+  IF p_becomes = 'dispatched' AND v_queues <> '{}' THEN
+    SELECT COALESCE(array_agg(queue.name), '{}'), COALESCE(array_agg(queue.room), '{}') INTO v_published, v_publish_room
+      FROM (SELECT mine.name, dispatcher_queue_room_29bd3ac3(mine.name, p_room, p_tuning, v_now) AS room FROM unnest(v_queues) AS mine (name))
+           AS queue
+     WHERE queue.room > 0;
+    v_queues := v_published;
+  END IF;
+  v_rows := dispatcher_ready_rows_29bd3ac3(v_queues, p_room);
+  IF (SELECT site.lane_id FROM dispatcher_lanesite AS site
+       WHERE site.place = -1 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
+    v_rows := v_rows || dispatcher_limited_rows_29bd3ac3(p_worker, v_queues, p_room);
+  END IF;
+  IF v_rows IS NULL AND v_queues <> '{}'
+     AND (SELECT site.lane_id FROM dispatcher_lanesite AS site
+           WHERE site.place = 0 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
+    BEGIN                                            -- others have locked all that is ready: wait for one
+      v_rows := ARRAY(SELECT site.ctid
+                        FROM dispatcher_lanesite AS site
+                       WHERE site.place = 0 AND site.queue = ANY (v_queues)
+                       ORDER BY site.queue, site.priority DESC, site.served_at, site.lane_id
+                       LIMIT 1
+                         FOR NO KEY UPDATE);
+    EXCEPTION WHEN lock_not_available THEN
+      v_rows := NULL;
+    END;
+  END IF;
+  IF v_rows IS NOT NULL THEN v_lanes := dispatcher_lanes_at_29bd3ac3(v_rows, 'mine'); END IF;
+  v_open := v_open || ARRAY(SELECT site.place FROM dispatcher_lanesite AS site
+                             WHERE site.queue = ANY (v_queues) AND site.kept_until IS NOT NULL AND site.place > 0);
+  v_want := v_open || ARRAY(SELECT unnest(lane.key_ids) FROM unnest(v_lanes) AS lane);
+  FOR v_round IN 1 .. 2 LOOP
+    v_want := ARRAY(SELECT DISTINCT want.id FROM unnest(v_want) AS want (id)
+                     WHERE want.id IS NOT NULL AND want.id <> ALL (v_ids || v_busy));
+    EXIT WHEN v_want = '{}';
+    v_locked := dispatcher_lock_keys_29bd3ac3(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
+    IF v_locked.busy <> '{}'
+       AND NOT EXISTS (SELECT FROM unnest(v_lanes) AS lane WHERE NOT lane.key_ids && v_locked.busy) THEN
+      BEGIN                                          -- locked keys stop every lane: wait for them
+        PERFORM FROM dispatcher_ratelimitkey AS key
+          WHERE key.id = ANY (v_locked.busy) ORDER BY key.id FOR NO KEY UPDATE;
+        v_locked := dispatcher_lock_keys_29bd3ac3(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
+      EXCEPTION WHEN lock_not_available THEN
+        NULL;
+      END;
+    END IF;
+    v_now := COALESCE(p_now, clock_timestamp());
+    v_keys := v_keys || v_locked.keys;
+    v_ids := v_ids || v_locked.ids;
+    v_busy := v_busy || v_locked.busy;
+    v_open := v_open || v_locked.groups;
+    EXIT WHEN v_round = 2;
+    v_want := '{}';
+    FOR v_other IN
+      WITH RECURSIVE turn (key_id, room, queue) AS (
+        SELECT key.id, key.room,
+               (SELECT min(site.queue) FROM dispatcher_lanesite AS site WHERE site.place = key.id)
+          FROM unnest(v_locked.keys) AS key
+         WHERE key.room > 0 AND COALESCE(key.next_at <= v_now + p_tuning.horizon, true)
+         UNION ALL
+        SELECT turn.key_id, turn.room,
+               (SELECT min(site.queue) FROM dispatcher_lanesite AS site
+                 WHERE site.place = turn.key_id AND site.queue > turn.queue)
+          FROM turn
+         WHERE turn.queue IS NOT NULL
+      )
+      SELECT turn.key_id, turn.queue, LEAST(turn.room, GREATEST(p_room, 1)) AS most,
+             CASE WHEN turn.queue = ANY (v_queues) THEN 'mine'
+                  WHEN queue.delivery = 'broker' THEN 'published'
+                  WHEN queue.delivery = 'http' OR EXISTS (
+                         SELECT FROM dispatcher_feed AS feed
+                          WHERE turn.queue = ANY (feed.queues) AND feed.worker_id IS DISTINCT FROM p_worker)
+                  THEN 'others' END AS taker
+        FROM turn
+       CROSS JOIN LATERAL (
+             SELECT COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = turn.queue),
+                             'broker') AS delivery) AS queue
+       WHERE turn.queue IS NOT NULL
+    LOOP
+      v_turn_keys := v_turn_keys || v_other.key_id;
+      CONTINUE WHEN v_other.taker IS NULL;
+      IF v_other.taker = 'published' AND v_other.queue <> ALL (v_published) THEN
+        v_left := dispatcher_queue_room_29bd3ac3(v_other.queue, p_publish, p_tuning, v_now);
+        CONTINUE WHEN v_left = 0;
+        v_published := v_published || v_other.queue;
+        v_publish_room := v_publish_room || v_left;
+      END IF;
+      v_rows := ARRAY(SELECT site.ctid
+                        FROM dispatcher_lanesite AS site
+                       WHERE site.place = v_other.key_id AND site.queue = v_other.queue
+                       ORDER BY site.priority DESC, site.served_at, site.lane_id
+                       LIMIT v_other.most
+                         FOR NO KEY UPDATE SKIP LOCKED);
+      v_lanes := v_lanes || dispatcher_lanes_at_29bd3ac3(v_rows, v_other.taker);
+    END LOOP;
+    v_want := ARRAY(SELECT unnest(lane.key_ids) FROM unnest(v_lanes) AS lane);
+  END LOOP;
+  RETURN (v_now, v_open, v_busy, v_ids, v_keys, v_lanes, v_turn_keys, v_published, v_publish_room);
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_find_lanes_29bd3ac3 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_opens_at_29bd3ac3(p_key dispatcher_key_room_29bd3ac3, p_cost bigint, p_worker uuid, p_tuning dispatcher_tuning_29bd3ac3, p_now timestamptz)
+RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  v_at timestamptz := dispatcher_opening_29bd3ac3(p_key, p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp, p_now);
+BEGIN
+  IF v_at IS NULL AND p_key.is_group THEN
+    v_at := (SELECT min(dispatcher_opening_29bd3ac3(member, p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp, p_now))
+               FROM dispatcher_room_29bd3ac3(dispatcher_members_of_29bd3ac3(p_key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member
+              WHERE member.fits >= p_cost);
+  END IF;
+  RETURN v_at;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_opens_at_29bd3ac3 FROM PUBLIC;
+
+CREATE TYPE dispatcher_start_29bd3ac3 AS (call uuid, at timestamptz, state text, chosen jsonb);
+
+CREATE TYPE dispatcher_spent_29bd3ac3 AS (call uuid, key_id bigint, cost int);
+
+CREATE TYPE dispatcher_fate_29bd3ac3 AS (call uuid, fate text, at timestamptz, key_id bigint, cost int, queue text);
+
+CREATE TYPE dispatcher_move_29bd3ac3 AS (lane bigint, place bigint, served_at timestamptz, kept_until timestamptz);
+
+CREATE TYPE dispatcher_pending_29bd3ac3 AS (at timestamptz, lane_id bigint, key_id bigint);
+
+CREATE TYPE dispatcher_chosen_29bd3ac3 AS (
+    starts dispatcher_start_29bd3ac3[],
+    spent dispatcher_spent_29bd3ac3[],
+    fates dispatcher_fate_29bd3ac3[],
+    served bigint[],          -- lanes in the order in which calls of theirs started last
+    moves dispatcher_move_29bd3ac3[],            -- lanes that do not go on
+    notes dispatcher_pending_29bd3ac3[],
+    wake uuid[],
+    keys dispatcher_key_room_29bd3ac3[],
+    open bigint[],            -- keys to look at, and those that stopped a lane
+    room_left int
+);
+
+CREATE FUNCTION dispatcher_choose_29bd3ac3(p_found dispatcher_found_29bd3ac3, p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text,
+    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_29bd3ac3) RETURNS dispatcher_chosen_29bd3ac3 LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz := p_found.now;
+  v_until timestamptz := p_found.now + p_tuning.horizon;
+  v_ids bigint[] := p_found.ids;
+  v_keys dispatcher_key_room_29bd3ac3[] := p_found.keys;
+  v_publish int[] := p_found.publish_room;
+  v_left int := p_room;
+  v_due bigint[] := p_due;
+  v_heads int := GREATEST(p_room, COALESCE((SELECT max(room) FROM unnest(p_found.publish_room) AS room), 0))
+                 / GREATEST(1, COALESCE(cardinality(p_found.lanes), 0)) + 1;
+  v_starts dispatcher_start_29bd3ac3[] := '{}';
+  v_spent dispatcher_spent_29bd3ac3[] := '{}';
+  v_fates dispatcher_fate_29bd3ac3[] := '{}';
+  v_served bigint[] := '{}';
+  v_moves dispatcher_move_29bd3ac3[] := '{}';
+  v_notes dispatcher_pending_29bd3ac3[] := '{}';
+  v_wake uuid[] := '{}';
+  v_open bigint[] := p_found.open;
+  v_done bigint[] := '{}';                           -- lanes that are settled
+  v_over uuid[] := '{}';                             -- calls that are settled
+  v_is_over bool;
+  v_call record;
+  v_kind int;
+  v_least int;
+  v_by int;                                          -- the key that stops it, as an index
+  v_by_id bigint;
+  v_by_cost int;
+  v_cost int;
+  v_at timestamptz;
+  v_opens timestamptz;
+  v_ks int[];                                        -- what it spends: indexes of keys, and costs
+  v_costs int[];
+  v_chosen jsonb;
+  v_worker uuid;
+  v_publishes int;
+  k int;
+  m int;
+BEGIN
+  LOOP
+    v_is_over := true;
+    FOR v_call IN
+      SELECT head.id, head.key_costs, head.fate, lane.id AS lane, lane.place, lane.key_ids, lane.queue, lane.on_limit,
+             lane.taker, lane.kept_until, mine.n
+        FROM unnest(p_found.lanes) AS lane
+       CROSS JOIN LATERAL (SELECT array_position(p_queues, lane.queue) AS n) AS mine
+       CROSS JOIN LATERAL (
+             SELECT call.id, call.key_costs, row_number() OVER () AS turn,
+                    CASE WHEN call.is_revoked THEN 'cancelled'
+                         WHEN call.expires_at <= v_now THEN 'expired'
+                         WHEN lane.taker = 'mine' AND p_becomes = 'active' AND call.task <> ALL (p_tasks) THEN 'unknown'
+                    END AS fate
+               FROM (SELECT call.id, call.key_costs, call.is_revoked, call.expires_at, call.task
+                       FROM dispatcher_callqueue AS call
+                      WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
+                      ORDER BY call.position
+                      LIMIT v_heads
+                        FOR NO KEY UPDATE SKIP LOCKED) AS call) AS head
+       WHERE lane.id <> ALL (v_done) AND head.id <> ALL (v_over)
+       ORDER BY CASE WHEN p_is_strict THEN mine.n END NULLS FIRST, lane.priority DESC,
+                v_due[mine.n] + p_stride[mine.n] * row_number() OVER (
+                  PARTITION BY lane.queue ORDER BY lane.priority DESC, head.turn, lane.served_at, lane.id) NULLS FIRST,
+                head.turn, lane.served_at, lane.id
+    LOOP
+      CONTINUE WHEN v_call.lane = ANY (v_done);
+      v_publishes := CASE WHEN v_call.taker = 'published' OR p_becomes = 'dispatched'
+                          THEN array_position(p_found.published, v_call.queue) END;
+      CONTINUE WHEN (v_call.taker = 'mine' AND v_left = 0) OR v_publish[v_publishes] = 0;
+      v_least := 9;
+      v_at := v_now;
+      v_by := NULL;
+      v_by_id := NULL;
+      v_ks := '{}';
+      v_costs := '{}';
+      v_chosen := NULL;
+      FOR i IN 1 .. CASE WHEN v_call.fate IS NULL THEN cardinality(v_call.key_ids) ELSE 0 END LOOP
+        v_cost := COALESCE(v_call.key_costs[i], 1);
+        k := array_position(v_ids, v_call.key_ids[i]);
+        m := NULL;
+        IF v_keys[k].is_group THEN                   -- the member with most room, of this worker if any
+          SELECT member.n INTO m
+            FROM (SELECT n, v_keys[n].id, v_keys[n].room, v_keys[n].own, v_keys[n].last_at
+                    FROM generate_subscripts(v_keys, 1) AS n
+                   WHERE starts_with(v_keys[n].name, rtrim(v_keys[k].name, '*')) AND NOT v_keys[n].is_group
+                     AND v_keys[n].fits >= v_cost AND v_keys[n].room >= v_cost
+                     AND COALESCE(v_keys[n].next_at <= v_until, true)) AS member (n, id, room, own, last_at)
+           ORDER BY member.own >= v_cost DESC, member.room DESC, member.last_at NULLS FIRST, member.id
+           LIMIT 1;
+        END IF;
+        v_kind := CASE WHEN k IS NULL AND v_call.key_ids[i] = ANY (p_found.busy) THEN 3
+                       WHEN k IS NULL THEN 9         -- a deleted key has no limit
+                       WHEN v_keys[k].fits < v_cost THEN 1
+                       WHEN v_keys[k].room < v_cost OR v_keys[k].next_at > v_until THEN 2
+                       WHEN v_keys[k].is_group AND m IS NULL
+                       THEN CASE WHEN v_ids[k] = ANY (p_found.busy) THEN 3 ELSE 2 END
+                       WHEN v_call.taker = 'mine' AND (v_keys[k].own < v_cost OR v_keys[m].own < v_cost) THEN 4
+                       ELSE 9 END;
+        IF v_kind < v_least THEN
+          v_least := v_kind;
+          v_by := k;
+          v_by_id := v_call.key_ids[i];
+          v_by_cost := v_cost;
+        END IF;
+        IF k IS NOT NULL THEN
+          v_ks := v_ks || k;
+          v_costs := v_costs || v_cost;
+        END IF;
+        IF m IS NOT NULL THEN
+          v_ks := v_ks || m;
+          v_costs := v_costs || v_cost;
+          v_chosen := COALESCE(v_chosen, '{}') || jsonb_build_object(v_keys[k].name, v_keys[m].name);
+        END IF;
+      END LOOP;
+      FOREACH k IN ARRAY v_ks LOOP
+        v_at := GREATEST(v_at, v_keys[k].next_at, CASE WHEN v_keys[k].next_at IS NOT NULL THEN v_now + p_tuning.lead END);
+      END LOOP;
+      IF v_call.fate IS NOT NULL OR v_least = 1 OR (v_least = 2 AND v_call.on_limit <> 'wait') THEN
+        IF v_least = 2 AND v_call.on_limit = 'reschedule' THEN
+          v_opens := dispatcher_opens_at_29bd3ac3(v_keys[v_by], v_by_cost, p_worker, p_tuning, v_now);
+        END IF;
+        v_fates := v_fates || (v_call.id,
+          COALESCE(v_call.fate, CASE WHEN v_call.on_limit = 'drop' THEN 'dropped' WHEN v_least = 1 THEN 'oversized'
+                                     ELSE 'later' END),
+          COALESCE(v_opens, v_now + p_tuning.later), v_by_id, v_by_cost, v_call.queue)::dispatcher_fate_29bd3ac3;
+        v_over := v_over || v_call.id;
+        v_opens := NULL;
+        CONTINUE WHEN p_stride IS NULL;
+        v_is_over := false;                          -- by weight: whose turn is it now?
+        EXIT;
+      ELSIF v_least < 9 THEN                         -- its lane waits
+        v_done := v_done || v_call.lane;
+        v_moves := v_moves || (v_call.lane, CASE WHEN v_least = 4 THEN -1 ELSE v_by_id END, NULL, NULL)::dispatcher_move_29bd3ac3;
+        CASE v_least
+          WHEN 2 THEN                                -- calls behind it do not take the room that it waits for
+            v_keys[v_by].room := 0;
+            v_open := v_open || v_by_id;
+            v_opens := dispatcher_opens_at_29bd3ac3(v_keys[v_by], v_by_cost, p_worker, p_tuning, v_now);
+            IF v_opens IS NOT NULL THEN v_notes := v_notes || (v_opens, NULL, v_by_id)::dispatcher_pending_29bd3ac3; END IF;
+            v_opens := NULL;
+          WHEN 3 THEN
+            v_notes := v_notes || (v_now + interval '20 milliseconds', NULL, v_by_id)::dispatcher_pending_29bd3ac3;
+          ELSE
+            v_keys[v_by].own := 0;
+            v_wake := v_wake || dispatcher_wake_29bd3ac3(v_call.queue, v_by_id, p_worker, p_tuning.silence, v_now);
+        END CASE;
+        CONTINUE WHEN p_stride IS NULL;
+        v_is_over := false;
+        EXIT;
+      ELSIF v_call.taker <> 'others' THEN            -- it starts
+        v_starts := v_starts || (v_call.id, v_at,
+          CASE WHEN v_call.taker = 'mine' THEN p_becomes ELSE 'dispatched' END, v_chosen)::dispatcher_start_29bd3ac3;
+        v_over := v_over || v_call.id;
+        v_served := array_remove(v_served, v_call.lane) || v_call.lane;
+        IF v_publishes IS NOT NULL THEN v_publish[v_publishes] := v_publish[v_publishes] - 1; END IF;
+        IF v_call.taker = 'mine' THEN
+          v_left := v_left - 1;
+          v_due[v_call.n] := v_due[v_call.n] + p_stride[v_call.n];
+        END IF;
+        IF v_ks = '{}' THEN v_spent := v_spent || (v_call.id, NULL, 1)::dispatcher_spent_29bd3ac3; END IF;
+      ELSE                                           -- it is first, and others' to start
+        v_done := v_done || v_call.lane;
+        v_worker := dispatcher_wake_29bd3ac3(v_call.queue, v_call.place, p_worker, p_tuning.silence, v_now);
+        IF v_worker IS NOT NULL
+           OR EXISTS (SELECT FROM dispatcher_feed AS feed
+                       WHERE v_call.place = ANY (feed.key_ids) AND v_call.queue = ANY (feed.queues)
+                         AND feed.woken_at > v_now - interval '100 milliseconds') THEN
+          v_wake := v_wake || v_worker;
+          v_moves := v_moves || (v_call.lane, v_call.place, NULL, v_call.kept_until)::dispatcher_move_29bd3ac3;
+          v_notes := v_notes || (v_now + interval '100 milliseconds', NULL, v_call.place)::dispatcher_pending_29bd3ac3;
+        ELSIF v_call.kept_until IS NULL THEN
+          v_moves := v_moves || (v_call.lane, v_call.place, v_now, 'infinity')::dispatcher_move_29bd3ac3;
+          CONTINUE;
+        ELSIF v_call.kept_until <= v_now THEN
+          v_moves := v_moves || (v_call.lane, 0, NULL, NULL)::dispatcher_move_29bd3ac3;
+          CONTINUE;
+        ELSE
+          v_moves := v_moves || (v_call.lane, v_call.place, NULL,
+                                 LEAST(v_call.kept_until, v_now + p_tuning.keep))::dispatcher_move_29bd3ac3;
+          v_notes := v_notes || (LEAST(v_call.kept_until, v_now + p_tuning.keep), NULL, v_call.place)::dispatcher_pending_29bd3ac3;
+        END IF;
+      END IF;
+      FOR i IN 1 .. cardinality(v_ks) LOOP
+        k := v_ks[i];
+        v_keys[k].room := v_keys[k].room - v_costs[i];
+        IF v_keys[k].next_at IS NOT NULL THEN
+          v_keys[k].next_at := v_at + dispatcher_spacing_29bd3ac3(v_costs[i], v_keys[k].throttle_limit, v_keys[k].throttle_period);
+        END IF;
+        CONTINUE WHEN v_call.taker = 'others';
+        v_keys[k].own := v_keys[k].own - v_costs[i];
+        v_keys[k].held := v_keys[k].held + v_costs[i];
+        IF v_call.taker = 'mine' AND p_becomes = 'active' THEN
+          v_keys[k].used := v_keys[k].used + v_costs[i];
+          v_keys[k].last_cost := v_costs[i];
+          v_keys[k].last_at := GREATEST(v_keys[k].last_at, v_at
+            + CASE WHEN v_keys[k].next_at IS NULL THEN p_tuning.slack ELSE '0' END);
+        ELSE
+          v_keys[k].unstarted := v_keys[k].unstarted + v_costs[i];
+        END IF;
+        v_spent := v_spent || (v_call.id, v_ids[k], v_costs[i])::dispatcher_spent_29bd3ac3;
+      END LOOP;
+    END LOOP;
+    EXIT WHEN v_is_over;
+  END LOOP;
+  RETURN (v_starts, v_spent, v_fates, v_served, v_moves, v_notes, array_remove(v_wake, NULL), v_keys, v_open, v_left);
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_choose_29bd3ac3 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_settle_29bd3ac3(p_fates dispatcher_fate_29bd3ac3[], p_tuning dispatcher_tuning_29bd3ac3, p_now timestamptz)
+RETURNS TABLE (id uuid, state text, task text, queue text, attempt int, fate text, key text) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  UPDATE dispatcher_callqueue AS call
+     SET state = CASE fate.fate WHEN 'oversized' THEN 'available' WHEN 'later' THEN 'scheduled'
+                                WHEN 'unknown' THEN 'scheduled' WHEN 'cancelled' THEN 'cancelled' ELSE 'discarded' END,
+         reason = CASE fate.fate WHEN 'dropped' THEN 'limit' WHEN 'expired' THEN 'expired' END,
+         oversized_key_id = CASE WHEN fate.fate = 'oversized' THEN fate.key_id END,
+         oversized_cost = CASE WHEN fate.fate = 'oversized' THEN fate.cost END,
+         scheduled_at = CASE fate.fate WHEN 'later' THEN fate.at WHEN 'unknown' THEN p_now + fate.wait
+                                       ELSE call.scheduled_at END,
+         returns = CASE WHEN fate.fate = 'unknown' THEN LEAST(call.returns + 1, 32767) ELSE call.returns END,
+         finished_at = CASE WHEN fate.fate IN ('dropped', 'expired', 'cancelled') THEN p_now END,
+         error = CASE fate.fate
+                 WHEN 'dropped'
+                 THEN jsonb_build_object('type', 'LimitReached', 'message', 'dropped at the limit of ' || fate.key,
+                                         'attempt', call.attempt, 'key', fate.key, 'occurred_at', p_now)
+                 WHEN 'expired'
+                 THEN jsonb_build_object('type', 'Expired', 'message', 'not started by ' || call.expires_at,
+                                         'attempt', call.attempt, 'occurred_at', p_now)
+                 ELSE call.error END
+    FROM (SELECT fate.call, fate.fate, fate.at, fate.key_id, fate.cost, key.name AS key,
+                 CASE WHEN fate.fate = 'unknown'
+                      THEN CASE WHEN known.is_known
+                                THEN LEAST(interval '0.5 seconds' * (seen.returns + 1), longest.first)
+                                ELSE LEAST(longest.first * power(2, LEAST(seen.returns, 20)),
+                                           12 * p_tuning.dispatch_lease) END END AS wait
+            FROM unnest(p_fates) AS fate
+            JOIN dispatcher_callqueue AS seen ON seen.id = fate.call
+            LEFT JOIN dispatcher_ratelimitkey AS key ON key.id = fate.key_id
+           CROSS JOIN LATERAL (
+                 SELECT fate.fate = 'unknown' AND EXISTS (
+                          SELECT FROM dispatcher_worker AS worker
+                           WHERE seen.queue = ANY (worker.queues) AND worker.serves_until > p_now
+                             AND (worker.tasks IS NULL OR seen.task = ANY (worker.tasks))) AS is_known) AS known
+           CROSS JOIN LATERAL (SELECT LEAST(interval '1 minute', p_tuning.dispatch_lease) AS first) AS longest) AS fate
+   WHERE call.id = ANY (ARRAY(SELECT fate.call FROM unnest(p_fates) AS fate)) AND call.id = fate.call
+  RETURNING call.id, call.state::text, call.task::text, call.queue::text, call.attempt, fate.fate, fate.key::text;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_settle_29bd3ac3 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_take_29bd3ac3(p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text, p_publish int,
+    p_is_marked bool, p_is_pulled bool, p_keys bigint[],
+    p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[], p_crashes smallint[],
+    p_results jsonb[], p_errors jsonb[], p_waits interval[],
+    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_29bd3ac3, p_now timestamptz)
+RETURNS TABLE (id uuid, ticket uuid, state text, task text, args jsonb, kwargs jsonb, call_data jsonb, headers jsonb,
+    options jsonb, queue text, attempt int, retry jsonb, chosen_keys jsonb, key_ids bigint[], start_at timestamptz,
+    fate text, key text, wake uuid[], again_at timestamptz, publish text[], ended uuid[], locked uuid[], freed bigint[],
+    at timestamptz)
+LANGUAGE plpgsql SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = 'off' SET enable_bitmapscan = 'off'
+SET jit = 'off' SET lock_timeout = '20ms' SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz := COALESCE(p_now, clock_timestamp());
+  v_open bigint[] := p_keys;
+  v_ends record;
+  v_mail bigint[];
+  v_found dispatcher_found_29bd3ac3;
+  v_chosen dispatcher_chosen_29bd3ac3;
+  v_key dispatcher_key_room_29bd3ac3;
+  v_queues text[];
+  v_freed record;
+BEGIN
+  ended := '{}';
+  locked := '{}';
+  IF cardinality(p_calls) > 0 THEN
+    v_ends := dispatcher_record_ends_29bd3ac3(p_calls, p_tickets, p_claims, p_states, p_reasons, p_crashes, p_results, p_errors, p_waits, v_now);
+    ended := v_ends.ended;
+    locked := v_ends.locked;
+    freed := v_ends.freed;
+    v_open := v_open || freed;
+  END IF;
+  IF p_is_marked THEN
+    WITH mine AS (
+      SELECT feed.worker_id, feed.key_ids
+        FROM dispatcher_feed AS feed
+       WHERE feed.worker_id = p_worker
+         FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE dispatcher_feed AS feed
+       SET idle_at = NULL, woken_at = NULL, key_ids = '{}'
+      FROM mine
+     WHERE feed.worker_id = mine.worker_id
+    RETURNING mine.key_ids INTO v_mail;
+    v_open := v_open || v_mail;
+  END IF;
+  IF EXISTS (SELECT FROM dispatcher_note AS note WHERE note.at <= v_now) THEN
+    v_open := v_open || dispatcher_read_notes_29bd3ac3(v_now);
+  END IF;
+  v_found := dispatcher_find_lanes_29bd3ac3(p_worker, p_queues, p_room, p_becomes, p_publish, v_open, p_tuning, p_now);
+  v_chosen := dispatcher_choose_29bd3ac3(v_found, p_worker, p_queues, p_tasks, p_room, p_becomes, p_due, p_stride, p_is_strict, p_tuning);
+  v_now := v_found.now;
+  v_open := v_chosen.open || v_found.turn_keys;
+  IF v_chosen.starts <> '{}' THEN
+    RETURN QUERY
+    WITH started AS (
+      UPDATE dispatcher_callqueue AS call
+         SET state = start.state, ticket = start.ticket, chosen_keys = start.chosen, dispatched_at = v_now,
+             claim = CASE start.state WHEN 'active' THEN start.ticket END,
+             published_at = CASE start.state WHEN 'active' THEN v_now END,
+             started_at = CASE start.state WHEN 'active' THEN start.at END,
+             attempt = call.attempt + (start.state = 'active')::int,
+             returns = CASE start.state WHEN 'active' THEN 0 ELSE call.returns END
+        FROM (SELECT start.call, start.at, start.state, start.chosen, gen_random_uuid() AS ticket, turn
+                FROM unnest(v_chosen.starts) WITH ORDINALITY AS start (call, at, state, chosen, turn)) AS start
+       WHERE call.id = ANY (ARRAY(SELECT start.call FROM unnest(v_chosen.starts) AS start)) AND call.id = start.call
+      RETURNING call.id, call.ticket, call.state::text, call.task::text, call.args, call.kwargs, call.call_data,
+                call.headers, call.options, call.queue::text, call.attempt, call.retry, call.chosen_keys, start.at, start.turn)
+    SELECT started.id, started.ticket, started.state, started.task, started.args, started.kwargs, started.call_data,
+           started.headers, started.options, started.queue, started.attempt, started.retry, started.chosen_keys,
+           ARRAY(SELECT spent.key_id FROM unnest(v_chosen.spent) AS spent
+                  WHERE spent.call = started.id AND spent.key_id IS NOT NULL),
+           started.at, NULL::text, NULL::text, NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[],
+           NULL::bigint[], v_now
+      FROM started
+     ORDER BY started.turn;
+    INSERT INTO dispatcher_slot (call_id, key_id, cost, worker_id, started_at, lease_until, pulled_until, is_confirmed)
+    SELECT spent.call, spent.key_id, spent.cost,
+           CASE WHEN start.state = 'active' THEN p_worker END,
+           CASE WHEN start.state = 'active' THEN start.at END,
+           CASE WHEN start.state = 'active' THEN start.at + p_tuning.lease ELSE v_now + p_tuning.dispatch_lease END,
+           CASE WHEN start.state = 'active' AND p_is_pulled THEN v_now + p_tuning.lease END, false
+      FROM unnest(v_chosen.spent) AS spent
+      JOIN unnest(v_chosen.starts) AS start ON start.call = spent.call;
+    PERFORM dispatcher_count_starts_29bd3ac3(v_chosen.keys);
+  END IF;
+  IF v_chosen.fates <> '{}' THEN
+    RETURN QUERY
+    SELECT fate.id, NULL::uuid, fate.state, fate.task, NULL::jsonb, NULL::jsonb, NULL::jsonb, NULL::jsonb, NULL::jsonb,
+           fate.queue, fate.attempt, NULL::jsonb, NULL::jsonb, NULL::bigint[], NULL::timestamptz, fate.fate, fate.key,
+           NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], v_now
+      FROM dispatcher_settle_29bd3ac3(v_chosen.fates, p_tuning, v_now) AS fate;
+  END IF;
+  IF v_found.lanes <> '{}' THEN
+    UPDATE dispatcher_lanesite AS site
+       SET place = settled.place, served_at = settled.served_at, kept_until = settled.kept_until
+      FROM (SELECT lane.row,
+                   COALESCE(move.served_at, v_now + array_position(v_chosen.served, lane.id) * interval '1 microsecond',
+                            lane.served_at) AS served_at,
+                   move.kept_until,
+                   CASE WHEN move.lane IS NOT NULL THEN move.place
+                        ELSE (SELECT 0 FROM dispatcher_callqueue AS call
+                               WHERE call.lane_id = lane.id AND call.state = 'available'
+                                 AND call.oversized_key_id IS NULL LIMIT 1) END AS place
+              FROM unnest(v_found.lanes) AS lane
+              LEFT JOIN unnest(v_chosen.moves) AS move ON move.lane = lane.id
+            OFFSET 0) AS settled
+     WHERE site.ctid = ANY (ARRAY(SELECT lane.row FROM unnest(v_found.lanes) AS lane)) AND site.ctid = settled.row;
+  END IF;
+  v_queues := '{}';
+  FOREACH v_key IN ARRAY COALESCE(v_chosen.keys, '{}') LOOP
+    CONTINUE WHEN v_key.id <> ALL (v_open)
+               OR (SELECT site.lane_id FROM dispatcher_lanesite AS site WHERE site.place = v_key.id LIMIT 1) IS NULL;
+    IF v_key.room > 0 AND COALESCE(v_key.next_at <= v_now + p_tuning.horizon, true) THEN
+      v_freed := dispatcher_free_lanes_29bd3ac3(v_key.id, v_key.room, ARRAY(SELECT move.lane FROM unnest(v_chosen.moves) AS move));
+      v_queues := v_queues || v_freed.queues;
+      IF v_freed.is_short THEN
+        v_chosen.notes := v_chosen.notes || (v_now + interval '20 milliseconds', NULL, v_key.id)::dispatcher_pending_29bd3ac3;
+      END IF;
+    ELSE
+      v_chosen.notes := v_chosen.notes || (dispatcher_opens_at_29bd3ac3(v_key, 1, p_worker, p_tuning, v_now), NULL, v_key.id)::dispatcher_pending_29bd3ac3;
+    END IF;
+  END LOOP;
+  INSERT INTO dispatcher_note (at, lane_id, key_id)
+  SELECT DISTINCT note.at, note.lane_id, note.key_id
+    FROM (SELECT note.at, note.lane_id, note.key_id FROM unnest(v_chosen.notes) AS note
+           UNION ALL
+          SELECT v_now + interval '20 milliseconds', NULL, busy.id
+            FROM unnest(v_found.busy) AS busy (id)
+           WHERE busy.id = ANY (v_open)) AS note
+   WHERE note.at IS NOT NULL
+     AND (note.key_id = ANY (v_found.busy)           -- who holds that key may have just read the note that is there
+          OR NOT EXISTS (SELECT FROM dispatcher_note AS earlier
+                          WHERE earlier.key_id = note.key_id AND earlier.at <= note.at));
+  again_at := (SELECT min(note.at) FROM unnest(v_chosen.notes) AS note);
+  IF v_found.busy && v_open THEN again_at := LEAST(again_at, v_now + interval '20 milliseconds'); END IF;
+  IF (SELECT site.lane_id FROM dispatcher_lanesite AS site
+       WHERE site.place = 0 AND site.queue = ANY (p_queues) LIMIT 1) IS NOT NULL THEN
+    v_queues := v_queues || p_queues;
+    IF v_chosen.room_left > 0 THEN
+      again_at := CASE WHEN v_chosen.starts = '{}' AND v_chosen.moves = '{}' AND v_chosen.fates = '{}'
+                       THEN LEAST(again_at, v_now + interval '5 milliseconds') ELSE v_now END;
+    END IF;
+  END IF;
+  wake := v_chosen.wake;
+  publish := '{}';
+  IF v_queues <> '{}' THEN
+    SELECT array_remove(wake || array_agg(CASE WHEN queue.delivery <> 'broker' AND queue.is_ready
+                                               THEN dispatcher_wake_29bd3ac3(queue.name, NULL, p_worker, p_tuning.silence, v_now) END), NULL),
+           COALESCE(array_agg(queue.name) FILTER (WHERE queue.delivery = 'broker' AND queue.is_ready), '{}')
+      INTO wake, publish
+      FROM (SELECT mine.name,
+                   COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = mine.name),
+                            'broker') AS delivery,
+                   (SELECT site.lane_id FROM dispatcher_lanesite AS site
+                     WHERE site.place = 0 AND site.queue = mine.name LIMIT 1) IS NOT NULL AS is_ready
+              FROM (SELECT DISTINCT name FROM unnest(v_queues) AS queue (name)) AS mine) AS queue;
+  END IF;
+  at := v_now;
+  RETURN NEXT;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_take_29bd3ac3 FROM PUBLIC;

@@ -1,0 +1,234 @@
+-- choose: which calls of the lanes that were found start, what else becomes of calls, and where lanes go. Who goes first,
+-- and what stops a call, is decided here and nowhere else. Writes nothing but the idle marks of workers (see wake).
+-- One call of each lane in turn: by priority, then the queue that is due by its weight, then the least recently served.
+-- A lane of another queue whose turn it is gets the room if a worker of that queue is idle: it is woken, and the room is
+-- left for a moment. Else it is passed over once; after one round the room is kept for its workers, for `keep`.
+CREATE TYPE @start AS (call uuid, at timestamptz, state text, chosen jsonb);
+CREATE TYPE @spent AS (call uuid, key_id bigint, cost int);
+CREATE TYPE @fate AS (call uuid, fate text, at timestamptz, key_id bigint, cost int, queue text);
+CREATE TYPE @move AS (lane bigint, place bigint, served_at timestamptz, kept_until timestamptz);
+CREATE TYPE @pending AS (at timestamptz, lane_id bigint, key_id bigint);
+CREATE TYPE @chosen AS (
+    starts @start[],
+    spent @spent[],
+    fates @fate[],
+    served bigint[],          -- lanes in the order in which calls of theirs started last
+    moves @move[],            -- lanes that do not go on
+    notes @pending[],
+    wake uuid[],
+    keys @key_room[],
+    open bigint[],            -- keys to look at, and those that stopped a lane
+    room_left int
+);
+CREATE FUNCTION @choose(p_found @found, p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text,
+    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning @tuning) RETURNS @chosen LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz := p_found.now;
+  v_until timestamptz := p_found.now + p_tuning.horizon;
+  v_ids bigint[] := p_found.ids;
+  v_keys @key_room[] := p_found.keys;
+  v_publish int[] := p_found.publish_room;
+  v_left int := p_room;
+  v_due bigint[] := p_due;
+  v_heads int := GREATEST(p_room, COALESCE((SELECT max(room) FROM unnest(p_found.publish_room) AS room), 0))
+                 / GREATEST(1, COALESCE(cardinality(p_found.lanes), 0)) + 1;
+  v_starts @start[] := '{}';
+  v_spent @spent[] := '{}';
+  v_fates @fate[] := '{}';
+  v_served bigint[] := '{}';
+  v_moves @move[] := '{}';
+  v_notes @pending[] := '{}';
+  v_wake uuid[] := '{}';
+  v_open bigint[] := p_found.open;
+  v_done bigint[] := '{}';                           -- lanes that are settled
+  v_over uuid[] := '{}';                             -- calls that are settled
+  v_is_over bool;
+  v_call record;
+  v_kind int;
+  v_least int;
+  v_by int;                                          -- the key that stops it, as an index
+  v_by_id bigint;
+  v_by_cost int;
+  v_cost int;
+  v_at timestamptz;
+  v_opens timestamptz;
+  v_ks int[];                                        -- what it spends: indexes of keys, and costs
+  v_costs int[];
+  v_chosen jsonb;
+  v_worker uuid;
+  v_publishes int;
+  k int;
+  m int;
+BEGIN
+  LOOP
+    v_is_over := true;
+    FOR v_call IN
+      SELECT head.id, head.key_costs, head.fate, lane.id AS lane, lane.place, lane.key_ids, lane.queue, lane.on_limit,
+             lane.taker, lane.kept_until, mine.n
+        FROM unnest(p_found.lanes) AS lane
+       CROSS JOIN LATERAL (SELECT array_position(p_queues, lane.queue) AS n) AS mine
+       CROSS JOIN LATERAL (
+             SELECT call.id, call.key_costs, row_number() OVER () AS turn,
+                    CASE WHEN call.is_revoked THEN 'cancelled'
+                         WHEN call.expires_at <= v_now THEN 'expired'
+                         WHEN lane.taker = 'mine' AND p_becomes = 'active' AND call.task <> ALL (p_tasks) THEN 'unknown'
+                    END AS fate
+               FROM (SELECT call.id, call.key_costs, call.is_revoked, call.expires_at, call.task
+                       FROM dispatcher_callqueue AS call
+                      WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
+                      ORDER BY call.position
+                      LIMIT v_heads
+                        FOR NO KEY UPDATE SKIP LOCKED) AS call) AS head
+       WHERE lane.id <> ALL (v_done) AND head.id <> ALL (v_over)
+       ORDER BY CASE WHEN p_is_strict THEN mine.n END NULLS FIRST, lane.priority DESC,
+                v_due[mine.n] + p_stride[mine.n] * row_number() OVER (
+                  PARTITION BY lane.queue ORDER BY lane.priority DESC, head.turn, lane.served_at, lane.id) NULLS FIRST,
+                head.turn, lane.served_at, lane.id
+    LOOP
+      CONTINUE WHEN v_call.lane = ANY (v_done);
+      v_publishes := CASE WHEN v_call.taker = 'published' OR p_becomes = 'dispatched'
+                          THEN array_position(p_found.published, v_call.queue) END;
+      CONTINUE WHEN (v_call.taker = 'mine' AND v_left = 0) OR v_publish[v_publishes] = 0;
+
+      -- What stops it: 1 a limit that never allows it, 2 a limit, 3 a lock, 4 what this worker holds; 9 nothing.
+      v_least := 9;
+      v_at := v_now;
+      v_by := NULL;
+      v_by_id := NULL;
+      v_ks := '{}';
+      v_costs := '{}';
+      v_chosen := NULL;
+      FOR i IN 1 .. CASE WHEN v_call.fate IS NULL THEN cardinality(v_call.key_ids) ELSE 0 END LOOP
+        v_cost := COALESCE(v_call.key_costs[i], 1);
+        k := array_position(v_ids, v_call.key_ids[i]);
+        m := NULL;
+        IF v_keys[k].is_group THEN                   -- the member with most room, of this worker if any
+          SELECT member.n INTO m
+            FROM (SELECT n, v_keys[n].id, v_keys[n].room, v_keys[n].own, v_keys[n].last_at
+                    FROM generate_subscripts(v_keys, 1) AS n
+                   WHERE starts_with(v_keys[n].name, rtrim(v_keys[k].name, '*')) AND NOT v_keys[n].is_group
+                     AND v_keys[n].fits >= v_cost AND v_keys[n].room >= v_cost
+                     AND COALESCE(v_keys[n].next_at <= v_until, true)) AS member (n, id, room, own, last_at)
+           ORDER BY member.own >= v_cost DESC, member.room DESC, member.last_at NULLS FIRST, member.id
+           LIMIT 1;
+        END IF;
+        v_kind := CASE WHEN k IS NULL AND v_call.key_ids[i] = ANY (p_found.busy) THEN 3
+                       WHEN k IS NULL THEN 9         -- a deleted key has no limit
+                       WHEN v_keys[k].fits < v_cost THEN 1
+                       WHEN v_keys[k].room < v_cost OR v_keys[k].next_at > v_until THEN 2
+                       WHEN v_keys[k].is_group AND m IS NULL
+                       THEN CASE WHEN v_ids[k] = ANY (p_found.busy) THEN 3 ELSE 2 END
+                       WHEN v_call.taker = 'mine' AND (v_keys[k].own < v_cost OR v_keys[m].own < v_cost) THEN 4
+                       ELSE 9 END;
+        IF v_kind < v_least THEN
+          v_least := v_kind;
+          v_by := k;
+          v_by_id := v_call.key_ids[i];
+          v_by_cost := v_cost;
+        END IF;
+        IF k IS NOT NULL THEN
+          v_ks := v_ks || k;
+          v_costs := v_costs || v_cost;
+        END IF;
+        IF m IS NOT NULL THEN
+          v_ks := v_ks || m;
+          v_costs := v_costs || v_cost;
+          v_chosen := COALESCE(v_chosen, '{}') || jsonb_build_object(v_keys[k].name, v_keys[m].name);
+        END IF;
+      END LOOP;
+      FOREACH k IN ARRAY v_ks LOOP
+        v_at := GREATEST(v_at, v_keys[k].next_at, CASE WHEN v_keys[k].next_at IS NOT NULL THEN v_now + p_tuning.lead END);
+      END LOOP;
+
+      IF v_call.fate IS NOT NULL OR v_least = 1 OR (v_least = 2 AND v_call.on_limit <> 'wait') THEN
+        -- The call goes elsewhere; those behind it go on.
+        IF v_least = 2 AND v_call.on_limit = 'reschedule' THEN
+          v_opens := @opens_at(v_keys[v_by], v_by_cost, p_worker, p_tuning, v_now);
+        END IF;
+        v_fates := v_fates || (v_call.id,
+          COALESCE(v_call.fate, CASE WHEN v_call.on_limit = 'drop' THEN 'dropped' WHEN v_least = 1 THEN 'oversized'
+                                     ELSE 'later' END),
+          COALESCE(v_opens, v_now + p_tuning.later), v_by_id, v_by_cost, v_call.queue)::@fate;
+        v_over := v_over || v_call.id;
+        v_opens := NULL;
+        CONTINUE WHEN p_stride IS NULL;
+        v_is_over := false;                          -- by weight: whose turn is it now?
+        EXIT;
+      ELSIF v_least < 9 THEN                         -- its lane waits
+        v_done := v_done || v_call.lane;
+        v_moves := v_moves || (v_call.lane, CASE WHEN v_least = 4 THEN -1 ELSE v_by_id END, NULL, NULL)::@move;
+        CASE v_least
+          WHEN 2 THEN                                -- calls behind it do not take the room that it waits for
+            v_keys[v_by].room := 0;
+            v_open := v_open || v_by_id;
+            v_opens := @opens_at(v_keys[v_by], v_by_cost, p_worker, p_tuning, v_now);
+            IF v_opens IS NOT NULL THEN v_notes := v_notes || (v_opens, NULL, v_by_id)::@pending; END IF;
+            v_opens := NULL;
+          WHEN 3 THEN
+            v_notes := v_notes || (v_now + interval '20 milliseconds', NULL, v_by_id)::@pending;
+          ELSE
+            v_keys[v_by].own := 0;
+            v_wake := v_wake || @wake(v_call.queue, v_by_id, p_worker, p_tuning.silence, v_now);
+        END CASE;
+        CONTINUE WHEN p_stride IS NULL;
+        v_is_over := false;
+        EXIT;
+      ELSIF v_call.taker <> 'others' THEN            -- it starts
+        v_starts := v_starts || (v_call.id, v_at,
+          CASE WHEN v_call.taker = 'mine' THEN p_becomes ELSE 'dispatched' END, v_chosen)::@start;
+        v_over := v_over || v_call.id;
+        v_served := array_remove(v_served, v_call.lane) || v_call.lane;
+        IF v_publishes IS NOT NULL THEN v_publish[v_publishes] := v_publish[v_publishes] - 1; END IF;
+        IF v_call.taker = 'mine' THEN
+          v_left := v_left - 1;
+          v_due[v_call.n] := v_due[v_call.n] + p_stride[v_call.n];
+        END IF;
+        IF v_ks = '{}' THEN v_spent := v_spent || (v_call.id, NULL, 1)::@spent; END IF;
+      ELSE                                           -- it is first, and others' to start
+        v_done := v_done || v_call.lane;
+        v_worker := @wake(v_call.queue, v_call.place, p_worker, p_tuning.silence, v_now);
+        IF v_worker IS NOT NULL
+           OR EXISTS (SELECT FROM dispatcher_feed AS feed
+                       WHERE v_call.place = ANY (feed.key_ids) AND v_call.queue = ANY (feed.queues)
+                         AND feed.woken_at > v_now - interval '100 milliseconds') THEN
+          v_wake := v_wake || v_worker;
+          v_moves := v_moves || (v_call.lane, v_call.place, NULL, v_call.kept_until)::@move;
+          v_notes := v_notes || (v_now + interval '100 milliseconds', NULL, v_call.place)::@pending;
+        ELSIF v_call.kept_until IS NULL THEN
+          v_moves := v_moves || (v_call.lane, v_call.place, v_now, 'infinity')::@move;
+          CONTINUE;
+        ELSIF v_call.kept_until <= v_now THEN
+          v_moves := v_moves || (v_call.lane, 0, NULL, NULL)::@move;
+          CONTINUE;
+        ELSE
+          v_moves := v_moves || (v_call.lane, v_call.place, NULL,
+                                 LEAST(v_call.kept_until, v_now + p_tuning.keep))::@move;
+          v_notes := v_notes || (LEAST(v_call.kept_until, v_now + p_tuning.keep), NULL, v_call.place)::@pending;
+        END IF;
+      END IF;
+
+      FOR i IN 1 .. cardinality(v_ks) LOOP
+        k := v_ks[i];
+        v_keys[k].room := v_keys[k].room - v_costs[i];
+        IF v_keys[k].next_at IS NOT NULL THEN
+          v_keys[k].next_at := v_at + @spacing(v_costs[i], v_keys[k].throttle_limit, v_keys[k].throttle_period);
+        END IF;
+        CONTINUE WHEN v_call.taker = 'others';
+        v_keys[k].own := v_keys[k].own - v_costs[i];
+        v_keys[k].held := v_keys[k].held + v_costs[i];
+        IF v_call.taker = 'mine' AND p_becomes = 'active' THEN
+          v_keys[k].used := v_keys[k].used + v_costs[i];
+          v_keys[k].last_cost := v_costs[i];
+          v_keys[k].last_at := GREATEST(v_keys[k].last_at, v_at
+            + CASE WHEN v_keys[k].next_at IS NULL THEN p_tuning.slack ELSE '0' END);
+        ELSE
+          v_keys[k].unstarted := v_keys[k].unstarted + v_costs[i];
+        END IF;
+        v_spent := v_spent || (v_call.id, v_ids[k], v_costs[i])::@spent;
+      END LOOP;
+    END LOOP;
+    EXIT WHEN v_is_over;
+  END LOOP;
+  RETURN (v_starts, v_spent, v_fates, v_served, v_moves, v_notes, array_remove(v_wake, NULL), v_keys, v_open, v_left);
+END $$;

@@ -1,0 +1,138 @@
+-- find_lanes: lock the lanes that a trip may serve, and their keys, and count what these allow. First the ready lanes of
+-- the worker's queues; then those that are parked on keys with room, of its own queues, of queues that are published,
+-- and of those for which another worker may come. `p_open`: keys to look at, whatever the lanes.
+-- What another transaction has locked is skipped. Only where all that is ready is locked, it waits, for lock_timeout at
+-- most: without any wait eight connections on one key start half as much, and four trips of five in vain.
+CREATE TYPE @found AS (
+    now timestamptz,          -- the time after the locks
+    open bigint[],            -- the keys that were to be looked at, and groups of them
+    busy bigint[],            -- keys that another transaction has locked
+    ids bigint[],             -- keys that are locked
+    keys @key_room[],         -- what each of these allows
+    lanes @lane[],
+    turn_keys bigint[],       -- keys with room that have lanes parked on them
+    published text[],         -- queues whose calls may be published, and how many
+    publish_room int[]
+);
+CREATE FUNCTION @find_lanes(p_worker uuid, p_queues text[], p_room int, p_becomes text, p_publish int, p_open bigint[],
+    p_tuning @tuning, p_now timestamptz) RETURNS @found LANGUAGE plpgsql AS $$
+DECLARE
+  v_now timestamptz := COALESCE(p_now, clock_timestamp());
+  v_queues text[] := CASE WHEN p_room > 0 THEN p_queues ELSE '{}' END;
+  v_open bigint[] := p_open;
+  v_want bigint[];                                   -- keys to lock
+  v_busy bigint[] := '{}';
+  v_ids bigint[] := '{}';
+  v_keys @key_room[];
+  v_lanes @lane[];
+  v_rows tid[];
+  v_turn_keys bigint[] := '{}';
+  v_published text[] := '{}';
+  v_publish_room int[] := '{}';
+  v_other record;
+  v_left int;
+  v_locked record;
+BEGIN
+  IF p_becomes = 'dispatched' AND v_queues <> '{}' THEN
+    SELECT COALESCE(array_agg(queue.name), '{}'), COALESCE(array_agg(queue.room), '{}') INTO v_published, v_publish_room
+      FROM (SELECT mine.name, @queue_room(mine.name, p_room, p_tuning, v_now) AS room FROM unnest(v_queues) AS mine (name))
+           AS queue
+     WHERE queue.room > 0;
+    v_queues := v_published;
+  END IF;
+
+  -- The lanes that are ready; apart, those that only a worker with room of its own may serve.
+  v_rows := @ready_rows(v_queues, p_room);
+  IF (SELECT site.lane_id FROM dispatcher_lanesite AS site
+       WHERE site.place = -1 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
+    v_rows := v_rows || @limited_rows(p_worker, v_queues, p_room);
+  END IF;
+  IF v_rows IS NULL AND v_queues <> '{}'
+     AND (SELECT site.lane_id FROM dispatcher_lanesite AS site
+           WHERE site.place = 0 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
+    BEGIN                                            -- others have locked all that is ready: wait for one
+      v_rows := ARRAY(SELECT site.ctid
+                        FROM dispatcher_lanesite AS site
+                       WHERE site.place = 0 AND site.queue = ANY (v_queues)
+                       ORDER BY site.queue, site.priority DESC, site.served_at, site.lane_id
+                       LIMIT 1
+                         FOR NO KEY UPDATE);
+    EXCEPTION WHEN lock_not_available THEN
+      v_rows := NULL;
+    END;
+  END IF;
+  IF v_rows IS NOT NULL THEN v_lanes := @lanes_at(v_rows, 'mine'); END IF;
+  -- Room may be kept for a lane of these queues: it is first on that key.
+  v_open := v_open || ARRAY(SELECT site.place FROM dispatcher_lanesite AS site
+                             WHERE site.queue = ANY (v_queues) AND site.kept_until IS NOT NULL AND site.place > 0);
+  v_want := v_open || ARRAY(SELECT unnest(lane.key_ids) FROM unnest(v_lanes) AS lane);
+
+  FOR v_round IN 1 .. 2 LOOP
+    v_want := ARRAY(SELECT DISTINCT want.id FROM unnest(v_want) AS want (id)
+                     WHERE want.id IS NOT NULL AND want.id <> ALL (v_ids || v_busy));
+    EXIT WHEN v_want = '{}';
+    v_locked := @lock_keys(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
+    IF v_locked.busy <> '{}'
+       AND NOT EXISTS (SELECT FROM unnest(v_lanes) AS lane WHERE NOT lane.key_ids && v_locked.busy) THEN
+      BEGIN                                          -- locked keys stop every lane: wait for them
+        PERFORM FROM dispatcher_ratelimitkey AS key
+          WHERE key.id = ANY (v_locked.busy) ORDER BY key.id FOR NO KEY UPDATE;
+        v_locked := @lock_keys(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
+      EXCEPTION WHEN lock_not_available THEN
+        NULL;
+      END;
+    END IF;
+    v_now := COALESCE(p_now, clock_timestamp());
+    v_keys := v_keys || v_locked.keys;
+    v_ids := v_ids || v_locked.ids;
+    v_busy := v_busy || v_locked.busy;
+    v_open := v_open || v_locked.groups;
+    EXIT WHEN v_round = 2;
+    v_want := '{}';
+    -- As many of the lanes parked on keys with room as there is room for.
+    FOR v_other IN
+      WITH RECURSIVE turn (key_id, room, queue) AS (
+        SELECT key.id, key.room,
+               (SELECT min(site.queue) FROM dispatcher_lanesite AS site WHERE site.place = key.id)
+          FROM unnest(v_locked.keys) AS key
+         WHERE key.room > 0 AND COALESCE(key.next_at <= v_now + p_tuning.horizon, true)
+         UNION ALL
+        SELECT turn.key_id, turn.room,
+               (SELECT min(site.queue) FROM dispatcher_lanesite AS site
+                 WHERE site.place = turn.key_id AND site.queue > turn.queue)
+          FROM turn
+         WHERE turn.queue IS NOT NULL
+      )
+      SELECT turn.key_id, turn.queue, LEAST(turn.room, GREATEST(p_room, 1)) AS most,
+             CASE WHEN turn.queue = ANY (v_queues) THEN 'mine'
+                  WHEN queue.delivery = 'broker' THEN 'published'
+                  WHEN queue.delivery = 'http' OR EXISTS (
+                         SELECT FROM dispatcher_feed AS feed
+                          WHERE turn.queue = ANY (feed.queues) AND feed.worker_id IS DISTINCT FROM p_worker)
+                  THEN 'others' END AS taker
+        FROM turn
+       CROSS JOIN LATERAL (
+             SELECT COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = turn.queue),
+                             'broker') AS delivery) AS queue
+       WHERE turn.queue IS NOT NULL
+    LOOP
+      v_turn_keys := v_turn_keys || v_other.key_id;
+      CONTINUE WHEN v_other.taker IS NULL;
+      IF v_other.taker = 'published' AND v_other.queue <> ALL (v_published) THEN
+        v_left := @queue_room(v_other.queue, p_publish, p_tuning, v_now);
+        CONTINUE WHEN v_left = 0;
+        v_published := v_published || v_other.queue;
+        v_publish_room := v_publish_room || v_left;
+      END IF;
+      v_rows := ARRAY(SELECT site.ctid
+                        FROM dispatcher_lanesite AS site
+                       WHERE site.place = v_other.key_id AND site.queue = v_other.queue
+                       ORDER BY site.priority DESC, site.served_at, site.lane_id
+                       LIMIT v_other.most
+                         FOR NO KEY UPDATE SKIP LOCKED);
+      v_lanes := v_lanes || @lanes_at(v_rows, v_other.taker);
+    END LOOP;
+    v_want := ARRAY(SELECT unnest(lane.key_ids) FROM unnest(v_lanes) AS lane);
+  END LOOP;
+  RETURN (v_now, v_open, v_busy, v_ids, v_keys, v_lanes, v_turn_keys, v_published, v_publish_room);
+END $$;

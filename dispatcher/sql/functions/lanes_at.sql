@@ -1,0 +1,24 @@
+-- lanes_at: the lanes of these rows of dispatcher_lanesite, which the caller has locked, with all keys that a call of
+-- theirs spends: those that it names, then the queue's own, if it exists. Relies on the index of key names.
+CREATE TYPE @lane AS (
+    id bigint,
+    row tid,
+    queue text,
+    priority smallint,
+    on_limit text,
+    key_ids bigint[],
+    place bigint,
+    served_at timestamptz,
+    kept_until timestamptz,
+    taker text                -- who may take its calls: mine, published (by anyone) or others
+);
+CREATE FUNCTION @lanes_at(p_rows tid[], p_taker text) RETURNS @lane[] LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (
+    SELECT array_agg((lane.id, site.ctid, lane.queue, lane.priority, lane.on_limit, lane.key_ids || own.id, site.place,
+                      site.served_at, site.kept_until, p_taker)::@lane)
+      FROM dispatcher_lanesite AS site
+      JOIN dispatcher_lane AS lane ON lane.id = site.lane_id
+      LEFT JOIN dispatcher_ratelimitkey AS own ON own.name = 'queue:' || lane.queue AND own.id <> ALL (lane.key_ids)
+     WHERE site.ctid = ANY (p_rows));
+END $$;

@@ -1,0 +1,64 @@
+-- lock_keys: lock these keys, in order of id and without waiting, then count what they allow, by a snapshot that is
+-- younger than the locks. Of a group the `p_most` members with most room, too: its room is theirs.
+-- Returns the keys that are locked, what each allows, the groups among them or of them, and those that another
+-- transaction has locked; a group is busy, too, if a member of it is that had room.
+CREATE TYPE @group_room AS (id bigint, room bigint, fits bigint, best bigint[]);
+CREATE FUNCTION @lock_keys(p_keys bigint[], p_known bigint[], p_worker uuid, p_most int, p_tuning @tuning,
+    p_now timestamptz, OUT ids bigint[], OUT keys @key_room[], OUT groups bigint[], OUT busy bigint[])
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_groups @group_room[];
+  v_group @group_room;
+  k int;
+BEGIN
+  WITH mine AS (
+    SELECT key.id, key.name, key.is_group
+      FROM dispatcher_ratelimitkey AS key
+     WHERE key.id = ANY (p_keys) AND key.id <> ALL (p_known)
+     ORDER BY key.id
+       FOR NO KEY UPDATE SKIP LOCKED)
+  SELECT COALESCE(array_agg(DISTINCT mine.id), '{}'), array_agg(DISTINCT joined.id) FILTER (WHERE joined.id IS NOT NULL)
+    INTO ids, groups
+    FROM mine
+    LEFT JOIN LATERAL unnest(CASE WHEN mine.is_group THEN ARRAY[mine.id]
+                                  WHEN @is_member(mine.name, mine.is_group) THEN @groups_of(mine.name) END)
+              AS joined (id) ON true;
+  groups := COALESCE(groups, '{}');
+  IF groups <> '{}' THEN
+    -- Ranked before they are locked, and counted again after it: a mistake costs a look.
+    SELECT array_agg((key.id, ranked.room, ranked.fits, ranked.best)::@group_room) INTO v_groups
+      FROM dispatcher_ratelimitkey AS key
+     CROSS JOIN LATERAL (
+           SELECT COALESCE(sum(member.room) FILTER (WHERE member.is_open), 0) AS room, max(member.fits) AS fits,
+                  (array_agg(member.id ORDER BY member.is_open AND member.own > 0 DESC, member.is_open DESC,
+                             member.room DESC, member.last_at NULLS FIRST, member.id))[:p_most + 1] AS best
+             FROM (SELECT member.*,
+                          member.room > 0 AND COALESCE(member.next_at <= p_now + p_tuning.horizon, true) AS is_open
+                     FROM @room(@members_of(key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member)
+                  AS member) AS ranked
+     WHERE key.id = ANY (groups) AND key.id <> ALL (p_known);
+    WITH mine AS (
+      SELECT key.id
+        FROM dispatcher_ratelimitkey AS key
+       WHERE key.id = ANY (ARRAY(SELECT unnest(ranked.best || ranked.id) FROM unnest(v_groups) AS ranked))
+         AND key.id <> ALL (ids || p_known)
+       ORDER BY key.id
+         FOR NO KEY UPDATE SKIP LOCKED)
+    SELECT ids || ARRAY(SELECT mine.id FROM mine) INTO ids;
+  END IF;
+
+  busy := '{}';
+  IF NOT (p_keys || groups) <@ (ids || p_known) THEN
+    busy := ARRAY(SELECT key.id FROM dispatcher_ratelimitkey AS key
+                   WHERE key.id = ANY (p_keys || groups) AND key.id <> ALL (ids || p_known));
+  END IF;
+  SELECT array_agg(key), COALESCE(array_agg(key.id), '{}') INTO keys, ids
+    FROM @room(ids, p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS key;
+  FOREACH v_group IN ARRAY COALESCE(v_groups, '{}') LOOP
+    k := array_position(ids, v_group.id);
+    CONTINUE WHEN k IS NULL;
+    keys[k].room := LEAST(keys[k].room, v_group.room);
+    keys[k].fits := LEAST(keys[k].fits, v_group.fits);
+    IF NOT v_group.best <@ (ids || p_known) THEN busy := busy || v_group.id; END IF;
+  END LOOP;
+END $$;

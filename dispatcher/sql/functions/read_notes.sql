@@ -1,0 +1,43 @@
+-- read_notes: take over the notes that are due. Their sleeping lanes are ready now, with `is_forced` parked ones, too;
+-- the keys to look at are returned. A note whose lane another transaction has locked stays for a moment: that one may
+-- be putting the lane to sleep.
+CREATE FUNCTION @read_notes(p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE
+  v_keys bigint[];
+BEGIN
+  WITH due AS MATERIALIZED (
+    SELECT note.ctid AS row, note.lane_id, note.key_id, note.is_forced
+      FROM dispatcher_note AS note
+     WHERE note.at <= p_now
+     ORDER BY note.at
+     LIMIT 100
+       FOR UPDATE SKIP LOCKED
+  ), mine AS MATERIALIZED (
+    SELECT site.ctid AS row, site.lane_id, site.place
+      FROM dispatcher_lanesite AS site
+     WHERE site.lane_id = ANY (ARRAY(SELECT due.lane_id FROM due WHERE due.lane_id IS NOT NULL))
+       FOR NO KEY UPDATE SKIP LOCKED
+  ), ready AS (
+    UPDATE dispatcher_lanesite AS site
+       SET place = 0
+     WHERE site.ctid = ANY (ARRAY(
+             SELECT mine.row
+               FROM mine
+              WHERE mine.place IS NULL
+                 OR (mine.place <> 0 AND EXISTS (SELECT FROM due WHERE due.lane_id = mine.lane_id AND due.is_forced))))
+  ), settled AS MATERIALIZED (
+    SELECT due.row, due.key_id,
+           due.lane_id IS NULL OR due.lane_id IN (SELECT mine.lane_id FROM mine)
+           OR NOT EXISTS (SELECT FROM dispatcher_lanesite AS site WHERE site.lane_id = due.lane_id) AS is_over
+      FROM due
+  ), read AS (
+    DELETE FROM dispatcher_note AS note
+     WHERE note.ctid = ANY (ARRAY(SELECT settled.row FROM settled WHERE settled.is_over))
+  ), kept AS (
+    UPDATE dispatcher_note AS note
+       SET at = p_now + interval '20 milliseconds'
+     WHERE note.ctid = ANY (ARRAY(SELECT settled.row FROM settled WHERE NOT settled.is_over))
+  )
+  SELECT array_agg(DISTINCT settled.key_id) INTO v_keys FROM settled WHERE settled.key_id IS NOT NULL;
+  RETURN COALESCE(v_keys, '{}');
+END $$;

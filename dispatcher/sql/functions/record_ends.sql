@@ -1,0 +1,49 @@
+-- record_ends: record how attempts ended, each if its ticket and claim still hold the call, and delete their slots.
+-- Returns the ends that were recorded, those that another transaction keeps from being recorded (the caller brings
+-- these again), and the keys that are free again. `claim` stays on the row, so that a claim whose answer was lost
+-- recognizes its own end. A call that waits again leaves a note, since it is the first of its lane.
+CREATE FUNCTION @record_ends(p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[],
+    p_crashes smallint[], p_results jsonb[], p_errors jsonb[], p_waits interval[], p_now timestamptz,
+    OUT ended uuid[], OUT locked uuid[], OUT freed bigint[]) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+  WITH recorded AS (
+    UPDATE dispatcher_callqueue AS call
+       SET state = ending.state, reason = ending.reason, ticket = NULL, result = ending.result, returns = 0,
+           crashes = COALESCE(ending.crashes, call.crashes),
+           scheduled_at = COALESCE(p_now + ending.wait, call.scheduled_at),
+           finished_at = CASE WHEN ending.state IN ('completed', 'cancelled', 'discarded') THEN p_now END,
+           error = failure.error,
+           errors = CASE WHEN failure.error IS NULL THEN call.errors
+                         WHEN jsonb_array_length(call.errors) < 25 THEN call.errors || failure.error
+                         ELSE jsonb_path_query_array(call.errors, '$[0 to 4]')
+                              || jsonb_path_query_array(call.errors, '$[last - 18 to last]') || failure.error END,
+           error_count = CASE WHEN failure.error IS NULL THEN call.error_count
+                              ELSE GREATEST(call.error_count, jsonb_array_length(call.errors)) + 1 END
+      FROM unnest(p_calls, p_tickets, p_claims, p_states, p_reasons, p_crashes, p_results, p_errors, p_waits)
+           AS ending (id, ticket, claim, state, reason, crashes, result, error, wait)
+     CROSS JOIN LATERAL (SELECT ending.error || jsonb_build_object('occurred_at', p_now)) AS failure (error)
+     WHERE call.id = ANY (ARRAY(SELECT mine.id FROM dispatcher_callqueue AS mine
+                                 WHERE mine.id = ANY (p_calls) FOR NO KEY UPDATE SKIP LOCKED))
+       AND call.id = ending.id AND call.ticket = ending.ticket AND call.claim = ending.claim AND call.state = 'active'
+    RETURNING call.id)
+  SELECT COALESCE(array_agg(recorded.id), '{}') INTO ended FROM recorded;
+
+  WITH gone AS (
+    DELETE FROM dispatcher_slot AS slot WHERE slot.call_id = ANY (ended) RETURNING slot.key_id)
+  SELECT COALESCE(array_agg(DISTINCT gone.key_id) FILTER (WHERE gone.key_id IS NOT NULL), '{}') INTO freed FROM gone;
+
+  IF 'available' = ANY (p_states) THEN
+    INSERT INTO dispatcher_note (at, lane_id, is_forced)
+    SELECT DISTINCT p_now, call.lane_id, true
+      FROM dispatcher_callqueue AS call
+     WHERE call.id = ANY (ended) AND call.state = 'available';
+  END IF;
+  IF cardinality(ended) < cardinality(p_calls) THEN
+    locked := ARRAY(SELECT call.id
+                      FROM unnest(p_calls, p_tickets, p_claims) AS ending (id, ticket, claim)
+                      JOIN dispatcher_callqueue AS call ON call.id = ending.id AND call.ticket = ending.ticket
+                                                       AND call.claim = ending.claim AND call.state = 'active');
+  END IF;
+  locked := COALESCE(locked, '{}');
+END $$;

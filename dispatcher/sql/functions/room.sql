@@ -1,0 +1,90 @@
+-- room: what each of these keys allows now, by the limits in force. The only text of "has it room": the claim, reports
+-- and the audit read it, too. Who decides by it has locked the keys in an earlier statement.
+-- A window is the running total of the newest start less that before the first start which still counts: two probes of
+-- the index start_key, whatever the rate. A start counts for `p_margin` longer than the period: the way to the provider.
+-- `p_worker`: whose own room is counted. `p_ramp`: how long after a block what is in flight grows, step by step: 1 at
+-- first, twice as much with every eighth of it. Relies on slot_key and start_key.
+CREATE TYPE @key_room AS (
+    id bigint,
+    room bigint,              -- the cost that may start for any worker
+    own bigint,               -- the cost that this worker may hold besides
+    fits bigint,              -- the most that a call may ever cost
+    next_at timestamptz,      -- when the throttle allows the next start
+    throttle_limit int,
+    throttle_period interval,
+    rate_limit int,
+    rate_period interval,
+    unstarted bigint,         -- the cost that is dispatched and has not started
+    held bigint,
+    closed_until timestamptz, -- the end of a block; infinity: paused
+    ramp_from timestamptz,    -- since when the ramp runs
+    is_group bool,
+    is_counted bool,          -- whether its starts are recorded
+    total bigint,             -- the running total of its starts
+    last_at timestamptz,
+    last_cost int,
+    used bigint,              -- the cost that the trip starts
+    name text,
+    concurrency int
+);
+CREATE FUNCTION @room(p_keys bigint[], p_worker uuid, p_now timestamptz, p_margin interval, p_ramp interval)
+RETURNS SETOF @key_room LANGUAGE sql STABLE AS $$
+SELECT key.id,
+       GREATEST(0, CASE WHEN key.is_paused OR key.blocked_until > p_now THEN 0
+                        ELSE LEAST(force.concurrency - slots.held,
+                                   force.rate_limit - slots.unstarted
+                                   - COALESCE((starts.last).total - (starts.first).total + (starts.first).cost, 0),
+                                   (1 << ramp.step) - slots.held,
+                                   2147483647) END),
+       CASE WHEN force.per_worker IS NULL THEN 2147483647
+            WHEN p_worker IS NULL THEN 0
+            ELSE force.per_worker - slots.mine END,
+       LEAST(NULLIF(force.concurrency, 0), force.per_worker, force.rate_limit, 2147483647),
+       CASE WHEN force.throttle_limit IS NOT NULL
+            THEN GREATEST(p_now, (starts.last).at
+                                 + @spacing((starts.last).last_cost, force.throttle_limit, force.throttle_period))
+                 + @spacing(slots.unstarted, force.throttle_limit, force.throttle_period) END,
+       force.throttle_limit, force.throttle_period, force.rate_limit, force.rate_period, slots.unstarted, slots.held,
+       CASE WHEN key.is_paused THEN 'infinity' WHEN key.blocked_until > p_now THEN key.blocked_until END,
+       CASE WHEN key.blocked_until + p_ramp > p_now THEN key.blocked_until END,
+       key.is_group, counting.is_on, (starts.last).total, (starts.last).at, (starts.last).last_cost, 0::bigint,
+       key.name::text, force.concurrency
+  FROM dispatcher_ratelimitkey AS key
+ CROSS JOIN LATERAL (SELECT COALESCE(key.override_until > p_now, false) AS is_on) AS override
+ CROSS JOIN LATERAL (
+       SELECT CASE WHEN override.is_on THEN key.override_concurrency ELSE key.concurrency END AS concurrency,
+              CASE WHEN override.is_on THEN key.override_per_worker ELSE key.per_worker END AS per_worker,
+              CASE WHEN override.is_on THEN key.override_rate_limit ELSE key.rate_limit END AS rate_limit,
+              CASE WHEN override.is_on THEN key.override_rate_period ELSE key.rate_period END AS rate_period,
+              CASE WHEN override.is_on THEN key.override_throttle_limit ELSE key.throttle_limit END AS throttle_limit,
+              CASE WHEN override.is_on THEN key.override_throttle_period ELSE key.throttle_period END
+                  AS throttle_period) AS force
+ CROSS JOIN LATERAL (
+       SELECT CASE WHEN key.blocked_until <= p_now AND p_now < key.blocked_until + p_ramp
+                   THEN floor(8 * extract(epoch FROM p_now - key.blocked_until) / extract(epoch FROM p_ramp))::int
+              END AS step) AS ramp
+ CROSS JOIN LATERAL (
+       SELECT COALESCE(sum(slot.cost), 0) AS held,
+              COALESCE(sum(slot.cost) FILTER (WHERE slot.started_at IS NULL), 0) AS unstarted,
+              COALESCE(sum(slot.cost) FILTER (WHERE slot.worker_id = p_worker), 0) AS mine
+         FROM dispatcher_slot AS slot
+        WHERE slot.key_id = key.id) AS slots
+ CROSS JOIN LATERAL (
+       SELECT COALESCE(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit)
+              IS NOT NULL OR @is_member(key.name, key.is_group) AS is_on) AS counting
+ CROSS JOIN LATERAL (
+       SELECT CASE WHEN counting.is_on
+                   THEN (SELECT start
+                           FROM dispatcher_start AS start
+                          WHERE start.key_id = key.id
+                          ORDER BY start.key_id DESC, start.at DESC, start.total DESC
+                          LIMIT 1) END AS last,
+              CASE WHEN force.rate_limit IS NOT NULL
+                   THEN (SELECT start
+                           FROM dispatcher_start AS start
+                          WHERE start.key_id = key.id AND start.at > p_now - force.rate_period - p_margin
+                          ORDER BY start.key_id, start.at, start.total
+                          LIMIT 1) END AS first
+       OFFSET 0) AS starts
+ WHERE key.id = ANY (p_keys)
+$$;

@@ -1,0 +1,178 @@
+-- take: the one way in. Records the ends given, and starts up to `p_room` calls of a worker's queues, as far as every
+-- limit of every key has room: they are active, or with `p_becomes` dispatched, to be published and claimed. Up to
+-- `p_publish` calls of queues that the broker delivers are dispatched besides, where their turn has come on a key.
+-- What another transaction has locked is skipped: it stays where the next trip finds it, or leaves a note.
+-- It reads from top to bottom: record, lock, count, choose, write, leave nothing behind.
+-- Returns a row for each call that starts or is dispatched, one for each that ends or is put off (`fate`), and a last
+-- one without a call: workers to notify after the commit (`wake`), when to come again (`again_at`), queues that the
+-- broker delivers and that have lanes ready (`publish`), the ends that were recorded, and those that must be brought again.
+-- p_tasks: those that the worker knows; NULL: any. p_is_marked: the worker's row may have a mark or keys. p_pulled: calls
+-- are fetched over HTTP, with a lease of their own. p_due, p_stride: when each of p_queues is due by its weight, and by
+-- how much a start moves that; NULL: all take turns. p_is_strict: p_queues are served in their order.
+CREATE FUNCTION @take(p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text, p_publish int,
+    p_is_marked bool, p_is_pulled bool, p_keys bigint[],
+    p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[], p_crashes smallint[],
+    p_results jsonb[], p_errors jsonb[], p_waits interval[],
+    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning @tuning, p_now timestamptz)
+RETURNS TABLE (id uuid, ticket uuid, state text, task text, args jsonb, kwargs jsonb, call_data jsonb, headers jsonb,
+    options jsonb, queue text, attempt int, retry jsonb, chosen_keys jsonb, key_ids bigint[], start_at timestamptz,
+    fate text, key text, wake uuid[], again_at timestamptz, publish text[], ended uuid[], locked uuid[], freed bigint[],
+    at timestamptz)
+LANGUAGE plpgsql SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = 'off' SET enable_bitmapscan = 'off'
+SET jit = 'off' SET lock_timeout = '20ms' SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz := COALESCE(p_now, clock_timestamp());
+  v_open bigint[] := p_keys;
+  v_ends record;
+  v_mail bigint[];
+  v_found @found;
+  v_chosen @chosen;
+  v_key @key_room;
+  v_queues text[];
+  v_freed record;
+BEGIN
+  -- 1 Record the ends given. Look at the keys that they free, at what is noted, and where a lane of this worker is first.
+  ended := '{}';
+  locked := '{}';
+  IF cardinality(p_calls) > 0 THEN
+    v_ends := @record_ends(p_calls, p_tickets, p_claims, p_states, p_reasons, p_crashes, p_results, p_errors, p_waits, v_now);
+    ended := v_ends.ended;
+    locked := v_ends.locked;
+    freed := v_ends.freed;
+    v_open := v_open || freed;
+  END IF;
+  IF p_is_marked THEN
+    WITH mine AS (
+      SELECT feed.worker_id, feed.key_ids
+        FROM dispatcher_feed AS feed
+       WHERE feed.worker_id = p_worker
+         FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE dispatcher_feed AS feed
+       SET idle_at = NULL, woken_at = NULL, key_ids = '{}'
+      FROM mine
+     WHERE feed.worker_id = mine.worker_id
+    RETURNING mine.key_ids INTO v_mail;
+    v_open := v_open || v_mail;
+  END IF;
+  IF EXISTS (SELECT FROM dispatcher_note AS note WHERE note.at <= v_now) THEN
+    v_open := v_open || @read_notes(v_now);
+  END IF;
+
+  -- 2 Lock the lanes that may be served, and their keys; count. 3 Choose.
+  v_found := @find_lanes(p_worker, p_queues, p_room, p_becomes, p_publish, v_open, p_tuning, p_now);
+  v_chosen := @choose(v_found, p_worker, p_queues, p_tasks, p_room, p_becomes, p_due, p_stride, p_is_strict, p_tuning);
+  v_now := v_found.now;
+  v_open := v_chosen.open || v_found.turn_keys;
+
+  -- 4 Write: the calls, their slots and starts; what else became of calls; the lanes.
+  IF v_chosen.starts <> '{}' THEN
+    RETURN QUERY
+    WITH started AS (
+      UPDATE dispatcher_callqueue AS call
+         SET state = start.state, ticket = start.ticket, chosen_keys = start.chosen, dispatched_at = v_now,
+             claim = CASE start.state WHEN 'active' THEN start.ticket END,
+             published_at = CASE start.state WHEN 'active' THEN v_now END,
+             started_at = CASE start.state WHEN 'active' THEN start.at END,
+             attempt = call.attempt + (start.state = 'active')::int,
+             returns = CASE start.state WHEN 'active' THEN 0 ELSE call.returns END
+        FROM (SELECT start.call, start.at, start.state, start.chosen, gen_random_uuid() AS ticket, turn
+                FROM unnest(v_chosen.starts) WITH ORDINALITY AS start (call, at, state, chosen, turn)) AS start
+       WHERE call.id = ANY (ARRAY(SELECT start.call FROM unnest(v_chosen.starts) AS start)) AND call.id = start.call
+      RETURNING call.id, call.ticket, call.state::text, call.task::text, call.args, call.kwargs, call.call_data,
+                call.headers, call.options, call.queue::text, call.attempt, call.retry, call.chosen_keys, start.at, start.turn)
+    SELECT started.id, started.ticket, started.state, started.task, started.args, started.kwargs, started.call_data,
+           started.headers, started.options, started.queue, started.attempt, started.retry, started.chosen_keys,
+           ARRAY(SELECT spent.key_id FROM unnest(v_chosen.spent) AS spent
+                  WHERE spent.call = started.id AND spent.key_id IS NOT NULL),
+           started.at, NULL::text, NULL::text, NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[],
+           NULL::bigint[], v_now
+      FROM started
+     ORDER BY started.turn;
+    INSERT INTO dispatcher_slot (call_id, key_id, cost, worker_id, started_at, lease_until, pulled_until, is_confirmed)
+    SELECT spent.call, spent.key_id, spent.cost,
+           CASE WHEN start.state = 'active' THEN p_worker END,
+           CASE WHEN start.state = 'active' THEN start.at END,
+           CASE WHEN start.state = 'active' THEN start.at + p_tuning.lease ELSE v_now + p_tuning.dispatch_lease END,
+           CASE WHEN start.state = 'active' AND p_is_pulled THEN v_now + p_tuning.lease END, false
+      FROM unnest(v_chosen.spent) AS spent
+      JOIN unnest(v_chosen.starts) AS start ON start.call = spent.call;
+    PERFORM @count_starts(v_chosen.keys);
+  END IF;
+  IF v_chosen.fates <> '{}' THEN
+    RETURN QUERY
+    SELECT fate.id, NULL::uuid, fate.state, fate.task, NULL::jsonb, NULL::jsonb, NULL::jsonb, NULL::jsonb, NULL::jsonb,
+           fate.queue, fate.attempt, NULL::jsonb, NULL::jsonb, NULL::bigint[], NULL::timestamptz, fate.fate, fate.key,
+           NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], v_now
+      FROM @settle(v_chosen.fates, p_tuning, v_now) AS fate;
+  END IF;
+  IF v_found.lanes <> '{}' THEN
+    UPDATE dispatcher_lanesite AS site
+       SET place = settled.place, served_at = settled.served_at, kept_until = settled.kept_until
+      FROM (SELECT lane.row,
+                   COALESCE(move.served_at, v_now + array_position(v_chosen.served, lane.id) * interval '1 microsecond',
+                            lane.served_at) AS served_at,
+                   move.kept_until,
+                   CASE WHEN move.lane IS NOT NULL THEN move.place
+                        ELSE (SELECT 0 FROM dispatcher_callqueue AS call
+                               WHERE call.lane_id = lane.id AND call.state = 'available'
+                                 AND call.oversized_key_id IS NULL LIMIT 1) END AS place
+              FROM unnest(v_found.lanes) AS lane
+              LEFT JOIN unnest(v_chosen.moves) AS move ON move.lane = lane.id
+            OFFSET 0) AS settled
+     WHERE site.ctid = ANY (ARRAY(SELECT lane.row FROM unnest(v_found.lanes) AS lane)) AND site.ctid = settled.row;
+  END IF;
+
+  -- 5 Leave nothing behind: what must be looked at later is noted; the room that is left goes to lanes parked on it.
+  v_queues := '{}';
+  FOREACH v_key IN ARRAY COALESCE(v_chosen.keys, '{}') LOOP
+    CONTINUE WHEN v_key.id <> ALL (v_open)
+               OR (SELECT site.lane_id FROM dispatcher_lanesite AS site WHERE site.place = v_key.id LIMIT 1) IS NULL;
+    IF v_key.room > 0 AND COALESCE(v_key.next_at <= v_now + p_tuning.horizon, true) THEN
+      v_freed := @free_lanes(v_key.id, v_key.room, ARRAY(SELECT move.lane FROM unnest(v_chosen.moves) AS move));
+      v_queues := v_queues || v_freed.queues;
+      IF v_freed.is_short THEN
+        v_chosen.notes := v_chosen.notes || (v_now + interval '20 milliseconds', NULL, v_key.id)::@pending;
+      END IF;
+    ELSE
+      v_chosen.notes := v_chosen.notes || (@opens_at(v_key, 1, p_worker, p_tuning, v_now), NULL, v_key.id)::@pending;
+    END IF;
+  END LOOP;
+  INSERT INTO dispatcher_note (at, lane_id, key_id)
+  SELECT DISTINCT note.at, note.lane_id, note.key_id
+    FROM (SELECT note.at, note.lane_id, note.key_id FROM unnest(v_chosen.notes) AS note
+           UNION ALL
+          SELECT v_now + interval '20 milliseconds', NULL, busy.id
+            FROM unnest(v_found.busy) AS busy (id)
+           WHERE busy.id = ANY (v_open)) AS note
+   WHERE note.at IS NOT NULL
+     AND (note.key_id = ANY (v_found.busy)           -- who holds that key may have just read the note that is there
+          OR NOT EXISTS (SELECT FROM dispatcher_note AS earlier
+                          WHERE earlier.key_id = note.key_id AND earlier.at <= note.at));
+  again_at := (SELECT min(note.at) FROM unnest(v_chosen.notes) AS note);
+  IF v_found.busy && v_open THEN again_at := LEAST(again_at, v_now + interval '20 milliseconds'); END IF;
+  IF (SELECT site.lane_id FROM dispatcher_lanesite AS site
+       WHERE site.place = 0 AND site.queue = ANY (p_queues) LIMIT 1) IS NOT NULL THEN
+    v_queues := v_queues || p_queues;
+    IF v_chosen.room_left > 0 THEN
+      again_at := CASE WHEN v_chosen.starts = '{}' AND v_chosen.moves = '{}' AND v_chosen.fates = '{}'
+                       THEN LEAST(again_at, v_now + interval '5 milliseconds') ELSE v_now END;
+    END IF;
+  END IF;
+  wake := v_chosen.wake;
+  publish := '{}';
+  IF v_queues <> '{}' THEN
+    SELECT array_remove(wake || array_agg(CASE WHEN queue.delivery <> 'broker' AND queue.is_ready
+                                               THEN @wake(queue.name, NULL, p_worker, p_tuning.silence, v_now) END), NULL),
+           COALESCE(array_agg(queue.name) FILTER (WHERE queue.delivery = 'broker' AND queue.is_ready), '{}')
+      INTO wake, publish
+      FROM (SELECT mine.name,
+                   COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = mine.name),
+                            'broker') AS delivery,
+                   (SELECT site.lane_id FROM dispatcher_lanesite AS site
+                     WHERE site.place = 0 AND site.queue = mine.name LIMIT 1) IS NOT NULL AS is_ready
+              FROM (SELECT DISTINCT name FROM unnest(v_queues) AS queue (name)) AS mine) AS queue;
+  END IF;
+  at := v_now;
+  RETURN NEXT;
+END $$;
