@@ -20,6 +20,31 @@ CREATE TYPE dispatcher_tuning_dcab9cc7 AS (
     needs_worker bool
 );
 
+CREATE TYPE dispatcher_lane_dcab9cc7 AS (
+    id bigint,
+    row tid,
+    queue text,
+    priority smallint,
+    on_limit text,
+    key_ids bigint[],
+    place bigint,
+    served_at timestamptz,
+    kept_until timestamptz,
+    taker text
+);
+
+CREATE FUNCTION dispatcher_lanes_at_dcab9cc7(p_rows tid[], p_taker text) RETURNS dispatcher_lane_dcab9cc7[] LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (
+    SELECT array_agg((lane.id, site.ctid, lane.queue, lane.priority, lane.on_limit, lane.key_ids || own.id, site.place,
+                      site.served_at, site.kept_until, p_taker)::dispatcher_lane_dcab9cc7)
+      FROM dispatcher_lanesite AS site
+      JOIN dispatcher_lane AS lane ON lane.id = site.lane_id
+      LEFT JOIN dispatcher_ratelimitkey AS own ON own.name = 'queue:' || lane.queue AND own.id <> ALL (lane.key_ids)
+     WHERE site.ctid = ANY (p_rows));
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_lanes_at_dcab9cc7 FROM PUBLIC;
+
 CREATE FUNCTION dispatcher_limited_rows_dcab9cc7(p_worker uuid, p_queues text[], p_most int) RETURNS tid[] LANGUAGE plpgsql AS $$
 BEGIN
   RETURN (
@@ -66,31 +91,6 @@ BEGIN
               FOR NO KEY UPDATE SKIP LOCKED) AS front);
 END $$;
 REVOKE EXECUTE ON FUNCTION dispatcher_ready_rows_dcab9cc7 FROM PUBLIC;
-
-CREATE TYPE dispatcher_lane_dcab9cc7 AS (
-    id bigint,
-    row tid,
-    queue text,
-    priority smallint,
-    on_limit text,
-    key_ids bigint[],
-    place bigint,
-    served_at timestamptz,
-    kept_until timestamptz,
-    taker text
-);
-
-CREATE FUNCTION dispatcher_lanes_at_dcab9cc7(p_rows tid[], p_taker text) RETURNS dispatcher_lane_dcab9cc7[] LANGUAGE plpgsql STABLE AS $$
-BEGIN
-  RETURN (
-    SELECT array_agg((lane.id, site.ctid, lane.queue, lane.priority, lane.on_limit, lane.key_ids || own.id, site.place,
-                      site.served_at, site.kept_until, p_taker)::dispatcher_lane_dcab9cc7)
-      FROM dispatcher_lanesite AS site
-      JOIN dispatcher_lane AS lane ON lane.id = site.lane_id
-      LEFT JOIN dispatcher_ratelimitkey AS own ON own.name = 'queue:' || lane.queue AND own.id <> ALL (lane.key_ids)
-     WHERE site.ctid = ANY (p_rows));
-END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_lanes_at_dcab9cc7 FROM PUBLIC;
 
 CREATE FUNCTION dispatcher_free_lanes_dcab9cc7(p_key bigint, p_room bigint, p_not bigint[], OUT queues text[], OUT is_short bool)
 LANGUAGE plpgsql AS $$
