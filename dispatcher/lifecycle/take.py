@@ -1,0 +1,228 @@
+"""Take: record how attempts ended, and start or dispatch the calls that may go; one trip.
+
+Which calls go is decided by the function take of the database (sql/functions): the only text that starts a call.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+from dispatcher import sql
+from dispatcher.conf import conf, feed_silence, is_eager, needs_worker
+from dispatcher.lifecycle import finish
+from dispatcher.lifecycle.finish import Ended
+from dispatcher.limits.turns import Turns
+from dispatcher.messages.message import Admitted
+from dispatcher.models import CallQueue
+from dispatcher.signals import call_dropped
+from dispatcher.states import State
+
+LEAD: Final = timedelta(milliseconds=10)
+"""How far ahead a throttled start lies at the least: the way of the answer to the process."""
+KEEP: Final = timedelta(seconds=1)
+"""For how long the room of a key is kept, once a round, for a lane whose workers are all busy."""
+_UNBOUNDED: Final = 2**31 - 1
+_NO_WORKER: Final = UUID(int=0)
+"""Holds nothing, so that a limit per worker leaves room: tasks run one after the other in the sender's process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taker:
+    """Who takes calls: a worker, the queues that it serves, and the tasks that it knows."""
+
+    worker: UUID | None = None
+    queues: Sequence[str] = ()
+    tasks: Sequence[str] | None = None
+    """None: any."""
+    becomes: State = State.ACTIVE
+    """What its calls become: active, or dispatched, to be published and claimed."""
+    is_pulled: bool = False
+    """Whether it fetches them over HTTP, with a lease of their own."""
+    lease: timedelta | None = None
+    """How long a call counts as running without a heartbeat; by default as the setting says."""
+    delay: timedelta = timedelta(0)
+    """How long a call lately took to a process at the most, beyond what limits allow for.
+
+    A start under a throttle lies that much further ahead, and a window remembers a start that much longer.
+    """
+    turns: Turns = field(default_factory=Turns)
+    """Which queue comes next, where their weights differ; counts what trips start."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """A call that was started for the worker; its ticket is also its claim."""
+
+    call: Admitted
+    start_at: datetime
+    attempt: int
+    retry: dict[str, Any] | None
+    keys: Sequence[int]
+    """The keys that it spends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """What one trip did."""
+
+    at: datetime
+    """When, by the database's clock."""
+    starts: Sequence[Start] = ()
+    dispatched: Sequence[Admitted] = ()
+    """Calls to be published."""
+    fates: Sequence["Row"] = ()
+    """What else became of calls: dropped, expired, cancelled, or of an unknown task."""
+    ended: Collection[UUID] = ()
+    """The calls whose ends were recorded; those of the others were recorded before, or their tickets replaced."""
+    locked: Collection[UUID] = ()
+    """The calls whose ends must be brought again, since another transaction has locked them."""
+    again_at: datetime | None = None
+    """When the taker should come again, unless it is woken before; None: only then."""
+    publish: Sequence[str] = ()
+    """Queues that the broker delivers and that have lanes ready."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row of the function take."""
+
+    id: UUID | None
+    ticket: UUID | None
+    state: str | None
+    task: str | None
+    args: list[Any] | None
+    kwargs: dict[str, Any] | None
+    call_data: dict[str, Any] | None
+    headers: dict[str, Any] | None
+    options: dict[str, Any] | None
+    queue: str | None
+    attempt: int | None
+    retry: dict[str, Any] | None
+    chosen_keys: dict[str, str] | None
+    key_ids: list[int] | None
+    start_at: datetime | None
+    fate: str | None
+    key: str | None
+    wake: list[UUID] | None
+    again_at: datetime | None
+    publish: list[str] | None
+    ended: list[UUID] | None
+    locked: list[UUID] | None
+    freed: list[int] | None
+    at: datetime
+
+
+def take(
+    taker: Taker,
+    ends: Sequence[Ended] = (),
+    *,
+    room: int = 0,
+    publish: int = 0,
+    keys: Collection[int] = (),
+    is_marked: bool = False,
+) -> Taken:
+    """Record how attempts ended, and start up to `room` calls of the taker's queues.
+
+    publish: how many calls of queues that the broker delivers may be dispatched besides, where it is their turn.
+    keys: keys to be looked at. is_marked: whether the worker may be marked as idle. After the commit workers are
+    notified that may go on, and the ends and drops are reported.
+    """
+    shares = taker.turns.shares()
+    turns = [shares[queue] for queue in taker.queues] if shares else None
+    params = {
+        "worker": taker.worker or (_NO_WORKER if is_eager() else None),
+        "queues": list(taker.queues),
+        "tasks": None if taker.tasks is None else list(taker.tasks),
+        "room": room if taker.queues else 0,
+        "becomes": taker.becomes.value,
+        "publish": publish,
+        "is_marked": is_marked,
+        "is_pulled": taker.is_pulled,
+        "keys": list(keys),
+        "due": turns and [share.due for share in turns],
+        "strides": turns and [share.stride for share in turns],
+        "is_strict": False,
+        **finish.params_of(ends),
+        **tuning(taker),
+    }
+    rows = sql.fetch("take", Row, params)
+    last = rows.pop()
+    if last.wake:
+        sql.after_commit(partial(notify, last.wake))
+    finish.report_many(ends, last.ended or ())
+    _report_drops(rows)
+    started = [row for row in rows if row.fate is None]
+    taker.turns.note(row.queue or "" for row in started if row.state == State.ACTIVE)
+    return Taken(
+        at=last.at,
+        starts=[_start(row) for row in started if row.state == State.ACTIVE],
+        dispatched=[_admitted(row) for row in started if row.state == State.DISPATCHED],
+        fates=[row for row in rows if row.fate is not None],
+        ended=last.ended or (),
+        locked=last.locked or (),
+        again_at=last.again_at,
+        publish=last.publish or (),
+    )
+
+
+def tuning(taker: Taker | None = None) -> dict[str, Any]:
+    """Return what the functions take and claim are given of the settings (see functions/tuning.sql)."""
+    settings, eager = conf(), is_eager()
+    delay = taker.delay if taker is not None else timedelta(0)
+    is_pulled = taker is not None and taker.is_pulled
+    return {
+        # Who fetches a call starts it when the answer comes, and can't wait for a start that lies ahead.
+        "horizon": timedelta(0) if is_pulled else settings.horizon,
+        "lead": timedelta(0) if is_pulled or eager else LEAD + delay,
+        "slack": delay,
+        "margin": settings.margin,
+        "ramp": settings.ramp,
+        "later": settings.reschedule_after,
+        "keep": KEEP,
+        "silence": feed_silence(),
+        "lease": (taker and taker.lease) or settings.run_lease,
+        "dispatch_lease": settings.dispatch_lease,
+        "ahead": _UNBOUNDED if eager else settings.dispatch_ahead,
+        "needs_worker": needs_worker(),
+    }
+
+
+def notify(workers: Collection[UUID]) -> None:
+    """Notify workers whose idle marks were taken; after that commit."""
+    if workers:
+        sql.fetch("notify_workers", str, {"workers": list(workers)})
+
+
+def _start(row: Row) -> Start:
+    assert row.start_at is not None and row.attempt is not None  # noqa: S101, PT018
+    call = replace(_admitted(row), attempt=row.attempt - 1)
+    return Start(call=call, start_at=row.start_at, attempt=row.attempt, retry=row.retry, keys=row.key_ids or ())
+
+
+def _admitted(row: Row) -> Admitted:
+    assert row.id and row.ticket and row.task and row.queue is not None and row.attempt is not None  # noqa: S101, PT018
+    return Admitted(
+        id=row.id,
+        ticket=row.ticket,
+        task=row.task,
+        args=row.args or [],
+        kwargs=row.kwargs or {},
+        call_data=row.call_data,
+        headers=row.headers,
+        options=row.options,
+        queue=row.queue,
+        attempt=row.attempt,
+        chosen_keys=row.chosen_keys,
+    )
+
+
+def _report_drops(rows: Sequence[Row]) -> None:
+    """Send `call_dropped` for each call that was dropped at a limit, after the commit."""
+    if call_dropped.has_listeners(CallQueue):
+        for row in rows:
+            if row.fate == "dropped":
+                facts = {"call_id": row.id, "key": row.key}
+                sql.after_commit(partial(call_dropped.send_robust, sender=CallQueue, **facts))

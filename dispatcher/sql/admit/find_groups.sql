@@ -1,2 +1,0 @@
--- find_groups: the groups that these keys are members of.
-{{groups_of(%(keys)s::bigint[])}}
