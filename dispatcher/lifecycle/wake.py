@@ -28,23 +28,12 @@ def channel(worker: UUID) -> str:
     return f"dispatcher_{worker.hex}"
 
 
-def mark_idle(worker: UUID, queues: Sequence[str], reached: Collection[int] = ()) -> bool:
-    """Note that this worker has free processes for calls of these queues, and waits; return whether there are some.
+def mark(worker: UUID, queues: Sequence[str], *, is_idle: bool) -> None:
+    """Note that this worker serves these queues, and whether it has free processes for them, and waits.
 
-    Who sent one before the mark was committed has not woken the worker. reached: keys of which it holds as much as one
-    worker may; a call that spends one does not wake it.
+    Who sent a call before the mark was committed has not woken the worker: it looks once more.
     """
-    where = {"queues": list(queues), "reached": list(reached)}
-    with sql.one_trip() as commit:
-        sql.ask("mark_idle", object, {"worker": worker, **where})
-        commit()
-        asked = sql.ask("has_lanes", bool, where)
-    return asked.row()
-
-
-def mark_busy(worker: UUID) -> None:
-    """Note that this worker waits for no calls any more."""
-    sql.change("mark_busy", {"worker": worker})
+    sql.change("mark_feed", {"worker": worker, "queues": list(queues), "is_idle": is_idle})
 
 
 def delete(worker: UUID) -> None:
