@@ -155,14 +155,22 @@ def _set_search_path(using: str, **_: Any) -> None:
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None, django_db_blocker: Any, pytestconfig: pytest.Config) -> Iterator[None]:
-    """Empty tables by deleting. At the end the pooler lets go of the database, or it could not be dropped."""
+    """Empty tables by deleting, and install the functions as they are written now, frozen or not, with a fault or not.
+
+    At the end the pooler lets go of the database, or it could not be dropped.
+    """
     from django.core.management.commands import flush  # noqa: PLC0415 -- there are no settings when this file is read
     from django.db import connection  # noqa: PLC0415 -- the same
+
+    from dispatcher.migrations import _functions  # noqa: PLC0415 -- the same
+    from dispatcher.sql import functions  # noqa: PLC0415 -- the same
 
     name = connection.settings_dict["NAME"]
     connection.close()
     if POOLER in pytestconfig.stash:
         pytestconfig.stash[POOLER].ask(f"RECONNECT {name}")
+    with django_db_blocker.unblock(), connection.schema_editor() as editor:
+        _functions.install(editor, [*functions.definitions(functions.ddl())])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connection.ops, "sql_flush", _deletions)
         patch.setattr(flush, "emit_post_migrate_signal", lambda *_: None)

@@ -6,6 +6,7 @@ name, since processes of that version may be calling it. A release installs its 
 of a release are dropped two releases later, when no process has its code.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,11 +47,7 @@ class _Functions(Operation):
 
     def _install(self, app_label: str, editor: Any) -> None:
         if router.allow_migrate(editor.connection.alias, app_label):
-            with transaction.atomic(using=editor.connection.alias):
-                editor.execute(FIX_PATH, params=None)
-                for each in frozen(self.version):
-                    editor.execute(CREATE.format(text=each.text), params=None)
-                editor.execute(RESET_PATH, params=None)
+            install(editor, frozen(self.version))
 
     def _drop(self, app_label: str, editor: Any) -> None:
         if router.allow_migrate(editor.connection.alias, app_label):
@@ -86,6 +83,15 @@ class DropFunctions(_Functions):
 
     def describe(self) -> str:
         return f"Drop the functions of version {self.version}"
+
+
+def install(editor: Any, made: Sequence[Definition]) -> None:
+    """Create these functions and types; those that exist are kept."""
+    with transaction.atomic(using=editor.connection.alias):
+        editor.execute(FIX_PATH, params=None)
+        for each in made:
+            editor.execute(CREATE.format(text=each.text), params=None)
+        editor.execute(RESET_PATH, params=None)
 
 
 def copy_of(version: str) -> Path:

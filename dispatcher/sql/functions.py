@@ -1,5 +1,7 @@
 """The functions of the database: one a file in functions/, its types before it; all are installed by a migration.
 
+A file may have types only, those that several functions share.
+
 In a text `@name` stands for the installed name of a function or a type, `dispatcher_<name>_<version>`. The version is a
 hash of all texts, so code finds the functions that it was written with, beside those of the release before and after.
 """
@@ -54,7 +56,10 @@ def installed_names(folder: Path = FOLDER) -> list[str]:
 def ddl(folder: Path = FOLDER) -> str:
     """Return what creates all of them under their installed names, each after those that it names."""
     texts, files = _texts(folder), _files(folder)
-    needed = {file: {files[name] for name in used(text) if name in files} - {file} for file, text in texts.items()}
+    # Sorted, so that the order is the same in every process.
+    needed = {
+        file: sorted({files[name] for name in used(text) & files.keys()} - {file}) for file, text in texts.items()
+    }
     named = (_NAME.sub(lambda found: installed_name(found[1], folder), text) for text in texts.values())
     ready = dict(zip(texts, named, strict=True))
     made = [each for file in TopologicalSorter(needed).static_order() for each in definitions(ready[file])]
@@ -90,5 +95,5 @@ def _files(folder: Path) -> dict[str, str]:
 
 
 def _code(text: str) -> str:
-    lines = (line.rstrip() for line in text.splitlines() if not line.lstrip().startswith("--"))
+    lines = (line.partition("--")[0].rstrip() for line in text.splitlines())
     return "\n".join(line for line in lines if line)

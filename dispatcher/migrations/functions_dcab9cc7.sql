@@ -1,26 +1,51 @@
--- The functions of version 29bd3ac3, as a migration installs them. Written by `make functions`.
+-- The functions of version dcab9cc7, as a migration installs them. Written by `make functions`.
 
-CREATE TYPE dispatcher_tuning_29bd3ac3 AS (
-    horizon interval,         -- how far ahead of its start a throttled call may be taken
-    lead interval,            -- how far ahead such a start lies at the least
-    slack interval,           -- how much later than its start a process may begin: a window counts that long
-    margin interval,          -- how much longer than its period a window counts a start
-    ramp interval,            -- how long after a block what is in flight grows again
-    later interval,           -- when a rescheduled call is tried again whose limit opens at an unknown time
-    keep interval,            -- for how long room is kept for a lane whose workers are busy
-    silence interval,         -- without heartbeats for so long, a worker is not woken
-    lease interval,           -- of a call that starts
-    dispatch_lease interval,  -- of a call that is dispatched
-    ahead int,                -- the most calls of a queue that are dispatched and not claimed
-    needs_worker bool         -- whether a queue is dispatched only while a live worker serves it
-);
-
-CREATE FUNCTION dispatcher_spacing_29bd3ac3(p_cost bigint, p_limit int, p_period interval) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION dispatcher_spacing_dcab9cc7(p_cost bigint, p_limit int, p_period interval) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
 SELECT interval '1 microsecond' * LEAST(ceil(extract(epoch FROM p_period) * 1e6 * p_cost / p_limit), 1e15)::float8
 $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_spacing_29bd3ac3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_spacing_dcab9cc7 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_limited_rows_29bd3ac3(p_worker uuid, p_queues text[], p_most int) RETURNS tid[] LANGUAGE plpgsql AS $$
+CREATE TYPE dispatcher_tuning_dcab9cc7 AS (
+    horizon interval,
+    lead interval,
+    slack interval,
+    margin interval,
+    ramp interval,
+    later interval,
+    keep interval,
+    silence interval,
+    lease interval,
+    dispatch_lease interval,
+    ahead int,
+    needs_worker bool
+);
+
+CREATE TYPE dispatcher_lane_dcab9cc7 AS (
+    id bigint,
+    row tid,
+    queue text,
+    priority smallint,
+    on_limit text,
+    key_ids bigint[],
+    place bigint,
+    served_at timestamptz,
+    kept_until timestamptz,
+    taker text
+);
+
+CREATE FUNCTION dispatcher_lanes_at_dcab9cc7(p_rows tid[], p_taker text) RETURNS dispatcher_lane_dcab9cc7[] LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (
+    SELECT array_agg((lane.id, site.ctid, lane.queue, lane.priority, lane.on_limit, lane.key_ids || own.id, site.place,
+                      site.served_at, site.kept_until, p_taker)::dispatcher_lane_dcab9cc7)
+      FROM dispatcher_lanesite AS site
+      JOIN dispatcher_lane AS lane ON lane.id = site.lane_id
+      LEFT JOIN dispatcher_ratelimitkey AS own ON own.name = 'queue:' || lane.queue AND own.id <> ALL (lane.key_ids)
+     WHERE site.ctid = ANY (p_rows));
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_lanes_at_dcab9cc7 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_limited_rows_dcab9cc7(p_worker uuid, p_queues text[], p_most int) RETURNS tid[] LANGUAGE plpgsql AS $$
 BEGIN
   RETURN (
     WITH reached AS MATERIALIZED (
@@ -50,9 +75,9 @@ BEGIN
     )
     SELECT array_agg(mine.row) FROM mine);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_limited_rows_29bd3ac3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_limited_rows_dcab9cc7 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_ready_rows_29bd3ac3(p_queues text[], p_most int) RETURNS tid[] LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_ready_rows_dcab9cc7(p_queues text[], p_most int) RETURNS tid[] LANGUAGE plpgsql AS $$
 BEGIN
   RETURN (
     SELECT array_agg(front.row)
@@ -65,34 +90,9 @@ BEGIN
             LIMIT p_most
               FOR NO KEY UPDATE SKIP LOCKED) AS front);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_ready_rows_29bd3ac3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_ready_rows_dcab9cc7 FROM PUBLIC;
 
-CREATE TYPE dispatcher_lane_29bd3ac3 AS (
-    id bigint,
-    row tid,
-    queue text,
-    priority smallint,
-    on_limit text,
-    key_ids bigint[],
-    place bigint,
-    served_at timestamptz,
-    kept_until timestamptz,
-    taker text                -- who may take its calls: mine, published (by anyone) or others
-);
-
-CREATE FUNCTION dispatcher_lanes_at_29bd3ac3(p_rows tid[], p_taker text) RETURNS dispatcher_lane_29bd3ac3[] LANGUAGE plpgsql STABLE AS $$
-BEGIN
-  RETURN (
-    SELECT array_agg((lane.id, site.ctid, lane.queue, lane.priority, lane.on_limit, lane.key_ids || own.id, site.place,
-                      site.served_at, site.kept_until, p_taker)::dispatcher_lane_29bd3ac3)
-      FROM dispatcher_lanesite AS site
-      JOIN dispatcher_lane AS lane ON lane.id = site.lane_id
-      LEFT JOIN dispatcher_ratelimitkey AS own ON own.name = 'queue:' || lane.queue AND own.id <> ALL (lane.key_ids)
-     WHERE site.ctid = ANY (p_rows));
-END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_lanes_at_29bd3ac3 FROM PUBLIC;
-
-CREATE FUNCTION dispatcher_free_lanes_29bd3ac3(p_key bigint, p_room bigint, p_not bigint[], OUT queues text[], OUT is_short bool)
+CREATE FUNCTION dispatcher_free_lanes_dcab9cc7(p_key bigint, p_room bigint, p_not bigint[], OUT queues text[], OUT is_short bool)
 LANGUAGE plpgsql AS $$
 DECLARE
   v_count int;
@@ -124,9 +124,9 @@ BEGIN
               AND (SELECT site.lane_id FROM dispatcher_lanesite AS site
                     WHERE site.place = p_key AND site.lane_id <> ALL (p_not) LIMIT 1) IS NOT NULL;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_free_lanes_29bd3ac3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_free_lanes_dcab9cc7 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_groups_of_29bd3ac3(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION dispatcher_groups_of_dcab9cc7(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (
     SELECT ARRAY(SELECT joined.id
@@ -135,9 +135,9 @@ BEGIN
                     AND joined.name = ANY (ARRAY(SELECT left(p_name, place) || '*'
                                                    FROM generate_series(1, length(p_name)) AS place))));
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_groups_of_29bd3ac3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_groups_of_dcab9cc7 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_members_of_29bd3ac3(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION dispatcher_members_of_dcab9cc7(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (
     SELECT ARRAY(SELECT member.id
@@ -145,9 +145,9 @@ BEGIN
                   WHERE member.name ~>=~ rtrim(p_name, '*') AND member.name ~<~ (rtrim(p_name, '*') || '~')
                     AND NOT member.is_group));
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_members_of_29bd3ac3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_members_of_dcab9cc7 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_read_notes_29bd3ac3(p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_read_notes_dcab9cc7(p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
   v_keys bigint[];
 BEGIN
@@ -187,9 +187,9 @@ BEGIN
   SELECT array_agg(DISTINCT settled.key_id) INTO v_keys FROM settled WHERE settled.key_id IS NOT NULL;
   RETURN COALESCE(v_keys, '{}');
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_read_notes_29bd3ac3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_read_notes_dcab9cc7 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_record_ends_29bd3ac3(p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[],
+CREATE FUNCTION dispatcher_record_ends_dcab9cc7(p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[],
     p_crashes smallint[], p_results jsonb[], p_errors jsonb[], p_waits interval[], p_now timestamptz,
     OUT ended uuid[], OUT locked uuid[], OUT freed bigint[]) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -232,9 +232,9 @@ BEGIN
   END IF;
   locked := COALESCE(locked, '{}');
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_record_ends_29bd3ac3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_record_ends_dcab9cc7 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_queue_room_29bd3ac3(p_queue text, p_want int, p_tuning dispatcher_tuning_29bd3ac3, p_now timestamptz) RETURNS int
+CREATE FUNCTION dispatcher_queue_room_dcab9cc7(p_queue text, p_want int, p_tuning dispatcher_tuning_dcab9cc7, p_now timestamptz) RETURNS int
 LANGUAGE plpgsql AS $$
 DECLARE
   v_unclaimed int;
@@ -256,43 +256,43 @@ BEGIN
   END LOOP;
   RETURN LEAST(p_want, p_tuning.ahead - v_unclaimed);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_queue_room_29bd3ac3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_queue_room_dcab9cc7 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_is_member_29bd3ac3(p_name text, p_is_group bool) RETURNS bool LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION dispatcher_is_member_dcab9cc7(p_name text, p_is_group bool) RETURNS bool LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (
     SELECT NOT p_is_group
            AND (SELECT key.id FROM dispatcher_ratelimitkey AS key WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL
-           AND dispatcher_groups_of_29bd3ac3(p_name) <> '{}');
+           AND dispatcher_groups_of_dcab9cc7(p_name) <> '{}');
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_is_member_29bd3ac3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_is_member_dcab9cc7 FROM PUBLIC;
 
-CREATE TYPE dispatcher_key_room_29bd3ac3 AS (
+CREATE TYPE dispatcher_key_room_dcab9cc7 AS (
     id bigint,
-    room bigint,              -- the cost that may start for any worker
-    own bigint,               -- the cost that this worker may hold besides
-    fits bigint,              -- the most that a call may ever cost
-    next_at timestamptz,      -- when the throttle allows the next start
+    room bigint,
+    own bigint,
+    fits bigint,
+    next_at timestamptz,
     throttle_limit int,
     throttle_period interval,
     rate_limit int,
     rate_period interval,
-    unstarted bigint,         -- the cost that is dispatched and has not started
+    unstarted bigint,
     held bigint,
-    closed_until timestamptz, -- the end of a block; infinity: paused
-    ramp_from timestamptz,    -- since when the ramp runs
+    closed_until timestamptz,
+    ramp_from timestamptz,
     is_group bool,
-    is_counted bool,          -- whether its starts are recorded
-    total bigint,             -- the running total of its starts
+    is_counted bool,
+    total bigint,
     last_at timestamptz,
     last_cost int,
-    used bigint,              -- the cost that the trip starts
+    used bigint,
     name text,
     concurrency int
 );
 
-CREATE FUNCTION dispatcher_room_29bd3ac3(p_keys bigint[], p_worker uuid, p_now timestamptz, p_margin interval, p_ramp interval)
-RETURNS SETOF dispatcher_key_room_29bd3ac3 LANGUAGE sql STABLE AS $$
+CREATE FUNCTION dispatcher_room_dcab9cc7(p_keys bigint[], p_worker uuid, p_now timestamptz, p_margin interval, p_ramp interval)
+RETURNS SETOF dispatcher_key_room_dcab9cc7 LANGUAGE sql STABLE AS $$
 SELECT key.id,
        GREATEST(0, CASE WHEN key.is_paused OR key.blocked_until > p_now THEN 0
                         ELSE LEAST(force.concurrency - slots.held,
@@ -306,8 +306,8 @@ SELECT key.id,
        LEAST(NULLIF(force.concurrency, 0), force.per_worker, force.rate_limit, 2147483647),
        CASE WHEN force.throttle_limit IS NOT NULL
             THEN GREATEST(p_now, (starts.last).at
-                                 + dispatcher_spacing_29bd3ac3((starts.last).last_cost, force.throttle_limit, force.throttle_period))
-                 + dispatcher_spacing_29bd3ac3(slots.unstarted, force.throttle_limit, force.throttle_period) END,
+                                 + dispatcher_spacing_dcab9cc7((starts.last).last_cost, force.throttle_limit, force.throttle_period))
+                 + dispatcher_spacing_dcab9cc7(slots.unstarted, force.throttle_limit, force.throttle_period) END,
        force.throttle_limit, force.throttle_period, force.rate_limit, force.rate_period, slots.unstarted, slots.held,
        CASE WHEN key.is_paused THEN 'infinity' WHEN key.blocked_until > p_now THEN key.blocked_until END,
        CASE WHEN key.blocked_until + p_ramp > p_now THEN key.blocked_until END,
@@ -335,7 +335,7 @@ SELECT key.id,
         WHERE slot.key_id = key.id) AS slots
  CROSS JOIN LATERAL (
        SELECT COALESCE(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit)
-              IS NOT NULL OR dispatcher_is_member_29bd3ac3(key.name, key.is_group) AS is_on) AS counting
+              IS NOT NULL OR dispatcher_is_member_dcab9cc7(key.name, key.is_group) AS is_on) AS counting
  CROSS JOIN LATERAL (
        SELECT CASE WHEN counting.is_on
                    THEN (SELECT start
@@ -352,25 +352,25 @@ SELECT key.id,
        OFFSET 0) AS starts
  WHERE key.id = ANY (p_keys)
 $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_room_29bd3ac3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_room_dcab9cc7 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_count_starts_29bd3ac3(p_keys dispatcher_key_room_29bd3ac3[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_count_starts_dcab9cc7(p_keys dispatcher_key_room_dcab9cc7[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO dispatcher_start (key_id, at, total, cost, last_cost)
   SELECT key.id, key.last_at, COALESCE(key.total, 0) + key.used, key.used, key.last_cost
     FROM unnest(p_keys) AS key
    WHERE key.used > 0 AND key.is_counted;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_count_starts_29bd3ac3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_count_starts_dcab9cc7 FROM PUBLIC;
 
-CREATE TYPE dispatcher_group_room_29bd3ac3 AS (id bigint, room bigint, fits bigint, best bigint[]);
+CREATE TYPE dispatcher_group_room_dcab9cc7 AS (id bigint, room bigint, fits bigint, best bigint[]);
 
-CREATE FUNCTION dispatcher_lock_keys_29bd3ac3(p_keys bigint[], p_known bigint[], p_worker uuid, p_most int, p_tuning dispatcher_tuning_29bd3ac3,
-    p_now timestamptz, OUT ids bigint[], OUT keys dispatcher_key_room_29bd3ac3[], OUT groups bigint[], OUT busy bigint[])
+CREATE FUNCTION dispatcher_lock_keys_dcab9cc7(p_keys bigint[], p_known bigint[], p_worker uuid, p_most int, p_tuning dispatcher_tuning_dcab9cc7,
+    p_now timestamptz, OUT ids bigint[], OUT keys dispatcher_key_room_dcab9cc7[], OUT groups bigint[], OUT busy bigint[])
 LANGUAGE plpgsql AS $$
 DECLARE
-  v_groups dispatcher_group_room_29bd3ac3[];
-  v_group dispatcher_group_room_29bd3ac3;
+  v_groups dispatcher_group_room_dcab9cc7[];
+  v_group dispatcher_group_room_dcab9cc7;
   k int;
 BEGIN
   WITH mine AS (
@@ -383,11 +383,11 @@ BEGIN
     INTO ids, groups
     FROM mine
     LEFT JOIN LATERAL unnest(CASE WHEN mine.is_group THEN ARRAY[mine.id]
-                                  WHEN dispatcher_is_member_29bd3ac3(mine.name, mine.is_group) THEN dispatcher_groups_of_29bd3ac3(mine.name) END)
+                                  WHEN dispatcher_is_member_dcab9cc7(mine.name, mine.is_group) THEN dispatcher_groups_of_dcab9cc7(mine.name) END)
               AS joined (id) ON true;
   groups := COALESCE(groups, '{}');
   IF groups <> '{}' THEN
-    SELECT array_agg((key.id, ranked.room, ranked.fits, ranked.best)::dispatcher_group_room_29bd3ac3) INTO v_groups
+    SELECT array_agg((key.id, ranked.room, ranked.fits, ranked.best)::dispatcher_group_room_dcab9cc7) INTO v_groups
       FROM dispatcher_ratelimitkey AS key
      CROSS JOIN LATERAL (
            SELECT COALESCE(sum(member.room) FILTER (WHERE member.is_open), 0) AS room, max(member.fits) AS fits,
@@ -395,7 +395,7 @@ BEGIN
                              member.room DESC, member.last_at NULLS FIRST, member.id))[:p_most + 1] AS best
              FROM (SELECT member.*,
                           member.room > 0 AND COALESCE(member.next_at <= p_now + p_tuning.horizon, true) AS is_open
-                     FROM dispatcher_room_29bd3ac3(dispatcher_members_of_29bd3ac3(key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member)
+                     FROM dispatcher_room_dcab9cc7(dispatcher_members_of_dcab9cc7(key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member)
                   AS member) AS ranked
      WHERE key.id = ANY (groups) AND key.id <> ALL (p_known);
     WITH mine AS (
@@ -413,7 +413,7 @@ BEGIN
                    WHERE key.id = ANY (p_keys || groups) AND key.id <> ALL (ids || p_known));
   END IF;
   SELECT array_agg(key), COALESCE(array_agg(key.id), '{}') INTO keys, ids
-    FROM dispatcher_room_29bd3ac3(ids, p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS key;
+    FROM dispatcher_room_dcab9cc7(ids, p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS key;
   FOREACH v_group IN ARRAY COALESCE(v_groups, '{}') LOOP
     k := array_position(ids, v_group.id);
     CONTINUE WHEN k IS NULL;
@@ -422,14 +422,14 @@ BEGIN
     IF NOT v_group.best <@ (ids || p_known) THEN busy := busy || v_group.id; END IF;
   END LOOP;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_lock_keys_29bd3ac3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_lock_keys_dcab9cc7 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_opening_29bd3ac3(p_key dispatcher_key_room_29bd3ac3, p_cost bigint, p_horizon interval, p_margin interval, p_ramp interval,
+CREATE FUNCTION dispatcher_opening_dcab9cc7(p_key dispatcher_key_room_dcab9cc7, p_cost bigint, p_horizon interval, p_margin interval, p_ramp interval,
     p_now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
 DECLARE
   v_at timestamptz := p_now;
-  v_need bigint;                                     -- the running total that must have left the window
-  v_gone bigint;                                     -- of the running total, what no longer counts
+  v_need bigint;
+  v_gone bigint;
 BEGIN
   IF p_key.closed_until = 'infinity' OR p_key.concurrency < p_key.held + p_cost THEN
     RETURN NULL;
@@ -454,15 +454,15 @@ BEGIN
           ORDER BY start.key_id, start.at, start.total
           LIMIT 1),
         CASE WHEN v_need <= p_key.total + p_key.used THEN p_key.last_at END,
-        p_now));                                     -- what is dispatched must start and leave first
+        p_now));
     END IF;
   END IF;
   v_at := GREATEST(v_at, p_key.next_at - p_horizon);
   RETURN NULLIF(v_at, p_now);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_opening_29bd3ac3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_opening_dcab9cc7 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_wake_29bd3ac3(p_queue text, p_key bigint, p_not uuid, p_silence interval, p_now timestamptz) RETURNS uuid
+CREATE FUNCTION dispatcher_wake_dcab9cc7(p_queue text, p_key bigint, p_not uuid, p_silence interval, p_now timestamptz) RETURNS uuid
 LANGUAGE plpgsql AS $$
 DECLARE
   v_worker uuid;
@@ -476,7 +476,7 @@ BEGIN
             WHERE idle.idle_at IS NOT NULL AND p_queue = ANY (idle.queues) AND idle.worker_id IS DISTINCT FROM p_not
               AND worker.stopped_at IS NULL AND worker.lost_at IS NULL AND worker.seen_at > p_now - p_silence
               AND (p_key IS NULL
-                   OR COALESCE((SELECT key.own > 0 FROM dispatcher_room_29bd3ac3(ARRAY[p_key], idle.worker_id, p_now, '0', '0') AS key),
+                   OR COALESCE((SELECT key.own > 0 FROM dispatcher_room_dcab9cc7(ARRAY[p_key], idle.worker_id, p_now, '0', '0') AS key),
                                true))
             ORDER BY idle.idle_at, idle.worker_id
             LIMIT 1
@@ -484,9 +484,9 @@ BEGIN
   RETURNING feed.worker_id INTO v_worker;
   RETURN v_worker;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_wake_29bd3ac3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_wake_dcab9cc7 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_claim_29bd3ac3(p_call uuid, p_ticket uuid, p_claim uuid, p_worker uuid, p_ahead interval, p_tuning dispatcher_tuning_29bd3ac3,
+CREATE FUNCTION dispatcher_claim_dcab9cc7(p_call uuid, p_ticket uuid, p_claim uuid, p_worker uuid, p_ahead interval, p_tuning dispatcher_tuning_dcab9cc7,
     p_now timestamptz)
 RETURNS TABLE (start_at timestamptz, refused text, attempt int, retry jsonb, is_timed bool, at timestamptz)
 LANGUAGE plpgsql SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = 'off' SET jit = 'off'
@@ -495,7 +495,7 @@ SET search_path FROM CURRENT AS $$
 DECLARE
   v_now timestamptz;
   v_call record;
-  v_keys dispatcher_key_room_29bd3ac3[];
+  v_keys dispatcher_key_room_dcab9cc7[];
   v_ids bigint[];
   v_costs int[];
 BEGIN
@@ -510,13 +510,13 @@ BEGIN
   v_now := COALESCE(p_now, clock_timestamp());
   at := v_now;
   SELECT array_agg(key), COALESCE(bool_or(key.is_counted), false) INTO v_keys, is_timed
-    FROM dispatcher_room_29bd3ac3(v_ids, p_worker, v_now, p_tuning.margin, p_tuning.ramp) AS key;
+    FROM dispatcher_room_dcab9cc7(v_ids, p_worker, v_now, p_tuning.margin, p_tuning.ramp) AS key;
   start_at := v_now;
   FOR i IN 1 .. COALESCE(cardinality(v_keys), 0) LOOP
     IF v_keys[i].closed_until IS NOT NULL OR v_keys[i].concurrency = 0 THEN refused := 'closed'; END IF;
     IF v_keys[i].throttle_limit IS NOT NULL THEN
       start_at := GREATEST(start_at, v_now + p_tuning.lead,
-        v_keys[i].last_at + dispatcher_spacing_29bd3ac3(v_keys[i].last_cost, v_keys[i].throttle_limit, v_keys[i].throttle_period));
+        v_keys[i].last_at + dispatcher_spacing_dcab9cc7(v_keys[i].last_cost, v_keys[i].throttle_limit, v_keys[i].throttle_period));
     END IF;
   END LOOP;
   refused := CASE WHEN v_call.is_revoked THEN 'revoked' WHEN v_call.expires_at <= v_now THEN 'expired'
@@ -540,34 +540,34 @@ BEGIN
     v_keys[i].last_cost := v_keys[i].used;
     v_keys[i].last_at := GREATEST(v_keys[i].last_at, start_at);
   END LOOP;
-  PERFORM dispatcher_count_starts_29bd3ac3(v_keys);
+  PERFORM dispatcher_count_starts_dcab9cc7(v_keys);
   RETURN NEXT;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_claim_29bd3ac3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_claim_dcab9cc7 FROM PUBLIC;
 
-CREATE TYPE dispatcher_found_29bd3ac3 AS (
-    now timestamptz,          -- the time after the locks
-    open bigint[],            -- the keys that were to be looked at, and groups of them
-    busy bigint[],            -- keys that another transaction has locked
-    ids bigint[],             -- keys that are locked
-    keys dispatcher_key_room_29bd3ac3[],         -- what each of these allows
-    lanes dispatcher_lane_29bd3ac3[],
-    turn_keys bigint[],       -- keys with room that have lanes parked on them
-    published text[],         -- queues whose calls may be published, and how many
+CREATE TYPE dispatcher_found_dcab9cc7 AS (
+    now timestamptz,
+    open bigint[],
+    busy bigint[],
+    ids bigint[],
+    keys dispatcher_key_room_dcab9cc7[],
+    lanes dispatcher_lane_dcab9cc7[],
+    turn_keys bigint[],
+    published text[],
     publish_room int[]
 );
 
-CREATE FUNCTION dispatcher_find_lanes_29bd3ac3(p_worker uuid, p_queues text[], p_room int, p_becomes text, p_publish int, p_open bigint[],
-    p_tuning dispatcher_tuning_29bd3ac3, p_now timestamptz) RETURNS dispatcher_found_29bd3ac3 LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_find_lanes_dcab9cc7(p_worker uuid, p_queues text[], p_room int, p_becomes text, p_publish int, p_open bigint[],
+    p_tuning dispatcher_tuning_dcab9cc7, p_now timestamptz) RETURNS dispatcher_found_dcab9cc7 LANGUAGE plpgsql AS $$
 DECLARE
   v_now timestamptz := COALESCE(p_now, clock_timestamp());
   v_queues text[] := CASE WHEN p_room > 0 THEN p_queues ELSE '{}' END;
   v_open bigint[] := p_open;
-  v_want bigint[];                                   -- keys to lock
+  v_want bigint[];
   v_busy bigint[] := '{}';
   v_ids bigint[] := '{}';
-  v_keys dispatcher_key_room_29bd3ac3[];
-  v_lanes dispatcher_lane_29bd3ac3[];
+  v_keys dispatcher_key_room_dcab9cc7[];
+  v_lanes dispatcher_lane_dcab9cc7[];
   v_rows tid[];
   v_turn_keys bigint[] := '{}';
   v_published text[] := '{}';
@@ -578,20 +578,20 @@ DECLARE
 BEGIN
   IF p_becomes = 'dispatched' AND v_queues <> '{}' THEN
     SELECT COALESCE(array_agg(queue.name), '{}'), COALESCE(array_agg(queue.room), '{}') INTO v_published, v_publish_room
-      FROM (SELECT mine.name, dispatcher_queue_room_29bd3ac3(mine.name, p_room, p_tuning, v_now) AS room FROM unnest(v_queues) AS mine (name))
+      FROM (SELECT mine.name, dispatcher_queue_room_dcab9cc7(mine.name, p_room, p_tuning, v_now) AS room FROM unnest(v_queues) AS mine (name))
            AS queue
      WHERE queue.room > 0;
     v_queues := v_published;
   END IF;
-  v_rows := dispatcher_ready_rows_29bd3ac3(v_queues, p_room);
+  v_rows := dispatcher_ready_rows_dcab9cc7(v_queues, p_room);
   IF (SELECT site.lane_id FROM dispatcher_lanesite AS site
        WHERE site.place = -1 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
-    v_rows := v_rows || dispatcher_limited_rows_29bd3ac3(p_worker, v_queues, p_room);
+    v_rows := v_rows || dispatcher_limited_rows_dcab9cc7(p_worker, v_queues, p_room);
   END IF;
   IF v_rows IS NULL AND v_queues <> '{}'
      AND (SELECT site.lane_id FROM dispatcher_lanesite AS site
            WHERE site.place = 0 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
-    BEGIN                                            -- others have locked all that is ready: wait for one
+    BEGIN
       v_rows := ARRAY(SELECT site.ctid
                         FROM dispatcher_lanesite AS site
                        WHERE site.place = 0 AND site.queue = ANY (v_queues)
@@ -602,7 +602,7 @@ BEGIN
       v_rows := NULL;
     END;
   END IF;
-  IF v_rows IS NOT NULL THEN v_lanes := dispatcher_lanes_at_29bd3ac3(v_rows, 'mine'); END IF;
+  IF v_rows IS NOT NULL THEN v_lanes := dispatcher_lanes_at_dcab9cc7(v_rows, 'mine'); END IF;
   v_open := v_open || ARRAY(SELECT site.place FROM dispatcher_lanesite AS site
                              WHERE site.queue = ANY (v_queues) AND site.kept_until IS NOT NULL AND site.place > 0);
   v_want := v_open || ARRAY(SELECT unnest(lane.key_ids) FROM unnest(v_lanes) AS lane);
@@ -610,13 +610,13 @@ BEGIN
     v_want := ARRAY(SELECT DISTINCT want.id FROM unnest(v_want) AS want (id)
                      WHERE want.id IS NOT NULL AND want.id <> ALL (v_ids || v_busy));
     EXIT WHEN v_want = '{}';
-    v_locked := dispatcher_lock_keys_29bd3ac3(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
+    v_locked := dispatcher_lock_keys_dcab9cc7(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
     IF v_locked.busy <> '{}'
        AND NOT EXISTS (SELECT FROM unnest(v_lanes) AS lane WHERE NOT lane.key_ids && v_locked.busy) THEN
-      BEGIN                                          -- locked keys stop every lane: wait for them
+      BEGIN
         PERFORM FROM dispatcher_ratelimitkey AS key
           WHERE key.id = ANY (v_locked.busy) ORDER BY key.id FOR NO KEY UPDATE;
-        v_locked := dispatcher_lock_keys_29bd3ac3(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
+        v_locked := dispatcher_lock_keys_dcab9cc7(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
       EXCEPTION WHEN lock_not_available THEN
         NULL;
       END;
@@ -657,7 +657,7 @@ BEGIN
       v_turn_keys := v_turn_keys || v_other.key_id;
       CONTINUE WHEN v_other.taker IS NULL;
       IF v_other.taker = 'published' AND v_other.queue <> ALL (v_published) THEN
-        v_left := dispatcher_queue_room_29bd3ac3(v_other.queue, p_publish, p_tuning, v_now);
+        v_left := dispatcher_queue_room_dcab9cc7(v_other.queue, p_publish, p_tuning, v_now);
         CONTINUE WHEN v_left = 0;
         v_published := v_published || v_other.queue;
         v_publish_room := v_publish_room || v_left;
@@ -668,85 +668,85 @@ BEGIN
                        ORDER BY site.priority DESC, site.served_at, site.lane_id
                        LIMIT v_other.most
                          FOR NO KEY UPDATE SKIP LOCKED);
-      v_lanes := v_lanes || dispatcher_lanes_at_29bd3ac3(v_rows, v_other.taker);
+      v_lanes := v_lanes || dispatcher_lanes_at_dcab9cc7(v_rows, v_other.taker);
     END LOOP;
     v_want := ARRAY(SELECT unnest(lane.key_ids) FROM unnest(v_lanes) AS lane);
   END LOOP;
   RETURN (v_now, v_open, v_busy, v_ids, v_keys, v_lanes, v_turn_keys, v_published, v_publish_room);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_find_lanes_29bd3ac3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_find_lanes_dcab9cc7 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_opens_at_29bd3ac3(p_key dispatcher_key_room_29bd3ac3, p_cost bigint, p_worker uuid, p_tuning dispatcher_tuning_29bd3ac3, p_now timestamptz)
+CREATE FUNCTION dispatcher_opens_at_dcab9cc7(p_key dispatcher_key_room_dcab9cc7, p_cost bigint, p_worker uuid, p_tuning dispatcher_tuning_dcab9cc7, p_now timestamptz)
 RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
 DECLARE
-  v_at timestamptz := dispatcher_opening_29bd3ac3(p_key, p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp, p_now);
+  v_at timestamptz := dispatcher_opening_dcab9cc7(p_key, p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp, p_now);
 BEGIN
   IF v_at IS NULL AND p_key.is_group THEN
-    v_at := (SELECT min(dispatcher_opening_29bd3ac3(member, p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp, p_now))
-               FROM dispatcher_room_29bd3ac3(dispatcher_members_of_29bd3ac3(p_key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member
+    v_at := (SELECT min(dispatcher_opening_dcab9cc7(member, p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp, p_now))
+               FROM dispatcher_room_dcab9cc7(dispatcher_members_of_dcab9cc7(p_key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member
               WHERE member.fits >= p_cost);
   END IF;
   RETURN v_at;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_opens_at_29bd3ac3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_opens_at_dcab9cc7 FROM PUBLIC;
 
-CREATE TYPE dispatcher_start_29bd3ac3 AS (call uuid, at timestamptz, state text, chosen jsonb);
+CREATE TYPE dispatcher_start_dcab9cc7 AS (call uuid, at timestamptz, state text, chosen jsonb);
 
-CREATE TYPE dispatcher_spent_29bd3ac3 AS (call uuid, key_id bigint, cost int);
+CREATE TYPE dispatcher_spent_dcab9cc7 AS (call uuid, key_id bigint, cost int);
 
-CREATE TYPE dispatcher_fate_29bd3ac3 AS (call uuid, fate text, at timestamptz, key_id bigint, cost int, queue text);
+CREATE TYPE dispatcher_fate_dcab9cc7 AS (call uuid, fate text, at timestamptz, key_id bigint, cost int, queue text);
 
-CREATE TYPE dispatcher_move_29bd3ac3 AS (lane bigint, place bigint, served_at timestamptz, kept_until timestamptz);
+CREATE TYPE dispatcher_move_dcab9cc7 AS (lane bigint, place bigint, served_at timestamptz, kept_until timestamptz);
 
-CREATE TYPE dispatcher_pending_29bd3ac3 AS (at timestamptz, lane_id bigint, key_id bigint);
+CREATE TYPE dispatcher_pending_dcab9cc7 AS (at timestamptz, lane_id bigint, key_id bigint);
 
-CREATE TYPE dispatcher_chosen_29bd3ac3 AS (
-    starts dispatcher_start_29bd3ac3[],
-    spent dispatcher_spent_29bd3ac3[],
-    fates dispatcher_fate_29bd3ac3[],
-    served bigint[],          -- lanes in the order in which calls of theirs started last
-    moves dispatcher_move_29bd3ac3[],            -- lanes that do not go on
-    notes dispatcher_pending_29bd3ac3[],
+CREATE TYPE dispatcher_chosen_dcab9cc7 AS (
+    starts dispatcher_start_dcab9cc7[],
+    spent dispatcher_spent_dcab9cc7[],
+    fates dispatcher_fate_dcab9cc7[],
+    served bigint[],
+    moves dispatcher_move_dcab9cc7[],
+    notes dispatcher_pending_dcab9cc7[],
     wake uuid[],
-    keys dispatcher_key_room_29bd3ac3[],
-    open bigint[],            -- keys to look at, and those that stopped a lane
+    keys dispatcher_key_room_dcab9cc7[],
+    open bigint[],
     room_left int
 );
 
-CREATE FUNCTION dispatcher_choose_29bd3ac3(p_found dispatcher_found_29bd3ac3, p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text,
-    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_29bd3ac3) RETURNS dispatcher_chosen_29bd3ac3 LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_choose_dcab9cc7(p_found dispatcher_found_dcab9cc7, p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text,
+    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_dcab9cc7) RETURNS dispatcher_chosen_dcab9cc7 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz := p_found.now;
   v_until timestamptz := p_found.now + p_tuning.horizon;
   v_ids bigint[] := p_found.ids;
-  v_keys dispatcher_key_room_29bd3ac3[] := p_found.keys;
+  v_keys dispatcher_key_room_dcab9cc7[] := p_found.keys;
   v_publish int[] := p_found.publish_room;
   v_left int := p_room;
   v_due bigint[] := p_due;
   v_heads int := GREATEST(p_room, COALESCE((SELECT max(room) FROM unnest(p_found.publish_room) AS room), 0))
                  / GREATEST(1, COALESCE(cardinality(p_found.lanes), 0)) + 1;
-  v_starts dispatcher_start_29bd3ac3[] := '{}';
-  v_spent dispatcher_spent_29bd3ac3[] := '{}';
-  v_fates dispatcher_fate_29bd3ac3[] := '{}';
+  v_starts dispatcher_start_dcab9cc7[] := '{}';
+  v_spent dispatcher_spent_dcab9cc7[] := '{}';
+  v_fates dispatcher_fate_dcab9cc7[] := '{}';
   v_served bigint[] := '{}';
-  v_moves dispatcher_move_29bd3ac3[] := '{}';
-  v_notes dispatcher_pending_29bd3ac3[] := '{}';
+  v_moves dispatcher_move_dcab9cc7[] := '{}';
+  v_notes dispatcher_pending_dcab9cc7[] := '{}';
   v_wake uuid[] := '{}';
   v_open bigint[] := p_found.open;
-  v_done bigint[] := '{}';                           -- lanes that are settled
-  v_over uuid[] := '{}';                             -- calls that are settled
+  v_done bigint[] := '{}';
+  v_over uuid[] := '{}';
   v_is_over bool;
   v_call record;
   v_kind int;
   v_least int;
-  v_by int;                                          -- the key that stops it, as an index
+  v_by int;
   v_by_id bigint;
   v_by_cost int;
   v_cost int;
   v_at timestamptz;
   v_opens timestamptz;
-  v_ks int[];                                        -- what it spends: indexes of keys, and costs
+  v_ks int[];
   v_costs int[];
   v_chosen jsonb;
   v_worker uuid;
@@ -794,7 +794,7 @@ BEGIN
         v_cost := COALESCE(v_call.key_costs[i], 1);
         k := array_position(v_ids, v_call.key_ids[i]);
         m := NULL;
-        IF v_keys[k].is_group THEN                   -- the member with most room, of this worker if any
+        IF v_keys[k].is_group THEN
           SELECT member.n INTO m
             FROM (SELECT n, v_keys[n].id, v_keys[n].room, v_keys[n].own, v_keys[n].last_at
                     FROM generate_subscripts(v_keys, 1) AS n
@@ -805,7 +805,7 @@ BEGIN
            LIMIT 1;
         END IF;
         v_kind := CASE WHEN k IS NULL AND v_call.key_ids[i] = ANY (p_found.busy) THEN 3
-                       WHEN k IS NULL THEN 9         -- a deleted key has no limit
+                       WHEN k IS NULL THEN 9
                        WHEN v_keys[k].fits < v_cost THEN 1
                        WHEN v_keys[k].room < v_cost OR v_keys[k].next_at > v_until THEN 2
                        WHEN v_keys[k].is_group AND m IS NULL
@@ -833,39 +833,39 @@ BEGIN
       END LOOP;
       IF v_call.fate IS NOT NULL OR v_least = 1 OR (v_least = 2 AND v_call.on_limit <> 'wait') THEN
         IF v_least = 2 AND v_call.on_limit = 'reschedule' THEN
-          v_opens := dispatcher_opens_at_29bd3ac3(v_keys[v_by], v_by_cost, p_worker, p_tuning, v_now);
+          v_opens := dispatcher_opens_at_dcab9cc7(v_keys[v_by], v_by_cost, p_worker, p_tuning, v_now);
         END IF;
         v_fates := v_fates || (v_call.id,
           COALESCE(v_call.fate, CASE WHEN v_call.on_limit = 'drop' THEN 'dropped' WHEN v_least = 1 THEN 'oversized'
                                      ELSE 'later' END),
-          COALESCE(v_opens, v_now + p_tuning.later), v_by_id, v_by_cost, v_call.queue)::dispatcher_fate_29bd3ac3;
+          COALESCE(v_opens, v_now + p_tuning.later), v_by_id, v_by_cost, v_call.queue)::dispatcher_fate_dcab9cc7;
         v_over := v_over || v_call.id;
         v_opens := NULL;
         CONTINUE WHEN p_stride IS NULL;
-        v_is_over := false;                          -- by weight: whose turn is it now?
+        v_is_over := false;
         EXIT;
-      ELSIF v_least < 9 THEN                         -- its lane waits
+      ELSIF v_least < 9 THEN
         v_done := v_done || v_call.lane;
-        v_moves := v_moves || (v_call.lane, CASE WHEN v_least = 4 THEN -1 ELSE v_by_id END, NULL, NULL)::dispatcher_move_29bd3ac3;
+        v_moves := v_moves || (v_call.lane, CASE WHEN v_least = 4 THEN -1 ELSE v_by_id END, NULL, NULL)::dispatcher_move_dcab9cc7;
         CASE v_least
-          WHEN 2 THEN                                -- calls behind it do not take the room that it waits for
+          WHEN 2 THEN
             v_keys[v_by].room := 0;
             v_open := v_open || v_by_id;
-            v_opens := dispatcher_opens_at_29bd3ac3(v_keys[v_by], v_by_cost, p_worker, p_tuning, v_now);
-            IF v_opens IS NOT NULL THEN v_notes := v_notes || (v_opens, NULL, v_by_id)::dispatcher_pending_29bd3ac3; END IF;
+            v_opens := dispatcher_opens_at_dcab9cc7(v_keys[v_by], v_by_cost, p_worker, p_tuning, v_now);
+            IF v_opens IS NOT NULL THEN v_notes := v_notes || (v_opens, NULL, v_by_id)::dispatcher_pending_dcab9cc7; END IF;
             v_opens := NULL;
           WHEN 3 THEN
-            v_notes := v_notes || (v_now + interval '20 milliseconds', NULL, v_by_id)::dispatcher_pending_29bd3ac3;
+            v_notes := v_notes || (v_now + interval '20 milliseconds', NULL, v_by_id)::dispatcher_pending_dcab9cc7;
           ELSE
             v_keys[v_by].own := 0;
-            v_wake := v_wake || dispatcher_wake_29bd3ac3(v_call.queue, v_by_id, p_worker, p_tuning.silence, v_now);
+            v_wake := v_wake || dispatcher_wake_dcab9cc7(v_call.queue, v_by_id, p_worker, p_tuning.silence, v_now);
         END CASE;
         CONTINUE WHEN p_stride IS NULL;
         v_is_over := false;
         EXIT;
-      ELSIF v_call.taker <> 'others' THEN            -- it starts
+      ELSIF v_call.taker <> 'others' THEN
         v_starts := v_starts || (v_call.id, v_at,
-          CASE WHEN v_call.taker = 'mine' THEN p_becomes ELSE 'dispatched' END, v_chosen)::dispatcher_start_29bd3ac3;
+          CASE WHEN v_call.taker = 'mine' THEN p_becomes ELSE 'dispatched' END, v_chosen)::dispatcher_start_dcab9cc7;
         v_over := v_over || v_call.id;
         v_served := array_remove(v_served, v_call.lane) || v_call.lane;
         IF v_publishes IS NOT NULL THEN v_publish[v_publishes] := v_publish[v_publishes] - 1; END IF;
@@ -873,34 +873,34 @@ BEGIN
           v_left := v_left - 1;
           v_due[v_call.n] := v_due[v_call.n] + p_stride[v_call.n];
         END IF;
-        IF v_ks = '{}' THEN v_spent := v_spent || (v_call.id, NULL, 1)::dispatcher_spent_29bd3ac3; END IF;
-      ELSE                                           -- it is first, and others' to start
+        IF v_ks = '{}' THEN v_spent := v_spent || (v_call.id, NULL, 1)::dispatcher_spent_dcab9cc7; END IF;
+      ELSE
         v_done := v_done || v_call.lane;
-        v_worker := dispatcher_wake_29bd3ac3(v_call.queue, v_call.place, p_worker, p_tuning.silence, v_now);
+        v_worker := dispatcher_wake_dcab9cc7(v_call.queue, v_call.place, p_worker, p_tuning.silence, v_now);
         IF v_worker IS NOT NULL
            OR EXISTS (SELECT FROM dispatcher_feed AS feed
                        WHERE v_call.place = ANY (feed.key_ids) AND v_call.queue = ANY (feed.queues)
                          AND feed.woken_at > v_now - interval '100 milliseconds') THEN
           v_wake := v_wake || v_worker;
-          v_moves := v_moves || (v_call.lane, v_call.place, NULL, v_call.kept_until)::dispatcher_move_29bd3ac3;
-          v_notes := v_notes || (v_now + interval '100 milliseconds', NULL, v_call.place)::dispatcher_pending_29bd3ac3;
+          v_moves := v_moves || (v_call.lane, v_call.place, NULL, v_call.kept_until)::dispatcher_move_dcab9cc7;
+          v_notes := v_notes || (v_now + interval '100 milliseconds', NULL, v_call.place)::dispatcher_pending_dcab9cc7;
         ELSIF v_call.kept_until IS NULL THEN
-          v_moves := v_moves || (v_call.lane, v_call.place, v_now, 'infinity')::dispatcher_move_29bd3ac3;
+          v_moves := v_moves || (v_call.lane, v_call.place, v_now, 'infinity')::dispatcher_move_dcab9cc7;
           CONTINUE;
         ELSIF v_call.kept_until <= v_now THEN
-          v_moves := v_moves || (v_call.lane, 0, NULL, NULL)::dispatcher_move_29bd3ac3;
+          v_moves := v_moves || (v_call.lane, 0, NULL, NULL)::dispatcher_move_dcab9cc7;
           CONTINUE;
         ELSE
           v_moves := v_moves || (v_call.lane, v_call.place, NULL,
-                                 LEAST(v_call.kept_until, v_now + p_tuning.keep))::dispatcher_move_29bd3ac3;
-          v_notes := v_notes || (LEAST(v_call.kept_until, v_now + p_tuning.keep), NULL, v_call.place)::dispatcher_pending_29bd3ac3;
+                                 LEAST(v_call.kept_until, v_now + p_tuning.keep))::dispatcher_move_dcab9cc7;
+          v_notes := v_notes || (LEAST(v_call.kept_until, v_now + p_tuning.keep), NULL, v_call.place)::dispatcher_pending_dcab9cc7;
         END IF;
       END IF;
       FOR i IN 1 .. cardinality(v_ks) LOOP
         k := v_ks[i];
         v_keys[k].room := v_keys[k].room - v_costs[i];
         IF v_keys[k].next_at IS NOT NULL THEN
-          v_keys[k].next_at := v_at + dispatcher_spacing_29bd3ac3(v_costs[i], v_keys[k].throttle_limit, v_keys[k].throttle_period);
+          v_keys[k].next_at := v_at + dispatcher_spacing_dcab9cc7(v_costs[i], v_keys[k].throttle_limit, v_keys[k].throttle_period);
         END IF;
         CONTINUE WHEN v_call.taker = 'others';
         v_keys[k].own := v_keys[k].own - v_costs[i];
@@ -913,16 +913,16 @@ BEGIN
         ELSE
           v_keys[k].unstarted := v_keys[k].unstarted + v_costs[i];
         END IF;
-        v_spent := v_spent || (v_call.id, v_ids[k], v_costs[i])::dispatcher_spent_29bd3ac3;
+        v_spent := v_spent || (v_call.id, v_ids[k], v_costs[i])::dispatcher_spent_dcab9cc7;
       END LOOP;
     END LOOP;
     EXIT WHEN v_is_over;
   END LOOP;
   RETURN (v_starts, v_spent, v_fates, v_served, v_moves, v_notes, array_remove(v_wake, NULL), v_keys, v_open, v_left);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_choose_29bd3ac3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_choose_dcab9cc7 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_settle_29bd3ac3(p_fates dispatcher_fate_29bd3ac3[], p_tuning dispatcher_tuning_29bd3ac3, p_now timestamptz)
+CREATE FUNCTION dispatcher_settle_dcab9cc7(p_fates dispatcher_fate_dcab9cc7[], p_tuning dispatcher_tuning_dcab9cc7, p_now timestamptz)
 RETURNS TABLE (id uuid, state text, task text, queue text, attempt int, fate text, key text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -963,13 +963,13 @@ BEGIN
    WHERE call.id = ANY (ARRAY(SELECT fate.call FROM unnest(p_fates) AS fate)) AND call.id = fate.call
   RETURNING call.id, call.state::text, call.task::text, call.queue::text, call.attempt, fate.fate, fate.key::text;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_settle_29bd3ac3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_settle_dcab9cc7 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_take_29bd3ac3(p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text, p_publish int,
+CREATE FUNCTION dispatcher_take_dcab9cc7(p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text, p_publish int,
     p_is_marked bool, p_is_pulled bool, p_keys bigint[],
     p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[], p_crashes smallint[],
     p_results jsonb[], p_errors jsonb[], p_waits interval[],
-    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_29bd3ac3, p_now timestamptz)
+    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_dcab9cc7, p_now timestamptz)
 RETURNS TABLE (id uuid, ticket uuid, state text, task text, args jsonb, kwargs jsonb, call_data jsonb, headers jsonb,
     options jsonb, queue text, attempt int, retry jsonb, chosen_keys jsonb, key_ids bigint[], start_at timestamptz,
     fate text, key text, wake uuid[], again_at timestamptz, publish text[], ended uuid[], locked uuid[], freed bigint[],
@@ -982,16 +982,16 @@ DECLARE
   v_open bigint[] := p_keys;
   v_ends record;
   v_mail bigint[];
-  v_found dispatcher_found_29bd3ac3;
-  v_chosen dispatcher_chosen_29bd3ac3;
-  v_key dispatcher_key_room_29bd3ac3;
+  v_found dispatcher_found_dcab9cc7;
+  v_chosen dispatcher_chosen_dcab9cc7;
+  v_key dispatcher_key_room_dcab9cc7;
   v_queues text[];
   v_freed record;
 BEGIN
   ended := '{}';
   locked := '{}';
   IF cardinality(p_calls) > 0 THEN
-    v_ends := dispatcher_record_ends_29bd3ac3(p_calls, p_tickets, p_claims, p_states, p_reasons, p_crashes, p_results, p_errors, p_waits, v_now);
+    v_ends := dispatcher_record_ends_dcab9cc7(p_calls, p_tickets, p_claims, p_states, p_reasons, p_crashes, p_results, p_errors, p_waits, v_now);
     ended := v_ends.ended;
     locked := v_ends.locked;
     freed := v_ends.freed;
@@ -1011,10 +1011,10 @@ BEGIN
     v_open := v_open || v_mail;
   END IF;
   IF EXISTS (SELECT FROM dispatcher_note AS note WHERE note.at <= v_now) THEN
-    v_open := v_open || dispatcher_read_notes_29bd3ac3(v_now);
+    v_open := v_open || dispatcher_read_notes_dcab9cc7(v_now);
   END IF;
-  v_found := dispatcher_find_lanes_29bd3ac3(p_worker, p_queues, p_room, p_becomes, p_publish, v_open, p_tuning, p_now);
-  v_chosen := dispatcher_choose_29bd3ac3(v_found, p_worker, p_queues, p_tasks, p_room, p_becomes, p_due, p_stride, p_is_strict, p_tuning);
+  v_found := dispatcher_find_lanes_dcab9cc7(p_worker, p_queues, p_room, p_becomes, p_publish, v_open, p_tuning, p_now);
+  v_chosen := dispatcher_choose_dcab9cc7(v_found, p_worker, p_queues, p_tasks, p_room, p_becomes, p_due, p_stride, p_is_strict, p_tuning);
   v_now := v_found.now;
   v_open := v_chosen.open || v_found.turn_keys;
   IF v_chosen.starts <> '{}' THEN
@@ -1048,14 +1048,14 @@ BEGIN
            CASE WHEN start.state = 'active' AND p_is_pulled THEN v_now + p_tuning.lease END, false
       FROM unnest(v_chosen.spent) AS spent
       JOIN unnest(v_chosen.starts) AS start ON start.call = spent.call;
-    PERFORM dispatcher_count_starts_29bd3ac3(v_chosen.keys);
+    PERFORM dispatcher_count_starts_dcab9cc7(v_chosen.keys);
   END IF;
   IF v_chosen.fates <> '{}' THEN
     RETURN QUERY
     SELECT fate.id, NULL::uuid, fate.state, fate.task, NULL::jsonb, NULL::jsonb, NULL::jsonb, NULL::jsonb, NULL::jsonb,
            fate.queue, fate.attempt, NULL::jsonb, NULL::jsonb, NULL::bigint[], NULL::timestamptz, fate.fate, fate.key,
            NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], v_now
-      FROM dispatcher_settle_29bd3ac3(v_chosen.fates, p_tuning, v_now) AS fate;
+      FROM dispatcher_settle_dcab9cc7(v_chosen.fates, p_tuning, v_now) AS fate;
   END IF;
   IF v_found.lanes <> '{}' THEN
     UPDATE dispatcher_lanesite AS site
@@ -1078,13 +1078,13 @@ BEGIN
     CONTINUE WHEN v_key.id <> ALL (v_open)
                OR (SELECT site.lane_id FROM dispatcher_lanesite AS site WHERE site.place = v_key.id LIMIT 1) IS NULL;
     IF v_key.room > 0 AND COALESCE(v_key.next_at <= v_now + p_tuning.horizon, true) THEN
-      v_freed := dispatcher_free_lanes_29bd3ac3(v_key.id, v_key.room, ARRAY(SELECT move.lane FROM unnest(v_chosen.moves) AS move));
+      v_freed := dispatcher_free_lanes_dcab9cc7(v_key.id, v_key.room, ARRAY(SELECT move.lane FROM unnest(v_chosen.moves) AS move));
       v_queues := v_queues || v_freed.queues;
       IF v_freed.is_short THEN
-        v_chosen.notes := v_chosen.notes || (v_now + interval '20 milliseconds', NULL, v_key.id)::dispatcher_pending_29bd3ac3;
+        v_chosen.notes := v_chosen.notes || (v_now + interval '20 milliseconds', NULL, v_key.id)::dispatcher_pending_dcab9cc7;
       END IF;
     ELSE
-      v_chosen.notes := v_chosen.notes || (dispatcher_opens_at_29bd3ac3(v_key, 1, p_worker, p_tuning, v_now), NULL, v_key.id)::dispatcher_pending_29bd3ac3;
+      v_chosen.notes := v_chosen.notes || (dispatcher_opens_at_dcab9cc7(v_key, 1, p_worker, p_tuning, v_now), NULL, v_key.id)::dispatcher_pending_dcab9cc7;
     END IF;
   END LOOP;
   INSERT INTO dispatcher_note (at, lane_id, key_id)
@@ -1095,7 +1095,7 @@ BEGIN
             FROM unnest(v_found.busy) AS busy (id)
            WHERE busy.id = ANY (v_open)) AS note
    WHERE note.at IS NOT NULL
-     AND (note.key_id = ANY (v_found.busy)           -- who holds that key may have just read the note that is there
+     AND (note.key_id = ANY (v_found.busy)
           OR NOT EXISTS (SELECT FROM dispatcher_note AS earlier
                           WHERE earlier.key_id = note.key_id AND earlier.at <= note.at));
   again_at := (SELECT min(note.at) FROM unnest(v_chosen.notes) AS note);
@@ -1112,7 +1112,7 @@ BEGIN
   publish := '{}';
   IF v_queues <> '{}' THEN
     SELECT array_remove(wake || array_agg(CASE WHEN queue.delivery <> 'broker' AND queue.is_ready
-                                               THEN dispatcher_wake_29bd3ac3(queue.name, NULL, p_worker, p_tuning.silence, v_now) END), NULL),
+                                               THEN dispatcher_wake_dcab9cc7(queue.name, NULL, p_worker, p_tuning.silence, v_now) END), NULL),
            COALESCE(array_agg(queue.name) FILTER (WHERE queue.delivery = 'broker' AND queue.is_ready), '{}')
       INTO wake, publish
       FROM (SELECT mine.name,
@@ -1125,4 +1125,4 @@ BEGIN
   at := v_now;
   RETURN NEXT;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_take_29bd3ac3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_take_dcab9cc7 FROM PUBLIC;
