@@ -4,9 +4,9 @@ import logging
 from datetime import datetime
 from uuid import UUID
 
-from dispatcher import sql
 from dispatcher.engine import lost
-from dispatcher.engine.dispenser import dispense, dispense_briefly
+from dispatcher.engine.dispenser import dispense
+from dispatcher.engine.lost import Lost
 from dispatcher.extension import registered
 from dispatcher.lifecycle import publish, retention
 from dispatcher.lifecycle import recover as recovery
@@ -31,19 +31,19 @@ def recover(*, now: datetime | None = None) -> int:
     lifecycle.recover.judged_until), unless the caller names the time.
     """
     retention.trim_starts(now=now)
-    changed = registered().recover(now=now) or 0
+    registered().recover(now=now)
     freed = recovery.free_orphans(after=_Sweep.slot, now=now)
     _Sweep.slot = freed.last
     if freed.slots:
         logger.warning("slots freed, as their calls were deleted or are not in flight: %d", freed.slots)
-    put_back = 0
+    put_back = reclaimed = 0
     if (until := now or recovery.judged_until()) is not None:
-        put_back = lost.put_back_expired(until=until, now=now)
-        changed += registered().reclaim(now=now, until=until)
+        put_back = lost.lose_expired(until=until, now=now)
+        reclaimed = registered().reclaim(now=now, until=until)
         publish.publish(publish.to_repeat(now=now, until=until), now=now)
     if put_back:
         logger.warning("calls put back, as their leases had run out or no worker serves them: %d", put_back)
-    if freed.slots or put_back or changed:
+    if freed.slots or put_back or reclaimed:
         dispense()
     return put_back
 
@@ -62,8 +62,5 @@ def lose(
     is_crash: the process broke down, and was not ended on purpose. claim_id: the claim of that process; an attempt of
     another claim goes on.
     """
-    with sql.atomic():
-        is_released = lost.put_back(call_id, ticket, error, is_crash=is_crash, claim_id=claim_id, now=now)
-    if is_released:
-        dispense_briefly()
-    return is_released
+    gone = Lost(call_id=call_id, ticket=ticket, claim_id=claim_id)
+    return lost.lose([gone], error, is_crash=is_crash, now=now) > 0
