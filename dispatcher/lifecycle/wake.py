@@ -31,22 +31,12 @@ def channel(worker: UUID) -> str:
     return f"dispatcher_{worker.hex}"
 
 
-def mark_idle(worker: UUID, queues: Sequence[str]) -> bool:
-    """Note that this worker has free processes for calls of these queues, and waits; return whether it finds some.
+def mark(worker: UUID, queues: Sequence[str], *, is_idle: bool) -> None:
+    """Note that this worker serves these queues, and whether it has free processes for them, and waits.
 
-    Who sent a call before the mark was committed has not woken the worker.
+    Who sent a call before the mark was committed has not woken the worker: it looks once more.
     """
-    where = {"worker": worker, "queues": list(queues)}
-    with sql.one_trip() as commit:
-        sql.ask("mark_idle", object, where)
-        commit()
-        asked = sql.ask("has_work", bool, where)
-    return asked.row()
-
-
-def mark_busy(worker: UUID) -> None:
-    """Note that this worker waits for no calls any more."""
-    sql.change("mark_busy", {"worker": worker})
+    sql.change("mark_feed", {"worker": worker, "queues": list(queues), "is_idle": is_idle})
 
 
 def delete(worker: UUID) -> None:

@@ -848,6 +848,7 @@ def count_starts(state: State, keys: Iterable[Room]) -> None:
         if key.used and key.is_counted:
             start = Start(key.last_at or 0, (key.total or 0) + key.used, key.used, key.last_cost or 0)
             state.starts.setdefault(key.id, []).append(start)
+            key.total, key.used = start.total, 0
 
 
 def _settle(state: State, trip: Trip, fate: Fate) -> None:
