@@ -203,7 +203,7 @@ def _spend(name: str) -> dict[str, str]:
     with sql.atomic():
         if not sql.fetch("lock_key_named", int, {"name": name}):
             return {}
-        (spent,) = sql.fetch("spend_window", _Spent, {"name": name, "buckets": BUCKETS, "margin": conf().margin})
+        (spent,) = sql.fetch("spend_window", _Spent, {"name": name})
     headers = {}
     if spent.rate_limit is not None and spent.resets_at is not None:
         headers = {
