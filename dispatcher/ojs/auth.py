@@ -19,7 +19,6 @@ from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid
 from dispatcher.history import Actor
-from dispatcher.limits.policy import BUCKETS
 from dispatcher.ojs.models import ApiToken
 from dispatcher.ojs.wire import Problem
 
