@@ -32,7 +32,7 @@ BEGIN
           WHERE start.key_id = p_key.id AND start.at > p_now - p_key.rate_period - p_margin AND start.total >= v_need
           ORDER BY start.key_id, start.at, start.total
           LIMIT 1),
-        CASE WHEN v_need <= p_key.total + p_key.used THEN p_key.last_at END,
+        CASE WHEN v_need <= COALESCE(p_key.total, 0) + p_key.used THEN p_key.last_at END,
         p_now));                                     -- what is dispatched must start and leave first
     END IF;
   END IF;

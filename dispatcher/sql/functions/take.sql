@@ -171,7 +171,7 @@ BEGIN
                             'broker') AS delivery,
                    (SELECT site.lane_id FROM dispatcher_lanesite AS site
                      WHERE site.place = 0 AND site.queue = mine.name LIMIT 1) IS NOT NULL AS is_ready
-              FROM (SELECT DISTINCT name FROM unnest(v_queues) AS queue (name)) AS mine) AS queue;
+              FROM (SELECT DISTINCT name FROM unnest(v_queues) AS queue (name) ORDER BY name) AS mine) AS queue;
   END IF;
   at := v_now;
   RETURN NEXT;

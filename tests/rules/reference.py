@@ -1,0 +1,925 @@
+"""The rule of `take` in plain Python, on a state in memory that no one else changes: nothing is locked by others.
+
+Times and durations are whole microseconds. What the functions of the database do beside it must be equal to it, see
+test_take; what no limit may allow is stated apart from it, in the checker.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, NamedTuple
+
+BIG = 2**31 - 1
+MILLISECOND = 1_000
+SECOND = 1_000_000
+READY, LIMITED = 0, -1
+"""Places of a lane; None is asleep, and any other the key that it is parked on."""
+
+
+@dataclass(kw_only=True)
+class Limits:
+    """The limits of a key: its own, or those of its override."""
+
+    concurrency: int | None = None
+    per_worker: int | None = None
+    rate_limit: int | None = None
+    rate_period: int | None = None
+    throttle_limit: int | None = None
+    throttle_period: int | None = None
+
+    @property
+    def is_timed(self) -> bool:
+        """Return whether a start counts after it."""
+        return self.rate_limit is not None or self.throttle_limit is not None
+
+    def spacing(self, cost: int) -> int:
+        """Return how long after a start of this cost the next one may come."""
+        assert self.throttle_limit is not None and self.throttle_period is not None
+        return -(-self.throttle_period * cost // self.throttle_limit)
+
+
+@dataclass(kw_only=True)
+class Key:
+    """A named limit; one whose name ends in a star is a group of those whose names begin like it."""
+
+    id: int
+    name: str
+    limits: Limits
+    override: Limits
+    override_until: int | None = None
+    is_paused: bool = False
+    blocked_until: int | None = None
+
+    @property
+    def is_group(self) -> bool:
+        """Return whether it chooses a member."""
+        return self.name.endswith("*")
+
+    def has(self, other: "Key") -> bool:
+        """Return whether a key is a member of it."""
+        return self.is_group and not other.is_group and other.name.startswith(self.name.rstrip("*"))
+
+
+@dataclass(kw_only=True)
+class Lane:
+    """Calls of one kind."""
+
+    id: int
+    queue: str
+    priority: int
+    on_limit: str
+    key_ids: list[int]
+    place: int | None = READY
+    served_at: int = 0
+    kept_until: float | None = None
+
+
+@dataclass(kw_only=True)
+class Call:
+    """One call; lists of calls are in the order of their positions."""
+
+    id: Any
+    lane: int
+    task: str
+    key_costs: list[int | None] | None = None
+    state: str = "available"
+    attempt: int = 0
+    returns: int = 0
+    is_revoked: bool = False
+    expires_at: int | None = None
+    oversized: tuple[int, int] | None = None
+    reason: str | None = None
+    scheduled_at: int | None = None
+    started_at: int | None = None
+    finished_at: int | None = None
+    chosen: dict[str, str] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Return whether it may start."""
+        return self.state == "available" and self.oversized is None
+
+
+@dataclass(kw_only=True)
+class Feed:
+    """A worker that takes calls itself."""
+
+    queues: list[str]
+    idle_at: int | None = None
+    woken_at: int | None = None
+    key_ids: list[int] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class Worker:
+    """A process that reports that it lives."""
+
+    queues: list[str]
+    tasks: list[str] | None
+    seen_at: int
+    serves_until: int
+    is_gone: bool = False
+
+
+class Slot(NamedTuple):
+    """What a call in flight holds of a key."""
+
+    call: Any
+    key: int | None
+    cost: int
+    worker: Any
+    started_at: int | None
+
+
+class Start(NamedTuple):
+    """What one trip has started of a key."""
+
+    at: int
+    total: int
+    cost: int
+    last_cost: int
+
+
+class Note(NamedTuple):
+    """What must be looked at, and when."""
+
+    at: int
+    lane: int | None
+    key: int | None
+    is_forced: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """Durations of every trip; see tuning.sql."""
+
+    horizon: int = 200 * MILLISECOND
+    lead: int = 5 * MILLISECOND
+    slack: int = 20 * MILLISECOND
+    margin: int = 50 * MILLISECOND
+    ramp: int = 8 * SECOND
+    later: int = 60 * SECOND
+    keep: int = 100 * MILLISECOND
+    silence: int = 30 * SECOND
+    lease: int = 60 * SECOND
+    dispatch_lease: int = 90 * SECOND
+    ahead: int = 100
+    needs_worker: bool = False
+
+
+@dataclass(kw_only=True)
+class State:
+    """All that a trip reads and writes."""
+
+    keys: dict[int, Key] = field(default_factory=dict)
+    lanes: dict[int, Lane] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    slots: list[Slot] = field(default_factory=list)
+    starts: dict[int, list[Start]] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+    feeds: dict[Any, Feed] = field(default_factory=dict)
+    workers: dict[Any, Worker] = field(default_factory=dict)
+    deliveries: dict[str, str] = field(default_factory=dict)
+
+    def waiting(self, lane: int) -> list[Call]:
+        """Return the calls of a lane that may start, in their order."""
+        return [call for call in self.calls if call.lane == lane and call.waits]
+
+    def members(self, group: Key) -> list[Key]:
+        """Return the keys that a group may choose."""
+        return [key for key in self.keys.values() if group.has(key)]
+
+    def groups(self, key: Key) -> list[Key]:
+        """Return the groups that a key is in, itself included."""
+        return [group for group in self.keys.values() if group is key and key.is_group or group.has(key)]
+
+    def front(self, place: int, queue: str) -> list[Lane]:
+        """Return the lanes of a queue at a place, in the order in which they are served."""
+        mine = [lane for lane in self.lanes.values() if lane.place == place and lane.queue == queue]
+        return sorted(mine, key=lambda lane: (-lane.priority, lane.served_at, lane.id))
+
+    def parked(self, key: int) -> list[Lane]:
+        """Return the lanes that are parked on a key."""
+        return [lane for lane in self.lanes.values() if lane.place == key]
+
+
+@dataclass(kw_only=True)
+class Room:
+    """What a key allows, and what the trip takes of it; see room.sql."""
+
+    id: int
+    key: Key
+    limits: Limits
+    room: int
+    own: int
+    fits: int
+    next_at: int | None
+    held: int
+    unstarted: int
+    closed_until: float | None
+    ramp_from: int | None
+    is_counted: bool
+    total: int | None
+    last_at: int | None
+    last_cost: int | None
+    used: int = 0
+
+    def is_open(self, cost: int, until: int) -> bool:
+        """Return whether a call of this cost may start."""
+        return self.room >= cost and (self.next_at is None or self.next_at <= until)
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """How an attempt ended."""
+
+    call: Call
+    state: str
+    reason: str | None = None
+    wait: int | None = None
+    is_stale: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trip:
+    """What `take` is given."""
+
+    now: int
+    worker: Any
+    queues: list[str]
+    tasks: list[str] | None
+    room: int
+    becomes: str = "active"
+    publish: int = 0
+    is_marked: bool = False
+    keys: list[int] = field(default_factory=list)
+    ends: list[End] = field(default_factory=list)
+    due: list[int] | None = None
+    stride: list[int] | None = None
+    is_strict: bool = False
+    tuning: Tuning = Tuning()
+
+
+@dataclass(kw_only=True)
+class Answer:
+    """What `take` returns."""
+
+    started: list[Any]
+    fates: dict[Any, str]
+    wake: set[Any]
+    publish: set[str]
+    again_at: int | None
+    ended: set[Any]
+    freed: set[int]
+
+
+def latest(*times: Any) -> Any:
+    """Return the latest time that is known."""
+    return max((time for time in times if time is not None), default=None)
+
+
+def least(*values: Any) -> Any:
+    """Return the smallest value that is known."""
+    return min((value for value in values if value is not None), default=None)
+
+
+def unknown_first(value: Any) -> tuple[bool, Any]:
+    """Order what is unknown before all else."""
+    return value is not None, value or 0
+
+
+# What a key allows.
+
+
+def room(state: State, key: Key, worker: Any, now: int, tuning: Tuning) -> Room:
+    """Return what a key allows now, by the limits in force."""
+    has_override = key.override_until is not None and key.override_until > now
+    limits = key.override if has_override else key.limits
+    slots = [slot for slot in state.slots if slot.key == key.id]
+    held = sum(slot.cost for slot in slots)
+    unstarted = sum(slot.cost for slot in slots if slot.started_at is None)
+    mine = sum(slot.cost for slot in slots if worker is not None and slot.worker == worker)
+    is_counted = (
+        key.limits.is_timed
+        or key.override.is_timed
+        or (not key.is_group and any(group.has(key) for group in state.keys.values()))
+    )
+    starts = state.starts.get(key.id, []) if is_counted else []
+    last = max(starts, key=lambda start: (start.at, start.total), default=None)
+    counted = sum(start.cost for start in _counted(state, key, limits, now, tuning)) if is_counted else 0
+    blocked, ramp = key.blocked_until, tuning.ramp
+    is_blocked = blocked is not None and blocked > now
+    step = 8 * (now - blocked) // ramp if blocked is not None and blocked <= now < blocked + ramp else None
+    free = least(
+        None if limits.concurrency is None else limits.concurrency - held,
+        None if limits.rate_limit is None else limits.rate_limit - unstarted - counted,
+        None if step is None else (1 << step) - held,
+        BIG,
+    )
+    next_at = None
+    if limits.throttle_limit is not None:
+        next_at = latest(now, None if last is None else last.at + limits.spacing(last.last_cost))
+        next_at += limits.spacing(unstarted)
+    own = BIG
+    if limits.per_worker is not None:
+        own = 0 if worker is None else limits.per_worker - mine
+    return Room(
+        id=key.id,
+        key=key,
+        limits=limits,
+        room=0 if key.is_paused or is_blocked else max(0, free),
+        own=own,
+        fits=least(limits.concurrency or None, limits.per_worker, limits.rate_limit, BIG),
+        next_at=next_at,
+        held=held,
+        unstarted=unstarted,
+        closed_until=inf if key.is_paused else blocked if is_blocked else None,
+        ramp_from=blocked if blocked is not None and blocked + ramp > now else None,
+        is_counted=is_counted,
+        total=last and last.total,
+        last_at=last and last.at,
+        last_cost=last and last.last_cost,
+    )
+
+
+def _counted(state: State, key: Key, limits: Limits, now: int, tuning: Tuning) -> list[Start]:
+    """Return the starts that the window of a key counts."""
+    if limits.rate_limit is None:
+        return []
+    assert limits.rate_period is not None
+    since = now - limits.rate_period - tuning.margin
+    return [start for start in state.starts.get(key.id, []) if start.at > since]
+
+
+def opening(state: State, key: Room, cost: int, now: int, tuning: Tuning) -> int | None:
+    """Return when time lets a call start that this key stops; None if time does not."""
+    limits, at = key.limits, now
+    if key.closed_until == inf or (limits.concurrency is not None and limits.concurrency < key.held + cost):
+        return None
+    at = latest(at, key.closed_until)
+    if key.ramp_from is not None and key.held + cost > 1:
+        step = next((step for step in range(8) if 1 << step >= key.held + cost), 8)
+        at = max(at, key.ramp_from + -(-tuning.ramp * step // 8))
+    if limits.rate_limit is not None:
+        at = max(at, _window_opens(state, key, cost, now, tuning))
+    if key.next_at is not None:
+        at = max(at, key.next_at - tuning.horizon)
+    return None if at == now else at
+
+
+def _window_opens(state: State, key: Room, cost: int, now: int, tuning: Tuning) -> int:
+    limits = key.limits
+    assert limits.rate_limit is not None and limits.rate_period is not None
+    counted = [(start.at, start.cost) for start in _counted(state, key.key, limits, now, tuning)]
+    if key.used:
+        counted.append((key.last_at or 0, key.used))
+    excess = sum(each for _, each in counted) + key.unstarted + cost - limits.rate_limit
+    if excess <= 0:
+        return now
+    for at, gone in counted:
+        excess -= gone
+        if excess <= 0:
+            return at + limits.rate_period + tuning.margin
+    return now + limits.rate_period + tuning.margin
+
+
+def opens_at(state: State, key: Room, cost: int, trip: Trip) -> int | None:
+    """Return when time opens a key, or the first member of it that a call of this cost fits."""
+    at = opening(state, key, cost, trip.now, trip.tuning)
+    if at is not None or not key.key.is_group:
+        return at
+    members = [room(state, member, trip.worker, trip.now, trip.tuning) for member in state.members(key.key)]
+    return least(*(opening(state, each, cost, trip.now, trip.tuning) for each in members if each.fits >= cost))
+
+
+# Who is woken.
+
+
+def wake(state: State, queue: str, key: int | None, trip: Trip) -> Any:
+    """Take the idle mark of the worker that has been idle for longest and may serve the queue; None: none is."""
+
+    def may_hold(worker: Any) -> bool:
+        if key is None or key not in state.keys:
+            return True
+        return room(state, state.keys[key], worker, trip.now, trip.tuning).own > 0
+
+    idle = [
+        (feed.idle_at, id)
+        for id, feed in state.feeds.items()
+        if feed.idle_at is not None and queue in feed.queues and id != trip.worker and id in state.workers
+        if not state.workers[id].is_gone and state.workers[id].seen_at > trip.now - trip.tuning.silence
+        if may_hold(id)
+    ]
+    if not idle:
+        return None
+    _, id = min(idle)
+    feed = state.feeds[id]
+    feed.idle_at, feed.woken_at = None, trip.now
+    if key is not None:
+        feed.key_ids = [*feed.key_ids, key]
+    return id
+
+
+# One trip.
+
+
+@dataclass(kw_only=True)
+class Found:
+    """What a trip may serve: lanes with who may take their calls, and what their keys allow."""
+
+    open: set[int]
+    keys: dict[int, Room] = field(default_factory=dict)
+    lanes: dict[int, str] = field(default_factory=dict)
+    turn_keys: set[int] = field(default_factory=set)
+    publish: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fate:
+    """What becomes of a call that does not start."""
+
+    call: Call
+    fate: str
+    at: int
+    key: int | None = None
+    cost: int = 1
+
+
+class Move(NamedTuple):
+    """Where a lane goes that does not go on."""
+
+    place: int | None
+    served_at: int | None = None
+    kept_until: float | None = None
+
+
+@dataclass(kw_only=True)
+class Chosen:
+    """What a trip has decided."""
+
+    starts: dict[Any, tuple[Call, int, str, dict[str, str] | None]] = field(default_factory=dict)
+    spent: list[tuple[Any, int | None, int]] = field(default_factory=list)
+    fates: list[Fate] = field(default_factory=list)
+    served: list[int] = field(default_factory=list)
+    moves: dict[int, Move] = field(default_factory=dict)
+    notes: set[Note] = field(default_factory=set)
+    wake: list[Any] = field(default_factory=list)
+    open: set[int] = field(default_factory=set)
+    left: int = 0
+
+
+def take(state: State, trip: Trip) -> Answer:
+    """Record the ends, and start what has room."""
+    ended, freed = _record_ends(state, trip)
+    looked_at = {*trip.keys, *freed}
+    if trip.is_marked and trip.worker in state.feeds:
+        feed = state.feeds[trip.worker]
+        looked_at |= {*feed.key_ids}
+        feed.idle_at, feed.woken_at, feed.key_ids = None, None, []
+    looked_at |= _read_notes(state, trip.now)
+    found = _find(state, trip, looked_at)
+    chosen = _Choice(state, trip, found).made()
+    _write(state, trip, found, chosen)
+    return _leave(state, trip, found, chosen, ended=ended, freed=freed)
+
+
+def _record_ends(state: State, trip: Trip) -> tuple[set[Any], set[int]]:
+    ended = {end.call.id for end in trip.ends if not end.is_stale and end.call.state == "active"}
+    for end in trip.ends:
+        if end.call.id not in ended:
+            continue
+        call = end.call
+        call.state, call.reason, call.returns = end.state, end.reason, 0
+        call.scheduled_at = call.scheduled_at if end.wait is None else trip.now + end.wait
+        is_terminal = end.state in ("completed", "cancelled", "discarded")
+        call.finished_at = trip.now if is_terminal else None
+    freed = {slot.key for slot in state.slots if slot.call in ended and slot.key is not None}
+    state.slots = [slot for slot in state.slots if slot.call not in ended]
+    back = {end.call.lane for end in trip.ends if end.call.id in ended and end.state == "available"}
+    state.notes += [Note(trip.now, lane, None, is_forced=True) for lane in back]
+    return ended, freed
+
+
+def _read_notes(state: State, now: int) -> set[int]:
+    due = [note for note in state.notes if note.at <= now]
+    for note in due:
+        state.notes.remove(note)
+        lane = state.lanes.get(note.lane) if note.lane is not None else None
+        if lane is not None and (lane.place is None or note.is_forced):
+            lane.place = READY
+    return {note.key for note in due if note.key is not None}
+
+
+def _find(state: State, trip: Trip, looked_at: set[int]) -> Found:
+    now, tuning = trip.now, trip.tuning
+    queues = trip.queues if trip.room else []
+    found = Found(open=looked_at)
+    if trip.becomes == "dispatched":
+        rooms = {queue: _queue_room(state, queue, trip.room, trip) for queue in queues}
+        found.publish = {queue: most for queue, most in rooms.items() if most > 0}
+        queues = [*found.publish]
+    for queue in queues:
+        ready = state.front(READY, queue)[: trip.room]
+        found.lanes |= dict.fromkeys((lane.id for lane in ready), "mine")
+    found.lanes |= dict.fromkeys(_limited(state, trip, queues), "mine")
+    kept = [lane for lane in state.lanes.values() if lane.kept_until is not None and lane.queue in queues]
+    found.open |= {lane.place for lane in kept if lane.place is not None and lane.place > 0}
+    _count(state, trip, found, found.open | _keys_of(state, found.lanes))
+    for key in [key for key in found.keys.values() if key.room > 0 and key.is_open(1, now + tuning.horizon)]:
+        for queue in sorted({lane.queue for lane in state.parked(key.id)}):
+            found.turn_keys.add(key.id)
+            taker = _taker(state, trip, queue, queues)
+            if taker is None:
+                continue
+            if taker == "published" and queue not in found.publish:
+                most = _queue_room(state, queue, trip.publish, trip)
+                if most == 0:
+                    continue
+                found.publish[queue] = most
+            first = state.front(key.id, queue)[: min(key.room, max(trip.room, 1))]
+            found.lanes |= dict.fromkeys((lane.id for lane in first), taker)
+    _count(state, trip, found, _keys_of(state, found.lanes))
+    return found
+
+
+def _taker(state: State, trip: Trip, queue: str, queues: list[str]) -> str | None:
+    if queue in queues:
+        return "mine"
+    delivery = state.deliveries.get(queue, "broker")
+    if delivery == "broker":
+        return "published"
+    has_feed = any(queue in feed.queues for id, feed in state.feeds.items() if id != trip.worker)
+    return "others" if delivery == "http" or has_feed else None
+
+
+def _keys_of(state: State, lanes: Iterable[int]) -> set[int]:
+    return {key for lane in lanes for key in _all_keys(state, state.lanes[lane])}
+
+
+def _all_keys(state: State, lane: Lane) -> list[int]:
+    """Return the keys that a call of the lane spends: those that it names, and its queue's own."""
+    own = [key.id for key in state.keys.values() if key.name == f"queue:{lane.queue}" and key.id not in lane.key_ids]
+    return [*lane.key_ids, *own]
+
+
+def _queue_room(state: State, queue: str, want: int, trip: Trip) -> int:
+    is_served = any(queue in each.queues and each.serves_until > trip.now for each in state.workers.values())
+    if want <= 0 or (trip.tuning.needs_worker and not is_served):
+        return 0
+    unclaimed = sum(call.state == "dispatched" and state.lanes[call.lane].queue == queue for call in state.calls)
+    return min(want, max(0, trip.tuning.ahead - unclaimed))
+
+
+def _limited(state: State, trip: Trip, queues: list[str]) -> list[int]:
+    """Return the lanes that a worker with room of its own may serve."""
+    rooms = [room(state, key, trip.worker, trip.now, trip.tuning) for key in state.keys.values()]
+    held = {slot.key for slot in state.slots if trip.worker is not None and slot.worker == trip.worker}
+    reached = {key.id for key in rooms if key.id in held and key.own <= 0}
+    lanes = [lane for queue in queues for lane in state.front(LIMITED, queue)[:50]]
+    return [lane.id for lane in lanes if not reached & {*lane.key_ids}][: trip.room]
+
+
+def _count(state: State, trip: Trip, found: Found, ids: set[int]) -> None:
+    """Count what keys allow; of a group, whose room is that of its members, those with most room, too."""
+    now, until, most = trip.now, trip.now + trip.tuning.horizon, trip.room + trip.publish
+    wanted = [state.keys[id] for id in sorted(ids) if id in state.keys and id not in found.keys]
+    groups = {group.id: group for key in wanted for group in state.groups(key)}
+    known = {*found.keys}
+    found.open |= {*groups}
+
+    def counted(key: Key) -> Room:
+        return room(state, key, trip.worker, now, trip.tuning)
+
+    def rank(member: Room) -> tuple[Any, ...]:
+        is_open = member.is_open(1, until)
+        return (not (is_open and member.own > 0), not is_open, -member.room, unknown_first(member.last_at), member.id)
+
+    for key in wanted:
+        found.keys[key.id] = counted(key)
+    for group in groups.values():
+        if group.id in known:
+            continue
+        members = sorted(map(counted, state.members(group)), key=rank)
+        whole = found.keys.setdefault(group.id, counted(group))
+        whole.room = min(whole.room, sum(member.room for member in members if member.is_open(1, until)))
+        whole.fits = least(whole.fits, max((member.fits for member in members), default=None))
+        for member in members[: most + 1]:
+            found.keys.setdefault(member.id, member)
+
+
+class _Choice:
+    """Who goes first, and what stops a call."""
+
+    def __init__(self, state: State, trip: Trip, found: Found) -> None:
+        self.state, self.trip, self.found = state, trip, found
+        self.now, self.until = trip.now, trip.now + trip.tuning.horizon
+        self.keys = found.keys
+        self.chosen = Chosen(left=trip.room, open={*found.open})
+        self.publish = dict(found.publish)
+        self.due = dict(zip(trip.queues, trip.due or (), strict=trip.due is not None))
+        self.stride = dict(zip(trip.queues, trip.stride or (), strict=trip.stride is not None))
+        most = max(trip.room, *found.publish.values(), 0)
+        self.heads = most // max(1, len(found.lanes)) + 1
+        self.done: set[int] = set()
+        self.over: set[Any] = set()
+
+    def made(self) -> Chosen:
+        """Return what starts, what else becomes of calls, and where lanes go."""
+        while self._serve():
+            pass
+        return self.chosen
+
+    def _order(self) -> list[tuple[Lane, Call]]:
+        """Return the calls in their order: by priority, then the queue that is due, then the least recently served."""
+        lanes = [self.state.lanes[id] for id in self.found.lanes if id not in self.done]
+        heads = [
+            (lane, turn, call)
+            for lane in lanes
+            for turn, call in enumerate(self.state.waiting(lane.id)[: self.heads])
+            if call.id not in self.over
+        ]
+        heads.sort(key=lambda head: (-head[0].priority, head[1], head[0].served_at, head[0].id))
+        ranks: dict[str, int] = {}
+        due = {}
+        for lane, _, call in heads:
+            ranks[lane.queue] = ranks.get(lane.queue, 0) + 1
+            due[call.id] = -inf
+            if lane.queue in self.stride:
+                due[call.id] = self.due[lane.queue] + self.stride[lane.queue] * ranks[lane.queue]
+
+        def strictly(queue: str) -> int:
+            return self.trip.queues.index(queue) if self.trip.is_strict and queue in self.trip.queues else -1
+
+        heads.sort(
+            key=lambda head: (strictly(head[0].queue), -head[0].priority, due[head[2].id], head[1], head[0].served_at)
+        )
+        return [(lane, call) for lane, _, call in heads]
+
+    def _serve(self) -> bool:
+        """Serve calls in their order; return whether the order must be made again."""
+        for lane, call in self._order():
+            if lane.id in self.done:
+                continue
+            taker = self.found.lanes[lane.id]
+            is_published = taker == "published" or self.trip.becomes == "dispatched"
+            if (taker == "mine" and self.chosen.left == 0) or (is_published and self.publish.get(lane.queue) == 0):
+                continue
+            if self._meet(lane, call, taker) and self.trip.stride is not None:
+                return True
+        return False
+
+    def _meet(self, lane: Lane, call: Call, taker: str) -> bool:
+        """Decide about one call; return whether its turn goes to another."""
+        chosen, trip = self.chosen, self.trip
+        fate = self._fate(call, taker)
+        kind, by, cost, spent = (9, None, 1, []) if fate else self._stopped(lane, call, taker)
+        at = self.now
+        for key, _ in spent:
+            at = latest(at, key.next_at, None if key.next_at is None else self.now + trip.tuning.lead)
+        member = {key.key.name: self._member_of(key, spent) for key, _ in spent if key.key.is_group}
+        names = {group: name for group, name in member.items() if name}
+
+        if fate or kind == 1 or (kind == 2 and lane.on_limit != "wait"):
+            opens = opens_at(self.state, by, cost, trip) if by and kind == 2 and lane.on_limit == "reschedule" else None
+            fate = fate or ("dropped" if lane.on_limit == "drop" else "oversized" if kind == 1 else "later")
+            when = self.now + trip.tuning.later if opens is None else opens
+            chosen.fates.append(Fate(call=call, fate=fate, at=when, key=by and by.id, cost=cost))
+            self.over.add(call.id)
+            return True
+        if kind < 9:
+            assert by is not None
+            self._stop(lane, kind, by, cost)
+            return True
+        if taker == "others":
+            if not self._leave_to_others(lane):
+                return False
+        else:
+            state = trip.becomes if taker == "mine" else "dispatched"
+            chosen.starts[call.id] = (call, at, state, names or None)
+            self.over.add(call.id)
+            chosen.served = [each for each in chosen.served if each != lane.id] + [lane.id]
+            if lane.queue in self.publish and (taker == "published" or trip.becomes == "dispatched"):
+                self.publish[lane.queue] -= 1
+            if taker == "mine":
+                chosen.left -= 1
+                if lane.queue in self.stride:
+                    self.due[lane.queue] += self.stride[lane.queue]
+            chosen.spent += [(call.id, key.id, each) for key, each in spent] or [(call.id, None, 1)]
+        self._spend(spent, at, taker)
+        return False
+
+    def _fate(self, call: Call, taker: str) -> str | None:
+        if call.is_revoked:
+            return "cancelled"
+        if call.expires_at is not None and call.expires_at <= self.now:
+            return "expired"
+        knows = self.trip.tasks is None or call.task in self.trip.tasks
+        return "unknown" if taker == "mine" and self.trip.becomes == "active" and not knows else None
+
+    def _stopped(self, lane: Lane, call: Call, taker: str) -> tuple[int, Room | None, int, list[tuple[Room, int]]]:
+        """Return what stops a call (1 a limit that never allows it, 2 a limit, 4 what its worker holds), and what it spends."""
+        kind, by, by_cost = 9, None, 1
+        spent: list[tuple[Room, int]] = []
+        for place, id in enumerate(_all_keys(self.state, lane)):
+            costs = call.key_costs or []
+            cost = (costs[place] if place < len(costs) else None) or 1
+            key = self.keys.get(id)
+            if key is None:
+                continue
+            member = self._member(key, cost) if key.key.is_group else None
+            if key.fits < cost:
+                why = 1
+            elif not key.is_open(cost, self.until) or (key.key.is_group and member is None):
+                why = 2
+            elif taker == "mine" and (key.own < cost or (member is not None and member.own < cost)):
+                why = 4
+            else:
+                why = 9
+            if why < kind:
+                kind, by, by_cost = why, key, cost
+            spent += [(each, cost) for each in (key, member) if each is not None]
+        return kind, by, by_cost, spent
+
+    def _member(self, group: Room, cost: int) -> Room | None:
+        """Return the member with most room, of this worker if any."""
+        fit = [
+            member
+            for member in self.keys.values()
+            if group.key.has(member.key) and member.fits >= cost and member.is_open(cost, self.until)
+        ]
+        return min(
+            fit,
+            key=lambda member: (not member.own >= cost, -member.room, unknown_first(member.last_at), member.id),
+            default=None,
+        )
+
+    def _member_of(self, group: Room, spent: list[tuple[Room, int]]) -> str | None:
+        """Return the name of the member that was chosen: it comes after its group."""
+        place = next(n for n, (key, _) in enumerate(spent) if key is group) + 1
+        return spent[place][0].key.name if place < len(spent) and group.key.has(spent[place][0].key) else None
+
+    def _stop(self, lane: Lane, kind: int, by: Room, cost: int) -> None:
+        self.done.add(lane.id)
+        self.chosen.moves[lane.id] = Move(LIMITED if kind == 4 else by.id)
+        if kind == 2:
+            by.room = 0
+            self.chosen.open.add(by.id)
+            opens = opens_at(self.state, by, cost, self.trip)
+            if opens is not None:
+                self.chosen.notes.add(Note(opens, None, by.id))
+        else:
+            by.own = 0
+            self.chosen.wake.append(wake(self.state, lane.queue, by.id, self.trip))
+
+    def _leave_to_others(self, lane: Lane) -> bool:
+        """Decide about a lane that is first and others' to serve; return whether the room is left for it."""
+        now, chosen, feeds = self.now, self.chosen, self.state.feeds.values()
+        assert lane.place is not None
+        self.done.add(lane.id)
+        worker = wake(self.state, lane.queue, lane.place, self.trip)
+        promised = [
+            feed
+            for feed in feeds
+            if lane.place in feed.key_ids and lane.queue in feed.queues
+            if feed.woken_at is not None and feed.woken_at > now - 100 * MILLISECOND
+        ]
+        if worker is not None or promised:
+            chosen.wake.append(worker)
+            chosen.moves[lane.id] = Move(lane.place, None, lane.kept_until)
+            chosen.notes.add(Note(now + 100 * MILLISECOND, None, lane.place))
+            return True
+        if lane.kept_until is None:
+            chosen.moves[lane.id] = Move(lane.place, now, inf)
+            return False
+        if lane.kept_until <= now:
+            chosen.moves[lane.id] = Move(READY)
+            return False
+        until = min(lane.kept_until, now + self.trip.tuning.keep)
+        chosen.moves[lane.id] = Move(lane.place, None, until)
+        chosen.notes.add(Note(int(until), None, lane.place))
+        return True
+
+    def _spend(self, spent: list[tuple[Room, int]], at: int, taker: str) -> None:
+        for key, cost in spent:
+            key.room -= cost
+            is_throttled = key.next_at is not None
+            if is_throttled:
+                key.next_at = at + key.limits.spacing(cost)
+            if taker == "others":
+                continue
+            key.own -= cost
+            key.held += cost
+            if taker == "mine" and self.trip.becomes == "active":
+                key.used += cost
+                key.last_cost = cost
+                key.last_at = latest(key.last_at, at + (0 if is_throttled else self.trip.tuning.slack))
+            else:
+                key.unstarted += cost
+
+
+def _write(state: State, trip: Trip, found: Found, chosen: Chosen) -> None:
+    for call, at, became, names in chosen.starts.values():
+        is_active = became == "active"
+        call.state, call.chosen = became, names
+        call.started_at = at if is_active else None
+        call.attempt += is_active
+        call.returns = 0 if is_active else call.returns
+        worker, started_at = (trip.worker, at) if is_active else (None, None)
+        spent = [(key, cost) for id, key, cost in chosen.spent if id == call.id]
+        state.slots += [Slot(call.id, key, cost, worker, started_at) for key, cost in spent]
+    if chosen.starts:
+        count_starts(state, found.keys.values())
+    for fate in chosen.fates:
+        _settle(state, trip, fate)
+    for id in found.lanes:
+        lane, move = state.lanes[id], chosen.moves.get(id)
+        lane.kept_until = move.kept_until if move else None
+        if id in chosen.served:
+            lane.served_at = trip.now + chosen.served.index(id) + 1
+        if move:
+            lane.place, lane.served_at = move.place, move.served_at or lane.served_at
+        else:
+            lane.place = READY if state.waiting(id) else None
+
+
+def count_starts(state: State, keys: Iterable[Room]) -> None:
+    """Record what was started of keys whose starts count."""
+    for key in keys:
+        if key.used and key.is_counted:
+            start = Start(key.last_at or 0, (key.total or 0) + key.used, key.used, key.last_cost or 0)
+            state.starts.setdefault(key.id, []).append(start)
+            key.total, key.used = start.total, 0
+
+
+def _settle(state: State, trip: Trip, fate: Fate) -> None:
+    call, now = fate.call, trip.now
+    ends = {"dropped": "discarded", "expired": "discarded", "cancelled": "cancelled", "oversized": "available"}
+    call.state = ends.get(fate.fate, "scheduled")
+    call.reason = {"dropped": "limit", "expired": "expired"}.get(fate.fate)
+    call.finished_at = now if fate.fate in ("dropped", "expired", "cancelled") else None
+    call.oversized = (fate.key or 0, fate.cost) if fate.fate == "oversized" else None
+    if fate.fate == "later":
+        call.scheduled_at = fate.at
+    if fate.fate == "unknown":
+        queue, first = state.lanes[call.lane].queue, min(60 * SECOND, trip.tuning.dispatch_lease)
+        is_known = any(
+            queue in worker.queues and worker.serves_until > now and (worker.tasks is None or call.task in worker.tasks)
+            for worker in state.workers.values()
+        )
+        longer = min(first * 2 ** min(call.returns, 20), 12 * trip.tuning.dispatch_lease)
+        call.scheduled_at = now + (min(SECOND // 2 * (call.returns + 1), first) if is_known else longer)
+        call.returns += 1
+
+
+def _leave(
+    state: State, trip: Trip, found: Found, chosen: Chosen, *, ended: set[Any], freed: set[int]
+) -> Answer:
+    """Note what must be looked at later; let the room that is left go to lanes parked on it."""
+    now, until = trip.now, trip.now + trip.tuning.horizon
+    queues: set[str] = set()
+    for key in found.keys.values():
+        if key.id not in chosen.open | found.turn_keys or not state.parked(key.id):
+            continue
+        if key.is_open(1, until):
+            queues |= _free(state, key, chosen)
+        else:
+            opens = opens_at(state, key, 1, trip)
+            if opens is not None:
+                chosen.notes.add(Note(opens, None, key.id))
+    earlier = [*state.notes]
+    state.notes += [
+        note for note in chosen.notes if not any(each.key == note.key and each.at <= note.at for each in earlier)
+    ]
+    again_at = least(*(note.at for note in chosen.notes))
+    if any(lane.place == READY and lane.queue in trip.queues for lane in state.lanes.values()):
+        queues |= {*trip.queues}
+        if chosen.left > 0:
+            did = chosen.starts or chosen.moves or chosen.fates
+            again_at = now if did else least(again_at, now + 5 * MILLISECOND)
+    woken, publish = {each for each in chosen.wake if each is not None}, set()
+    for queue in sorted(queues):
+        if not state.front(READY, queue):
+            continue
+        if state.deliveries.get(queue, "broker") == "broker":
+            publish.add(queue)
+        else:
+            woken |= {wake(state, queue, None, trip)} - {None}
+    return Answer(
+        started=[*chosen.starts],
+        fates={fate.call.id: fate.fate for fate in chosen.fates},
+        wake=woken,
+        publish=publish,
+        again_at=again_at,
+        ended=ended,
+        freed=freed,
+    )
+
+
+def _free(state: State, key: Room, chosen: Chosen) -> set[str]:
+    """Make as many lanes parked on a key ready as it has room for, of each queue."""
+    most, freed = min(key.room, 20), []
+    for queue in sorted({lane.queue for lane in state.parked(key.id)}):
+        freed += [lane for lane in state.front(key.id, queue) if lane.id not in chosen.moves][:most]
+    for lane in freed:
+        lane.place, lane.kept_until = READY, None
+    return {lane.queue for lane in freed}

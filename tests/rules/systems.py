@@ -1,0 +1,311 @@
+"""Random systems for test_take: in memory and in the database, and what the database then holds."""
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg import sql
+from psycopg.types.json import Jsonb
+
+from dispatcher.sql.functions import installed_name
+from tests.rules.reference import (
+    MILLISECOND,
+    SECOND,
+    Call,
+    Feed,
+    Key,
+    Lane,
+    Limits,
+    Note,
+    Slot,
+    Start,
+    State,
+    Trip,
+    Tuning,
+    Worker,
+)
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+BEGIN = 100 * SECOND
+QUEUES = ["a", "b", "c", "d"]
+WORKERS = [UUID(int=n) for n in range(1, 5)]
+TABLES = ["callqueue", "lane", "lanesite", "slot", "start", "note", "feed", "ratelimitkey", "queue", "worker"]
+LIMITS = ["concurrency", "per_worker", "rate_limit", "rate_period", "throttle_limit", "throttle_period"]
+
+
+def span(value: int | None) -> timedelta | None:
+    """Return a duration as the database has it."""
+    return None if value is None else timedelta(microseconds=value)
+
+
+def time(value: float | None) -> datetime | str | None:
+    """Return a time as the database has it."""
+    return None if value is None else "infinity" if value == float("inf") else EPOCH + timedelta(microseconds=value)
+
+
+def back(value: datetime | None) -> int | None:
+    """Return a time of the database as the reference has it."""
+    return None if value is None else (value - EPOCH) // timedelta(microseconds=1)
+
+
+def random_system(rnd: Random) -> State:
+    """Make a system with NULL wherever a column may hold it."""
+    pick = rnd.choice
+    state = State()
+
+    def limits() -> Limits:
+        rate, throttle = pick([None, None, 3, 6]), pick([None, None, None, 20, 7, 3])
+        return Limits(
+            concurrency=pick([None, None, 0, 1, 2, 3, 5]),
+            per_worker=pick([None, None, None, 1, 2]),
+            rate_limit=rate,
+            rate_period=rate and pick([SECOND, 3 * SECOND]),
+            throttle_limit=throttle,
+            throttle_period=throttle and pick([SECOND, 2 * SECOND]),
+        )
+
+    names = [f"k{n}" for n in range(rnd.randint(0, 4))]
+    if rnd.random() < 0.5:
+        names += ["g:*", *(f"g:{n}" for n in range(rnd.randint(0, 4)))]
+        names += ["g:1*"] if rnd.random() < 0.2 else []
+    names += [f"queue:{queue}" for queue in QUEUES if rnd.random() < 0.2]
+    rnd.shuffle(names)
+    for id, name in enumerate(names, 1):
+        state.keys[id] = Key(
+            id=id,
+            name=name,
+            limits=Limits() if name.endswith("*") and rnd.random() < 0.6 else limits(),
+            override=limits(),
+            override_until=pick([None, None, None, BEGIN + SECOND // 2, BEGIN + 3 * SECOND]),
+            is_paused=rnd.random() < 0.05,
+            blocked_until=pick([None, None, None, BEGIN + SECOND, BEGIN - 2 * SECOND, BEGIN - 7 * SECOND]),
+        )
+    for queue in QUEUES:
+        if (delivery := pick(["direct", "direct", "direct", "broker", "http", None])) is not None:
+            state.deliveries[queue] = delivery
+    ids = [id for id, key in state.keys.items() if not key.name.startswith("g:") or key.is_group or rnd.random() < 0.5]
+    ids += [99] if rnd.random() < 0.1 else []  # a key that was deleted
+    kinds = set()
+    for id in range(1, rnd.randint(2, 9)):
+        lane = Lane(
+            id=id,
+            queue=pick(QUEUES),
+            priority=pick([0, 0, 0, 5]),
+            on_limit=pick(["wait"] * 5 + ["drop", "reschedule"]),
+            key_ids=sorted(rnd.sample(ids, rnd.randint(0, min(3, len(ids))))),
+        )
+        kind = (lane.queue, lane.priority, lane.on_limit, *lane.key_ids)
+        if kind in kinds:
+            continue
+        kinds.add(kind)
+        state.lanes[id] = lane
+        state.calls += [_random_call(rnd, lane, n) for n in range(rnd.randint(0, 7))]
+    for id in WORKERS[: rnd.randint(0, 4)]:
+        queues = rnd.sample(QUEUES, rnd.randint(1, 3))
+        state.workers[id] = Worker(
+            queues=queues,
+            tasks=pick([None, ["t"], ["t", "new"]]),
+            seen_at=pick([BEGIN, BEGIN + 20 * SECOND, 0]),
+            serves_until=pick([BEGIN + 2 * SECOND, BEGIN + 60 * SECOND]),
+            is_gone=rnd.random() < 0.1,
+        )
+        if rnd.random() < 0.8:
+            state.feeds[id] = Feed(queues=queues, idle_at=pick([None, BEGIN - 7, BEGIN - 7, BEGIN - 3]))
+    for key in state.keys.values():
+        if key.override_until is not None:
+            state.notes.append(Note(key.override_until, None, key.id))
+    return state
+
+
+def _random_call(rnd: Random, lane: Lane, n: int) -> Call:
+    pick = rnd.choice
+    costs = [pick([1, 1, 2, 3, None, 6]) for _ in range(len(lane.key_ids) + pick([0, 1]))]
+    return Call(
+        id=UUID(int=1000 * lane.id + n),
+        lane=lane.id,
+        task=pick(["t"] * 9 + ["new"]),
+        key_costs=None if rnd.random() < 0.6 else costs,
+        is_revoked=rnd.random() < 0.04,
+        expires_at=pick([None] * 9 + [BEGIN + SECOND // 2]),
+        returns=pick([0, 0, 0, 2]),
+    )
+
+
+def load(db: psycopg.Connection, state: State) -> None:
+    """Write a system to the empty tables."""
+    for table in TABLES:
+        db.execute(f"DELETE FROM dispatcher_{table}")
+    for key in state.keys.values():
+        columns = {
+            "id": key.id,
+            "name": key.name,
+            "is_paused": key.is_paused,
+            "blocked_until": time(key.blocked_until),
+            "override_until": time(key.override_until),
+        }
+        for name in LIMITS:
+            for prefix, limits in (("", key.limits), ("override_", key.override)):
+                value = getattr(limits, name)
+                columns[prefix + name] = span(value) if name.endswith("period") else value
+        _insert(db, "ratelimitkey", columns)
+    for name, delivery in state.deliveries.items():
+        _insert(db, "queue", {"name": name, "delivery": delivery, "on_full": "reject", "warn_at": 0.8})
+    for lane in state.lanes.values():
+        kind = {"id": lane.id, "queue": lane.queue, "priority": lane.priority, "on_limit": lane.on_limit}
+        _insert(db, "lane", {**kind, "key_ids": lane.key_ids})
+    db.execute("UPDATE dispatcher_lanesite SET place = 0")
+    for call in state.calls:
+        add_call(db, state, call)
+    for id, worker in state.workers.items():
+        columns = {"id": id, "name": "w", "host": "h", "pid": 1, "pool": "prefork", "processes": 1}
+        columns |= {"queues": worker.queues, "tasks": worker.tasks, "started_at": EPOCH}
+        columns |= {"seen_at": time(worker.seen_at), "serves_until": time(worker.serves_until)}
+        _insert(db, "worker", {**columns, "stopped_at": EPOCH if worker.is_gone else None})
+    for id, feed in state.feeds.items():
+        marks = {"idle_at": time(feed.idle_at), "woken_at": time(feed.woken_at), "key_ids": feed.key_ids}
+        _insert(db, "feed", {"worker_id": id, "queues": feed.queues, **marks})
+    for note in state.notes:
+        add_note(db, note)
+
+
+def add_call(db: psycopg.Connection, state: State, call: Call) -> None:
+    """Write a call."""
+    lane = state.lanes[call.lane]
+    columns = {"id": call.id, "lane_id": lane.id, "queue": lane.queue, "priority": lane.priority, "task": call.task}
+    columns |= {"on_limit": lane.on_limit, "key_costs": call.key_costs, "state": call.state, "attempt": call.attempt}
+    columns |= {"is_revoked": call.is_revoked, "expires_at": time(call.expires_at), "returns": call.returns}
+    empty = {"args": Jsonb([]), "kwargs": Jsonb({}), "meta": Jsonb({}), "costs": Jsonb({}), "errors": Jsonb([])}
+    _insert(db, "callqueue", columns | empty)
+
+
+def add_note(db: psycopg.Connection, note: Note) -> None:
+    """Write a note."""
+    columns = {"at": time(note.at), "lane_id": note.lane, "key_id": note.key, "is_forced": note.is_forced}
+    _insert(db, "note", columns)
+
+
+def _insert(db: psycopg.Connection, table: str, columns: dict[str, Any]) -> None:
+    names = sql.SQL(", ").join(map(sql.Identifier, columns))
+    values = sql.SQL(", ").join([sql.Placeholder()] * len(columns))
+    statement = sql.SQL("INSERT INTO {} ({}) VALUES ({})")
+    db.execute(statement.format(sql.Identifier(f"dispatcher_{table}"), names, values), [*columns.values()])
+
+
+def held_in_memory(state: State) -> dict[str, Any]:
+    """Return what the reference holds, to be compared."""
+    return {
+        "calls": {
+            call.id: (
+                call.state,
+                call.attempt,
+                call.returns,
+                call.oversized,
+                call.reason,
+                call.scheduled_at,
+                call.started_at if call.state == "active" else None,
+                call.finished_at,
+                call.chosen if call.state in ("active", "dispatched") else None,
+            )
+            for call in state.calls
+        },
+        "slots": Counter(state.slots),
+        "starts": Counter((key, start) for key, starts in state.starts.items() for start in starts),
+        "lanes": {lane.id: (lane.place, lane.served_at, lane.kept_until) for lane in state.lanes.values()},
+        "notes": Counter(state.notes),
+        "feeds": {id: (feed.idle_at, feed.woken_at, sorted(feed.key_ids)) for id, feed in state.feeds.items()},
+    }
+
+
+def held_in_database(db: psycopg.Connection) -> dict[str, Any]:
+    """Return what the database holds, in the terms of the reference."""
+
+    def rows(statement: str) -> list[Any]:
+        return db.execute(statement).fetchall()
+
+    calls = rows(
+        "SELECT id, state, attempt, returns, oversized_key_id, oversized_cost, reason, scheduled_at, started_at,"
+        " finished_at, chosen_keys FROM dispatcher_callqueue"
+    )
+    return {
+        "calls": {
+            row[0]: (
+                *row[1:4],
+                None if row[4] is None else row[4:6],
+                row[6],
+                back(row[7]),
+                back(row[8]) if row[1] == "active" else None,
+                back(row[9]),
+                row[10] if row[1] in ("active", "dispatched") else None,
+            )
+            for row in calls
+        },
+        "slots": Counter(
+            Slot(*row[:4], back(row[4]))
+            for row in rows("SELECT call_id, key_id, cost, worker_id, started_at FROM dispatcher_slot")
+        ),
+        "starts": Counter(
+            (row[0], Start(back(row[1]) or 0, *row[2:]))
+            for row in rows("SELECT key_id, at, total, cost, last_cost FROM dispatcher_start")
+        ),
+        "lanes": {
+            row[0]: (row[1], back(row[2]), float("inf") if row[3] else back(row[4]))
+            for row in rows(
+                "SELECT lane_id, place, served_at, COALESCE(kept_until = 'infinity', false),"
+                " NULLIF(kept_until, 'infinity') FROM dispatcher_lanesite"
+            )
+        },
+        "notes": Counter(
+            Note(back(row[0]) or 0, *row[1:])
+            for row in rows("SELECT at, lane_id, key_id, is_forced FROM dispatcher_note")
+        ),
+        "feeds": {
+            row[0]: (back(row[1]), back(row[2]), sorted(row[3]))
+            for row in rows("SELECT worker_id, idle_at, woken_at, key_ids FROM dispatcher_feed")
+        },
+    }
+
+
+def tuning_row(tuning: Tuning) -> tuple[str, list[Any]]:
+    """Return the text of a tuning, and its values."""
+    durations = ["horizon", "lead", "slack", "margin", "ramp", "later", "keep", "silence", "lease", "dispatch_lease"]
+    values = [span(getattr(tuning, name)) for name in durations] + [tuning.ahead, tuning.needs_worker]
+    fields = ["%s::interval"] * len(durations) + ["%s::int", "%s::bool"]
+    return f"ROW({', '.join(fields)})::{installed_name('tuning')}", values
+
+
+def call_take(db: psycopg.Connection, trip: Trip) -> list[Any]:
+    """Make the trip in the database, and return its rows."""
+    holders: dict[Any, Any] = {}
+    if trip.ends:
+        found = db.execute(
+            "SELECT id, ticket, claim FROM dispatcher_callqueue WHERE id = ANY (%s)", [[e.call.id for e in trip.ends]]
+        )
+        holders = {row[0]: row[1:] for row in found}
+    ends = [
+        (
+            end.call.id,
+            UUID(int=0) if end.is_stale else holders[end.call.id][0],
+            holders[end.call.id][1],
+            end.state,
+            end.reason,
+            None,
+            Jsonb({"n": 1}) if end.state == "completed" else None,
+            Jsonb({"type": "Error"}) if end.state == "retryable" else None,
+            span(end.wait),
+        )
+        for end in trip.ends
+    ]
+    arrays = [list(each) for each in zip(*ends, strict=True)] or [[] for _ in range(9)]
+    text, values = tuning_row(trip.tuning)
+    statement = (
+        f"SELECT * FROM {installed_name('take')}(%s::uuid, %s::text[], %s::text[], %s::int, %s::text, %s::int, %s::bool,"
+        " false, %s::bigint[], %s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::text[], %s::smallint[], %s::jsonb[],"
+        f" %s::jsonb[], %s::interval[], %s::bigint[], %s::bigint[], %s::bool, {text}, %s::timestamptz)"
+    )
+    given = [trip.worker, trip.queues, trip.tasks, trip.room, trip.becomes, trip.publish, trip.is_marked, trip.keys]
+    with db.cursor(row_factory=psycopg.rows.namedtuple_row) as cursor:
+        weights = [trip.due, trip.stride, trip.is_strict]
+        return cursor.execute(statement, [*given, *arrays, *weights, *values, time(trip.now)]).fetchall()
