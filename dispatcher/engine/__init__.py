@@ -3,11 +3,7 @@
 from dispatcher.engine.dispenser import (
     dispense,
     dispense_briefly,
-    fill,
-    hand_over,
-    place_and_dispense,
     serve,
-    serve_changed,
 )
 from dispatcher.engine.execution import execute, fail, is_held
 from dispatcher.engine.recovery import lose, recover
@@ -19,15 +15,11 @@ __all__ = [
     "dispense_briefly",
     "execute",
     "fail",
-    "fill",
-    "hand_over",
     "is_held",
     "lose",
-    "place_and_dispense",
     "place_unplaced",
     "recover",
     "serve",
-    "serve_changed",
     "sweep",
     "tick",
 ]
