@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
-from functools import partial
 from time import monotonic
 from typing import TypeAlias
 from uuid import UUID
@@ -12,7 +11,7 @@ from dispatcher.ending import Ending
 from dispatcher.engine import attempt, dispenser
 from dispatcher.errors import RateLimited
 from dispatcher.lifecycle import claim, finish, heartbeat, run, take
-from dispatcher.lifecycle.finish import Ended
+from dispatcher.lifecycle.finish import Ended, Requeue
 from dispatcher.lifecycle.take import Start, Taken, Taker
 from dispatcher.request import Changes
 
@@ -62,16 +61,12 @@ def record_apart(start: Start, ended: Ended) -> bool:
 def put_off(start: Start, wait: timedelta, key: str | None) -> None:
     """Let a call wait again whose provider asked to stop, and block its keys, or the named one; serve what it opens."""
     stopped = run.Stopped(error=RateLimited(wait), wait=wait, key=key)
-    if attempt.stop(start.call.id, start.call.ticket, stopped, claim_id=start.call.ticket) is not None:
-        dispenser.dispense_briefly()
+    attempt.stop(start.call.id, start.call.ticket, stopped, claim_id=start.call.ticket)
 
 
 def change(start: Start, ended: Ending, changes: Changes) -> None:
     """Record a failed attempt, and what the next one is made with; serve what it opens."""
-    call = start.call
-    fail = partial(finish.record, call.id, call.ticket, ended, claim_id=call.ticket)
-    if attempt.fail_and_change(call.id, fail, changes) is not None:
-        dispenser.dispense_briefly()
+    attempt.fail_and_change(start.ended(ended), changes)
 
 
 def give_back(starts: Collection[Handle]) -> None:
@@ -80,7 +75,9 @@ def give_back(starts: Collection[Handle]) -> None:
         return
     with sql.atomic():
         # In order of their ids, as all lock calls.
-        found = [attempt.put_back(call, ticket, claim_id=ticket) for call, ticket in sorted(starts)]
+        found = [
+            finish.requeue(call, ticket, Requeue.UNUSED, claim_id=ticket) for call, ticket in sorted(starts)
+        ]
     if any(each is not None for each in found):
         dispenser.dispense_briefly()
 
