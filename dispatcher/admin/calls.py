@@ -333,20 +333,12 @@ def _why_stopped(wait: reports.Wait) -> str:
 def _why_ready(wait: reports.Wait, ahead: str) -> str:
     """Return in a sentence what a lane waits for that no key stops: a worker, or the next trip."""
     is_http, is_direct = (wait.delivery == delivery for delivery in (Delivery.HTTP, Delivery.DIRECT))
-    if wait.limited_by and not (is_http or is_direct):
-        return (
-            f"The key {wait.limited_by} has a limit per worker, which can't be kept: the broker delivers the queue "
-            f"{wait.queue}. Deliver it directly or over HTTP, or remove per_worker from the key."
-        )
+    if wait.limited_by:
+        return _why_limited(wait, ahead)
     if not wait.is_served and not is_http:
         return (
             f"No live worker serves the queue {wait.queue}: start one with -Q {wait.queue}. "
             f"Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
-        )
-    if wait.limited_by:
-        return (
-            f"It waits for a worker of {wait.queue} that is free and holds less of the key {wait.limited_by} than "
-            f"one worker may; over HTTP, for one with a worker_id. {ahead.capitalize()}."
         )
     if is_http:
         return f"It waits until a worker fetches it over HTTP from the queue {wait.queue}; {ahead}."
@@ -357,3 +349,16 @@ def _why_ready(wait: reports.Wait, ahead: str) -> str:
     if wait.is_full:
         return f"The queue {wait.queue} has enough calls on the way to its workers; {ahead}."
     return f"The next tick serves its lane; {ahead}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
+
+
+def _why_limited(wait: reports.Wait, ahead: str) -> str:
+    """Return in a sentence what a lane waits for that a limit per worker stops."""
+    if wait.delivery == Delivery.BROKER:
+        return (
+            f"The key {wait.limited_by} has a limit per worker, which can't be kept: the broker delivers the queue "
+            f"{wait.queue}. Deliver it directly or over HTTP, or remove per_worker from the key."
+        )
+    return (
+        f"It waits for a worker of {wait.queue} that is free and holds less of the key {wait.limited_by} than "
+        f"one worker may; over HTTP, for one with a worker_id. {ahead.capitalize()}."
+    )
