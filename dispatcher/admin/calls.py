@@ -342,10 +342,9 @@ def _why_ready(wait: reports.Wait, ahead: str) -> str:
         )
     if is_http:
         return f"It waits until a worker fetches it over HTTP from the queue {wait.queue}; {ahead}."
-    if is_direct and wait.is_worker_idle:
-        return f"A free worker of the queue {wait.queue} takes it next; {ahead}."
     if is_direct:
-        return f"All worker processes of the queue {wait.queue} are busy; {ahead}."
+        idle, busy = "A free worker of the queue {} takes it next", "All worker processes of the queue {} are busy"
+        return f"{(idle if wait.is_worker_idle else busy).format(wait.queue)}; {ahead}."
     if wait.is_full:
         return f"The queue {wait.queue} has enough calls on the way to its workers; {ahead}."
     return f"The next tick serves its lane; {ahead}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
