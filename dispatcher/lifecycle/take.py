@@ -42,6 +42,10 @@ class Taker:
     """What its calls become: active, or dispatched, to be published and claimed."""
     is_pulled: bool = False
     """Whether it fetches them over HTTP, with a lease of their own."""
+    is_strict: bool = False
+    """Whether its queues are served in their order; otherwise all take turns, by their weights."""
+    horizon: timedelta | None = None
+    """How far ahead of its start it may take a throttled call; by default as the setting says."""
     lease: timedelta | None = None
     """How long a call counts as running without a heartbeat; by default as the setting says."""
     delay: timedelta = timedelta(0)
@@ -152,7 +156,7 @@ def take(
         "keys": list(keys),
         "due": turns and [share.due for share in turns],
         "strides": turns and [share.stride for share in turns],
-        "is_strict": False,
+        "is_strict": taker.is_strict,
         **finish.params_of(ends),
         **tuning(taker),
     }
@@ -184,8 +188,8 @@ def tuning(taker: Taker | None = None) -> dict[str, Any]:
     delay = taker.delay if taker is not None else timedelta(0)
     is_pulled = taker is not None and taker.is_pulled
     return {
-        # Who fetches a call starts it when the answer comes, and can't wait for a start that lies ahead.
-        "horizon": timedelta(0) if is_pulled else settings.horizon,
+        "horizon": settings.horizon if taker is None or taker.horizon is None else taker.horizon,
+        # Who fetches a call starts it when the answer comes, which waits for that.
         "lead": timedelta(0) if is_pulled or eager else LEAD + delay,
         "slack": delay,
         "margin": settings.margin,

@@ -260,6 +260,17 @@ class Trip:
     tuning: Tuning = Tuning()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What `claim` is given."""
+
+    now: int
+    call: Call
+    worker: Any
+    ahead: int
+    tuning: Tuning
+
+
 @dataclass(kw_only=True)
 class Answer:
     """What `take` returns."""
@@ -618,58 +629,40 @@ class _Choice:
         self.publish = dict(found.publish)
         self.due = dict(zip(trip.queues, trip.due or (), strict=trip.due is not None))
         self.stride = dict(zip(trip.queues, trip.stride or (), strict=trip.stride is not None))
-        most = max(trip.room, *found.publish.values(), 0)
-        self.heads = most // max(1, len(found.lanes)) + 1
         self.done: set[int] = set()
         self.over: set[Any] = set()
+        self.met: list[int] = []
 
     def made(self) -> Chosen:
         """Return what starts, what else becomes of calls, and where lanes go."""
-        while self._serve():
-            pass
+        while (lane := min(self._lanes(), key=self._order, default=None)) is not None:
+            self.met = [each for each in self.met if each != lane.id] + [lane.id]
+            self._meet(lane, self._rest(lane)[0], self.found.lanes[lane.id])
         return self.chosen
 
-    def _order(self) -> list[tuple[Lane, Call]]:
-        """Return the calls in their order: by priority, then the queue that is due, then the least recently served."""
+    def _lanes(self) -> list[Lane]:
+        """Return the lanes of which a call may start still."""
         lanes = [self.state.lanes[id] for id in self.found.lanes if id not in self.done]
-        heads = [
-            (lane, turn, call)
-            for lane in lanes
-            for turn, call in enumerate(self.state.waiting(lane.id)[: self.heads])
-            if call.id not in self.over
-        ]
-        heads.sort(key=lambda head: (-head[0].priority, head[1], head[0].served_at, head[0].id))
-        ranks: dict[str, int] = {}
-        due = {}
-        for lane, _, call in heads:
-            ranks[lane.queue] = ranks.get(lane.queue, 0) + 1
-            due[call.id] = -inf
-            if lane.queue in self.stride:
-                due[call.id] = self.due[lane.queue] + self.stride[lane.queue] * ranks[lane.queue]
+        return [lane for lane in lanes if self._rest(lane) and not self._is_full(lane)]
 
-        def strictly(queue: str) -> int:
-            return self.trip.queues.index(queue) if self.trip.is_strict and queue in self.trip.queues else -1
+    def _is_full(self, lane: Lane) -> bool:
+        taker = self.found.lanes[lane.id]
+        is_published = taker == "published" or self.trip.becomes == "dispatched"
+        return (taker == "mine" and self.chosen.left == 0) or (is_published and self.publish.get(lane.queue) == 0)
 
-        heads.sort(
-            key=lambda head: (strictly(head[0].queue), -head[0].priority, due[head[2].id], head[1], head[0].served_at)
-        )
-        return [(lane, call) for lane, _, call in heads]
+    def _rest(self, lane: Lane) -> list[Call]:
+        return [call for call in self.state.waiting(lane.id) if call.id not in self.over]
 
-    def _serve(self) -> bool:
-        """Serve calls in their order; return whether the order must be made again."""
-        for lane, call in self._order():
-            if lane.id in self.done:
-                continue
-            taker = self.found.lanes[lane.id]
-            is_published = taker == "published" or self.trip.becomes == "dispatched"
-            if (taker == "mine" and self.chosen.left == 0) or (is_published and self.publish.get(lane.queue) == 0):
-                continue
-            if self._meet(lane, call, taker) and self.trip.stride is not None:
-                return True
-        return False
+    def _order(self, lane: Lane) -> tuple[Any, ...]:
+        """Order lanes by priority, then the queue that is due by its weight, then the least recently served."""
+        is_mine = self.found.lanes[lane.id] == "mine"
+        strictly = self.trip.queues.index(lane.queue) if self.trip.is_strict and is_mine else -1
+        due = self.due[lane.queue] + self.stride[lane.queue] if self.stride and is_mine else -inf
+        met = self.met.index(lane.id) if lane.id in self.met else -1
+        return (strictly, -lane.priority, due, met, lane.served_at, lane.id)
 
-    def _meet(self, lane: Lane, call: Call, taker: str) -> bool:
-        """Decide about one call; return whether its turn goes to another."""
+    def _meet(self, lane: Lane, call: Call, taker: str) -> None:
+        """Decide about one call."""
         chosen, trip = self.chosen, self.trip
         fate = self._fate(call, taker)
         kind, by, cost, spent = (9, None, 1, []) if fate else self._stopped(lane, call, taker)
@@ -685,14 +678,14 @@ class _Choice:
             when = self.now + trip.tuning.later if opens is None else opens
             chosen.fates.append(Fate(call=call, fate=fate, at=when, key=by and by.id, cost=cost))
             self.over.add(call.id)
-            return True
+            return
         if kind < 9:
             assert by is not None
             self._stop(lane, kind, by, cost)
-            return True
+            return
         if taker == "others":
             if not self._leave_to_others(lane):
-                return False
+                return
         else:
             state = trip.becomes if taker == "mine" else "dispatched"
             chosen.starts[call.id] = (call, at, state, names or None)
@@ -706,7 +699,6 @@ class _Choice:
                     self.due[lane.queue] += self.stride[lane.queue]
             chosen.spent += [(call.id, key.id, each) for key, each in spent] or [(call.id, None, 1)]
         self._spend(spent, at, taker)
-        return False
 
     def _fate(self, call: Call, taker: str) -> str | None:
         if call.is_revoked:
@@ -923,3 +915,38 @@ def _free(state: State, key: Room, chosen: Chosen) -> set[str]:
     for lane in freed:
         lane.place, lane.kept_until = READY, None
     return {lane.queue for lane in freed}
+
+
+# The claim of what was dispatched.
+
+
+def claim(state: State, given: Claim) -> tuple[int | None, str | None]:
+    """Start a call that was dispatched; return when, or why not."""
+    call, now, tuning = given.call, given.now, given.tuning
+    slots = [slot for slot in state.slots if slot.call == call.id]
+    costs = {slot.key: slot.cost for slot in slots if slot.key is not None}
+    keys = [room(state, state.keys[key], given.worker, now, tuning) for key in costs if key in state.keys]
+    start_at, refused = now, None
+    for key in keys:
+        if key.closed_until is not None or key.limits.concurrency == 0:
+            refused = "closed"
+        if key.limits.throttle_limit is not None:
+            free_at = None if key.last_at is None else key.last_at + key.limits.spacing(key.last_cost or 0)
+            start_at = latest(start_at, now + tuning.lead, free_at)
+    if call.is_revoked:
+        refused = "revoked"
+    elif call.expires_at is not None and call.expires_at <= now:
+        refused = "expired"
+    elif refused is None and start_at - now > given.ahead:
+        refused = "early"
+    if refused is not None:
+        return None, refused
+    call.state, call.started_at, call.returns = "active", start_at, 0
+    call.attempt += 1
+    state.slots = [slot for slot in state.slots if slot.call != call.id]
+    state.slots += [slot._replace(worker=given.worker, started_at=start_at) for slot in slots]
+    for key in keys:
+        key.used = key.last_cost = costs[key.id]
+        key.last_at = latest(key.last_at, start_at)
+    count_starts(state, keys)
+    return start_at, None

@@ -15,6 +15,7 @@ from tests.rules.reference import (
     MILLISECOND,
     SECOND,
     Call,
+    Claim,
     Feed,
     Key,
     Lane,
@@ -59,7 +60,7 @@ def random_system(rnd: Random) -> State:
     def limits() -> Limits:
         rate, throttle = pick([None, None, 3, 6]), pick([None, None, None, 20, 7, 3])
         return Limits(
-            concurrency=pick([None, None, 0, 1, 2, 3, 5]),
+            concurrency=pick([None, 1, 1, 2, 3, 5, pick([0, 1])]),
             per_worker=pick([None, None, None, 1, 2]),
             rate_limit=rate,
             rate_period=rate and pick([SECOND, 3 * SECOND]),
@@ -68,7 +69,7 @@ def random_system(rnd: Random) -> State:
         )
 
     names = [f"k{n}" for n in range(rnd.randint(0, 4))]
-    if rnd.random() < 0.5:
+    if rnd.random() < 0.4:
         names += ["g:*", *(f"g:{n}" for n in range(rnd.randint(0, 4)))]
         names += ["g:1*"] if rnd.random() < 0.2 else []
     names += [f"queue:{queue}" for queue in QUEUES if rnd.random() < 0.2]
@@ -89,30 +90,31 @@ def random_system(rnd: Random) -> State:
     ids = [id for id, key in state.keys.items() if not key.name.startswith("g:") or key.is_group or rnd.random() < 0.5]
     ids += [99] if rnd.random() < 0.1 else []  # a key that was deleted
     kinds = set()
-    for id in range(1, rnd.randint(2, 9)):
+    most_keys = pick([1, 1, 2, 3])
+    for id in range(1, rnd.randint(3, 12)):
         lane = Lane(
             id=id,
             queue=pick(QUEUES),
             priority=pick([0, 0, 0, 5]),
             on_limit=pick(["wait"] * 5 + ["drop", "reschedule"]),
-            key_ids=sorted(rnd.sample(ids, rnd.randint(0, min(3, len(ids))))),
+            key_ids=sorted(rnd.sample(ids, rnd.randint(0, min(most_keys, len(ids))))),
         )
         kind = (lane.queue, lane.priority, lane.on_limit, *lane.key_ids)
         if kind in kinds:
             continue
         kinds.add(kind)
         state.lanes[id] = lane
-        state.calls += [_random_call(rnd, lane, n) for n in range(rnd.randint(0, 7))]
-    for id in WORKERS[: rnd.randint(0, 4)]:
+        state.calls += [random_call(rnd, lane, n) for n in range(rnd.randint(0, 7))]
+    for id in WORKERS[: pick([0, 1, 2, 3, 4, 4])]:
         queues = rnd.sample(QUEUES, rnd.randint(1, 3))
         state.workers[id] = Worker(
             queues=queues,
             tasks=pick([None, ["t"], ["t", "new"]]),
-            seen_at=pick([BEGIN, BEGIN + 20 * SECOND, 0]),
+            seen_at=pick([BEGIN, BEGIN + 60 * SECOND, BEGIN + 60 * SECOND, 0]),
             serves_until=pick([BEGIN + 2 * SECOND, BEGIN + 60 * SECOND]),
-            is_gone=rnd.random() < 0.1,
+            is_gone=rnd.random() < 0.05,
         )
-        if rnd.random() < 0.8:
+        if rnd.random() < 0.9:
             state.feeds[id] = Feed(queues=queues, idle_at=pick([None, BEGIN - 7, BEGIN - 7, BEGIN - 3]))
     for key in state.keys.values():
         if key.override_until is not None:
@@ -120,16 +122,17 @@ def random_system(rnd: Random) -> State:
     return state
 
 
-def _random_call(rnd: Random, lane: Lane, n: int) -> Call:
+def random_call(rnd: Random, lane: Lane, n: int) -> Call:
+    """Make a call of a lane."""
     pick = rnd.choice
     costs = [pick([1, 1, 2, 3, None, 6]) for _ in range(len(lane.key_ids) + pick([0, 1]))]
     return Call(
         id=UUID(int=1000 * lane.id + n),
         lane=lane.id,
-        task=pick(["t"] * 9 + ["new"]),
+        task=pick(["t"] * 12 + ["new"]),
         key_costs=None if rnd.random() < 0.6 else costs,
-        is_revoked=rnd.random() < 0.04,
-        expires_at=pick([None] * 9 + [BEGIN + SECOND // 2]),
+        is_revoked=rnd.random() < 0.03,
+        expires_at=pick([None] * 15 + [BEGIN + SECOND // 2]),
         returns=pick([0, 0, 0, 2]),
     )
 
@@ -274,6 +277,16 @@ def tuning_row(tuning: Tuning) -> tuple[str, list[Any]]:
     values = [span(getattr(tuning, name)) for name in durations] + [tuning.ahead, tuning.needs_worker]
     fields = ["%s::interval"] * len(durations) + ["%s::int", "%s::bool"]
     return f"ROW({', '.join(fields)})::{installed_name('tuning')}", values
+
+
+def call_claim(db: psycopg.Connection, claim: Claim) -> Any:
+    """Claim a call that was dispatched; return the row, or None."""
+    (ticket,) = db.execute("SELECT ticket FROM dispatcher_callqueue WHERE id = %s", [claim.call.id]).fetchone()
+    text, values = tuning_row(claim.tuning)
+    statement = f"SELECT * FROM {installed_name('claim')}(%s, %s, %s, %s, %s::interval, {text}, %s)"
+    given = [claim.call.id, ticket, UUID(int=7), claim.worker, span(claim.ahead), *values, time(claim.now)]
+    with db.cursor(row_factory=psycopg.rows.namedtuple_row) as cursor:
+        return cursor.execute(statement, given).fetchone()
 
 
 def call_take(db: psycopg.Connection, trip: Trip) -> list[Any]:

@@ -1,6 +1,7 @@
 """`take` against its reference, on random systems: what each trip answers, and all that it leaves."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 from random import Random
 from typing import Any
 
@@ -10,18 +11,23 @@ from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.rules import reference
-from tests.rules.reference import MILLISECOND, SECOND, End, Trip, Tuning
+from tests.rules import checker, reference
+from tests.rules.reference import MILLISECOND, SECOND, Claim, End, Note, Trip, Tuning
 from tests.rules.systems import (
     BEGIN,
     QUEUES,
     WORKERS,
+    add_call,
+    add_note,
     back,
+    call_claim,
     call_take,
     held_in_database,
     held_in_memory,
     load,
+    random_call,
     random_system,
+    time,
 )
 
 TRIPS = 14
@@ -38,21 +44,35 @@ def db(transactional_db: None) -> Iterator[psycopg.Connection]:
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32))
 def test_take_does_what_its_reference_does(db: psycopg.Connection, seed: int) -> None:
-    compare(db, Random(seed))
+    Comparison(db, Random(seed)).run()
 
 
-def compare(db: psycopg.Connection, rnd: Random) -> int:
-    """Make trips in the database and in memory; return how many calls have started."""
-    state = random_system(rnd)
-    load(db, state)
-    tuning = random_tuning(rnd)
-    now, started = BEGIN, 0
-    for _ in range(TRIPS):
-        now += rnd.choice(STEPS)
-        trip = random_trip(rnd, state, now, tuning)
-        rows = call_take(db, trip)
-        expected = reference.take(state, trip)
-        *calls, last = rows
+class Comparison:
+    """One system, in the database and in memory."""
+
+    def __init__(self, db: psycopg.Connection, rnd: Random) -> None:
+        self.db, self.rnd = db, rnd
+        self.state = random_system(rnd)
+        self.tuning = random_tuning(rnd)
+        self.now = BEGIN
+        self.started = 0
+        load(db, self.state)
+
+    def run(self) -> int:
+        """Make trips in both; return how many calls have started."""
+        for _ in range(TRIPS):
+            self.now += self.rnd.choice(STEPS)
+            for event in (self._send, self._become_idle, self._claim, self._retry, self._cancel, self._change_limits):
+                if self.rnd.random() < 0.25:
+                    event()
+            self.take(random_trip(self.rnd, self.state, self.now, self.tuning))
+        return self.started
+
+    def take(self, trip: Trip) -> reference.Answer:
+        """Make one trip in both."""
+        before = deepcopy(self.state)
+        *calls, last = call_take(self.db, trip)
+        expected = reference.take(self.state, trip)
         assert [row.id for row in calls if row.fate is None] == expected.started, trip
         fates = {row.id: row.fate for row in calls if row.fate is not None}
         assert fates == expected.fates, trip
@@ -66,11 +86,79 @@ def compare(db: psycopg.Connection, rnd: Random) -> int:
         }
         wanted = {name: getattr(expected, name, []) for name in answer}
         assert answer == wanted, (different(answer, wanted), trip)
-        memory, database = held_in_memory(state), held_in_database(db)
-        for name, there in database.items():
-            assert there == memory[name], (name, different(there, memory[name]), trip)
-        started += len(expected.started)
-    return started
+        self._compare(trip)
+        self.started += len(expected.started)
+        faults = checker.faults(before, self.state, trip, expected.started)
+        assert not faults, (faults, trip)
+        return expected
+
+    def _compare(self, what: Any) -> None:
+        memory = held_in_memory(self.state)
+        for name, there in held_in_database(self.db).items():
+            assert there == memory[name], (name, different(there, memory[name]), what)
+
+    # What happens between trips.
+
+    def _note(self, lane: int | None, key: int | None = None, *, is_forced: bool = False) -> None:
+        note = Note(self.now, lane, key, is_forced)
+        self.state.notes.append(note)
+        add_note(self.db, note)
+
+    def _send(self) -> None:
+        if not self.state.lanes:
+            return
+        lane = self.rnd.choice([*self.state.lanes.values()])
+        call = random_call(self.rnd, lane, len(self.state.calls) + 100)
+        self.state.calls.append(call)
+        add_call(self.db, self.state, call)
+        self._note(lane.id)
+
+    def _become_idle(self) -> None:
+        for id, feed in self.state.feeds.items():
+            if self.rnd.random() < 0.7:
+                feed.idle_at = self.now - self.rnd.choice([0, 1])
+                self.db.execute(
+                    "UPDATE dispatcher_feed SET idle_at = %s WHERE worker_id = %s", [time(feed.idle_at), id]
+                )
+
+    def _claim(self) -> None:
+        dispatched = [call for call in self.state.calls if call.state == "dispatched"]
+        for call in self.rnd.sample(dispatched, min(2, len(dispatched))):
+            ahead = self.rnd.choice([0, 200 * MILLISECOND, SECOND])
+            claim = Claim(now=self.now, call=call, worker=WORKERS[0], ahead=ahead, tuning=self.tuning)
+            row = call_claim(self.db, claim)
+            assert (back(row.start_at), row.refused) == reference.claim(self.state, claim), (row, claim)
+            self._compare(claim)
+
+    def _retry(self) -> None:
+        """Let the calls go on whose time has come, as a tick does."""
+        for call in self.state.calls:
+            if call.state in ("retryable", "scheduled") and (call.scheduled_at or 0) <= self.now:
+                call.state = "available"
+                self.db.execute("UPDATE dispatcher_callqueue SET state = 'available' WHERE id = %s", [call.id])
+                self._note(call.lane)
+
+    def _cancel(self) -> None:
+        waiting = [call for call in self.state.calls if call.waits]
+        for call in waiting[:1]:
+            call.state = "cancelled"
+            self.db.execute("UPDATE dispatcher_callqueue SET state = 'cancelled' WHERE id = %s", [call.id])
+            self._note(call.lane, is_forced=True)
+
+    def _change_limits(self) -> None:
+        if not self.state.keys:
+            return
+        key = self.rnd.choice([*self.state.keys.values()])
+        key.limits.concurrency = self.rnd.choice([None, 1, 2, 4])
+        key.is_paused = self.rnd.random() < 0.1
+        self.db.execute(
+            "UPDATE dispatcher_ratelimitkey SET concurrency = %s, is_paused = %s WHERE id = %s",
+            [key.limits.concurrency, key.is_paused, key.id],
+        )
+        self._note(None, key.id)
+        for lane in self.state.lanes.values():
+            if key.id in lane.key_ids:
+                self._note(lane.id, is_forced=True)
 
 
 def different(there: Any, here: Any) -> list[Any]:
@@ -96,6 +184,8 @@ def random_trip(rnd: Random, state: reference.State, now: int, tuning: Tuning) -
     pick = rnd.choice
     worker = pick([None, *WORKERS])
     queues = state.workers[worker].queues if worker in state.workers else rnd.sample(QUEUES, rnd.randint(1, 3))
+    if queues and rnd.random() < 0.3:
+        queues = queues[:1]
     becomes = pick(["active"] * 4 + ["dispatched"]) if worker else "dispatched"
     held = [call for call in state.calls if call.state == "active"]
     is_weighted = rnd.random() < 0.3

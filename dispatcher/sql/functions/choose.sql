@@ -44,6 +44,8 @@ DECLARE
   v_done bigint[] := '{}';                           -- lanes that are settled
   v_over uuid[] := '{}';                             -- calls that are settled
   v_is_over bool;
+  v_met bigint[] := '{}';                            -- lanes in the order in which calls of theirs were decided last
+  v_short int;                                       -- the priority of a lane that may have more calls than were read
   v_call record;
   v_kind int;
   v_least int;
@@ -63,11 +65,13 @@ DECLARE
 BEGIN
   LOOP
     v_is_over := true;
+    v_short := NULL;
     FOR v_call IN
-      SELECT head.id, head.key_costs, head.fate, lane.id AS lane, lane.place, lane.key_ids, lane.queue, lane.on_limit,
-             lane.taker, lane.kept_until, mine.n
+      SELECT head.id, head.key_costs, head.fate, head.turn, lane.id AS lane, lane.place, lane.key_ids, lane.queue,
+             lane.priority, lane.on_limit, lane.taker, lane.kept_until, mine.n
         FROM unnest(p_found.lanes) AS lane
        CROSS JOIN LATERAL (SELECT array_position(p_queues, lane.queue) AS n) AS mine
+       CROSS JOIN LATERAL (SELECT array_position(v_met, lane.id) AS n) AS met
        CROSS JOIN LATERAL (
              SELECT call.id, call.key_costs, row_number() OVER () AS turn,
                     CASE WHEN call.is_revoked THEN 'cancelled'
@@ -77,19 +81,26 @@ BEGIN
                FROM (SELECT call.id, call.key_costs, call.is_revoked, call.expires_at, call.task
                        FROM dispatcher_callqueue AS call
                       WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
+                        AND call.id <> ALL (v_over)
                       ORDER BY call.position
                       LIMIT v_heads
                         FOR NO KEY UPDATE SKIP LOCKED) AS call) AS head
-       WHERE lane.id <> ALL (v_done) AND head.id <> ALL (v_over)
+       WHERE lane.id <> ALL (v_done)
        ORDER BY CASE WHEN p_is_strict THEN mine.n END NULLS FIRST, lane.priority DESC,
                 v_due[mine.n] + p_stride[mine.n] * row_number() OVER (
-                  PARTITION BY lane.queue ORDER BY lane.priority DESC, head.turn, lane.served_at, lane.id) NULLS FIRST,
-                head.turn, lane.served_at, lane.id
+                  PARTITION BY lane.queue
+                      ORDER BY lane.priority DESC, head.turn, met.n NULLS FIRST, lane.served_at, lane.id) NULLS FIRST,
+                head.turn, met.n NULLS FIRST, lane.served_at, lane.id
     LOOP
       CONTINUE WHEN v_call.lane = ANY (v_done);
       v_publishes := CASE WHEN v_call.taker = 'published' OR p_becomes = 'dispatched'
                           THEN array_position(p_found.published, v_call.queue) END;
       CONTINUE WHEN (v_call.taker = 'mine' AND v_left = 0) OR v_publish[v_publishes] = 0;
+      IF v_call.priority < v_short OR (v_short IS NOT NULL AND (p_stride IS NOT NULL OR p_is_strict)) THEN
+        v_is_over := false;                          -- more calls of that lane may come before this one
+        EXIT;
+      END IF;
+      v_met := array_remove(v_met, v_call.lane) || v_call.lane;
 
       -- What stops it: 1 a limit that never allows it, 2 a limit, 3 a lock, 4 what this worker holds; 9 nothing.
       v_least := 9;
@@ -152,6 +163,7 @@ BEGIN
           COALESCE(v_opens, v_now + p_tuning.later), v_by_id, v_by_cost, v_call.queue)::@fate;
         v_over := v_over || v_call.id;
         v_opens := NULL;
+        IF v_call.turn = v_heads THEN v_short := GREATEST(v_short, v_call.priority); END IF;
         CONTINUE WHEN p_stride IS NULL;
         v_is_over := false;                          -- by weight: whose turn is it now?
         EXIT;
@@ -179,6 +191,7 @@ BEGIN
           CASE WHEN v_call.taker = 'mine' THEN p_becomes ELSE 'dispatched' END, v_chosen)::@start;
         v_over := v_over || v_call.id;
         v_served := array_remove(v_served, v_call.lane) || v_call.lane;
+        IF v_call.turn = v_heads THEN v_short := GREATEST(v_short, v_call.priority); END IF;
         IF v_publishes IS NOT NULL THEN v_publish[v_publishes] := v_publish[v_publishes] - 1; END IF;
         IF v_call.taker = 'mine' THEN
           v_left := v_left - 1;
@@ -228,7 +241,7 @@ BEGIN
         v_spent := v_spent || (v_call.id, v_ids[k], v_costs[i])::@spent;
       END LOOP;
     END LOOP;
-    EXIT WHEN v_is_over;
+    EXIT WHEN v_is_over AND (v_short IS NULL OR (v_left = 0 AND 0 = ALL (v_publish)));
   END LOOP;
   RETURN (v_starts, v_spent, v_fates, v_served, v_moves, v_notes, array_remove(v_wake, NULL), v_keys, v_open, v_left);
 END $$;

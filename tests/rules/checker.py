@@ -1,0 +1,137 @@
+"""What must hold after each trip, whatever the text of `take` and of its reference say: both could share a mistake."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+from tests.rules.reference import MILLISECOND, Call, Key, Lane, Slot, Start, State, Trip, opening, room
+
+SOON = 100 * MILLISECOND
+
+
+def faults(before: State, after: State, trip: Trip, started: list[Any]) -> list[str]:
+    """Return what a trip has done against the rules."""
+    return [
+        *_exceeded(before, after, trip, started),
+        *_out_of_order(after, started),
+        *_passed_over(before, after, trip, started),
+        *_forgotten(after, trip),
+    ]
+
+
+def _in_force(key: Key, now: int) -> Any:
+    return key.override if key.override_until is not None and key.override_until > now else key.limits
+
+
+def _exceeded(before: State, after: State, trip: Trip, started: list[Any]) -> Iterator[str]:
+    """No key that the trip has started something of holds more than its limits allow."""
+    for id in {slot.key for slot in after.slots if slot.call in started and slot.key in after.keys}:
+        key = after.keys[id]
+        limits = _in_force(key, trip.now)
+        slots = [slot for slot in after.slots if slot.key == id]
+        if limits.concurrency is not None and sum(slot.cost for slot in slots) > limits.concurrency:
+            yield f"key {id} holds more than {limits.concurrency}"
+        mine = sum(slot.cost for slot in slots if slot.worker == trip.worker and slot.worker is not None)
+        if limits.per_worker is not None and mine > limits.per_worker:
+            yield f"worker holds {mine} of key {id}"
+        if key.is_paused or (key.blocked_until is not None and key.blocked_until > trip.now):
+            yield f"key {id} is closed"
+
+
+def _out_of_order(after: State, started: list[Any]) -> Iterator[str]:
+    """Within a lane calls start in order of their positions."""
+    for lane in after.lanes.values():
+        calls = [call for call in after.calls if call.lane == lane.id]
+        places = [n for n, call in enumerate(calls) if call.id in started]
+        yield from (f"{call.id} was passed" for call in calls[: max(places, default=0)] if call.waits)
+
+
+def _passed_over(before: State, after: State, trip: Trip, started: list[Any]) -> Iterator[str]:
+    """No call of lower priority takes what one of higher priority of the same worker could have had."""
+    if trip.is_strict or trip.becomes != "active":
+        return
+    ready = [lane for lane in after.lanes.values() if lane.queue in trip.queues and after.waiting(lane.id)]
+    for lane in ready:
+        head = after.waiting(lane.id)[0]
+        place = before.lanes[lane.id].place
+        lower = [call for call in after.calls if call.id in started and _priority(after, call) < lane.priority]
+        shared = {slot.key for slot in after.slots if slot.call in {call.id for call in lower}}
+        if not lower or place is None or not (place == 0 or place in shared):
+            continue
+        if trip.tasks is not None and head.task not in trip.tasks:
+            continue
+        world = deepcopy(before)
+        world.slots = [slot for slot in world.slots if any(each.call == slot.call for each in after.slots)]
+        for call in after.calls:
+            if call.id in started and _priority(after, call) >= lane.priority:
+                _start(world, after, call)
+        if _could_start(world, lane, head, trip):
+            yield f"lane {lane.id} was passed by {[call.id for call in lower]}"
+
+
+def _priority(state: State, call: Call) -> int:
+    return state.lanes[call.lane].priority
+
+
+def _start(world: State, after: State, call: Call) -> None:
+    for slot in [slot for slot in after.slots if slot.call == call.id]:
+        world.slots.append(Slot(*slot))
+        if slot.key is not None:
+            starts = world.starts.setdefault(slot.key, [])
+            at = max(call.started_at or 0, starts[-1].at if starts else 0)
+            starts.append(Start(at, (starts[-1].total if starts else 0) + slot.cost, slot.cost, slot.cost))
+
+
+def _could_start(state: State, lane: Lane, call: Call, trip: Trip) -> bool:
+    own = [key.id for key in state.keys.values() if key.name == f"queue:{lane.queue}" and key.id not in lane.key_ids]
+    costs = call.key_costs or []
+    until = trip.now + trip.tuning.horizon
+    for n, id in enumerate([*lane.key_ids, *own]):
+        if id not in state.keys:
+            continue
+        cost = (costs[n] if n < len(costs) else None) or 1
+        key = state.keys[id]
+        members = state.members(key)
+        each = [room(state, one, trip.worker, trip.now, trip.tuning) for one in (key, *members)]
+        fits = [one.is_open(cost, until) and one.own >= cost and one.fits >= cost for one in each]
+        if not fits[0] or (key.is_group and not any(fits[1:])):
+            return False
+    return True
+
+
+def _forgotten(after: State, trip: Trip) -> Iterator[str]:
+    """A lane with calls is ready, noted, or parked on a key that an end opens, or a note of its time."""
+    for lane in after.lanes.values():
+        waiting = after.waiting(lane.id)
+        if not waiting or lane.kept_until is not None:
+            continue
+        if lane.place is None:
+            if not any(note.lane == lane.id for note in after.notes):
+                yield f"lane {lane.id} sleeps with calls"
+            continue
+        if lane.place <= 0 or lane.place not in after.keys:
+            continue
+        at = _noted(after, lane.place)
+        opens = _opens(after, after.keys[lane.place], trip)
+        if opens is not None and (at is None or at > max(opens + trip.tuning.lead, trip.now + SOON)):
+            yield f"lane {lane.id} is parked on {lane.place}, which opens at {opens} and is noted for {at}"
+
+
+def _noted(state: State, key: int) -> int | None:
+    return min((note.at for note in state.notes if note.key == key), default=None)
+
+
+def _opens(state: State, key: Key, trip: Trip) -> int | None:
+    """Return from when on a call of cost 1 may start; None: not before an end or a change."""
+
+    def when(one: Key) -> int | None:
+        allowed = room(state, one, None, trip.now, trip.tuning)
+        if allowed.is_open(1, trip.now + trip.tuning.horizon):
+            return trip.now
+        return opening(state, allowed, 1, trip.now, trip.tuning)
+
+    own = when(key)
+    if own is None or not key.is_group:
+        return own
+    times = [at for at in map(when, state.members(key)) if at is not None]
+    return max(own, min(times)) if times else None
