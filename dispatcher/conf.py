@@ -147,6 +147,12 @@ def conf() -> Conf:
     return _Last.conf
 
 
+def counting() -> dict[str, timedelta]:
+    """Return the settings by which the functions room and opening count what a key allows."""
+    settings = conf()
+    return {"horizon": settings.horizon, "margin": settings.margin, "ramp": settings.ramp}
+
+
 def queue_grace() -> timedelta | None:
     """Return the grace in force: None where tasks run in the sender's own process, and no worker is needed."""
     return None if is_eager() else conf().queue_grace
