@@ -13,15 +13,12 @@ from dispatcher.engine import compose, dispenser, fetched, sent
 from dispatcher.errors import KeyNotFound
 from dispatcher.groups import any_of
 from dispatcher.history import By
-from dispatcher.lanes import heads, mixture
-from dispatcher.lifecycle import control, oversized, publish
-from dispatcher.lifecycle import recover as recovery
-from dispatcher.lifecycle import send as sending
+from dispatcher.lanes import mixture
+from dispatcher.lifecycle import control, oversized
 from dispatcher.limits.policy import Policy
 from dispatcher.messages.current import CurrentCall, current_call
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
-from dispatcher.states import State
 
 __all__ = [
     "Call",
@@ -55,26 +52,9 @@ def send(call: Call) -> CallQueue:
 
 
 def send_many(calls: Sequence[Call]) -> list[CallQueue]:
-    """Write calls, all or none, and dispense their lanes after the commit. Raises CallInvalid or PolicyInvalid."""
-    drafts = compose.drafts(calls)
-    if len(drafts) == 1 and not sql.in_transaction():
-        one = sending.write_one(drafts[0])
-        if one.is_served:
-            sql.after_commit(partial(dispenser.serve_recorded, keys=one.keys, unnoticed=one.unnoticed))
-            return [one.call]
-        written = [one.call]
-        sql.after_commit(partial(publish.publish, [call for call in written if call.ticket is not None]))
-        if one.changed is not None:
-            fetched.report(written)
-            sql.after_commit(partial(dispenser.serve_found, one.changed))
-            return written
-    else:
-        written = sending.write(drafts)
+    """Write calls, all or none, and serve them after the commit. Raises CallInvalid or PolicyInvalid."""
+    written = sent.write(compose.drafts(calls))
     fetched.report(written)
-    lanes = heads.first(
-        heads.Place(lane_id=call.lane_id, position=call.position) for call in written if call.state == State.AVAILABLE
-    )
-    sent.after_commit(_serve_sent, lanes=lanes, calls={call.id for call in written if call.lane_id is None})
     return written
 
 
@@ -118,7 +98,8 @@ def pause(name: str, *, by: By = "") -> None:
 
 def resume(name: str, *, by: By = "") -> None:
     """Let a key's calls start again, after a pause or a block. Raises KeyNotFound."""
-    _soon(keys=[control.resume(name, by=by)])
+    control.resume(name, by=by)
+    _soon()
 
 
 def block(name: str, wait: timedelta | float | str, *, by: By = "") -> None:
@@ -149,8 +130,8 @@ def end_override(name: str, *, by: By = "") -> int:
 def cancel(calls: Calls) -> list[UUID]:
     """End calls that have not started, and return their ids; those that run, or have ended, are left as they are."""
     done = control.cancel(validate.call_ids(calls))
-    _soon(lanes=done.lanes, keys=done.keys)
-    return done.calls
+    _soon()
+    return done
 
 
 def retry(calls: Calls) -> list[UUID]:
@@ -174,18 +155,10 @@ def _limited(keys: Collection[int]) -> None:
 
 
 def _moved(moved: Sequence[control.Moved]) -> list[UUID]:
-    lanes = {row.lane_id for row in moved if row.lane_id is not None}
-    # After the commit, so that no open transaction keeps a lane locked; a pass that holds one is waited for.
-    sql.after_commit(partial(recovery.wake, lanes))
-    _soon(lanes=lanes)
-    sent.after_commit(_serve_sent, calls={row.id for row in moved if row.lane_id is None})
+    sent.after_commit(moved)
     return [row.id for row in moved]
 
 
-def _soon(*, lanes: Collection[int] = (), keys: Collection[int] = ()) -> None:
-    """Dispense at once, or when the caller's transaction has committed: until then no worker could claim."""
-    sql.after_commit(partial(dispenser.dispense_briefly, lanes=lanes, keys=keys, total=dispenser.BRIEF_BATCH))
-
-
-def _serve_sent(found: sent.Sent) -> None:
-    dispenser.place_and_dispense(found.calls, lanes=found.lanes)
+def _soon() -> None:
+    """Dispense at once, or when the caller's transaction has committed: until then no trip reads its notes."""
+    sql.after_commit(dispenser.dispense_briefly)

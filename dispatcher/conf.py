@@ -121,25 +121,6 @@ class Conf(Tuning):
     """Prepare the engine's statements; None: not where DISABLE_SERVER_SIDE_CURSORS indicates a pooler."""
 
 
-CONCURRENT_DECISIONS: Final = 32
-"""How many passes and lone senders may decide on one queue at the same moment without exceeding its bound."""
-
-
-def pass_bound(settings: Conf) -> int:
-    """Return how many calls of a queue may be on their way before a pass admits no more of it.
-
-    It never falls as the setting rises. Lone senders do not see each other, so room for those that decide at once is
-    kept where senders admit at all.
-    """
-    return max(min(settings.dispatch_ahead, 2 * CONCURRENT_DECISIONS), settings.dispatch_ahead - CONCURRENT_DECISIONS)
-
-
-def send_bound(settings: Conf) -> int:
-    """Return how many calls of a queue may be on their way before a lone sender leaves its call to a pass."""
-    bound = pass_bound(settings)
-    return bound if bound + CONCURRENT_DECISIONS <= settings.dispatch_ahead else 0
-
-
 RETENTION: Mapping[str, timedelta | None] = {
     "completed": timedelta(days=7),
     "cancelled": timedelta(days=7),
@@ -164,6 +145,12 @@ def conf() -> Conf:
         _Last.conf = _read({} if given is None else given)
         _Last.given = given
     return _Last.conf
+
+
+def counting() -> dict[str, timedelta]:
+    """Return the settings by which the functions room and opening count what a key allows."""
+    settings = conf()
+    return {"horizon": settings.horizon, "margin": settings.margin, "ramp": settings.ramp}
 
 
 def queue_grace() -> timedelta | None:

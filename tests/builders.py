@@ -11,12 +11,14 @@ from uuid import UUID, uuid4
 import pytest
 from django.db import connection
 
-from dispatcher.lifecycle import admit, claim, heartbeat, place, send
-from dispatcher.limits import policy
-from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot, Window
+from dispatcher.conf import conf
+from dispatcher.lifecycle import claim, heartbeat, place, send
+from dispatcher.lifecycle.take import Taker, take
+from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot, Start
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.apps import APPS
+from tests.clock import stopped_clock
 
 T0 = datetime(2030, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -41,17 +43,21 @@ def key(name: str = "api", **limits: Any) -> RateLimitKey:
 
 
 def waiting(*keys: str, costs: Mapping[str, int] | None = None, queue: str = "celery", **fields: Any) -> CallQueue:
-    """Write a call as a sender does that dies before its pass: it is there, and no pass comes."""
+    """Write a call as a sender does that dies with its commit: it is there, and is noted, and no trip comes."""
     draft = send.draft(Call(task="noop", keys=costs or keys, **fields), task="noop", queue=queue)
     call = send.write([draft])[0]
     # Within a test's transaction it has no lane yet.
     return call if call.lane_id is not None or not place.place([call.id], lock_wait=SECOND) else seen(call)
 
 
-def go(*calls: CallQueue, now: datetime = T0, **options: Any) -> list[UUID]:
-    """Make one pass over the lanes of these calls; return which calls it admitted, in order."""
-    made = admit.admit(lanes={call.lane_id for call in calls}, now=now, **options)
-    return [call.id for call in made.calls]
+def go(*calls: CallQueue, now: datetime = T0) -> list[UUID]:
+    """Dispatch what may go of the queues of these calls, in trips until nothing does; return which calls, in order."""
+    taker = Taker(queues=sorted({call.queue for call in calls}), becomes=State.DISPATCHED)
+    gone: list[UUID] = []
+    with stopped_clock(now):
+        while trip := [each.id for each in take(taker, room=conf().batch).dispatched]:
+            gone += trip
+    return gone
 
 
 def admitted(*keys: str, now: datetime = T0, **fields: Any) -> CallQueue:
@@ -64,7 +70,8 @@ def admitted(*keys: str, now: datetime = T0, **fields: Any) -> CallQueue:
 def started(*keys: str, now: datetime = T0, **fields: Any) -> CallQueue:
     """Return a call that a worker has claimed."""
     call = admitted(*keys, now=now, **fields)
-    assert isinstance(claim.claim(call.id, ticket_of(call), now=now), claim.Claimed)
+    with stopped_clock(now):
+        assert isinstance(claim.claim(call.id, ticket_of(call)), claim.Claimed)
     return seen(call)
 
 
@@ -90,14 +97,6 @@ def ticket_of(call: CallQueue) -> UUID:
     return call.ticket
 
 
-def next_start(key: RateLimitKey) -> datetime:
-    """Return the earliest next start of a key that its throttle in force at `T0` allows."""
-    key.refresh_from_db()
-    at = policy.next_start(policy.in_force(key, T0), key.last_start_at, key.last_cost)
-    assert at is not None
-    return at
-
-
 def slots_of(call: CallQueue) -> dict[int | None, int]:
     """Return the cost that a call holds of each key."""
     return dict(Slot.objects.filter(call=call).values_list("key_id", "cost"))
@@ -109,8 +108,8 @@ def dispatched() -> int:
 
 
 def snapshot() -> list[list[dict[str, Any]]]:
-    """Return what the rows of calls, keys, slots and windows are."""
-    return [list(model.objects.order_by("pk").values()) for model in (CallQueue, RateLimitKey, Slot, Window)]
+    """Return what the rows of calls, keys, slots and starts are."""
+    return [list(model.objects.order_by("pk").values()) for model in (CallQueue, RateLimitKey, Slot, Start)]
 
 
 def lane_of(call: CallQueue) -> Lane:

@@ -302,11 +302,14 @@ def _why_unstarted(wait: reports.Wait) -> str | None:
 
 def _stop(wait: reports.Wait) -> str:
     """Return what stops the lane of a call that a key stops."""
-    if wait.members is None:
-        return f"The key {wait.stopped_by} stops its lane"
     if wait.members == 0:
         return f"No key matches {wait.stopped_by}: declare one, or cancel the call"
-    return f"{wait.stopped_by} stops its lane: none of the {wait.members:,} keys that match has room"
+    if wait.has_room:
+        return f"The key {wait.stopped_by} has room again, and its lane is next"
+    opens = f", until {wait.opens_at:%Y-%m-%d %H:%M:%S} UTC" if wait.opens_at else ""
+    if wait.members is None:
+        return f"The key {wait.stopped_by} stops its lane{opens}"
+    return f"{wait.stopped_by} stops its lane: none of the {wait.members:,} keys that match has room{opens}"
 
 
 def _why_stopped(wait: reports.Wait) -> str:
@@ -322,38 +325,39 @@ def _why_stopped(wait: reports.Wait) -> str:
             "Its lane does not exist yet: its sender or the next tick creates it, after the open transaction that made "
             f"one of its keys. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
         )
-    if wait.held_by:
-        return _why_held(wait, ahead)
-    return _why_parked(wait, ahead)
-
-
-def _why_held(wait: reports.Wait, ahead: str) -> str:
-    is_http, is_direct = (wait.delivery == delivery for delivery in (Delivery.HTTP, Delivery.DIRECT))
-    if not wait.is_served and not is_http:
-        return (
-            f"No live worker serves the queue {wait.held_by}: start one with -Q {wait.held_by}. "
-            f"Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
-        )
-    if wait.limited_by:
-        return (
-            f"It waits for a worker of {wait.held_by} that is free and holds less of the key {wait.limited_by} than "
-            f"one worker may; over HTTP, for one with a worker_id. {ahead.capitalize()}."
-        )
-    if is_http:
-        return f"It waits until a worker fetches it over HTTP from the queue {wait.held_by}; {ahead}."
-    if is_direct and wait.is_worker_idle:
-        return f"A free worker of the queue {wait.held_by} takes it next; {ahead}."
-    if is_direct:
-        return f"All worker processes of the queue {wait.held_by} are busy; {ahead}."
-    return f"The queue {wait.held_by} has enough calls on the way to its workers; {ahead}."
-
-
-def _why_parked(wait: reports.Wait, ahead: str) -> str:
-    if wait.is_mixed:
-        return (
-            f"The key {wait.stopped_by} has a limit per worker, which can't be kept: the broker delivers the queue "
-            f"{wait.queue}. Deliver it directly or over HTTP, or remove per_worker from the key."
-        )
     if wait.stopped_by:
         return f"{_stop(wait)}; {ahead}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
-    return f"The next pass serves its lane; {ahead}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
+    return _why_ready(wait, ahead)
+
+
+def _why_ready(wait: reports.Wait, ahead: str) -> str:
+    """Return in a sentence what a lane waits for that no key stops: a worker, or the next trip."""
+    is_http, is_direct = (wait.delivery == delivery for delivery in (Delivery.HTTP, Delivery.DIRECT))
+    if wait.limited_by:
+        return _why_limited(wait, ahead)
+    if not wait.is_served and not is_http:
+        return (
+            f"No live worker serves the queue {wait.queue}: start one with -Q {wait.queue}. "
+            f"Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
+        )
+    if is_http:
+        return f"It waits until a worker fetches it over HTTP from the queue {wait.queue}; {ahead}."
+    if is_direct:
+        idle, busy = "A free worker of the queue {} takes it next", "All worker processes of the queue {} are busy"
+        return f"{(idle if wait.is_worker_idle else busy).format(wait.queue)}; {ahead}."
+    if wait.is_full:
+        return f"The queue {wait.queue} has enough calls on the way to its workers; {ahead}."
+    return f"The next tick serves its lane; {ahead}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
+
+
+def _why_limited(wait: reports.Wait, ahead: str) -> str:
+    """Return in a sentence what a lane waits for that a limit per worker stops."""
+    if wait.delivery == Delivery.BROKER:
+        return (
+            f"The key {wait.limited_by} has a limit per worker, which can't be kept: the broker delivers the queue "
+            f"{wait.queue}. Deliver it directly or over HTTP, or remove per_worker from the key."
+        )
+    return (
+        f"It waits for a worker of {wait.queue} that is free and holds less of the key {wait.limited_by} than "
+        f"one worker may; over HTTP, for one with a worker_id. {ahead.capitalize()}."
+    )

@@ -50,7 +50,7 @@ class DispatchedRequest(Request):
         if self.fed is not None:
             # Celery's class of the request overrides the method.
             self.__dict__["on_success"] = self._on_fed_success
-            self.request_dict[_CLAIM] = str(self.fed.start.claimed.claim_id)
+            self.request_dict[_CLAIM] = str(self.fed.start.call.ticket)
         elif self.ticket is not None:
             worker = heartbeat.worker_id()
             self.request_dict[_CLAIM] = str(uuid4())

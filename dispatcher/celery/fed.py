@@ -19,6 +19,7 @@ from dispatcher.conf import conf
 from dispatcher.ending import Ending
 from dispatcher.engine import attempt as engine_attempt
 from dispatcher.lifecycle import claim, run
+from dispatcher.lifecycle.take import Start
 from dispatcher.request import Changes
 from dispatcher.states import TERMINAL
 
@@ -29,7 +30,7 @@ _ENDS: Final = "dispatcher_ends"
 
 @dataclass(frozen=True, kw_only=True)
 class Missed:
-    """The process could not begin in time: the call needs another start, and no attempt is spent."""
+    """The process could not begin in time: the call waits for another start, and no attempt is spent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +51,7 @@ class Changed:
 
 @dataclass(frozen=True, kw_only=True)
 class Lost:
-    """The process is gone, and the attempt with it.
-
-    The feed records that between two steps: one that parks a lane does not look again for room that its own worker may
-    give back meanwhile.
-    """
+    """The process is gone, and the attempt with it; the feed's thread records that, by its connection."""
 
     record: Callable[[], None]
 
@@ -83,20 +80,30 @@ _OF_LEASE: Final = 0.9
 """By which part of its lease a call without a window or a throttle must have begun: until then it is no other's."""
 
 
-def _lateness(claimed: claim.Claimed) -> float:
-    """Return how many seconds after its start the process may begin."""
-    is_free = not (claimed.is_paced or claimed.is_counted)
-    return conf().run_lease.total_seconds() * _OF_LEASE if is_free else claimed.lateness.total_seconds()
+def _lateness(start: Start, slack: timedelta) -> timedelta:
+    """Return how long after its start the process may begin."""
+    if not start.keys:
+        return conf().run_lease * _OF_LEASE
+    claimed = claim.Claimed(
+        claim_id=start.call.ticket,
+        attempt=start.attempt,
+        start_at=start.start_at,
+        retry=start.retry,
+        is_paced=start.is_paced,
+        is_counted=True,
+        slack=slack,
+    )
+    return claimed.lateness
 
 
-def header(claimed: claim.Claimed) -> dict[str, Any]:
+def header(start: Start, slack: timedelta) -> dict[str, Any]:
     """Return what the process must know: when to begin, by the machine's monotonic clock, and how late it may be."""
     return {
-        "begin": claim.monotonic_of(claimed.start_at),
-        "lateness": _lateness(claimed),
-        "claim": str(claimed.claim_id),
-        "attempt": claimed.attempt,
-        "retry": claimed.retry,
+        "begin": claim.monotonic_of(start.start_at),
+        "lateness": _lateness(start, slack).total_seconds(),
+        "claim": str(start.call.ticket),
+        "attempt": start.attempt,
+        "retry": start.retry,
     }
 
 

@@ -1,35 +1,51 @@
-"""The ends of a feed's calls: those that a step records together, and those that need a transaction of their own."""
+"""The ends of a feed's calls: those that a trip records together, and those that need a transaction of their own."""
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Collection
+from time import monotonic
+from typing import Final, TypeAlias
+from uuid import UUID
 
 from dispatcher import sql
 from dispatcher.celery import fed
 from dispatcher.celery.feed_runs import Run
 from dispatcher.ending import Ending
-from dispatcher.engine import fed as engine_fed
+from dispatcher.engine import feed as engine_feed
 from dispatcher.lifecycle.finish import Ended
 
 logger = logging.getLogger(__name__)
 
 Taken: TypeAlias = list[tuple[Run, Ended]]
 
+_RETRY_S: Final = 0.02
+"""How soon an end is brought again whose call another transaction had locked; each time in vain doubles it."""
+_LONGEST_RETRY_S: Final = 1.0
+
 
 class Ends:
     """The runs that have ended and are not recorded yet."""
 
-    def __init__(self, *, forget: Callable[[Run], None], restart: Callable[[Run], None]) -> None:
-        """Have none yet. forget: called with each run that is recorded. restart: with one that began too late."""
-        self._forget, self._restart = forget, restart
+    def __init__(self, *, forget: Callable[[Run], None]) -> None:
+        """Have none yet. forget: called with each run that is recorded."""
+        self._forget = forget
         self._ended: deque[Run] = deque()
-        self.in_doubt: set[int] = set()
-        """Keys whose room may have been given back by ends whose answer is lost."""
+        self._locked: dict[Run, tuple[float, float]] = {}
+        """Those whose call another transaction had locked: when they are brought again (monotonic), and the pause."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """How many there are, without those that are brought again later."""
         return len(self._ended)
+
+    @property
+    def locked(self) -> int:
+        """How many are brought again, since another transaction had locked their calls."""
+        return len(self._locked)
+
+    @property
+    def next_at(self) -> float | None:
+        """When the next of these is brought again, as a monotonic time."""
+        return min((at for at, _ in self._locked.values()), default=None)
 
     @property
     def first_at(self) -> float:
@@ -43,62 +59,84 @@ class Ends:
     def drop(self) -> None:
         """Record none of them: their leases end."""
         self._ended.clear()
+        self._locked.clear()
 
     def take(self) -> Taken:
-        """Return the ends that the next step records; deal with those that need a transaction of their own."""
+        """Return the ends that the next trip records; deal with those that need a transaction of their own."""
         ends: Taken = []
         try:
             self._sort(ends)
         except BaseException:
             self.take_again(ends)
             raise
-        return ends
+        now = monotonic()
+        return ends + [(run, _ended(run)) for run, (at, _) in self._locked.items() if at <= now]
 
-    def take_again(self, ends: Sequence[tuple[Run, Ended]]) -> None:
-        """Take these ends again in the next step; if they were recorded, the room that they gave back is not known."""
-        self._ended.extendleft(run for run, _ in reversed(ends))
-        self.in_doubt.update(key for run, _ in ends for key in run.start.keys)
+    def take_again(self, ends: Taken) -> None:
+        """Take these ends again in the next trip."""
+        self._ended.extendleft(run for run, _ in reversed(ends) if run not in self._locked)
+
+    def settle(self, ends: Taken, locked: Collection[UUID]) -> None:
+        """Forget the ends that a trip has recorded, or whose tickets were replaced; keep those that were locked."""
+        for run, _ in ends:
+            if run.start.call.id in locked:
+                self._bring_again(run)
+            else:
+                self._locked.pop(run, None)
+                self._forget(run)
 
     def record_apart(self, ends: Taken) -> None:
         """Record ends one by one, of which the database refused one."""
         while ends:
             run, ended = ends[0]
+            is_locked = False
             try:
-                engine_fed.record_apart(run.start, ended)
+                is_locked = engine_feed.record_apart(run.start, ended)
             except sql.DATABASE_ERRORS as fault:
                 if not sql.is_refused(fault):
                     self.take_again(ends)
                     raise
                 logger.exception("the end of call %s was refused; it waits for the end of its lease", run.start.call.id)
-            self._forget(run)
+            self.settle(ends[:1], [run.start.call.id] if is_locked else [])
             ends.pop(0)
+
+    def _bring_again(self, run: Run) -> None:
+        _, pause = self._locked.get(run, (0.0, _RETRY_S / 2))
+        pause = min(2 * pause, _LONGEST_RETRY_S)
+        self._locked[run] = monotonic() + pause, pause
 
     def _sort(self, ends: Taken) -> None:
         while self._ended:
             run = self._ended.popleft()
             if isinstance(run.end, Ending):
-                ends.append((run, run.start.ended(run.end)))
+                ends.append((run, _ended(run)))
                 continue
             try:
-                self._settle(run)
+                _settle(run)
             except Exception as fault:
                 if not sql.is_refused(fault):
                     self._ended.appendleft(run)
-                    self.in_doubt.update(run.start.keys)
                     raise
                 # What the task gave can't be stored; tried again, it would keep this feed from all others.
-                self.record_apart([(run, run.start.ended(run.failed(fault)))])
+                run.end = run.failed(fault)
+                self.record_apart([(run, _ended(run))])
+            else:
+                self._forget(run)
 
-    def _settle(self, run: Run) -> None:
-        """Record an end that needs a transaction of its own."""
-        match run.end:
-            case fed.Missed():
-                self._restart(run)
-                return
-            case fed.PutOff(wait=wait, key=key):
-                engine_fed.put_off(run.start, wait, key)
-            case fed.Changed(ending=ending, changes=changes):
-                engine_fed.change(run.start, ending, changes)
-            case fed.Lost(record=record):
-                record()
-        self._forget(run)
+
+def _ended(run: Run) -> Ended:
+    assert isinstance(run.end, Ending)  # noqa: S101 -- only such ends are recorded together
+    return run.start.ended(run.end)
+
+
+def _settle(run: Run) -> None:
+    """Record an end that needs a transaction of its own."""
+    match run.end:
+        case fed.Missed():
+            engine_feed.give_back([run.handle])
+        case fed.PutOff(wait=wait, key=key):
+            engine_feed.put_off(run.start, wait, key)
+        case fed.Changed(ending=ending, changes=changes):
+            engine_feed.change(run.start, ending, changes)
+        case fed.Lost(record=record):
+            record()

@@ -8,36 +8,28 @@ from dispatcher.lifecycle import wake
 
 
 class IdleMark:
-    """What a worker last wrote, in the database, of being idle."""
+    """What a worker last wrote, in the database, of the queues that it serves and of being idle."""
 
     def __init__(self, worker: UUID) -> None:
         """Have written nothing yet."""
         self.worker = worker
-        self.reached: set[int] = set()
-        """The keys for whose calls senders do not wake this worker, by its latest mark."""
-        self._is_written = False
+        self._written: tuple[list[str], bool] | None = None
         self._until = 0.0
 
-    def says(self, reached: set[int]) -> bool:
-        """Whether senders know that this worker is idle, and for which calls it is not."""
-        return self._is_written and reached == self.reached
+    def says(self, queues: Sequence[str], *, is_idle: bool) -> bool:
+        """Whether senders know that this worker serves these queues, and whether it is idle."""
+        return self._written == ([*queues], is_idle) and monotonic() < self._until
 
-    def write(self, queues: Sequence[str], reached: set[int], *, keep_s: float) -> bool:
-        """Let senders to these queues know that this worker is idle; return whether there are calls for it by now."""
-        has_lanes = wake.mark_idle(self.worker, queues, reached)
-        self._is_written, self.reached, self._until = True, reached, monotonic() + keep_s
-        return has_lanes
+    def write(self, queues: Sequence[str], *, is_idle: bool, keep_s: float) -> None:
+        """Let senders know it; to be written again after a while: the row may be gone."""
+        wake.mark(self.worker, queues, is_idle=is_idle)
+        self._written, self._until = ([*queues], is_idle), monotonic() + keep_s
 
-    def remove(self) -> None:
-        """Let senders know that this worker is not idle any more."""
-        if self._is_written:
-            wake.mark_busy(self.worker)
-            self._is_written = False
+    def note_woken(self) -> None:
+        """Know that it says idle no more: who has woken this worker removed that."""
+        if self._written is not None:
+            self._written = self._written[0], False
 
     def forget(self) -> None:
-        """Know that it is written no more: the sender that has woken this worker removed it."""
-        self._is_written = False
-
-    def expire(self) -> None:
-        """Have it written again once in a while: its row may be gone."""
-        self._is_written = self._is_written and monotonic() < self._until
+        """Know nothing of what it says."""
+        self._written = None

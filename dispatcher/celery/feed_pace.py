@@ -19,7 +19,7 @@ _WEIGHT: Final = 0.1
 _RECOVERY: Final = 0.02
 """By how much of it a call that ends raises again what is started ahead."""
 _TIGHT_S: Final = 1.0
-"""How long nothing is started ahead, or handed over, after it was of no use."""
+"""How long nothing is started ahead after it was of no use."""
 _FIRST_DELAY_S: Final = 0.02
 _LEAST_DELAY_S: Final = 0.005
 _LONGEST_DELAY_S: Final = 0.5
@@ -37,7 +37,6 @@ class Pace:
         self._delay_s = 0.0
         """By how much calls came too late to a process lately; it falls while none does."""
         self._tight_until = 0.0
-        self._no_hand_over_until = 0.0
 
     @property
     def lead_s(self) -> float:
@@ -57,15 +56,6 @@ class Pace:
         if self._took_s is None or monotonic() < self._tight_until:
             return 0
         return int(self._share * min(_MOST_AHEAD * size, _AHEAD_S * size / max(self._took_s, _LEAST_S)))
-
-    @property
-    def may_hand_over(self) -> bool:
-        """Whether a hand-over is worth a try: one that has more to decide costs a trip."""
-        return monotonic() >= self._no_hand_over_until
-
-    def note_not_handed_over(self) -> None:
-        """Learn that a hand-over had more to decide than the next call."""
-        self._no_hand_over_until = monotonic() + _TIGHT_S
 
     def tighten(self) -> None:
         """Start no call ahead for a second: a throttle gives exact starts, or other workers could use the slots."""

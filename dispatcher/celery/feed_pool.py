@@ -38,12 +38,12 @@ class FedMessage(Message):
 def message_of(app: Any, run: Run) -> FedMessage:
     """Return the message that Celery makes a request of."""
     headers, properties, body = parts(app, run.start.call)
-    headers[fed.FED] = fed.header(run.start.claimed)
+    headers[fed.FED] = fed.header(run.start, run.slack)
     content_type, encoding, payload = dumps(body, "json")
     properties = {
         **properties,
         "delivery_info": {"exchange": "", "routing_key": run.start.call.queue},
-        "delivery_tag": str(run.start.claimed.claim_id),
+        "delivery_tag": str(run.start.call.ticket),
     }
     message = FedMessage(  # type: ignore[no-untyped-call]
         body=payload,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from time import monotonic
 from typing import Any, Final
 from uuid import UUID
@@ -11,7 +12,8 @@ from celery.exceptions import TaskRevokedError
 from dispatcher import ending
 from dispatcher.celery.fed import End
 from dispatcher.ending import Ending
-from dispatcher.engine.feed import Start
+from dispatcher.engine.feed import Handle
+from dispatcher.lifecycle.take import Start
 
 _runs: Final[dict[UUID, "Run"]] = {}
 """Those of this process, by call."""
@@ -24,11 +26,18 @@ class Run:
     start: Start
     on_end: Callable[["Run"], None]
     """Called once, in any thread."""
+    slack: timedelta = timedelta(0)
+    """How much later than its start it may begin: what its limits allow for was moved as far."""
     end: End | None = None
     given_at: float = 0.0
     accepted_at: float | None = None
     ended_at: float | None = None
     _is_over: list[bool] = field(default_factory=list)
+
+    @property
+    def handle(self) -> Handle:
+        """What names its start in the database."""
+        return self.start.call.id, self.start.call.ticket
 
     def accepted(self) -> None:
         """Note that a process runs it."""
@@ -40,13 +49,11 @@ class Run:
 
     def revoke(self) -> None:
         """End it as revoked before a process ran it."""
-        attempt = self.start.claimed.attempt
-        self._close(ending.terminated(TaskRevokedError("revoked before it ran"), attempt=attempt))
+        self._close(ending.terminated(TaskRevokedError("revoked before it ran"), attempt=self.start.attempt))
 
     def failed(self, error: BaseException) -> Ending:
         """Return the end of an attempt that failed outside of the task."""
-        claimed = self.start.claimed
-        return ending.failed(error, attempt=claimed.attempt, policy=claimed.retry)
+        return ending.failed(error, attempt=self.start.attempt, policy=self.start.retry)
 
     def _close(self, end: End) -> None:
         # Appending is atomic: of two threads one comes second.
@@ -74,8 +81,8 @@ def find(call: UUID) -> Run | None:
 
 
 def running() -> frozenset[UUID]:
-    """Return the claims of the runs in this process."""
-    return frozenset(run.start.claimed.claim_id for run in _runs.copy().values())
+    """Return the claims of the runs in this process: their tickets."""
+    return frozenset(run.start.call.ticket for run in _runs.copy().values())
 
 
 def of_message(message: Any) -> Run | None:

@@ -27,7 +27,7 @@ class Waiting:
         self._descriptor: int | None = None
         self._poll = _SHORTEST_POLL_S
         self.is_woken = False
-        """Whether a sender has woken this worker; it counts as idle no more until it says so again."""
+        """Whether this worker was woken, and counts as idle no more until it says so again; or it is time to poll."""
 
     def wake(self) -> None:
         """End the wait, from any thread."""
@@ -73,6 +73,8 @@ class Waiting:
             if descriptor is not None:
                 poll.register(descriptor, select.POLLIN)
         ready = {descriptor for descriptor, _ in poll.poll(left * 1_000)}
+        if is_idle and not self.is_notified:
+            self.is_woken = True
         if self._read in ready:
             self.clear()
         if self._descriptor in ready:

@@ -62,7 +62,7 @@ def fail_rejected(message: Any, exc: Exception | None, **_: Any) -> None:
         call = message.headers["id"]
         heartbeat.in_background(
             f"fail call {call}, which keeps its slots until its lease ends",
-            partial(engine.fail, UUID(call), ticket, exc),
+            partial(engine.fail_unread, UUID(call), ticket, exc),
         )
 
 

@@ -1,15 +1,8 @@
 """The steps of `lifecycle`, composed: dispense, run an attempt, put back what a dead process left, tick."""
 
-from dispatcher.engine.dispenser import (
-    dispense,
-    dispense_briefly,
-    fill,
-    hand_over,
-    place_and_dispense,
-    serve,
-    serve_changed,
-)
-from dispatcher.engine.execution import execute, fail, is_held
+from dispatcher.engine.dispenser import dispense, dispense_briefly, serve
+from dispatcher.engine.ends import fail_unread
+from dispatcher.engine.execution import execute, is_held
 from dispatcher.engine.recovery import lose, recover
 from dispatcher.engine.ticks import cleanup, place_unplaced, sweep, tick
 
@@ -18,16 +11,12 @@ __all__ = [
     "dispense",
     "dispense_briefly",
     "execute",
-    "fail",
-    "fill",
-    "hand_over",
+    "fail_unread",
     "is_held",
     "lose",
-    "place_and_dispense",
     "place_unplaced",
     "recover",
     "serve",
-    "serve_changed",
     "sweep",
     "tick",
 ]

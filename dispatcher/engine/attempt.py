@@ -5,13 +5,13 @@ The parts of `engine.execute`, each composed of steps in `lifecycle`.
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from time import monotonic, sleep
-from typing import Any, TypeGuard, TypeVar, assert_never
+from typing import Any, TypeVar
 from uuid import UUID
 from weakref import WeakSet
 
@@ -21,12 +21,12 @@ from django.db import OperationalError
 from dispatcher import ending, lanes, sql
 from dispatcher.conf import conf
 from dispatcher.ending import Ending
-from dispatcher.engine import blocks, release
-from dispatcher.engine.release import Release
+from dispatcher.engine import blocks, dispenser, ends
 from dispatcher.history import By
-from dispatcher.lifecycle import admit, claim, control, finish, recover, run
+from dispatcher.lifecycle import claim, control, finish, run
+from dispatcher.lifecycle.finish import Ended, Requeue
 from dispatcher.limits.policy import LONGEST_PERIOD
-from dispatcher.models import CallQueue, Lane, RateLimitKey
+from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
 from dispatcher.request import Changes
 from dispatcher.states import TERMINAL, OnLimit, State
 
@@ -56,7 +56,8 @@ class Attempt:
         self._has_begun = False
         self._results: list[Any] = []
         self._outcomes: list[run.Outcome] = []
-        self._released: list[Release] = []
+        self._ending: Ending | None = None
+        self._recorded: list[bool] = []
 
     def to_its_end(self, steps: Callable[[], T]) -> T:
         """Take the steps; if a soft time limit interrupts them, take what is left of them again."""
@@ -70,7 +71,7 @@ class Attempt:
     @property
     def is_recorded(self) -> bool:
         """Whether the end of the attempt is in the database."""
-        return bool(self._released)
+        return bool(self._recorded)
 
     def claim_call(self) -> claim.Claimed | claim.Refused:
         """Claim the call; where the time was up before the task began, the claim counts as refused."""
@@ -80,19 +81,11 @@ class Attempt:
             self._claimed = claim_in_time(self.call_id, self.ticket, claim_id=self.claim_id, worker=self.worker)
         return self._claimed
 
-    def refuse(self, refused: claim.Refused) -> finish.Released | None:
-        """Deal with a call that is not run; return what it released."""
-        match refused:
-            case claim.Refused.STALE:
-                return None
-            case claim.Refused.KEY_CLOSED | claim.Refused.TOO_EARLY | claim.Refused.BUSY | claim.Refused.INTERRUPTED:
-                work = partial(put_back, self.call_id, self.ticket, claim_id=self.claim_id)
-            case claim.Refused.EXPIRED:
-                work = partial(finish.expire, self.call_id, self.ticket)
-            case claim.Refused.REVOKED:
-                work = partial(cancel, self.call_id)
-            case _:
-                assert_never(refused)
+    def refuse(self, refused: claim.Refused) -> bool:
+        """Let a call that is not run wait again; what became of it meanwhile, its lane's next trip settles."""
+        if refused is claim.Refused.STALE:
+            return False
+        work = partial(put_back, self.call_id, self.ticket, claim_id=self.claim_id)
         return retry_while_unavailable(work, again=work)
 
     def run_task(self, task: Callable[[], Any]) -> run.Outcome:
@@ -109,26 +102,23 @@ class Attempt:
         limit = self.interruption or SoftTimeLimitExceeded()
         return run.raised(limit.__context__ or limit)
 
-    def record(self, outcome: run.Outcome, claimed: claim.Claimed) -> Release:
-        """Record the outcome, once; nothing is released if the call is another attempt's by now."""
-        if not self._released:
-            once = partial(finish_as, self.call_id, self.ticket, outcome, claimed)
-            again = partial(_finish_again, once, self.call_id, self.ticket, self.claim_id)
-            work = partial(self._finish, once, outcome, claimed) if self.interruption is None else again
-            self._released.append(
+    def record(self, outcome: run.Outcome, claimed: claim.Claimed) -> Ending | None:
+        """Record the outcome, once, and let the next calls go; None if the call is another attempt's by now."""
+        if self._ending is None:
+            self._ending = ending_of(outcome, claimed)
+        ended = Ended(call_id=self.call_id, ticket=self.ticket, claim_id=self.claim_id, ending=self._ending)
+        if not self._recorded:
+            once = partial(finish_as, ended, outcome, queue=claimed.queue)
+
+            def again() -> bool:
+                # The first try may have been committed, and only its answer was lost.
+                return finish.is_recorded(ended) or once()
+
+            work = once if self.interruption is None else again
+            self._recorded.append(
                 retry_while_unavailable(work, again=again, may_pass=lambda fault: not sql.is_refused(fault))
             )
-        return self._released[0]
-
-    def _finish(
-        self, once: Callable[[], finish.Released | None], outcome: run.Outcome, claimed: claim.Claimed
-    ) -> Release:
-        """Record the outcome, and let the next call in where one statement records it."""
-        if not (_is_one_statement(outcome) and release.is_possible()):
-            return Release(released=once())
-        ended = ending_of(outcome, claimed)
-        done = release.finish_and_admit(self.call_id, self.ticket, ended, claim_id=claimed.claim_id)
-        return done if done.released is not None else replace(done, released=once())
+        return ended.ending if self._recorded[0] else None
 
 
 _fed: set[UUID] = set()
@@ -150,24 +140,13 @@ def running() -> frozenset[UUID]:
     return frozenset(each.claim_id for each in _attempts.copy() if not each.is_recorded) | _fed
 
 
-def _finish_again(once: Callable[[], finish.Released | None], call_id: UUID, ticket: UUID, claim_id: UUID) -> Release:
-    """Finish, though the first finish may have been committed and only its answer was lost."""
-    return Release(released=once() or finish.find(call_id, ticket, claim_id=claim_id))
-
-
 def claim_in_time(
     call_id: UUID, ticket: UUID, *, claim_id: UUID, worker: UUID | None = None
 ) -> claim.Claimed | claim.Refused:
-    """Claim a call under this id and wait for its start; a start that was overslept is given up for a later one."""
+    """Claim a call under this id and wait for its start; where that is missed, the call must be admitted again."""
     first = partial(claim.claim, call_id, ticket, claim_id=claim_id, worker=worker)
-    restart = partial(claim.restart, call_id, ticket, claim_id=claim_id, worker=worker)
-    again = partial(_claim_again, first, restart)
-    claimed = retry_while_unavailable(partial(_claim_unchecked, first, again), again=again)
-    while isinstance(claimed, claim.Claimed) and not claim.is_in_time(claimed):
-        # Twice the lateness with every try: a machine that is always late starts calls all the same.
-        later = partial(restart, slack=claimed.lateness + claimed.slack, missed=claimed.slack)
-        claimed = retry_while_unavailable(later, again=later)
-    return claimed
+    claimed = retry_while_unavailable(partial(_claim_unchecked, first), again=first)
+    return claim.Refused.MISSED if isinstance(claimed, claim.Claimed) and not claim.is_in_time(claimed) else claimed
 
 
 def retry_while_unavailable(
@@ -195,9 +174,7 @@ def retry_while_unavailable(
         work = again
 
 
-def _claim_unchecked(
-    first: Callable[[], claim.Claimed | claim.Refused], again: Callable[[], claim.Claimed | claim.Refused]
-) -> claim.Claimed | claim.Refused:
+def _claim_unchecked(first: Callable[[], claim.Claimed | claim.Refused]) -> claim.Claimed | claim.Refused:
     """Claim; on a connection that was kept, that is its check, too: a broken one is replaced."""
     if not sql.skip_check():
         return first()
@@ -207,24 +184,18 @@ def _claim_unchecked(
         if sql.interruption_of(fault) is not None or not sql.is_unavailable(fault):
             raise
         sql.discard_connection()
-    return again()
+    return first()
 
 
-def _claim_again(
-    first: Callable[[], claim.Claimed | claim.Refused], restart: Callable[[], claim.Claimed | claim.Refused]
-) -> claim.Claimed | claim.Refused:
-    """Claim, though the first claim may have won and only its answer was lost."""
-    claimed = first()
-    return restart() if claimed is claim.Refused.STALE else claimed
-
-
-def ending_of(outcome: run.Returned | run.Ignored | run.Failed, claimed: claim.Claimed) -> Ending:
-    """Return the ending of a run."""
+def ending_of(outcome: run.Outcome, claimed: claim.Claimed) -> Ending:
+    """Return the ending of a run; of one that its provider stopped, that its call waits again."""
     match outcome:
         case run.Returned():
             return ending.completed(outcome.result)
         case run.Ignored():
             return ending.completed(None)
+        case run.Stopped():
+            return Ending(state=State.AVAILABLE, wait=outcome.wait)
         case run.Failed():
             return ending.failed(
                 outcome.error,
@@ -233,40 +204,28 @@ def ending_of(outcome: run.Returned | run.Ignored | run.Failed, claimed: claim.C
                 wait=outcome.wait,
                 may_retry=outcome.may_retry,
             )
-        case _:
-            assert_never(outcome)
 
 
-def finish_as(call_id: UUID, ticket: UUID, outcome: run.Outcome, claimed: claim.Claimed) -> finish.Released | None:
-    """Record the outcome of a run; return what was released, None if the ticket was replaced meanwhile."""
+def finish_as(ended: Ended, outcome: run.Outcome, *, queue: str | None = None) -> bool:
+    """Record the outcome of a run; return whether its ticket still held the call."""
     if isinstance(outcome, run.Stopped):
-        return stop(call_id, ticket, outcome, claim_id=claimed.claim_id)
-    end = partial(finish.record, call_id, ticket, ending_of(outcome, claimed), claim_id=claimed.claim_id)
+        return stop(ended.call_id, ended.ticket, outcome, claim_id=ended.claim_id)
     if isinstance(outcome, run.Failed) and outcome.changes is not None:
-        return fail_and_change(call_id, end, outcome.changes)
-    return end()
+        return fail_and_change(ended, outcome.changes, queue=queue)
+    return ends.record_one(ended, queue=queue)
 
 
-def _is_one_statement(outcome: run.Outcome) -> TypeGuard[run.Returned | run.Ignored | run.Failed]:
-    """Whether one statement records the outcome."""
-    return isinstance(outcome, run.Returned | run.Ignored) or (
-        isinstance(outcome, run.Failed) and outcome.changes is None
-    )
-
-
-def fail_and_change(
-    call_id: UUID, fail: Callable[[], finish.Released | None], changes: Changes
-) -> finish.Released | None:
+def fail_and_change(ended: Ended, changes: Changes, *, queue: str | None = None) -> bool:
     """Record a failure and what the next attempt is made with: both or neither; an ended call keeps what it had."""
     if changes.is_move:
-        _open_lane(call_id, changes)
+        _open_lane(ended.call_id, changes)
     with sql.atomic():
-        released = fail()
-        if released is not None and released.state is State.RETRYABLE and not finish.amend(call_id, changes):
+        is_recorded = ends.record_one(ended, queue=queue)
+        if is_recorded and ended.ending.state is State.RETRYABLE and not finish.amend(ended.call_id, changes):
             # Its lane was removed meanwhile.
-            _open_lane(call_id, changes)
-            finish.amend(call_id, changes)
-    return released
+            _open_lane(ended.call_id, changes)
+            finish.amend(ended.call_id, changes)
+    return is_recorded
 
 
 def _open_lane(call_id: UUID, changes: Changes) -> None:
@@ -283,46 +242,60 @@ def _open_lane(call_id: UUID, changes: Changes) -> None:
         lanes.open_lanes({kind: 0}, lanes.missing_keys([kind], {}))
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Spent:
+    """The keys that a call in flight spends, but not its groups."""
+
+    names: dict[int, str]
+    chosen: frozenset[str]
+    """The names of those that were chosen of groups."""
+
+    def stopped(self, named: str | None) -> dict[int, str]:
+        """Return the keys that a provider stops: the named one; else those that were chosen, or all if none was.
+
+        The provider refuses the account or address that the call used; the others of the group go on.
+        """
+        wanted = {named} if named is not None else self.chosen
+        return {key: name for key, name in self.names.items() if not wanted or name in wanted}
+
+
+def _spent_by(call_id: UUID) -> _Spent:
+    held = Slot.objects.using(conf().database).filter(call=call_id, key__isnull=False, key__is_group=False)
+    rows = list(held.values_list("key_id", "key__name", "call__chosen_keys"))
+    chosen = {name for _, _, keys in rows for name in (keys or {}).values()}
+    return _Spent(names={key: name for key, name, _ in rows}, chosen=frozenset(chosen))
+
+
 def stop(
     call_id: UUID, ticket: UUID, outcome: run.Stopped, *, claim_id: UUID | None = None, by: By | None = None
-) -> finish.Released | None:
+) -> bool:
     """Let the call wait again and block the keys that the provider stopped: both or neither, so nothing slips through.
 
-    For 366 days at the most. The lane is woken after the commit, so that a wait for a key that somebody keeps locked
-    holds no lane. Where a key stays locked, the call waits by itself, and a thread blocks the keys when it can.
-    claim_id: the only claim whose attempt this may end; any, without one. by: who reports it, for the history.
+    For 366 days at the most. Where a key stays locked, the call waits by itself, and a thread blocks the keys when it
+    can. Return whether the ticket still held the call. claim_id: the only claim whose attempt this may end; any,
+    without one. by: who reports it, for the history.
     """
-    put_back = partial(
-        finish.put_back,
-        call_id,
-        ticket,
-        from_states=[State.DISPATCHED, State.ACTIVE],
-        claim_id=claim_id,
-        is_by_claim=True,
-    )
+    requeue = partial(finish.requeue, call_id, ticket, Requeue.STOPPED, claim_id=claim_id)
     pause = min(outcome.wait, LONGEST_PERIOD)
     try:
         with sql.own_transaction(lock_wait=claim.LOCK_WAIT):
-            spent = admit.keys_of(call_id)
+            spent = _spent_by(call_id)
             named = _key_to_block(outcome.key, spent)
             stopped = [*spent.stopped(named)]
             # A call that spends no key that could hold it back waits by itself.
-            released = put_back(wait=None if stopped else pause)
-            if released is not None:
+            requeued = requeue(wait=None if stopped else pause)
+            if requeued is not None:
                 control.block(pause, keys=stopped, names=[named] if named else [], by=by)
     except OperationalError as fault:
         if sql.in_transaction() or not lanes.is_lock_timeout(fault):
             raise
-        return _stop_later(call_id, put_back, pause, outcome.key, by=by)
-    try:
-        wake([released])
-    except sql.DATABASE_ERRORS:
-        # What is written stands; the sweep of the next tick wakes the lane.
-        logger.exception("failed to wake the lane of call %s; the sweep will retry", call_id)
-    return released
+        requeued = _stop_later(call_id, requeue, pause, outcome.key, by=by)
+    if requeued is not None:
+        sql.after_commit(dispenser.dispense_briefly)
+    return requeued is not None
 
 
-def _key_to_block(named: str | None, spent: admit.SpentKeys) -> str | None:
+def _key_to_block(named: str | None, spent: _Spent) -> str | None:
     """Return the key that a task names; None for those of the call: also where the named one does not exist."""
     if (
         named is None
@@ -340,19 +313,19 @@ def _key_to_block(named: str | None, spent: admit.SpentKeys) -> str | None:
 
 def _stop_later(
     call_id: UUID,
-    put_back: Callable[..., finish.Released | None],
+    requeue: Callable[..., finish.Requeued | None],
     pause: timedelta,
     named: str | None,
     *,
     by: By | None,
-) -> finish.Released | None:
+) -> finish.Requeued | None:
     """Let the call wait by itself, and leave the block of the named key, or else of all of its keys, to a thread."""
     with sql.atomic():
-        spent = admit.keys_of(call_id)
+        spent = _spent_by(call_id)
         key = _key_to_block(named, spent)
         names = {key} if key else set(spent.stopped(None).values())
-        released = put_back(wait=pause)
-    if released is not None and names:
+        requeued = requeue(wait=pause)
+    if requeued is not None and names:
         logger.warning(
             "call %s must stop for %s, but a transaction keeps a key locked; to be blocked when it ends: %s",
             call_id,
@@ -360,37 +333,25 @@ def _stop_later(
             ", ".join(sorted(names)),
         )
         blocks.write_later(names, pause, by=by)
-    return released
+    return requeued
 
 
 def put_back(
-    call_id: UUID, ticket: UUID, *, claim_id: UUID | None = None, is_by_claim: bool = False
-) -> finish.Released | None:
-    """Let a call that was not started wait again; one that is claimed only for the claim of this id, if given.
+    call_id: UUID, ticket: UUID, *, claim_id: UUID | None = None, reason: Requeue = Requeue.UNUSED
+) -> bool:
+    """Let a call in flight wait again without an end of its own, and let others go with its room.
 
-    is_by_claim: that claim itself ends its attempt so.
+    Return whether the ticket still held it. claim_id: the only claim of an active call that gives it back; any, without
+    one.
     """
-    states = [State.DISPATCHED, State.ACTIVE]
-    with sql.atomic():
-        released = finish.put_back(call_id, ticket, from_states=states, claim_id=claim_id, is_by_claim=is_by_claim)
-        wake([released])
-    return released
+    requeued = finish.requeue(call_id, ticket, reason, claim_id=claim_id)
+    if requeued is not None:
+        sql.after_commit(dispenser.dispense_briefly)
+    return requeued is not None
 
 
-def cancel(call_id: UUID) -> finish.Released | None:
-    """End a call that has not started; None if it has, or has ended."""
-    done = control.cancel([call_id])
-    return finish.Released(state=State.CANCELLED, lane_id=done.lanes[0], keys=done.keys) if done.calls else None
-
-
-def wake(put_back: Iterable[finish.Released | None]) -> None:
-    """Wake the lanes of calls that wait again, in the transaction that put them back; None is skipped."""
-    if lanes := {released.lane_id for released in put_back if released and released.state is State.AVAILABLE}:
-        recover.wake(lanes)
-
-
-def settle(outcome: run.Outcome, released: finish.Released) -> run.Outcome:
+def settle(outcome: run.Outcome, ended: Ending) -> run.Outcome:
     """Return the outcome with the wait that was recorded, so that Celery reports the same."""
     if isinstance(outcome, run.Failed):
-        return run.Failed(error=outcome.error, wait=released.wait, may_retry=released.state not in TERMINAL)
+        return run.Failed(error=outcome.error, wait=ended.wait, may_retry=ended.state not in TERMINAL)
     return outcome

@@ -6,10 +6,10 @@ from uuid import UUID
 from dispatcher import engine, lanes, sql
 from dispatcher.conf import conf
 from dispatcher.engine import attempt, lost
-from dispatcher.engine.dispenser import REFILL
+from dispatcher.engine.lost import Lost
 from dispatcher.errors import WorkerLost
-from dispatcher.lifecycle import finish, heartbeat, recover, unstarted, wake
-from dispatcher.states import State
+from dispatcher.lifecycle import finish, heartbeat, unstarted, wake
+from dispatcher.lifecycle.finish import Requeue
 
 
 def record_heartbeat(worker: heartbeat.WorkerInfo, held: Sequence[heartbeat.ReservedCall]) -> dict[str, int]:
@@ -21,7 +21,7 @@ def record_heartbeat(worker: heartbeat.WorkerInfo, held: Sequence[heartbeat.Rese
     if result.is_back:
         for queue in set(worker.queues) - {conf().dispenser_queue}:
             sql.change("open_queue", {"name": queue, "delivery": lanes.declared_delivery(queue)})
-        engine.dispense_briefly(queues=worker.queues, most=REFILL, total=REFILL)
+        engine.dispense_briefly(queues=worker.queues)
     if result.knows_more and worker.tasks:
         _wake(worker.queues, worker.tasks)
     return direct_queues(worker.queues)
@@ -37,31 +37,26 @@ def return_unknown(call: UUID, ticket: UUID) -> bool:
 
     No attempt is spent. The call waits for a worker that knows the task, and is tried again after a while without one.
     """
-    with sql.atomic():
-        returned = unstarted.put_back(call, ticket, is_unknown=True)
-    if returned is None:
+    requeued = finish.requeue(call, ticket, Requeue.UNKNOWN)
+    if requeued is None:
         return False
-    if not returned.is_known:
+    if not requeued.is_known:
         # A worker that knows the task may have registered before this was committed.
-        _wake([returned.queue], [returned.task])
-    engine.dispense_briefly(lanes=[returned.lane_id], keys=returned.keys)
+        unstarted.wake([requeued.queue], [requeued.task])
+    engine.dispense_briefly()
     return True
 
 
 def _wake(queues: Sequence[str], tasks: Sequence[str]) -> None:
     """Dispense calls that came back, now that a worker of these queues knows their tasks."""
-    if woken := unstarted.wake(queues, tasks):
-        recover.wake(woken)
-        engine.dispense_briefly(lanes=woken, most=REFILL, total=REFILL)
+    if unstarted.wake(queues, tasks):
+        engine.dispense_briefly()
 
 
 def stop_accepting(worker: UUID, held: Sequence[heartbeat.ReservedCall]) -> int:
     """Mark a worker as stopped, and put back the calls that it holds and has not started; return how many."""
     heartbeat.mark_stopped(worker)
-    with sql.atomic():
-        found = [finish.put_back(call, ticket, from_states=[State.DISPATCHED]) for call, ticket in sorted(held)]
-        attempt.wake(found)
-    return engine.serve(found)
+    return lost.put_back(held)
 
 
 def release_all(worker: UUID) -> int:
@@ -70,15 +65,11 @@ def release_all(worker: UUID) -> int:
     An attempt that another worker claimed meanwhile goes on. A greenlet or thread of this process that outlives the
     shutdown keeps its slots until it ends or its lease expires.
     """
-    ended = WorkerLost("its worker was shut down")
-    still_running = attempt.running()
+    ended, running = WorkerLost("its worker was shut down"), attempt.running()
     with sql.atomic():
-        found = [
-            lost.put_back(each.call_id, each.ticket, ended, is_crash=False, claim_id=each.claim)
-            if each.claim is not None
-            else finish.put_back(each.call_id, each.ticket, from_states=[State.DISPATCHED])
-            for each in heartbeat.held(worker)
-            if each.claim not in still_running
+        held = [each for each in heartbeat.held(worker) if each.claim not in running]
+        started = [
+            Lost(call_id=each.call_id, ticket=each.ticket, claim_id=each.claim) for each in held if each.claim is not None
         ]
-        attempt.wake(found)
-    return engine.serve(found)
+        count = lost.lose(started, ended, is_crash=False)
+        return count + lost.put_back((each.call_id, each.ticket) for each in held if each.claim is None)

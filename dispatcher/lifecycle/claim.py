@@ -4,17 +4,14 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import Enum, auto
+from enum import Enum
 from time import monotonic, sleep
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from uuid import UUID, uuid4
 
-from django.db import OperationalError
-
-from dispatcher import lanes, sql
+from dispatcher import sql
 from dispatcher.conf import conf
-from dispatcher.limits.policy import BUCKETS
-from dispatcher.states import State
+from dispatcher.lifecycle.take import Taker, tuning
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +24,7 @@ class Claimed:
     start_at: datetime
     retry: Mapping[str, Any] | None
     """The call's own retry policy."""
+    queue: str = ""
     is_paced: bool = False
     """A throttle gave the start: it must be kept to the millisecond."""
     is_counted: bool = False
@@ -36,7 +34,7 @@ class Claimed:
 
     @property
     def lateness(self) -> timedelta:
-        """How late it may start without asking for another start.
+        """How late it may start; a call that is later has missed its start, and must be admitted again.
 
         A process that was frozen for as long as a lease must not start what may be another's by now.
         """
@@ -50,34 +48,34 @@ class Claimed:
 class Refused(Enum):
     """Why a claim was not granted."""
 
-    STALE = auto()
+    STALE = "stale"
     """The ticket was used or replaced: a late or duplicate delivery."""
-    KEY_CLOSED = auto()
-    """A key was paused or blocked since the admission, or has forgotten the start that was missed."""
-    EXPIRED = auto()
+    KEY_CLOSED = "closed"
+    """A key was paused or blocked since the admission."""
+    EXPIRED = "expired"
     """The call did not start in time."""
-    TOO_EARLY = auto()
+    TOO_EARLY = "early"
     """Its start lies beyond the horizon: the throttle was changed since the admission, or starts were missed."""
-    INTERRUPTED = auto()
+    INTERRUPTED = "interrupted"
     """A soft time limit came before the start."""
-    BUSY = auto()
-    """Another transaction keeps a key locked that was to give the start."""
-    REVOKED = auto()
+    BUSY = "busy"
+    """Another transaction keeps the call or a key locked that was to give the start."""
+    REVOKED = "revoked"
     """The call was revoked while an earlier attempt ran."""
+    MISSED = "missed"
+    """The process came later than the start that it was given."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Verdict:
-    is_closed: bool
-    is_expired: bool
-    is_early: bool
-    is_revoked: bool
-    database_time: datetime
-    start_at: datetime
+class _Answer:
+    start_at: datetime | None
+    refused: str | None
     attempt: int | None
-    retry: Mapping[str, Any] | None
-    is_paced: bool
-    is_counted: bool
+    retry: dict[str, Any] | None
+    queue: str | None
+    is_paced: bool | None
+    is_counted: bool | None
+    at: datetime
     commit: str | None
 
 
@@ -113,144 +111,85 @@ class _DatabaseClock:
         return min(tuple(cls.offsets)) + at.timestamp()
 
 
+class _Pace:
+    """How much later than asked this process begins, at the most: it grows with a start that was missed."""
+
+    slack: ClassVar[timedelta] = timedelta(0)
+
+
 _ENOUGH = 5
 """Answers from which the database's clock is known well enough."""
 _OVERSLEEP_S = 0.004
 """How much longer than asked a sleep may take; the last bit is slept in short naps."""
 _NAP_S = 0.0002
+_EASE = 0.98
+"""What is kept of the slack of a process with each start that it keeps."""
 _LATE = timedelta(milliseconds=2)
 """How late a throttled call may start at first."""
 LOCK_WAIT: Final = timedelta(milliseconds=500)
-"""How long a claim waits for a key that is locked: longer than claims and passes hold a busy one, and less than
-PostgreSQL's deadlock_timeout. It holds its call, which a transaction that holds the key may cancel."""
+"""For how long a claim tries to get a row that is locked, 20 ms each time: longer than trips hold a busy key."""
 _BEYOND = timedelta(milliseconds=100)
 """How far beyond horizon and lead a start may be: missed starts, and calls of several throttles, delay the next."""
 
 
 def claim(
-    call_id: UUID,
-    ticket: UUID,
-    *,
-    claim_id: UUID | None = None,
-    worker: UUID | None = None,
-    lead: timedelta | None = None,
-    now: datetime | None = None,
+    call_id: UUID, ticket: UUID, *, claim_id: UUID | None = None, worker: UUID | None = None
 ) -> Claimed | Refused:
     """Claim a call for its ticket; a refusal changes nothing.
 
-    claim_id: the claim's own; worker: who claims. lead: how far ahead a throttled start is at the least. A start beyond
-    the horizon is not granted: a process of the pool never sleeps for longer.
+    claim_id: the claim's own; one whose answer was lost gets its start again. worker: who claims. A start beyond the
+    horizon is not granted: a process of the pool never sleeps for longer.
     """
-    return _start("claim_call", call_id, ticket, claim_id=claim_id or uuid4(), worker=worker, lead=lead, now=now)
+    taker, claim_id = Taker(worker=worker, delay=_Pace.slack), claim_id or uuid4()
+    most_ahead = conf().horizon + tuning(taker)["lead"] + _BEYOND
+    until = monotonic() + LOCK_WAIT.total_seconds()
+    while True:
+        claimed = _claim(call_id, ticket, claim_id, taker, most_ahead)
+        # In a caller's transaction a row that it keeps locked stays so.
+        if claimed is not Refused.BUSY or monotonic() > until:
+            return claimed
 
 
-def restart(
-    call_id: UUID,
-    ticket: UUID,
-    *,
-    claim_id: UUID,
-    worker: UUID | None = None,
-    slack: timedelta = timedelta(0),
-    missed: timedelta = timedelta(0),
-    lead: timedelta | None = None,
-    now: datetime | None = None,
-) -> Claimed | Refused:
-    """Give the claim that won another start, since it missed the first one or lost the answer.
+def restore(call_id: UUID, ticket: UUID, *, claim_id: UUID | None = None) -> Claimed | None:
+    """Record the claim of an attempt that is over, and that a crash of the database has lost; None if it has not.
 
-    slack: how much later than its start it may come then, see Claimed; missed: the slack of the start that was missed.
+    It counts as a start by now.
     """
-    late = {"slack": slack, "missed": missed}
-    return _start("restart_call", call_id, ticket, claim_id=claim_id, worker=worker, lead=lead, now=now, **late)
+    claimed = _claim(call_id, ticket, claim_id, Taker(), None)
+    return claimed if isinstance(claimed, Claimed) else None
 
 
-def _start(
-    name: str,
-    call_id: UUID,
-    ticket: UUID,
-    *,
-    claim_id: UUID,
-    worker: UUID | None,
-    lead: timedelta | None,
-    now: datetime | None,
-    slack: timedelta = timedelta(0),
-    missed: timedelta = timedelta(0),
+def _claim(
+    call_id: UUID, ticket: UUID, claim_id: UUID | None, taker: Taker, most_ahead: timedelta | None
 ) -> Claimed | Refused:
-    settings = conf()
-    least = settings.lead if lead is None else lead
     _DatabaseClock.sample()
     asked_at = monotonic()
     params = {
-        # Within a caller's transaction the bound would outlast the claim.
-        "lock_wait": None if sql.in_transaction() else LOCK_WAIT // timedelta(milliseconds=1),
         "call": call_id,
         "ticket": ticket,
         "claim": claim_id,
-        "worker": worker,
-        "lease": settings.run_lease,
-        "lead": least,
-        "ahead": settings.horizon + least + _BEYOND,
-        "buckets": BUCKETS,
-        "margin": settings.margin,
-        "slack": slack,
-        "missed": missed,
-        "is_durable": settings.durable_claims,
-        "now": now,
+        "worker": taker.worker,
+        "most_ahead": most_ahead,
+        "is_durable": conf().durable_claims,
+        **tuning(taker),
     }
-    try:
-        rows = sql.fetch(name, _Verdict, params)
-    except OperationalError as fault:
-        if not lanes.is_lock_timeout(fault):
-            raise
-        return Refused.BUSY
-    for verdict in rows:
-        _DatabaseClock.observe(verdict.database_time, asked_at)
-    if not rows:
+    answers = sql.fetch("claim_call", _Answer, params)
+    if not answers:
         return Refused.STALE
-    (verdict,) = rows
-    if verdict.attempt is None:
-        return _refusal(verdict)
+    (answer,) = answers
+    _DatabaseClock.observe(answer.at, asked_at)
+    if answer.start_at is None or answer.attempt is None:
+        return Refused(answer.refused)
     return Claimed(
-        claim_id=claim_id,
-        attempt=verdict.attempt,
-        start_at=verdict.start_at,
-        retry=verdict.retry,
-        is_paced=verdict.is_paced,
-        is_counted=verdict.is_counted,
-        slack=slack,
+        claim_id=claim_id or ticket,
+        attempt=answer.attempt,
+        start_at=answer.start_at,
+        retry=answer.retry,
+        queue=answer.queue or "",
+        is_paced=bool(answer.is_paced),
+        is_counted=bool(answer.is_counted),
+        slack=taker.delay,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Started:
-    """A call that was started as it was admitted: its attempt, and the call's own retry policy."""
-
-    id: UUID
-    attempt: int
-    retry: Mapping[str, Any] | None
-    start_at: datetime
-    is_counted: bool
-
-
-def start_many(calls: Mapping[UUID, UUID], *, worker: UUID, slack: timedelta) -> list[Started]:
-    """Start calls that the caller has admitted in this transaction, each by the claim with its id.
-
-    slack: how much later than its start a call may begin.
-
-    Left out are those that were revoked, and those under a throttle: `claim` gives their start.
-    """
-    settings = conf()
-    params = {
-        "calls": list(calls),
-        "claims": list(calls.values()),
-        "worker": worker,
-        "lease": settings.run_lease,
-        "margin": settings.margin,
-        "buckets": BUCKETS,
-        "slack": slack,
-        "admitted": State.DISPATCHED.value,
-        "now": None,
-    }
-    return sql.fetch("start_calls", Started, params)
 
 
 def observe(database_time: datetime, asked_at: float) -> None:
@@ -264,17 +203,17 @@ def monotonic_of(at: datetime) -> float:
     return _DatabaseClock.monotonic_of(at)
 
 
-def _refusal(verdict: _Verdict) -> Refused:
-    if verdict.is_revoked:
-        return Refused.REVOKED
-    if verdict.is_expired:
-        return Refused.EXPIRED
-    return Refused.TOO_EARLY if verdict.is_early and not verdict.is_closed else Refused.KEY_CLOSED
-
-
 def is_in_time(claimed: Claimed) -> bool:
-    """Wait until the call's start; return False if it was missed, and the claim needs another start."""
-    return is_in_time_at(_DatabaseClock.monotonic_of(claimed.start_at), claimed.lateness.total_seconds())
+    """Wait until the call's start; return False if it was missed, and the call must be admitted again.
+
+    The next claims of this process are given twice the time then: where it is always late, calls start all the same.
+    """
+    is_kept = is_in_time_at(_DatabaseClock.monotonic_of(claimed.start_at), claimed.lateness.total_seconds())
+    if is_kept:
+        _Pace.slack *= _EASE
+    elif claimed.is_paced or claimed.is_counted:
+        _Pace.slack = max(_Pace.slack, claimed.lateness + claimed.slack)
+    return is_kept
 
 
 def is_in_time_at(due: float, lateness: float) -> bool:

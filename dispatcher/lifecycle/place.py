@@ -12,7 +12,6 @@ from django.db import OperationalError
 
 from dispatcher import lanes, sql
 from dispatcher.lanes import Kind, Placement
-from dispatcher.lanes.heads import Place
 from dispatcher.limits.policy import Policy
 from dispatcher.states import OnLimit
 
@@ -32,6 +31,15 @@ class UnplacedCalls:
 
     calls: list[UUID]
     last: int = FIRST
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """A call that was put into its lane."""
+
+    id: UUID
+    lane_id: int
+    state: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +68,8 @@ class _Missing:
 _Group = tuple[Kind, Sequence[UUID]]
 
 
-def place(calls: Collection[UUID], *, lock_wait: timedelta) -> list[Place]:
-    """Put these calls into their lanes; return where each waits that was placed.
+def place(calls: Collection[UUID], *, lock_wait: timedelta) -> list[Placed]:
+    """Put these calls into their lanes; return those that were.
 
     Those whose key or lane another open transaction has made are left for a later time, after a wait of `lock_wait`.
     So are others when such waits have taken _PATIENCE; the order is random, so that all have their turn.
@@ -101,7 +109,7 @@ def _missing(placements: Collection[Placement]) -> tuple[dict[str, Policy], set[
     return made, named & absent - made.keys()
 
 
-def _place(groups: Sequence[_Group], missing: _Missing, lock_wait: timedelta, waits: Iterator[int]) -> Iterator[Place]:
+def _place(groups: Sequence[_Group], missing: _Missing, lock_wait: timedelta, waits: Iterator[int]) -> Iterator[Placed]:
     """Place all at once; where another transaction is in the way, half by half, until it alone is left out."""
     try:
         placed = _place_together(groups, missing, lock_wait)
@@ -120,7 +128,7 @@ def _place(groups: Sequence[_Group], missing: _Missing, lock_wait: timedelta, wa
         yield from placed
 
 
-def _place_together(groups: Sequence[_Group], missing: _Missing, lock_wait: timedelta) -> list[Place]:
+def _place_together(groups: Sequence[_Group], missing: _Missing, lock_wait: timedelta) -> list[Placed]:
     kinds = {kind: number for number, (kind, _) in enumerate(groups)}
     params = {
         "kinds": lanes.kinds_json(kinds),
@@ -131,5 +139,5 @@ def _place_together(groups: Sequence[_Group], missing: _Missing, lock_wait: time
         policies = {name: policy for kind in kinds for name, policy in kind.of(missing.policies).items()}
         lanes.make_keys(policies, senders=missing.senders)
         lanes.make_lanes(kinds)
-        asked = sql.ask("place_calls", Place, params)
+        asked = sql.ask("place_calls", Placed, params)
     return asked.rows()

@@ -6,16 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import uuid_utils.compat as uuid7
 
 from dispatcher import groups, lanes, sql, validate
-from dispatcher.conf import conf, feed_silence, is_eager, needs_worker, send_bound
+from dispatcher.conf import conf, is_eager
 from dispatcher.errors import CallInvalid, CallNeverRuns, CallTooLarge, PolicyInvalid
 from dispatcher.extension import registered
-from dispatcher.lanes import Kind, Placement, heads, mixture
+from dispatcher.lanes import Kind, Placement, mixture
+from dispatcher.lifecycle import wake
 from dispatcher.limits.policy import Policy
 from dispatcher.limits.retry import Retry
 from dispatcher.models import CallQueue
@@ -50,16 +51,37 @@ class Draft:
     scheduled_in: timedelta | None
     expires_in: timedelta | None
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether it waits for somebody to activate it."""
+        return self.extras is not None and self.extras.is_pending
 
-_direct: set[str] = set()
-"""The direct queues that this process has sent to."""
-_full: set[str] = set()
-"""The other queues to which the last call that this process sent alone had to wait."""
+    @property
+    def is_ready(self) -> bool:
+        """Whether it waits for nothing but its limits."""
+        return self.scheduled_at is None and self.scheduled_in is None and not self.is_pending
+
+
+_COLUMNS: Final = (
+    "task",
+    "args",
+    "kwargs",
+    "call_data",
+    "meta",
+    "retry",
+    "scheduled_at",
+    "expires_at",
+    "scheduled_in",
+    "expires_in",
+    "headers",
+    "options",
+)
+"""The fields of a draft that the statement takes as they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """A row as the database wrote it; with a ticket if it was admitted at once."""
+    """A row as the database wrote it."""
 
     id: UUID
     position: int
@@ -68,31 +90,17 @@ class Written:
     created_at: datetime
     scheduled_at: datetime | None = None
     expires_at: datetime | None = None
-    ticket: UUID | None = None
-    dispatched_at: datetime | None = None
-    is_direct: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Held:
-    keys: list[int]
-    is_unnoticed: bool
-    durability: str
+class Sent:
+    """The calls that were written, in order; and those of their queues that are to be dispensed now.
 
-
-@dataclass(frozen=True, kw_only=True)
-class One:
-    """A call that was sent alone; is_served: all is done but for `keys` and `unnoticed`.
-
-    keys: those to dispense. unnoticed: the queue, if it holds the lane now and no worker of it was idle. changed: where
-    a pass is wanted, if that was asked already.
+    dispense: None in a caller's transaction: workers are woken after its commit (see wake).
     """
 
-    call: CallQueue
-    is_served: bool = False
-    keys: Sequence[int] = ()
-    unnoticed: Sequence[str] = ()
-    changed: heads.Changed | None = None
+    calls: list[CallQueue]
+    dispense: Sequence[str] | None = None
 
 
 def draft(
@@ -158,21 +166,22 @@ def check_size(texts: Iterable[str]) -> None:
         )
 
 
-def write(drafts: Sequence[Draft]) -> list[CallQueue]:
+def write(drafts: Sequence[Draft]) -> Sent:
     """Write checked calls, in order. Raises UnknownKey or CallNeverRuns, then nothing was written.
 
     Keys and lanes that do not exist are made before, in a transaction of their own. Within a caller's transaction, and
     where another one is in the way, the calls are written without a lane: `place` gives them theirs after the commit.
+    Outside of a transaction idle workers are woken in the same trip, after the commit.
     """
     if not drafts:
-        return []
+        return Sent(calls=[])
     _check_costs(drafts)
     _check_expiry(drafts)
     policies = [given for each in drafts for given in each.policies.items()]
     _report_ignored(policies)
     kinds = {kind: number for number, kind in enumerate(dict.fromkeys(each.kind for each in drafts))}
     placements: dict[Kind, Placement] = {}
-    rows = _insert(drafts, kinds)
+    rows, dispense = _insert(drafts, kinds)
     if not rows:
         missing = lanes.missing_keys(kinds, dict(reversed(policies)))
         mixture.check_kinds(kinds, missing)
@@ -184,96 +193,12 @@ def write(drafts: Sequence[Draft]) -> list[CallQueue]:
         }
         placements = {kind: Placement.of(kind, missing, senders) for kind in kinds}
         if not sql.in_transaction() and lanes.open_lanes(kinds, missing, senders):
-            rows = _insert(drafts, kinds)
+            rows, dispense = _insert(drafts, kinds)
     if not rows:
-        rows = _insert(drafts, kinds, placements)
+        rows, dispense = _insert(drafts, kinds, placements)
     written = {row.id: row for row in rows}
-    return [_saved(each, written[each.id], placements.get(each.kind)) for each in drafts]
-
-
-def write_one(draft: Draft) -> One:
-    """Write one checked call in a transaction of its own.
-
-    It is admitted at once if nothing stands in its way. One of a direct queue lets an idle worker know, in the same
-    trip. Raises UnknownKey or CallNeverRuns, then nothing was written.
-    """
-    has_times = any((draft.scheduled_at, draft.expires_at, draft.scheduled_in, draft.expires_in))
-    has_group = any(groups.is_group(name) for name in draft.kind.names)
-    if draft.costs or draft.policies or has_times or has_group or draft.extras is not None:
-        return One(call=write([draft])[0])
-    params = _params(draft)
-    if draft.kind.queue in _direct and not is_eager() and (one := _record(draft, params)) is not None:
-        return one
-    row, changed = _send(draft, params)
-    if row is None:
-        return One(call=write([draft])[0])
-    if row.is_direct:
-        _direct.add(draft.kind.queue)
-    if row.ticket is None:
-        _full.add(draft.kind.queue)
-    else:
-        _full.discard(draft.kind.queue)
-    return One(call=_saved(draft, row), changed=changed)
-
-
-def _send(draft: Draft, params: Mapping[str, Any]) -> tuple[Written | None, heads.Changed | None]:
-    """Write a call, admitted if nothing stands in its way; where it will wait, look in the same trip what it wants."""
-    if draft.kind.queue not in _full or not conf().pipeline:
-        return next(iter(sql.fetch("send_call", Written, params)), None), None
-    try:
-        with sql.one_trip() as commit:
-            written = sql.ask("send_call", Written, params)
-            commit()
-            sql.tune()
-            changed = heads.ask_changed(draft.id)
-    except sql.DATABASE_ERRORS as fault:
-        # As in `_record`; then the lane is looked at in a trip of its own.
-        if sql.sqlstate(fault) is None or not (rows := written.rows()):
-            raise
-        return rows[0], None
-    rows = written.rows()
-    return (rows[0], changed.row()) if rows else (None, None)
-
-
-def _record(draft: Draft, params: Mapping[str, Any]) -> One | None:
-    """Write a call of a direct queue; None if nothing was written: the queue is not direct any more, say."""
-    try:
-        with sql.one_trip() as commit:
-            written = sql.ask("record_call", Written, params)
-            commit()
-            held = sql.ask("wake_for_call", _Held, {"id": draft.id, "silence": feed_silence()})
-    except sql.DATABASE_ERRORS as fault:
-        # An error of the server's after the call's row has come is that of the second statement: the call is committed.
-        if sql.sqlstate(fault) is None or not (rows := written.rows()):
-            raise
-        logger.exception("call %s was sent, but no worker was woken; its lane is looked at again", draft.id)
-        return One(call=_saved(draft, rows[0]))
-    if not (rows := written.rows()):
-        _direct.discard(draft.kind.queue)
-        return None
-    wake = held.row()
-    unnoticed = [draft.kind.queue] if wake.is_unnoticed else ()
-    return One(call=_saved(draft, rows[0]), is_served=True, keys=wake.keys, unnoticed=unnoticed)
-
-
-def _params(draft: Draft) -> dict[str, Any]:
-    settings = conf()
-    return {
-        "id": draft.id,
-        "names": list(draft.kind.names),
-        "queue": draft.kind.queue,
-        "priority": draft.kind.priority,
-        "on_limit": draft.kind.on_limit.value,
-        **{
-            name: getattr(draft, name)
-            for name in ("task", "args", "kwargs", "call_data", "meta", "headers", "options", "retry")
-        },
-        "margin": settings.margin,
-        "ramp": settings.ramp,
-        "lease": settings.dispatch_lease,
-        "needs_worker": needs_worker(),
-        "ahead": send_bound(settings),
-    }
+    calls = [_saved(each, written[each.id], placements.get(each.kind)) for each in drafts]
+    return Sent(calls=calls, dispense=dispense)
 
 
 def _report_ignored(policies: Sequence[tuple[str, Policy]]) -> None:
@@ -322,8 +247,11 @@ def _check_costs(drafts: Sequence[Draft]) -> None:
 
 def _insert(
     drafts: Sequence[Draft], kinds: Mapping[Kind, int], placements: Mapping[Kind, Placement] | None = None
-) -> list[Written]:
-    """Write the rows; without placements none if a lane is missing, with them those of such a lane without one."""
+) -> tuple[list[Written], list[str] | None]:
+    """Write the rows; without placements none if a lane is missing, with them those of such a lane without one.
+
+    Return them, and the queues to be dispensed; None within a transaction.
+    """
     params = {
         "kinds": lanes.kinds_json(kinds, placements),
         "may_defer": placements is not None,
@@ -332,32 +260,32 @@ def _insert(
         "ids": [each.id for each in drafts],
         "kind_of": [kinds[each.kind] for each in drafts],
         "costs": [json.dumps(each.costs) for each in drafts],
-        **{
-            column: [getattr(each, column) for each in drafts]
-            for column in (
-                "task",
-                "args",
-                "kwargs",
-                "call_data",
-                "meta",
-                "retry",
-                "scheduled_at",
-                "expires_at",
-                "scheduled_in",
-                "expires_in",
-                "headers",
-                "options",
-            )
-        },
-        "is_pending": [each.extras is not None and each.extras.is_pending for each in drafts],
+        **{column: [getattr(each, column) for each in drafts] for column in _COLUMNS},
+        "is_pending": [each.is_pending for each in drafts],
     }
     extras = {each.id: each.extras for each in drafts if each.extras is not None and each.extras.is_stored}
-    if not extras:
-        return sql.fetch("send_calls", Written, params)
-    with sql.together():
-        written = sql.ask("send_calls", Written, params)
-        registered().store_extras(extras)
-    return written.rows()
+    written = woken = None
+    try:
+        with sql.one_trip() as commit:
+            written = sql.ask("send_calls", Written, params)
+            if extras:
+                registered().store_extras(extras)
+            if not sql.in_transaction():
+                commit()
+                woken = wake.ask(calls=_firsts(drafts))
+    except sql.DATABASE_ERRORS as fault:
+        # An error of the server's after the rows have come is that of the wake-up: the calls are committed.
+        if written is None or woken is None or sql.sqlstate(fault) is None or not (rows := written.rows()):
+            raise
+        logger.exception("calls were sent, but no worker was woken; one finds their lanes by the note")
+        return rows, []
+    return written.rows(), None if woken is None else wake.dispensed(woken)
+
+
+def _firsts(drafts: Sequence[Draft]) -> list[UUID]:
+    """Return the first call of each lane; and all that have a time, which may have come."""
+    firsts = {each.kind: each.id for each in reversed(drafts) if each.is_ready}
+    return [*firsts.values(), *(each.id for each in drafts if not each.is_ready)]
 
 
 def _saved(each: Draft, row: Written, placement: Placement | None = None) -> CallQueue:
@@ -382,8 +310,6 @@ def _saved(each: Draft, row: Written, placement: Placement | None = None) -> Cal
         headers=each.headers and json.loads(each.headers),
         options=each.options and json.loads(each.options),
         created_at=row.created_at,
-        ticket=row.ticket,
-        dispatched_at=row.dispatched_at,
     )
     # As Model.from_db leaves it, without a second trip for what is known already.
     call._state.adding = False  # noqa: SLF001

@@ -3,7 +3,7 @@
 Which calls go is decided by the function take of the database (sql/functions): the only text that starts a call.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -12,6 +12,7 @@ from uuid import UUID
 
 from dispatcher import sql
 from dispatcher.conf import conf, feed_silence, is_eager, needs_worker
+from dispatcher.ending import Ending
 from dispatcher.lifecycle import finish
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.limits.turns import Turns
@@ -41,6 +42,10 @@ class Taker:
     """What its calls become: active, or dispatched, to be published and claimed."""
     is_pulled: bool = False
     """Whether it fetches them over HTTP, with a lease of their own."""
+    is_strict: bool = False
+    """Whether its queues are served in their order; otherwise all take turns, by their weights."""
+    horizon: timedelta | None = None
+    """How far ahead of its start it may take a throttled call; by default as the setting says."""
     lease: timedelta | None = None
     """How long a call counts as running without a heartbeat; by default as the setting says."""
     delay: timedelta = timedelta(0)
@@ -62,6 +67,12 @@ class Start:
     retry: dict[str, Any] | None
     keys: Sequence[int]
     """The keys that it spends."""
+    is_paced: bool
+    """Whether a throttle gave the start: it must be kept to the millisecond."""
+
+    def ended(self, ending: Ending) -> Ended:
+        """Return that its attempt ended so, for a trip to record."""
+        return Ended(call_id=self.call.id, ticket=self.call.ticket, claim_id=self.call.ticket, ending=ending)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,12 +134,13 @@ def take(
     publish: int = 0,
     keys: Collection[int] = (),
     is_marked: bool = False,
+    begin: Callable[[Taken], object] = lambda taken: taken,
 ) -> Taken:
     """Record how attempts ended, and start up to `room` calls of the taker's queues.
 
     publish: how many calls of queues that the broker delivers may be dispatched besides, where it is their turn.
-    keys: keys to be looked at. is_marked: whether the worker may be marked as idle. After the commit workers are
-    notified that may go on, and the ends and drops are reported.
+    keys: keys to be looked at. is_marked: whether the worker may be marked as idle. begin: is given what was taken
+    before workers are notified that may go on, and the ends and drops are reported to handlers, which may be slow.
     """
     shares = taker.turns.shares()
     turns = [shares[queue] for queue in taker.queues] if shares else None
@@ -144,19 +156,15 @@ def take(
         "keys": list(keys),
         "due": turns and [share.due for share in turns],
         "strides": turns and [share.stride for share in turns],
-        "is_strict": False,
+        "is_strict": taker.is_strict,
         **finish.params_of(ends),
         **tuning(taker),
     }
     rows = sql.fetch("take", Row, params)
     last = rows.pop()
-    if last.wake:
-        sql.after_commit(partial(notify, last.wake))
-    finish.report_many(ends, last.ended or ())
-    _report_drops(rows)
     started = [row for row in rows if row.fate is None]
     taker.turns.note(row.queue or "" for row in started if row.state == State.ACTIVE)
-    return Taken(
+    taken = Taken(
         at=last.at,
         starts=[_start(row) for row in started if row.state == State.ACTIVE],
         dispatched=[_admitted(row) for row in started if row.state == State.DISPATCHED],
@@ -166,6 +174,12 @@ def take(
         again_at=last.again_at,
         publish=last.publish or (),
     )
+    begin(taken)
+    if last.wake:
+        sql.after_commit(partial(notify, last.wake))
+    finish.report_many(ends, taken.ended)
+    _report_drops(rows)
+    return taken
 
 
 def tuning(taker: Taker | None = None) -> dict[str, Any]:
@@ -174,8 +188,8 @@ def tuning(taker: Taker | None = None) -> dict[str, Any]:
     delay = taker.delay if taker is not None else timedelta(0)
     is_pulled = taker is not None and taker.is_pulled
     return {
-        # Who fetches a call starts it when the answer comes, and can't wait for a start that lies ahead.
-        "horizon": timedelta(0) if is_pulled else settings.horizon,
+        "horizon": settings.horizon if taker is None or taker.horizon is None else taker.horizon,
+        # Who fetches a call starts it when the answer comes, which waits for that.
         "lead": timedelta(0) if is_pulled or eager else LEAD + delay,
         "slack": delay,
         "margin": settings.margin,
@@ -198,8 +212,14 @@ def notify(workers: Collection[UUID]) -> None:
 
 def _start(row: Row) -> Start:
     assert row.start_at is not None and row.attempt is not None  # noqa: S101, PT018
-    call = replace(_admitted(row), attempt=row.attempt - 1)
-    return Start(call=call, start_at=row.start_at, attempt=row.attempt, retry=row.retry, keys=row.key_ids or ())
+    return Start(
+        call=replace(_admitted(row), attempt=row.attempt - 1),
+        start_at=row.start_at,
+        attempt=row.attempt,
+        retry=row.retry,
+        keys=row.key_ids or (),
+        is_paced=row.start_at > row.at,
+    )
 
 
 def _admitted(row: Row) -> Admitted:

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from dispatcher import sql
-from dispatcher.conf import feed_silence
+from dispatcher.conf import feed_silence, is_eager
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Woken:
-    worker_id: UUID
+class Woken:
+    """A queue that calls wait in; `sent`: a worker of it was notified."""
+
+    queue: str
+    is_published: bool
     sent: str | None
 
 
@@ -28,23 +31,12 @@ def channel(worker: UUID) -> str:
     return f"dispatcher_{worker.hex}"
 
 
-def mark_idle(worker: UUID, queues: Sequence[str], reached: Collection[int] = ()) -> bool:
-    """Note that this worker has free processes for calls of these queues, and waits; return whether there are some.
+def mark(worker: UUID, queues: Sequence[str], *, is_idle: bool) -> None:
+    """Note that this worker serves these queues, and whether it has free processes for them, and waits.
 
-    Who sent one before the mark was committed has not woken the worker. reached: keys of which it holds as much as one
-    worker may; a call that spends one does not wake it.
+    Who sent a call before the mark was committed has not woken the worker: it looks once more.
     """
-    where = {"queues": list(queues), "reached": list(reached)}
-    with sql.one_trip() as commit:
-        sql.ask("mark_idle", object, {"worker": worker, **where})
-        commit()
-        asked = sql.ask("has_lanes", bool, where)
-    return asked.row()
-
-
-def mark_busy(worker: UUID) -> None:
-    """Note that this worker waits for no calls any more."""
-    sql.change("mark_busy", {"worker": worker})
+    sql.change("mark_feed", {"worker": worker, "queues": list(queues), "is_idle": is_idle})
 
 
 def delete(worker: UUID) -> None:
@@ -52,34 +44,23 @@ def delete(worker: UUID) -> None:
     sql.change("delete_feed", {"worker": worker})
 
 
-def notify(queues: Collection[str]) -> list[UUID]:
-    """Wake one idle worker for each of these queues, after the caller's commit; return which were woken.
+def ask(*, calls: Collection[UUID] = (), queues: Collection[str] = ()) -> sql.Asked[Woken]:
+    """Wake one idle worker of each queue in which these calls wait, and of each of these queues.
 
-    One that could serve a lane which the queue holds: not one that has reached its limit of a key of each.
+    After the commit of the calls, in a transaction of its own. calls: of each lane the first one.
     """
-    return [row.worker_id for row in _ask_to_wake(queues).rows()] if queues else []
+    params = {"calls": list(calls), "queues": list(queues), "silence": feed_silence(), "is_eager": is_eager()}
+    return sql.ask("wake_workers", Woken, params)
 
 
-def _ask_to_wake(queues: Collection[str]) -> sql.Asked[_Woken]:
-    return sql.ask("wake_feeds", _Woken, {"queues": sorted(queues), "silence": feed_silence()})
+def ready_queues() -> list[str]:
+    """Return the queues with ready lanes whose calls workers take by themselves."""
+    return sql.fetch("ready_queues", str, {"deliveries": ["direct", "http"]})
 
 
-def hold(lanes: Collection[int], *, notified: Collection[str] = ()) -> list[str]:
-    """Let the queues of these lanes hold them, so that workers find them; wake an idle one of each queue `notified`.
-
-    Returns the queue of each lane that was not held before.
-    """
-    with sql.one_trip() as commit:
-        held = sql.ask("hold_lanes", str, {"lanes": list(lanes)})
-        if notified:
-            commit()
-            _ask_to_wake(notified)
-    return held.rows()
-
-
-def ask_waiting() -> sql.Asked[str]:
-    """Ask for the direct queues that hold lanes while a worker of theirs is idle. Expected: none."""
-    return sql.ask("waiting_queues", str, {})
+def dispensed(woken: sql.Asked[Woken]) -> list[str]:
+    """Return the queues that are dispensed: no idle worker takes their calls, they are published."""
+    return [row.queue for row in woken.rows() if row.is_published]
 
 
 def direct(queues: Sequence[str]) -> dict[str, int]:

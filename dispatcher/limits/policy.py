@@ -1,12 +1,12 @@
-"""The arithmetic of limits: policies, room of a key, next start.
+"""Policies: the limits of a key, as they are given, stored and shown. What a key allows is the function room.
 
 Pure: no Django, no clock, no I/O. `now` is always handed in, and is always the database's.
 """
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
@@ -14,23 +14,13 @@ from dispatcher.errors import PolicyInvalid
 from dispatcher.limits.durations import format_duration, parse_duration
 
 UNLIMITED: Final = sys.maxsize
-"""The room of a key that limits nothing."""
-
-RAMP_STEPS: Final = 8
-"""How often what may be in flight doubles while a ramp lasts: up to 256, and then as the limits say."""
-
-BUCKETS: Final = 100
-"""A window's starts are counted in this many parts of its period; it errs to the safe side by less than 1 %."""
+"""The largest cost under a key that limits nothing."""
 
 _CELERYS: Final = re.compile(r"(\d{1,10})/([smh])")
 _CELERYS_PERIODS: Final = {"s": timedelta(seconds=1), "m": timedelta(minutes=1), "h": timedelta(hours=1)}
 """Celery's notation of a rate limit: "100/m"."""
 LONGEST_PERIOD: Final = timedelta(days=366)
-_CENTURY: Final = timedelta(days=36_525)
 _SHORTEST_PERIOD: Final = timedelta(milliseconds=1)
-_MICROSECOND: Final = timedelta(microseconds=1)
-_LONGEST_SPACING: Final = 10**15 * _MICROSECOND
-"""31 years, as in claim_call: a throttle may be far below a cost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +34,6 @@ class Rate:
     def spacing(self) -> timedelta:
         """The time between two starts of cost 1, rounded up to a microsecond."""
         return -(-self.period // self.limit)
-
-    def spaced(self, cost: int) -> timedelta:
-        """Return the time between a start of this cost and the next one, rounded up to a microsecond."""
-        return (
-            min(-(-(self.period // _MICROSECOND) * cost // self.limit), _LONGEST_SPACING // _MICROSECOND) * _MICROSECOND
-        )
 
     @classmethod
     def parse(cls, value: object, field: str) -> Self | None:
@@ -182,38 +166,6 @@ class Policy:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Use:
-    """What a key has spent, as counted under its lock."""
-
-    held: int = 0
-    """Cost of its slots: admitted or running."""
-    mine: int | None = None
-    """Cost of the slots that the worker holds for which the calls are taken; None if that is unknown."""
-    unstarted: int = 0
-    """Cost of its slots that are admitted and not yet started."""
-    starts: Sequence[tuple[datetime, int]] = ()
-    """(last start, cost) of each part of the window that may still count, oldest first."""
-    next_start_at: datetime | None = None
-    """The earliest start that the throttle in force allows after the last one (see next_start)."""
-
-    def reserve(self, cost: int) -> "Use":
-        """Return the use after one more admission of this cost."""
-        return replace(self, held=self.held + cost, unstarted=self.unstarted + cost)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdmissionTuning:
-    """How far ahead and how carefully to admit."""
-
-    horizon: timedelta = timedelta(milliseconds=200)
-    """Admit what a throttle lets start within this time."""
-    margin: timedelta = timedelta(milliseconds=50)
-    """Count a start for this much longer than the window: the way from its claim to the provider."""
-    ramp: timedelta = timedelta(0)
-    """How long after a block what is in flight grows step by step: 1 at first, twice as much with every step."""
-
-
 def stored(key: Any, prefix: str = "") -> Policy:
     """Return the policy that a key row stores: its own, or with the prefix `override_` its override's."""
 
@@ -235,81 +187,6 @@ def in_force(key: Any, now: datetime) -> Policy:
     return stored(key, "override_" if is_overridden else "")
 
 
-def next_start(policy: Policy, last_start_at: datetime | None, last_cost: int) -> datetime | None:
-    """Return the earliest start after the last one that the policy's throttle allows; None if it allows any."""
-    if policy.throttle is None or last_start_at is None:
-        return None
-    return last_start_at + policy.throttle.spaced(last_cost)
-
-
-def counted(rate: Rate, use: Use, now: datetime, tuning: AdmissionTuning) -> list[tuple[datetime, int]]:
-    """Return the parts of the window that still count: (when it ceases to, cost) each."""
-    leaving = ((last + rate.period + tuning.margin, cost) for last, cost in use.starts)
-    return [(at, cost) for at, cost in leaving if at > now]
-
-
-def room(policy: Policy, use: Use, now: datetime, tuning: AdmissionTuning) -> int:
-    """Return how much cost the concurrency and the window let be admitted now; never negative."""
-    free = UNLIMITED if policy.concurrency is None else policy.concurrency - use.held
-    if policy.rate is not None:
-        free = min(
-            free, policy.rate.limit - use.unstarted - sum(cost for _, cost in counted(policy.rate, use, now, tuning))
-        )
-    return max(0, free)
-
-
-def worker_room(policy: Policy, use: Use) -> int:
-    """Return how much cost the limit per worker leaves to the worker; none if the worker is unknown."""
-    if policy.per_worker is None:
-        return UNLIMITED
-    return 0 if use.mine is None else max(0, policy.per_worker - use.mine)
-
-
-def throttle_room(policy: Policy, use: Use, now: datetime, tuning: AdmissionTuning) -> int:
-    """Return how much cost the throttle lets start before the horizon, less what is on its way already.
-
-    A call goes when this is at least 1, whatever it costs: its cost delays those that come after it.
-    """
-    if policy.throttle is None:
-        return UNLIMITED
-    ahead = now + tuning.horizon - _first_start(use, now)
-    if ahead < timedelta(0):
-        return 0
-    return max(0, ahead // policy.throttle.spacing + 1 - use.unstarted)
-
-
-def ramp_room(blocked_until: datetime | None, use: Use, now: datetime, tuning: AdmissionTuning) -> int:
-    """Return how much cost the time since a block lets be admitted now."""
-    if blocked_until is None or not blocked_until <= now < blocked_until + tuning.ramp:
-        return UNLIMITED
-    return max(0, (1 << (now - blocked_until) * RAMP_STEPS // tuning.ramp) - use.held)
-
-
-def ramp_opening(
-    blocked_until: datetime | None, use: Use, cost: int, now: datetime, tuning: AdmissionTuning
-) -> datetime | None:
-    """Return when the time since a block would let `cost` be admitted; None if it does now."""
-    if blocked_until is None or cost <= ramp_room(blocked_until, use, now, tuning):
-        return None
-    steps = min((use.held + cost - 1).bit_length(), RAMP_STEPS)
-    # Divided up: the step must have come when this time has.
-    return blocked_until - (-tuning.ramp * steps // RAMP_STEPS)
-
-
-def next_opening(policy: Policy, use: Use, cost: int, now: datetime, tuning: AdmissionTuning) -> datetime | None:
-    """Return when the window and the throttle would let `cost` be admitted; None if they do now.
-
-    Concurrency plays no part: when a running call ends is unknown.
-    """
-    latest = max(_rate_opening(policy, use, cost, now, tuning), _throttle_opening(policy, use, now, tuning))
-    return latest if latest > now else None
-
-
-def _after(start: datetime, times: int, step: timedelta) -> datetime:
-    """Return when so many steps are over, in a hundred years at the latest: a limit may be that far below a cost."""
-    return start + min(times, _CENTURY // step) * step
-
-
 def describe_period(rate: Rate) -> str:
     """Write the period of a rate in few letters: 1m30s."""
     return format_duration(rate.period).removeprefix("P").replace("T", "").lower()
@@ -325,29 +202,3 @@ def describe(policy: Policy) -> str:
         *([f"{throttle.limit} per {describe_period(throttle)}"] if throttle else []),
     ]
     return ", ".join(named) or "no limits"
-
-
-def _first_start(use: Use, now: datetime) -> datetime:
-    return max(now, use.next_start_at or now)
-
-
-def _rate_opening(policy: Policy, use: Use, cost: int, now: datetime, tuning: AdmissionTuning) -> datetime:
-    if policy.rate is None:
-        return now
-    leaving = counted(policy.rate, use, now, tuning)
-    short = use.unstarted + cost + sum(spent for _, spent in leaving) - policy.rate.limit
-    if short <= 0:
-        return now
-    for at, spent in sorted(leaving):
-        short -= spent
-        if short <= 0:
-            return at
-    # The rest is reserved and has not even started: it fills whole windows from now on.
-    windows = -(-short // policy.rate.limit)
-    return _after(now, windows, policy.rate.period + tuning.margin)
-
-
-def _throttle_opening(policy: Policy, use: Use, now: datetime, tuning: AdmissionTuning) -> datetime:
-    if policy.throttle is None:
-        return now
-    return _after(_first_start(use, now), use.unstarted, policy.throttle.spacing) - tuning.horizon

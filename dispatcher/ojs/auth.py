@@ -19,7 +19,6 @@ from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid
 from dispatcher.history import Actor
-from dispatcher.limits.policy import BUCKETS
 from dispatcher.ojs.models import ApiToken
 from dispatcher.ojs.wire import Problem
 
@@ -203,7 +202,7 @@ def _spend(name: str) -> dict[str, str]:
     with sql.atomic():
         if not sql.fetch("lock_key_named", int, {"name": name}):
             return {}
-        (spent,) = sql.fetch("spend_window", _Spent, {"name": name, "buckets": BUCKETS, "margin": conf().margin})
+        (spent,) = sql.fetch("spend_window", _Spent, {"name": name})
     headers = {}
     if spent.rate_limit is not None and spent.resets_at is not None:
         headers = {

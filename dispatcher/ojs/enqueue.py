@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
 from uuid import UUID
 
 from django.db import IntegrityError
@@ -14,7 +13,6 @@ from dispatcher.conf import conf
 from dispatcher.engine import compose
 from dispatcher.errors import DuplicateCall, FieldInvalid, QueueFull, UnknownKey
 from dispatcher.event_log import Entry
-from dispatcher.lanes import heads
 from dispatcher.lifecycle import control
 from dispatcher.models import CallQueue
 from dispatcher.ojs import jobs
@@ -180,7 +178,7 @@ def find_unique(key: str, states: Collection[str], period: timedelta | None = No
 
 def _cancel(call: UUID) -> bool:
     done = control.cancel([call])
-    sql.after_commit(partial(engine.dispense_briefly, lanes=done.lanes, keys=done.keys))
+    sql.after_commit(engine.dispense_briefly)
     return bool(done.calls)
 
 
@@ -216,8 +214,8 @@ def _make_room(fresh: Sequence[EnqueueRequest]) -> dict[str, Bound]:
 
 def _drop_oldest(queue: str, count: int) -> bool:
     """Discard the oldest waiting calls; return whether there were enough."""
-    dropped = sql.fetch("drop_oldest", heads.Place, {"queue": queue, "most": count})
-    sql.after_commit(partial(engine.serve_changed, heads.first(dropped)))
+    dropped = sql.fetch("drop_oldest", UUID, {"queue": queue, "most": count})
+    sql.after_commit(engine.dispense_briefly)
     return len(dropped) == count
 
 

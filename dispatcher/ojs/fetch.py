@@ -1,30 +1,32 @@
-"""Fetch: workers in any language fetch calls, in one transaction that admits and claims them.
+"""Fetch: workers in any language fetch calls; each fetch is a trip of `take`, with a lease of the worker's own.
 
-A fetched call has a lease and is fenced by its ticket (see worker_reports).
+A fetched call is fenced by its ticket (see worker_reports).
 """
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
-from time import monotonic
-from uuid import UUID
+from time import monotonic, sleep
+from typing import Final
 
-from dispatcher import engine, sql
-from dispatcher.engine import attempt
-from dispatcher.lifecycle import admit, claim, feed, finish, schedule
-from dispatcher.messages.message import Admitted
-from dispatcher.models import CallQueue
-from dispatcher.ojs import jobs, pull_workers, steps
-from dispatcher.ojs.long_poll import WAITERS, find_ready_queues
-from dispatcher.states import Delivery
+from django.db.models import Q
 
-_STEPS = 50
-"""How many plain steps one fetch makes in a queue."""
-_AT_LIMIT_S = 1.0
-"""How often a waiting worker looks again that holds as much of a key as one worker may."""
-_PASSES = 20
-"""How many passes one fetch makes over a queue whose lanes turn out to be limited."""
+from dispatcher import sql
+from dispatcher.conf import conf
+from dispatcher.engine import dispenser
+from dispatcher.lifecycle import schedule, take
+from dispatcher.lifecycle.take import Start, Taker
+from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.ojs import jobs, pull_workers
+from dispatcher.ojs.jobs import job_of
+from dispatcher.ojs.long_poll import WAITERS, Fetchable
+
+_LOOK_AGAIN_S: Final = 1.0
+"""How often a fetch that waits looks, though it was not woken: a call of its own worker may have ended."""
+_SOON: Final = timedelta(milliseconds=5)
+"""A trip that should come again so soon is made again at once: others have locked what is ready."""
+_TRIPS: Final = 50
+"""How many trips one fetch makes at the most before it answers, or waits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,113 +55,92 @@ def fetch(request: FetchRequest) -> list[CallQueue]:
     if request.worker is not None and pull_workers.touch_worker(request.worker, queues=request.queues) != "running":
         return []
     until = monotonic() + request.wait.total_seconds()
-    reached: set[int] = set()
-    calls = _fetch_now(request, reached)
-    while not calls and (left := until - monotonic()) > 0:
-        # A worker at its limit of a key looks again now and then: one of its own calls may have ended.
-        left = min(left, _AT_LIMIT_S) if reached else left
-        is_ready = WAITERS.wait(request.who, request.queues, left, request.is_allowed, avoid=reached)
-        if not (is_ready or reached) or not request.is_allowed():
+    tried, keys, is_woken = _start(request, until), (), False
+    while not tried.starts and (is_woken or monotonic() < until) and request.is_allowed():
+        # Marked as idle before it looks once more: what is sent, or opens, after that wakes it.
+        with WAITERS.waiting(request.who, request.queues, request.is_allowed) as waiter:
+            tried = _start(request, until, keys=keys)
+            if not tried.starts:
+                opens_s = [each for each in (tried.again_s, waiter.opens_s) if each is not None]
+                waiter.wait(min(until - monotonic(), _LOOK_AGAIN_S, *opens_s))
+        keys, is_woken = waiter.keys, waiter.is_woken
+    return _answer(request, tried.starts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tried:
+    """What the trips of a fetch have started, and in how many seconds another may find something."""
+
+    starts: list[Start]
+    again_s: float | None = None
+    starts_in_s: float = 0
+    """When the last of them starts."""
+
+
+def _start(request: FetchRequest, until: float, *, keys: Collection[int] = ()) -> _Tried:
+    """Start calls, after those whose time has come wait in their lanes. keys: keys to be looked at.
+
+    A fetch that may wait takes a call under a throttle a little ahead of its start, and its answer waits for that: if
+    it came at that time, each start would be late by the way here, and so would be all that follow. Such a call is alone
+    in its answer, or those behind it would start too early.
+    """
+    served = sql.fetch("fetchable_queues", Fetchable, {"queues": list(request.queues)})
+    if due := [queue.name for queue in served if queue.has_due]:
+        schedule.wake_due(due)
+    taker = Taker(
+        worker=None if request.worker is None else pull_workers.worker_id(request.worker),
+        queues=[queue.name for queue in served],
+        is_pulled=True,
+        is_strict=True,
+        horizon=timedelta(0),
+        lease=request.lease or conf().visibility,
+    )
+    ahead = min(conf().horizon, timedelta(seconds=max(0.0, until - monotonic())))
+    if not ahead:
+        return _take(taker, request.count, keys)
+    began = monotonic()
+    tried = _take(replace(taker, horizon=ahead), 1, keys)
+    if request.count > 1 and tried.starts and not _is_spaced(tried.starts[0]):
+        return replace(tried, starts=tried.starts + _take(taker, request.count - 1, ()).starts)
+    sleep(max(0.0, tried.starts_in_s - (monotonic() - began)))
+    return tried
+
+
+def _take(taker: Taker, room: int, keys: Collection[int]) -> _Tried:
+    """Make trips until the room is used up, or there is nothing left that could start now."""
+    tried = _Tried(starts=[])
+    for _ in range(_TRIPS):
+        taken = take.take(taker, room=room - len(tried.starts), publish=dispenser.PUBLISH, keys=keys)
+        dispenser.serve(taken)
+        again = None if taken.again_at is None else taken.again_at - taken.at
+        tried = _Tried(
+            starts=[*tried.starts, *taken.starts],
+            again_s=None if again is None else again.total_seconds(),
+            starts_in_s=max(((each.start_at - taken.at).total_seconds() for each in taken.starts), default=0),
+        )
+        if len(tried.starts) >= room or again is None or again > _SOON:
             break
-        reached = set()
-        calls = _fetch_now(request, reached)
+        sleep(max(0.0, again.total_seconds()))
+        keys = ()
+    return tried
+
+
+def _is_spaced(start: Start) -> bool:
+    """Return whether a key of this call has a throttle."""
+    keys = RateLimitKey.objects.using(conf().database).filter(id__in=start.keys)
+    return keys.filter(Q(throttle_limit__isnull=False) | Q(override_throttle_limit__isnull=False)).exists()
+
+
+def _answer(request: FetchRequest, starts: Sequence[Start]) -> list[CallQueue]:
+    """Return the calls, with their jobs; a lease or a time of a job's own counts before the worker gets it."""
+    calls = jobs.read([each.call.id for each in starts])
+    own = {call.id for call in calls if (job := job_of(call)).timeout or (job.visibility and not request.lease)}
+    if own:
+        params = {
+            "calls": list(own),
+            "tickets": [each.call.ticket for each in starts if each.call.id in own],
+            "lease": request.lease,
+            "usual": conf().visibility,
+        }
+        sql.change("set_fetch_leases", params)
     return calls
-
-
-def _fetch_now(request: FetchRequest, reached: set[int]) -> list[CallQueue]:
-    """Start calls; add to `reached` the keys of which the worker holds as much as one worker may."""
-    taken: list[CallQueue] = []
-    # Lanes that another fetch has locked are skipped first, and waited for if there is nothing else.
-    for waits in (False, True):
-        queues = request.queues
-        if waits or len(queues) > 1:
-            queues = [queue.name for queue in find_ready_queues(queues, most=request.count, avoid=reached)]
-        for queue in queues:
-            if len(taken) < request.count:
-                taken += _fetch_from(queue, request.count - len(taken), request, reached, waits=waits)
-        if taken or not queues:
-            break
-    return taken
-
-
-def _fetch_from(queue: str, most: int, request: FetchRequest, reached: set[int], *, waits: bool) -> list[CallQueue]:
-    """Start up to `most` calls of one queue; waits: for its first lane, if that is locked."""
-    taken: list[CallQueue] = []
-    step = partial(steps.step, queue, worker=_worker_of(request), lease=request.lease, waits=waits)
-    done = step(most=most, avoid=reached)
-    reached.update(done.reached)
-    if done.is_due:
-        schedule.wake_due([queue])
-        done = step(most=most, avoid=reached, after=done)
-        reached.update(done.reached)
-    taken += done.calls
-    for _ in range(_STEPS):
-        if len(taken) >= most or not done.has_moved:
-            break
-        done = step(most=most - len(taken), avoid=reached, after=done)
-        reached.update(done.reached)
-        taken += done.calls
-    if done.has_left and len(taken) < most:
-        taken += _fetch_by_passes(queue, most - len(taken), request, reached, waits=waits)
-    return taken
-
-
-def _fetch_by_passes(
-    queue: str, most: int, request: FetchRequest, reached: set[int], *, waits: bool
-) -> list[CallQueue]:
-    """Start up to `most` calls of one queue by passes, which settle what a plain step has left."""
-    taken: list[UUID] = []
-    avoid = {*reached}
-    awake = [lane for ready in find_ready_queues([queue], most=most, avoid=reached) for lane in ready.awake]
-    for _ in range(_PASSES):
-        waited: sql.Asked[feed.LockedLane] | None = None
-        with sql.own_transaction():
-            if waits:
-                waited = feed.wait_for_lane(queue)
-            made = admit.admit(
-                lanes=awake,
-                queues=[queue],
-                most=most - len(taken),
-                avoid=avoid,
-                stuck=reached,
-                delivery=Delivery.HTTP,
-                worker=_worker_of(request),
-            )
-            taken += _claim(made.calls, request)
-        # Lanes of a key that stays locked must not take the places of others again.
-        found = {*made.busy, *made.allocation.reached}
-        is_new = not avoid.issuperset(found)
-        avoid.update(found)
-        reached.update(made.allocation.reached)
-        again = admit.recheck(made)
-        if again.lanes or again.keys:
-            engine.dispense_briefly(lanes=again.lanes, keys=again.keys)
-        if waited is not None and not made.has_moved:
-            steps.leave(waited.rows())
-        if len(taken) >= most or not (made.has_moved or is_new):
-            break
-    return jobs.read(taken)
-
-
-def _claim(admitted: Sequence[Admitted], request: FetchRequest) -> list[UUID]:
-    """Claim the admitted calls, in the same transaction; a call that may not start waits again."""
-    worker = _worker_of(request)
-    started: dict[UUID, UUID] = {}
-    for call in admitted:
-        # The ticket is the claim: the row still has it when the report of the end is repeated.
-        match claim.claim(call.id, call.ticket, claim_id=call.ticket, worker=worker, lead=timedelta(0)):
-            case claim.Claimed():
-                started[call.id] = call.ticket
-            case claim.Refused.EXPIRED:
-                finish.expire(call.id, call.ticket)
-            case claim.Refused.REVOKED:
-                attempt.cancel(call.id)
-            case _:
-                attempt.put_back(call.id, call.ticket)
-    if started:
-        steps.set_leases(started, worker, request.lease)
-    return list(started)
-
-
-def _worker_of(request: FetchRequest) -> UUID | None:
-    return None if request.worker is None else pull_workers.worker_id(request.worker)

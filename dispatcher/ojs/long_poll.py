@@ -14,6 +14,7 @@ from datetime import timedelta
 from threading import Event, Lock, Thread
 from time import monotonic, sleep
 from typing import Final
+from uuid import UUID, uuid4
 
 from django.db import connections
 from django.http import HttpRequest
@@ -24,33 +25,50 @@ from dispatcher.ojs.api import access_of
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S: Final = 0.05
+_LOOK_S: Final = 0.02
 """The interval of the polling thread."""
 _CHECK_S: Final = 1.0
 """How often the polling thread checks that the credentials are still valid."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReadyQueue:
-    """A queue with calls to fetch: about how many, and whether some are due and not yet available.
+@dataclass(eq=False, kw_only=True)
+class Waiter:
+    """A request that waits for a call. In the database it has the mark of an idle worker, which who wakes it takes."""
 
-    awake: lanes that no pass has served since they were woken.
-    """
+    who: Hashable
+    queues: Sequence[str]
+    is_allowed: Callable[[], bool]
+    opens_s: float | None = None
+    """In how many seconds a key opens on which a lane of its queues is parked."""
+    keys: Collection[int] = ()
+    """The keys that it was woken for; after the wait."""
+    is_woken: bool = False
+    """Whether somebody has taken its mark; after the wait."""
+    mark: UUID = field(default_factory=uuid4)
+    has_ended: Event = field(default_factory=Event)
+
+    def wait(self, seconds: float) -> None:
+        """Block the thread until it is woken, its credentials are not valid any more, or the time is up.
+
+        The thread closes its connections, except those in a transaction.
+        """
+        if seconds > 0:
+            disconnect()
+            self.has_ended.wait(seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Woken:
+    key_ids: list[int]
+    is_woken: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetchable:
+    """A queue that workers fetch from; has_due: calls of it are scheduled or retryable, and their time has come."""
 
     name: str
-    calls: int
-    awake: list[int]
-    is_due: bool
-
-
-@dataclass(eq=False, kw_only=True)
-class _Waiter:
-    who: Hashable
-    queues: Collection[str]
-    avoid: frozenset[int]
-    is_allowed: Callable[[], bool]
-    has_ended: Event = field(default_factory=Event)
-    is_ready: bool = False
+    has_due: bool
 
 
 class Waiters:
@@ -64,7 +82,7 @@ class Waiters:
         """Forget all waiting requests: a forked process has none of its parent's."""
         self._lock = Lock()
         self._places: Counter[str] = Counter()
-        self._waiting: list[_Waiter] = []
+        self._waiting: list[Waiter] = []
         """In order of arrival."""
         self._watcher: Thread | None = None
 
@@ -88,25 +106,16 @@ class Waiters:
                 self._places[who] -= has_place
                 self._places = +self._places
 
-    def wait(
-        self,
-        who: Hashable,
-        queues: Collection[str],
-        seconds: float,
-        is_allowed: Callable[[], bool],
-        *,
-        avoid: Collection[int] = (),
-    ) -> bool:
-        """Block the thread until one of these queues may have a call, and return True; False after the timeout.
+    @contextmanager
+    def waiting(self, who: Hashable, queues: Sequence[str], is_allowed: Callable[[], bool]) -> Iterator[Waiter]:
+        """Mark a request as one that waits for calls of these queues.
 
         is_allowed: whether the credentials are still valid; called about once a second, by another thread, once for all
         requests with the same `who`.
-
-        avoid: lanes that spend one of these keys do not count. The caller's thread closes its connections, except those
-        in a transaction.
         """
-        disconnect()
-        waiter = _Waiter(who=who, queues=queues, avoid=frozenset(avoid), is_allowed=is_allowed)
+        waiter = Waiter(who=who, queues=queues, is_allowed=is_allowed)
+        (opens_in,) = sql.fetch("mark_waiting", timedelta, {"mark": waiter.mark, "queues": list(queues)})
+        waiter.opens_s = opens_in and opens_in.total_seconds()
         try:
             with self._lock:
                 self._waiting.append(waiter)
@@ -114,11 +123,12 @@ class Waiters:
                 if self._watcher is None or not self._watcher.is_alive():
                     self._watcher = Thread(target=self._watch, name="dispatcher-waiters", daemon=True)
                     self._watcher.start()
-            waiter.has_ended.wait(seconds)
+            yield waiter
         finally:
             with self._lock:
                 self._waiting.remove(waiter)
-        return waiter.is_ready
+            for woken in sql.fetch("delete_mark", _Woken, {"mark": waiter.mark}):
+                waiter.keys, waiter.is_woken = woken.key_ids, woken.is_woken
 
     def _watch(self) -> None:
         """Poll for the waiting requests until there are none."""
@@ -136,27 +146,24 @@ class Waiters:
             sleep(_LOOK_S)
         disconnect()
 
-    def _left(self) -> Sequence[_Waiter]:
+    def _left(self) -> Sequence[Waiter]:
         with self._lock:
             waiting = [waiter for waiter in self._waiting if not waiter.has_ended.is_set()]
             if not waiting:
                 self._watcher = None
         return waiting
 
-    def _wake(self, waiting: Sequence[_Waiter]) -> None:
-        """Wake as many requests as there are calls, those that have waited longest first."""
-        for avoid in dict.fromkeys(waiter.avoid for waiter in waiting):
-            alike = [waiter for waiter in waiting if waiter.avoid == avoid]
-            queues = {queue for waiter in alike for queue in waiter.queues}
-            calls = {queue.name: queue.calls for queue in find_ready_queues([*queues], most=len(alike), avoid=avoid)}
-            for waiter in alike:
-                name = next((name for name in waiter.queues if calls.get(name)), None)
-                if name is not None:
-                    calls[name] -= 1
-                    waiter.is_ready = True
-                    waiter.has_ended.set()
+    def _wake(self, waiting: Sequence[Waiter]) -> None:
+        """Wake the requests whose marks were taken, and for each queue with calls that are due the first."""
+        woken = set(sql.fetch("find_woken", UUID, {"marks": [each.mark for each in waiting]}))
+        queues = {queue for waiter in waiting for queue in waiter.queues}
+        due = {queue.name for queue in sql.fetch("fetchable_queues", Fetchable, {"queues": sorted(queues)}) if queue.has_due}
+        for waiter in waiting:
+            if waiter.mark in woken or not due.isdisjoint(waiter.queues):
+                due.difference_update(waiter.queues)
+                waiter.has_ended.set()
 
-    def _check(self, waiting: Sequence[_Waiter]) -> None:
+    def _check(self, waiting: Sequence[Waiter]) -> None:
         """End the requests whose credentials are not valid any more."""
         is_allowed = {who: ask() for who, ask in {waiter.who: waiter.is_allowed for waiter in waiting}.items()}
         for waiter in waiting:
@@ -167,14 +174,6 @@ class Waiters:
 WAITERS: Final = Waiters()
 """The waiting requests of this process."""
 os.register_at_fork(after_in_child=WAITERS.clear)
-
-
-def find_ready_queues(queues: Sequence[str], *, most: int, avoid: Collection[int] = ()) -> list[ReadyQueue]:
-    """Return which of these queues have calls to fetch, in the given order; counts end at `most`.
-
-    avoid: lanes that spend one of these keys do not count.
-    """
-    return sql.fetch("ready_queues", ReadyQueue, {"queues": list(queues), "most": most, "avoid": list(avoid)})
 
 
 def disconnect() -> None:

@@ -3,16 +3,16 @@
 import logging
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
-from dispatcher import sql
+from dispatcher import ending, sql
 from dispatcher.conf import conf
-from dispatcher.engine import attempt
-from dispatcher.engine.dispenser import serve
+from dispatcher.engine import dispenser
 from dispatcher.errors import AttemptTimedOut, LeaseLapsed
-from dispatcher.lifecycle import finish
+from dispatcher.lifecycle import finish, take
+from dispatcher.lifecycle.finish import Ended, Requeue
 from dispatcher.lifecycle.recover import ExpiredLease, judged_until
-from dispatcher.models import CallQueue
-from dispatcher.states import State
+from dispatcher.lifecycle.take import Taker
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +25,9 @@ class ExpiredFetch(ExpiredLease):
     """Its attempt has used up the time that it has."""
     is_confirmed: bool
     """Its worker has sent a heartbeat or progress for it."""
+    attempt: int
+    retry: dict[str, Any] | None
+    crashes: int
 
 
 def reclaim(*, until: datetime | None = None, now: datetime | None = None) -> int:
@@ -37,13 +40,16 @@ def reclaim(*, until: datetime | None = None, now: datetime | None = None) -> in
         return 0
     with sql.atomic():
         overdue = sql.fetch("lock_overdue", ExpiredFetch, {"now": until, "most": conf().batch})
-        ended = [_end(left, now=now) for left in {left.call_id: left for left in overdue}.values()]
-        released = [each for each in ended if each is not None]
-        attempt.wake(released)
-    if released:
-        logger.warning("fetched calls put back, as their leases had run out: %d", len(released))
-        serve(released, now=now)
-    return len(released)
+        each = {left.call_id: left for left in overdue}.values()
+        silent = [left for left in each if _is_spared(left)]
+        for left in silent:
+            finish.requeue(left.call_id, left.ticket, Requeue.SILENT, now=now)
+        ends = [_ended(left) for left in each if left not in silent]
+        taken = take.take(Taker(), ends, publish=dispenser.PUBLISH)
+    if each:
+        logger.warning("fetched calls put back, as their leases had run out: %d", len(each))
+        dispenser.serve(taken)
+    return len(each)
 
 
 def _overdue_until() -> datetime | None:
@@ -52,23 +58,22 @@ def _overdue_until() -> datetime | None:
     return judged_until() if is_due else None
 
 
-def _end(left: ExpiredFetch, *, now: datetime | None = None) -> finish.Released | None:
-    """End the attempt of a fetched call whose lease, or time, ran out; without a wait in the first case.
+def _is_spared(left: ExpiredFetch) -> bool:
+    """Return whether no attempt is spent.
 
-    Where its worker sent nothing since the fetch, the answer to that may be lost: no attempt is spent, less than
-    `poison_after` times in a row. The caller wakes an available call's lane in the same transaction.
+    Where its worker sent nothing since the fetch, the answer to that may be lost: less than `poison_after` times in a
+    row.
     """
-    row = CallQueue.objects.using(conf().database).filter(id=left.call_id).values("attempt", "retry", "crashes").get()
-    if not (left.is_timeout or left.is_confirmed) and row["crashes"] + 1 < conf().poison_after:
-        return finish.put_back(left.call_id, left.ticket, from_states=[State.ACTIVE], is_lost=True, now=now)
-    return finish.fail(
-        left.call_id,
-        left.ticket,
-        error=AttemptTimedOut("it ran for longer than its timeout")
+    return not (left.is_timeout or left.is_confirmed) and left.crashes + 1 < conf().poison_after
+
+
+def _ended(left: ExpiredFetch) -> Ended:
+    """Return how the attempt ends; without a wait if its lease ran out."""
+    error = (
+        AttemptTimedOut("it ran for longer than its timeout")
         if left.is_timeout
-        else LeaseLapsed("lease expired without a heartbeat"),
-        attempt=row["attempt"],
-        policy=row["retry"],
-        wait=None if left.is_timeout else timedelta(0),
-        now=now,
+        else LeaseLapsed("lease expired without a heartbeat")
     )
+    wait = None if left.is_timeout else timedelta(0)
+    decided = ending.failed(error, attempt=left.attempt, policy=left.retry, wait=wait)
+    return Ended(call_id=left.call_id, ticket=left.ticket, claim_id=None, ending=decided)

@@ -6,16 +6,17 @@ A fetched call is fenced by its ticket: a late report, or another worker's, chan
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from functools import partial
 from typing import Any, TypedDict, Unpack
 from uuid import UUID
 
-from dispatcher import api, engine, sql
+from dispatcher import api, ending, engine, sql
 from dispatcher.conf import conf
-from dispatcher.ending import Reported
-from dispatcher.engine import attempt
+from dispatcher.ending import Ending, Reported
+from dispatcher.engine import attempt, dispenser
 from dispatcher.history import By
-from dispatcher.lifecycle import admit, finish, run
+from dispatcher.lifecycle import finish, run, take
+from dispatcher.lifecycle.finish import Ended, Requeue
+from dispatcher.lifecycle.take import Taker
 from dispatcher.models import CallQueue
 from dispatcher.ojs import jobs, pull_workers
 from dispatcher.states import State
@@ -70,15 +71,11 @@ def find(call: UUID) -> ReservedCall | None:
 
 
 def ack(call: UUID | ReservedCall, *, result: object, **proof: Unpack[Proof]) -> CallQueue | RejectedReport:
-    """Record that a fetched call is completed, and release its capacity.
+    """Record that a fetched call is completed, and free its room.
 
     A repeated report with the same ticket changes nothing and returns the call.
     """
-
-    def complete(row: ReservedCall, ticket: UUID) -> finish.Released | None:
-        return finish.complete(row.id, ticket, result=result, claim_id=row.claim)
-
-    return _end_attempt(call, proof, complete, (State.COMPLETED,))
+    return _end(call, proof, lambda _: ending.completed(result), (State.COMPLETED,))
 
 
 def nack(
@@ -93,12 +90,11 @@ def nack(
     may_retry: False ends it.
     """
 
-    def fail(row: ReservedCall, ticket: UUID) -> finish.Released | None:
+    def failed(row: ReservedCall) -> Ending:
         policy = row.retry if row.retry is not None else conf().retry
-        what = partial(finish.fail, error=error, attempt=row.attempt, policy=policy, may_retry=may_retry)
-        return what(row.id, ticket, claim_id=row.claim, is_by_claim=True)
+        return ending.failed(error, attempt=row.attempt, policy=policy, may_retry=may_retry)
 
-    return _end_attempt(call, proof, fail, (State.RETRYABLE, State.AVAILABLE, State.DISCARDED))
+    return _end(call, proof, failed, (State.RETRYABLE, State.AVAILABLE, State.DISCARDED))
 
 
 def report_rate_limit(
@@ -111,8 +107,8 @@ def report_rate_limit(
     wait = max(wait, run.SHORTEST_STOP)
     stopped = run.Stopped(error=RuntimeError("the provider said stop"), wait=wait, key=key)
 
-    def put_off(row: ReservedCall, ticket: UUID) -> finish.Released | None:
-        return attempt.stop(row.id, ticket, stopped, claim_id=row.claim, by=by)
+    def put_off(row: ReservedCall, ticket: UUID) -> bool:
+        return attempt.stop(row.id, ticket, stopped, claim_id=row.claim, by=by) is not None
 
     return _end_attempt(call, proof, put_off, (State.AVAILABLE, State.SCHEDULED))
 
@@ -120,13 +116,14 @@ def report_rate_limit(
 def requeue(call: UUID | ReservedCall, **proof: Unpack[Proof]) -> CallQueue | RejectedReport:
     """Return a fetched call that its worker cannot run to the front of its lane; its attempt is not counted."""
 
-    def put_back(row: ReservedCall, ticket: UUID) -> finish.Released | None:
-        return attempt.put_back(row.id, ticket, claim_id=row.claim, is_by_claim=True)
+    def put_back(row: ReservedCall, ticket: UUID) -> bool:
+        # Its claim is kept, so that a repeated report is recognized.
+        is_requeued = finish.requeue(row.id, ticket, Requeue.STOPPED, claim_id=row.claim) is not None
+        if is_requeued:
+            engine.dispense_briefly()
+        return is_requeued
 
-    reported = _end_attempt(call, proof, put_back, (State.AVAILABLE,))
-    if isinstance(reported, CallQueue) and reported.lane_id is not None:
-        engine.dispense_briefly(lanes=[reported.lane_id])
-    return reported
+    return _end_attempt(call, proof, put_back, (State.AVAILABLE,))
 
 
 def cancel(call: UUID) -> CallQueue | RejectedReport:
@@ -136,7 +133,7 @@ def cancel(call: UUID) -> CallQueue | RejectedReport:
     """
     if api.cancel([call]):
         return _get(call)
-    return _end_attempt(call, {}, lambda row, ticket: finish.cancel(row.id, ticket))
+    return _end(call, {}, lambda _: Ending(state=State.CANCELLED))
 
 
 def record_progress(call: UUID, reached: Progress, **proof: Unpack[Proof]) -> dict[str, Any] | RejectedReport | None:
@@ -171,13 +168,34 @@ def _renew_lease(call: UUID, holders: Iterable[UUID | None]) -> None:
         sql.fetch("renew_fetch_leases", UUID, params)
 
 
+def _end(
+    call: UUID | ReservedCall,
+    proof: Proof,
+    decide: Callable[[ReservedCall], Ending],
+    ended: Collection[State] = (),
+) -> CallQueue | RejectedReport:
+    """End the attempt of a fetched call as `decide` says; see _end_attempt."""
+
+    def record(row: ReservedCall, ticket: UUID) -> bool:
+        end = Ended(call_id=row.id, ticket=ticket, claim_id=row.claim, ending=decide(row))
+        taken = take.take(Taker(), [end], publish=dispenser.PUBLISH)
+        if taken.locked:
+            with sql.atomic():
+                sql.fetch("lock_reserved_call", UUID, {"call": row.id})
+                taken = take.take(Taker(), [end], publish=dispenser.PUBLISH)
+        dispenser.serve(taken)
+        return row.id in taken.ended
+
+    return _end_attempt(call, proof, record, ended)
+
+
 def _end_attempt(
     call: UUID | ReservedCall,
     proof: Proof,
-    end: Callable[[ReservedCall, UUID], finish.Released | None],
+    end: Callable[[ReservedCall, UUID], bool],
     ended: Collection[State] = (),
 ) -> CallQueue | RejectedReport:
-    """End the attempt of a fetched call if the reporting worker holds it, and release its capacity.
+    """End the attempt of a fetched call if the reporting worker holds it, and free its room.
 
     ended: the states in which such a report leaves a call, if the report may be repeated.
     """
@@ -193,15 +211,9 @@ def _end_attempt(
     is_anothers = needs_name and not holders & {None, pull_workers.worker_id(worker) if worker else None}
     if is_anothers or ticket not in (None, row.ticket) or nth not in (None, row.attempt):
         return RejectedReport(state=State(row.state), is_anothers=True)
-    released = end(row, row.ticket)
-    if released is None:
+    if not end(row, row.ticket):
         return RejectedReport(state=State(_get(row.id).state))
-    with sql.together():
-        room = admit.released_room(released.keys, released.lane_id)
-        reported = jobs.ask([row.id])
-    engine.fill(room.row())
-    (ended_call,) = reported.rows()
-    return ended_call
+    return _get(row.id)
 
 
 def _get(call: UUID) -> CallQueue:

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from dispatcher import sql
+from dispatcher.conf import conf, counting
 from dispatcher.states import State
 
 MANY: Final = 10_000
@@ -49,27 +50,30 @@ class KeyCall:
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """Why a call waits: the key or queue that stopped its lane, if one did, and how many of the lane go before it."""
+    """Why a call waits: what stopped its lane, if something did, and how many of the lane go before it."""
 
     oversized_for: str | None
     """The key whose limits in force never allow its cost: the call waits alone, and its lane goes on."""
     oversized_cost: int | None
     """What it costs of that key."""
     stopped_by: str | None
+    """The key that its lane is parked on."""
     members: int | None
-    """If that key is a group, how many keys it could choose: none of them has room."""
-    is_mixed: bool
-    """Whether that key has a limit per worker, which can't be kept: the broker delivers the queue."""
+    """If that key is a group, how many keys it could choose."""
+    has_room: bool
+    """Whether that key has room by now: the lane's turn comes."""
+    opens_at: datetime | None
+    """When time alone opens that key."""
     limited_by: str | None
-    """A key with a limit per worker, if the queue holds the lane: perhaps each worker has its part of it."""
-    held_by: str | None
-    """The queue, if it holds the lane: no worker serves it, all are busy, or enough of its calls are dispatched."""
+    """A key with a limit per worker, if the lane waits for a worker that holds less of it."""
     delivery: str
     """How the calls of the queue reach workers."""
     is_served: bool
     """Whether a live Celery worker serves the call's queue."""
     is_worker_idle: bool
     """Whether a live worker that takes the calls of the queue directly is idle."""
+    is_full: bool
+    """Whether enough calls of the queue are on the way to its workers."""
     queue: str
     task: str
     is_known: bool
@@ -81,7 +85,6 @@ class Wait:
     since: datetime
     is_placed: bool
     """Whether it has a lane; else its keys or its lane are still to be made."""
-    is_awake: bool
     ahead: int
     """Counted up to MANY."""
     at: datetime
@@ -119,5 +122,6 @@ def costs(call: UUID) -> list[Cost]:
 
 def why_waiting(call: UUID, *, now: datetime | None = None) -> Wait | None:
     """Return why a call waits; None if it does not wait."""
-    found = sql.fetch("report_wait", Wait, {"call": call, "most": MANY, "now": now})
+    params = {"call": call, "most": MANY, "ahead": conf().dispatch_ahead, **counting(), "now": now}
+    found = sql.fetch("report_wait", Wait, params)
     return found[0] if found else None

@@ -2,24 +2,13 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from dispatcher import groups, lanes, sql
-from dispatcher.conf import conf
-from dispatcher.limits import usage
-from dispatcher.limits.policy import (
-    AdmissionTuning,
-    Policy,
-    Use,
-    counted,
-    in_force,
-    next_opening,
-    ramp_opening,
-    room,
-    stored,
-    throttle_room,
-)
+from dispatcher.conf import conf, counting
+from dispatcher.limits.policy import Policy, in_force, stored
+from dispatcher.limits.usage import OverridableRow
 from dispatcher.reports.words import format_time
 from dispatcher.states import Labelled
 
@@ -141,8 +130,20 @@ class KeyStatus:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _KeyRow(usage.KeyRow):
+class _KeyRow(OverridableRow):
     now: datetime
+    name: str
+    is_paused: bool
+    blocked_until: datetime | None
+    held: int
+    unstarted: int
+    room: int
+    next_at: datetime | None
+    spent: int
+    frees_at: datetime | None
+    resets_at: datetime | None
+    opens_at: datetime | None
+    mine: int
     waiting: int
     waiting_since: datetime | None
     oversized: int
@@ -151,8 +152,7 @@ class _KeyRow(usage.KeyRow):
 def rate_limit_status(keys: Collection[str] | None = None, *, now: datetime | None = None) -> list[KeyStatus]:
     """Return how these keys stand, or all if None, in order of name; names that do not exist are left out.
 
-    One statement, whatever the number of keys, and one more where groups are named without their members; limits and
-    use are reckoned as the admission does.
+    One statement, whatever the number of keys, and one more where groups are named without their members.
     """
     found = _statuses(keys, now)
     patterns = [status.name for status in found if groups.is_group(status.name)]
@@ -175,21 +175,12 @@ def _with_members(group: KeyStatus, keys: Sequence[KeyStatus]) -> KeyStatus:
 
 def _statuses(keys: Collection[str] | None, now: datetime | None) -> list[KeyStatus]:
     names = None if keys is None else list(keys)
-    settings = conf()
-    rows = sql.fetch("report_keys", _KeyRow, {"names": names, "now": now, "margin": settings.margin})
-    tuning = AdmissionTuning(horizon=settings.horizon, margin=settings.margin, ramp=settings.ramp)
-    return [_status(row, tuning) for row in rows]
+    return [_status(row) for row in sql.fetch("report_keys", _KeyRow, {"names": names, **counting(), "now": now})]
 
 
-def _status(row: _KeyRow, tuning: AdmissionTuning) -> KeyStatus:
+def _status(row: _KeyRow) -> KeyStatus:
     now, policy = row.now, in_force(row, row.now)
-    use = usage.use(row, policy)
-    spent = counted(policy.rate, use, now, tuning) if policy.rate else []
-    ramp_opens_at = ramp_opening(row.blocked_until, use, 1, now, tuning)
-    stopped_by = (*_stopping(policy, use, now, tuning), *(["ramp"] if ramp_opens_at else []))
-    blocked_until = row.blocked_until if row.blocked_until and row.blocked_until > now else None
-    times = (blocked_until, ramp_opens_at, next_opening(policy, use, 1, now, tuning))
-    is_time_alone = not row.is_paused and "concurrency" not in stopped_by
+    stopped_by = tuple(_stopping(row, policy))
     return KeyStatus(
         id=row.id,
         name=row.name,
@@ -198,15 +189,15 @@ def _status(row: _KeyRow, tuning: AdmissionTuning) -> KeyStatus:
         own_policy=stored(row),
         overridden_until=row.override_until if row.override_until and row.override_until > now else None,
         is_paused=row.is_paused,
-        blocked_until=blocked_until,
+        blocked_until=row.blocked_until if row.blocked_until and row.blocked_until > now else None,
         running=row.held - row.unstarted,
         admitted=row.unstarted,
-        starts=sum(cost for _, cost in spent),
-        frees_at=min((at for at, _ in spent), default=None),
-        resets_at=max((at for at, _ in spent), default=None),
-        next_start_at=_next_start(policy, use, now, tuning),
+        starts=row.spent,
+        frees_at=row.frees_at,
+        resets_at=row.resets_at,
+        next_start_at=row.next_at,
         stopped_by=stopped_by,
-        opens_at=max(filter(None, times), default=None) if is_time_alone else None,
+        opens_at=row.opens_at,
         waiting=row.waiting,
         most_of_one_worker=row.mine if policy.per_worker else None,
         waiting_since=row.waiting_since,
@@ -214,18 +205,16 @@ def _status(row: _KeyRow, tuning: AdmissionTuning) -> KeyStatus:
     )
 
 
-def _stopping(policy: Policy, use: Use, now: datetime, tuning: AdmissionTuning) -> Iterator[str]:
-    """Name the limits that leave no room for a cost of 1."""
-    if room(Policy(concurrency=policy.concurrency), use, now, tuning) < 1:
+def _stopping(row: _KeyRow, policy: Policy) -> Iterator[str]:
+    """Name the limits that leave no room for a cost of 1; the ramp after a block, if they alone would leave some."""
+    is_full = policy.concurrency is not None and row.held >= policy.concurrency
+    is_spent = policy.rate is not None and row.unstarted + row.spent >= policy.rate.limit
+    is_ramping = row.room == 0 and row.blocked_until is not None and row.blocked_until <= row.now
+    if is_full:
         yield "concurrency"
-    if room(Policy(rate=policy.rate), use, now, tuning) < 1:
+    if is_spent:
         yield "rate"
-    if throttle_room(policy, use, now, tuning) < 1:
+    if row.next_at is not None and row.next_at > row.now + conf().horizon:
         yield "throttle"
-
-
-def _next_start(policy: Policy, use: Use, now: datetime, tuning: AdmissionTuning) -> datetime | None:
-    if policy.throttle is None:
-        return None
-    exact = AdmissionTuning(horizon=timedelta(0), margin=tuning.margin)
-    return next_opening(Policy(throttle=policy.throttle), use, 1, now, exact) or now
+    if is_ramping and not (row.is_paused or is_full or is_spent):
+        yield "ramp"

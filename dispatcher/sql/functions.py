@@ -57,7 +57,9 @@ def ddl(folder: Path = FOLDER) -> str:
     """Return what creates all of them under their installed names, each after those that it names."""
     texts, files = _texts(folder), _files(folder)
     # Sorted, so that the order is the same in every process.
-    needed = {file: sorted({files[name] for name in used(text) & files.keys()} - {file}) for file, text in texts.items()}
+    needed = {
+        file: sorted({files[name] for name in used(text) & files.keys()} - {file}) for file, text in texts.items()
+    }
     named = (_NAME.sub(lambda found: installed_name(found[1], folder), text) for text in texts.values())
     ready = dict(zip(texts, named, strict=True))
     made = [each for file in TopologicalSorter(needed).static_order() for each in definitions(ready[file])]

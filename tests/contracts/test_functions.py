@@ -28,7 +28,7 @@ OF_AN_ENTRY = (
     "SET enable_seqscan = 'off'",
     "SET jit = 'off'",
 )
-UNUSED = {"claim", "take"}
+UNUSED = {"claim"}
 """Functions that no statement calls yet."""
 
 

@@ -7,12 +7,26 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import connection
-from django.db.models import F
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from dispatcher.conf import conf, pass_bound
-from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey, Slot
-from dispatcher.states import IN_FLIGHT, TERMINAL, Delivery, State
+from dispatcher.models import CallQueue, Lane, LaneSite, Note, RateLimitKey, Slot, Start
+from dispatcher.states import DUE, IN_FLIGHT, TERMINAL, State
+
+_IS_PUT_ASIDE = Q(oversized_key__isnull=False)
+BROKEN = {
+    "its state is unknown": ~Q(state__in=[state.value for state in State]),
+    "a call in flight has a ticket, and no other": Q(state__in=IN_FLIGHT) ^ Q(ticket__isnull=False),
+    "an active call has started": Q(state=State.ACTIVE, started_at=None),
+    "an ended call has finished, and no other": Q(state__in=TERMINAL) ^ Q(finished_at__isnull=False),
+    "a due call has a time": Q(state__in=DUE, scheduled_at=None),
+    "it has a lane, or what makes it": Q(lane=None) ^ Q(placement__isnull=False),
+    "a call in flight has a lane": Q(state__in=IN_FLIGHT, lane=None),
+    "a call that is put aside waits": _IS_PUT_ASIDE & ~Q(state=State.AVAILABLE),
+    "a call that is put aside has its cost, and no other": _IS_PUT_ASIDE ^ Q(oversized_cost__isnull=False),
+    "a discarded call has a reason, and no other": Q(state=State.DISCARDED) ^ Q(reason__isnull=False),
+}
+"""Rules for the fields of a call, each with which calls break it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +49,7 @@ def audit(
     it is, if not the clock's.
     """
     now = now or timezone.now()
-    found = [*_tickets(), *_slots(), *_known_use(), *_placements(), *_wakeups(now), *_attempts()]
+    found = [*_rows(), *_tickets(), *_slots(), *_totals(), *_placements(), *_places(now), *_attempts()]
     if has_ended:
         found += _ends()
     if is_fifo:
@@ -104,13 +118,12 @@ def spent_by_key() -> dict[int, list[Spent]]:
     return spent
 
 
-def _known_use() -> Iterable[str]:
-    for key in RateLimitKey.objects.filter(counted_admissions=F("admissions"), most_held__isnull=False):
-        slots = list(Slot.objects.filter(key=key).values_list("cost", "started_at"))
-        held = sum(cost for cost, _ in slots)
-        unstarted = sum(cost for cost, started_at in slots if started_at is None)
-        if held > (key.most_held or 0) or unstarted > (key.most_unstarted or 0):
-            yield f"{key}: {held} in slots, {unstarted} not started; known: {key.most_held}, {key.most_unstarted}"
+def _totals() -> Iterable[str]:
+    """Find starts of a key whose running total is not that of the one before and their own cost."""
+    starts = Start.objects.order_by("key_id", "at", "total").values_list("key_id", "at", "total", "cost")
+    for (key, _, before, _), (other, at, total, cost) in itertools.pairwise(starts):
+        if key == other and total != before + cost:
+            yield f"key {key} has started {before}, then {cost} at {at}: {total} in total"
 
 
 def _limits(now: datetime) -> Iterable[str]:
@@ -142,12 +155,17 @@ def _ends() -> Iterable[str]:
         yield f"call {call.id} is {call.state} and has not ended"
 
 
+def _rows() -> Iterable[str]:
+    """Find calls and slots whose fields do not go together."""
+    for rule, broken in BROKEN.items():
+        yield from (f"call {call.id} is {call.state}: {rule}" for call in CallQueue.objects.filter(broken))
+    yield from (f"{slot} costs less than 1" for slot in Slot.objects.filter(cost__lt=1))
+
+
 def _tickets() -> Iterable[str]:
     tickets = list(CallQueue.objects.filter(ticket__isnull=False).values_list("ticket", flat=True))
     if len(tickets) != len(set(tickets)):
         yield "two calls have the same ticket"
-    for call in CallQueue.objects.exclude(state__in=IN_FLIGHT).filter(ticket__isnull=False):
-        yield f"call {call.id} is {call.state} and has a ticket"
 
 
 def _attempts() -> Iterable[str]:
@@ -186,26 +204,49 @@ def _placements() -> Iterable[str]:
         yield f"the lane of call {call.id} is gone, which is {call.state}"
 
 
-def _wakeups(now: datetime) -> Iterable[str]:
-    """Find lanes over waiting calls that are neither awake nor parked on a key that somebody, or time, will open."""
+def _places(now: datetime) -> Iterable[str]:
+    """Find lanes over waiting calls that no trip would find: asleep, or parked on a key that nothing will open."""
+    sites = list(LaneSite.objects.extra(select={"is_kept": "kept_until IS NOT NULL"}).order_by("lane_id"))
+    if [site.lane_id for site in sites] != sorted(Lane.objects.values_list("id", flat=True)):
+        yield "not every lane has one site, or a site has no lane"
     in_line = CallQueue.objects.waiting().filter(oversized_key=None)
     waiting = set(in_line.values_list("lane_id", flat=True))
-    for lane in Lane.objects.select_related("parked_on").filter(id__in=waiting, is_awake=False):
-        key = lane.parked_on
-        if lane.is_held:
-            yield from _held(lane)
+    noted = set(Note.objects.values_list("lane_id", flat=True))
+    keys = {key.id: key for key in RateLimitKey.objects.all()}
+    lanes = {lane.id: lane for lane in Lane.objects.filter(id__in=waiting)}
+    for site in sites:
+        if site.lane_id not in waiting or site.lane_id in noted:
             continue
-        if key is None:
-            yield f"lane {lane.id} sleeps over waiting calls"
-            continue
-        costs = in_line.filter(lane=lane).order_by("position").values_list("costs", flat=True)
-        cost = costs[0].get(key.name, 1)
-        several = RateLimitKey.objects.filter(name__startswith=key.name[:-1], is_group=False) if key.is_group else None
-        is_shut = _is_shut(key, cost, now) or (
-            several is not None and all(_is_shut(each, cost, now, is_member=True) for each in several)
-        )
-        if not (is_shut or key.is_paused or key.opens_at is not None):
-            yield f"lane {lane.id} is parked on {key}, which nothing will open"
+        if site.place is None:
+            yield f"lane {site.lane_id} sleeps over waiting calls"
+        elif site.place < 0:
+            spent = _spent_by(lanes[site.lane_id], keys.values())
+            if not any(key.per_worker or key.override_per_worker for key in spent):
+                yield f"lane {site.lane_id} waits for a worker with room, and its keys have no limit per worker"
+        elif site.place > 0 and not site.is_kept:
+            yield from _parked(lanes[site.lane_id], keys.get(site.place), in_line, now)
+
+
+def _parked(lane: Lane, key: RateLimitKey | None, in_line: QuerySet[CallQueue], now: datetime) -> Iterable[str]:
+    """Find a lane that is parked on a key with room of which there is no note."""
+    if key is None:
+        yield f"lane {lane.id} is parked on a key that is gone"
+        return
+    costs = in_line.filter(lane=lane).order_by("position").values_list("costs", flat=True)
+    cost = costs[0].get(key.name, 1)
+    several = RateLimitKey.objects.filter(name__startswith=key.name[:-1], is_group=False) if key.is_group else []
+    is_shut = _is_shut(key, cost, now) or (
+        key.is_group and all(_is_shut(each, cost, now, is_member=True) for each in several)
+    )
+    if not is_shut and not Note.objects.filter(key_id__in=[key.id, *(each.id for each in several)]).exists():
+        yield f"lane {lane.id} is parked on {key}, which nothing will open"
+
+
+def _spent_by(lane: Lane, keys: Iterable[RateLimitKey]) -> list[RateLimitKey]:
+    """Return the keys that calls of a lane may spend: also those of groups."""
+    named = [key for key in keys if key.id in lane.key_ids or key.name == f"queue:{lane.queue}"]
+    groups = tuple(key.name[:-1] for key in named if key.is_group)
+    return [*named, *(key for key in keys if groups and key.name.startswith(groups))]
 
 
 def _is_shut(key: RateLimitKey, cost: int, now: datetime, *, is_member: bool = False) -> bool:
@@ -217,19 +258,6 @@ def _is_shut(key: RateLimitKey, cost: int, now: datetime, *, is_member: bool = F
     concurrency = key.override_concurrency if key.override_until and key.override_until > now else key.concurrency
     is_full = concurrency is not None and held + cost > concurrency and (is_member or held > 0 or concurrency == 0)
     return key.is_paused or is_full
-
-
-def _held(lane: Lane) -> Iterable[str]:
-    """Find a lane whose queue has held it and has room again; half of it may be left until a finish fills it up.
-
-    Workers that take calls themselves look for them in held lanes.
-    """
-    if Queue.objects.filter(name=lane.queue).exclude(delivery=Delivery.BROKER).exists():
-        return
-    on_way = CallQueue.objects.filter(queue=lane.queue, state=State.DISPATCHED).count()
-    in_flight = CallQueue.objects.in_flight().filter(queue=lane.queue).exists()
-    if conf().queue_grace is None and not in_flight and on_way < pass_bound(conf()):
-        yield f"lane {lane.id} is held by its queue, which has room and nothing to let it go on"
 
 
 def _order() -> Iterable[str]:

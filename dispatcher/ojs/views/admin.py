@@ -13,7 +13,6 @@ from ninja import Router
 
 from dispatcher import api, engine, sql, validate
 from dispatcher.conf import conf
-from dispatcher.engine.dispenser import serve_limited
 from dispatcher.lanes import mixture
 from dispatcher.models import CallQueue, Queue, Slot, Worker
 from dispatcher.ojs import job_query, pull_workers
@@ -109,8 +108,8 @@ def configure(request: HttpRequest, name: str, wanted: QueueConfigIn) -> HttpRes
     with sql.atomic():
         create_queues([queue_name(name)])
         _set_up(Queue.objects.using(conf().database).get(name=name), wanted)
-        keys = [store(name, limits, by=access_of(request).actor())] if limits else []
-    serve_limited(keys)
+        if limits:
+            store(name, limits, by=access_of(request).actor())
     engine.dispense_briefly(queues=[name])
     return json_response(_render_queue(name))
 

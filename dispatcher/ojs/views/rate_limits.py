@@ -7,9 +7,8 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
-from dispatcher import api, sql
+from dispatcher import api, engine, sql
 from dispatcher.conf import conf
-from dispatcher.engine.dispenser import serve_limited
 from dispatcher.history import By
 from dispatcher.lifecycle import control
 from dispatcher.models import RateLimitKey
@@ -74,16 +73,16 @@ def limit_queue(request: HttpRequest, name: str, limits: LimitIn) -> HttpRespons
         raise invalid("concurrency", f"{_NAME_ONE}; null removes a limit.")
     with sql.atomic():
         create_queues([queue_name(name)])
-        key = store(name, given, by=access_of(request).actor())
-    serve_limited([key])
+        store(name, given, by=access_of(request).actor())
+    engine.dispense_briefly()
     oversized = api.count_oversized(f"queue:{name}", {}, keeps_others=True)
     return json_response({**_find_key(f"queue:{name}"), "oversized_count": oversized})
 
 
-def store(queue: str, limits: Mapping[str, Any], *, by: By) -> int:
-    """Store some limits of a queue, and return its key's id: the caller dispenses it after the commit."""
+def store(queue: str, limits: Mapping[str, Any], *, by: By) -> None:
+    """Store some limits of a queue; the caller dispenses after the commit."""
     api.declare(f"queue:{queue}", {})
-    return control.limit(f"queue:{queue}", limits, keeps_others=True, by=by)
+    control.limit(f"queue:{queue}", limits, keeps_others=True, by=by)
 
 
 def render_key(status: KeyStatus) -> dict[str, Any]:

@@ -1,7 +1,8 @@
--- record_ends: record how attempts ended, each if its ticket and claim still hold the call, and delete their slots.
+-- record_ends: record how attempts ended, each if its ticket and claim (NULL: any) still hold the call, and delete their
+-- slots.
 -- Returns the ends that were recorded, those that another transaction keeps from being recorded (the caller brings
--- these again), and the keys that are free again. `claim` stays on the row, so that a claim whose answer was lost
--- recognizes its own end. A call that waits again leaves a note, since it is the first of its lane.
+-- these again), and the keys that are free again. The claim that ended it stays on the row, so that it recognizes its own
+-- end if the answer was lost. A call that waits again leaves a note, since it is the first of its lane.
 CREATE FUNCTION @record_ends(p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[],
     p_crashes smallint[], p_results jsonb[], p_errors jsonb[], p_waits interval[], p_now timestamptz,
     OUT ended uuid[], OUT locked uuid[], OUT freed bigint[]) LANGUAGE plpgsql AS $$
@@ -9,7 +10,8 @@ CREATE FUNCTION @record_ends(p_calls uuid[], p_tickets uuid[], p_claims uuid[], 
 BEGIN
   WITH recorded AS (
     UPDATE dispatcher_callqueue AS call
-       SET state = ending.state, reason = ending.reason, ticket = NULL, result = ending.result, returns = 0,
+       SET state = ending.state, reason = ending.reason, ticket = NULL, claim = ending.claim, result = ending.result,
+           returns = 0,
            crashes = COALESCE(ending.crashes, call.crashes),
            scheduled_at = COALESCE(p_now + ending.wait, call.scheduled_at),
            finished_at = CASE WHEN ending.state IN ('completed', 'cancelled', 'discarded') THEN p_now END,
@@ -25,7 +27,8 @@ BEGIN
      CROSS JOIN LATERAL (SELECT ending.error || jsonb_build_object('occurred_at', p_now)) AS failure (error)
      WHERE call.id = ANY (ARRAY(SELECT mine.id FROM dispatcher_callqueue AS mine
                                  WHERE mine.id = ANY (p_calls) FOR NO KEY UPDATE SKIP LOCKED))
-       AND call.id = ending.id AND call.ticket = ending.ticket AND call.claim = ending.claim AND call.state = 'active'
+       AND call.id = ending.id AND call.ticket = ending.ticket AND call.state = 'active'
+       AND (ending.claim IS NULL OR call.claim = ending.claim)
     RETURNING call.id)
   SELECT COALESCE(array_agg(recorded.id), '{}') INTO ended FROM recorded;
 
@@ -42,8 +45,9 @@ BEGIN
   IF cardinality(ended) < cardinality(p_calls) THEN
     locked := ARRAY(SELECT call.id
                       FROM unnest(p_calls, p_tickets, p_claims) AS ending (id, ticket, claim)
-                      JOIN dispatcher_callqueue AS call ON call.id = ending.id AND call.ticket = ending.ticket
-                                                       AND call.claim = ending.claim AND call.state = 'active');
+                      JOIN dispatcher_callqueue AS call
+                        ON call.id = ending.id AND call.ticket = ending.ticket AND call.state = 'active'
+                       AND (ending.claim IS NULL OR call.claim = ending.claim));
   END IF;
   locked := COALESCE(locked, '{}');
 END $$;

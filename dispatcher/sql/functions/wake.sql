@@ -1,6 +1,7 @@
 -- wake: take the idle mark of one worker that serves a queue, and return it, to be notified after the commit; of those
 -- that are alive the one that has been idle for longest. With `p_key`: one that may hold more of it; the key goes on
--- its row, so that its next trip looks at it. NULL: none is idle.
+-- its row, so that its next trip looks at it. NULL: none is idle. A mark without a worker is that of a fetch that waits
+-- over HTTP, which writes it again and again.
 CREATE FUNCTION @wake(p_queue text, p_key bigint, p_not uuid, p_silence interval, p_now timestamptz) RETURNS uuid
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -11,9 +12,10 @@ BEGIN
    WHERE feed.worker_id = (
            SELECT idle.worker_id
              FROM dispatcher_feed AS idle
-             JOIN dispatcher_worker AS worker ON worker.id = idle.worker_id
+             LEFT JOIN dispatcher_worker AS worker ON worker.id = idle.worker_id
             WHERE idle.idle_at IS NOT NULL AND p_queue = ANY (idle.queues) AND idle.worker_id IS DISTINCT FROM p_not
-              AND worker.stopped_at IS NULL AND worker.lost_at IS NULL AND worker.seen_at > p_now - p_silence
+              AND worker.stopped_at IS NULL AND worker.lost_at IS NULL
+              AND COALESCE(worker.seen_at, idle.idle_at) > p_now - p_silence
               AND (p_key IS NULL
                    OR COALESCE((SELECT key.own > 0 FROM @room(ARRAY[p_key], idle.worker_id, p_now, '0', '0') AS key),
                                true))

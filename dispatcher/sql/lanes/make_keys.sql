@@ -1,5 +1,5 @@
 -- make_keys: make the keys that do not exist yet; a stored policy is never changed here.
--- One that joins a group opens at once: the next tick serves what waits for the group.
+-- One that joins a group leaves a note for the group: the next trip serves what waits for it.
 -- Those with a sender were made over HTTP: who made them is recorded.
 WITH wanted AS (
     SELECT key.name, key.concurrency, key.per_worker, key.rate_limit, key.rate_period, key.throttle_limit,
@@ -12,14 +12,19 @@ WITH wanted AS (
 ), made AS (
     INSERT INTO dispatcher_ratelimitkey
            (name, concurrency, per_worker, rate_limit, rate_period, throttle_limit, throttle_period, is_paused,
-            is_from_template, opens_at)
+            is_from_template)
     SELECT wanted.name, wanted.concurrency, wanted.per_worker, wanted.rate_limit, wanted.rate_period,
-           wanted.throttle_limit, wanted.throttle_period, false, wanted.is_from_template,
-           (SELECT clock_timestamp() FROM ({{groups_named(wanted.name)}}) AS joined WHERE {{any_group}} LIMIT 1)
+           wanted.throttle_limit, wanted.throttle_period, false, wanted.is_from_template
       FROM wanted
      ORDER BY wanted.name
         ON CONFLICT (name) DO NOTHING
     RETURNING name
+), noted AS (
+    INSERT INTO dispatcher_note (at, key_id)
+    SELECT DISTINCT clock_timestamp(), joined.id
+      FROM made
+     CROSS JOIN LATERAL ({{groups_named(made.name)}}) AS joined
+     WHERE {{any_group}}
 )
 INSERT INTO dispatcher_keychange (key, verb, actor, source, reason, before, after)
 SELECT made.name, 'make', left(wanted.sender, 255), 'http', '', '{}', wanted.policy

@@ -1,15 +1,15 @@
 -- place_calls: put calls that have no lane yet into those of their kinds; they keep their places in the order of
--- sending.
+-- sending. Each lane gets a note: one of these calls may be its first now, so it is looked at even where it is parked.
 -- What another transaction has locked stays without a lane, and so does what has no lane after all: both are tried
 -- again.
 -- The lanes are locked as in send_calls. Relies on the unique indexes of key names and lane kinds.
 WITH kind AS MATERIALIZED (
-    SELECT kind.number, lane.id AS lane_id
+    SELECT kind.number, lane.id AS lane_id, lane.key_ids
       FROM {{lane_kinds}}
      CROSS JOIN LATERAL (
            {{key_ids_of(kind.names)}}) AS named
      CROSS JOIN LATERAL (
-           SELECT lane.id
+           SELECT lane.id, lane.key_ids
              FROM dispatcher_lane AS lane
             WHERE lane.queue = kind.queue AND lane.priority = kind.priority AND lane.on_limit = kind.on_limit
               AND lane.key_ids = named.ids
@@ -23,10 +23,15 @@ WITH kind AS MATERIALIZED (
      WHERE {{is_unplaced(call)}}
      ORDER BY call.id
        FOR NO KEY UPDATE OF call SKIP LOCKED
-)
-UPDATE dispatcher_callqueue AS call
-   SET lane_id = kind.lane_id, placement = NULL
-  FROM mine
-  JOIN kind ON kind.number = mine.kind
- WHERE call.id = mine.id AND {{is_unplaced(call)}}
-RETURNING call.lane_id, call.position
+), placed AS (
+    UPDATE dispatcher_callqueue AS call
+       SET lane_id = kind.lane_id, placement = NULL,
+           key_costs = CASE WHEN call.costs <> '{}' THEN {{costs_of_keys(call.costs, kind.key_ids)}} END
+      FROM mine
+      JOIN kind ON kind.number = mine.kind
+     WHERE call.id = mine.id AND {{is_unplaced(call)}}
+    RETURNING call.id, call.lane_id, call.position, call.state
+), moved AS (
+    SELECT placed.lane_id FROM placed WHERE placed.state = 'available'
+), {{lanes_noted(moved, true)}}
+SELECT id, lane_id, state FROM placed ORDER BY position, id

@@ -1,55 +1,44 @@
 -- report_keys: what keys allow, hold, have spent and keep waiting: those named, or all if names is NULL. Locks nothing.
--- One snapshot, so a call that is admitted meanwhile is neither missed nor counted twice. Slots and starts are counted
--- as count_key_usage does; of a window with room only the sum is returned, at its first start and its last.
--- `mine`: the most that one worker holds, of keys with a limit per worker.
+-- One snapshot, so a call that starts meanwhile is neither missed nor counted twice. What a key allows is read by the
+-- function room, and when it opens by opening.
+-- `mine`: the most that one worker holds, of keys with a limit per worker. `spent`: the cost of the starts that count
+-- in the window; the first of them ceases to count at `frees_at`, the last at `resets_at`.
 -- Waiting calls are counted lane by lane, from the index alone; the first in line is the oldest that was not moved to
 -- the front. Calls without a lane are few.
 -- What was counted is put together by full joins: these are hashed or merged, and never looped, whatever the statistics
 -- say.
--- Relies on slot_key, the key of windows, call_waiting, call_aside, call_oversized and call_unplaced.
+-- Relies on slot_key, start_key, call_waiting, call_aside, call_oversized and call_unplaced.
 WITH {{clock}}, chosen AS MATERIALIZED (
-    SELECT key.id, key.name, key.is_paused, key.blocked_until, key.last_start_at, key.last_cost,
-           {{policy_columns(key)}}
+    SELECT key.id, key.name, key.is_paused, key.blocked_until, {{policy_columns(key)}}
       FROM dispatcher_ratelimitkey AS key
      WHERE key.id = ANY (ARRAY(SELECT id FROM dispatcher_ratelimitkey WHERE %(names)s::text[] IS NULL
                                 UNION ALL
                                SELECT id FROM dispatcher_ratelimitkey WHERE name = ANY (%(names)s::text[])))
-), starts AS MATERIALIZED (
-    -- Of all keys, windows are read whole: key by key they would be read from everywhere.
-    SELECT bucket.key_id, sum(bucket.cost)::bigint AS cost, min(bucket.last_start_at) AS first_at,
-           max(bucket.last_start_at) AS last_at
+), allowed AS MATERIALIZED (
+    SELECT allowed.id AS key_id, allowed.held, allowed.unstarted, allowed.room, allowed.next_at, starts.spent,
+           starts.frees_at, CASE WHEN starts.spent > 0 THEN allowed.last_at + span.counts_for END AS resets_at,
+           {{@opening}}(allowed, 1, %(horizon)s::interval, %(margin)s::interval, %(ramp)s::interval, clock.now)
+               AS opens_at
       FROM clock
-     CROSS JOIN dispatcher_ratelimitkey AS key
-      JOIN dispatcher_window AS bucket ON bucket.key_id = key.id
-     WHERE %(names)s::text[] IS NULL
-       AND {{may_count(bucket, key, clock.now)}}
-     GROUP BY bucket.key_id
-     UNION ALL
-    SELECT chosen.id, counted.cost, counted.first_at, counted.last_at
-      FROM clock
-     CROSS JOIN chosen
-     CROSS JOIN LATERAL (
-           SELECT sum(bucket.cost)::bigint AS cost, min(bucket.last_start_at) AS first_at,
-                  max(bucket.last_start_at) AS last_at
-             FROM dispatcher_window AS bucket
-            WHERE bucket.key_id = chosen.id
-              AND {{may_count(bucket, chosen, clock.now)}}) AS counted
-     WHERE %(names)s::text[] IS NOT NULL
+     CROSS JOIN {{@room}}(ARRAY(SELECT chosen.id FROM chosen), NULL, clock.now, %(margin)s::interval,
+                          %(ramp)s::interval) AS allowed
+     CROSS JOIN LATERAL (SELECT allowed.rate_period + %(margin)s::interval AS counts_for) AS span
+      LEFT JOIN LATERAL (
+           SELECT allowed.total - start.total + start.cost AS spent, start.at + span.counts_for AS frees_at
+             FROM dispatcher_start AS start
+            WHERE start.key_id = allowed.id AND start.at > clock.now - span.counts_for
+            ORDER BY start.key_id, start.at, start.total
+            LIMIT 1) AS starts ON true
 ), held AS MATERIALIZED (
-    SELECT chosen.id AS key_id, slots.cost, slots.unstarted, most.mine
+    SELECT chosen.id AS key_id, COALESCE(max(of_worker.cost), 0) AS mine
       FROM chosen
      CROSS JOIN LATERAL (
-           SELECT COALESCE(sum(slot.cost), 0)::bigint AS cost,
-                  COALESCE(sum(slot.cost) FILTER (WHERE slot.started_at IS NULL), 0)::bigint AS unstarted
+           SELECT sum(slot.cost)::bigint AS cost
              FROM dispatcher_slot AS slot
-            WHERE slot.key_id = chosen.id) AS slots
-     CROSS JOIN LATERAL (
-           SELECT COALESCE(max(of_worker.cost), 0) AS mine
-             FROM (SELECT sum(slot.cost)::bigint AS cost
-                     FROM dispatcher_slot AS slot
-                    WHERE slot.key_id = chosen.id AND slot.worker_id IS NOT NULL
-                      AND COALESCE(chosen.per_worker, chosen.override_per_worker) IS NOT NULL
-                    GROUP BY slot.worker_id) AS of_worker) AS most
+            WHERE slot.key_id = chosen.id AND slot.worker_id IS NOT NULL
+            GROUP BY slot.worker_id) AS of_worker
+     WHERE COALESCE(chosen.per_worker, chosen.override_per_worker) IS NOT NULL
+     GROUP BY chosen.id
 ), line AS MATERIALIZED (
     SELECT lane.queue, lane.key_ids, waiting.calls, first.since
       FROM dispatcher_lane AS lane
@@ -111,28 +100,15 @@ WITH {{clock}}, chosen AS MATERIALIZED (
              WHERE {{is_unplaced(call)}} AND call.state = 'available') AS of_key
      GROUP BY of_key.id
 )
-SELECT clock.now, chosen.id, chosen.name, chosen.is_paused, chosen.blocked_until, chosen.last_start_at,
-       chosen.last_cost, {{policy_columns(chosen)}}, held.cost AS held, held.mine, held.unstarted,
-       CASE WHEN starts.cost IS NULL THEN '{}' WHEN room.is_left THEN ARRAY[starts.first_at, starts.last_at]
-            ELSE parts.at END AS start_at,
-       CASE WHEN starts.cost IS NULL THEN '{}' WHEN room.is_left THEN ARRAY[starts.cost, 0]
-            ELSE parts.cost END AS start_cost,
+SELECT clock.now, chosen.id, chosen.name, chosen.is_paused, chosen.blocked_until, {{policy_columns(chosen)}},
+       allowed.held, allowed.unstarted, allowed.room, allowed.next_at, COALESCE(allowed.spent, 0) AS spent,
+       allowed.frees_at, allowed.resets_at, allowed.opens_at, COALESCE(held.mine, 0) AS mine,
        COALESCE(waiting.calls, 0) AS waiting, waiting.since AS waiting_since,
        (SELECT count(*) FROM dispatcher_callqueue AS call WHERE call.oversized_key_id = chosen.id) AS oversized
   FROM clock
- CROSS JOIN (chosen FULL JOIN held ON held.key_id = chosen.id
-                    FULL JOIN starts ON starts.key_id = chosen.id
+ CROSS JOIN (chosen FULL JOIN allowed ON allowed.key_id = chosen.id
+                    FULL JOIN held ON held.key_id = chosen.id
                     FULL JOIN waiting ON waiting.key_id = chosen.id)
- CROSS JOIN LATERAL (
-       SELECT starts.cost IS NULL
-              OR COALESCE(chosen.override_until IS NULL AND held.unstarted + starts.cost < chosen.rate_limit, false)
-              AS is_left) AS room
- CROSS JOIN LATERAL (
-       SELECT array_agg(bucket.last_start_at ORDER BY bucket.last_start_at) AS at,
-              array_agg(bucket.cost ORDER BY bucket.last_start_at) AS cost
-         FROM dispatcher_window AS bucket
-        WHERE bucket.key_id = chosen.id AND NOT room.is_left
-          AND {{may_count(bucket, chosen, clock.now)}}) AS parts
  -- Lanes of chosen keys spend others, too. Written so that the join stays a full one.
  WHERE COALESCE(chosen.id, 0) > 0
  ORDER BY chosen.name, chosen.id

@@ -1,7 +1,7 @@
 -- report_unserved: the queues whose calls wait because no live worker serves them, with how many calls wait, up to a
 -- bound.
--- Hops from queue to queue on the index lane_held. Relies on call_waiting.
-WITH RECURSIVE {{queues_with_held_lanes(hop)}}
+-- Hops from queue to queue on the index lanesite_place. Relies on call_waiting.
+WITH RECURSIVE {{queues_ready(hop)}}
 SELECT hop.queue AS name, line.calls AS waiting,
        (SELECT max(worker.seen_at)
           FROM dispatcher_worker AS worker
@@ -10,14 +10,14 @@ SELECT hop.queue AS name, line.calls AS waiting,
  CROSS JOIN LATERAL (
        SELECT count(*) AS calls
          FROM (SELECT
-                 FROM dispatcher_lane AS lane
+                 FROM dispatcher_lanesite AS site
                 -- Lane by lane, or the planner would read all calls to find these.
                 CROSS JOIN LATERAL (
                       SELECT
                         FROM dispatcher_callqueue AS call
-                       WHERE {{waits_in(call, lane.id)}}
+                       WHERE {{waits_in(call, site.lane_id)}}
                        LIMIT %(most)s::int) AS waiting
-                WHERE lane.is_held AND lane.queue = hop.queue
+                WHERE site.place = 0 AND site.queue = hop.queue
                 LIMIT %(most)s::int) AS call) AS line
  WHERE line.calls > 0
    AND NOT {{queue_has_worker(hop.queue, {{now}})}}

@@ -1,4 +1,3 @@
--- notify_workers: notify these workers, after the commit of who took their idle marks. For a transaction of its own: a
--- commit that notifies holds a lock of the whole database.
-SELECT pg_notify('dispatcher_' || replace(worker.id::text, '-', ''), '')::text AS sent
+-- notify_workers: notify these workers, after the commit of who took their idle marks.
+SELECT {{worker_notified(worker.id)}} AS sent
   FROM unnest(%(workers)s::uuid[]) AS worker (id)

@@ -17,9 +17,11 @@ WITH {{clock}}, known AS MATERIALIZED (
      ORDER BY call.id
      LIMIT %(most)s::int
        FOR NO KEY UPDATE OF call SKIP LOCKED
-)
-UPDATE dispatcher_callqueue AS call
-   SET state = 'available'
- -- An array: joined, the planner may read the whole table to find these.
- WHERE call.id = ANY (ARRAY(SELECT again.id FROM again)) AND call.state = 'scheduled'
-RETURNING call.lane_id
+), woken AS (
+    UPDATE dispatcher_callqueue AS call
+       SET state = 'available'
+     -- An array: joined, the planner may read the whole table to find these.
+     WHERE call.id = ANY (ARRAY(SELECT again.id FROM again)) AND call.state = 'scheduled'
+    RETURNING call.lane_id
+), {{lanes_noted(woken, false)}}
+SELECT count(*) FROM woken

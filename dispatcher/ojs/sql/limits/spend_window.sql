@@ -1,44 +1,44 @@
--- spend_window: count one start of a locked key, if the limits in force allow it; returns what is left either way.
--- `is_closed`: it is paused or blocked (until `blocked_until`), or has a concurrency of 0. Without a rate in force
--- there is no
--- `rate_limit`. Counted as claim_call does: by the rate in force, or else by the key's own, which holds again later.
+-- spend_window: count one start of a locked key, if its rate in force allows it; returns what is left either way.
+-- `is_closed`: it is paused or blocked (until `blocked_until`), or has a concurrency of 0. Without a rate in force there
+-- is no `rate_limit`. Relies on start_key.
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
-), force AS MATERIALIZED (
-    SELECT key.id AS key_id, {{limit_in_force(holds, key, rate_limit)}} AS rate_limit,
-           {{limit_in_force(holds, key, rate_period)}} AS rate_period,
-           {{window_period(holds, key)}} AS window_period,
-           {{longest_period(key)}} AS longest,
-           CASE WHEN key.blocked_until > clock.now THEN key.blocked_until END AS blocked_until,
-           key.is_paused OR COALESCE(key.blocked_until > clock.now, false)
-           OR COALESCE({{limit_in_force(holds, key, concurrency)}} = 0, false) AS is_closed
+), use AS MATERIALIZED (
+    SELECT key, key.id AS key_id, key.rate_limit, key.rate_period, COALESCE(key.total, 0) AS total,
+           NULLIF(key.closed_until, 'infinity') AS blocked_until,
+           key.closed_until IS NOT NULL OR COALESCE(key.concurrency = 0, false) AS is_closed
       FROM clock
-     CROSS JOIN dispatcher_ratelimitkey AS key
-     CROSS JOIN LATERAL (SELECT key.override_until > clock.now AS holds) AS override
-     WHERE key.name = %(name)s::text
+     CROSS JOIN dispatcher_ratelimitkey AS named
+     CROSS JOIN LATERAL {{@room}}(ARRAY[named.id], NULL, clock.now, '0', '0') AS key
+     WHERE named.name = %(name)s::text
 ), spent AS MATERIALIZED (
-    SELECT COALESCE(sum(bucket.cost), 0)::bigint AS cost, min(bucket.last_start_at) AS oldest
+    SELECT COALESCE(use.total - first.total + first.cost, 0) AS cost, first.at AS oldest
       FROM clock
-     CROSS JOIN force
-      JOIN dispatcher_window AS bucket ON bucket.key_id = force.key_id
-     WHERE clock.now - bucket.last_start_at < force.rate_period
+     CROSS JOIN use
+      LEFT JOIN LATERAL (
+           SELECT start.at, start.total, start.cost
+             FROM dispatcher_start AS start
+            WHERE start.key_id = use.key_id AND start.at > clock.now - use.rate_period
+            ORDER BY start.key_id, start.at, start.total
+            LIMIT 1) AS first ON true
 ), verdict AS MATERIALIZED (
-    SELECT NOT force.is_closed AND (force.rate_limit IS NULL OR spent.cost < force.rate_limit) AS is_allowed
-      FROM force
+    SELECT NOT use.is_closed AND (use.rate_limit IS NULL OR spent.cost < use.rate_limit) AS is_allowed
+      FROM use
      CROSS JOIN spent
-), counted AS (
-    INSERT INTO dispatcher_window AS bucket (key_id, place, cost, last_start_at)
-    SELECT force.key_id, {{window_place(now)}}, 1, now
-      FROM force
-     CROSS JOIN clock
+), counted AS MATERIALIZED (
+    SELECT {{@count_starts}}(ARRAY[jsonb_populate_record(use.key, counting.counted)])::text AS done
+      FROM clock
+     CROSS JOIN use
      CROSS JOIN verdict
-     WHERE verdict.is_allowed AND force.window_period IS NOT NULL
-        {{window_upsert(force)}}
+     CROSS JOIN LATERAL (
+           SELECT jsonb_build_object('used', 1, 'last_cost', 1, 'last_at', clock.now) AS counted) AS counting
+     WHERE verdict.is_allowed
 )
-SELECT force.rate_limit, force.is_closed, force.blocked_until, verdict.is_allowed, clock.now,
-       GREATEST(force.rate_limit - spent.cost - 1, 0)::bigint AS remaining,
-       COALESCE(spent.oldest, clock.now) + EXTRACT(EPOCH FROM force.rate_period) * interval '1 second' AS resets_at
-  FROM force
+SELECT use.rate_limit, use.is_closed, use.blocked_until, verdict.is_allowed, clock.now,
+       GREATEST(use.rate_limit - spent.cost - 1, 0)::bigint AS remaining,
+       COALESCE(spent.oldest, clock.now) + use.rate_period AS resets_at
+  FROM use
  CROSS JOIN spent
  CROSS JOIN verdict
  CROSS JOIN clock
+  LEFT JOIN counted ON true

@@ -1,6 +1,5 @@
 -- drop_oldest: discard the calls that have waited longest in a queue, so that others have room in it.
--- `position`: as in discard_expired.
--- Calls that a pass has locked are skipped: they start. Steps from call to call on the index call_of_queue, because the
+-- Calls that a trip has locked are skipped: they start. Their lanes are noted: the caller dispenses after the commit. Steps from call to call on the index call_of_queue, because the
 -- planner assumes that a limit given as a parameter passes a tenth of the table.
 WITH RECURSIVE hop AS (
     (SELECT call.id, call.position, 1 AS number
@@ -27,11 +26,14 @@ WITH RECURSIVE hop AS (
             WHERE call.id = hop.id
             LIMIT 1
               FOR NO KEY UPDATE SKIP LOCKED) AS locked
-)
-UPDATE dispatcher_callqueue AS call
-   SET state = 'discarded', reason = 'queue_full', oversized_key_id = NULL, oversized_cost = NULL,
-       finished_at = clock_timestamp()
- WHERE call.id = ANY (ARRAY(SELECT oldest.id FROM oldest))
-   -- Selected, and not written plainly: a partial index of such calls must not look cheaper than the primary key.
-   AND call.state = (SELECT 'available')
-RETURNING call.lane_id, CASE WHEN call.costs <> '{}' THEN call.position END AS position
+), dropped AS (
+    UPDATE dispatcher_callqueue AS call
+       SET state = 'discarded', reason = 'queue_full', oversized_key_id = NULL, oversized_cost = NULL,
+           finished_at = clock_timestamp()
+     WHERE call.id = ANY (ARRAY(SELECT oldest.id FROM oldest))
+       -- Selected, and not written plainly: a partial index of such calls must not look cheaper than the primary key.
+       AND call.state = (SELECT 'available')
+    RETURNING call.id, call.lane_id
+), {{lanes_noted(dropped, true)}}
+SELECT dropped.id
+  FROM dropped

@@ -2,8 +2,7 @@
 -- went.
 -- The latter comes from the latest `recent` ends of a queue and state: above that, it is estimated from how long they
 -- took.
--- Lanes are taken in the order of their index, or the planner might read them all for each queue; those that sleep have
--- no calls but those that wait alone. Relies on the unique index of lane kinds, on call_waiting, call_aside,
+-- Lanes are taken in the order of their index, or the planner might read them all for each queue. Relies on the unique index of lane kinds, on call_waiting, call_aside,
 -- call_unplaced, call_in_flight, call_due_queue and call_ended_queue.
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
@@ -22,7 +21,6 @@ SELECT wanted.name, waiting.calls + unplaced.calls AS available, flying.calls AS
                       (SELECT
                          FROM dispatcher_callqueue AS call
                         WHERE {{waits_in(call, lane.id)}}
-                          AND (lane.is_awake OR lane.is_held OR lane.parked_on_id IS NOT NULL)
                         ORDER BY call.position
                         LIMIT %(most)s::int)
                       UNION ALL

@@ -11,7 +11,8 @@ WITH {{clock}}, overdue AS MATERIALIZED (
      ORDER BY slot.pulled_until
      LIMIT %(most)s::int
 ), held AS MATERIALIZED (
-    SELECT call.id, call.ticket, call.started_at + job.timeout <= clock.now AS is_timeout
+    SELECT call.id, call.ticket, call.attempt, call.retry, call.crashes,
+           call.started_at + job.timeout <= clock.now AS is_timeout
       FROM clock
      CROSS JOIN dispatcher_callqueue AS call
       LEFT JOIN dispatcher_ojs_job AS job ON job.call_id = call.id
@@ -19,7 +20,8 @@ WITH {{clock}}, overdue AS MATERIALIZED (
      ORDER BY call.id
        FOR NO KEY UPDATE OF call SKIP LOCKED
 )
-SELECT held.id AS call_id, held.ticket, COALESCE(held.is_timeout, false) AS is_timeout, slot.is_confirmed
+SELECT held.id AS call_id, held.ticket, COALESCE(held.is_timeout, false) AS is_timeout, slot.is_confirmed, held.attempt,
+       held.retry, held.crashes
   FROM held
  CROSS JOIN clock
   JOIN dispatcher_slot AS slot ON slot.call_id = held.id

@@ -1,6 +1,5 @@
 -- set_fetch_leases: set the leases of calls that a worker has just fetched; they end at the attempt's timeout, if it
--- has one.
--- `lease` is what the worker asked for, `usual` the setting; the job's own comes between them.
+-- has one. `lease` is what the worker asked for, `usual` the setting; the job's own comes between them.
 WITH until AS MATERIALIZED (
     SELECT call.id, {{fetch_lease_end(call, job, call.started_at)}} AS ends_at
       FROM dispatcher_callqueue AS call
@@ -8,6 +7,6 @@ WITH until AS MATERIALIZED (
      WHERE call.id = ANY (%(calls)s::uuid[]) AND call.ticket = ANY (%(tickets)s::uuid[]) AND call.state = 'active'
 )
 UPDATE dispatcher_slot AS slot
-   SET lease_until = until.ends_at, pulled_until = until.ends_at, worker_id = %(worker)s::uuid
+   SET lease_until = until.ends_at, pulled_until = until.ends_at
   FROM until
  WHERE slot.call_id = until.id

@@ -1,0 +1,59 @@
+"""Ends: record how attempts ended, and let the next calls go with the room that they give back, in the same trip."""
+
+from collections.abc import Sequence
+from functools import partial
+from time import sleep
+from uuid import UUID
+
+from dispatcher import ending, sql
+from dispatcher.engine import dispenser
+from dispatcher.lifecycle import claim, take
+from dispatcher.lifecycle.finish import Ended
+from dispatcher.lifecycle.take import Taker
+from dispatcher.states import State
+
+_FIRST_PAUSE_S = 0.01
+_LONGEST_PAUSE_S = 0.5
+"""How long an end that another transaction keeps from being recorded waits before it is brought again."""
+
+
+def record(ends: Sequence[Ended], *, queue: str | None = None) -> set[UUID]:
+    """Record how attempts ended, each if its ticket and claim still hold the call; return the calls whose ends were.
+
+    queue: whose calls a process is free for now: more of them go. What has room is published after the commit.
+    """
+    taker = Taker(queues=[] if queue is None else [queue], becomes=State.DISPATCHED)
+    recorded, left, pause = set[UUID](), list(ends), _FIRST_PAUSE_S
+    while left:
+        taken = take.take(taker, left, room=dispenser.PUBLISH, publish=dispenser.PUBLISH)
+        recorded.update(taken.ended)
+        sql.after_commit(partial(dispenser.serve, taken))
+        left = [each for each in left if each.call_id in set(taken.locked)]
+        if left:
+            sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+    return recorded
+
+
+def record_one(ended: Ended, *, queue: str | None = None) -> bool:
+    """Record how an attempt ended; return whether its ticket still held the call.
+
+    Where a crash of the database has lost its claim, that is recorded first.
+    """
+    if record([ended], queue=queue):
+        return True
+    with sql.atomic():
+        return bool(
+            claim.restore(ended.call_id, ended.ticket, claim_id=ended.claim_id) and record([ended], queue=queue)
+        )
+
+
+def fail_unread(call_id: UUID, ticket: UUID, error: BaseException) -> bool:
+    """Record a failed attempt of a call whose message can't be read; return whether the ticket still held the call."""
+    with sql.atomic():
+        claimed = claim.restore(call_id, ticket)
+        if claimed is None:
+            return False
+        failed = ending.failed(error, attempt=claimed.attempt, policy=claimed.retry)
+        return bool(record([Ended(call_id=call_id, ticket=ticket, claim_id=None, ending=failed)]))
+
