@@ -86,6 +86,7 @@ class Written:
     id: UUID
     position: int
     lane_id: int | None
+    key_costs: list[int] | None
     state: str
     created_at: datetime
     scheduled_at: datetime | None = None
@@ -303,6 +304,7 @@ def _saved(each: Draft, row: Written, placement: Placement | None = None) -> Cal
         priority=each.kind.priority,
         on_limit=each.kind.on_limit,
         costs=dict(each.costs),
+        key_costs=row.key_costs,
         state=State(row.state),
         retry=each.retry and json.loads(each.retry),
         scheduled_at=row.scheduled_at,
