@@ -15,7 +15,7 @@ from dispatcher import sql
 from dispatcher.audit import repairs
 from dispatcher.audit.invariants import CHECKS, NOTES, UNSEEN, Check
 from dispatcher.audit.repairs import Finding
-from dispatcher.conf import Conf, conf, needs_worker, pass_bound
+from dispatcher.conf import Conf, conf, needs_worker
 from dispatcher.lifecycle import periodic_runs
 from dispatcher.reports.health import OLD_TRANSACTION
 
@@ -123,7 +123,7 @@ def _params(settings: Conf, now: datetime | None) -> Params:
         "late": 2 * settings.tick,
         "overdue": repairs.overdue(settings),
         "needs_worker": needs_worker(),
-        "ahead": pass_bound(settings),
+        "ahead": settings.dispatch_ahead,
         "long": OLD_TRANSACTION,
         "passed_after": None,
         "periodic": [task.name for task in periodic_runs.periodic()],

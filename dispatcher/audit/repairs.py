@@ -12,7 +12,7 @@ from uuid import UUID
 
 from dispatcher import engine, sql
 from dispatcher.conf import Conf, conf
-from dispatcher.engine import attempt, lost
+from dispatcher.engine import attempt, lost, sent
 from dispatcher.errors import WorkerLost
 from dispatcher.lifecycle import oversized, recover, schedule
 
@@ -101,7 +101,7 @@ def serve_queues(found: Sequence[Finding]) -> int:
 
 def place(found: Sequence[Finding]) -> int:
     """Give calls without a lane their lanes, and dispense those."""
-    return engine.place_and_dispense([UUID(each.target) for each in found])
+    return sent.serve(unplaced=[UUID(each.target) for each in found])
 
 
 def release_oversized(found: Sequence[Finding]) -> int:
