@@ -98,7 +98,8 @@ def pause(name: str, *, by: By = "") -> None:
 
 def resume(name: str, *, by: By = "") -> None:
     """Let a key's calls start again, after a pause or a block. Raises KeyNotFound."""
-    _soon(keys=[control.resume(name, by=by)])
+    control.resume(name, by=by)
+    _soon()
 
 
 def block(name: str, wait: timedelta | float | str, *, by: By = "") -> None:
@@ -129,8 +130,8 @@ def end_override(name: str, *, by: By = "") -> int:
 def cancel(calls: Calls) -> list[UUID]:
     """End calls that have not started, and return their ids; those that run, or have ended, are left as they are."""
     done = control.cancel(validate.call_ids(calls))
-    _soon(lanes=done.lanes, keys=done.keys)
-    return done.calls
+    _soon()
+    return done
 
 
 def retry(calls: Calls) -> list[UUID]:
@@ -158,6 +159,6 @@ def _moved(moved: Sequence[control.Moved]) -> list[UUID]:
     return [row.id for row in moved]
 
 
-def _soon(*, lanes: Collection[int] = (), keys: Collection[int] = ()) -> None:
-    """Dispense at once, or when the caller's transaction has committed: until then no worker could claim."""
-    sql.after_commit(partial(dispenser.dispense_briefly, lanes=lanes, keys=keys, total=dispenser.BRIEF_BATCH))
+def _soon() -> None:
+    """Dispense at once, or when the caller's transaction has committed: until then no trip reads its notes."""
+    sql.after_commit(dispenser.dispense_briefly)

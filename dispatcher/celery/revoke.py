@@ -42,9 +42,9 @@ def cancel_if_revoked(call: UUID) -> None:
     _serve(control.cancel([call], only_revoked=True))
 
 
-def _serve(cancelled: control.Cancelled) -> None:
-    if cancelled.calls:
-        engine.dispense_briefly(lanes=cancelled.lanes, keys=cancelled.keys)
+def _serve(cancelled: list[UUID]) -> None:
+    if cancelled:
+        engine.dispense_briefly()
 
 
 def forget(call: object) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from dispatcher import sql
 from dispatcher.conf import conf, is_eager
-from dispatcher.lifecycle import publish, take
+from dispatcher.lifecycle import oversized, publish, take
 from dispatcher.lifecycle.take import Taken, Taker
 from dispatcher.states import State
 
@@ -61,6 +61,12 @@ def serve(taken: Taken) -> None:
         dispense_briefly(queues=taken.publish)
 
 
+def serve_limited(keys: Collection[int]) -> None:
+    """Serve keys whose limits have changed, and first let go on what waited alone and fits now."""
+    oversized.release(keys)
+    dispense_briefly()
+
+
 def ready_queues() -> Sequence[str]:
-    """Return the queues with ready lanes whose calls the broker delivers; where tasks are eager, all of them."""
-    return sql.fetch("ready_queues", str, {"any_delivery": is_eager()})
+    """Return the queues with ready lanes whose calls the broker delivers; where tasks are eager, direct ones, too."""
+    return sql.fetch("ready_queues", str, {"deliveries": ["broker", "direct"] if is_eager() else ["broker"]})

@@ -23,27 +23,28 @@ class _Sweep:
 def recover(*, now: datetime | None = None) -> int:
     """Put back the calls whose leases ran out or whose workers are gone; return how many.
 
-    It also trims the windows, and frees the slots of calls that were deleted.
+    It also trims the starts, and frees the slots of calls that were deleted. What it frees leaves notes, which are read
+    once at the end.
 
     A call that was never started goes back without spending an attempt; one that may just stand in a line at the broker
     is published again. Leases are not judged just after a time in which the database was away (see
     lifecycle.recover.judged_until), unless the caller names the time.
     """
-    retention.trim_windows(now=now)
+    retention.trim_starts(now=now)
     registered().recover(now=now)
     freed = recovery.free_orphans(after=_Sweep.slot, now=now)
     _Sweep.slot = freed.last
-    if freed.keys:
-        logger.warning("slots freed, as their calls were deleted or are not in flight: %d", len(freed.keys))
-        dispense(keys={key for key in freed.keys if key is not None})
-    until = now or recovery.judged_until()
-    if until is None:
-        return 0
-    put_back = lost.lose_expired(until=until, now=now)
-    registered().reclaim(now=now, until=until)
-    publish.publish(publish.to_repeat(now=now, until=until), now=now)
+    if freed.slots:
+        logger.warning("slots freed, as their calls were deleted or are not in flight: %d", freed.slots)
+    put_back = reclaimed = 0
+    if (until := now or recovery.judged_until()) is not None:
+        put_back = lost.lose_expired(until=until, now=now)
+        reclaimed = registered().reclaim(now=now, until=until)
+        publish.publish(publish.to_repeat(now=now, until=until), now=now)
     if put_back:
         logger.warning("calls put back, as their leases had run out or no worker serves them: %d", put_back)
+    if freed.slots or put_back or reclaimed:
+        dispense()
     return put_back
 
 

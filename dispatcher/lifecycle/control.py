@@ -1,4 +1,7 @@
-"""Control: what people do. Keys: limit, pause, resume, block, override. Calls: cancel, retry, run now."""
+"""Control: what people do. Keys: limit, pause, resume, block, override. Calls: cancel, retry, run now.
+
+Each statement leaves notes for what it opens or moves; the caller dispenses after the commit, so that they are read.
+"""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -35,20 +38,11 @@ class Moved:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cancelled:
-    """The calls that were ended, their lanes, and the keys whose room they gave back."""
-
-    calls: list[UUID]
-    lanes: list[int]
-    keys: list[int]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Revoked:
     """The calls that exist of those that were revoked, and those that were ended."""
 
     calls: list[UUID]
-    cancelled: Cancelled
+    cancelled: list[UUID]
 
 
 def limit(name: str, limits: Mapping[str, Any], *, keeps_others: bool = False, by: By = "") -> int:
@@ -122,16 +116,16 @@ def end_override(name: str, *, by: By = "") -> list[int]:
         return sql.fetch("end_override", int, {"name": name})
 
 
-def cancel(calls: Iterable[UUID], *, only_revoked: bool = False, now: datetime | None = None) -> Cancelled:
-    """End calls that have not started; those that run, or have ended, are left as they are.
+def cancel(calls: Iterable[UUID], *, only_revoked: bool = False, now: datetime | None = None) -> list[UUID]:
+    """End calls that have not started, and return them; those that run, or have ended, are left as they are.
 
     only_revoked: only those that were revoked while they ran, and that no person has retried since.
     """
     ids = list(calls)
     with sql.own_transaction():
         sql.ask("lock_calls", object, {"calls": ids})
-        asked = sql.ask("cancel_calls", Cancelled, {"calls": ids, "only_revoked": only_revoked, "now": now})
-    return asked.row()
+        asked = sql.ask("cancel_calls", UUID, {"calls": ids, "only_revoked": only_revoked, "now": now})
+    return asked.rows()
 
 
 def revoke(calls: Iterable[UUID], *, now: datetime | None = None) -> Revoked:
@@ -139,8 +133,8 @@ def revoke(calls: Iterable[UUID], *, now: datetime | None = None) -> Revoked:
     ids = list(calls)
     with sql.own_transaction():
         found = sql.ask("revoke_calls", UUID, {"calls": ids})
-        cancelled = sql.ask("cancel_calls", Cancelled, {"calls": ids, "only_revoked": False, "now": now})
-    return Revoked(calls=found.rows(), cancelled=cancelled.row())
+        cancelled = sql.ask("cancel_calls", UUID, {"calls": ids, "only_revoked": False, "now": now})
+    return Revoked(calls=found.rows(), cancelled=cancelled.rows())
 
 
 def retry(calls: Iterable[UUID]) -> list[Moved]:
@@ -168,7 +162,6 @@ def _switch(name: str, *, is_paused: bool, kind: str, by: Mapping[str, str]) -> 
 
 
 def _moved(statement: str, calls: Iterable[UUID]) -> list[Moved]:
-    """Move calls; the caller wakes their lanes after the commit, so that no open transaction keeps a lane locked."""
     return sql.fetch(statement, Moved, {"calls": list(calls)})
 
 

@@ -1,8 +1,8 @@
 """Recover: find calls and slots that a dead process or a lost message left behind."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from dispatcher import sql
@@ -11,6 +11,12 @@ from dispatcher.extension import registered
 
 _SLOTS = 5_000
 """How many slots one recovery reads."""
+_LANES = 350
+"""At how many lanes one look for stranded ones looks."""
+_KEYS = 250
+"""And at how many keys: each costs more."""
+_SOON = timedelta(seconds=2)
+"""A note that is due within this time will have its key looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,18 +28,25 @@ class ExpiredLease:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Swept:
-    """Lanes or keys that no pass would have served, and where the next sweep continues."""
+class Stranded:
+    """Lanes and keys that no trip would have looked at, and where the next look goes on."""
 
-    stranded: list[int]
-    last: int
+    lanes: list[int]
+    keys: list[int]
+    last_lane: int
+    last_key: int
+
+    @property
+    def count(self) -> int:
+        """Return how many were found."""
+        return len(self.lanes) + len(self.keys)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Freed:
-    """The key of each freed slot (None: it had no key), and where the next run continues."""
+    """How many slots were freed, and where the next run continues."""
 
-    keys: list[int | None]
+    slots: int
     last: int
 
 
@@ -59,7 +72,10 @@ def expired(*, now: datetime | None = None) -> list[ExpiredLease]:
 
 
 def free_orphans(slots: Collection[int] | None = None, *, after: int = 0, now: datetime | None = None) -> Freed:
-    """Delete slots without a call in flight, of these or of the next few thousand after one; a batch at the most."""
+    """Delete slots without a call in flight, of these or of the next few thousand after one; a batch at the most.
+
+    The next trip reads the notes for their keys.
+    """
     named = None if slots is None else list(slots)
     bounds = {"after": after, "looked_at": _SLOTS, "most": conf().batch}
     with sql.together():
@@ -75,29 +91,21 @@ def unserved(*, now: datetime | None = None) -> list[ExpiredLease]:
     return sql.fetch("lock_unserved", ExpiredLease, {"now": now, "most": conf().batch, "grace": grace})
 
 
-def ask_sweep_lanes(after: int, most: int) -> sql.Asked[Swept]:
-    """Ask for lanes that sleep over waiting calls, among `most` lanes after this one."""
-    return sql.ask("sweep_lanes", Swept, {"after": after, "most": most})
+def ask_stranded(*, after_lane: int = 0, after_key: int = 0, is_noted: bool = True) -> sql.Asked[Stranded]:
+    """Ask for lanes and keys that no trip would look at, among the next ones after these, and leave notes for them.
 
-
-def ask_sweep_keys(after: int, most: int) -> sql.Asked[Swept]:
-    """Ask for keys with room that lanes are parked on, among `most` keys after this one."""
-    return sql.ask("sweep_keys", Swept, {"after": after, "most": most})
-
-
-def wake(lanes: Iterable[int]) -> int:
-    """Wake these lanes for the next pass; return how many were asleep."""
-    return sql.change("wake_lanes", {"lanes": list(lanes)})
-
-
-def defer(lanes: Collection[int], keys: Collection[int]) -> list[int]:
-    """Leave lanes and keys to the next pass; return the lanes that are awake for it."""
-    if lanes:
-        wake(lanes)
-    woken = sql.fetch("defer_keys", int, {"keys": list(keys), "now": None}) if keys else []
-    return [*lanes, *woken]
-
-
-def defer_lanes(lanes: Collection[int]) -> int:
-    """Leave lanes that wait for a locked key to the next pass, parked or not; return how many were not awake."""
-    return sql.change("defer_lanes", {"lanes": list(lanes)})
+    is_noted: False for a look alone.
+    """
+    settings = conf()
+    params = {
+        "lane": after_lane,
+        "most_lanes": _LANES,
+        "key": after_key,
+        "most_keys": _KEYS,
+        "soon": _SOON,
+        "margin": settings.margin,
+        "ramp": settings.ramp,
+        "is_noted": is_noted,
+        "now": None,
+    }
+    return sql.ask("note_stranded", Stranded, params)

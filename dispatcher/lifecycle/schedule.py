@@ -1,12 +1,11 @@
-"""Due: what depends on time. Calls whose time has come, calls that expire, keys that open, queues that are served."""
+"""Due: what depends on time, or completes what others left: notes, calls whose time has come, calls that expire."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from dispatcher import sql
-from dispatcher.conf import conf, needs_worker, pass_bound
-from dispatcher.lanes import heads
+from dispatcher.conf import conf
 from dispatcher.states import DUE, WAITING, State
 
 
@@ -22,9 +21,12 @@ class Due:
     has_unplaced: bool
     has_oversized: bool
     """A call waits alone, since it costs too much."""
-    has_due_keys: bool
-    has_awake: bool
-    """A lane is awake."""
+    has_notes: bool
+    """A note is due."""
+    has_ready: bool
+    """A lane is ready."""
+    has_overrides: bool
+    """An override has ended that is still on its key."""
 
 
 def ask_due(*, now: datetime | None = None) -> sql.Asked[Due]:
@@ -35,49 +37,29 @@ def ask_due(*, now: datetime | None = None) -> sql.Asked[Due]:
 def wake_due(queues: Collection[str] | None = None, *, now: datetime | None = None) -> int:
     """Let scheduled and retryable calls whose time has come wait in their lanes; return how many.
 
-    queues: whose calls; None is all.
+    queues: whose calls; None is all. The next trip reads the notes for their lanes.
     """
     wanted = {"queues": None if queues is None else list(queues), "states": list(DUE)}
-    with sql.own_transaction():
-        sql.read_in_order(sorts=False)
-        woken = sql.fetch("wake_due", heads.Place, {**wanted, "now": now, "most": conf().batch})
-        sql.read_in_order()
-        if positions := heads.first(woken):
-            sql.change("wake_lanes", {"lanes": sorted(positions)})
-            heads.defer_changed(positions, now=now)
-    return len(woken)
+    (woken,) = sql.fetch_in_order("wake_due", int, {**wanted, "now": now, "most": conf().batch})
+    return woken
 
 
 def discard_expired(*, now: datetime | None = None) -> int:
-    """Discard calls that did not start in time; return how many. The next pass serves those that they kept waiting."""
-    with sql.own_transaction():
-        sql.read_in_order(sorts=False)
-        ended = sql.fetch(
-            "discard_expired", heads.Place, {"now": now, "most": conf().batch, "states": [*WAITING, State.RETRYABLE]}
-        )
-        sql.read_in_order()
-        heads.defer_changed(heads.first(ended), now=now)
-    return len(ended)
+    """Discard calls that did not start in time; return how many. The next trip serves those that they kept waiting."""
+    params = {"now": now, "most": conf().batch, "states": [*WAITING, State.RETRYABLE]}
+    (ended,) = sql.fetch_in_order("discard_expired", int, params)
+    return ended
 
 
-def due_keys(*, now: datetime | None = None) -> list[int]:
-    """Return the keys that time has opened, by their limits or because their override has run out."""
-    with sql.together():
-        ended = sql.ask("end_overrides", int, {"now": now})
-        opened = sql.ask("due_keys", int, {"now": now, "most": conf().lanes_per_pass})
-    return sorted({*ended.rows(), *opened.rows()})
+def clear_overrides(*, now: datetime | None = None) -> int:
+    """Take overrides off keys that have ended; return how many. The limits in force do not depend on it."""
+    return sql.change("clear_overrides", {"now": now})
 
 
-def ask_due_queues(*, now: datetime | None = None) -> sql.Asked[str]:
-    """Ask for the queues that hold lanes up and could let them go on."""
-    settings = conf()
-    params = {
-        "now": now,
-        "needs_worker": needs_worker(),
-        "ahead": pass_bound(settings),
-        "most": settings.lanes_per_pass,
-    }
-    return sql.ask("due_queues", str, params)
+def has_notes(*, now: datetime | None = None) -> bool:
+    """Return whether a note is due."""
+    (is_due,) = sql.fetch("has_notes", bool, {"now": now})
+    return is_due
 
 
 def next_due(*, now: datetime | None = None) -> timedelta | None:

@@ -1,4 +1,4 @@
-"""Retention: delete calls that ended long enough ago, workers long gone, parts of windows that no longer count."""
+"""Retention: delete calls that ended long enough ago, workers long gone, starts that no window counts."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,23 +18,22 @@ from dispatcher.models import CallQueue, KeyChange, Worker
 
 _WORKERS_KEPT = timedelta(days=1)
 _BATCH = 1_000
-_SLICE = 5_000
-"""How many parts of windows one call of `trim_windows` looks at."""
-_LEAST = -(2**63)
+_KEYS = 200
+"""At how many keys one statement of `trim_starts` looks."""
+_TRIM_S = 0.5
+"""For how long one recovery trims starts."""
 
 
 class _Trim:
-    """Where this process's next slice of the windows begins."""
+    """After which key this process's next slice of the starts begins."""
 
-    key = _LEAST
-    place = _LEAST
+    key = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Trimmed:
     trimmed: int
-    last_key: int | None
-    last_place: int | None
+    last: int
 
 
 def delete_ended(*, now: datetime | None = None) -> int:
@@ -126,13 +125,17 @@ def _delete_batch(old: Old) -> int:
     return asked.cursor.rowcount
 
 
-def trim_windows(*, now: datetime | None = None) -> int:
-    """Delete parts of windows that can no longer count and were not used again; return how many.
+def trim_starts(*, now: datetime | None = None) -> int:
+    """Delete starts that no window counts any more, for a short time; return how many.
 
-    Each call looks at the next slice of the table, and the first of a process at the first one.
+    Each call goes on where the last one of this process ended.
     """
-    params = {"key": _Trim.key, "place": _Trim.place, "most": _SLICE, "margin": conf().margin, "now": now}
-    (trimmed,) = sql.fetch("trim_windows", _Trimmed, params)
-    _Trim.key = _LEAST if trimmed.last_key is None else trimmed.last_key
-    _Trim.place = _LEAST if trimmed.last_place is None else trimmed.last_place
-    return trimmed.trimmed
+    stop_at = monotonic() + _TRIM_S
+    trimmed = 0
+    while True:
+        params = {"key": _Trim.key, "most_keys": _KEYS, "most": _BATCH, "margin": conf().margin, "now": now}
+        (batch,) = sql.fetch_in_order("trim_starts", _Trimmed, params)
+        _Trim.key = batch.last
+        trimmed += batch.trimmed
+        if batch.last == 0 or monotonic() >= stop_at:
+            return trimmed

@@ -1,7 +1,7 @@
--- cancel_calls: end calls that have not started, whatever they wait for, and free their slots.
--- One that runs is left alone: its slots must stay until the third party has seen the end of it.
+-- cancel_calls: end calls that have not started, whatever they wait for, and free their slots; their keys and lanes get
+-- notes. One that runs is left alone: its slots must stay until the third party has seen the end of it.
 -- `only_revoked`: only those that were revoked while they ran, and that no person has retried since.
--- The caller has locked the calls, in an earlier statement: this one must see the slots that a pass gave them
+-- The caller has locked the calls, in an earlier statement: this one must see the slots that a trip gave them
 -- meanwhile.
 WITH ended AS (
     UPDATE dispatcher_callqueue AS call
@@ -10,7 +10,5 @@ WITH ended AS (
        AND call.state IN ('scheduled', 'pending', 'available', 'dispatched', 'retryable')
        AND (call.is_revoked OR NOT %(only_revoked)s::bool)
     RETURNING call.id, call.lane_id
-), {{slots_freed(ended)}}
-SELECT ARRAY(SELECT id FROM ended ORDER BY id) AS calls,
-       ARRAY(SELECT DISTINCT lane_id FROM ended WHERE lane_id IS NOT NULL ORDER BY lane_id) AS lanes,
-       ARRAY(SELECT DISTINCT key_id FROM freed WHERE key_id IS NOT NULL ORDER BY key_id) AS keys
+), {{slots_freed(ended)}}, {{lanes_noted(ended, true)}}
+SELECT id FROM ended ORDER BY id

@@ -1,6 +1,12 @@
--- mark_lost_workers: mark the workers that fell silent; one that speaks again is no longer lost.
+-- mark_lost_workers: mark the workers that fell silent; one that speaks again is no longer lost. One whose row another
+-- transaction has locked is left to the next look: its heartbeat may be on its way.
 UPDATE dispatcher_worker AS worker
    SET lost_at = clock.now
   FROM (SELECT {{now}} AS now) AS clock
- WHERE worker.lost_at IS NULL AND worker.stopped_at IS NULL AND worker.seen_at < clock.now - %(lease)s::interval
+ WHERE worker.id = ANY (ARRAY(
+       SELECT silent.id
+         FROM dispatcher_worker AS silent
+        WHERE silent.lost_at IS NULL AND silent.stopped_at IS NULL AND silent.seen_at < {{now}} - %(lease)s::interval
+        ORDER BY silent.id
+          FOR NO KEY UPDATE SKIP LOCKED))
 RETURNING worker.id, worker.name

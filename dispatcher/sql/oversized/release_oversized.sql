@@ -1,20 +1,55 @@
--- release_oversized: let calls that waited alone wait in their lanes again, in their old places, where their cost fits
--- now.
--- Per key up to `most`, the cheapest first. The caller wakes the lanes in the same transaction. Relies on the index
--- call_oversized.
-WITH fitting AS MATERIALIZED (
-    SELECT found.id
-      FROM unnest(%(keys)s::bigint[], %(costs)s::int[]) AS raised (key_id, cost)
+-- release_oversized: let calls that waited alone wait in their lanes again, in their old places, where the limits in
+-- force allow their cost: of the keys named and their groups, or if none is of the next ones after `after`; per key up
+-- to `most`, the cheapest first. Each lane gets a note: what comes back may be its first call, so it is looked at even
+-- where it is parked. A key that is gone limits nothing; a group allows what its largest member does.
+-- `last`: where the next look goes on, 0 at the end. Hops from key to key on the index call_oversized, so the number
+-- of such calls costs nothing.
+WITH RECURSIVE {{clock}}, hop AS (
+    (SELECT call.oversized_key_id AS key_id, 1 AS number
+       FROM dispatcher_callqueue AS call
+      WHERE call.oversized_key_id > %(after)s::bigint AND %(keys)s::bigint[] IS NULL
+      ORDER BY call.oversized_key_id
+      LIMIT 1)
+     UNION ALL
+    SELECT next.key_id, hop.number + 1
+      FROM hop
+     CROSS JOIN LATERAL (
+           SELECT call.oversized_key_id AS key_id
+             FROM dispatcher_callqueue AS call
+            WHERE call.oversized_key_id > hop.key_id
+            ORDER BY call.oversized_key_id
+            LIMIT 1) AS next
+     WHERE hop.number < %(most_keys)s::int
+), found AS MATERIALIZED (
+    SELECT hop.key_id AS id FROM hop
+     UNION
+    SELECT unnest(%(keys)s::bigint[])
+     UNION
+    {{groups_of(%(keys)s::bigint[])}}
+), raised AS MATERIALIZED (
+    SELECT found.id, LEAST(COALESCE(key.fits, 2147483647), member.fits) AS fits
+      FROM clock
+     CROSS JOIN found
+      LEFT JOIN {{@room}}(ARRAY(SELECT found.id FROM found), NULL, clock.now, '0', '0') AS key ON key.id = found.id
+      LEFT JOIN LATERAL (
+           SELECT COALESCE(max(each.fits), 0) AS fits
+             FROM {{@room}}({{@members_of}}(key.name), NULL, clock.now, '0', '0') AS each) AS member ON key.is_group
+), fitting AS MATERIALIZED (
+    SELECT call.id
+      FROM raised
      CROSS JOIN LATERAL (
            SELECT call.id
              FROM dispatcher_callqueue AS call
-            WHERE call.oversized_key_id = raised.key_id AND call.oversized_cost <= raised.cost
+            WHERE call.oversized_key_id = raised.id AND call.oversized_cost <= raised.fits
             ORDER BY call.oversized_cost, call.position, call.id
             LIMIT %(most)s::int
-              FOR NO KEY UPDATE SKIP LOCKED) AS found
-)
-UPDATE dispatcher_callqueue AS call
-   SET oversized_key_id = NULL, oversized_cost = NULL
- -- An array: joined, the planner may read the whole table to find these.
- WHERE call.id = ANY (ARRAY(SELECT fitting.id FROM fitting)) AND call.oversized_key_id IS NOT NULL
-RETURNING call.lane_id
+              FOR NO KEY UPDATE SKIP LOCKED) AS call
+), released AS (
+    UPDATE dispatcher_callqueue AS call
+       SET oversized_key_id = NULL, oversized_cost = NULL
+     -- An array: joined, the planner may read the whole table to find these.
+     WHERE call.id = ANY (ARRAY(SELECT fitting.id FROM fitting)) AND call.oversized_key_id IS NOT NULL
+    RETURNING call.lane_id
+), {{lanes_noted(released, true)}}
+SELECT (SELECT count(*) FROM released) AS calls,
+       COALESCE((SELECT max(hop.key_id) FROM hop HAVING count(*) = %(most_keys)s::int), 0) AS last

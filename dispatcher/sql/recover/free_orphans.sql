@@ -1,5 +1,5 @@
 -- free_orphans: delete slots whose call is not in flight, or is gone: of those named, or else of the next
--- `looked_at` after this one; up to `most` of them. `last` is where the next look goes on, or 0 where the table ends.
+-- `looked_at` after this one; up to `most` of them. Their keys get notes. `last` is where the next look goes on, or 0 where the table ends.
 -- Without names a slot whose call had started is kept until its lease is over: its process may still run.
 -- A call that is there is judged under its lock, which is not waited for: it may have been admitted meanwhile, and the
 -- slot be its own. One that is not there can't come: a call and its slots are written by one transaction, or in order.
@@ -33,15 +33,22 @@ WITH slice AS MATERIALIZED (
      WHERE call.id = ANY (ARRAY(SELECT orphan.call_id FROM orphan WHERE NOT orphan.is_gone))
      ORDER BY call.id
        FOR NO KEY UPDATE SKIP LOCKED
-), freed AS (
-    DELETE FROM dispatcher_slot AS slot
+), loose AS MATERIALIZED (
+    SELECT slot.id
+      FROM dispatcher_slot AS slot
      WHERE slot.id = ANY (ARRAY(SELECT orphan.id
                                   FROM orphan
                                   LEFT JOIN locked ON locked.id = orphan.call_id
                                  WHERE orphan.is_gone OR locked.state NOT IN ('dispatched', 'active')))
+       FOR UPDATE SKIP LOCKED
+), freed AS (
+    DELETE FROM dispatcher_slot AS slot
+     WHERE slot.id = ANY (ARRAY(SELECT loose.id FROM loose))
     RETURNING slot.key_id
-)
-SELECT ARRAY(SELECT freed.key_id FROM freed) AS keys,
+), freed_keys AS MATERIALIZED (
+    SELECT DISTINCT freed.key_id AS id FROM freed WHERE freed.key_id IS NOT NULL
+), {{keys_noted(freed_keys)}}
+SELECT (SELECT count(*) FROM freed) AS slots,
        CASE WHEN %(slots)s::bigint[] IS NOT NULL THEN 0
             WHEN (SELECT count(*) FROM orphan) = %(most)s::int THEN (SELECT max(orphan.id) FROM orphan)
             WHEN (SELECT count(*) FROM slice) = %(looked_at)s::int THEN (SELECT max(slice.id) FROM slice)

@@ -4,7 +4,8 @@
 -- counts as lost only if one of those was published later, by `slack`: then its own message has had its turn.
 -- Those that were fetched over HTTP have leases of their own (lock_overdue), while the app is there that judges them.
 -- What a worker claimed after it was given up for lost has a lease of its own: it was frozen, and lives.
--- The lease is judged again under the lock, so a heartbeat that came in between saves the call.
+-- The lease is judged again under the lock, so a heartbeat that came in between saves the call. Slots that another
+-- transaction has locked are waited for no longer than the caller's lock_timeout.
 -- Slots are few, live only while their call is in flight, and are read whole: an index on leases would cost every
 -- heartbeat.
 WITH {{clock}}, lost AS MATERIALIZED (

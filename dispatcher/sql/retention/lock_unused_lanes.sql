@@ -1,6 +1,7 @@
--- lock_unused_lanes: lock lanes against senders; lanes that a sender or a pass has locked are skipped.
+-- lock_unused_lanes: lock lanes and their places against senders and trips; what one of these has locked is skipped.
 SELECT lane.id
   FROM dispatcher_lane AS lane
+  JOIN dispatcher_lanesite AS site ON site.lane_id = lane.id
  WHERE lane.id = ANY (%(ids)s::bigint[])
  ORDER BY lane.id
-   FOR UPDATE SKIP LOCKED
+   FOR UPDATE OF lane, site SKIP LOCKED

@@ -1,13 +1,14 @@
--- unused_lanes: those of these lanes that no pass has served for this long, and that have no call in any state.
+-- unused_lanes: those of these lanes of which nothing has started for this long, and that have no call in any state.
 -- The caller runs it again under the locks of the rows, because the snapshot of this run may be older than them.
 -- What is in flight is read whole, by queue, and only if there is a lane without other calls.
--- Relies on the indexes call_waiting, call_aside, call_of_lane and call_in_flight. The order pins the third: the
+-- Relies on the indexes lanesite_lane, call_waiting, call_aside, call_of_lane and call_in_flight. The order pins the third: the
 -- planner may take a lane that it knows nothing of for one that has most calls.
 WITH empty AS MATERIALIZED (
     SELECT lane.id, lane.queue
       FROM dispatcher_lane AS lane
+      JOIN dispatcher_lanesite AS site ON site.lane_id = lane.id
      WHERE lane.id = ANY (%(ids)s::bigint[])
-       AND lane.served_at < (SELECT {{now}} - %(unused)s::interval)
+       AND site.served_at < (SELECT {{now}} - %(unused)s::interval)
        AND (SELECT call.id
               FROM dispatcher_callqueue AS call
              WHERE {{waits_in(call, lane.id)}}

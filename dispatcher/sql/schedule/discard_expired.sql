@@ -1,5 +1,5 @@
--- discard_expired: end the calls that did not start in time, and return them. `position`: only of those that may have
--- kept a key shut, since they cost more than 1. Relies on the index call_expires.
+-- discard_expired: end the calls that did not start in time. Each lane gets a note, since its first call may have
+-- changed: what that one kept waiting is looked at. Relies on the index call_expires.
 -- Ordered by time alone, as the index is: with the id as well, a batch would sort all that are due at the same instant.
 -- Its states come as an array for the change: written out, they would offer the planner the indexes of all such calls.
 WITH late AS MATERIALIZED (
@@ -11,11 +11,13 @@ WITH late AS MATERIALIZED (
      ORDER BY call.expires_at
      LIMIT %(most)s::int
        FOR NO KEY UPDATE SKIP LOCKED
-)
-UPDATE dispatcher_callqueue AS call
-   SET state = 'discarded', reason = 'expired', oversized_key_id = NULL, oversized_cost = NULL,
-       finished_at = {{now}},
-       error = {{expired_error(call)}}
- -- An array: joined, the planner may read the whole table to find these.
- WHERE call.id = ANY (ARRAY(SELECT late.id FROM late)) AND call.state = ANY (%(states)s::text[])
-RETURNING call.lane_id, CASE WHEN call.costs <> '{}' THEN call.position END AS position
+), ended AS (
+    UPDATE dispatcher_callqueue AS call
+       SET state = 'discarded', reason = 'expired', oversized_key_id = NULL, oversized_cost = NULL,
+           finished_at = {{now}},
+           error = {{expired_error(call)}}
+     -- An array: joined, the planner may read the whole table to find these.
+     WHERE call.id = ANY (ARRAY(SELECT late.id FROM late)) AND call.state = ANY (%(states)s::text[])
+    RETURNING call.lane_id
+), {{lanes_noted(ended, true)}}
+SELECT count(*) AS calls FROM ended

@@ -1,11 +1,8 @@
--- next_due: how long until something falls due: a key opens, an override ends, a call's time comes or it expires, the
--- lease of a fetched call runs out.
--- Relies on the indexes key_opens, key_override_ends, call_due, call_expires and slot_pulled.
+-- next_due: how long until something falls due: a note, a call's time comes or it expires, the lease of a fetched call
+-- runs out.
+-- Relies on the indexes note_at, call_due, call_expires and slot_pulled.
 -- Each is read by its first entry: min() would be planned as a read of the whole index where statistics call it empty.
-SELECT LEAST((SELECT opens_at FROM dispatcher_ratelimitkey
-               WHERE opens_at IS NOT NULL ORDER BY opens_at LIMIT 1),
-             (SELECT override_until FROM dispatcher_ratelimitkey
-               WHERE override_until IS NOT NULL ORDER BY override_until LIMIT 1),
+SELECT LEAST((SELECT at FROM dispatcher_note ORDER BY at LIMIT 1),
              (SELECT scheduled_at FROM dispatcher_callqueue
                WHERE state IN ('scheduled', 'retryable') AND scheduled_at IS NOT NULL ORDER BY scheduled_at LIMIT 1),
              (SELECT expires_at FROM dispatcher_callqueue

@@ -1,4 +1,4 @@
--- ready_queues: the queues that have ready lanes and whose calls the broker delivers; with `any_delivery` direct ones, too.
+-- ready_queues: the queues that have ready lanes and whose calls reach their workers in one of these ways.
 -- Hops from queue to queue on the index lanesite_place, so the number of lanes costs nothing.
 WITH RECURSIVE hop (queue) AS (
     SELECT min(site.queue) FROM dispatcher_lanesite AS site WHERE site.place = 0
@@ -10,6 +10,5 @@ WITH RECURSIVE hop (queue) AS (
 SELECT hop.queue
   FROM hop
  WHERE hop.queue IS NOT NULL
-   AND ({{queue_delivery(hop.queue)}} = 'broker'
-        OR (%(any_delivery)s::bool AND {{queue_delivery(hop.queue)}} = 'direct'))
+   AND {{queue_delivery(hop.queue)}} = ANY (%(deliveries)s::text[])
  ORDER BY hop.queue
