@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar
 from uuid import UUID
 
-from dispatcher import api, engine
+from dispatcher import api, engine, sql
 from dispatcher.celery import revoke
 from dispatcher.lifecycle import place, send
 from dispatcher.lifecycle.run import RetryAsked
@@ -82,7 +82,8 @@ class Drive(ABC):
     def send_and_die(self, *keys: str, **fields: Any) -> CallQueue:
         """Send one call from a process that ends with its commit: nothing that would follow it happens."""
         call = Call(TASK, **self._fields(keys, fields))
-        (row,) = send.write([send.draft(call, task=TASK, queue=call.queue)])
+        with sql.atomic():
+            (row,) = send.write([send.draft(call, task=TASK, queue=call.queue)]).calls
         if row.lane_id is None:
             place.place([row.id], lock_wait=timedelta(seconds=1))
         return self.row(row)

@@ -178,8 +178,7 @@ def lose_start(run: Run) -> None:
     """Take a start back that was committed, as a crash of the database does that loses the commit."""
     CallQueue.objects.filter(id=run.call).update(state=State.DISPATCHED, attempt=0, started_at=None, claim=None)
     Slot.objects.filter(call=run.call).update(started_at=None)
-    Window.objects.all().delete()
-    RateLimitKey.objects.update(last_start_at=None)
+    Start.objects.all().delete()
 
 
 def stop(drive: Drive, *, worker: str = "one", messages: list[tuple[UUID, UUID]] | None = None) -> int:

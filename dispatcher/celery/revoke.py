@@ -5,7 +5,7 @@ person retries later is not discarded by what a worker remembers.
 """
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from functools import partial, wraps
 from typing import Any
@@ -33,17 +33,14 @@ def listen() -> None:
 def revoke(ids: Iterable[UUID]) -> list[UUID]:
     """Cancel the calls that have not started, let no other attempt of those that run start; return those that exist."""
     revoked = control.revoke(ids)
-    _serve(revoked.cancelled)
+    if revoked.cancelled:
+        engine.dispense_briefly()
     return revoked.calls
 
 
 def cancel_if_revoked(call: UUID) -> None:
     """Cancel a call that was revoked while it ran, and whose attempt has ended, unless a person has retried it."""
-    _serve(control.cancel([call], only_revoked=True))
-
-
-def _serve(cancelled: list[UUID]) -> None:
-    if cancelled:
+    if control.cancel([call], only_revoked=True):
         engine.dispense_briefly()
 
 

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from uuid import UUID, uuid4
 
-from dispatcher.engine import attempt, release
-from dispatcher.engine.dispenser import dispense_briefly
+from dispatcher.engine import attempt
 from dispatcher.lifecycle import claim
 from tests.clock import Clock
 from tests.deliveries.celery import Celery, outcome_of, run_of, worker_id
@@ -39,8 +38,7 @@ class Broker(Celery):
         claimed = claim.claim(call, ticket, **who)
         this = attempt.Attempt(call, ticket, **who)
         if isinstance(claimed, claim.Refused):
-            if (returned := this.refuse(claimed)) is not None:
-                dispense_briefly(lanes=[returned.lane_id], keys=returned.keys)
+            this.refuse(claimed)
             return None
         return run_of(call, ticket, claimed, worker, handle=(this, claimed))
 
@@ -48,12 +46,7 @@ class Broker(Celery):
         this, claimed = run.handle
         # A report that comes twice comes from two processes.
         again = attempt.Attempt(this.call_id, this.ticket, claim_id=this.claim_id, worker=this.worker)
-        done = again.record(outcome_of(result, error), claimed)
-        release.serve(done)
-        return done.released is not None
+        return again.record(outcome_of(result, error), claimed) is not None
 
     def give_back(self, run: Run) -> bool:
-        returned = attempt.put_back(run.call, run.ticket, claim_id=run.handle[1].claim_id)
-        if returned is not None:
-            dispense_briefly(lanes=[returned.lane_id], keys=returned.keys)
-        return returned is not None
+        return attempt.put_back(run.call, run.ticket, claim_id=run.handle[1].claim_id)

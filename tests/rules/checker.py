@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
-from tests.rules.reference import MILLISECOND, Call, Key, Lane, Slot, Start, State, Trip, opening, room
+from tests.rules.reference import MILLISECOND, Call, Key, Lane, Slot, Start, State, Trip, all_keys, opening, room
 
 SOON = 100 * MILLISECOND
 
@@ -47,16 +47,25 @@ def _out_of_order(after: State, started: list[Any]) -> Iterator[str]:
 
 
 def _passed_over(before: State, after: State, trip: Trip, started: list[Any]) -> Iterator[str]:
-    """No call of lower priority takes what one of higher priority of the same worker could have had."""
+    """No call of lower priority takes from a key what one of higher priority of the same worker could have had.
+
+    A trip reads no more lanes of a queue than it has room for calls.
+    """
     if trip.is_strict or trip.becomes != "active":
         return
-    ready = [lane for lane in after.lanes.values() if lane.queue in trip.queues and after.waiting(lane.id)]
+    front = [lane.id for queue in trip.queues for lane in before.front(0, queue)[: trip.room]]
+    ready = [
+        lane
+        for lane in after.lanes.values()
+        if lane.queue in trip.queues and after.waiting(lane.id)
+        if lane.id in front or (before.lanes[lane.id].place or 0) > 0
+    ]
     for lane in ready:
         head = after.waiting(lane.id)[0]
         place = before.lanes[lane.id].place
         lower = [call for call in after.calls if call.id in started and _priority(after, call) < lane.priority]
         shared = {slot.key for slot in after.slots if slot.call in {call.id for call in lower}}
-        if not lower or place is None or not (place == 0 or place in shared):
+        if not lower or place is None or not shared & {*all_keys(after, lane)}:
             continue
         if trip.tasks is not None and head.task not in trip.tasks:
             continue
@@ -83,14 +92,11 @@ def _start(world: State, after: State, call: Call) -> None:
 
 
 def _could_start(state: State, lane: Lane, call: Call, trip: Trip) -> bool:
-    own = [key.id for key in state.keys.values() if key.name == f"queue:{lane.queue}" and key.id not in lane.key_ids]
-    costs = call.key_costs or []
     until = trip.now + trip.tuning.horizon
-    for n, id in enumerate([*lane.key_ids, *own]):
+    for id in all_keys(state, lane):
         if id not in state.keys:
             continue
-        cost = (costs[n] if n < len(costs) else None) or 1
-        key = state.keys[id]
+        cost, key = cost_of(state, lane, call, id), state.keys[id]
         members = state.members(key)
         each = [room(state, one, trip.worker, trip.now, trip.tuning) for one in (key, *members)]
         fits = [one.is_open(cost, until) and one.own >= cost and one.fits >= cost for one in each]
@@ -109,26 +115,48 @@ def _forgotten(after: State, trip: Trip) -> Iterator[str]:
             if not any(note.lane == lane.id for note in after.notes):
                 yield f"lane {lane.id} sleeps with calls"
             continue
-        if lane.place <= 0 or lane.place not in after.keys:
+        if lane.place <= 0 or lane.place not in after.keys or _is_looked_at(after, lane.place):
             continue
         at = _noted(after, lane.place)
-        opens = _opens(after, after.keys[lane.place], trip)
+        opens = _opens(after, after.keys[lane.place], _most_cost(after, lane.place), trip)
         if opens is not None and (at is None or at > max(opens + trip.tuning.lead, trip.now + SOON)):
             yield f"lane {lane.id} is parked on {lane.place}, which opens at {opens} and is noted for {at}"
+
+
+def _is_looked_at(state: State, key: int) -> bool:
+    """Return whether a lane that is ready spends the key, or room of it is kept for one: a trip will look at it."""
+    return any(
+        (lane.place in (0, -1) and key in all_keys(state, lane)) or (lane.place == key and lane.kept_until is not None)
+        for lane in state.lanes.values()
+    )
 
 
 def _noted(state: State, key: int) -> int | None:
     return min((note.at for note in state.notes if note.key == key), default=None)
 
 
-def _opens(state: State, key: Key, trip: Trip) -> int | None:
-    """Return from when on a call of cost 1 may start; None: not before an end or a change."""
+def _most_cost(state: State, key: int) -> int:
+    """Return the most that a call costs which is the first of its lane, and waits for a key."""
+    return max(
+        cost_of(state, lane, call, key) for lane in state.parked(key) for call in state.waiting(lane.id)[:1]
+    )
+
+
+def cost_of(state: State, lane: Lane, call: Call, key: int) -> int:
+    """Return what a call costs of a key."""
+    costs = call.key_costs or []
+    n = lane.key_ids.index(key) if key in lane.key_ids else len(lane.key_ids)
+    return (costs[n] if n < len(costs) else None) or 1
+
+
+def _opens(state: State, key: Key, cost: int, trip: Trip) -> int | None:
+    """Return from when on a call of this cost may start; None: not before an end or a change."""
 
     def when(one: Key) -> int | None:
         allowed = room(state, one, None, trip.now, trip.tuning)
-        if allowed.is_open(1, trip.now + trip.tuning.horizon):
+        if allowed.is_open(cost, trip.now + trip.tuning.horizon):
             return trip.now
-        return opening(state, allowed, 1, trip.now, trip.tuning)
+        return opening(state, allowed, cost, trip.now, trip.tuning)
 
     own = when(key)
     if own is None or not key.is_group:

@@ -564,10 +564,10 @@ def _taker(state: State, trip: Trip, queue: str, queues: list[str]) -> str | Non
 
 
 def _keys_of(state: State, lanes: Iterable[int]) -> set[int]:
-    return {key for lane in lanes for key in _all_keys(state, state.lanes[lane])}
+    return {key for lane in lanes for key in all_keys(state, state.lanes[lane])}
 
 
-def _all_keys(state: State, lane: Lane) -> list[int]:
+def all_keys(state: State, lane: Lane) -> list[int]:
     """Return the keys that a call of the lane spends: those that it names, and its queue's own."""
     own = [key.id for key in state.keys.values() if key.name == f"queue:{lane.queue}" and key.id not in lane.key_ids]
     return [*lane.key_ids, *own]
@@ -684,8 +684,10 @@ class _Choice:
             self._stop(lane, kind, by, cost)
             return
         if taker == "others":
-            if not self._leave_to_others(lane):
+            until = self._left_until(lane)
+            if until is None:
                 return
+            chosen.notes |= {Note(until, None, key.id) for key, _ in spent}
         else:
             state = trip.becomes if taker == "mine" else "dispatched"
             chosen.starts[call.id] = (call, at, state, names or None)
@@ -712,13 +714,14 @@ class _Choice:
         """Return what stops a call (1 a limit that never allows it, 2 a limit, 4 what its worker holds), and what it spends."""
         kind, by, by_cost = 9, None, 1
         spent: list[tuple[Room, int]] = []
-        for place, id in enumerate(_all_keys(self.state, lane)):
+        for place, id in enumerate(all_keys(self.state, lane)):
             costs = call.key_costs or []
             cost = (costs[place] if place < len(costs) else None) or 1
             key = self.keys.get(id)
             if key is None:
                 continue
-            member = self._member(key, cost) if key.key.is_group else None
+            taken = {*all_keys(self.state, lane), *(each.id for each, _ in spent)}
+            member = self._member(key, cost, taken) if key.key.is_group else None
             if key.fits < cost:
                 why = 1
             elif not key.is_open(cost, self.until) or (key.key.is_group and member is None):
@@ -732,12 +735,12 @@ class _Choice:
             spent += [(each, cost) for each in (key, member) if each is not None]
         return kind, by, by_cost, spent
 
-    def _member(self, group: Room, cost: int) -> Room | None:
-        """Return the member with most room, of this worker if any."""
+    def _member(self, group: Room, cost: int, taken: set[int]) -> Room | None:
+        """Return the member with most room, of this worker if any; not one that the call spends already."""
         fit = [
             member
             for member in self.keys.values()
-            if group.key.has(member.key) and member.fits >= cost and member.is_open(cost, self.until)
+            if group.key.has(member.key) and member.id not in taken and member.fits >= cost and member.is_open(cost, self.until)
         ]
         return min(
             fit,
@@ -763,8 +766,8 @@ class _Choice:
             by.own = 0
             self.chosen.wake.append(wake(self.state, lane.queue, by.id, self.trip))
 
-    def _leave_to_others(self, lane: Lane) -> bool:
-        """Decide about a lane that is first and others' to serve; return whether the room is left for it."""
+    def _left_until(self, lane: Lane) -> int | None:
+        """Decide about a lane that is first and others' to serve; return until when room is left for it, if it is."""
         now, chosen, feeds = self.now, self.chosen, self.state.feeds.values()
         assert lane.place is not None
         self.done.add(lane.id)
@@ -778,18 +781,16 @@ class _Choice:
         if worker is not None or promised:
             chosen.wake.append(worker)
             chosen.moves[lane.id] = Move(lane.place, None, lane.kept_until)
-            chosen.notes.add(Note(now + 100 * MILLISECOND, None, lane.place))
-            return True
+            return now + 100 * MILLISECOND
         if lane.kept_until is None:
             chosen.moves[lane.id] = Move(lane.place, now, inf)
-            return False
+            return None
         if lane.kept_until <= now:
             chosen.moves[lane.id] = Move(READY)
-            return False
-        until = min(lane.kept_until, now + self.trip.tuning.keep)
+            return None
+        until = int(min(lane.kept_until, now + self.trip.tuning.keep))
         chosen.moves[lane.id] = Move(lane.place, None, until)
-        chosen.notes.add(Note(int(until), None, lane.place))
-        return True
+        return until
 
     def _spend(self, spent: list[tuple[Room, int]], at: int, taker: str) -> None:
         for key, cost in spent:

@@ -114,11 +114,12 @@ BEGIN
         v_cost := COALESCE(v_call.key_costs[i], 1);
         k := array_position(v_ids, v_call.key_ids[i]);
         m := NULL;
-        IF v_keys[k].is_group THEN                   -- the member with most room, of this worker if any
+        IF v_keys[k].is_group THEN                   -- of members not spent yet that with most room, of this worker if any
           SELECT member.n INTO m
             FROM (SELECT n, v_keys[n].id, v_keys[n].room, v_keys[n].own, v_keys[n].last_at
                     FROM generate_subscripts(v_keys, 1) AS n
                    WHERE starts_with(v_keys[n].name, rtrim(v_keys[k].name, '*')) AND NOT v_keys[n].is_group
+                     AND v_keys[n].id <> ALL (v_call.key_ids) AND n <> ALL (v_ks)
                      AND v_keys[n].fits >= v_cost AND v_keys[n].room >= v_cost
                      AND COALESCE(v_keys[n].next_at <= v_until, true)) AS member (n, id, room, own, last_at)
            ORDER BY member.own >= v_cost DESC, member.room DESC, member.last_at NULLS FIRST, member.id
@@ -207,7 +208,7 @@ BEGIN
                          AND feed.woken_at > v_now - interval '100 milliseconds') THEN
           v_wake := v_wake || v_worker;
           v_moves := v_moves || (v_call.lane, v_call.place, NULL, v_call.kept_until)::@move;
-          v_notes := v_notes || (v_now + interval '100 milliseconds', NULL, v_call.place)::@pending;
+          v_opens := v_now + interval '100 milliseconds';
         ELSIF v_call.kept_until IS NULL THEN
           v_moves := v_moves || (v_call.lane, v_call.place, v_now, 'infinity')::@move;
           CONTINUE;
@@ -215,9 +216,8 @@ BEGIN
           v_moves := v_moves || (v_call.lane, 0, NULL, NULL)::@move;
           CONTINUE;
         ELSE
-          v_moves := v_moves || (v_call.lane, v_call.place, NULL,
-                                 LEAST(v_call.kept_until, v_now + p_tuning.keep))::@move;
-          v_notes := v_notes || (LEAST(v_call.kept_until, v_now + p_tuning.keep), NULL, v_call.place)::@pending;
+          v_opens := LEAST(v_call.kept_until, v_now + p_tuning.keep);
+          v_moves := v_moves || (v_call.lane, v_call.place, NULL, v_opens)::@move;
         END IF;
       END IF;
 
@@ -227,7 +227,10 @@ BEGIN
         IF v_keys[k].next_at IS NOT NULL THEN
           v_keys[k].next_at := v_at + @spacing(v_costs[i], v_keys[k].throttle_limit, v_keys[k].throttle_period);
         END IF;
-        CONTINUE WHEN v_call.taker = 'others';
+        IF v_call.taker = 'others' THEN              -- lanes may wait in vain for any of the keys
+          v_notes := v_notes || (v_opens, NULL, v_ids[k])::@pending;
+          CONTINUE;
+        END IF;
         v_keys[k].own := v_keys[k].own - v_costs[i];
         v_keys[k].held := v_keys[k].held + v_costs[i];
         IF v_call.taker = 'mine' AND p_becomes = 'active' THEN
@@ -240,6 +243,7 @@ BEGIN
         END IF;
         v_spent := v_spent || (v_call.id, v_ids[k], v_costs[i])::@spent;
       END LOOP;
+      v_opens := NULL;
     END LOOP;
     EXIT WHEN v_is_over AND (v_short IS NULL OR (v_left = 0 AND 0 = ALL (v_publish)));
   END LOOP;
