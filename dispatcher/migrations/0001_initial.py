@@ -1012,5 +1012,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("da7539e4"),
+        InstallFunctions("e52f5634"),
     ]
