@@ -16,10 +16,13 @@ from django.db.models import Model
 from psycopg.sql import SQL, Identifier
 
 from dispatcher import engine
-from dispatcher.engine import fed, feed, workers
+from dispatcher.ending import completed
+from dispatcher.engine import feed, workers
 from dispatcher.extension import registered
-from dispatcher.lifecycle import finish, heartbeat, wake
-from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
+from dispatcher.lifecycle import heartbeat, take, wake
+from dispatcher.lifecycle.finish import Ended
+from dispatcher.lifecycle.take import Taker
+from dispatcher.models import CallQueue, Slot, Start
 from dispatcher.signals import call_finished
 from dispatcher.states import Delivery, State
 from tests import db_admin
@@ -123,7 +126,8 @@ def ending_through_a_lock(drive: Drive, run: Run, row: str) -> Iterator["Future[
 
 def end_and_die(run: Run) -> None:
     """Record the end of a run in a process that dies with its commit: nothing that would follow it happens."""
-    assert finish.complete(run.call, run.ticket, result=None) is not None
+    ended = Ended(call_id=run.call, ticket=run.ticket, claim_id=None, ending=completed(None))
+    assert take.take(Taker(), [ended]).ended
 
 
 def die_while_ending(drive: Drive, run: Run, row: str) -> None:
@@ -155,7 +159,7 @@ def meet_unknown(drive: Drive, *, worker: str = "one") -> None:
         assert message is not None
         return_unknown(*message)
         return
-    assert not feed.step(feed.Taker(worker=worker_id(worker), queues=[drive.queue], tasks=[]), room=1).starts
+    assert not feed.step(Taker(worker=worker_id(worker), queues=[drive.queue], tasks=[]), room=1).starts
 
 
 def return_unknown(call: UUID, ticket: UUID) -> bool:
@@ -166,7 +170,7 @@ def return_unknown(call: UUID, ticket: UUID) -> bool:
 def lose_answer(drive: Drive, *known: Run, worker: str = "one", seconds: float) -> None:
     """Let a worker have lost the answer that would have given it more than these runs; at most so much time passes."""
     if drive.delivery == Delivery.DIRECT:
-        fed.give_back_unknown(worker_id(worker), {run.handle.claimed.claim_id for run in known})
+        feed.give_back_unknown(worker_id(worker), {run.ticket for run in known})
         return
     drive.clock.forward(seconds)
     drive.beat(*known, worker=worker)
@@ -246,25 +250,32 @@ def erase(*calls: CallQueue | Run) -> None:
 class Idle:
     """A worker of direct queues that has come to rest, and is notified of calls."""
 
-    def __init__(self, drive: Drive, name: str, *, queues: Sequence[str] = (), reached: Sequence[int] = ()) -> None:
-        self.queues, self.reached = list(queues or [drive.queue]), reached
+    def __init__(self, drive: Drive, name: str, *, queues: Sequence[str] = ()) -> None:
+        self.queues = list(queues or [drive.queue])
         self.info = _info(name, self.queues)
 
     def __enter__(self) -> Self:
         heartbeat.record(self.info, [])
         self.connection = db_admin.connect()
         self.connection.execute(SQL("LISTEN {}").format(Identifier(wake.channel(self.info.id))))
-        self.has_calls = wake.mark_idle(self.info.id, self.queues, self.reached)
+        wake.mark(self.info.id, self.queues, is_idle=True)
+        self.has_calls = self._has_calls()
         """Whether it saw calls as it came to rest."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        wake.mark_busy(self.info.id)
+        wake.mark(self.info.id, self.queues, is_idle=False)
         self.connection.close()
 
     def begin(self) -> None:
         """Be at rest no more."""
-        wake.mark_busy(self.info.id)
+        wake.mark(self.info.id, self.queues, is_idle=False)
+
+    def _has_calls(self) -> bool:
+        with transaction.atomic():
+            found = take.take(Taker(worker=self.info.id, queues=self.queues), room=1)
+            transaction.set_rollback(True)
+        return bool(found.starts)
 
     def notices(self) -> int:
         """Return how often it was woken since this was asked last."""
