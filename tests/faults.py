@@ -28,7 +28,7 @@ from dispatcher.states import Delivery, State
 from tests import db_admin
 from tests.deliveries.broker import Broker
 from tests.deliveries.celery import worker_id
-from tests.drive import Drive, Run
+from tests.drive import TASK, Drive, Run
 from tests.races.lockstep import DEADLINE, Actor, actors, holding
 
 P = ParamSpec("P")
@@ -41,7 +41,8 @@ POLL_S = 0.1
 _LANE = "(SELECT lane_id FROM dispatcher_callqueue WHERE id = %s)"
 _LOCKS = {
     "call": "SELECT FROM dispatcher_callqueue WHERE id = %s FOR UPDATE",
-    "lane": f"SELECT FROM dispatcher_lane WHERE id = {_LANE} FOR UPDATE",
+    "lane": "SELECT FROM dispatcher_lane AS lane JOIN dispatcher_lanesite AS site ON site.lane_id = lane.id "
+    f"WHERE lane.id = {_LANE} FOR UPDATE",
     "slot": "SELECT FROM dispatcher_slot WHERE call_id = %s FOR UPDATE",
     "key": "SELECT FROM dispatcher_ratelimitkey WHERE name = %s FOR UPDATE",
 }
@@ -222,11 +223,14 @@ def parked_lanes(drive: Drive, count: int) -> Iterator[None]:
         cursor.execute(
             """
             WITH made AS (
-                INSERT INTO dispatcher_lane (queue, priority, on_limit, key_ids, parked_on_id)
-                SELECT 'queue-' || number, lane.priority, lane.on_limit, lane.key_ids, lane.key_ids[1]
+                INSERT INTO dispatcher_lane (queue, priority, on_limit, key_ids)
+                SELECT 'queue-' || number, lane.priority, lane.on_limit, lane.key_ids
                   FROM dispatcher_lane AS lane, generate_series(1, %s) AS number
                  WHERE lane.id = (SELECT lane_id FROM dispatcher_callqueue WHERE id = %s)
-                RETURNING id, queue
+                RETURNING id, queue, priority, key_ids
+            ), placed AS (
+                INSERT INTO dispatcher_lanesite (lane_id, queue, priority, place, served_at)
+                SELECT made.id, made.queue, made.priority, made.key_ids[1], clock_timestamp() FROM made
             )
             INSERT INTO dispatcher_callqueue
             SELECT (jsonb_populate_record(call, jsonb_build_object(
@@ -259,8 +263,11 @@ class Idle:
         self.connection = db_admin.connect()
         self.connection.execute(SQL("LISTEN {}").format(Identifier(wake.channel(self.info.id))))
         wake.mark(self.info.id, self.queues, is_idle=True)
-        self.has_calls = self._has_calls()
-        """Whether it saw calls as it came to rest."""
+        with transaction.atomic():
+            taker = Taker(worker=self.info.id, queues=self.queues, tasks=[TASK])
+            self.has_calls = bool(feed.step(taker, room=1).starts)
+            """Whether it saw calls as it came to rest."""
+            transaction.set_rollback(True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -270,12 +277,6 @@ class Idle:
     def begin(self) -> None:
         """Be at rest no more."""
         wake.mark(self.info.id, self.queues, is_idle=False)
-
-    def _has_calls(self) -> bool:
-        with transaction.atomic():
-            found = take.take(Taker(worker=self.info.id, queues=self.queues), room=1)
-            transaction.set_rollback(True)
-        return bool(found.starts)
 
     def notices(self) -> int:
         """Return how often it was woken since this was asked last."""
