@@ -65,7 +65,7 @@ def _passed_over(before: State, after: State, trip: Trip, started: list[Any]) ->
         place = before.lanes[lane.id].place
         lower = [call for call in after.calls if call.id in started and _priority(after, call) < lane.priority]
         shared = {slot.key for slot in after.slots if slot.call in {call.id for call in lower}}
-        if not lower or place is None or not shared & {*all_keys(after, lane)}:
+        if not lower or place is None or not (shared & {*all_keys(after, lane)} if place <= 0 else place in shared):
             continue
         if trip.tasks is not None and head.task not in trip.tasks:
             continue
@@ -119,7 +119,7 @@ def _forgotten(after: State, trip: Trip) -> Iterator[str]:
             continue
         at = _noted(after, lane.place)
         opens = _opens(after, after.keys[lane.place], _most_cost(after, lane.place), trip)
-        if opens is not None and (at is None or at > max(opens + trip.tuning.lead, trip.now + SOON)):
+        if opens is not None and (at is None or at > max(opens + trip.tuning.horizon, trip.now + SOON)):
             yield f"lane {lane.id} is parked on {lane.place}, which opens at {opens} and is noted for {at}"
 
 
@@ -154,6 +154,8 @@ def _opens(state: State, key: Key, cost: int, trip: Trip) -> int | None:
 
     def when(one: Key) -> int | None:
         allowed = room(state, one, None, trip.now, trip.tuning)
+        if allowed.fits < cost:
+            return None
         if allowed.is_open(cost, trip.now + trip.tuning.horizon):
             return trip.now
         return opening(state, allowed, cost, trip.now, trip.tuning)
@@ -161,5 +163,5 @@ def _opens(state: State, key: Key, cost: int, trip: Trip) -> int | None:
     own = when(key)
     if own is None or not key.is_group:
         return own
-    times = [at for at in map(when, state.members(key)) if at is not None]
+    times = [at for member in state.members(key) if (at := when(member)) is not None]
     return max(own, min(times)) if times else None

@@ -655,7 +655,7 @@ class _Choice:
 
     def _order(self, lane: Lane) -> tuple[Any, ...]:
         """Order lanes by priority, then the queue that is due by its weight, then the least recently served."""
-        is_mine = self.found.lanes[lane.id] == "mine"
+        is_mine = lane.queue in self.trip.queues
         strictly = self.trip.queues.index(lane.queue) if self.trip.is_strict and is_mine else -1
         due = self.due[lane.queue] + self.stride[lane.queue] if self.stride and is_mine else -inf
         met = self.met.index(lane.id) if lane.id in self.met else -1
@@ -720,8 +720,7 @@ class _Choice:
             key = self.keys.get(id)
             if key is None:
                 continue
-            taken = {*all_keys(self.state, lane), *(each.id for each, _ in spent)}
-            member = self._member(key, cost, taken) if key.key.is_group else None
+            member = self._member(key, cost) if key.key.is_group else None
             if key.fits < cost:
                 why = 1
             elif not key.is_open(cost, self.until) or (key.key.is_group and member is None):
@@ -735,12 +734,12 @@ class _Choice:
             spent += [(each, cost) for each in (key, member) if each is not None]
         return kind, by, by_cost, spent
 
-    def _member(self, group: Room, cost: int, taken: set[int]) -> Room | None:
-        """Return the member with most room, of this worker if any; not one that the call spends already."""
+    def _member(self, group: Room, cost: int) -> Room | None:
+        """Return the member with most room, of this worker if any."""
         fit = [
             member
             for member in self.keys.values()
-            if group.key.has(member.key) and member.id not in taken and member.fits >= cost and member.is_open(cost, self.until)
+            if group.key.has(member.key) and member.fits >= cost and member.is_open(cost, self.until)
         ]
         return min(
             fit,

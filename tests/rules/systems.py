@@ -92,12 +92,13 @@ def random_system(rnd: Random) -> State:
     kinds = set()
     most_keys = pick([1, 1, 2, 3])
     for id in range(1, rnd.randint(3, 12)):
+        named = sorted(rnd.sample(ids, rnd.randint(0, min(most_keys, len(ids)))))
         lane = Lane(
             id=id,
             queue=pick(QUEUES),
             priority=pick([0, 0, 0, 5]),
             on_limit=pick(["wait"] * 5 + ["drop", "reschedule"]),
-            key_ids=sorted(rnd.sample(ids, rnd.randint(0, min(most_keys, len(ids))))),
+            key_ids=_apart(state, named),
         )
         kind = (lane.queue, lane.priority, lane.on_limit, *lane.key_ids)
         if kind in kinds:
@@ -120,6 +121,17 @@ def random_system(rnd: Random) -> State:
         if key.override_until is not None:
             state.notes.append(Note(key.override_until, None, key.id))
     return state
+
+
+def _apart(state: State, ids: list[int]) -> list[int]:
+    """Return these keys without those that a group of the same call may choose: a send refuses such."""
+    prefixes = {id: state.keys[id].name.rstrip("*") for id in ids if id in state.keys and state.keys[id].is_group}
+    return [
+        id
+        for id in ids
+        if id not in state.keys
+        or not any(state.keys[id].name.startswith(prefix) for group, prefix in prefixes.items() if group != id)
+    ]
 
 
 def random_call(rnd: Random, lane: Lane, n: int) -> Call:

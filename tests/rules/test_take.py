@@ -73,7 +73,8 @@ class Comparison:
         before = deepcopy(self.state)
         *calls, last = call_take(self.db, trip)
         expected = reference.take(self.state, trip)
-        assert [row.id for row in calls if row.fate is None] == expected.started, trip
+        started = [row.id for row in calls if row.fate is None]
+        assert started == expected.started, (started, expected.started, trip)
         fates = {row.id: row.fate for row in calls if row.fate is not None}
         assert fates == expected.fates, trip
         answer = {

@@ -114,12 +114,11 @@ BEGIN
         v_cost := COALESCE(v_call.key_costs[i], 1);
         k := array_position(v_ids, v_call.key_ids[i]);
         m := NULL;
-        IF v_keys[k].is_group THEN                   -- of members not spent yet that with most room, of this worker if any
+        IF v_keys[k].is_group THEN                   -- the member with most room, of this worker if any
           SELECT member.n INTO m
             FROM (SELECT n, v_keys[n].id, v_keys[n].room, v_keys[n].own, v_keys[n].last_at
                     FROM generate_subscripts(v_keys, 1) AS n
                    WHERE starts_with(v_keys[n].name, rtrim(v_keys[k].name, '*')) AND NOT v_keys[n].is_group
-                     AND v_keys[n].id <> ALL (v_call.key_ids) AND n <> ALL (v_ks)
                      AND v_keys[n].fits >= v_cost AND v_keys[n].room >= v_cost
                      AND COALESCE(v_keys[n].next_at <= v_until, true)) AS member (n, id, room, own, last_at)
            ORDER BY member.own >= v_cost DESC, member.room DESC, member.last_at NULLS FIRST, member.id

@@ -45,7 +45,7 @@ BEGIN
   v_rows := @ready_rows(v_queues, p_room);
   IF (SELECT site.lane_id FROM dispatcher_lanesite AS site
        WHERE site.place = -1 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
-    v_rows := v_rows || @limited_rows(p_worker, v_queues, p_room);
+    v_rows := v_rows || @limited_rows(p_worker, v_queues, p_room, v_now);
   END IF;
   IF v_rows IS NULL AND v_queues <> '{}'
      AND (SELECT site.lane_id FROM dispatcher_lanesite AS site

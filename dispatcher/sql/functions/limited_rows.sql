@@ -1,15 +1,16 @@
 -- limited_rows: lock up to `p_most` lanes of each queue that wait since some worker holds as much of a key as one may;
 -- not those that this worker may not serve either. Relies on lanesite_place and slot_key.
-CREATE FUNCTION @limited_rows(p_worker uuid, p_queues text[], p_most int) RETURNS tid[] LANGUAGE plpgsql AS $$
+CREATE FUNCTION @limited_rows(p_worker uuid, p_queues text[], p_most int, p_now timestamptz) RETURNS tid[] LANGUAGE plpgsql AS $$
 BEGIN
   RETURN (
     WITH reached AS MATERIALIZED (
       SELECT slot.key_id AS id
         FROM dispatcher_slot AS slot
         JOIN dispatcher_ratelimitkey AS key ON key.id = slot.key_id
-       WHERE slot.worker_id = p_worker AND COALESCE(key.per_worker, key.override_per_worker) IS NOT NULL
-       GROUP BY slot.key_id, key.per_worker, key.override_per_worker
-      HAVING sum(slot.cost) >= COALESCE(key.per_worker, key.override_per_worker)
+       WHERE slot.worker_id = p_worker
+       GROUP BY slot.key_id, key.id
+      HAVING sum(slot.cost) >= CASE WHEN key.override_until > p_now THEN key.override_per_worker
+                                    ELSE key.per_worker END
     ), front AS MATERIALIZED (
       SELECT seen.row
         FROM unnest(p_queues) AS mine (name)
