@@ -32,9 +32,8 @@ class Celery(Drive):
         return engine.lose(run.call, run.ticket, WorkerLost("the process was killed"), is_crash=is_crash)
 
     def _worker(self, name: str) -> heartbeat.WorkerInfo:
-        return heartbeat.WorkerInfo(
-            id=worker_id(self.site + name), name=name, host="here", pid=1, pool="prefork", processes=2, queues=[self.queue]
-        )
+        who = {"id": worker_id(self.site + name), "name": name, "host": "here", "pid": 1, "pool": "prefork"}
+        return heartbeat.WorkerInfo(**who, processes=2, queues=[self.queue])
 
 
 def worker_id(name: str) -> UUID:
