@@ -86,7 +86,7 @@ BEGIN
                       LIMIT v_heads
                         FOR NO KEY UPDATE SKIP LOCKED) AS call) AS head
        WHERE lane.id <> ALL (v_done)
-       ORDER BY CASE WHEN p_is_strict THEN mine.n END NULLS FIRST, lane.priority DESC,
+       ORDER BY CASE WHEN p_is_strict THEN COALESCE(mine.n, 1) END, lane.priority DESC,
                 v_due[mine.n] + p_stride[mine.n] * row_number() OVER (
                   PARTITION BY lane.queue
                       ORDER BY lane.priority DESC, head.turn, met.n NULLS FIRST, lane.served_at, lane.id) NULLS FIRST,
