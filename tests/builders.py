@@ -45,7 +45,7 @@ def key(name: str = "api", **limits: Any) -> RateLimitKey:
 def waiting(*keys: str, costs: Mapping[str, int] | None = None, queue: str = "celery", **fields: Any) -> CallQueue:
     """Write a call as a sender does that dies with its commit: it is there, and is noted, and no trip comes."""
     draft = send.draft(Call(task="noop", keys=costs or keys, **fields), task="noop", queue=queue)
-    call = send.write([draft])[0]
+    call = send.write([draft]).calls[0]
     # Within a test's transaction it has no lane yet.
     return call if call.lane_id is not None or not place.place([call.id], lock_wait=SECOND) else seen(call)
 

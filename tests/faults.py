@@ -16,16 +16,19 @@ from django.db.models import Model
 from psycopg.sql import SQL, Identifier
 
 from dispatcher import engine
-from dispatcher.engine import fed, feed, workers
+from dispatcher.ending import completed
+from dispatcher.engine import feed, workers
 from dispatcher.extension import registered
-from dispatcher.lifecycle import finish, heartbeat, wake
-from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
+from dispatcher.lifecycle import heartbeat, take, wake
+from dispatcher.lifecycle.finish import Ended
+from dispatcher.lifecycle.take import Taker
+from dispatcher.models import CallQueue, Slot, Start
 from dispatcher.signals import call_finished
 from dispatcher.states import Delivery, State
 from tests import db_admin
 from tests.deliveries.broker import Broker
 from tests.deliveries.celery import worker_id
-from tests.drive import Drive, Run
+from tests.drive import TASK, Drive, Run
 from tests.races.lockstep import DEADLINE, Actor, actors, holding
 
 P = ParamSpec("P")
@@ -38,7 +41,8 @@ POLL_S = 0.1
 _LANE = "(SELECT lane_id FROM dispatcher_callqueue WHERE id = %s)"
 _LOCKS = {
     "call": "SELECT FROM dispatcher_callqueue WHERE id = %s FOR UPDATE",
-    "lane": f"SELECT FROM dispatcher_lane WHERE id = {_LANE} FOR UPDATE",
+    "lane": "SELECT FROM dispatcher_lane AS lane JOIN dispatcher_lanesite AS site ON site.lane_id = lane.id "
+    f"WHERE lane.id = {_LANE} FOR UPDATE",
     "slot": "SELECT FROM dispatcher_slot WHERE call_id = %s FOR UPDATE",
     "key": "SELECT FROM dispatcher_ratelimitkey WHERE name = %s FOR UPDATE",
 }
@@ -123,7 +127,8 @@ def ending_through_a_lock(drive: Drive, run: Run, row: str) -> Iterator["Future[
 
 def end_and_die(run: Run) -> None:
     """Record the end of a run in a process that dies with its commit: nothing that would follow it happens."""
-    assert finish.complete(run.call, run.ticket, result=None) is not None
+    ended = Ended(call_id=run.call, ticket=run.ticket, claim_id=None, ending=completed(None))
+    assert take.take(Taker(), [ended]).ended
 
 
 def die_while_ending(drive: Drive, run: Run, row: str) -> None:
@@ -155,7 +160,7 @@ def meet_unknown(drive: Drive, *, worker: str = "one") -> None:
         assert message is not None
         return_unknown(*message)
         return
-    assert not feed.step(feed.Taker(worker=worker_id(worker), queues=[drive.queue], tasks=[]), room=1).starts
+    assert not feed.step(Taker(worker=worker_id(worker), queues=[drive.queue], tasks=[]), room=1).starts
 
 
 def return_unknown(call: UUID, ticket: UUID) -> bool:
@@ -166,7 +171,7 @@ def return_unknown(call: UUID, ticket: UUID) -> bool:
 def lose_answer(drive: Drive, *known: Run, worker: str = "one", seconds: float) -> None:
     """Let a worker have lost the answer that would have given it more than these runs; at most so much time passes."""
     if drive.delivery == Delivery.DIRECT:
-        fed.give_back_unknown(worker_id(worker), {run.handle.claimed.claim_id for run in known})
+        feed.give_back_unknown(worker_id(worker), {run.ticket for run in known})
         return
     drive.clock.forward(seconds)
     drive.beat(*known, worker=worker)
@@ -218,11 +223,14 @@ def parked_lanes(drive: Drive, count: int) -> Iterator[None]:
         cursor.execute(
             """
             WITH made AS (
-                INSERT INTO dispatcher_lane (queue, priority, on_limit, key_ids, parked_on_id)
-                SELECT 'queue-' || number, lane.priority, lane.on_limit, lane.key_ids, lane.key_ids[1]
+                INSERT INTO dispatcher_lane (queue, priority, on_limit, key_ids)
+                SELECT 'queue-' || number, lane.priority, lane.on_limit, lane.key_ids
                   FROM dispatcher_lane AS lane, generate_series(1, %s) AS number
                  WHERE lane.id = (SELECT lane_id FROM dispatcher_callqueue WHERE id = %s)
-                RETURNING id, queue
+                RETURNING id, queue, priority, key_ids
+            ), placed AS (
+                INSERT INTO dispatcher_lanesite (lane_id, queue, priority, place, served_at)
+                SELECT made.id, made.queue, made.priority, made.key_ids[1], clock_timestamp() FROM made
             )
             INSERT INTO dispatcher_callqueue
             SELECT (jsonb_populate_record(call, jsonb_build_object(
@@ -246,25 +254,29 @@ def erase(*calls: CallQueue | Run) -> None:
 class Idle:
     """A worker of direct queues that has come to rest, and is notified of calls."""
 
-    def __init__(self, drive: Drive, name: str, *, queues: Sequence[str] = (), reached: Sequence[int] = ()) -> None:
-        self.queues, self.reached = list(queues or [drive.queue]), reached
+    def __init__(self, drive: Drive, name: str, *, queues: Sequence[str] = ()) -> None:
+        self.queues = list(queues or [drive.queue])
         self.info = _info(name, self.queues)
 
     def __enter__(self) -> Self:
         heartbeat.record(self.info, [])
         self.connection = db_admin.connect()
         self.connection.execute(SQL("LISTEN {}").format(Identifier(wake.channel(self.info.id))))
-        self.has_calls = wake.mark_idle(self.info.id, self.queues, self.reached)
-        """Whether it saw calls as it came to rest."""
+        wake.mark(self.info.id, self.queues, is_idle=True)
+        with transaction.atomic():
+            taker = Taker(worker=self.info.id, queues=self.queues, tasks=[TASK])
+            self.has_calls = bool(feed.step(taker, room=1).starts)
+            """Whether it saw calls as it came to rest."""
+            transaction.set_rollback(True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        wake.mark_busy(self.info.id)
+        wake.mark(self.info.id, self.queues, is_idle=False)
         self.connection.close()
 
     def begin(self) -> None:
         """Be at rest no more."""
-        wake.mark_busy(self.info.id)
+        wake.mark(self.info.id, self.queues, is_idle=False)
 
     def notices(self) -> int:
         """Return how often it was woken since this was asked last."""

@@ -15,7 +15,7 @@ from dispatcher import sql
 from dispatcher.audit import repairs
 from dispatcher.audit.invariants import CHECKS, NOTES, UNSEEN, Check
 from dispatcher.audit.repairs import Finding
-from dispatcher.conf import Conf, conf, needs_worker
+from dispatcher.conf import Conf, conf, counting, needs_worker
 from dispatcher.lifecycle import periodic_runs
 from dispatcher.reports.health import OLD_TRANSACTION
 
@@ -23,6 +23,8 @@ EXAMPLES = 10
 """How many findings of a check are shown; the others are counted."""
 _MOST = 1_000
 """How many findings of a check are read, and repaired at a time."""
+_NEWEST = 2_000
+"""How many of the newest calls are looked at for fields that do not go together."""
 _LOOKS = 4
 """How often a state that may be transient is checked again."""
 _ROUNDS = 10
@@ -119,11 +121,12 @@ def _params(settings: Conf, now: datetime | None) -> Params:
         "now": now,
         "most": _MOST,
         "slack": _SLACK + settings.horizon,
-        "margin": settings.margin,
+        **counting(),
         "late": 2 * settings.tick,
         "overdue": repairs.overdue(settings),
         "needs_worker": needs_worker(),
         "ahead": settings.dispatch_ahead,
+        "newest": _NEWEST,
         "long": OLD_TRANSACTION,
         "passed_after": None,
         "periodic": [task.name for task in periodic_runs.periodic()],

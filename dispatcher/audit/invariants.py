@@ -38,8 +38,8 @@ CHECKS = (
     Check(
         statement="audit_miscounted",
         invariant=1,
-        sentence="More is in flight under a key than a lone send takes as known: slots were written by hand. "
-        "Nothing to repair: after its next pass it is counted again.",
+        sentence="A running total of a key's starts leaves some out: rows were written by hand. Nothing to repair: it "
+        "is over when its windows have passed.",
     ),
     Check(
         statement="audit_over_rate",
@@ -50,6 +50,12 @@ CHECKS = (
         statement="audit_over_throttle",
         invariant=1,
         sentence="Calls under a key started closer than its throttle allows. Nothing to repair: they have started.",
+    ),
+    Check(
+        statement="audit_wrong_fields",
+        invariant=2,
+        sentence="The fields of a call do not go together. Nothing to repair: its row was written by hand, or this is "
+        "a bug.",
     ),
     Check(
         statement="audit_two_tickets",
@@ -91,29 +97,25 @@ CHECKS = (
     Check(
         statement="audit_unserved_asleep",
         invariant=6,
-        sentence="A lane sleeps although calls wait in it: no pass serves it.",
+        sentence="A lane sleeps although calls wait in it: it has no note, or no trip reads the notes, since nothing "
+        "runs dispatcher.tick.",
         repair=repairs.wake_lanes,
         is_transient=True,
     ),
     Check(
         statement="audit_unserved_parked",
         invariant=6,
-        sentence="A key has room, or its opening time has passed, and the calls that wait for it are not admitted.",
+        sentence="A key has room, and the calls that wait for it do not start: it has no note, or no trip reads the "
+        "notes, since nothing runs dispatcher.tick.",
         repair=repairs.serve_keys,
         is_transient=True,
     ),
     Check(
-        statement="audit_unserved_held",
+        statement="audit_unserved_ready",
         invariant=6,
-        sentence="A queue is served and has room, and the calls that it holds are not admitted.",
+        sentence="A lane is ready and a worker is free, and its first call does not start: nothing runs "
+        "dispatcher.tick, or the worker was not woken.",
         repair=repairs.serve_queues,
-        is_transient=True,
-    ),
-    Check(
-        statement="audit_unserved_awake",
-        invariant=6,
-        sentence="A lane is awake, nothing stops it, and no pass comes: no dispenser runs dispatcher.tick.",
-        repair=repairs.serve_lanes,
         is_transient=True,
     ),
     Check(

@@ -4,7 +4,7 @@ A repair takes the findings of one check and returns how many it repaired. It is
 that no longer violates the invariant is left as it is.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -12,9 +12,10 @@ from uuid import UUID
 
 from dispatcher import engine, sql
 from dispatcher.conf import Conf, conf
-from dispatcher.engine import attempt, lost, sent
+from dispatcher.engine import lost, sent
+from dispatcher.engine.lost import Lost
 from dispatcher.errors import WorkerLost
-from dispatcher.lifecycle import oversized, recover, schedule
+from dispatcher.lifecycle import oversized, recover, schedule, wake
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,20 +47,17 @@ def overdue(settings: Conf) -> timedelta:
 
 
 def free_orphans(found: Sequence[Finding]) -> int:
-    """Delete slots without a call in flight, and admit other calls into their room."""
-    keys = recover.free_orphans(_ids(found)).keys
-    engine.dispense(keys={key for key in keys if key is not None}, total=conf().batch)
-    return len(keys)
+    """Delete slots without a call in flight, and let other calls into their room."""
+    freed = recover.free_orphans(_ids(found)).slots
+    _go_on()
+    return freed
 
 
 def put_back(found: Sequence[Finding]) -> int:
     """Put back calls in flight that hold no slots, as lost calls: a call that had started has spent its attempt."""
     error = WorkerLost("the audit found that it held no slot")
-    tickets = sorted((UUID(each.target), UUID(each.version)) for each in found)
-    with sql.atomic():
-        ended = [lost.put_back(call, ticket, error, is_crash=False) for call, ticket in tickets]
-        attempt.wake(ended)
-    return engine.serve(ended)
+    gone = [Lost(call_id=UUID(each.target), ticket=UUID(each.version)) for each in found]
+    return lost.lose(gone, error, is_crash=False)
 
 
 def recover_leases(found: Sequence[Finding]) -> int:
@@ -69,38 +67,31 @@ def recover_leases(found: Sequence[Finding]) -> int:
     now = sql.now()
     with sql.atomic():
         left = recover.expired(now=now - overdue(conf()))
-        ended = [lost.put_back(call.call_id, call.ticket, silent, is_crash=True) for call in left]
-        attempt.wake(ended)
-    return engine.serve(ended)
+        gone = [Lost(call_id=call.call_id, ticket=call.ticket) for call in left]
+        return lost.lose(gone, silent, is_crash=True)
 
 
 def wake_lanes(found: Sequence[Finding]) -> int:
-    """Wake sleeping lanes, and dispense them."""
-    woken = recover.wake(_ids(found))
-    engine.dispense(lanes=_ids(found), total=conf().batch)
-    return woken
-
-
-def serve_lanes(found: Sequence[Finding]) -> int:
-    """Dispense awake lanes."""
-    engine.dispense(lanes=_ids(found), total=conf().batch)
-    return len(found)
+    """Note sleeping lanes, and let their calls go on."""
+    noted = sql.change("note_lanes", {"lanes": _ids(found)})
+    _go_on(queues={each.facts["queue"] for each in found})
+    return noted
 
 
 def serve_keys(found: Sequence[Finding]) -> int:
-    """Dispense the lanes that are parked on keys with room."""
-    engine.dispense(keys=_ids(found), total=conf().batch)
+    """Let the calls go on that are parked on keys with room."""
+    _go_on(keys=_ids(found))
     return len(found)
 
 
 def serve_queues(found: Sequence[Finding]) -> int:
-    """Dispense the lanes that are held by queues with room."""
-    engine.dispense(queues=[each.target for each in found], total=conf().batch)
+    """Let the calls of queues go on whose lanes are ready."""
+    _go_on(queues=[each.target for each in found])
     return len(found)
 
 
 def place(found: Sequence[Finding]) -> int:
-    """Give calls without a lane their lanes, and dispense those."""
+    """Give calls without a lane their lanes, and let those go on."""
     return sent.serve(unplaced=[UUID(each.target) for each in found])
 
 
@@ -108,16 +99,22 @@ def release_oversized(found: Sequence[Finding]) -> int:
     """Return oversized calls to their lanes where the limits in force allow their cost."""
     released = oversized.release(_ids(found))
     if released.calls:
-        engine.dispense(awake=True, total=conf().batch)
+        _go_on()
     return released.calls
 
 
 def wake_due(found: Sequence[Finding]) -> int:
-    """Move calls whose scheduled time has passed into their lanes, and dispense those."""
-    del found
+    """Move calls whose scheduled time has passed into their lanes, and let those go on."""
     woken = schedule.wake_due()
-    engine.dispense(awake=True, total=conf().batch)
+    _go_on(queues={each.facts["queue"] for each in found})
     return woken
+
+
+def _go_on(*, queues: Collection[str] = (), keys: Collection[int] = ()) -> None:
+    """Look at these keys and at all that is noted; wake an idle worker of these queues, or publish their calls."""
+    engine.dispense(keys=keys)
+    if queues and (published := wake.dispensed(wake.ask(queues=queues))):
+        engine.dispense(queues=published)
 
 
 def _ids(found: Iterable[Finding]) -> list[int]:

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from dispatcher import engine, lanes, sql
 from dispatcher.conf import conf
-from dispatcher.engine import attempt, lost
+from dispatcher.engine import attempt, dispenser, lost
 from dispatcher.engine.lost import Lost
 from dispatcher.errors import WorkerLost
 from dispatcher.lifecycle import finish, heartbeat, unstarted, wake
@@ -21,7 +21,7 @@ def record_heartbeat(worker: heartbeat.WorkerInfo, held: Sequence[heartbeat.Rese
     if result.is_back:
         for queue in set(worker.queues) - {conf().dispenser_queue}:
             sql.change("open_queue", {"name": queue, "delivery": lanes.declared_delivery(queue)})
-        engine.dispense_briefly(queues=worker.queues)
+        engine.dispense_briefly(queues=set(worker.queues).intersection(dispenser.ready_queues()))
     if result.knows_more and worker.tasks:
         _wake(worker.queues, worker.tasks)
     return direct_queues(worker.queues)

@@ -86,6 +86,7 @@ class Written:
     id: UUID
     position: int
     lane_id: int | None
+    key_costs: list[int] | None
     state: str
     created_at: datetime
     scheduled_at: datetime | None = None
@@ -264,7 +265,7 @@ def _insert(
         "is_pending": [each.is_pending for each in drafts],
     }
     extras = {each.id: each.extras for each in drafts if each.extras is not None and each.extras.is_stored}
-    written = woken = None
+    woken = None
     try:
         with sql.one_trip() as commit:
             written = sql.ask("send_calls", Written, params)
@@ -275,10 +276,10 @@ def _insert(
                 woken = wake.ask(calls=_firsts(drafts))
     except sql.DATABASE_ERRORS as fault:
         # An error of the server's after the rows have come is that of the wake-up: the calls are committed.
-        if written is None or woken is None or sql.sqlstate(fault) is None or not (rows := written.rows()):
+        if woken is None or sql.sqlstate(fault) is None or not written.is_answered:
             raise
         logger.exception("calls were sent, but no worker was woken; one finds their lanes by the note")
-        return rows, []
+        return written.rows(), []
     return written.rows(), None if woken is None else wake.dispensed(woken)
 
 
@@ -303,6 +304,7 @@ def _saved(each: Draft, row: Written, placement: Placement | None = None) -> Cal
         priority=each.kind.priority,
         on_limit=each.kind.on_limit,
         costs=dict(each.costs),
+        key_costs=row.key_costs,
         state=State(row.state),
         retry=each.retry and json.loads(each.retry),
         scheduled_at=row.scheduled_at,

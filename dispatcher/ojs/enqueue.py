@@ -177,9 +177,9 @@ def find_unique(key: str, states: Collection[str], period: timedelta | None = No
 
 
 def _cancel(call: UUID) -> bool:
-    done = control.cancel([call])
+    cancelled = control.cancel([call])
     sql.after_commit(engine.dispense_briefly)
-    return bool(done.calls)
+    return bool(cancelled)
 
 
 def _rescheduled(each: EnqueueRequest, before: UUID | None) -> Call:

@@ -2,18 +2,21 @@
 
 from datetime import datetime, timedelta
 
+from dispatcher import sql
 from dispatcher.conf import RETENTION, conf
 from dispatcher.lifecycle import retention
 from dispatcher.ojs.models import EventLogEntry, PullWorker, Workflow
 
 TRIM_BUDGET = timedelta(seconds=0.1)
 """How long one recovery may spend on what the event log has kept for long enough."""
+_MARKS_KEPT = timedelta(hours=1)
 _WORKFLOWS = 100
 """How many workflows go at once, each with all that is in it."""
 
 
 def delete_workers(*, now: datetime | None = None) -> int:
-    """Delete the rows of workers that fetch and have been gone for a day; return how many."""
+    """Delete the rows of workers that fetch and have been gone for a day, and marks that they left; return how many."""
+    sql.change("delete_marks", {"retention": _MARKS_KEPT, "now": now})
     return retention.delete_seen(PullWorker, "delete_pull_workers", now)
 
 

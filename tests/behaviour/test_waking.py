@@ -48,9 +48,10 @@ def test_a_worker_that_comes_to_rest_sees_what_was_sent_before(drive: Drive) -> 
 
 
 def test_a_worker_that_has_its_part_of_a_key_is_not_kept_awake_by_its_calls(drive: Drive) -> None:
-    key = drive.key(concurrency=5, per_worker=1)
-    drive.send("api")
-    with Idle(drive, "one", reached=[key.id]) as one, Idle(drive, "two") as two:
+    drive.key(concurrency=5, per_worker=1)
+    drive.send_many(2, "api")
+    assert len(drive.take(worker="one")) == 1
+    with Idle(drive, "one") as one, Idle(drive, "two") as two:
         assert (one.has_calls, two.has_calls) == (False, True)
 
 

@@ -111,7 +111,7 @@ def test_an_opening_and_a_pass_that_parks_a_lane(verb: str) -> None:
 
 def test_a_raised_limit_and_a_pass_that_sets_a_call_aside() -> None:
     RateLimitKey.objects.declare("api", concurrency=10)
-    (waiting,) = send.write([send.draft(Call(keys={"api": 8}), task="noop", queue="celery")])
+    (waiting,) = send.write([send.draft(Call(keys={"api": 8}), task="noop", queue="celery")]).calls
     RateLimitKey.objects.update(concurrency=5)
     raising = partial(api.limit, "api", {"concurrency": 10})
     explore({"admin": raising, "dispenser": dispense(waiting)}, all_are_admitted, at_least=200, limits_changed=True)

@@ -27,7 +27,7 @@ WAITING: Final = [
 HOTS: Final = [
     hot("find_unique", 100, unique_key="often", states=[*states.State], period=timedelta(seconds=1)),
     hot("find_unique", 20, unique_key="often", states=["available", "scheduled"], period=None),
-    hot("ready_queues", 60, queues=["lone", "hot"], most=10),
+    hot("fetchable_queues", 60, queues=["lone", "hot"]),
 ]
 
 

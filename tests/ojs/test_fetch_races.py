@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey
+from dispatcher.models import CallQueue, Queue, RateLimitKey
 from dispatcher.ojs import fetch, worker_reports
 from dispatcher.ojs.fetch import FetchRequest
 from dispatcher.ojs.worker_reports import RejectedReport
@@ -14,7 +14,7 @@ from dispatcher.request import Call
 from dispatcher.states import TERMINAL
 from tests.races.audit import audit, most_at_once, spent_by_key
 from tests.races.conftest import mailbox, patient_passes  # noqa: F401
-from tests.races.lockstep import DEADLINE, POLL, STOP_ADMISSIONS, actors, at_once, concurrent, holding
+from tests.races.lockstep import DEADLINE, POLL, at_once, concurrent
 from tests.races.traffic import dispense_and_work
 
 pytestmark = concurrent
@@ -55,26 +55,6 @@ def test_no_fetcher_comes_back_empty_while_calls_are_there() -> None:
     send(64)
     fetched = at_once(*[lambda: fetch.fetch(FetchRequest(queues=["mail"], count=4))] * 16)
     assert sorted(map(len, fetched)) == [4] * 16
-
-
-def test_a_call_sent_to_a_lane_that_a_fetch_waited_for_in_vain_is_there_for_the_next() -> None:
-    """The fetch still has the lane locked, so the sender leaves it alone."""
-    for key in ("first", "second"):
-        RateLimitKey.objects.declare(key, concurrency=9)
-        send(1, key)
-    lane, _ = Lane.objects.order_by("id")
-    with actors(2) as (fetcher, sender), holding("SELECT FROM dispatcher_lane FOR UPDATE") as other:
-        fetching = fetcher.begin(fetch.fetch, FetchRequest(queues=["mail"]))
-        fetcher.wait_blocked(by=other)
-        ended = "UPDATE dispatcher_callqueue SET state = 'cancelled', finished_at = now() WHERE lane_id = %s"
-        other.execute(ended, [lane.id])
-        other.execute("UPDATE dispatcher_lane SET is_held = false WHERE id = %s", [lane.id])
-        with holding(STOP_ADMISSIONS) as gate:
-            other.commit()
-            fetcher.wait_blocked(by=gate)
-            sender.do(send, 2, "first")
-        assert [call.lane_id != lane.id for call in fetching.result(DEADLINE)] == [True]
-    assert [call.lane_id for call in fetch.fetch(FetchRequest(queues=["mail"]))] == [lane.id]
 
 
 def test_fetchers_and_celery_s_workers_share_a_concurrency() -> None:

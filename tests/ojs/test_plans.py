@@ -51,8 +51,9 @@ CHANGES: Final = [
 ]
 RUNNING: Final = UUID("00000000-0000-7000-8000-00000000ea6b")
 HOT: Final = [
-    hot("ready_queues", 100, queues=["queue-1", "unheard"], most=10),
-    hot("set_fetch_leases", 100, calls=[RUNNING], tickets=[RUNNING], lease=None, usual=LEASE, worker=None),
+    hot("fetchable_queues", 100, queues=["queue-1", "unheard"]),
+    hot("mark_waiting", 100, mark=RUNNING, queues=["queue-1", "unheard"]),
+    hot("set_fetch_leases", 100, calls=[RUNNING], tickets=[RUNNING], lease=None, usual=LEASE),
     hot("renew_fetch_leases", 100, calls=[RUNNING], lease=None, usual=LEASE),
     hot("find_reserved_call", 30, call=RUNNING),
     hot("lock_overdue", 50),

@@ -152,9 +152,15 @@ def test_a_fetch_that_may_not_wait_ends_beside_one_of_the_same_name_that_may(
 ) -> None:
     monkeypatch.setattr("dispatcher.ojs.long_poll._CHECK_S", 0.0)
     Queue.objects.create(name="mail", delivery="http")
-    (old, new), waiters, got = made(), Waiters(), {}
-    waits = in_thread(lambda: got.update(new=waiters.wait(new, ["mail"], 20, new.is_valid)))
-    got["old"] = waiters.wait(old, ["mail"], 20, old.is_valid)
+    (old, new), waiters, woken = made(), Waiters(), {}
+
+    def wait(access: auth.Access) -> None:
+        with waiters.waiting(access, ["mail"], access.is_valid) as waiter:
+            waiter.wait(20)
+        woken[access] = waiter.is_woken
+
+    waits = in_thread(lambda: wait(new))
+    wait(old)
     CallQueue.objects.send("mail.send", queue="mail")
     waits.join(30)
-    assert got == {"old": False, "new": True}
+    assert woken == {old: False, new: True}

@@ -13,7 +13,7 @@ import pytest
 from django.db import connection, connections
 from pytest_django import Settings
 
-from dispatcher.models import CallQueue, Queue
+from dispatcher.models import CallQueue, Feed, Queue
 from dispatcher.ojs import long_poll
 from dispatcher.ojs.auth import make_token
 from dispatcher.ojs.long_poll import WAITERS
@@ -132,13 +132,24 @@ def unstarted(_: Thread) -> None:
 def test_who_waits_after_the_thread_that_looks_was_lost_is_woken(
     broken: tuple[type, str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waiting = long_poll.Waiters()
-    Api().push()
+    waiters = long_poll.Waiters()
     with monkeypatch.context() as patch, suppress(RuntimeError):
         patch.setattr(*broken)
-        waiting.wait("a", ["default"], 0.1, lambda: True)
-    assert len(waiting) == 0
-    assert waiting.wait("a", ["default"], DEADLINE_S, lambda: True)
+        with waiters.waiting("a", ["default"], lambda: True) as waiter:
+            waiter.wait(0.1)
+    assert len(waiters) == 0
+    assert not Feed.objects.exists()
+    with waiters.waiting("a", ["default"], lambda: True) as waiter:
+        Api().push()
+        waiter.wait(DEADLINE_S)
+        assert waiter.has_ended.is_set()
+
+
+def test_whose_mark_is_gone_looks_again() -> None:
+    with long_poll.WAITERS.waiting("a", ["default"], lambda: True) as waiter:
+        Feed.objects.all().delete()
+        waiter.wait(DEADLINE_S)
+        assert waiter.has_ended.is_set()
 
 
 def test_a_process_forked_from_one_whose_requests_wait_has_none_that_do(settings: Settings) -> None:

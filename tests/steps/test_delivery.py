@@ -7,7 +7,7 @@ import pytest
 
 from dispatcher import lanes, sql
 from dispatcher.errors import ConfigurationError
-from dispatcher.models import CallQueue, Lane, Queue
+from dispatcher.models import CallQueue, Note, Queue
 from dispatcher.states import Delivery, State
 from tests.builders import committed, seen
 
@@ -51,24 +51,20 @@ def test_a_queue_of_the_broker_needs_no_row() -> None:
 
 def test_a_send_whose_call_is_committed_does_not_fail_where_no_worker_can_be_woken() -> None:
     Queue.objects.create(name="mail", delivery="direct")
-    for _ in ("makes the lane", "learns that the queue is direct"):
-        CallQueue.objects.send("noop", queue="mail")
-    Lane.objects.update(is_held=False)
     ask = sql.ask
 
     def fail_to_wake(name: str, row: Any, params: Any) -> Any:
-        return ask(name, row, {**params, "id": "no id"} if name == "wake_for_call" else params)
+        return ask(name, row, {**params, "silence": "no time"} if name == "wake_workers" else params)
 
     with mock.patch.object(sql, "ask", fail_to_wake):
         call = CallQueue.objects.send("noop", queue="mail")
     assert seen(call).position == call.position
-    assert Lane.objects.get().is_held, "the look after the commit has held it"
+    assert Note.objects.filter(lane_id=call.lane_id).exists()
 
 
 def test_a_queue_that_is_direct_no_more_publishes_the_next_call() -> None:
     queue = Queue.objects.create(name="mail", delivery="direct")
-    for _ in ("makes the lane", "learns that the queue is direct"):
-        CallQueue.objects.send("noop", queue="mail")
+    CallQueue.objects.send("noop", queue="mail")
     queue.delivery = "broker"
     queue.save()
     call = CallQueue.objects.send("noop", queue="mail", priority=1)

@@ -75,7 +75,7 @@ def test_reports_count_and_list_calls_without_a_lane() -> None:
 def test_why_a_call_without_a_lane_waits() -> None:
     wait = reports.why_waiting(unplaced().id)
     assert wait is not None
-    assert (wait.is_placed, wait.is_awake, wait.stopped_by, wait.held_by, wait.ahead) == (False, False, None, None, 0)
+    assert (wait.is_placed, wait.stopped_by, wait.ahead) == (False, None, 0)
     placed = reports.why_waiting(waiting().id)
     assert placed is not None
     assert placed.is_placed
@@ -113,7 +113,7 @@ def test_with_autocommit_off_the_planner_settings_of_the_caller_stay_as_they_are
     with manual(), connection.cursor() as cursor:
         cursor.execute("SELECT current_setting('enable_seqscan'), current_setting('lock_timeout')")
         before = cursor.fetchone()
-        engine.dispense(awake=True)
+        engine.dispense()
         place.place([unplaced().id], lock_wait=timedelta(seconds=1))
         cursor.execute("SELECT current_setting('enable_seqscan'), current_setting('lock_timeout')")
         assert cursor.fetchone() == before

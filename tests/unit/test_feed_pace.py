@@ -5,7 +5,6 @@ from typing import Any, Final
 
 import pytest
 
-from dispatcher.celery import feed_pace
 from dispatcher.celery.feed_pace import Pace
 
 SIZE: Final = 2
@@ -45,15 +44,3 @@ def test_half_as_many_are_started_ahead_each_time_that_some_go_back_until_calls_
 def test_a_throttle_or_a_full_key_stops_it_at_once(pace: Pace) -> None:
     pace.tighten()
     assert pace.ahead(SIZE) == 0
-
-
-def test_a_hand_over_that_had_more_to_decide_is_not_tried_again_for_a_second(
-    pace: Pace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr(feed_pace, "monotonic", lambda: now[0])
-    assert pace.may_hand_over
-    pace.note_not_handed_over()
-    assert not pace.may_hand_over
-    now[0] += 1
-    assert pace.may_hand_over

@@ -94,7 +94,7 @@ def keep(here: heartbeat.WorkerInfo, full: heartbeat.ReservedCall) -> None:
 
 def write(calls: list[Call]) -> list[CallQueue]:
     """Write calls without a look at what may go."""
-    return send.write([send.draft(each, task=TASK, queue=each.queue or QUEUE) for each in calls])
+    return send.write([send.draft(each, task=TASK, queue=each.queue or QUEUE) for each in calls]).calls
 
 
 def probe_calls(each: int) -> list[Call]:

@@ -13,6 +13,7 @@ from ninja import Router
 
 from dispatcher import api, engine, sql, validate
 from dispatcher.conf import conf
+from dispatcher.engine import dispenser
 from dispatcher.lanes import mixture
 from dispatcher.models import CallQueue, Queue, Slot, Worker
 from dispatcher.ojs import job_query, pull_workers
@@ -110,7 +111,7 @@ def configure(request: HttpRequest, name: str, wanted: QueueConfigIn) -> HttpRes
         _set_up(Queue.objects.using(conf().database).get(name=name), wanted)
         if limits:
             store(name, limits, by=access_of(request).actor())
-    engine.dispense_briefly(queues=[name])
+    engine.dispense_briefly(queues={name}.intersection(dispenser.ready_queues()))
     return json_response(_render_queue(name))
 
 

@@ -1,5 +1,5 @@
 -- audit_call_without_slot: calls in flight that hold no slot: no limit counts them, and no lease ends them.
--- Relies on the index call_in_flight and the constraint slot_is_one_per_call_and_key.
+-- Relies on the indexes call_in_flight and slot_call.
 SELECT 'call ' || call.id AS what, call.id::text AS target, call.ticket::text AS version,
        json_build_object('task', call.task, 'queue', call.queue, 'state', call.state,
                          'dispatched_at', call.dispatched_at) AS facts,

@@ -1,20 +1,17 @@
--- audit_miscounted: keys with more in flight than a lone send takes as known, which would let it admit too many.
--- Both are of one snapshot; an admission writes its slots and its number together. Slots are read whole, as in
--- audit_over_concurrency.
-WITH held AS MATERIALIZED (
-    SELECT slot.key_id, sum(slot.cost)::bigint AS cost,
-           COALESCE(sum(slot.cost) FILTER (WHERE slot.started_at IS NULL), 0)::bigint AS unstarted
-      FROM dispatcher_slot AS slot
-     WHERE slot.key_id IS NOT NULL
-     GROUP BY slot.key_id
+-- audit_miscounted: keys of whose starts a running total is not that of the start before and its own cost: their windows
+-- count too much or too little. Starts are kept for as long as a window may count them, and are read whole, in the order
+-- of the index start_key.
+WITH running AS MATERIALIZED (
+    SELECT start.key_id, start.at, start.cost, start.total, lag(start.total) OVER turn AS earlier
+      FROM dispatcher_start AS start
+    WINDOW turn AS (PARTITION BY start.key_id ORDER BY start.at, start.total)
 )
-SELECT 'key ' || key.name AS what, key.id::text AS target, '' AS version,
-       json_build_object('in_flight', held.cost, 'most_held', key.most_held,
-                         'unstarted', held.unstarted, 'most_unstarted', key.most_unstarted) AS facts,
+SELECT 'key ' || COALESCE(key.name, running.key_id::text) AS what, running.key_id::text AS target, '' AS version,
+       json_build_object('started_at', running.at, 'cost', running.cost, 'total', running.total,
+                         'earlier_total', running.earlier) AS facts,
        count(*) OVER () AS total
-  FROM held
-  JOIN dispatcher_ratelimitkey AS key ON key.id = held.key_id
- WHERE key.counted_admissions = key.admissions
-   AND (held.cost > key.most_held OR held.unstarted > key.most_unstarted)
- ORDER BY key.name, key.id
+  FROM running
+  LEFT JOIN dispatcher_ratelimitkey AS key ON key.id = running.key_id
+ WHERE running.total <> running.earlier + running.cost
+ ORDER BY running.key_id, running.at, running.total
  LIMIT %(most)s::int

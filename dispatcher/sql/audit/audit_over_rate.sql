@@ -1,7 +1,7 @@
 -- audit_over_rate: keys of whose window an admission took more than the rate limit.
 -- Judged for the latest admissions whose calls are still in flight: what each must have counted, and can't have been
 -- less, is the starts in the window before it, the slots that have not started even now, and its own. Starts since are
--- left out: one that came too late was given up for another, and both are in the window. Relies on the key of windows.
+-- left out: one that came too late was given up for another, and both are in the window. Relies on start_key.
 WITH {{clock}}, moment AS MATERIALIZED (
     SELECT slot.key_id, call.dispatched_at AS at,
            COALESCE(sum(slot.cost) FILTER (WHERE slot.started_at IS NULL), 0) AS unstarted,
@@ -28,10 +28,10 @@ WITH {{clock}}, moment AS MATERIALIZED (
            limited.since, limited.reserved + earlier.cost AS cost
       FROM limited
      CROSS JOIN LATERAL (
-           SELECT COALESCE(sum(bucket.cost), 0) AS cost
-             FROM dispatcher_window AS bucket
-            WHERE bucket.key_id = limited.id AND limited.at - bucket.last_start_at < limited.rate_period
-              AND bucket.last_start_at <= limited.at - %(margin)s::interval) AS earlier
+           SELECT COALESCE(sum(start.cost), 0) AS cost
+             FROM dispatcher_start AS start
+            WHERE start.key_id = limited.id AND start.at > limited.at - limited.rate_period
+              AND start.at <= limited.at - %(margin)s::interval) AS earlier
      WHERE limited.rate_limit IS NOT NULL AND limited.at > limited.since + %(slack)s::interval
      ORDER BY limited.id, limited.reserved + earlier.cost DESC
 )

@@ -1,5 +1,5 @@
 -- audit_over_throttle: consecutive starts of running calls that are closer than the throttle of their key allows.
--- The spacing is computed as the claim does. Starts before the limits last changed had other ones.
+-- Starts before the limits last changed had other ones.
 WITH {{clock}}, start AS MATERIALIZED (
     SELECT slot.key_id, slot.call_id, slot.started_at AS at, lag(slot.call_id) OVER turn AS earlier_call,
            lag(slot.started_at) OVER turn AS earlier_at, lag(slot.cost) OVER turn AS earlier_cost
@@ -17,7 +17,7 @@ WITH {{clock}}, start AS MATERIALIZED (
      WHERE start.earlier_at IS NOT NULL
 ), spaced AS MATERIALIZED (
     SELECT id, name, call_id, at, earlier_call, earlier_at, since,
-           {{throttle_spacing(earlier_cost, pace, period)}} AS spacing
+           {{@spacing}}(earlier_cost, pace, period) AS spacing
       FROM paced
      WHERE pace IS NOT NULL
 )

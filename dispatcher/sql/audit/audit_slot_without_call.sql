@@ -1,7 +1,7 @@
 -- audit_slot_without_call: slots whose call is not in flight, or is gone: room that is never released.
 -- Slots are few, live only while their call is in flight, and are read whole, as are the calls in flight: one look for
 -- each slot would cost ten times as much. An EXCEPT is hashed or sorted, whatever the statistics say.
--- Relies on the index call_in_flight and the constraint slot_is_one_per_call_and_key.
+-- Relies on the indexes call_in_flight and slot_call.
 WITH astray AS MATERIALIZED (
     SELECT slot.call_id FROM dispatcher_slot AS slot
     EXCEPT

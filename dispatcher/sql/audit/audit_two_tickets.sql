@@ -1,5 +1,4 @@
 -- audit_two_tickets: tickets that more than one call in flight has. Relies on the index call_in_flight.
--- That a call has a ticket if and only if it is in flight is a constraint of the table.
 SELECT 'ticket ' || call.ticket AS what, call.ticket::text AS target, '' AS version,
        json_build_object('calls', jsonb_agg(call.id ORDER BY call.id)) AS facts,
        count(*) OVER () AS total

@@ -1,4 +1,4 @@
--- audit_unplaced: calls that were sent a while ago and have no lane yet, so that no pass could admit them.
+-- audit_unplaced: calls that were sent a while ago and have no lane yet, so that no trip could start them.
 -- Relies on the index call_unplaced.
 WITH late AS MATERIALIZED (
     SELECT call.id, call.position, call.state, call.queue, call.created_at, call.placement -> 'names' AS keys,

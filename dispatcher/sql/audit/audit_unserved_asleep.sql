@@ -1,4 +1,4 @@
--- audit_unserved_asleep: lanes that sleep although calls wait in them: no pass would serve them.
+-- audit_unserved_asleep: lanes that sleep although calls wait in them, without a note: no trip would serve them.
 -- Hops from lane to lane on the index call_waiting, so neither the backlog nor lanes without calls cost anything.
 WITH RECURSIVE {{clock}}, hop AS (
     (SELECT call.lane_id
@@ -16,15 +16,15 @@ WITH RECURSIVE {{clock}}, hop AS (
             ORDER BY call.lane_id
             LIMIT 1) AS next
 )
-SELECT 'lane ' || lane.id AS what, lane.id::text AS target, head.id || ' ' || head.version AS version,
-       json_build_object('queue', lane.queue, 'priority', lane.priority, 'first_call', head.id,
+SELECT 'lane ' || site.lane_id AS what, site.lane_id::text AS target, head.id || ' ' || head.version AS version,
+       json_build_object('queue', site.queue, 'priority', site.priority, 'first_call', head.id,
                          'sent_at', head.created_at) AS facts,
        count(*) OVER () AS total
   FROM clock
  CROSS JOIN hop
-  JOIN dispatcher_lane AS lane ON lane.id = hop.lane_id
- CROSS JOIN LATERAL {{first_call_in(lane.id)}} AS head
- WHERE NOT lane.is_awake AND lane.parked_on_id IS NULL AND NOT lane.is_held
+  JOIN dispatcher_lanesite AS site ON site.lane_id = hop.lane_id
+ CROSS JOIN LATERAL {{first_call_in(site.lane_id)}} AS head
+ WHERE site.place IS NULL AND NOT {{is_noted(lane_id, ARRAY[site.lane_id], clock.now)}}
    AND {{not_expired(head, clock.now)}}
- ORDER BY lane.id
+ ORDER BY site.lane_id
  LIMIT %(most)s::int

@@ -1,45 +1,43 @@
--- audit_unserved_parked: keys that could let the first of the calls parked on them go, which neither time nor a release
--- will open.
--- They have room by their concurrency and no time at which they open, or the call costs more than their concurrency; or
--- that time has passed without a pass. A group could if one of its members has room.
--- Hops from key to key on the index lane_parked, so the number of lanes that are parked on one costs nothing.
--- Relies on slot_key and call_waiting.
-WITH RECURSIVE {{clock}}, {{keys_named_by(dispatcher_lane, parked_on_id)}}, closed AS MATERIALIZED (
-    SELECT key.id, key.name, key.is_group, key.opens_at, held.cost AS held,
-           {{limit_in_force(key.override_until > clock.now, key, concurrency)}} AS concurrency,
-           {{limit_in_force(key.override_until > clock.now, key, per_worker)}} AS per_worker
+-- audit_unserved_parked: keys with room for the first call of a lane that is parked on them, or that are gone, without a
+-- note: no trip would look at them.
+-- By right such a lane waits for its worker (`kept_until`), or behind a lane that is ready and spends the key.
+-- Hops from key to key on the index lanesite_place, so the number of lanes that are parked on one costs nothing.
+-- Relies on slot_key, start_key and call_waiting.
+WITH RECURSIVE {{clock}}, {{keys_named_by(dispatcher_lanesite, place)}}, front AS MATERIALIZED (
+    SELECT hop.key_id, key.name, first.lane_id, head.id AS call_id, head.version, head.cost
       FROM clock
      CROSS JOIN hop
-      JOIN dispatcher_ratelimitkey AS key ON key.id = hop.key_id
+      LEFT JOIN dispatcher_ratelimitkey AS key ON key.id = hop.key_id
      CROSS JOIN LATERAL (
-           SELECT COALESCE(sum(slot.cost), 0) AS cost
-             FROM dispatcher_slot AS slot
-            WHERE slot.key_id = key.id) AS held
-     WHERE NOT key.is_paused AND (key.blocked_until IS NULL OR key.blocked_until <= clock.now)
-       AND (key.is_group OR key.opens_at IS NULL OR key.opens_at < clock.now - %(late)s::interval)
+           SELECT site.lane_id
+             FROM dispatcher_lanesite AS site
+            WHERE site.place = hop.key_id AND site.kept_until IS NULL
+            ORDER BY site.queue, site.priority DESC, site.served_at, site.lane_id
+            LIMIT 1) AS first
+     CROSS JOIN LATERAL (
+           SELECT call.id, call.expires_at, COALESCE((call.costs ->> key.name)::int, 1) AS cost,
+                  call.xmin::text AS version
+             FROM dispatcher_callqueue AS call
+            WHERE {{waits_in(call, first.lane_id)}}
+            ORDER BY call.position
+            LIMIT 1) AS head
+     WHERE hop.key_id > 0 AND {{not_expired(head, clock.now)}}
 )
-SELECT 'key ' || closed.name AS what, closed.id::text AS target, head.id || ' ' || head.version AS version,
-       json_build_object('lane', front.id, 'first_call', head.id, 'in_flight', closed.held,
-                         'concurrency', closed.concurrency, 'opens_at', closed.opens_at) AS facts,
+SELECT 'key ' || COALESCE(front.name, front.key_id::text) AS what, front.key_id::text AS target,
+       front.lane_id || ' ' || front.call_id || ' ' || front.version AS version,
+       json_build_object('lane', front.lane_id, 'first_call', front.call_id, 'cost', front.cost,
+                         'is_gone', front.name IS NULL) AS facts,
        count(*) OVER () AS total
   FROM clock
- CROSS JOIN closed
- CROSS JOIN LATERAL {{first_parked_lane(closed.id)}} AS front
+ CROSS JOIN front
+  LEFT JOIN LATERAL ({{key_for(front.key_id, front.cost, clock.now)}}) AS stopping ON true
  CROSS JOIN LATERAL (
-       SELECT call.id, call.expires_at, COALESCE((call.costs ->> closed.name)::int, 1) AS cost,
-              call.xmin::text AS version
-         FROM dispatcher_callqueue AS call
-        WHERE {{waits_in(call, front.id)}}
-        ORDER BY call.position
-        LIMIT 1) AS head
- WHERE NOT ({{parked_by_worker_limit(closed.per_worker, front.id)}})
-   AND ((closed.opens_at IS NOT NULL AND NOT closed.is_group) OR closed.concurrency IS NULL
-        OR closed.held + head.cost <= closed.concurrency
-        OR (closed.concurrency > 0 AND head.cost > closed.concurrency))
-   AND CASE WHEN closed.is_group
-            THEN closed.opens_at < clock.now - %(late)s::interval
-                 OR {{group_has_room(closed, head.cost, clock.now)}}
-            ELSE true END
-   AND {{not_expired(head, clock.now)}}
- ORDER BY closed.name, closed.id
+       SELECT front.key_id || {{@members_of}}(CASE WHEN stopping.members > 0 THEN front.name END) AS ids) AS opening
+ WHERE COALESCE(stopping.has_room, true) AND NOT {{is_noted(key_id, opening.ids, clock.now)}}
+   AND NOT EXISTS (SELECT
+                     FROM dispatcher_lanesite AS site
+                     JOIN dispatcher_lane AS lane ON lane.id = site.lane_id
+                    WHERE site.place <= 0
+                      AND (lane.key_ids @> ARRAY[front.key_id] OR 'queue:' || lane.queue = front.name))
+ ORDER BY front.name, front.key_id
  LIMIT %(most)s::int

@@ -1,9 +1,7 @@
--- read_notes: take over the notes that are due. Their sleeping lanes are ready now, with `is_forced` parked ones, too;
--- the keys to look at are returned. A note whose lane another transaction has locked stays for a moment: that one may
+-- read_notes: take over the notes that are due. Their sleeping lanes are ready now, with `is_forced` parked ones, too.
+-- Returns the keys to look at, and the queues of these lanes: who may serve them is not here, maybe. A note whose lane another transaction has locked stays for a moment: that one may
 -- be putting the lane to sleep.
-CREATE FUNCTION @read_notes(p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql AS $$
-DECLARE
-  v_keys bigint[];
+CREATE FUNCTION @read_notes(p_now timestamptz, OUT keys bigint[], OUT queues text[]) LANGUAGE plpgsql AS $$
 BEGIN
   WITH due AS MATERIALIZED (
     SELECT note.ctid AS row, note.lane_id, note.key_id, note.is_forced
@@ -25,6 +23,7 @@ BEGIN
                FROM mine
               WHERE mine.place IS NULL
                  OR (mine.place <> 0 AND EXISTS (SELECT FROM due WHERE due.lane_id = mine.lane_id AND due.is_forced))))
+    RETURNING site.queue
   ), settled AS MATERIALIZED (
     SELECT due.row, due.key_id,
            due.lane_id IS NULL OR due.lane_id IN (SELECT mine.lane_id FROM mine)
@@ -38,6 +37,7 @@ BEGIN
        SET at = p_now + interval '20 milliseconds'
      WHERE note.ctid = ANY (ARRAY(SELECT settled.row FROM settled WHERE NOT settled.is_over))
   )
-  SELECT array_agg(DISTINCT settled.key_id) INTO v_keys FROM settled WHERE settled.key_id IS NOT NULL;
-  RETURN COALESCE(v_keys, '{}');
+  SELECT ARRAY(SELECT DISTINCT settled.key_id FROM settled WHERE settled.key_id IS NOT NULL),
+         ARRAY(SELECT DISTINCT ready.queue FROM ready)
+    INTO keys, queues;
 END $$;

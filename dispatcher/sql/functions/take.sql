@@ -25,11 +25,12 @@ DECLARE
   v_now timestamptz := COALESCE(p_now, clock_timestamp());
   v_open bigint[] := p_keys;
   v_ends record;
+  v_noted record;
   v_mail bigint[];
   v_found @found;
   v_chosen @chosen;
   v_key @key_room;
-  v_queues text[];
+  v_queues text[] := '{}';
   v_freed record;
 BEGIN
   -- 1 Record the ends given. Look at the keys that they free, at what is noted, and where a lane of this worker is first.
@@ -56,7 +57,9 @@ BEGIN
     v_open := v_open || v_mail;
   END IF;
   IF EXISTS (SELECT FROM dispatcher_note AS note WHERE note.at <= v_now) THEN
-    v_open := v_open || @read_notes(v_now);
+    v_noted := @read_notes(v_now);
+    v_open := v_open || v_noted.keys;
+    v_queues := v_noted.queues;
   END IF;
 
   -- 2 Lock the lanes that may be served, and their keys; count. 3 Choose.
@@ -124,7 +127,6 @@ BEGIN
   END IF;
 
   -- 5 Leave nothing behind: what must be looked at later is noted; the room that is left goes to lanes parked on it.
-  v_queues := '{}';
   FOREACH v_key IN ARRAY COALESCE(v_chosen.keys, '{}') LOOP
     CONTINUE WHEN v_key.id <> ALL (v_open)
                OR (SELECT site.lane_id FROM dispatcher_lanesite AS site WHERE site.place = v_key.id LIMIT 1) IS NULL;

@@ -53,8 +53,8 @@ WITH kind AS MATERIALIZED (
                   COALESCE(draft.expires_at, clock.now + draft.expires_in) AS expires_at) AS times
      WHERE %(may_defer)s::bool OR NOT EXISTS (SELECT FROM kind WHERE kind.lane_id IS NULL OR kind.is_mixed)
      ORDER BY draft.turn
-    RETURNING id, position, lane_id, state, created_at, scheduled_at, expires_at
+    RETURNING id, position, lane_id, key_costs, state, created_at, scheduled_at, expires_at
 ), moved AS (
     SELECT written.lane_id FROM written WHERE written.state = 'available'
 ), {{lanes_noted(moved, false)}}
-SELECT id, position, lane_id, state, created_at, scheduled_at, expires_at FROM written
+SELECT id, position, lane_id, key_costs, state, created_at, scheduled_at, expires_at FROM written

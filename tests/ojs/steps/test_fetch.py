@@ -3,20 +3,21 @@
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from celery import current_app
 from django.db import connection
+from django.db.models.functions import Now
 
 from dispatcher import engine, sql
 from dispatcher.ending import Reported
 from dispatcher.engine import fetched, workers
 from dispatcher.lifecycle import claim
-from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey, Slot
+from dispatcher.models import CallQueue, Feed, Queue, RateLimitKey, Slot
 from dispatcher.ojs import fetch as pull
 from dispatcher.ojs import pull_workers, queues, worker_reports
 from dispatcher.ojs.fetch import FetchRequest
-from dispatcher.ojs.long_poll import find_ready_queues
 from dispatcher.ojs.models import Job, PullWorker
 from dispatcher.ojs.options import OjsOptions
 from dispatcher.ojs.worker_reports import Progress, RejectedReport
@@ -53,7 +54,6 @@ def test_a_call_of_a_pulled_queue_is_never_given_to_celery() -> None:
     lone = CallQueue.objects.send("mail.send", queue="mail")
     engine.tick(now=None)
     assert [seen(each).state for each in (call, lone)] == [State.AVAILABLE, State.AVAILABLE]
-    assert Lane.objects.get().is_held
 
 
 def test_a_fetch_of_plain_calls_is_few_statements(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_a_fetch_of_plain_calls_is_few_statements(monkeypatch: pytest.MonkeyPatc
     asked, ask = list[str](), sql.ask
     monkeypatch.setattr(sql, "ask", lambda name, row, params: (asked.append(name), ask(name, row, params))[1])
     assert len(fetch(count=3)) == 3
-    assert asked == ["tune_feed", "choose_fetchable", "start_chosen", "tune", "recheck", "read_calls", "read_jobs"]
+    assert asked == ["fetchable_queues", "take", "tune", "read_calls", "read_jobs"]
 
 
 def test_a_fetch_goes_through_its_queues_in_their_order_and_by_priority() -> None:
@@ -99,15 +99,6 @@ def test_a_queue_whose_calls_are_fetched_is_reported_once_to_those_that_send_tas
     for _ in range(2):
         CallQueue.objects.send("mail.celery", args=[None, []], queue="mail")
     assert len(caplog.records) == 1
-
-
-def test_a_queue_is_ready_with_about_as_many_calls_as_wait_in_it() -> None:
-    assert find_ready_queues(["mail", "other"], most=5) == []
-    send(3)
-    assert [(queue.name, queue.calls) for queue in find_ready_queues(["other", "mail"], most=5)] == [("mail", 3)]
-    assert [queue.calls for queue in find_ready_queues(["mail"], most=2)] == [2]
-    fetch(count=3)
-    assert find_ready_queues(["mail"], most=5) == []
 
 
 # Whose report counts
@@ -206,7 +197,7 @@ def test_a_lapsed_lease_ends_a_call_without_attempts_left() -> None:
 
 
 def test_a_heartbeat_renews_the_lease_but_not_the_time_of_the_attempt() -> None:
-    send(extras=OjsOptions(visibility=10 * SECOND, timeout=60 * SECOND))
+    send(extras=OjsOptions(visibility=10 * SECOND, timeout=60 * SECOND), retry={"initial_interval": 3600})
     (call,) = fetch(worker="one")
     (slot,) = Slot.objects.all()
     assert pull_workers.heartbeat("one", [call.id], lease=30 * SECOND).kept == [call.id]
@@ -233,6 +224,13 @@ def test_a_worker_that_is_long_gone_is_forgotten() -> None:
     assert PullWorker.objects.exists()
     engine.cleanup(now=now + timedelta(hours=25))
     assert not PullWorker.objects.exists()
+
+
+def test_the_mark_of_a_fetch_whose_process_has_died_goes_with_the_workers() -> None:
+    Feed.objects.create(worker_id=UUID(int=1), queues=["mail"], idle_at=Now() - timedelta(hours=25))
+    Feed.objects.create(worker_id=UUID(int=2), queues=["mail"], idle_at=Now())
+    engine.cleanup(now=None)
+    assert list(Feed.objects.values_list("worker_id", flat=True)) == [UUID(int=2)]
 
 
 def test_a_plain_call_has_no_row_beside_it_and_that_of_another_is_deleted_with_it() -> None:
