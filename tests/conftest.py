@@ -186,7 +186,8 @@ def _deletions(style: Any, tables: Sequence[str], **_: bool) -> list[str]:
     In one trip, and not one for each table: a thousand tests commit. Content types and permissions are kept, which
     Django would make again for each model, at half the cost of most of these tests.
     """
-    emptied = sorted(set(tables) - {"django_content_type", "auth_permission"})
+    kept, unmanaged = {"django_content_type", "auth_permission"}, {"dispatcher_note", "dispatcher_start"}
+    emptied = sorted({*tables, *unmanaged} - kept)
     return ["; ".join(f'{style.SQL_KEYWORD("DELETE FROM")} "{table}"' for table in emptied)]
 
 

@@ -15,11 +15,7 @@ from dispatcher import sql
 from dispatcher.audit import repairs
 from dispatcher.audit.invariants import CHECKS, NOTES, UNSEEN, Check
 from dispatcher.audit.repairs import Finding
-<<<<<<< HEAD
 from dispatcher.conf import Conf, conf, counting, needs_worker
-=======
-from dispatcher.conf import Conf, conf, needs_worker
->>>>>>> take
 from dispatcher.lifecycle import periodic_runs
 from dispatcher.reports.health import OLD_TRANSACTION
 
@@ -130,10 +126,7 @@ def _params(settings: Conf, now: datetime | None) -> Params:
         "overdue": repairs.overdue(settings),
         "needs_worker": needs_worker(),
         "ahead": settings.dispatch_ahead,
-<<<<<<< HEAD
         "newest": _NEWEST,
-=======
->>>>>>> take
         "long": OLD_TRANSACTION,
         "passed_after": None,
         "periodic": [task.name for task in periodic_runs.periodic()],

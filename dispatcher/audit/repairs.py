@@ -12,12 +12,8 @@ from uuid import UUID
 
 from dispatcher import engine, sql
 from dispatcher.conf import Conf, conf
-<<<<<<< HEAD
 from dispatcher.engine import lost, sent
 from dispatcher.engine.lost import Lost
-=======
-from dispatcher.engine import attempt, lost, sent
->>>>>>> take
 from dispatcher.errors import WorkerLost
 from dispatcher.lifecycle import oversized, recover, schedule, wake
 
@@ -95,11 +91,7 @@ def serve_queues(found: Sequence[Finding]) -> int:
 
 
 def place(found: Sequence[Finding]) -> int:
-<<<<<<< HEAD
     """Give calls without a lane their lanes, and let those go on."""
-=======
-    """Give calls without a lane their lanes, and dispense those."""
->>>>>>> take
     return sent.serve(unplaced=[UUID(each.target) for each in found])
 
 

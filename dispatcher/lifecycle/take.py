@@ -154,7 +154,8 @@ def take(
         "is_marked": is_marked,
         "is_pulled": taker.is_pulled,
         "keys": list(keys),
-        "due": turns and [share.due for share in turns],
+        # The function adds a stride for the next start, too.
+        "due": turns and [share.due - share.stride for share in turns],
         "strides": turns and [share.stride for share in turns],
         "is_strict": taker.is_strict,
         **finish.params_of(ends),

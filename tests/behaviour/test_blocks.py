@@ -127,12 +127,7 @@ def test_after_a_block_starts_grow_from_one_on(drive: Drive, settings: Any) -> N
     assert in_flight == [1, 1, 2, 4, 4, 8, 40]
 
 
-def test_while_starts_grow_an_end_lets_the_next_one_in_within_two_ticks(
-    drive: Drive, settings: Any, request: pytest.FixtureRequest
-) -> None:
-    if drive.delivery != "direct":
-        reason = "one way in, point 1: the key stays shut until its next step, whatever has room"
-        request.applymarker(pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason))
+def test_while_starts_grow_an_end_lets_the_next_one_in_within_two_ticks(drive: Drive, settings: Any) -> None:
     settings.DISPATCHER = {"ramp": 80}
     drive.key()
     first, second, _ = drive.send_many(3, "api")

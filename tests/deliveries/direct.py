@@ -66,7 +66,7 @@ class Direct(Celery):
         turns = self.turns[worker]
         if len(queues) > 1:
             turns.set_weights(workers.direct_queues(queues))
-        return Taker(worker=worker_id(worker), queues=queues, tasks=[TASK], turns=turns)
+        return Taker(worker=worker_id(self.site + worker), queues=queues, tasks=[TASK], turns=turns)
 
 
 def _run_of(start: Start, worker: str) -> Run:

@@ -5,12 +5,11 @@ from datetime import timedelta
 from typing import Any
 
 from django.core.management import call_command
-from django.db.models import F
 from django.utils import timezone
 
 from dispatcher.audit import Report, audit
 from dispatcher.lifecycle import claim
-from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.models import CallQueue, RateLimitKey, Start
 from dispatcher.request import Call
 from tests.builders import seen, ticket_of
 
@@ -18,7 +17,7 @@ HOUR = timedelta(hours=1)
 
 
 def send(*keys: str, count: int = 1, **fields: Any) -> list[CallQueue]:
-    """Send calls, and return them as the pass after the commit left them."""
+    """Send calls, and return them as the trips after the commit left them."""
     sent = CallQueue.objects.send_many([Call(task="noop", keys=keys, **fields)] * count)
     return [seen(call) for call in sent]
 
@@ -60,9 +59,9 @@ def printed(*args: str) -> tuple[str, int]:
 
 
 def miscounted() -> None:
-    RateLimitKey.objects.declare("api", concurrency=5)
-    send("api", count=2)
-    RateLimitKey.objects.update(counted_admissions=F("admissions"), most_held=1, most_unstarted=2)
+    key = RateLimitKey.objects.declare("api", rate=(5, 60))
+    start(*send("api", count=2))
+    Start.objects.create(key_id=key.id, at=timezone.now(), total=2, cost=1, last_cost=1)
 
 
 def over_concurrency() -> None:

@@ -12,8 +12,8 @@ from django.utils import timezone
 from dispatcher import api, engine
 from dispatcher.audit import audit, repairs
 from dispatcher.audit.invariants import CHECKS
-from dispatcher.lifecycle import heartbeat, recover
-from dispatcher.models import CallQueue, Lane, LeaseCheck, RateLimitKey, Slot, Window
+from dispatcher.lifecycle import heartbeat, wake
+from dispatcher.models import CallQueue, LaneSite, LeaseCheck, Note, Queue, RateLimitKey, Slot, Start
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, committed, erase, seen, states, waiting
@@ -39,7 +39,7 @@ def over_rate() -> None:
     key = RateLimitKey.objects.declare("api", rate=(2, 60))
     send("api", count=2)
     before = timezone.now() - timedelta(seconds=10)
-    Window.objects.create(key=key, place=-1, cost=1, last_start_at=before)
+    Start.objects.create(key_id=key.id, at=before, total=1, cost=1, last_cost=1)
     limited_long_ago()
 
 
@@ -78,8 +78,14 @@ def wrong_slots() -> None:
     Slot.objects.update(cost=5)
 
 
+def wrong_fields() -> None:
+    (call,) = send(scheduled_at=timezone.now() + HOUR)
+    CallQueue.objects.filter(id=call.id).update(scheduled_at=None)
+
+
 def unserved_asleep() -> None:
     waiting()
+    Note.objects.all().delete()
 
 
 def unserved_parked() -> None:
@@ -89,14 +95,10 @@ def unserved_parked() -> None:
     erase(held)
 
 
-def unserved_held() -> None:
-    send()
-    assert Lane.objects.get().is_held
-    heartbeat.record(HERE, [])
-
-
-def unserved_awake() -> None:
-    recover.wake([waiting().lane_id])
+def unserved_ready() -> None:
+    waiting()
+    Note.objects.all().delete()
+    LaneSite.objects.update(place=0)
 
 
 def unplaced() -> None:
@@ -121,12 +123,12 @@ def oversized() -> None:
 
 BREACHES: list[Callable[[], None]] = [
     *(over_concurrency, over_per_worker, miscounted, over_rate, over_throttle),
-    *(two_tickets, lease_unrecovered, slot_without_call, call_without_slot, wrong_slots),
-    *(unserved_asleep, unserved_parked, unserved_held, unserved_awake, unplaced, unserved_due, oversized),
+    *(two_tickets, wrong_fields, lease_unrecovered, slot_without_call, call_without_slot, wrong_slots),
+    *(unserved_asleep, unserved_parked, unserved_ready, unplaced, unserved_due, oversized),
 ]
 LATER = {"order"}
 """Seen only while it happens; it has tests of its own."""
-SETTINGS: dict[str, dict[str, Any]] = {"unserved_held": {"queue_grace": 30}, "lease_unrecovered": QUICK}
+SETTINGS: dict[str, dict[str, Any]] = {"lease_unrecovered": QUICK}
 REPAIRED = {check.name for check in CHECKS if check.repair}
 
 breach = pytest.mark.parametrize("breach", BREACHES, ids=lambda breach: breach.__name__)
@@ -210,7 +212,7 @@ def test_an_override_counts_while_it_lasts_and_its_end_is_no_breach() -> None:
         assert found() == breaches
 
 
-def test_calls_admitted_before_their_queue_had_a_key_are_in_order() -> None:
+def test_calls_dispatched_before_their_queue_had_a_key_are_in_order() -> None:
     send()
     RateLimitKey.objects.declare("queue:celery", concurrency=1)
     assert found() == []
@@ -228,15 +230,40 @@ def test_slots_of_costly_calls_with_several_keys_and_a_key_of_their_queue_are_in
     assert found() == ["wrong_slots"]
 
 
-def test_a_lane_is_parked_by_right_while_its_first_call_is_too_dear_or_its_time_is_to_come() -> None:
+def test_a_lane_is_parked_by_right_while_its_first_call_is_too_dear_or_its_time_is_noted() -> None:
     RateLimitKey.objects.declare("dear", concurrency=3)
     RateLimitKey.objects.declare("api", rate=(1, 60))
     for _ in range(2):
         CallQueue.objects.send("noop", keys={"dear": 2})
     send("api", count=2)
     assert found() == []
-    RateLimitKey.objects.filter(name="api").update(opens_at=timezone.now() - HOUR)
+    RateLimitKey.objects.filter(name="api").update(rate_limit=2)
+    assert found() == []
+    Note.objects.all().delete()
     assert found() == ["unserved_parked"]
+    Note.objects.create(at=timezone.now() - HOUR, key_id=RateLimitKey.objects.get(name="api").id, is_forced=False)
+    assert found() == ["unserved_parked"], "nothing reads the notes"
+
+
+def test_a_lane_is_parked_by_right_while_a_ready_one_may_take_the_room() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    held, _, _ = [*send("api", count=2), *send("api", priority=1)]
+    Slot.objects.filter(call=held).delete()
+    erase(held)
+    LaneSite.objects.filter(priority=1).update(place=0)
+    Queue.objects.update_or_create(name="celery", defaults={"delivery": "direct"})
+    assert found() == []
+
+
+def test_a_ready_lane_of_a_direct_queue_is_not_served_where_a_worker_is_idle() -> None:
+    Queue.objects.update_or_create(name="celery", defaults={"delivery": "direct"})
+    heartbeat.record(HERE, [])
+    unserved_ready()
+    wake.mark(HERE.id, ["celery"], is_idle=False)
+    assert found() == []
+    wake.mark(HERE.id, ["celery"], is_idle=True)
+    assert found() == ["unserved_ready"]
+    assert found(repair=True) == [], "the worker is woken, and is no longer idle"
 
 
 def test_leases_are_not_judged_where_the_recovery_has_only_just_come_back(settings: Any) -> None:
@@ -250,14 +277,16 @@ def test_leases_are_not_judged_where_the_recovery_has_only_just_come_back(settin
 
 def test_what_passes_while_it_looks_is_no_breach_and_what_stays_is_looked_at_for_two_ticks(settings: Any) -> None:
     settings.DISPATCHER = {"tick": 3}
-    call, waits = waiting(), list[float]()
+    unserved_asleep()
+    waits = list[float]()
     assert names(audit(pause=waits.append)) == ["unserved_asleep"]
     assert sum(waits) == 6
     waits.clear()
 
     def serve(seconds: float) -> None:
         waits.append(seconds)
-        engine.dispense(lanes=[call.lane_id])
+        LaneSite.objects.update(place=0)
+        engine.dispense()
 
     assert names(audit(settle=timedelta(seconds=2), pause=serve)) == []
     assert waits == [0.5]

@@ -14,7 +14,7 @@ from django.utils import timezone
 from dispatcher.audit import audit
 from dispatcher.audit.invariants import CHECKS, NOTES
 from dispatcher.lifecycle import heartbeat
-from dispatcher.models import CallQueue, Lane, PeriodicRun, RateLimitKey, Slot, Worker
+from dispatcher.models import CallQueue, Note, PeriodicRun, RateLimitKey, Slot, Worker
 from dispatcher.states import Reason, State
 from tests.builders import HERE, committed, waiting
 from tests.edges.auditing import HOUR, found, noted, over_concurrency, printed, send
@@ -102,10 +102,9 @@ def test_findings_beyond_the_examples_are_counted() -> None:
     assert "  and 15 more" in text
 
 
-def test_json_has_every_check_with_its_findings(settings: Any) -> None:
-    settings.DISPATCHER = {"queue_grace": 30}
-    send()
-    Lane.objects.update(is_held=False)
+def test_json_has_every_check_with_its_findings() -> None:
+    waiting()
+    Note.objects.all().delete()
     text, code = printed("--json")
     reply = json.loads(text)
     assert (code, reply["ok"], reply["notes"]) == (1, False, [])
@@ -119,6 +118,7 @@ def test_json_has_every_check_with_its_findings(settings: Any) -> None:
 
 def test_a_repair_reports_what_it_repaired_and_exits_with_0_if_nothing_is_left() -> None:
     waiting()
+    Note.objects.all().delete()
     text, code = printed("--repair")
     assert code == 0
     assert "Repaired: 1 (expected: 0)" in text

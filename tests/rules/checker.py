@@ -132,7 +132,8 @@ def _is_looked_at(state: State, key: int) -> bool:
 
 
 def _noted(state: State, key: int) -> int | None:
-    return min((note.at for note in state.notes if note.key == key), default=None)
+    keys = {key, *(member.id for member in state.members(state.keys[key]))}
+    return min((note.at for note in state.notes if note.key in keys), default=None)
 
 
 def _most_cost(state: State, key: int) -> int:

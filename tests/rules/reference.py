@@ -414,12 +414,15 @@ def wake(state: State, queue: str, key: int | None, trip: Trip) -> Any:
             return True
         return room(state, state.keys[key], worker, trip.now, trip.tuning).own > 0
 
+    def is_alive(worker: Any, idle_at: int) -> bool:
+        seen = state.workers.get(worker)
+        return (idle_at if seen is None else seen.seen_at) > trip.now - trip.tuning.silence and not (seen and seen.is_gone)
+
     idle = [
         (feed.idle_at, id)
         for id, feed in state.feeds.items()
-        if feed.idle_at is not None and queue in feed.queues and id != trip.worker and id in state.workers
-        if not state.workers[id].is_gone and state.workers[id].seen_at > trip.now - trip.tuning.silence
-        if may_hold(id)
+        if feed.idle_at is not None and queue in feed.queues and id != trip.worker
+        if is_alive(id, feed.idle_at) and may_hold(id)
     ]
     if not idle:
         return None
@@ -947,6 +950,6 @@ def claim(state: State, given: Claim) -> tuple[int | None, str | None]:
     state.slots += [slot._replace(worker=given.worker, started_at=start_at) for slot in slots]
     for key in keys:
         key.used = key.last_cost = costs[key.id]
-        key.last_at = latest(key.last_at, start_at)
+        key.last_at = latest(key.last_at, start_at + tuning.slack)
     count_starts(state, keys)
     return start_at, None

@@ -117,6 +117,8 @@ def random_system(rnd: Random) -> State:
         )
         if rnd.random() < 0.9:
             state.feeds[id] = Feed(queues=queues, idle_at=pick([None, BEGIN - 7, BEGIN - 7, BEGIN - 3]))
+    if rnd.random() < 0.2:  # a fetch that waits, of a worker that is not known
+        state.feeds[UUID(int=9)] = Feed(queues=rnd.sample(QUEUES, 2), idle_at=BEGIN - 5)
     for key in state.keys.values():
         if key.override_until is not None:
             state.notes.append(Note(key.override_until, None, key.id))

@@ -6,7 +6,9 @@ from uuid import UUID
 
 from celery import Task, shared_task
 from celery.result import EagerResult
+from django.db.models.functions import Now
 
+from dispatcher.lifecycle import schedule
 from dispatcher.messages.tickets import TICKET_HEADER
 from dispatcher.models import CallQueue
 from dispatcher.states import State
@@ -95,5 +97,6 @@ def call_task(call: CallQueue) -> Task:
 
 def wake(call: CallQueue) -> None:
     """Let a call that waits for its next attempt go."""
-    CallQueue.objects.filter(id=call.id, state=State.RETRYABLE).update(state=State.AVAILABLE)
+    CallQueue.objects.filter(id=call.id, state=State.RETRYABLE).update(scheduled_at=Now())
+    assert schedule.wake_due() == 1
     assert go(call) == [call.id]

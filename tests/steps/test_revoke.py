@@ -118,7 +118,7 @@ def test_a_persons_retry_just_after_the_end_of_the_attempt_is_not_cancelled(
 ) -> None:
     cancel = control.cancel
 
-    def retry_and_cancel(calls: list[UUID], **options: Any) -> control.Cancelled:
+    def retry_and_cancel(calls: list[UUID], **options: Any) -> list[UUID]:
         assert api.retry(calls) == calls
         return cancel(calls, **options)
 

@@ -163,7 +163,11 @@ BEGIN
           COALESCE(v_opens, v_now + p_tuning.later), v_by_id, v_by_cost, v_call.queue)::@fate;
         v_over := v_over || v_call.id;
         v_opens := NULL;
-        IF v_call.turn = v_heads THEN v_short := GREATEST(v_short, v_call.priority); END IF;
+        CONTINUE WHEN cardinality(v_fates) > 50;     -- enough for one trip
+        IF v_call.turn = v_heads THEN
+          v_short := GREATEST(v_short, v_call.priority);
+          v_is_over := false;
+        END IF;
         CONTINUE WHEN p_stride IS NULL;
         v_is_over := false;                          -- by weight: whose turn is it now?
         EXIT;

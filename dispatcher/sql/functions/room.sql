@@ -39,7 +39,9 @@ SELECT key.id,
        CASE WHEN force.per_worker IS NULL THEN 2147483647
             WHEN p_worker IS NULL THEN 0
             ELSE force.per_worker - slots.mine END,
-       LEAST(NULLIF(force.concurrency, 0), force.per_worker, force.rate_limit, 2147483647),
+       LEAST(NULLIF(force.concurrency, 0), force.per_worker, force.rate_limit, 2147483647,
+             CASE WHEN force.throttle_limit IS NOT NULL     -- the next start comes within a year
+                  THEN floor(366 * 86400.0 * force.throttle_limit / extract(epoch FROM force.throttle_period)) END)::bigint,
        CASE WHEN force.throttle_limit IS NOT NULL
             THEN GREATEST(p_now, (starts.last).at
                                  + @spacing((starts.last).last_cost, force.throttle_limit, force.throttle_period))
