@@ -669,8 +669,9 @@ class _Choice:
     def _order(self, lane: Lane) -> tuple[Any, ...]:
         """Order lanes by priority, then the queue that is due by its weight, then the least recently served."""
         is_mine = lane.queue in self.trip.queues
-        strictly = self.trip.queues.index(lane.queue) if self.trip.is_strict and is_mine else -1
-        due = self.due[lane.queue] + self.stride[lane.queue] if self.stride and is_mine else -inf
+        place = self.trip.queues.index(lane.queue) if is_mine else -1
+        strictly = place if self.trip.is_strict else -1
+        due = (self.due[lane.queue] + self.stride[lane.queue], place) if self.stride and is_mine else (-inf, -1)
         met = self.met.index(lane.id) if lane.id in self.met else -1
         return (strictly, -lane.priority, due, met, lane.served_at, lane.id)
 
