@@ -120,7 +120,7 @@ def ending_through_a_lock(drive: Drive, run: Run, row: str) -> Iterator["Future[
     with actors(1) as (worker,):
         with locked(row, run) as user:
             ending = worker.begin(drive.end, run)
-            worker.wait_blocked(by=user)
+            worker.wait_held_up(by=user)
             yield ending
         ending.result(DEADLINE)
 
@@ -136,7 +136,7 @@ def die_while_ending(drive: Drive, run: Run, row: str) -> None:
     with actors(1) as (worker,):
         with locked(row, run) as user:
             ending = worker.begin(_end_once, drive, run)
-            worker.wait_blocked(by=user)
+            worker.wait_held_up(by=user)
             db_admin.end(worker.name)
             wait([ending], DEADLINE)
         assert ending.exception() is not None

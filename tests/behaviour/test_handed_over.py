@@ -123,7 +123,7 @@ def test_what_changes_while_an_end_waits_for_its_row_counts_for_who_follows(driv
     lock = "SELECT FROM dispatcher_callqueue WHERE id = %s FOR UPDATE"
     with actors(1) as (actor,), holding(lock, [run.call]) as held:
         taking = actor.begin(drive.another().take, ends=[run])
-        actor.wait_blocked(by=held)
+        actor.wait_held_up(by=held)
         other.send_many(2, "tenant")
         assert drive.use("tenant") == 3
         drive.limit("tenant", concurrency=2)
