@@ -42,12 +42,6 @@ def blockers(waiting: set[int]) -> set[int]:
     return known - waiting
 
 
-def rests_after(statement: str, name: str) -> bool:
-    """Return whether this statement was the last of a client of this name, and is over."""
-    ask = "SELECT FROM pg_stat_activity WHERE application_name = %s AND state LIKE 'idle%%' AND query LIKE %s"
-    return bool(monitor().execute(ask, [name, f"/* {statement} */%"]).fetchall())
-
-
 def end(name: str) -> None:
     """End what a client of this name waits for or holds; an idle process is left alone."""
     monitor().execute(

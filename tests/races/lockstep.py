@@ -103,13 +103,6 @@ class Actor:
 
         eventually(is_blocked)
 
-    def wait_held_up(self, *, by: "psycopg.Connection[Any]") -> None:
-        """Wait until what it does waits for a lock of another's, or has come in vain and will come again."""
-        held_by = {by.info.backend_pid}
-        eventually(
-            lambda: held_by & db_admin.blockers(db_admin.backends(self.name)) or db_admin.rests_after("take", self.name)
-        )
-
     def wait_blocked_or_done(self, doing: "Future[Any]") -> None:
         """Wait until what it does waits for anybody's lock, or is done."""
         eventually(lambda: doing.done() or db_admin.blockers(db_admin.backends(self.name)))
