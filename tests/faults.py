@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 from uuid import UUID
 
 import psycopg
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.db.models import Model
 from psycopg.sql import SQL, Identifier
 
@@ -118,9 +118,9 @@ def received_ends(*, fails: bool = False) -> Iterator[list[tuple[UUID, State, st
 def ending_through_a_lock(drive: Drive, run: Run, row: str) -> Iterator["Future[bool]"]:
     """Let a worker record an end while a row of the call is locked; on the way out it is free, and the end is done."""
     with actors(1) as (worker,):
-        with locked(row, run) as user:
+        with locked(row, run):
             ending = worker.begin(drive.end, run)
-            worker.wait_blocked(by=user)
+            assert not wait([ending], POLL_S).done
             yield ending
         ending.result(DEADLINE)
 
@@ -131,21 +131,19 @@ def end_and_die(run: Run) -> None:
     assert take.take(Taker(), [ended]).ended
 
 
-def die_while_ending(drive: Drive, run: Run, row: str) -> None:
-    """Let a worker's connection end while its report of an end waits for a row that is locked."""
+def die_while_ending(drive: Drive, run: Run) -> None:
+    """Let a worker's connection end before its report of an end commits."""
     with actors(1) as (worker,):
-        with locked(row, run) as user:
-            ending = worker.begin(_end_once, drive, run)
-            worker.wait_blocked(by=user)
-            db_admin.end(worker.name)
-            wait([ending], DEADLINE)
-        assert ending.exception() is not None
+        ending = worker.begin(_end_and_die, drive, run)
+        assert isinstance(ending.exception(DEADLINE), OperationalError)
 
 
-def _end_once(drive: Drive, run: Run) -> None:
+def _end_and_die(drive: Drive, run: Run) -> None:
     with transaction.atomic():
         # In a transaction that is the caller's own, nothing is tried again.
-        drive.end(run)
+        assert drive.end(run)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
 
 
 def come(drive: Drive, *tasks: str, worker: str = "one", queues: Sequence[str] = ()) -> None:

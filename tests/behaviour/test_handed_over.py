@@ -7,8 +7,8 @@ import pytest
 from dispatcher import api
 from dispatcher.models import CallQueue
 from dispatcher.states import State
+from tests import faults
 from tests.drive import Drive, Run, ids
-from tests.races.lockstep import DEADLINE, actors, holding
 
 PERIOD = 10
 MARGIN = 0.05
@@ -114,21 +114,17 @@ def test_a_call_that_another_key_puts_off_holds_nothing_of_the_room_of_an_end(dr
     assert drive.held(second) == {}
 
 
-def test_what_changes_while_an_end_waits_for_its_row_counts_for_who_follows(drive: Drive) -> None:
+def test_what_changes_while_the_call_of_an_end_is_locked_counts_for_who_follows(drive: Drive) -> None:
     drive.key("api", concurrency=1)
     drive.key("tenant", concurrency=3)
     drive.send_many(2, "api", "tenant")
     (run,) = drive.take(2)
     other = drive.beside("broker")
-    lock = "SELECT FROM dispatcher_callqueue WHERE id = %s FOR UPDATE"
-    with actors(1) as (actor,), holding(lock, [run.call]) as held:
-        taking = actor.begin(drive.another().take, ends=[run])
-        actor.wait_blocked(by=held)
+    with faults.ending_through_a_lock(drive, run, "call"):
         other.send_many(2, "tenant")
         assert drive.use("tenant") == 3
         drive.limit("tenant", concurrency=2)
-        held.rollback()
-        assert taking.result(DEADLINE) == []
+    assert drive.take() == []
 
 
 @pytest.mark.parametrize("comes_apart", [False, True])

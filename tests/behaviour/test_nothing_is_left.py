@@ -59,15 +59,14 @@ def test_with_beat_stopped_the_next_end_finds_room_that_a_worker_left_that_died(
     assert {each.call for each in drive.take(2, ends=[run])} == {call.id for call in waiting}
 
 
-@pytest.mark.parametrize("row", ["call", "slot"])
-def test_a_worker_that_dies_while_it_records_an_end_stops_no_other_call(drive: Drive, row: str, settings: Any) -> None:
+def test_a_worker_that_dies_while_it_records_an_end_stops_no_other_call(drive: Drive, settings: Any) -> None:
     settings.DISPATCHER = {"run_lease": 60, "visibility": 60}
     drive.key(concurrency=1)
     drive.send("api", retry={"max_attempts": 1})
     (run,) = drive.take()
     drive.beat(run)
     second, other = drive.send("api"), drive.send()
-    faults.die_while_ending(drive, run, row)
+    faults.die_while_ending(drive, run)
     assert drive.state(run) == State.ACTIVE
     (free,) = drive.take(9)
     assert free.call == other.id

@@ -2,13 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from datetime import datetime, timedelta
+from time import sleep
 
 from dispatcher.celery import fed
 from dispatcher.ending import Ending, completed
 from dispatcher.engine import feed, workers
 from dispatcher.lifecycle import wake
 from dispatcher.lifecycle.run import Outcome
-from dispatcher.lifecycle.take import Start, Taker
+from dispatcher.lifecycle.take import Start, Taken, Taker
 from dispatcher.limits.turns import Turns
 from tests.clock import Clock
 from tests.deliveries.celery import Celery, outcome_of, worker_id
@@ -16,6 +18,9 @@ from tests.drive import TASK, Run
 
 _TRIPS = 50
 """How many trips a worker makes before it waits; that it needs more is a fault."""
+_AGAIN = timedelta(milliseconds=20)
+"""How soon a worker comes again that has met a lock."""
+_COMPLETED = completed(None)
 
 
 class Direct(Celery):
@@ -27,15 +32,20 @@ class Direct(Celery):
         super().__init__(clock, queue)
         self.turns: dict[str, Turns] = defaultdict(Turns)
         """Which queue of a worker comes next."""
+        self.locked: list[Run] = []
+        """Those whose ends are brought again, since another transaction had locked their calls."""
+        self.again_at: datetime | None = None
+        """When the worker comes again by itself."""
 
     def take(
         self, room: int = 1, *, ends: Sequence[Run] = (), worker: str = "one", queues: Sequence[str] | None = None
     ) -> list[Run]:
+        self._come_again()
         taker = self._taker(worker, queues or [self.queue])
-        ended = [each.handle.ended(completed(None)) for each in ends]
         starts: list[Start] = []
+        ended = [*self.locked, *ends]
         for _ in range(_TRIPS):
-            taken = feed.step(taker, ended, room=room - len(starts), is_marked=not starts)
+            taken = self._trip(taker, ended, room=room - len(starts))
             starts, ended = [*starts, *taken.starts], []
             if taken.again_at is None or taken.again_at > taken.at:
                 break
@@ -54,8 +64,22 @@ class Direct(Celery):
                 feed.change(run.handle, ending, changes)
             case Ending() as ending:
                 taker = self._taker(run.worker, [self.queue])
-                return bool(feed.step(taker, [run.handle.ended(ending)], room=0).ended)
+                while (taken := self._trip(taker, [run], ending=ending)).locked:
+                    sleep(_AGAIN.total_seconds())
+                return bool(taken.ended)
         return self.row(run).ticket != before.ticket
+
+    def _trip(self, taker: Taker, ends: Sequence[Run], *, room: int = 0, ending: Ending = _COMPLETED) -> Taken:
+        ended = [each.handle.ended(ending) for each in ends]
+        taken = feed.step(taker, ended, room=room, is_marked=True)
+        self.locked = [each for each in ends if each.call in taken.locked]
+        self.again_at = taken.again_at
+        return taken
+
+    def _come_again(self) -> None:
+        """Let the moment pass after which a worker comes again that has met a lock."""
+        if self.again_at is not None and timedelta(0) < self.again_at - self.clock.now <= _AGAIN:
+            self.clock.forward((self.again_at - self.clock.now).total_seconds())
 
     def give_back(self, run: Run) -> bool:
         before = self.row(run)
@@ -66,7 +90,7 @@ class Direct(Celery):
         turns = self.turns[worker]
         if len(queues) > 1:
             turns.set_weights(workers.direct_queues(queues))
-        return Taker(worker=worker_id(worker), queues=queues, tasks=[TASK], turns=turns)
+        return Taker(worker=worker_id(self.site + worker), queues=queues, tasks=[TASK], turns=turns)
 
 
 def _run_of(start: Start, worker: str) -> Run:
