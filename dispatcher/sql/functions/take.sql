@@ -127,6 +127,7 @@ BEGIN
   END IF;
 
   -- 5 Leave nothing behind: what must be looked at later is noted; the room that is left goes to lanes parked on it.
+  v_queues := v_queues || v_found.published;
   FOREACH v_key IN ARRAY COALESCE(v_chosen.keys, '{}') LOOP
     CONTINUE WHEN v_key.id <> ALL (v_open)
                OR (SELECT site.lane_id FROM dispatcher_lanesite AS site WHERE site.place = v_key.id LIMIT 1) IS NULL;
