@@ -1012,5 +1012,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("e55d67d0"),
+        InstallFunctions("dab2a90a"),
     ]

@@ -40,15 +40,15 @@ def reclaim(*, until: datetime | None = None, now: datetime | None = None) -> in
         return 0
     with sql.atomic():
         overdue = sql.fetch("lock_overdue", ExpiredFetch, {"now": until, "most": conf().batch})
-        if not (each := {left.call_id: left for left in overdue}.values()):
-            return 0
+        each = {left.call_id: left for left in overdue}.values()
         silent = [left for left in each if _is_spared(left)]
         for left in silent:
             finish.requeue(left.call_id, left.ticket, Requeue.SILENT, now=now)
         ends = [_ended(left) for left in each if left not in silent]
-        taken = take.take(Taker(), ends, publish=dispenser.PUBLISH)
-    logger.warning("fetched calls put back, as their leases had run out: %d", len(each))
-    dispenser.serve(taken)
+        taken = take.take(Taker(), ends, publish=dispenser.PUBLISH) if each else None
+    if taken is not None:
+        logger.warning("fetched calls put back, as their leases had run out: %d", len(each))
+        dispenser.serve(taken)
     return len(each)
 
 
