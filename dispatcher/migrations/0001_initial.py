@@ -1012,5 +1012,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("cbcd7b68"),
+        InstallFunctions("1d6a7e98"),
     ]

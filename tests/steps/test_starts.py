@@ -23,7 +23,9 @@ def start(name: str, now: datetime = T0, cost: int = 1) -> None:
 
 
 def kept(name: str) -> list[datetime]:
-    return [*Start.objects.filter(key_id=RateLimitKey.objects.get(name=name).id).order_by("at").values_list("at", flat=True)]
+    return [
+        *Start.objects.filter(key_id=RateLimitKey.objects.get(name=name).id).order_by("at").values_list("at", flat=True)
+    ]
 
 
 def test_the_starts_of_a_key_that_was_deleted_are_trimmed() -> None:

@@ -100,7 +100,7 @@ def test_periods_are_stored_as_they_were_given() -> None:
 
 
 def test_a_call_runs_and_its_times_are_those_of_the_database() -> None:
-    key("api", rate=(9, 60), throttle=(9, 1))
+    key("api", rate=(9, 60))
     call = waiting("api")
     assert engine.dispense() == 1
     assert engine.execute(call.id, ticket_of(seen(call)), lambda: 7) == Returned(result=7)
