@@ -1012,5 +1012,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("dab2a90a"),
+        InstallFunctions("cbcd7b68"),
     ]

@@ -127,7 +127,9 @@ BEGIN
   END IF;
 
   -- 5 Leave nothing behind: what must be looked at later is noted; the room that is left goes to lanes parked on it.
-  v_queues := v_queues || v_found.published;
+  IF v_found.turn_keys <> '{}' THEN                  -- lanes of other queues may be ready now
+    v_queues := v_queues || ARRAY(SELECT lane.queue FROM unnest(v_found.lanes) AS lane WHERE lane.taker <> 'mine');
+  END IF;
   FOREACH v_key IN ARRAY COALESCE(v_chosen.keys, '{}') LOOP
     CONTINUE WHEN v_key.id <> ALL (v_open)
                OR (SELECT site.lane_id FROM dispatcher_lanesite AS site WHERE site.place = v_key.id LIMIT 1) IS NULL;
