@@ -7,7 +7,7 @@ each other's rows are sent together: `ask` several inside `together()`, and read
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -207,31 +207,6 @@ def _atomic_block(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
             wrapper.connection = None
 
 
-@contextmanager
-def short_transaction(*, is_tuned: bool = True) -> Iterator[Callable[[], None]]:
-    """Open a transaction of statements that do not need each other's rows: one trip, and no begin and commit.
-
-    What this yields commits them; statements asked after it travel with them, and see what others committed meanwhile.
-
-    is_tuned: whether the connection is tuned for them. Django does not know of the transaction, which the server ends
-    with the trip: only `ask` may be used inside. Within a caller's transaction it is a part of that.
-    """
-    if in_transaction() or not conf().pipeline:
-        with ExitStack() as transaction:
-            transaction.enter_context(own_transaction())
-            yield transaction.close
-        return
-    with _pipeline() as commit:
-        if not (is_tuned and _prepares(connection())):
-            ask("tune_feed", object, {"is_local": True})
-        yield commit
-
-
-def tune() -> None:
-    """Plan the next statements of this transaction once, and by their indexes, as `together()` does."""
-    ask("tune", object, {})
-
-
 def read_in_order(*, sorts: bool = True) -> None:
     """Plan the next statements of a transaction of the engine's own by the order of indexes (see tune_order.sql).
 
@@ -244,17 +219,27 @@ def read_in_order(*, sorts: bool = True) -> None:
 @contextmanager
 def together() -> Iterator[None]:
     """Send the statements asked inside in one go, as one transaction; within the caller's they go one by one."""
-    with _pipeline():
-        if conf().pipeline and not in_transaction():
-            ask("tune", object, {})
+    with one_trip():
         yield
 
 
 @contextmanager
 def one_trip() -> Iterator[Callable[[], None]]:
-    """Send the statements asked inside in one go; what this yields commits those that were asked so far."""
+    """Send the statements asked inside in one go; what this yields commits those that were asked so far.
+
+    Those of a transaction are planned once and by their indexes, and once more after such a commit.
+    """
     with _pipeline() as commit:
-        yield commit
+        if in_transaction() or not conf().pipeline:
+            yield commit
+            return
+        ask("tune", object, {})
+
+        def commit_and_tune() -> None:
+            commit()
+            ask("tune", object, {})
+
+        yield commit_and_tune
 
 
 @contextmanager
