@@ -1,5 +1,6 @@
 """Throttles: the next start in reports, and soft time limits before the start."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -46,6 +47,8 @@ def test_a_soft_time_limit_before_the_start_spends_no_attempt(monkeypatch: pytes
         raise SoftTimeLimitExceeded
 
     with monkeypatch.context() as patch:
+        # On a busy machine the start may be missed.
+        patch.setattr(claim, "_LATE", timedelta(seconds=9))
         match where:
             case "before the claim":
                 patch.setattr(attempt, "claim_in_time", limited)
