@@ -2,13 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from time import sleep
 
 from dispatcher.celery import fed
 from dispatcher.ending import Ending, completed
 from dispatcher.engine import feed, workers
-from dispatcher.lifecycle import wake
+from dispatcher.lifecycle import heartbeat, wake
 from dispatcher.lifecycle.run import Outcome
 from dispatcher.lifecycle.take import Start, Taken, Taker
 from dispatcher.limits.turns import Turns
@@ -21,6 +22,8 @@ _TRIPS = 50
 _AGAIN = timedelta(milliseconds=20)
 """How soon a worker comes again that has met a lock."""
 _COMPLETED = completed(None)
+_QUEUE = "mail"
+"""The queue of tests that have one."""
 
 
 class Direct(Celery):
@@ -42,6 +45,8 @@ class Direct(Celery):
     ) -> list[Run]:
         self._come_again()
         taker = self._taker(worker, queues or [self.queue])
+        # Only a worker that is alive is woken where it is its turn.
+        heartbeat.record(replace(self._worker(worker), id=taker.worker, queues=taker.queues), [])
         starts: list[Start] = []
         ended = [*self.locked, *ends]
         for _ in range(_TRIPS):
@@ -90,7 +95,9 @@ class Direct(Celery):
         turns = self.turns[worker]
         if len(queues) > 1:
             turns.set_weights(workers.direct_queues(queues))
-        return Taker(worker=worker_id(worker), queues=queues, tasks=[TASK], turns=turns)
+        # Each queue has workers of its own, as far as a test does not say otherwise.
+        name = worker if self.queue == _QUEUE else f"{worker} of {self.queue}"
+        return Taker(worker=worker_id(name), queues=queues, tasks=[TASK], turns=turns)
 
 
 def _run_of(start: Start, worker: str) -> Run:

@@ -416,7 +416,9 @@ def wake(state: State, queue: str, key: int | None, trip: Trip) -> Any:
 
     def is_alive(worker: Any, idle_at: int) -> bool:
         seen = state.workers.get(worker)
-        return (idle_at if seen is None else seen.seen_at) > trip.now - trip.tuning.silence and not (seen and seen.is_gone)
+        return (idle_at if seen is None else seen.seen_at) > trip.now - trip.tuning.silence and not (
+            seen and seen.is_gone
+        )
 
     idle = [
         (feed.idle_at, id)
@@ -866,9 +868,7 @@ def _settle(state: State, trip: Trip, fate: Fate) -> None:
         call.returns += 1
 
 
-def _leave(
-    state: State, trip: Trip, found: Found, chosen: Chosen, *, ended: set[Any], freed: set[int]
-) -> Answer:
+def _leave(state: State, trip: Trip, found: Found, chosen: Chosen, *, ended: set[Any], freed: set[int]) -> Answer:
     """Note what must be looked at later; let the room that is left go to lanes parked on it."""
     now, until = trip.now, trip.now + trip.tuning.horizon
     queues: set[str] = set()
