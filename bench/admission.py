@@ -1,4 +1,4 @@
-"""What admitting costs, and what it must not cost: the backlog, the lanes that sleep, the lanes that are parked."""
+"""What dispatching costs, and what it must not cost: the backlog, the lanes that sleep, the lanes that are parked."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,13 +11,12 @@ from django.utils import timezone
 from bench import database, fixtures
 from bench.figures import Bench, Bound, Figure, side_by_side
 from dispatcher import engine
-from dispatcher.lifecycle.admit import admit
-from dispatcher.models import RateLimitKey
+from dispatcher.models import Note
 
 AMPLE = 1_000_000
-BATCHES = 10
-CALLS = BATCHES * 500
-"""A pass, and a batch of the bare table, takes 500."""
+BATCHES, BATCH = 10, 500
+CALLS = BATCHES * BATCH
+"""A trip, and a batch of the bare table, takes 500."""
 ALIASES = ("default", "beside")
 WORKING = 10
 """Lanes that are served in each pass, each under a key of its own."""
@@ -37,8 +36,8 @@ class _Scene:
 
 
 def admission(bench: Bench) -> Iterator[Figure]:
-    """Admit a backlog in passes of 500, and mark as many rows of a bare table in batches of 500."""
-    ours, reference = side_by_side(_admit, _admit_bare, rounds=bench.effort.rounds)
+    """Dispatch a backlog in trips of 500, and mark as many rows of a bare table in batches of 500."""
+    ours, reference = side_by_side(_dispatch, _dispatch_bare, rounds=bench.effort.rounds)
     yield Figure(
         name="admission without publishing",
         ours=ours,
@@ -58,7 +57,7 @@ def backlog(bench: Bench) -> Iterator[Figure]:
 
 
 def sleeping(bench: Bench) -> Iterator[Figure]:
-    """Make a pass with many lanes asleep, and with few; were they awake, they would go first."""
+    """Make a pass with many lanes asleep, and with few; were they ready, they would go first."""
     many, few = bench.effort.calls(100_000), 10
     scenes = [_working(alias) for alias in ALIASES]
     for alias, lanes in zip(ALIASES, (many, few), strict=True):
@@ -86,14 +85,14 @@ def parked(bench: Bench) -> Iterator[Figure]:
     )
 
 
-def _admit() -> float:
-    """Return how many calls per second a backlog is admitted at."""
-    lanes = _waiting()
+def _dispatch() -> float:
+    """Return how many calls per second a backlog is dispatched at."""
+    _waiting()
     with fixtures.on("default"):
-        return CALLS / _seconds(lambda: sum(len(admit(lanes=lanes).calls) for _ in range(BATCHES)), CALLS)
+        return CALLS / _seconds(lambda: sum(fixtures.dispatch(BATCH) for _ in range(BATCHES)), CALLS)
 
 
-def _admit_bare() -> float:
+def _dispatch_bare() -> float:
     """Return how many rows per second a bare table hands out."""
     _waiting()
     database.run("fill_bare")
@@ -101,23 +100,22 @@ def _admit_bare() -> float:
     return CALLS / _seconds(lambda: sum(len(database.run("admit_bare")) for _ in range(BATCHES)), CALLS)
 
 
-def _waiting() -> list[int]:
-    """Let so many batches of calls wait, with ample room, and return their lanes."""
+def _waiting() -> None:
+    """Let so many batches of calls wait, with ample room."""
     fixtures.clear()
     keys = fixtures.make_keys([f"key:{number}" for number in range(WORKING)], concurrency=AMPLE)
     lanes = fixtures.make_lanes([[key] for key in keys])
     fixtures.let_wait(lanes, CALLS // WORKING)
     database.tidy("default")
-    return lanes
 
 
-def _seconds(admit_all: Callable[[], int], expected: int) -> float:
-    """Return how long it takes to admit all that is expected."""
+def _seconds(dispatch: Callable[[], int], expected: int) -> float:
+    """Return how long it takes to dispatch all that is expected."""
     began = perf_counter()
-    admitted = admit_all()
+    dispatched = dispatch()
     took = perf_counter() - began
-    if admitted != expected:
-        message = f"{admitted} of {expected} calls were admitted"
+    if dispatched != expected:
+        message = f"{dispatched} of {expected} calls were dispatched"
         raise AssertionError(message)
     return took
 
@@ -129,7 +127,7 @@ def _working(alias: str) -> _Scene:
     """
     fixtures.clear(alias)
     keys = fixtures.make_keys([f"key:{number}" for number in range(WORKING)], concurrency=ROOM, using=alias)
-    lanes = fixtures.make_lanes([[key] for key in keys], awake=True, using=alias)
+    lanes = fixtures.make_lanes([[key] for key in keys], using=alias)
     made = _Scene(alias=alias, keys=keys, lanes=lanes)
     fixtures.let_wait(lanes, WAITING // WORKING, using=alias)
     _ticks(made)
@@ -142,7 +140,7 @@ def _full(alias: str, lanes: int, *, waiting: int) -> int:
     ahead = fixtures.make_lanes([[key]], using=alias)
     fixtures.let_wait(ahead, PASSES * ROOM, using=alias)
     with fixtures.on(alias):
-        admit(lanes=ahead)
+        fixtures.dispatch(PASSES * ROOM)
     tenants = fixtures.make_keys([f"tenant:{number}" for number in range(lanes)], concurrency=AMPLE, using=alias)
     behind = fixtures.make_lanes([[key, tenant] for tenant in tenants], priority=1, parked_on=key, using=alias)
     fixtures.let_wait(behind, waiting, using=alias)
@@ -155,14 +153,15 @@ def _passes(name: str, bench: Bench, many: _Scene, few: _Scene, *, bound: float)
 
 
 def _ticks(scenery: _Scene) -> float:
-    """Return the median milliseconds of one pass as the dispenser makes it; each admits the same number."""
+    """Return the median milliseconds of one tick; each dispatches the same number."""
     times = []
     with fixtures.on(scenery.alias), fixtures.unpublished():
         for _ in range(PASSES):
             fixtures.end(scenery.keys, using=scenery.alias)
             fixtures.let_wait(scenery.lanes, ROOM, using=scenery.alias)
-            # As a release leaves them that hands nothing on itself.
-            RateLimitKey.objects.using(scenery.alias).filter(id__in=scenery.keys).update(opens_at=timezone.now())
+            now = timezone.now()
+            notes = [Note(at=now, key_id=key, is_forced=False) for key in scenery.keys]
+            Note.objects.using(scenery.alias).bulk_create(notes)
             times.append(1_000 * _seconds(lambda: engine.tick(now=timezone.now()), WORKING * ROOM))
     return median(times)
 
@@ -173,5 +172,5 @@ def _hand_overs(scenery: _Scene, key: int) -> float:
     with fixtures.on(scenery.alias), fixtures.unpublished():
         for _ in range(PASSES):
             fixtures.end([key], most=1, using=scenery.alias)
-            times.append(1_000 * _seconds(lambda: engine.hand_over([key]), 1))
+            times.append(1_000 * _seconds(lambda: engine.dispense(queues=[], keys=[key], trips=1), 1))
     return median(times)

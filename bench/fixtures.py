@@ -10,7 +10,9 @@ from django.test import override_settings
 from bench import database
 from bench.tasks import DONE, STARTED, notes
 from dispatcher.lifecycle import publish
-from dispatcher.models import Lane, RateLimitKey
+from dispatcher.lifecycle.take import Taker, take
+from dispatcher.models import Lane, LaneSite, RateLimitKey
+from dispatcher.states import State
 
 QUEUE = "bench"
 UNCLAIMED = 100_000
@@ -56,28 +58,25 @@ def make_lanes(
     keys: list[list[int]],
     *,
     priority: int = 0,
-    awake: bool = False,
     parked_on: int | None = None,
     using: str = "default",
 ) -> list[int]:
     """Make one lane for each list of keys and return them."""
-    lanes = [
-        Lane(
-            queue=QUEUE,
-            priority=priority,
-            on_limit="wait",
-            key_ids=ids,
-            is_awake=awake,
-            parked_on_id=parked_on,
-        )
-        for ids in keys
-    ]
-    return [lane.pk for lane in Lane.objects.using(using).bulk_create(lanes, batch_size=5_000)]
+    lanes = [Lane(queue=QUEUE, priority=priority, on_limit="wait", key_ids=ids) for ids in keys]
+    made = [lane.pk for lane in Lane.objects.using(using).bulk_create(lanes, batch_size=5_000)]
+    if parked_on is not None:
+        LaneSite.objects.using(using).filter(lane_id__in=made).update(place=parked_on)
+    return made
 
 
 def let_wait(lanes: list[int], calls: int, *, using: str = "default") -> None:
-    """Let so many more calls wait in each of these lanes."""
+    """Let so many more calls wait in each of these lanes; those that slept are ready."""
     database.run("fill_lanes", {"lanes": lanes, "calls": calls}, using=using)
+
+
+def dispatch(most: int) -> int:
+    """Dispatch up to so many calls in one trip; return how many."""
+    return len(take(Taker(queues=[QUEUE], becomes=State.DISPATCHED), room=most).dispatched)
 
 
 def end_all(*names: str, using: str = "default") -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from bench import database, fixtures
 from bench.figures import Bench, Bound, Figure, side_by_side
-from dispatcher.models import Lane, Queue
+from dispatcher.models import Queue
 from dispatcher.ojs import fetch, worker_reports
 from dispatcher.ojs.fetch import FetchRequest
 from project.processes import Stack, free_port, listening
@@ -49,7 +49,6 @@ def fetching(bench: Bench) -> Iterator[Figure]:
         Queue.objects.using(alias).all().delete()
         Queue.objects.using(alias).create(name=fixtures.QUEUE, delivery="http")
         lanes = fixtures.make_lanes([[]], using=alias)
-        Lane.objects.using(alias).update(is_held=True)
         fixtures.let_wait(lanes, waiting, using=alias)
     ours, reference = side_by_side(
         partial(_fetches, "default"), partial(_fetches, "beside"), rounds=bench.effort.rounds

@@ -54,15 +54,21 @@ class Drive(ABC):
         self.clock, self.queue = clock, queue
         self.has_other_limits = False
         """Whether limits were changed, so that what started before cannot be held to those of now."""
+        self.site = ""
+        """Where its workers are: those of a queue beside another are others, whatever their names."""
         Queue.objects.update_or_create(name=queue, defaults={"delivery": self.delivery})
 
     def another(self) -> "Drive":
         """Return a drive for the same queue, for use in another thread."""
-        return type(self)(self.clock, self.queue)
+        drive = type(self)(self.clock, self.queue)
+        drive.site = self.site
+        return drive
 
     def beside(self, delivery: str, queue: str | None = None) -> "Drive":
         """Return a drive for another queue; its keys are the same."""
-        return DRIVES[delivery](self.clock, queue or f"{delivery}s")
+        drive = DRIVES[delivery](self.clock, queue or f"{delivery}s")
+        drive.site = f"{drive.queue}/"
+        return drive
 
     # Senders
 

@@ -22,7 +22,7 @@ from dispatcher.extension import registered
 from dispatcher.lifecycle import heartbeat, take, wake
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.lifecycle.take import Taker
-from dispatcher.models import CallQueue, Slot, Start
+from dispatcher.models import CallQueue, LaneSite, RateLimitKey, Slot, Start
 from dispatcher.signals import call_finished
 from dispatcher.states import Delivery, State
 from tests import db_admin
@@ -225,10 +225,7 @@ def parked_lanes(drive: Drive, count: int) -> Iterator[None]:
                 SELECT 'queue-' || number, lane.priority, lane.on_limit, lane.key_ids
                   FROM dispatcher_lane AS lane, generate_series(1, %s) AS number
                  WHERE lane.id = (SELECT lane_id FROM dispatcher_callqueue WHERE id = %s)
-                RETURNING id, queue, priority, key_ids
-            ), placed AS (
-                INSERT INTO dispatcher_lanesite (lane_id, queue, priority, place, served_at)
-                SELECT made.id, made.queue, made.priority, made.key_ids[1], clock_timestamp() FROM made
+                RETURNING id, queue
             )
             INSERT INTO dispatcher_callqueue
             SELECT (jsonb_populate_record(call, jsonb_build_object(
@@ -238,6 +235,7 @@ def parked_lanes(drive: Drive, count: int) -> Iterator[None]:
             """,
             [count, call.id, call.id],
         )
+    LaneSite.objects.filter(queue__startswith="queue-").update(place=RateLimitKey.objects.get(name="closed").id)
     yield
     # Each would be looked at by the audit.
     erase(*CallQueue.objects.filter(queue__startswith="queue-"))

@@ -1,4 +1,4 @@
-"""What the dispenser does by itself: ticks, passes, recovery, retention, workflows, webhooks."""
+"""What the dispenser does by itself: ticks, trips, recovery, retention, workflows, webhooks."""
 
 from collections.abc import Iterator
 
@@ -9,14 +9,15 @@ from bench.scale.systems import System
 from dispatcher import engine, sql
 from dispatcher.conf import RETENTION
 from dispatcher.lifecycle import retention, schedule
-from dispatcher.lifecycle.admit import admit
+from dispatcher.lifecycle.take import Taker, take
 from dispatcher.ojs import enqueue
 from dispatcher.ojs import retention as ojs_retention
 from dispatcher.ojs.webhooks import deliver
 from dispatcher.ojs.workflow import advance
+from dispatcher.states import State
 
 WORKED = 100
-"""Calls that each busy tick, or pass, admits."""
+"""Calls that each busy tick, or trip, dispatches."""
 BATCH = 1_000
 """Calls that one statement of the cleanup deletes."""
 FEW = 100
@@ -24,10 +25,10 @@ FEW = 100
 
 
 def ticking() -> Iterator[Task]:
-    """Yield ticks and passes."""
+    """Yield ticks and trips."""
     yield Operation(name="idle tick", do=lambda _: engine.tick(now=timezone.now()))
     yield Operation(name=f"busy tick, {WORKED} calls of 10 lanes", prepare=_work, do=_tick)
-    yield Operation(name=f"pass, {WORKED} calls of 10 lanes", prepare=_work, do=_pass)
+    yield Operation(name=f"trip, {WORKED} calls of 10 lanes", prepare=_work, do=_trip)
     yield Operation(name=f"tick with {FEW} calls due", prepare=_make_due, do=_tick)
     yield Operation(name=f"{FEW} calls due, waking them", prepare=_make_due, do=lambda _: schedule.wake_due())
     yield Operation(
@@ -39,7 +40,7 @@ def ticking() -> Iterator[Task]:
 def cleaning() -> Iterator[Task]:
     """Yield what recovery and cleanup do."""
     yield Operation(name="recovery", do=lambda _: engine.recover(now=timezone.now()))
-    yield Operation(name="trimming of windows", prepare=_from_the_first, do=lambda _: retention.trim_windows())
+    yield Operation(name="trimming of starts", do=lambda _: retention.trim_starts())
     yield Operation(name="clearing of backpressure", do=lambda _: enqueue.clear_backpressure())
     yield Operation(name=f"cleanup of {BATCH} ended calls", prepare=_age, do=_delete_ended)
     yield Operation(name="cleanup of the event log, one slice", do=lambda _: ojs_retention.delete_entries())
@@ -59,11 +60,11 @@ def _tick(system: System) -> None:
     engine.tick(now=timezone.now())
 
 
-def _pass(system: System) -> None:
+def _trip(system: System) -> None:
     del system
-    admitted = len(admit(awake=True).calls)
-    if admitted != WORKED:
-        message = f"{admitted} of {WORKED} calls were admitted"
+    dispatched = len(take(Taker(queues=["q01"], becomes=State.DISPATCHED), room=WORKED).dispatched)
+    if dispatched != WORKED:
+        message = f"{dispatched} of {WORKED} calls were dispatched"
         raise AssertionError(message)
 
 
@@ -76,12 +77,6 @@ def _make_due(system: System) -> System:
 
 def _expire(system: System) -> System:
     system.run("expired_now")
-    return system
-
-
-def _from_the_first(system: System) -> System:
-    """Have the next slice of windows begin with the first one: where this process goes on counts for one database."""
-    retention._Trim.key = retention._Trim.place = -(2**63)  # noqa: SLF001
     return system
 
 

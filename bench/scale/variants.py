@@ -16,13 +16,14 @@ from dispatcher import api, engine
 from dispatcher.conf import conf
 from dispatcher.engine.ticker import Ticker
 from dispatcher.lifecycle import schedule
-from dispatcher.lifecycle.admit import admit
+from dispatcher.lifecycle.take import Taker, take
 from dispatcher.models import CallQueue
 from dispatcher.request import Call
+from dispatcher.states import State
 
 Group = Callable[[], Iterator[Task]]
 AWAKE = 100
-"""Lanes that a pass takes."""
+"""Lanes that a trip takes."""
 LANES_SENT_TO = 3_000
 UNTIL = datetime(2100, 1, 1, tzinfo=UTC)
 """When the overrides end."""
@@ -38,11 +39,11 @@ class Variant:
 
 
 def lanes() -> Iterator[Task]:
-    """Yield what many lanes in one queue must not slow down, asleep at first and awake then."""
+    """Yield what many lanes in one queue must not slow down, asleep at first and ready then."""
     yield Operation(name="lanes: send alone", prepare=_far, do=_send_far)
     yield Operation(name=f"lanes: send_many({MANY}) to {AWAKE} lanes", prepare=_bulk_far, do=_send_many)
     yield Operation(
-        name=f"lanes: send_many to {LANES_SENT_TO:,} lanes and the pass after it",
+        name=f"lanes: send_many to {LANES_SENT_TO:,} lanes and the trips after it",
         prepare=_wide_bulk_far,
         do=_send_many,
         share=lambda system: min(LANES_SENT_TO, system.size.lanes) / 100,
@@ -53,8 +54,8 @@ def lanes() -> Iterator[Task]:
 
 
 def awake() -> Iterator[Task]:
-    """Yield what many lanes that are awake must not slow down."""
-    yield Operation(name=f"awake: pass over {AWAKE} lanes", prepare=_wake, do=lambda _: admit(awake=True))
+    """Yield what many lanes that are ready must not slow down."""
+    yield Operation(name=f"awake: trip over {AWAKE} lanes", prepare=_wake, do=_trip)
     yield Operation(name="awake: send alone", prepare=_far, do=lambda key: _send_far(key, queue="awake"))
     yield Tick(name="awake: longest tick", do=_whole_tick, prepare=_wake)
 
@@ -161,8 +162,13 @@ def _work(system: System) -> System:
     return system
 
 
+def _trip(system: System) -> None:
+    del system
+    take(Taker(queues=["awake"], becomes=State.DISPATCHED), room=AWAKE)
+
+
 def _wake(system: System) -> System:
-    """Let a call wait in as many lanes as a pass takes, and all others be as they were."""
+    """Let a call wait in as many lanes as a trip takes, and all others be as they were."""
     system.run("wake_again")
     return system
 

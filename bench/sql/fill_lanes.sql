@@ -1,4 +1,9 @@
 -- fill_lanes: let so many more calls wait in every one of these lanes; their ids ascend as those of real calls do.
+WITH ready AS (
+    UPDATE dispatcher_lanesite AS site
+       SET place = 0
+     WHERE site.lane_id = ANY (%(lanes)s::bigint[]) AND site.place IS NULL
+)
 INSERT INTO dispatcher_callqueue
        (id, lane_id, task, args, kwargs, meta, queue, priority, on_limit, costs, state, attempt, created_at, errors)
 SELECT (lpad(to_hex((EXTRACT(EPOCH FROM clock_timestamp()) * 1000)::bigint), 12, '0')

@@ -47,15 +47,15 @@ class FetchRequest:
     """Whether the credentials still allow the fetch; called before each further read, and by the polling thread."""
 
 
-def fetch(request: FetchRequest) -> list[CallQueue]:
+def fetch(request: FetchRequest, *, keys: Collection[int] = ()) -> list[CallQueue]:
     """Start calls for a worker and return them: queue by queue in the given order, without those that a limit stops.
 
-    A worker with the directive `quiet` gets none, and a queue that Celery serves gives none.
+    A worker with the directive `quiet` gets none, and a queue that Celery serves gives none. keys: to be looked at.
     """
     if request.worker is not None and pull_workers.touch_worker(request.worker, queues=request.queues) != "running":
         return []
     until = monotonic() + request.wait.total_seconds()
-    tried, keys, is_woken = _start(request, until), (), False
+    tried, keys, is_woken = _start(request, until, keys=keys), (), False
     while not tried.starts and (is_woken or monotonic() < until) and request.is_allowed():
         # Marked as idle before it looks once more: what is sent, or opens, after that wakes it.
         with WAITERS.waiting(request.who, request.queues, request.is_allowed) as waiter:

@@ -12,11 +12,10 @@ from uuid import UUID
 from dispatcher import api, ending, engine, sql
 from dispatcher.conf import conf
 from dispatcher.ending import Ending, Reported
-from dispatcher.engine import attempt, dispenser
+from dispatcher.engine import attempt, ends
 from dispatcher.history import By
-from dispatcher.lifecycle import finish, run, take
+from dispatcher.lifecycle import finish, run
 from dispatcher.lifecycle.finish import Ended, Requeue
-from dispatcher.lifecycle.take import Taker
 from dispatcher.models import CallQueue
 from dispatcher.ojs import jobs, pull_workers
 from dispatcher.states import State
@@ -178,13 +177,7 @@ def _end(
 
     def record(row: ReservedCall, ticket: UUID) -> bool:
         end = Ended(call_id=row.id, ticket=ticket, claim_id=row.claim, ending=decide(row))
-        taken = take.take(Taker(), [end], publish=dispenser.PUBLISH)
-        if taken.locked:
-            with sql.atomic():
-                sql.fetch("lock_reserved_call", UUID, {"call": row.id})
-                taken = take.take(Taker(), [end], publish=dispenser.PUBLISH)
-        dispenser.serve(taken)
-        return row.id in taken.ended
+        return bool(ends.record([end]))
 
     return _end_attempt(call, proof, record, ended)
 

@@ -32,11 +32,6 @@ def test_the_call_of_a_sender_that_dies_with_its_commit_is_found(drive: Drive, k
     assert start_within_two_ticks(drive) == [call.id]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="one way in, point 4: sweeps go round all lanes with calls, and look at some hundred of them a tick",
-)
 def test_the_call_of_a_sender_that_dies_is_found_beside_many_lanes(drive: Drive) -> None:
     with faults.parked_lanes(drive, 1_500):
         call = drive.send_and_die()

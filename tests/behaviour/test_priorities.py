@@ -9,15 +9,7 @@ from dispatcher.states import State
 from tests import faults
 from tests.drive import Drive, ids
 
-wins_across_queues = pytest.mark.parametrize(
-    "delivery",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason))
-        for reason in ["one way in, point 2: priority wins across queues"]
-        for name in ("direct", "http")
-    ]
-    + ["broker"],
-)
+wins_across_queues = pytest.mark.parametrize("delivery", ["direct", "http", "broker"])
 
 
 def test_of_two_lanes_that_one_trip_finds_the_higher_one_gets_the_only_room(drive: Drive) -> None:

@@ -22,11 +22,8 @@ deliveries = pytest.mark.parametrize("other", ["direct", "broker", "http"])
 
 
 @pytest.fixture
-def beside(request: pytest.FixtureRequest, drive: Drive, other: str) -> Drive:
-    """Return a queue of another delivery; only those of the broker take turns among each other so far."""
-    if (drive.delivery, other) != ("broker", "broker"):
-        reason = "one way in, point 2: queues take turns on the key, whatever their deliveries"
-        request.applymarker(pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason))
+def beside(drive: Drive, other: str) -> Drive:
+    """Return a queue of another delivery."""
     return drive.beside(other)
 
 
@@ -232,7 +229,6 @@ def test_a_queue_without_a_free_worker_holds_up_no_other(drive: Drive) -> None:
 
 
 @pytest.mark.deliveries("direct")  # A worker of the broker's or over HTTP holds nothing that it did not ask for.
-@pytest.mark.broken(reason="one way in, point 2: after a round the room is kept for the next trip of a busy worker")
 def test_a_queue_whose_worker_is_busy_at_each_end_is_not_passed_over_for_ever(drive: Drive) -> None:
     drive.key("api", concurrency=1)
     drive.key("other", concurrency=1)

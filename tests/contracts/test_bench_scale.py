@@ -12,7 +12,7 @@ from bench.time_limit import GaveUp, within
 from dispatcher import engine
 from dispatcher.audit import audit
 from dispatcher.lifecycle import publish
-from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
+from dispatcher.models import CallQueue, Lane, LaneSite, RateLimitKey, Slot
 from tests.builders import committed
 
 pytestmark = pytest.mark.ojs
@@ -52,7 +52,7 @@ def test_every_variant_can_be_made(system: System) -> None:
         assert CallQueue.objects.count() + Lane.objects.count() > before
     for statements in ("awake", "wake_again"):
         system.run(statements)
-    assert Lane.objects.filter(queue="awake", is_awake=True).count() == SIZE.lanes
+    assert LaneSite.objects.filter(queue="awake", place=0).count() == SIZE.lanes
 
 
 def test_what_a_figure_leaves_behind_is_settled_before_the_next(system: System) -> None:

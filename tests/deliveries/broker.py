@@ -34,7 +34,7 @@ class Broker(Celery):
 
     def claim(self, call: UUID, ticket: UUID, *, worker: str = "one") -> Run | None:
         """Start the call of a message; None if it may not start (any more): then it waits again, or has ended."""
-        who = {"claim_id": uuid4(), "worker": worker_id(worker)}
+        who = {"claim_id": uuid4(), "worker": worker_id(self.site + worker)}
         claimed = claim.claim(call, ticket, **who)
         this = attempt.Attempt(call, ticket, **who)
         if isinstance(claimed, claim.Refused):

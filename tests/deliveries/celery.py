@@ -25,16 +25,15 @@ class Celery(Drive):
 
     def stop(self, *, worker: str = "one") -> None:
         """Let a worker accept no more calls; it holds none that it has not started."""
-        workers.stop_accepting(worker_id(worker), [])
+        workers.stop_accepting(worker_id(self.site + worker), [])
 
     def lose(self, run: Run, *, is_crash: bool = True) -> bool:
         """Report that the process that ran a call has died; return whether the call was still its own."""
         return engine.lose(run.call, run.ticket, WorkerLost("the process was killed"), is_crash=is_crash)
 
     def _worker(self, name: str) -> heartbeat.WorkerInfo:
-        return heartbeat.WorkerInfo(
-            id=worker_id(name), name=name, host="here", pid=1, pool="prefork", processes=2, queues=[self.queue]
-        )
+        who = {"id": worker_id(self.site + name), "name": name, "host": "here", "pid": 1, "pool": "prefork"}
+        return heartbeat.WorkerInfo(**who, processes=2, queues=[self.queue])
 
 
 def worker_id(name: str) -> UUID:

@@ -22,8 +22,6 @@ _TRIPS = 50
 _AGAIN = timedelta(milliseconds=20)
 """How soon a worker comes again that has met a lock."""
 _COMPLETED = completed(None)
-_QUEUE = "mail"
-"""The queue of tests that have one."""
 
 
 class Direct(Celery):
@@ -95,9 +93,7 @@ class Direct(Celery):
         turns = self.turns[worker]
         if len(queues) > 1:
             turns.set_weights(workers.direct_queues(queues))
-        # Each queue has workers of its own, as far as a test does not say otherwise.
-        name = worker if self.queue == _QUEUE else f"{worker} of {self.queue}"
-        return Taker(worker=worker_id(name), queues=queues, tasks=[TASK], turns=turns)
+        return Taker(worker=worker_id(self.site + worker), queues=queues, tasks=[TASK], turns=turns)
 
 
 def _run_of(start: Start, worker: str) -> Run:

@@ -1,17 +1,36 @@
 """What the verbs do for workers that fetch over HTTP."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID, uuid4
 
+from dispatcher import sql
 from dispatcher.ending import Reported
 from dispatcher.errors import RateLimited
+from dispatcher.models import CallQueue
 from dispatcher.ojs import fetch, pull_workers, worker_reports
+from tests.clock import Clock
 from tests.drive import Drive, Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Woken:
+    """A mark that was taken, or not, and the keys that it was taken for."""
+
+    key_ids: list[int]
+    is_woken: bool
 
 
 class Http(Drive):
     """Workers fetch calls over HTTP."""
 
     delivery = "http"
+
+    def __init__(self, clock: Clock, queue: str) -> None:
+        super().__init__(clock, queue)
+        self.marks: dict[str | None, UUID] = {}
+        """The marks of workers whose last fetch waits, since it found less than they have room for."""
 
     def take(
         self, room: int = 1, *, ends: Sequence[Run] = (), worker: str = "one", queues: Sequence[str] | None = None
@@ -20,28 +39,39 @@ class Http(Drive):
             self.end(each)
         if room < 1:
             return []
-        calls = fetch.fetch(fetch.FetchRequest(queues=queues or [self.queue], worker=worker, count=room))
+        served = queues or [self.queue]
+        calls = self._fetch(fetch.FetchRequest(queues=served, worker=self.site + worker, count=room))
         return [
             Run(call=call.id, ticket=call.ticket, attempt=call.attempt, start_at=call.started_at, worker=worker)
             for call in calls
             if call.ticket is not None and call.started_at is not None
         ]
 
+    def _fetch(self, request: fetch.FetchRequest) -> list[CallQueue]:
+        """Fetch as a request does that waits: with the mark of the one before, which may have been taken meanwhile."""
+        mark = self.marks.pop(request.worker, None)
+        woken = [] if mark is None else sql.fetch("delete_mark", Woken, {"mark": mark})
+        calls = fetch.fetch(request, keys=[key for each in woken for key in each.key_ids])
+        if len(calls) < request.count:
+            self.marks[request.worker] = uuid4()
+            sql.fetch("mark_waiting", timedelta, {"mark": self.marks[request.worker], "queues": list(request.queues)})
+        return calls
+
     def end(self, run: Run, *, result: object = None, error: BaseException | None = None) -> bool:
         before = self.row(run)
         match error:
             case None:
-                worker_reports.ack(run.call, result=result, ticket=run.ticket, worker=run.worker)
+                worker_reports.ack(run.call, result=result, ticket=run.ticket, worker=self.site + run.worker)
             case RateLimited():
                 worker_reports.report_rate_limit(run.call, error.retry_after, key=error.key, ticket=run.ticket)
             case _:
                 classes = [base.__name__ for base in type(error).__mro__]
                 report = Reported(type=type(error).__name__, message=str(error), classes=classes)
-                worker_reports.nack(run.call, report, ticket=run.ticket, worker=run.worker)
+                worker_reports.nack(run.call, report, ticket=run.ticket, worker=self.site + run.worker)
         return self.row(run).ticket != before.ticket
 
     def beat(self, *runs: Run, worker: str = "one") -> int:
-        return len(pull_workers.heartbeat(worker, [each.call for each in runs]).kept)
+        return len(pull_workers.heartbeat(self.site + worker, [each.call for each in runs]).kept)
 
     def give_back(self, run: Run) -> bool:
         before = self.row(run)

@@ -12,6 +12,7 @@ from dispatcher.lifecycle import claim, heartbeat
 from dispatcher.models import CallQueue, Worker
 from dispatcher.states import State
 from tests.builders import HERE, admitted, at, committed, go, key, seen, ticket_of, waiting
+from tests.clock import stopped_clock
 from tests.steps.conftest import Broker
 
 pytestmark = [committed, pytest.mark.pooler]
@@ -37,8 +38,8 @@ def test_a_worker_that_falls_silent_is_lost_and_all_that_it_held_recovered() -> 
     heartbeat.record(HERE, [], now=at(0))
     fetched, running = admitted(), waiting()
     go(running, now=at(0))
-    claimed = claim.claim(running.id, ticket_of(seen(running)), worker=HERE.id, now=at(59))
-    assert claimed
+    with stopped_clock(at(59)):
+        assert isinstance(claim.claim(running.id, ticket_of(seen(running)), worker=HERE.id), claim.Claimed)
     heartbeat.record(HERE, [(fetched.id, ticket_of(fetched))], now=at(1))
     assert engine.recover(now=at(60)) == 0
     # The claim has renewed the lease of the one that runs up to 119; its worker is known to be gone before.

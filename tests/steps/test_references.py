@@ -134,7 +134,6 @@ def test_a_table_that_points_to_a_lane_or_key_keeps_that_one_and_no_other(
     calls = [waiting(f"tenant:{number}") for number in range(4)]
     CallQueue.objects.filter(id__in=[call.id for call in calls]).update(state=State.CANCELLED, finished_at=at(0))
     CallQueue.objects.ended().delete()
-    Lane.objects.update(is_awake=False)
     referenced = model._default_manager.order_by("pk")[1]  # noqa: SLF001 -- Django's documented name
     table(model._meta.db_table, "bigint")
     point_to(referenced)

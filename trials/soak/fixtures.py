@@ -1,6 +1,6 @@
 """What the soak plays on: the keys, and a standing backlog of calls that closed and slow keys hold back."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
@@ -11,12 +11,12 @@ import uuid_utils.compat as uuid7
 from django.utils import timezone
 
 from dispatcher import api, engine
-from dispatcher.engine import feed
 from dispatcher.lanes import declared_delivery
-from dispatcher.lifecycle import admit, claim, heartbeat, send
+from dispatcher.lifecycle import claim, heartbeat, send
+from dispatcher.lifecycle.take import Taken, Taker, take
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
-from dispatcher.states import Delivery
+from dispatcher.states import Delivery, State
 
 QUEUE = "soak"
 IS_DIRECT = declared_delivery(QUEUE) is Delivery.DIRECT
@@ -50,14 +50,18 @@ def declare_keys() -> None:
 
 def fill_full(here: heartbeat.WorkerInfo) -> heartbeat.ReservedCall:
     """Let one call take all the room of `full` for as long as this worker's heart beats."""
-    lanes = lanes_of(write([call("full")]))
+    write([call("full")])
     if IS_DIRECT:
-        engine.dispense(lanes=lanes)
-        (start,) = feed.step(taker(here, QUEUE), room=1).starts
+        (start,) = take(taker(here, QUEUE), room=1).starts
         return start.call.id, start.call.ticket
-    (admitted,) = admit.admit(lanes=lanes).calls
-    claim.claim(admitted.id, admitted.ticket, worker=here.id)
-    return admitted.id, admitted.ticket
+    (made,) = dispatch(QUEUE, 1).dispatched
+    claim.claim(made.id, made.ticket, worker=here.id)
+    return made.id, made.ticket
+
+
+def dispatch(queue: str, most: int) -> Taken:
+    """Dispatch up to so many calls of a queue that the broker delivers, in one trip."""
+    return take(Taker(queues=[queue], becomes=State.DISPATCHED), room=most)
 
 
 def let_wait(backlog: int, here: heartbeat.WorkerInfo, full: heartbeat.ReservedCall) -> None:
@@ -65,12 +69,8 @@ def let_wait(backlog: int, here: heartbeat.WorkerInfo, full: heartbeat.ReservedC
     calls = _backlog(backlog)
     while batch := list(islice(calls, _BATCH)):
         keep(here, full)
-        engine.dispense(lanes=lanes_of(write(batch)), most=1)
-
-
-def lanes_of(calls: Iterable[CallQueue]) -> set[int]:
-    """Return the lanes that calls were written into."""
-    return {each.lane_id for each in calls if each.lane_id is not None}
+        write(batch)
+        engine.dispense(trips=1)
 
 
 def worker(name: str) -> heartbeat.WorkerInfo:
@@ -80,9 +80,9 @@ def worker(name: str) -> heartbeat.WorkerInfo:
     )
 
 
-def taker(here: heartbeat.WorkerInfo, queue: str) -> feed.Taker:
-    """Return a worker as the steps of direct delivery know it."""
-    return feed.Taker(worker=here.id, queues=[queue], tasks=[TASK])
+def taker(here: heartbeat.WorkerInfo, queue: str) -> Taker:
+    """Return a worker as the trips of direct delivery know it."""
+    return Taker(worker=here.id, queues=[queue], tasks=[TASK])
 
 
 def keep(here: heartbeat.WorkerInfo, full: heartbeat.ReservedCall) -> None:

@@ -1,4 +1,4 @@
-"""What is read while it churns: sizes, dead rows, updates in place, and the time that a pass takes."""
+"""What is read while it churns: sizes, dead rows, updates in place, and the time that a trip takes."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -15,15 +15,16 @@ from django.db import connection, connections
 from django.test import override_settings
 
 from dispatcher import ending, engine
-from dispatcher.engine import feed
-from dispatcher.lifecycle import admit, heartbeat, publish
+from dispatcher.lifecycle import heartbeat, publish
+from dispatcher.lifecycle.finish import Ended
+from dispatcher.lifecycle.take import Start, Taken, take
 from dispatcher.models import CallQueue
 from dispatcher.states import DUE, State
 from trials.soak import fixtures
 from trials.soak.verdict import Reading
 
 EACH = 3
-"""Calls that each lane of a measured pass admits."""
+"""Calls that each lane of a measured trip dispatches."""
 IDLE = "idle"
 """The database without a churn."""
 PERIOD_S = 0.5
@@ -113,17 +114,17 @@ def busy_pass(here: heartbeat.WorkerInfo) -> float | None:
     """Measure a pass beside the churn; the workers run what it admits, like all else."""
     if fixtures.IS_DIRECT:
         return _step(here)
-    lanes, made, took = _pass()
-    publish.publish(made.calls)
+    made, took = _pass()
+    publish.publish(made.dispatched)
     if took is None:
-        engine.dispense(lanes=lanes)
+        engine.dispense()
     return took
 
 
 def idle_pass(here: heartbeat.WorkerInfo) -> float | None:
     """Measure the same pass in the idle database, and forget its calls."""
     with on_idle():
-        took = _step(here) if fixtures.IS_DIRECT else _pass()[2]
+        took = _step(here) if fixtures.IS_DIRECT else _pass()[1]
     _run("forget_slots", using=IDLE)
     _run("forget_calls", using=IDLE)
     return took
@@ -136,32 +137,36 @@ def on_idle() -> Iterator[None]:
         yield
 
 
-def _pass() -> tuple[set[int], admit.Pass, float | None]:
-    """Let calls wait in lanes of their own, and measure the milliseconds in which a pass admits all of them.
+def _pass() -> tuple[Taken, float | None]:
+    """Let calls wait in lanes of their own, and measure the milliseconds in which a trip dispatches all of them.
 
-    Always as many of as many lanes, under the key that all that moves spends. None if another pass held one of the
+    Always as many of as many lanes, under the key that all that moves spends. None if another trip held one of the
     lanes, as it does where a call is tried again.
     """
-    lanes = fixtures.lanes_of(fixtures.write(fixtures.probe_calls(EACH)))
+    fixtures.write(fixtures.probe_calls(EACH))
     began = monotonic()
-    made = admit.admit(lanes=lanes)
-    admit.recheck(made)
+    made = fixtures.dispatch(fixtures.PROBE_QUEUE, EACH * fixtures.PROBES)
     took = (monotonic() - began) * 1_000
-    return lanes, made, took if len(made.calls) == EACH * fixtures.PROBES else None
+    return made, took if len(made.dispatched) == EACH * fixtures.PROBES else None
 
 
 def _step(here: heartbeat.WorkerInfo) -> float | None:
-    """Measure the same as the step of a direct worker, which starts the calls, too; then record that they have ended.
+    """Measure the same as the trip of a direct worker, which starts the calls, too; then record that they have ended.
 
-    None if the step left some, as where another one had a key locked.
+    None if the trip left some, as where another one had a key locked.
     """
-    engine.dispense(lanes=fixtures.lanes_of(fixtures.write(fixtures.probe_calls(EACH))))
+    fixtures.write(fixtures.probe_calls(EACH))
     taker = fixtures.taker(here, fixtures.PROBE_QUEUE)
     began = monotonic()
-    starts = feed.step(taker, room=EACH * fixtures.PROBES).starts
+    starts = take(taker, room=EACH * fixtures.PROBES).starts
     took = (monotonic() - began) * 1_000
-    feed.step(taker, [start.ended(ending.completed(None)) for start in starts], room=0)
+    take(taker, [_completed(start) for start in starts])
     return took if len(starts) == EACH * fixtures.PROBES else None
+
+
+def _completed(start: Start) -> Ended:
+    ticket = start.call.ticket
+    return Ended(call_id=start.call.id, ticket=ticket, claim_id=ticket, ending=ending.completed(None))
 
 
 def sample() -> Sample:

@@ -1,5 +1,6 @@
--- awake: a waiting call in each of the lanes of lanes.sql, all of which are awake, in a queue of another name.
-UPDATE dispatcher_lane SET queue = 'awake', is_awake = true WHERE queue = 'far';
+-- awake: a waiting call in each of the lanes of lanes.sql, all of which are ready, in a queue of another name.
+UPDATE dispatcher_lane SET queue = 'awake' WHERE queue = 'far';
+UPDATE dispatcher_lanesite SET queue = 'awake', place = 0 WHERE queue = 'far';
 INSERT INTO dispatcher_callqueue
        (id, lane_id, task, args, kwargs, meta, queue, priority, on_limit, costs, state, attempt, errors, created_at)
 SELECT (lpad(to_hex((EXTRACT(EPOCH FROM clock_timestamp()) * 1000)::bigint), 12, '0')

@@ -5,8 +5,9 @@ UPDATE dispatcher_callqueue
    SET state = 'available', ticket = NULL, dispatched_at = NULL, published_at = NULL, started_at = NULL
  WHERE queue = 'hot' AND state IN ('dispatched', 'active');
 UPDATE dispatcher_ratelimitkey
-   SET concurrency = 0, is_paused = false, blocked_until = NULL, opens_at = NULL, override_until = NULL,
+   SET concurrency = 0, is_paused = false, blocked_until = NULL, override_until = NULL,
        override_concurrency = NULL
  WHERE name = 'hot';
-UPDATE dispatcher_lane SET parked_on_id = 30000000, is_awake = false, is_held = false
- WHERE queue = 'hot' AND parked_on_id IS DISTINCT FROM 30000000;
+DELETE FROM dispatcher_note;
+UPDATE dispatcher_lanesite SET place = 30000000, kept_until = NULL
+ WHERE queue = 'hot' AND place IS DISTINCT FROM 30000000;

@@ -11,8 +11,8 @@ SELECT n, 'tenant:' || n, false, CASE WHEN n % 2 = 1 THEN 1 ELSE 100000 END,
        1000000, interval '1 hour'
   FROM generate_series(1, :tenants) AS n;
 
-INSERT INTO dispatcher_lane (id, queue, priority, on_limit, key_ids, parked_on_id, is_held)
-SELECT n, 'q' || lpad(number::text, 2, '0'), 0, 'wait', ARRAY[n], CASE WHEN n % 2 = 1 THEN n END, n = 92
+INSERT INTO dispatcher_lane (id, queue, priority, on_limit, key_ids)
+SELECT n, 'q' || lpad(number::text, 2, '0'), 0, 'wait', ARRAY[n]
   FROM generate_series(1, :tenants) AS n
  CROSS JOIN LATERAL (
        SELECT CASE WHEN n % 4 = 0 THEN n / 4 % 24 WHEN n % 8 = 1 AND n > 1 THEN 1 + n / 8 % 22 ELSE 0 END AS number) AS queue;
@@ -20,8 +20,13 @@ SELECT n, 'q' || lpad(number::text, 2, '0'), 0, 'wait', ARRAY[n], CASE WHEN n % 
 -- Ten keys with room, whose lanes are served in each busy tick.
 INSERT INTO dispatcher_ratelimitkey (id, name, is_paused, concurrency)
 SELECT 9000000 + n, 'work:' || n, false, 10 FROM generate_series(0, 9) AS n;
-INSERT INTO dispatcher_lane (id, queue, priority, on_limit, key_ids, is_awake)
-SELECT 9000000 + n, 'q01', 0, 'wait', ARRAY[9000000 + n], true FROM generate_series(0, 9) AS n;
+INSERT INTO dispatcher_lane (id, queue, priority, on_limit, key_ids)
+SELECT 9000000 + n, 'q01', 0, 'wait', ARRAY[9000000 + n] FROM generate_series(0, 9) AS n;
+
+-- Each lane has got its site; those of tenants that are busy are parked, that of the queue that is fetched from is ready.
+UPDATE dispatcher_lanesite
+   SET place = CASE WHEN lane_id = 92 OR lane_id >= 9000000 THEN 0 ELSE lane_id END
+ WHERE lane_id % 2 = 1 OR lane_id = 92 OR lane_id >= 9000000;
 
 -- What has ended: over the last six and a half days, all within its retention. The ids are those of the time of sending.
 INSERT INTO dispatcher_callqueue
@@ -71,10 +76,10 @@ SELECT (lpad(to_hex((EXTRACT(EPOCH FROM at) * 1000)::bigint), 12, '0') || '7' ||
   JOIN dispatcher_lane AS lane ON lane.id = waiting.lane_id;
 
 -- The starts that the tenants' windows count.
-INSERT INTO dispatcher_window (key_id, place, cost, last_start_at)
-SELECT key, place, 1, now() - interval '30 minutes'
+INSERT INTO dispatcher_start (key_id, at, total, cost, last_cost)
+SELECT key, now() - interval '30 minutes' + turn * interval '1 second', turn, 1, 1
   FROM generate_series(1, :tenants) AS key
- CROSS JOIN generate_series(1, 100) AS place;
+ CROSS JOIN generate_series(1, 100) AS turn;
 
 INSERT INTO dispatcher_ojs_eventlogentry (kind, queue, data, at)
 SELECT 'rate_limit.exceeded', 'q00', jsonb_build_object('key', 'tenant:' || n % :tenants, 'job_id', md5(n::text)),

@@ -1,2 +1,2 @@
 -- open_hot: time opens the key of parked.sql.
-UPDATE dispatcher_ratelimitkey SET opens_at = clock_timestamp() WHERE name = 'hot';
+INSERT INTO dispatcher_note (at, key_id) VALUES (clock_timestamp(), 30000000);

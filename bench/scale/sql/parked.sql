@@ -2,8 +2,9 @@
 INSERT INTO dispatcher_ratelimitkey (id, name, is_paused, concurrency) VALUES (30000000, 'hot', false, 0);
 INSERT INTO dispatcher_ratelimitkey (id, name, is_paused, concurrency)
 SELECT 30000000 + n, 'hot:' || n, false, 1000 FROM generate_series(1, :parked) AS n;
-INSERT INTO dispatcher_lane (id, queue, priority, on_limit, key_ids, parked_on_id)
-SELECT 30000000 + n, 'hot', 0, 'wait', ARRAY[30000000, 30000000 + n], 30000000 FROM generate_series(1, :parked) AS n;
+INSERT INTO dispatcher_lane (id, queue, priority, on_limit, key_ids)
+SELECT 30000000 + n, 'hot', 0, 'wait', ARRAY[30000000, 30000000 + n] FROM generate_series(1, :parked) AS n;
+UPDATE dispatcher_lanesite SET place = 30000000 WHERE queue = 'hot';
 INSERT INTO dispatcher_callqueue
        (id, lane_id, task, args, kwargs, meta, queue, priority, on_limit, costs, state, attempt, errors, created_at)
 SELECT (lpad(to_hex((EXTRACT(EPOCH FROM now()) * 1000)::bigint), 12, '0')

@@ -1,6 +1,6 @@
--- settle: end what the figure before has left in flight or awake, so that it changes none of the later ones.
+-- settle: end what the figure before has left in flight or ready, so that it changes none of the later ones.
 -- A busy tenant keeps a call that runs: the one that was handed on to is claimed. What else is in flight was not part of
--- the system, which has leases of ten days; what waits in lanes that are awake was not either.
+-- the system, which has leases of ten days; what waits in lanes that are ready was not either.
 WITH handed_on AS (
     UPDATE dispatcher_slot AS slot
        SET lease_until = clock_timestamp() + interval '10 days', started_at = clock_timestamp()
@@ -17,7 +17,8 @@ WITH left_over AS (
 DELETE FROM dispatcher_callqueue WHERE id IN (SELECT call_id FROM left_over);
 
 DELETE FROM dispatcher_callqueue AS call
- USING dispatcher_lane AS lane
- WHERE lane.is_awake AND lane.queue <> 'awake' AND call.lane_id = lane.id AND call.state = 'available'
-   AND call.oversized_key_id IS NULL;
-UPDATE dispatcher_lane SET is_awake = false WHERE is_awake AND queue <> 'awake';
+ USING dispatcher_lanesite AS site
+ WHERE site.place = 0 AND site.queue NOT IN ('awake', 'q23') AND call.lane_id = site.lane_id
+   AND call.state = 'available' AND call.oversized_key_id IS NULL;
+UPDATE dispatcher_lanesite SET place = NULL WHERE place = 0 AND queue NOT IN ('awake', 'q23');
+DELETE FROM dispatcher_note;

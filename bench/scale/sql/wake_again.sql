@@ -1,6 +1,6 @@
 -- wake_again: another waiting call in a hundred lanes of awake.sql: those asleep first, which were served last.
 WITH chosen AS (
-    SELECT id FROM dispatcher_lane WHERE queue = 'awake' ORDER BY is_awake, served_at DESC, id LIMIT 100
+    SELECT lane_id AS id FROM dispatcher_lanesite WHERE queue = 'awake' ORDER BY place NULLS FIRST, served_at DESC, lane_id LIMIT 100
 ), sent AS (
     INSERT INTO dispatcher_callqueue
            (id, lane_id, task, args, kwargs, meta, queue, priority, on_limit, costs, state, attempt, errors, created_at)
@@ -10,4 +10,4 @@ WITH chosen AS (
            clock_timestamp()
       FROM chosen
 )
-UPDATE dispatcher_lane AS lane SET is_awake = true FROM chosen WHERE lane.id = chosen.id;
+UPDATE dispatcher_lanesite AS site SET place = 0 FROM chosen WHERE site.lane_id = chosen.id;

@@ -1,4 +1,4 @@
--- work: what the last busy tick admitted has ended, ten more calls wait in each of its lanes, and their keys open now.
+-- work: what the last busy tick admitted has ended, ten more calls wait in each of its lanes, and these are ready.
 DELETE FROM dispatcher_slot WHERE key_id BETWEEN 9000000 AND 9000009;
 UPDATE dispatcher_callqueue
    SET state = 'completed', ticket = NULL, finished_at = clock_timestamp()
@@ -12,5 +12,4 @@ SELECT (lpad(to_hex((EXTRACT(EPOCH FROM clock_timestamp()) * 1000)::bigint), 12,
   FROM generate_series(1, 10) AS turn
  CROSS JOIN dispatcher_lane AS lane
  WHERE lane.id BETWEEN 9000000 AND 9000009;
-UPDATE dispatcher_lane SET is_awake = true, parked_on_id = NULL, is_held = false WHERE id BETWEEN 9000000 AND 9000009;
-UPDATE dispatcher_ratelimitkey SET opens_at = NULL WHERE id BETWEEN 9000000 AND 9000009;
+UPDATE dispatcher_lanesite SET place = 0 WHERE lane_id BETWEEN 9000000 AND 9000009;

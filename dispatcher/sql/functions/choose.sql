@@ -86,7 +86,7 @@ BEGIN
                       LIMIT v_heads
                         FOR NO KEY UPDATE SKIP LOCKED) AS call) AS head
        WHERE lane.id <> ALL (v_done)
-       ORDER BY CASE WHEN p_is_strict THEN mine.n END NULLS FIRST, lane.priority DESC,
+       ORDER BY CASE WHEN p_is_strict THEN COALESCE(mine.n, 1) END, lane.priority DESC,
                 v_due[mine.n] + p_stride[mine.n] * row_number() OVER (
                   PARTITION BY lane.queue
                       ORDER BY lane.priority DESC, head.turn, met.n NULLS FIRST, lane.served_at, lane.id) NULLS FIRST,
@@ -155,7 +155,7 @@ BEGIN
       IF v_call.fate IS NOT NULL OR v_least = 1 OR (v_least = 2 AND v_call.on_limit <> 'wait') THEN
         -- The call goes elsewhere; those behind it go on.
         IF v_least = 2 AND v_call.on_limit = 'reschedule' THEN
-          v_opens := @opens_at(v_keys[v_by], v_by_cost, p_worker, p_tuning, v_now);
+          v_opens := @opens_at(v_keys[v_by], v_by_cost, p_worker, p_tuning, p_found.since);
         END IF;
         v_fates := v_fates || (v_call.id,
           COALESCE(v_call.fate, CASE WHEN v_call.on_limit = 'drop' THEN 'dropped' WHEN v_least = 1 THEN 'oversized'
@@ -178,7 +178,7 @@ BEGIN
           WHEN 2 THEN                                -- calls behind it do not take the room that it waits for
             v_keys[v_by].room := 0;
             v_open := v_open || v_by_id;
-            v_opens := @opens_at(v_keys[v_by], v_by_cost, p_worker, p_tuning, v_now);
+            v_opens := @opens_at(v_keys[v_by], v_by_cost, p_worker, p_tuning, p_found.since);
             IF v_opens IS NOT NULL THEN v_notes := v_notes || (v_opens, NULL, v_by_id)::@pending; END IF;
             v_opens := NULL;
           WHEN 3 THEN

@@ -5,6 +5,7 @@
 -- most: without any wait eight connections on one key start half as much, and four trips of five in vain.
 CREATE TYPE @found AS (
     now timestamptz,          -- the time after the locks
+    since timestamptz,        -- the time before them: what is closed by the count opens later than that
     open bigint[],            -- the keys that were to be looked at, and groups of them
     busy bigint[],            -- keys that another transaction has locked
     ids bigint[],             -- keys that are locked
@@ -18,6 +19,7 @@ CREATE FUNCTION @find_lanes(p_worker uuid, p_queues text[], p_room int, p_become
     p_tuning @tuning, p_now timestamptz) RETURNS @found LANGUAGE plpgsql AS $$
 DECLARE
   v_now timestamptz := COALESCE(p_now, clock_timestamp());
+  v_since timestamptz := v_now;
   v_queues text[] := CASE WHEN p_room > 0 THEN p_queues ELSE '{}' END;
   v_open bigint[] := p_open;
   v_want bigint[];                                   -- keys to lock
@@ -134,5 +136,5 @@ BEGIN
     END LOOP;
     v_want := ARRAY(SELECT unnest(lane.key_ids) FROM unnest(v_lanes) AS lane);
   END LOOP;
-  RETURN (v_now, v_open, v_busy, v_ids, v_keys, v_lanes, v_turn_keys, v_published, v_publish_room);
+  RETURN (v_now, v_since, v_open, v_busy, v_ids, v_keys, v_lanes, v_turn_keys, v_published, v_publish_room);
 END $$;

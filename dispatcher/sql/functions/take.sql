@@ -137,7 +137,7 @@ BEGIN
         v_chosen.notes := v_chosen.notes || (v_now + interval '20 milliseconds', NULL, v_key.id)::@pending;
       END IF;
     ELSE
-      v_chosen.notes := v_chosen.notes || (@opens_at(v_key, 1, p_worker, p_tuning, v_now), NULL, v_key.id)::@pending;
+      v_chosen.notes := v_chosen.notes || (@opens_at(v_key, 1, p_worker, p_tuning, v_found.since), NULL, v_key.id)::@pending;
     END IF;
   END LOOP;
   INSERT INTO dispatcher_note (at, lane_id, key_id)
