@@ -220,7 +220,6 @@ def test_an_end_whose_row_is_locked_keeps_no_other_worker_and_is_recorded_when_i
 
 # One process reports an end and looks for calls in one step.
 @pytest.mark.deliveries("direct")
-@waits
 @pytest.mark.parametrize("row", ["call", "slot"])
 def test_a_worker_with_an_end_whose_row_is_locked_starts_other_calls(drive: Drive, row: str) -> None:
     drive.send("locked")
