@@ -187,11 +187,11 @@ def tuning(taker: Taker | None = None) -> dict[str, Any]:
     """Return what the functions take and claim are given of the settings (see functions/tuning.sql)."""
     settings, eager = conf(), is_eager()
     delay = taker.delay if taker is not None else timedelta(0)
-    is_pulled = taker is not None and taker.is_pulled
+    # Who fetches a call starts it when the answer comes, which waits for that; a claim gives the start of another.
+    is_exact = taker is not None and not taker.is_pulled and taker.becomes == State.ACTIVE
     return {
         "horizon": settings.horizon if taker is None or taker.horizon is None else taker.horizon,
-        # Who fetches a call starts it when the answer comes, which waits for that.
-        "lead": timedelta(0) if is_pulled or eager else LEAD + delay,
+        "lead": timedelta(0) if eager or not is_exact else LEAD + delay,
         "slack": delay,
         "margin": settings.margin,
         "ramp": settings.ramp,

@@ -45,8 +45,8 @@ def reclaim(*, until: datetime | None = None, now: datetime | None = None) -> in
         for left in silent:
             finish.requeue(left.call_id, left.ticket, Requeue.SILENT, now=now)
         ends = [_ended(left) for left in each if left not in silent]
-        taken = take.take(Taker(), ends, publish=dispenser.PUBLISH)
-    if each:
+        taken = take.take(Taker(), ends, publish=dispenser.PUBLISH) if each else None
+    if taken is not None:
         logger.warning("fetched calls put back, as their leases had run out: %d", len(each))
         dispenser.serve(taken)
     return len(each)

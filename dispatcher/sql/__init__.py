@@ -7,7 +7,7 @@ each other's rows are sent together: `ask` several inside `together()`, and read
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -205,31 +205,6 @@ def _atomic_block(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
         wrapper.in_atomic_block, wrapper.autocommit, wrapper.needs_rollback = False, True, False
         if wrapper.closed_in_transaction:
             wrapper.connection = None
-
-
-@contextmanager
-def short_transaction(*, is_tuned: bool = True) -> Iterator[Callable[[], None]]:
-    """Open a transaction of statements that do not need each other's rows: one trip, and no begin and commit.
-
-    What this yields commits them; statements asked after it travel with them, and see what others committed meanwhile.
-
-    is_tuned: whether the connection is tuned for them. Django does not know of the transaction, which the server ends
-    with the trip: only `ask` may be used inside. Within a caller's transaction it is a part of that.
-    """
-    if in_transaction() or not conf().pipeline:
-        with ExitStack() as transaction:
-            transaction.enter_context(own_transaction())
-            yield transaction.close
-        return
-    with _pipeline() as commit:
-        if not (is_tuned and _prepares(connection())):
-            ask("tune_feed", object, {"is_local": True})
-        yield commit
-
-
-def tune() -> None:
-    """Plan the next statements of this transaction once, and by their indexes, as `together()` does."""
-    ask("tune", object, {})
 
 
 def read_in_order(*, sorts: bool = True) -> None:

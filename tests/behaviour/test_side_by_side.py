@@ -24,10 +24,11 @@ def send(drive: Drive, count: int, costs: Sequence[int] = (1,), key: str = "api"
         drive.send_many(count // TENANTS, costs={key: cost, tenant: 1})
 
 
-def work(*drives: Drive, seconds: float = 0, room: int = 2, use: Callable[[], int] = lambda: 0) -> int:
+def work(*drives: Drive, seconds: float = 0.025, room: int = 2, use: Callable[[], int] = lambda: 0) -> int:
     """Let workers end what they run and take more, all at once, round by round; return what was in use at the most.
 
-    Each ends one call a round, so that the others hold what they have while it takes the next ones.
+    Each ends one call a round, so that the others hold what they have while it takes the next ones. seconds: that pass
+    with a round; what a worker finds locked by another, it looks at again 20 ms later.
     """
     runs: list[list[Run]] = [[] for _ in drives]
     most = 0

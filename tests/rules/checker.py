@@ -67,6 +67,9 @@ def _passed_over(before: State, after: State, trip: Trip, started: list[Any]) ->
         shared = {slot.key for slot in after.slots if slot.call in {call.id for call in lower}}
         if not lower or place is None or not (shared & {*all_keys(after, lane)} if place <= 0 else place in shared):
             continue
+        waits_for = {each.place for each in after.lanes.values() if each.priority >= lane.priority and each is not lane}
+        if waits_for & {*all_keys(after, lane)}:     # behind another that takes its turn first
+            continue
         if trip.tasks is not None and head.task not in trip.tasks:
             continue
         world = deepcopy(before)

@@ -32,6 +32,13 @@ class Limits:
         """Return whether a start counts after it."""
         return self.rate_limit is not None or self.throttle_limit is not None
 
+    @property
+    def most_a_year(self) -> int | None:
+        """Return the most that the throttle lets start within a year: more never fits."""
+        if self.throttle_limit is None or self.throttle_period is None:
+            return None
+        return 366 * 86_400 * SECOND * self.throttle_limit // self.throttle_period
+
     def spacing(self, cost: int) -> int:
         """Return how long after a start of this cost the next one may come."""
         assert self.throttle_limit is not None and self.throttle_period is not None
@@ -340,7 +347,7 @@ def room(state: State, key: Key, worker: Any, now: int, tuning: Tuning) -> Room:
         limits=limits,
         room=0 if key.is_paused or is_blocked else max(0, free),
         own=own,
-        fits=least(limits.concurrency or None, limits.per_worker, limits.rate_limit, BIG),
+        fits=least(limits.concurrency or None, limits.per_worker, limits.rate_limit, BIG, limits.most_a_year),
         next_at=next_at,
         held=held,
         unstarted=unstarted,
@@ -416,9 +423,7 @@ def wake(state: State, queue: str, key: int | None, trip: Trip) -> Any:
 
     def is_alive(worker: Any, idle_at: int) -> bool:
         seen = state.workers.get(worker)
-        return (idle_at if seen is None else seen.seen_at) > trip.now - trip.tuning.silence and not (
-            seen and seen.is_gone
-        )
+        return (idle_at if seen is None else seen.seen_at) > trip.now - trip.tuning.silence and not (seen and seen.is_gone)
 
     idle = [
         (feed.idle_at, id)
@@ -492,11 +497,12 @@ def take(state: State, trip: Trip) -> Answer:
         feed = state.feeds[trip.worker]
         looked_at |= {*feed.key_ids}
         feed.idle_at, feed.woken_at, feed.key_ids = None, None, []
-    looked_at |= _read_notes(state, trip.now)
+    keys, queues = _read_notes(state, trip.now)
+    looked_at |= keys
     found = _find(state, trip, looked_at)
     chosen = _Choice(state, trip, found).made()
     _write(state, trip, found, chosen)
-    return _leave(state, trip, found, chosen, ended=ended, freed=freed)
+    return _leave(state, trip, found, chosen, queues, ended=ended, freed=freed)
 
 
 def _record_ends(state: State, trip: Trip) -> tuple[set[Any], set[int]]:
@@ -516,14 +522,16 @@ def _record_ends(state: State, trip: Trip) -> tuple[set[Any], set[int]]:
     return ended, freed
 
 
-def _read_notes(state: State, now: int) -> set[int]:
-    due = [note for note in state.notes if note.at <= now]
+def _read_notes(state: State, now: int) -> tuple[set[int], set[str]]:
+    """Return the keys to look at, and the queues of lanes that are ready now."""
+    due, queues = [note for note in state.notes if note.at <= now], set()
     for note in due:
         state.notes.remove(note)
         lane = state.lanes.get(note.lane) if note.lane is not None else None
-        if lane is not None and (lane.place is None or note.is_forced):
+        if lane is not None and (lane.place is None or (note.is_forced and lane.place != READY)):
             lane.place = READY
-    return {note.key for note in due if note.key is not None}
+            queues.add(lane.queue)
+    return {note.key for note in due if note.key is not None}, queues
 
 
 def _find(state: State, trip: Trip, looked_at: set[int]) -> Found:
@@ -661,8 +669,9 @@ class _Choice:
     def _order(self, lane: Lane) -> tuple[Any, ...]:
         """Order lanes by priority, then the queue that is due by its weight, then the least recently served."""
         is_mine = lane.queue in self.trip.queues
-        strictly = self.trip.queues.index(lane.queue) if self.trip.is_strict and is_mine else -1
-        due = self.due[lane.queue] + self.stride[lane.queue] if self.stride and is_mine else -inf
+        place = self.trip.queues.index(lane.queue) if is_mine else -1
+        strictly = place if self.trip.is_strict else -1
+        due = (self.due[lane.queue] + self.stride[lane.queue], place) if self.stride and is_mine else (-inf, -1)
         met = self.met.index(lane.id) if lane.id in self.met else -1
         return (strictly, -lane.priority, due, met, lane.served_at, lane.id)
 
@@ -868,10 +877,18 @@ def _settle(state: State, trip: Trip, fate: Fate) -> None:
         call.returns += 1
 
 
-def _leave(state: State, trip: Trip, found: Found, chosen: Chosen, *, ended: set[Any], freed: set[int]) -> Answer:
+def _leave(
+    state: State,
+    trip: Trip,
+    found: Found,
+    chosen: Chosen,
+    queues: set[str],
+    *,
+    ended: set[Any],
+    freed: set[int],
+) -> Answer:
     """Note what must be looked at later; let the room that is left go to lanes parked on it."""
     now, until = trip.now, trip.now + trip.tuning.horizon
-    queues: set[str] = set()
     for key in found.keys.values():
         if key.id not in chosen.open | found.turn_keys or not state.parked(key.id):
             continue

@@ -76,7 +76,7 @@ class Comparison:
         started = [row.id for row in calls if row.fate is None]
         assert started == expected.started, (started, expected.started, trip)
         fates = {row.id: row.fate for row in calls if row.fate is not None}
-        assert fates == expected.fates, trip
+        assert fates == expected.fates, (fates, expected.fates, trip)
         answer = {
             "wake": {*last.wake},
             "publish": {*last.publish},

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.conf import CONCURRENT_DECISIONS, RETENTION, Conf, Tuning, conf, pass_bound, read, send_bound, settable
+from dispatcher.conf import RETENTION, Conf, Tuning, conf, read, settable
 from dispatcher.errors import ConfigurationError
 from dispatcher.states import TERMINAL
 
@@ -92,17 +92,3 @@ def test_every_setting_that_is_wrong_is_named_at_once(settings: Any) -> None:
     assert tick.startswith("DISPATCHER['tick'] is '1s': give a timedelta")
     assert zzz.startswith("DISPATCHER['zzz'] is not a setting")
     assert keys == "DISPATCHER['keys'] is ['api']: give a dict, such as {\"api.example.com\": {\"concurrency\": 5}}."
-
-
-def test_a_greater_dispatch_ahead_never_lets_fewer_calls_go() -> None:
-    bounds = [pass_bound(Conf(dispatch_ahead=ahead)) for ahead in range(1, 300)]
-    assert bounds == sorted(bounds)
-    assert bounds[:64] == list(range(1, 65))
-    assert bounds[64] == 64
-
-
-def test_passes_and_lone_senders_that_decide_at_once_stay_within_dispatch_ahead() -> None:
-    for ahead in range(1, 300):
-        settings = Conf(dispatch_ahead=ahead)
-        at_once = CONCURRENT_DECISIONS if send_bound(settings) else 0
-        assert max(pass_bound(settings), send_bound(settings)) + at_once <= ahead

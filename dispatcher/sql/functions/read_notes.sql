@@ -1,6 +1,6 @@
 -- read_notes: take over the notes that are due. Their sleeping lanes are ready now, with `is_forced` parked ones, too.
--- Returns the keys to look at, and the queues of these lanes: who may serve them is not here, maybe. A note whose lane another transaction has locked stays for a moment: that one may
--- be putting the lane to sleep.
+-- Returns the keys to look at, and the queues of these lanes: who may serve them is not here, maybe. A note whose lane
+-- another transaction has locked stays for a moment: that one may be putting the lane to sleep.
 CREATE FUNCTION @read_notes(p_now timestamptz, OUT keys bigint[], OUT queues text[]) LANGUAGE plpgsql AS $$
 BEGIN
   WITH due AS MATERIALIZED (
