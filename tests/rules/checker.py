@@ -143,9 +143,7 @@ def _noted(state: State, key: int) -> int | None:
 
 def _most_cost(state: State, key: int) -> int:
     """Return the most that a call costs which is the first of its lane, and waits for a key."""
-    return max(
-        cost_of(state, lane, call, key) for lane in state.parked(key) for call in state.waiting(lane.id)[:1]
-    )
+    return max(cost_of(state, lane, call, key) for lane in state.parked(key) for call in state.waiting(lane.id)[:1])
 
 
 def cost_of(state: State, lane: Lane, call: Call, key: int) -> int:
