@@ -336,9 +336,7 @@ def _stop_later(
     return requeued
 
 
-def put_back(
-    call_id: UUID, ticket: UUID, *, claim_id: UUID | None = None, reason: Requeue = Requeue.UNUSED
-) -> bool:
+def put_back(call_id: UUID, ticket: UUID, *, claim_id: UUID | None = None, reason: Requeue = Requeue.UNUSED) -> bool:
     """Let a call in flight wait again without an end of its own, and let others go with its room.
 
     Return whether the ticket still held it. claim_id: the only claim of an active call that gives it back; any, without

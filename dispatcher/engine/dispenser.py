@@ -14,6 +14,8 @@ PUBLISH = 10
 BRIEF = 50
 """The most calls that one trip dispatches whose process has something else to do: a sender's, or a person's."""
 _BRIEF_TRIPS = 5
+_SETTLING = 0.1
+"""As what part of a trip one counts that dispatched nothing, but put calls aside or ended them."""
 _FRUITLESS = 3
 """After how many trips in a row that changed nothing the rest is left to the next that comes along."""
 
@@ -22,7 +24,11 @@ _DISPENSER = Taker(becomes=State.DISPATCHED)
 
 @publish.eager_errors_last()
 def dispense(
-    *, queues: Collection[str] | None = None, keys: Collection[int] = (), most: int | None = None, trips: int | None = None
+    *,
+    queues: Collection[str] | None = None,
+    keys: Collection[int] = (),
+    most: int | None = None,
+    trips: int | None = None,
 ) -> int:
     """Dispatch what may go and publish it, trip by trip; return how many calls were dispatched.
 
@@ -30,12 +36,14 @@ def dispense(
     delivers, by default. keys: keys to be looked at. most: calls of one trip. trips: how many at the most.
     """
     found = ready_queues() if queues is None else [*queues]
-    dispatched = fruitless = made = 0
+    dispatched, fruitless, made = 0, 0, 0.0
     while trips is None or made < trips:
         batch = most or conf().batch
         taken = take.take(replace(_DISPENSER, queues=found), room=batch, publish=batch, keys=keys)
         publish.publish(taken.dispatched)
-        dispatched, made, keys = dispatched + len(taken.dispatched), made + 1, ()
+        dispatched, keys = dispatched + len(taken.dispatched), ()
+        # One that has only put calls aside, or ended them, says nothing about those behind.
+        made += _SETTLING if taken.fates and not taken.dispatched else 1
         fruitless = 0 if taken.dispatched or taken.fates else fruitless + 1
         is_over = not taken.publish and not (taken.again_at is not None and taken.again_at <= taken.at)
         if is_over or fruitless == _FRUITLESS:

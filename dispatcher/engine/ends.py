@@ -56,4 +56,3 @@ def fail_unread(call_id: UUID, ticket: UUID, error: BaseException) -> bool:
             return False
         failed = ending.failed(error, attempt=claimed.attempt, policy=claimed.retry)
         return bool(record([Ended(call_id=call_id, ticket=ticket, claim_id=None, ending=failed)]))
-

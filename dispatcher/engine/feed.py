@@ -75,9 +75,7 @@ def give_back(starts: Collection[Handle]) -> None:
         return
     with sql.atomic():
         # In order of their ids, as all lock calls.
-        found = [
-            finish.requeue(call, ticket, Requeue.UNUSED, claim_id=ticket) for call, ticket in sorted(starts)
-        ]
+        found = [finish.requeue(call, ticket, Requeue.UNUSED, claim_id=ticket) for call, ticket in sorted(starts)]
     if any(each is not None for each in found):
         dispenser.dispense_briefly()
 

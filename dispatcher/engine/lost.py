@@ -30,9 +30,7 @@ class Lost:
     """The claim of what was lost; an attempt of another claim goes on. None: any attempt is lost."""
 
 
-def lose(
-    lost: Sequence[Lost], error: BaseException, *, is_crash: bool, now: datetime | None = None
-) -> int:
+def lose(lost: Sequence[Lost], error: BaseException, *, is_crash: bool, now: datetime | None = None) -> int:
     """Put lost calls back: without an attempt if one was never started, else as a failed one; return how many.
 
     is_crash: its process went with it, so that it may be poison; else the cause is unknown, and its count is unchanged.

@@ -69,7 +69,9 @@ def release_all(worker: UUID) -> int:
     with sql.atomic():
         held = [each for each in heartbeat.held(worker) if each.claim not in running]
         started = [
-            Lost(call_id=each.call_id, ticket=each.ticket, claim_id=each.claim) for each in held if each.claim is not None
+            Lost(call_id=each.call_id, ticket=each.ticket, claim_id=each.claim)
+            for each in held
+            if each.claim is not None
         ]
         count = lost.lose(started, ended, is_crash=False)
         return count + lost.put_back((each.call_id, each.ticket) for each in held if each.claim is None)

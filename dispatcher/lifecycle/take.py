@@ -155,8 +155,8 @@ def take(
         "is_pulled": taker.is_pulled,
         "keys": list(keys),
         # The function adds a stride for the next start, too.
-        "due": turns and [share.due - share.stride for share in turns],
-        "strides": turns and [share.stride for share in turns],
+        "due": None if turns is None else [share.due - share.stride for share in turns],
+        "strides": None if turns is None else [share.stride for share in turns],
         "is_strict": taker.is_strict,
         **finish.params_of(ends),
         **tuning(taker),

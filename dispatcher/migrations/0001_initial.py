@@ -170,19 +170,6 @@ class Migration(migrations.Migration):
                         null=True,
                     ),
                 ),
-                (
-                    "woken_at",
-                    models.DateTimeField(help_text="When it was last woken, until it takes calls.", null=True),
-                ),
-                (
-                    "key_ids",
-                    django.contrib.postgres.fields.ArrayField(
-                        base_field=models.BigIntegerField(),
-                        default=list,
-                        help_text="The keys with room for a lane of it, which it was woken for.",
-                        size=None,
-                    ),
-                ),
             ],
         ),
         migrations.CreateModel(
@@ -1012,5 +999,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("a01576c9"),
+        InstallFunctions("81e838cd"),
     ]

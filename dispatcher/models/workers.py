@@ -36,10 +36,6 @@ class Feed(models.Model):
     idle_at = models.DateTimeField(
         null=True, help_text="Since when it has free processes and waits; null: a call need not wake it."
     )
-    woken_at = models.DateTimeField(null=True, help_text="When it was last woken, until it takes calls.")
-    key_ids = ArrayField(
-        models.BigIntegerField(), default=list, help_text="The keys with room for a lane of it, which it was woken for."
-    )
 
     def __str__(self) -> str:
         return f"{self.worker_id}"

@@ -3,7 +3,7 @@
 A fetched call is fenced by its ticket (see worker_reports).
 """
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from time import monotonic, sleep
@@ -47,23 +47,23 @@ class FetchRequest:
     """Whether the credentials still allow the fetch; called before each further read, and by the polling thread."""
 
 
-def fetch(request: FetchRequest, *, keys: Collection[int] = ()) -> list[CallQueue]:
+def fetch(request: FetchRequest) -> list[CallQueue]:
     """Start calls for a worker and return them: queue by queue in the given order, without those that a limit stops.
 
-    A worker with the directive `quiet` gets none, and a queue that Celery serves gives none. keys: to be looked at.
+    A worker with the directive `quiet` gets none, and a queue that Celery serves gives none.
     """
     if request.worker is not None and pull_workers.touch_worker(request.worker, queues=request.queues) != "running":
         return []
     until = monotonic() + request.wait.total_seconds()
-    tried, keys, is_woken = _start(request, until, keys=keys), (), False
+    tried, is_woken = _start(request, until), False
     while not tried.starts and (is_woken or monotonic() < until) and request.is_allowed():
         # Marked as idle before it looks once more: what is sent, or opens, after that wakes it.
         with WAITERS.waiting(request.who, request.queues, request.is_allowed) as waiter:
-            tried = _start(request, until, keys=keys)
+            tried = _start(request, until)
             if not tried.starts:
                 opens_s = [each for each in (tried.again_s, waiter.opens_s) if each is not None]
                 waiter.wait(min(until - monotonic(), _LOOK_AGAIN_S, *opens_s))
-        keys, is_woken = waiter.keys, waiter.is_woken
+        is_woken = waiter.is_woken
     return _answer(request, tried.starts)
 
 
@@ -77,8 +77,8 @@ class _Tried:
     """When the last of them starts."""
 
 
-def _start(request: FetchRequest, until: float, *, keys: Collection[int] = ()) -> _Tried:
-    """Start calls, after those whose time has come wait in their lanes. keys: keys to be looked at.
+def _start(request: FetchRequest, until: float) -> _Tried:
+    """Start calls, after those whose time has come wait in their lanes.
 
     A fetch that may wait takes a call under a throttle a little ahead of its start, and its answer waits for that: if
     it came at that time, each start would be late by the way here, and so would be all that follow. Such a call is alone
@@ -97,20 +97,20 @@ def _start(request: FetchRequest, until: float, *, keys: Collection[int] = ()) -
     )
     ahead = min(conf().horizon, timedelta(seconds=max(0.0, until - monotonic())))
     if not ahead:
-        return _take(taker, request.count, keys)
+        return _take(taker, request.count)
     began = monotonic()
-    tried = _take(replace(taker, horizon=ahead), 1, keys)
+    tried = _take(replace(taker, horizon=ahead), 1)
     if request.count > 1 and tried.starts and not _is_spaced(tried.starts[0]):
-        return replace(tried, starts=tried.starts + _take(taker, request.count - 1, ()).starts)
+        return replace(tried, starts=tried.starts + _take(taker, request.count - 1).starts)
     sleep(max(0.0, tried.starts_in_s - (monotonic() - began)))
     return tried
 
 
-def _take(taker: Taker, room: int, keys: Collection[int]) -> _Tried:
+def _take(taker: Taker, room: int) -> _Tried:
     """Make trips until the room is used up, or there is nothing left that could start now."""
     tried = _Tried(starts=[])
     for _ in range(_TRIPS):
-        taken = take.take(taker, room=room - len(tried.starts), publish=dispenser.PUBLISH, keys=keys)
+        taken = take.take(taker, room=room - len(tried.starts), publish=dispenser.PUBLISH)
         dispenser.serve(taken)
         again = None if taken.again_at is None else taken.again_at - taken.at
         tried = _Tried(
@@ -121,7 +121,6 @@ def _take(taker: Taker, room: int, keys: Collection[int]) -> _Tried:
         if len(tried.starts) >= room or again is None or again > _SOON:
             break
         sleep(max(0.0, again.total_seconds()))
-        keys = ()
     return tried
 
 

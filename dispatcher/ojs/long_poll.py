@@ -7,7 +7,7 @@ wait to fetch. Their number is bounded, so that threads stay free for other requ
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -40,8 +40,6 @@ class Waiter:
     is_allowed: Callable[[], bool]
     opens_s: float | None = None
     """In how many seconds a key opens on which a lane of its queues is parked."""
-    keys: Collection[int] = ()
-    """The keys that it was woken for; after the wait."""
     is_woken: bool = False
     """Whether somebody has taken its mark; after the wait."""
     mark: UUID = field(default_factory=uuid4)
@@ -55,12 +53,6 @@ class Waiter:
         if seconds > 0:
             disconnect()
             self.has_ended.wait(seconds)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Woken:
-    key_ids: list[int]
-    is_woken: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,8 +119,7 @@ class Waiters:
         finally:
             with self._lock:
                 self._waiting.remove(waiter)
-            for woken in sql.fetch("delete_mark", _Woken, {"mark": waiter.mark}):
-                waiter.keys, waiter.is_woken = woken.key_ids, woken.is_woken
+            waiter.is_woken = any(sql.fetch("delete_mark", bool, {"mark": waiter.mark}))
 
     def _watch(self) -> None:
         """Poll for the waiting requests until there are none."""
@@ -157,7 +148,11 @@ class Waiters:
         """Wake the requests whose marks were taken, and for each queue with calls that are due the first."""
         woken = set(sql.fetch("find_woken", UUID, {"marks": [each.mark for each in waiting]}))
         queues = {queue for waiter in waiting for queue in waiter.queues}
-        due = {queue.name for queue in sql.fetch("fetchable_queues", Fetchable, {"queues": sorted(queues)}) if queue.has_due}
+        due = {
+            queue.name
+            for queue in sql.fetch("fetchable_queues", Fetchable, {"queues": sorted(queues)})
+            if queue.has_due
+        }
         for waiter in waiting:
             if waiter.mark in woken or not due.isdisjoint(waiter.queues):
                 due.difference_update(waiter.queues)

@@ -219,17 +219,27 @@ def read_in_order(*, sorts: bool = True) -> None:
 @contextmanager
 def together() -> Iterator[None]:
     """Send the statements asked inside in one go, as one transaction; within the caller's they go one by one."""
-    with _pipeline():
-        if conf().pipeline and not in_transaction():
-            ask("tune", object, {})
+    with one_trip():
         yield
 
 
 @contextmanager
 def one_trip() -> Iterator[Callable[[], None]]:
-    """Send the statements asked inside in one go; what this yields commits those that were asked so far."""
+    """Send the statements asked inside in one go; what this yields commits those that were asked so far.
+
+    Those of a transaction are planned once and by their indexes, and once more after such a commit.
+    """
     with _pipeline() as commit:
-        yield commit
+        if in_transaction() or not conf().pipeline:
+            yield commit
+            return
+        ask("tune", object, {})
+
+        def commit_and_tune() -> None:
+            commit()
+            ask("tune", object, {})
+
+        yield commit_and_tune
 
 
 @contextmanager

@@ -152,6 +152,8 @@ def test_with_beat_stopped_the_next_end_finds_what_a_locked_key_has_left(drive: 
     with locked("key", "locked"):
         assert promptly(drive.end, run)
         assert promptly(drive.take) == []
+    # It is looked at again soon, and not at once.
+    drive.clock.forward(0.02)
     assert [each.call for each in drive.take(ends=[elsewhere])] == [waiting.id]
 
 
@@ -220,7 +222,6 @@ def test_an_end_whose_row_is_locked_keeps_no_other_worker_and_is_recorded_when_i
 
 # One process reports an end and looks for calls in one step.
 @pytest.mark.deliveries("direct")
-@waits
 @pytest.mark.parametrize("row", ["call", "slot"])
 def test_a_worker_with_an_end_whose_row_is_locked_starts_other_calls(drive: Drive, row: str) -> None:
     drive.send("locked")

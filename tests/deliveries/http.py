@@ -1,7 +1,6 @@
 """What the verbs do for workers that fetch over HTTP."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID, uuid4
 
@@ -12,14 +11,6 @@ from dispatcher.models import CallQueue
 from dispatcher.ojs import fetch, pull_workers, worker_reports
 from tests.clock import Clock
 from tests.drive import Drive, Run
-
-
-@dataclass(frozen=True, kw_only=True)
-class Woken:
-    """A mark that was taken, or not, and the keys that it was taken for."""
-
-    key_ids: list[int]
-    is_woken: bool
 
 
 class Http(Drive):
@@ -40,7 +31,7 @@ class Http(Drive):
         if room < 1:
             return []
         served = queues or [self.queue]
-        calls = self._fetch(fetch.FetchRequest(queues=served, worker=self.site + worker, count=room))
+        calls = self._fetch(fetch.FetchRequest(queues=served, worker=worker and self.site + worker, count=room))
         return [
             Run(call=call.id, ticket=call.ticket, attempt=call.attempt, start_at=call.started_at, worker=worker)
             for call in calls
@@ -48,10 +39,10 @@ class Http(Drive):
         ]
 
     def _fetch(self, request: fetch.FetchRequest) -> list[CallQueue]:
-        """Fetch as a request does that waits: with the mark of the one before, which may have been taken meanwhile."""
-        mark = self.marks.pop(request.worker, None)
-        woken = [] if mark is None else sql.fetch("delete_mark", Woken, {"mark": mark})
-        calls = fetch.fetch(request, keys=[key for each in woken for key in each.key_ids])
+        """Fetch as a request does that waits; with a mark until the next one, where it finds too little."""
+        if (mark := self.marks.pop(request.worker, None)) is not None:
+            sql.fetch("delete_mark", bool, {"mark": mark})
+        calls = fetch.fetch(request)
         if len(calls) < request.count:
             self.marks[request.worker] = uuid4()
             sql.fetch("mark_waiting", timedelta, {"mark": self.marks[request.worker], "queues": list(request.queues)})

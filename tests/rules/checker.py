@@ -4,14 +4,16 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
-from tests.rules.reference import MILLISECOND, Call, Key, Lane, Slot, Start, State, Trip, all_keys, opening, room
+from tests.rules.reference import MILLISECOND, Answer, Call, Key, Lane, Slot, Start, State, Trip, all_keys, opening, room
 
 SOON = 100 * MILLISECOND
 
 
-def faults(before: State, after: State, trip: Trip, started: list[Any]) -> list[str]:
+def faults(before: State, after: State, trip: Trip, answer: Answer) -> list[str]:
     """Return what a trip has done against the rules."""
+    started = answer.started
     return [
+        *_unannounced(before, after, trip, answer),
         *_exceeded(before, after, trip, started),
         *_out_of_order(after, started),
         *_passed_over(before, after, trip, started),
@@ -141,9 +143,7 @@ def _noted(state: State, key: int) -> int | None:
 
 def _most_cost(state: State, key: int) -> int:
     """Return the most that a call costs which is the first of its lane, and waits for a key."""
-    return max(
-        cost_of(state, lane, call, key) for lane in state.parked(key) for call in state.waiting(lane.id)[:1]
-    )
+    return max(cost_of(state, lane, call, key) for lane in state.parked(key) for call in state.waiting(lane.id)[:1])
 
 
 def cost_of(state: State, lane: Lane, call: Call, key: int) -> int:
@@ -169,3 +169,23 @@ def _opens(state: State, key: Key, cost: int, trip: Trip) -> int | None:
         return own
     times = [at for member in state.members(key) if (at := when(member)) is not None]
     return max(own, min(times)) if times else None
+
+
+def _unannounced(before: State, after: State, trip: Trip, answer: Answer) -> Iterator[str]:
+    """A lane that a trip makes ready is published, or an idle worker is woken for it."""
+    for lane in after.lanes.values():
+        if lane.place != 0 or before.lanes[lane.id].place == 0 or not after.waiting(lane.id):
+            continue
+        if after.deliveries.get(lane.queue, "broker") == "broker":
+            if lane.queue not in answer.publish:
+                yield f"lane {lane.id} of {lane.queue} is ready, and no dispenser is asked"
+        elif not any(lane.queue in before.feeds[id].queues for id in answer.wake):
+            idle = [
+                id
+                for id, feed in after.feeds.items()
+                if feed.idle_at is not None and lane.queue in feed.queues and id != trip.worker
+                if (seen := after.workers.get(id)) is None or not seen.is_gone
+                if (seen.seen_at if seen else feed.idle_at) > trip.now - trip.tuning.silence
+            ]
+            if idle:
+                yield f"lane {lane.id} of {lane.queue} is ready, and {idle} sleep"

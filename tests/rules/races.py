@@ -168,7 +168,9 @@ class Race:
                 continue
             claim = uuid4()
             text, values = tuning_row(TUNING)
-            statement = f"SELECT start_at, refused, at FROM {installed_name('claim')}(%s, %s, %s, NULL, '2 s', {text}, NULL)"
+            statement = (
+                f"SELECT start_at, refused, at FROM {installed_name('claim')}(%s, %s, %s, NULL, '2 s', {text}, NULL)"
+            )
             row = db.execute(statement, [call, ticket, claim, *values]).fetchone()
             if row is None:
                 continue
@@ -210,7 +212,12 @@ class Race:
         """Keep a row locked for a while."""
         while self.is_sending:
             table, column, top = rnd.choice(
-                [("ratelimitkey", "id", 6), ("lane", "id", LANES), ("lanesite", "lane_id", LANES), ("note", "key_id", 6)]
+                [
+                    ("ratelimitkey", "id", 6),
+                    ("lane", "id", LANES),
+                    ("lanesite", "lane_id", LANES),
+                    ("note", "key_id", 6),
+                ]
             )
             with db.transaction():
                 db.execute(
@@ -246,7 +253,20 @@ class Race:
             " false, '{}'::bigint[], %s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::text[], %s::smallint[],"
             f" %s::jsonb[], %s::jsonb[], %s::interval[], NULL, NULL, false, {text}, NULL)"
         )
-        given = [worker, queues, room, becomes, publish, is_marked, *arrays, nothing, nothing, nothing, nothing, nothing]
+        given = [
+            worker,
+            queues,
+            room,
+            becomes,
+            publish,
+            is_marked,
+            *arrays,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+        ]
         with db.cursor(row_factory=psycopg.rows.namedtuple_row) as cursor:
             rows = cursor.execute(statement, [*given, *values]).fetchall()
         self.trips += 1

@@ -889,6 +889,7 @@ def _leave(
 ) -> Answer:
     """Note what must be looked at later; let the room that is left go to lanes parked on it."""
     now, until = trip.now, trip.now + trip.tuning.horizon
+    queues |= {state.lanes[id].queue for id, taker in found.lanes.items() if taker != "mine"}
     for key in found.keys.values():
         if key.id not in chosen.open | found.turn_keys or not state.parked(key.id):
             continue

@@ -89,7 +89,7 @@ class Comparison:
         assert answer == wanted, (different(answer, wanted), trip)
         self._compare(trip)
         self.started += len(expected.started)
-        faults = checker.faults(before, self.state, trip, expected.started)
+        faults = checker.faults(before, self.state, trip, expected)
         assert not faults, (faults, trip)
         return expected
 

@@ -43,7 +43,8 @@ def test_a_worker_that_falls_silent_is_lost_and_all_that_it_held_recovered() -> 
     heartbeat.record(HERE, [(fetched.id, ticket_of(fetched))], now=at(1))
     assert engine.recover(now=at(60)) == 0
     # The claim has renewed the lease of the one that runs up to 119; its worker is known to be gone before.
-    assert engine.recover(now=at(62)) == 2
+    with stopped_clock(at(62)):
+        assert engine.recover(now=at(62)) == 2
     assert Worker.objects.get().lost_at == at(62)
     assert [(seen(call).state, seen(call).attempt) for call in (fetched, running)] == [
         (State.AVAILABLE, 0),

@@ -7,13 +7,16 @@ import pytest
 from django.db import connection
 from pytest_django import Settings
 
-from dispatcher import engine, sql
-from dispatcher.lifecycle import claim, control, finish, retention, schedule
+from dispatcher import ending, engine, sql
+from dispatcher.engine import ends
+from dispatcher.lifecycle import claim, control, retention, schedule
+from dispatcher.lifecycle.finish import Ended
 from dispatcher.lifecycle.run import Returned
-from dispatcher.models import RateLimitKey, Window
+from dispatcher.models import RateLimitKey, Start
 from dispatcher.reports import rate_limit_status
 from dispatcher.states import State
 from tests.builders import SECOND, admitted, committed, go, key, seen, started, ticket_of, waiting
+from tests.clock import stopped_clock
 
 pytestmark = [committed, pytest.mark.pooler, pytest.mark.django]
 
@@ -38,9 +41,10 @@ def test_a_window_that_begins_in_the_summer_is_over_in_time() -> None:
     started("api", now=SUMMER_ENDS - SECOND / 2)
     call = waiting("api")
     assert go(call, now=SUMMER_ENDS) == []
-    assert RateLimitKey.objects.filter(opens_at__isnull=False).exists()
-    assert schedule.due_keys(now=SUMMER_ENDS + SECOND / 10) == []
-    assert engine.tick(now=SUMMER_ENDS + SECOND) == 1
+    with stopped_clock(SUMMER_ENDS + SECOND / 10) as clock:
+        assert engine.tick(now=clock.now) == 0
+        clock.forward(1)
+        assert engine.tick(now=clock.now) == 1
     assert seen(call).state == State.DISPATCHED
 
 
@@ -50,7 +54,8 @@ def test_a_throttle_keeps_its_spacing_over_the_end_of_the_summer() -> None:
     call = waiting("api")
     assert go(call, now=SUMMER_ENDS) == []
     assert go(call, now=SUMMER_ENDS + 9 * SECOND) == [call.id]
-    made = claim.claim(call.id, ticket_of(seen(call)), now=SUMMER_ENDS + 9 * SECOND)
+    with stopped_clock(SUMMER_ENDS + 9 * SECOND):
+        made = claim.claim(call.id, ticket_of(seen(call)))
     assert isinstance(made, claim.Claimed)
     assert made.start_at.utcoffset() == timedelta(0)
     assert timedelta(0) <= made.start_at - (SUMMER_ENDS + 9 * SECOND) <= SECOND / 10
@@ -64,7 +69,8 @@ def test_a_block_and_an_override_end_in_time() -> None:
     assert go(call, now=SUMMER_ENDS) == []
     (status,) = rate_limit_status(["api"], now=SUMMER_ENDS)
     assert (status.blocked_until, status.overridden_until) == (SUMMER_ENDS + SECOND, SUMMER_ENDS + 2 * SECOND)
-    assert engine.tick(now=SUMMER_ENDS + 60 * SECOND) == 1
+    with stopped_clock(SUMMER_ENDS + 60 * SECOND) as clock:
+        assert engine.tick(now=clock.now) == 1
 
 
 @pytest.mark.parametrize("days", [1, 7])
@@ -72,7 +78,7 @@ def test_a_window_of_days_holds_over_the_day_that_has_23_hours(days: int) -> Non
     key("api", rate=(1, days * 86_400))
     begun = SUMMER_BEGINS - 13 * HOUR
     started("api", now=begun)
-    retention.trim_windows(now=begun + days * 24 * HOUR)
+    retention.trim_starts(now=begun + days * 24 * HOUR)
     call = waiting("api")
     assert go(call, now=begun + days * 24 * HOUR - HOUR / 2) == []
     assert go(call, now=begun + days * 24 * HOUR + SECOND) == [call.id]
@@ -80,16 +86,9 @@ def test_a_window_of_days_holds_over_the_day_that_has_23_hours(days: int) -> Non
 
 def test_a_wait_of_a_day_is_24_hours() -> None:
     call = started(now=SUMMER_BEGINS - 13 * HOUR)
-    wait = timedelta(days=1)
-    assert finish.fail(
-        call.id,
-        ticket_of(call),
-        error=ValueError(),
-        attempt=1,
-        policy=None,
-        wait=wait,
-        now=SUMMER_BEGINS - 13 * HOUR,
-    )
+    failed = ending.failed(ValueError(), attempt=1, policy=None, wait=timedelta(days=1))
+    with stopped_clock(SUMMER_BEGINS - 13 * HOUR):
+        assert ends.record([Ended(call_id=call.id, ticket=ticket_of(call), claim_id=call.claim, ending=failed)])
     assert schedule.wake_due(now=SUMMER_BEGINS + 11 * HOUR - SECOND) == 0
     assert schedule.wake_due(now=SUMMER_BEGINS + 11 * HOUR) == 1
 
@@ -101,11 +100,11 @@ def test_periods_are_stored_as_they_were_given() -> None:
 
 
 def test_a_call_runs_and_its_times_are_those_of_the_database() -> None:
-    key("api", rate=(9, 60), throttle=(9, 1))
+    key("api", rate=(9, 60))
     call = waiting("api")
-    assert engine.dispense(lanes=[call.lane_id]) == 1
+    assert engine.dispense() == 1
     assert engine.execute(call.id, ticket_of(seen(call)), lambda: 7) == Returned(result=7)
     assert abs(sql.now() - datetime.now(UTC)) < HOUR / 2
     assert engine.recover() == 0
-    assert Window.objects.count() == 1
+    assert Start.objects.count() == 1
     assert admitted().state == State.DISPATCHED

@@ -1,9 +1,10 @@
 -- choose: which calls of the lanes that were found start, what else becomes of calls, and where lanes go. Who goes
 -- first, and what stops a call, is decided here and nowhere else. Writes nothing but the idle marks of workers (see
--- wake). One call of each lane in turn: by priority, then the queue that is due by its weight, then the least recently
--- served. A lane of another queue whose turn it is gets the room if a worker of that queue is idle: it is woken, and
--- the room is left for a moment. Else it is passed over once; after one round the room is kept for its workers, for
--- `keep`.
+-- wake).
+-- One call of each lane in turn: by priority, then the queue that is due by its weight, then the least recently served.
+-- A lane of another queue whose turn it is gets the room if a worker of that queue is idle: it is woken, and the room
+-- is kept for the workers of that queue for a moment. Else it is passed over once; after one round the room is kept for
+-- them for `keep`.
 CREATE TYPE @start AS (call uuid, at timestamptz, state text, chosen jsonb);
 CREATE TYPE @spent AS (call uuid, key_id bigint, cost int);
 CREATE TYPE @fate AS (call uuid, fate text, at timestamptz, key_id bigint, cost int, queue text);
@@ -207,22 +208,20 @@ BEGIN
         IF v_ks = '{}' THEN v_spent := v_spent || (v_call.id, NULL, 1)::@spent; END IF;
       ELSE                                           -- it is first, and others' to start
         v_done := v_done || v_call.lane;
-        v_worker := @wake(v_call.queue, v_call.place, p_worker, p_tuning.silence, v_now);
-        IF v_worker IS NOT NULL
-           OR EXISTS (SELECT FROM dispatcher_feed AS feed
-                       WHERE v_call.place = ANY (feed.key_ids) AND v_call.queue = ANY (feed.queues)
-                         AND feed.woken_at > v_now - interval '100 milliseconds') THEN
+        v_opens := CASE WHEN isfinite(v_call.kept_until) THEN v_call.kept_until END;
+        IF v_opens IS NULL THEN
+          v_worker := @wake(v_call.queue, v_call.place, p_worker, p_tuning.silence, v_now);
           v_wake := v_wake || v_worker;
-          v_moves := v_moves || (v_call.lane, v_call.place, NULL, v_call.kept_until)::@move;
-          v_opens := v_now + interval '100 milliseconds';
-        ELSIF v_call.kept_until IS NULL THEN
+          v_opens := CASE WHEN v_worker IS NOT NULL THEN v_now + interval '100 milliseconds'
+                          WHEN v_call.kept_until = 'infinity' THEN v_now + p_tuning.keep END;
+        END IF;
+        IF v_opens IS NULL THEN                      -- passed over: it waits behind all others of the key for a round
           v_moves := v_moves || (v_call.lane, v_call.place, v_now, 'infinity')::@move;
           CONTINUE;
-        ELSIF v_call.kept_until <= v_now THEN
+        ELSIF v_opens <= v_now THEN                  -- none has come: any worker of its queue finds it ready
           v_moves := v_moves || (v_call.lane, 0, NULL, NULL)::@move;
           CONTINUE;
         ELSE
-          v_opens := LEAST(v_call.kept_until, v_now + p_tuning.keep);
           v_moves := v_moves || (v_call.lane, v_call.place, NULL, v_opens)::@move;
         END IF;
       END IF;

@@ -27,7 +27,6 @@ DECLARE
   v_open bigint[] := p_keys;
   v_ends record;
   v_noted record;
-  v_mail bigint[];
   v_found @found;
   v_chosen @chosen;
   v_key @key_room;
@@ -47,17 +46,11 @@ BEGIN
     v_open := v_open || freed;
   END IF;
   IF p_is_marked THEN
-    WITH mine AS (
-      SELECT feed.worker_id, feed.key_ids
-        FROM dispatcher_feed AS feed
-       WHERE feed.worker_id = p_worker
-         FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE dispatcher_feed AS feed
-       SET idle_at = NULL, woken_at = NULL, key_ids = '{}'
-      FROM mine
-     WHERE feed.worker_id = mine.worker_id
-    RETURNING mine.key_ids INTO v_mail;
-    v_open := v_open || v_mail;
+       SET idle_at = NULL
+     WHERE feed.worker_id = (SELECT mine.worker_id FROM dispatcher_feed AS mine
+                              WHERE mine.worker_id = p_worker AND mine.idle_at IS NOT NULL
+                                FOR NO KEY UPDATE SKIP LOCKED);
   END IF;
   IF EXISTS (SELECT FROM dispatcher_note AS note WHERE note.at <= v_now) THEN
     v_noted := @read_notes(v_now);
@@ -131,6 +124,9 @@ BEGIN
   END IF;
 
   -- 5 Leave nothing behind: what must be looked at later is noted; the room that is left goes to lanes parked on it.
+  IF v_found.turn_keys <> '{}' THEN                  -- lanes of other queues may be ready now
+    v_queues := v_queues || ARRAY(SELECT lane.queue FROM unnest(v_found.lanes) AS lane WHERE lane.taker <> 'mine');
+  END IF;
   FOREACH v_key IN ARRAY COALESCE(v_chosen.keys, '{}') LOOP
     CONTINUE WHEN v_key.id <> ALL (v_open)
                OR (SELECT site.lane_id FROM dispatcher_lanesite AS site WHERE site.place = v_key.id LIMIT 1) IS NULL;

@@ -1,6 +1,6 @@
 -- wake: take the idle mark of one worker that serves a queue, and return it, to be notified after the commit; of those
--- that are alive the one that has been idle for longest. With `p_key`: one that may hold more of it; the key goes on
--- its row, so that its next trip looks at it. NULL: none is idle. A mark without a worker is that of a fetch that waits
+-- that are alive the one that has been idle for longest. With `p_key`: one that may hold more of it.
+-- NULL: none is idle. A mark without a worker is that of a fetch that waits
 -- over HTTP, which writes it again and again.
 CREATE FUNCTION @wake(p_queue text, p_key bigint, p_not uuid, p_silence interval, p_now timestamptz) RETURNS uuid
 LANGUAGE plpgsql AS $$
@@ -8,7 +8,7 @@ DECLARE
   v_worker uuid;
 BEGIN
   UPDATE dispatcher_feed AS feed
-     SET idle_at = NULL, woken_at = p_now, key_ids = array_remove(feed.key_ids || p_key, NULL)
+     SET idle_at = NULL
    WHERE feed.worker_id = (
            SELECT idle.worker_id
              FROM dispatcher_feed AS idle
