@@ -1,7 +1,8 @@
 """What is hot costs what it touches, whatever the planner believes of the tables: see `statistics`."""
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import pytest
 
@@ -10,6 +11,9 @@ from tests.contracts.plans import Hot, check
 from tests.contracts.statistics import COLD, DEAD, shaped
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=False)]
+
+FRONT: Final = 200
+"""The pages of an index at the front of a lane, where 18,000 calls have just ended."""
 
 
 @pytest.fixture(scope="module", params=[COLD, DEAD], autouse=True)
@@ -20,4 +24,4 @@ def _shape(request: pytest.FixtureRequest, django_db_setup: None, django_db_bloc
 
 @pytest.mark.parametrize("tried", [*trips().values(), *OF_A_CALL, *OF_A_TICK], ids=str)
 def test_a_hot_statement_reads_only_what_it_touches(tried: Hot) -> None:
-    check(tried)
+    check(replace(tried, most=tried.most + FRONT))

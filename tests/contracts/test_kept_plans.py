@@ -12,13 +12,13 @@ import pytest
 from django.db import connection
 from psycopg.pq import ExecStatus
 
-from tests.contracts.hot import OF_A_CALL, OF_A_TICK, trips
+from tests.contracts.hot import OF_A_CALL, trips
 from tests.contracts.large import EMPTY, TABLES, fill, run
 from tests.contracts.plans import MARGIN, Hot, buffers, explain, explained, hot, nodes, outline, prepare
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=False)]
 
-STATEMENTS: Final = [*trips().values(), *OF_A_CALL, *OF_A_TICK]
+STATEMENTS: Final = [*trips().values(), *OF_A_CALL]
 
 
 @contextmanager
@@ -35,10 +35,12 @@ def test_a_plan_kept_from_empty_tables_reads_what_it_touches() -> None:
     runs = [prepare(Hot(tried.name, 0, (), {}), f"kept_{number}") for number, tried in enumerate(STATEMENTS)]
 
     def cost(run: str, tried: Hot) -> str:
-        with undone(), connection.cursor() as cursor:
-            for text in tried.before:
-                cursor.execute(text)
-            plan = explained(run, tried.values())
+        # The first run after a change of the tables reads the catalog, too.
+        for _ in range(2):
+            with undone(), connection.cursor() as cursor:
+                for text in tried.before:
+                    cursor.execute(text)
+                plan = explained(run, tried.values())
         return "" if buffers(plan) <= tried.most else f"{tried} reads too much:\n{outline(plan)}"
 
     for each in zip(runs, STATEMENTS, strict=True):
