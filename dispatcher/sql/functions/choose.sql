@@ -30,6 +30,8 @@ DECLARE
   v_ids bigint[] := p_found.ids;
   v_keys @key_room[] := p_found.keys;
   v_publish int[] := p_found.publish_room;
+  v_behind bigint[] := array_fill(0, ARRAY[cardinality(p_found.ids)]);     -- the cost of each key that is put off
+  v_key @key_room;
   v_left int := p_room;
   v_due bigint[] := p_due;
   v_heads int := GREATEST(p_room, COALESCE((SELECT max(room) FROM unnest(p_found.publish_room) AS room), 0))
@@ -157,7 +159,12 @@ BEGIN
       IF v_call.fate IS NOT NULL OR v_least = 1 OR (v_least = 2 AND v_call.on_limit <> 'wait') THEN
         -- The call goes elsewhere; those behind it go on.
         IF v_least = 2 AND v_call.on_limit = 'reschedule' THEN
-          v_opens := @opens_at(v_keys[v_by], v_by_cost, p_worker, p_tuning, p_found.since);
+          -- Only those that are put off themselves come after it: it has reserved nothing, and gave up its place.
+          v_key := v_keys[v_by];
+          v_key.unstarted := v_key.unstarted + v_behind[v_by];
+          v_key.next_at := v_key.next_at + @spacing(v_behind[v_by], v_key.throttle_limit, v_key.throttle_period);
+          v_opens := @opens_at(v_key, v_by_cost, p_worker, p_tuning, p_found.since);
+          v_behind[v_by] := v_behind[v_by] + v_by_cost;
         END IF;
         v_fates := v_fates || (v_call.id,
           COALESCE(v_call.fate, CASE WHEN v_call.on_limit = 'drop' THEN 'dropped' WHEN v_least = 1 THEN 'oversized'
