@@ -141,7 +141,7 @@ def take(
 ) -> Taken:
     """Record how attempts ended, and start up to `room` calls of the taker's queues.
 
-    publish: how many calls of queues that the broker delivers may be dispatched besides, where it is their turn.
+    publish: how many calls of queues that the broker delivers may be dispatched too, where it is their turn.
     keys: keys to be looked at. is_marked: whether the worker may be marked as idle. begin: is given what was taken
     before workers are notified that may go on, and the ends and drops are reported to handlers, which may be slow.
     """

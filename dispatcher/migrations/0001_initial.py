@@ -999,5 +999,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("58ac99b1"),
+        InstallFunctions("25f867b9"),
     ]

@@ -1,9 +1,10 @@
--- choose: which calls of the lanes that were found start, what else becomes of calls, and where lanes go. Who goes first,
--- and what stops a call, is decided here and nowhere else. Writes nothing but the idle marks of workers (see wake).
+-- choose: which calls of the lanes that were found start, what else becomes of calls, and where lanes go. Who goes
+-- first, and what stops a call, is decided here and nowhere else. Writes nothing but the idle marks of workers (see
+-- wake).
 -- One call of each lane in turn: by priority, then the queue that is due by its weight, then the least recently served.
--- A lane of another queue whose turn it is gets the room if a worker of that queue is idle: it is woken, and the room is
--- kept for the workers of that queue for a moment. Else it is passed over once; after one round the room is kept for them
--- for `keep`.
+-- A lane of another queue whose turn it is gets the room if a worker of that queue is idle: it is woken, and the room
+-- is kept for the workers of that queue for a moment. Else it is passed over once; after one round the room is kept for
+-- them for `keep`.
 CREATE TYPE @start AS (call uuid, at timestamptz, state text, chosen jsonb);
 CREATE TYPE @spent AS (call uuid, key_id bigint, cost int);
 CREATE TYPE @fate AS (call uuid, fate text, at timestamptz, key_id bigint, cost int, queue text);
@@ -153,7 +154,8 @@ BEGIN
         END IF;
       END LOOP;
       FOREACH k IN ARRAY v_ks LOOP
-        v_at := GREATEST(v_at, v_keys[k].next_at, CASE WHEN v_keys[k].next_at IS NOT NULL THEN v_now + p_tuning.lead END);
+        v_at := GREATEST(v_at, v_keys[k].next_at,
+                         CASE WHEN v_keys[k].next_at IS NOT NULL THEN v_now + p_tuning.lead END);
       END LOOP;
 
       IF v_call.fate IS NOT NULL OR v_least = 1 OR (v_least = 2 AND v_call.on_limit <> 'wait') THEN

@@ -1,7 +1,7 @@
--- find_lanes: lock the lanes that a trip may serve, and their keys, and count what these allow. First the ready lanes of
--- the worker's queues; then those that are parked on keys with room, of its own queues, of queues that are published,
--- and of those for which another worker may come. `p_delivery`: how its own queues are delivered. `p_open`: keys to look
--- at, whatever the lanes.
+-- find_lanes: lock the lanes that a trip may serve, and their keys, and count what these allow. First the ready lanes
+-- of the worker's queues; then those that are parked on keys with room, of its own queues, of queues that are
+-- published, and of those for which another worker may come. `p_delivery`: how its own queues are delivered.
+-- `p_open`: keys to look at, whatever the lanes.
 -- What another transaction has locked is skipped. Only where all that is ready is locked, it waits, for lock_timeout at
 -- most: without any wait eight connections on one key start half as much, and four trips of five in vain.
 CREATE TYPE @found AS (
@@ -44,8 +44,8 @@ BEGIN
   END IF;
   IF p_delivery = 'broker' AND v_queues <> '{}' THEN
     SELECT COALESCE(array_agg(queue.name), '{}'), COALESCE(array_agg(queue.room), '{}') INTO v_published, v_publish_room
-      FROM (SELECT mine.name, @queue_room(mine.name, p_room, p_tuning, v_now) AS room FROM unnest(v_queues) AS mine (name))
-           AS queue
+      FROM (SELECT mine.name, @queue_room(mine.name, p_room, p_tuning, v_now) AS room
+              FROM unnest(v_queues) AS mine (name)) AS queue
      WHERE queue.room > 0;
     v_queues := v_published;
   END IF;
