@@ -19,6 +19,7 @@ CREATE TYPE @chosen AS (
     notes @pending[],
     wake uuid[],
     keys @key_room[],
+    counted @key_room[],      -- starts of the trip that are earlier than the last of their key
     open bigint[],            -- keys to look at, and those that stopped a lane
     room_left int
 );
@@ -33,6 +34,8 @@ DECLARE
   v_publish int[] := p_found.publish_room;
   v_behind bigint[] := array_fill(0, ARRAY[cardinality(p_found.ids)]);     -- the cost of each key that is put off
   v_key @key_room;
+  v_counted @key_room[] := '{}';
+  v_counted_at timestamptz;
   v_left int := p_room;
   v_due bigint[] := p_due;
   v_heads int := GREATEST(p_room, COALESCE((SELECT max(room) FROM unnest(p_found.publish_room) AS room), 0))
@@ -246,10 +249,16 @@ BEGIN
         v_keys[k].own := v_keys[k].own - v_costs[i];
         v_keys[k].held := v_keys[k].held + v_costs[i];
         IF v_call.taker = 'mine' AND p_becomes = 'active' THEN
+          v_counted_at := GREATEST(v_keys[k].last_at, v_at
+            + CASE WHEN v_keys[k].next_at IS NULL THEN p_tuning.slack ELSE '0' END);
+          IF v_keys[k].used > 0 AND v_keys[k].last_at < v_counted_at THEN      -- each start counts from its own time on
+            v_counted := v_counted || v_keys[k];
+            v_keys[k].total := COALESCE(v_keys[k].total, 0) + v_keys[k].used;
+            v_keys[k].used := 0;
+          END IF;
           v_keys[k].used := v_keys[k].used + v_costs[i];
           v_keys[k].last_cost := v_costs[i];
-          v_keys[k].last_at := GREATEST(v_keys[k].last_at, v_at
-            + CASE WHEN v_keys[k].next_at IS NULL THEN p_tuning.slack ELSE '0' END);
+          v_keys[k].last_at := v_counted_at;
         ELSE
           v_keys[k].unstarted := v_keys[k].unstarted + v_costs[i];
         END IF;
@@ -259,5 +268,6 @@ BEGIN
     END LOOP;
     EXIT WHEN v_is_over AND (v_short IS NULL OR (v_left = 0 AND 0 = ALL (v_publish)));
   END LOOP;
-  RETURN (v_starts, v_spent, v_fates, v_served, v_moves, v_notes, array_remove(v_wake, NULL), v_keys, v_open, v_left);
+  RETURN (v_starts, v_spent, v_fates, v_served, v_moves, v_notes, array_remove(v_wake, NULL), v_keys, v_counted, v_open,
+          v_left);
 END $$;

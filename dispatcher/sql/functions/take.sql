@@ -103,7 +103,7 @@ BEGIN
            CASE WHEN start.state = 'active' AND p_is_pulled THEN v_now + p_tuning.lease END, false
       FROM unnest(v_chosen.spent) AS spent
       JOIN unnest(v_chosen.starts) AS start ON start.call = spent.call;
-    PERFORM @count_starts(v_chosen.keys);
+    PERFORM @count_starts(v_chosen.counted || v_chosen.keys);
   END IF;
   IF v_chosen.fates <> '{}' THEN
     RETURN QUERY
