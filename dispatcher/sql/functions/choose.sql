@@ -97,8 +97,7 @@ BEGIN
                 v_due[mine.n] + p_stride[mine.n] * row_number() OVER (
                   PARTITION BY lane.queue
                       ORDER BY lane.priority DESC, head.turn, met.n NULLS FIRST, lane.served_at, lane.id) NULLS FIRST,
-                CASE WHEN p_stride IS NOT NULL THEN mine.n END NULLS FIRST,
-                head.turn, met.n NULLS FIRST, lane.served_at, lane.id
+                head.turn, CASE WHEN p_stride IS NOT NULL THEN mine.n END NULLS FIRST, met.n NULLS FIRST, lane.served_at, lane.id
     LOOP
       CONTINUE WHEN v_call.lane = ANY (v_done);
       v_publishes := CASE WHEN v_call.taker = 'published' OR p_becomes = 'dispatched'
