@@ -13,7 +13,7 @@ from dispatcher.ojs.worker_reports import RejectedReport
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL
 from tests.races.audit import audit, most_at_once, spent_by_key
-from tests.races.conftest import mailbox, patient_passes  # noqa: F401
+from tests.races.conftest import mailbox  # noqa: F401
 from tests.races.lockstep import DEADLINE, POLL, at_once, concurrent
 from tests.races.traffic import dispense_and_work
 

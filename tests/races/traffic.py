@@ -20,9 +20,9 @@ def declare_tenants(count: int) -> None:
         RateLimitKey.objects.declare(f"tenant:{number}")
 
 
-def write(keys: Iterable[Sequence[str]]) -> list[CallQueue]:
-    """Write calls as a sender does that dies before its pass: they are there, and no pass comes."""
-    return send.write([send.draft(Call(keys=names), task="noop", queue="celery") for names in keys]).calls
+def write(keys: Iterable[Sequence[str]], *, queue: str = "celery") -> list[CallQueue]:
+    """Write calls as a sender does that dies with its commit: they are there, and noted, and no trip comes."""
+    return send.write([send.draft(Call(keys=names), task="noop", queue=queue) for names in keys]).calls
 
 
 def state_of(call: CallQueue) -> str:
@@ -65,6 +65,6 @@ def tick() -> int:
     return engine.tick(ticker=Ticker())
 
 
-dispense_and_work = partial(work, partial(engine.dispense, awake=True))
+dispense_and_work = partial(work, engine.dispense)
 tick_and_work = partial(work, tick)
 only_work = partial(work, lambda: 0)
