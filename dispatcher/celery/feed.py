@@ -75,8 +75,10 @@ class Feed:
         """Whether there was no connection since the last trip, so that its answer may be lost."""
         self._is_waiting_for_ends = False
         """Whether it waits until more ends have come, up to a time: the next one need not wake it."""
+        self._is_due = True
+        """Whether a trip is due at once."""
         self._again_at = 0.0
-        """When the next trip is due, whatever else happens (monotonic)."""
+        """When the next one is due, whatever else happens (monotonic)."""
 
     @property
     def _look_s(self) -> float:
@@ -154,7 +156,7 @@ class Feed:
         if self._is_lost:
             self._connect()
         if self._may_take.is_set() and self._queues.look_up(keep_s=self._look_s):
-            self._again_at = 0.0
+            self._is_due = True
         for run in self._starting.take_due():
             self._give(run)
         self._give_back_old()
@@ -165,12 +167,16 @@ class Feed:
             self._is_waiting_for_ends = False
             return
         # An end with a transaction of its own frees a process, too.
-        is_due = bool(self._ends) or self.waiting.is_woken or monotonic() >= self._again_at
+        is_due = bool(self._ends) or self._has_reason()
         ends = self._ends.take()
         if ends or is_due:
             self._take(ends)
-        if not self._ends and monotonic() < self._again_at:
+        if not (self._ends or self._has_reason()):
             self._wait()
+
+    def _has_reason(self) -> bool:
+        """Whether a trip may find something, though nothing has ended."""
+        return self._is_due or self.waiting.is_woken or monotonic() >= self._again_at
 
     def _rest(self) -> None:
         """Keep no connection while no queue is direct; a heartbeat finds those that are."""
@@ -189,7 +195,7 @@ class Feed:
             logger.warning("worker %s gives %d calls back: the answer of their start was lost", self.name, returned)
         self._mark.forget()
         self._is_lost = False
-        self._again_at = 0.0
+        self._is_due = True
 
     def _room(self) -> int:
         """Return how many calls more may start."""
@@ -211,13 +217,14 @@ class Feed:
     def _take(self, ends: feed_ends.Taken) -> None:
         """Record and start, in one trip."""
         room = self._room() if self._queues.names else 0
-        is_woken, self.waiting.is_woken = self.waiting.is_woken, False
+        is_woken, self.waiting.is_woken, self._is_due = self.waiting.is_woken, False, False
         ended = [each for _, each in ends]
         try:
             taken = engine_feed.step(self._taker(), ended, room=room, is_marked=is_woken, begin=self._begin)
         except BaseException as fault:
             self.waiting.is_woken |= is_woken
             if ends and isinstance(fault, sql.DATABASE_ERRORS) and sql.is_refused(fault):
+                self._is_due = True
                 self._ends.record_apart(ends)
                 return
             self._ends.take_again(ends)
@@ -278,7 +285,7 @@ class Feed:
             self._returning.clear()
             for run in runs:
                 self._forget(run)
-            self._again_at = 0.0
+            self._is_due = True
 
     def _forget(self, run: Run) -> None:
         if isinstance(run.end, fed.Missed):
@@ -303,7 +310,7 @@ class Feed:
         if not (self.waiting.is_woken or self._mark.says(queues, is_idle=is_idle)):
             self._mark.write(queues, is_idle=is_idle, keep_s=self._look_s)
             if is_idle:
-                self._again_at = 0.0
+                self._is_due = True
                 return
         if not self.waiting.is_woken:
             self.waiting.wait(self._next_due(), is_idle=has_room)

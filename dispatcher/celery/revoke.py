@@ -5,7 +5,7 @@ person retries later is not discarded by what a worker remembers.
 """
 
 import inspect
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial, wraps
 from typing import Any

@@ -10,7 +10,7 @@ from dispatcher.lifecycle.take import Taken, Taker
 from dispatcher.states import State
 
 PUBLISH = 10
-"""The most calls of broker queues that one trip of a worker dispatches besides its own."""
+"""The most calls of broker queues that one trip of a worker dispatches beside its own."""
 BRIEF = 50
 """The most calls that one trip dispatches whose process has something else to do: a sender's, or a person's."""
 _BRIEF_TRIPS = 5

@@ -67,6 +67,8 @@ class Start:
     retry: dict[str, Any] | None
     keys: Sequence[int]
     """The keys that it spends."""
+    is_counted: bool
+    """Whether a window counts it, from its start on."""
     is_paced: bool
     """Whether a throttle gave the start: it must be kept to the millisecond."""
 
@@ -114,6 +116,7 @@ class Row:
     retry: dict[str, Any] | None
     chosen_keys: dict[str, str] | None
     key_ids: list[int] | None
+    is_counted: bool | None
     start_at: datetime | None
     fate: str | None
     key: str | None
@@ -138,7 +141,7 @@ def take(
 ) -> Taken:
     """Record how attempts ended, and start up to `room` calls of the taker's queues.
 
-    publish: how many calls of queues that the broker delivers may be dispatched besides, where it is their turn.
+    publish: how many calls of queues that the broker delivers may be dispatched too, where it is their turn.
     keys: keys to be looked at. is_marked: whether the worker may be marked as idle. begin: is given what was taken
     before workers are notified that may go on, and the ends and drops are reported to handlers, which may be slow.
     """
@@ -155,8 +158,8 @@ def take(
         "is_pulled": taker.is_pulled,
         "keys": list(keys),
         # The function adds a stride for the next start, too.
-        "due": turns and [share.due - share.stride for share in turns],
-        "strides": turns and [share.stride for share in turns],
+        "due": None if turns is None else [share.due - share.stride for share in turns],
+        "strides": None if turns is None else [share.stride for share in turns],
         "is_strict": taker.is_strict,
         **finish.params_of(ends),
         **tuning(taker),
@@ -189,9 +192,10 @@ def tuning(taker: Taker | None = None) -> dict[str, Any]:
     delay = taker.delay if taker is not None else timedelta(0)
     # Who fetches a call starts it when the answer comes, which waits for that; a claim gives the start of another.
     is_exact = taker is not None and not taker.is_pulled and taker.becomes == State.ACTIVE
+    lead = timedelta(0) if eager or not is_exact else LEAD + delay
     return {
-        "horizon": settings.horizon if taker is None or taker.horizon is None else taker.horizon,
-        "lead": timedelta(0) if eager or not is_exact else LEAD + delay,
+        "horizon": lead + (settings.horizon if taker is None or taker.horizon is None else taker.horizon),
+        "lead": lead,
         "slack": delay,
         "margin": settings.margin,
         "ramp": settings.ramp,
@@ -202,6 +206,7 @@ def tuning(taker: Taker | None = None) -> dict[str, Any]:
         "dispatch_lease": settings.dispatch_lease,
         "ahead": _UNBOUNDED if eager else settings.dispatch_ahead,
         "needs_worker": needs_worker(),
+        "any_delivery": eager,
     }
 
 
@@ -220,6 +225,7 @@ def _start(row: Row) -> Start:
         retry=row.retry,
         keys=row.key_ids or (),
         is_paced=row.start_at > row.at,
+        is_counted=bool(row.is_counted),
     )
 
 

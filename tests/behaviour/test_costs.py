@@ -11,7 +11,7 @@ from dispatcher.states import State
 from tests.drive import Drive
 
 closes_its_key = pytest.mark.broken(
-    "direct", "http", reason="one way in, point 1: a call that does not fit closes its key for the other lanes, too"
+    "http", reason="one way in, point 1: a call that does not fit closes its key for the other lanes, too"
 )
 
 

@@ -8,7 +8,6 @@ from tests.races.lockstep import holding
 
 
 @pytest.mark.deliveries("direct")
-@pytest.mark.broken(reason="one way in: a worker steps again and again, as long as the call is locked")
 def test_a_worker_rests_beside_a_locked_call_and_a_key_that_is_blocked(drive: Drive) -> None:
     drive.key(concurrency=2)
     drive.send("api")

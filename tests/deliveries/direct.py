@@ -2,13 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from time import sleep
 
 from dispatcher.celery import fed
 from dispatcher.ending import Ending, completed
 from dispatcher.engine import feed, workers
-from dispatcher.lifecycle import wake
+from dispatcher.lifecycle import heartbeat, wake
 from dispatcher.lifecycle.run import Outcome
 from dispatcher.lifecycle.take import Start, Taken, Taker
 from dispatcher.limits.turns import Turns
@@ -35,13 +36,15 @@ class Direct(Celery):
         self.locked: list[Run] = []
         """Those whose ends are brought again, since another transaction had locked their calls."""
         self.again_at: datetime | None = None
-        """When the worker comes again by itself."""
+        """When the worker comes again that has met a lock."""
 
     def take(
         self, room: int = 1, *, ends: Sequence[Run] = (), worker: str = "one", queues: Sequence[str] | None = None
     ) -> list[Run]:
         self._come_again()
         taker = self._taker(worker, queues or [self.queue])
+        # Only a worker that is alive is woken where it is its turn. What it knows counts with the trip.
+        heartbeat.record(replace(self._worker(worker), id=taker.worker, queues=taker.queues, tasks=[]), [])
         starts: list[Start] = []
         ended = [*self.locked, *ends]
         for _ in range(_TRIPS):
@@ -73,12 +76,12 @@ class Direct(Celery):
         ended = [each.handle.ended(ending) for each in ends]
         taken = feed.step(taker, ended, room=room, is_marked=True)
         self.locked = [each for each in ends if each.call in taken.locked]
-        self.again_at = taken.again_at
+        self.again_at = taken.again_at if taken.again_at == taken.at + _AGAIN else None
         return taken
 
     def _come_again(self) -> None:
         """Let the moment pass after which a worker comes again that has met a lock."""
-        if self.again_at is not None and timedelta(0) < self.again_at - self.clock.now <= _AGAIN:
+        if self.again_at is not None and self.again_at > self.clock.now:
             self.clock.forward((self.again_at - self.clock.now).total_seconds())
 
     def give_back(self, run: Run) -> bool:

@@ -31,6 +31,7 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
+AT_ONCE = timedelta(milliseconds=5)
 ALONE = {"CELERY_BROKER_URL": "memory://", "FLOWS_FALLBACK": "1"}
 
 
@@ -80,8 +81,11 @@ def test_a_worker_whose_processes_are_all_busy_starts_the_next_call_as_it_record
     start(processes, "-c", str(processes_of_pool))
     slow = Call(sample_tasks.echo_slowly, args=["hello", 0.03], queue=QUEUE, keys=["full"])
     calls = [ended(call) for call in CallQueue.objects.send_many([slow] * 16)]
-    # A hand-over is one statement, with one time for both.
-    assert len({call.started_at for call in calls} & {call.finished_at for call in calls}) >= 8
+    starts = sorted(call.started_at for call in calls)
+    after = [min((at for at in starts if at >= call.finished_at), default=None) for call in calls]
+    # One trip records the end and starts the next call.
+    at_once = [at for call, at in zip(calls, after, strict=True) if at and at - call.finished_at < AT_ONCE]
+    assert len(at_once) >= 8
 
 
 BLOCKED_BY = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
@@ -145,7 +149,7 @@ def test_a_worker_without_a_direct_queue_keeps_no_connection_for_its_feed(proces
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
-                "AND query ~ '^/. (start_chosen|mark_idle|has_lanes|mark_busy|delete_feed) '"
+                "AND query ~ '^/. (take|mark_feed|delete_feed) '"
             )
             return int(cursor.fetchone()[0])
 

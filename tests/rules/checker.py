@@ -4,7 +4,20 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
-from tests.rules.reference import MILLISECOND, Answer, Call, Key, Lane, Slot, Start, State, Trip, all_keys, opening, room
+from tests.rules.reference import (
+    MILLISECOND,
+    Answer,
+    Call,
+    Key,
+    Lane,
+    Slot,
+    Start,
+    State,
+    Trip,
+    all_keys,
+    opening,
+    room,
+)
 
 SOON = 100 * MILLISECOND
 
@@ -70,7 +83,7 @@ def _passed_over(before: State, after: State, trip: Trip, started: list[Any]) ->
         if not lower or place is None or not (shared & {*all_keys(after, lane)} if place <= 0 else place in shared):
             continue
         waits_for = {each.place for each in after.lanes.values() if each.priority >= lane.priority and each is not lane}
-        if waits_for & {*all_keys(after, lane)}:     # behind another that takes its turn first
+        if waits_for & {*all_keys(after, lane)}:  # behind another that takes its turn first
             continue
         if trip.tasks is not None and head.task not in trip.tasks:
             continue
@@ -143,9 +156,7 @@ def _noted(state: State, key: int) -> int | None:
 
 def _most_cost(state: State, key: int) -> int:
     """Return the most that a call costs which is the first of its lane, and waits for a key."""
-    return max(
-        cost_of(state, lane, call, key) for lane in state.parked(key) for call in state.waiting(lane.id)[:1]
-    )
+    return max(cost_of(state, lane, call, key) for lane in state.parked(key) for call in state.waiting(lane.id)[:1])
 
 
 def cost_of(state: State, lane: Lane, call: Call, key: int) -> int:

@@ -15,7 +15,6 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
-from psycopg.types.json import Jsonb
 
 from dispatcher.sql.functions import installed_name
 from tests.rules.reference import MILLISECOND, Tuning
@@ -168,7 +167,9 @@ class Race:
                 continue
             claim = uuid4()
             text, values = tuning_row(TUNING)
-            statement = f"SELECT start_at, refused, at FROM {installed_name('claim')}(%s, %s, %s, NULL, '2 s', {text}, NULL)"
+            statement = (
+                f"SELECT start_at, refused, at FROM {installed_name('claim')}(%s, %s, %s, NULL, '2 s', {text}, NULL)"
+            )
             row = db.execute(statement, [call, ticket, claim, *values]).fetchone()
             if row is None:
                 continue
@@ -210,7 +211,12 @@ class Race:
         """Keep a row locked for a while."""
         while self.is_sending:
             table, column, top = rnd.choice(
-                [("ratelimitkey", "id", 6), ("lane", "id", LANES), ("lanesite", "lane_id", LANES), ("note", "key_id", 6)]
+                [
+                    ("ratelimitkey", "id", 6),
+                    ("lane", "id", LANES),
+                    ("lanesite", "lane_id", LANES),
+                    ("note", "key_id", 6),
+                ]
             )
             with db.transaction():
                 db.execute(
@@ -246,7 +252,20 @@ class Race:
             " false, '{}'::bigint[], %s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::text[], %s::smallint[],"
             f" %s::jsonb[], %s::jsonb[], %s::interval[], NULL, NULL, false, {text}, NULL)"
         )
-        given = [worker, queues, room, becomes, publish, is_marked, *arrays, nothing, nothing, nothing, nothing, nothing]
+        given = [
+            worker,
+            queues,
+            room,
+            becomes,
+            publish,
+            is_marked,
+            *arrays,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+        ]
         with db.cursor(row_factory=psycopg.rows.namedtuple_row) as cursor:
             rows = cursor.execute(statement, [*given, *values]).fetchall()
         self.trips += 1
@@ -257,7 +276,7 @@ class Race:
 
 WORKERS = [(["a", "b"], 4), (["b"], 1), (["a"], 8), (["a", "b"], 16)]
 IS_WOKEN = "SELECT FROM dispatcher_feed WHERE worker_id = %s AND idle_at IS NULL"
-MARK_IDLE = "UPDATE dispatcher_feed SET idle_at = clock_timestamp(), woken_at = NULL WHERE worker_id = %s"
+MARK_IDLE = "UPDATE dispatcher_feed SET idle_at = clock_timestamp() WHERE worker_id = %s"
 SEND = """
 WITH sent AS (
     INSERT INTO dispatcher_callqueue (id, lane_id, queue, priority, on_limit, task, args, kwargs, meta, costs, errors,
@@ -307,9 +326,7 @@ def prepare(db: psycopg.Connection, seed: int) -> None:
             " serves_until) VALUES (%s, 'w', 'h', 1, 'prefork', 1, %s, now(), now() + '1 hour', now() + '1 hour')",
             [UUID(int=n + 1), queues],
         )
-        db.execute(
-            "INSERT INTO dispatcher_feed (worker_id, queues, key_ids) VALUES (%s, %s, '{}')", [UUID(int=n + 1), queues]
-        )
+        db.execute("INSERT INTO dispatcher_feed (worker_id, queues) VALUES (%s, %s)", [UUID(int=n + 1), queues])
     db.execute(LOG)
 
 

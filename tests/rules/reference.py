@@ -113,8 +113,6 @@ class Feed:
 
     queues: list[str]
     idle_at: int | None = None
-    woken_at: int | None = None
-    key_ids: list[int] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)
@@ -198,7 +196,7 @@ class State:
 
     def groups(self, key: Key) -> list[Key]:
         """Return the groups that a key is in, itself included."""
-        return [group for group in self.keys.values() if group is key and key.is_group or group.has(key)]
+        return [group for group in self.keys.values() if (group is key and key.is_group) or group.has(key)]
 
     def front(self, place: int, queue: str) -> list[Lane]:
         """Return the lanes of a queue at a place, in the order in which they are served."""
@@ -423,7 +421,9 @@ def wake(state: State, queue: str, key: int | None, trip: Trip) -> Any:
 
     def is_alive(worker: Any, idle_at: int) -> bool:
         seen = state.workers.get(worker)
-        return (idle_at if seen is None else seen.seen_at) > trip.now - trip.tuning.silence and not (seen and seen.is_gone)
+        return (idle_at if seen is None else seen.seen_at) > trip.now - trip.tuning.silence and not (
+            seen and seen.is_gone
+        )
 
     idle = [
         (feed.idle_at, id)
@@ -434,10 +434,7 @@ def wake(state: State, queue: str, key: int | None, trip: Trip) -> Any:
     if not idle:
         return None
     _, id = min(idle)
-    feed = state.feeds[id]
-    feed.idle_at, feed.woken_at = None, trip.now
-    if key is not None:
-        feed.key_ids = [*feed.key_ids, key]
+    state.feeds[id].idle_at = None
     return id
 
 
@@ -494,9 +491,7 @@ def take(state: State, trip: Trip) -> Answer:
     ended, freed = _record_ends(state, trip)
     looked_at = {*trip.keys, *freed}
     if trip.is_marked and trip.worker in state.feeds:
-        feed = state.feeds[trip.worker]
-        looked_at |= {*feed.key_ids}
-        feed.idle_at, feed.woken_at, feed.key_ids = None, None, []
+        state.feeds[trip.worker].idle_at = None
     keys, queues = _read_notes(state, trip.now)
     looked_at |= keys
     found = _find(state, trip, looked_at)
@@ -780,30 +775,26 @@ class _Choice:
             self.chosen.wake.append(wake(self.state, lane.queue, by.id, self.trip))
 
     def _left_until(self, lane: Lane) -> int | None:
-        """Decide about a lane that is first and others' to serve; return until when room is left for it, if it is."""
-        now, chosen, feeds = self.now, self.chosen, self.state.feeds.values()
+        """Decide about a lane that is first and others' to serve; return until when room is kept for it, if it is."""
+        now, chosen = self.now, self.chosen
         assert lane.place is not None
         self.done.add(lane.id)
-        worker = wake(self.state, lane.queue, lane.place, self.trip)
-        promised = [
-            feed
-            for feed in feeds
-            if lane.place in feed.key_ids and lane.queue in feed.queues
-            if feed.woken_at is not None and feed.woken_at > now - 100 * MILLISECOND
-        ]
-        if worker is not None or promised:
+        until = None if lane.kept_until in (None, inf) else lane.kept_until
+        if until is None:
+            worker = wake(self.state, lane.queue, lane.place, self.trip)
             chosen.wake.append(worker)
-            chosen.moves[lane.id] = Move(lane.place, None, lane.kept_until)
-            return now + 100 * MILLISECOND
-        if lane.kept_until is None:
+            if worker is not None:
+                until = now + 100 * MILLISECOND
+            elif lane.kept_until == inf:
+                until = now + self.trip.tuning.keep
+        if until is None:
             chosen.moves[lane.id] = Move(lane.place, now, inf)
             return None
-        if lane.kept_until <= now:
+        if until <= now:
             chosen.moves[lane.id] = Move(READY)
             return None
-        until = int(min(lane.kept_until, now + self.trip.tuning.keep))
         chosen.moves[lane.id] = Move(lane.place, None, until)
-        return until
+        return int(until)
 
     def _spend(self, spent: list[tuple[Room, int]], at: int, taker: str) -> None:
         for key, cost in spent:

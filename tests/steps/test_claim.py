@@ -1,112 +1,65 @@
-"""Claim: a start that was overslept, or whose answer came late, is given up for a later one."""
+"""Claim: a start is kept, or given back; where the process is always late, limits allow for it."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
 from time import monotonic
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from django.db.models import Max
 
-from dispatcher import api
-from dispatcher.audit import audit
+from dispatcher import api, engine
 from dispatcher.engine import attempt
-from dispatcher.lifecycle import claim, finish
+from dispatcher.lifecycle import claim
 from dispatcher.lifecycle.claim import Claimed, Refused
-from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
+from dispatcher.models import CallQueue, Slot, Start
 from dispatcher.states import State
-from tests.builders import (
-    SECOND,
-    T0,
-    admitted,
-    at,
-    go,
-    key,
-    next_start,
-    seen,
-    ticket_of,
-    waiting,
-)
+from tests.builders import SECOND, T0, admitted, at, key, seen, snapshot, ticket_of
+from tests.clock import stopped_clock
 
 pytestmark = [pytest.mark.django_db, pytest.mark.pooler]
 
 
-def claimed(call: CallQueue, *, now: datetime = T0) -> Claimed:
-    made = claim.claim(call.id, ticket_of(seen(call)), now=now)
-    assert isinstance(made, Claimed)
-    return made
+@pytest.fixture(autouse=True)
+def _punctual(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim._Pace, "slack", timedelta(0))  # noqa: SLF001 -- what a process has learned
 
 
-@pytest.mark.parametrize("is_claimed", [True, False])
-def test_a_throttle_far_below_a_cost_keeps_its_next_start_within_the_calendar(*, is_claimed: bool) -> None:
-    key("api")
-    call = admitted(costs={"api": 2**31 - 1})
-    api.limit("api", {"throttle": (1, "P366D")})
-    if is_claimed:
-        claimed(call, now=at(1))
-    else:
-        finish.complete(call.id, ticket_of(call), result=None, now=at(1))
-    assert timedelta(days=10_000) < next_start(RateLimitKey.objects.get()) - T0 < timedelta(days=12_000)
-    assert audit().is_ok
+def claimed(call: CallQueue, *, now: datetime = T0, **options: Any) -> Claimed | Refused:
+    with stopped_clock(now):
+        return claim.claim(call.id, ticket_of(seen(call)), **options)
 
 
 def test_the_lease_of_a_throttled_call_begins_with_its_start(settings: Any) -> None:
-    settings.DISPATCHER = {"horizon": 60, "lead": 0, "run_lease": 30}
+    settings.DISPATCHER = {"horizon": 60, "run_lease": 30}
     key("api", throttle=(1, 10))
-    calls = [waiting("api") for _ in range(2)]
-    go(*calls)
+    calls = [admitted("api"), admitted("api")]
     for call in calls:
-        claimed(call)
-    assert Slot.objects.get(call=calls[1]).lease_until == at(40)
-    assert seen(calls[1]).started_at == at(10)
+        assert isinstance(claimed(call), Claimed)
+    second = seen(calls[1])
+    assert at(10) <= second.started_at <= at(10.1)
+    assert Slot.objects.get(call=second).lease_until == second.started_at + 30 * SECOND
 
 
-def test_a_start_that_was_overslept_is_given_up_for_a_later_one(settings: Any) -> None:
-    settings.DISPATCHER = {"horizon": 60, "lead": 0}
+def test_a_claim_whose_answer_was_lost_gets_its_start_again_and_no_other_claim_does() -> None:
     key("api", throttle=(1, 1), rate=(10, 100))
-    calls = [waiting("api") for _ in range(2)]
-    go(*calls)
-    claim_id = uuid4()
-    won = [claim.claim(call.id, ticket_of(call), claim_id=claim_id, now=T0) for call in map(seen, calls)]
-    assert [claimed.start_at for claimed in won if isinstance(claimed, Claimed)] == [T0, at(1)]
-    again = claim.restart(calls[0].id, ticket_of(seen(calls[0])), claim_id=claim_id, now=at(0.5))
-    assert isinstance(again, Claimed)
-    assert (again.start_at, again.attempt) == (at(2), 1)
-    assert (seen(calls[0]).started_at, seen(calls[0]).state) == (at(2), State.ACTIVE)
-    assert claim.restart(calls[0].id, uuid4(), claim_id=claim_id, now=at(0.5)) is Refused.STALE
-    assert claim.restart(calls[0].id, ticket_of(seen(calls[0])), claim_id=uuid4(), now=at(0.5)) is Refused.STALE
+    call, claim_id = admitted("api"), uuid4()
+    first = claimed(call, claim_id=claim_id)
+    before = snapshot()
+    assert claimed(call, claim_id=claim_id, now=at(1)) == first
+    assert claimed(call, now=at(1)) is Refused.STALE
+    assert snapshot() == before
 
 
-def test_a_start_that_its_window_has_forgotten_is_not_given_again_but_the_room_is_asked_for_again() -> None:
-    key("api", rate=(1, 1))
-    key("hour", rate=(10, 3_600))
-    call, other = waiting("api", "hour"), waiting("api")
-    go(call, other)
-    claim_id, ticket = uuid4(), ticket_of(seen(call))
-    claim.claim(call.id, ticket, claim_id=claim_id, now=T0)
-    late = partial(claim.restart, call.id, ticket, claim_id=claim_id)
-    # While it counts, its room is its own, and another start may be had for it.
-    assert isinstance(late(now=at(0.9)), Claimed)
-    # When it counts no more, the room may be another's by now.
-    assert late(now=at(1.9)) is Refused.KEY_CLOSED
-    assert (seen(call).state, seen(call).started_at) == (State.ACTIVE, at(0.9))
-    assert sum(Window.objects.filter(key__name="api").values_list("cost", flat=True)) == 2
-
-
-def test_a_start_that_may_come_late_keeps_all_that_it_counts_in_as_far_off(settings: Any) -> None:
-    settings.DISPATCHER = {"horizon": 60, "lead": 0}
-    row = key("api", throttle=(1, 1), rate=(10, 100))
-    call = waiting("api")
-    go(call)
-    claim_id, ticket = uuid4(), ticket_of(seen(call))
-    claim.claim(call.id, ticket, claim_id=claim_id, now=T0)
-    again = claim.restart(call.id, ticket, claim_id=claim_id, slack=3 * SECOND, now=at(1))
-    assert isinstance(again, Claimed)
-    assert (again.start_at, again.slack) == (at(1), 3 * SECOND)
-    assert next_start(row) == at(1 + 3 + 1)
-    assert Window.objects.aggregate(last=Max("last_start_at"))["last"] == at(1 + 3)
+def test_a_start_under_a_throttle_that_lies_too_far_ahead_by_now_is_refused(settings: Any) -> None:
+    settings.DISPATCHER = {"horizon": 1}
+    key("api", throttle=(2, 1))
+    first, second = admitted("api"), admitted("api")
+    assert isinstance(claimed(first), Claimed)
+    api.limit("api", {"throttle": (1, 3_600)})
+    before = snapshot()
+    assert claimed(second) is Refused.TOO_EARLY
+    assert snapshot() == before
 
 
 @pytest.mark.parametrize(
@@ -125,26 +78,35 @@ def test_how_late_a_start_may_come(settings: Any, limits: dict[str, bool], laten
     assert forgiving.lateness == min(lateness + 1, 4) * SECOND
 
 
-def test_a_machine_that_is_always_late_starts_a_call_when_its_limits_allow_for_it(
-    settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings.DISPATCHER = {"horizon": 60}
-    row = key("api", throttle=(100, 1))
-    call = waiting("api")
-    go(call, now=None)
+def be_late(monkeypatch: pytest.MonkeyPatch, by: timedelta) -> None:
+    """Let this process come so much later to each start than it is given."""
     is_in_time = claim.is_in_time
-    tried = []
+    monkeypatch.setattr(claim, "is_in_time", lambda made: is_in_time(replace(made, start_at=made.start_at - by)))
 
-    def late(made: Claimed) -> bool:
-        tried.append(made.lateness)
-        return is_in_time(replace(made, start_at=made.start_at - 20 * claim._LATE))  # noqa: SLF001
 
-    monkeypatch.setattr(claim, "is_in_time", late)
-    made = attempt.claim_in_time(call.id, ticket_of(seen(call)), claim_id=uuid4())
+def test_a_start_that_was_missed_is_given_back_and_spends_no_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    key("api", throttle=(100, 1))
+    call = admitted("api")
+    be_late(monkeypatch, SECOND)
+    assert engine.execute(call.id, ticket_of(call), pytest.fail) is Refused.MISSED
+    assert (seen(call).attempt, seen(call).errors, seen(call).state) == (0, [], State.AVAILABLE)
+
+
+def test_a_process_that_is_always_late_starts_calls_when_its_limits_allow_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    key("api", throttle=(100, 1))
+    be_late(monkeypatch, timedelta(milliseconds=40))
+    made: Claimed | Refused = Refused.MISSED
+    tries = 0
+    while made is Refused.MISSED:
+        tries += 1
+        call = admitted("api", now=at(tries))
+        made = attempt.claim_in_time(call.id, ticket_of(call), claim_id=uuid4())
     assert isinstance(made, Claimed)
-    assert len(tried) > 1
-    assert tried == [2**n * claim._LATE for n in range(len(tried))]  # noqa: SLF001
-    assert next_start(row) == made.start_at + SECOND / 100 + made.slack
+    assert 1 < tries < 8
+    # The next start is as much later.
+    assert Start.objects.latest("total").at == made.start_at + made.slack
 
 
 def test_a_start_that_has_come_already_is_not_slept_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,17 +1,19 @@
 """A message that is delivered twice: what its second holder does changes nothing for the worker that runs the call."""
 
 from dataclasses import replace
-from datetime import timedelta
-from functools import partial
 from uuid import uuid4
 
 import pytest
 
 from dispatcher.celery import DispatchedRequest
-from dispatcher.lifecycle import claim, finish
+from dispatcher.ending import Ending
+from dispatcher.engine import attempt
+from dispatcher.errors import RateLimited
+from dispatcher.lifecycle import claim
+from dispatcher.lifecycle.run import Outcome, Returned, raised
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
-from tests.builders import HERE, admitted, at, committed, key, seen, ticket_of
+from tests.builders import HERE, admitted, committed, key, seen, ticket_of
 from tests.steps.conftest import Broker
 from tests.steps.sample_tasks import do, sent
 
@@ -26,7 +28,7 @@ def running() -> CallQueue:
     """Return a call that one worker runs."""
     key("api", concurrency=1)
     call = admitted("api")
-    claimed = claim.claim(call.id, ticket_of(call), claim_id=CLAIM, worker=HERE.id, now=at(1))
+    claimed = claim.claim(call.id, ticket_of(call), claim_id=CLAIM, worker=HERE.id)
     assert isinstance(claimed, claim.Claimed)
     return seen(call)
 
@@ -38,15 +40,18 @@ def test_an_outcome_ends_the_attempt_of_its_own_claim_only(running: CallQueue, e
     Slot.objects.update(started_at=None)
     again = claim.claim(running.id, ticket_of(running), claim_id=uuid4(), worker=OTHER.id)
     assert isinstance(again, claim.Claimed)
-    of_the_first = {
-        "completes": partial(finish.complete, result="first"),
-        "fails": partial(finish.fail, error=ValueError(), attempt=1, policy=None),
-        "is rate limited": partial(finish.put_back, from_states=[State.ACTIVE], wait=timedelta(seconds=1)),
-    }[end]
-    assert of_the_first(running.id, ticket_of(running), claim_id=CLAIM) is None
+    first = replace(again, claim_id=CLAIM)
+    errors = {"fails": ValueError(), "is rate limited": RateLimited(1)}
+    assert record(running, first, raised(errors[end]) if end in errors else Returned(result="first")) is None
     assert (seen(running).state, seen(running).attempt) == (State.ACTIVE, 1)
-    assert finish.complete(running.id, ticket_of(running), result="second", claim_id=again.claim_id)
+    assert record(running, again, Returned(result="second"))
     assert seen(running).result == "second"
+
+
+def record(call: CallQueue, claimed: claim.Claimed, outcome: Outcome) -> Ending | None:
+    """Record the outcome of the attempt of a claim."""
+    this = attempt.Attempt(call.id, ticket_of(call), claim_id=claimed.claim_id, worker=HERE.id)
+    return this.record(outcome, claimed)
 
 
 def test_every_delivery_has_a_claim_of_its_own_that_travels_to_the_pool(broker: Broker) -> None:

@@ -12,7 +12,6 @@ import pytest
 from celery import signals
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
-from django.utils import timezone
 
 from dispatcher import sql
 from dispatcher.celery.heartbeat import KeptConnections
@@ -118,7 +117,7 @@ def test_a_claim_checks_the_connection(process: ThreadPoolExecutor, monkeypatch:
     monkeypatch.setattr(attempt, "sleep", fail)
     pids = []
     for _ in range(2):
-        call = admitted(now=timezone.now())
+        call = admitted()
         process.submit(lambda: connection.close_if_unusable_or_obsolete()).result()  # noqa: PLW0108
         claimed = process.submit(attempt.claim_in_time, call.id, ticket_of(call), claim_id=uuid4()).result()
         assert isinstance(claimed, claim.Claimed)

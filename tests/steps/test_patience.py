@@ -11,13 +11,16 @@ from django.db import InterfaceError, OperationalError, connection, transaction
 from django.utils import timezone
 
 from dispatcher import api, engine
-from dispatcher.engine import attempt, release, workers
+from dispatcher.ending import Ending
+from dispatcher.engine import attempt, workers
 from dispatcher.errors import RateLimited, WorkerLost
-from dispatcher.lifecycle import claim, finish
+from dispatcher.lifecycle import claim, take
+from dispatcher.lifecycle.finish import Ended
 from dispatcher.lifecycle.run import Failed, RetryAsked, Returned, Stopped
-from dispatcher.models import CallQueue, RateLimitKey, Slot, Window
+from dispatcher.lifecycle.take import Taker
+from dispatcher.models import CallQueue, RateLimitKey, Slot, Start
 from dispatcher.states import State
-from tests.builders import HERE, committed, go, key, seen, states, ticket_of
+from tests.builders import HERE, committed, key, seen, states, ticket_of
 
 pytestmark = committed
 
@@ -68,7 +71,6 @@ def test_a_claim_outlasts_a_connection_that_breaks(
     monkeypatch.setattr(claim, "claim", losing(claim.claim))
     assert isinstance(attempt.claim_in_time(call.id, ticket_of(call), claim_id=uuid4()), claim.Claimed)
     assert (seen(call).state, seen(call).attempt) == (State.ACTIVE, 1)
-    finish.complete(call.id, ticket_of(call), result=None)
 
 
 def test_the_claim_of_another_is_not_taken_for_ones_own_whose_answer_was_lost(
@@ -87,7 +89,7 @@ def test_the_claim_of_another_is_not_taken_for_ones_own_whose_answer_was_lost(
     assert (ran, seen(call).attempt) == ([], 1)
 
 
-def test_a_claim_whose_answer_comes_when_its_window_is_over_is_admitted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_whose_answer_comes_when_its_start_is_over_is_admitted_again(monkeypatch: pytest.MonkeyPatch) -> None:
     key("counted", rate=(1, 60))
     call = seen(CallQueue.objects.send("noop", keys=["counted"]))
     claim_it = losing_answers(claim.claim)
@@ -98,13 +100,13 @@ def test_a_claim_whose_answer_comes_when_its_window_is_over_is_admitted_again(mo
         finally:
             connection.close()
             long_ago = timezone.now() - timedelta(minutes=2)
-            Slot.objects.filter(started_at__isnull=False).update(started_at=long_ago)
-            Window.objects.update(last_start_at=long_ago)
+            CallQueue.objects.filter(state=State.ACTIVE).update(started_at=long_ago)
+            Start.objects.update(at=long_ago)
 
     monkeypatch.setattr(claim, "claim", claim_for_long)
     ran: list[int] = []
     ticket = ticket_of(call)
-    assert engine.execute(call.id, ticket, partial(ran.append, 1)) is claim.Refused.KEY_CLOSED
+    assert engine.execute(call.id, ticket, partial(ran.append, 1)) is claim.Refused.MISSED
     # The key has room again, so it went at once, under another ticket.
     again = seen(call)
     assert (ran, again.state, again.attempt, again.ticket != ticket) == ([], State.DISPATCHED, 0, True)
@@ -115,7 +117,7 @@ def test_the_outcome_of_a_run_outlasts_a_connection_that_breaks(
     call: CallQueue, losing: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     behind = CallQueue.objects.send("noop", keys=["api"])
-    monkeypatch.setattr(release, "finish_and_admit", losing(release.finish_and_admit))
+    monkeypatch.setattr(take, "take", losing(take.take))
     assert engine.execute(call.id, ticket_of(call), lambda: "done") == Returned(result="done")
     assert (seen(call).state, seen(call).result, seen(call).attempt) == (State.COMPLETED, "done", 1)
     assert states([behind]) == [State.DISPATCHED]
@@ -133,7 +135,7 @@ def test_a_failure_is_recorded_once_though_its_answer_is_lost(
     state: State,
 ) -> None:
     behind = CallQueue.objects.send("noop", keys=["api"])
-    monkeypatch.setattr(release, "finish_and_admit", losing(release.finish_and_admit))
+    monkeypatch.setattr(take, "take", losing(take.take))
     error = RetryAsked(ValueError("bad"), timedelta(minutes=5), may_retry=may_retry)
     outcome = engine.execute(call.id, ticket_of(call), partial(throw, error))
     assert isinstance(outcome, Failed)
@@ -175,52 +177,33 @@ def test_the_end_that_another_gave_an_attempt_is_not_taken_for_ones_own_whose_an
                 case "the loss of its process":
                     assert engine.lose(call.id, ticket, WorkerLost("killed"), is_crash=True, claim_id=claim_id)
                 case _:
-                    assert finish.cancel(call.id, ticket)
+                    cancelled = Ending(state=State.CANCELLED)
+                    ended_by = Ended(call_id=call.id, ticket=ticket, claim_id=None, ending=cancelled)
+                    assert record(Taker(), [ended_by]).ended
             break_off()
-        return finish_and_admit(*args, **kwargs)
+        return record(*args, **kwargs)
 
     ended: list[bool] = []
-    finish_and_admit = release.finish_and_admit
-    monkeypatch.setattr(release, "finish_and_admit", lose_to_another)
+    record = take.take
+    monkeypatch.setattr(take, "take", lose_to_another)
     assert engine.execute(call.id, ticket, lambda: "late", worker=HERE.id, claim_id=claim_id) is None
     assert seen(call).result is None
-
-
-def test_a_finish_whose_answer_was_lost_is_known_again_after_the_call_was_admitted_again(
-    call: CallQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    finish_and_admit = release.finish_and_admit
-
-    def fail_and_be_admitted(*args: Any, **kwargs: Any) -> Any:
-        done = finish_and_admit(*args, **kwargs)
-        if done.released is not None:
-            CallQueue.objects.filter(id=call.id).update(state=State.AVAILABLE)
-            assert go(call) == [call.id]
-            break_off()
-        return done
-
-    monkeypatch.setattr(release, "finish_and_admit", fail_and_be_admitted)
-    outcome = engine.execute(call.id, ticket_of(call), partial(throw, ValueError("bad")))
-    assert isinstance(outcome, Failed)
-    assert outcome.may_retry
-    assert (seen(call).state, seen(call).attempt) == (State.DISPATCHED, 1)
 
 
 def test_a_finish_whose_answer_was_lost_says_nothing_of_the_attempt_that_follows(
     call: CallQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finish_and_admit = release.finish_and_admit
+    record = take.take
 
     def fail_and_be_claimed(*args: Any, **kwargs: Any) -> Any:
-        done = finish_and_admit(*args, **kwargs)
-        if done.released is not None:
-            CallQueue.objects.filter(id=call.id).update(state=State.AVAILABLE)
-            assert go(call) == [call.id]
+        done = record(*args, **kwargs)
+        if done.ended:
+            assert api.run_now([call.id]) == [call.id]
             assert isinstance(claim.claim(call.id, ticket_of(seen(call))), claim.Claimed)
             break_off()
         return done
 
-    monkeypatch.setattr(release, "finish_and_admit", fail_and_be_claimed)
+    monkeypatch.setattr(take, "take", fail_and_be_claimed)
     assert engine.execute(call.id, ticket_of(call), partial(throw, ValueError("bad"))) is None
     assert (seen(call).state, seen(call).attempt) == (State.ACTIVE, 2)
 

@@ -221,7 +221,8 @@ def test_an_eager_task_of_a_direct_queue_runs_at_once() -> None:
 
 
 def test_after_a_start_of_the_database_workers_have_time_to_say_what_they_hold(settings: Any) -> None:
-    call = admitted(now=at(-1_000_000_000))
+    call = admitted()
+    CallQueue.objects.update(dispatched_at=at(-1_000_000_000))
     settings.DISPATCHER = {"heartbeat": timedelta(days=30_000), "run_lease": timedelta(days=90_000)}
     assert publish.unpublished() == []
     settings.DISPATCHER = {"heartbeat": timedelta(0)}

@@ -17,7 +17,7 @@ from django.db import (
 
 from dispatcher import engine, sql
 from dispatcher.celery.heartbeat import Presence
-from dispatcher.lifecycle import finish, recover
+from dispatcher.lifecycle import recover, take
 from dispatcher.lifecycle.run import Returned
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
@@ -118,16 +118,16 @@ def test_an_outcome_is_recorded_when_a_read_only_database_can_be_written_again(
 ) -> None:
     begin, end = read_only
     tries: list[int] = []
-    ask = finish.ask
+    record = take.take
 
     def try_to_complete(*args: Any, **kwargs: Any) -> Any:
         tries.append(1)
         if len(tries) == 3:
             end()
             connection.close()
-        return ask(*args, **kwargs)
+        return record(*args, **kwargs)
 
-    monkeypatch.setattr(finish, "ask", try_to_complete)
+    monkeypatch.setattr(take, "take", try_to_complete)
     assert engine.execute(call.id, ticket_of(call), begin) == Returned(result=None)
     assert len(tries) == 3
     assert (seen(call).state, seen(call).attempt) == (State.COMPLETED, 1)
@@ -151,7 +151,7 @@ def test_an_outcome_whose_data_are_refused_is_not_tried_again(call: CallQueue, m
         tries.append(1)
         execute(RAISE.format("22P05"))
 
-    monkeypatch.setattr(finish, "ask", refuse)
+    monkeypatch.setattr(take, "take", refuse)
     with pytest.raises(DataError):
         engine.execute(call.id, ticket_of(call), lambda: None)
     assert len(tries) == 1
@@ -159,15 +159,15 @@ def test_an_outcome_whose_data_are_refused_is_not_tried_again(call: CallQueue, m
 
 def test_an_outcome_outlasts_an_error_of_the_servers_own(call: CallQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[int] = []
-    ask = finish.ask
+    record = take.take
 
     def fail_once(*args: Any, **kwargs: Any) -> Any:
         tries.append(1)
         if len(tries) == 1:
             execute(RAISE.format("XX000"))
-        return ask(*args, **kwargs)
+        return record(*args, **kwargs)
 
-    monkeypatch.setattr(finish, "ask", fail_once)
+    monkeypatch.setattr(take, "take", fail_once)
     assert engine.execute(call.id, ticket_of(call), lambda: 7) == Returned(result=7)
     assert (len(tries), states([call]), Slot.objects.count()) == (2, [State.COMPLETED], 0)
 

@@ -78,14 +78,14 @@ def test_a_worker_that_comes_between_the_put_back_and_its_commit_is_seen(
 ) -> None:
     come([])
     call = sent()
-    put_back = workers.unstarted.put_back
+    requeue = workers.finish.requeue
 
     def come_late(*args: Any, **options: Any) -> Any:
-        returned = put_back(*args, **options)
+        returned = requeue(*args, **options)
         heartbeat.record(replace(HERE, tasks=[TASK]), [])
         return returned
 
-    monkeypatch.setattr(workers.unstarted, "put_back", come_late)
+    monkeypatch.setattr(workers.finish, "requeue", come_late)
     meet(broker, call)
     assert states([call]) == [State.DISPATCHED]
 

@@ -1,6 +1,6 @@
--- audit_miscounted: keys of whose starts a running total is not that of the start before and its own cost: their windows
--- count too much or too little. Starts are kept for as long as a window may count them, and are read whole, in the order
--- of the index start_key.
+-- audit_miscounted: keys of whose starts a running total is not that of the start before and its own cost: their
+-- windows count too much or too little. Starts are kept for as long as a window may count them, and are read whole, in
+-- the order of the index start_key.
 WITH running AS MATERIALIZED (
     SELECT start.key_id, start.at, start.cost, start.total, lag(start.total) OVER turn AS earlier
       FROM dispatcher_start AS start

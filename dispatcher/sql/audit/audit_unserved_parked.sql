@@ -1,5 +1,5 @@
--- audit_unserved_parked: keys with room for the first call of a lane that is parked on them, or that are gone, without a
--- note: no trip would look at them.
+-- audit_unserved_parked: keys with room for the first call of a lane that is parked on them, or that are gone, without
+-- a note: no trip would look at them.
 -- By right such a lane waits for its worker (`kept_until`), or behind a lane that is ready and spends the key.
 -- Hops from key to key on the index lanesite_place, so the number of lanes that are parked on one costs nothing.
 -- Relies on slot_key, start_key and call_waiting.

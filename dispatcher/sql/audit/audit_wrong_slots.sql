@@ -1,8 +1,8 @@
 -- audit_wrong_slots: calls whose slots are not those of the keys that they spend, or not at their cost.
 -- The key of the queue may have been made after the admission; it is seen by others only when the transaction that made
 -- it commits, for which it is given a minute. Of a group, a call holds the key that was chosen, too. "-" is the slot of
--- a call without keys. A call has one slot for each key, of a cost of 1 at the least. Relies on the indexes call_in_flight
--- and slot_call.
+-- a call without keys. A call has one slot for each key, of a cost of 1 at the least. Relies on the indexes
+-- call_in_flight and slot_call.
 WITH held AS MATERIALIZED (
     SELECT call.id, call.costs, call.chosen_keys, lane.key_ids, queue_key.id AS queue_key_id,
            queue_key.name AS queue_key_name,

@@ -1,5 +1,5 @@
--- activate_calls: let calls that were sent as pending wait in their lanes, or for their time if that has not come. Their
--- lanes get notes.
+-- activate_calls: let calls that were sent as pending wait in their lanes, or for their time if that has not come.
+-- Their lanes get notes.
 WITH moved AS (
     UPDATE dispatcher_callqueue AS call
        SET state = CASE WHEN call.scheduled_at > clock_timestamp() THEN 'scheduled' ELSE 'available' END

@@ -5,10 +5,10 @@
 --   undelivered  its message has no worker: dispatched
 --   lost         its message is lost, or its process before the start: dispatched, or active and not started
 --   unknown      its worker does not know the task: dispatched
---   silent       it was fetched over HTTP, and nothing was heard since: active; it counts as one more crash
+--   silent       it was fetched over HTTP, and nothing came since: active; it counts as one more crash
 -- With `wait` it is put off for so long. Lost and unknown ones are counted on the row until a start: lost ones are put
--- off from the third time on, each time for twice as long, from `first` up to `longest`; unknown ones at once, for `soon`
--- and a little more each time if a live worker of the queue knows the task (`is_known`).
+-- off from the third time on, each time for twice as long, from `first` up to `longest`; unknown ones at once, for
+-- `soon` and a little more each time if a live worker of the queue knows the task (`is_known`).
 -- No row back means the ticket was replaced, or the call is none of these.
 WITH {{clock}}, mine AS MATERIALIZED (
     SELECT call.id, call.state, call.queue, call.task, call.returns, call.published_at
@@ -42,7 +42,8 @@ WITH {{clock}}, mine AS MATERIALIZED (
            attempt = call.attempt - (call.state = 'active')::int,
            claim = CASE WHEN %(reason)s::text = 'stopped' THEN %(claim)s::uuid
                         WHEN call.state = 'dispatched' THEN call.claim END,
-           crashes = CASE %(reason)s::text WHEN 'silent' THEN call.crashes + 1 WHEN 'stopped' THEN 0 ELSE call.crashes END,
+           crashes = CASE %(reason)s::text WHEN 'silent' THEN call.crashes + 1 WHEN 'stopped' THEN 0
+                                           ELSE call.crashes END,
            returns = CASE WHEN %(reason)s::text = 'unknown' OR (waits.is_returned AND call.published_at IS NOT NULL)
                           THEN LEAST(call.returns + 1, 32767) ELSE call.returns END
       FROM clock, waits

@@ -2,6 +2,6 @@
 -- `ahead`. Its condition on the state lets the planner read a range of the index call_in_flight.
 SELECT count(*) AS unclaimed
   FROM (SELECT
-          FROM dispatcher_callqueue AS call
-         WHERE call.queue = {{queue}} AND call.state IN ('dispatched', 'active') AND call.state >= 'dispatched'
-         LIMIT %(ahead)s::int) AS call
+          FROM dispatcher_callqueue AS flown
+         WHERE flown.queue = {{queue}} AND flown.state IN ('dispatched', 'active') AND flown.state >= 'dispatched'
+         LIMIT %(ahead)s::int) AS flown

@@ -1,9 +1,10 @@
--- choose: which calls of the lanes that were found start, what else becomes of calls, and where lanes go. Who goes first,
--- and what stops a call, is decided here and nowhere else. Writes nothing but the idle marks of workers (see wake).
+-- choose: which calls of the lanes that were found start, what else becomes of calls, and where lanes go. Who goes
+-- first, and what stops a call, is decided here and nowhere else. Writes nothing but the idle marks of workers (see
+-- wake).
 -- One call of each lane in turn: by priority, then the queue that is due by its weight, then the least recently served.
--- A lane of another queue whose turn it is gets the room if a worker of that queue is idle: it is woken, and the room is
--- kept for the workers of that queue for a moment. Else it is passed over once; after one round the room is kept for them
--- for `keep`.
+-- A lane of another queue whose turn it is gets the room if a worker of that queue is idle: it is woken, and the room
+-- is kept for the workers of that queue for a moment. Else it is passed over once; after one round the room is kept for
+-- them for `keep`.
 CREATE TYPE @start AS (call uuid, at timestamptz, state text, chosen jsonb);
 CREATE TYPE @spent AS (call uuid, key_id bigint, cost int);
 CREATE TYPE @fate AS (call uuid, fate text, at timestamptz, key_id bigint, cost int, queue text);
@@ -18,6 +19,7 @@ CREATE TYPE @chosen AS (
     notes @pending[],
     wake uuid[],
     keys @key_room[],
+    counted @key_room[],      -- starts of the trip that are earlier than the last of their key
     open bigint[],            -- keys to look at, and those that stopped a lane
     room_left int
 );
@@ -30,6 +32,10 @@ DECLARE
   v_ids bigint[] := p_found.ids;
   v_keys @key_room[] := p_found.keys;
   v_publish int[] := p_found.publish_room;
+  v_behind bigint[] := array_fill(0, ARRAY[cardinality(p_found.ids)]);     -- the cost of each key that is put off
+  v_key @key_room;
+  v_counted @key_room[] := '{}';
+  v_counted_at timestamptz;
   v_left int := p_room;
   v_due bigint[] := p_due;
   v_heads int := GREATEST(p_room, COALESCE((SELECT max(room) FROM unnest(p_found.publish_room) AS room), 0))
@@ -91,8 +97,7 @@ BEGIN
                 v_due[mine.n] + p_stride[mine.n] * row_number() OVER (
                   PARTITION BY lane.queue
                       ORDER BY lane.priority DESC, head.turn, met.n NULLS FIRST, lane.served_at, lane.id) NULLS FIRST,
-                CASE WHEN p_stride IS NOT NULL THEN mine.n END NULLS FIRST,
-                head.turn, met.n NULLS FIRST, lane.served_at, lane.id
+                head.turn, CASE WHEN p_stride IS NOT NULL THEN mine.n END NULLS FIRST, met.n NULLS FIRST, lane.served_at, lane.id
     LOOP
       CONTINUE WHEN v_call.lane = ANY (v_done);
       v_publishes := CASE WHEN v_call.taker = 'published' OR p_becomes = 'dispatched'
@@ -151,13 +156,19 @@ BEGIN
         END IF;
       END LOOP;
       FOREACH k IN ARRAY v_ks LOOP
-        v_at := GREATEST(v_at, v_keys[k].next_at, CASE WHEN v_keys[k].next_at IS NOT NULL THEN v_now + p_tuning.lead END);
+        v_at := GREATEST(v_at, v_keys[k].next_at,
+                         CASE WHEN v_keys[k].next_at IS NOT NULL THEN v_now + p_tuning.lead END);
       END LOOP;
 
       IF v_call.fate IS NOT NULL OR v_least = 1 OR (v_least = 2 AND v_call.on_limit <> 'wait') THEN
         -- The call goes elsewhere; those behind it go on.
         IF v_least = 2 AND v_call.on_limit = 'reschedule' THEN
-          v_opens := @opens_at(v_keys[v_by], v_by_cost, p_worker, p_tuning, p_found.since);
+          -- Only those that are put off themselves come after it: it has reserved nothing, and gave up its place.
+          v_key := v_keys[v_by];
+          v_key.unstarted := v_key.unstarted + v_behind[v_by];
+          v_key.next_at := v_key.next_at + @spacing(v_behind[v_by], v_key.throttle_limit, v_key.throttle_period);
+          v_opens := @opens_at(v_key, v_by_cost, p_worker, p_tuning, p_found.since);
+          v_behind[v_by] := v_behind[v_by] + v_by_cost;
         END IF;
         v_fates := v_fates || (v_call.id,
           COALESCE(v_call.fate, CASE WHEN v_call.on_limit = 'drop' THEN 'dropped' WHEN v_least = 1 THEN 'oversized'
@@ -237,10 +248,16 @@ BEGIN
         v_keys[k].own := v_keys[k].own - v_costs[i];
         v_keys[k].held := v_keys[k].held + v_costs[i];
         IF v_call.taker = 'mine' AND p_becomes = 'active' THEN
+          v_counted_at := GREATEST(v_keys[k].last_at, v_at
+            + CASE WHEN v_keys[k].next_at IS NULL THEN p_tuning.slack ELSE '0' END);
+          IF v_keys[k].used > 0 AND v_keys[k].last_at < v_counted_at THEN      -- each start counts from its own time on
+            v_counted := v_counted || v_keys[k];
+            v_keys[k].total := COALESCE(v_keys[k].total, 0) + v_keys[k].used;
+            v_keys[k].used := 0;
+          END IF;
           v_keys[k].used := v_keys[k].used + v_costs[i];
           v_keys[k].last_cost := v_costs[i];
-          v_keys[k].last_at := GREATEST(v_keys[k].last_at, v_at
-            + CASE WHEN v_keys[k].next_at IS NULL THEN p_tuning.slack ELSE '0' END);
+          v_keys[k].last_at := v_counted_at;
         ELSE
           v_keys[k].unstarted := v_keys[k].unstarted + v_costs[i];
         END IF;
@@ -250,5 +267,6 @@ BEGIN
     END LOOP;
     EXIT WHEN v_is_over AND (v_short IS NULL OR (v_left = 0 AND 0 = ALL (v_publish)));
   END LOOP;
-  RETURN (v_starts, v_spent, v_fates, v_served, v_moves, v_notes, array_remove(v_wake, NULL), v_keys, v_open, v_left);
+  RETURN (v_starts, v_spent, v_fates, v_served, v_moves, v_notes, array_remove(v_wake, NULL), v_keys, v_counted, v_open,
+          v_left);
 END $$;

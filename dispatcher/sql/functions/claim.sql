@@ -1,10 +1,11 @@
 -- claim: start one attempt of a call that was dispatched, if its ticket holds it. The start is the moment that counts
 -- for windows and throttles, so it is stamped here, under the locks of the keys that count starts; no other is locked.
 -- Returns when it may start, or why not: `closed` (a key was paused or blocked since), `expired`, `revoked`, `early`
--- (its start is more than `p_ahead` away) or `busy` (a transaction keeps its row or a key locked). No row: the ticket was
--- used or replaced. A claim whose answer was lost gets its start again.
+-- (its start is more than `p_ahead` away) or `busy` (a transaction keeps its row or a key locked). No row: the ticket
+-- was used or replaced. A claim whose answer was lost gets its start again.
 -- `p_ahead` NULL: the attempt is over, and a crash of the database has lost its claim: it counts, whatever stops it.
--- Locks the call, then these keys in order of id. It waits for a lock no longer than lock_timeout: it would hold a process.
+-- Locks the call, then these keys in order of id. It waits for a lock no longer than lock_timeout: it would hold a
+-- process.
 CREATE FUNCTION @claim(p_call uuid, p_ticket uuid, p_claim uuid, p_worker uuid, p_ahead interval, p_tuning @tuning,
     p_now timestamptz)
 RETURNS TABLE (start_at timestamptz, refused text, attempt int, retry jsonb, queue text, is_paced bool, is_counted bool,
@@ -19,7 +20,8 @@ DECLARE
   v_costs int[];
 BEGIN
   BEGIN
-    SELECT call.state, call.started_at, call.attempt, call.retry, call.queue, call.expires_at, call.is_revoked INTO v_call
+    SELECT call.state, call.started_at, call.attempt, call.retry, call.queue, call.expires_at, call.is_revoked
+      INTO v_call
       FROM dispatcher_callqueue AS call
      WHERE call.id = p_call AND call.ticket = p_ticket
        AND (call.state = 'dispatched' OR (call.state = 'active' AND call.claim = p_claim))

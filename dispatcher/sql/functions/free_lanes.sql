@@ -1,5 +1,6 @@
 -- free_lanes: make as many of the lanes parked on a key ready as it has room for, of each queue; not those in `p_not`.
--- Returns their queues, and whether lanes are left that another transaction has locked: the room may have come for them.
+-- Returns their queues, and whether lanes are left that another transaction has locked: the room may have come for
+-- them.
 CREATE FUNCTION @free_lanes(p_key bigint, p_room bigint, p_not bigint[], OUT queues text[], OUT is_short bool)
 LANGUAGE plpgsql AS $$
 DECLARE

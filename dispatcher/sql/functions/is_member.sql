@@ -4,6 +4,7 @@ CREATE FUNCTION @is_member(p_name text, p_is_group bool) RETURNS bool LANGUAGE p
 BEGIN
   RETURN (
     SELECT NOT p_is_group
-           AND (SELECT key.id FROM dispatcher_ratelimitkey AS key WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL
+           AND (SELECT key.id FROM dispatcher_ratelimitkey AS key
+                 WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL
            AND @groups_of(p_name) <> '{}');
 END $$;

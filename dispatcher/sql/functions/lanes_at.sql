@@ -16,7 +16,8 @@ CREATE FUNCTION @lanes_at(p_rows tid[], p_taker text) RETURNS @lane[] LANGUAGE p
 BEGIN
   RETURN (
     SELECT array_agg((lane.id, site.ctid, lane.queue, lane.priority, lane.on_limit,
-                      array_remove(lane.key_ids || own.id, NULL), site.place, site.served_at, site.kept_until, p_taker)::@lane)
+                      array_remove(lane.key_ids || own.id, NULL), site.place, site.served_at, site.kept_until,
+                      p_taker)::@lane)
       FROM dispatcher_lanesite AS site
       JOIN dispatcher_lane AS lane ON lane.id = site.lane_id
       LEFT JOIN dispatcher_ratelimitkey AS own ON own.name = 'queue:' || lane.queue AND own.id <> ALL (lane.key_ids)

@@ -1,6 +1,7 @@
 -- limited_rows: lock up to `p_most` lanes of each queue that wait since some worker holds as much of a key as one may;
 -- not those that this worker may not serve either. Relies on lanesite_place and slot_key.
-CREATE FUNCTION @limited_rows(p_worker uuid, p_queues text[], p_most int, p_now timestamptz) RETURNS tid[] LANGUAGE plpgsql AS $$
+CREATE FUNCTION @limited_rows(p_worker uuid, p_queues text[], p_most int, p_now timestamptz) RETURNS tid[]
+LANGUAGE plpgsql AS $$
 BEGIN
   RETURN (
     WITH reached AS MATERIALIZED (

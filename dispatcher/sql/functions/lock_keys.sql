@@ -32,7 +32,7 @@ BEGIN
            SELECT COALESCE(sum(member.room) FILTER (WHERE member.is_open), 0) AS room, max(member.fits) AS fits,
                   (array_agg(member.id ORDER BY member.is_open AND member.own > 0 DESC, member.is_open DESC,
                              member.room DESC, member.last_at NULLS FIRST, member.id))[:p_most + 1] AS best
-             FROM (SELECT member.*,
+             FROM (SELECT member.id, member.room, member.fits, member.own, member.last_at,
                           member.room > 0 AND COALESCE(member.next_at <= p_now + p_tuning.horizon, true) AS is_open
                      FROM @room(@members_of(key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member)
                   AS member) AS ranked

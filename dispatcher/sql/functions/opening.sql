@@ -15,8 +15,9 @@ BEGIN
   v_at := GREATEST(v_at, p_key.closed_until);
   IF p_key.ramp_from IS NOT NULL AND p_key.held + p_cost > 1 THEN
     -- The first step that allows what is in flight and the call; rounded up: the step has come at that time.
-    v_at := GREATEST(v_at, p_key.ramp_from + interval '1 microsecond' * ceil(extract(epoch FROM p_ramp) * 1e6 / 8 * COALESCE(
-      (SELECT min(step) FROM generate_series(0, 7) AS step WHERE (1 << step) >= p_key.held + p_cost), 8))::float8);
+    v_at := GREATEST(v_at, p_key.ramp_from
+      + interval '1 microsecond' * ceil(extract(epoch FROM p_ramp) * 1e6 / 8 * COALESCE(
+          (SELECT min(step) FROM generate_series(0, 7) AS step WHERE (1 << step) >= p_key.held + p_cost), 8))::float8);
   END IF;
   IF p_key.rate_limit IS NOT NULL THEN
     v_need := COALESCE(p_key.total, 0) + p_key.used + p_key.unstarted + p_cost - p_key.rate_limit;

@@ -1,8 +1,8 @@
--- record_ends: record how attempts ended, each if its ticket and claim (NULL: any) still hold the call, and delete their
--- slots.
+-- record_ends: record how attempts ended, each if its ticket and claim (NULL: any) still hold the call, and delete
+-- their slots.
 -- Returns the ends that were recorded, those that another transaction keeps from being recorded (the caller brings
--- these again), and the keys that are free again. The claim that ended it stays on the row, so that it recognizes its own
--- end if the answer was lost. A call that waits again leaves a note, since it is the first of its lane.
+-- these again), and the keys that are free again. The claim that ended it stays on the row, so that it recognizes its
+-- own end if the answer was lost. A call that waits again leaves a note, since it is the first of its lane.
 CREATE FUNCTION @record_ends(p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[],
     p_crashes smallint[], p_results jsonb[], p_errors jsonb[], p_waits interval[], p_now timestamptz,
     OUT ended uuid[], OUT locked uuid[], OUT freed bigint[]) LANGUAGE plpgsql AS $$
@@ -11,7 +11,8 @@ DECLARE
   v_slots bigint[];
 BEGIN
   -- Who has locked a slot, and not its call, must not end the whole trip.
-  v_slots := ARRAY(SELECT slot.id FROM dispatcher_slot AS slot WHERE slot.call_id = ANY (p_calls) FOR UPDATE SKIP LOCKED);
+  v_slots := ARRAY(SELECT slot.id FROM dispatcher_slot AS slot
+                    WHERE slot.call_id = ANY (p_calls) FOR UPDATE SKIP LOCKED);
   WITH recorded AS (
     UPDATE dispatcher_callqueue AS call
        SET state = ending.state, reason = ending.reason, ticket = NULL, claim = ending.claim, result = ending.result,

@@ -1,13 +1,13 @@
 -- room: what each of these keys allows now, by the limits in force. The only text of "has it room": the claim, reports
 -- and the audit read it, too. Who decides by it has locked the keys in an earlier statement.
 -- A window is the running total of the newest start less that before the first start which still counts: two probes of
--- the index start_key, whatever the rate. A start counts for `p_margin` longer than the period: the way to the provider.
--- `p_worker`: whose own room is counted. `p_ramp`: how long after a block what is in flight grows, step by step: 1 at
--- first, twice as much with every eighth of it. Relies on slot_key and start_key.
+-- the index start_key, whatever the rate. A start counts for `p_margin` longer than the period: the way to the
+-- provider. `p_worker`: whose own room is counted. `p_ramp`: how long after a block what is in flight grows, step by
+-- step: 1 at first, twice as much with every eighth of it. Relies on slot_key and start_key.
 CREATE TYPE @key_room AS (
     id bigint,
     room bigint,              -- the cost that may start for any worker
-    own bigint,               -- the cost that this worker may hold besides
+    own bigint,               -- the cost that this worker may still hold
     fits bigint,              -- the most that a call may ever cost
     next_at timestamptz,      -- when the throttle allows the next start
     throttle_limit int,
@@ -41,7 +41,8 @@ SELECT key.id,
             ELSE force.per_worker - slots.mine END,
        LEAST(NULLIF(force.concurrency, 0), force.per_worker, force.rate_limit, 2147483647,
              CASE WHEN force.throttle_limit IS NOT NULL     -- the next start comes within a year
-                  THEN floor(366 * 86400.0 * force.throttle_limit / extract(epoch FROM force.throttle_period)) END)::bigint,
+                  THEN floor(366 * 86400.0 * force.throttle_limit / extract(epoch FROM force.throttle_period))
+             END)::bigint,
        CASE WHEN force.throttle_limit IS NOT NULL
             THEN GREATEST(p_now, (starts.last).at
                                  + @spacing((starts.last).last_cost, force.throttle_limit, force.throttle_period))

@@ -1,7 +1,7 @@
--- settle: write what becomes of calls that do not start: dropped at a limit, expired, cancelled since they were revoked,
--- put off (`later`), put aside since they cost more than a key ever allows (`oversized`), or put off since the worker
--- does not know their task (`unknown`): for a moment if another live worker of the queue does, else for twice as long
--- each time. Returns those that ended, and those of unknown tasks. The caller has locked the calls.
+-- settle: write what becomes of calls that do not start: dropped at a limit, expired, cancelled since they were
+-- revoked, put off (`later`), put aside since they cost more than a key ever allows (`oversized`), or put off since the
+-- worker does not know their task (`unknown`): for a moment if another live worker of the queue does, else for twice as
+-- long each time. Returns those that ended, and those of unknown tasks. The caller has locked the calls.
 CREATE FUNCTION @settle(p_fates @fate[], p_tuning @tuning, p_now timestamptz)
 RETURNS TABLE (id uuid, state text, task text, queue text, attempt int, fate text, key text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column

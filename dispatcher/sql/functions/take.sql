@@ -1,21 +1,22 @@
 -- take: the one way in. Records the ends given, and starts up to `p_room` calls of a worker's queues, as far as every
 -- limit of every key has room: they are active, or with `p_becomes` dispatched, to be published and claimed. Up to
--- `p_publish` calls of queues that the broker delivers are dispatched besides, where their turn has come on a key.
+-- `p_publish` calls of queues that the broker delivers are dispatched too, where their turn has come on a key.
 -- What another transaction has locked is skipped: it stays where the next trip finds it, or leaves a note.
 -- It reads from top to bottom: record, lock, count, choose, write, leave nothing behind.
 -- Returns a row for each call that starts or is dispatched, one for each that ends or is put off (`fate`), and a last
 -- one without a call: workers to notify after the commit (`wake`), when to come again (`again_at`), queues that the
--- broker delivers and that have lanes ready (`publish`), the ends that were recorded, and those that must be brought again.
--- p_tasks: those that the worker knows; NULL: any. p_is_marked: the worker's row may have a mark or keys. p_pulled: calls
--- are fetched over HTTP, with a lease of their own. p_due, p_stride: when each of p_queues is due by its weight, and by
--- how much a start moves that; NULL: all take turns. p_is_strict: p_queues are served in their order.
+-- broker delivers and that have lanes ready (`publish`), the ends that were recorded, and those that must be brought
+-- again. p_tasks: those that the worker knows; NULL: any. p_is_marked: the worker's row may have a mark or keys.
+-- p_pulled: calls are fetched over HTTP, with a lease of their own. p_due, p_stride: when each of p_queues is due by
+-- its weight, and by how much a start moves that; NULL: all take turns. p_is_strict: p_queues are served in their
+-- order.
 CREATE FUNCTION @take(p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text, p_publish int,
     p_is_marked bool, p_is_pulled bool, p_keys bigint[],
     p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[], p_crashes smallint[],
     p_results jsonb[], p_errors jsonb[], p_waits interval[],
     p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning @tuning, p_now timestamptz)
 RETURNS TABLE (id uuid, ticket uuid, state text, task text, args jsonb, kwargs jsonb, call_data jsonb, headers jsonb,
-    options jsonb, queue text, attempt int, retry jsonb, chosen_keys jsonb, key_ids bigint[], start_at timestamptz,
+    options jsonb, queue text, attempt int, retry jsonb, chosen_keys jsonb, key_ids bigint[], is_counted bool, start_at timestamptz,
     fate text, key text, wake uuid[], again_at timestamptz, publish text[], ended uuid[], locked uuid[], freed bigint[],
     at timestamptz)
 LANGUAGE plpgsql SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = 'off' SET enable_bitmapscan = 'off'
@@ -32,11 +33,13 @@ DECLARE
   v_queues text[] := '{}';
   v_freed record;
 BEGIN
-  -- 1 Record the ends given. Look at the keys that they free, at what is noted, and where a lane of this worker is first.
+  -- 1 Record the ends given. Look at the keys that they free, at what is noted, and where a lane of this worker is
+  -- first.
   ended := '{}';
   locked := '{}';
   IF cardinality(p_calls) > 0 THEN
-    v_ends := @record_ends(p_calls, p_tickets, p_claims, p_states, p_reasons, p_crashes, p_results, p_errors, p_waits, v_now);
+    v_ends := @record_ends(p_calls, p_tickets, p_claims, p_states, p_reasons, p_crashes, p_results, p_errors, p_waits,
+                           v_now);
     ended := v_ends.ended;
     locked := v_ends.locked;
     freed := v_ends.freed;
@@ -53,10 +56,13 @@ BEGIN
     v_noted := @read_notes(v_now);
     v_open := v_open || v_noted.keys;
     v_queues := v_noted.queues;
+    again_at := v_noted.again_at;
   END IF;
 
   -- 2 Lock the lanes that may be served, and their keys; count. 3 Choose.
-  v_found := @find_lanes(p_worker, p_queues, p_room, p_becomes, p_publish, v_open, p_tuning, p_now);
+  v_found := @find_lanes(p_worker, p_queues,
+    CASE WHEN p_becomes = 'dispatched' THEN 'broker' WHEN p_is_pulled THEN 'http' ELSE 'direct' END,
+    p_room, p_publish, v_open, p_tuning, p_now);
   v_chosen := @choose(v_found, p_worker, p_queues, p_tasks, p_room, p_becomes, p_due, p_stride, p_is_strict, p_tuning);
   v_now := v_found.now;
   v_open := v_chosen.open || v_found.turn_keys;
@@ -76,13 +82,17 @@ BEGIN
                 FROM unnest(v_chosen.starts) WITH ORDINALITY AS start (call, at, state, chosen, turn)) AS start
        WHERE call.id = ANY (ARRAY(SELECT start.call FROM unnest(v_chosen.starts) AS start)) AND call.id = start.call
       RETURNING call.id, call.ticket, call.state::text, call.task::text, call.args, call.kwargs, call.call_data,
-                call.headers, call.options, call.queue::text, call.attempt, call.retry, call.chosen_keys, start.at, start.turn)
+                call.headers, call.options, call.queue::text, call.attempt, call.retry, call.chosen_keys, start.at,
+                start.turn)
     SELECT started.id, started.ticket, started.state, started.task, started.args, started.kwargs, started.call_data,
            started.headers, started.options, started.queue, started.attempt, started.retry, started.chosen_keys,
            ARRAY(SELECT spent.key_id FROM unnest(v_chosen.spent) AS spent
                   WHERE spent.call = started.id AND spent.key_id IS NOT NULL),
-           started.at, NULL::text, NULL::text, NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[],
-           NULL::bigint[], v_now
+           EXISTS (SELECT FROM unnest(v_chosen.spent) AS spent
+                     JOIN unnest(v_chosen.keys) AS key ON key.id = spent.key_id AND key.rate_limit IS NOT NULL
+                    WHERE spent.call = started.id),
+           started.at, NULL::text, NULL::text, NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[],
+           NULL::uuid[], NULL::bigint[], v_now
       FROM started
      ORDER BY started.turn;
     INSERT INTO dispatcher_slot (call_id, key_id, cost, worker_id, started_at, lease_until, pulled_until, is_confirmed)
@@ -93,12 +103,12 @@ BEGIN
            CASE WHEN start.state = 'active' AND p_is_pulled THEN v_now + p_tuning.lease END, false
       FROM unnest(v_chosen.spent) AS spent
       JOIN unnest(v_chosen.starts) AS start ON start.call = spent.call;
-    PERFORM @count_starts(v_chosen.keys);
+    PERFORM @count_starts(v_chosen.counted || v_chosen.keys);
   END IF;
   IF v_chosen.fates <> '{}' THEN
     RETURN QUERY
     SELECT fate.id, NULL::uuid, fate.state, fate.task, NULL::jsonb, NULL::jsonb, NULL::jsonb, NULL::jsonb, NULL::jsonb,
-           fate.queue, fate.attempt, NULL::jsonb, NULL::jsonb, NULL::bigint[], NULL::timestamptz, fate.fate, fate.key,
+           fate.queue, fate.attempt, NULL::jsonb, NULL::jsonb, NULL::bigint[], NULL::bool, NULL::timestamptz, fate.fate, fate.key,
            NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], v_now
       FROM @settle(v_chosen.fates, p_tuning, v_now) AS fate;
   END IF;
@@ -133,7 +143,8 @@ BEGIN
         v_chosen.notes := v_chosen.notes || (v_now + interval '20 milliseconds', NULL, v_key.id)::@pending;
       END IF;
     ELSE
-      v_chosen.notes := v_chosen.notes || (@opens_at(v_key, 1, p_worker, p_tuning, v_found.since), NULL, v_key.id)::@pending;
+      v_chosen.notes := v_chosen.notes
+        || (@opens_at(v_key, 1, p_worker, p_tuning, v_found.since), NULL, v_key.id)::@pending;
     END IF;
   END LOOP;
   INSERT INTO dispatcher_note (at, lane_id, key_id)
@@ -147,7 +158,7 @@ BEGIN
      AND (note.key_id = ANY (v_found.busy)           -- who holds that key may have just read the note that is there
           OR NOT EXISTS (SELECT FROM dispatcher_note AS earlier
                           WHERE earlier.key_id = note.key_id AND earlier.at <= note.at));
-  again_at := (SELECT min(note.at) FROM unnest(v_chosen.notes) AS note);
+  again_at := LEAST(again_at, (SELECT min(note.at) FROM unnest(v_chosen.notes) AS note));
   IF v_found.busy && v_open THEN again_at := LEAST(again_at, v_now + interval '20 milliseconds'); END IF;
   IF (SELECT site.lane_id FROM dispatcher_lanesite AS site
        WHERE site.place = 0 AND site.queue = ANY (p_queues) LIMIT 1) IS NOT NULL THEN
@@ -161,7 +172,8 @@ BEGIN
   publish := '{}';
   IF v_queues <> '{}' THEN
     SELECT array_remove(wake || array_agg(CASE WHEN queue.delivery <> 'broker' AND queue.is_ready
-                                               THEN @wake(queue.name, NULL, p_worker, p_tuning.silence, v_now) END), NULL),
+                                               THEN @wake(queue.name, NULL, p_worker, p_tuning.silence, v_now) END),
+                        NULL),
            COALESCE(array_agg(queue.name) FILTER (WHERE queue.delivery = 'broker' AND queue.is_ready), '{}')
       INTO wake, publish
       FROM (SELECT mine.name,

@@ -25,7 +25,10 @@ WITH RECURSIVE {{clock}}, hop AS (
      UNION
     SELECT unnest(%(keys)s::bigint[])
      UNION
-    {{groups_of(%(keys)s::bigint[])}}
+    SELECT joined.id
+      FROM dispatcher_ratelimitkey AS part
+     CROSS JOIN LATERAL ({{groups_named(part.name)}}) AS joined
+     WHERE {{any_group}} AND part.id = ANY (%(keys)s::bigint[]) AND NOT part.is_group
 ), raised AS MATERIALIZED (
     SELECT found.id, LEAST(COALESCE(key.fits, 2147483647), member.fits) AS fits
       FROM clock

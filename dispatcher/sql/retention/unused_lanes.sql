@@ -1,8 +1,8 @@
 -- unused_lanes: those of these lanes of which nothing has started for this long, and that have no call in any state.
 -- The caller runs it again under the locks of the rows, because the snapshot of this run may be older than them.
 -- What is in flight is read whole, by queue, and only if there is a lane without other calls.
--- Relies on the indexes lanesite_lane, call_waiting, call_aside, call_of_lane and call_in_flight. The order pins the third: the
--- planner may take a lane that it knows nothing of for one that has most calls.
+-- Relies on the indexes lanesite_lane, call_waiting, call_aside, call_of_lane and call_in_flight. The order pins the
+-- third: the planner may take a lane that it knows nothing of for one that has most calls.
 WITH empty AS MATERIALIZED (
     SELECT lane.id, lane.queue
       FROM dispatcher_lane AS lane

@@ -15,7 +15,8 @@ WITH late AS MATERIALIZED (
     UPDATE dispatcher_callqueue AS call
        SET state = 'discarded', reason = 'expired', oversized_key_id = NULL, oversized_cost = NULL,
            finished_at = {{now}},
-           error = {{expired_error(call)}}
+           error = jsonb_build_object('type', 'Expired', 'message', 'not started by ' || call.expires_at,
+                                      'attempt', call.attempt, 'occurred_at', {{now}})
      -- An array: joined, the planner may read the whole table to find these.
      WHERE call.id = ANY (ARRAY(SELECT late.id FROM late)) AND call.state = ANY (%(states)s::text[])
     RETURNING call.lane_id

@@ -1,11 +1,11 @@
 -- send_calls: write calls into their lanes, in the order given, and a note for each lane of a call that may start now:
--- the next trip makes the lane ready if it sleeps. Nothing at all is written if a key or a lane is missing, or a key has
--- a limit per worker and the broker delivers the queue (`is_mixed`).
+-- the next trip makes the lane ready if it sleeps. Nothing at all is written if a key or a lane is missing, or a key
+-- has a limit per worker and the broker delivers the queue (`is_mixed`).
 -- With `may_defer`, calls whose lane is missing are written without one, with what makes it (`placement`, see
 -- place_calls).
--- Positions are drawn in that order, so a lane starts them in it. `key_costs` are in the order of the lane's keys.
+-- Positions are drawn in that order, so a lane starts them in it. Costs are in the order of the lane's keys.
 -- It is the only statement that writes calls, also for one; wake_workers follows, after the commit. The note is written
--- whatever the place of the lane: whoever puts it to sleep at this moment does not see these calls yet.
+-- whatever the place of the lane: who puts it to sleep at this moment does not see these calls yet.
 -- The lanes are locked against removal until the commit; neither trips nor other senders wait for that.
 -- Relies on the unique indexes of key names and lane kinds.
 WITH kind AS MATERIALIZED (

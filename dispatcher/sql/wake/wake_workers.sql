@@ -1,7 +1,7 @@
 -- wake_workers: after the commit of calls that wait now, notify one idle worker of each of their queues, and of each of
 -- `queues`; return the queues, so that those that the broker delivers can be dispensed, and where tasks are eager
 -- direct ones, too. `calls`: the first of each lane.
--- A lane that is parked needs none: whoever opens its key finds the call. But where the call came before those that wait
+-- A lane that is parked needs none: who opens its key finds the call. But where the call came before those that wait
 -- there (it was sent earlier, and committed later), the lane is parked for another one: it is looked at again.
 -- A call that waits no more was found by a trip, which wakes others as far as it leaves something to do.
 -- The commit is not waited for: the note of the send outlasts a crash. Relies on lanesite_lane and call_waiting.

@@ -1,6 +1,6 @@
 -- spend_window: count one start of a locked key, if its rate in force allows it; returns what is left either way.
--- `is_closed`: it is paused or blocked (until `blocked_until`), or has a concurrency of 0. Without a rate in force there
--- is no `rate_limit`. Relies on start_key.
+-- `is_closed`: it is paused or blocked (until `blocked_until`), or has a concurrency of 0. Without a rate in force
+-- there is no `rate_limit`. Relies on start_key.
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), use AS MATERIALIZED (

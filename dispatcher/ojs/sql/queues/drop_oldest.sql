@@ -1,6 +1,7 @@
 -- drop_oldest: discard the calls that have waited longest in a queue, so that others have room in it.
--- Calls that a trip has locked are skipped: they start. Their lanes are noted: the caller dispenses after the commit. Steps from call to call on the index call_of_queue, because the
--- planner assumes that a limit given as a parameter passes a tenth of the table.
+-- Calls that a trip has locked are skipped: they start. Their lanes are noted: the caller dispenses after the commit.
+-- Steps from call to call on the index call_of_queue, because the planner assumes that a limit given as a parameter
+-- passes a tenth of the table.
 WITH RECURSIVE hop AS (
     (SELECT call.id, call.position, 1 AS number
        FROM dispatcher_callqueue AS call

@@ -2,8 +2,8 @@
 -- went.
 -- The latter comes from the latest `recent` ends of a queue and state: above that, it is estimated from how long they
 -- took.
--- Lanes are taken in the order of their index, or the planner might read them all for each queue. Relies on the unique index of lane kinds, on call_waiting, call_aside,
--- call_unplaced, call_in_flight, call_due_queue and call_ended_queue.
+-- Lanes are taken in the order of their index, or the planner might read them all for each queue. Relies on the unique
+-- index of lane kinds, on call_waiting, call_aside, call_unplaced, call_in_flight, call_due_queue and call_ended_queue.
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 )

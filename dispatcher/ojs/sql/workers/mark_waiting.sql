@@ -1,4 +1,4 @@
--- mark_waiting: mark a fetch as idle: whoever makes a lane of these queues ready, or leaves it the room of a key, takes
+-- mark_waiting: mark a fetch as idle: who makes a lane of these queues ready, or leaves it the room of a key, takes
 -- the mark (see the function wake). Returns in how long a key opens on which a lane of theirs is parked: the trip that
 -- parked it, and knew, may have been another's. Of the next 100 notes: with more of them others come for the rest.
 INSERT INTO dispatcher_feed (worker_id, queues, idle_at)
