@@ -17,11 +17,10 @@ import dispatcher.api
 from dispatcher import engine
 from dispatcher.api import any_of
 from dispatcher.lifecycle import finish
-from dispatcher.models import CallQueue, Worker
+from dispatcher.models import CallQueue, EventLogEntry, Worker
 from dispatcher.ojs import enqueue
 from dispatcher.ojs.events import query, source
 from dispatcher.ojs.events.source import CallFilter, Span
-from dispatcher.ojs.models import EventLogEntry
 from dispatcher.ojs.workflow import advance
 from dispatcher.request import Call
 from tests.ojs.http_client import Api, another_transaction
