@@ -1024,5 +1024,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("2677fc77"),
+        InstallFunctions("457ecee7"),
     ]

@@ -155,7 +155,7 @@ class Comparison:
             claim = Claim(now=self.now, call=call, worker=WORKERS[0], ahead=ahead, tuning=self.tuning)
             row = call_claim(self.db, claim)
             assert (back(row.start_at), row.refused) == reference.claim(self.state, claim), (row, claim)
-            if row.refused in ("expired", "revoked"):
+            if row.refused in ("expired", "revoked", "closed"):
                 self._discard(call)
             self._compare(claim)
 

@@ -138,6 +138,8 @@ BEGIN
                        WHEN v_keys[k].is_group AND m IS NULL
                        THEN CASE WHEN v_ids[k] = ANY (p_found.busy) THEN 3 ELSE 2 END
                        WHEN v_call.taker = 'mine' AND (v_keys[k].own < v_cost OR v_keys[m].own < v_cost) THEN 4
+                       WHEN v_call.taker = 'published'   -- the broker chooses the worker
+                            AND COALESCE(v_keys[k].per_worker, v_keys[m].per_worker) IS NOT NULL THEN 4
                        ELSE 9 END;
         IF v_kind < v_least THEN
           v_least := v_kind;
@@ -186,8 +188,8 @@ BEGIN
         EXIT;
       ELSIF v_least < 9 THEN                         -- its lane waits
         v_done := v_done || v_call.lane;
-        v_moves := v_moves || (v_call.lane, CASE WHEN v_least = 4 THEN -1 ELSE v_by_id END, NULL, NULL,
-                                CASE WHEN v_least = 2 THEN v_call.id END)::@move;
+        v_moves := v_moves || (v_call.lane, CASE WHEN v_least = 4 AND v_publishes IS NULL THEN -1 ELSE v_by_id END,
+                               NULL, NULL, CASE WHEN v_least = 2 THEN v_call.id END)::@move;
         CASE v_least
           WHEN 2 THEN                                -- calls behind it do not take the room that it waits for
             v_keys[v_by].room := 0;
@@ -198,8 +200,10 @@ BEGIN
           WHEN 3 THEN
             v_notes := v_notes || (v_now + interval '20 milliseconds', NULL, v_by_id)::@pending;
           ELSE
-            v_keys[v_by].own := 0;
-            v_wake := v_wake || @wake(v_call.queue, v_by_id, p_worker, p_tuning.silence, v_now);
+            IF v_publishes IS NULL THEN
+              v_keys[v_by].own := 0;
+              v_wake := v_wake || @wake(v_call.queue, v_by_id, p_worker, p_tuning.silence, v_now);
+            END IF;
         END CASE;
         CONTINUE WHEN p_stride IS NULL;
         v_is_over := false;

@@ -24,13 +24,15 @@ BEGIN
            JOIN unnest(p_chosen.keys) AS after ON after.id = before.id
           CROSS JOIN LATERAL (       -- what leaves the least room, and how much of it is spent after this trip
                 VALUES (1, 'throttle', after.throttle_limit, after.unstarted, after.next_at > p_until),
-                       (2, 'concurrency', after.concurrency, after.held, before.concurrency - before.held <= before.room),
+                       (2, 'concurrency', after.concurrency, after.held,
+                        before.concurrency - before.held <= before.room),
                        (3, 'rate', after.rate_limit, after.rate_limit - before.room + after.held - before.held,
                         before.ramp_from IS NULL)) AS strict (n, strategy, most, spent, is_strictest)
           WHERE strict.most IS NOT NULL AND strict.is_strictest AND before.closed_until IS NULL
             AND (before.id = key.id OR (key.is_group AND before.id = ANY (@members_of(key.name))))
           ORDER BY before.id = key.id DESC, strict.n
           LIMIT 1) AS tight
-   WHERE (SELECT (entry.kind, entry.data ->> 'key') = ('rate_limit.exceeded', key.name) FROM dispatcher_eventlogentry AS entry
+   WHERE (SELECT (entry.kind, entry.data ->> 'key') = ('rate_limit.exceeded', key.name)
+            FROM dispatcher_eventlogentry AS entry
            WHERE entry.data ->> 'job_id' = call.id::text ORDER BY entry.id DESC LIMIT 1) IS NOT TRUE;
 END $$;
