@@ -8,14 +8,14 @@
 CREATE TYPE @start AS (call uuid, at timestamptz, state text, chosen jsonb);
 CREATE TYPE @spent AS (call uuid, key_id bigint, cost int);
 CREATE TYPE @fate AS (call uuid, fate text, at timestamptz, key_id bigint, cost int, queue text);
-CREATE TYPE @move AS (lane bigint, place bigint, served_at timestamptz, kept_until timestamptz);
+CREATE TYPE @move AS (lane bigint, place bigint, served_at timestamptz, kept_until timestamptz, stopped uuid);
 CREATE TYPE @pending AS (at timestamptz, lane_id bigint, key_id bigint);
 CREATE TYPE @chosen AS (
     starts @start[],
     spent @spent[],
     fates @fate[],
     served bigint[],          -- lanes in the order in which calls of theirs started last
-    moves @move[],            -- lanes that do not go on
+    moves @move[],            -- lanes that do not go on, and the call of each that a limit stopped
     notes @pending[],
     wake uuid[],
     keys @key_room[],
@@ -188,7 +188,8 @@ BEGIN
         EXIT;
       ELSIF v_least < 9 THEN                         -- its lane waits
         v_done := v_done || v_call.lane;
-        v_moves := v_moves || (v_call.lane, CASE WHEN v_least = 4 AND v_publishes IS NULL THEN -1 ELSE v_by_id END, NULL, NULL)::@move;
+        v_moves := v_moves || (v_call.lane, CASE WHEN v_least = 4 AND v_publishes IS NULL THEN -1 ELSE v_by_id END,
+                               NULL, NULL, CASE WHEN v_least = 2 THEN v_call.id END)::@move;
         CASE v_least
           WHEN 2 THEN                                -- calls behind it do not take the room that it waits for
             v_keys[v_by].room := 0;
@@ -229,13 +230,13 @@ BEGIN
                           WHEN v_call.kept_until = 'infinity' THEN v_now + p_tuning.keep END;
         END IF;
         IF v_opens IS NULL THEN                      -- passed over: it waits behind all others of the key for a round
-          v_moves := v_moves || (v_call.lane, v_call.place, v_now, 'infinity')::@move;
+          v_moves := v_moves || (v_call.lane, v_call.place, v_now, 'infinity', NULL)::@move;
           CONTINUE;
         ELSIF v_opens <= v_now THEN                  -- none has come: any worker of its queue finds it ready
-          v_moves := v_moves || (v_call.lane, 0, NULL, NULL)::@move;
+          v_moves := v_moves || (v_call.lane, 0, NULL, NULL, NULL)::@move;
           CONTINUE;
         ELSE
-          v_moves := v_moves || (v_call.lane, v_call.place, NULL, v_opens)::@move;
+          v_moves := v_moves || (v_call.lane, v_call.place, NULL, v_opens, NULL)::@move;
         END IF;
       END IF;
 
