@@ -1024,9 +1024,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-<<<<<<< HEAD
-        InstallFunctions("79015100"),
-=======
-        InstallFunctions("457ecee7"),
->>>>>>> events
+        InstallFunctions("c55ef538"),
     ]
