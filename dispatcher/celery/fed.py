@@ -90,7 +90,7 @@ def _lateness(start: Start, slack: timedelta) -> timedelta:
         start_at=start.start_at,
         retry=start.retry,
         is_paced=start.is_paced,
-        is_counted=True,
+        is_counted=start.is_counted,
         slack=slack,
     )
     return claimed.lateness

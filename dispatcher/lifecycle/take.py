@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-from dispatcher import sql
+from dispatcher import event_log, sql
 from dispatcher.conf import conf, feed_silence, is_eager, needs_worker
 from dispatcher.ending import Ending
 from dispatcher.lifecycle import finish
@@ -67,6 +67,8 @@ class Start:
     retry: dict[str, Any] | None
     keys: Sequence[int]
     """The keys that it spends."""
+    is_counted: bool
+    """Whether a window counts it, from its start on."""
     is_paced: bool
     """Whether a throttle gave the start: it must be kept to the millisecond."""
 
@@ -114,6 +116,7 @@ class Row:
     retry: dict[str, Any] | None
     chosen_keys: dict[str, str] | None
     key_ids: list[int] | None
+    is_counted: bool | None
     start_at: datetime | None
     fate: str | None
     key: str | None
@@ -189,9 +192,10 @@ def tuning(taker: Taker | None = None) -> dict[str, Any]:
     delay = taker.delay if taker is not None else timedelta(0)
     # Who fetches a call starts it when the answer comes, which waits for that; a claim gives the start of another.
     is_exact = taker is not None and not taker.is_pulled and taker.becomes == State.ACTIVE
+    lead = timedelta(0) if eager or not is_exact else LEAD + delay
     return {
-        "horizon": settings.horizon if taker is None or taker.horizon is None else taker.horizon,
-        "lead": timedelta(0) if eager or not is_exact else LEAD + delay,
+        "horizon": lead + (settings.horizon if taker is None or taker.horizon is None else taker.horizon),
+        "lead": lead,
         "slack": delay,
         "margin": settings.margin,
         "ramp": settings.ramp,
@@ -202,6 +206,8 @@ def tuning(taker: Taker | None = None) -> dict[str, Any]:
         "dispatch_lease": settings.dispatch_lease,
         "ahead": _UNBOUNDED if eager else settings.dispatch_ahead,
         "needs_worker": needs_worker(),
+        "any_delivery": eager,
+        "keeps_events": event_log.is_kept(),
     }
 
 
@@ -220,6 +226,7 @@ def _start(row: Row) -> Start:
         retry=row.retry,
         keys=row.key_ids or (),
         is_paced=row.start_at > row.at,
+        is_counted=bool(row.is_counted),
     )
 
 

@@ -90,7 +90,7 @@ class Player:
             self.beat,
             engine.recover,
             tick,
-            partial(engine.dispense, awake=True),
+            engine.dispense,
         ]
 
     def turn(self) -> None:

@@ -1,4 +1,4 @@
-"""No more calls of a queue are on their way to its workers than the setting says, however many passes run at once."""
+"""No more calls of a queue are on their way to its workers than the setting says, whatever dispenses at once."""
 
 from functools import partial
 
@@ -6,7 +6,7 @@ import pytest
 from pytest_django import Settings
 
 from dispatcher import engine
-from dispatcher.models import CallQueue, Lane
+from dispatcher.models import CallQueue
 from tests.builders import dispatched
 from tests.races.audit import audit
 from tests.races.lockstep import at_once, concurrent
@@ -16,17 +16,15 @@ pytestmark = concurrent
 
 
 @pytest.mark.parametrize("ahead", [7, 100])
-def test_sixteen_passes_and_senders_at_once_never_exceed_the_bound(settings: Settings, ahead: int) -> None:
+def test_eight_dispensers_and_senders_at_once_never_exceed_the_bound(settings: Settings, ahead: int) -> None:
     settings.DISPATCHER = {"dispatch_ahead": ahead}
     declare_tenants(8)
     write([[f"tenant:{number % 8}"] for number in range(200)])
-    lanes = list(Lane.objects.values_list("id", flat=True))
 
     def send(number: int) -> None:
         for _ in range(10):
             CallQueue.objects.send("noop", keys=[f"tenant:{number % 8}"])
 
-    passes = [partial(engine.dispense, lanes=lanes[number % 4 :], most=10) for number in range(8)]
-    at_once(*passes, *[partial(send, number) for number in range(8)])
+    at_once(*[partial(engine.dispense, most=10)] * 8, *[partial(send, number) for number in range(8)])
     assert ahead - 32 <= dispatched() <= ahead
     audit(has_ended=False)

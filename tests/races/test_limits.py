@@ -2,6 +2,7 @@
 
 import random
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -9,12 +10,11 @@ from pytest_django import Settings
 
 from dispatcher import engine
 from dispatcher.engine import attempt
-from dispatcher.lifecycle import finish
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.request import Call
 from tests.races.audit import audit, use_now
 from tests.races.lockstep import at_once, concurrent
-from tests.races.traffic import declare_tenants, tick_and_work, write
+from tests.races.traffic import tick, tick_and_work, write
 
 pytestmark = [concurrent, pytest.mark.pooler]
 
@@ -24,9 +24,9 @@ def admitted_again(monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
     """Note the calls that were claimed too late for their start and go back, which changes the order of admissions."""
     put_back, noted = attempt.put_back, list[UUID]()
 
-    def note(call_id: UUID, ticket: UUID, *, claim_id: UUID) -> finish.Released | None:
+    def note(call_id: UUID, ticket: UUID, **options: Any) -> bool:
         noted.append(call_id)
-        return put_back(call_id, ticket, claim_id=claim_id)
+        return put_back(call_id, ticket, **options)
 
     monkeypatch.setattr(attempt, "put_back", note)
     return noted
@@ -58,13 +58,15 @@ def test_sixteen_dispensers_keep_the_limits_of_all_keys_of_a_call_at_once(
 
 
 @pytest.mark.slow
-def test_passes_that_see_the_same_room_give_it_away_once() -> None:
-    """Each of sixteen lanes has a dispenser of its own; only the key's lock is between them."""
-    declare_tenants(16)
+def test_trips_that_see_the_same_room_give_it_away_once() -> None:
+    """Each of sixteen queues has a dispenser of its own; only the key's lock is between them."""
+    queues = [f"queue-{number}" for number in range(16)]
     for number in range(10):
         key = f"api:{number}"
         RateLimitKey.objects.declare(key, concurrency=5, rate=(5, 3600))
-        lanes = sorted({call.lane_id for call in write([f"tenant:{lane}", key] for lane in range(16))})
-        at_once(*[partial(engine.dispense, lanes=[lane]) for lane in lanes])
+        for queue in queues:
+            write([[key]], queue=queue)
+        at_once(*[partial(engine.dispense, queues=[queue]) for queue in queues])
+        tick()
         assert use_now([key]) == {key: 5}
     audit(has_ended=False)

@@ -6,8 +6,10 @@ from functools import partial
 from uuid import UUID
 
 from dispatcher import engine
+from dispatcher.ending import completed
 from dispatcher.engine.ticker import Ticker
 from dispatcher.lifecycle import send
+from dispatcher.lifecycle.finish import Ended
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
@@ -20,9 +22,9 @@ def declare_tenants(count: int) -> None:
         RateLimitKey.objects.declare(f"tenant:{number}")
 
 
-def write(keys: Iterable[Sequence[str]]) -> list[CallQueue]:
-    """Write calls as a sender does that dies before its pass: they are there, and no pass comes."""
-    return send.write([send.draft(Call(keys=names), task="noop", queue="celery") for names in keys]).calls
+def write(keys: Iterable[Sequence[str]], *, queue: str = "celery") -> list[CallQueue]:
+    """Write calls as a sender does that dies with its commit: they are there, and noted, and no trip comes."""
+    return send.write([send.draft(Call(keys=names), task="noop", queue=queue) for names in keys]).calls
 
 
 def state_of(call: CallQueue) -> str:
@@ -60,11 +62,16 @@ def in_flight(*keys: str, count: int = 1) -> list[CallQueue]:
     return admitted
 
 
+def ended(call: CallQueue) -> Ended:
+    """Return that the task of a call in flight has returned."""
+    assert call.ticket is not None
+    return Ended(call_id=call.id, ticket=call.ticket, claim_id=None, ending=completed(None))
+
+
 def tick() -> int:
     """Tick as a dispenser in a process of its own does, whatever else ticks in this one."""
     return engine.tick(ticker=Ticker())
 
 
-dispense_and_work = partial(work, partial(engine.dispense, awake=True))
+dispense_and_work = partial(work, engine.dispense)
 tick_and_work = partial(work, tick)
-only_work = partial(work, lambda: 0)

@@ -4,7 +4,20 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
-from tests.rules.reference import MILLISECOND, Answer, Call, Key, Lane, Slot, Start, State, Trip, all_keys, opening, room
+from tests.rules.reference import (
+    MILLISECOND,
+    Answer,
+    Call,
+    Key,
+    Lane,
+    Slot,
+    Start,
+    State,
+    Trip,
+    all_keys,
+    opening,
+    room,
+)
 
 SOON = 100 * MILLISECOND
 
@@ -53,7 +66,7 @@ def _passed_over(before: State, after: State, trip: Trip, started: list[Any]) ->
 
     A trip reads no more lanes of a queue than it has room for calls.
     """
-    if trip.is_strict or trip.becomes != "active":
+    if trip.is_strict or trip.becomes != "active" or not trip.tuning.any_delivery:
         return
     front = [lane.id for queue in trip.queues for lane in before.front(0, queue)[: trip.room]]
     ready = [
@@ -70,7 +83,7 @@ def _passed_over(before: State, after: State, trip: Trip, started: list[Any]) ->
         if not lower or place is None or not (shared & {*all_keys(after, lane)} if place <= 0 else place in shared):
             continue
         waits_for = {each.place for each in after.lanes.values() if each.priority >= lane.priority and each is not lane}
-        if waits_for & {*all_keys(after, lane)}:     # behind another that takes its turn first
+        if waits_for & {*all_keys(after, lane)}:  # behind another that takes its turn first
             continue
         if trip.tasks is not None and head.task not in trip.tasks:
             continue

@@ -15,7 +15,6 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
-from psycopg.types.json import Jsonb
 
 from dispatcher.sql.functions import installed_name
 from tests.rules.reference import MILLISECOND, Tuning
@@ -277,7 +276,7 @@ class Race:
 
 WORKERS = [(["a", "b"], 4), (["b"], 1), (["a"], 8), (["a", "b"], 16)]
 IS_WOKEN = "SELECT FROM dispatcher_feed WHERE worker_id = %s AND idle_at IS NULL"
-MARK_IDLE = "UPDATE dispatcher_feed SET idle_at = clock_timestamp(), woken_at = NULL WHERE worker_id = %s"
+MARK_IDLE = "UPDATE dispatcher_feed SET idle_at = clock_timestamp() WHERE worker_id = %s"
 SEND = """
 WITH sent AS (
     INSERT INTO dispatcher_callqueue (id, lane_id, queue, priority, on_limit, task, args, kwargs, meta, costs, errors,
@@ -327,9 +326,7 @@ def prepare(db: psycopg.Connection, seed: int) -> None:
             " serves_until) VALUES (%s, 'w', 'h', 1, 'prefork', 1, %s, now(), now() + '1 hour', now() + '1 hour')",
             [UUID(int=n + 1), queues],
         )
-        db.execute(
-            "INSERT INTO dispatcher_feed (worker_id, queues, key_ids) VALUES (%s, %s, '{}')", [UUID(int=n + 1), queues]
-        )
+        db.execute("INSERT INTO dispatcher_feed (worker_id, queues) VALUES (%s, %s)", [UUID(int=n + 1), queues])
     db.execute(LOG)
 
 

@@ -1,5 +1,6 @@
 """Random systems for test_take: in memory and in the database, and what the database then holds."""
 
+import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -12,7 +13,6 @@ from psycopg.types.json import Jsonb
 
 from dispatcher.sql.functions import installed_name
 from tests.rules.reference import (
-    MILLISECOND,
     SECOND,
     Call,
     Claim,
@@ -182,8 +182,7 @@ def load(db: psycopg.Connection, state: State) -> None:
         columns |= {"seen_at": time(worker.seen_at), "serves_until": time(worker.serves_until)}
         _insert(db, "worker", {**columns, "stopped_at": EPOCH if worker.is_gone else None})
     for id, feed in state.feeds.items():
-        marks = {"idle_at": time(feed.idle_at), "woken_at": time(feed.woken_at), "key_ids": feed.key_ids}
-        _insert(db, "feed", {"worker_id": id, "queues": feed.queues, **marks})
+        _insert(db, "feed", {"worker_id": id, "queues": feed.queues, "idle_at": time(feed.idle_at)})
     for note in state.notes:
         add_note(db, note)
 
@@ -232,7 +231,7 @@ def held_in_memory(state: State) -> dict[str, Any]:
         "starts": Counter((key, start) for key, starts in state.starts.items() for start in starts),
         "lanes": {lane.id: (lane.place, lane.served_at, lane.kept_until) for lane in state.lanes.values()},
         "notes": Counter(state.notes),
-        "feeds": {id: (feed.idle_at, feed.woken_at, sorted(feed.key_ids)) for id, feed in state.feeds.items()},
+        "feeds": {id: feed.idle_at for id, feed in state.feeds.items()},
     }
 
 
@@ -244,7 +243,7 @@ def held_in_database(db: psycopg.Connection) -> dict[str, Any]:
 
     calls = rows(
         "SELECT id, state, attempt, returns, oversized_key_id, oversized_cost, reason, scheduled_at, started_at,"
-        " finished_at, chosen_keys FROM dispatcher_callqueue"
+        " finished_at, chosen_keys::text FROM dispatcher_callqueue"
     )
     return {
         "calls": {
@@ -255,7 +254,7 @@ def held_in_database(db: psycopg.Connection) -> dict[str, Any]:
                 back(row[7]),
                 back(row[8]) if row[1] == "active" else None,
                 back(row[9]),
-                row[10] if row[1] in ("active", "dispatched") else None,
+                json.loads(row[10]) if row[10] and row[1] in ("active", "dispatched") else None,
             )
             for row in calls
         },
@@ -278,18 +277,20 @@ def held_in_database(db: psycopg.Connection) -> dict[str, Any]:
             Note(back(row[0]) or 0, *row[1:])
             for row in rows("SELECT at, lane_id, key_id, is_forced FROM dispatcher_note")
         ),
-        "feeds": {
-            row[0]: (back(row[1]), back(row[2]), sorted(row[3]))
-            for row in rows("SELECT worker_id, idle_at, woken_at, key_ids FROM dispatcher_feed")
-        },
+        "feeds": {id: back(idle_at) for id, idle_at in rows("SELECT worker_id, idle_at FROM dispatcher_feed")},
     }
 
 
 def tuning_row(tuning: Tuning) -> tuple[str, list[Any]]:
     """Return the text of a tuning, and its values."""
     durations = ["horizon", "lead", "slack", "margin", "ramp", "later", "keep", "silence", "lease", "dispatch_lease"]
-    values = [span(getattr(tuning, name)) for name in durations] + [tuning.ahead, tuning.needs_worker]
-    fields = ["%s::interval"] * len(durations) + ["%s::int", "%s::bool"]
+    values = [span(getattr(tuning, name)) for name in durations] + [
+        tuning.ahead,
+        tuning.needs_worker,
+        tuning.any_delivery,
+        False,
+    ]
+    fields = ["%s::interval"] * len(durations) + ["%s::int", "%s::bool", "%s::bool", "%s::bool"]
     return f"ROW({', '.join(fields)})::{installed_name('tuning')}", values
 
 

@@ -1,6 +1,7 @@
 -- find_lanes: lock the lanes that a trip may serve, and their keys, and count what these allow. First the ready lanes
 -- of the worker's queues; then those that are parked on keys with room, of its own queues, of queues that are
--- published, and of those for which another worker may come. `p_open`: keys to look at, whatever the lanes.
+-- published, and of those for which another worker may come. `p_delivery`: how its own queues are delivered.
+-- `p_open`: keys to look at, whatever the lanes.
 -- What another transaction has locked is skipped. Only where all that is ready is locked, it waits, for lock_timeout at
 -- most: without any wait eight connections on one key start half as much, and four trips of five in vain.
 CREATE TYPE @found AS (
@@ -15,12 +16,12 @@ CREATE TYPE @found AS (
     published text[],         -- queues whose calls may be published, and how many
     publish_room int[]
 );
-CREATE FUNCTION @find_lanes(p_worker uuid, p_queues text[], p_room int, p_becomes text, p_publish int, p_open bigint[],
+CREATE FUNCTION @find_lanes(p_worker uuid, p_queues text[], p_delivery text, p_room int, p_publish int, p_open bigint[],
     p_tuning @tuning, p_now timestamptz) RETURNS @found LANGUAGE plpgsql AS $$
 DECLARE
   v_now timestamptz := COALESCE(p_now, clock_timestamp());
   v_since timestamptz := v_now;
-  v_queues text[] := CASE WHEN p_room > 0 THEN p_queues ELSE '{}' END;
+  v_queues text[] := '{}';
   v_open bigint[] := p_open;
   v_want bigint[];                                   -- keys to lock
   v_busy bigint[] := '{}';
@@ -35,7 +36,13 @@ DECLARE
   v_left int;
   v_locked record;
 BEGIN
-  IF p_becomes = 'dispatched' AND v_queues <> '{}' THEN
+  IF p_room > 0 THEN                                 -- not those that are delivered in another way by now
+    v_queues := ARRAY(SELECT mine.name FROM unnest(p_queues) AS mine (name)
+                       WHERE p_tuning.any_delivery
+                          OR p_delivery = COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored
+                                                     WHERE stored.name = mine.name), 'broker'));
+  END IF;
+  IF p_delivery = 'broker' AND v_queues <> '{}' THEN
     SELECT COALESCE(array_agg(queue.name), '{}'), COALESCE(array_agg(queue.room), '{}') INTO v_published, v_publish_room
       FROM (SELECT mine.name, @queue_room(mine.name, p_room, p_tuning, v_now) AS room
               FROM unnest(v_queues) AS mine (name)) AS queue
@@ -63,6 +70,7 @@ BEGIN
       v_rows := NULL;
     END;
   END IF;
+  v_now := COALESCE(p_now, clock_timestamp());        -- who has waited for a lane starts after who had it
   IF v_rows IS NOT NULL THEN v_lanes := @lanes_at(v_rows, 'mine'); END IF;
   -- Room may be kept for a lane of these queues: it is first on that key. Its place is looked at apart: a plan that was
   -- made while there were few lanes would read all that are parked.

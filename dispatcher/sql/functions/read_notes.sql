@@ -1,7 +1,9 @@
 -- read_notes: take over the notes that are due. Their sleeping lanes are ready now, with `is_forced` parked ones, too.
--- Returns the keys to look at, and the queues of these lanes: who may serve them is not here, maybe. A note whose lane
--- another transaction has locked stays for a moment: that one may be putting the lane to sleep.
-CREATE FUNCTION @read_notes(p_now timestamptz, OUT keys bigint[], OUT queues text[]) LANGUAGE plpgsql AS $$
+-- Returns the keys to look at, and the queues of these lanes: who may serve them is not here, maybe; and when to come
+-- again: at once, if more may be due; or soon for a note whose lane another transaction has locked, which may be putting
+-- the lane to sleep.
+CREATE FUNCTION @read_notes(p_now timestamptz, OUT keys bigint[], OUT queues text[], OUT again_at timestamptz)
+LANGUAGE plpgsql AS $$
 BEGIN
   WITH due AS MATERIALIZED (
     SELECT note.ctid AS row, note.lane_id, note.key_id, note.is_forced
@@ -38,6 +40,8 @@ BEGIN
      WHERE note.ctid = ANY (ARRAY(SELECT settled.row FROM settled WHERE NOT settled.is_over))
   )
   SELECT ARRAY(SELECT DISTINCT settled.key_id FROM settled WHERE settled.key_id IS NOT NULL),
-         ARRAY(SELECT DISTINCT ready.queue FROM ready)
-    INTO keys, queues;
+         ARRAY(SELECT DISTINCT ready.queue FROM ready),
+         CASE WHEN (SELECT count(*) FROM due) = 100 THEN p_now
+              WHEN EXISTS (SELECT FROM settled WHERE NOT settled.is_over) THEN p_now + interval '20 milliseconds' END
+    INTO keys, queues, again_at;
 END $$;

@@ -16,7 +16,7 @@ CREATE FUNCTION @take(p_worker uuid, p_queues text[], p_tasks text[], p_room int
     p_results jsonb[], p_errors jsonb[], p_waits interval[],
     p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning @tuning, p_now timestamptz)
 RETURNS TABLE (id uuid, ticket uuid, state text, task text, args jsonb, kwargs jsonb, call_data jsonb, headers jsonb,
-    options jsonb, queue text, attempt int, retry jsonb, chosen_keys jsonb, key_ids bigint[], start_at timestamptz,
+    options jsonb, queue text, attempt int, retry jsonb, chosen_keys jsonb, key_ids bigint[], is_counted bool, start_at timestamptz,
     fate text, key text, wake uuid[], again_at timestamptz, publish text[], ended uuid[], locked uuid[], freed bigint[],
     at timestamptz)
 LANGUAGE plpgsql SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = 'off' SET enable_bitmapscan = 'off'
@@ -56,10 +56,13 @@ BEGIN
     v_noted := @read_notes(v_now);
     v_open := v_open || v_noted.keys;
     v_queues := v_noted.queues;
+    again_at := v_noted.again_at;
   END IF;
 
   -- 2 Lock the lanes that may be served, and their keys; count. 3 Choose.
-  v_found := @find_lanes(p_worker, p_queues, p_room, p_becomes, p_publish, v_open, p_tuning, p_now);
+  v_found := @find_lanes(p_worker, p_queues,
+    CASE WHEN p_becomes = 'dispatched' THEN 'broker' WHEN p_is_pulled THEN 'http' ELSE 'direct' END,
+    p_room, p_publish, v_open, p_tuning, p_now);
   v_chosen := @choose(v_found, p_worker, p_queues, p_tasks, p_room, p_becomes, p_due, p_stride, p_is_strict, p_tuning);
   v_now := v_found.now;
   v_open := v_chosen.open || v_found.turn_keys;
@@ -85,6 +88,9 @@ BEGIN
            started.headers, started.options, started.queue, started.attempt, started.retry, started.chosen_keys,
            ARRAY(SELECT spent.key_id FROM unnest(v_chosen.spent) AS spent
                   WHERE spent.call = started.id AND spent.key_id IS NOT NULL),
+           EXISTS (SELECT FROM unnest(v_chosen.spent) AS spent
+                     JOIN unnest(v_chosen.keys) AS key ON key.id = spent.key_id AND key.rate_limit IS NOT NULL
+                    WHERE spent.call = started.id),
            started.at, NULL::text, NULL::text, NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[],
            NULL::uuid[], NULL::bigint[], v_now
       FROM started
@@ -97,14 +103,17 @@ BEGIN
            CASE WHEN start.state = 'active' AND p_is_pulled THEN v_now + p_tuning.lease END, false
       FROM unnest(v_chosen.spent) AS spent
       JOIN unnest(v_chosen.starts) AS start ON start.call = spent.call;
-    PERFORM @count_starts(v_chosen.keys);
+    PERFORM @count_starts(v_chosen.counted || v_chosen.keys);
   END IF;
   IF v_chosen.fates <> '{}' THEN
     RETURN QUERY
     SELECT fate.id, NULL::uuid, fate.state, fate.task, NULL::jsonb, NULL::jsonb, NULL::jsonb, NULL::jsonb, NULL::jsonb,
-           fate.queue, fate.attempt, NULL::jsonb, NULL::jsonb, NULL::bigint[], NULL::timestamptz, fate.fate, fate.key,
+           fate.queue, fate.attempt, NULL::jsonb, NULL::jsonb, NULL::bigint[], NULL::bool, NULL::timestamptz, fate.fate, fate.key,
            NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], v_now
       FROM @settle(v_chosen.fates, p_tuning, v_now) AS fate;
+  END IF;
+  IF p_tuning.keeps_events AND (v_chosen.starts <> '{}' OR v_chosen.moves <> '{}' OR v_chosen.fates <> '{}') THEN
+    PERFORM @note_limits(v_found, v_chosen, v_found.now + p_tuning.horizon);
   END IF;
   IF v_found.lanes <> '{}' THEN
     UPDATE dispatcher_lanesite AS site
@@ -152,7 +161,7 @@ BEGIN
      AND (note.key_id = ANY (v_found.busy)           -- who holds that key may have just read the note that is there
           OR NOT EXISTS (SELECT FROM dispatcher_note AS earlier
                           WHERE earlier.key_id = note.key_id AND earlier.at <= note.at));
-  again_at := (SELECT min(note.at) FROM unnest(v_chosen.notes) AS note);
+  again_at := LEAST(again_at, (SELECT min(note.at) FROM unnest(v_chosen.notes) AS note));
   IF v_found.busy && v_open THEN again_at := LEAST(again_at, v_now + interval '20 milliseconds'); END IF;
   IF (SELECT site.lane_id FROM dispatcher_lanesite AS site
        WHERE site.place = 0 AND site.queue = ANY (p_queues) LIMIT 1) IS NOT NULL THEN
