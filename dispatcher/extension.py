@@ -3,13 +3,12 @@
 Without such an app each step does nothing, and costs nothing.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 if TYPE_CHECKING:
-    from dispatcher.event_log import Entry
     from dispatcher.request import Extras
 
 
@@ -25,11 +24,8 @@ class Extension:
     """Whether workers can fetch calls over HTTP."""
 
     def keeps_events(self) -> bool:
-        """Return whether events of limits and queues are stored."""
+        """Return whether an event log is kept, which the app reads and trims."""
         return False
-
-    def store_events(self, entries: Collection["Entry"]) -> None:
-        """Store events, in the transaction in which they happen."""
 
     def store_extras(self, extras: Mapping[UUID, "Extras"]) -> None:
         """Store what the app keeps of calls, by id, that this transaction wrote, or refused to write."""

@@ -1,13 +1,16 @@
-"""The event log: events of limits and queues that no row records, for the app that stores them (see `extension`).
+"""The event log: events of limits and queues that no row records, where an app reads it (see `extension`).
 
 The row of a call records what happened to it. That a limit held it up, that a queue refused one or was paused is not:
-where an app keeps a log, it is stored in the transaction in which it happens.
+where an app keeps a log, it is stored in the transaction in which it happens. What limits do is written by the function
+take (sql/functions/note_limits.sql), the rest from here.
 """
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dispatcher import sql
 from dispatcher.extension import registered
 
 
@@ -29,4 +32,9 @@ def is_kept() -> bool:
 def note(entries: Collection[Entry]) -> None:
     """Store what happened, if an event log is kept; at the time of writing."""
     if entries and is_kept():
-        registered().store_events(entries)
+        params = {
+            "kinds": [entry.kind for entry in entries],
+            "queues": [entry.queue for entry in entries],
+            "data": [json.dumps(entry.data) for entry in entries],
+        }
+        sql.ask("note_entries", object, params)

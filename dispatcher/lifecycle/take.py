@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-from dispatcher import sql
+from dispatcher import event_log, sql
 from dispatcher.conf import conf, feed_silence, is_eager, needs_worker
 from dispatcher.ending import Ending
 from dispatcher.lifecycle import finish
@@ -207,6 +207,7 @@ def tuning(taker: Taker | None = None) -> dict[str, Any]:
         "ahead": _UNBOUNDED if eager else settings.dispatch_ahead,
         "needs_worker": needs_worker(),
         "any_delivery": eager,
+        "keeps_events": event_log.is_kept(),
     }
 
 

@@ -270,6 +270,31 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="EventLogEntry",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("kind", models.CharField(help_text="Such as rate_limit.exceeded.", max_length=64)),
+                ("queue", models.CharField(max_length=255, null=True)),
+                ("data", models.JSONField()),
+                ("at", models.DateTimeField()),
+            ],
+            options={
+                "verbose_name_plural": "event log entries",
+                "indexes": [
+                    models.Index(fields=["at"], name="entry_at"),
+                    models.Index(fields=["kind", "at"], name="entry_kind"),
+                    models.Index(
+                        django.db.models.fields.json.KeyTextTransform("job_id", "data"), models.F("id"), name="entry_job"
+                    ),
+                    models.Index(
+                        condition=models.Q(("kind__in", ["backpressure.warning", "backpressure.cleared"])),
+                        fields=["queue", "at"],
+                        name="entry_pressure",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="Lane",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
@@ -999,5 +1024,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("11a504cc"),
+        InstallFunctions("c55ef538"),
     ]

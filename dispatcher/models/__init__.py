@@ -2,6 +2,7 @@
 
 from dispatcher.models.calls import CallQueue, NextPosition, Slot
 from dispatcher.models.changes import KeyChange
+from dispatcher.models.events import EventLogEntry
 from dispatcher.models.keys import RateLimitKey, Start
 from dispatcher.models.lanes import Lane, LaneSite, Note
 from dispatcher.models.queues import Queue
@@ -9,6 +10,7 @@ from dispatcher.models.workers import Feed, LeaseCheck, PeriodicRun, ResultCurso
 
 __all__ = [
     "CallQueue",
+    "EventLogEntry",
     "Feed",
     "KeyChange",
     "Lane",

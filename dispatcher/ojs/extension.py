@@ -1,13 +1,11 @@
 """What the Open Job Spec adds to the engine: the event log, leases of fetched calls, and their retention."""
 
-import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from uuid import UUID
 
-from dispatcher import extension, sql
+from dispatcher import extension
 from dispatcher.conf import conf
-from dispatcher.event_log import Entry
 from dispatcher.ojs import enqueue, jobs, reclaim, retention
 from dispatcher.ojs.options import OjsOptions
 from dispatcher.request import Extras
@@ -21,15 +19,6 @@ class OpenJobSpec(extension.Extension):
     def keeps_events(self) -> bool:
         """Return whether the setting `event_retention` asks for an event log."""
         return conf().event_retention is not None
-
-    def store_events(self, entries: Collection[Entry]) -> None:
-        """Write entries into the event log."""
-        params = {
-            "kinds": [entry.kind for entry in entries],
-            "queues": [entry.queue for entry in entries],
-            "data": [json.dumps(entry.data) for entry in entries],
-        }
-        sql.ask("note_entries", object, params)
 
     def store_extras(self, extras: Mapping[UUID, Extras]) -> None:
         """Store the options of jobs beside their calls."""

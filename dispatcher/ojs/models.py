@@ -1,4 +1,4 @@
-"""Models of the HTTP API: jobs beside calls, tokens, workflows, subscriptions, workers that fetch, the event log."""
+"""Models of the HTTP API: jobs beside calls, tokens, workflows, subscriptions, and workers that fetch."""
 
 from typing import ClassVar
 
@@ -7,7 +7,6 @@ from django.apps import apps
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
-from django.db.models.fields.json import KT
 from django.db.models.functions import Now
 
 from dispatcher.errors import ConfigurationError
@@ -162,31 +161,6 @@ class Subscription(models.Model):
 
     def __str__(self) -> str:
         return self.url
-
-
-class EventLogEntry(models.Model):
-    """An event of a limit or a queue, which no other row records; written if the event log is enabled."""
-
-    kind = models.CharField(max_length=64, help_text="Such as rate_limit.exceeded.")
-    queue = models.CharField(max_length=255, null=True)  # noqa: DJ001 -- absent is not a text
-    data = models.JSONField()
-    at = models.DateTimeField()
-
-    class Meta:
-        verbose_name_plural = "event log entries"
-        indexes: ClassVar = [
-            models.Index(name="entry_at", fields=["at"]),
-            models.Index(name="entry_kind", fields=["kind", "at"]),
-            models.Index(KT("data__job_id"), name="entry_job"),
-            models.Index(
-                name="entry_pressure",
-                fields=["queue", "at"],
-                condition=Q(kind__in=["backpressure.warning", "backpressure.cleared"]),
-            ),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.at}"
 
 
 class PullWorker(models.Model):

@@ -5,7 +5,8 @@ from datetime import datetime, timedelta
 from dispatcher import sql
 from dispatcher.conf import RETENTION, conf
 from dispatcher.lifecycle import retention
-from dispatcher.ojs.models import EventLogEntry, PullWorker, Workflow
+from dispatcher.models import EventLogEntry
+from dispatcher.ojs.models import PullWorker, Workflow
 
 TRIM_BUDGET = timedelta(seconds=0.1)
 """How long one recovery may spend on what the event log has kept for long enough."""

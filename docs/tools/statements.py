@@ -33,6 +33,7 @@ TITLES: Final = {
     "reports": "Reports",
     "admin": "Admin",
     "audit": "Audit",
+    "event_log": "Event log",
     "session": "Session",
     "functions": "Functions",
     "fragments": "Fragments",

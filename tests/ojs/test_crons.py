@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 import dispatcher.api
-from dispatcher.models import CallQueue
+from dispatcher.models import CallQueue, EventLogEntry
 from dispatcher.ojs.cron import fire_cron, list_crons
-from dispatcher.ojs.models import EventLogEntry
 from tests.ojs.builders import date_back
 from tests.ojs.http_client import Api, field_of
 

@@ -16,12 +16,13 @@ from pytest_django import Settings
 import dispatcher.api
 from dispatcher import engine
 from dispatcher.api import any_of
-from dispatcher.lifecycle import finish
-from dispatcher.models import CallQueue, Worker
+from dispatcher.ending import completed
+from dispatcher.engine import ends
+from dispatcher.lifecycle.finish import Ended
+from dispatcher.models import CallQueue, EventLogEntry, Worker
 from dispatcher.ojs import enqueue
 from dispatcher.ojs.events import query, source
 from dispatcher.ojs.events.source import CallFilter, Span
-from dispatcher.ojs.models import EventLogEntry
 from dispatcher.ojs.workflow import advance
 from dispatcher.request import Call
 from tests.ojs.http_client import Api, another_transaction
@@ -290,7 +291,8 @@ def test_the_event_of_a_step_of_a_workflow_comes_before_later_ones(api: Api) -> 
     (job,) = api.fetch()
     cursor = api.get("/events")["cursor"]
     # As Celery ends it: what follows is done at the next look.
-    finish.complete(UUID(job["id"]), UUID(job["ticket"]), result=None)
+    done = Ended(call_id=UUID(job["id"]), ticket=UUID(job["ticket"]), claim_id=None, ending=completed(None))
+    assert ends.record_one(done)
     page = api.get(f"/events?after={cursor}&types=workflow.*")
     assert [event["type"] for event in page["events"]] == ["workflow.step_completed"]
     advance.advance_all()

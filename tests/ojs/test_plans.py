@@ -90,7 +90,7 @@ SELECT ('00000000-0000-7000-9000-' || lpad(to_hex(n), 12, '0'))::uuid, 'step', 0
        ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'open'
   FROM generate_series(1, 20000) AS n;
 
-INSERT INTO dispatcher_ojs_eventlogentry (kind, queue, data, at)
+INSERT INTO dispatcher_eventlogentry (kind, queue, data, at)
 SELECT CASE WHEN n <= 5 THEN 'queue.paused' ELSE 'rate_limit.exceeded' END, 'queue-1',
        jsonb_build_object('key', 'key:' || n, 'job_id', n), timestamptz '2030-01-01' + n * interval '1 second'
   FROM generate_series(1, 100000) AS n
@@ -215,7 +215,7 @@ def test_the_cleanup_of_workflows_reads_what_it_deletes() -> None:
 
 
 ENTRIES: Final = """
-INSERT INTO dispatcher_ojs_eventlogentry (kind, queue, data, at)
+INSERT INTO dispatcher_eventlogentry (kind, queue, data, at)
 SELECT CASE WHEN n = 7 THEN 'backpressure.warning' ELSE 'rate_limit.exceeded' END, 'queue' || n % 10, '{}',
        clock_timestamp() - n * interval '1 second'
   FROM generate_series(1, 20000) AS n
@@ -224,7 +224,7 @@ SELECT CASE WHEN n = 7 THEN 'backpressure.warning' ELSE 'rate_limit.exceeded' EN
 
 def test_the_cleanup_of_entries_reads_what_it_deletes() -> None:
     with connection.cursor() as cursor:
-        cursor.execute("TRUNCATE dispatcher_ojs_eventlogentry; ANALYZE dispatcher_ojs_eventlogentry")
+        cursor.execute("TRUNCATE dispatcher_eventlogentry; ANALYZE dispatcher_eventlogentry")
         cursor.execute(ENTRIES)
     for hours, most in ((24, 100), (1, 1_000)):
         check(hot("delete_entries", most, UNSORTED, retention=timedelta(hours=hours), most=100))

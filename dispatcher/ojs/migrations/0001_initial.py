@@ -6,7 +6,6 @@ The trigger costs a call that ends one look at an index; it is run where a state
 
 import django.contrib.postgres.fields
 import django.db.models.deletion
-import django.db.models.fields.json
 import django.db.models.functions.datetime
 import uuid_utils.compat
 from django.db import migrations, models
@@ -162,29 +161,6 @@ class Migration(migrations.Migration):
                     models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
                 ),
             ],
-        ),
-        migrations.CreateModel(
-            name="EventLogEntry",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("kind", models.CharField(help_text="Such as rate_limit.exceeded.", max_length=64)),
-                ("queue", models.CharField(max_length=255, null=True)),
-                ("data", models.JSONField()),
-                ("at", models.DateTimeField()),
-            ],
-            options={
-                "verbose_name_plural": "event log entries",
-                "indexes": [
-                    models.Index(fields=["at"], name="entry_at"),
-                    models.Index(fields=["kind", "at"], name="entry_kind"),
-                    models.Index(django.db.models.fields.json.KeyTextTransform("job_id", "data"), name="entry_job"),
-                    models.Index(
-                        condition=models.Q(("kind__in", ["backpressure.warning", "backpressure.cleared"])),
-                        fields=["queue", "at"],
-                        name="entry_pressure",
-                    ),
-                ],
-            },
         ),
         migrations.CreateModel(
             name="Job",

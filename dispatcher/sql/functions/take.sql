@@ -112,6 +112,9 @@ BEGIN
            NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], v_now
       FROM @settle(v_chosen.fates, p_tuning, v_now) AS fate;
   END IF;
+  IF p_tuning.keeps_events AND (v_chosen.starts <> '{}' OR v_chosen.moves <> '{}' OR v_chosen.fates <> '{}') THEN
+    PERFORM @note_limits(v_found, v_chosen, v_found.now + p_tuning.horizon);
+  END IF;
   IF v_found.lanes <> '{}' THEN
     UPDATE dispatcher_lanesite AS site
        SET place = settled.place, served_at = settled.served_at, kept_until = settled.kept_until

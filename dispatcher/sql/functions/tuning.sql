@@ -12,5 +12,6 @@ CREATE TYPE @tuning AS (
     dispatch_lease interval,  -- of a call that is dispatched
     ahead int,                -- the most calls of a queue that are dispatched and not claimed
     needs_worker bool,        -- whether a queue is dispatched only while a live worker serves it
-    any_delivery bool         -- tasks are eager: queues are dispatched whatever their delivery
+    any_delivery bool,        -- tasks are eager: queues are dispatched whatever their delivery
+    keeps_events bool         -- whether the event log records what limits stop and let go
 );

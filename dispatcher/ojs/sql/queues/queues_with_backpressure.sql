@@ -4,7 +4,7 @@ SELECT queue.name
   FROM dispatcher_queue AS queue
  CROSS JOIN LATERAL (
        SELECT entry.kind
-         FROM dispatcher_ojs_eventlogentry AS entry
+         FROM dispatcher_eventlogentry AS entry
         WHERE entry.queue = queue.name AND entry.kind IN ('backpressure.warning', 'backpressure.cleared')
         ORDER BY entry.at DESC
         LIMIT 1) AS latest

@@ -1,0 +1,32 @@
+"""The event log."""
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.fields.json import KT
+
+
+class EventLogEntry(models.Model):
+    """An event of a limit or a queue, which no other row records; written if the event log is enabled."""
+
+    kind = models.CharField(max_length=64, help_text="Such as rate_limit.exceeded.")
+    queue = models.CharField(max_length=255, null=True)  # noqa: DJ001 -- absent is not a text
+    data = models.JSONField()
+    at = models.DateTimeField()
+
+    class Meta:
+        verbose_name_plural = "event log entries"
+        indexes: ClassVar = [
+            models.Index(name="entry_at", fields=["at"]),
+            models.Index(name="entry_kind", fields=["kind", "at"]),
+            models.Index(KT("data__job_id"), "id", name="entry_job"),
+            models.Index(
+                name="entry_pressure",
+                fields=["queue", "at"],
+                condition=Q(kind__in=["backpressure.warning", "backpressure.cleared"]),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.at}"
