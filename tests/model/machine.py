@@ -147,7 +147,6 @@ class Machine(Workers, Operators, Moments, Faults, RuleBasedStateMachine):
 
     # Time
 
-    @precondition(lambda self: "tick" not in self.pair.touched.stops)
     @rule()
     def tick(self) -> None:
         now = self.pair.begin()
@@ -159,7 +158,6 @@ class Machine(Workers, Operators, Moments, Faults, RuleBasedStateMachine):
         engine.tick(now=now)
         self.compare(is_tick=True)
 
-    @precondition(lambda self: "tick" not in self.pair.touched.stops)
     @rule()
     def recover(self) -> None:
         now = self.pair.begin()

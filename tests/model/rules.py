@@ -42,10 +42,6 @@ class Lane(NamedTuple):
     def delivery(self) -> str:
         return QUEUES[self.queue]
 
-    @property
-    def everything(self) -> None:
-        """What all lanes have in common."""
-
 
 class Retry(NamedTuple):
     attempts: int

@@ -7,13 +7,6 @@ from uuid import UUID
 
 from tests.model.rules import Lane, Rules
 
-FAIR_WITHIN = "queue"
-"""Lanes are held to priority and turns among those with the same one of these: `queue`, `delivery` or `everything`.
-
-Today each queue has its turns to itself: one that is served first takes the room of a key that it shares with another,
-again and again. Where calls have one way in, there is one line in front of a key, and this is `everything`.
-"""
-
 
 class Turns:
     """How often each lane was passed over since its last turn, and by which."""
@@ -48,7 +41,6 @@ class Turns:
         costs, more = self.rules.costs(one), self.rules.costs(other)
         return (
             one.lane.queue in queues
-            and getattr(one.lane, FAIR_WITHIN) == getattr(other.lane, FAIR_WITHIN)
             and all(name in more and cost <= more[name] for name, cost in costs.items())
         )
 
