@@ -46,6 +46,11 @@ class LaneSite(models.Model):
         "worker may. Else the key that it is parked on.",
     )
     served_at = models.DateTimeField(help_text="When a call of it last started.")
+    kept_until = models.DateTimeField(
+        null=True,
+        help_text="It was passed over, since no worker of it was free: until then the room of the key is kept for it. "
+        "Infinity: from the next round on.",
+    )
 
     class Meta:
         managed = False
