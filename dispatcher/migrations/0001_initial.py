@@ -999,5 +999,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("6307d4c3"),
+        InstallFunctions("79015100"),
     ]

@@ -10,10 +10,6 @@ from dispatcher.models import CallQueue
 from dispatcher.states import State
 from tests.drive import Drive
 
-closes_its_key = pytest.mark.broken(
-    "http", reason="one way in, point 1: a call that does not fit closes its key for the other lanes, too"
-)
-
 
 def test_all_keys_of_a_call_must_have_room_at_once(drive: Drive) -> None:
     drive.key("api", concurrency=3)
@@ -96,7 +92,6 @@ def test_a_cheap_call_does_not_pass_a_dear_one_of_its_lane(drive: Drive) -> None
     assert [each.call for each in drive.take(3, ends=[run])] == [dear.id, cheap.id]
 
 
-@closes_its_key
 def test_a_dear_call_is_not_passed_for_ever_by_cheap_ones_of_another_lane(drive: Drive) -> None:
     drive.key("api", concurrency=4)
     for name in ("dear", "cheap"):
@@ -170,7 +165,6 @@ def test_those_behind_a_dear_call_that_is_cancelled_go_at_once(drive: Drive, lim
     assert drive.state(dear) == State.CANCELLED
 
 
-@closes_its_key
 def test_a_call_in_another_lane_goes_when_the_dear_one_of_a_lane_has_expired(drive: Drive) -> None:
     for name in ("tenant", "other"):
         drive.key(name)

@@ -35,10 +35,13 @@ concurrent = pytest.mark.django_db(transaction=True, available_apps=APPS)
 """Marks tests whose threads see each other's commits; afterwards the tables of the dispatcher are emptied."""
 
 
-STOP_PASSES = "LOCK TABLE dispatcher_lane IN SHARE MODE"
-"""Holding this stops a pass between its look and its commit; sends, claims and finishes go on."""
-STOP_ADMISSIONS = "LOCK TABLE dispatcher_slot IN SHARE MODE"
-"""This one, too; claims and finishes then wait, but lanes can be woken."""
+_GATE = 20_251
+_MAKE_GATE = """
+CREATE FUNCTION wait_at_gate() RETURNS trigger LANGUAGE plpgsql SET lock_timeout = 0
+    AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared({gate}); RETURN NEW; END $$;
+CREATE TRIGGER gate BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION wait_at_gate();
+"""
+_DROP_GATE = "DROP TRIGGER gate ON {table}; DROP FUNCTION wait_at_gate()"
 
 
 class Mailbox:
@@ -143,6 +146,22 @@ def holding(statement: str, params: Sequence[Any] = ()) -> Iterator[psycopg.Conn
         held.execute(statement, params)
         yield held
         held.rollback()
+
+
+@contextmanager
+def gated(table: str) -> Iterator[psycopg.Connection[Any]]:
+    """Stop each statement that inserts into a table, in its middle, until the connection rolls back.
+
+    A trip of `take` inserts slots when it has chosen, and holds the locks of its lanes and keys then.
+    """
+    with db_admin.connect() as admin, db_admin.connect(autocommit=False) as gate:
+        admin.execute(_MAKE_GATE.format(gate=_GATE, table=table))
+        try:
+            gate.execute("SELECT pg_advisory_xact_lock(%s)", [_GATE])
+            yield gate
+        finally:
+            gate.rollback()
+            admin.execute(_DROP_GATE.format(table=table))
 
 
 def at_once(*work: Callable[[], T]) -> list[T]:

@@ -1,16 +1,14 @@
-"""Any of several keys: no member over its limit, all room used, no wake-up lost, whatever passes go side by side."""
+"""Any of several keys: no member over its limit, all room used, no wake-up lost, whatever trips go side by side."""
 
 from functools import partial
 
-import pytest
-
 from dispatcher import api, engine
 from dispatcher.api import any_of
-from dispatcher.models import CallQueue, Lane, RateLimitKey
+from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import State
 from tests.races.audit import audit, use_now
 from tests.races.lockstep import at_once, concurrent, holding
-from tests.races.traffic import state_of, write
+from tests.races.traffic import state_of, tick, write
 
 pytestmark = concurrent
 
@@ -18,12 +16,13 @@ EGRESS = any_of("egress:*")
 LOCK = "SELECT FROM dispatcher_ratelimitkey WHERE name = %s FOR NO KEY UPDATE"
 
 
-def test_a_resume_while_a_pass_decides_is_seen_by_one_of_them() -> None:
+def test_a_resume_while_a_trip_decides_is_seen_by_one_of_them() -> None:
     RateLimitKey.objects.declare("egress:1")
     for _ in range(25):
         api.pause("egress:1")
         (waiting,) = write([[EGRESS]])
-        at_once(partial(api.resume, "egress:1"), partial(engine.dispense, lanes=[waiting.lane_id]))
+        at_once(partial(api.resume, "egress:1"), engine.dispense)
+        tick()
         assert state_of(waiting) == State.DISPATCHED
         api.cancel(waiting)
 
@@ -31,29 +30,25 @@ def test_a_resume_while_a_pass_decides_is_seen_by_one_of_them() -> None:
 # A member that another transaction keeps locked
 
 
-@pytest.mark.usefixtures("hasty_passes")
 def test_a_locked_member_is_passed_over() -> None:
     for number in range(4):
         RateLimitKey.objects.declare(f"egress:{number}", concurrency=1)
-    calls = write([[EGRESS]] * 4)
+    write([[EGRESS]] * 4)
     with holding(LOCK, ["egress:1"]):
-        assert engine.dispense(lanes=[calls[0].lane_id]) == 3
+        assert engine.dispense() == 3
         assert use_now(["egress:1"]) == {"egress:1": 0}
-        assert Lane.objects.get().is_awake, "the first tick after the commit serves it"
-    engine.tick()
+    tick()
     assert use_now(["egress:1"]) == {"egress:1": 1}
     audit(has_ended=False)
 
 
-@pytest.mark.usefixtures("hasty_passes")
 def test_a_locked_member_stops_no_other_calls_of_the_queue() -> None:
     RateLimitKey.objects.declare("egress:1")
     RateLimitKey.objects.declare("other")
     with holding(LOCK, ["egress:1"]):
         high = CallQueue.objects.send("noop", keys=[EGRESS], priority=5)
         low = CallQueue.objects.send("noop", keys=["other"])
-        engine.tick()
-        engine.tick()
+        tick()
         assert [state_of(high), state_of(low)] == [State.AVAILABLE, State.DISPATCHED]
-    engine.tick()
+    tick()
     assert state_of(high) == State.DISPATCHED

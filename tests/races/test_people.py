@@ -8,7 +8,7 @@ from dispatcher.request import Call
 from dispatcher.states import State
 from tests.races.audit import audit
 from tests.races.lockstep import actors, at_once, concurrent
-from tests.races.traffic import in_flight, write
+from tests.races.traffic import in_flight, tick, write
 
 pytestmark = concurrent
 
@@ -23,7 +23,7 @@ def test_cancelling_all_while_all_is_admitted_and_run_leaves_each_call_one_end()
 
     def run() -> list[object]:
         for _ in range(20):
-            engine.dispense(lanes=[calls[0].lane_id], awake=True)
+            engine.dispense()
             for call in CallQueue.objects.filter(state=State.DISPATCHED)[:4]:
                 engine.execute(call.id, call.ticket, partial(ran.append, call.id))
         return []
@@ -44,20 +44,20 @@ def test_of_sixteen_retries_at_once_one_moves_the_call() -> None:
         engine.execute(now.id, now.ticket, lambda: None)
         moved = at_once(*[partial(api.retry, [call.id])] * 16)
         assert sorted(moved) == [[]] * 15 + [[call.id]]
-        # The others may still have held the call when the winner's pass came by: then its lane was left awake.
-        engine.dispense(awake=True)
+        # The others may still have held the call when the winner's trip came by: then a note is left.
+        tick()
         assert CallQueue.objects.get(id=call.id).state == State.DISPATCHED
         audit(has_ended=False)
 
 
-def test_run_now_at_once_with_passes_and_wake_ups_moves_each_call_to_the_front_once() -> None:
+def test_run_now_at_once_with_trips_moves_each_call_to_the_front_once() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     in_flight("api")
     calls = CallQueue.objects.send_many([Call(task="noop", keys=["api"]) for _ in range(40)])
     chosen = [call.id for call in calls[20:]]
     at_once(
         *[partial(api.run_now, chosen[part::4]) for part in range(4)],
-        *[partial(engine.dispense, awake=True)] * 4,
+        *[engine.dispense] * 4,
     )
     waiting = list(CallQueue.objects.waiting().order_by("position").values_list("id", flat=True))
     assert set(waiting[:20]) == set(chosen)

@@ -1,10 +1,12 @@
 """Invariants 2 and 3: one start per ticket, one end per call; a late or repeated message changes nothing."""
 
+from uuid import uuid4
+
 import pytest
 from pytest_django import Settings
 
 from dispatcher import api, engine
-from dispatcher.lifecycle import finish
+from dispatcher.engine import attempt
 from dispatcher.lifecycle.claim import Claimed, Refused, claim
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import State
@@ -46,8 +48,8 @@ def test_a_worker_that_was_refused_does_not_put_back_what_was_given_to_another(s
     engine.recover()
     api.resume("api")
     now = CallQueue.objects.get(id=call.id)
-    assert finish.put_back(call.id, call.ticket, from_states=[State.DISPATCHED, State.ACTIVE]) is None
-    assert finish.expire(call.id, call.ticket) is None
+    late = attempt.Attempt(call.id, call.ticket, claim_id=uuid4(), worker=None)
+    assert not late.refuse(Refused.KEY_CLOSED)
     again = CallQueue.objects.get(id=call.id)
     assert (again.state, again.ticket) == (State.DISPATCHED, now.ticket)
     audit(has_ended=False)

@@ -66,7 +66,7 @@ def _passed_over(before: State, after: State, trip: Trip, started: list[Any]) ->
 
     A trip reads no more lanes of a queue than it has room for calls.
     """
-    if trip.is_strict or trip.becomes != "active":
+    if trip.is_strict or trip.becomes != "active" or not trip.tuning.any_delivery:
         return
     front = [lane.id for queue in trip.queues for lane in before.front(0, queue)[: trip.room]]
     ready = [

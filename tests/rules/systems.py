@@ -1,5 +1,6 @@
 """Random systems for test_take: in memory and in the database, and what the database then holds."""
 
+import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -242,7 +243,7 @@ def held_in_database(db: psycopg.Connection) -> dict[str, Any]:
 
     calls = rows(
         "SELECT id, state, attempt, returns, oversized_key_id, oversized_cost, reason, scheduled_at, started_at,"
-        " finished_at, chosen_keys FROM dispatcher_callqueue"
+        " finished_at, chosen_keys::text FROM dispatcher_callqueue"
     )
     return {
         "calls": {
@@ -253,7 +254,7 @@ def held_in_database(db: psycopg.Connection) -> dict[str, Any]:
                 back(row[7]),
                 back(row[8]) if row[1] == "active" else None,
                 back(row[9]),
-                row[10] if row[1] in ("active", "dispatched") else None,
+                json.loads(row[10]) if row[10] and row[1] in ("active", "dispatched") else None,
             )
             for row in calls
         },
@@ -283,7 +284,11 @@ def held_in_database(db: psycopg.Connection) -> dict[str, Any]:
 def tuning_row(tuning: Tuning) -> tuple[str, list[Any]]:
     """Return the text of a tuning, and its values."""
     durations = ["horizon", "lead", "slack", "margin", "ramp", "later", "keep", "silence", "lease", "dispatch_lease"]
-    values = [span(getattr(tuning, name)) for name in durations] + [tuning.ahead, tuning.needs_worker, False]
+    values = [span(getattr(tuning, name)) for name in durations] + [
+        tuning.ahead,
+        tuning.needs_worker,
+        tuning.any_delivery,
+    ]
     fields = ["%s::interval"] * len(durations) + ["%s::int", "%s::bool", "%s::bool"]
     return f"ROW({', '.join(fields)})::{installed_name('tuning')}", values
 

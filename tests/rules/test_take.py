@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
 from itertools import product
 from random import Random
 from typing import Any
@@ -108,6 +109,7 @@ class Comparison:
         stopped |= {g.id for id in stopped for g in self.state.groups(self.state.keys[id])}
         stopped |= {m.id for id in stopped for m in self.state.members(self.state.keys[id])}
         lanes = [lane for lane in self.state.lanes.values() if not stopped & {*reference.all_keys(self.state, lane)}]
+        self.tuning = replace(self.tuning, any_delivery=True)
         empty = 0
         while (left := [lane.id for lane in lanes if self.state.waiting(lane.id)]) and empty < 60:
             self.now += 300 * MILLISECOND if empty < 30 else 2 * SECOND
@@ -155,7 +157,7 @@ class Comparison:
             claim = Claim(now=self.now, call=call, worker=WORKERS[0], ahead=ahead, tuning=self.tuning)
             row = call_claim(self.db, claim)
             assert (back(row.start_at), row.refused) == reference.claim(self.state, claim), (row, claim)
-            if row.refused in ("expired", "revoked"):
+            if row.refused in ("expired", "revoked", "closed"):
                 self._discard(call)
             self._compare(claim)
 
@@ -214,6 +216,7 @@ def random_tuning(rnd: Random) -> Tuning:
         silence=rnd.choice([SECOND, 60 * SECOND]),
         ahead=rnd.choice([2, 5, 10_000]),
         needs_worker=rnd.random() < 0.3,
+        any_delivery=rnd.random() < 0.5,
     )
 
 

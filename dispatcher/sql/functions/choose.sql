@@ -51,7 +51,7 @@ DECLARE
   v_done bigint[] := '{}';                           -- lanes that are settled
   v_over uuid[] := '{}';                             -- calls that are settled
   v_is_over bool;
-  v_met bigint[] := '{}';                            -- lanes in the order in which calls of theirs were decided last
+  v_met bigint[] := '{}';                            -- the lanes of the calls that are decided
   v_short int;                                       -- the priority of a lane that may have more calls than were read
   v_call record;
   v_kind int;
@@ -78,7 +78,7 @@ BEGIN
              lane.priority, lane.on_limit, lane.taker, lane.kept_until, mine.n
         FROM unnest(p_found.lanes) AS lane
        CROSS JOIN LATERAL (SELECT array_position(p_queues, lane.queue) AS n) AS mine
-       CROSS JOIN LATERAL (SELECT array_position(v_met, lane.id) AS n) AS met
+       CROSS JOIN LATERAL (SELECT cardinality(array_positions(v_met, lane.id)) AS n) AS met
        CROSS JOIN LATERAL (
              SELECT call.id, call.key_costs, row_number() OVER () AS turn,
                     CASE WHEN call.is_revoked THEN 'cancelled'
@@ -96,8 +96,8 @@ BEGIN
        ORDER BY CASE WHEN p_is_strict THEN COALESCE(mine.n, 1) END, lane.priority DESC,
                 v_due[mine.n] + p_stride[mine.n] * row_number() OVER (
                   PARTITION BY lane.queue
-                      ORDER BY lane.priority DESC, head.turn, met.n NULLS FIRST, lane.served_at, lane.id) NULLS FIRST,
-                head.turn, CASE WHEN p_stride IS NOT NULL THEN mine.n END NULLS FIRST, met.n NULLS FIRST, lane.served_at, lane.id
+                      ORDER BY lane.priority DESC, head.turn + met.n, lane.served_at, lane.id) NULLS FIRST,
+                head.turn + met.n, CASE WHEN p_stride IS NOT NULL THEN mine.n END NULLS FIRST, lane.served_at, lane.id
     LOOP
       CONTINUE WHEN v_call.lane = ANY (v_done);
       v_publishes := CASE WHEN v_call.taker = 'published' OR p_becomes = 'dispatched'
@@ -107,7 +107,7 @@ BEGIN
         v_is_over := false;                          -- more calls of that lane may come before this one
         EXIT;
       END IF;
-      v_met := array_remove(v_met, v_call.lane) || v_call.lane;
+      v_met := v_met || v_call.lane;
 
       -- What stops it: 1 a limit that never allows it, 2 a limit, 3 a lock, 4 what this worker holds; 9 nothing.
       v_least := 9;
@@ -138,6 +138,8 @@ BEGIN
                        WHEN v_keys[k].is_group AND m IS NULL
                        THEN CASE WHEN v_ids[k] = ANY (p_found.busy) THEN 3 ELSE 2 END
                        WHEN v_call.taker = 'mine' AND (v_keys[k].own < v_cost OR v_keys[m].own < v_cost) THEN 4
+                       WHEN v_call.taker = 'published'   -- the broker chooses the worker
+                            AND COALESCE(v_keys[k].per_worker, v_keys[m].per_worker) IS NOT NULL THEN 4
                        ELSE 9 END;
         IF v_kind < v_least THEN
           v_least := v_kind;
@@ -186,7 +188,7 @@ BEGIN
         EXIT;
       ELSIF v_least < 9 THEN                         -- its lane waits
         v_done := v_done || v_call.lane;
-        v_moves := v_moves || (v_call.lane, CASE WHEN v_least = 4 THEN -1 ELSE v_by_id END, NULL, NULL)::@move;
+        v_moves := v_moves || (v_call.lane, CASE WHEN v_least = 4 AND v_publishes IS NULL THEN -1 ELSE v_by_id END, NULL, NULL)::@move;
         CASE v_least
           WHEN 2 THEN                                -- calls behind it do not take the room that it waits for
             v_keys[v_by].room := 0;
@@ -197,8 +199,10 @@ BEGIN
           WHEN 3 THEN
             v_notes := v_notes || (v_now + interval '20 milliseconds', NULL, v_by_id)::@pending;
           ELSE
-            v_keys[v_by].own := 0;
-            v_wake := v_wake || @wake(v_call.queue, v_by_id, p_worker, p_tuning.silence, v_now);
+            IF v_publishes IS NULL THEN
+              v_keys[v_by].own := 0;
+              v_wake := v_wake || @wake(v_call.queue, v_by_id, p_worker, p_tuning.silence, v_now);
+            END IF;
         END CASE;
         CONTINUE WHEN p_stride IS NULL;
         v_is_over := false;

@@ -70,6 +70,7 @@ BEGIN
       v_rows := NULL;
     END;
   END IF;
+  v_now := COALESCE(p_now, clock_timestamp());        -- who has waited for a lane starts after who had it
   IF v_rows IS NOT NULL THEN v_lanes := @lanes_at(v_rows, 'mine'); END IF;
   -- Room may be kept for a lane of these queues: it is first on that key.
   v_open := v_open || ARRAY(SELECT site.place FROM dispatcher_lanesite AS site

@@ -25,7 +25,8 @@ CREATE TYPE @key_room AS (
     last_cost int,
     used bigint,              -- the cost that the trip starts
     name text,
-    concurrency int
+    concurrency int,
+    per_worker int
 );
 CREATE FUNCTION @room(p_keys bigint[], p_worker uuid, p_now timestamptz, p_margin interval, p_ramp interval)
 RETURNS SETOF @key_room LANGUAGE sql STABLE AS $$
@@ -51,7 +52,7 @@ SELECT key.id,
        CASE WHEN key.is_paused THEN 'infinity' WHEN key.blocked_until > p_now THEN key.blocked_until END,
        CASE WHEN key.blocked_until + p_ramp > p_now THEN key.blocked_until END,
        key.is_group, counting.is_on, (starts.last).total, (starts.last).at, (starts.last).last_cost, 0::bigint,
-       key.name::text, force.concurrency
+       key.name::text, force.concurrency, force.per_worker
   FROM dispatcher_ratelimitkey AS key
  CROSS JOIN LATERAL (SELECT COALESCE(key.override_until > p_now, false) AS is_on) AS override
  CROSS JOIN LATERAL (

@@ -25,7 +25,7 @@ WITH kind AS MATERIALIZED (
             WHERE lane.queue = kind.queue AND lane.priority = kind.priority AND lane.on_limit = kind.on_limit
               AND lane.key_ids = named.ids AND cardinality(named.ids) = cardinality(kind.names)
             LIMIT 1
-              FOR KEY SHARE) AS lane ON true
+              FOR KEY SHARE SKIP LOCKED) AS lane ON true
 ), {{clock}}, written AS (
     INSERT INTO dispatcher_callqueue
            (id, lane_id, placement, task, args, kwargs, call_data, meta, headers, options, queue, priority, on_limit,
