@@ -136,7 +136,7 @@ def _forgotten(after: State, trip: Trip) -> Iterator[str]:
         if lane.place <= 0 or lane.place not in after.keys or _is_looked_at(after, lane.place):
             continue
         # The broker's calls wait until a key has no limit per worker any more.
-        if trip.becomes == "dispatched" and room(after, after.keys[lane.place], None, trip.now, trip.tuning).own <= 0:
+        if room(after, after.keys[lane.place], None, trip.now, trip.tuning).own <= 0:
             continue
         at = _noted(after, lane.place)
         opens = _opens(after, after.keys[lane.place], _most_cost(after, lane.place), trip)
