@@ -244,7 +244,8 @@ def random_trip(rnd: Random, state: reference.State, now: int, tuning: Tuning) -
         due=[pick([0, 1, 5]) for _ in queues] if is_weighted else None,
         stride=[pick([2, 3, 6]) for _ in queues] if is_weighted else None,
         is_strict=rnd.random() < 0.1,
-        tuning=tuning,
+        # Without a worker the broker chooses the worker, so only its own queues may be dispatched.
+        tuning=replace(tuning, any_delivery=tuning.any_delivery and worker is not None),
     )
 
 
