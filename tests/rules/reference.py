@@ -698,8 +698,7 @@ class _Choice:
             return
         if kind < 9:
             assert by is not None
-            is_published = lane.queue in self.publish and (taker == "published" or trip.becomes == "dispatched")
-            self._stop(lane, kind, by, cost, is_published=is_published)
+            self._stop(lane, kind, by, cost, is_own=taker == "mine" and trip.worker is not None)
             return
         if taker == "others":
             until = self._left_until(lane)
@@ -781,16 +780,16 @@ class _Choice:
         place = next(n for n, (key, _) in enumerate(spent) if key is group) + 1
         return spent[place][0].key.name if place < len(spent) and group.key.has(spent[place][0].key) else None
 
-    def _stop(self, lane: Lane, kind: int, by: Room, cost: int, *, is_published: bool) -> None:
+    def _stop(self, lane: Lane, kind: int, by: Room, cost: int, *, is_own: bool) -> None:
         self.done.add(lane.id)
-        self.chosen.moves[lane.id] = Move(LIMITED if kind == 4 and not is_published else by.id)
+        self.chosen.moves[lane.id] = Move(LIMITED if kind == 4 and is_own else by.id)
         if kind == 2:
             by.room = 0
             self.chosen.open.add(by.id)
             opens = opens_at(self.state, by, cost, self.trip)
             if opens is not None:
                 self.chosen.notes.add(Note(opens, None, by.id))
-        elif not is_published:
+        elif is_own:
             by.own = 0
             self.chosen.wake.append(wake(self.state, lane.queue, by.id, self.trip))
 

@@ -188,7 +188,8 @@ BEGIN
         EXIT;
       ELSIF v_least < 9 THEN                         -- its lane waits
         v_done := v_done || v_call.lane;
-        v_moves := v_moves || (v_call.lane, CASE WHEN v_least = 4 AND v_publishes IS NULL THEN -1 ELSE v_by_id END,
+        v_moves := v_moves || (v_call.lane, CASE WHEN v_least = 4 AND v_call.taker = 'mine' AND p_worker IS NOT NULL THEN -1
+                                                 ELSE v_by_id END,
                                NULL, NULL, CASE WHEN v_least = 2 THEN v_call.id END)::@move;
         CASE v_least
           WHEN 2 THEN                                -- calls behind it do not take the room that it waits for
@@ -200,7 +201,7 @@ BEGIN
           WHEN 3 THEN
             v_notes := v_notes || (v_now + interval '20 milliseconds', NULL, v_by_id)::@pending;
           ELSE
-            IF v_publishes IS NULL THEN
+            IF v_call.taker = 'mine' AND p_worker IS NOT NULL THEN
               v_keys[v_by].own := 0;
               v_wake := v_wake || @wake(v_call.queue, v_by_id, p_worker, p_tuning.silence, v_now);
             END IF;
