@@ -18,6 +18,8 @@ from tests.model.turns import Turns
 STEP = timedelta(milliseconds=1)
 """What every step takes, so that no two lanes are served at the same time."""
 BROKERS = [queue for queue, delivery in QUEUES.items() if delivery == "broker"]
+KEEP = timedelta(seconds=1)
+"""For how long room is kept for a lane whose workers are busy."""
 CATCH_UP = 2
 """Within how many ticks all is where it belongs that locks have held up."""
 
@@ -29,7 +31,10 @@ _CALLS = """SELECT id, lane_id, state, attempt, ticket, scheduled_at, dispatched
               FROM dispatcher_callqueue"""
 _SLOTS = """SELECT slot.call_id, key.name, slot.cost, slot.lease_until
               FROM dispatcher_slot AS slot LEFT JOIN dispatcher_ratelimitkey AS key ON key.id = slot.key_id"""
-_LANES = "SELECT lane_id AS id, served_at FROM dispatcher_lanesite"
+_LANES = """SELECT site.lane_id AS id, site.served_at, site.place,
+                   CASE WHEN isfinite(site.kept_until) THEN site.kept_until END AS kept_until,
+                   EXISTS (SELECT FROM dispatcher_feed AS feed WHERE site.queue = ANY (feed.queues)) AS has_worker
+              FROM dispatcher_lanesite AS site"""
 
 
 def _rows(statement: LiteralString) -> list[Any]:
@@ -84,6 +89,10 @@ class Pair:
         self.lag = 0
         """How many ticks may pass until every call goes that may: an actor died half way, or a lock held it up."""
         self.touched = Touched()
+        self.parked: set[Lane] = set()
+        """Lanes that waited for a key before this step, and whose turn on it whoever serves the key must look at."""
+        self.kept: set[str] = set()
+        """Keys with room that is kept for a lane whose worker was woken, or was busy when it was the lane's turn."""
         self.agrees = True
 
     def begin(self) -> datetime:
@@ -139,6 +148,7 @@ class Pair:
         fitting = [call_id for call_id in aside if not self.rules.is_oversized(call_id, self.now)]
         assert not (is_full and fitting), f"{fitting} wait alone after a tick, and fit"
         aside |= self.touched.calls | unplaced
+        self._read_kept(numbers)
         self._take(taken, aside, rows, served)
         admitted = self._admitted(rows, [each.call for each in taken])
         must = is_full or (self.is_settled and not self.lag)
@@ -153,6 +163,12 @@ class Pair:
         self._compare_slots()
         self._compare_turns(numbers, [*(each.call for each in taken), *admitted], is_lone=is_lone)
         self.agrees = True
+
+    def _read_kept(self, numbers: Mapping[int, Lane]) -> None:
+        kept = {row.id: row.kept_until for row in _rows(_LANES) if row.kept_until and row.kept_until > self.now}
+        until = {numbers[number]: at for number, at in kept.items() if number in numbers}
+        assert all(at <= self.now + KEEP for at in until.values()), f"room is kept for too long: {until}"
+        self.kept = {name for lane in until for name in (*lane.keys, f"queue:{lane.queue}")}
 
     def _adopt(self, rows: Mapping[UUID, Any]) -> None:
         """Let what time brings come to calls that others have touched, or not yet: as the rows have it.
@@ -184,7 +200,7 @@ class Pair:
         assert self._in_line(aside).get(call.lane, [])[:1] == [call_id], f"{call} went out of its turn"
         assert self.rules.fits(call, self.now, is_lax=True, worker=worker), f"{call} went over a limit"
         must = not (self.lag or self.has_opened)
-        self.turns.note(call_id, self.now, aside=aside, queues=queues, must=must)
+        self.turns.note(call_id, self.now, aside=aside, queues=queues, parked=self.parked, must=must)
         self.rules.admit(call_id, self.now, worker=worker)
 
     def _take(
@@ -260,7 +276,7 @@ class Pair:
             assert state == "discarded" or call.scheduled_at > now
         for call_id in admitted:
             self._go(call_id, aside, worker=None, queues=BROKERS)
-        if must and is_plain and may_go == must_go and not is_shared:
+        if must and is_plain and may_go == must_go and not is_shared and not self.kept:
             done = {**dict.fromkeys(admitted, "dispatched"), **put_off}
             assert done == must_go, f"{done} went, and not {must_go}, of {rules}, at {now}"
         in_line = [
@@ -274,7 +290,8 @@ class Pair:
             if rules.fits(rules.calls[call_id], now, is_lax=False, worker=worker)
         ]
         for call_id, worker in free:
-            assert self._is_behind_a_dear_one(call_id, [*heads, *put_off], worker), (
+            is_kept = self.kept.intersection(rules.costs(rules.calls[call_id]))
+            assert is_kept or self._is_behind_a_dear_one(call_id, [*heads, *put_off], worker), (
                 f"{rules.calls[call_id]} has room and waits, in {rules}, at {now}"
             )
 
@@ -329,3 +346,5 @@ class Pair:
             assert is_new if lane in served and not is_lone else is_new or at in (before, min(at, T0))
             if at >= T0:
                 self.rules.served[lane] = (at, number)
+            is_seen = lane.delivery != "direct" or row.has_worker
+            (self.parked.add if (row.place or 0) > 0 and is_seen else self.parked.discard)(lane)

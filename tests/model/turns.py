@@ -14,13 +14,22 @@ class Turns:
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.passed: Counter[tuple[Lane, Lane]] = Counter()
+        self.passed_at: dict[tuple[Lane, Lane], datetime] = {}
 
     def note(
-        self, call_id: UUID, now: datetime, *, aside: Collection[UUID], queues: Collection[str], must: bool
+        self,
+        call_id: UUID,
+        now: datetime,
+        *,
+        aside: Collection[UUID],
+        queues: Collection[str],
+        parked: Collection[Lane],
+        must: bool,
     ) -> None:
         """Note that a call goes, which waits until now; `queues`: those whose calls could go in its place.
 
-        aside: calls that wait alone, and hold nothing up. must: no lane may be passed over for the second time.
+        aside: calls that wait alone, and hold nothing up. parked: lanes whose turn on a key counts, whatever their
+        queues. must: no lane may be passed over for the second time.
         """
         lane = self.rules.calls[call_id].lane
         waiting = {
@@ -31,7 +40,12 @@ class Turns:
             {(one, other): count for (one, other), count in self.passed.items() if one != lane and waiting.get(one)}
         )
         for other, head in waiting.items():
-            if head and other != lane and other.priority == lane.priority and self.is_behind(head, call_id, queues):
+            seen = [*queues, other.queue] if other in parked else queues
+            if head and other != lane and other.priority == lane.priority and self.is_behind(head, call_id, seen):
+                # A trip that finds no free worker for a lane of another queue passes it over with all that it starts.
+                if other.queue not in queues and self.passed_at.get((other, lane)) == now:
+                    continue
+                self.passed_at[other, lane] = now
                 self.passed[other, lane] += must
                 assert self.passed[other, lane] < 2, f"{lane} has passed {other} twice, which could go, at {now}"
 
