@@ -284,7 +284,9 @@ class Migration(migrations.Migration):
                     models.Index(fields=["at"], name="entry_at"),
                     models.Index(fields=["kind", "at"], name="entry_kind"),
                     models.Index(
-                        django.db.models.fields.json.KeyTextTransform("job_id", "data"), models.F("id"), name="entry_job"
+                        django.db.models.fields.json.KeyTextTransform("job_id", "data"),
+                        models.F("id"),
+                        name="entry_job",
                     ),
                     models.Index(
                         condition=models.Q(("kind__in", ["backpressure.warning", "backpressure.cleared"])),
