@@ -275,6 +275,7 @@ class Migration(migrations.Migration):
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("kind", models.CharField(help_text="Such as rate_limit.exceeded.", max_length=64)),
                 ("queue", models.CharField(max_length=255, null=True)),
+                ("call_id", models.UUIDField(help_text="The job_id of its data, for its index.", null=True)),
                 ("data", models.JSONField()),
                 ("at", models.DateTimeField()),
             ],
@@ -284,7 +285,13 @@ class Migration(migrations.Migration):
                     models.Index(fields=["at"], name="entry_at"),
                     models.Index(fields=["kind", "at"], name="entry_kind"),
                     models.Index(
-                        django.db.models.fields.json.KeyTextTransform("job_id", "data"), models.F("id"), name="entry_job"
+<<<<<<< HEAD
+                        django.db.models.fields.json.KeyTextTransform("job_id", "data"),
+                        models.F("id"),
+                        name="entry_job",
+=======
+                        condition=models.Q(("call_id__isnull", False)), fields=["call_id"], name="entry_call"
+>>>>>>> events
                     ),
                     models.Index(
                         condition=models.Q(("kind__in", ["backpressure.warning", "backpressure.cleared"])),
@@ -1024,5 +1031,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("b2633a32"),
+        InstallFunctions("d810de08"),
     ]

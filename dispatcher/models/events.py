@@ -4,7 +4,6 @@ from typing import ClassVar
 
 from django.db import models
 from django.db.models import Q
-from django.db.models.fields.json import KT
 
 
 class EventLogEntry(models.Model):
@@ -12,6 +11,7 @@ class EventLogEntry(models.Model):
 
     kind = models.CharField(max_length=64, help_text="Such as rate_limit.exceeded.")
     queue = models.CharField(max_length=255, null=True)  # noqa: DJ001 -- absent is not a text
+    call_id = models.UUIDField(null=True, help_text="The job_id of its data, for its index.")
     data = models.JSONField()
     at = models.DateTimeField()
 
@@ -20,7 +20,7 @@ class EventLogEntry(models.Model):
         indexes: ClassVar = [
             models.Index(name="entry_at", fields=["at"]),
             models.Index(name="entry_kind", fields=["kind", "at"]),
-            models.Index(KT("data__job_id"), "id", name="entry_job"),
+            models.Index(name="entry_call", fields=["call_id"], condition=Q(call_id__isnull=False)),
             models.Index(
                 name="entry_pressure",
                 fields=["queue", "at"],

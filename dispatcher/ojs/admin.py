@@ -5,7 +5,6 @@ from typing import Any, Final
 from django import forms
 from django.contrib import admin
 from django.db.models import Model, QuerySet
-from django.db.models.fields.json import KT
 from django.http import HttpRequest
 
 from dispatcher.admin.base import MANY, BoundedAdmin, ReadOnlyAdmin
@@ -150,8 +149,7 @@ class EventLogEntryAdmin(ReadOnlyAdmin):
         if not term:
             return queryset, False
         if (call := uuid_of(term)) is not None:
-            # This expression has an index.
-            return queryset.alias(job=KT("data__job_id")).filter(job=str(call)), False
+            return queryset.filter(call_id=call), False
         oldest = EventLogEntry.objects.order_by("-at").values_list("at", flat=True)[MANY : MANY + 1].first()
         latest = queryset if oldest is None else queryset.filter(at__gt=oldest)
         return super().get_search_results(request, latest, term)

@@ -304,14 +304,19 @@ def now() -> datetime:
     return time
 
 
-def fetch_in_order(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
-    """Run `name`.sql in its own transaction, planned by the order of indexes and without sorts; return its rows.
+def read_in_order() -> None:
+    """Plan the next statements of a transaction of the engine's own by the order of indexes (see tune_order.sql).
 
-    Within a caller's transaction no setting is changed: it would outlast the statement.
+    Within a caller's transaction nothing is changed: it would outlast the statements.
     """
+    if _HOOKS in connection().__dict__:
+        ask("tune_order", object, {})
+
+
+def fetch_in_order(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
+    """Run `name`.sql in its own transaction, planned by the order of indexes and without sorts; return its rows."""
     with own_transaction():
-        if _HOOKS in connection().__dict__:
-            ask("tune_order", object, {})
+        read_in_order()
         asked = ask(name, row, params)
     return asked.rows()
 

@@ -282,7 +282,7 @@ def test_the_event_log_of_a_job_is_found_by_an_index(api: Api) -> None:
         list(source.entries_of(CallFilter(call=UUID(job["id"])), Span(since=timezone.now(), until=timezone.now())))
         read = asked.captured_queries[-1]["sql"]
         cursor.execute(f"EXPLAIN {read[read.index('SELECT') :]}")
-        assert "entry_job" in str(cursor.fetchall())
+        assert "entry_call" in str(cursor.fetchall())
 
 
 def test_the_event_of_a_step_of_a_workflow_comes_before_later_ones(api: Api) -> None:

@@ -135,6 +135,9 @@ def _forgotten(after: State, trip: Trip) -> Iterator[str]:
             continue
         if lane.place <= 0 or lane.place not in after.keys or _is_looked_at(after, lane.place):
             continue
+        # The broker's calls wait until a key has no limit per worker any more.
+        if room(after, after.keys[lane.place], None, trip.now, trip.tuning).own <= 0:
+            continue
         at = _noted(after, lane.place)
         opens = _opens(after, after.keys[lane.place], _most_cost(after, lane.place), trip)
         if opens is not None and (at is None or at > max(opens + trip.tuning.horizon, trip.now + SOON)):

@@ -698,7 +698,7 @@ class _Choice:
             return
         if kind < 9:
             assert by is not None
-            self._stop(lane, kind, by, cost)
+            self._stop(lane, kind, by, cost, is_own=taker == "mine" and (trip.becomes == "active" or trip.worker is not None))
             return
         if taker == "others":
             until = self._left_until(lane)
@@ -753,6 +753,8 @@ class _Choice:
                 why = 2
             elif taker == "mine" and (key.own < cost or (member is not None and member.own < cost)):
                 why = 4
+            elif taker == "published" and any(each.limits.per_worker is not None for each in (key, member) if each):
+                why = 4  # The broker chooses the worker.
             else:
                 why = 9
             if why < kind:
@@ -778,16 +780,16 @@ class _Choice:
         place = next(n for n, (key, _) in enumerate(spent) if key is group) + 1
         return spent[place][0].key.name if place < len(spent) and group.key.has(spent[place][0].key) else None
 
-    def _stop(self, lane: Lane, kind: int, by: Room, cost: int) -> None:
+    def _stop(self, lane: Lane, kind: int, by: Room, cost: int, *, is_own: bool) -> None:
         self.done.add(lane.id)
-        self.chosen.moves[lane.id] = Move(LIMITED if kind == 4 else by.id)
+        self.chosen.moves[lane.id] = Move(LIMITED if kind == 4 and is_own else by.id)
         if kind == 2:
             by.room = 0
             self.chosen.open.add(by.id)
             opens = opens_at(self.state, by, cost, self.trip)
             if opens is not None:
                 self.chosen.notes.add(Note(opens, None, by.id))
-        else:
+        elif is_own:
             by.own = 0
             self.chosen.wake.append(wake(self.state, lane.queue, by.id, self.trip))
 

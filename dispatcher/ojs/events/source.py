@@ -205,6 +205,5 @@ def _latest(calls: QuerySet[CallQueue], field: str, wanted: CallFilter, most: in
 def _entries(wanted: CallFilter) -> QuerySet[EventLogEntry]:
     entries = EventLogEntry.objects.using(conf().database)
     if wanted.call is not None:
-        # This expression has an index.
-        return entries.alias(job=KT("data__job_id")).filter(job=str(wanted.call))
+        return entries.filter(call_id=wanted.call)
     return entries.filter(queue__in=wanted.queues) if wanted.queues else entries

@@ -51,6 +51,7 @@ DECLARE
   v_done bigint[] := '{}';                           -- lanes that are settled
   v_over uuid[] := '{}';                             -- calls that are settled
   v_is_over bool;
+  v_is_own bool;
   v_met bigint[] := '{}';                            -- the lanes of the calls that are decided
   v_short int;                                       -- the priority of a lane that may have more calls than were read
   v_call record;
@@ -100,6 +101,8 @@ BEGIN
                 head.turn + met.n, CASE WHEN p_stride IS NOT NULL THEN mine.n END NULLS FIRST, lane.served_at, lane.id
     LOOP
       CONTINUE WHEN v_call.lane = ANY (v_done);
+      -- Whether a limit per worker is the taker's own: else the broker chooses the worker.
+      v_is_own := v_call.taker = 'mine' AND (p_becomes = 'active' OR p_worker IS NOT NULL);
       v_publishes := CASE WHEN v_call.taker = 'published' OR p_becomes = 'dispatched'
                           THEN array_position(p_found.published, v_call.queue) END;
       CONTINUE WHEN (v_call.taker = 'mine' AND v_left = 0) OR v_publish[v_publishes] = 0;
@@ -188,7 +191,8 @@ BEGIN
         EXIT;
       ELSIF v_least < 9 THEN                         -- its lane waits
         v_done := v_done || v_call.lane;
-        v_moves := v_moves || (v_call.lane, CASE WHEN v_least = 4 AND v_publishes IS NULL THEN -1 ELSE v_by_id END,
+        v_moves := v_moves || (v_call.lane, CASE WHEN v_least = 4 AND v_is_own THEN -1
+                                                 ELSE v_by_id END,
                                NULL, NULL, CASE WHEN v_least = 2 THEN v_call.id END)::@move;
         CASE v_least
           WHEN 2 THEN                                -- calls behind it do not take the room that it waits for
@@ -200,7 +204,7 @@ BEGIN
           WHEN 3 THEN
             v_notes := v_notes || (v_now + interval '20 milliseconds', NULL, v_by_id)::@pending;
           ELSE
-            IF v_publishes IS NULL THEN
+            IF v_is_own THEN
               v_keys[v_by].own := 0;
               v_wake := v_wake || @wake(v_call.queue, v_by_id, p_worker, p_tuning.silence, v_now);
             END IF;
