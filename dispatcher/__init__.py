@@ -3,11 +3,10 @@
 A call walks these steps, one module of `lifecycle` and its statements in `sql` each:
 
 send     write the call in the caller's own transaction; it waits in its lane
-admit    give waiting calls their slots, as far as every limit of every key has room
-publish  hand admitted calls to Celery, after the commit
-claim    win the right to run one attempt, proven by the ticket: this is the start
-run      call the task; its end becomes a value
-finish   record that end if the ticket still holds, and give the slots back
+take     start waiting calls as far as every limit of every key has room, and record the ends of those before
+run      call the task; its end becomes a value, which the next take records
+publish  through the broker: a take dispatches calls, which are handed to Celery after the commit
+claim    and a worker starts one, proven by its ticket
 recover  put back what a dead process or a lost message left behind
 
 `api` is the public module. `engine` composes the steps; `celery` runs the engine in workers. `limits` is the

@@ -11,8 +11,11 @@ from uuid import UUID, uuid4
 import pytest
 from django.db import connection
 
+from dispatcher import ending
 from dispatcher.conf import conf
+from dispatcher.engine import ends
 from dispatcher.lifecycle import claim, heartbeat, place, send
+from dispatcher.lifecycle.finish import Ended
 from dispatcher.lifecycle.take import Taker, take
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot, Start
 from dispatcher.request import Call
@@ -73,6 +76,19 @@ def started(*keys: str, now: datetime = T0, **fields: Any) -> CallQueue:
     with stopped_clock(now):
         assert isinstance(claim.claim(call.id, ticket_of(call)), claim.Claimed)
     return seen(call)
+
+
+def ended(*keys: str, now: datetime = T0, **fields: Any) -> CallQueue:
+    """Return a call that has completed."""
+    call = started(*keys, now=now, **fields)
+    finish(call)
+    return seen(call)
+
+
+def finish(call: CallQueue, result: object = None) -> bool:
+    """Record that the attempt of a call completed; return whether its ticket and claim still held it."""
+    completed = ending.completed(result)
+    return ends.record_one(Ended(call_id=call.id, ticket=ticket_of(call), claim_id=call.claim, ending=completed))
 
 
 def seen(call: CallQueue) -> CallQueue:

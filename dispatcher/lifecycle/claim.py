@@ -141,13 +141,7 @@ def claim(
     horizon is not granted: a process of the pool never sleeps for longer.
     """
     taker, claim_id = Taker(worker=worker, delay=_Pace.slack), claim_id or uuid4()
-    most_ahead = conf().horizon + tuning(taker)["lead"] + _BEYOND
-    until = monotonic() + LOCK_WAIT.total_seconds()
-    while True:
-        claimed = _claim(call_id, ticket, claim_id, taker, most_ahead)
-        # In a caller's transaction a row that it keeps locked stays so.
-        if claimed is not Refused.BUSY or monotonic() > until:
-            return claimed
+    return _claim(call_id, ticket, claim_id, taker, conf().horizon + tuning(taker)["lead"] + _BEYOND)
 
 
 def restore(call_id: UUID, ticket: UUID, *, claim_id: UUID | None = None) -> Claimed | None:
@@ -160,6 +154,17 @@ def restore(call_id: UUID, ticket: UUID, *, claim_id: UUID | None = None) -> Cla
 
 
 def _claim(
+    call_id: UUID, ticket: UUID, claim_id: UUID | None, taker: Taker, most_ahead: timedelta | None
+) -> Claimed | Refused:
+    until = monotonic() + LOCK_WAIT.total_seconds()
+    while True:
+        claimed = _claim_once(call_id, ticket, claim_id, taker, most_ahead)
+        # In a caller's transaction a row that it keeps locked stays so.
+        if claimed is not Refused.BUSY or monotonic() > until:
+            return claimed
+
+
+def _claim_once(
     call_id: UUID, ticket: UUID, claim_id: UUID | None, taker: Taker, most_ahead: timedelta | None
 ) -> Claimed | Refused:
     _DatabaseClock.sample()

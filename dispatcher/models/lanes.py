@@ -46,6 +46,10 @@ class LaneSite(models.Model):
         "worker may. Else the key that it is parked on.",
     )
     served_at = models.DateTimeField(help_text="When a call of it last started.")
+    kept_until = models.DateTimeField(
+        null=True,
+        help_text="Until when the key that it is parked on keeps room for it; infinity: it was passed over once.",
+    )
 
     class Meta:
         managed = False

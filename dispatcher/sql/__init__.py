@@ -207,15 +207,6 @@ def _atomic_block(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
             wrapper.connection = None
 
 
-def read_in_order(*, sorts: bool = True) -> None:
-    """Plan the next statements of a transaction of the engine's own by the order of indexes (see tune_order.sql).
-
-    Within a caller's transaction nothing is changed: it would outlast the statements.
-    """
-    if _HOOKS in connection().__dict__:
-        ask("tune_order", object, {"sorts": "on" if sorts else "off"})
-
-
 @contextmanager
 def together() -> Iterator[None]:
     """Send the statements asked inside in one go, as one transaction; within the caller's they go one by one."""
@@ -313,10 +304,19 @@ def now() -> datetime:
     return time
 
 
+def read_in_order() -> None:
+    """Plan the next statements of a transaction of the engine's own by the order of indexes (see tune_order.sql).
+
+    Within a caller's transaction nothing is changed: it would outlast the statements.
+    """
+    if _HOOKS in connection().__dict__:
+        ask("tune_order", object, {})
+
+
 def fetch_in_order(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
     """Run `name`.sql in its own transaction, planned by the order of indexes and without sorts; return its rows."""
     with own_transaction():
-        read_in_order(sorts=False)
+        read_in_order()
         asked = ask(name, row, params)
     return asked.rows()
 

@@ -14,14 +14,12 @@ TITLES: Final = {
     "send": "Send",
     "lanes": "Lanes and keys",
     "place": "Place",
-    "admit": "Admit",
+    "take": "Take",
     "oversized": "Oversized calls",
     "publish": "Publish",
     "unstarted": "Calls that do not start",
     "claim": "Claim",
     "finish": "Finish",
-    "hand_on": "Hand on",
-    "feed": "Direct delivery",
     "wake": "Idle workers",
     "schedule": "What is due",
     "heartbeat": "Workers",
@@ -48,7 +46,7 @@ header says what the caller must hold and which index the statement relies on. W
 fragment, `{{name}}`, that the loader expands once. A function, `{{@name}}`, is installed by a migration ([decision
 0027](../decisions/0027-functions-of-the-database.md)).
 
-The text that the server receives begins with the name, as in `/* admit_calls */ WITH ...`, so `pg_stat_activity` and
+The text that the server receives begins with the name, as in `/* send_calls */ WITH ...`, so `pg_stat_activity` and
 `pg_stat_statements` show it. This page is generated from the headers by `docs/tools/statements.py`.
 """
 

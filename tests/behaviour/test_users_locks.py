@@ -17,18 +17,8 @@ from tests.races.lockstep import actors
 
 pytestmark = pytest.mark.server
 
-waits = pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="one way in, point 9: a statement waits for a row that a user has locked"
-)
 waiting_rows = pytest.mark.parametrize("row", ["call", "lane", "key"])
 running_rows = pytest.mark.parametrize("row", ["call", "lane", "key", "slot"])
-
-
-@pytest.fixture
-def a_fetch_waits_for_a_lane(request: pytest.FixtureRequest, drive: Drive) -> None:
-    """Mark what today's fetch breaks."""
-    if drive.delivery == "http" and request.node.callspec.params["row"] == "lane":
-        request.applymarker(waits)
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +46,6 @@ def starts_within_two_ticks(drive: Drive, call: CallQueue) -> bool:
 # While nothing has started
 
 
-@pytest.mark.usefixtures("a_fetch_waits_for_a_lane")
 @waiting_rows
 def test_a_locked_row_of_a_call_that_waits_stops_no_other_key(drive: Drive, row: str) -> None:
     """A waiting call is behind a full key, so that at the broker, too, it is about to be started."""
@@ -71,7 +60,6 @@ def test_a_locked_row_of_a_call_that_waits_stops_no_other_key(drive: Drive, row:
     assert starts_within_two_ticks(drive, stopped)
 
 
-@pytest.mark.usefixtures("a_fetch_waits_for_a_lane")
 @waiting_rows
 def test_room_that_comes_while_a_row_is_locked_is_used_within_two_ticks_of_its_end(drive: Drive, row: str) -> None:
     drive.key("full", concurrency=1)
@@ -88,7 +76,7 @@ def test_room_that_comes_while_a_row_is_locked_is_used_within_two_ticks_of_its_e
     assert starts_within_two_ticks(drive, stopped)
 
 
-@pytest.mark.parametrize("row", ["call", "key", pytest.param("lane", marks=waits)])
+@pytest.mark.parametrize("row", ["call", "key", "lane"])
 def test_a_send_waits_for_no_row_that_a_user_has_locked(drive: Drive, row: str) -> None:
     first = drive.send("locked")
     with locked(row, of(row, first)):
@@ -244,7 +232,7 @@ def test_an_end_whose_key_is_locked_is_recorded_and_its_worker_goes_on_with_othe
     assert starts_within_two_ticks(drive, last)
 
 
-@pytest.mark.parametrize("row", ["call", "lane", "key", pytest.param("slot", marks=waits)])
+@pytest.mark.parametrize("row", ["call", "lane", "key", "slot"])
 def test_recovery_puts_back_the_others_while_a_row_of_one_is_locked(drive: Drive, row: str) -> None:
     for name in ("locked", "other"):
         drive.send(name, retry={"max_attempts": 1})

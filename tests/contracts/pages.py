@@ -26,9 +26,10 @@ SELECT n, 'key:' || n, 1, false FROM generate_series(1, 10000) AS n;
 INSERT INTO dispatcher_queue (name, delivery, max_depth, on_full, warn_at)
 SELECT 'queue-' || n, 'http', 1000000, 'reject', 0.8 FROM generate_series(1, 24) AS n;
 
-INSERT INTO dispatcher_lane (id, queue, priority, on_limit, key_ids, parked_on_id)
-SELECT n, 'queue-' || 1 + n % 24, 0, 'wait', ARRAY[1, 1 + n], CASE WHEN n <= 10000 THEN 1 END
-  FROM generate_series(1, 12000) AS n;
+INSERT INTO dispatcher_lane (id, queue, priority, on_limit, key_ids)
+SELECT n, 'queue-' || 1 + n % 24, 0, 'wait', ARRAY[1, 1 + n] FROM generate_series(1, 12000) AS n;
+
+UPDATE dispatcher_lanesite SET place = 1 WHERE lane_id <= 10000;
 
 INSERT INTO dispatcher_callqueue
        (id, lane_id, task, args, kwargs, meta, queue, priority, on_limit, costs, state, attempt, errors, reason, retry,
@@ -57,7 +58,9 @@ INSERT INTO dispatcher_slot (call_id, key_id, cost, lease_until, worker_id, pull
 SELECT id, 1, 1, now() + interval '1 hour', gen_random_uuid(), now() + interval '1 hour'
   FROM dispatcher_callqueue WHERE state = 'active'
 """
-TABLES: Final = "dispatcher_callqueue, dispatcher_lane, dispatcher_ratelimitkey, dispatcher_slot, dispatcher_queue"
+TABLES: Final = ", ".join(
+    f"dispatcher_{name}" for name in ("callqueue", "lane", "lanesite", "ratelimitkey", "slot", "note", "queue")
+)
 
 
 @contextmanager

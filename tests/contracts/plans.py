@@ -10,49 +10,36 @@ from uuid import UUID, uuid4
 from django.db import connection, transaction
 
 from dispatcher import sql
-from dispatcher.limits.policy import BUCKETS
-from dispatcher.states import TERMINAL
 
 MARGIN: Final = timedelta(milliseconds=50)
 LEASE: Final = timedelta(seconds=60)
 ALONE: Final = ("SET LOCAL plan_cache_mode = force_generic_plan",)
 PASS: Final = (sql.statement("tune").text,)
-ORDERED: Final = (*PASS, sql.statement("tune_order").text.replace("$1", "'on'"))
-UNSORTED: Final = (*PASS, sql.statement("tune_order").text.replace("$1", "'off'"))
-FEED: Final = (sql.statement("tune_feed").text.replace("$1", "true"),)
-"""What is set before a statement: by itself; in a pass, one that sorts or not; in a step of a feed."""
+UNSORTED: Final = (*PASS, sql.statement("tune_order").text)
+"""What is set before a statement: by itself; in a transaction of the engine's own; in one without sorts."""
 
 USUAL: Final[dict[str, Any]] = {
-    **{key: [] for key in ("lanes", "keys", "queues", "avoid", "stuck", "resting", "ids")},
-    **{key: [] for key in ("asleep", "full", "held", "keys_with_room", "filled")},
-    **dict.fromkeys(("now", "wait_for", "lane", "call", "passed_after", "retry_in", "expires_in", "usual"), None),
-    **dict.fromkeys(("call_data", "headers", "options", "retry", "reason", "result", "error", "expires_at"), None),
-    **dict.fromkeys(("lease", "ramp", "serves", "after_restart", "publish_after", "silence", "grace"), LEASE),
-    **dict.fromkeys(("soon", "first", "longest", "overdue", "long", "wait", "gap"), LEASE),
-    **dict.fromkeys(("margin", "slack", "lead", "missed", "late"), MARGIN),
-    **dict.fromkeys(("needs_worker", "awake", "is_eager", "is_fetch", "is_lost", "only_revoked"), False),
-    **dict.fromkeys(("may_park", "may_defer", "is_durable", "is_by_claim", "is_unknown"), True),
+    **{key: [] for key in ("keys", "queues", "resting", "ids", "deliveries", "calls", "tickets", "claims", "lanes")},
+    **{key: [] for key in ("states", "reasons", "crashes", "results", "errors", "waits")},
+    **dict.fromkeys(("now", "call", "wait", "due", "strides", "expires_in", "until", "passed_after", "slots"), None),
+    **dict.fromkeys(("call_data", "headers", "options", "retry", "result", "error", "expires_at", "args", "kwargs"), None),
+    **dict.fromkeys(("lease", "dispatch_lease", "ramp", "publish_after", "after_restart", "silence", "grace"), LEASE),
+    **dict.fromkeys(("soon", "first", "longest", "overdue", "long", "gap", "later", "keep", "most_ahead"), LEASE),
+    **dict.fromkeys(("margin", "late", "horizon"), MARGIN),
+    **dict.fromkeys(("lead", "slack"), timedelta(0)),
+    **dict.fromkeys(("is_marked", "is_pulled", "is_strict", "is_eager", "needs_worker", "serves_http"), False),
+    **dict.fromkeys(("may_defer", "is_durable", "is_noted", "is_idle"), True),
     **dict.fromkeys(("worker", "ticket", "claim"), uuid4()),
-    **dict.fromkeys(("args", "kwargs", "meta"), "{}"),
-    **dict.fromkeys(("priority", "crashes", "after", "place"), 0),
-    "queue": "lone",
-    "names": ["lone"],
+    **dict.fromkeys(("priority", "after", "publish", "lane", "key"), 0),
+    **dict.fromkeys(("most_lanes", "most_keys"), 100),
+    "queue": "direct",
     "task": "noop",
     "tasks": ["noop"],
-    "on_limit": "wait",
-    "id": UUID(int=1),
-    "state": "completed",
-    "states": ["scheduled", "retryable"],
-    "terminal": [str(state) for state in TERMINAL],
-    "waiting": "available",
-    "admitted": "dispatched",
-    "deliveries": ["broker"],
-    "most": 500,
-    "room": 2,
+    "becomes": "active",
     "free": 2,
+    "room": 1,
+    "most": 500,
     "ahead": 1_000,
-    "buckets": BUCKETS,
-    "lock_wait": 1_000,
     "looked_at": 5_000,
     "unused": timedelta(days=30),
     "retention": timedelta(days=7),
@@ -82,11 +69,6 @@ def hot(name: str, most: int, before: Sequence[str] = ALONE, /, **given: Any) ->
     return Hot(name, most, before, USUAL | given)
 
 
-def chosen(lanes: str, keys: str) -> str:
-    """Return what sets the lanes that a statement before it has chosen, and the keys that it has locked."""
-    return f"SELECT set_config('dispatcher.chosen', '{lanes}', true), set_config('dispatcher.locked', '{keys}', true)"
-
-
 def ends(call: UUID) -> dict[str, Any]:
     """Return how the attempt of a call ends whose ticket and claim are its id."""
     given = {"states": ["completed"], "crashes": [0], "results": ["1"]}
@@ -97,20 +79,16 @@ def ends(call: UUID) -> dict[str, Any]:
     )
 
 
-def kinds(*names: str, queue: str | None = None) -> str:
-    """Return kinds of calls that spend one key each; without a queue, `key:7` is spent in `queue`."""
-    usual = {"priority": 0, "on_limit": "wait", "placement": {}}
-    queues = [queue or name.split(":")[0].replace("key", "queue") for name in names]
-    given = enumerate(zip(names, queues, strict=True))
-    return json.dumps([usual | {"number": n, "queue": queue, "names": [name]} for n, (name, queue) in given])
+def kinds(*names: str, queue: str = "direct") -> str:
+    """Return kinds of calls that spend one key each."""
+    usual = {"priority": 0, "on_limit": "wait", "placement": {}, "queue": queue}
+    return json.dumps([usual | {"number": number, "names": [name]} for number, name in enumerate(names)])
 
 
-def bulk(*names: str, queue: str | None = None) -> dict[str, Any]:
+def bulk(*names: str, queue: str = "direct") -> dict[str, Any]:
     """Return the parameters that send a call for each of the keys."""
     count = len(names)
-    absent = (
-        *("call_data", "retry", "scheduled_at", "expires_at", "headers", "options", "scheduled_in", "expires_in"),
-    )
+    absent = ("call_data", "retry", "scheduled_at", "expires_at", "headers", "options", "scheduled_in", "expires_in")
     return {
         "kinds": kinds(*names, queue=queue),
         "ids": [UUID(int=number) for number in range(1, count + 1)],
@@ -155,7 +133,11 @@ def explain(tried: Hot) -> dict[str, Any]:
 
 
 def check(tried: Hot) -> dict[str, Any]:
-    """Hold a statement to its bound, and return its plan."""
+    """Hold a statement to its bound, and return its plan.
+
+    The first run plans what functions do, and marks the rows as dead that other tests have left.
+    """
+    explain(tried)
     plan = explain(tried)
     assert buffers(plan) <= tried.most, outline(plan)
     return plan

@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 from django.apps import apps
@@ -212,6 +213,23 @@ def test_no_sql_is_written_in_python() -> None:
             found += [call.lineno for call in raw]
         offenders += [f"{place(module)[:-1]}{line}: a statement has a file in dispatcher/sql" for line in found]
     assert not offenders, "\n".join(offenders)
+
+
+WRITES: Final = {
+    r"INSERT INTO dispatcher_slot\b": {"take"},
+    r"INSERT INTO dispatcher_start\b": {"count_starts"},
+    r"@count_starts\b": {"take", "claim", "spend_window"},
+    r"UPDATE dispatcher_callqueue\b(?:(?!\bWHERE\b).)*\bstarted_at = (?!NULL)": {"take", "claim"},
+}
+"""What starts a call, and the texts that may: `spend_window` counts a request of a client, which is no call."""
+
+
+@pytest.mark.ojs
+@pytest.mark.parametrize("pattern", WRITES)
+def test_only_the_functions_take_and_claim_start_a_call(pattern: str) -> None:
+    texts = {file.stem: written(file) for file in [*EVERY, *functions.FOLDER.glob("*.sql")]}
+    found = {name for name, text in texts.items() if re.search(pattern, text, re.DOTALL) and f"@{name}" != pattern[:-2]}
+    assert found == WRITES[pattern]
 
 
 @committed

@@ -67,12 +67,6 @@ def test_an_idle_tick_makes_two_trips() -> None:
     assert trips(lambda: engine.tick(ticker=Ticker())) == 2
 
 
-def test_a_pass_makes_three_trips() -> None:
-    key("ample", concurrency=1_000)
-    calls = iter([waiting("ample") for _ in range(RUNS * (PREPARED + 1))])
-    assert trips(lambda: go(next(calls), most=1)) == 3
-
-
 def test_a_call_that_ends_and_lets_the_next_one_in_makes_three_trips(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its claim; its finish, the next admission and the look after both; the note that this one is published."""
     monkeypatch.setattr(message, "send", lambda *_: None)
@@ -94,15 +88,15 @@ def test_a_send_behind_a_full_key_makes_one_trip() -> None:
     assert trips(lambda: CallQueue.objects.send("noop", keys=["full"])) == 1
 
 
-def test_a_send_that_is_published_at_once_runs_two_statements_in_two_trips(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The call with its admission, and the note that it is published: the settings of a pass would be a third."""
+def test_a_send_that_is_published_at_once_runs_four_statements_in_three_trips(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call with its note, and who is woken, each with its settings; its dispatch; the note that it is published."""
     monkeypatch.setattr(message, "send", lambda *_: None)
     key("ample", concurrency=1_000)
 
     def send() -> None:
         CallQueue.objects.send("noop", keys=["ample"])
 
-    assert (trips(send), statements(send)) == (2, 2)
+    assert (trips(send), statements(send)) == (3, 4 + 2)
     assert not CallQueue.objects.filter(published_at=None).exists()
 
 

@@ -1,75 +1,58 @@
 """What the actors do, and what must be so when all is done."""
 
+import time
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import transaction
 from django.utils import timezone
 
-from dispatcher import ending, engine
-from dispatcher.engine import attempt, lost, release
-from dispatcher.lifecycle import claim, finish, recover, schedule, send
-from dispatcher.models import CallQueue, Slot
-from dispatcher.request import Call
+from dispatcher import engine
+from dispatcher.engine import ends, lost
+from dispatcher.lifecycle import claim, schedule, take
+from dispatcher.lifecycle.take import Taken, Taker
+from dispatcher.models import CallQueue, LaneSite, Slot
 from dispatcher.states import State
-from tests.races.traffic import in_flight
+from tests.races.audit import audit
+from tests.races.traffic import ended, in_flight
+
+T = TypeVar("T")
 
 LOST = TimeoutError("its worker is gone")
+_SOON = timedelta(seconds=0.1)
+
+
+def slowly(work: Callable[[], T]) -> T:
+    """Do this in a transaction that stays open for a step: its locks are held, and what it writes is not seen."""
+    with transaction.atomic():
+        return work()
 
 
 def send_in_transaction(*keys: str) -> None:
     """Send as a caller does who writes something of its own beside."""
-    with transaction.atomic():
-        CallQueue.objects.send("noop", keys=keys)
+    slowly(lambda: CallQueue.objects.send("noop", keys=keys))
 
 
-def write_alone(*keys: str) -> CallQueue:
-    """Write one call as a lone send does, admitted if nothing is in its way; waiting calls stay waiting."""
-    return send.write([send.draft(Call(keys=keys), task="noop", queue="celery")]).calls[0]
-
-
-def dispense(*calls: CallQueue) -> Callable[[], int]:
-    """Give the work of a pass over the lanes of these calls."""
-    return partial(engine.dispense, lanes={call.lane_id for call in calls})
+def trip(queue: str = "celery") -> Taken:
+    """Dispatch up to one call of a queue, whose locks are held up to the commit."""
+    return slowly(lambda: take.take(Taker(queues=[queue], becomes=State.DISPATCHED), room=1))
 
 
 def finish_one(call: CallQueue) -> bool:
-    """End an attempt and hand its room on; return whether the ticket still held the call."""
-    released = finish.complete(call.id, call.ticket, result=None)
-    if released is not None:
-        engine.hand_over(released.keys, released.lane_id)
-    return released is not None
+    """End an attempt and let others go with its room; return whether the ticket still held the call."""
+    return ends.record_one(ended(call))
 
 
-def release_one(call: CallQueue) -> release.Release:
-    """End an attempt as a worker does, which admits the next call in the same transaction; what else opens is left."""
-    return release.finish_and_admit(call.id, call.ticket, ending.completed(None), claim_id=call.claim)
-
-
-def finish_and_admit(call: CallQueue) -> bool:
-    """End an attempt as a worker does, which admits the next call in the same transaction."""
-    done = release_one(call)
-    release.serve(done)
-    return done.released is not None
-
-
-def give_up(*, serves: bool = False) -> int:
-    """Put back what has run out, the heart of a recovery; return how many. `serves`: and let in what can go then."""
-    with transaction.atomic():
-        ended = [lost.put_back(call.call_id, call.ticket, LOST, is_crash=True) for call in recover.expired()]
-        put_back = [released for released in ended if released is not None]
-        attempt.wake(put_back)
-    if serves and put_back:
-        engine.serve(put_back)
-    return len(put_back)
+def give_up() -> int:
+    """Put back what has run out, the heart of a recovery, and let in what can go then; return how many."""
+    return lost.lose_expired(until=timezone.now())
 
 
 def wake_due() -> int:
     """Do what a tick does about calls whose time has come; return how many it woke."""
     woken = schedule.wake_due()
-    engine.dispense(awake=True)
+    engine.dispense()
     return woken
 
 
@@ -77,7 +60,7 @@ def running(*keys: str) -> CallQueue:
     """Return a call that a worker has claimed."""
     (call,) = in_flight(*keys)
     assert isinstance(claim.claim(call.id, call.ticket), claim.Claimed)
-    return call
+    return CallQueue.objects.get(id=call.id)
 
 
 def let_leases_run_out() -> None:
@@ -85,12 +68,24 @@ def let_leases_run_out() -> None:
     Slot.objects.update(lease_until=timezone.now() - timedelta(seconds=1))
 
 
+def come_along() -> None:
+    """Make the trips that the actors have left notes for; no call may be left to the sweep of a tick."""
+    audit(has_ended=False, limits_changed=True)
+    engine.dispense()
+    while (wait := schedule.next_due()) is not None and wait < _SOON:
+        time.sleep(max(0.0, wait.total_seconds()))
+        engine.dispense()
+    assert engine.sweep() == 0
+
+
 def no_call_waits(*_: Any) -> None:
-    """Check that no call is left to a tick: what waits is parked where somebody, or time, will open."""
-    left = CallQueue.objects.waiting().filter(lane__is_awake=True)
-    assert not left, f"{left[0]} was left to the next tick"
+    """Check that what waits is parked where an end, or time, will open."""
+    come_along()
+    waiting = CallQueue.objects.waiting().values("lane_id")
+    assert not LaneSite.objects.filter(lane_id__in=waiting, place=0)
 
 
 def all_are_admitted(*_: Any) -> None:
     """Check that no call waits at all."""
+    come_along()
     assert not CallQueue.objects.exclude(state__in=[State.DISPATCHED, State.ACTIVE, State.COMPLETED])

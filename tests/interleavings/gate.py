@@ -14,7 +14,6 @@ import pytest
 from django.db import Error
 
 from dispatcher import sql
-from dispatcher.lifecycle import admit
 from tests.races.lockstep import DEADLINE, Actor
 
 if TYPE_CHECKING:
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _HISTORY = re.compile(r'dispatcher_keychange|^SELECT "dispatcher_ratelimitkey"."name" AS')
+_BOUNDED = re.compile(r"\bdispatcher_(take|claim)_[0-9a-f]+\(")
+"""Calls of the functions that write. They wait for each lock for 20 ms at most, and go on without it."""
 _READS = re.compile(r"\bFROM\b")
 _WRITES = re.compile(r"\b(INSERT|UPDATE|DELETE|LOCK)\b")
 
@@ -44,6 +45,8 @@ class Step:
 
     name: str
     kind: Kind
+    is_bounded: bool = False
+    """Whether it waits for a lock for a moment only: who waits for it then, waits until it is done."""
 
     def concerns(self, other: "Step") -> bool:
         """Whether it makes a difference which of two neighbours goes first.
@@ -66,14 +69,11 @@ class Turn:
     is_abandoned: bool = False
     faults: list[Exception] = field(default_factory=list)
     """Every error of the database, also those that the engine lives with."""
-    left: list[admit.Recheck] = field(default_factory=list)
-    """What passes found when they looked again, and left to another pass."""
 
     def begin(self) -> None:
         """Forget the last schedule."""
         self.is_abandoned = False
         self.faults.clear()
-        self.left.clear()
 
 
 def _backend() -> int:
@@ -87,6 +87,7 @@ class Stepped(Actor):
         super().__init__()
         self.turn = turn
         self.next: Step | None = None
+        self.last: Step | None = None
         self.doing: Future[Any] | None = None
         self.holds = False
         self.received: list[str] = []
@@ -104,6 +105,11 @@ class Stepped(Actor):
         return not self.is_done and self.next is None
 
     @property
+    def is_bounded(self) -> bool:
+        """Whether the step that it is in ends by itself, whatever others have locked."""
+        return self.last is not None and self.last.is_bounded
+
+    @property
     def local(self) -> str:
         """All that its own state follows from: what it has received so far, and what it does next."""
         return f"{self.received} {self.next} {self.is_done}"
@@ -119,10 +125,10 @@ class Stepped(Actor):
     def go(self) -> Step:
         """Take the next step, and return which."""
         with self.turn.changed:
-            step, self.next = self.next, None
+            self.last, self.next = self.next, None
             self.turn.changed.notify_all()
-        assert step is not None
-        return step
+        assert self.last is not None
+        return self.last
 
     def abandon(self) -> None:
         """Leave the work as it is; what is not committed is rolled back."""
@@ -148,8 +154,8 @@ class Stepped(Actor):
         if name == "commit":
             self._stop(Step(name, Kind.COMMIT))
             self.holds = False
-        elif _WRITES.search(text):
-            self._stop(Step(name, Kind.WRITE if is_open else Kind.COMMIT))
+        elif (is_bounded := _BOUNDED.search(text) is not None) or _WRITES.search(text):
+            self._stop(Step(name, Kind.WRITE if is_open else Kind.COMMIT, is_bounded))
             self.holds = is_open
         elif _READS.search(text):
             self._stop(Step(name, Kind.READ))
@@ -223,27 +229,13 @@ def _ask(ask: Callable[..., sql.Asked[Any]], name: str, row: type, params: Mappi
     return run() if actor is None else actor.step(name, sql.statement(name).text, run, lambda asked: asked.cursor)
 
 
-def _recheck(recheck: Callable[..., admit.Recheck], done: admit.Pass, **options: Any) -> admit.Recheck:
-    again = recheck(done, **options)
-    actor: Stepped | None = getattr(_here, "actor", None)
-    if actor is None:
-        return again
-    actor.turn.left.append(again)
-    return admit.Recheck(lanes=[], keys=[])
-
-
 @contextmanager
-def stepped(count: int, *, leaves: bool) -> Iterator[list[Stepped]]:
-    """Give so many actors, whose statements are steps, and end them.
-
-    leaves: what a pass finds when it looks again is left to a pass at the end.
-    """
+def stepped(count: int) -> Iterator[list[Stepped]]:
+    """Give so many actors, whose statements are steps, and end them."""
     turn = Turn()
     made = [Stepped(turn) for _ in range(count)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sql, "ask", partial(_ask, sql.ask))
-        if leaves:
-            patch.setattr(admit, "recheck", partial(_recheck, admit.recheck))
         try:
             yield made
         finally:

@@ -39,11 +39,13 @@ class Tables:
 @contextmanager
 def kept() -> Iterator[Tables]:
     """Keep what is in the tables of the dispatcher now, and put it back at the end."""
-    models = {model._meta.db_table: model for model in apps.get_app_config("dispatcher").get_models()}
-    names = list(models)
+    names = [model._meta.db_table for model in apps.get_app_config("dispatcher").get_models()]
     columns = {
-        name: ", ".join(field.column for field in model._meta.concrete_fields if field.column and not field.generated)
-        for name, model in models.items()
+        name: _run(
+            "SELECT string_agg(attname, ', ') FROM pg_attribute"
+            f" WHERE attrelid = '{name}'::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = ''"
+        )[0]
+        for name in names
     }
     sequences = _run("SELECT array_agg(sequencename::text) FROM pg_sequences WHERE sequencename LIKE 'dispatcher%'")[0]
     _run("".join(f"CREATE TEMP TABLE kept_{name} AS TABLE {name};" for name in names))

@@ -1,4 +1,4 @@
-"""Steps of direct workers, in every order against what others do: no limit broken, no call lost, none started twice."""
+"""Trips of direct workers, in every order against what others do: no limit broken, no call lost, none started twice."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -7,15 +7,15 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from django.db import transaction
 
 from dispatcher import api, ending, engine
-from dispatcher.engine import fed, feed
-from dispatcher.engine.feed import Start, Step, Taker
-from dispatcher.lifecycle import control, finish
+from dispatcher.engine import feed
+from dispatcher.lifecycle import control
+from dispatcher.lifecycle.finish import Ended
+from dispatcher.lifecycle.take import Start, Taken, Taker
 from dispatcher.models import CallQueue, Queue, RateLimitKey, Slot
 from dispatcher.states import State
-from tests.interleavings.actions import give_up, let_leases_run_out
+from tests.interleavings.actions import come_along, give_up, let_leases_run_out, slowly
 from tests.interleavings.stepper import explore
 from tests.races.lockstep import concurrent
 
@@ -33,11 +33,12 @@ def send(*keys: str, **fields: Any) -> CallQueue:
     return CallQueue.objects.send("noop", queue="mail", keys=keys, **fields)
 
 
-def take(taker: Taker = ONE, *ended: Start, room: int = 2) -> Step:
-    return feed.step(taker, [end_of(start) for start in ended], room=room)
+def take(taker: Taker = ONE, *ended: Start, room: int = 2) -> Taken:
+    """Make a trip whose locks are held up to its commit."""
+    return slowly(lambda: feed.step(taker, [end_of(start) for start in ended], room=room))
 
 
-def end_of(start: Start) -> finish.Ended:
+def end_of(start: Start) -> Ended:
     return start.ended(ending.completed(1))
 
 
@@ -46,14 +47,14 @@ def taken() -> Start:
     return start
 
 
-def ids(*steps: Step) -> list[Any]:
-    return sorted(start.call.id for step in steps for start in step.starts)
+def ids(*trips: Taken) -> list[Any]:
+    return sorted(start.call.id for trip in trips for start in trip.starts)
 
 
 def rest(taker: Taker = OTHER) -> list[Any]:
-    """Take what is left, as an idle worker does when it looks next."""
-    keys = list(RateLimitKey.objects.values_list("id", flat=True))
-    return [start.call.id for start in feed.step(taker, room=9, keys=keys).starts]
+    """Take what is left, as an idle worker does when it comes again: none needs the sweep of a tick."""
+    come_along()
+    return [start.call.id for _ in range(3) for start in feed.step(taker, room=9).starts]
 
 
 def started(call: CallQueue) -> bool:
@@ -63,81 +64,77 @@ def started(call: CallQueue) -> bool:
     return row.state == State.ACTIVE
 
 
-def test_steps_of_two_workers_over_lanes_that_share_a_key() -> None:
+def test_trips_of_two_workers_over_lanes_that_share_a_key() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     RateLimitKey.objects.declare("tenant")
     send("api")
     send("api", "tenant")
 
-    def one_started(*steps: Step) -> None:
+    def one_started(*trips: Taken) -> None:
         left = rest()
-        assert len({*ids(*steps), *left}) == len([*ids(*steps), *left]) == 1
+        assert len({*ids(*trips), *left}) == len([*ids(*trips), *left]) == 1
         assert Slot.objects.filter(key__name="api").count() == 1
 
     explore({"one": partial(take, ONE), "other": partial(take, OTHER)}, one_started, at_least=10)
 
 
-def test_steps_of_two_workers_and_two_calls_of_one_lane() -> None:
+def test_trips_of_two_workers_and_two_calls_of_one_lane() -> None:
     calls = [send(), send()]
 
-    def each_started_once(*steps: Step) -> None:
-        assert sorted([*ids(*steps), *rest()]) == sorted(call.id for call in calls)
+    def each_started_once(*trips: Taken) -> None:
+        assert sorted([*ids(*trips), *rest()]) == sorted(call.id for call in calls)
         assert set(CallQueue.objects.values_list("attempt", flat=True)) == {1}
 
     explore({"one": partial(take, ONE, room=1), "other": partial(take, OTHER, room=1)}, each_started_once, at_least=10)
 
 
-def test_a_step_that_ends_a_call_and_the_step_of_another_worker() -> None:
+def test_a_trip_that_ends_a_call_and_the_trip_of_another_worker() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     first, second = send("api"), send("api")
     start = taken()
     assert start.call.id == first.id
 
-    def the_second_started(*steps: Step) -> None:
-        assert [*ids(*steps), *rest()] == [second.id]
+    def the_second_started(*trips: Taken) -> None:
+        assert [*ids(*trips), *rest()] == [second.id]
         assert CallQueue.objects.get(id=first.id).state == State.COMPLETED
 
     explore({"one": partial(take, ONE, start), "other": partial(take, OTHER)}, the_second_started, at_least=10)
 
 
-def test_a_step_that_ends_a_call_and_one_that_parks_another_lane() -> None:
+def test_a_trip_that_ends_a_call_and_one_that_parks_another_lane() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     RateLimitKey.objects.declare("tenant")
     send("api")
     start = taken()
     call = send("api", "tenant")
 
-    def it_starts(*steps: Step) -> None:
-        # By these, or by the next step of the worker that has opened the key: none needs a tick.
-        opened = [key for step in steps for key in step.open_keys]
-        assert [*ids(*steps), *ids(feed.step(ONE, room=2, keys=opened))] == [call.id]
+    def it_starts(*trips: Taken) -> None:
+        assert [*ids(*trips), *rest()] == [call.id]
 
     explore({"one": partial(take, ONE, start), "other": partial(take, OTHER)}, it_starts, at_least=10)
 
 
-def test_a_step_and_a_send() -> None:
+def test_a_trip_and_a_send() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     send("api")
     start = taken()
 
     def sends() -> CallQueue:
-        with transaction.atomic():
-            return send("api")
+        return slowly(lambda: send("api"))
 
-    def it_starts(step: Step, call: CallQueue) -> None:
-        # By this step, or by the next of any worker: none needs a tick, or a key that is opened.
-        assert [*ids(step), *ids(take(OTHER))] == [call.id]
+    def it_starts(trip: Taken, call: CallQueue) -> None:
+        assert [*ids(trip), *rest()] == [call.id]
 
     explore({"worker": partial(take, ONE, start), "sender": sends}, it_starts, at_least=10)
 
 
-def test_a_step_and_a_cancel() -> None:
+def test_a_trip_and_a_cancel() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     call, behind = send("api"), send("api")
 
-    def cancelled_or_started(step: Step, cancelled: list[Any]) -> None:
+    def cancelled_or_started(trip: Taken, cancelled: list[Any]) -> None:
         assert ([call.id] == cancelled) is not started(call)
-        assert [*ids(step), *rest()] == [behind.id if cancelled else call.id]
+        assert [*ids(trip), *rest()] == [behind.id if cancelled else call.id]
 
     explore({"worker": take, "caller": partial(api.cancel, [call.id])}, cancelled_or_started, at_least=10)
 
@@ -151,7 +148,7 @@ CLOSINGS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("kind", [{"concurrency": 2}, {"throttle": (1000, 1)}], ids=["plain", "throttled"])
 @pytest.mark.parametrize("verb", CLOSINGS)
-def test_a_step_and_a_closing(verb: str, kind: dict[str, Any]) -> None:
+def test_a_trip_and_a_closing(verb: str, kind: dict[str, Any]) -> None:
     RateLimitKey.objects.declare("api", **kind)
     call = send("api")
 
@@ -159,30 +156,30 @@ def test_a_step_and_a_closing(verb: str, kind: dict[str, Any]) -> None:
         key = RateLimitKey.objects.get(name="api")
         return key.is_paused or key.blocked_until is not None or key.concurrency == 0
 
-    def look_and_take() -> tuple[bool, Step]:
+    def look_and_take() -> tuple[bool, Taken]:
         return is_closed(), take()
 
-    def nothing_starts_late(_: None, looked: tuple[bool, Step]) -> None:
-        was_closed, step = looked
-        assert started(call) == bool(step.starts)
-        assert not (was_closed and step.starts)
+    def nothing_starts_late(_: None, looked: tuple[bool, Taken]) -> None:
+        was_closed, trip = looked
+        assert started(call) == bool(trip.starts)
+        assert not (was_closed and trip.starts)
         assert rest() == []
-        if not step.starts:
+        if not trip.starts:
             row = CallQueue.objects.get(id=call.id)
             assert (row.state, row.attempt, row.ticket) == (State.AVAILABLE, 0, None)
 
     explore({"admin": CLOSINGS[verb], "worker": look_and_take}, nothing_starts_late, at_least=5, limits_changed=True)
 
 
-def test_a_step_that_ends_a_call_and_its_recovery() -> None:
+def test_a_trip_that_ends_a_call_and_its_recovery() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     call = send("api", retry={"max_attempts": 3, "initial_interval": 1, "jitter": False})
     start = taken()
     let_leases_run_out()
 
-    def it_ended_once(step: Step, lost: int) -> None:
+    def it_ended_once(trip: Taken, lost: int) -> None:
         row = CallQueue.objects.get(id=call.id)
-        assert (list(step.recorded), lost) in [([call.id], 0), ([], 1)]
+        assert (list(trip.ended), lost) in [([call.id], 0), ([], 1)]
         assert row.state == (State.RETRYABLE if lost else State.COMPLETED)
         assert not Slot.objects.all()
 
@@ -200,25 +197,25 @@ def test_a_call_that_is_given_back_and_a_recovery() -> None:
         assert (row.state, row.attempt) == ((State.RETRYABLE, 1) if lost else (State.AVAILABLE, 0))
         assert rest() == ([] if lost else [call.id])
 
-    explore({"worker": partial(fed.give_back, [start.handle]), "recovery": give_up}, it_waits_once, at_least=5)
+    explore({"worker": partial(feed.give_back, [(start.call.id, start.call.ticket)]), "recovery": give_up}, it_waits_once, at_least=5)
 
 
 @pytest.mark.parametrize("delivery", ["broker", "direct"])
-def test_a_step_and_a_change_of_the_delivery(delivery: str) -> None:
+def test_a_trip_and_a_change_of_the_delivery(delivery: str) -> None:
     Queue.objects.update(delivery="broker" if delivery == "direct" else "direct")
     RateLimitKey.objects.declare("api", concurrency=1)
     call = send("api")
     if delivery == "direct":
-        engine.dispense(awake=True)
+        engine.dispense()
 
     def change() -> None:
         Queue.objects.update(delivery=delivery)
 
-    def it_is_started_by_one(step: Step, _: None) -> None:
+    def it_is_started_by_one(trip: Taken, _: None) -> None:
         engine.tick()
         row = CallQueue.objects.get(id=call.id)
         assert row.state in (State.ACTIVE, State.DISPATCHED) or delivery == "direct"
-        assert len([*ids(step), *rest()]) + (row.state == State.DISPATCHED) == 1
+        assert len([*ids(trip), *rest()]) + (row.state == State.DISPATCHED) == 1
         assert Slot.objects.count() == 1
 
     explore({"worker": take, "admin": change}, it_is_started_by_one, at_least=3)

@@ -1,20 +1,21 @@
 """Invariants 2 to 4, in every order of steps: one start per ticket, one end per attempt, slots while in flight."""
 
+from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
 import pytest
 
-from dispatcher import api, engine
-from dispatcher.lifecycle import finish
+from dispatcher import api, ending, engine
+from dispatcher.engine import ends
 from dispatcher.lifecycle.claim import Claimed, claim
 from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.states import State
 from tests.builders import renew
-from tests.interleavings.actions import LOST, dispense, finish_one, give_up, let_leases_run_out, running
+from tests.interleavings.actions import LOST, come_along, finish_one, give_up, let_leases_run_out, running
 from tests.interleavings.stepper import explore
 from tests.races.lockstep import concurrent
-from tests.races.traffic import in_flight, write
+from tests.races.traffic import ended, in_flight, write
 
 pytestmark = concurrent
 
@@ -84,7 +85,7 @@ def test_a_claim_a_finish_and_two_recoveries() -> None:
     let_leases_run_out()
 
     def live() -> tuple[bool, bool]:
-        return started(call), finish.complete(call.id, call.ticket, result=None) is not None
+        return started(call), finish_one(call)
 
     def one_has_it(lived: tuple[bool, bool], *recovered: int) -> None:
         assert lived in {(True, True), (False, False)}
@@ -96,19 +97,18 @@ def test_a_claim_a_finish_and_two_recoveries() -> None:
 
 def test_three_finishes_with_one_ticket() -> None:
     call = running("api")
-    ends = {
-        "one": partial(finish.complete, call.id, call.ticket, result=1),
-        "two": partial(finish.complete, call.id, call.ticket, result=2),
-        "three": partial(finish.fail, call.id, call.ticket, error=LOST, attempt=1, policy={"max_attempts": 1}),
-    }
+    endings = [ending.completed(1), ending.completed(2), ending.failed(LOST, attempt=1, policy={"max_attempts": 1})]
 
-    def one_counts(*released: finish.Released | None) -> None:
-        (counted,) = [each for each in released if each is not None]
-        row = CallQueue.objects.get(id=call.id)
-        assert (row.state, row.result) == (counted.state, (1, 2, None)[released.index(counted)])
+    def end(how: ending.Ending) -> bool:
+        return ends.record_one(replace(ended(call), ending=how))
+
+    def one_counts(*recorded: bool) -> None:
+        assert sorted(recorded) == [False, False, True]
+        counted = endings[recorded.index(True)]
+        assert CallQueue.objects.get(id=call.id).result == counted.result
         assert now(call) == (counted.state, 1, None, 0)
 
-    explore(ends, one_counts, at_least=15)
+    explore({str(number): partial(end, how) for number, how in enumerate(endings)}, one_counts, at_least=15)
 
 
 def test_a_heartbeat_and_a_recovery() -> None:
@@ -164,11 +164,11 @@ def test_a_cancel_and_a_claim() -> None:
     explore({"admin": partial(api.cancel, [call.id]), "worker": partial(started, call)}, one_has_it, at_least=50)
 
 
-def test_a_cancel_and_the_admission_of_the_call() -> None:
+def test_a_cancel_and_a_trip_that_dispatches_the_call() -> None:
     (call,) = write([["api"]])
 
     def it_ends(cancelled: list[UUID], _: int) -> None:
         assert cancelled == [call.id]
         assert now(call) == (State.CANCELLED, 0, None, 0)
 
-    explore({"admin": partial(api.cancel, [call.id]), "dispenser": dispense(call)}, it_ends, at_least=1000)
+    explore({"admin": partial(api.cancel, [call.id]), "dispenser": engine.dispense}, it_ends, at_least=1000)

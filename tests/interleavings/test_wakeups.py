@@ -9,22 +9,21 @@ import pytest
 from django.utils import timezone
 
 from dispatcher import api, engine
-from dispatcher.engine import release
-from dispatcher.lifecycle import recover, send
+from dispatcher.lifecycle import send
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
+from tests.builders import erase
 from tests.interleavings.actions import (
     LOST,
     all_are_admitted,
-    dispense,
-    finish_and_admit,
+    finish_one,
     give_up,
     let_leases_run_out,
     no_call_waits,
-    release_one,
     running,
     send_in_transaction,
+    slowly,
     wake_due,
 )
 from tests.interleavings.stepper import explore, wide
@@ -35,29 +34,29 @@ pytestmark = [concurrent, pytest.mark.slow]
 
 
 @pytest.mark.smoke
-def test_a_send_and_a_pass_that_puts_the_lane_to_sleep() -> None:
+def test_a_send_and_a_trip_that_puts_the_lane_to_sleep() -> None:
     RateLimitKey.objects.declare("api", concurrency=2)
     (first,) = in_flight("api")
     explore(
-        {"sender": partial(send_in_transaction, "api"), "dispenser": dispense(first)}, all_are_admitted, at_least=800
+        {"sender": partial(send_in_transaction, "api"), "dispenser": engine.dispense}, all_are_admitted, at_least=800
     )
 
 
 @pytest.mark.smoke
-def test_a_finish_and_a_pass_that_parks_a_lane() -> None:
+def test_an_end_and_a_trip_that_parks_a_lane() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     declare_tenants(1)
     call = running("api")
     (waiting,) = write([["api", "tenant:0"]])
-    explore({"worker": partial(finish_and_admit, call), "dispenser": dispense(waiting)}, all_are_admitted, at_least=100)
+    explore({"worker": partial(finish_one, call), "dispenser": engine.dispense}, all_are_admitted, at_least=100)
 
 
-def test_a_finish_and_a_send_to_the_lane_that_it_lets_in() -> None:
+def test_an_end_and_a_send_to_the_lane_that_it_lets_in() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     call = running("api")
     CallQueue.objects.send("noop", keys=["api"])
     explore(
-        {"worker": partial(finish_and_admit, call), "sender": partial(send_in_transaction, "api")},
+        {"worker": partial(finish_one, call), "sender": partial(send_in_transaction, "api")},
         no_call_waits,
         at_least=200,
     )
@@ -65,29 +64,24 @@ def test_a_finish_and_a_send_to_the_lane_that_it_lets_in() -> None:
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("limits", [{}, {"rate": (4, 3600)}], ids=["plain", "window"])
-def test_two_finishes_that_admit_and_two_lanes_parked_on_their_key(limits: dict[str, Any]) -> None:
+def test_two_ends_that_admit_and_two_lanes_parked_on_their_key(limits: dict[str, Any]) -> None:
     RateLimitKey.objects.declare("api", concurrency=2, **limits)
     declare_tenants(2)
     calls = running("api"), running("api")
     for number in range(2):
         CallQueue.objects.send("noop", keys=["api", f"tenant:{number}"])
 
-    def all_are_admitted_then(*done: release.Release) -> None:
-        for each in done:
-            release.serve(each)
-        all_are_admitted()
-
-    one, other = (partial(release_one, call) for call in calls)
-    explore({"one": one, "other": other}, all_are_admitted_then, at_least=300)
+    one, other = (partial(slowly, partial(finish_one, call)) for call in calls)
+    explore({"one": one, "other": other}, all_are_admitted, at_least=10)
 
 
-def test_a_finish_that_admits_and_a_finish_that_frees_the_key_where_the_lane_is_parked_then() -> None:
+def test_an_end_that_admits_and_a_end_that_frees_the_key_where_the_lane_is_parked_then() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     RateLimitKey.objects.declare("other", concurrency=2)
     first, second = running("api", "other"), running("other")
     for _ in range(2):
         CallQueue.objects.send("noop", keys=["api", "other"])
-    work = {"one": partial(finish_and_admit, first), "other": partial(finish_and_admit, second)}
+    work = {"one": partial(finish_one, first), "other": partial(finish_one, second)}
     explore(work, no_call_waits, at_least=100)
 
 
@@ -99,26 +93,26 @@ OPENINGS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("verb", OPENINGS)
-def test_an_opening_and_a_pass_that_parks_a_lane(verb: str) -> None:
+def test_an_opening_and_a_trip_that_parks_a_lane(verb: str) -> None:
     RateLimitKey.objects.declare("api", concurrency=0 if verb == "limit" else 1)
     if verb == "resume":
         api.pause("api")
     if verb == "end_override":
         api.override("api", until=timezone.now() + timedelta(hours=1), concurrency=0)
     (waiting,) = write([["api"]])
-    explore({"admin": OPENINGS[verb], "dispenser": dispense(waiting)}, all_are_admitted, at_least=300)
+    explore({"admin": OPENINGS[verb], "dispenser": engine.dispense}, all_are_admitted, at_least=300)
 
 
-def test_a_raised_limit_and_a_pass_that_sets_a_call_aside() -> None:
+def test_a_raised_limit_and_a_trip_that_sets_a_call_aside() -> None:
     RateLimitKey.objects.declare("api", concurrency=10)
     (waiting,) = send.write([send.draft(Call(keys={"api": 8}), task="noop", queue="celery")]).calls
     RateLimitKey.objects.update(concurrency=5)
     raising = partial(api.limit, "api", {"concurrency": 10})
-    explore({"admin": raising, "dispenser": dispense(waiting)}, all_are_admitted, at_least=200, limits_changed=True)
+    explore({"admin": raising, "dispenser": engine.dispense}, all_are_admitted, at_least=200, limits_changed=True)
 
 
 @wide
-def test_a_cancel_and_a_pass_that_parks_a_lane() -> None:
+def test_a_cancel_and_a_trip_that_parks_a_lane() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     declare_tenants(1)
     (admitted,) = in_flight("api")
@@ -128,27 +122,26 @@ def test_a_cancel_and_a_pass_that_parks_a_lane() -> None:
         assert CallQueue.objects.get(id=waiting.id).state == State.DISPATCHED
 
     explore(
-        {"admin": partial(api.cancel, [admitted.id]), "dispenser": dispense(waiting)}, the_other_is_in, at_least=1000
+        {"admin": partial(api.cancel, [admitted.id]), "dispenser": engine.dispense}, the_other_is_in, at_least=1000
     )
 
 
-def test_a_loss_and_a_pass_that_puts_the_lane_to_sleep() -> None:
+def test_a_loss_and_a_trip_that_puts_the_lane_to_sleep() -> None:
     (call,) = in_flight()
     losing = partial(engine.lose, call.id, call.ticket, LOST, is_crash=True)
-    explore({"worker": losing, "dispenser": dispense(call)}, all_are_admitted, at_least=400)
+    explore({"worker": losing, "dispenser": engine.dispense}, all_are_admitted, at_least=400)
 
 
-def test_a_recovery_and_a_pass_that_puts_the_lane_to_sleep() -> None:
+def test_a_recovery_and_a_trip_that_puts_the_lane_to_sleep() -> None:
     (call,) = in_flight()
     let_leases_run_out()
-    explore({"recovery": partial(give_up, serves=True), "dispenser": dispense(call)}, all_are_admitted, at_least=1000)
+    explore({"recovery": give_up, "dispenser": engine.dispense}, all_are_admitted, at_least=1000)
 
 
-@pytest.mark.parametrize("is_awake", [False, True], ids=["asleep", "awake"])
-def test_a_call_whose_time_comes_and_a_pass_that_puts_its_lane_to_sleep(*, is_awake: bool) -> None:
-    call = CallQueue.objects.send("noop", scheduled_at=timezone.now() + timedelta(hours=1))
+@pytest.mark.parametrize("is_noted", [False, True], ids=["asleep", "noted"])
+def test_a_call_whose_time_comes_and_a_trip_that_puts_its_lane_to_sleep(*, is_noted: bool) -> None:
+    CallQueue.objects.send("noop", scheduled_at=timezone.now() + timedelta(hours=1))
     CallQueue.objects.update(scheduled_at=timezone.now())
-    if is_awake:
-        recover.wake([call.lane_id])
-    passing = partial(engine.dispense, awake=True) if is_awake else dispense(call)
-    explore({"ticker": wake_due, "dispenser": passing}, all_are_admitted, at_least=500)
+    if is_noted:
+        erase(*write([[]]))
+    explore({"ticker": wake_due, "dispenser": engine.dispense}, all_are_admitted, at_least=10)

@@ -8,11 +8,13 @@ from django.db import connection, transaction
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from dispatcher import request
-from dispatcher.lifecycle import finish
+from dispatcher import ending, request
+from dispatcher.engine import ends
+from dispatcher.lifecycle.finish import Ended
 from dispatcher.models import CallQueue, RateLimitKey
 from tests.drive import Run
-from tests.model.pair import LOCKED_CALL_STOPS, LOCKED_LANE_STOPS, Pair, Touched
+from tests.faults import end_and_die
+from tests.model.pair import Pair, Touched
 from tests.model.rules import Call, Rules
 from tests.model.strategies import drafts, numbers
 from tests.races.lockstep import Actor
@@ -50,7 +52,7 @@ class Faults:
         self.pair.begin()
         run = self.pick(number)
         self.rules.complete(run.call)
-        assert finish.complete(run.call, run.ticket, result=None)
+        end_and_die(run)
         self.pair.lag = max(self.pair.lag, 1)
         self.compare()
 
@@ -68,10 +70,11 @@ class Faults:
         attempt, policy = call.attempt, self.fields(call)["retry"]
         if how == "completes":
             self.rules.complete(call_id)
-            assert finish.complete(call_id, ticket, result=None)
+            done = ending.completed(None)
         else:
             self.rules.fail(call_id, now)
-            assert finish.fail(call_id, ticket, error=ValueError("this time"), attempt=attempt, policy=policy)
+            done = ending.failed(ValueError("this time"), attempt=attempt, policy=policy)
+        assert ends.record_one(Ended(call_id=call_id, ticket=ticket, claim_id=None, ending=done))
         self.pair.lag = max(self.pair.lag, 1)
         self.compare()
 
@@ -127,11 +130,12 @@ class Faults:
         self.actor.open()
         if what == "a call":
             touched.calls = {call_id}
-            touched.stops = LOCKED_CALL_STOPS if lane.delivery == "direct" else touched.stops
             self.actor.do(_lock, "callqueue", strength, [call_id])
         if "lane" in what:
-            touched.lanes, touched.stops = {lane}, LOCKED_LANE_STOPS
-            self.actor.do(_lock, "lane", "NO KEY UPDATE", [CallQueue.objects.get(id=call_id).lane_id])
+            touched.lanes = {lane}
+            lane_id = CallQueue.objects.get(id=call_id).lane_id
+            self.actor.do(_lock, "lane", "NO KEY UPDATE", [lane_id])
+            self.actor.do(_lock, "lanesite", "NO KEY UPDATE", [lane_id], by="lane_id")
         if "keys" in what:
             touched.keys = set(lane.keys)
             ids = RateLimitKey.objects.filter(name__in=lane.keys).order_by("id").values_list("id", flat=True)
@@ -159,7 +163,7 @@ class Faults:
         self.pair.begin()
         run = self.pick(number)
         self.actor.open()
-        assert self.actor.do(finish.complete, run.call, run.ticket, result=None)
+        self.actor.do(end_and_die, run)
         call = self.rules.calls[run.call]
         self.pair.touch(Touched({run.call}, {call.lane}, set(self.rules.costs(call))))
         self.compare()
@@ -175,6 +179,6 @@ class Faults:
         self.pair.touch(Touched())
 
 
-def _lock(table: str, strength: str, ids: Sequence[object]) -> None:
+def _lock(table: str, strength: str, ids: Sequence[object], *, by: str = "id") -> None:
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT FROM dispatcher_{table} WHERE id = ANY (%s) ORDER BY id FOR {strength}", [[*ids]])
+        cursor.execute(f"SELECT FROM dispatcher_{table} WHERE {by} = ANY (%s) ORDER BY {by} FOR {strength}", [[*ids]])

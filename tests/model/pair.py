@@ -17,23 +17,24 @@ from tests.model.turns import Turns
 
 STEP = timedelta(milliseconds=1)
 """What every step takes, so that no two lanes are served at the same time."""
+BROKERS = [queue for queue, delivery in QUEUES.items() if delivery == "broker"]
+KEEP = timedelta(seconds=1)
+"""For how long room is kept for a lane whose workers are busy."""
 CATCH_UP = 2
 """Within how many ticks all is where it belongs that locks have held up."""
-LOCKED_LANE_STOPS, LOCKED_CALL_STOPS = frozenset({"tick", "http"}), frozenset({"direct"})
-"""What stops while a user keeps a lane, or a call of a direct queue, locked; such steps are left out meanwhile.
 
-Today a tick, a recovery, and a fetch that finds calls due, wait for the lock of each lane that they wake, as long as
-it is held. A worker that finds a call locked steps again and again if a key is closed, too. Where calls have one way
-in, no row is waited for or looked at for ever, and both are empty.
-"""
-
-_TABLES = ("callqueue", "slot", "window", "lane", "ratelimitkey", "worker", "ojs_pullworker")
+_TABLES = (
+    *("callqueue", "slot", "start", "note", "lanesite", "lane", "ratelimitkey", "feed", "worker", "ojs_pullworker"),
+)
 _CALLS = """SELECT id, lane_id, state, attempt, ticket, scheduled_at, dispatched_at, published_at, started_at,
                     oversized_key_id
               FROM dispatcher_callqueue"""
 _SLOTS = """SELECT slot.call_id, key.name, slot.cost, slot.lease_until
               FROM dispatcher_slot AS slot LEFT JOIN dispatcher_ratelimitkey AS key ON key.id = slot.key_id"""
-_LANES = "SELECT id, served_at FROM dispatcher_lane"
+_LANES = """SELECT site.lane_id AS id, site.served_at, site.place,
+                   CASE WHEN isfinite(site.kept_until) THEN site.kept_until END AS kept_until,
+                   EXISTS (SELECT FROM dispatcher_feed AS feed WHERE site.queue = ANY (feed.queues)) AS has_worker
+              FROM dispatcher_lanesite AS site"""
 
 
 def _rows(statement: LiteralString) -> list[Any]:
@@ -59,8 +60,6 @@ class Touched:
     calls: set[UUID] = field(default_factory=set)
     lanes: set[Lane] = field(default_factory=set)
     keys: set[str] = field(default_factory=set)
-    stops: frozenset[str] = frozenset()
-    """What does not happen meanwhile: ticks and recoveries ("tick"), or what workers of a delivery take."""
 
     def __bool__(self) -> bool:
         return bool(self.calls or self.lanes or self.keys)
@@ -90,6 +89,10 @@ class Pair:
         self.lag = 0
         """How many ticks may pass until every call goes that may: an actor died half way, or a lock held it up."""
         self.touched = Touched()
+        self.parked: set[Lane] = set()
+        """Lanes that waited for a key before this step, and whose turn on it whoever serves the key must look at."""
+        self.kept: set[str] = set()
+        """Keys with room that is kept for a lane whose worker was woken, or was busy when it was the lane's turn."""
         self.agrees = True
 
     def begin(self) -> datetime:
@@ -119,11 +122,12 @@ class Pair:
         is_lone: bool = False,
         taken: Sequence[Run] = (),
         looked_for: Worker | None = None,
+        served: Collection[str] = (),
     ) -> None:
         """Hold the engine to the rules.
 
         is_tick: the step served all that time had opened. is_lone: a call may have gone as it was written. taken: what
-        the step has started for a worker. looked_for: a worker with room for more than it took, and its queues.
+        the step has started for a worker. looked_for: a worker with room for more than it took, and its queues. served: the queues of the one that took.
         """
         self.agrees = False
         if is_tick and not self.touched:
@@ -144,22 +148,36 @@ class Pair:
         fitting = [call_id for call_id in aside if not self.rules.is_oversized(call_id, self.now)]
         assert not (is_full and fitting), f"{fitting} wait alone after a tick, and fit"
         aside |= self.touched.calls | unplaced
-        self._take(taken, aside, rows)
+        self._read_kept(numbers)
+        self._take(taken, aside, rows, served)
         admitted = self._admitted(rows, [each.call for each in taken])
         must = is_full or (self.is_settled and not self.lag)
         self._judge(admitted, rows, aside, must=must, looked_for=looked_for)
         if not self.lag:
             lines = self._in_line({*aside, *filter(self._is_oversized, self.rules.in_state("available"))})
             heads = [calls[0] for calls in lines.values()]
-            self.turns.check_priorities([*admitted, *(each.call for each in taken)], heads, QUEUES)
+            self.turns.check_priorities(admitted, heads, BROKERS)
+            self.turns.check_priorities([each.call for each in taken], heads, served)
         self.ticked_at = self.now if is_full else self.ticked_at
         self._compare_calls(rows)
         self._compare_slots()
         self._compare_turns(numbers, [*(each.call for each in taken), *admitted], is_lone=is_lone)
         self.agrees = True
 
+    def _read_kept(self, numbers: Mapping[int, Lane]) -> None:
+        kept = {row.id: row.kept_until for row in _rows(_LANES) if row.kept_until and row.kept_until > self.now}
+        until = {numbers[number]: at for number, at in kept.items() if number in numbers}
+        assert all(at <= self.now + KEEP for at in until.values()), f"room is kept for too long: {until}"
+        self.kept = {name for lane in until for name in (*lane.keys, f"queue:{lane.queue}")}
+
     def _adopt(self, rows: Mapping[UUID, Any]) -> None:
-        """Let what time brings come to calls that others have touched, or not yet: as the rows have it."""
+        """Let what time brings come to calls that others have touched, or not yet: as the rows have it.
+
+        A trip discards what has expired in front of a lane, and a tick the rest.
+        """
+        for call_id in self.rules.in_state("available"):
+            if rows[call_id].state == "discarded" and self.rules.calls[call_id].expires_at <= self.now:
+                self.rules.calls[call_id].move("discarded")
         for call_id in self.touched.calls & rows.keys():
             call, state = self.rules.calls[call_id], rows[call_id].state
             is_due = call.state in ("scheduled", "retryable") and call.scheduled_at <= self.now
@@ -182,17 +200,19 @@ class Pair:
         assert self._in_line(aside).get(call.lane, [])[:1] == [call_id], f"{call} went out of its turn"
         assert self.rules.fits(call, self.now, is_lax=True, worker=worker), f"{call} went over a limit"
         must = not (self.lag or self.has_opened)
-        self.turns.note(call_id, self.now, aside=aside, queues=queues, must=must)
+        self.turns.note(call_id, self.now, aside=aside, queues=queues, parked=self.parked, must=must)
         self.rules.admit(call_id, self.now, worker=worker)
 
-    def _take(self, taken: Sequence[Run], aside: Collection[UUID], rows: Mapping[UUID, Any]) -> None:
-        """Let the rules start what a worker has started: each call with a new ticket."""
+    def _take(
+        self, taken: Sequence[Run], aside: Collection[UUID], rows: Mapping[UUID, Any], served: Collection[str]
+    ) -> None:
+        """Let the rules start what a worker of these queues has started: each call with a new ticket."""
         for run in taken:
             call = self.rules.calls[run.call]
             assert call.lane.delivery != "broker", f"{call} is the broker's"
             assert run.ticket == rows[run.call].ticket
             assert run.ticket not in {*self.tickets.values(), *(old for _, old in self.replaced)}
-            self._go(run.call, aside, worker=run.worker, queues=QUEUES)
+            self._go(run.call, aside, worker=run.worker, queues=served)
         for run in taken:
             self.rules.start(run.call, self.now, worker=run.worker)
             call = self.rules.calls[run.call]
@@ -228,8 +248,7 @@ class Pair:
         return [call_id for call_id, _ in messages]
 
     def _messages(self) -> list[tuple[UUID, UUID]]:
-        drives = [self.drives[queue] for queue, delivery in QUEUES.items() if delivery == "broker"]
-        return [message for drive in drives for message in drive.mailbox.empty()]
+        return [message for queue in BROKERS for message in self.drives[queue].mailbox.empty()]
 
     def _judge(
         self,
@@ -256,9 +275,8 @@ class Pair:
             call.move(state, rows[call_id].scheduled_at)
             assert state == "discarded" or call.scheduled_at > now
         for call_id in admitted:
-            queues = [rules.calls[call_id].lane.queue]
-            self._go(call_id, aside, worker=None, queues=queues)
-        if must and is_plain and may_go == must_go and not is_shared:
+            self._go(call_id, aside, worker=None, queues=BROKERS)
+        if must and is_plain and may_go == must_go and not is_shared and not self.kept:
             done = {**dict.fromkeys(admitted, "dispatched"), **put_off}
             assert done == must_go, f"{done} went, and not {must_go}, of {rules}, at {now}"
         in_line = [
@@ -272,7 +290,8 @@ class Pair:
             if rules.fits(rules.calls[call_id], now, is_lax=False, worker=worker)
         ]
         for call_id, worker in free:
-            assert self._is_behind_a_dear_one(call_id, [*heads, *put_off], worker), (
+            is_kept = self.kept.intersection(rules.costs(rules.calls[call_id]))
+            assert is_kept or self._is_behind_a_dear_one(call_id, [*heads, *put_off], worker), (
                 f"{rules.calls[call_id]} has room and waits, in {rules}, at {now}"
             )
 
@@ -327,3 +346,5 @@ class Pair:
             assert is_new if lane in served and not is_lone else is_new or at in (before, min(at, T0))
             if at >= T0:
                 self.rules.served[lane] = (at, number)
+            is_seen = lane.delivery != "direct" or row.has_worker
+            (self.parked.add if (row.place or 0) > 0 and is_seen else self.parked.discard)(lane)

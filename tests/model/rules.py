@@ -42,10 +42,6 @@ class Lane(NamedTuple):
     def delivery(self) -> str:
         return QUEUES[self.queue]
 
-    @property
-    def everything(self) -> None:
-        """What all lanes have in common."""
-
 
 class Retry(NamedTuple):
     attempts: int
@@ -216,7 +212,7 @@ class Rules:
         trial = Rules(self.keys, {call_id: replace(call) for call_id, call in self.calls.items()}, self.served)
         lanes = {lane: calls for lane, calls in trial.waiting(now).items() if lane.delivery == "broker"}
         for priority in sorted({lane.priority for lane in lanes}, reverse=True):
-            turn = sorted((lane for lane in lanes if lane.priority == priority), key=lambda lane: self.served[lane])
+            turn = sorted((lane for lane in lanes if lane.priority == priority), key=self.served_at)
             while turn := [lane for lane in turn if lanes[lane]]:
                 for lane in list(turn):
                     call_id = lanes[lane].pop(0)
@@ -230,6 +226,10 @@ class Rules:
                     else:
                         plan[call_id] = "scheduled" if lane.on_limit == "reschedule" else "discarded"
         return plan
+
+    def served_at(self, lane: Lane) -> tuple[datetime, int]:
+        """Return when a call of a lane went last, and the lane's number; it has none while it could not be made."""
+        return self.served.get(lane, (ALWAYS, 0))
 
     def admit(self, call_id: UUID, now: datetime, *, worker: str | None = None) -> None:
         call = self.calls[call_id]

@@ -21,10 +21,8 @@ from pytest_django import Settings
 from tests.builders import committed
 from tests.clock import stopped_clock
 from tests.conftest import MODEL_SEED
-from tests.deliveries import DRIVES
 from tests.model.machine import Machine
-from tests.model.pair import Worker
-from tests.model.rules import DISPATCH_LEASE, FETCH_LEASE, HORIZON, IN_LINE, LEAD, MARGIN, QUEUES, RAMP, RUN_LEASE
+from tests.model.rules import DISPATCH_LEASE, FETCH_LEASE, HORIZON, IN_LINE, LEAD, MARGIN, RAMP, RUN_LEASE
 from tests.races.lockstep import actors
 
 pytestmark = pytest.mark.ojs
@@ -32,14 +30,6 @@ pytestmark = pytest.mark.ojs
 
 EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "60"))
 STEPS = int(os.environ.get("MODEL_STEPS", "20"))
-WORKERS = [
-    ("ann", ["direct", "other"]),
-    ("ben", ["direct", "other"]),
-    ("cid", ["direct"]),
-    ("eve", ["http"]),
-    ("fay", ["http"]),
-]
-"""Those that take calls, and of which queues."""
 SETTINGS = {
     "ramp": RAMP,
     "margin": MARGIN,
@@ -57,10 +47,6 @@ def _machine(transactional_db: None, mailbox: object, settings: Settings) -> Ite
     settings.DISPATCHER = SETTINGS
     with stopped_clock() as clock, _tuned(), actors(1) as (actor,):
         Machine.clock, Machine.actor = clock, actor
-        Machine.drives = {queue: DRIVES[delivery](clock, queue) for queue, delivery in QUEUES.items()}
-        Machine.workers = [
-            Worker(name, DRIVES[QUEUES[queues[0]]](clock, queues[0]), queues) for name, queues in WORKERS
-        ]
         yield
 
 

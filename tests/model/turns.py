@@ -7,13 +7,6 @@ from uuid import UUID
 
 from tests.model.rules import Lane, Rules
 
-FAIR_WITHIN = "queue"
-"""Lanes are held to priority and turns among those with the same one of these: `queue`, `delivery` or `everything`.
-
-Today each queue has its turns to itself: one that is served first takes the room of a key that it shares with another,
-again and again. Where calls have one way in, there is one line in front of a key, and this is `everything`.
-"""
-
 
 class Turns:
     """How often each lane was passed over since its last turn, and by which."""
@@ -21,13 +14,22 @@ class Turns:
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.passed: Counter[tuple[Lane, Lane]] = Counter()
+        self.passed_at: dict[tuple[Lane, Lane], datetime] = {}
 
     def note(
-        self, call_id: UUID, now: datetime, *, aside: Collection[UUID], queues: Collection[str], must: bool
+        self,
+        call_id: UUID,
+        now: datetime,
+        *,
+        aside: Collection[UUID],
+        queues: Collection[str],
+        parked: Collection[Lane],
+        must: bool,
     ) -> None:
         """Note that a call goes, which waits until now; `queues`: those whose calls could go in its place.
 
-        aside: calls that wait alone, and hold nothing up. must: no lane may be passed over for the second time.
+        aside: calls that wait alone, and hold nothing up. parked: lanes whose turn on a key counts, whatever their
+        queues. must: no lane may be passed over for the second time.
         """
         lane = self.rules.calls[call_id].lane
         waiting = {
@@ -38,7 +40,12 @@ class Turns:
             {(one, other): count for (one, other), count in self.passed.items() if one != lane and waiting.get(one)}
         )
         for other, head in waiting.items():
-            if head and other != lane and other.priority == lane.priority and self.is_behind(head, call_id, queues):
+            seen = [*queues, other.queue] if other in parked else queues
+            if head and other != lane and other.priority == lane.priority and self.is_behind(head, call_id, seen):
+                # A trip that finds no free worker for a lane of another queue passes it over with all that it starts.
+                if other.queue not in queues and self.passed_at.get((other, lane)) == now:
+                    continue
+                self.passed_at[other, lane] = now
                 self.passed[other, lane] += must
                 assert self.passed[other, lane] < 2, f"{lane} has passed {other} twice, which could go, at {now}"
 
@@ -48,7 +55,6 @@ class Turns:
         costs, more = self.rules.costs(one), self.rules.costs(other)
         return (
             one.lane.queue in queues
-            and getattr(one.lane, FAIR_WITHIN) == getattr(other.lane, FAIR_WITHIN)
             and all(name in more and cost <= more[name] for name, cost in costs.items())
         )
 

@@ -28,7 +28,7 @@ LISTED: Final = {"/admin/queues": 75_000, "/admin/scheduling/stats": 75_000}
 """Where queues are listed: three counts up to 1,000 of each."""
 ADMIN: Final = [
     *("dispatcher_ojs/pullworker/", "dispatcher_ojs/apitoken/"),
-    *(f"dispatcher/eventlogentry/{more}" for more in ("", "?kind=queue.paused", "?q=key:5", f"?q={UUID(int=5)}")),
+    *(f"dispatcher/eventlogentry/{query}" for query in ("", "?kind=queue.paused", "?q=key:5", f"?q={UUID(int=5)}")),
 ]
 HTTP: Final = [
     *("/queues", "/queues/queue-1/stats", "/dead-letter", "/dead-letter?queue=queue-3&type=rare", "/dead-letter/stats"),
@@ -95,8 +95,10 @@ SELECT CASE WHEN n <= 5 THEN 'queue.paused' ELSE 'rate_limit.exceeded' END, 'que
        jsonb_build_object('key', 'key:' || n, 'job_id', n), timestamptz '2030-01-01' + n * interval '1 second'
   FROM generate_series(1, 100000) AS n
 """
-OWN: Final = ("job", "pullworker", "workflow", "part")
-TABLES: Final = ["dispatcher_eventlogentry", *(f"dispatcher_ojs_{name}" for name in OWN)]
+TABLES: Final = [
+    *(f"dispatcher_ojs_{name}" for name in ("job", "pullworker", "workflow", "part")),
+    "dispatcher_eventlogentry",
+]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,8 +6,10 @@ from functools import partial
 from uuid import UUID
 
 from dispatcher import engine
+from dispatcher.ending import completed
 from dispatcher.engine.ticker import Ticker
 from dispatcher.lifecycle import send
+from dispatcher.lifecycle.finish import Ended
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
@@ -60,6 +62,12 @@ def in_flight(*keys: str, count: int = 1) -> list[CallQueue]:
     return admitted
 
 
+def ended(call: CallQueue) -> Ended:
+    """Return that the task of a call in flight has returned."""
+    assert call.ticket is not None
+    return Ended(call_id=call.id, ticket=call.ticket, claim_id=None, ending=completed(None))
+
+
 def tick() -> int:
     """Tick as a dispenser in a process of its own does, whatever else ticks in this one."""
     return engine.tick(ticker=Ticker())
@@ -67,4 +75,3 @@ def tick() -> int:
 
 dispense_and_work = partial(work, engine.dispense)
 tick_and_work = partial(work, tick)
-only_work = partial(work, lambda: 0)

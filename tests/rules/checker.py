@@ -66,7 +66,7 @@ def _passed_over(before: State, after: State, trip: Trip, started: list[Any]) ->
 
     A trip reads no more lanes of a queue than it has room for calls.
     """
-    if trip.is_strict or trip.becomes != "active":
+    if trip.is_strict or trip.becomes != "active" or not trip.tuning.any_delivery:
         return
     front = [lane.id for queue in trip.queues for lane in before.front(0, queue)[: trip.room]]
     ready = [
@@ -134,6 +134,9 @@ def _forgotten(after: State, trip: Trip) -> Iterator[str]:
                 yield f"lane {lane.id} sleeps with calls"
             continue
         if lane.place <= 0 or lane.place not in after.keys or _is_looked_at(after, lane.place):
+            continue
+        # The broker's calls wait until a key has no limit per worker any more.
+        if room(after, after.keys[lane.place], None, trip.now, trip.tuning).own <= 0:
             continue
         at = _noted(after, lane.place)
         opens = _opens(after, after.keys[lane.place], _most_cost(after, lane.place), trip)

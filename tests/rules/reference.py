@@ -5,7 +5,7 @@ test_take; what no limit may allow is stated apart from it, in the checker.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, NamedTuple
 
@@ -170,6 +170,7 @@ class Tuning:
     dispatch_lease: int = 90 * SECOND
     ahead: int = 100
     needs_worker: bool = False
+    any_delivery: bool = False
 
 
 @dataclass(kw_only=True)
@@ -228,6 +229,7 @@ class Room:
     last_at: int | None
     last_cost: int | None
     used: int = 0
+    earlier: list[Start] = field(default_factory=list)
 
     def is_open(self, cost: int, until: int) -> bool:
         """Return whether a call of this cost may start."""
@@ -387,8 +389,8 @@ def _window_opens(state: State, key: Room, cost: int, now: int, tuning: Tuning) 
     limits = key.limits
     assert limits.rate_limit is not None and limits.rate_period is not None
     counted = [(start.at, start.cost) for start in _counted(state, key.key, limits, now, tuning)]
-    if key.used:
-        counted.append((key.last_at or 0, key.used))
+    if started := key.used + sum(start.cost for start in key.earlier):
+        counted.append((key.last_at or 0, started))
     excess = sum(each for _, each in counted) + key.unstarted + cost - limits.rate_limit
     if excess <= 0:
         return now
@@ -531,7 +533,12 @@ def _read_notes(state: State, now: int) -> tuple[set[int], set[str]]:
 
 def _find(state: State, trip: Trip, looked_at: set[int]) -> Found:
     now, tuning = trip.now, trip.tuning
-    queues = trip.queues if trip.room else []
+    delivery = "broker" if trip.becomes == "dispatched" else "direct"
+    queues = [
+        queue
+        for queue in trip.queues
+        if trip.room and (tuning.any_delivery or state.deliveries.get(queue, "broker") == delivery)
+    ]
     found = Found(open=looked_at)
     if trip.becomes == "dispatched":
         rooms = {queue: _queue_room(state, queue, trip.room, trip) for queue in queues}
@@ -639,12 +646,13 @@ class _Choice:
         self.stride = dict(zip(trip.queues, trip.stride or (), strict=trip.stride is not None))
         self.done: set[int] = set()
         self.over: set[Any] = set()
-        self.met: list[int] = []
+        self.met: dict[int, int] = {}
+        self.behind: dict[int, int] = {}
 
     def made(self) -> Chosen:
         """Return what starts, what else becomes of calls, and where lanes go."""
         while (lane := min(self._lanes(), key=self._order, default=None)) is not None:
-            self.met = [each for each in self.met if each != lane.id] + [lane.id]
+            self.met[lane.id] = self.met.get(lane.id, 0) + 1
             self._meet(lane, self._rest(lane)[0], self.found.lanes[lane.id])
         return self.chosen
 
@@ -664,11 +672,11 @@ class _Choice:
     def _order(self, lane: Lane) -> tuple[Any, ...]:
         """Order lanes by priority, then the queue that is due by its weight, then the least recently served."""
         is_mine = lane.queue in self.trip.queues
-        place = self.trip.queues.index(lane.queue) if is_mine else -1
-        strictly = place if self.trip.is_strict else -1
-        due = (self.due[lane.queue] + self.stride[lane.queue], place) if self.stride and is_mine else (-inf, -1)
-        met = self.met.index(lane.id) if lane.id in self.met else -1
-        return (strictly, -lane.priority, due, met, lane.served_at, lane.id)
+        place = self.trip.queues.index(lane.queue) + 1 if is_mine else 0
+        strictly = max(place, 1) if self.trip.is_strict else 0
+        due = self.due[lane.queue] + self.stride[lane.queue] if self.stride and is_mine else -inf
+        tie = place if self.stride else 0
+        return (strictly, -lane.priority, due, self.met.get(lane.id, 0), tie, lane.served_at, lane.id)
 
     def _meet(self, lane: Lane, call: Call, taker: str) -> None:
         """Decide about one call."""
@@ -682,7 +690,7 @@ class _Choice:
         names = {group: name for group, name in member.items() if name}
 
         if fate or kind == 1 or (kind == 2 and lane.on_limit != "wait"):
-            opens = opens_at(self.state, by, cost, trip) if by and kind == 2 and lane.on_limit == "reschedule" else None
+            opens = self._put_off(by, cost) if by and kind == 2 and lane.on_limit == "reschedule" else None
             fate = fate or ("dropped" if lane.on_limit == "drop" else "oversized" if kind == 1 else "later")
             when = self.now + trip.tuning.later if opens is None else opens
             chosen.fates.append(Fate(call=call, fate=fate, at=when, key=by and by.id, cost=cost))
@@ -690,7 +698,7 @@ class _Choice:
             return
         if kind < 9:
             assert by is not None
-            self._stop(lane, kind, by, cost)
+            self._stop(lane, kind, by, cost, is_own=taker == "mine" and (trip.becomes == "active" or trip.worker is not None))
             return
         if taker == "others":
             until = self._left_until(lane)
@@ -710,6 +718,15 @@ class _Choice:
                     self.due[lane.queue] += self.stride[lane.queue]
             chosen.spent += [(call.id, key.id, each) for key, each in spent] or [(call.id, None, 1)]
         self._spend(spent, at, taker)
+
+    def _put_off(self, by: Room, cost: int) -> int | None:
+        """Return when a call that is put off may start, after those that were put off before it."""
+        behind = self.behind.get(by.id, 0)
+        later = replace(by, unstarted=by.unstarted + behind)
+        if by.next_at is not None:
+            later.next_at = by.next_at + by.limits.spacing(behind)
+        self.behind[by.id] = behind + cost
+        return opens_at(self.state, later, cost, self.trip)
 
     def _fate(self, call: Call, taker: str) -> str | None:
         if call.is_revoked:
@@ -736,6 +753,8 @@ class _Choice:
                 why = 2
             elif taker == "mine" and (key.own < cost or (member is not None and member.own < cost)):
                 why = 4
+            elif taker == "published" and any(each.limits.per_worker is not None for each in (key, member) if each):
+                why = 4  # The broker chooses the worker.
             else:
                 why = 9
             if why < kind:
@@ -761,16 +780,16 @@ class _Choice:
         place = next(n for n, (key, _) in enumerate(spent) if key is group) + 1
         return spent[place][0].key.name if place < len(spent) and group.key.has(spent[place][0].key) else None
 
-    def _stop(self, lane: Lane, kind: int, by: Room, cost: int) -> None:
+    def _stop(self, lane: Lane, kind: int, by: Room, cost: int, *, is_own: bool) -> None:
         self.done.add(lane.id)
-        self.chosen.moves[lane.id] = Move(LIMITED if kind == 4 else by.id)
+        self.chosen.moves[lane.id] = Move(LIMITED if kind == 4 and is_own else by.id)
         if kind == 2:
             by.room = 0
             self.chosen.open.add(by.id)
             opens = opens_at(self.state, by, cost, self.trip)
             if opens is not None:
                 self.chosen.notes.add(Note(opens, None, by.id))
-        else:
+        elif is_own:
             by.own = 0
             self.chosen.wake.append(wake(self.state, lane.queue, by.id, self.trip))
 
@@ -807,9 +826,11 @@ class _Choice:
             key.own -= cost
             key.held += cost
             if taker == "mine" and self.trip.becomes == "active":
+                start_at = latest(key.last_at, at + (0 if is_throttled else self.trip.tuning.slack))
+                if key.used and key.last_at < start_at:
+                    _close_start(key)
                 key.used += cost
-                key.last_cost = cost
-                key.last_at = latest(key.last_at, at + (0 if is_throttled else self.trip.tuning.slack))
+                key.last_cost, key.last_at = cost, start_at
             else:
                 key.unstarted += cost
 
@@ -839,13 +860,21 @@ def _write(state: State, trip: Trip, found: Found, chosen: Chosen) -> None:
             lane.place = READY if state.waiting(id) else None
 
 
+def _close_start(key: Room) -> None:
+    """Let what the trip has started so far count by its own time."""
+    start = Start(key.last_at or 0, (key.total or 0) + key.used, key.used, key.last_cost or 0)
+    key.earlier.append(start)
+    key.total, key.used = start.total, 0
+
+
 def count_starts(state: State, keys: Iterable[Room]) -> None:
     """Record what was started of keys whose starts count."""
     for key in keys:
-        if key.used and key.is_counted:
-            start = Start(key.last_at or 0, (key.total or 0) + key.used, key.used, key.last_cost or 0)
-            state.starts.setdefault(key.id, []).append(start)
-            key.total, key.used = start.total, 0
+        if key.used:
+            _close_start(key)
+        if key.is_counted and key.earlier:
+            state.starts.setdefault(key.id, []).extend(key.earlier)
+        key.earlier = []
 
 
 def _settle(state: State, trip: Trip, fate: Fate) -> None:

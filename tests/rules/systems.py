@@ -284,7 +284,12 @@ def held_in_database(db: psycopg.Connection) -> dict[str, Any]:
 def tuning_row(tuning: Tuning) -> tuple[str, list[Any]]:
     """Return the text of a tuning, and its values."""
     durations = ["horizon", "lead", "slack", "margin", "ramp", "later", "keep", "silence", "lease", "dispatch_lease"]
-    values = [span(getattr(tuning, name)) for name in durations] + [tuning.ahead, tuning.needs_worker, False, False]
+    values = [span(getattr(tuning, name)) for name in durations] + [
+        tuning.ahead,
+        tuning.needs_worker,
+        tuning.any_delivery,
+        False,
+    ]
     fields = ["%s::interval"] * len(durations) + ["%s::int", "%s::bool", "%s::bool", "%s::bool"]
     return f"ROW({', '.join(fields)})::{installed_name('tuning')}", values
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
 from itertools import product
 from random import Random
 from typing import Any
@@ -108,6 +109,10 @@ class Comparison:
         stopped |= {g.id for id in stopped for g in self.state.groups(self.state.keys[id])}
         stopped |= {m.id for id in stopped for m in self.state.members(self.state.keys[id])}
         lanes = [lane for lane in self.state.lanes.values() if not stopped & {*reference.all_keys(self.state, lane)}]
+        self.tuning = replace(self.tuning, any_delivery=True)
+        for lane in lanes:  # That a queue is another's to deliver is a change that is noted.
+            if (key := self.state.keys.get(lane.place or 0)) is not None and key.limits.per_worker is not None:
+                self._note(lane.id, is_forced=True)
         empty = 0
         while (left := [lane.id for lane in lanes if self.state.waiting(lane.id)]) and empty < 60:
             self.now += 300 * MILLISECOND if empty < 30 else 2 * SECOND
@@ -214,6 +219,7 @@ def random_tuning(rnd: Random) -> Tuning:
         silence=rnd.choice([SECOND, 60 * SECOND]),
         ahead=rnd.choice([2, 5, 10_000]),
         needs_worker=rnd.random() < 0.3,
+        any_delivery=rnd.random() < 0.5,
     )
 
 
@@ -241,7 +247,8 @@ def random_trip(rnd: Random, state: reference.State, now: int, tuning: Tuning) -
         due=[pick([0, 1, 5]) for _ in queues] if is_weighted else None,
         stride=[pick([2, 3, 6]) for _ in queues] if is_weighted else None,
         is_strict=rnd.random() < 0.1,
-        tuning=tuning,
+        # Without a worker the broker chooses the worker, so only its own queues may be dispatched.
+        tuning=replace(tuning, any_delivery=tuning.any_delivery and worker is not None),
     )
 
 

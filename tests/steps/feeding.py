@@ -3,7 +3,7 @@
 from typing import Any
 
 from dispatcher.engine import feed
-from dispatcher.engine.feed import Step, Taker
+from dispatcher.lifecycle.take import Taken, Taker
 from dispatcher.models import CallQueue
 from dispatcher.request import Call
 from tests.builders import HERE
@@ -17,6 +17,6 @@ def send(count: int = 1, *, queue: str = "mail", **fields: Any) -> list[CallQueu
     return CallQueue.objects.send_many([Call(task="noop", queue=queue, **fields) for _ in range(count)])
 
 
-def take(room: int = 1) -> Step:
+def take(room: int = 1) -> Taken:
     """Make one step of a worker that has room for so many."""
     return feed.step(TAKER, room=room)

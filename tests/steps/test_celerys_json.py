@@ -43,7 +43,7 @@ def test_the_message_is_that_of_delay(send: SendVariant, broker: Broker) -> None
     app.send_task("tests.native", NATIVE, {"kept": NATIVE}, queue="celery")
     (delayed,) = broker.take()
     call = send(task="tests.native", args=NATIVE, kwargs={"kept": NATIVE})
-    engine.dispense(lanes=[call.lane_id] if call.lane_id else [], awake=True)
+    engine.dispense()
     ours = next(message for message in broker.take() if message.headers["id"] == str(call.id))
     assert ours.decode()[:2] == delayed.decode()[:2]
     assert (ours.headers["argsrepr"], ours.headers["kwargsrepr"]) == (

@@ -1,4 +1,4 @@
-"""What the database itself refuses: rows of calls and keys that can not be."""
+"""Rows that can not be: those of keys are refused by the database itself, those of calls are found by the audit."""
 
 from datetime import timedelta
 from typing import Any
@@ -7,31 +7,29 @@ from uuid import UUID
 import pytest
 from django.db import IntegrityError, models, transaction
 
+from dispatcher.audit import audit
 from dispatcher.models import CallQueue
 from dispatcher.states import State
-from tests.builders import SECOND, T0, at, key, waiting
+from tests.builders import SECOND, T0, at, erase, key, waiting
 
 pytestmark = pytest.mark.django_db
 
 IN_FLIGHT: dict[str, Any] = {"ticket": UUID(int=7), "dispatched_at": T0, "started_at": T0}
-CALLS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({"state": State.AVAILABLE}, {"ticket": UUID(int=7)}, "call_in_flight_has_a_ticket"),
-    ({"state": State.DISPATCHED, **IN_FLIGHT}, {"ticket": None}, "call_in_flight_has_a_ticket"),
-    ({"state": State.ACTIVE, **IN_FLIGHT}, {"ticket": None}, "call_in_flight_has_a_ticket"),
-    ({"state": State.COMPLETED, "finished_at": T0}, {"ticket": UUID(int=7)}, "call_in_flight_has_a_ticket"),
-    ({"state": State.ACTIVE, **IN_FLIGHT}, {"started_at": None}, "call_active_has_started"),
-    ({"state": State.COMPLETED, "finished_at": T0}, {"finished_at": None}, "call_ended_has_finished"),
-    ({"state": State.RETRYABLE, "scheduled_at": at(60)}, {"finished_at": T0}, "call_ended_has_finished"),
-    ({"state": State.SCHEDULED, "scheduled_at": at(60)}, {"scheduled_at": None}, "call_due_has_a_time"),
-    ({"state": State.RETRYABLE, "scheduled_at": at(60)}, {"scheduled_at": None}, "call_due_has_a_time"),
-    ({"state": State.AVAILABLE}, {"state": "waiting"}, "call_state_is_known"),
-    ({"state": State.AVAILABLE}, {"priority": 101}, "call_priority_is_in_range"),
-    ({"state": State.AVAILABLE}, {"reason": "poison"}, "call_discarded_has_a_reason"),
-    (
-        {"state": State.DISCARDED, "finished_at": T0, "reason": "failed"},
-        {"reason": None},
-        "call_discarded_has_a_reason",
-    ),
+CALLS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"state": State.AVAILABLE}, {"ticket": UUID(int=7)}),
+    ({"state": State.DISPATCHED, **IN_FLIGHT}, {"ticket": None}),
+    ({"state": State.ACTIVE, **IN_FLIGHT}, {"ticket": None}),
+    ({"state": State.COMPLETED, "finished_at": T0}, {"ticket": UUID(int=7)}),
+    ({"state": State.ACTIVE, **IN_FLIGHT}, {"started_at": None}),
+    ({"state": State.COMPLETED, "finished_at": T0}, {"finished_at": None}),
+    ({"state": State.RETRYABLE, "scheduled_at": at(60)}, {"finished_at": T0}),
+    ({"state": State.SCHEDULED, "scheduled_at": at(60)}, {"scheduled_at": None}),
+    ({"state": State.RETRYABLE, "scheduled_at": at(60)}, {"scheduled_at": None}),
+    ({"state": State.AVAILABLE}, {"state": "waiting"}),
+    ({"state": State.AVAILABLE}, {"oversized_cost": 5}),
+    ({"state": State.AVAILABLE}, {"lane_id": None}),
+    ({"state": State.AVAILABLE}, {"reason": "poison"}),
+    ({"state": State.DISCARDED, "finished_at": T0, "reason": "failed"}, {"reason": None}),
 ]
 KEYS: list[tuple[dict[str, Any], str]] = [
     ({"name": "a b"}, "key_name_is_well_formed"),
@@ -46,14 +44,28 @@ KEYS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_the_database_refuses_calls_and_keys_that_can_not_be() -> None:
+def test_the_database_refuses_keys_that_can_not_be() -> None:
     row = key("api")
-    for fields, wrong, constraint in CALLS:
-        call = waiting("api")
-        CallQueue.objects.filter(id=call.id).update(**fields)
-        assert refused(call, wrong) == constraint, wrong
     for wrong, constraint in KEYS:
         assert refused(row, wrong) == constraint, wrong
+
+
+def test_the_audit_finds_calls_that_can_not_be_by_the_field() -> None:
+    key("api")
+    for fields, wrong in CALLS:
+        call = waiting("api")
+        CallQueue.objects.filter(id=call.id).update(**fields)
+        assert wrong_fields() == [], fields
+        CallQueue.objects.filter(id=call.id).update(**wrong)
+        (fields_of_call,) = wrong_fields()
+        assert fields_of_call == ["placement" if name == "lane_id" else name for name in wrong], wrong
+        erase(call)
+
+
+def wrong_fields() -> list[list[str]]:
+    """Return the fields of each call that do not go together."""
+    (found,) = [each for each in audit(settle=timedelta(0)).found if each.check.name == "wrong_fields"]
+    return [finding.facts["fields"] for finding in found.findings]
 
 
 def refused(row: models.Model, wrong: dict[str, Any]) -> str | None:

@@ -10,10 +10,9 @@ from django.test.utils import CaptureQueriesContext
 
 from dispatcher import api
 from dispatcher.errors import CallNotEnded
-from dispatcher.lifecycle import finish
 from dispatcher.models import CallQueue, Lane
 from dispatcher.states import State
-from tests.builders import admitted, at, lane_of, seen, started, ticket_of, waiting
+from tests.builders import admitted, at, ended, lane_of, seen, started, waiting
 
 pytestmark = [pytest.mark.django_db, pytest.mark.pooler, pytest.mark.django]
 
@@ -33,15 +32,9 @@ def changed(**fields: object) -> CallQueue:
     return seen(call)
 
 
-def ended() -> CallQueue:
-    call = started(queue="ended")
-    finish.complete(call.id, ticket_of(call), result=None)
-    return seen(call)
-
-
 @pytest.mark.parametrize("state", OPEN)
 def test_a_call_that_has_not_ended_is_not_deleted(state: State) -> None:
-    call, done = OPEN[state](), ended()
+    call, done = OPEN[state](), ended(queue="ended")
     for delete in (CallQueue.objects.all().delete, CallQueue.objects.filter(id=call.id).delete, call.delete):
         with pytest.raises(CallNotEnded, match=rf"call {call.id} is {state}.*api\.cancel") as refused:
             delete()

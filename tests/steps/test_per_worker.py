@@ -28,6 +28,6 @@ def test_a_call_that_waits_for_another_worker_names_the_key() -> None:
     take(2)
     wait = reports.why_waiting(calls[1].pk)
     assert wait is not None
-    assert (wait.held_by, wait.limited_by) == ("mail", "exports")
+    assert (wait.limited_by, wait.stopped_by) == ("exports", None)
     (status,) = reports.rate_limit_status(["exports"])
     assert status.as_json()["per_worker"] == {"limit": 1, "active": 1}

@@ -1,11 +1,10 @@
-"""Reports: they say what the admission would."""
+"""Reports: they say what a trip would do."""
 
 import pytest
 
-from dispatcher import engine, reports
-from dispatcher.lifecycle import admit
+from dispatcher import reports
 from dispatcher.reports import KeyState
-from tests.builders import T0, admitted, at, key, started, waiting
+from tests.builders import T0, admitted, at, go, key, started, waiting
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -48,7 +47,7 @@ def test_what_the_report_calls_open_is_admitted() -> None:
     call = waiting("api")
     for now in (at(5), at(9.9), at(10.2)):
         is_open = status(now=now).state is KeyState.OPEN
-        assert bool(admit.admit(lanes=[call.lane_id], keys=[], now=now).calls) == is_open
+        assert bool(go(call, now=now)) == is_open
 
 
 def test_calls_that_wait_are_counted_with_the_oldest() -> None:
@@ -62,7 +61,7 @@ def test_calls_that_wait_are_counted_with_the_oldest() -> None:
 def test_a_call_says_which_key_it_waits_for_and_how_many_are_ahead() -> None:
     key("api", concurrency=0)
     first, second = waiting("api"), waiting("api")
-    engine.dispense(lanes=[first.lane_id])
+    assert go(first) == []
     wait = reports.why_waiting(second.id)
     assert wait is not None
     assert (wait.stopped_by, wait.ahead) == ("api", 1)

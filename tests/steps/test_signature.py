@@ -12,7 +12,6 @@ from kombu import Exchange, Message, Queue
 
 from dispatcher import api, engine
 from dispatcher.errors import CallInvalid
-from dispatcher.lifecycle import admit, publish
 from dispatcher.messages.tickets import TICKET_HEADER
 from dispatcher.models import CallQueue
 from dispatcher.states import State
@@ -248,7 +247,7 @@ def test_a_plain_call_stores_no_options() -> None:
 def test_a_task_that_its_sender_did_not_know_has_its_own_options_where_its_publisher_knows_it(broker: Broker) -> None:
     call = waiting(queue="celery")
     CallQueue.objects.filter(id=call.id).update(task=special.name, args=[4])
-    publish.publish(admit.admit(lanes=[call.lane_id]).calls)
+    engine.dispense()
     message = published(broker)
     assert message.headers["timelimit"] == [30, 20.5]
     assert message.properties["priority"] == 3

@@ -9,12 +9,13 @@ from celery.exceptions import SoftTimeLimitExceeded
 from dispatcher import api, engine
 from dispatcher.engine import attempt
 from dispatcher.lifecycle import claim
-from dispatcher.lifecycle.claim import Refused
-from dispatcher.models import CallQueue
+from dispatcher.lifecycle.claim import Claimed, Refused
+from dispatcher.models import CallQueue, Note
 from dispatcher.reports import rate_limit_status
 from dispatcher.states import State
 from tests.apps import APPS
-from tests.builders import admitted, at, key, seen, started, ticket_of
+from tests.builders import T0, admitted, at, finish, go, key, seen, started, ticket_of, waiting
+from tests.clock import stopped_clock
 
 pytestmark = [pytest.mark.django_db, pytest.mark.pooler]
 
@@ -31,6 +32,22 @@ def test_the_report_shows_the_next_start_under_the_throttle_in_force() -> None:
     api.limit("api", {"throttle": (1, 10)})
     (fast,) = rate_limit_status(["api"], now=at(1))
     assert (slow.next_start_at, fast.next_start_at) == (at(3_600.01), at(10.01))
+
+
+def test_a_throttle_far_below_a_cost_keeps_its_next_start_within_the_calendar() -> None:
+    row = key("api")
+    dear = admitted(costs={"api": 2**31 - 1})
+    api.limit("api", {"throttle": (1, "P366D")})
+    with stopped_clock(at(1)):
+        assert isinstance(claim.claim(dear.id, ticket_of(dear)), Claimed)
+    (status,) = rate_limit_status(["api"], now=at(2))
+    assert status.next_start_at is not None
+    assert timedelta(days=10_000) < status.next_start_at - T0 < timedelta(days=12_000)
+    assert finish(seen(dear))
+    cheap = waiting("api")
+    assert go(cheap, now=at(3)) == []
+    (note,) = Note.objects.filter(key_id=row.id, at__gt=at(3))
+    assert timedelta(days=10_000) < note.at - T0 < timedelta(days=12_000)
 
 
 # A soft time limit before the start

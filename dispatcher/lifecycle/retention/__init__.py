@@ -118,7 +118,7 @@ def _delete_old(old: Old, stop_at: float, kept: references.Kept) -> int:
 
 def _delete_batch(old: Old) -> int:
     with sql.own_transaction():
-        sql.read_in_order(sorts=False)
+        sql.read_in_order()
         asked = sql.ask(old.statement, object, old.params)
         # Within a caller's transaction a foreign key that SQL alone knows would fail at its commit.
         sql.connection().check_constraints()

@@ -51,7 +51,8 @@ DECLARE
   v_done bigint[] := '{}';                           -- lanes that are settled
   v_over uuid[] := '{}';                             -- calls that are settled
   v_is_over bool;
-  v_met bigint[] := '{}';                            -- lanes in the order in which calls of theirs were decided last
+  v_is_own bool;
+  v_met bigint[] := '{}';                            -- the lanes of the calls that are decided
   v_short int;                                       -- the priority of a lane that may have more calls than were read
   v_call record;
   v_kind int;
@@ -78,7 +79,7 @@ BEGIN
              lane.priority, lane.on_limit, lane.taker, lane.kept_until, mine.n
         FROM unnest(p_found.lanes) AS lane
        CROSS JOIN LATERAL (SELECT array_position(p_queues, lane.queue) AS n) AS mine
-       CROSS JOIN LATERAL (SELECT array_position(v_met, lane.id) AS n) AS met
+       CROSS JOIN LATERAL (SELECT cardinality(array_positions(v_met, lane.id)) AS n) AS met
        CROSS JOIN LATERAL (
              SELECT call.id, call.key_costs, row_number() OVER () AS turn,
                     CASE WHEN call.is_revoked THEN 'cancelled'
@@ -96,10 +97,12 @@ BEGIN
        ORDER BY CASE WHEN p_is_strict THEN COALESCE(mine.n, 1) END, lane.priority DESC,
                 v_due[mine.n] + p_stride[mine.n] * row_number() OVER (
                   PARTITION BY lane.queue
-                      ORDER BY lane.priority DESC, head.turn, met.n NULLS FIRST, lane.served_at, lane.id) NULLS FIRST,
-                head.turn, CASE WHEN p_stride IS NOT NULL THEN mine.n END NULLS FIRST, met.n NULLS FIRST, lane.served_at, lane.id
+                      ORDER BY lane.priority DESC, head.turn + met.n, lane.served_at, lane.id) NULLS FIRST,
+                head.turn + met.n, CASE WHEN p_stride IS NOT NULL THEN mine.n END NULLS FIRST, lane.served_at, lane.id
     LOOP
       CONTINUE WHEN v_call.lane = ANY (v_done);
+      -- Whether a limit per worker is the taker's own: else the broker chooses the worker.
+      v_is_own := v_call.taker = 'mine' AND (p_becomes = 'active' OR p_worker IS NOT NULL);
       v_publishes := CASE WHEN v_call.taker = 'published' OR p_becomes = 'dispatched'
                           THEN array_position(p_found.published, v_call.queue) END;
       CONTINUE WHEN (v_call.taker = 'mine' AND v_left = 0) OR v_publish[v_publishes] = 0;
@@ -107,7 +110,7 @@ BEGIN
         v_is_over := false;                          -- more calls of that lane may come before this one
         EXIT;
       END IF;
-      v_met := array_remove(v_met, v_call.lane) || v_call.lane;
+      v_met := v_met || v_call.lane;
 
       -- What stops it: 1 a limit that never allows it, 2 a limit, 3 a lock, 4 what this worker holds; 9 nothing.
       v_least := 9;
@@ -188,7 +191,8 @@ BEGIN
         EXIT;
       ELSIF v_least < 9 THEN                         -- its lane waits
         v_done := v_done || v_call.lane;
-        v_moves := v_moves || (v_call.lane, CASE WHEN v_least = 4 AND v_publishes IS NULL THEN -1 ELSE v_by_id END,
+        v_moves := v_moves || (v_call.lane, CASE WHEN v_least = 4 AND v_is_own THEN -1
+                                                 ELSE v_by_id END,
                                NULL, NULL, CASE WHEN v_least = 2 THEN v_call.id END)::@move;
         CASE v_least
           WHEN 2 THEN                                -- calls behind it do not take the room that it waits for
@@ -200,7 +204,7 @@ BEGIN
           WHEN 3 THEN
             v_notes := v_notes || (v_now + interval '20 milliseconds', NULL, v_by_id)::@pending;
           ELSE
-            IF v_publishes IS NULL THEN
+            IF v_is_own THEN
               v_keys[v_by].own := 0;
               v_wake := v_wake || @wake(v_call.queue, v_by_id, p_worker, p_tuning.silence, v_now);
             END IF;

@@ -1,10 +1,10 @@
 -- claim: start one attempt of a call that was dispatched, if its ticket holds it. The start is the moment that counts
--- for windows and throttles, so it is stamped here, under the locks of the keys.
+-- for windows and throttles, so it is stamped here, under the locks of the keys that count starts; no other is locked.
 -- Returns when it may start, or why not: `closed` (a key was paused or blocked since), `expired`, `revoked`, `early`
 -- (its start is more than `p_ahead` away) or `busy` (a transaction keeps its row or a key locked). No row: the ticket
 -- was used or replaced. A claim whose answer was lost gets its start again.
 -- `p_ahead` NULL: the attempt is over, and a crash of the database has lost its claim: it counts, whatever stops it.
--- Locks the call, then its keys in order of id. It waits for a lock no longer than lock_timeout: it would hold a
+-- Locks the call, then these keys in order of id. It waits for a lock no longer than lock_timeout: it would hold a
 -- process.
 CREATE FUNCTION @claim(p_call uuid, p_ticket uuid, p_claim uuid, p_worker uuid, p_ahead interval, p_tuning @tuning,
     p_now timestamptz)
@@ -29,7 +29,12 @@ BEGIN
     IF NOT FOUND THEN RETURN; END IF;
     SELECT array_agg(slot.key_id), array_agg(slot.cost) INTO v_ids, v_costs
       FROM dispatcher_slot AS slot WHERE slot.call_id = p_call AND slot.key_id IS NOT NULL;
-    PERFORM FROM dispatcher_ratelimitkey AS key WHERE key.id = ANY (v_ids) ORDER BY key.id FOR NO KEY UPDATE;
+    PERFORM FROM dispatcher_ratelimitkey AS key
+      WHERE key.id = ANY (v_ids)
+        AND (COALESCE(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit) IS NOT NULL
+             OR @is_member(key.name, key.is_group))
+      ORDER BY key.id
+        FOR NO KEY UPDATE;
   EXCEPTION WHEN lock_not_available THEN
     refused := 'busy';
     at := COALESCE(p_now, clock_timestamp());

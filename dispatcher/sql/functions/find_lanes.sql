@@ -72,9 +72,12 @@ BEGIN
   END IF;
   v_now := COALESCE(p_now, clock_timestamp());        -- who has waited for a lane starts after who had it
   IF v_rows IS NOT NULL THEN v_lanes := @lanes_at(v_rows, 'mine'); END IF;
-  -- Room may be kept for a lane of these queues: it is first on that key.
-  v_open := v_open || ARRAY(SELECT site.place FROM dispatcher_lanesite AS site
-                             WHERE site.queue = ANY (v_queues) AND site.kept_until IS NOT NULL AND site.place > 0);
+  -- Room may be kept for a lane of these queues: it is first on that key. Its place is looked at apart: a plan that was
+  -- made while there were few lanes would read all that are parked.
+  v_open := v_open || ARRAY(SELECT kept.place
+                              FROM (SELECT site.place FROM dispatcher_lanesite AS site
+                                     WHERE site.queue = ANY (v_queues) AND site.kept_until IS NOT NULL OFFSET 0) AS kept
+                             WHERE kept.place > 0);
   v_want := v_open || ARRAY(SELECT unnest(lane.key_ids) FROM unnest(v_lanes) AS lane);
 
   FOR v_round IN 1 .. 2 LOOP

@@ -26,7 +26,10 @@ BEGIN
      WHERE start.key_id = p_key.id AND start.at > p_now - p_key.rate_period - p_margin
      ORDER BY start.key_id, start.at, start.total
      LIMIT 1;
-    IF v_need > COALESCE(v_gone, p_key.total, 0) THEN
+    IF v_gone IS NULL THEN                           -- none counts: what the trip starts is in p_key.total, maybe
+      v_gone := COALESCE((SELECT max(start.total) FROM dispatcher_start AS start WHERE start.key_id = p_key.id), 0);
+    END IF;
+    IF v_need > v_gone THEN
       v_at := GREATEST(v_at, p_key.rate_period + p_margin + COALESCE(
         (SELECT start.at
            FROM dispatcher_start AS start

@@ -14,7 +14,7 @@ WITH kind AS MATERIALIZED (
             WHERE lane.queue = kind.queue AND lane.priority = kind.priority AND lane.on_limit = kind.on_limit
               AND lane.key_ids = named.ids
             LIMIT 1
-              FOR KEY SHARE) AS lane
+              FOR KEY SHARE SKIP LOCKED) AS lane
      WHERE cardinality(named.ids) = cardinality(kind.names)
 ), mine AS MATERIALIZED (
     SELECT call.id, wanted.kind

@@ -4,8 +4,8 @@
 -- counts as lost only if one of those was published later, by `slack`: then its own message has had its turn.
 -- Those that were fetched over HTTP have leases of their own (lock_overdue), while the app is there that judges them.
 -- What a worker claimed after it was given up for lost has a lease of its own: it was frozen, and lives.
--- The lease is judged again under the lock, so a heartbeat that came in between saves the call. Slots that another
--- transaction has locked are waited for no longer than the caller's lock_timeout.
+-- The lease is judged again under the lock, so a heartbeat that came in between saves the call. A call with a slot that
+-- another transaction has locked is left to the next look.
 -- Slots are few, live only while their call is in flight, and are read whole: an index on leases would cost every
 -- heartbeat.
 WITH {{clock}}, lost AS MATERIALIZED (
@@ -38,12 +38,19 @@ WITH {{clock}}, lost AS MATERIALIZED (
      ORDER BY call.id
      LIMIT %(most)s::int
        FOR NO KEY UPDATE OF call SKIP LOCKED
+), locked AS MATERIALIZED (
+    SELECT slot.id, slot.call_id,
+           slot.lease_until < clock.now OR lost.lost_at >= COALESCE(slot.started_at, lost.lost_at) AS is_over
+      FROM held
+     CROSS JOIN clock
+      JOIN dispatcher_slot AS slot ON slot.call_id = held.id
+      LEFT JOIN lost ON lost.id = slot.worker_id
+     ORDER BY slot.call_id, slot.id
+       FOR NO KEY UPDATE OF slot SKIP LOCKED
 )
 SELECT held.id AS call_id, held.ticket
   FROM held
- CROSS JOIN clock
-  JOIN dispatcher_slot AS slot ON slot.call_id = held.id
-  LEFT JOIN lost ON lost.id = slot.worker_id
- WHERE slot.lease_until < clock.now OR lost.lost_at >= COALESCE(slot.started_at, lost.lost_at)
+ WHERE EXISTS (SELECT FROM locked WHERE locked.call_id = held.id AND locked.is_over)
+   AND (SELECT count(*) FROM locked WHERE locked.call_id = held.id)
+       = (SELECT count(*) FROM dispatcher_slot AS slot WHERE slot.call_id = held.id)
  ORDER BY held.id
-   FOR NO KEY UPDATE OF slot

@@ -10,11 +10,15 @@
 -- Relies on the unique indexes of key names and lane kinds.
 WITH kind AS MATERIALIZED (
     SELECT kind.number, kind.queue, kind.priority, kind.on_limit, kind.placement, lane.id AS lane_id, lane.key_ids,
-           NOT %(is_eager)s::bool AND {{queue_delivery(kind.queue)}} = 'broker'
-           AND (SELECT count(key.id)
-                  FROM dispatcher_ratelimitkey AS key
-                 WHERE key.name = ANY (kind.names || ('queue:' || kind.queue))
-                   AND COALESCE(key.per_worker, key.override_per_worker) IS NOT NULL) > 0 AS is_mixed
+           NOT (SELECT %(is_eager)s::bool) AND {{queue_delivery(kind.queue)}} = 'broker'
+           AND (SELECT count(*)
+                  FROM unnest(kind.names || ('queue:' || kind.queue)) AS spent (name)
+                 CROSS JOIN LATERAL (
+                       SELECT COALESCE(key.per_worker, key.override_per_worker) AS per_worker
+                         FROM dispatcher_ratelimitkey AS key
+                        WHERE key.name = spent.name
+                        LIMIT 1) AS key
+                 WHERE key.per_worker IS NOT NULL) > 0 AS is_mixed
       FROM jsonb_to_recordset(%(kinds)s::jsonb)
         AS kind (number int, queue text, priority smallint, on_limit text, names text[], placement jsonb)
      CROSS JOIN LATERAL (
@@ -25,7 +29,7 @@ WITH kind AS MATERIALIZED (
             WHERE lane.queue = kind.queue AND lane.priority = kind.priority AND lane.on_limit = kind.on_limit
               AND lane.key_ids = named.ids AND cardinality(named.ids) = cardinality(kind.names)
             LIMIT 1
-              FOR KEY SHARE) AS lane ON true
+              FOR KEY SHARE SKIP LOCKED) AS lane ON true
 ), {{clock}}, written AS (
     INSERT INTO dispatcher_callqueue
            (id, lane_id, placement, task, args, kwargs, call_data, meta, headers, options, queue, priority, on_limit,
@@ -38,8 +42,8 @@ WITH kind AS MATERIALIZED (
                 WHEN times.scheduled_at > clock.now THEN 'scheduled'
                 ELSE 'available' END,
            draft.retry, times.scheduled_at, times.expires_at, 0, clock.now, '[]'
-      FROM unnest(%(ids)s::uuid[], %(kind_of)s::int[], %(task)s::text[], %(args)s::jsonb[], %(kwargs)s::jsonb[],
-                  %(call_data)s::jsonb[], %(meta)s::jsonb[], %(headers)s::jsonb[],
+      FROM unnest((SELECT %(ids)s::uuid[]), %(kind_of)s::int[], %(task)s::text[], %(args)s::jsonb[],
+                  %(kwargs)s::jsonb[], %(call_data)s::jsonb[], %(meta)s::jsonb[], %(headers)s::jsonb[],
                   %(options)s::jsonb[], %(costs)s::jsonb[], %(retry)s::jsonb[],
                   %(scheduled_at)s::timestamptz[], %(expires_at)s::timestamptz[],
                   %(scheduled_in)s::interval[], %(expires_in)s::interval[], %(is_pending)s::bool[])
@@ -51,7 +55,7 @@ WITH kind AS MATERIALIZED (
      CROSS JOIN LATERAL (
            SELECT COALESCE(draft.scheduled_at, clock.now + draft.scheduled_in) AS scheduled_at,
                   COALESCE(draft.expires_at, clock.now + draft.expires_in) AS expires_at) AS times
-     WHERE %(may_defer)s::bool OR NOT EXISTS (SELECT FROM kind WHERE kind.lane_id IS NULL OR kind.is_mixed)
+     WHERE (SELECT %(may_defer)s::bool) OR NOT EXISTS (SELECT FROM kind WHERE kind.lane_id IS NULL OR kind.is_mixed)
      ORDER BY draft.turn
     RETURNING id, position, lane_id, key_costs, state, created_at, scheduled_at, expires_at
 ), moved AS (

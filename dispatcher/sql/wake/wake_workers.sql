@@ -7,11 +7,20 @@
 -- The commit is not waited for: the note of the send outlasts a crash. Relies on lanesite_lane and call_waiting.
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now, set_config('synchronous_commit', 'off', true) AS durability
+), sent AS MATERIALIZED (
+    -- Each by its id alone: a plan that was made while there were few calls would read them all.
+    SELECT call.id, call.lane_id, call.state
+      FROM unnest((SELECT %(calls)s::uuid[])) AS first (id)
+     CROSS JOIN LATERAL (
+           SELECT called.id, called.lane_id, called.state
+             FROM dispatcher_callqueue AS called
+            WHERE called.id = first.id
+            LIMIT 1) AS call
 ), lane AS MATERIALIZED (
     SELECT site.lane_id, site.queue, site.place
-      FROM dispatcher_callqueue AS call
+      FROM sent AS call
       JOIN dispatcher_lanesite AS site ON site.lane_id = call.lane_id
-     WHERE call.id = ANY (%(calls)s::uuid[]) AND call.state = 'available'
+     WHERE call.state = 'available'
        AND (COALESCE(site.place, 0) = 0
             OR (SELECT front.id
                   FROM dispatcher_callqueue AS front
@@ -22,9 +31,9 @@ WITH clock AS MATERIALIZED (
     SELECT lane.lane_id FROM lane WHERE lane.place <> 0
 ), {{lanes_noted(moved, true)}}, queue AS MATERIALIZED (
     SELECT named.name,
-           {{queue_delivery(named.name)}} = ANY (CASE WHEN %(is_eager)s::bool THEN ARRAY['broker', 'direct']
+           {{queue_delivery(named.name)}} = ANY (CASE WHEN (SELECT %(is_eager)s::bool) THEN ARRAY['broker', 'direct']
                                                       ELSE ARRAY['broker'] END) AS is_published
-      FROM (SELECT lane.queue AS name FROM lane UNION SELECT unnest(%(queues)s::text[])) AS named
+      FROM (SELECT lane.queue AS name FROM lane UNION SELECT unnest((SELECT %(queues)s::text[]))) AS named
 ), woken AS MATERIALIZED (
     SELECT queue.name, queue.is_published,
            CASE WHEN NOT queue.is_published
