@@ -22,12 +22,26 @@ USUAL: Final[dict[str, Any]] = {
     **{key: [] for key in ("keys", "queues", "resting", "ids", "deliveries", "calls", "tickets", "claims", "lanes")},
     **{key: [] for key in ("states", "reasons", "crashes", "results", "errors", "waits")},
     **dict.fromkeys(("now", "call", "wait", "due", "strides", "expires_in", "until", "passed_after", "slots"), None),
-    **dict.fromkeys(("call_data", "headers", "options", "retry", "result", "error", "expires_at", "args", "kwargs"), None),
+    **dict.fromkeys(
+        ("call_data", "headers", "options", "retry", "result", "error", "expires_at", "args", "kwargs"), None
+    ),
     **dict.fromkeys(("lease", "dispatch_lease", "ramp", "publish_after", "after_restart", "silence", "grace"), LEASE),
     **dict.fromkeys(("soon", "first", "longest", "overdue", "long", "gap", "later", "keep", "most_ahead"), LEASE),
     **dict.fromkeys(("margin", "late", "horizon"), MARGIN),
     **dict.fromkeys(("lead", "slack"), timedelta(0)),
-    **dict.fromkeys(("is_marked", "is_pulled", "is_strict", "is_eager", "needs_worker", "serves_http"), False),
+    **dict.fromkeys(
+        (
+            "is_marked",
+            "is_pulled",
+            "keeps_events",
+            "any_delivery",
+            "is_strict",
+            "is_eager",
+            "needs_worker",
+            "serves_http",
+        ),
+        False,
+    ),
     **dict.fromkeys(("may_defer", "is_durable", "is_noted", "is_idle"), True),
     **dict.fromkeys(("worker", "ticket", "claim"), uuid4()),
     **dict.fromkeys(("priority", "after", "publish", "lane", "key"), 0),

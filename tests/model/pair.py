@@ -90,7 +90,7 @@ class Pair:
         """How many ticks may pass until every call goes that may: an actor died half way, or a lock held it up."""
         self.touched = Touched()
         self.parked: set[Lane] = set()
-        """Lanes that waited for a key before this step, and whose turn on it whoever serves the key must look at."""
+        """Lanes that waited for a key before this step, and whose turn on it who serves the key must look at."""
         self.kept: set[str] = set()
         """Keys with room that is kept for a lane whose worker was woken, or was busy when it was the lane's turn."""
         self.agrees = True

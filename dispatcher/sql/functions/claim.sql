@@ -31,7 +31,8 @@ BEGIN
       FROM dispatcher_slot AS slot WHERE slot.call_id = p_call AND slot.key_id IS NOT NULL;
     PERFORM FROM dispatcher_ratelimitkey AS key
       WHERE key.id = ANY (v_ids)
-        AND (COALESCE(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit) IS NOT NULL
+        AND (COALESCE(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit)
+               IS NOT NULL
              OR @is_member(key.name, key.is_group))
       ORDER BY key.id
         FOR NO KEY UPDATE;

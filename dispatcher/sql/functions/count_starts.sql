@@ -1,4 +1,5 @@
--- count_starts: record what a trip has started of keys whose starts count: one row a key and time, with the running total.
+-- count_starts: record what a trip has started of keys whose starts count: one row a key and time, with the running
+-- total.
 CREATE FUNCTION @count_starts(p_keys @key_room[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO dispatcher_start (key_id, at, total, cost, last_cost)

@@ -1,7 +1,7 @@
 -- read_notes: take over the notes that are due. Their sleeping lanes are ready now, with `is_forced` parked ones, too.
 -- Returns the keys to look at, and the queues of these lanes: who may serve them is not here, maybe; and when to come
--- again: at once, if more may be due; or soon for a note whose lane another transaction has locked, which may be putting
--- the lane to sleep.
+-- again: at once, if more may be due; or soon for a note whose lane another transaction has locked, which may be
+-- putting the lane to sleep.
 CREATE FUNCTION @read_notes(p_now timestamptz, OUT keys bigint[], OUT queues text[], OUT again_at timestamptz)
 LANGUAGE plpgsql AS $$
 BEGIN

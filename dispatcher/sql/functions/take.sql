@@ -16,7 +16,8 @@ CREATE FUNCTION @take(p_worker uuid, p_queues text[], p_tasks text[], p_room int
     p_results jsonb[], p_errors jsonb[], p_waits interval[],
     p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning @tuning, p_now timestamptz)
 RETURNS TABLE (id uuid, ticket uuid, state text, task text, args jsonb, kwargs jsonb, call_data jsonb, headers jsonb,
-    options jsonb, queue text, attempt int, retry jsonb, chosen_keys jsonb, key_ids bigint[], is_counted bool, start_at timestamptz,
+    options jsonb, queue text, attempt int, retry jsonb, chosen_keys jsonb, key_ids bigint[], is_counted bool,
+    start_at timestamptz,
     fate text, key text, wake uuid[], again_at timestamptz, publish text[], ended uuid[], locked uuid[], freed bigint[],
     at timestamptz)
 LANGUAGE plpgsql SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = 'off' SET enable_bitmapscan = 'off'
@@ -108,7 +109,8 @@ BEGIN
   IF v_chosen.fates <> '{}' THEN
     RETURN QUERY
     SELECT fate.id, NULL::uuid, fate.state, fate.task, NULL::jsonb, NULL::jsonb, NULL::jsonb, NULL::jsonb, NULL::jsonb,
-           fate.queue, fate.attempt, NULL::jsonb, NULL::jsonb, NULL::bigint[], NULL::bool, NULL::timestamptz, fate.fate, fate.key,
+           fate.queue, fate.attempt, NULL::jsonb, NULL::jsonb, NULL::bigint[], NULL::bool, NULL::timestamptz, fate.fate,
+           fate.key,
            NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], v_now
       FROM @settle(v_chosen.fates, p_tuning, v_now) AS fate;
   END IF;
