@@ -284,15 +284,7 @@ class Migration(migrations.Migration):
                 "indexes": [
                     models.Index(fields=["at"], name="entry_at"),
                     models.Index(fields=["kind", "at"], name="entry_kind"),
-                    models.Index(
-<<<<<<< HEAD
-                        django.db.models.fields.json.KeyTextTransform("job_id", "data"),
-                        models.F("id"),
-                        name="entry_job",
-=======
-                        condition=models.Q(("call_id__isnull", False)), fields=["call_id"], name="entry_call"
->>>>>>> events
-                    ),
+                    models.Index(condition=models.Q(("call_id__isnull", False)), fields=["call_id"], name="entry_call"),
                     models.Index(
                         condition=models.Q(("kind__in", ["backpressure.warning", "backpressure.cleared"])),
                         fields=["queue", "at"],
@@ -1031,5 +1023,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("d810de08"),
+        InstallFunctions("e09eb345"),
     ]

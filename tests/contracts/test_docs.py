@@ -11,6 +11,7 @@ from pytest_django import Settings
 from dispatcher import sql
 from dispatcher.conf import RETENTION, Conf, conf, settable
 from dispatcher.limits.retry import Retry
+from dispatcher.sql import functions
 from dispatcher.sql.statements import fragments
 from dispatcher.states import diagram
 from docs.tools import statements
@@ -50,7 +51,10 @@ def test_the_diagram_of_states_is_the_one_that_the_code_draws() -> None:
 def test_the_page_of_the_statements_is_the_one_that_their_headers_make() -> None:
     text = (REFERENCE / "sql.md").read_text()
     assert text == statements.page(), "run: python -m docs.tools.statements > docs/reference/sql.md"
-    assert {name.partition("(")[0] for name, _ in rows(text)} == {*sql.names(), *fragments()}
+    assert {name.partition("(")[0] for name, _ in rows(text)} == {
+        *(*sql.names(), *fragments()),
+        *(file.stem for file in functions.FOLDER.glob("*.sql")),
+    }
 
 
 def test_the_defaults_of_the_settings_are_the_documented_ones(settings: Settings) -> None:

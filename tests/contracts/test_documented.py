@@ -55,7 +55,7 @@ def test_troubleshooting_covers_every_state_every_reason_and_what_a_call_may_wai
     text = (ROOT / "docs" / "how-to" / "troubleshooting.md").read_text()
     first_cells = "\n".join(re.findall(r"^\| ([^|]*`[^|]*) \|", text, re.MULTILINE))
     named = set(re.findall(r"`(\w+)`", first_cells))
-    stops = {"stopped_by", "held_by", "is_served", "is_known", "until", "oversized_for", "is_placed"}
+    stops = {"stopped_by", "limited_by", "is_served", "is_known", "until", "oversized_for", "is_placed"}
     assert stops <= {field.name for field in dataclasses.fields(Wait)}
     assert {*map(str, State), *map(str, Reason), *stops} - named == set()
 

@@ -53,7 +53,7 @@ def test_eight_fetchers_get_every_call_once() -> None:
 
 def test_no_fetcher_comes_back_empty_while_calls_are_there() -> None:
     send(65)
-    # The first of all makes the lane ready: whoever comes beside it sees none.
+    # The first of all makes the lane ready: who comes beside it sees none.
     fetch.fetch(FetchRequest(queues=["mail"]))
     fetched = at_once(*[lambda: fetch.fetch(FetchRequest(queues=["mail"], count=4))] * 16)
     assert sorted(map(len, fetched)) == [4] * 16

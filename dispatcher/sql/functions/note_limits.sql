@@ -1,7 +1,7 @@
 -- note_limits: write into the event log which calls a limit stops, and which of those that it has stopped go. Each wait
 -- of a call is one event: the latest of a call shows what it waits for. A person, a block and its ramp are no limits.
--- A group that stops a call without a limit of its own is named with the limit of a member. Relies on entry_call; without
--- OFFSET 0 a plan that was made for an empty log reads all of it, by its ids.
+-- A group that stops a call without a limit of its own is named with the limit of a member. Relies on entry_call;
+-- without OFFSET 0 a plan that was made for an empty log reads all of it, by its ids.
 CREATE FUNCTION @note_limits(p_found @found, p_chosen @chosen, p_until timestamptz) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO dispatcher_eventlogentry (kind, queue, call_id, data, at)
@@ -9,7 +9,7 @@ BEGIN
     FROM unnest(p_chosen.starts) AS start
    CROSS JOIN LATERAL (
          SELECT entry.kind, entry.queue, entry.data
-           FROM (SELECT * FROM dispatcher_eventlogentry AS entry
+           FROM (SELECT entry.id, entry.kind, entry.queue, entry.data FROM dispatcher_eventlogentry AS entry
                   WHERE entry.call_id = start.call OFFSET 0) AS entry
           ORDER BY entry.id DESC
           LIMIT 1) AS latest
@@ -35,12 +35,13 @@ BEGIN
        AND strict.most IS NOT NULL AND strict.is_strictest AND before.closed_until IS NULL
      ORDER BY key.id, before.id = key.id DESC, strict.n)
   INSERT INTO dispatcher_eventlogentry (kind, queue, call_id, data, at)
-  SELECT 'rate_limit.exceeded', call.queue, call.id, jsonb_build_object('job_id', call.id) || limits.data, clock_timestamp()
+  SELECT 'rate_limit.exceeded', call.queue, call.id, jsonb_build_object('job_id', call.id) || limits.data,
+         clock_timestamp()
     FROM stop
     JOIN limits ON limits.id = stop.key_id
     JOIN dispatcher_callqueue AS call ON call.id = stop.call
    WHERE (SELECT entry.kind = 'rate_limit.exceeded' AND entry.data ->> 'key' = limits.name
-            FROM (SELECT * FROM dispatcher_eventlogentry AS entry
+            FROM (SELECT entry.id, entry.kind, entry.data FROM dispatcher_eventlogentry AS entry
                    WHERE entry.call_id = call.id OFFSET 0) AS entry
            ORDER BY entry.id DESC
            LIMIT 1) IS NOT TRUE;
