@@ -1029,5 +1029,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("96e52e52"),
+        InstallFunctions("99ab7d3f"),
     ]
