@@ -284,9 +284,13 @@ class Migration(migrations.Migration):
                 "indexes": [
                     models.Index(fields=["at"], name="entry_at"),
                     models.Index(fields=["kind", "at"], name="entry_kind"),
+<<<<<<< HEAD
+                    models.Index(condition=models.Q(("call_id__isnull", False)), fields=["call_id"], name="entry_call"),
+=======
                     models.Index(
                         condition=models.Q(("call_id__isnull", False)), fields=["call_id"], name="entry_call"
                     ),
+>>>>>>> contracts
                     models.Index(
                         condition=models.Q(("kind__in", ["backpressure.warning", "backpressure.cleared"])),
                         fields=["queue", "at"],
@@ -1025,5 +1029,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("96e52e52"),
+        InstallFunctions("99ab7d3f"),
     ]

@@ -14,12 +14,12 @@ from django.utils import timezone
 from pytest_django import Settings
 
 import dispatcher.api
-from dispatcher import engine
+from dispatcher import engine, sql
 from dispatcher.api import any_of
 from dispatcher.ending import completed
 from dispatcher.engine import ends
 from dispatcher.lifecycle.finish import Ended
-from dispatcher.models import CallQueue, EventLogEntry, Worker
+from dispatcher.models import CallQueue, EventLogEntry, Lane, Note, Worker
 from dispatcher.ojs import enqueue
 from dispatcher.ojs.events import query, source
 from dispatcher.ojs.events.source import CallFilter, Span
@@ -81,6 +81,36 @@ def test_the_strategy_that_an_event_names_is_the_one_that_is_spent(api: Api) -> 
     api.fetch()
     (exceeded,) = data(events_of(api, "rate_limit.exceeded"))
     assert (exceeded["strategy"], exceeded["limit"], exceeded["current"]) == ("rate", 2, 2)
+
+
+def test_a_wait_is_one_event_however_often_a_limit_stops_it(api: Api) -> None:
+    jobs = [api.push(rate_limit={"key": "one", "concurrency": 1}) for _ in range(2)]
+    api.fetch()
+    api.fetch()
+    for _ in range(2):
+        with sql.atomic():
+            Note.objects.create(at=timezone.now(), lane_id=Lane.objects.get().id, is_forced=True)
+        assert api.fetch() == []
+    assert [event["job_id"] for event in data(events_of(api, "rate_limit.*"))] == [jobs[1]["id"]]
+
+
+@pytest.mark.parametrize(
+    ("limits", "strategy", "current"),
+    [
+        ({"throttle": {"limit": 1, "period": "PT1M"}}, "throttle", 0),
+        ({"rate": {"limit": 1, "period": "PT1M"}, "on_limit": "reschedule"}, "rate", 1),
+    ],
+    ids=["a throttle", "rescheduled"],
+)
+def test_the_event_of_a_limit_of_time_names_what_is_spent(
+    api: Api, limits: dict[str, Any], strategy: str, current: int
+) -> None:
+    for _ in range(2):
+        api.push(rate_limit={"key": "timed", **limits})
+    api.fetch(count=2)
+    api.fetch()
+    (exceeded,) = data(events_of(api, "rate_limit.*"))
+    assert (exceeded["strategy"], exceeded["limit"], exceeded["current"]) == (strategy, 1, current)
 
 
 def test_who_waits_for_a_person_or_the_end_of_a_block_is_at_no_limit(api: Api) -> None:

@@ -90,8 +90,8 @@ SELECT ('00000000-0000-7000-9000-' || lpad(to_hex(n), 12, '0'))::uuid, 'step', 0
        ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'open'
   FROM generate_series(1, 20000) AS n;
 
-INSERT INTO dispatcher_eventlogentry (kind, queue, data, at)
-SELECT CASE WHEN n <= 5 THEN 'queue.paused' ELSE 'rate_limit.exceeded' END, 'queue-1',
+INSERT INTO dispatcher_eventlogentry (kind, queue, call_id, data, at)
+SELECT CASE WHEN n <= 5 THEN 'queue.paused' ELSE 'rate_limit.exceeded' END, 'queue-1', lpad(to_hex(n), 32, '0')::uuid,
        jsonb_build_object('key', 'key:' || n, 'job_id', n), timestamptz '2030-01-01' + n * interval '1 second'
   FROM generate_series(1, 100000) AS n
 """

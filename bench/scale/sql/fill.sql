@@ -81,8 +81,9 @@ SELECT key, now() - interval '30 minutes' + turn * interval '1 second', turn, 1,
   FROM generate_series(1, :tenants) AS key
  CROSS JOIN generate_series(1, 100) AS turn;
 
-INSERT INTO dispatcher_eventlogentry (kind, queue, data, at)
-SELECT 'rate_limit.exceeded', 'q00', jsonb_build_object('key', 'tenant:' || n % :tenants, 'job_id', md5(n::text)),
+INSERT INTO dispatcher_eventlogentry (kind, queue, call_id, data, at)
+SELECT 'rate_limit.exceeded', 'q00', md5(n::text)::uuid,
+       jsonb_build_object('key', 'tenant:' || n % :tenants, 'job_id', md5(n::text)::uuid),
        now() - n * (interval '156 hours' / (:tenants * 100))
   FROM generate_series(1, :tenants * 100) AS n;
 

@@ -276,6 +276,13 @@ BEGIN
     END LOOP;
     EXIT WHEN v_is_over AND (v_short IS NULL OR (v_left = 0 AND 0 = ALL (v_publish)));
   END LOOP;
+  -- A lane was passed over if others have taken the room. If none has, any worker of its queue finds it ready.
+  FOR i IN 1 .. cardinality(v_moves) LOOP
+    k := array_position(v_ids, v_moves[i].place);
+    IF v_moves[i].kept_until = 'infinity' AND v_keys[k].room > 0 AND COALESCE(v_keys[k].next_at <= v_until, true) THEN
+      v_moves[i] := (v_moves[i].lane, 0, NULL, NULL, NULL)::@move;
+    END IF;
+  END LOOP;
   RETURN (v_starts, v_spent, v_fates, v_served, v_moves, v_notes, array_remove(v_wake, NULL), v_keys, v_counted, v_open,
           v_left);
 END $$;
