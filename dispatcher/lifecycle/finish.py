@@ -15,12 +15,12 @@ from dispatcher.ending import Ending
 from dispatcher.models import CallQueue
 from dispatcher.request import Changes
 from dispatcher.signals import call_finished
-from dispatcher.states import State
+from dispatcher.states import TERMINAL, State
 
 FREE: Final = 2
 """How many times in a row a call goes back to its lane at once: a message or a process may be lost by accident."""
-_WAITING: Final = (State.AVAILABLE, State.SCHEDULED)
-"""The states of a call that its provider stopped."""
+_GOES_ON: Final = (State.AVAILABLE, State.SCHEDULED, State.DISPATCHED)
+"""The states of a call that another attempt follows."""
 _SOON: Final = timedelta(seconds=0.5)
 _FIRST: Final = timedelta(minutes=1)
 """The first wait, or `dispatch_lease` if that is shorter."""
@@ -66,10 +66,14 @@ def report_many(ends: Sequence[Ended], recorded: Collection[UUID]) -> None:
 
 
 def is_recorded(ended: Ended) -> bool:
-    """Return whether this end is in the database: it may be, where the answer of the trip that brought it was lost."""
-    states = _WAITING if ended.ending.state is State.AVAILABLE else [ended.ending.state]
-    rows = CallQueue.objects.using(conf().database).filter(id=ended.call_id, claim=ended.claim_id, state__in=states)
-    return ended.claim_id is not None and rows.exists()
+    """Return whether this end is in the database: it may be, where the answer of the trip that brought it was lost.
+
+    Its call may wait again by now, or be dispatched; the next claim takes the place of this one.
+    """
+    state = ended.ending.state
+    states = [state] if state in TERMINAL else [state, *_GOES_ON]
+    calls = CallQueue.objects.using(conf().database).filter(id=ended.call_id, claim=ended.claim_id, state__in=states)
+    return ended.claim_id is not None and calls.exclude(ticket=ended.ticket).exists()
 
 
 def amend(call_id: UUID, changes: Changes, *, now: datetime | None = None) -> bool:

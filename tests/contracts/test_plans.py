@@ -11,7 +11,7 @@ from django.db import connection, transaction
 from dispatcher import sql
 from tests.contracts.hot import NOTHING, OF_A_CALL, OF_A_TICK, OF_A_WHILE, trips
 from tests.contracts.large import CALLS, large
-from tests.contracts.plans import Hot, buffers, check, explain, hot, nodes, outline, prepare, read_whole
+from tests.contracts.plans import Hot, buffers, check, explain, hot, outline, prepare, read_whole
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=False)]
 

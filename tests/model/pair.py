@@ -12,7 +12,7 @@ from psycopg.sql import SQL, Identifier
 
 from tests.clock import T0, Clock
 from tests.drive import Drive, Run
-from tests.model.rules import ALWAYS, QUEUES, Call, Lane, Rules
+from tests.model.rules import AHEAD, ALWAYS, QUEUES, Call, Lane, Rules
 from tests.model.turns import Turns
 
 STEP = timedelta(milliseconds=1)
@@ -223,9 +223,10 @@ class Pair:
         then, now = self.ticked_at, self.now
         room = self.rules.has_room
         return any(
-            room(name, cost, now, is_lax=True) and not room(name, cost, then, is_lax=False)
+            room(name, cost, now, is_lax=True, horizon=ahead) and not room(name, cost, then, is_lax=False, horizon=ahead)
             for name in self.rules.keys
             for cost in (1, 2, 3)
+            for ahead in AHEAD.values()
         )
 
     def _admitted(self, rows: Mapping[UUID, Any], taken: Sequence[UUID]) -> list[UUID]:

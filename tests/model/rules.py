@@ -22,6 +22,8 @@ IN_LINE = timedelta(seconds=15)
 NEVER, ALWAYS = datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)
 QUEUES = {"one": "broker", "two": "broker", "direct": "direct", "other": "direct", "http": "http"}
 """How each queue delivers its calls: published by the broker, or taken by a worker."""
+AHEAD = {"broker": HORIZON, "direct": HORIZON + LEAD, "http": timedelta(0)}
+"""How far ahead of its start a call may be taken; a worker that fetches starts it as it gets it."""
 TERMINAL = ("completed", "cancelled", "discarded")
 
 
@@ -185,8 +187,7 @@ class Rules:
 
     def fits(self, call: Call, now: datetime, *, is_lax: bool, worker: str | None = None) -> bool:
         costs = self.costs(call).items()
-        # A worker that fetches starts a call as it gets it.
-        ahead = timedelta(0) if call.lane.delivery == "http" else HORIZON
+        ahead = AHEAD[call.lane.delivery]
         return all(self.has_room(*each, now, is_lax=is_lax, worker=worker, horizon=ahead) for each in costs)
 
     def is_oversized(self, call_id: UUID, now: datetime) -> bool:

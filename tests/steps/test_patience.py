@@ -190,6 +190,25 @@ def test_the_end_that_another_gave_an_attempt_is_not_taken_for_ones_own_whose_an
     assert seen(call).result is None
 
 
+def test_a_finish_whose_answer_was_lost_is_known_again_after_the_call_was_dispatched_again(
+    call: CallQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = take.take
+
+    def fail_and_be_dispatched(*args: Any, **kwargs: Any) -> Any:
+        done = record(*args, **kwargs)
+        if done.ended:
+            assert api.run_now([call.id]) == [call.id]
+            break_off()
+        return done
+
+    monkeypatch.setattr(take, "take", fail_and_be_dispatched)
+    outcome = engine.execute(call.id, ticket_of(call), partial(throw, ValueError("bad")))
+    assert isinstance(outcome, Failed)
+    assert outcome.may_retry
+    assert (seen(call).state, seen(call).attempt) == (State.DISPATCHED, 1)
+
+
 def test_a_finish_whose_answer_was_lost_says_nothing_of_the_attempt_that_follows(
     call: CallQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,7 +74,7 @@ BEGIN
     WITH started AS (
       UPDATE dispatcher_callqueue AS call
          SET state = start.state, ticket = start.ticket, chosen_keys = start.chosen, dispatched_at = v_now,
-             claim = CASE start.state WHEN 'active' THEN start.ticket END,
+             claim = CASE start.state WHEN 'active' THEN start.ticket ELSE call.claim END,
              published_at = CASE start.state WHEN 'active' THEN v_now END,
              started_at = CASE start.state WHEN 'active' THEN start.at END,
              attempt = call.attempt + (start.state = 'active')::int,
