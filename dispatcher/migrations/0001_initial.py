@@ -284,13 +284,7 @@ class Migration(migrations.Migration):
                 "indexes": [
                     models.Index(fields=["at"], name="entry_at"),
                     models.Index(fields=["kind", "at"], name="entry_kind"),
-<<<<<<< HEAD
                     models.Index(condition=models.Q(("call_id__isnull", False)), fields=["call_id"], name="entry_call"),
-=======
-                    models.Index(
-                        condition=models.Q(("call_id__isnull", False)), fields=["call_id"], name="entry_call"
-                    ),
->>>>>>> contracts
                     models.Index(
                         condition=models.Q(("kind__in", ["backpressure.warning", "backpressure.cleared"])),
                         fields=["queue", "at"],
