@@ -22,7 +22,9 @@ def build_event(kind: str, at: datetime, subject: str, data: Mapping[str, Any], 
     discriminator: distinguishes events of one kind about the same subject.
     """
     digest = sha256(f"{subject} {kind} {discriminator}".encode()).hexdigest()
-    number = f"{_since_epoch(at):012x}7{digest[:3]}8{digest[3:18]}"
+    # The 12 bits after the version hold the part of the millisecond (RFC 9562, section 6.2): a trip has several events.
+    part = at.microsecond % 1_000 * 4_096 // 1_000
+    number = f"{_since_epoch(at):012x}7{part:03x}8{digest[:15]}"
     return {
         "specversion": "1.0",
         "id": f"{_PREFIX}{UUID(number)}",
