@@ -1023,5 +1023,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("99ab7d3f"),
+        InstallFunctions("b4e53835"),
     ]
