@@ -228,6 +228,21 @@ def test_a_queue_without_a_free_worker_holds_up_no_other(drive: Drive) -> None:
     assert [run.call for run in beside.take()] == [waits.id]
 
 
+def test_a_lane_keeps_its_turn_where_a_tick_finds_room_that_none_takes(drive: Drive) -> None:
+    drive.key("api", rate=(1, 60))
+    drive.key("tenant")
+    owner = {call.id: "plain" for call in drive.send_many(4, "api")}
+    owner |= {call.id: "tenant" for call in drive.send_many(4, "api", "tenant")}
+    order = []
+    for _ in range(6):
+        (run,) = drive.take()
+        order.append(owner[run.call])
+        drive.end(run)
+        drive.take()
+        drive.forward(120)
+    assert longest(order) == 1
+
+
 @pytest.mark.deliveries("direct")  # A worker of the broker's or over HTTP holds nothing that it did not ask for.
 def test_a_queue_whose_worker_is_busy_at_each_end_is_not_passed_over_for_ever(drive: Drive) -> None:
     drive.key("api", concurrency=1)

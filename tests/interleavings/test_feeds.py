@@ -197,7 +197,11 @@ def test_a_call_that_is_given_back_and_a_recovery() -> None:
         assert (row.state, row.attempt) == ((State.RETRYABLE, 1) if lost else (State.AVAILABLE, 0))
         assert rest() == ([] if lost else [call.id])
 
-    explore({"worker": partial(feed.give_back, [(start.call.id, start.call.ticket)]), "recovery": give_up}, it_waits_once, at_least=5)
+    explore(
+        {"worker": partial(feed.give_back, [(start.call.id, start.call.ticket)]), "recovery": give_up},
+        it_waits_once,
+        at_least=5,
+    )
 
 
 @pytest.mark.parametrize("delivery", ["broker", "direct"])

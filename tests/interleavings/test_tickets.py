@@ -1,5 +1,6 @@
 """Invariants 2 to 4, in every order of steps: one start per ticket, one end per attempt, slots while in flight."""
 
+import json
 from dataclasses import replace
 from functools import partial
 from uuid import UUID
@@ -13,7 +14,7 @@ from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.states import State
 from tests.builders import renew
 from tests.interleavings.actions import LOST, come_along, finish_one, give_up, let_leases_run_out, running
-from tests.interleavings.stepper import explore
+from tests.interleavings.stepper import explore, wide
 from tests.races.lockstep import concurrent
 from tests.races.traffic import ended, in_flight, write
 
@@ -79,20 +80,28 @@ def test_a_finish_and_a_recovery(*, is_expired: bool) -> None:
     explore({"worker": partial(finish_one, call), "recovery": engine.recover}, one_ended_it, at_least=20)
 
 
-def test_a_claim_a_finish_and_two_recoveries() -> None:
+@pytest.mark.parametrize("recoveries", [1, pytest.param(2, marks=wide)])
+def test_a_claim_a_finish_and_recoveries(recoveries: int) -> None:
     """The whole life of a worker that was given up: it starts, or ends, only what was not taken from it."""
     (call,) = in_flight("api")
     let_leases_run_out()
 
     def live() -> tuple[bool, bool]:
-        return started(call), finish_one(call)
+        is_started = started(call)
+        return is_started, is_started and finish_one(call)
 
     def one_has_it(lived: tuple[bool, bool], *recovered: int) -> None:
         assert lived in {(True, True), (False, False)}
         assert lived[1] + sum(recovered) == 1
-        assert now(call) == ((State.COMPLETED, 1, None, 0) if lived[1] else (State.AVAILABLE, 0, None, 0))
+        state, attempt, ticket, slots = now(call)
+        if lived[1]:
+            assert (state, attempt, ticket, slots) == (State.COMPLETED, 1, None, 0)
+        else:
+            assert (state, attempt, slots) == (State.DISPATCHED, 0, 1)
+            assert ticket != call.ticket
 
-    explore({"worker": live, "one": give_up, "other": give_up}, one_has_it, at_least=600)
+    others = {f"recovery {number}": give_up for number in range(recoveries)}
+    explore({"worker": live, **others}, one_has_it, at_least=40)
 
 
 def test_three_finishes_with_one_ticket() -> None:
@@ -105,7 +114,7 @@ def test_three_finishes_with_one_ticket() -> None:
     def one_counts(*recorded: bool) -> None:
         assert sorted(recorded) == [False, False, True]
         counted = endings[recorded.index(True)]
-        assert CallQueue.objects.get(id=call.id).result == counted.result
+        assert CallQueue.objects.get(id=call.id).result == (counted.result and json.loads(counted.result))
         assert now(call) == (counted.state, 1, None, 0)
 
     explore({str(number): partial(end, how) for number, how in enumerate(endings)}, one_counts, at_least=15)
@@ -134,7 +143,7 @@ def test_a_loss_and_a_finish() -> None:
         "main": partial(engine.lose, call.id, call.ticket, LOST, is_crash=True),
         "worker": partial(finish_one, call),
     }
-    explore(cast, one_ended_it, at_least=60)
+    explore(cast, one_ended_it, at_least=30)
 
 
 def test_a_loss_and_a_claim() -> None:
@@ -151,7 +160,7 @@ def test_a_loss_and_a_claim() -> None:
             assert (state, attempt, slots) == (State.DISPATCHED, 0, 1)
 
     cast = {"main": partial(engine.lose, call.id, call.ticket, LOST, is_crash=True), "worker": partial(started, call)}
-    explore(cast, attempts_are_right, at_least=50)
+    explore(cast, attempts_are_right, at_least=20)
 
 
 def test_a_cancel_and_a_claim() -> None:
@@ -161,7 +170,7 @@ def test_a_cancel_and_a_claim() -> None:
         assert bool(cancelled) is not is_started
         assert now(call) == ((State.ACTIVE, 1, call.ticket, 1) if is_started else (State.CANCELLED, 0, None, 0))
 
-    explore({"admin": partial(api.cancel, [call.id]), "worker": partial(started, call)}, one_has_it, at_least=50)
+    explore({"admin": partial(api.cancel, [call.id]), "worker": partial(started, call)}, one_has_it, at_least=25)
 
 
 def test_a_cancel_and_a_trip_that_dispatches_the_call() -> None:
@@ -171,4 +180,4 @@ def test_a_cancel_and_a_trip_that_dispatches_the_call() -> None:
         assert cancelled == [call.id]
         assert now(call) == (State.CANCELLED, 0, None, 0)
 
-    explore({"admin": partial(api.cancel, [call.id]), "dispenser": engine.dispense}, it_ends, at_least=1000)
+    explore({"admin": partial(api.cancel, [call.id]), "dispenser": engine.dispense}, it_ends, at_least=140)

@@ -48,7 +48,11 @@ def test_an_end_and_a_trip_that_parks_a_lane() -> None:
     declare_tenants(1)
     call = running("api")
     (waiting,) = write([["api", "tenant:0"]])
-    explore({"worker": partial(slowly, partial(finish_one, call)), "dispenser": engine.dispense}, all_are_admitted, at_least=20)
+    explore(
+        {"worker": partial(slowly, partial(finish_one, call)), "dispenser": engine.dispense},
+        all_are_admitted,
+        at_least=20,
+    )
 
 
 def test_an_end_and_a_send_to_the_lane_that_it_lets_in() -> None:
@@ -121,9 +125,7 @@ def test_a_cancel_and_a_trip_that_parks_a_lane() -> None:
     def the_other_is_in(*_: Any) -> None:
         assert CallQueue.objects.get(id=waiting.id).state == State.DISPATCHED
 
-    explore(
-        {"admin": partial(api.cancel, [admitted.id]), "dispenser": engine.dispense}, the_other_is_in, at_least=1000
-    )
+    explore({"admin": partial(api.cancel, [admitted.id]), "dispenser": engine.dispense}, the_other_is_in, at_least=1000)
 
 
 def test_a_loss_and_a_trip_that_puts_the_lane_to_sleep() -> None:

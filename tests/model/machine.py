@@ -57,7 +57,9 @@ class Machine(Workers, Operators, Moments, Faults, RuleBasedStateMachine):
         super().__init__()
         # Drives know what their workers have done, which is another story each time.
         self.drives = {queue: DRIVES[delivery](self.clock, queue) for queue, delivery in QUEUES.items()}
-        self.workers = [Worker(name, DRIVES[QUEUES[queues[0]]](self.clock, queues[0]), queues) for name, queues in WORKERS]
+        self.workers = [
+            Worker(name, DRIVES[QUEUES[queues[0]]](self.clock, queues[0]), queues) for name, queues in WORKERS
+        ]
         self.pair = Pair(self.clock, self.drives)
         self.rules = self.pair.rules
         self.sent = 0

@@ -223,7 +223,8 @@ class Pair:
         then, now = self.ticked_at, self.now
         room = self.rules.has_room
         return any(
-            room(name, cost, now, is_lax=True, horizon=ahead) and not room(name, cost, then, is_lax=False, horizon=ahead)
+            room(name, cost, now, is_lax=True, horizon=ahead)
+            and not room(name, cost, then, is_lax=False, horizon=ahead)
             for name in self.rules.keys
             for cost in (1, 2, 3)
             for ahead in AHEAD.values()

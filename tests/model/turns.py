@@ -53,10 +53,7 @@ class Turns:
         """Return whether a call could have gone where another did, which asks for as much or more."""
         one, other = self.rules.calls[waits], self.rules.calls[goes]
         costs, more = self.rules.costs(one), self.rules.costs(other)
-        return (
-            one.lane.queue in queues
-            and all(name in more and cost <= more[name] for name, cost in costs.items())
-        )
+        return one.lane.queue in queues and all(name in more and cost <= more[name] for name, cost in costs.items())
 
     def check_priorities(self, gone: Collection[UUID], heads: Collection[UUID], queues: Collection[str]) -> None:
         """Assert that no call of higher priority stays behind one that went and asks for no less."""

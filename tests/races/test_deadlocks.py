@@ -112,7 +112,9 @@ def test_two_trips_whose_keys_are_locked_by_each_other_do_not_deadlock() -> None
         for actor, name in ((one, "first"), (two, "second")):
             actor.open()
             actor.do(lock, name)
-        ending = [actor.begin(ends.record_one, ended(call)) for actor, call in zip((one, two), held.values(), strict=True)]
+        ending = [
+            actor.begin(ends.record_one, ended(call)) for actor, call in zip((one, two), held.values(), strict=True)
+        ]
         assert [each.result() for each in ending] == [True, True]
         one.commit()
         two.commit()
