@@ -96,7 +96,8 @@ def test_a_heartbeat_does_not_deadlock_with_a_recovery(settings: Settings) -> No
             recovery.wait_blocked_or_done(recovering)
             beating = heart.begin(renew, held)
             heart.wait_blocked_or_done(beating)
-        assert beating.result() + recovering.result() == 2
+        # What somebody has locked is left to the next one.
+        assert beating.result() + recovering.result() + engine.recover() == 2
     audit(has_ended=False)
 
 
