@@ -3,7 +3,8 @@
 A schedule says whose turn it is, step by step. Two things are not played twice. Of two neighbours that do not concern
 each other, the step of the first actor goes first (what is left is the smallest of the schedules that differ in
 nothing else). And what comes after a state that was there before: when no transaction holds anything, and no actor
-waits for a lock, all that follows depends on what is committed, on what each actor has received, and on who may go next.
+waits for a lock, all that follows depends on what is committed, on what each actor has received, and on who may go
+next.
 INTERLEAVINGS=wide plays larger casts, too.
 """
 

@@ -13,7 +13,7 @@ from dispatcher.lifecycle.claim import Claimed, claim
 from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.states import State
 from tests.builders import renew
-from tests.interleavings.actions import LOST, come_along, finish_one, give_up, let_leases_run_out, running
+from tests.interleavings.actions import LOST, finish_one, give_up, let_leases_run_out, running
 from tests.interleavings.stepper import explore, wide
 from tests.races.lockstep import concurrent
 from tests.races.traffic import ended, in_flight, write

@@ -36,7 +36,7 @@ pytestmark = [concurrent, pytest.mark.slow]
 @pytest.mark.smoke
 def test_a_send_and_a_trip_that_puts_the_lane_to_sleep() -> None:
     RateLimitKey.objects.declare("api", concurrency=2)
-    (first,) = in_flight("api")
+    in_flight("api")
     explore(
         {"sender": partial(send_in_transaction, "api"), "dispenser": engine.dispense}, all_are_admitted, at_least=40
     )
@@ -47,7 +47,7 @@ def test_an_end_and_a_trip_that_parks_a_lane() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     declare_tenants(1)
     call = running("api")
-    (waiting,) = write([["api", "tenant:0"]])
+    write([["api", "tenant:0"]])
     explore(
         {"worker": partial(slowly, partial(finish_one, call)), "dispenser": engine.dispense},
         all_are_admitted,
@@ -103,13 +103,13 @@ def test_an_opening_and_a_trip_that_parks_a_lane(verb: str) -> None:
         api.pause("api")
     if verb == "end_override":
         api.override("api", until=timezone.now() + timedelta(hours=1), concurrency=0)
-    (waiting,) = write([["api"]])
+    write([["api"]])
     explore({"admin": OPENINGS[verb], "dispenser": engine.dispense}, all_are_admitted, at_least=80)
 
 
 def test_a_raised_limit_and_a_trip_that_sets_a_call_aside() -> None:
     RateLimitKey.objects.declare("api", concurrency=10)
-    (waiting,) = send.write([send.draft(Call(keys={"api": 8}), task="noop", queue="celery")]).calls
+    send.write([send.draft(Call(keys={"api": 8}), task="noop", queue="celery")]).calls
     RateLimitKey.objects.update(concurrency=5)
     raising = partial(api.limit, "api", {"concurrency": 10})
     explore({"admin": raising, "dispenser": engine.dispense}, all_are_admitted, at_least=80, limits_changed=True)
@@ -135,7 +135,7 @@ def test_a_loss_and_a_trip_that_puts_the_lane_to_sleep() -> None:
 
 
 def test_a_recovery_and_a_trip_that_puts_the_lane_to_sleep() -> None:
-    (call,) = in_flight()
+    in_flight()
     let_leases_run_out()
     explore({"recovery": give_up, "dispenser": engine.dispense}, all_are_admitted, at_least=100)
 

@@ -1,11 +1,10 @@
 """What happens to calls and keys, in any order: each step is done by the engine and by the rules, and compared."""
 
-from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from dispatcher import engine, request
 from dispatcher.models import CallQueue, RateLimitKey
@@ -35,7 +34,6 @@ from tests.model.strategies import NAMES, PERIODS, drafts, limits_of, numbers, s
 from tests.model.workers import Workers
 from tests.races.audit import audit
 from tests.races.lockstep import Actor
-
 
 WORKERS = [
     ("ann", ["direct", "other"]),
