@@ -109,7 +109,7 @@ def test_an_opening_and_a_trip_that_parks_a_lane(verb: str) -> None:
 
 def test_a_raised_limit_and_a_trip_that_sets_a_call_aside() -> None:
     RateLimitKey.objects.declare("api", concurrency=10)
-    send.write([send.draft(Call(keys={"api": 8}), task="noop", queue="celery")]).calls
+    send.write([send.draft(Call(keys={"api": 8}), task="noop", queue="celery")])
     RateLimitKey.objects.update(concurrency=5)
     raising = partial(api.limit, "api", {"concurrency": 10})
     explore({"admin": raising, "dispenser": engine.dispense}, all_are_admitted, at_least=80, limits_changed=True)

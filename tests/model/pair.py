@@ -127,8 +127,8 @@ class Pair:
         """Hold the engine to the rules.
 
         is_tick: the step served all that time had opened. is_lone: a call may have gone as it was written. taken: what
-        the step has started for a worker. looked_for: a worker with room for more than it took, and its queues. served: the
-        queues of the one that took.
+        the step has started for a worker. looked_for: a worker with room for more than it took, and its queues.
+        served: the queues of the one that took.
         """
         self.agrees = False
         if is_tick and not self.touched:
