@@ -698,7 +698,9 @@ class _Choice:
             return
         if kind < 9:
             assert by is not None
-            self._stop(lane, kind, by, cost, is_own=taker == "mine" and (trip.becomes == "active" or trip.worker is not None))
+            self._stop(
+                lane, kind, by, cost, is_own=taker == "mine" and (trip.becomes == "active" or trip.worker is not None)
+            )
             return
         if taker == "others":
             until = self._left_until(lane)
