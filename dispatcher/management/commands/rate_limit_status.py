@@ -14,8 +14,8 @@ from rich.text import Text
 
 from dispatcher import sql
 from dispatcher.conf import conf
-from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK, LastRun, last_runs, periodic
 from dispatcher.lifecycle.finish import FREE
+from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK, LastRun, last_runs, periodic
 from dispatcher.management import key_table
 from dispatcher.management.command import console, explained
 from dispatcher.models import RateLimitKey
