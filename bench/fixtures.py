@@ -1,6 +1,6 @@
 """What the benchmarks play on: keys, lanes and calls in some state, and the worker that runs them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from unittest import mock
 
@@ -69,9 +69,13 @@ def make_lanes(
     return made
 
 
-def let_wait(lanes: list[int], calls: int, *, using: str = "default") -> None:
-    """Let so many more calls wait in each of these lanes; those that slept are ready."""
-    database.run("fill_lanes", {"lanes": lanes, "calls": calls}, using=using)
+def let_wait(lanes: list[int], calls: int, *, costs: Sequence[int] | None = None, using: str = "default") -> None:
+    """Let so many more calls wait in each of these lanes; those that slept are ready.
+
+    costs: what each call spends of the keys of its lane, in their order; 1 of each by default.
+    """
+    params = {"lanes": lanes, "calls": calls, "costs": None if costs is None else [*costs]}
+    database.run("fill_lanes", params, using=using)
 
 
 def dispatch(most: int) -> int:
