@@ -16,7 +16,7 @@ from dispatcher.states import State
 
 QUEUE = "bench"
 UNCLAIMED = 100_000
-"""More calls than any benchmark admits without a worker."""
+"""More calls than any benchmark dispatches without a worker."""
 
 
 def clear(using: str = "default") -> None:
@@ -35,14 +35,14 @@ def forget_messages() -> None:
 
 @contextmanager
 def unpublished() -> Iterator[None]:
-    """Admit only: the broker is not asked."""
+    """Dispatch only: the broker is not asked."""
     with mock.patch.object(publish, "publish", return_value=0):
         yield
 
 
 @contextmanager
 def on(alias: str) -> Iterator[None]:
-    """Let the dispatcher use this one of the databases, where no worker claims what is admitted."""
+    """Let the dispatcher use this one of the databases, where no worker claims what is dispatched."""
     given = {"database": alias, "queue_grace": None, "dispatch_ahead": UNCLAIMED, "delivery": {"*": "broker"}}
     with override_settings(DISPATCHER=given):
         yield

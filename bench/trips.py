@@ -256,7 +256,7 @@ def _aged(bench: Bench, *, is_sent: bool, is_held: bool) -> float:
         for _ in range(calls):
             trip()
         measure = partial(backend.during, worker, 1 if is_sent else TRIPS)
-        cost = median(trip(measure) for _ in range(bench.effort.rounds * (TRIPS if is_sent else 1)))
+        cost: float = median(trip(measure) for _ in range(bench.effort.rounds * (TRIPS if is_sent else 1)))
         sender.submit(connections.close_all).result()
     return cost
 
