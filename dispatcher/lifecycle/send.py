@@ -22,6 +22,7 @@ from dispatcher.limits.retry import Retry
 from dispatcher.models import CallQueue
 from dispatcher.request import Call, Extras
 from dispatcher.signals import policy_ignored
+from dispatcher.sql import faults
 from dispatcher.states import OnLimit, State
 
 logger = logging.getLogger(__name__)
@@ -278,7 +279,8 @@ def _insert(
         # An error of the server's after the rows have come is that of the wake-up: the calls are committed.
         if woken is None or sql.sqlstate(fault) is None or not written.is_answered:
             raise
-        logger.exception("calls were sent, but no worker was woken; one finds their lanes by the note")
+        if not faults.report_unmigrated(fault):
+            logger.exception("calls were sent, but no worker was woken; one finds their lanes by the note")
         return written.rows(), []
     return written.rows(), None if woken is None else wake.dispensed(woken)
 
