@@ -266,7 +266,7 @@ def _insert(
         "is_pending": [each.is_pending for each in drafts],
     }
     extras = {each.id: each.extras for each in drafts if each.extras is not None and each.extras.is_stored}
-    woken = None
+    woken, is_committed = None, False
     try:
         with sql.one_trip() as commit:
             written = sql.ask("send_calls", Written, params)
@@ -274,10 +274,11 @@ def _insert(
                 registered().store_extras(extras)
             if not sql.in_transaction():
                 commit()
+                is_committed = True
                 woken = wake.ask(calls=_firsts(drafts))
     except sql.DATABASE_ERRORS as fault:
         # An error of the server's after the rows have come is that of the wake-up: the calls are committed.
-        if woken is None or sql.sqlstate(fault) is None or not written.is_answered:
+        if not is_committed or sql.sqlstate(fault) is None or not written.is_answered:
             raise
         if not faults.report_unmigrated(fault):
             logger.exception("calls were sent, but no worker was woken; one finds their lanes by the note")

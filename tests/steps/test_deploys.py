@@ -1,11 +1,11 @@
 """Code whose functions are not installed yet: it keeps what it has, reports that once, and goes on when they are."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from django.db import connection, transaction
@@ -15,6 +15,7 @@ from dispatcher.celery import heartbeat
 from dispatcher.celery.feed import Feed
 from dispatcher.celery.feed_runs import Run
 from dispatcher.celery.periodic import PeriodicTasks
+from dispatcher.lifecycle import wake
 from dispatcher.lifecycle.periodic_runs import TICK
 from dispatcher.lifecycle.run import Returned
 from dispatcher.migrations import _functions
@@ -173,6 +174,22 @@ def test_a_send_is_committed_and_a_tick_serves_it_when_the_functions_are_there(
         assert [each.call.id for each in take(3).starts] == [call.id for call in calls]
     assert is_the_remedy(reports)
     audit(has_ended=False)
+
+
+def test_a_send_is_committed_though_the_refusal_of_its_wake_up_comes_early(
+    reports: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(*, calls: Collection[UUID]) -> sql.Asked[wake.Woken]:
+        asked = wake_up(calls=calls)
+        asked.rows()
+        return asked
+
+    wake_up = wake.ask
+    monkeypatch.setattr(wake, "ask", ask)
+    uninstall()
+    call = CallQueue.objects.send("noop")
+    assert states([call]) == [State.AVAILABLE]
+    assert is_the_remedy(reports)
 
 
 def test_the_dispenser_goes_on_by_itself(reports: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
