@@ -22,13 +22,13 @@ from dispatcher.models import RateLimitKey
 from dispatcher.reports import (
     KeyState,
     KeyStatus,
-    faults,
     old_transactions,
     rate_limit_status,
     unserved_queues,
     unstarted_tasks,
 )
 from dispatcher.reports.words import in_words
+from dispatcher.sql import faults
 
 EVERY: Final = 2.0
 NO_KEYS: Final = (
