@@ -183,9 +183,7 @@ def index_use() -> dict[str, int]:
     return {row["name"]: row["scans"] for row in _rows("indexes")}
 
 
-def _reading(
-    label: str, samples: Sequence[Sample], trips: Sequence[Trips], noted: Sequence[dict[str, Any]]
-) -> Reading:
+def _reading(label: str, samples: Sequence[Sample], trips: Sequence[Trips], noted: Sequence[dict[str, Any]]) -> Reading:
     first, last = samples[0], samples[-1]
     seconds = last.at - first.at
     sends = [took for line in noted for took in line["send_ms"]]
