@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import timedelta
 from difflib import get_close_matches
 from types import UnionType
-from typing import Any, Final, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 from celery import current_app
 from django.conf import settings

@@ -28,7 +28,7 @@ from dispatcher.engine import attempt
 from dispatcher.engine import feed as engine_feed
 from dispatcher.lifecycle import claim, wake
 from dispatcher.lifecycle.take import Start, Taken, Taker
-from dispatcher.reports import faults
+from dispatcher.sql import faults
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.engine import attempt, threads, workers
 from dispatcher.lifecycle.heartbeat import ReservedCall, WorkerInfo
-from dispatcher.reports import faults
+from dispatcher.sql import faults
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from dispatcher.conf import conf
 from dispatcher.lifecycle import periodic_runs
 from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK, Periodic
 from dispatcher.messages.tickets import TICKET_HEADER
-from dispatcher.reports import faults
+from dispatcher.sql import faults
 
 if TYPE_CHECKING:
     from celery.worker.consumer import Consumer  # see dispatcher.celery.unknown

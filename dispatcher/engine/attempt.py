@@ -28,6 +28,7 @@ from dispatcher.lifecycle.finish import Ended, Requeue
 from dispatcher.limits.policy import LONGEST_PERIOD
 from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
 from dispatcher.request import Changes
+from dispatcher.sql import faults
 from dispatcher.states import TERMINAL, OnLimit, State
 
 T = TypeVar("T")
@@ -167,7 +168,8 @@ def retry_while_unavailable(
                 raise interruption from None
             if sql.in_transaction() or not may_pass(fault) or monotonic() + pause > until:
                 raise
-            logger.warning("the database is unavailable, trying again in %.1f s: %s", pause, fault)
+            if not faults.report_unmigrated(fault):
+                logger.warning("the database is unavailable, trying again in %.1f s: %s", pause, fault)
         sql.discard_connection()
         sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 -- so that not all come back at once
         pause = min(2 * pause, _LONGEST_PAUSE_S)

@@ -22,6 +22,7 @@ from dispatcher.limits.retry import Retry
 from dispatcher.models import CallQueue
 from dispatcher.request import Call, Extras
 from dispatcher.signals import policy_ignored
+from dispatcher.sql import faults
 from dispatcher.states import OnLimit, State
 
 logger = logging.getLogger(__name__)
@@ -265,7 +266,7 @@ def _insert(
         "is_pending": [each.is_pending for each in drafts],
     }
     extras = {each.id: each.extras for each in drafts if each.extras is not None and each.extras.is_stored}
-    woken = None
+    woken, is_committed = None, False
     try:
         with sql.one_trip() as commit:
             written = sql.ask("send_calls", Written, params)
@@ -273,12 +274,14 @@ def _insert(
                 registered().store_extras(extras)
             if not sql.in_transaction():
                 commit()
+                is_committed = True
                 woken = wake.ask(calls=_firsts(drafts))
     except sql.DATABASE_ERRORS as fault:
         # An error of the server's after the rows have come is that of the wake-up: the calls are committed.
-        if woken is None or sql.sqlstate(fault) is None or not written.is_answered:
+        if not is_committed or sql.sqlstate(fault) is None or not written.is_answered:
             raise
-        logger.exception("calls were sent, but no worker was woken; one finds their lanes by the note")
+        if not faults.report_unmigrated(fault):
+            logger.exception("calls were sent, but no worker was woken; one finds their lanes by the note")
         return written.rows(), []
     return written.rows(), None if woken is None else wake.dispensed(woken)
 

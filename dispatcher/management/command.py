@@ -12,7 +12,7 @@ from django.core.management.base import CommandError, OutputWrapper
 from rich.console import Console
 
 from dispatcher import sql
-from dispatcher.reports import faults
+from dispatcher.sql import faults
 
 P = ParamSpec("P")
 _ANY_WIDTH: Final = 10_000

@@ -24,6 +24,7 @@ from dispatcher.errors import CallTooLarge, DuplicateCall, FieldInvalid, KeyNotF
 from dispatcher.event_log import Entry
 from dispatcher.ojs.auth import SAFE, Access, authenticate
 from dispatcher.ojs.wire import MEDIA_TYPE, VERSION, Problem, invalid, missing, read_json, without_nulls
+from dispatcher.sql import faults
 
 logger = logging.getLogger(__name__)
 
@@ -182,12 +183,18 @@ def _problem_of(request: HttpRequest, error: Exception) -> Problem:  # noqa: PLR
             message = f"{error} Raise DATA_UPLOAD_MAX_MEMORY_SIZE for larger requests."
             return Problem(413, "envelope_too_large", message)
         case _ if isinstance(error, sql.DATABASE_ERRORS) and sql.is_unavailable(error):
-            logger.warning("the database is unavailable: %s", error)
-            message, headers = "The database is unavailable.", {"Retry-After": _RETRY_AFTER}
-            return Problem(503, "backend_error", message, is_retryable=True, headers=headers)
+            return _unavailable(error)
         case _:
             logger.error("unexpected error in %s %s", request.method, request.path, exc_info=error)
             return Problem(500, "backend_error", "Internal server error.", is_retryable=True)
+
+
+def _unavailable(error: Exception) -> Problem:
+    """Return the response while the database is unavailable, or lacks the functions of this code."""
+    if not faults.report_unmigrated(error):
+        logger.warning("the database is unavailable: %s", error)
+    message, headers = "The database is unavailable.", {"Retry-After": _RETRY_AFTER}
+    return Problem(503, "backend_error", message, is_retryable=True, headers=headers)
 
 
 def _not_valid(request: HttpRequest, error: ValidationError) -> Problem:

@@ -29,6 +29,7 @@ from dispatcher.sql.errors import is_interruption as is_interruption
 from dispatcher.sql.errors import is_refused as is_refused
 from dispatcher.sql.errors import is_unavailable as is_unavailable
 from dispatcher.sql.errors import sqlstate as sqlstate
+from dispatcher.sql.faults import report_unmigrated
 from dispatcher.sql.statements import names as names
 from dispatcher.sql.statements import statement as statement
 
@@ -145,7 +146,8 @@ def after_commit(work: Callable[[], object]) -> None:
                 raise interruption from None
             if eager_propagates():
                 raise
-            logger.exception("work after the commit failed; the next tick does what is left of it")
+            if not report_unmigrated(error):
+                logger.exception("work after the commit failed; the next tick does what is left of it")
 
     hooks: list[Callable[[], None]] | None = connection().__dict__.get(_HOOKS)
     if hooks is not None:

@@ -17,7 +17,7 @@ from psycopg import sql as pg
 
 from dispatcher.celery import heartbeat, periodic
 from dispatcher.models import RateLimitKey
-from dispatcher.reports import faults
+from dispatcher.sql import faults
 from project.processes import free_port
 from project.services import Services, create_database
 from tests.db_admin import monitor

@@ -124,7 +124,7 @@ def _could_start(state: State, lane: Lane, call: Call, trip: Trip) -> bool:
 
 
 def _forgotten(after: State, trip: Trip) -> Iterator[str]:
-    """A lane with calls is ready, noted, or parked on a key that an end opens, or a note of its time."""
+    """Find lanes with calls that are not ready, noted, or parked on a key that an end or a note opens."""
     for lane in after.lanes.values():
         waiting = after.waiting(lane.id)
         if not waiting or lane.kept_until is not None:
@@ -188,7 +188,7 @@ def _opens(state: State, key: Key, cost: int, trip: Trip) -> int | None:
 
 
 def _unannounced(before: State, after: State, trip: Trip, answer: Answer) -> Iterator[str]:
-    """A lane that a trip makes ready is published, or an idle worker is woken for it."""
+    """Find lanes that a trip made ready without publishing them or waking an idle worker."""
     for lane in after.lanes.values():
         if lane.place != 0 or before.lanes[lane.id].place == 0 or not after.waiting(lane.id):
             continue

@@ -14,8 +14,7 @@ from django.db import DatabaseError, ProgrammingError, connection, transaction
 from dispatcher import errors, sql
 from dispatcher.migrations import _functions
 from dispatcher.migrations._functions import DropFunctions, InstallFunctions
-from dispatcher.reports import faults
-from dispatcher.sql import functions
+from dispatcher.sql import faults, functions
 from dispatcher.sql.statements import Statement
 from tests.builders import committed
 from tests.clock import T0, stopped_clock

@@ -21,7 +21,7 @@ from dispatcher.states import Delivery, State
 QUEUE = "soak"
 IS_DIRECT = declared_delivery(QUEUE) is Delivery.DIRECT
 PROBE_QUEUE = "soak-probe" if IS_DIRECT else QUEUE
-"""The queue of the calls that the measured trips take: a direct worker of the churn would take them first."""
+"""The queue of the calls that the measured trips dispatch: a direct worker of the churn would take them first."""
 TASK = "soak.nothing"
 TENANTS = 20
 PROBES = 5

@@ -114,7 +114,7 @@ def busy_trip(here: heartbeat.WorkerInfo) -> float | None:
     """Measure a trip beside the churn; the workers run what it dispatches, like all else."""
     if fixtures.IS_DIRECT:
         return _step(here)
-    made, took = _trip()
+    made, took = _dispatch()
     publish.publish(made.dispatched)
     if took is None:
         engine.dispense()
@@ -124,7 +124,7 @@ def busy_trip(here: heartbeat.WorkerInfo) -> float | None:
 def idle_trip(here: heartbeat.WorkerInfo) -> float | None:
     """Measure the same trip in the idle database, and forget its calls."""
     with on_idle():
-        took = _step(here) if fixtures.IS_DIRECT else _trip()[1]
+        took = _step(here) if fixtures.IS_DIRECT else _dispatch()[1]
     _run("forget_slots", using=IDLE)
     _run("forget_calls", using=IDLE)
     return took
@@ -137,7 +137,7 @@ def on_idle() -> Iterator[None]:
         yield
 
 
-def _trip() -> tuple[Taken, float | None]:
+def _dispatch() -> tuple[Taken, float | None]:
     """Let calls wait in lanes of their own, and measure the milliseconds in which a trip dispatches all of them.
 
     Always as many of as many lanes, under the key that all that moves spends. None if another trip held one of the

@@ -12,7 +12,7 @@ from rich.console import Group
 from dispatcher.audit import Report, audit
 from dispatcher.management import audit_table
 from dispatcher.management.command import console, explained
-from dispatcher.reports import faults
+from dispatcher.sql import faults
 
 LONGEST: Final = 600.0
 BROKEN: Final = 1

@@ -14,21 +14,21 @@ from rich.text import Text
 
 from dispatcher import sql
 from dispatcher.conf import conf
-from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK, LastRun, last_runs, periodic
 from dispatcher.lifecycle.finish import FREE
+from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK, LastRun, last_runs, periodic
 from dispatcher.management import key_table
 from dispatcher.management.command import console, explained
 from dispatcher.models import RateLimitKey
 from dispatcher.reports import (
     KeyState,
     KeyStatus,
-    faults,
     old_transactions,
     rate_limit_status,
     unserved_queues,
     unstarted_tasks,
 )
 from dispatcher.reports.words import in_words
+from dispatcher.sql import faults
 
 EVERY: Final = 2.0
 NO_KEYS: Final = (

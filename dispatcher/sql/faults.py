@@ -3,27 +3,30 @@
 import logging
 from typing import Final
 
-from dispatcher import sql
 from dispatcher.conf import conf
+from dispatcher.errors import FunctionsMissing
+from dispatcher.sql.errors import is_unavailable, sqlstate
 
 logger = logging.getLogger(__name__)
 
 _MISSING: Final = {"42P01", "42703", "42704", "42883"}
 """SQLSTATE of a table, a column, a type and a function that do not exist."""
 _LONGEST: Final = 300
-_reported: set[str | None] = set()
+_reported: set[object] = set()
 
 
 def in_words(error: BaseException) -> str | None:
     """Return the problem, then the remedy; None for an error that is neither an outage nor a missing migration."""
+    if isinstance(error, FunctionsMissing):
+        return str(error)
     alias = conf().database
-    if sql.sqlstate(error) in _MISSING:
+    if sqlstate(error) in _MISSING:
         option = "" if alias == "default" else f" --database {alias}"
         return (
             f"The tables or functions of the dispatcher are missing, or older than its code: {_brief(error)}\n"
             f"Run: python manage.py migrate{option}"
         )
-    if sql.is_unavailable(error):
+    if is_unavailable(error):
         return (
             f"The database {alias!r} is unavailable: {_brief(error)}\n"
             f"Start it, or correct DATABASES[{alias!r}] in the settings; then try again."
@@ -32,13 +35,14 @@ def in_words(error: BaseException) -> str | None:
 
 
 def report_unmigrated(error: BaseException) -> bool:
-    """Return whether migrations are missing; log the remedy once in a process."""
-    if sql.sqlstate(error) not in _MISSING:
+    """Return whether migrations are missing; log the remedy once in a process, for all functions together."""
+    if sqlstate(error) not in _MISSING:
         return False
     words = in_words(error)
-    if words not in _reported:
-        _reported.add(words)
-        logger.error("%s", words)
+    what = FunctionsMissing if isinstance(error, FunctionsMissing) else words
+    if what not in _reported:
+        _reported.add(what)
+        logger.error("migrations are missing, and what needs them waits: %s", words)
     return True
 
 

@@ -1,0 +1,214 @@
+"""Code whose functions are not installed yet: it keeps what it has, reports that once, and goes on when they are."""
+
+import logging
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import connection, transaction
+
+from dispatcher import ending, engine, sql
+from dispatcher.celery import heartbeat
+from dispatcher.celery.feed import Feed
+from dispatcher.celery.feed_runs import Run
+from dispatcher.celery.periodic import PeriodicTasks
+from dispatcher.lifecycle import wake
+from dispatcher.lifecycle.periodic_runs import TICK
+from dispatcher.lifecycle.run import Returned
+from dispatcher.migrations import _functions
+from dispatcher.models import CallQueue, Note
+from dispatcher.sql import faults, functions
+from dispatcher.states import State
+from tests.builders import HERE, committed, key, seen, states, ticket_of
+from tests.races.audit import audit
+from tests.races.lockstep import actors, eventually
+from tests.steps.feeding import take
+
+pytestmark = [committed, pytest.mark.pooler, pytest.mark.django]
+
+
+def install() -> None:
+    """Do what the migration does."""
+    with connection.schema_editor() as editor:
+        _functions.install(editor, [*functions.definitions(functions.ddl())])
+
+
+def uninstall() -> None:
+    """Let the database be as it is before the migration."""
+    with connection.schema_editor() as editor:
+        for each in reversed([*functions.definitions(functions.ddl())]):
+            editor.execute(f"DROP {each.kind} IF EXISTS {each.name}", params=None)
+
+
+@pytest.fixture
+def reports(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[str]]]:
+    """Return what the log has of warnings and errors; afterwards the functions are there."""
+    monkeypatch.setattr(faults, "_reported", set())
+    with caplog.at_level(logging.WARNING, "dispatcher"):
+        yield lambda: [
+            each.getMessage()
+            for each in caplog.records
+            if each.name.startswith("dispatcher") and each.levelno >= logging.WARNING
+        ]
+    install()
+
+
+def is_the_remedy(reports: Callable[[], list[str]]) -> bool:
+    """Return whether the log has the remedy; fail if it has anything else, or has it twice."""
+    found = reports()
+    assert len(found) <= 1, "\n".join(found)
+    assert all(functions.version() in each and each.endswith("Run manage.py migrate.") for each in found)
+    return bool(found)
+
+
+class Pool:
+    """A pool with one process, that runs a call until the test reports its end."""
+
+    size, oldest_at = 1, None
+
+    def __init__(self) -> None:
+        self.runs: list[Run] = []
+
+    def give(self, run: Run) -> None:
+        self.runs.append(run)
+        run.accepted()
+
+    def free(self, run: Run) -> None:
+        self.runs.remove(run)
+
+    def busy_elsewhere(self) -> int:
+        return 0
+
+    def take_back(self, before: float) -> list[Run]:
+        return []
+
+
+@pytest.fixture
+def pool(direct: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+    """Return the pool of a worker whose feed serves the queue `mail`."""
+    monkeypatch.setattr(heartbeat._Identity, "has_direct", True)  # noqa: SLF001 -- as its heartbeat has found
+    pool: Any = Pool()
+    feed = Feed(HERE.id, HERE.name, lambda: ["mail"], lambda: ["noop"])
+    feed.resume(pool)
+    yield pool
+    for run in [*pool.runs]:
+        run.report(ending.completed(None))
+    feed.finish()
+
+
+def test_a_worker_keeps_the_end_of_its_call_and_goes_on_when_the_functions_are_there(
+    pool: Pool, reports: Callable[[], list[str]]
+) -> None:
+    first, second = (CallQueue.objects.send("noop", queue="mail") for _ in range(2))
+    run = eventually(lambda: next(iter(pool.runs), None))
+    uninstall()
+    run.report(ending.completed("kept"))
+    eventually(lambda: is_the_remedy(reports))
+    assert states([first]) == [State.ACTIVE]
+    install()
+    eventually(lambda: seen(first).result == "kept")
+    eventually(lambda: [each.start.call.id for each in pool.runs] == [second.id])
+    assert is_the_remedy(reports)
+
+
+def test_a_worker_that_starts_before_the_migration_starts_calls_after_it(
+    reports: Callable[[], list[str]], request: pytest.FixtureRequest
+) -> None:
+    uninstall()
+    pool: Pool = request.getfixturevalue("pool")
+    call = CallQueue.objects.send("noop", queue="mail")
+    eventually(lambda: is_the_remedy(reports))
+    install()
+    eventually(lambda: [each.start.call.id for each in pool.runs] == [call.id])
+    assert is_the_remedy(reports)
+
+
+def test_a_claim_and_an_end_of_the_broker_wait_for_the_functions(reports: Callable[[], list[str]]) -> None:
+    key("api", concurrency=1)
+    first, second = (seen(CallQueue.objects.send("noop", keys=["api"])) for _ in range(2))
+    with actors(1) as (worker,):
+        uninstall()
+        running = worker.begin(engine.execute, first.id, ticket_of(first), lambda: uninstall() or "done")
+        eventually(lambda: is_the_remedy(reports))
+        assert states([first]) == [State.DISPATCHED]
+        install()
+        # Its task has removed them again, so that its end waits, too.
+        eventually(lambda: seen(first).state == State.ACTIVE and not is_there("take"))
+        install()
+        assert running.result() == Returned(result="done")
+    assert states([first, second]) == [State.COMPLETED, State.DISPATCHED]
+    assert is_the_remedy(reports)
+    audit(has_ended=False)
+
+
+def is_there(name: str) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT FROM pg_proc WHERE proname = %s", [functions.installed_name(name)])
+        return bool(cursor.rowcount)
+
+
+def send_within_a_transaction() -> CallQueue:
+    with transaction.atomic():
+        return CallQueue.objects.send("noop", queue="mail")
+
+
+@pytest.mark.parametrize("send", [partial(CallQueue.objects.send, "noop", queue="mail"), send_within_a_transaction])
+@pytest.mark.parametrize("delivery", ["broker", "direct"])
+def test_a_send_is_committed_and_a_tick_serves_it_when_the_functions_are_there(
+    send: Callable[[], CallQueue], delivery: str, reports: Callable[[], list[str]], settings: Any
+) -> None:
+    settings.DISPATCHER = {"delivery": {"*": delivery}}
+    uninstall()
+    calls = [send() for _ in range(3)]
+    assert is_the_remedy(reports)
+    assert states(calls) == [State.AVAILABLE] * 3
+    assert Note.objects.exists()
+    install()
+    engine.tick(now=sql.now())
+    if delivery == "broker":
+        assert states(calls) == [State.DISPATCHED] * 3
+    else:
+        assert [each.call.id for each in take(3).starts] == [call.id for call in calls]
+    assert is_the_remedy(reports)
+    audit(has_ended=False)
+
+
+def test_a_send_is_committed_though_the_refusal_of_its_wake_up_comes_early(
+    reports: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(*, calls: Collection[UUID]) -> sql.Asked[wake.Woken]:
+        asked = wake_up(calls=calls)
+        asked.rows()
+        return asked
+
+    wake_up = wake.ask
+    monkeypatch.setattr(wake, "ask", ask)
+    uninstall()
+    call = CallQueue.objects.send("noop")
+    assert states([call]) == [State.AVAILABLE]
+    assert is_the_remedy(reports)
+
+
+def test_the_dispenser_goes_on_by_itself(reports: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat._Identity, "worker", uuid4())  # noqa: SLF001 -- put back after the test
+    worker: Any = SimpleNamespace(hostname=HERE.name)
+    step = PeriodicTasks(worker)
+    uninstall()
+    call = CallQueue.objects.send("noop")
+
+    def tick() -> bool:
+        step.ask(TICK)
+        return states([call]) == [State.DISPATCHED]
+
+    try:
+        for _ in range(3):
+            tick()
+        eventually(lambda: is_the_remedy(reports))
+        install()
+        eventually(tick)
+    finally:
+        step.stop(worker)
+    assert is_the_remedy(reports)
