@@ -18,8 +18,6 @@ from dispatcher.errors import ConfigurationError
 class Tuning:
     """Constants of the engine; operators have no basis to choose other values. Tests and trials replace TUNING."""
 
-    lanes_per_pass: int = 100
-    """The most lanes that one pass takes of a kind: named, awake, parked or held."""
     horizon: timedelta = timedelta(milliseconds=200)
     """How far ahead of its start a throttled call may be taken: it waits in a worker process for so long.
 
