@@ -682,7 +682,7 @@ class Migration(migrations.Migration):
                 (
                     "chosen_keys",
                     models.JSONField(
-                        editable=False, help_text="The key that its latest admission chose of each group.", null=True
+                        editable=False, help_text="The key that its latest take chose of each group.", null=True
                     ),
                 ),
                 ("attempt", models.PositiveIntegerField(default=0)),
