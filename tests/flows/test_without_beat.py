@@ -17,7 +17,7 @@ from django_celery_beat.models import PeriodicTask
 from dispatcher import engine
 from dispatcher.lifecycle.claim import claim
 from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK
-from dispatcher.models import CallQueue, Lane, PeriodicRun, Slot, Worker
+from dispatcher.models import CallQueue, Lane, LaneSite, PeriodicRun, Slot, Worker
 from dispatcher.states import State
 from tests.apps import APPS
 from tests.flows import sample_tasks
@@ -60,6 +60,7 @@ def lost_call() -> CallQueue:
     claim(call.id, call.ticket)
     CallQueue.objects.filter(id=call.id).update(queue=QUEUE)
     Lane.objects.filter(id=call.lane_id).update(queue=QUEUE)
+    LaneSite.objects.filter(lane_id=call.lane_id).update(queue=QUEUE)
     Slot.objects.filter(call=call).update(lease_until=timezone.now())
     return call
 
