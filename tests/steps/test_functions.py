@@ -18,6 +18,7 @@ from dispatcher.sql import faults, functions
 from dispatcher.sql.statements import Statement
 from tests.builders import committed
 from tests.clock import T0, stopped_clock
+from tests.releases import run
 
 pytestmark = [pytest.mark.server, pytest.mark.django]
 
@@ -40,11 +41,6 @@ def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], 
         return version
 
     return write
-
-
-def run(operation: Any, *, backwards: bool = False) -> None:
-    with connection.schema_editor() as editor:
-        (operation.database_backwards if backwards else operation.database_forwards)("dispatcher", editor, None, None)
 
 
 def value(text: str, *values: Any) -> Any:
