@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from django.apps import apps
+from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 
 from dispatcher.migrations import _functions
@@ -207,6 +208,28 @@ def test_what_statements_alone_call_has_settings_of_its_own_and_what_functions_c
         if not wanted and re.search(r"\bSET\b", head):
             offenders.append(f"{place(file)}: only PL/pgSQL functions that no other function calls have SET")
     assert not offenders, "\n".join(offenders)
+
+
+@pytest.mark.server
+@pytest.mark.django_db
+@pytest.mark.parametrize("name", [file.stem for file in FILES if f"CREATE FUNCTION @{file.stem}(" in file.read_text()])
+def test_a_function_as_installed_is_for_those_who_were_granted_it_and_has_the_settings_of_an_entry(name: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT prosecdef, proacl IS NOT NULL AND NOT EXISTS (SELECT FROM aclexplode(proacl) WHERE grantee = 0),"
+            " COALESCE(proconfig, '{}'), lanname FROM pg_proc JOIN pg_language ON pg_language.oid = prolang"
+            " WHERE proname = %s",
+            [functions.installed_name(name)],
+        )
+        ((has_rights_of_its_own, is_revoked, settings, language),) = cursor.fetchall()
+    assert (has_rights_of_its_own, is_revoked) == (False, True)
+    values = dict(setting.split("=", 1) for setting in settings)
+    if language == "plpgsql" and name in called() - within():
+        assert {"search_path", "plan_cache_mode"} <= values.keys()
+        assert "$user" not in values["search_path"]
+        assert (values["jit"], values["enable_seqscan"]) == ("off", "off")
+    else:
+        assert values == {}
 
 
 def test_every_function_is_called() -> None:
