@@ -248,6 +248,13 @@ def call_missing(monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
+@pytest.mark.django_db
+def test_code_whose_role_may_not_execute_them_says_what_to_grant(worker: str) -> None:
+    with pytest.raises(errors.FunctionsMissing, match="GRANT EXECUTE ON ALL FUNCTIONS") as raised, acting_as(worker):
+        take()
+    assert (sql.is_unavailable(raised.value), faults.report_unmigrated(raised.value)) == (True, True)
+
+
 @committed
 def test_code_whose_functions_are_not_installed_says_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     name = call_missing(monkeypatch)
