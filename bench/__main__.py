@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 
 import django
@@ -26,13 +27,14 @@ RESULT = RUN / "bench.json"
 GROUPS = {
     "send": "sending",
     "send_many": "sending",
-    "admission": "admission",
-    "backlog": "admission",
-    "sleeping": "admission",
-    "parked": "admission",
+    "trips": "trips",
+    "dispatching": "dispatching",
+    "backlog": "dispatching",
+    "sleeping": "dispatching",
+    "parked": "dispatching",
     "end_to_end": "running",
     "hot_key": "running",
-    "hand_over": "running",
+    "end_to_start": "running",
     "direct": "feeding",
     "drain": "feeding",
     "idle": "idle",
@@ -52,12 +54,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(GROUPS)}; all of them by default")
     parser.add_argument("--quick", action="store_true", help="measure little: for development, not for a verdict")
+    parser.add_argument("--only", metavar="TEXT", default="", help="of trips: only figures whose name has this in it")
+    parser.add_argument("--waiting", metavar="N", type=int, default=20_000, help="of trips: how many calls wait")
+    parser.add_argument("--functions", action="store_true", help="of trips: show the functions that cost most")
     asked = parser.parse_args()
     if unknown := sorted(set(asked.names) - set(GROUPS)):
         parser.error(f"{unknown[0]!r} is not one of {', '.join(GROUPS)}")
     console = Console(width=None if sys.stdout.isatty() else 160)
     effort = QUICK if asked.quick else FULL
-    with embedded(name="bench") as services, _ready(services, effort) as bench:
+    with embedded(name="bench") as services, _ready(services, effort) as ready:
+        bench = replace(ready, only=asked.only, waiting=asked.waiting, shows_functions=asked.functions)
         report = Report(console, RESULT)
         for name in asked.names or GROUPS:
             _measure(name, report, bench)

@@ -28,7 +28,7 @@ SETTLE_S = 6.0
 
 
 def direct(bench: Bench) -> Iterator[Figure]:
-    """Compare end to end, drains, hand-over and the start on an idle worker with bare Celery."""
+    """Compare end to end, drains, the start after an end, and the start on an idle worker with bare Celery."""
     calls, backlog = bench.effort.calls(running.CALLS), bench.effort.calls(BACKLOG)
     starts, rounds = bench.effort.calls(STARTS), bench.effort.long_rounds
     figure = partial(Figure, unit="calls/s", side=Bound.AT_LEAST)
@@ -59,12 +59,12 @@ def direct(bench: Bench) -> Iterator[Figure]:
         yield figure(name=f"direct: drain of {backlog:,}, three keys a call", ours=ours, reference=reference, bound=0.8)
         RateLimitKey.objects.declare("single", concurrency=1)
         ours, reference = side_by_side(
-            partial(running.hand_over_time, "single", starts),
+            partial(running.end_to_start_time, "single", starts),
             partial(running.start_bare, starts),
             rounds=bench.effort.rounds,
         )
         yield Figure(
-            name="direct: hand-over at concurrency 1 against publish to start",
+            name="direct: end to next start at concurrency 1 against publish to start",
             ours=ours,
             reference=reference,
             unit="ms",

@@ -97,6 +97,12 @@ class Bench:
     """Where processes keep their logs."""
     witness: Witness
     """The third party; its address is in the environment."""
+    only: str = ""
+    """What the names of the figures have in them that are measured, of trips."""
+    waiting: int = 20_000
+    """How many calls wait beside a trip."""
+    shows_functions: bool = False
+    """Whether the functions that a trip spends most in are printed."""
 
 
 Measure = Callable[[], float]

@@ -1,6 +1,6 @@
 """What the benchmarks play on: keys, lanes and calls in some state, and the worker that runs them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from unittest import mock
 
@@ -16,7 +16,7 @@ from dispatcher.states import State
 
 QUEUE = "bench"
 UNCLAIMED = 100_000
-"""More calls than any benchmark admits without a worker."""
+"""More calls than any benchmark dispatches without a worker."""
 
 
 def clear(using: str = "default") -> None:
@@ -35,14 +35,14 @@ def forget_messages() -> None:
 
 @contextmanager
 def unpublished() -> Iterator[None]:
-    """Admit only: the broker is not asked."""
+    """Dispatch only: the broker is not asked."""
     with mock.patch.object(publish, "publish", return_value=0):
         yield
 
 
 @contextmanager
 def on(alias: str) -> Iterator[None]:
-    """Let the dispatcher use this one of the databases, where no worker claims what is admitted."""
+    """Let the dispatcher use this one of the databases, where no worker claims what is dispatched."""
     given = {"database": alias, "queue_grace": None, "dispatch_ahead": UNCLAIMED, "delivery": {"*": "broker"}}
     with override_settings(DISPATCHER=given):
         yield
@@ -69,9 +69,13 @@ def make_lanes(
     return made
 
 
-def let_wait(lanes: list[int], calls: int, *, using: str = "default") -> None:
-    """Let so many more calls wait in each of these lanes; those that slept are ready."""
-    database.run("fill_lanes", {"lanes": lanes, "calls": calls}, using=using)
+def let_wait(lanes: list[int], calls: int, *, costs: Sequence[int] | None = None, using: str = "default") -> None:
+    """Let so many more calls wait in each of these lanes; those that slept are ready.
+
+    costs: what each call spends of the keys of its lane, in their order; 1 of each by default.
+    """
+    params = {"lanes": lanes, "calls": calls, "costs": None if costs is None else [*costs]}
+    database.run("fill_lanes", params, using=using)
 
 
 def dispatch(most: int) -> int:

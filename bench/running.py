@@ -20,7 +20,7 @@ from project.processes import Stack
 CALLS = 5_000
 AMPLE = 1_000_000
 PERIOD = "PT10S"
-HAND_OVERS = 200
+ENDS = 200
 TIMEOUT = 180.0
 
 
@@ -64,19 +64,19 @@ def hot_key(bench: Bench) -> Iterator[Figure]:
     )
 
 
-def hand_over(bench: Bench) -> Iterator[Figure]:
+def end_to_start(bench: Bench) -> Iterator[Figure]:
     """Drain a key of concurrency 1 without beat, and have Celery alone start one task at a time."""
-    calls = bench.effort.calls(HAND_OVERS)
+    calls = bench.effort.calls(ENDS)
     with _worker(bench.run_dir):
         fixtures.clear()
         RateLimitKey.objects.declare("single", concurrency=1)
         ours, reference = side_by_side(
-            partial(hand_over_time, "single", calls), partial(start_bare, calls), rounds=bench.effort.rounds
+            partial(end_to_start_time, "single", calls), partial(start_bare, calls), rounds=bench.effort.rounds
         )
         ended = count_ended()
         sent = CallQueue.objects.count()
     yield Figure(
-        name="hand-over at concurrency 1 against publish to start",
+        name="end to next start at concurrency 1 against publish to start",
         ours=ours,
         reference=reference,
         unit="ms",
@@ -84,7 +84,7 @@ def hand_over(bench: Bench) -> Iterator[Figure]:
         bound=2.5,
     )
     yield Figure(
-        name="drained by hand-over with beat stopped",
+        name="drained by ends with beat stopped",
         ours=ended,
         reference=sent,
         unit="calls",
@@ -115,7 +115,7 @@ def run_bare(calls: int) -> float:
     return calls / (time.time() - began)
 
 
-def hand_over_time(key: str, calls: int) -> float:
+def end_to_start_time(key: str, calls: int) -> float:
     """Return the median milliseconds from the end of one call to the start of the next, as they see it."""
     api.pause(key)
     sent = [CallQueue.objects.send(stamp, keys=[key]).id for _ in range(calls)]

@@ -70,11 +70,8 @@ class Reason(Labelled):
     QUEUE_FULL = "queue_full", "Made room in a full queue"
 
 
-FIRST: Final = (State.PENDING, State.SCHEDULED, State.AVAILABLE, State.DISPATCHED)
-"""A call is sent into one of these; it is `dispatched` at once if nothing delays it."""
-
 WAITING: Final = (State.PENDING, State.SCHEDULED, State.AVAILABLE)
-"""A call in one of these waits to be admitted."""
+"""A call is sent into one of these, and waits for its start."""
 
 IN_FLIGHT: Final = (State.DISPATCHED, State.ACTIVE)
 """A call in one of these holds its slots and has a ticket."""
@@ -111,14 +108,14 @@ MOVES: Final[dict[State, tuple[State, ...]]] = {
     State.CANCELLED: (State.AVAILABLE,),
     State.DISCARDED: (State.AVAILABLE,),
 }
-"""Every allowed move. Direct delivery starts an `available` call at once.
+"""Every allowed move. Without the broker, `available` becomes `active` at once.
 
 `dispatched` may end at once: the commit of its claim may be lost in a database crash."""
 
 
 def diagram() -> str:
     """Draw the states and their moves as a Mermaid state diagram."""
-    begins = [f"[*] --> {state}" for state in FIRST]
+    begins = [f"[*] --> {state}" for state in WAITING]
     moves = [f"{state} --> {after}" for state, allowed in MOVES.items() for after in allowed]
     ends = [f"{state} --> [*]" for state in TERMINAL]
     return "\n    ".join(["stateDiagram-v2", *begins, *moves, *ends]) + "\n"

@@ -100,6 +100,12 @@ def services(pytestconfig: pytest.Config) -> Services:
 
 
 @pytest.fixture(autouse=True)
+def _punctual(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what this process has learned of its own lateness, which moves the starts of its claims."""
+    monkeypatch.setattr("dispatcher.lifecycle.claim._Pace.slack", timedelta(0))
+
+
+@pytest.fixture(autouse=True)
 def _settings_of_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let DISPATCHER set the engine's constants, too, and serve queues without workers, for there are none here.
 

@@ -1,4 +1,4 @@
-"""What callers and workers do: send, claim, finish, fetch; and single orders about calls and keys."""
+"""What callers and workers do: send, claim, end, fetch; and single orders about calls and keys."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -10,9 +10,12 @@ from django.db import transaction
 from bench.scale.compare import Operation, Task
 from bench.scale.systems import System
 from bench.scale.tasks import nothing
-from dispatcher import api, engine
+from dispatcher import api, ending
 from dispatcher.conf import conf
-from dispatcher.lifecycle import claim, finish
+from dispatcher.engine import ends
+from dispatcher.lifecycle import claim
+from dispatcher.lifecycle.claim import Claimed
+from dispatcher.lifecycle.finish import Ended
 from dispatcher.models import CallQueue
 from dispatcher.ojs import fetch, worker_reports
 from dispatcher.ojs.fetch import FetchRequest
@@ -48,14 +51,14 @@ def sent(system: System, key: Callable[[System], str] = busy) -> list[UUID]:
 def sending() -> Iterator[Task]:
     """Yield the ways to send."""
     later = datetime(2100, 1, 1, tzinfo=UTC)
-    yield Operation(name="send alone, admitted at once", prepare=idle, do=send)
+    yield Operation(name="send alone, dispatched at once", prepare=idle, do=send)
     yield Operation(name="send alone, behind its tenant's backlog", prepare=busy, do=send)
     yield Operation(
         name="send alone, to the tenant with half of all that waits", do=lambda _: send("tenant:1"), prepare=busy
     )
     yield Operation(name="send alone, for later", prepare=idle, do=lambda key: send(key, scheduled_at=later))
     yield Operation(name="send alone, for a tenant that is new", prepare=_new, do=_send_with_policy)
-    yield Operation(name="send in atomic(), admitted at its commit", prepare=idle, do=_send_in_atomic)
+    yield Operation(name="send in atomic(), dispatched at its commit", prepare=idle, do=_send_in_atomic)
     yield Operation(name="send in atomic(), behind a backlog", prepare=busy, do=_send_in_atomic)
     yield Operation(name=f"send_many({MANY}) to one tenant with a backlog", prepare=_bulk(1, busy), do=_send_many)
     yield Operation(name=f"send_many({MANY}) to {LANES} with backlogs", prepare=_bulk(LANES, busy), do=_send_many)
@@ -64,10 +67,10 @@ def sending() -> Iterator[Task]:
 
 def running() -> Iterator[Task]:
     """Yield what a worker does."""
-    yield Operation(name="claim", prepare=_admitted, do=lambda call: claim.claim(call.id, call.ticket))
-    yield Operation(name="finish", prepare=_claimed, do=_finish)
-    yield Operation(name="claim, finish and hand over, without waiting calls", prepare=_admitted, do=_run)
-    yield Operation(name="claim, finish and hand over, to the tenant's next call", prepare=_last_of_backlog, do=_run)
+    yield Operation(name="claim", prepare=_dispatched, do=_claim)
+    yield Operation(name="end", prepare=_claimed, do=_end)
+    yield Operation(name="claim, and end without waiting calls", prepare=_dispatched, do=_run)
+    yield Operation(name="claim, and end that dispatches the tenant's next call", prepare=_last_of_backlog, do=_run)
     yield Operation(name=f"fetch of {FETCHED} with a backlog", prepare=_give_back, do=_fetch)
     yield Operation(name="fetch and ack of one", prepare=_add_job, do=_fetch_and_ack)
 
@@ -121,18 +124,14 @@ def _new(system: System) -> str:
     return f"new:{system.alias}:{random_numbers.getrandbits(60)}"
 
 
-def _admitted(system: System) -> CallQueue:
+def _dispatched(system: System) -> CallQueue:
     call = send(idle(system))
-    if call.ticket is None:
-        message = "the call was not admitted"
-        raise AssertionError(message)
+    call.refresh_from_db()
     return call
 
 
-def _claimed(system: System) -> CallQueue:
-    call = _admitted(system)
-    claim.claim(call.id, _ticket(call))
-    return call
+def _claimed(system: System) -> Ended:
+    return _claim(_dispatched(system))
 
 
 def _last_of_backlog(system: System) -> CallQueue:
@@ -148,23 +147,22 @@ def _last_of_backlog(system: System) -> CallQueue:
 
 
 def _run(call: CallQueue) -> None:
-    claim.claim(call.id, _ticket(call))
-    _finish(call)
+    _end(_claim(call))
 
 
-def _finish(call: CallQueue) -> None:
-    released = finish.complete(call.id, _ticket(call), result=None)
-    if released is None:
+def _claim(call: CallQueue) -> Ended:
+    """Claim a call, and return how its attempt will have ended."""
+    claimed = None if call.ticket is None else claim.claim(call.id, call.ticket)
+    if call.ticket is None or not isinstance(claimed, Claimed):
+        message = f"the call was not dispatched, or not claimed: {claimed}"
+        raise AssertionError(message)
+    return Ended(call_id=call.id, ticket=call.ticket, claim_id=claimed.claim_id, ending=ending.completed(None))
+
+
+def _end(ended: Ended) -> None:
+    if not ends.record_one(ended):
         message = "the ticket was replaced"
         raise AssertionError(message)
-    engine.hand_over(released.keys, released.lane_id)
-
-
-def _ticket(call: CallQueue) -> UUID:
-    if call.ticket is None:
-        message = "the call has no ticket"
-        raise AssertionError(message)
-    return call.ticket
 
 
 _held: dict[str, list[UUID]] = {}

@@ -14,7 +14,7 @@ from bench.figures import Bound, Figure
 from bench.scale.systems import System
 
 PER_CALL = 1.2
-"""How many times the small system's time whatever happens per call, pass or tick may take on the large one."""
+"""How many times the small system's time whatever happens per call, trip or tick may take on the large one."""
 PER_PAGE = 1.5
 """The same of pages and commands that show a bounded number of rows."""
 FLOOR_MS = 0.5

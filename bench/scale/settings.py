@@ -23,7 +23,7 @@ SESSION_ENGINE = "django.contrib.sessions.backends.signed_cookies"
 # What is published goes to this process's memory: the broker's time is not what grows.
 CELERY_BROKER_URL = "memory://"
 CELERY_BROKER_TRANSPORT_OPTIONS = {}
-# Nothing claims what is admitted, and no request needs a token.
+# Nothing claims what is dispatched, and no request needs a token.
 DISPATCHER = {
     "queue_grace": None,
     "dispatch_ahead": 1_000_000,

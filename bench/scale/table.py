@@ -17,7 +17,7 @@ Stored = dict[str, Any]
 
 
 def main() -> int:
-    """Print all figures of calls, passes, ticks and orders, and the short ones of the others; return the exit code."""
+    """Print all figures of calls, trips, ticks and orders, and the short ones of the others; return the exit code."""
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else RUN / "scale.json"
     figures: list[Stored] = json.loads(path.read_text())
     again = [figure for figure in figures if figure["name"].startswith(_AGAIN)]

@@ -1,5 +1,5 @@
 -- end_calls: record up to so many calls in flight under one of these keys as completed, and free their slots.
--- Nothing is handed on: the room is there for the next pass.
+-- Nothing else goes with it: the room is there for the next trip.
 WITH freed AS (
     DELETE FROM dispatcher_slot
      WHERE id IN (SELECT id FROM dispatcher_slot WHERE key_id = ANY (%(keys)s::bigint[]) LIMIT %(most)s::int)

@@ -5,11 +5,12 @@ WITH ready AS (
      WHERE site.lane_id = ANY (%(lanes)s::bigint[]) AND site.place IS NULL
 )
 INSERT INTO dispatcher_callqueue
-       (id, lane_id, task, args, kwargs, meta, queue, priority, on_limit, costs, state, attempt, created_at, errors)
+       (id, lane_id, task, args, kwargs, meta, queue, priority, on_limit, costs, key_costs,
+        state, attempt, created_at, errors)
 SELECT (lpad(to_hex((EXTRACT(EPOCH FROM clock_timestamp()) * 1000)::bigint), 12, '0')
         || '7' || substr(md5(random()::text), 14))::uuid,
        lane.id, 'bench.tasks.nothing', '[]', '{}', '{}', lane.queue, lane.priority, lane.on_limit, '{}',
-       'available', 0, clock_timestamp(), '[]'
+       %(costs)s::int[], 'available', 0, clock_timestamp(), '[]'
   FROM generate_series(1, %(calls)s::int) AS turn
  CROSS JOIN dispatcher_lane AS lane
  WHERE lane.id = ANY (%(lanes)s::bigint[])

@@ -13,23 +13,24 @@ import dispatcher.states
 from dispatcher.migrations._functions import InstallFunctions
 
 # Room for updates in place, and an autovacuum that keeps up with them. The thresholds of the small tables are low, so
-# that autovacuum comes to all of them whenever it looks: once a minute. See docs/decisions/0013-storage.md.
+# that autovacuum comes to all of them whenever it looks: once a minute. It does not lock those out that use a table
+# to give its empty end back. See docs/decisions/0013-storage.md.
 STORAGE = """
 ALTER TABLE dispatcher_ratelimitkey SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 200, autovacuum_vacuum_cost_delay = 0);
 ALTER TABLE dispatcher_lane SET (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 200,
     autovacuum_vacuum_cost_delay = 0);
 ALTER TABLE dispatcher_slot SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
-    autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
+    autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 ALTER TABLE dispatcher_lanesite SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
-    autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
+    autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 ALTER TABLE dispatcher_note SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
-    autovacuum_vacuum_cost_delay = 0);
+    autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 ALTER TABLE dispatcher_start SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500,
-    autovacuum_vacuum_cost_delay = 0);
+    autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 ALTER TABLE dispatcher_callqueue SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 2000, autovacuum_analyze_scale_factor = 0.05,
-    autovacuum_vacuum_insert_scale_factor = 0.05);
+    autovacuum_vacuum_insert_scale_factor = 0.05, vacuum_truncate = false);
 ALTER TABLE dispatcher_periodicrun SET (fillfactor = 20, autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 100, autovacuum_vacuum_cost_delay = 0);
 """
@@ -681,7 +682,7 @@ class Migration(migrations.Migration):
                 (
                     "chosen_keys",
                     models.JSONField(
-                        editable=False, help_text="The key that its latest admission chose of each group.", null=True
+                        editable=False, help_text="The key that its latest take chose of each group.", null=True
                     ),
                 ),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -1023,5 +1024,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("b4e53835"),
+        InstallFunctions("0341a11f"),
     ]

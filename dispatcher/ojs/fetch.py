@@ -81,8 +81,8 @@ def _start(request: FetchRequest, until: float) -> _Tried:
     """Start calls, after those whose time has come wait in their lanes.
 
     A fetch that may wait takes a call under a throttle a little ahead of its start, and its answer waits for that: if
-    it came at that time, each start would be late by the way here, and so would be all that follow. Such a call is alone
-    in its answer, or those behind it would start too early.
+    it came at that time, each start would be late by the way here, and so would be all that follow. Such a call is
+    alone in its answer, or those behind it would start too early.
     """
     served = sql.fetch("fetchable_queues", Fetchable, {"queues": list(request.queues)})
     if due := [queue.name for queue in served if queue.has_due]:

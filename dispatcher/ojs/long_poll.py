@@ -107,7 +107,7 @@ class Waiters:
         """
         waiter = Waiter(who=who, queues=queues, is_allowed=is_allowed)
         (opens_in,) = sql.fetch("mark_waiting", timedelta, {"mark": waiter.mark, "queues": list(queues)})
-        waiter.opens_s = opens_in and opens_in.total_seconds()
+        waiter.opens_s = None if opens_in is None else opens_in.total_seconds()
         try:
             with self._lock:
                 self._waiting.append(waiter)

@@ -10,7 +10,7 @@ from django_celery_beat.models import IntervalSchedule, PeriodicTask
 from dispatcher import api, engine
 from dispatcher.celery import schedule
 from dispatcher.lifecycle.claim import claim
-from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
+from dispatcher.models import CallQueue, Lane, LaneSite, RateLimitKey, Slot
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.apps import APPS
@@ -54,6 +54,7 @@ def test_beat_and_the_dispenser_serve_what_time_brings_recover_the_lost_and_clea
     claim(lost.id, lost.ticket)
     CallQueue.objects.filter(id=lost.id).update(queue=QUEUE)
     Lane.objects.filter(id=lost.lane_id).update(queue=QUEUE)
+    LaneSite.objects.filter(lane_id=lost.lane_id).update(queue=QUEUE)
     scheduled = CallQueue.objects.send(
         sample_tasks.echo, args=["later"], queue=QUEUE, scheduled_at=timezone.now() + timedelta(seconds=1.5)
     )

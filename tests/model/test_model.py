@@ -8,7 +8,6 @@ MODEL_SEED=20300101 repeats those of a day. MODEL_EXAMPLES=2000 tries that many 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 
 import pytest
 from django.db import connection
@@ -44,12 +43,8 @@ SETTINGS = {
 
 
 @pytest.fixture(autouse=True)
-def _machine(
-    transactional_db: None, mailbox: object, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+def _machine(transactional_db: None, mailbox: object, settings: Settings) -> Iterator[None]:
     settings.DISPATCHER = SETTINGS
-    # What a process has learned of its own lateness moves the starts of its claims.
-    monkeypatch.setattr("dispatcher.lifecycle.claim._Pace.slack", timedelta(0))
     with stopped_clock() as clock, _tuned(), actors(1) as (actor,):
         Machine.clock, Machine.actor = clock, actor
         yield

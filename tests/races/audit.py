@@ -206,7 +206,7 @@ def _placements() -> Iterable[str]:
 
 def _places(now: datetime) -> Iterable[str]:
     """Find lanes over waiting calls that no trip would find: asleep, or parked on a key that nothing will open."""
-    sites = list(LaneSite.objects.extra(select={"is_kept": "kept_until IS NOT NULL"}).order_by("lane_id"))
+    sites = list(LaneSite.objects.annotate(is_kept=Q(kept_until__isnull=False)).defer("kept_until").order_by("lane_id"))
     if [site.lane_id for site in sites] != sorted(Lane.objects.values_list("id", flat=True)):
         yield "not every lane has one site, or a site has no lane"
     in_line = CallQueue.objects.waiting().filter(oversized_key=None)

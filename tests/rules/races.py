@@ -6,10 +6,11 @@ What starts and ends is logged by triggers of the test, which know nothing of th
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import pairwise
 from queue import Empty, SimpleQueue
 from typing import Any
 from uuid import UUID, uuid4
@@ -38,8 +39,8 @@ TUNING = Tuning(slack=0, margin=20 * MILLISECOND)
 LOG = """
 DROP SCHEMA IF EXISTS checker CASCADE;
 CREATE SCHEMA checker;
-CREATE TABLE checker.log (seq bigserial, at timestamptz DEFAULT clock_timestamp(), call_id uuid, key_id bigint, cost int,
-    worker uuid, started_at timestamptz, delta int);
+CREATE TABLE checker.log (seq bigserial, at timestamptz DEFAULT clock_timestamp(), call_id uuid, key_id bigint,
+    cost int, worker uuid, started_at timestamptz, delta int);
 CREATE FUNCTION checker.log_slot() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
   held bigint;
@@ -126,8 +127,8 @@ class Race:
                 time.sleep(0.002)
                 continue
             held = [run for run in held if run not in over]
-            free = room - len(held)
-            *calls, last = self._take(db, me, queues, free, "active", 4, is_woken, [(*run[:2], rnd) for run in over])
+            free, ends = room - len(held), [(*run[:2], rnd) for run in over]
+            *calls, last = self._take(db, me, queues, free, "active", publish=4, is_marked=is_woken, ends=ends)
             is_idle = is_idle and not is_woken
             started = [call for call in calls if call.fate is None and call.state == "active"]
             self._publish(call for call in calls if call.fate is None and call.state == "dispatched")
@@ -154,7 +155,7 @@ class Race:
             self.dispense.wait(0.5)
             self.dispense.clear()
             while True:
-                *calls, _ = self._take(db, None, ["c"], 8, "dispatched", 0, False, [])
+                *calls, _ = self._take(db, None, ["c"], 8, "dispatched")
                 if not self._publish(calls):
                     break
 
@@ -181,7 +182,7 @@ class Race:
             time.sleep(max(0.0, (start_at - at).total_seconds()) + rnd.choice([0, 0.005, 0.02]))
             ends = [(call, ticket, rnd)]
             while ends:
-                *calls, last = self._take(db, None, ["c"], 2, "dispatched", 0, False, ends, claim=claim)
+                *calls, last = self._take(db, None, ["c"], 2, "dispatched", ends=ends, claim=claim)
                 self._publish(calls)
                 ends = ends if call in last.locked else []
 
@@ -238,9 +239,10 @@ class Race:
         queues: list[str],
         room: int,
         becomes: str,
-        publish: int,
-        is_marked: bool,
-        ends: list[Any],
+        *,
+        publish: int = 0,
+        is_marked: bool = False,
+        ends: Sequence[Any] = (),
         claim: UUID | None = None,
     ) -> list[Any]:
         text, values = tuning_row(TUNING)
@@ -368,13 +370,14 @@ def _close(id: int, limits: dict[str, Any], starts: list[tuple[datetime, int]]) 
     if "throttle_limit" not in limits:
         return []
     spacing = limits["throttle_period"] / limits["throttle_limit"]
-    pairs = zip(starts, starts[1:], strict=False)
+    pairs = pairwise(starts)
     return [f"key {id}: {later - at} after {cost}" for (at, cost), (later, _) in pairs if later - at < spacing * cost]
 
 
 HELD_BY_WORKER = """
 SELECT max(held) FROM (
-    SELECT worker, sum(CASE WHEN delta < 0 THEN -cost ELSE delta * cost END) OVER (PARTITION BY worker ORDER BY seq) AS held
+    SELECT worker,
+           sum(CASE WHEN delta < 0 THEN -cost ELSE delta * cost END) OVER (PARTITION BY worker ORDER BY seq) AS held
       FROM checker.log WHERE key_id = 5) AS each
 HAVING max(held) > 1
 """
@@ -384,7 +387,8 @@ SELECT lane_id, id FROM (
            max(call.position) OVER (PARTITION BY call.lane_id ORDER BY first.seq
                                     ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
       FROM dispatcher_callqueue AS call
-      JOIN (SELECT call_id, min(seq) AS seq FROM checker.log WHERE delta >= 0 GROUP BY 1) AS first ON first.call_id = call.id
+      JOIN (SELECT call_id, min(seq) AS seq FROM checker.log WHERE delta >= 0 GROUP BY 1) AS first
+        ON first.call_id = call.id
      ) AS each
  WHERE position < before
 """

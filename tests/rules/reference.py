@@ -41,7 +41,8 @@ class Limits:
 
     def spacing(self, cost: int) -> int:
         """Return how long after a start of this cost the next one may come."""
-        assert self.throttle_limit is not None and self.throttle_period is not None
+        assert self.throttle_limit is not None
+        assert self.throttle_period is not None
         return -(-self.throttle_period * cost // self.throttle_limit)
 
 
@@ -387,7 +388,8 @@ def opening(state: State, key: Room, cost: int, now: int, tuning: Tuning) -> int
 
 def _window_opens(state: State, key: Room, cost: int, now: int, tuning: Tuning) -> int:
     limits = key.limits
-    assert limits.rate_limit is not None and limits.rate_period is not None
+    assert limits.rate_limit is not None
+    assert limits.rate_period is not None
     counted = [(start.at, start.cost) for start in _counted(state, key.key, limits, now, tuning)]
     if started := key.used + sum(start.cost for start in key.earlier):
         counted.append((key.last_at or 0, started))
@@ -654,6 +656,9 @@ class _Choice:
         while (lane := min(self._lanes(), key=self._order, default=None)) is not None:
             self.met[lane.id] = self.met.get(lane.id, 0) + 1
             self._meet(lane, self._rest(lane)[0], self.found.lanes[lane.id])
+        for id, move in self.chosen.moves.items():  # Passed over for nothing: any worker of its queue finds it ready.
+            if move.kept_until == inf and self.keys[move.place].is_open(1, self.until):
+                self.chosen.moves[id] = Move(READY)
         return self.chosen
 
     def _lanes(self) -> list[Lane]:
@@ -739,7 +744,10 @@ class _Choice:
         return "unknown" if taker == "mine" and self.trip.becomes == "active" and not knows else None
 
     def _stopped(self, lane: Lane, call: Call, taker: str) -> tuple[int, Room | None, int, list[tuple[Room, int]]]:
-        """Return what stops a call (1 a limit that never allows it, 2 a limit, 4 what its worker holds), and what it spends."""
+        """Return what stops a call, and what it spends.
+
+        1: a limit that never allows it; 2: a limit; 4: what its worker holds.
+        """
         kind, by, by_cost = 9, None, 1
         spent: list[tuple[Room, int]] = []
         for place, id in enumerate(all_keys(self.state, lane)):
@@ -925,7 +933,7 @@ def _leave(
     state.notes += [
         note for note in chosen.notes if not any(each.key == note.key and each.at <= note.at for each in earlier)
     ]
-    again_at = least(*(note.at for note in chosen.notes))
+    again_at = least(*(note.at for note in chosen.notes)) if trip.becomes == "active" else None
     if any(lane.place == READY and lane.queue in trip.queues for lane in state.lanes.values()):
         queues |= {*trip.queues}
         if chosen.left > 0:

@@ -84,9 +84,16 @@ def random_system(rnd: Random) -> State:
             is_paused=rnd.random() < 0.05,
             blocked_until=pick([None, None, None, BEGIN + SECOND, BEGIN - 2 * SECOND, BEGIN - 7 * SECOND]),
         )
-    for queue in QUEUES:
-        if (delivery := pick(["direct", "direct", "direct", "broker", "http", None])) is not None:
-            state.deliveries[queue] = delivery
+    deliveries = {queue: pick(["direct", "direct", "direct", "broker", "http", None]) for queue in QUEUES}
+    state.deliveries = {queue: delivery for queue, delivery in deliveries.items() if delivery is not None}
+    _add_lanes(rnd, state)
+    _add_workers(rnd, state)
+    state.notes += [Note(at, None, key.id) for key in state.keys.values() if (at := key.override_until) is not None]
+    return state
+
+
+def _add_lanes(rnd: Random, state: State) -> None:
+    pick = rnd.choice
     ids = [id for id, key in state.keys.items() if not key.name.startswith("g:") or key.is_group or rnd.random() < 0.5]
     ids += [99] if rnd.random() < 0.1 else []  # a key that was deleted
     kinds = set()
@@ -106,6 +113,10 @@ def random_system(rnd: Random) -> State:
         kinds.add(kind)
         state.lanes[id] = lane
         state.calls += [random_call(rnd, lane, n) for n in range(rnd.randint(0, 7))]
+
+
+def _add_workers(rnd: Random, state: State) -> None:
+    pick = rnd.choice
     for id in WORKERS[: pick([0, 1, 2, 3, 4, 4])]:
         queues = rnd.sample(QUEUES, rnd.randint(1, 3))
         state.workers[id] = Worker(
@@ -119,10 +130,6 @@ def random_system(rnd: Random) -> State:
             state.feeds[id] = Feed(queues=queues, idle_at=pick([None, BEGIN - 7, BEGIN - 7, BEGIN - 3]))
     if rnd.random() < 0.2:  # a fetch that waits, of a worker that is not known
         state.feeds[UUID(int=9)] = Feed(queues=rnd.sample(QUEUES, 2), idle_at=BEGIN - 5)
-    for key in state.keys.values():
-        if key.override_until is not None:
-            state.notes.append(Note(key.override_until, None, key.id))
-    return state
 
 
 def _apart(state: State, ids: list[int]) -> list[int]:
@@ -155,6 +162,14 @@ def load(db: psycopg.Connection, state: State) -> None:
     """Write a system to the empty tables."""
     for table in TABLES:
         db.execute(f"DELETE FROM dispatcher_{table}")
+    _load_keys(db, state)
+    _load_lanes(db, state)
+    _load_workers(db, state)
+    for note in state.notes:
+        add_note(db, note)
+
+
+def _load_keys(db: psycopg.Connection, state: State) -> None:
     for key in state.keys.values():
         columns = {
             "id": key.id,
@@ -168,6 +183,9 @@ def load(db: psycopg.Connection, state: State) -> None:
                 value = getattr(limits, name)
                 columns[prefix + name] = span(value) if name.endswith("period") else value
         _insert(db, "ratelimitkey", columns)
+
+
+def _load_lanes(db: psycopg.Connection, state: State) -> None:
     for name, delivery in state.deliveries.items():
         _insert(db, "queue", {"name": name, "delivery": delivery, "on_full": "reject", "warn_at": 0.8})
     for lane in state.lanes.values():
@@ -176,6 +194,9 @@ def load(db: psycopg.Connection, state: State) -> None:
     db.execute("UPDATE dispatcher_lanesite SET place = 0")
     for call in state.calls:
         add_call(db, state, call)
+
+
+def _load_workers(db: psycopg.Connection, state: State) -> None:
     for id, worker in state.workers.items():
         columns = {"id": id, "name": "w", "host": "h", "pid": 1, "pool": "prefork", "processes": 1}
         columns |= {"queues": worker.queues, "tasks": worker.tasks, "started_at": EPOCH}
@@ -183,8 +204,6 @@ def load(db: psycopg.Connection, state: State) -> None:
         _insert(db, "worker", {**columns, "stopped_at": EPOCH if worker.is_gone else None})
     for id, feed in state.feeds.items():
         _insert(db, "feed", {"worker_id": id, "queues": feed.queues, "idle_at": time(feed.idle_at)})
-    for note in state.notes:
-        add_note(db, note)
 
 
 def add_call(db: psycopg.Connection, state: State, call: Call) -> None:
@@ -329,9 +348,9 @@ def call_take(db: psycopg.Connection, trip: Trip) -> list[Any]:
     arrays = [list(each) for each in zip(*ends, strict=True)] or [[] for _ in range(9)]
     text, values = tuning_row(trip.tuning)
     statement = (
-        f"SELECT * FROM {installed_name('take')}(%s::uuid, %s::text[], %s::text[], %s::int, %s::text, %s::int, %s::bool,"
-        " false, %s::bigint[], %s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::text[], %s::smallint[], %s::jsonb[],"
-        f" %s::jsonb[], %s::interval[], %s::bigint[], %s::bigint[], %s::bool, {text}, %s::timestamptz)"
+        f"SELECT * FROM {installed_name('take')}(%s::uuid, %s::text[], %s::text[], %s::int, %s::text, %s::int,"
+        " %s::bool, false, %s::bigint[], %s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::text[], %s::smallint[],"
+        f" %s::jsonb[], %s::jsonb[], %s::interval[], %s::bigint[], %s::bigint[], %s::bool, {text}, %s::timestamptz)"
     )
     given = [trip.worker, trip.queues, trip.tasks, trip.room, trip.becomes, trip.publish, trip.is_marked, trip.keys]
     with db.cursor(row_factory=psycopg.rows.namedtuple_row) as cursor:

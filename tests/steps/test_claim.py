@@ -20,11 +20,6 @@ from tests.clock import stopped_clock
 pytestmark = [pytest.mark.django_db, pytest.mark.pooler]
 
 
-@pytest.fixture(autouse=True)
-def _punctual(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim._Pace, "slack", timedelta(0))  # noqa: SLF001 -- what a process has learned
-
-
 def claimed(call: CallQueue, *, now: datetime = T0, **options: Any) -> Claimed | Refused:
     with stopped_clock(now):
         return claim.claim(call.id, ticket_of(seen(call)), **options)

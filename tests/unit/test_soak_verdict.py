@@ -15,16 +15,16 @@ START = Reading(
     dead={"dispatcher_callqueue": 40_000, "dispatcher_slot": 500},
     hot={"dispatcher_callqueue": 0.4},
     vacuums={"dispatcher_callqueue": 2},
-    pass_ms=10.0,
-    worst_pass_ms=40.0,
-    idle_pass_ms=8.0,
-    pass_ratio=1.25,
+    trip_ms=10.0,
+    worst_trip_ms=40.0,
+    idle_trip_ms=8.0,
+    trip_ratio=1.25,
     send_ms=5.0,
     rate=150.0,
     waiting=100_000,
     horizon=12,
 )
-PASS = "median pass by an idle one"  # noqa: S105 -- a figure
+TRIP = "median trip by an idle one"
 
 
 def read(**seen: Any) -> Reading:
@@ -36,10 +36,10 @@ def read(**seen: Any) -> Reading:
     ("later", "short"),
     [
         pytest.param([START, START], [], id="nothing changes"),
-        pytest.param([read(pass_ratio=1.5)], [], id="growth up to the bound"),
-        pytest.param([START, read(pass_ratio=1.63)], [PASS], id="a pass takes a third longer"),
-        pytest.param([read(pass_ratio=1.63), START], [PASS], id="only in the middle"),
-        pytest.param([START, read(pass_ms=20.0, idle_pass_ms=16.0)], [], id="a busy machine"),
+        pytest.param([read(trip_ratio=1.5)], [], id="growth up to the bound"),
+        pytest.param([START, read(trip_ratio=1.63)], [TRIP], id="a trip takes a third longer"),
+        pytest.param([read(trip_ratio=1.63), START], [TRIP], id="only in the middle"),
+        pytest.param([START, read(trip_ms=20.0, idle_trip_ms=16.0)], [], id="a busy machine"),
         pytest.param(
             [START, read(bytes={"dispatcher_callqueue": 65_000_000})],
             ["dispatcher_callqueue: bytes"],

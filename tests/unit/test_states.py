@@ -1,6 +1,6 @@
 """The states and their moves: nothing is missing, and nothing leads nowhere."""
 
-from dispatcher.states import DUE, FIRST, IN_FLIGHT, MOVES, TERMINAL, OnLimit, State, diagram
+from dispatcher.states import DUE, IN_FLIGHT, MOVES, TERMINAL, WAITING, OnLimit, State, diagram
 
 
 def test_every_state_has_its_moves_each_once_and_to_another_state() -> None:
@@ -22,7 +22,7 @@ def reachable(start: State) -> set[State]:
 
 
 def test_every_state_can_be_reached_and_left_for_an_end() -> None:
-    from_the_send = set[State]().union(*(reachable(state) for state in FIRST))
+    from_the_send = set[State]().union(*(reachable(state) for state in WAITING))
     assert from_the_send == set(State)
     for state in State:
         assert reachable(state).issuperset(TERMINAL)
@@ -33,8 +33,7 @@ def test_only_a_persons_retry_opens_what_has_ended() -> None:
         assert MOVES[state] == (State.AVAILABLE,)
 
 
-def test_nothing_runs_without_an_admission() -> None:
-    # Direct delivery admits and starts in one statement.
+def test_only_what_waits_in_a_lane_starts_or_is_dispatched() -> None:
     starts_from = [state for state, moves in MOVES.items() if State.ACTIVE in moves]
     assert starts_from == [State.AVAILABLE, State.DISPATCHED]
     assert [state for state, moves in MOVES.items() if State.DISPATCHED in moves] == [State.AVAILABLE]
@@ -62,4 +61,4 @@ def test_the_diagram_shows_every_move() -> None:
     for state, moves in MOVES.items():
         assert all(f"{state} --> {after}\n" in drawn for after in moves)
     assert all(f"{state} --> [*]\n" in drawn for state in TERMINAL)
-    assert all(f"[*] --> {state}\n" in drawn for state in FIRST)
+    assert all(f"[*] --> {state}\n" in drawn for state in WAITING)

@@ -19,7 +19,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 PUBLISHING = "publishing"
-"""Between the commit of an admission and its publication."""
+"""Between the commit of a trip that has dispatched calls and their publication."""
 RUNNING = "running"
 """Between the claim and the first line of the task."""
 
@@ -77,7 +77,7 @@ def _trapped(point: str, step: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(step)
     def walk(*args: P.args, **kwargs: P.kwargs) -> R:
-        # A pass that admitted nothing publishes an empty list.
+        # A trip that has dispatched nothing publishes an empty list.
         if fault_point.exists() and args[0]:
             _spring(fault_point)
         return step(*args, **kwargs)

@@ -45,7 +45,7 @@ def visit(
 
 @shared_task(bind=True)
 def be_rate_limited(self: Task, *, keys: Sequence[str], seconds: float) -> None:
-    """Raise RateLimited at every other admission."""
+    """Raise RateLimited at every other start."""
     begin(self)
     if ticket_of(self).int % 2:
         stop(self, seconds=0.2)

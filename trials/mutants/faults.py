@@ -28,7 +28,7 @@ class Fault:
     """A fault: a rule, broken in one place."""
 
     name: str
-    """The rule, and the place: `priority-ignored/hand_over_slots`."""
+    """The rule, and the place: `priority-ignored/choose`."""
     edits: Sequence[Edit]
     tests: Sequence[str]
     """The files that state the rule, below `tests/`."""

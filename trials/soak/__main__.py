@@ -46,7 +46,7 @@ def main() -> int:
     asked = parser.parse_args()
     os.environ["SOAK_DELIVERY"] = asked.delivery
     if asked.rate < SLOWEST:
-        parser.error(f"--rate must be at least {SLOWEST}: the measured passes alone take half of that")
+        parser.error(f"--rate must be at least {SLOWEST}: the measured trips alone take half of that")
     console = Console(width=None if sys.stdout.isatty() else 140)
     with embedded(name="soak") as services, _own_databases(services):
         result = _soak(services, asked, console)

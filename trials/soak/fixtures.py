@@ -21,11 +21,11 @@ from dispatcher.states import Delivery, State
 QUEUE = "soak"
 IS_DIRECT = declared_delivery(QUEUE) is Delivery.DIRECT
 PROBE_QUEUE = "soak-probe" if IS_DIRECT else QUEUE
-"""The queue of the calls that the measured passes admit: a direct worker of the churn would take them first."""
+"""The queue of the calls that the measured trips dispatch: a direct worker of the churn would take them first."""
 TASK = "soak.nothing"
 TENANTS = 20
 PROBES = 5
-"""Lanes that each measured pass serves, each under a key of its own and under `api`, as all that moves."""
+"""Lanes that each measured trip serves, each under a key of its own and under `api`, as all that moves."""
 
 _BATCH = 5_000
 _SHARES = {"paused": 0.5, "full": 0.25, "crawl": 0.05, "later": 0.2}
@@ -98,7 +98,7 @@ def write(calls: list[Call]) -> list[CallQueue]:
 
 
 def probe_calls(each: int) -> list[Call]:
-    """Return so many calls for each of the lanes that the measured passes serve."""
+    """Return so many calls for each of the lanes that the measured trips serve."""
     return [replace(call("api", name), queue=PROBE_QUEUE) for name in _named("probe", PROBES) for _ in range(each)]
 
 

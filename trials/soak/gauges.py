@@ -28,7 +28,7 @@ EACH = 3
 IDLE = "idle"
 """The database without a churn."""
 PERIOD_S = 0.5
-"""How often a pass is measured."""
+"""How often a trip is measured."""
 _HEARTBEAT_S = 10.0
 _TIDY_EVERY = 10
 
@@ -50,8 +50,8 @@ class Sample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Passes:
-    """The milliseconds of two passes over as many calls, one after the other."""
+class Trips:
+    """The milliseconds of two trips over as many calls, one after the other."""
 
     busy: float
     idle: float
@@ -59,7 +59,7 @@ class Passes:
 
 @dataclass(kw_only=True)
 class Gauges:
-    """The measuring side: a pass and a sample every half second, for as long as it is asked to look."""
+    """The measuring side: a trip and a sample every half second, for as long as it is asked to look."""
 
     notes: Path
     """Where the traffic writes what it does."""
@@ -72,25 +72,25 @@ class Gauges:
     turn: int = 0
 
     def watch(self, label: str, seconds: float) -> Reading:
-        """Look for so long, and return the worst sizes and dead rows, and the times of the passes and the sends."""
+        """Look for so long, and return the worst sizes and dead rows, and the times of the trips and the sends."""
         began = monotonic()
         samples: list[Sample] = []
-        passes: list[Passes] = []
+        trips: list[Trips] = []
         while (now := monotonic()) < began + seconds:
             if (took := self.step()) is not None:
-                passes.append(took)
+                trips.append(took)
             samples.append(sample())
             sleep(max(now + PERIOD_S - monotonic(), 0))
-        return _reading(label, samples, passes, self._noted(began, monotonic()))
+        return _reading(label, samples, trips, self._noted(began, monotonic()))
 
     def pass_time(self, until: float) -> None:
-        """Let time pass until a monotonic time, measured passes included: they are part of the churn."""
+        """Let time pass until a monotonic time, measured trips included: they are part of the churn."""
         while (now := monotonic()) < until:
             self.step()
             sleep(max(now + PERIOD_S - monotonic(), 0))
 
-    def step(self) -> "Passes | None":
-        """Measure a pass beside the churn and one in the idle database; keep the standing call."""
+    def step(self) -> "Trips | None":
+        """Measure a trip beside the churn and one in the idle database; keep the standing call."""
         if monotonic() > self.beaten_at + _HEARTBEAT_S:
             fixtures.keep(self.here, self.full)
             with on_idle():
@@ -98,33 +98,33 @@ class Gauges:
             self.beaten_at = monotonic()
         self.turn += 1
         # In turns, so that neither always comes first.
-        order = (busy_pass, idle_pass) if self.turn % 2 else (idle_pass, busy_pass)
+        order = (busy_trip, idle_trip) if self.turn % 2 else (idle_trip, busy_trip)
         times = {measure: measure(self.here) for measure in order}
         if self.turn % _TIDY_EVERY == 0:
             _run("tidy", using=IDLE)
-        busy, idle = times[busy_pass], times[idle_pass]
-        return None if busy is None or idle is None else Passes(busy=busy, idle=idle)
+        busy, idle = times[busy_trip], times[idle_trip]
+        return None if busy is None or idle is None else Trips(busy=busy, idle=idle)
 
     def _noted(self, since: float, until: float) -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in self.notes.read_text().splitlines()]
         return [line for line in lines if since <= line["at"] <= until]
 
 
-def busy_pass(here: heartbeat.WorkerInfo) -> float | None:
-    """Measure a pass beside the churn; the workers run what it admits, like all else."""
+def busy_trip(here: heartbeat.WorkerInfo) -> float | None:
+    """Measure a trip beside the churn; the workers run what it dispatches, like all else."""
     if fixtures.IS_DIRECT:
         return _step(here)
-    made, took = _pass()
+    made, took = _dispatch()
     publish.publish(made.dispatched)
     if took is None:
         engine.dispense()
     return took
 
 
-def idle_pass(here: heartbeat.WorkerInfo) -> float | None:
-    """Measure the same pass in the idle database, and forget its calls."""
+def idle_trip(here: heartbeat.WorkerInfo) -> float | None:
+    """Measure the same trip in the idle database, and forget its calls."""
     with on_idle():
-        took = _step(here) if fixtures.IS_DIRECT else _pass()[1]
+        took = _step(here) if fixtures.IS_DIRECT else _dispatch()[1]
     _run("forget_slots", using=IDLE)
     _run("forget_calls", using=IDLE)
     return took
@@ -137,7 +137,7 @@ def on_idle() -> Iterator[None]:
         yield
 
 
-def _pass() -> tuple[Taken, float | None]:
+def _dispatch() -> tuple[Taken, float | None]:
     """Let calls wait in lanes of their own, and measure the milliseconds in which a trip dispatches all of them.
 
     Always as many of as many lanes, under the key that all that moves spends. None if another trip held one of the
@@ -183,9 +183,7 @@ def index_use() -> dict[str, int]:
     return {row["name"]: row["scans"] for row in _rows("indexes")}
 
 
-def _reading(
-    label: str, samples: Sequence[Sample], passes: Sequence[Passes], noted: Sequence[dict[str, Any]]
-) -> Reading:
+def _reading(label: str, samples: Sequence[Sample], trips: Sequence[Trips], noted: Sequence[dict[str, Any]]) -> Reading:
     first, last = samples[0], samples[-1]
     seconds = last.at - first.at
     sends = [took for line in noted for took in line["send_ms"]]
@@ -200,10 +198,10 @@ def _reading(
             for name in last.hot
         },
         vacuums=last.vacuums,
-        pass_ms=median(each.busy for each in passes),
-        worst_pass_ms=max(each.busy for each in passes),
-        idle_pass_ms=median(each.idle for each in passes),
-        pass_ratio=median(each.busy / each.idle for each in passes),
+        trip_ms=median(each.busy for each in trips),
+        worst_trip_ms=max(each.busy for each in trips),
+        idle_trip_ms=median(each.idle for each in trips),
+        trip_ratio=median(each.busy / each.idle for each in trips),
         send_ms=median(sends),
         rate=sum(line["ended"] for line in noted) / seconds,
         waiting=CallQueue.objects.filter(state__in=[State.AVAILABLE, *DUE]).count(),

@@ -67,9 +67,9 @@ def as_json(
 def _readings(readings: Iterable[Reading]) -> Table:
     table = Table("Reading", title="What was read")
     for heading in (
-        "median pass",
+        "median trip",
         "worst",
-        "idle pass",
+        "idle trip",
         "by idle",
         "median send",
         "calls/s",
@@ -82,10 +82,10 @@ def _readings(readings: Iterable[Reading]) -> Table:
     for each in readings:
         table.add_row(
             each.label,
-            f"{each.pass_ms:.1f} ms",
-            f"{each.worst_pass_ms:.0f} ms",
-            f"{each.idle_pass_ms:.1f} ms",
-            f"{each.pass_ratio:.2f}",
+            f"{each.trip_ms:.1f} ms",
+            f"{each.worst_trip_ms:.0f} ms",
+            f"{each.idle_trip_ms:.1f} ms",
+            f"{each.trip_ratio:.2f}",
             f"{each.send_ms:.1f} ms",
             f"{each.rate:.0f}",
             f"{each.waiting:,}",

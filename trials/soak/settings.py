@@ -9,7 +9,7 @@ import dj_database_url
 from project.settings import *  # noqa: F403 - all of them, but for what follows
 from project.settings import DATABASES, INSTALLED_APPS
 
-# The same tables without a churn: what a pass takes there is the measure of what it takes beside one.
+# The same tables without a churn: what a trip takes there is the measure of what it takes beside one.
 DATABASES["idle"] = dj_database_url.parse(os.environ["SOAK_IDLE_URL"], conn_max_age=600)
 _KEPT = timedelta(seconds=30)
 # The project's own setting holds policies only.

@@ -124,7 +124,7 @@ def _every(period: float, action: Callable[[], object], stopping: Event) -> None
 
 
 def _send(rate: float, tally: Tally, stopping: Event) -> None:
-    """Send calls one by one: those that find room are admitted at once."""
+    """Send calls one by one: those that find room are dispatched at once."""
     for turn in _turns(1 / rate, stopping):
         began = monotonic()
         api.send_many([fixtures.call("api", f"tenant:{turn % fixtures.TENANTS}")])
@@ -132,7 +132,7 @@ def _send(rate: float, tally: Tally, stopping: Event) -> None:
 
 
 def _send_bursts(tally: Tally) -> None:
-    """Send calls that wait, and are let in one by one: by a hand-over, and by time."""
+    """Send calls that wait, and are let in one by one: by an end, and by time."""
     calls = [fixtures.call("api", "narrow")] * BURST + [fixtures.call("slow")] * SLOW
     tally.count(sent=len(api.send_many(calls)))
 

@@ -30,12 +30,12 @@ class Reading:
     """Which part of each table's updates stayed in place, without an entry in an index."""
     vacuums: Mapping[str, int]
     """How often autovacuum has come to the table so far."""
-    pass_ms: float
-    worst_pass_ms: float
-    idle_pass_ms: float
-    """What the same pass took in a database without a churn, at the same time."""
-    pass_ratio: float
-    """The median of what a pass took by what the one in the idle database took right before or after it."""
+    trip_ms: float
+    worst_trip_ms: float
+    idle_trip_ms: float
+    """What the same trip took in a database without a churn, at the same time."""
+    trip_ratio: float
+    """The median of what a trip took by what the one in the idle database took right before or after it."""
     send_ms: float
     rate: float
     """Calls that ended, per second."""
@@ -57,19 +57,19 @@ class Finding:
 
 
 def judge(first: Reading, *later: Reading, bound: float = BOUND) -> list[Finding]:
-    """Compare later readings with the first: the median pass, dead rows and sizes may grow up to the bound."""
+    """Compare later readings with the first: the median trip, dead rows and sizes may grow up to the bound."""
     return [*judge_work(first, *later, bound=bound), *judge_sizes(first, *later, bound=bound)]
 
 
 def judge_work(first: Reading, *later: Reading, bound: float = BOUND) -> list[Finding]:
-    """Compare the median pass, and what autovacuum finds.
+    """Compare the median trip, and what autovacuum finds.
 
-    The pass is measured by an idle one of the same moment: otherwise other load on the machine would be in the figure.
+    The trip is measured by an idle one of the same moment: otherwise other load on the machine would be in the figure.
     """
     readings = [first, *later]
     names = sorted(set().union(*(reading.dead for reading in readings)))
     return [
-        _grown("median pass by an idle one", [reading.pass_ratio for reading in readings], 0, bound),
+        _grown("median trip by an idle one", [reading.trip_ratio for reading in readings], 0, bound),
         *(_grown(f"{name}: dead rows", [each.dead.get(name, 0) for each in readings], FEW, bound) for name in names),
     ]
 

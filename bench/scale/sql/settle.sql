@@ -1,7 +1,7 @@
 -- settle: end what the figure before has left in flight or ready, so that it changes none of the later ones.
--- A busy tenant keeps a call that runs: the one that was handed on to is claimed. What else is in flight was not part of
+-- A busy tenant keeps a call that runs: the one that was dispatched next is claimed. What else is in flight was not part of
 -- the system, which has leases of ten days; what waits in lanes that are ready was not either.
-WITH handed_on AS (
+WITH next AS (
     UPDATE dispatcher_slot AS slot
        SET lease_until = clock_timestamp() + interval '10 days', started_at = clock_timestamp()
      WHERE slot.key_id % 2 = 1 AND slot.key_id <= :tenants AND slot.lease_until < clock_timestamp() + interval '9 days'
@@ -9,7 +9,7 @@ WITH handed_on AS (
 )
 UPDATE dispatcher_callqueue AS call
    SET state = 'active', published_at = dispatched_at, started_at = clock_timestamp()
- WHERE call.id IN (SELECT call_id FROM handed_on) AND call.state IN ('dispatched', 'active');
+ WHERE call.id IN (SELECT call_id FROM next) AND call.state IN ('dispatched', 'active');
 
 WITH left_over AS (
     DELETE FROM dispatcher_slot AS slot WHERE slot.lease_until < clock_timestamp() + interval '9 days' RETURNING slot.call_id

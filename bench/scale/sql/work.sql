@@ -1,4 +1,4 @@
--- work: what the last busy tick admitted has ended, ten more calls wait in each of its lanes, and these are ready.
+-- work: what the last busy tick dispatched has ended, ten more calls wait in each of its lanes, and these are ready.
 DELETE FROM dispatcher_slot WHERE key_id BETWEEN 9000000 AND 9000009;
 UPDATE dispatcher_callqueue
    SET state = 'completed', ticket = NULL, finished_at = clock_timestamp()

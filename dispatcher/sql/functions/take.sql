@@ -146,6 +146,7 @@ BEGIN
       v_queues := v_queues || v_freed.queues;
       IF v_freed.is_short THEN
         v_chosen.notes := v_chosen.notes || (v_now + interval '20 milliseconds', NULL, v_key.id)::@pending;
+        again_at := LEAST(again_at, v_now + interval '20 milliseconds');
       END IF;
     ELSE
       v_chosen.notes := v_chosen.notes
@@ -163,7 +164,9 @@ BEGIN
      AND (note.key_id = ANY (v_found.busy)           -- who holds that key may have just read the note that is there
           OR NOT EXISTS (SELECT FROM dispatcher_note AS earlier
                           WHERE earlier.key_id = note.key_id AND earlier.at <= note.at));
-  again_at := LEAST(again_at, (SELECT min(note.at) FROM unnest(v_chosen.notes) AS note));
+  IF p_becomes = 'active' THEN                       -- what opens with time is a tick's where calls are dispatched
+    again_at := LEAST(again_at, (SELECT min(note.at) FROM unnest(v_chosen.notes) AS note));
+  END IF;
   IF v_found.busy && v_open THEN again_at := LEAST(again_at, v_now + interval '20 milliseconds'); END IF;
   IF (SELECT site.lane_id FROM dispatcher_lanesite AS site
        WHERE site.place = 0 AND site.queue = ANY (p_queues) LIMIT 1) IS NOT NULL THEN

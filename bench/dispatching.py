@@ -19,27 +19,27 @@ CALLS = BATCHES * BATCH
 """A trip, and a batch of the bare table, takes 500."""
 ALIASES = ("default", "beside")
 WORKING = 10
-"""Lanes that are served in each pass, each under a key of its own."""
+"""Lanes that are served in each tick, each under a key of its own."""
 WAITING = 1_000
 ROOM = 10
-"""Calls that each of them has room for in each pass."""
-PASSES = 15
+"""Calls that each of them has room for in each tick."""
+TICKS = 15
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Scene:
-    """One of the databases, and the keys and lanes in it that are served in each pass."""
+    """One of the databases, and the keys and lanes in it that are served in each tick."""
 
     alias: str
     keys: list[int]
     lanes: list[int]
 
 
-def admission(bench: Bench) -> Iterator[Figure]:
+def dispatching(bench: Bench) -> Iterator[Figure]:
     """Dispatch a backlog in trips of 500, and mark as many rows of a bare table in batches of 500."""
     ours, reference = side_by_side(_dispatch, _dispatch_bare, rounds=bench.effort.rounds)
     yield Figure(
-        name="admission without publishing",
+        name="dispatching without publishing",
         ours=ours,
         reference=reference,
         unit="calls/s",
@@ -49,34 +49,34 @@ def admission(bench: Bench) -> Iterator[Figure]:
 
 
 def backlog(bench: Bench) -> Iterator[Figure]:
-    """Make a pass with a large backlog, and with a small one."""
+    """Make a tick with a large backlog, and with a small one."""
     many, few = bench.effort.calls(1_000_000), WAITING
     scenes = [_working(alias) for alias in ALIASES]
     fixtures.let_wait(scenes[0].lanes, (many - few) // WORKING)
-    yield _passes(f"pass with {many:,} waiting calls against {few:,}", bench, *scenes, bound=1.2)
+    yield _tick_figure(f"tick with {many:,} waiting calls against {few:,}", bench, *scenes, bound=1.2)
 
 
 def sleeping(bench: Bench) -> Iterator[Figure]:
-    """Make a pass with many lanes asleep, and with few; were they ready, they would go first."""
+    """Make a tick with many lanes asleep, and with few; were they ready, they would go first."""
     many, few = bench.effort.calls(100_000), 10
     scenes = [_working(alias) for alias in ALIASES]
     for alias, lanes in zip(ALIASES, (many, few), strict=True):
         keys = fixtures.make_keys([f"idle:{number}" for number in range(lanes)], concurrency=1, using=alias)
         fixtures.make_lanes([[key] for key in keys], priority=1, using=alias)
-    yield _passes(f"pass with {many:,} sleeping lanes against {few:,}", bench, *scenes, bound=1.5)
+    yield _tick_figure(f"tick with {many:,} sleeping lanes against {few:,}", bench, *scenes, bound=1.5)
 
 
 def parked(bench: Bench) -> Iterator[Figure]:
-    """Make a pass, and a hand-over, with many lanes parked on one full key, and with few."""
+    """Make a tick, and a trip for the room of one call, with many lanes parked on one full key, and with few."""
     many, few = bench.effort.calls(10_000), 10
     scenes = [_working(alias) for alias in ALIASES]
     full = [_full(alias, lanes, waiting=2 * many // lanes) for alias, lanes in zip(ALIASES, (many, few), strict=True)]
-    yield _passes(f"pass with {many:,} lanes parked on one full key against {few:,}", bench, *scenes, bound=1.5)
+    yield _tick_figure(f"tick with {many:,} lanes parked on one full key against {few:,}", bench, *scenes, bound=1.5)
     ours, reference = side_by_side(
-        *(partial(_hand_overs, *pair) for pair in zip(scenes, full, strict=True)), rounds=bench.effort.rounds
+        *(partial(_trips, *pair) for pair in zip(scenes, full, strict=True)), rounds=bench.effort.rounds
     )
     yield Figure(
-        name=f"hand-over with {many:,} lanes parked on its key against {few:,}",
+        name=f"trip for the room of one call with {many:,} lanes parked on its key against {few:,}",
         ours=ours,
         reference=reference,
         unit="ms",
@@ -97,7 +97,7 @@ def _dispatch_bare() -> float:
     _waiting()
     database.run("fill_bare")
     database.tidy("default")
-    return CALLS / _seconds(lambda: sum(len(database.run("admit_bare")) for _ in range(BATCHES)), CALLS)
+    return CALLS / _seconds(lambda: sum(len(database.run("dispatch_bare")) for _ in range(BATCHES)), CALLS)
 
 
 def _waiting() -> None:
@@ -121,7 +121,7 @@ def _seconds(dispatch: Callable[[], int], expected: int) -> float:
 
 
 def _working(alias: str) -> _Scene:
-    """Make the lanes that each pass serves, and serve them, so that each statement has a plan.
+    """Make the lanes that each tick serves, and serve them, so that each statement has a plan.
 
     What else there is comes after: the plans must be as good then, and no ANALYZE comes to their help.
     """
@@ -136,18 +136,18 @@ def _working(alias: str) -> _Scene:
 
 def _full(alias: str, lanes: int, *, waiting: int) -> int:
     """Make a key whose room is taken, with lanes parked on it in each of which calls wait; return it."""
-    (key,) = fixtures.make_keys(["full"], concurrency=PASSES * ROOM, using=alias)
+    (key,) = fixtures.make_keys(["full"], concurrency=TICKS * ROOM, using=alias)
     ahead = fixtures.make_lanes([[key]], using=alias)
-    fixtures.let_wait(ahead, PASSES * ROOM, using=alias)
+    fixtures.let_wait(ahead, TICKS * ROOM, using=alias)
     with fixtures.on(alias):
-        fixtures.dispatch(PASSES * ROOM)
+        fixtures.dispatch(TICKS * ROOM)
     tenants = fixtures.make_keys([f"tenant:{number}" for number in range(lanes)], concurrency=AMPLE, using=alias)
     behind = fixtures.make_lanes([[key, tenant] for tenant in tenants], priority=1, parked_on=key, using=alias)
     fixtures.let_wait(behind, waiting, using=alias)
     return key
 
 
-def _passes(name: str, bench: Bench, many: _Scene, few: _Scene, *, bound: float) -> Figure:
+def _tick_figure(name: str, bench: Bench, many: _Scene, few: _Scene, *, bound: float) -> Figure:
     ours, reference = side_by_side(partial(_ticks, many), partial(_ticks, few), rounds=bench.effort.rounds)
     return Figure(name=name, ours=ours, reference=reference, unit="ms", side=Bound.AT_MOST, bound=bound)
 
@@ -156,7 +156,7 @@ def _ticks(scenery: _Scene) -> float:
     """Return the median milliseconds of one tick; each dispatches the same number."""
     times = []
     with fixtures.on(scenery.alias), fixtures.unpublished():
-        for _ in range(PASSES):
+        for _ in range(TICKS):
             fixtures.end(scenery.keys, using=scenery.alias)
             fixtures.let_wait(scenery.lanes, ROOM, using=scenery.alias)
             now = timezone.now()
@@ -166,11 +166,11 @@ def _ticks(scenery: _Scene) -> float:
     return median(times)
 
 
-def _hand_overs(scenery: _Scene, key: int) -> float:
-    """Return the median milliseconds in which the room of one call is handed to the next."""
+def _trips(scenery: _Scene, key: int) -> float:
+    """Return the median milliseconds in which the next call gets the room of one."""
     times = []
     with fixtures.on(scenery.alias), fixtures.unpublished():
-        for _ in range(PASSES):
+        for _ in range(TICKS):
             fixtures.end([key], most=1, using=scenery.alias)
             times.append(1_000 * _seconds(lambda: engine.dispense(queues=[], keys=[key], trips=1), 1))
     return median(times)

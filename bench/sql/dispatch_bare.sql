@@ -1,4 +1,4 @@
--- admit_bare: the least that a queue in a table does to hand 500 rows out: no limits, no slots, no lanes.
+-- dispatch_bare: the least that a queue in a table does to hand 500 rows out: no limits, no slots, no lanes.
 UPDATE bench_call AS call
    SET state = 'dispatched', ticket = gen_random_uuid(), dispatched_at = clock_timestamp()
   FROM (SELECT id
