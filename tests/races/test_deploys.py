@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Barrier
 from typing import TypeVar
 from uuid import UUID, uuid4
 
@@ -23,7 +24,7 @@ from tests import releases
 from tests.builders import HERE
 from tests.races.audit import audit
 from tests.races.lockstep import DEADLINE, POLL, at_once, concurrent
-from tests.races.traffic import tick_and_work
+from tests.races.traffic import execute, tick, work
 
 pytestmark = [concurrent, pytest.mark.server, pytest.mark.pooler]
 
@@ -43,12 +44,13 @@ def another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_two_releases_side_by_side_break_no_limit_and_lose_nothing(another: str) -> None:
     Queue.objects.create(name="mail", delivery="direct")
-    RateLimitKey.objects.declare("api", concurrency=2, rate=(60, 1))
+    RateLimitKey.objects.declare("api", concurrency=4, rate=(60, 1))
     versions = [functions.version(), another]
     at_once(*(partial(act, version, partial(send, queue)) for queue in ("mail", "celery") for version in versions))
-    ran = at_once(*(partial(act, version, job) for job in (take_and_end, tick_and_work) for version in versions))
-    assert all(ran), "each release has run some, over each delivery"
-    assert sum(ran) == CallQueue.objects.count() == 4 * EACH
+    jobs = [partial(job, Barrier(2)) for job in (take_and_end, tick_and_execute)]
+    ran = at_once(*(partial(act, version, job) for job in jobs for version in versions))
+    assert all(ran)
+    assert CallQueue.objects.count() == 4 * EACH
     assert set(CallQueue.objects.values_list("attempt", flat=True)) == {1}
     audit()
 
@@ -63,15 +65,40 @@ def send(queue: str) -> None:
         CallQueue.objects.send("noop", queue=queue, keys=["api"])
 
 
-def take_and_end() -> int:
+def meet_once(barrier: Barrier) -> Callable[[], None]:
+    """Return what waits the first time until the other release has a call, too: neither runs them all."""
+    left = [barrier]
+
+    def meet() -> None:
+        if left:
+            left.pop().wait(DEADLINE)
+
+    return meet
+
+
+def tick_and_execute(barrier: Barrier) -> int:
+    """Be a dispenser, and a worker of the broker's queue, until every call has ended; return how many this one ran."""
+    meet = meet_once(barrier)
+
+    def run(call: UUID, ticket: UUID) -> None:
+        meet()
+        execute(call, ticket)
+
+    return work(tick, run=run)
+
+
+def take_and_end(barrier: Barrier) -> int:
     """Be a worker of the direct queue until every call has ended; return how many this one has ended."""
+    meet = meet_once(barrier)
     worker = replace(HERE, id=uuid4(), queues=["mail"], tasks=["noop"])
     heartbeat.record(worker, [])
     taker = Taker(worker=worker.id, queues=["mail"], tasks=["noop"])
     held: dict[UUID, Ended] = {}
     ran, deadline = 0, time.monotonic() + DEADLINE
     while held or CallQueue.objects.exclude(state__in=TERMINAL).exists():
-        taken = feed.step(taker, [*held.values()], room=2)
+        taken = feed.step(taker, [*held.values()], room=1)
+        if taken.starts:
+            meet()
         ran += len(taken.ended)
         held = {call: ended for call, ended in held.items() if call in taken.locked} | dict(map(end, taken.starts))
         time.sleep(POLL)
