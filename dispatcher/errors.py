@@ -149,16 +149,22 @@ class ConfigurationError(DispatcherError):
 
 
 class FunctionsMissing(DispatcherError):
-    """The database does not have the functions of this code; nothing was changed. Run `manage.py migrate`.
+    """The database does not have the functions of this code, or its role may not execute them; nothing was changed.
 
-    Raised as an error of django.db, too: what was asked for can be tried again when the database has been migrated.
+    Run `manage.py migrate`, or the GRANT that the message names. Raised as an error of django.db, too: what was asked
+    for can be tried again after that.
     """
 
-    def __init__(self, problem: str, *, database: str) -> None:
-        """Keep the server's words, and the alias of the database."""
+    def __init__(self, problem: str, *, database: str, is_denied: bool = False) -> None:
+        """Keep the server's words, and the alias of the database. is_denied: they are there."""
         self.database = database
         option = "" if database == "default" else f" --database {database}"
-        super().__init__(f"{problem}: the functions of this version are not installed. Run manage.py migrate{option}.")
+        remedy = (
+            "As the role that migrates: GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO the role of this process."
+            if is_denied
+            else f"the functions of this version are not installed. Run manage.py migrate{option}."
+        )
+        super().__init__(f"{problem}: {remedy}")
 
 
 class RateLimited(DispatcherError):

@@ -12,7 +12,7 @@ from dispatcher.migrations._functions import FOLDER, copy_of
 from dispatcher.sql import functions
 
 HEADER = "-- The functions of version {version}, as a migration installs them. Written by `make functions`.\n\n"
-_INSTALLED = re.compile(r'InstallFunctions\("(\w+)"\)')
+_OPERATION = re.compile(r'(Install|Drop)Functions\("(\w+)"\)')
 
 
 def freeze(*, replaces: bool = False) -> str:
@@ -23,20 +23,26 @@ def freeze(*, replaces: bool = False) -> str:
     version = functions.version()
     copy_of(version).write_text(HEADER.format(version=version) + functions.ddl(), "utf-8")
     if not replaces:
-        return f'Add operations = [InstallFunctions("{version}")] to a new migration in {FOLDER.name}/.'
-    migration, last = _last()
+        # Those of the last release stay: its processes work beside the new ones.
+        dropped = "".join(f', DropFunctions("{each}")' for each in [*_installed()][:-1])
+        return f'Add operations = [InstallFunctions("{version}"){dropped}] to a new migration in {FOLDER.name}/.'
+    last, migration = [*_installed().items()][-1]
     if last != version:
         migration.write_text(migration.read_text("utf-8").replace(f'"{last}"', f'"{version}"'), "utf-8")
         copy_of(last).unlink(missing_ok=True)
     return f"{migration.name} installs {version}."
 
 
-def _last() -> tuple[Path, str]:
-    """Return the last migration that installs functions, and their version."""
-    found = [
-        (file, version) for file in sorted(FOLDER.glob("0*.py")) for version in _INSTALLED.findall(file.read_text())
-    ]
-    return found[-1]
+def _installed() -> dict[str, Path]:
+    """Return the versions that a database has after all migrations, oldest first, with the migration of each."""
+    found: dict[str, Path] = {}
+    for file in sorted(FOLDER.glob("0*.py")):
+        for operation, version in _OPERATION.findall(file.read_text()):
+            if operation == "Install":
+                found[version] = file
+            else:
+                del found[version]
+    return found
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import wraps
 from typing import Final, ParamSpec, TextIO, cast
 
@@ -12,6 +13,8 @@ from django.core.management.base import CommandError, OutputWrapper
 from rich.console import Console
 
 from dispatcher import sql
+from dispatcher.conf import conf
+from dispatcher.models import RateLimitKey
 from dispatcher.sql import faults
 
 P = ParamSpec("P")
@@ -38,6 +41,22 @@ def explained(*, returncode: int = 1) -> Callable[[Callable[P, None]], Callable[
         return explaining
 
     return wrap
+
+
+def find_key(name: str) -> RateLimitKey:
+    """Return a key. Raises CommandError with similar names if it does not exist."""
+    found = RateLimitKey.objects.using(conf().database).filter(name=name).first()
+    if found is None:
+        raise unknown_keys([name])
+    return found
+
+
+def unknown_keys(names: Collection[str]) -> CommandError:
+    """Return the error that none of these keys exists, with similar names."""
+    known = list(RateLimitKey.objects.using(conf().database).values_list("name", flat=True))
+    close = {name: " or ".join(get_close_matches(name, known)) for name in names}
+    hints = {name: f" Did you mean {words}?" if words else "" for name, words in close.items()}
+    return CommandError(" ".join(f"There is no rate limit key {name!r}.{hint}" for name, hint in hints.items()))
 
 
 @contextmanager

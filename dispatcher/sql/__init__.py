@@ -18,6 +18,7 @@ import psycopg
 import psycopg.sql
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg.errors import Diagnostic
 from psycopg.pq import PipelineStatus, TransactionStatus
 
 from dispatcher.conf import conf, eager_propagates
@@ -321,6 +322,25 @@ def fetch_in_order(name: str, row: type[Row], params: Mapping[str, Any]) -> list
         read_in_order()
         asked = ask(name, row, params)
     return asked.rows()
+
+
+@contextmanager
+def notices() -> Iterator[list[tuple[str, str]]]:
+    """Yield the list of the notices that this thread's connection receives inside, each with its context."""
+    received: list[tuple[str, str]] = []
+
+    def note(notice: Diagnostic) -> None:
+        # It is gone when this returns.
+        received.append((notice.message_primary or "", notice.context or ""))
+
+    wrapper = connection()
+    _make_ready(wrapper)
+    raw: psycopg.Connection[Any] = wrapper.connection
+    raw.add_notice_handler(note)
+    try:
+        yield received
+    finally:
+        raw.remove_notice_handler(note)
 
 
 def change(name: str, params: Mapping[str, Any]) -> int:

@@ -33,8 +33,9 @@ _UNAVAILABLE_STATES: Final = frozenset(
         "55P03",
     }
 )
-_UNDEFINED: Final = frozenset({"42704", "42883"})
-"""SQLSTATE of a type and a function that do not exist."""
+_DENIED: Final = "42501"
+_UNDEFINED: Final = frozenset({"42704", "42883", _DENIED})
+"""SQLSTATE of a type and a function that do not exist, and of one that the role may not execute."""
 _REFUSED_CLASSES: Final = frozenset({"20", "21", "22", "23", "42", "44", "54"})
 """SQLSTATE classes of a statement, or of its data, that the server will never accept."""
 
@@ -70,11 +71,11 @@ class _FunctionsMissing(FunctionsMissing, ProgrammingError):
 
 
 def functions_missing(error: BaseException) -> FunctionsMissing | None:
-    """Return what to raise in place of an error that says that a function of this version does not exist."""
-    words = str(error).partition("\n")[0]
-    if isinstance(error, FunctionsMissing) or sqlstate(error) not in _UNDEFINED or f"_{version()}" not in words:
+    """Return what to raise in place of an error that says that a function of this version can't be called."""
+    words, state = str(error).partition("\n")[0], sqlstate(error)
+    if isinstance(error, FunctionsMissing) or state not in _UNDEFINED or f"_{version()}" not in words:
         return None
-    return _FunctionsMissing(words, database=conf().database)
+    return _FunctionsMissing(words, database=conf().database, is_denied=state == _DENIED)
 
 
 def sqlstate(error: BaseException) -> str | None:

@@ -35,8 +35,8 @@ def in_words(error: BaseException) -> str | None:
 
 
 def report_unmigrated(error: BaseException) -> bool:
-    """Return whether migrations are missing; log the remedy once in a process, for all functions together."""
-    if sqlstate(error) not in _MISSING:
+    """Return whether migrations or grants are missing; log the remedy once in a process, for all functions together."""
+    if sqlstate(error) not in _MISSING and not isinstance(error, FunctionsMissing):
         return False
     words = in_words(error)
     what = FunctionsMissing if isinstance(error, FunctionsMissing) else words

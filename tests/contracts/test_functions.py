@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 from django.apps import apps
+from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 
+from dispatcher.migrations import _functions
 from dispatcher.migrations._functions import FOLDER as FROZEN
 from dispatcher.migrations._functions import DropFunctions, InstallFunctions, copy_of, frozen
 from dispatcher.sql import functions, statements
+from project import functions as project_functions
 from tests.contracts.source import place
 
 FILES = sorted(functions.FOLDER.glob("*.sql"))
@@ -68,6 +71,23 @@ def test_a_migration_installs_the_functions_of_this_code() -> None:
     remedy = "run `make functions` (REPLACE=1 if the last copy was never released), and do what it prints"
     assert installed()[-1] == functions.version(), remedy
     assert stripped(copy_of(functions.version()).read_text()) == stripped(functions.ddl()), remedy
+
+
+def test_functions_are_dropped_two_releases_later() -> None:
+    assert len(installed()) <= 2, "drop those of the release before the last one, as `make functions` prints it"
+
+
+def test_what_a_new_migration_installs_and_drops_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (project_functions, _functions):
+        monkeypatch.setattr(module, "FOLDER", tmp_path)
+    version = functions.version()
+    first = project_functions.freeze()
+    assert f'operations = [InstallFunctions("{version}")] to' in first
+    (tmp_path / "0001_initial.py").write_text('InstallFunctions("aaaaaaaa")\nInstallFunctions("bbbbbbbb")\n')
+    (tmp_path / "0002_drop.py").write_text('DropFunctions("aaaaaaaa")\n')
+    assert "DropFunctions" not in project_functions.freeze()
+    (tmp_path / "0003_third.py").write_text('InstallFunctions("cccccccc")\n')
+    assert f'operations = [InstallFunctions("{version}"), DropFunctions("bbbbbbbb")] to' in project_functions.freeze()
 
 
 def test_a_copy_is_there_for_each_version_that_a_migration_names_and_for_no_other() -> None:
@@ -188,6 +208,28 @@ def test_what_statements_alone_call_has_settings_of_its_own_and_what_functions_c
         if not wanted and re.search(r"\bSET\b", head):
             offenders.append(f"{place(file)}: only PL/pgSQL functions that no other function calls have SET")
     assert not offenders, "\n".join(offenders)
+
+
+@pytest.mark.server
+@pytest.mark.django_db
+@pytest.mark.parametrize("name", [file.stem for file in FILES if f"CREATE FUNCTION @{file.stem}(" in file.read_text()])
+def test_a_function_as_installed_is_for_those_who_were_granted_it_and_has_the_settings_of_an_entry(name: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT prosecdef, proacl IS NOT NULL AND NOT EXISTS (SELECT FROM aclexplode(proacl) WHERE grantee = 0),"
+            " COALESCE(proconfig, '{}'), lanname FROM pg_proc JOIN pg_language ON pg_language.oid = prolang"
+            " WHERE proname = %s",
+            [functions.installed_name(name)],
+        )
+        ((has_rights_of_its_own, is_revoked, settings, language),) = cursor.fetchall()
+    assert (has_rights_of_its_own, is_revoked) == (False, True)
+    values = dict(setting.split("=", 1) for setting in settings)
+    if language == "plpgsql" and name in called() - within():
+        assert {"search_path", "plan_cache_mode"} <= values.keys()
+        assert "$user" not in values["search_path"]
+        assert (values["jit"], values["enable_seqscan"]) == ("off", "off")
+    else:
+        assert values == {}
 
 
 def test_every_function_is_called() -> None:

@@ -25,6 +25,7 @@ MADE = [
     errors.WorkerLost("its lease ran out"),
     errors.TicketReplaced("01"),
     errors.FunctionsMissing("function dispatcher_take_0a1b2c3d() does not exist", database="other"),
+    errors.FunctionsMissing("permission denied for function dispatcher_take_0a1b2c3d", database="x", is_denied=True),
     errors.AttemptTimedOut("it ran for longer than its timeout"),
     errors.LeaseLapsed("lease expired without a heartbeat"),
     errors.DuplicateCall("01", "available", "key"),

@@ -27,10 +27,15 @@ pytestmark = pytest.mark.django
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = {
     name: words
-    for name, words in {"rate_limit_status": [], "dispatcher_audit": [], "dispatcher_token": ["--list"]}.items()
+    for name, words in {
+        "rate_limit_status": [],
+        "dispatcher_audit": [],
+        "explain_take": ["api"],
+        "dispatcher_token": ["--list"],
+    }.items()
     if name in get_commands()
 }
-FAILURES = {"rate_limit_status": 1, "dispatcher_audit": 2, "dispatcher_token": 1}
+FAILURES = {"rate_limit_status": 1, "dispatcher_audit": 2, "explain_take": 1, "dispatcher_token": 1}
 
 
 def run(name: str, database_url: str) -> tuple[int, list[str]]:

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.ojs.http_client import Api
-from tests.steps.test_deploys import install, is_the_remedy, reports, uninstall  # noqa: F401
+from tests.releases import install, uninstall
+from tests.steps.test_deploys import is_the_remedy, reports  # noqa: F401
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
@@ -15,32 +16,23 @@ from dispatcher.celery import heartbeat
 from dispatcher.celery.feed import Feed
 from dispatcher.celery.feed_runs import Run
 from dispatcher.celery.periodic import PeriodicTasks
+from dispatcher.engine import feed
+from dispatcher.errors import FunctionsMissing
 from dispatcher.lifecycle import wake
 from dispatcher.lifecycle.periodic_runs import TICK
 from dispatcher.lifecycle.run import Returned
-from dispatcher.migrations import _functions
+from dispatcher.migrations._functions import DropFunctions, InstallFunctions
 from dispatcher.models import CallQueue, Note
 from dispatcher.sql import faults, functions
 from dispatcher.states import State
+from tests import releases
 from tests.builders import HERE, committed, key, seen, states, ticket_of
 from tests.races.audit import audit
 from tests.races.lockstep import actors, eventually
-from tests.steps.feeding import take
+from tests.releases import install, uninstall
+from tests.steps.feeding import TAKER, take
 
 pytestmark = [committed, pytest.mark.pooler, pytest.mark.django]
-
-
-def install() -> None:
-    """Do what the migration does."""
-    with connection.schema_editor() as editor:
-        _functions.install(editor, [*functions.definitions(functions.ddl())])
-
-
-def uninstall() -> None:
-    """Let the database be as it is before the migration."""
-    with connection.schema_editor() as editor:
-        for each in reversed([*functions.definitions(functions.ddl())]):
-            editor.execute(f"DROP {each.kind} IF EXISTS {each.name}", params=None)
 
 
 @pytest.fixture
@@ -212,3 +204,39 @@ def test_the_dispenser_goes_on_by_itself(reports: Callable[[], list[str]], monke
     finally:
         step.stop(worker)
     assert is_the_remedy(reports)
+
+
+# Releases that follow each other
+
+
+@pytest.fixture
+def following(
+    reports: Callable[[], list[str]], direct: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """Return the version of the release that follows, whose functions are installed, too."""
+    version = releases.install_another(tmp_path, monkeypatch)
+    yield version
+    releases.run(DropFunctions(version))
+
+
+def test_a_release_back_leaves_no_function_behind_and_the_older_code_goes_on(following: str) -> None:
+    key("api", concurrency=1)
+    first, second = (CallQueue.objects.send("noop", queue="mail", keys=["api"]) for _ in range(2))
+    with releases.acting_as(following):
+        (start,) = take().starts
+    assert following in releases.installed()
+    releases.run(InstallFunctions(following), backwards=True)
+    assert following not in releases.installed()
+    taken = feed.step(TAKER, [start.ended(ending.completed("by the newer"))], room=1)
+    assert (seen(first).result, [each.call.id for each in taken.starts]) == ("by the newer", [second.id])
+
+
+def test_functions_are_dropped_two_releases_later_and_code_that_calls_them_reports_it(
+    following: str, reports: Callable[[], list[str]]
+) -> None:
+    call = CallQueue.objects.send("noop", queue="mail")
+    uninstall()
+    with pytest.raises(FunctionsMissing, match=r"Run manage\.py migrate"):
+        take()
+    with releases.acting_as(following):
+        assert [each.call.id for each in take().starts] == [call.id]

@@ -1,23 +1,34 @@
 """Functions of the database: installed once, beside those of other versions, and called by a role that may."""
 
+import io
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.core import checks
+from django.core.management import call_command
 from django.db import DatabaseError, ProgrammingError, connection, transaction
 
-from dispatcher import errors, sql
+from dispatcher import api, engine, errors, sql
+from dispatcher.ending import completed
+from dispatcher.engine import feed
+from dispatcher.lifecycle import heartbeat
+from dispatcher.lifecycle.run import Returned
 from dispatcher.migrations import _functions
 from dispatcher.migrations._functions import DropFunctions, InstallFunctions
+from dispatcher.models import CallQueue
 from dispatcher.sql import faults, functions
 from dispatcher.sql.statements import Statement
-from tests.builders import committed
+from tests.builders import HERE, committed, key, seen, states, ticket_of
 from tests.clock import T0, stopped_clock
+from tests.contracts.source import ROOT
+from tests.releases import run
+from tests.steps.feeding import TAKER, take
 
 pytestmark = [pytest.mark.server, pytest.mark.django]
 
@@ -40,11 +51,6 @@ def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], 
         return version
 
     return write
-
-
-def run(operation: Any, *, backwards: bool = False) -> None:
-    with connection.schema_editor() as editor:
-        (operation.database_backwards if backwards else operation.database_forwards)("dispatcher", editor, None, None)
 
 
 def value(text: str, *values: Any) -> Any:
@@ -194,6 +200,43 @@ def test_default_privileges_let_a_role_execute_what_later_releases_install(
         assert read(version) == 1
 
 
+@pytest.fixture
+def role() -> Iterator[str]:
+    """Make a role as the page of deployments has it, which owns nothing; act as it until the end of the test."""
+    page = (ROOT / "docs" / "how-to" / "docker-compose.md").read_text()
+    (grants,) = re.findall(r"```sql\n(ALTER DEFAULT PRIVILEGES .*?)```", page, re.DOTALL)
+    name = f"worker_{uuid4().hex}"
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE ROLE {name}; {re.sub('TO worker;', f'TO {name};', grants)} SET ROLE {name}")
+    yield name
+    with connection.cursor() as cursor:
+        cursor.execute(f"RESET ROLE; DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+@committed
+@pytest.mark.session
+def test_a_role_with_the_documented_grants_can_do_all_that_the_engine_does(role: str, direct: None) -> None:
+    key("api", concurrency=1, rate=(9, 60), throttle=(1_000, 1), per_worker=1)
+    key("relay", concurrency=1, rate=(9, 60), throttle=(1_000, 1))
+    first, second = (CallQueue.objects.send("noop", queue="mail", keys=["api"]) for _ in range(2))
+    published, behind = (seen(CallQueue.objects.send("noop", keys=["relay"])) for _ in range(2))
+    (start,) = take().starts
+    assert start.call.id == first.id
+    assert engine.execute(published.id, ticket_of(published), lambda: "done") == Returned(result="done")
+    taken = feed.step(TAKER, [start.ended(completed("done"))], room=1)
+    assert [each.call.id for each in taken.starts] == [second.id]
+    assert states([first, second, published, behind]) == ["completed", "active", "completed", "dispatched"]
+    for work in (engine.tick, engine.recover, engine.sweep, engine.cleanup):
+        work()
+    heartbeat.record(HERE, [])
+    api.limit("api", {"concurrency": 2})
+    api.pause("api")
+    call_command("rate_limit_status", stdout=io.StringIO())
+    call_command("dispatcher_audit", stdout=io.StringIO())
+    assert found() == []
+    assert value("SELECT current_user") == role
+
+
 # Code of another version than the database
 
 
@@ -203,6 +246,13 @@ def call_missing(monkeypatch: pytest.MonkeyPatch) -> str:
     missing = Statement(text=f"SELECT {name}()", parameters=())
     monkeypatch.setattr(sql, "statement", lambda each: missing if each == "read_clock" else known(each))
     return name
+
+
+@pytest.mark.django_db
+def test_code_whose_role_may_not_execute_them_says_what_to_grant(worker: str) -> None:
+    with pytest.raises(errors.FunctionsMissing, match="GRANT EXECUTE ON ALL FUNCTIONS") as raised, acting_as(worker):
+        take()
+    assert (sql.is_unavailable(raised.value), faults.report_unmigrated(raised.value)) == (True, True)
 
 
 @committed

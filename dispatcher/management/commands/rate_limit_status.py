@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -17,8 +16,7 @@ from dispatcher.conf import conf
 from dispatcher.lifecycle.finish import FREE
 from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK, LastRun, last_runs, periodic
 from dispatcher.management import key_table
-from dispatcher.management.command import console, explained
-from dispatcher.models import RateLimitKey
+from dispatcher.management.command import console, explained, unknown_keys
 from dispatcher.reports import (
     KeyState,
     KeyStatus,
@@ -147,15 +145,8 @@ def _found(names: Sequence[str] | None) -> list[KeyStatus]:
     """Return the requested keys. Raises CommandError naming unknown ones, with similar names."""
     keys = rate_limit_status(names)
     if missing := sorted(set(names or ()) - {key.name for key in keys}):
-        known = list(RateLimitKey.objects.using(conf().database).values_list("name", flat=True))
-        raise CommandError(" ".join(_unknown(name, known) for name in missing))
+        raise unknown_keys(missing)
     return keys
-
-
-def _unknown(name: str, known: Sequence[str]) -> str:
-    close = get_close_matches(name, known)
-    hint = f" Did you mean {' or '.join(close)}?" if close else ""
-    return f"There is no rate limit key {name!r}.{hint}"
 
 
 def _most_relevant(keys: Sequence[KeyStatus], most: int) -> list[KeyStatus]:
