@@ -32,6 +32,7 @@ DECLARE
   v_turn_keys bigint[] := '{}';
   v_published text[] := '{}';
   v_publish_room int[] := '{}';
+  v_has_limited bool;
   v_other record;
   v_left int;
   v_locked record;
@@ -50,12 +51,21 @@ BEGIN
     v_queues := v_published;
   END IF;
 
-  -- The lanes that are ready; apart, those that only a worker with room of its own may serve.
-  v_rows := @ready_rows(v_queues, p_room);
-  IF (SELECT site.lane_id FROM dispatcher_lanesite AS site
-       WHERE site.place = -1 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
-    v_rows := v_rows || @limited_rows(p_worker, v_queues, p_room, v_now);
-  END IF;
+  -- The lanes that are ready, locked in the ordered scan: who chooses first and locks then mostly finds them taken.
+  -- Apart, those that only a worker with room of its own may serve.
+  SELECT array_agg(front.row),
+         (SELECT site.lane_id FROM dispatcher_lanesite AS site
+           WHERE site.place = -1 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL
+    INTO v_rows, v_has_limited
+    FROM unnest(v_queues) AS mine (name)
+   CROSS JOIN LATERAL (
+         SELECT site.ctid AS row
+           FROM dispatcher_lanesite AS site
+          WHERE site.place = 0 AND site.queue = mine.name
+          ORDER BY site.priority DESC, site.served_at, site.lane_id
+          LIMIT p_room
+            FOR NO KEY UPDATE SKIP LOCKED) AS front;
+  IF v_has_limited THEN v_rows := v_rows || @limited_rows(p_worker, v_queues, p_room, v_now); END IF;
   IF v_rows IS NULL AND v_queues <> '{}'
      AND (SELECT site.lane_id FROM dispatcher_lanesite AS site
            WHERE site.place = 0 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
@@ -100,8 +110,9 @@ BEGIN
     v_ids := v_ids || v_locked.ids;
     v_busy := v_busy || v_locked.busy;
     v_open := v_open || v_locked.groups;
-    EXIT WHEN v_round = 2;
-    v_want := '{}';
+    EXIT WHEN v_round = 2
+           OR (SELECT site.lane_id FROM dispatcher_lanesite AS site
+                WHERE site.place = ANY (v_locked.ids) LIMIT 1) IS NULL;
     -- As many of the lanes parked on keys with room as there is room for.
     FOR v_other IN
       WITH RECURSIVE turn (key_id, room, queue) AS (

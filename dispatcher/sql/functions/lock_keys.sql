@@ -18,7 +18,8 @@ BEGIN
      WHERE key.id = ANY (p_keys) AND key.id <> ALL (p_known)
      ORDER BY key.id
        FOR NO KEY UPDATE SKIP LOCKED)
-  SELECT COALESCE(array_agg(DISTINCT mine.id), '{}'), array_agg(DISTINCT joined.id) FILTER (WHERE joined.id IS NOT NULL),
+  SELECT COALESCE(array_agg(DISTINCT mine.id), '{}'),
+         array_agg(DISTINCT joined.id) FILTER (WHERE joined.id IS NOT NULL),
          array_agg(mine.id) FILTER (WHERE joined.id IS NOT NULL AND NOT mine.is_group)
     INTO ids, groups, v_members
     FROM mine

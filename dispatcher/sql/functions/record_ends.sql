@@ -35,12 +35,14 @@ BEGIN
        AND call.id = ending.id AND call.ticket = ending.ticket AND call.state = 'active'
        AND (ending.claim IS NULL OR call.claim = ending.claim)
        AND NOT EXISTS (SELECT FROM dispatcher_slot AS slot WHERE slot.call_id = ending.id AND slot.id <> ALL (v_slots))
-    RETURNING call.id)
-  SELECT COALESCE(array_agg(recorded.id), '{}') INTO ended FROM recorded;
-
-  WITH gone AS (
-    DELETE FROM dispatcher_slot AS slot WHERE slot.call_id = ANY (ended) RETURNING slot.key_id)
-  SELECT COALESCE(array_agg(DISTINCT gone.key_id) FILTER (WHERE gone.key_id IS NOT NULL), '{}') INTO freed FROM gone;
+    RETURNING call.id
+  ), gone AS (
+    DELETE FROM dispatcher_slot AS slot
+     WHERE slot.call_id = ANY (ARRAY(SELECT recorded.id FROM recorded))
+    RETURNING slot.key_id)
+  SELECT ARRAY(SELECT recorded.id FROM recorded),
+         ARRAY(SELECT DISTINCT gone.key_id FROM gone WHERE gone.key_id IS NOT NULL)
+    INTO ended, freed;
 
   IF 'available' = ANY (p_states) THEN
     INSERT INTO dispatcher_note (at, lane_id, is_forced)

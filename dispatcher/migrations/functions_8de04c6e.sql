@@ -1,11 +1,11 @@
--- The functions of version f3ba8bca, as a migration installs them. Written by `make functions`.
+-- The functions of version 8de04c6e, as a migration installs them. Written by `make functions`.
 
-CREATE FUNCTION dispatcher_spacing_f3ba8bca(p_cost bigint, p_limit int, p_period interval) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION dispatcher_spacing_8de04c6e(p_cost bigint, p_limit int, p_period interval) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
 SELECT interval '1 microsecond' * LEAST(ceil(extract(epoch FROM p_period) * 1e6 * p_cost / p_limit), 1e15)::float8
 $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_spacing_f3ba8bca FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_spacing_8de04c6e FROM PUBLIC;
 
-CREATE TYPE dispatcher_tuning_f3ba8bca AS (
+CREATE TYPE dispatcher_tuning_8de04c6e AS (
     horizon interval,
     lead interval,
     slack interval,
@@ -22,7 +22,7 @@ CREATE TYPE dispatcher_tuning_f3ba8bca AS (
     keeps_events bool
 );
 
-CREATE TYPE dispatcher_lane_f3ba8bca AS (
+CREATE TYPE dispatcher_lane_8de04c6e AS (
     id bigint,
     row tid,
     queue text,
@@ -35,20 +35,20 @@ CREATE TYPE dispatcher_lane_f3ba8bca AS (
     taker text
 );
 
-CREATE FUNCTION dispatcher_lanes_at_f3ba8bca(p_rows tid[], p_taker text) RETURNS dispatcher_lane_f3ba8bca[] LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION dispatcher_lanes_at_8de04c6e(p_rows tid[], p_taker text) RETURNS dispatcher_lane_8de04c6e[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (
     SELECT array_agg((lane.id, site.ctid, lane.queue, lane.priority, lane.on_limit,
                       array_remove(lane.key_ids || own.id, NULL), site.place, site.served_at, site.kept_until,
-                      p_taker)::dispatcher_lane_f3ba8bca)
+                      p_taker)::dispatcher_lane_8de04c6e)
       FROM dispatcher_lanesite AS site
       JOIN dispatcher_lane AS lane ON lane.id = site.lane_id
       LEFT JOIN dispatcher_ratelimitkey AS own ON own.name = 'queue:' || lane.queue AND own.id <> ALL (lane.key_ids)
      WHERE site.ctid = ANY (p_rows));
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_lanes_at_f3ba8bca FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_lanes_at_8de04c6e FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_limited_rows_f3ba8bca(p_worker uuid, p_queues text[], p_most int, p_now timestamptz) RETURNS tid[]
+CREATE FUNCTION dispatcher_limited_rows_8de04c6e(p_worker uuid, p_queues text[], p_most int, p_now timestamptz) RETURNS tid[]
 LANGUAGE plpgsql AS $$
 BEGIN
   RETURN (
@@ -80,24 +80,9 @@ BEGIN
     )
     SELECT array_agg(mine.row) FROM mine);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_limited_rows_f3ba8bca FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_limited_rows_8de04c6e FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_ready_rows_f3ba8bca(p_queues text[], p_most int) RETURNS tid[] LANGUAGE plpgsql AS $$
-BEGIN
-  RETURN (
-    SELECT array_agg(front.row)
-      FROM unnest(p_queues) AS mine (name)
-     CROSS JOIN LATERAL (
-           SELECT site.ctid AS row
-             FROM dispatcher_lanesite AS site
-            WHERE site.place = 0 AND site.queue = mine.name
-            ORDER BY site.priority DESC, site.served_at, site.lane_id
-            LIMIT p_most
-              FOR NO KEY UPDATE SKIP LOCKED) AS front);
-END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_ready_rows_f3ba8bca FROM PUBLIC;
-
-CREATE FUNCTION dispatcher_free_lanes_f3ba8bca(p_key bigint, p_room bigint, p_not bigint[], OUT queues text[], OUT is_short bool)
+CREATE FUNCTION dispatcher_free_lanes_8de04c6e(p_key bigint, p_room bigint, p_not bigint[], OUT queues text[], OUT is_short bool)
 LANGUAGE plpgsql AS $$
 DECLARE
   v_count int;
@@ -129,9 +114,9 @@ BEGIN
               AND (SELECT site.lane_id FROM dispatcher_lanesite AS site
                     WHERE site.place = p_key AND site.lane_id <> ALL (p_not) LIMIT 1) IS NOT NULL;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_free_lanes_f3ba8bca FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_free_lanes_8de04c6e FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_groups_of_f3ba8bca(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION dispatcher_groups_of_8de04c6e(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (
     SELECT ARRAY(SELECT joined.id
@@ -140,9 +125,9 @@ BEGIN
                     AND joined.name = ANY (ARRAY(SELECT left(p_name, place) || '*'
                                                    FROM generate_series(1, length(p_name)) AS place))));
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_groups_of_f3ba8bca FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_groups_of_8de04c6e FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_members_of_f3ba8bca(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION dispatcher_members_of_8de04c6e(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (
     SELECT ARRAY(SELECT member.id
@@ -150,9 +135,9 @@ BEGIN
                   WHERE member.name ~>=~ rtrim(p_name, '*') AND member.name ~<~ (rtrim(p_name, '*') || '~')
                     AND NOT member.is_group));
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_members_of_f3ba8bca FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_members_of_8de04c6e FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_read_notes_f3ba8bca(p_now timestamptz, OUT keys bigint[], OUT queues text[], OUT again_at timestamptz)
+CREATE FUNCTION dispatcher_read_notes_8de04c6e(p_now timestamptz, OUT keys bigint[], OUT queues text[], OUT again_at timestamptz)
 LANGUAGE plpgsql AS $$
 BEGIN
   WITH due AS MATERIALIZED (
@@ -195,9 +180,9 @@ BEGIN
               WHEN EXISTS (SELECT FROM settled WHERE NOT settled.is_over) THEN p_now + interval '20 milliseconds' END
     INTO keys, queues, again_at;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_read_notes_f3ba8bca FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_read_notes_8de04c6e FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_record_ends_f3ba8bca(p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[],
+CREATE FUNCTION dispatcher_record_ends_8de04c6e(p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[],
     p_crashes smallint[], p_results jsonb[], p_errors jsonb[], p_waits interval[], p_now timestamptz,
     OUT ended uuid[], OUT locked uuid[], OUT freed bigint[]) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -228,11 +213,14 @@ BEGIN
        AND call.id = ending.id AND call.ticket = ending.ticket AND call.state = 'active'
        AND (ending.claim IS NULL OR call.claim = ending.claim)
        AND NOT EXISTS (SELECT FROM dispatcher_slot AS slot WHERE slot.call_id = ending.id AND slot.id <> ALL (v_slots))
-    RETURNING call.id)
-  SELECT COALESCE(array_agg(recorded.id), '{}') INTO ended FROM recorded;
-  WITH gone AS (
-    DELETE FROM dispatcher_slot AS slot WHERE slot.call_id = ANY (ended) RETURNING slot.key_id)
-  SELECT COALESCE(array_agg(DISTINCT gone.key_id) FILTER (WHERE gone.key_id IS NOT NULL), '{}') INTO freed FROM gone;
+    RETURNING call.id
+  ), gone AS (
+    DELETE FROM dispatcher_slot AS slot
+     WHERE slot.call_id = ANY (ARRAY(SELECT recorded.id FROM recorded))
+    RETURNING slot.key_id)
+  SELECT ARRAY(SELECT recorded.id FROM recorded),
+         ARRAY(SELECT DISTINCT gone.key_id FROM gone WHERE gone.key_id IS NOT NULL)
+    INTO ended, freed;
   IF 'available' = ANY (p_states) THEN
     INSERT INTO dispatcher_note (at, lane_id, is_forced)
     SELECT DISTINCT p_now, call.lane_id, true
@@ -248,9 +236,9 @@ BEGIN
   END IF;
   locked := COALESCE(locked, '{}');
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_record_ends_f3ba8bca FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_record_ends_8de04c6e FROM PUBLIC;
 
-CREATE TYPE dispatcher_key_room_f3ba8bca AS (
+CREATE TYPE dispatcher_key_room_8de04c6e AS (
     id bigint,
     room bigint,
     own bigint,
@@ -275,8 +263,8 @@ CREATE TYPE dispatcher_key_room_f3ba8bca AS (
     per_worker int
 );
 
-CREATE FUNCTION dispatcher_room_f3ba8bca(p_keys bigint[], p_worker uuid, p_now timestamptz, p_margin interval, p_ramp interval)
-RETURNS SETOF dispatcher_key_room_f3ba8bca LANGUAGE sql STABLE AS $$
+CREATE FUNCTION dispatcher_room_8de04c6e(p_keys bigint[], p_worker uuid, p_now timestamptz, p_margin interval, p_ramp interval)
+RETURNS SETOF dispatcher_key_room_8de04c6e LANGUAGE sql STABLE AS $$
 SELECT key.id,
        GREATEST(0, CASE WHEN key.is_paused OR key.blocked_until > p_now THEN 0
                         ELSE LEAST(force.concurrency - slots.held,
@@ -293,8 +281,8 @@ SELECT key.id,
              END)::bigint,
        CASE WHEN force.throttle_limit IS NOT NULL
             THEN GREATEST(p_now, (starts.last).at
-                                 + dispatcher_spacing_f3ba8bca((starts.last).last_cost, force.throttle_limit, force.throttle_period))
-                 + dispatcher_spacing_f3ba8bca(slots.unstarted, force.throttle_limit, force.throttle_period) END,
+                                 + dispatcher_spacing_8de04c6e((starts.last).last_cost, force.throttle_limit, force.throttle_period))
+                 + dispatcher_spacing_8de04c6e(slots.unstarted, force.throttle_limit, force.throttle_period) END,
        force.throttle_limit, force.throttle_period, force.rate_limit, force.rate_period, slots.unstarted, slots.held,
        CASE WHEN key.is_paused THEN 'infinity' WHEN key.blocked_until > p_now THEN key.blocked_until END,
        CASE WHEN key.blocked_until + p_ramp > p_now THEN key.blocked_until END,
@@ -337,9 +325,9 @@ SELECT key.id,
        OFFSET 0) AS starts
  WHERE key.id = ANY (p_keys)
 $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_room_f3ba8bca FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_room_8de04c6e FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_queue_room_f3ba8bca(p_queue text, p_want int, p_tuning dispatcher_tuning_f3ba8bca, p_now timestamptz) RETURNS int
+CREATE FUNCTION dispatcher_queue_room_8de04c6e(p_queue text, p_want int, p_tuning dispatcher_tuning_8de04c6e, p_now timestamptz) RETURNS int
 LANGUAGE plpgsql AS $$
 DECLARE
   v_unclaimed int;
@@ -361,36 +349,36 @@ BEGIN
   END LOOP;
   RETURN LEAST(p_want, p_tuning.ahead - v_unclaimed);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_queue_room_f3ba8bca FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_queue_room_8de04c6e FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_is_member_f3ba8bca(p_name text, p_is_group bool) RETURNS bool LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION dispatcher_is_member_8de04c6e(p_name text, p_is_group bool) RETURNS bool LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (
     SELECT NOT p_is_group
            AND (SELECT key.id FROM dispatcher_ratelimitkey AS key
                  WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL
-           AND dispatcher_groups_of_f3ba8bca(p_name) <> '{}');
+           AND dispatcher_groups_of_8de04c6e(p_name) <> '{}');
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_is_member_f3ba8bca FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_is_member_8de04c6e FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_count_starts_f3ba8bca(p_keys dispatcher_key_room_f3ba8bca[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_count_starts_8de04c6e(p_keys dispatcher_key_room_8de04c6e[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO dispatcher_start (key_id, at, total, cost, last_cost)
   SELECT key.id, key.last_at, COALESCE(key.total, 0) + key.used, key.used, key.last_cost
     FROM unnest(p_keys) AS key
    WHERE key.used > 0 AND key.is_counted;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_count_starts_f3ba8bca FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_count_starts_8de04c6e FROM PUBLIC;
 
-CREATE TYPE dispatcher_group_room_f3ba8bca AS (id bigint, room bigint, fits bigint, best bigint[]);
+CREATE TYPE dispatcher_group_room_8de04c6e AS (id bigint, room bigint, fits bigint, best bigint[]);
 
-CREATE FUNCTION dispatcher_lock_keys_f3ba8bca(p_keys bigint[], p_known bigint[], p_worker uuid, p_most int, p_tuning dispatcher_tuning_f3ba8bca,
-    p_now timestamptz, OUT ids bigint[], OUT keys dispatcher_key_room_f3ba8bca[], OUT groups bigint[], OUT busy bigint[])
+CREATE FUNCTION dispatcher_lock_keys_8de04c6e(p_keys bigint[], p_known bigint[], p_worker uuid, p_most int, p_tuning dispatcher_tuning_8de04c6e,
+    p_now timestamptz, OUT ids bigint[], OUT keys dispatcher_key_room_8de04c6e[], OUT groups bigint[], OUT busy bigint[])
 LANGUAGE plpgsql AS $$
 DECLARE
-  v_groups dispatcher_group_room_f3ba8bca[];
+  v_groups dispatcher_group_room_8de04c6e[];
   v_members bigint[];
-  v_group dispatcher_group_room_f3ba8bca;
+  v_group dispatcher_group_room_8de04c6e;
   k int;
 BEGIN
   WITH mine AS (
@@ -399,17 +387,18 @@ BEGIN
      WHERE key.id = ANY (p_keys) AND key.id <> ALL (p_known)
      ORDER BY key.id
        FOR NO KEY UPDATE SKIP LOCKED)
-  SELECT COALESCE(array_agg(DISTINCT mine.id), '{}'), array_agg(DISTINCT joined.id) FILTER (WHERE joined.id IS NOT NULL),
+  SELECT COALESCE(array_agg(DISTINCT mine.id), '{}'),
+         array_agg(DISTINCT joined.id) FILTER (WHERE joined.id IS NOT NULL),
          array_agg(mine.id) FILTER (WHERE joined.id IS NOT NULL AND NOT mine.is_group)
     INTO ids, groups, v_members
     FROM mine
     LEFT JOIN LATERAL unnest(CASE WHEN mine.is_group THEN ARRAY[mine.id]
                                   WHEN (SELECT key.id FROM dispatcher_ratelimitkey AS key
                                          WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL
-                                  THEN dispatcher_groups_of_f3ba8bca(mine.name) END) AS joined (id) ON true;
+                                  THEN dispatcher_groups_of_8de04c6e(mine.name) END) AS joined (id) ON true;
   groups := COALESCE(groups, '{}');
   IF groups <> '{}' THEN
-    SELECT array_agg((key.id, ranked.room, ranked.fits, ranked.best)::dispatcher_group_room_f3ba8bca) INTO v_groups
+    SELECT array_agg((key.id, ranked.room, ranked.fits, ranked.best)::dispatcher_group_room_8de04c6e) INTO v_groups
       FROM dispatcher_ratelimitkey AS key
      CROSS JOIN LATERAL (
            SELECT COALESCE(sum(member.room) FILTER (WHERE member.is_open), 0) AS room, max(member.fits) AS fits,
@@ -417,7 +406,7 @@ BEGIN
                              member.room DESC, member.last_at NULLS FIRST, member.id))[:p_most + 1] AS best
              FROM (SELECT member.id, member.room, member.fits, member.own, member.last_at,
                           member.room > 0 AND COALESCE(member.next_at <= p_now + p_tuning.horizon, true) AS is_open
-                     FROM dispatcher_room_f3ba8bca(dispatcher_members_of_f3ba8bca(key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member)
+                     FROM dispatcher_room_8de04c6e(dispatcher_members_of_8de04c6e(key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member)
                   AS member) AS ranked
      WHERE key.id = ANY (groups) AND key.id <> ALL (p_known);
     WITH mine AS (
@@ -435,7 +424,7 @@ BEGIN
                    WHERE key.id = ANY (p_keys || groups) AND key.id <> ALL (ids || p_known));
   END IF;
   SELECT array_agg(key), COALESCE(array_agg(key.id), '{}') INTO keys, ids
-    FROM dispatcher_room_f3ba8bca(ids, p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS key;
+    FROM dispatcher_room_8de04c6e(ids, p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS key;
   FOREACH v_group IN ARRAY COALESCE(v_groups, '{}') LOOP
     v_members := v_members || v_group.best;
     k := array_position(ids, v_group.id);
@@ -448,9 +437,9 @@ BEGIN
     IF ids[k] = ANY (v_members) THEN keys[k].is_counted := true; END IF;
   END LOOP;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_lock_keys_f3ba8bca FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_lock_keys_8de04c6e FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_opening_f3ba8bca(p_key dispatcher_key_room_f3ba8bca, p_cost bigint, p_horizon interval, p_margin interval, p_ramp interval,
+CREATE FUNCTION dispatcher_opening_8de04c6e(p_key dispatcher_key_room_8de04c6e, p_cost bigint, p_horizon interval, p_margin interval, p_ramp interval,
     p_now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
 DECLARE
   v_at timestamptz := p_now;
@@ -490,9 +479,9 @@ BEGIN
   v_at := GREATEST(v_at, p_key.next_at - p_horizon);
   RETURN NULLIF(v_at, p_now);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_opening_f3ba8bca FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_opening_8de04c6e FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_wake_f3ba8bca(p_queue text, p_key bigint, p_not uuid, p_silence interval, p_now timestamptz) RETURNS uuid
+CREATE FUNCTION dispatcher_wake_8de04c6e(p_queue text, p_key bigint, p_not uuid, p_silence interval, p_now timestamptz) RETURNS uuid
 LANGUAGE plpgsql AS $$
 DECLARE
   v_worker uuid;
@@ -507,7 +496,7 @@ BEGIN
               AND worker.stopped_at IS NULL AND worker.lost_at IS NULL
               AND COALESCE(worker.seen_at, idle.idle_at) > p_now - p_silence
               AND (p_key IS NULL
-                   OR COALESCE((SELECT key.own > 0 FROM dispatcher_room_f3ba8bca(ARRAY[p_key], idle.worker_id, p_now, '0', '0') AS key),
+                   OR COALESCE((SELECT key.own > 0 FROM dispatcher_room_8de04c6e(ARRAY[p_key], idle.worker_id, p_now, '0', '0') AS key),
                                true))
             ORDER BY idle.idle_at, idle.worker_id
             LIMIT 1
@@ -515,9 +504,9 @@ BEGIN
   RETURNING feed.worker_id INTO v_worker;
   RETURN v_worker;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_wake_f3ba8bca FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_wake_8de04c6e FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_claim_f3ba8bca(p_call uuid, p_ticket uuid, p_claim uuid, p_worker uuid, p_ahead interval, p_tuning dispatcher_tuning_f3ba8bca,
+CREATE FUNCTION dispatcher_claim_8de04c6e(p_call uuid, p_ticket uuid, p_claim uuid, p_worker uuid, p_ahead interval, p_tuning dispatcher_tuning_8de04c6e,
     p_now timestamptz)
 RETURNS TABLE (start_at timestamptz, refused text, attempt int, retry jsonb, queue text, is_paced bool, is_counted bool,
     at timestamptz)
@@ -526,7 +515,7 @@ SET lock_timeout = '20ms' SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
   v_call record;
-  v_keys dispatcher_key_room_f3ba8bca[];
+  v_keys dispatcher_key_room_8de04c6e[];
   v_ids bigint[];
   v_costs int[];
 BEGIN
@@ -544,7 +533,7 @@ BEGIN
       WHERE key.id = ANY (v_ids)
         AND (COALESCE(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit)
                IS NOT NULL
-             OR dispatcher_is_member_f3ba8bca(key.name, key.is_group))
+             OR dispatcher_is_member_8de04c6e(key.name, key.is_group))
       ORDER BY key.id
         FOR NO KEY UPDATE;
   EXCEPTION WHEN lock_not_available THEN
@@ -563,7 +552,7 @@ BEGIN
               WHEN v_call.expires_at <= at THEN 'expired'
               WHEN bool_or(key.closed_until IS NOT NULL OR key.concurrency = 0) THEN 'closed' END
     INTO v_keys, is_paced, is_counted, refused
-    FROM dispatcher_room_f3ba8bca(v_ids, p_worker, at, p_tuning.margin, p_tuning.ramp) AS key;
+    FROM dispatcher_room_8de04c6e(v_ids, p_worker, at, p_tuning.margin, p_tuning.ramp) AS key;
   IF v_call.state = 'active' THEN
     start_at := v_call.started_at;
     attempt := v_call.attempt;
@@ -574,7 +563,7 @@ BEGIN
   END IF;
   IF is_paced AND p_ahead IS NOT NULL THEN
     SELECT GREATEST(at + p_tuning.lead,
-                    max(key.last_at + dispatcher_spacing_f3ba8bca(key.last_cost, key.throttle_limit, key.throttle_period)))
+                    max(key.last_at + dispatcher_spacing_8de04c6e(key.last_cost, key.throttle_limit, key.throttle_period)))
       INTO start_at
       FROM unnest(v_keys) AS key
      WHERE key.throttle_limit IS NOT NULL;
@@ -594,31 +583,31 @@ BEGIN
      SET started_at = start_at, worker_id = p_worker, lease_until = start_at + p_tuning.lease
    WHERE slot.call_id = p_call;
   FOR i IN 1 .. COALESCE(cardinality(v_keys), 0) LOOP
-    v_keys[i].is_counted := v_keys[i].is_counted OR dispatcher_is_member_f3ba8bca(v_keys[i].name, v_keys[i].is_group);
+    v_keys[i].is_counted := v_keys[i].is_counted OR dispatcher_is_member_8de04c6e(v_keys[i].name, v_keys[i].is_group);
     v_keys[i].used := v_costs[array_position(v_ids, v_keys[i].id)];
     v_keys[i].last_cost := v_keys[i].used;
     v_keys[i].last_at := GREATEST(v_keys[i].last_at, start_at + p_tuning.slack);
   END LOOP;
-  PERFORM dispatcher_count_starts_f3ba8bca(v_keys);
+  PERFORM dispatcher_count_starts_8de04c6e(v_keys);
   RETURN NEXT;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_claim_f3ba8bca FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_claim_8de04c6e FROM PUBLIC;
 
-CREATE TYPE dispatcher_found_f3ba8bca AS (
+CREATE TYPE dispatcher_found_8de04c6e AS (
     now timestamptz,
     since timestamptz,
     open bigint[],
     busy bigint[],
     ids bigint[],
-    keys dispatcher_key_room_f3ba8bca[],
-    lanes dispatcher_lane_f3ba8bca[],
+    keys dispatcher_key_room_8de04c6e[],
+    lanes dispatcher_lane_8de04c6e[],
     turn_keys bigint[],
     published text[],
     publish_room int[]
 );
 
-CREATE FUNCTION dispatcher_find_lanes_f3ba8bca(p_worker uuid, p_queues text[], p_delivery text, p_room int, p_publish int, p_open bigint[],
-    p_tuning dispatcher_tuning_f3ba8bca, p_now timestamptz) RETURNS dispatcher_found_f3ba8bca LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_find_lanes_8de04c6e(p_worker uuid, p_queues text[], p_delivery text, p_room int, p_publish int, p_open bigint[],
+    p_tuning dispatcher_tuning_8de04c6e, p_now timestamptz) RETURNS dispatcher_found_8de04c6e LANGUAGE plpgsql AS $$
 DECLARE
   v_now timestamptz := COALESCE(p_now, clock_timestamp());
   v_since timestamptz := v_now;
@@ -627,12 +616,13 @@ DECLARE
   v_want bigint[];
   v_busy bigint[] := '{}';
   v_ids bigint[] := '{}';
-  v_keys dispatcher_key_room_f3ba8bca[];
-  v_lanes dispatcher_lane_f3ba8bca[];
+  v_keys dispatcher_key_room_8de04c6e[];
+  v_lanes dispatcher_lane_8de04c6e[];
   v_rows tid[];
   v_turn_keys bigint[] := '{}';
   v_published text[] := '{}';
   v_publish_room int[] := '{}';
+  v_has_limited bool;
   v_other record;
   v_left int;
   v_locked record;
@@ -645,16 +635,24 @@ BEGIN
   END IF;
   IF p_delivery = 'broker' AND v_queues <> '{}' THEN
     SELECT COALESCE(array_agg(queue.name), '{}'), COALESCE(array_agg(queue.room), '{}') INTO v_published, v_publish_room
-      FROM (SELECT mine.name, dispatcher_queue_room_f3ba8bca(mine.name, p_room, p_tuning, v_now) AS room
+      FROM (SELECT mine.name, dispatcher_queue_room_8de04c6e(mine.name, p_room, p_tuning, v_now) AS room
               FROM unnest(v_queues) AS mine (name)) AS queue
      WHERE queue.room > 0;
     v_queues := v_published;
   END IF;
-  v_rows := dispatcher_ready_rows_f3ba8bca(v_queues, p_room);
-  IF (SELECT site.lane_id FROM dispatcher_lanesite AS site
-       WHERE site.place = -1 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
-    v_rows := v_rows || dispatcher_limited_rows_f3ba8bca(p_worker, v_queues, p_room, v_now);
-  END IF;
+  SELECT array_agg(front.row),
+         (SELECT site.lane_id FROM dispatcher_lanesite AS site
+           WHERE site.place = -1 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL
+    INTO v_rows, v_has_limited
+    FROM unnest(v_queues) AS mine (name)
+   CROSS JOIN LATERAL (
+         SELECT site.ctid AS row
+           FROM dispatcher_lanesite AS site
+          WHERE site.place = 0 AND site.queue = mine.name
+          ORDER BY site.priority DESC, site.served_at, site.lane_id
+          LIMIT p_room
+            FOR NO KEY UPDATE SKIP LOCKED) AS front;
+  IF v_has_limited THEN v_rows := v_rows || dispatcher_limited_rows_8de04c6e(p_worker, v_queues, p_room, v_now); END IF;
   IF v_rows IS NULL AND v_queues <> '{}'
      AND (SELECT site.lane_id FROM dispatcher_lanesite AS site
            WHERE site.place = 0 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
@@ -670,7 +668,7 @@ BEGIN
     END;
   END IF;
   v_now := COALESCE(p_now, clock_timestamp());
-  IF v_rows IS NOT NULL THEN v_lanes := dispatcher_lanes_at_f3ba8bca(v_rows, 'mine'); END IF;
+  IF v_rows IS NOT NULL THEN v_lanes := dispatcher_lanes_at_8de04c6e(v_rows, 'mine'); END IF;
   v_open := v_open || ARRAY(SELECT kept.place
                               FROM (SELECT site.place FROM dispatcher_lanesite AS site
                                      WHERE site.queue = ANY (v_queues) AND site.kept_until IS NOT NULL OFFSET 0) AS kept
@@ -680,13 +678,13 @@ BEGIN
     v_want := ARRAY(SELECT DISTINCT want.id FROM unnest(v_want) AS want (id)
                      WHERE want.id IS NOT NULL AND want.id <> ALL (v_ids || v_busy));
     EXIT WHEN v_want = '{}';
-    v_locked := dispatcher_lock_keys_f3ba8bca(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
+    v_locked := dispatcher_lock_keys_8de04c6e(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
     IF v_locked.busy <> '{}'
        AND NOT EXISTS (SELECT FROM unnest(v_lanes) AS lane WHERE NOT lane.key_ids && v_locked.busy) THEN
       BEGIN
         PERFORM FROM dispatcher_ratelimitkey AS key
           WHERE key.id = ANY (v_locked.busy) ORDER BY key.id FOR NO KEY UPDATE;
-        v_locked := dispatcher_lock_keys_f3ba8bca(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
+        v_locked := dispatcher_lock_keys_8de04c6e(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
       EXCEPTION WHEN lock_not_available THEN
         NULL;
       END;
@@ -696,8 +694,9 @@ BEGIN
     v_ids := v_ids || v_locked.ids;
     v_busy := v_busy || v_locked.busy;
     v_open := v_open || v_locked.groups;
-    EXIT WHEN v_round = 2;
-    v_want := '{}';
+    EXIT WHEN v_round = 2
+           OR (SELECT site.lane_id FROM dispatcher_lanesite AS site
+                WHERE site.place = ANY (v_locked.ids) LIMIT 1) IS NULL;
     FOR v_other IN
       WITH RECURSIVE turn (key_id, room, queue) AS (
         SELECT key.id, key.room,
@@ -727,7 +726,7 @@ BEGIN
       v_turn_keys := v_turn_keys || v_other.key_id;
       CONTINUE WHEN v_other.taker IS NULL;
       IF v_other.taker = 'published' AND v_other.queue <> ALL (v_published) THEN
-        v_left := dispatcher_queue_room_f3ba8bca(v_other.queue, p_publish, p_tuning, v_now);
+        v_left := dispatcher_queue_room_8de04c6e(v_other.queue, p_publish, p_tuning, v_now);
         CONTINUE WHEN v_left = 0;
         v_published := v_published || v_other.queue;
         v_publish_room := v_publish_room || v_left;
@@ -738,75 +737,81 @@ BEGIN
                        ORDER BY site.priority DESC, site.served_at, site.lane_id
                        LIMIT v_other.most
                          FOR NO KEY UPDATE SKIP LOCKED);
-      v_lanes := v_lanes || dispatcher_lanes_at_f3ba8bca(v_rows, v_other.taker);
+      v_lanes := v_lanes || dispatcher_lanes_at_8de04c6e(v_rows, v_other.taker);
     END LOOP;
     v_want := ARRAY(SELECT unnest(lane.key_ids) FROM unnest(v_lanes) AS lane);
   END LOOP;
   RETURN (v_now, v_since, v_open, v_busy, v_ids, v_keys, v_lanes, v_turn_keys, v_published, v_publish_room);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_find_lanes_f3ba8bca FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_find_lanes_8de04c6e FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_opens_at_f3ba8bca(p_key dispatcher_key_room_f3ba8bca, p_cost bigint, p_worker uuid, p_tuning dispatcher_tuning_f3ba8bca, p_now timestamptz)
+CREATE FUNCTION dispatcher_opens_at_8de04c6e(p_key dispatcher_key_room_8de04c6e, p_cost bigint, p_worker uuid, p_tuning dispatcher_tuning_8de04c6e, p_now timestamptz)
 RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
 DECLARE
-  v_at timestamptz := dispatcher_opening_f3ba8bca(p_key, p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp, p_now);
+  v_at timestamptz := dispatcher_opening_8de04c6e(p_key, p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp, p_now);
 BEGIN
   IF v_at IS NULL AND p_key.is_group THEN
-    v_at := (SELECT min(dispatcher_opening_f3ba8bca(member, p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp, p_now))
-               FROM dispatcher_room_f3ba8bca(dispatcher_members_of_f3ba8bca(p_key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member
+    v_at := (SELECT min(dispatcher_opening_8de04c6e(member, p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp, p_now))
+               FROM dispatcher_room_8de04c6e(dispatcher_members_of_8de04c6e(p_key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member
               WHERE member.fits >= p_cost);
   END IF;
   RETURN v_at;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_opens_at_f3ba8bca FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_opens_at_8de04c6e FROM PUBLIC;
 
-CREATE TYPE dispatcher_start_f3ba8bca AS (call uuid, at timestamptz, state text, chosen jsonb);
+CREATE TYPE dispatcher_start_8de04c6e AS (
+    call uuid,
+    at timestamptz,
+    state text,
+    chosen jsonb,
+    key_ids bigint[],
+    costs int[],
+    is_counted bool
+);
 
-CREATE TYPE dispatcher_spent_f3ba8bca AS (call uuid, key_id bigint, cost int);
+CREATE TYPE dispatcher_fate_8de04c6e AS (call uuid, fate text, at timestamptz, key_id bigint, cost int, queue text);
 
-CREATE TYPE dispatcher_fate_f3ba8bca AS (call uuid, fate text, at timestamptz, key_id bigint, cost int, queue text);
+CREATE TYPE dispatcher_move_8de04c6e AS (lane bigint, place bigint, served_at timestamptz, kept_until timestamptz, stopped uuid);
 
-CREATE TYPE dispatcher_move_f3ba8bca AS (lane bigint, place bigint, served_at timestamptz, kept_until timestamptz, stopped uuid);
+CREATE TYPE dispatcher_pending_8de04c6e AS (at timestamptz, lane_id bigint, key_id bigint);
 
-CREATE TYPE dispatcher_pending_f3ba8bca AS (at timestamptz, lane_id bigint, key_id bigint);
-
-CREATE TYPE dispatcher_chosen_f3ba8bca AS (
-    starts dispatcher_start_f3ba8bca[],
-    spent dispatcher_spent_f3ba8bca[],
-    fates dispatcher_fate_f3ba8bca[],
+CREATE TYPE dispatcher_chosen_8de04c6e AS (
+    starts dispatcher_start_8de04c6e[],
+    fates dispatcher_fate_8de04c6e[],
     served bigint[],
-    moves dispatcher_move_f3ba8bca[],
-    notes dispatcher_pending_f3ba8bca[],
+    moves dispatcher_move_8de04c6e[],
+    notes dispatcher_pending_8de04c6e[],
     wake uuid[],
-    keys dispatcher_key_room_f3ba8bca[],
-    counted dispatcher_key_room_f3ba8bca[],
+    keys dispatcher_key_room_8de04c6e[],
+    counts bool,
+    counted dispatcher_key_room_8de04c6e[],
     open bigint[],
     room_left int
 );
 
-CREATE FUNCTION dispatcher_choose_f3ba8bca(p_found dispatcher_found_f3ba8bca, p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text,
-    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_f3ba8bca) RETURNS dispatcher_chosen_f3ba8bca LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_choose_8de04c6e(p_found dispatcher_found_8de04c6e, p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text,
+    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_8de04c6e) RETURNS dispatcher_chosen_8de04c6e LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz := p_found.now;
   v_until timestamptz := p_found.now + p_tuning.horizon;
   v_ids bigint[] := p_found.ids;
-  v_keys dispatcher_key_room_f3ba8bca[] := p_found.keys;
+  v_keys dispatcher_key_room_8de04c6e[] := p_found.keys;
   v_publish int[] := p_found.publish_room;
   v_behind bigint[] := array_fill(0, ARRAY[cardinality(p_found.ids)]);
-  v_key dispatcher_key_room_f3ba8bca;
-  v_counted dispatcher_key_room_f3ba8bca[] := '{}';
+  v_key dispatcher_key_room_8de04c6e;
+  v_counted dispatcher_key_room_8de04c6e[] := '{}';
   v_counted_at timestamptz;
   v_left int := p_room;
   v_due bigint[] := p_due;
-  v_heads int := GREATEST(p_room, COALESCE((SELECT max(room) FROM unnest(p_found.publish_room) AS room), 0))
-                 / GREATEST(1, COALESCE(cardinality(p_found.lanes), 0)) + 1;
-  v_starts dispatcher_start_f3ba8bca[] := '{}';
-  v_spent dispatcher_spent_f3ba8bca[] := '{}';
-  v_fates dispatcher_fate_f3ba8bca[] := '{}';
+  v_heads int := p_room;
+  v_starts dispatcher_start_8de04c6e[] := '{}';
+  v_start dispatcher_start_8de04c6e;
+  v_counts bool := false;
+  v_fates dispatcher_fate_8de04c6e[] := '{}';
   v_served bigint[] := '{}';
-  v_moves dispatcher_move_f3ba8bca[] := '{}';
-  v_notes dispatcher_pending_f3ba8bca[] := '{}';
+  v_moves dispatcher_move_8de04c6e[] := '{}';
+  v_notes dispatcher_pending_8de04c6e[] := '{}';
   v_wake uuid[] := '{}';
   v_open bigint[] := p_found.open;
   v_done bigint[] := '{}';
@@ -832,6 +837,8 @@ DECLARE
   k int;
   m int;
 BEGIN
+  IF v_publish <> '{}' THEN v_heads := GREATEST(v_heads, (SELECT max(room) FROM unnest(v_publish) AS room)); END IF;
+  v_heads := v_heads / GREATEST(1, COALESCE(cardinality(p_found.lanes), 0)) + 1;
   LOOP
     v_is_over := true;
     v_short := NULL;
@@ -926,14 +933,14 @@ BEGIN
         IF v_least = 2 AND v_call.on_limit = 'reschedule' THEN
           v_key := v_keys[v_by];
           v_key.unstarted := v_key.unstarted + v_behind[v_by];
-          v_key.next_at := v_key.next_at + dispatcher_spacing_f3ba8bca(v_behind[v_by], v_key.throttle_limit, v_key.throttle_period);
-          v_opens := dispatcher_opens_at_f3ba8bca(v_key, v_by_cost, p_worker, p_tuning, p_found.since);
+          v_key.next_at := v_key.next_at + dispatcher_spacing_8de04c6e(v_behind[v_by], v_key.throttle_limit, v_key.throttle_period);
+          v_opens := dispatcher_opens_at_8de04c6e(v_key, v_by_cost, p_worker, p_tuning, p_found.since);
           v_behind[v_by] := v_behind[v_by] + v_by_cost;
         END IF;
         v_fates := v_fates || (v_call.id,
           COALESCE(v_call.fate, CASE WHEN v_call.on_limit = 'drop' THEN 'dropped' WHEN v_least = 1 THEN 'oversized'
                                      ELSE 'later' END),
-          COALESCE(v_opens, v_now + p_tuning.later), v_by_id, v_by_cost, v_call.queue)::dispatcher_fate_f3ba8bca;
+          COALESCE(v_opens, v_now + p_tuning.later), v_by_id, v_by_cost, v_call.queue)::dispatcher_fate_8de04c6e;
         v_over := v_over || v_call.id;
         v_opens := NULL;
         CONTINUE WHEN cardinality(v_fates) > 50;
@@ -948,28 +955,29 @@ BEGIN
         v_done := v_done || v_call.lane;
         v_moves := v_moves || (v_call.lane, CASE WHEN v_least = 4 AND v_is_own THEN -1
                                                  ELSE v_by_id END,
-                               NULL, NULL, CASE WHEN v_least = 2 THEN v_call.id END)::dispatcher_move_f3ba8bca;
+                               NULL, NULL, CASE WHEN v_least = 2 THEN v_call.id END)::dispatcher_move_8de04c6e;
         CASE v_least
           WHEN 2 THEN
             v_keys[v_by].room := 0;
             v_open := v_open || v_by_id;
-            v_opens := dispatcher_opens_at_f3ba8bca(v_keys[v_by], v_by_cost, p_worker, p_tuning, p_found.since);
-            IF v_opens IS NOT NULL THEN v_notes := v_notes || (v_opens, NULL, v_by_id)::dispatcher_pending_f3ba8bca; END IF;
+            v_opens := dispatcher_opens_at_8de04c6e(v_keys[v_by], v_by_cost, p_worker, p_tuning, p_found.since);
+            IF v_opens IS NOT NULL THEN v_notes := v_notes || (v_opens, NULL, v_by_id)::dispatcher_pending_8de04c6e; END IF;
             v_opens := NULL;
           WHEN 3 THEN
-            v_notes := v_notes || (v_now + interval '20 milliseconds', NULL, v_by_id)::dispatcher_pending_f3ba8bca;
+            v_notes := v_notes || (v_now + interval '20 milliseconds', NULL, v_by_id)::dispatcher_pending_8de04c6e;
           ELSE
             IF v_is_own THEN
               v_keys[v_by].own := 0;
-              v_wake := v_wake || dispatcher_wake_f3ba8bca(v_call.queue, v_by_id, p_worker, p_tuning.silence, v_now);
+              v_wake := v_wake || dispatcher_wake_8de04c6e(v_call.queue, v_by_id, p_worker, p_tuning.silence, v_now);
             END IF;
         END CASE;
         CONTINUE WHEN p_stride IS NULL;
         v_is_over := false;
         EXIT;
       ELSIF v_call.taker <> 'others' THEN
-        v_starts := v_starts || (v_call.id, v_at,
-          CASE WHEN v_call.taker = 'mine' THEN p_becomes ELSE 'dispatched' END, v_chosen)::dispatcher_start_f3ba8bca;
+        v_start := (v_call.id, v_at, CASE WHEN v_call.taker = 'mine' THEN p_becomes ELSE 'dispatched' END, v_chosen,
+                    CASE WHEN v_ks = '{}' THEN '{NULL}' ELSE '{}' END,
+                    CASE WHEN v_ks = '{}' THEN '{1}' ELSE v_costs END, false)::dispatcher_start_8de04c6e;
         v_over := v_over || v_call.id;
         v_served := array_remove(v_served, v_call.lane) || v_call.lane;
         IF v_call.turn = v_heads THEN v_short := GREATEST(v_short, v_call.priority); END IF;
@@ -978,34 +986,33 @@ BEGIN
           v_left := v_left - 1;
           v_due[v_call.n] := v_due[v_call.n] + p_stride[v_call.n];
         END IF;
-        IF v_ks = '{}' THEN v_spent := v_spent || (v_call.id, NULL, 1)::dispatcher_spent_f3ba8bca; END IF;
       ELSE
         v_done := v_done || v_call.lane;
         v_opens := CASE WHEN isfinite(v_call.kept_until) THEN v_call.kept_until END;
         IF v_opens IS NULL THEN
-          v_worker := dispatcher_wake_f3ba8bca(v_call.queue, v_call.place, p_worker, p_tuning.silence, v_now);
+          v_worker := dispatcher_wake_8de04c6e(v_call.queue, v_call.place, p_worker, p_tuning.silence, v_now);
           v_wake := v_wake || v_worker;
           v_opens := CASE WHEN v_worker IS NOT NULL THEN v_now + interval '100 milliseconds'
                           WHEN v_call.kept_until = 'infinity' THEN v_now + p_tuning.keep END;
         END IF;
         IF v_opens IS NULL THEN
-          v_moves := v_moves || (v_call.lane, v_call.place, v_now, 'infinity', NULL)::dispatcher_move_f3ba8bca;
+          v_moves := v_moves || (v_call.lane, v_call.place, v_now, 'infinity', NULL)::dispatcher_move_8de04c6e;
           CONTINUE;
         ELSIF v_opens <= v_now THEN
-          v_moves := v_moves || (v_call.lane, 0, NULL, NULL, NULL)::dispatcher_move_f3ba8bca;
+          v_moves := v_moves || (v_call.lane, 0, NULL, NULL, NULL)::dispatcher_move_8de04c6e;
           CONTINUE;
         ELSE
-          v_moves := v_moves || (v_call.lane, v_call.place, NULL, v_opens, NULL)::dispatcher_move_f3ba8bca;
+          v_moves := v_moves || (v_call.lane, v_call.place, NULL, v_opens, NULL)::dispatcher_move_8de04c6e;
         END IF;
       END IF;
       FOR i IN 1 .. cardinality(v_ks) LOOP
         k := v_ks[i];
         v_keys[k].room := v_keys[k].room - v_costs[i];
         IF v_keys[k].next_at IS NOT NULL THEN
-          v_keys[k].next_at := v_at + dispatcher_spacing_f3ba8bca(v_costs[i], v_keys[k].throttle_limit, v_keys[k].throttle_period);
+          v_keys[k].next_at := v_at + dispatcher_spacing_8de04c6e(v_costs[i], v_keys[k].throttle_limit, v_keys[k].throttle_period);
         END IF;
         IF v_call.taker = 'others' THEN
-          v_notes := v_notes || (v_opens, NULL, v_ids[k])::dispatcher_pending_f3ba8bca;
+          v_notes := v_notes || (v_opens, NULL, v_ids[k])::dispatcher_pending_8de04c6e;
           CONTINUE;
         END IF;
         v_keys[k].own := v_keys[k].own - v_costs[i];
@@ -1021,11 +1028,14 @@ BEGIN
           v_keys[k].used := v_keys[k].used + v_costs[i];
           v_keys[k].last_cost := v_costs[i];
           v_keys[k].last_at := v_counted_at;
+          v_counts := v_counts OR v_keys[k].is_counted;
         ELSE
           v_keys[k].unstarted := v_keys[k].unstarted + v_costs[i];
         END IF;
-        v_spent := v_spent || (v_call.id, v_ids[k], v_costs[i])::dispatcher_spent_f3ba8bca;
+        v_start.key_ids := v_start.key_ids || v_ids[k];
+        v_start.is_counted := v_start.is_counted OR v_keys[k].rate_limit IS NOT NULL;
       END LOOP;
+      IF v_call.taker <> 'others' THEN v_starts := v_starts || v_start; END IF;
       v_opens := NULL;
     END LOOP;
     EXIT WHEN v_is_over AND (v_short IS NULL OR (v_left = 0 AND 0 = ALL (v_publish)));
@@ -1033,15 +1043,15 @@ BEGIN
   FOR i IN 1 .. cardinality(v_moves) LOOP
     k := array_position(v_ids, v_moves[i].place);
     IF v_moves[i].kept_until = 'infinity' AND v_keys[k].room > 0 AND COALESCE(v_keys[k].next_at <= v_until, true) THEN
-      v_moves[i] := (v_moves[i].lane, 0, NULL, NULL, NULL)::dispatcher_move_f3ba8bca;
+      v_moves[i] := (v_moves[i].lane, 0, NULL, NULL, NULL)::dispatcher_move_8de04c6e;
     END IF;
   END LOOP;
-  RETURN (v_starts, v_spent, v_fates, v_served, v_moves, v_notes, array_remove(v_wake, NULL), v_keys, v_counted, v_open,
-          v_left);
+  RETURN (v_starts, v_fates, v_served, v_moves, v_notes, array_remove(v_wake, NULL), v_keys, v_counts, v_counted,
+          v_open, v_left);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_choose_f3ba8bca FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_choose_8de04c6e FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_note_limits_f3ba8bca(p_found dispatcher_found_f3ba8bca, p_chosen dispatcher_chosen_f3ba8bca, p_until timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_note_limits_8de04c6e(p_found dispatcher_found_8de04c6e, p_chosen dispatcher_chosen_8de04c6e, p_until timestamptz) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO dispatcher_eventlogentry (kind, queue, call_id, data, at)
   SELECT 'rate_limit.released', latest.queue, start.call, latest.data - '{limit,current}'::text[], clock_timestamp()
@@ -1063,7 +1073,7 @@ BEGIN
                                                 'current', strict.spent) AS data
       FROM unnest(p_found.keys) AS key
       JOIN unnest(p_found.keys) AS before
-        ON before.id = key.id OR (key.is_group AND before.id = ANY (dispatcher_members_of_f3ba8bca(key.name)))
+        ON before.id = key.id OR (key.is_group AND before.id = ANY (dispatcher_members_of_8de04c6e(key.name)))
       JOIN unnest(p_chosen.keys) AS after ON after.id = before.id
      CROSS JOIN LATERAL (
            VALUES (1, 'throttle', after.throttle_limit, after.unstarted, after.next_at > p_until),
@@ -1085,9 +1095,9 @@ BEGIN
            ORDER BY entry.id DESC
            LIMIT 1) IS NOT TRUE;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_note_limits_f3ba8bca FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_note_limits_8de04c6e FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_settle_f3ba8bca(p_fates dispatcher_fate_f3ba8bca[], p_tuning dispatcher_tuning_f3ba8bca, p_now timestamptz)
+CREATE FUNCTION dispatcher_settle_8de04c6e(p_fates dispatcher_fate_8de04c6e[], p_tuning dispatcher_tuning_8de04c6e, p_now timestamptz)
 RETURNS TABLE (id uuid, state text, task text, queue text, attempt int, fate text, key text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -1128,13 +1138,13 @@ BEGIN
    WHERE call.id = ANY (ARRAY(SELECT fate.call FROM unnest(p_fates) AS fate)) AND call.id = fate.call
   RETURNING call.id, call.state::text, call.task::text, call.queue::text, call.attempt, fate.fate, fate.key::text;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_settle_f3ba8bca FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_settle_8de04c6e FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_take_f3ba8bca(p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text, p_publish int,
+CREATE FUNCTION dispatcher_take_8de04c6e(p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text, p_publish int,
     p_is_marked bool, p_is_pulled bool, p_keys bigint[],
     p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[], p_crashes smallint[],
     p_results jsonb[], p_errors jsonb[], p_waits interval[],
-    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_f3ba8bca, p_now timestamptz)
+    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_8de04c6e, p_now timestamptz)
 RETURNS TABLE (id uuid, ticket uuid, state text, task text, args jsonb, kwargs jsonb, call_data jsonb, headers jsonb,
     options jsonb, queue text, attempt int, retry jsonb, chosen_keys jsonb, key_ids bigint[], is_counted bool,
     start_at timestamptz,
@@ -1148,16 +1158,17 @@ DECLARE
   v_open bigint[] := p_keys;
   v_ends record;
   v_noted record;
-  v_found dispatcher_found_f3ba8bca;
-  v_chosen dispatcher_chosen_f3ba8bca;
-  v_key dispatcher_key_room_f3ba8bca;
+  v_found dispatcher_found_8de04c6e;
+  v_chosen dispatcher_chosen_8de04c6e;
+  v_key dispatcher_key_room_8de04c6e;
   v_queues text[] := '{}';
   v_freed record;
+  v_is_ready bool;
 BEGIN
   ended := '{}';
   locked := '{}';
   IF cardinality(p_calls) > 0 THEN
-    v_ends := dispatcher_record_ends_f3ba8bca(p_calls, p_tickets, p_claims, p_states, p_reasons, p_crashes, p_results, p_errors, p_waits,
+    v_ends := dispatcher_record_ends_8de04c6e(p_calls, p_tickets, p_claims, p_states, p_reasons, p_crashes, p_results, p_errors, p_waits,
                            v_now);
     ended := v_ends.ended;
     locked := v_ends.locked;
@@ -1172,15 +1183,15 @@ BEGIN
                                 FOR NO KEY UPDATE SKIP LOCKED);
   END IF;
   IF EXISTS (SELECT FROM dispatcher_note AS note WHERE note.at <= v_now) THEN
-    v_noted := dispatcher_read_notes_f3ba8bca(v_now);
+    v_noted := dispatcher_read_notes_8de04c6e(v_now);
     v_open := v_open || v_noted.keys;
     v_queues := v_noted.queues;
     again_at := v_noted.again_at;
   END IF;
-  v_found := dispatcher_find_lanes_f3ba8bca(p_worker, p_queues,
+  v_found := dispatcher_find_lanes_8de04c6e(p_worker, p_queues,
     CASE WHEN p_becomes = 'dispatched' THEN 'broker' WHEN p_is_pulled THEN 'http' ELSE 'direct' END,
     p_room, p_publish, v_open, p_tuning, p_now);
-  v_chosen := dispatcher_choose_f3ba8bca(v_found, p_worker, p_queues, p_tasks, p_room, p_becomes, p_due, p_stride, p_is_strict, p_tuning);
+  v_chosen := dispatcher_choose_8de04c6e(v_found, p_worker, p_queues, p_tasks, p_room, p_becomes, p_due, p_stride, p_is_strict, p_tuning);
   v_now := v_found.now;
   v_open := v_chosen.open || v_found.turn_keys;
   IF v_chosen.starts <> '{}' THEN
@@ -1193,32 +1204,29 @@ BEGIN
              started_at = CASE start.state WHEN 'active' THEN start.at END,
              attempt = call.attempt + (start.state = 'active')::int,
              returns = CASE start.state WHEN 'active' THEN 0 ELSE call.returns END
-        FROM (SELECT start.call, start.at, start.state, start.chosen, gen_random_uuid() AS ticket, turn
-                FROM unnest(v_chosen.starts) WITH ORDINALITY AS start (call, at, state, chosen, turn)) AS start
+        FROM (SELECT start.call, start.at, start.state, start.chosen, array_remove(start.key_ids, NULL) AS key_ids,
+                     start.is_counted, gen_random_uuid() AS ticket, turn
+                FROM unnest(v_chosen.starts) WITH ORDINALITY
+                  AS start (call, at, state, chosen, key_ids, costs, is_counted, turn)) AS start
        WHERE call.id = ANY (ARRAY(SELECT start.call FROM unnest(v_chosen.starts) AS start)) AND call.id = start.call
       RETURNING call.id, call.ticket, call.state::text, call.task::text, call.args, call.kwargs, call.call_data,
-                call.headers, call.options, call.queue::text, call.attempt, call.retry, call.chosen_keys, start.at,
-                start.turn)
+                call.headers, call.options, call.queue::text, call.attempt, call.retry, call.chosen_keys,
+                start.key_ids, start.is_counted, start.at, start.turn)
     SELECT started.id, started.ticket, started.state, started.task, started.args, started.kwargs, started.call_data,
            started.headers, started.options, started.queue, started.attempt, started.retry, started.chosen_keys,
-           ARRAY(SELECT spent.key_id FROM unnest(v_chosen.spent) AS spent
-                  WHERE spent.call = started.id AND spent.key_id IS NOT NULL),
-           EXISTS (SELECT FROM unnest(v_chosen.spent) AS spent
-                     JOIN unnest(v_chosen.keys) AS key ON key.id = spent.key_id AND key.rate_limit IS NOT NULL
-                    WHERE spent.call = started.id),
-           started.at, NULL::text, NULL::text, NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[],
-           NULL::uuid[], NULL::bigint[], v_now
+           started.key_ids, started.is_counted, started.at, NULL::text, NULL::text, NULL::uuid[], NULL::timestamptz,
+           NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], v_now
       FROM started
      ORDER BY started.turn;
     INSERT INTO dispatcher_slot (call_id, key_id, cost, worker_id, started_at, lease_until, pulled_until, is_confirmed)
-    SELECT spent.call, spent.key_id, spent.cost,
+    SELECT start.call, spent.key_id, spent.cost,
            CASE WHEN start.state = 'active' THEN p_worker END,
            CASE WHEN start.state = 'active' THEN start.at END,
            CASE WHEN start.state = 'active' THEN start.at + p_tuning.lease ELSE v_now + p_tuning.dispatch_lease END,
            CASE WHEN start.state = 'active' AND p_is_pulled THEN v_now + p_tuning.lease END, false
-      FROM unnest(v_chosen.spent) AS spent
-      JOIN unnest(v_chosen.starts) AS start ON start.call = spent.call;
-    PERFORM dispatcher_count_starts_f3ba8bca(v_chosen.counted || v_chosen.keys);
+      FROM unnest(v_chosen.starts) AS start
+     CROSS JOIN LATERAL unnest(start.key_ids, start.costs) AS spent (key_id, cost);
+    IF v_chosen.counts THEN PERFORM dispatcher_count_starts_8de04c6e(v_chosen.counted || v_chosen.keys); END IF;
   END IF;
   IF v_chosen.fates <> '{}' THEN
     RETURN QUERY
@@ -1226,10 +1234,10 @@ BEGIN
            fate.queue, fate.attempt, NULL::jsonb, NULL::jsonb, NULL::bigint[], NULL::bool, NULL::timestamptz, fate.fate,
            fate.key,
            NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], v_now
-      FROM dispatcher_settle_f3ba8bca(v_chosen.fates, p_tuning, v_now) AS fate;
+      FROM dispatcher_settle_8de04c6e(v_chosen.fates, p_tuning, v_now) AS fate;
   END IF;
   IF p_tuning.keeps_events AND (v_chosen.starts <> '{}' OR v_chosen.moves <> '{}' OR v_chosen.fates <> '{}') THEN
-    PERFORM dispatcher_note_limits_f3ba8bca(v_found, v_chosen, v_found.now + p_tuning.horizon);
+    PERFORM dispatcher_note_limits_8de04c6e(v_found, v_chosen, v_found.now + p_tuning.horizon);
   END IF;
   IF v_found.lanes <> '{}' THEN
     UPDATE dispatcher_lanesite AS site
@@ -1250,57 +1258,57 @@ BEGIN
   IF v_found.turn_keys <> '{}' THEN
     v_queues := v_queues || ARRAY(SELECT lane.queue FROM unnest(v_found.lanes) AS lane WHERE lane.taker <> 'mine');
   END IF;
-  FOREACH v_key IN ARRAY COALESCE(v_chosen.keys, '{}') LOOP
-    CONTINUE WHEN v_key.id <> ALL (v_open)
-               OR (SELECT site.lane_id FROM dispatcher_lanesite AS site WHERE site.place = v_key.id LIMIT 1) IS NULL;
+  FOREACH v_key IN ARRAY ARRAY(
+    SELECT key FROM unnest(v_chosen.keys) AS key
+     WHERE key.id = ANY (v_open)
+       AND (SELECT site.lane_id FROM dispatcher_lanesite AS site WHERE site.place = key.id LIMIT 1) IS NOT NULL)
+  LOOP
     IF v_key.room > 0 AND COALESCE(v_key.next_at <= v_now + p_tuning.horizon, true) THEN
-      v_freed := dispatcher_free_lanes_f3ba8bca(v_key.id, v_key.room, ARRAY(SELECT move.lane FROM unnest(v_chosen.moves) AS move));
+      v_freed := dispatcher_free_lanes_8de04c6e(v_key.id, v_key.room, ARRAY(SELECT move.lane FROM unnest(v_chosen.moves) AS move));
       v_queues := v_queues || v_freed.queues;
       IF v_freed.is_short THEN
-        v_chosen.notes := v_chosen.notes || (v_now + interval '20 milliseconds', NULL, v_key.id)::dispatcher_pending_f3ba8bca;
+        v_chosen.notes := v_chosen.notes || (v_now + interval '20 milliseconds', NULL, v_key.id)::dispatcher_pending_8de04c6e;
       END IF;
     ELSE
       v_chosen.notes := v_chosen.notes
-        || (dispatcher_opens_at_f3ba8bca(v_key, 1, p_worker, p_tuning, v_found.since), NULL, v_key.id)::dispatcher_pending_f3ba8bca;
+        || (dispatcher_opens_at_8de04c6e(v_key, 1, p_worker, p_tuning, v_found.since), NULL, v_key.id)::dispatcher_pending_8de04c6e;
     END IF;
   END LOOP;
-  INSERT INTO dispatcher_note (at, lane_id, key_id)
-  SELECT DISTINCT note.at, note.lane_id, note.key_id
-    FROM (SELECT note.at, note.lane_id, note.key_id FROM unnest(v_chosen.notes) AS note
-           UNION ALL
-          SELECT v_now + interval '20 milliseconds', NULL, busy.id
-            FROM unnest(v_found.busy) AS busy (id)
-           WHERE busy.id = ANY (v_open)) AS note
-   WHERE note.at IS NOT NULL
-     AND (note.key_id = ANY (v_found.busy)
-          OR NOT EXISTS (SELECT FROM dispatcher_note AS earlier
-                          WHERE earlier.key_id = note.key_id AND earlier.at <= note.at));
-  again_at := LEAST(again_at, (SELECT min(note.at) FROM unnest(v_chosen.notes) AS note));
-  IF v_found.busy && v_open THEN again_at := LEAST(again_at, v_now + interval '20 milliseconds'); END IF;
-  IF (SELECT site.lane_id FROM dispatcher_lanesite AS site
-       WHERE site.place = 0 AND site.queue = ANY (p_queues) LIMIT 1) IS NOT NULL THEN
-    v_queues := v_queues || p_queues;
-    IF v_chosen.room_left > 0 THEN
-      again_at := CASE WHEN v_chosen.starts = '{}' AND v_chosen.moves = '{}' AND v_chosen.fates = '{}'
-                       THEN LEAST(again_at, v_now + interval '5 milliseconds') ELSE v_now END;
-    END IF;
+  IF v_chosen.notes <> '{}' OR v_found.busy && v_open THEN
+    INSERT INTO dispatcher_note (at, lane_id, key_id)
+    SELECT DISTINCT note.at, note.lane_id, note.key_id
+      FROM (SELECT note.at, note.lane_id, note.key_id FROM unnest(v_chosen.notes) AS note
+             UNION ALL
+            SELECT v_now + interval '20 milliseconds', NULL, busy.id
+              FROM unnest(v_found.busy) AS busy (id)
+             WHERE busy.id = ANY (v_open)) AS note
+     WHERE note.at IS NOT NULL
+       AND (note.key_id = ANY (v_found.busy)
+            OR NOT EXISTS (SELECT FROM dispatcher_note AS earlier
+                            WHERE earlier.key_id = note.key_id AND earlier.at <= note.at));
+    again_at := LEAST(again_at, (SELECT min(note.at) FROM unnest(v_chosen.notes) AS note),
+                      CASE WHEN v_found.busy && v_open THEN v_now + interval '20 milliseconds' END);
   END IF;
-  wake := v_chosen.wake;
-  publish := '{}';
-  IF v_queues <> '{}' THEN
-    SELECT array_remove(wake || array_agg(CASE WHEN queue.delivery <> 'broker' AND queue.is_ready
-                                               THEN dispatcher_wake_f3ba8bca(queue.name, NULL, p_worker, p_tuning.silence, v_now) END),
-                        NULL),
-           COALESCE(array_agg(queue.name) FILTER (WHERE queue.delivery = 'broker' AND queue.is_ready), '{}')
-      INTO wake, publish
-      FROM (SELECT mine.name,
-                   COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = mine.name),
-                            'broker') AS delivery,
-                   (SELECT site.lane_id FROM dispatcher_lanesite AS site
-                     WHERE site.place = 0 AND site.queue = mine.name LIMIT 1) IS NOT NULL AS is_ready
-              FROM (SELECT DISTINCT name FROM unnest(v_queues) AS queue (name) ORDER BY name) AS mine) AS queue;
+  SELECT array_remove(v_chosen.wake || array_agg(
+           CASE WHEN queue.delivery <> 'broker'
+                     AND (SELECT feed.worker_id FROM dispatcher_feed AS feed WHERE feed.idle_at IS NOT NULL LIMIT 1)
+                         IS NOT NULL
+                THEN dispatcher_wake_8de04c6e(queue.name, NULL, p_worker, p_tuning.silence, v_now) END), NULL),
+         COALESCE(array_agg(queue.name) FILTER (WHERE queue.delivery = 'broker'), '{}'),
+         COALESCE(bool_or(queue.name = ANY (p_queues)), false)
+    INTO wake, publish, v_is_ready
+    FROM (SELECT mine.name,
+                 COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = mine.name),
+                          'broker') AS delivery
+            FROM (SELECT DISTINCT name FROM unnest(v_queues || p_queues) AS queue (name) ORDER BY name) AS mine
+           WHERE (SELECT site.lane_id FROM dispatcher_lanesite AS site
+                   WHERE site.place = 0 AND site.queue = mine.name
+                   ORDER BY site.priority, site.served_at DESC, site.lane_id DESC LIMIT 1) IS NOT NULL) AS queue;
+  IF v_is_ready AND v_chosen.room_left > 0 THEN
+    again_at := CASE WHEN v_chosen.starts = '{}' AND v_chosen.moves = '{}' AND v_chosen.fates = '{}'
+                     THEN LEAST(again_at, v_now + interval '5 milliseconds') ELSE v_now END;
   END IF;
   at := v_now;
   RETURN NEXT;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_take_f3ba8bca FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_take_8de04c6e FROM PUBLIC;
