@@ -1024,5 +1024,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("8de04c6e"),
+        InstallFunctions("9bccd9f8"),
     ]

@@ -7,13 +7,10 @@ CREATE FUNCTION @record_ends(p_calls uuid[], p_tickets uuid[], p_claims uuid[], 
     p_crashes smallint[], p_results jsonb[], p_errors jsonb[], p_waits interval[], p_now timestamptz,
     OUT ended uuid[], OUT locked uuid[], OUT freed bigint[]) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
-DECLARE
-  v_slots bigint[];
 BEGIN
-  -- Who has locked a slot, and not its call, must not end the whole trip.
-  v_slots := ARRAY(SELECT slot.id FROM dispatcher_slot AS slot
-                    WHERE slot.call_id = ANY (p_calls) FOR UPDATE SKIP LOCKED);
-  WITH recorded AS (
+  WITH slots AS MATERIALIZED (          -- who has locked a slot, and not its call, must not end the whole trip
+    SELECT slot.id FROM dispatcher_slot AS slot WHERE slot.call_id = ANY (p_calls) FOR UPDATE SKIP LOCKED
+  ), recorded AS (
     UPDATE dispatcher_callqueue AS call
        SET state = ending.state, reason = ending.reason, ticket = NULL, claim = ending.claim, result = ending.result,
            returns = 0,
@@ -34,7 +31,8 @@ BEGIN
                                  WHERE mine.id = ANY (p_calls) FOR NO KEY UPDATE SKIP LOCKED))
        AND call.id = ending.id AND call.ticket = ending.ticket AND call.state = 'active'
        AND (ending.claim IS NULL OR call.claim = ending.claim)
-       AND NOT EXISTS (SELECT FROM dispatcher_slot AS slot WHERE slot.call_id = ending.id AND slot.id <> ALL (v_slots))
+       AND NOT EXISTS (SELECT FROM dispatcher_slot AS slot WHERE slot.call_id = ending.id
+                                                            AND slot.id NOT IN (SELECT slots.id FROM slots))
     RETURNING call.id
   ), gone AS (
     DELETE FROM dispatcher_slot AS slot

@@ -30,6 +30,7 @@ DECLARE
   v_noted record;
   v_found @found;
   v_chosen @chosen;
+  v_keys @key_room[] := '{}';                        -- those with lanes that stay parked
   v_key @key_room;
   v_queues text[] := '{}';
   v_freed record;
@@ -87,21 +88,22 @@ BEGIN
        WHERE call.id = ANY (ARRAY(SELECT start.call FROM unnest(v_chosen.starts) AS start)) AND call.id = start.call
       RETURNING call.id, call.ticket, call.state::text, call.task::text, call.args, call.kwargs, call.call_data,
                 call.headers, call.options, call.queue::text, call.attempt, call.retry, call.chosen_keys,
-                start.key_ids, start.is_counted, start.at, start.turn)
+                start.key_ids, start.is_counted, start.at, start.turn
+    ), held AS (
+      INSERT INTO dispatcher_slot (call_id, key_id, cost, worker_id, started_at, lease_until, pulled_until, is_confirmed)
+      SELECT start.call, spent.key_id, spent.cost,
+             CASE WHEN start.state = 'active' THEN p_worker END,
+             CASE WHEN start.state = 'active' THEN start.at END,
+             CASE WHEN start.state = 'active' THEN start.at + p_tuning.lease ELSE v_now + p_tuning.dispatch_lease END,
+             CASE WHEN start.state = 'active' AND p_is_pulled THEN v_now + p_tuning.lease END, false
+        FROM unnest(v_chosen.starts) AS start
+       CROSS JOIN LATERAL unnest(start.key_ids, start.costs) AS spent (key_id, cost))
     SELECT started.id, started.ticket, started.state, started.task, started.args, started.kwargs, started.call_data,
            started.headers, started.options, started.queue, started.attempt, started.retry, started.chosen_keys,
            started.key_ids, started.is_counted, started.at, NULL::text, NULL::text, NULL::uuid[], NULL::timestamptz,
            NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], v_now
       FROM started
      ORDER BY started.turn;
-    INSERT INTO dispatcher_slot (call_id, key_id, cost, worker_id, started_at, lease_until, pulled_until, is_confirmed)
-    SELECT start.call, spent.key_id, spent.cost,
-           CASE WHEN start.state = 'active' THEN p_worker END,
-           CASE WHEN start.state = 'active' THEN start.at END,
-           CASE WHEN start.state = 'active' THEN start.at + p_tuning.lease ELSE v_now + p_tuning.dispatch_lease END,
-           CASE WHEN start.state = 'active' AND p_is_pulled THEN v_now + p_tuning.lease END, false
-      FROM unnest(v_chosen.starts) AS start
-     CROSS JOIN LATERAL unnest(start.key_ids, start.costs) AS spent (key_id, cost);
     IF v_chosen.counts THEN PERFORM @count_starts(v_chosen.counted || v_chosen.keys); END IF;
   END IF;
   IF v_chosen.fates <> '{}' THEN
@@ -136,11 +138,13 @@ BEGIN
   IF v_found.turn_keys <> '{}' THEN                  -- lanes of other queues may be ready now
     v_queues := v_queues || ARRAY(SELECT lane.queue FROM unnest(v_found.lanes) AS lane WHERE lane.taker <> 'mine');
   END IF;
-  FOREACH v_key IN ARRAY ARRAY(
-    SELECT key FROM unnest(v_chosen.keys) AS key
-     WHERE key.id = ANY (v_open)
-       AND (SELECT site.lane_id FROM dispatcher_lanesite AS site WHERE site.place = key.id LIMIT 1) IS NOT NULL)
-  LOOP
+  IF v_found.is_parked OR v_chosen.moves <> '{}' THEN
+    v_keys := ARRAY(
+      SELECT key FROM unnest(v_chosen.keys) AS key
+       WHERE key.id = ANY (v_open)
+         AND (SELECT site.lane_id FROM dispatcher_lanesite AS site WHERE site.place = key.id LIMIT 1) IS NOT NULL);
+  END IF;
+  FOREACH v_key IN ARRAY v_keys LOOP
     IF v_key.room > 0 AND COALESCE(v_key.next_at <= v_now + p_tuning.horizon, true) THEN
       v_freed := @free_lanes(v_key.id, v_key.room, ARRAY(SELECT move.lane FROM unnest(v_chosen.moves) AS move));
       v_queues := v_queues || v_freed.queues;
