@@ -1024,5 +1024,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("9bccd9f8"),
+        InstallFunctions("32f6c0fe"),
     ]

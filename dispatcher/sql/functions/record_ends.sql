@@ -3,6 +3,8 @@
 -- Returns the ends that were recorded, those that another transaction keeps from being recorded (the caller brings
 -- these again), and the keys that are free again. The claim that ended it stays on the row, so that it recognizes its
 -- own end if the answer was lost. A call that waits again leaves a note, since it is the first of its lane.
+-- Calls are found by their ids: COALESCE hides the state from the index of calls in flight, which a plan that was made
+-- while there were few of them would read whole.
 CREATE FUNCTION @record_ends(p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[],
     p_crashes smallint[], p_results jsonb[], p_errors jsonb[], p_waits interval[], p_now timestamptz,
     OUT ended uuid[], OUT locked uuid[], OUT freed bigint[]) LANGUAGE plpgsql AS $$
@@ -29,7 +31,7 @@ BEGIN
      CROSS JOIN LATERAL (SELECT ending.error || jsonb_build_object('occurred_at', p_now)) AS failure (error)
      WHERE call.id = ANY (ARRAY(SELECT mine.id FROM dispatcher_callqueue AS mine
                                  WHERE mine.id = ANY (p_calls) FOR NO KEY UPDATE SKIP LOCKED))
-       AND call.id = ending.id AND call.ticket = ending.ticket AND call.state = 'active'
+       AND call.id = ending.id AND call.ticket = ending.ticket AND COALESCE(call.state, '') = 'active'
        AND (ending.claim IS NULL OR call.claim = ending.claim)
        AND NOT EXISTS (SELECT FROM dispatcher_slot AS slot WHERE slot.call_id = ending.id
                                                             AND slot.id NOT IN (SELECT slots.id FROM slots))
@@ -52,7 +54,7 @@ BEGIN
     locked := ARRAY(SELECT call.id
                       FROM unnest(p_calls, p_tickets, p_claims) AS ending (id, ticket, claim)
                       JOIN dispatcher_callqueue AS call
-                        ON call.id = ending.id AND call.ticket = ending.ticket AND call.state = 'active'
+                        ON call.id = ending.id AND call.ticket = ending.ticket AND COALESCE(call.state, '') = 'active'
                        AND (ending.claim IS NULL OR call.claim = ending.claim));
   END IF;
   locked := COALESCE(locked, '{}');

@@ -90,7 +90,8 @@ BEGIN
                 call.headers, call.options, call.queue::text, call.attempt, call.retry, call.chosen_keys,
                 start.key_ids, start.is_counted, start.at, start.turn
     ), held AS (
-      INSERT INTO dispatcher_slot (call_id, key_id, cost, worker_id, started_at, lease_until, pulled_until, is_confirmed)
+      INSERT INTO dispatcher_slot (call_id, key_id, cost, worker_id, started_at, lease_until, pulled_until,
+                                   is_confirmed)
       SELECT start.call, spent.key_id, spent.cost,
              CASE WHEN start.state = 'active' THEN p_worker END,
              CASE WHEN start.state = 'active' THEN start.at END,
