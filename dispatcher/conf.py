@@ -18,19 +18,17 @@ from dispatcher.errors import ConfigurationError
 class Tuning:
     """Constants of the engine; operators have no basis to choose other values. Tests and trials replace TUNING."""
 
-    lanes_per_pass: int = 100
-    """The most lanes that one pass takes of a kind: named, awake, parked or held."""
     horizon: timedelta = timedelta(milliseconds=200)
-    """How far ahead of its start a throttled call may be admitted: it waits in a worker process for so long.
+    """How far ahead of its start a throttled call may be taken: it waits in a worker process for so long.
 
-    At least twice `min_pause`, or a throttle runs dry between two passes.
+    At least twice `min_pause`, or a throttle runs dry between two looks of a tick.
     """
     margin: timedelta = timedelta(milliseconds=50)
     """How much longer than its period a window counts a start: the way from the claim to the provider."""
     lead: timedelta = timedelta(milliseconds=10)
     """How far ahead a throttled start lies at the least: the way of the claim's answer to the worker."""
     min_pause: timedelta = timedelta(milliseconds=25)
-    """The least time between two passes of one tick: 40 passes a second keep up with any throttle."""
+    """The least time between two looks of one tick: 40 a second keep up with any throttle."""
     publish_pause: timedelta = timedelta(seconds=5)
     """How long publishing backs off after the broker was unreachable: each try costs a connection timeout."""
     reschedule_after: timedelta = timedelta(seconds=5)
@@ -63,7 +61,7 @@ class Conf(Tuning):
     max_payload_bytes: int = 1_048_576
     """The most that args, kwargs, call_data and meta of one call may take as JSON."""
     batch: int = 500
-    """The most calls that one pass admits."""
+    """The most calls that one trip of the dispenser dispatches, and that one statement of a tick moves."""
     ramp: timedelta = timedelta(seconds=10)
     """How long after a block of a key what is in flight grows again, from 1 on; 0 lets all go at once."""
     tick: timedelta = timedelta(seconds=1)
@@ -73,7 +71,7 @@ class Conf(Tuning):
     dispatch_ahead: int = 1_000
     """The most calls of one queue that are on their way to its workers."""
     dispatch_lease: timedelta = timedelta(minutes=5)
-    """How long an admitted call may stay unclaimed before its message counts as lost."""
+    """How long a dispatched call may stay unclaimed before its message counts as lost."""
     run_lease: timedelta = timedelta(seconds=60)
     """How long the lease of a running call lasts without a heartbeat."""
     visibility: timedelta = timedelta(minutes=5)
@@ -87,7 +85,7 @@ class Conf(Tuning):
     poison_after: int = 3
     """After how many attempts in a row that killed their process a call is discarded as poison."""
     publish_after: timedelta = timedelta(seconds=2)
-    """How long a call may stay admitted and unpublished before a pass publishes it."""
+    """How long a call may stay dispatched and unpublished before a tick publishes it."""
     recover_every: timedelta = timedelta(seconds=10)
     """How often beat starts the recovery."""
     fallback_schedule: bool = True
@@ -159,7 +157,7 @@ def queue_grace() -> timedelta | None:
 
 
 def needs_worker() -> bool:
-    """Return whether calls of a queue are admitted only while a live worker serves it."""
+    """Return whether calls of a queue are dispatched only while a live worker serves it."""
     return queue_grace() is not None
 
 

@@ -26,7 +26,7 @@ class CallQuerySet(models.QuerySet["CallQueue"]):
         return self.filter(state=State.AVAILABLE)
 
     def in_flight(self) -> "CallQuerySet":
-        """Filter calls that hold slots: admitted or running."""
+        """Filter calls that hold slots: dispatched or running."""
         return self.filter(state__in=IN_FLIGHT)
 
     def ended(self) -> "CallQuerySet":
@@ -59,7 +59,7 @@ class CallQuerySet(models.QuerySet["CallQueue"]):
 
 
 def check_is_sent(call: "CallQueue") -> None:
-    """Refuse to write a call that was made by hand: no pass would serve it. Raises CallInvalid."""
+    """Refuse to write a call that was made by hand: no trip would find it. Raises CallInvalid."""
     if call._state.adding and call.lane_id is None and call.placement is None:  # noqa: SLF001 -- Django's own name
         raise CallInvalid("id", "a call is made by CallQueue.objects.send(task, args=[...], keys=[...]).")
 

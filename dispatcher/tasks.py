@@ -20,7 +20,7 @@ QUIET: Final[dict[str, Any]] = {
 
 @shared_task(name=TICK, **QUIET)
 def tick() -> int:
-    """Serve what time brings within this tick; return how many calls were admitted."""
+    """Serve what time brings within this tick; return how many calls were dispatched."""
     return periodic.run(TICK)
 
 

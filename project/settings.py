@@ -104,7 +104,7 @@ CELERY_BROKER_URL = environment.read("CELERY_BROKER_URL") or environment.with_pa
     environment.read("BROKER_ADDRESS", ADDRESSES.broker_url), environment.read("BROKER_PASSWORD")
 )
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
-# A sender must not wait long for a broker that is down: what it could not hand over, the next pass does.
+# A sender must not wait long for a broker that is down: what it could not publish, the next tick does.
 CELERY_BROKER_CONNECTION_TIMEOUT = 2
 CELERY_BROKER_TRANSPORT_OPTIONS = (
     {"confirm_publish": True}
@@ -117,7 +117,7 @@ CELERY_RESULT_SERIALIZER = "json"
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TIMEZONE = TIME_ZONE
 CELERY_ENABLE_UTC = True
-# What is admitted should start at once, and not lie behind a long task of the same worker.
+# What is dispatched should start at once, and not wait behind a long task of the same worker.
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 # Else the traceback of a process that ends is logged word by word: a thousand lines.
 CELERY_WORKER_REDIRECT_STDOUTS = False

@@ -18,8 +18,9 @@ SEARCH_PATH = 'clock, "$user", public, pg_catalog'
 
 _STOP = """
 CREATE SCHEMA clock;
-CREATE TABLE clock.stopped AS SELECT %s::timestamptz AS at;
-CREATE FUNCTION clock.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT at FROM clock.stopped'
+CREATE TABLE clock.stopped AS SELECT %s::timestamptz AS at, NULL::timestamptz AS running_since;
+CREATE FUNCTION clock.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+'SELECT at + COALESCE(pg_catalog.clock_timestamp() - running_since, interval ''0'') FROM clock.stopped'
 """
 
 
@@ -38,6 +39,19 @@ class Clock:
         self.now = now
         with connection.cursor() as cursor:
             cursor.execute("UPDATE clock.stopped SET at = %s", [now])
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Let the time pass by itself, for processes that race."""
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE clock.stopped SET running_since = pg_catalog.clock_timestamp()")
+            try:
+                yield
+            finally:
+                cursor.execute(
+                    "UPDATE clock.stopped SET at = clock.clock_timestamp(), running_since = NULL RETURNING at"
+                )
+                (self.now,) = cursor.fetchone()
 
 
 @contextmanager

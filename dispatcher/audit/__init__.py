@@ -1,7 +1,7 @@
 """Audit: check every invariant in a live database, and repair what can be repaired.
 
 Each check is one statement, so it reads one snapshot. A healthy system passes through states that look like a violation
-(a lane that the next pass will serve, for example): such a state is a finding only if it is unchanged after two ticks.
+(a lane that the next trip will serve, for example): such a state is a finding only if it is unchanged after two ticks.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ _LOOKS = 4
 """How often a state that may be transient is checked again."""
 _ROUNDS = 10
 _SLACK = timedelta(seconds=1)
-"""How long after a change of limits an admission may still use the old ones."""
+"""How long after a change of limits a trip may still use the old ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +153,7 @@ def _run(checks: Sequence[Check], params: Params) -> tuple[datetime, list[Found]
 def _settle(found: Sequence[Found], looked_at: datetime, waits: timedelta, params: Params, pause: Pause) -> list[Found]:
     """Run the checks of transient states again, several times within `waits`; return what stayed, and all others."""
     staying = {each.check: each for each in found if each.check.is_transient and each.count}
-    # An admission this long after the first run has seen the same rows.
+    # A trip this long after the first run has seen the same rows.
     passed_after = looked_at + min(_SLACK, waits / 2)
     for number in range(1, _LOOKS + 1):
         if not staying:

@@ -28,7 +28,7 @@ CHECKS = (
     Check(
         statement="audit_over_concurrency",
         invariant=1,
-        sentence="An admission exceeded a key's concurrency. Nothing to repair: it drains by itself.",
+        sentence="A trip exceeded a key's concurrency. Nothing to repair: it drains by itself.",
     ),
     Check(
         statement="audit_over_per_worker",
@@ -44,7 +44,7 @@ CHECKS = (
     Check(
         statement="audit_over_rate",
         invariant=1,
-        sentence="An admission took more of a key's window than its rate. Nothing to repair: the window passes.",
+        sentence="A trip took more of a key's window than its rate. Nothing to repair: the window passes.",
     ),
     Check(
         statement="audit_over_throttle",
@@ -73,7 +73,7 @@ CHECKS = (
     Check(
         statement="audit_slot_without_call",
         invariant=4,
-        sentence="A slot is held by a call that is not in flight: its room is never released.",
+        sentence="A slot is held by a call that is not in flight: its room is never freed.",
         repair=repairs.free_orphans,
     ),
     Check(
@@ -90,7 +90,7 @@ CHECKS = (
     Check(
         statement="audit_order",
         invariant=5,
-        sentence="A call waited while one sent after it in the same lane was admitted. Nothing to repair. One cause is "
+        sentence="A call waited while one sent after it in the same lane was taken. Nothing to repair. One cause is "
         "innocent: a transaction that keeps the call's row locked.",
         is_transient=True,
     ),
@@ -146,11 +146,11 @@ CHECKS = (
 NOTES = (
     Check(
         statement="audit_queue_unserved",
-        sentence="A queue has calls, and no live worker: nothing more of it is admitted until one comes.",
+        sentence="A queue has calls, and no live worker: nothing more of it is dispatched until one comes.",
     ),
     Check(
         statement="audit_unstarted",
-        sentence="A call was admitted and came back without a start, three times or because no live worker of its "
+        sentence="A call was dispatched and came back without a start, three times or because no live worker of its "
         "queue knows its task: it waits, longer each time.",
     ),
     Check(statement="audit_poison", sentence="A call was discarded within the last day because it kills its workers."),

@@ -144,7 +144,7 @@ def running() -> frozenset[UUID]:
 def claim_in_time(
     call_id: UUID, ticket: UUID, *, claim_id: UUID, worker: UUID | None = None
 ) -> claim.Claimed | claim.Refused:
-    """Claim a call under this id and wait for its start; where that is missed, the call must be admitted again."""
+    """Claim a call under this id and wait for its start; where that is missed, the call must wait again."""
     first = partial(claim.claim, call_id, ticket, claim_id=claim_id, worker=worker)
     claimed = retry_while_unavailable(partial(_claim_unchecked, first), again=first)
     return claim.Refused.MISSED if isinstance(claimed, claim.Claimed) and not claim.is_in_time(claimed) else claimed

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from time import sleep
 
 from dispatcher import sql
 from dispatcher.conf import conf, is_eager
@@ -36,7 +37,7 @@ def dispense(
     delivers, by default. keys: keys to be looked at. most: calls of one trip. trips: how many at the most.
     """
     found = ready_queues() if queues is None else [*queues]
-    dispatched, fruitless, made = 0, 0, 0.0
+    dispatched, fruitless, made, has_waited = 0, 0, 0.0, False
     while trips is None or made < trips:
         batch = most or conf().batch
         taken = take.take(replace(_DISPENSER, queues=found), room=batch, publish=batch, keys=keys)
@@ -45,9 +46,14 @@ def dispense(
         # One that has only put calls aside, or ended them, says nothing about those behind.
         made += _SETTLING if taken.fates and not taken.dispatched else 1
         fruitless = 0 if taken.dispatched or taken.fates else fruitless + 1
-        is_over = not taken.publish and not (taken.again_at is not None and taken.again_at <= taken.at)
+        # What another transaction has locked is looked at again, once: who has it may have missed the note about it.
+        wait_s = None if taken.again_at is None else (taken.again_at - taken.at).total_seconds()
+        is_over = not taken.publish and (wait_s is None or (wait_s > 0 and has_waited))
         if is_over or fruitless == _FRUITLESS:
             break
+        if wait_s and not taken.publish:
+            has_waited = True
+            sleep(wait_s)
         found = [*taken.publish]
     return dispatched
 
@@ -62,10 +68,13 @@ def dispense_briefly(*, queues: Collection[str] = (), keys: Collection[int] = ()
     return dispense(queues=queues, keys=keys, most=BRIEF, trips=_BRIEF_TRIPS)
 
 
-def serve(taken: Taken) -> None:
-    """Publish what a trip has dispatched, and dispense the queues that it has found ready."""
+def serve(taken: Taken, *, comes_again: bool = True) -> None:
+    """Publish what a trip has dispatched, and dispense the queues that it has found ready.
+
+    comes_again: whether the taker makes its next trip at `again_at`; otherwise one is made for it.
+    """
     publish.publish(taken.dispatched)
-    if taken.publish:
+    if taken.publish or (taken.again_at is not None and not comes_again):
         dispense_briefly(queues=taken.publish)
 
 

@@ -27,7 +27,7 @@ def record(ends: Sequence[Ended], *, queue: str | None = None) -> set[UUID]:
     while left:
         taken = take.take(taker, left, room=dispenser.PUBLISH, publish=dispenser.PUBLISH)
         recorded.update(taken.ended)
-        sql.after_commit(partial(dispenser.serve, taken))
+        sql.after_commit(partial(dispenser.serve, taken, comes_again=False))
         left = [each for each in left if each.call_id in set(taken.locked)]
         if left:
             sleep(pause)

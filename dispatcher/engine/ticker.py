@@ -28,7 +28,7 @@ class Ticker:
         self._called = Event()
 
     def begin(self, tick: timedelta) -> bool:
-        """Begin a run of one tick; False if another one is active, which is then extended and starts a pass at once.
+        """Begin a run of one tick; False if another one is active, which is then extended and looks at once.
 
         A run that has been inactive for longer than its length (the database hangs, for example) does not block a new
         one. A run back to back with another ends one tick after it: otherwise a single thread that runs all ticks
@@ -49,7 +49,7 @@ class Ticker:
             return True
 
     def is_over(self, wait: timedelta | None) -> bool:
-        """End the run if nothing falls due within it, unless another tick has asked for a pass."""
+        """End the run if nothing falls due within it, unless another tick has asked for a look."""
         with self._lock:
             self._active_at = self._clock()
             # What is overdue is due now: counted from its time, a run with a backlog would end that much later.
@@ -60,7 +60,7 @@ class Ticker:
             return True
 
     def pause(self, wait: timedelta, *, least: timedelta) -> bool:
-        """Wait until something falls due or another tick asks for a pass; return whether one did."""
+        """Wait until something falls due or another tick asks for a look; return whether one did."""
         sleep(least.total_seconds())
         was_called = self._called.wait(max(0.0, (wait - least).total_seconds()))
         self._called.clear()

@@ -1,1 +1,1 @@
-"""The steps of a call, one module each; they hand over through the row, never by calling each other."""
+"""The steps of a call, one module each; they meet in the row of the call, and never call each other."""

@@ -34,7 +34,7 @@ class Claimed:
 
     @property
     def lateness(self) -> timedelta:
-        """How late it may start; a call that is later has missed its start, and must be admitted again.
+        """How late it may start; a call that is later has missed its start, and must wait again.
 
         A process that was frozen for as long as a lease must not start what may be another's by now.
         """
@@ -51,11 +51,11 @@ class Refused(Enum):
     STALE = "stale"
     """The ticket was used or replaced: a late or duplicate delivery."""
     KEY_CLOSED = "closed"
-    """A key was paused or blocked since the admission."""
+    """A key was paused or blocked since the take."""
     EXPIRED = "expired"
     """The call did not start in time."""
     TOO_EARLY = "early"
-    """Its start lies beyond the horizon: the throttle was changed since the admission, or starts were missed."""
+    """Its start lies beyond the horizon: the throttle was changed since the take, or starts were missed."""
     INTERRUPTED = "interrupted"
     """A soft time limit came before the start."""
     BUSY = "busy"
@@ -209,7 +209,7 @@ def monotonic_of(at: datetime) -> float:
 
 
 def is_in_time(claimed: Claimed) -> bool:
-    """Wait until the call's start; return False if it was missed, and the call must be admitted again.
+    """Wait until the call's start; return False if it was missed, and the call must wait again.
 
     The next claims of this process are given twice the time then: where it is always late, calls start all the same.
     """

@@ -1,4 +1,4 @@
-"""Publish: hand admitted calls to Celery, after the commit. What the broker refuses stays, and is tried again."""
+"""Publish: hand dispatched calls to Celery, after the commit. What the broker refuses stays, and is tried again."""
 
 import logging
 from collections import Counter, deque
@@ -70,7 +70,7 @@ def publish(calls: Sequence[Publishable], *, now: datetime | None = None) -> int
     """Publish these calls and note it on their rows; return how many the broker took.
 
     A broker that can't be reached is an expected fault, and so is one that refuses a call: what it did not take stays
-    unpublished, for a later pass.
+    unpublished, for a later tick.
     """
     if not calls or monotonic() < _Rest.until:
         return 0
@@ -83,7 +83,7 @@ def publish(calls: Sequence[Publishable], *, now: datetime | None = None) -> int
     try:
         _offer(current_app, calls, answers)
     finally:
-        # Whatever ends the pass: what was taken and not noted would be sent again and again.
+        # Whatever ends it: what was taken and not noted would be sent again and again.
         if answers.taken:
             _note(answers.taken, now)
     return len(answers.taken)
@@ -216,7 +216,7 @@ def _ask(
 
 
 def _run_eagerly(app: Celery, calls: Sequence[Publishable]) -> None:
-    """Run the calls one after the other; those that a finish lets in come after, not inside, the one that ends."""
+    """Run the calls one after the other; those that an end lets go come after, not inside, the one that ends."""
     if _eager.waiting is not None:
         _eager.waiting.extend(calls)
         return

@@ -1,1 +1,1 @@
-"""Limits: the arithmetic of policies, shares of a pass, and retries. It runs no queries."""
+"""Limits: the arithmetic of policies, turns of queues, and retries. It runs no queries."""

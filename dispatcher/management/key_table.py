@@ -103,7 +103,7 @@ def _window(key: KeyStatus) -> str:
 
 
 def _next(key: KeyStatus) -> str:
-    """Return when the next call may start; "-" if that takes a release or a person."""
+    """Return when the next call may start; "-" if that takes an end or a person."""
     if key.is_paused or "concurrency" in key.stopped_by or ("members" in key.stopped_by and key.opens_at is None):
         return "-"
     at = max(filter(None, (key.opens_at, key.next_start_at)), default=key.at)

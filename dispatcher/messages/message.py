@@ -1,4 +1,4 @@
-"""The message of an admitted call: what it is made of, and its way to the broker."""
+"""The message of a dispatched call: what it is made of, and its way to the broker."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ _defaults: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 
 @dataclass(frozen=True, kw_only=True)
 class Admitted:
-    """A call that has its slots and its ticket, and is to be published."""
+    """A call that was taken: it has its slots and its ticket."""
 
     id: UUID
     ticket: UUID

@@ -702,7 +702,7 @@ class Migration(migrations.Migration):
                 (
                     "chosen_keys",
                     models.JSONField(
-                        editable=False, help_text="The key that its latest admission chose of each group.", null=True
+                        editable=False, help_text="The key that its latest take chose of each group.", null=True
                     ),
                 ),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -1044,5 +1044,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("9af3e830"),
+        InstallFunctions("030bc96b"),
     ]

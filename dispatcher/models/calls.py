@@ -77,7 +77,7 @@ class CallQueue(models.Model):
     )
     oversized_cost = models.PositiveIntegerField(null=True, editable=False, help_text="Its cost for that key.")
     chosen_keys = models.JSONField(
-        null=True, editable=False, help_text="The key that its latest admission chose of each group."
+        null=True, editable=False, help_text="The key that its latest take chose of each group."
     )
     attempt = models.PositiveIntegerField(default=0)
     crashes = models.PositiveSmallIntegerField(

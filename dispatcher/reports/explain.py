@@ -97,13 +97,13 @@ class Cost:
     name: str
     cost: int
     chosen: str | None
-    """If it is a group, the key that the latest admission chose."""
+    """If it is a group, the key that the latest take chose."""
 
 
 def waiting_calls(name: str, *, after: Place | None = None, most: int = 100) -> list[KeyCall]:
     """Return the calls that wait for a key, the first in line first, after the place where a page ended.
 
-    Lanes of one priority take turns, so between lanes the order of admission may differ.
+    Lanes of one priority take turns, so between lanes the order of starts may differ.
     """
     priority, position, lane = after or (None, None, None)
     params = {"name": name, "priority": priority, "position": position, "lane": lane, "most": most}

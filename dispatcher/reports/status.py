@@ -59,7 +59,7 @@ class KeyStatus:
     stopped_by: Sequence[str]
     """What leaves no room for a call of cost 1: concurrency, rate, throttle, the ramp after a block, and members."""
     opens_at: datetime | None
-    """When time alone lets the next call in; None if it does now, or if it takes a release or a person."""
+    """When time alone lets the next call start; None if it does now, or if it takes an end or a person."""
     waiting: int
     """How many calls wait."""
     waiting_since: datetime | None
@@ -73,12 +73,12 @@ class KeyStatus:
 
     @property
     def in_flight(self) -> int:
-        """What is held of it, from the admission to the finish."""
+        """What is held of it, from the take to the end."""
         return self.running + self.admitted
 
     @property
     def used(self) -> int:
-        """What counts against the window's limit: starts, and what is admitted and will start."""
+        """What counts against the window's limit: starts, and what is dispatched and will start."""
         return self.starts + self.admitted
 
     @property

@@ -168,7 +168,7 @@ def own_transaction(*, lock_wait: timedelta | None = None) -> Iterator[None]:
         with atomic():
             yield
         return
-    # Django would run hooks at the commit, inside the pipeline: a failing statement of theirs would end the pass.
+    # Django would run hooks at the commit, inside the pipeline: a statement of theirs that fails would end it.
     hooks: list[Callable[[], None]] = []
     wrapper.__dict__[_HOOKS] = hooks
     try:

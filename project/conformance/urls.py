@@ -13,7 +13,10 @@ from dispatcher.ojs import pull_workers, fetch
 from dispatcher.ojs.jobs import job_of
 from dispatcher.models import CallQueue
 
-TABLES = ("callqueue", "lane", "slot", "window", "ratelimitkey", "queue", "worker", "ojs_pullworker", "ojs_subscription")
+TABLES = (
+    *("callqueue", "lane", "lanesite", "slot", "start", "note", "feed", "ratelimitkey", "queue", "worker"),
+    *("ojs_pullworker", "ojs_subscription"),
+)
 HEARTBEAT = "ojs/v1/workers/heartbeat"
 
 

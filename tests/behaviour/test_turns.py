@@ -155,13 +155,13 @@ def test_queues_of_one_worker_take_turns_on_a_key(drive: Drive) -> None:
 
 
 def test_a_backlog_larger_than_a_batch_starts_to_its_end(drive: Drive, settings: Any) -> None:
-    settings.DISPATCHER = {"batch": 2, "lanes_per_pass": 2}
+    settings.DISPATCHER = {"batch": 2}
     calls = drive.send_many(7)
     assert [run.call for run in drive.take(7)] == [call.id for call in calls]
 
 
 def test_all_lanes_of_keys_that_open_together_start(drive: Drive, settings: Any) -> None:
-    settings.DISPATCHER = {"lanes_per_pass": 2}
+    settings.DISPATCHER = {"batch": 2}
     names = [(drive.key(name, concurrency=0).name, drive.key(f"{name}:{n}").name) for name in "abc" for n in range(5)]
     calls = [drive.send(*pair) for pair in names]
     assert drive.take(15) == []
@@ -172,7 +172,7 @@ def test_all_lanes_of_keys_that_open_together_start(drive: Drive, settings: Any)
 
 
 def test_what_one_statement_leaves_goes_on_by_ends_alone(drive: Drive, settings: Any) -> None:
-    settings.DISPATCHER = {"lanes_per_pass": 2}
+    settings.DISPATCHER = {"batch": 2}
     drive.key("api", concurrency=0)
     calls = [drive.send("api", drive.key(f"tenant:{number}").name) for number in range(20)]
     assert drive.take() == []
@@ -181,7 +181,7 @@ def test_what_one_statement_leaves_goes_on_by_ends_alone(drive: Drive, settings:
 
 
 def test_lanes_of_a_higher_priority_go_first_however_many_there_are(drive: Drive, settings: Any) -> None:
-    settings.DISPATCHER = {"lanes_per_pass": 2}
+    settings.DISPATCHER = {"batch": 2}
     drive.key("api", concurrency=3)
     api.pause("api")
     calls = [drive.send("api", drive.key(f"tenant:{number}").name, priority=number) for number in range(7)]

@@ -88,7 +88,7 @@ def test_a_breach_exits_with_1_and_says_what_it_is_about() -> None:
     over_concurrency()
     text, code = printed()
     assert code == 1
-    assert "over_concurrency (invariant 1), 1: An admission exceeded" in text
+    assert "over_concurrency (invariant 1), 1: A trip exceeded" in text
     assert "  key api: in_flight 2, concurrency 1" in text
     assert "✗ 1 finding," in text
 

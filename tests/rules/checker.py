@@ -135,11 +135,9 @@ def _forgotten(after: State, trip: Trip) -> Iterator[str]:
             continue
         if lane.place <= 0 or lane.place not in after.keys or _is_looked_at(after, lane.place):
             continue
-        # The broker's calls wait until a key has no limit per worker any more.
-        if room(after, after.keys[lane.place], None, trip.now, trip.tuning).own <= 0:
-            continue
         at = _noted(after, lane.place)
-        opens = _opens(after, after.keys[lane.place], _most_cost(after, lane.place), trip)
+        is_brokers = after.deliveries.get(lane.queue, "broker") == "broker"
+        opens = _opens(after, after.keys[lane.place], _most_cost(after, lane.place), trip, is_brokers=is_brokers)
         if opens is not None and (at is None or at > max(opens + trip.tuning.horizon, trip.now + SOON)):
             yield f"lane {lane.id} is parked on {lane.place}, which opens at {opens} and is noted for {at}"
 
@@ -169,12 +167,15 @@ def cost_of(state: State, lane: Lane, call: Call, key: int) -> int:
     return (costs[n] if n < len(costs) else None) or 1
 
 
-def _opens(state: State, key: Key, cost: int, trip: Trip) -> int | None:
-    """Return from when on a call of this cost may start; None: not before an end or a change."""
+def _opens(state: State, key: Key, cost: int, trip: Trip, *, is_brokers: bool) -> int | None:
+    """Return from when on a call of this cost may start; None: not before an end or a change.
+
+    The broker's calls wait until a key has no limit per worker any more.
+    """
 
     def when(one: Key) -> int | None:
         allowed = room(state, one, None, trip.now, trip.tuning)
-        if allowed.fits < cost:
+        if allowed.fits < cost or (is_brokers and allowed.own <= 0):
             return None
         if allowed.is_open(cost, trip.now + trip.tuning.horizon):
             return trip.now

@@ -933,7 +933,7 @@ def _leave(
     state.notes += [
         note for note in chosen.notes if not any(each.key == note.key and each.at <= note.at for each in earlier)
     ]
-    again_at = least(*(note.at for note in chosen.notes))
+    again_at = least(*(note.at for note in chosen.notes)) if trip.becomes == "active" else None
     if any(lane.place == READY and lane.queue in trip.queues for lane in state.lanes.values()):
         queues |= {*trip.queues}
         if chosen.left > 0:

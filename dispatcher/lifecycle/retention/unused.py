@@ -45,7 +45,7 @@ _KEYS = _Statements(what="keys", look="unused_keys", lock="lock_unused_keys", de
 
 
 def remove_lanes(*, now: datetime | None = None) -> int:
-    """Remove lanes that have no calls, not even ended ones, and that no pass has served for long; return how many."""
+    """Remove lanes without calls, also ended ones, of which nothing has started for long; return how many."""
     ids = Lane.objects.using(conf().database).order_by("id").values_list("id", flat=True)
     return _remove(_LANES, _slices(lambda after: list(ids.filter(id__gt=after)[:_BATCH])), now)
 

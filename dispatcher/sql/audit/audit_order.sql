@@ -1,6 +1,6 @@
 -- audit_order: calls at the head of their lanes that wait although a call sent after them is in flight.
 -- That alone proves nothing: one that was put back waits at the head, too. But if the row is the same at a later look,
--- and a call behind it was admitted since the first (`passed_after`), then it was passed. A transaction that keeps the
+-- and a call behind it was taken since the first (`passed_after`), then it was passed. A transaction that keeps the
 -- row locked for long is the only innocent cause. Relies on the indexes call_in_flight and call_waiting.
 WITH {{clock}}, flown AS MATERIALIZED (
     SELECT DISTINCT ON (call.lane_id) call.lane_id, call.id, call.position, call.dispatched_at

@@ -1,6 +1,6 @@
--- audit_over_concurrency: keys whose calls in flight cost more than their concurrency, by an admission.
--- Lowering a limit interrupts nothing, so what was admitted before the limits last changed proves nothing; but whatever
--- is admitted after that finds all in its count. Slots are few, live only while their call is in flight, and are read
+-- audit_over_concurrency: keys whose calls in flight cost more than their concurrency, by a take.
+-- Lowering a limit interrupts nothing, so what was taken before the limits last changed proves nothing; but whatever
+-- is taken after that finds all in its count. Slots are few, live only while their call is in flight, and are read
 -- whole.
 WITH {{clock}}, held AS MATERIALIZED (
     SELECT slot.key_id, sum(slot.cost)::bigint AS cost, max(call.dispatched_at) AS admitted_at

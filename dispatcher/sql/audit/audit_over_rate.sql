@@ -1,5 +1,5 @@
--- audit_over_rate: keys of whose window an admission took more than the rate limit.
--- Judged for the latest admissions whose calls are still in flight: what each must have counted, and can't have been
+-- audit_over_rate: keys of whose window a trip took more than the rate limit.
+-- Judged for the latest trips whose calls are still in flight: what each must have counted, and can't have been
 -- less, is the starts in the window before it, the slots that have not started even now, and its own. Starts since are
 -- left out: one that came too late was given up for another, and both are in the window. Relies on start_key.
 WITH {{clock}}, moment AS MATERIALIZED (
@@ -10,19 +10,19 @@ WITH {{clock}}, moment AS MATERIALIZED (
       JOIN dispatcher_callqueue AS call ON call.id = slot.call_id AND call.state IN ('dispatched', 'active')
      WHERE slot.key_id IS NOT NULL
      GROUP BY slot.key_id, call.dispatched_at
-), admission AS MATERIALIZED (
+), trip AS MATERIALIZED (
     SELECT key_id, at, started + sum(unstarted) OVER (PARTITION BY key_id ORDER BY at) AS reserved,
            row_number() OVER (PARTITION BY key_id ORDER BY at DESC) AS place
       FROM moment
 ), limited AS MATERIALIZED (
-    SELECT key.id, key.name, admission.at, admission.reserved,
+    SELECT key.id, key.name, trip.at, trip.reserved,
            {{limit_in_force(key.override_until > clock.now, key, rate_limit)}} AS rate_limit,
            {{limit_in_force(key.override_until > clock.now, key, rate_period)}} AS rate_period,
            {{limited_since(key, clock.now)}} AS since
       FROM clock
-     CROSS JOIN admission
-      JOIN dispatcher_ratelimitkey AS key ON key.id = admission.key_id
-     WHERE admission.place <= 5
+     CROSS JOIN trip
+      JOIN dispatcher_ratelimitkey AS key ON key.id = trip.key_id
+     WHERE trip.place <= 5
 ), spent AS MATERIALIZED (
     SELECT DISTINCT ON (limited.id) limited.id, limited.name, limited.at, limited.rate_limit, limited.rate_period,
            limited.since, limited.reserved + earlier.cost AS cost

@@ -1,4 +1,4 @@
--- audit_slot_without_call: slots whose call is not in flight, or is gone: room that is never released.
+-- audit_slot_without_call: slots whose call is not in flight, or is gone: room that is never freed.
 -- Slots are few, live only while their call is in flight, and are read whole, as are the calls in flight: one look for
 -- each slot would cost ten times as much. An EXCEPT is hashed or sorted, whatever the statistics say.
 -- Relies on the indexes call_in_flight and slot_call.

@@ -1,4 +1,4 @@
--- audit_unstarted: calls that were admitted again and again and never started, or whose task no live worker of their
+-- audit_unstarted: calls that were dispatched again and again and never started, or whose task no live worker of their
 -- queue knows. Relies on the index call_returned.
 WITH {{clock}}, returned AS MATERIALIZED (
     SELECT call.id, call.task, call.queue, call.state, call.returns, call.scheduled_at

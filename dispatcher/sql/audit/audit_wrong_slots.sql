@@ -1,5 +1,5 @@
 -- audit_wrong_slots: calls whose slots are not those of the keys that they spend, or not at their cost.
--- The key of the queue may have been made after the admission; it is seen by others only when the transaction that made
+-- The key of the queue may have been made after the take; it is seen by others only when the transaction that made
 -- it commits, for which it is given a minute. Of a group, a call holds the key that was chosen, too. "-" is the slot of
 -- a call without keys. A call has one slot for each key, of a cost of 1 at the least. Relies on the indexes
 -- call_in_flight and slot_call.

@@ -1,5 +1,5 @@
 -- lock_calls: lock those of these calls that have not started, in order of id.
--- A later statement then sees what the previous holder of the locks wrote: the slots of an admission, for example.
+-- A later statement then sees what the previous holder of the locks wrote: the slots of a trip, for example.
 SELECT call.id
   FROM dispatcher_callqueue AS call
  WHERE call.id = ANY (%(calls)s::uuid[])

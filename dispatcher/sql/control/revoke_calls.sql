@@ -1,5 +1,5 @@
 -- revoke_calls: lock these calls in order of id, and note on those that run that no other attempt of them may start.
--- The caller cancels the others in its next statement, which sees the slots that a pass gave them meanwhile.
+-- The caller cancels the others in its next statement, which sees the slots that a trip gave them meanwhile.
 -- Returns the calls that exist.
 WITH locked AS MATERIALIZED (
     SELECT call.id, call.state

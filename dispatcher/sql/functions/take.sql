@@ -156,6 +156,7 @@ BEGIN
       v_queues := v_queues || v_freed.queues;
       IF v_freed.is_short THEN
         v_chosen.notes := v_chosen.notes || (v_now + interval '20 milliseconds', NULL, v_key.id)::@pending;
+        again_at := LEAST(again_at, v_now + interval '20 milliseconds');
       END IF;
     ELSE
       v_chosen.notes := v_chosen.notes
@@ -174,7 +175,9 @@ BEGIN
        AND (note.key_id = ANY (v_found.busy)         -- who holds that key may have just read the note that is there
             OR NOT EXISTS (SELECT FROM dispatcher_note AS earlier
                             WHERE earlier.key_id = note.key_id AND earlier.at <= note.at));
-    again_at := LEAST(again_at, (SELECT min(note.at) FROM unnest(v_chosen.notes) AS note),
+    -- What opens with time is a tick's where calls are dispatched.
+    again_at := LEAST(again_at,
+                      CASE WHEN p_becomes = 'active' THEN (SELECT min(note.at) FROM unnest(v_chosen.notes) AS note) END,
                       CASE WHEN v_found.busy && v_open THEN v_now + interval '20 milliseconds' END);
   END IF;
   -- Lanes that are ready are looked for from the end: an old snapshot keeps those that were served in front of them.

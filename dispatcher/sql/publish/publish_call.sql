@@ -1,5 +1,5 @@
 -- publish_call: note that this call was handed to the broker under this ticket: publish_calls for one.
--- By the primary key any plan is the right one, so it needs no settings of a pass, and is a trip of one statement.
+-- By the primary key any plan is the right one, so it needs no settings for it, and is a trip of one statement.
 -- The commit does not wait for the disk: a note that a crash loses costs a second delivery, which changes nothing.
 UPDATE dispatcher_callqueue AS call
    SET published_at = {{now}}

@@ -1,4 +1,5 @@
--- unpublished_calls: calls that were admitted some time ago and never handed to the broker; none of the resting queues.
+-- unpublished_calls: calls that were dispatched some time ago and not published; none of the queues in `resting`,
+-- from which publishing backs off.
 -- Their leases are renewed, unless they are longer: they waited for the broker, not for a worker. Relies on the
 -- index call_unpublished, which holds what is published and unclaimed as well: with `published_at` in it, the note of a
 -- publication would cost an entry in every index.

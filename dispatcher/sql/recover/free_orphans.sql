@@ -1,7 +1,7 @@
 -- free_orphans: delete slots whose call is not in flight, or is gone: of those named, or else of the next
 -- `looked_at` after this one; up to `most` of them. Their keys get notes. `last` is where the next look goes on, or 0
 -- where the table ends. Without names a slot whose call had started is kept until its lease is over: its process may
--- still run. A call that is there is judged under its lock, which is not waited for: it may have been admitted
+-- still run. A call that is there is judged under its lock, which is not waited for: it may have been taken
 -- meanwhile, and the slot be its own. One that is not there can't come: a call and its slots are written by one
 -- transaction, or in order.
 WITH slice AS MATERIALIZED (

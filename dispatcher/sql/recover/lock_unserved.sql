@@ -10,7 +10,7 @@ SELECT call.id AS call_id, call.ticket
   FROM dispatcher_callqueue AS call
  CROSS JOIN clock
  WHERE call.queue = ANY (ARRAY(SELECT unserved.queue FROM unserved)) AND call.state = 'dispatched'
-   -- What was admitted while one was there may be in its hands.
+   -- What was dispatched while one was there may be in its hands.
    AND call.dispatched_at < clock.now - %(grace)s::interval
  ORDER BY call.id
  LIMIT %(most)s::int

@@ -1,6 +1,5 @@
 -- report_costs: the keys that a call spends, its queue's own included, and what it costs of each; with a group, the key
--- that its latest admission chose. Those that a call
--- without a lane names may not exist yet.
+-- that its latest take chose. Those that a call without a lane names may not exist yet.
 SELECT key.name, COALESCE((call.costs ->> key.name)::int, 1) AS cost, call.chosen_keys ->> key.name AS chosen
   FROM dispatcher_callqueue AS call
   JOIN dispatcher_lane AS lane ON lane.id = call.lane_id

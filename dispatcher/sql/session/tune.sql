@@ -1,4 +1,4 @@
--- tune: for this transaction, plan the prepared statements of a pass once and by their indexes, and do not compile
+-- tune: for this transaction, plan the prepared statements once and by their indexes, and do not compile
 -- them.
 -- Planning them at each run would cost more than running them; and a plan that is kept must not be one that read a
 -- table whole because it was small that day. Up to PostgreSQL 17 forbidding that makes plans look so dear that the
