@@ -27,6 +27,7 @@ from bench.figures import Bench, Bound, Figure, side_by_side
 from bench.models import PlainRow
 from bench.tasks import nothing
 from dispatcher import ending
+from dispatcher.engine import dispenser
 from dispatcher.lifecycle import heartbeat
 from dispatcher.lifecycle.take import Start, Taken, Taker, take
 from dispatcher.models import CallQueue, Feed, Queue, RateLimitKey
@@ -182,7 +183,7 @@ class Worker:
     def __call__(self) -> Taken:
         """Make a trip. Raises AssertionError if it starts less than it should."""
         ends = [start.ended(DONE) for start in self._starts]
-        taken = take(self._taker, ends, room=self._calls)
+        taken = take(self._taker, ends, room=self._calls, publish=dispenser.PUBLISH)
         self._starts = taken.starts
         if len(self._starts) != self._calls and not self._waits:
             message = f"{len(self._starts)} of {self._calls} calls started"

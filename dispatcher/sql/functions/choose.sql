@@ -5,20 +5,27 @@
 -- A lane of another queue whose turn it is gets the room if a worker of that queue is idle: it is woken, and the room
 -- is kept for the workers of that queue for a moment. Else it is passed over once; after one round the room is kept for
 -- them for `keep`.
-CREATE TYPE @start AS (call uuid, at timestamptz, state text, chosen jsonb);
-CREATE TYPE @spent AS (call uuid, key_id bigint, cost int);
+CREATE TYPE @start AS (
+    call uuid,
+    at timestamptz,
+    state text,
+    chosen jsonb,             -- the member of each group
+    key_ids bigint[],         -- the keys that it spends; NULL: none
+    costs int[],
+    is_counted bool           -- whether a window counts it
+);
 CREATE TYPE @fate AS (call uuid, fate text, at timestamptz, key_id bigint, cost int, queue text);
 CREATE TYPE @move AS (lane bigint, place bigint, served_at timestamptz, kept_until timestamptz, stopped uuid);
 CREATE TYPE @pending AS (at timestamptz, lane_id bigint, key_id bigint);
 CREATE TYPE @chosen AS (
     starts @start[],
-    spent @spent[],
     fates @fate[],
     served bigint[],          -- lanes in the order in which calls of theirs started last
     moves @move[],            -- lanes that do not go on, and the call of each that a limit stopped
     notes @pending[],
     wake uuid[],
     keys @key_room[],
+    counts bool,              -- whether starts of any key are recorded
     counted @key_room[],      -- starts of the trip that are earlier than the last of their key
     open bigint[],            -- keys to look at, and those that stopped a lane
     room_left int
@@ -38,10 +45,10 @@ DECLARE
   v_counted_at timestamptz;
   v_left int := p_room;
   v_due bigint[] := p_due;
-  v_heads int := GREATEST(p_room, COALESCE((SELECT max(room) FROM unnest(p_found.publish_room) AS room), 0))
-                 / GREATEST(1, COALESCE(cardinality(p_found.lanes), 0)) + 1;
+  v_heads int := p_room;
   v_starts @start[] := '{}';
-  v_spent @spent[] := '{}';
+  v_start @start;
+  v_counts bool := false;
   v_fates @fate[] := '{}';
   v_served bigint[] := '{}';
   v_moves @move[] := '{}';
@@ -71,6 +78,8 @@ DECLARE
   k int;
   m int;
 BEGIN
+  IF v_publish <> '{}' THEN v_heads := GREATEST(v_heads, (SELECT max(room) FROM unnest(v_publish) AS room)); END IF;
+  v_heads := v_heads / GREATEST(1, COALESCE(cardinality(p_found.lanes), 0)) + 1;
   LOOP
     v_is_over := true;
     v_short := NULL;
@@ -88,7 +97,8 @@ BEGIN
                     END AS fate
                FROM (SELECT call.id, call.key_costs, call.is_revoked, call.expires_at, call.task
                        FROM dispatcher_callqueue AS call
-                      WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
+                      WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
+                        AND call.state = 'available' AND call.oversized_key_id IS NULL
                         AND call.id <> ALL (v_over)
                       ORDER BY call.position
                       LIMIT v_heads
@@ -213,8 +223,9 @@ BEGIN
         v_is_over := false;
         EXIT;
       ELSIF v_call.taker <> 'others' THEN            -- it starts
-        v_starts := v_starts || (v_call.id, v_at,
-          CASE WHEN v_call.taker = 'mine' THEN p_becomes ELSE 'dispatched' END, v_chosen)::@start;
+        v_start := (v_call.id, v_at, CASE WHEN v_call.taker = 'mine' THEN p_becomes ELSE 'dispatched' END, v_chosen,
+                    CASE WHEN v_ks = '{}' THEN '{NULL}' ELSE '{}' END,
+                    CASE WHEN v_ks = '{}' THEN '{1}' ELSE v_costs END, false)::@start;
         v_over := v_over || v_call.id;
         v_served := array_remove(v_served, v_call.lane) || v_call.lane;
         IF v_call.turn = v_heads THEN v_short := GREATEST(v_short, v_call.priority); END IF;
@@ -223,7 +234,6 @@ BEGIN
           v_left := v_left - 1;
           v_due[v_call.n] := v_due[v_call.n] + p_stride[v_call.n];
         END IF;
-        IF v_ks = '{}' THEN v_spent := v_spent || (v_call.id, NULL, 1)::@spent; END IF;
       ELSE                                           -- it is first, and others' to start
         v_done := v_done || v_call.lane;
         v_opens := CASE WHEN isfinite(v_call.kept_until) THEN v_call.kept_until END;
@@ -267,11 +277,14 @@ BEGIN
           v_keys[k].used := v_keys[k].used + v_costs[i];
           v_keys[k].last_cost := v_costs[i];
           v_keys[k].last_at := v_counted_at;
+          v_counts := v_counts OR v_keys[k].is_counted;
         ELSE
           v_keys[k].unstarted := v_keys[k].unstarted + v_costs[i];
         END IF;
-        v_spent := v_spent || (v_call.id, v_ids[k], v_costs[i])::@spent;
+        v_start.key_ids := v_start.key_ids || v_ids[k];
+        v_start.is_counted := v_start.is_counted OR v_keys[k].rate_limit IS NOT NULL;
       END LOOP;
+      IF v_call.taker <> 'others' THEN v_starts := v_starts || v_start; END IF;
       v_opens := NULL;
     END LOOP;
     EXIT WHEN v_is_over AND (v_short IS NULL OR (v_left = 0 AND 0 = ALL (v_publish)));
@@ -283,6 +296,6 @@ BEGIN
       v_moves[i] := (v_moves[i].lane, 0, NULL, NULL, NULL)::@move;
     END IF;
   END LOOP;
-  RETURN (v_starts, v_spent, v_fates, v_served, v_moves, v_notes, array_remove(v_wake, NULL), v_keys, v_counted, v_open,
-          v_left);
+  RETURN (v_starts, v_fates, v_served, v_moves, v_notes, array_remove(v_wake, NULL), v_keys, v_counts, v_counted,
+          v_open, v_left);
 END $$;

@@ -84,6 +84,7 @@ BEGIN
      SET started_at = start_at, worker_id = p_worker, lease_until = start_at + p_tuning.lease
    WHERE slot.call_id = p_call;
   FOR i IN 1 .. COALESCE(cardinality(v_keys), 0) LOOP
+    v_keys[i].is_counted := v_keys[i].is_counted OR @is_member(v_keys[i].name, v_keys[i].is_group);
     v_keys[i].used := v_costs[array_position(v_ids, v_keys[i].id)];
     v_keys[i].last_cost := v_keys[i].used;
     v_keys[i].last_at := GREATEST(v_keys[i].last_at, start_at + p_tuning.slack);

@@ -12,7 +12,8 @@ CREATE TYPE @found AS (
     ids bigint[],             -- keys that are locked
     keys @key_room[],         -- what each of these allows
     lanes @lane[],
-    turn_keys bigint[],       -- keys with room that have lanes parked on them
+    is_parked bool,           -- whether lanes are parked on keys that are locked
+    turn_keys bigint[],       -- those of these keys that have room
     published text[],         -- queues whose calls may be published, and how many
     publish_room int[]
 );
@@ -32,6 +33,8 @@ DECLARE
   v_turn_keys bigint[] := '{}';
   v_published text[] := '{}';
   v_publish_room int[] := '{}';
+  v_has_limited bool;
+  v_is_parked bool := false;
   v_other record;
   v_left int;
   v_locked record;
@@ -50,12 +53,21 @@ BEGIN
     v_queues := v_published;
   END IF;
 
-  -- The lanes that are ready; apart, those that only a worker with room of its own may serve.
-  v_rows := @ready_rows(v_queues, p_room);
-  IF (SELECT site.lane_id FROM dispatcher_lanesite AS site
-       WHERE site.place = -1 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
-    v_rows := v_rows || @limited_rows(p_worker, v_queues, p_room, v_now);
-  END IF;
+  -- The lanes that are ready, locked in the ordered scan: who chooses first and locks then mostly finds them taken.
+  -- Apart, those that only a worker with room of its own may serve.
+  SELECT array_agg(front.row),
+         (SELECT site.lane_id FROM dispatcher_lanesite AS site
+           WHERE site.place = -1 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL
+    INTO v_rows, v_has_limited
+    FROM unnest(v_queues) AS mine (name)
+   CROSS JOIN LATERAL (
+         SELECT site.ctid AS row
+           FROM dispatcher_lanesite AS site
+          WHERE site.place = 0 AND site.queue = mine.name
+          ORDER BY site.priority DESC, site.served_at, site.lane_id
+          LIMIT p_room
+            FOR NO KEY UPDATE SKIP LOCKED) AS front;
+  IF v_has_limited THEN v_rows := v_rows || @limited_rows(p_worker, v_queues, p_room, v_now); END IF;
   IF v_rows IS NULL AND v_queues <> '{}'
      AND (SELECT site.lane_id FROM dispatcher_lanesite AS site
            WHERE site.place = 0 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
@@ -74,15 +86,17 @@ BEGIN
   IF v_rows IS NOT NULL THEN v_lanes := @lanes_at(v_rows, 'mine'); END IF;
   -- Room may be kept for a lane of these queues: it is first on that key. Its place is looked at apart: a plan that was
   -- made while there were few lanes would read all that are parked.
-  v_open := v_open || ARRAY(SELECT kept.place
-                              FROM (SELECT site.place FROM dispatcher_lanesite AS site
-                                     WHERE site.queue = ANY (v_queues) AND site.kept_until IS NOT NULL OFFSET 0) AS kept
-                             WHERE kept.place > 0);
-  v_want := v_open || ARRAY(SELECT unnest(lane.key_ids) FROM unnest(v_lanes) AS lane);
+  SELECT v_open || ARRAY(SELECT kept.place
+                           FROM (SELECT site.place FROM dispatcher_lanesite AS site
+                                  WHERE site.queue = ANY (v_queues) AND site.kept_until IS NOT NULL OFFSET 0) AS kept
+                          WHERE kept.place > 0),
+         array_agg(spent.id)
+    INTO v_open, v_want
+    FROM unnest(v_lanes) AS lane
+   CROSS JOIN LATERAL unnest(lane.key_ids) AS spent (id);
+  v_want := v_open || v_want;
 
   FOR v_round IN 1 .. 2 LOOP
-    v_want := ARRAY(SELECT DISTINCT want.id FROM unnest(v_want) AS want (id)
-                     WHERE want.id IS NOT NULL AND want.id <> ALL (v_ids || v_busy));
     EXIT WHEN v_want = '{}';
     v_locked := @lock_keys(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
     IF v_locked.busy <> '{}'
@@ -101,7 +115,9 @@ BEGIN
     v_busy := v_busy || v_locked.busy;
     v_open := v_open || v_locked.groups;
     EXIT WHEN v_round = 2;
-    v_want := '{}';
+    v_is_parked := (SELECT site.lane_id FROM dispatcher_lanesite AS site
+                     WHERE site.place = ANY (v_locked.ids) LIMIT 1) IS NOT NULL;
+    EXIT WHEN NOT v_is_parked;
     -- As many of the lanes parked on keys with room as there is room for.
     FOR v_other IN
       WITH RECURSIVE turn (key_id, room, queue) AS (
@@ -145,7 +161,9 @@ BEGIN
                          FOR NO KEY UPDATE SKIP LOCKED);
       v_lanes := v_lanes || @lanes_at(v_rows, v_other.taker);
     END LOOP;
-    v_want := ARRAY(SELECT unnest(lane.key_ids) FROM unnest(v_lanes) AS lane);
+    v_want := ARRAY(SELECT DISTINCT spent.id FROM unnest(v_lanes) AS lane, unnest(lane.key_ids) AS spent (id)
+                     WHERE spent.id <> ALL (v_ids || v_busy));
   END LOOP;
-  RETURN (v_now, v_since, v_open, v_busy, v_ids, v_keys, v_lanes, v_turn_keys, v_published, v_publish_room);
+  RETURN (v_now, v_since, v_open, v_busy, v_ids, v_keys, v_lanes, v_is_parked, v_turn_keys, v_published,
+          v_publish_room);
 END $$;

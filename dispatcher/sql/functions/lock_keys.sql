@@ -8,6 +8,7 @@ CREATE FUNCTION @lock_keys(p_keys bigint[], p_known bigint[], p_worker uuid, p_m
 LANGUAGE plpgsql AS $$
 DECLARE
   v_groups @group_room[];
+  v_members bigint[];                                -- their last start ranks them among the members of a group
   v_group @group_room;
   k int;
 BEGIN
@@ -17,12 +18,15 @@ BEGIN
      WHERE key.id = ANY (p_keys) AND key.id <> ALL (p_known)
      ORDER BY key.id
        FOR NO KEY UPDATE SKIP LOCKED)
-  SELECT COALESCE(array_agg(DISTINCT mine.id), '{}'), array_agg(DISTINCT joined.id) FILTER (WHERE joined.id IS NOT NULL)
-    INTO ids, groups
+  SELECT COALESCE(array_agg(DISTINCT mine.id), '{}'),
+         array_agg(DISTINCT joined.id) FILTER (WHERE joined.id IS NOT NULL),
+         array_agg(mine.id) FILTER (WHERE joined.id IS NOT NULL AND NOT mine.is_group)
+    INTO ids, groups, v_members
     FROM mine
     LEFT JOIN LATERAL unnest(CASE WHEN mine.is_group THEN ARRAY[mine.id]
-                                  WHEN @is_member(mine.name, mine.is_group) THEN @groups_of(mine.name) END)
-              AS joined (id) ON true;
+                                  WHEN (SELECT key.id FROM dispatcher_ratelimitkey AS key
+                                         WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL
+                                  THEN @groups_of(mine.name) END) AS joined (id) ON true;
   groups := COALESCE(groups, '{}');
   IF groups <> '{}' THEN
     -- Ranked before they are locked, and counted again after it: a mistake costs a look.
@@ -52,13 +56,24 @@ BEGIN
     busy := ARRAY(SELECT key.id FROM dispatcher_ratelimitkey AS key
                    WHERE key.id = ANY (p_keys || groups) AND key.id <> ALL (ids || p_known));
   END IF;
+  IF random() < 0.004 THEN      -- an old snapshot keeps slots that are gone: they are not read again and again
+    UPDATE dispatcher_ratelimitkey AS key
+       SET slots_from = COALESCE((SELECT slot.id FROM dispatcher_slot AS slot
+                                   WHERE slot.key_id = key.id AND slot.id >= key.slots_from ORDER BY slot.id LIMIT 1),
+                                 (SELECT last_value + 1 FROM dispatcher_slot_id_seq))
+     WHERE key.id = ANY (ids);
+  END IF;
   SELECT array_agg(key), COALESCE(array_agg(key.id), '{}') INTO keys, ids
     FROM @room(ids, p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS key;
   FOREACH v_group IN ARRAY COALESCE(v_groups, '{}') LOOP
+    v_members := v_members || v_group.best;
     k := array_position(ids, v_group.id);
     CONTINUE WHEN k IS NULL;
     keys[k].room := LEAST(keys[k].room, v_group.room);
     keys[k].fits := LEAST(keys[k].fits, v_group.fits);
     IF NOT v_group.best <@ (ids || p_known) THEN busy := busy || v_group.id; END IF;
+  END LOOP;
+  FOR k IN 1 .. CASE WHEN v_members IS NULL THEN 0 ELSE cardinality(ids) END LOOP
+    IF ids[k] = ANY (v_members) THEN keys[k].is_counted := true; END IF;
   END LOOP;
 END $$;

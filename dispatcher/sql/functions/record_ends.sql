@@ -3,17 +3,16 @@
 -- Returns the ends that were recorded, those that another transaction keeps from being recorded (the caller brings
 -- these again), and the keys that are free again. The claim that ended it stays on the row, so that it recognizes its
 -- own end if the answer was lost. A call that waits again leaves a note, since it is the first of its lane.
+-- Calls and slots are found by the ids given: a plan that was made while few calls were in flight would read all that
+-- are. So COALESCE hides the state from the index call_in_flight, and LIMIT keeps the slots out of a join.
 CREATE FUNCTION @record_ends(p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[],
     p_crashes smallint[], p_results jsonb[], p_errors jsonb[], p_waits interval[], p_now timestamptz,
     OUT ended uuid[], OUT locked uuid[], OUT freed bigint[]) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
-DECLARE
-  v_slots bigint[];
 BEGIN
-  -- Who has locked a slot, and not its call, must not end the whole trip.
-  v_slots := ARRAY(SELECT slot.id FROM dispatcher_slot AS slot
-                    WHERE slot.call_id = ANY (p_calls) FOR UPDATE SKIP LOCKED);
-  WITH recorded AS (
+  WITH slots AS MATERIALIZED (          -- who has locked a slot, and not its call, must not end the whole trip
+    SELECT slot.id FROM dispatcher_slot AS slot WHERE slot.call_id = ANY (p_calls) FOR UPDATE SKIP LOCKED
+  ), recorded AS (
     UPDATE dispatcher_callqueue AS call
        SET state = ending.state, reason = ending.reason, ticket = NULL, claim = ending.claim, result = ending.result,
            returns = 0,
@@ -32,15 +31,18 @@ BEGIN
      CROSS JOIN LATERAL (SELECT ending.error || jsonb_build_object('occurred_at', p_now)) AS failure (error)
      WHERE call.id = ANY (ARRAY(SELECT mine.id FROM dispatcher_callqueue AS mine
                                  WHERE mine.id = ANY (p_calls) FOR NO KEY UPDATE SKIP LOCKED))
-       AND call.id = ending.id AND call.ticket = ending.ticket AND call.state = 'active'
+       AND call.id = ending.id AND call.ticket = ending.ticket AND COALESCE(call.state, '') = 'active'
        AND (ending.claim IS NULL OR call.claim = ending.claim)
-       AND NOT EXISTS (SELECT FROM dispatcher_slot AS slot WHERE slot.call_id = ending.id AND slot.id <> ALL (v_slots))
-    RETURNING call.id)
-  SELECT COALESCE(array_agg(recorded.id), '{}') INTO ended FROM recorded;
-
-  WITH gone AS (
-    DELETE FROM dispatcher_slot AS slot WHERE slot.call_id = ANY (ended) RETURNING slot.key_id)
-  SELECT COALESCE(array_agg(DISTINCT gone.key_id) FILTER (WHERE gone.key_id IS NOT NULL), '{}') INTO freed FROM gone;
+       AND (SELECT slot.id FROM dispatcher_slot AS slot
+             WHERE slot.call_id = ending.id AND slot.id NOT IN (SELECT slots.id FROM slots) LIMIT 1) IS NULL
+    RETURNING call.id
+  ), gone AS (
+    DELETE FROM dispatcher_slot AS slot
+     WHERE slot.call_id = ANY (ARRAY(SELECT recorded.id FROM recorded))
+    RETURNING slot.key_id)
+  SELECT ARRAY(SELECT recorded.id FROM recorded),
+         ARRAY(SELECT DISTINCT gone.key_id FROM gone WHERE gone.key_id IS NOT NULL)
+    INTO ended, freed;
 
   IF 'available' = ANY (p_states) THEN
     INSERT INTO dispatcher_note (at, lane_id, is_forced)
@@ -52,7 +54,7 @@ BEGIN
     locked := ARRAY(SELECT call.id
                       FROM unnest(p_calls, p_tickets, p_claims) AS ending (id, ticket, claim)
                       JOIN dispatcher_callqueue AS call
-                        ON call.id = ending.id AND call.ticket = ending.ticket AND call.state = 'active'
+                        ON call.id = ending.id AND call.ticket = ending.ticket AND COALESCE(call.state, '') = 'active'
                        AND (ending.claim IS NULL OR call.claim = ending.claim));
   END IF;
   locked := COALESCE(locked, '{}');

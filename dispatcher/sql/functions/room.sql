@@ -19,7 +19,7 @@ CREATE TYPE @key_room AS (
     closed_until timestamptz, -- the end of a block; infinity: paused
     ramp_from timestamptz,    -- since when the ramp runs
     is_group bool,
-    is_counted bool,          -- whether its starts are recorded
+    is_counted bool,          -- whether its starts are recorded; those of a member of a group are, too (see lock_keys)
     total bigint,             -- the running total of its starts
     last_at timestamptz,
     last_cost int,
@@ -51,7 +51,9 @@ SELECT key.id,
        force.throttle_limit, force.throttle_period, force.rate_limit, force.rate_period, slots.unstarted, slots.held,
        CASE WHEN key.is_paused THEN 'infinity' WHEN key.blocked_until > p_now THEN key.blocked_until END,
        CASE WHEN key.blocked_until + p_ramp > p_now THEN key.blocked_until END,
-       key.is_group, counting.is_on, (starts.last).total, (starts.last).at, (starts.last).last_cost, 0::bigint,
+       key.is_group,
+       COALESCE(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit) IS NOT NULL,
+       (starts.last).total, (starts.last).at, (starts.last).last_cost, 0::bigint,
        key.name::text, force.concurrency, force.per_worker
   FROM dispatcher_ratelimitkey AS key
  CROSS JOIN LATERAL (SELECT COALESCE(key.override_until > p_now, false) AS is_on) AS override
@@ -72,17 +74,13 @@ SELECT key.id,
               COALESCE(sum(slot.cost) FILTER (WHERE slot.started_at IS NULL), 0) AS unstarted,
               COALESCE(sum(slot.cost) FILTER (WHERE slot.worker_id = p_worker), 0) AS mine
          FROM dispatcher_slot AS slot
-        WHERE slot.key_id = key.id) AS slots
+        WHERE slot.key_id = key.id AND slot.id >= key.slots_from) AS slots
  CROSS JOIN LATERAL (
-       SELECT COALESCE(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit)
-              IS NOT NULL OR @is_member(key.name, key.is_group) AS is_on) AS counting
- CROSS JOIN LATERAL (
-       SELECT CASE WHEN counting.is_on
-                   THEN (SELECT start
-                           FROM dispatcher_start AS start
-                          WHERE start.key_id = key.id
-                          ORDER BY start.key_id DESC, start.at DESC, start.total DESC
-                          LIMIT 1) END AS last,
+       SELECT (SELECT start
+                 FROM dispatcher_start AS start
+                WHERE start.key_id = key.id
+                ORDER BY start.key_id DESC, start.at DESC, start.total DESC
+                LIMIT 1) AS last,
               CASE WHEN force.rate_limit IS NOT NULL
                    THEN (SELECT start
                            FROM dispatcher_start AS start

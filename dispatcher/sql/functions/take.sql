@@ -30,9 +30,11 @@ DECLARE
   v_noted record;
   v_found @found;
   v_chosen @chosen;
+  v_keys @key_room[] := '{}';                        -- those with lanes that stay parked
   v_key @key_room;
   v_queues text[] := '{}';
   v_freed record;
+  v_is_ready bool;                                   -- lanes of this worker's queues are
 BEGIN
   -- 1 Record the ends given. Look at the keys that they free, at what is noted, and where a lane of this worker is
   -- first.
@@ -79,32 +81,31 @@ BEGIN
              started_at = CASE start.state WHEN 'active' THEN start.at END,
              attempt = call.attempt + (start.state = 'active')::int,
              returns = CASE start.state WHEN 'active' THEN 0 ELSE call.returns END
-        FROM (SELECT start.call, start.at, start.state, start.chosen, gen_random_uuid() AS ticket, turn
-                FROM unnest(v_chosen.starts) WITH ORDINALITY AS start (call, at, state, chosen, turn)) AS start
+        FROM (SELECT start.call, start.at, start.state, start.chosen, array_remove(start.key_ids, NULL) AS key_ids,
+                     start.is_counted, gen_random_uuid() AS ticket, turn
+                FROM unnest(v_chosen.starts) WITH ORDINALITY
+                  AS start (call, at, state, chosen, key_ids, costs, is_counted, turn)) AS start
        WHERE call.id = ANY (ARRAY(SELECT start.call FROM unnest(v_chosen.starts) AS start)) AND call.id = start.call
       RETURNING call.id, call.ticket, call.state::text, call.task::text, call.args, call.kwargs, call.call_data,
-                call.headers, call.options, call.queue::text, call.attempt, call.retry, call.chosen_keys, start.at,
-                start.turn)
+                call.headers, call.options, call.queue::text, call.attempt, call.retry, call.chosen_keys,
+                start.key_ids, start.is_counted, start.at, start.turn
+    ), held AS (
+      INSERT INTO dispatcher_slot (call_id, key_id, cost, worker_id, started_at, lease_until, pulled_until,
+                                   is_confirmed)
+      SELECT start.call, spent.key_id, spent.cost,
+             CASE WHEN start.state = 'active' THEN p_worker END,
+             CASE WHEN start.state = 'active' THEN start.at END,
+             CASE WHEN start.state = 'active' THEN start.at + p_tuning.lease ELSE v_now + p_tuning.dispatch_lease END,
+             CASE WHEN start.state = 'active' AND p_is_pulled THEN v_now + p_tuning.lease END, false
+        FROM unnest(v_chosen.starts) AS start
+       CROSS JOIN LATERAL unnest(start.key_ids, start.costs) AS spent (key_id, cost))
     SELECT started.id, started.ticket, started.state, started.task, started.args, started.kwargs, started.call_data,
            started.headers, started.options, started.queue, started.attempt, started.retry, started.chosen_keys,
-           ARRAY(SELECT spent.key_id FROM unnest(v_chosen.spent) AS spent
-                  WHERE spent.call = started.id AND spent.key_id IS NOT NULL),
-           EXISTS (SELECT FROM unnest(v_chosen.spent) AS spent
-                     JOIN unnest(v_chosen.keys) AS key ON key.id = spent.key_id AND key.rate_limit IS NOT NULL
-                    WHERE spent.call = started.id),
-           started.at, NULL::text, NULL::text, NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[],
-           NULL::uuid[], NULL::bigint[], v_now
+           started.key_ids, started.is_counted, started.at, NULL::text, NULL::text, NULL::uuid[], NULL::timestamptz,
+           NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], v_now
       FROM started
      ORDER BY started.turn;
-    INSERT INTO dispatcher_slot (call_id, key_id, cost, worker_id, started_at, lease_until, pulled_until, is_confirmed)
-    SELECT spent.call, spent.key_id, spent.cost,
-           CASE WHEN start.state = 'active' THEN p_worker END,
-           CASE WHEN start.state = 'active' THEN start.at END,
-           CASE WHEN start.state = 'active' THEN start.at + p_tuning.lease ELSE v_now + p_tuning.dispatch_lease END,
-           CASE WHEN start.state = 'active' AND p_is_pulled THEN v_now + p_tuning.lease END, false
-      FROM unnest(v_chosen.spent) AS spent
-      JOIN unnest(v_chosen.starts) AS start ON start.call = spent.call;
-    PERFORM @count_starts(v_chosen.counted || v_chosen.keys);
+    IF v_chosen.counts THEN PERFORM @count_starts(v_chosen.counted || v_chosen.keys); END IF;
   END IF;
   IF v_chosen.fates <> '{}' THEN
     RETURN QUERY
@@ -119,17 +120,22 @@ BEGIN
   END IF;
   IF v_found.lanes <> '{}' THEN
     UPDATE dispatcher_lanesite AS site
-       SET place = settled.place, served_at = settled.served_at, kept_until = settled.kept_until
+       SET place = settled.place, served_at = settled.served_at, kept_until = settled.kept_until,
+           waits_from = settled.waits_from
       FROM (SELECT lane.row,
                    COALESCE(move.served_at, v_now + array_position(v_chosen.served, lane.id) * interval '1 microsecond',
                             lane.served_at) AS served_at,
                    move.kept_until,
-                   CASE WHEN move.lane IS NOT NULL THEN move.place
-                        ELSE (SELECT 0 FROM dispatcher_callqueue AS call
-                               WHERE call.lane_id = lane.id AND call.state = 'available'
-                                 AND call.oversized_key_id IS NULL LIMIT 1) END AS place
+                   CASE WHEN move.lane IS NOT NULL THEN move.place WHEN first.position IS NOT NULL THEN 0 END AS place,
+                   -- Where none waits, later ones come after all that were sent, but for those of notes.
+                   COALESCE(first.position, (SELECT last_value + 1 FROM dispatcher_call_position)) AS waits_from
               FROM unnest(v_found.lanes) AS lane
               LEFT JOIN unnest(v_chosen.moves) AS move ON move.lane = lane.id
+              LEFT JOIN LATERAL (
+                   SELECT call.position FROM dispatcher_callqueue AS call
+                    WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
+                      AND call.state = 'available' AND call.oversized_key_id IS NULL
+                    ORDER BY call.position LIMIT 1) AS first ON true
             OFFSET 0) AS settled
      WHERE site.ctid = ANY (ARRAY(SELECT lane.row FROM unnest(v_found.lanes) AS lane)) AND site.ctid = settled.row;
   END IF;
@@ -138,9 +144,13 @@ BEGIN
   IF v_found.turn_keys <> '{}' THEN                  -- lanes of other queues may be ready now
     v_queues := v_queues || ARRAY(SELECT lane.queue FROM unnest(v_found.lanes) AS lane WHERE lane.taker <> 'mine');
   END IF;
-  FOREACH v_key IN ARRAY COALESCE(v_chosen.keys, '{}') LOOP
-    CONTINUE WHEN v_key.id <> ALL (v_open)
-               OR (SELECT site.lane_id FROM dispatcher_lanesite AS site WHERE site.place = v_key.id LIMIT 1) IS NULL;
+  IF v_found.is_parked OR v_chosen.moves <> '{}' THEN
+    v_keys := ARRAY(
+      SELECT key FROM unnest(v_chosen.keys) AS key
+       WHERE key.id = ANY (v_open)
+         AND (SELECT site.lane_id FROM dispatcher_lanesite AS site WHERE site.place = key.id LIMIT 1) IS NOT NULL);
+  END IF;
+  FOREACH v_key IN ARRAY v_keys LOOP
     IF v_key.room > 0 AND COALESCE(v_key.next_at <= v_now + p_tuning.horizon, true) THEN
       v_freed := @free_lanes(v_key.id, v_key.room, ARRAY(SELECT move.lane FROM unnest(v_chosen.moves) AS move));
       v_queues := v_queues || v_freed.queues;
@@ -153,43 +163,42 @@ BEGIN
         || (@opens_at(v_key, 1, p_worker, p_tuning, v_found.since), NULL, v_key.id)::@pending;
     END IF;
   END LOOP;
-  INSERT INTO dispatcher_note (at, lane_id, key_id)
-  SELECT DISTINCT note.at, note.lane_id, note.key_id
-    FROM (SELECT note.at, note.lane_id, note.key_id FROM unnest(v_chosen.notes) AS note
-           UNION ALL
-          SELECT v_now + interval '20 milliseconds', NULL, busy.id
-            FROM unnest(v_found.busy) AS busy (id)
-           WHERE busy.id = ANY (v_open)) AS note
-   WHERE note.at IS NOT NULL
-     AND (note.key_id = ANY (v_found.busy)           -- who holds that key may have just read the note that is there
-          OR NOT EXISTS (SELECT FROM dispatcher_note AS earlier
-                          WHERE earlier.key_id = note.key_id AND earlier.at <= note.at));
-  IF p_becomes = 'active' THEN                       -- what opens with time is a tick's where calls are dispatched
-    again_at := LEAST(again_at, (SELECT min(note.at) FROM unnest(v_chosen.notes) AS note));
+  IF v_chosen.notes <> '{}' OR v_found.busy && v_open THEN
+    INSERT INTO dispatcher_note (at, lane_id, key_id)
+    SELECT DISTINCT note.at, note.lane_id, note.key_id
+      FROM (SELECT note.at, note.lane_id, note.key_id FROM unnest(v_chosen.notes) AS note
+             UNION ALL
+            SELECT v_now + interval '20 milliseconds', NULL, busy.id
+              FROM unnest(v_found.busy) AS busy (id)
+             WHERE busy.id = ANY (v_open)) AS note
+     WHERE note.at IS NOT NULL
+       AND (note.key_id = ANY (v_found.busy)         -- who holds that key may have just read the note that is there
+            OR NOT EXISTS (SELECT FROM dispatcher_note AS earlier
+                            WHERE earlier.key_id = note.key_id AND earlier.at <= note.at));
+    -- What opens with time is a tick's where calls are dispatched.
+    again_at := LEAST(again_at,
+                      CASE WHEN p_becomes = 'active' THEN (SELECT min(note.at) FROM unnest(v_chosen.notes) AS note) END,
+                      CASE WHEN v_found.busy && v_open THEN v_now + interval '20 milliseconds' END);
   END IF;
-  IF v_found.busy && v_open THEN again_at := LEAST(again_at, v_now + interval '20 milliseconds'); END IF;
-  IF (SELECT site.lane_id FROM dispatcher_lanesite AS site
-       WHERE site.place = 0 AND site.queue = ANY (p_queues) LIMIT 1) IS NOT NULL THEN
-    v_queues := v_queues || p_queues;
-    IF v_chosen.room_left > 0 THEN
-      again_at := CASE WHEN v_chosen.starts = '{}' AND v_chosen.moves = '{}' AND v_chosen.fates = '{}'
-                       THEN LEAST(again_at, v_now + interval '5 milliseconds') ELSE v_now END;
-    END IF;
-  END IF;
-  wake := v_chosen.wake;
-  publish := '{}';
-  IF v_queues <> '{}' THEN
-    SELECT array_remove(wake || array_agg(CASE WHEN queue.delivery <> 'broker' AND queue.is_ready
-                                               THEN @wake(queue.name, NULL, p_worker, p_tuning.silence, v_now) END),
-                        NULL),
-           COALESCE(array_agg(queue.name) FILTER (WHERE queue.delivery = 'broker' AND queue.is_ready), '{}')
-      INTO wake, publish
-      FROM (SELECT mine.name,
-                   COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = mine.name),
-                            'broker') AS delivery,
-                   (SELECT site.lane_id FROM dispatcher_lanesite AS site
-                     WHERE site.place = 0 AND site.queue = mine.name LIMIT 1) IS NOT NULL AS is_ready
-              FROM (SELECT DISTINCT name FROM unnest(v_queues) AS queue (name) ORDER BY name) AS mine) AS queue;
+  -- Lanes that are ready are looked for from the end: an old snapshot keeps those that were served in front of them.
+  SELECT array_remove(v_chosen.wake || array_agg(
+           CASE WHEN queue.delivery <> 'broker'
+                     AND (SELECT feed.worker_id FROM dispatcher_feed AS feed WHERE feed.idle_at IS NOT NULL LIMIT 1)
+                         IS NOT NULL
+                THEN @wake(queue.name, NULL, p_worker, p_tuning.silence, v_now) END), NULL),
+         COALESCE(array_agg(queue.name) FILTER (WHERE queue.delivery = 'broker'), '{}'),
+         COALESCE(bool_or(queue.name = ANY (p_queues)), false)
+    INTO wake, publish, v_is_ready
+    FROM (SELECT mine.name,
+                 COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = mine.name),
+                          'broker') AS delivery
+            FROM (SELECT DISTINCT name FROM unnest(v_queues || p_queues) AS queue (name) ORDER BY name) AS mine
+           WHERE (SELECT site.lane_id FROM dispatcher_lanesite AS site
+                   WHERE site.place = 0 AND site.queue = mine.name
+                   ORDER BY site.priority, site.served_at DESC, site.lane_id DESC LIMIT 1) IS NOT NULL) AS queue;
+  IF v_is_ready AND v_chosen.room_left > 0 THEN
+    again_at := CASE WHEN v_chosen.starts = '{}' AND v_chosen.moves = '{}' AND v_chosen.fates = '{}'
+                     THEN LEAST(again_at, v_now + interval '5 milliseconds') ELSE v_now END;
   END IF;
   at := v_now;
   RETURN NEXT;

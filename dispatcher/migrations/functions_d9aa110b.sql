@@ -1,11 +1,11 @@
--- The functions of version 0341a11f, as a migration installs them. Written by `make functions`.
+-- The functions of version d9aa110b, as a migration installs them. Written by `make functions`.
 
-CREATE FUNCTION dispatcher_spacing_0341a11f(p_cost bigint, p_limit int, p_period interval) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION dispatcher_spacing_d9aa110b(p_cost bigint, p_limit int, p_period interval) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
 SELECT interval '1 microsecond' * LEAST(ceil(extract(epoch FROM p_period) * 1e6 * p_cost / p_limit), 1e15)::float8
 $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_spacing_0341a11f FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_spacing_d9aa110b FROM PUBLIC;
 
-CREATE TYPE dispatcher_tuning_0341a11f AS (
+CREATE TYPE dispatcher_tuning_d9aa110b AS (
     horizon interval,
     lead interval,
     slack interval,
@@ -22,7 +22,7 @@ CREATE TYPE dispatcher_tuning_0341a11f AS (
     keeps_events bool
 );
 
-CREATE TYPE dispatcher_lane_0341a11f AS (
+CREATE TYPE dispatcher_lane_d9aa110b AS (
     id bigint,
     row tid,
     queue text,
@@ -32,23 +32,31 @@ CREATE TYPE dispatcher_lane_0341a11f AS (
     place bigint,
     served_at timestamptz,
     kept_until timestamptz,
+    waits_from bigint,
     taker text
 );
 
-CREATE FUNCTION dispatcher_lanes_at_0341a11f(p_rows tid[], p_taker text) RETURNS dispatcher_lane_0341a11f[] LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION dispatcher_lanes_at_d9aa110b(p_rows tid[], p_taker text) RETURNS dispatcher_lane_d9aa110b[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (
     SELECT array_agg((lane.id, site.ctid, lane.queue, lane.priority, lane.on_limit,
                       array_remove(lane.key_ids || own.id, NULL), site.place, site.served_at, site.kept_until,
-                      p_taker)::dispatcher_lane_0341a11f)
-      FROM dispatcher_lanesite AS site
-      JOIN dispatcher_lane AS lane ON lane.id = site.lane_id
-      LEFT JOIN dispatcher_ratelimitkey AS own ON own.name = 'queue:' || lane.queue AND own.id <> ALL (lane.key_ids)
-     WHERE site.ctid = ANY (p_rows));
+                      site.waits_from, p_taker)::dispatcher_lane_d9aa110b)
+      FROM (SELECT site.ctid, site.lane_id, site.place, site.served_at, site.kept_until, site.waits_from
+              FROM dispatcher_lanesite AS site
+             WHERE site.ctid = ANY (p_rows) OFFSET 0) AS site
+     CROSS JOIN LATERAL (
+           SELECT lane.id, lane.queue, lane.priority, lane.on_limit, lane.key_ids
+             FROM dispatcher_lane AS lane
+            WHERE lane.id = site.lane_id LIMIT 1) AS lane
+      LEFT JOIN LATERAL (
+           SELECT own.id
+             FROM dispatcher_ratelimitkey AS own
+            WHERE own.name = 'queue:' || lane.queue AND own.id <> ALL (lane.key_ids) LIMIT 1) AS own ON true);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_lanes_at_0341a11f FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_lanes_at_d9aa110b FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_limited_rows_0341a11f(p_worker uuid, p_queues text[], p_most int, p_now timestamptz) RETURNS tid[]
+CREATE FUNCTION dispatcher_limited_rows_d9aa110b(p_worker uuid, p_queues text[], p_most int, p_now timestamptz) RETURNS tid[]
 LANGUAGE plpgsql AS $$
 BEGIN
   RETURN (
@@ -80,24 +88,9 @@ BEGIN
     )
     SELECT array_agg(mine.row) FROM mine);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_limited_rows_0341a11f FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_limited_rows_d9aa110b FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_ready_rows_0341a11f(p_queues text[], p_most int) RETURNS tid[] LANGUAGE plpgsql AS $$
-BEGIN
-  RETURN (
-    SELECT array_agg(front.row)
-      FROM unnest(p_queues) AS mine (name)
-     CROSS JOIN LATERAL (
-           SELECT site.ctid AS row
-             FROM dispatcher_lanesite AS site
-            WHERE site.place = 0 AND site.queue = mine.name
-            ORDER BY site.priority DESC, site.served_at, site.lane_id
-            LIMIT p_most
-              FOR NO KEY UPDATE SKIP LOCKED) AS front);
-END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_ready_rows_0341a11f FROM PUBLIC;
-
-CREATE FUNCTION dispatcher_free_lanes_0341a11f(p_key bigint, p_room bigint, p_not bigint[], OUT queues text[], OUT is_short bool)
+CREATE FUNCTION dispatcher_free_lanes_d9aa110b(p_key bigint, p_room bigint, p_not bigint[], OUT queues text[], OUT is_short bool)
 LANGUAGE plpgsql AS $$
 DECLARE
   v_count int;
@@ -129,9 +122,9 @@ BEGIN
               AND (SELECT site.lane_id FROM dispatcher_lanesite AS site
                     WHERE site.place = p_key AND site.lane_id <> ALL (p_not) LIMIT 1) IS NOT NULL;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_free_lanes_0341a11f FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_free_lanes_d9aa110b FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_groups_of_0341a11f(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION dispatcher_groups_of_d9aa110b(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (
     SELECT ARRAY(SELECT joined.id
@@ -140,9 +133,9 @@ BEGIN
                     AND joined.name = ANY (ARRAY(SELECT left(p_name, place) || '*'
                                                    FROM generate_series(1, length(p_name)) AS place))));
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_groups_of_0341a11f FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_groups_of_d9aa110b FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_members_of_0341a11f(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION dispatcher_members_of_d9aa110b(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (
     SELECT ARRAY(SELECT member.id
@@ -150,32 +143,36 @@ BEGIN
                   WHERE member.name ~>=~ rtrim(p_name, '*') AND member.name ~<~ (rtrim(p_name, '*') || '~')
                     AND NOT member.is_group));
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_members_of_0341a11f FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_members_of_d9aa110b FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_read_notes_0341a11f(p_now timestamptz, OUT keys bigint[], OUT queues text[], OUT again_at timestamptz)
+CREATE FUNCTION dispatcher_read_notes_d9aa110b(p_now timestamptz, OUT keys bigint[], OUT queues text[], OUT again_at timestamptz)
 LANGUAGE plpgsql AS $$
 BEGIN
   WITH due AS MATERIALIZED (
-    SELECT note.ctid AS row, note.lane_id, note.key_id, note.is_forced
+    SELECT note.ctid AS row, note.lane_id, note.key_id, note.is_forced, COALESCE(note.waits_from, 0) AS waits_from
       FROM dispatcher_note AS note
      WHERE note.at <= p_now
      ORDER BY note.at
      LIMIT 100
        FOR UPDATE SKIP LOCKED
   ), mine AS MATERIALIZED (
-    SELECT site.ctid AS row, site.lane_id, site.place
+    SELECT site.lane_id, site.place, site.waits_from
       FROM dispatcher_lanesite AS site
      WHERE site.lane_id = ANY (ARRAY(SELECT due.lane_id FROM due WHERE due.lane_id IS NOT NULL))
        FOR NO KEY UPDATE SKIP LOCKED
+  ), changed AS MATERIALIZED (
+    SELECT mine.lane_id, mine.place IS NULL OR (mine.place <> 0 AND bool_or(due.is_forced)) AS is_ready,
+           LEAST(mine.waits_from, min(due.waits_from)) AS waits_from
+      FROM mine
+      JOIN due ON due.lane_id = mine.lane_id
+     GROUP BY mine.lane_id, mine.place, mine.waits_from
+    HAVING mine.place IS NULL OR (mine.place <> 0 AND bool_or(due.is_forced)) OR min(due.waits_from) < mine.waits_from
   ), ready AS (
     UPDATE dispatcher_lanesite AS site
-       SET place = 0
-     WHERE site.ctid = ANY (ARRAY(
-             SELECT mine.row
-               FROM mine
-              WHERE mine.place IS NULL
-                 OR (mine.place <> 0 AND EXISTS (SELECT FROM due WHERE due.lane_id = mine.lane_id AND due.is_forced))))
-    RETURNING site.queue
+       SET place = CASE WHEN changed.is_ready THEN 0 ELSE site.place END, waits_from = changed.waits_from
+      FROM changed
+     WHERE site.lane_id = ANY (ARRAY(SELECT changed.lane_id FROM changed)) AND site.lane_id = changed.lane_id
+    RETURNING site.queue, changed.is_ready
   ), settled AS MATERIALIZED (
     SELECT due.row, due.key_id,
            due.lane_id IS NULL OR due.lane_id IN (SELECT mine.lane_id FROM mine)
@@ -190,23 +187,21 @@ BEGIN
      WHERE note.ctid = ANY (ARRAY(SELECT settled.row FROM settled WHERE NOT settled.is_over))
   )
   SELECT ARRAY(SELECT DISTINCT settled.key_id FROM settled WHERE settled.key_id IS NOT NULL),
-         ARRAY(SELECT DISTINCT ready.queue FROM ready),
+         ARRAY(SELECT DISTINCT ready.queue FROM ready WHERE ready.is_ready),
          CASE WHEN (SELECT count(*) FROM due) = 100 THEN p_now
               WHEN EXISTS (SELECT FROM settled WHERE NOT settled.is_over) THEN p_now + interval '20 milliseconds' END
     INTO keys, queues, again_at;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_read_notes_0341a11f FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_read_notes_d9aa110b FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_record_ends_0341a11f(p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[],
+CREATE FUNCTION dispatcher_record_ends_d9aa110b(p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[],
     p_crashes smallint[], p_results jsonb[], p_errors jsonb[], p_waits interval[], p_now timestamptz,
     OUT ended uuid[], OUT locked uuid[], OUT freed bigint[]) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
-DECLARE
-  v_slots bigint[];
 BEGIN
-  v_slots := ARRAY(SELECT slot.id FROM dispatcher_slot AS slot
-                    WHERE slot.call_id = ANY (p_calls) FOR UPDATE SKIP LOCKED);
-  WITH recorded AS (
+  WITH slots AS MATERIALIZED (
+    SELECT slot.id FROM dispatcher_slot AS slot WHERE slot.call_id = ANY (p_calls) FOR UPDATE SKIP LOCKED
+  ), recorded AS (
     UPDATE dispatcher_callqueue AS call
        SET state = ending.state, reason = ending.reason, ticket = NULL, claim = ending.claim, result = ending.result,
            returns = 0,
@@ -225,14 +220,18 @@ BEGIN
      CROSS JOIN LATERAL (SELECT ending.error || jsonb_build_object('occurred_at', p_now)) AS failure (error)
      WHERE call.id = ANY (ARRAY(SELECT mine.id FROM dispatcher_callqueue AS mine
                                  WHERE mine.id = ANY (p_calls) FOR NO KEY UPDATE SKIP LOCKED))
-       AND call.id = ending.id AND call.ticket = ending.ticket AND call.state = 'active'
+       AND call.id = ending.id AND call.ticket = ending.ticket AND COALESCE(call.state, '') = 'active'
        AND (ending.claim IS NULL OR call.claim = ending.claim)
-       AND NOT EXISTS (SELECT FROM dispatcher_slot AS slot WHERE slot.call_id = ending.id AND slot.id <> ALL (v_slots))
-    RETURNING call.id)
-  SELECT COALESCE(array_agg(recorded.id), '{}') INTO ended FROM recorded;
-  WITH gone AS (
-    DELETE FROM dispatcher_slot AS slot WHERE slot.call_id = ANY (ended) RETURNING slot.key_id)
-  SELECT COALESCE(array_agg(DISTINCT gone.key_id) FILTER (WHERE gone.key_id IS NOT NULL), '{}') INTO freed FROM gone;
+       AND (SELECT slot.id FROM dispatcher_slot AS slot
+             WHERE slot.call_id = ending.id AND slot.id NOT IN (SELECT slots.id FROM slots) LIMIT 1) IS NULL
+    RETURNING call.id
+  ), gone AS (
+    DELETE FROM dispatcher_slot AS slot
+     WHERE slot.call_id = ANY (ARRAY(SELECT recorded.id FROM recorded))
+    RETURNING slot.key_id)
+  SELECT ARRAY(SELECT recorded.id FROM recorded),
+         ARRAY(SELECT DISTINCT gone.key_id FROM gone WHERE gone.key_id IS NOT NULL)
+    INTO ended, freed;
   IF 'available' = ANY (p_states) THEN
     INSERT INTO dispatcher_note (at, lane_id, is_forced)
     SELECT DISTINCT p_now, call.lane_id, true
@@ -243,48 +242,14 @@ BEGIN
     locked := ARRAY(SELECT call.id
                       FROM unnest(p_calls, p_tickets, p_claims) AS ending (id, ticket, claim)
                       JOIN dispatcher_callqueue AS call
-                        ON call.id = ending.id AND call.ticket = ending.ticket AND call.state = 'active'
+                        ON call.id = ending.id AND call.ticket = ending.ticket AND COALESCE(call.state, '') = 'active'
                        AND (ending.claim IS NULL OR call.claim = ending.claim));
   END IF;
   locked := COALESCE(locked, '{}');
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_record_ends_0341a11f FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_record_ends_d9aa110b FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_queue_room_0341a11f(p_queue text, p_want int, p_tuning dispatcher_tuning_0341a11f, p_now timestamptz) RETURNS int
-LANGUAGE plpgsql AS $$
-DECLARE
-  v_unclaimed int;
-BEGIN
-  IF p_want <= 0
-     OR (p_tuning.needs_worker AND NOT EXISTS (
-           SELECT FROM dispatcher_worker AS worker
-            WHERE p_queue = ANY (worker.queues) AND worker.serves_until > p_now)) THEN
-    RETURN 0;
-  END IF;
-  FOR v_try IN 1 .. 2 LOOP
-    v_unclaimed := (
-      SELECT count(*) FROM (
-        SELECT FROM dispatcher_callqueue AS call
-         WHERE call.queue = p_queue AND call.state IN ('dispatched', 'active') AND call.state >= 'dispatched'
-         LIMIT p_tuning.ahead) AS call);
-    EXIT WHEN v_try = 2 OR v_unclaimed + 32 * p_want <= p_tuning.ahead;
-    IF NOT pg_try_advisory_xact_lock(hashtextextended('dispatcher.queue.' || p_queue, 0)) THEN RETURN 0; END IF;
-  END LOOP;
-  RETURN LEAST(p_want, p_tuning.ahead - v_unclaimed);
-END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_queue_room_0341a11f FROM PUBLIC;
-
-CREATE FUNCTION dispatcher_is_member_0341a11f(p_name text, p_is_group bool) RETURNS bool LANGUAGE plpgsql STABLE AS $$
-BEGIN
-  RETURN (
-    SELECT NOT p_is_group
-           AND (SELECT key.id FROM dispatcher_ratelimitkey AS key
-                 WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL
-           AND dispatcher_groups_of_0341a11f(p_name) <> '{}');
-END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_is_member_0341a11f FROM PUBLIC;
-
-CREATE TYPE dispatcher_key_room_0341a11f AS (
+CREATE TYPE dispatcher_key_room_d9aa110b AS (
     id bigint,
     room bigint,
     own bigint,
@@ -309,8 +274,8 @@ CREATE TYPE dispatcher_key_room_0341a11f AS (
     per_worker int
 );
 
-CREATE FUNCTION dispatcher_room_0341a11f(p_keys bigint[], p_worker uuid, p_now timestamptz, p_margin interval, p_ramp interval)
-RETURNS SETOF dispatcher_key_room_0341a11f LANGUAGE sql STABLE AS $$
+CREATE FUNCTION dispatcher_room_d9aa110b(p_keys bigint[], p_worker uuid, p_now timestamptz, p_margin interval, p_ramp interval)
+RETURNS SETOF dispatcher_key_room_d9aa110b LANGUAGE sql STABLE AS $$
 SELECT key.id,
        GREATEST(0, CASE WHEN key.is_paused OR key.blocked_until > p_now THEN 0
                         ELSE LEAST(force.concurrency - slots.held,
@@ -327,12 +292,14 @@ SELECT key.id,
              END)::bigint,
        CASE WHEN force.throttle_limit IS NOT NULL
             THEN GREATEST(p_now, (starts.last).at
-                                 + dispatcher_spacing_0341a11f((starts.last).last_cost, force.throttle_limit, force.throttle_period))
-                 + dispatcher_spacing_0341a11f(slots.unstarted, force.throttle_limit, force.throttle_period) END,
+                                 + dispatcher_spacing_d9aa110b((starts.last).last_cost, force.throttle_limit, force.throttle_period))
+                 + dispatcher_spacing_d9aa110b(slots.unstarted, force.throttle_limit, force.throttle_period) END,
        force.throttle_limit, force.throttle_period, force.rate_limit, force.rate_period, slots.unstarted, slots.held,
        CASE WHEN key.is_paused THEN 'infinity' WHEN key.blocked_until > p_now THEN key.blocked_until END,
        CASE WHEN key.blocked_until + p_ramp > p_now THEN key.blocked_until END,
-       key.is_group, counting.is_on, (starts.last).total, (starts.last).at, (starts.last).last_cost, 0::bigint,
+       key.is_group,
+       COALESCE(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit) IS NOT NULL,
+       (starts.last).total, (starts.last).at, (starts.last).last_cost, 0::bigint,
        key.name::text, force.concurrency, force.per_worker
   FROM dispatcher_ratelimitkey AS key
  CROSS JOIN LATERAL (SELECT COALESCE(key.override_until > p_now, false) AS is_on) AS override
@@ -353,17 +320,13 @@ SELECT key.id,
               COALESCE(sum(slot.cost) FILTER (WHERE slot.started_at IS NULL), 0) AS unstarted,
               COALESCE(sum(slot.cost) FILTER (WHERE slot.worker_id = p_worker), 0) AS mine
          FROM dispatcher_slot AS slot
-        WHERE slot.key_id = key.id) AS slots
+        WHERE slot.key_id = key.id AND slot.id >= key.slots_from) AS slots
  CROSS JOIN LATERAL (
-       SELECT COALESCE(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit)
-              IS NOT NULL OR dispatcher_is_member_0341a11f(key.name, key.is_group) AS is_on) AS counting
- CROSS JOIN LATERAL (
-       SELECT CASE WHEN counting.is_on
-                   THEN (SELECT start
-                           FROM dispatcher_start AS start
-                          WHERE start.key_id = key.id
-                          ORDER BY start.key_id DESC, start.at DESC, start.total DESC
-                          LIMIT 1) END AS last,
+       SELECT (SELECT start
+                 FROM dispatcher_start AS start
+                WHERE start.key_id = key.id
+                ORDER BY start.key_id DESC, start.at DESC, start.total DESC
+                LIMIT 1) AS last,
               CASE WHEN force.rate_limit IS NOT NULL
                    THEN (SELECT start
                            FROM dispatcher_start AS start
@@ -373,25 +336,60 @@ SELECT key.id,
        OFFSET 0) AS starts
  WHERE key.id = ANY (p_keys)
 $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_room_0341a11f FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_room_d9aa110b FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_count_starts_0341a11f(p_keys dispatcher_key_room_0341a11f[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_queue_room_d9aa110b(p_queue text, p_want int, p_tuning dispatcher_tuning_d9aa110b, p_now timestamptz) RETURNS int
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_unclaimed int;
+BEGIN
+  IF p_want <= 0
+     OR (p_tuning.needs_worker AND NOT EXISTS (
+           SELECT FROM dispatcher_worker AS worker
+            WHERE p_queue = ANY (worker.queues) AND worker.serves_until > p_now)) THEN
+    RETURN 0;
+  END IF;
+  FOR v_try IN 1 .. 2 LOOP
+    v_unclaimed := (
+      SELECT count(*) FROM (
+        SELECT FROM dispatcher_callqueue AS call
+         WHERE call.queue = p_queue AND call.state IN ('dispatched', 'active') AND call.state >= 'dispatched'
+         LIMIT p_tuning.ahead) AS call);
+    EXIT WHEN v_try = 2 OR v_unclaimed + 32 * p_want <= p_tuning.ahead;
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('dispatcher.queue.' || p_queue, 0)) THEN RETURN 0; END IF;
+  END LOOP;
+  RETURN LEAST(p_want, p_tuning.ahead - v_unclaimed);
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_queue_room_d9aa110b FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_is_member_d9aa110b(p_name text, p_is_group bool) RETURNS bool LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (
+    SELECT NOT p_is_group
+           AND (SELECT key.id FROM dispatcher_ratelimitkey AS key
+                 WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL
+           AND dispatcher_groups_of_d9aa110b(p_name) <> '{}');
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_is_member_d9aa110b FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_count_starts_d9aa110b(p_keys dispatcher_key_room_d9aa110b[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO dispatcher_start (key_id, at, total, cost, last_cost)
   SELECT key.id, key.last_at, COALESCE(key.total, 0) + key.used, key.used, key.last_cost
     FROM unnest(p_keys) AS key
    WHERE key.used > 0 AND key.is_counted;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_count_starts_0341a11f FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_count_starts_d9aa110b FROM PUBLIC;
 
-CREATE TYPE dispatcher_group_room_0341a11f AS (id bigint, room bigint, fits bigint, best bigint[]);
+CREATE TYPE dispatcher_group_room_d9aa110b AS (id bigint, room bigint, fits bigint, best bigint[]);
 
-CREATE FUNCTION dispatcher_lock_keys_0341a11f(p_keys bigint[], p_known bigint[], p_worker uuid, p_most int, p_tuning dispatcher_tuning_0341a11f,
-    p_now timestamptz, OUT ids bigint[], OUT keys dispatcher_key_room_0341a11f[], OUT groups bigint[], OUT busy bigint[])
+CREATE FUNCTION dispatcher_lock_keys_d9aa110b(p_keys bigint[], p_known bigint[], p_worker uuid, p_most int, p_tuning dispatcher_tuning_d9aa110b,
+    p_now timestamptz, OUT ids bigint[], OUT keys dispatcher_key_room_d9aa110b[], OUT groups bigint[], OUT busy bigint[])
 LANGUAGE plpgsql AS $$
 DECLARE
-  v_groups dispatcher_group_room_0341a11f[];
-  v_group dispatcher_group_room_0341a11f;
+  v_groups dispatcher_group_room_d9aa110b[];
+  v_members bigint[];
+  v_group dispatcher_group_room_d9aa110b;
   k int;
 BEGIN
   WITH mine AS (
@@ -400,15 +398,18 @@ BEGIN
      WHERE key.id = ANY (p_keys) AND key.id <> ALL (p_known)
      ORDER BY key.id
        FOR NO KEY UPDATE SKIP LOCKED)
-  SELECT COALESCE(array_agg(DISTINCT mine.id), '{}'), array_agg(DISTINCT joined.id) FILTER (WHERE joined.id IS NOT NULL)
-    INTO ids, groups
+  SELECT COALESCE(array_agg(DISTINCT mine.id), '{}'),
+         array_agg(DISTINCT joined.id) FILTER (WHERE joined.id IS NOT NULL),
+         array_agg(mine.id) FILTER (WHERE joined.id IS NOT NULL AND NOT mine.is_group)
+    INTO ids, groups, v_members
     FROM mine
     LEFT JOIN LATERAL unnest(CASE WHEN mine.is_group THEN ARRAY[mine.id]
-                                  WHEN dispatcher_is_member_0341a11f(mine.name, mine.is_group) THEN dispatcher_groups_of_0341a11f(mine.name) END)
-              AS joined (id) ON true;
+                                  WHEN (SELECT key.id FROM dispatcher_ratelimitkey AS key
+                                         WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL
+                                  THEN dispatcher_groups_of_d9aa110b(mine.name) END) AS joined (id) ON true;
   groups := COALESCE(groups, '{}');
   IF groups <> '{}' THEN
-    SELECT array_agg((key.id, ranked.room, ranked.fits, ranked.best)::dispatcher_group_room_0341a11f) INTO v_groups
+    SELECT array_agg((key.id, ranked.room, ranked.fits, ranked.best)::dispatcher_group_room_d9aa110b) INTO v_groups
       FROM dispatcher_ratelimitkey AS key
      CROSS JOIN LATERAL (
            SELECT COALESCE(sum(member.room) FILTER (WHERE member.is_open), 0) AS room, max(member.fits) AS fits,
@@ -416,7 +417,7 @@ BEGIN
                              member.room DESC, member.last_at NULLS FIRST, member.id))[:p_most + 1] AS best
              FROM (SELECT member.id, member.room, member.fits, member.own, member.last_at,
                           member.room > 0 AND COALESCE(member.next_at <= p_now + p_tuning.horizon, true) AS is_open
-                     FROM dispatcher_room_0341a11f(dispatcher_members_of_0341a11f(key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member)
+                     FROM dispatcher_room_d9aa110b(dispatcher_members_of_d9aa110b(key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member)
                   AS member) AS ranked
      WHERE key.id = ANY (groups) AND key.id <> ALL (p_known);
     WITH mine AS (
@@ -433,19 +434,30 @@ BEGIN
     busy := ARRAY(SELECT key.id FROM dispatcher_ratelimitkey AS key
                    WHERE key.id = ANY (p_keys || groups) AND key.id <> ALL (ids || p_known));
   END IF;
+  IF random() < 0.004 THEN
+    UPDATE dispatcher_ratelimitkey AS key
+       SET slots_from = COALESCE((SELECT slot.id FROM dispatcher_slot AS slot
+                                   WHERE slot.key_id = key.id AND slot.id >= key.slots_from ORDER BY slot.id LIMIT 1),
+                                 (SELECT last_value + 1 FROM dispatcher_slot_id_seq))
+     WHERE key.id = ANY (ids);
+  END IF;
   SELECT array_agg(key), COALESCE(array_agg(key.id), '{}') INTO keys, ids
-    FROM dispatcher_room_0341a11f(ids, p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS key;
+    FROM dispatcher_room_d9aa110b(ids, p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS key;
   FOREACH v_group IN ARRAY COALESCE(v_groups, '{}') LOOP
+    v_members := v_members || v_group.best;
     k := array_position(ids, v_group.id);
     CONTINUE WHEN k IS NULL;
     keys[k].room := LEAST(keys[k].room, v_group.room);
     keys[k].fits := LEAST(keys[k].fits, v_group.fits);
     IF NOT v_group.best <@ (ids || p_known) THEN busy := busy || v_group.id; END IF;
   END LOOP;
+  FOR k IN 1 .. CASE WHEN v_members IS NULL THEN 0 ELSE cardinality(ids) END LOOP
+    IF ids[k] = ANY (v_members) THEN keys[k].is_counted := true; END IF;
+  END LOOP;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_lock_keys_0341a11f FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_lock_keys_d9aa110b FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_opening_0341a11f(p_key dispatcher_key_room_0341a11f, p_cost bigint, p_horizon interval, p_margin interval, p_ramp interval,
+CREATE FUNCTION dispatcher_opening_d9aa110b(p_key dispatcher_key_room_d9aa110b, p_cost bigint, p_horizon interval, p_margin interval, p_ramp interval,
     p_now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
 DECLARE
   v_at timestamptz := p_now;
@@ -485,9 +497,9 @@ BEGIN
   v_at := GREATEST(v_at, p_key.next_at - p_horizon);
   RETURN NULLIF(v_at, p_now);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_opening_0341a11f FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_opening_d9aa110b FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_wake_0341a11f(p_queue text, p_key bigint, p_not uuid, p_silence interval, p_now timestamptz) RETURNS uuid
+CREATE FUNCTION dispatcher_wake_d9aa110b(p_queue text, p_key bigint, p_not uuid, p_silence interval, p_now timestamptz) RETURNS uuid
 LANGUAGE plpgsql AS $$
 DECLARE
   v_worker uuid;
@@ -502,7 +514,7 @@ BEGIN
               AND worker.stopped_at IS NULL AND worker.lost_at IS NULL
               AND COALESCE(worker.seen_at, idle.idle_at) > p_now - p_silence
               AND (p_key IS NULL
-                   OR COALESCE((SELECT key.own > 0 FROM dispatcher_room_0341a11f(ARRAY[p_key], idle.worker_id, p_now, '0', '0') AS key),
+                   OR COALESCE((SELECT key.own > 0 FROM dispatcher_room_d9aa110b(ARRAY[p_key], idle.worker_id, p_now, '0', '0') AS key),
                                true))
             ORDER BY idle.idle_at, idle.worker_id
             LIMIT 1
@@ -510,9 +522,9 @@ BEGIN
   RETURNING feed.worker_id INTO v_worker;
   RETURN v_worker;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_wake_0341a11f FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_wake_d9aa110b FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_claim_0341a11f(p_call uuid, p_ticket uuid, p_claim uuid, p_worker uuid, p_ahead interval, p_tuning dispatcher_tuning_0341a11f,
+CREATE FUNCTION dispatcher_claim_d9aa110b(p_call uuid, p_ticket uuid, p_claim uuid, p_worker uuid, p_ahead interval, p_tuning dispatcher_tuning_d9aa110b,
     p_now timestamptz)
 RETURNS TABLE (start_at timestamptz, refused text, attempt int, retry jsonb, queue text, is_paced bool, is_counted bool,
     at timestamptz)
@@ -521,7 +533,7 @@ SET lock_timeout = '20ms' SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
   v_call record;
-  v_keys dispatcher_key_room_0341a11f[];
+  v_keys dispatcher_key_room_d9aa110b[];
   v_ids bigint[];
   v_costs int[];
 BEGIN
@@ -539,7 +551,7 @@ BEGIN
       WHERE key.id = ANY (v_ids)
         AND (COALESCE(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit)
                IS NOT NULL
-             OR dispatcher_is_member_0341a11f(key.name, key.is_group))
+             OR dispatcher_is_member_d9aa110b(key.name, key.is_group))
       ORDER BY key.id
         FOR NO KEY UPDATE;
   EXCEPTION WHEN lock_not_available THEN
@@ -558,7 +570,7 @@ BEGIN
               WHEN v_call.expires_at <= at THEN 'expired'
               WHEN bool_or(key.closed_until IS NOT NULL OR key.concurrency = 0) THEN 'closed' END
     INTO v_keys, is_paced, is_counted, refused
-    FROM dispatcher_room_0341a11f(v_ids, p_worker, at, p_tuning.margin, p_tuning.ramp) AS key;
+    FROM dispatcher_room_d9aa110b(v_ids, p_worker, at, p_tuning.margin, p_tuning.ramp) AS key;
   IF v_call.state = 'active' THEN
     start_at := v_call.started_at;
     attempt := v_call.attempt;
@@ -569,7 +581,7 @@ BEGIN
   END IF;
   IF is_paced AND p_ahead IS NOT NULL THEN
     SELECT GREATEST(at + p_tuning.lead,
-                    max(key.last_at + dispatcher_spacing_0341a11f(key.last_cost, key.throttle_limit, key.throttle_period)))
+                    max(key.last_at + dispatcher_spacing_d9aa110b(key.last_cost, key.throttle_limit, key.throttle_period)))
       INTO start_at
       FROM unnest(v_keys) AS key
      WHERE key.throttle_limit IS NOT NULL;
@@ -589,30 +601,32 @@ BEGIN
      SET started_at = start_at, worker_id = p_worker, lease_until = start_at + p_tuning.lease
    WHERE slot.call_id = p_call;
   FOR i IN 1 .. COALESCE(cardinality(v_keys), 0) LOOP
+    v_keys[i].is_counted := v_keys[i].is_counted OR dispatcher_is_member_d9aa110b(v_keys[i].name, v_keys[i].is_group);
     v_keys[i].used := v_costs[array_position(v_ids, v_keys[i].id)];
     v_keys[i].last_cost := v_keys[i].used;
     v_keys[i].last_at := GREATEST(v_keys[i].last_at, start_at + p_tuning.slack);
   END LOOP;
-  PERFORM dispatcher_count_starts_0341a11f(v_keys);
+  PERFORM dispatcher_count_starts_d9aa110b(v_keys);
   RETURN NEXT;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_claim_0341a11f FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_claim_d9aa110b FROM PUBLIC;
 
-CREATE TYPE dispatcher_found_0341a11f AS (
+CREATE TYPE dispatcher_found_d9aa110b AS (
     now timestamptz,
     since timestamptz,
     open bigint[],
     busy bigint[],
     ids bigint[],
-    keys dispatcher_key_room_0341a11f[],
-    lanes dispatcher_lane_0341a11f[],
+    keys dispatcher_key_room_d9aa110b[],
+    lanes dispatcher_lane_d9aa110b[],
+    is_parked bool,
     turn_keys bigint[],
     published text[],
     publish_room int[]
 );
 
-CREATE FUNCTION dispatcher_find_lanes_0341a11f(p_worker uuid, p_queues text[], p_delivery text, p_room int, p_publish int, p_open bigint[],
-    p_tuning dispatcher_tuning_0341a11f, p_now timestamptz) RETURNS dispatcher_found_0341a11f LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_find_lanes_d9aa110b(p_worker uuid, p_queues text[], p_delivery text, p_room int, p_publish int, p_open bigint[],
+    p_tuning dispatcher_tuning_d9aa110b, p_now timestamptz) RETURNS dispatcher_found_d9aa110b LANGUAGE plpgsql AS $$
 DECLARE
   v_now timestamptz := COALESCE(p_now, clock_timestamp());
   v_since timestamptz := v_now;
@@ -621,12 +635,14 @@ DECLARE
   v_want bigint[];
   v_busy bigint[] := '{}';
   v_ids bigint[] := '{}';
-  v_keys dispatcher_key_room_0341a11f[];
-  v_lanes dispatcher_lane_0341a11f[];
+  v_keys dispatcher_key_room_d9aa110b[];
+  v_lanes dispatcher_lane_d9aa110b[];
   v_rows tid[];
   v_turn_keys bigint[] := '{}';
   v_published text[] := '{}';
   v_publish_room int[] := '{}';
+  v_has_limited bool;
+  v_is_parked bool := false;
   v_other record;
   v_left int;
   v_locked record;
@@ -639,16 +655,24 @@ BEGIN
   END IF;
   IF p_delivery = 'broker' AND v_queues <> '{}' THEN
     SELECT COALESCE(array_agg(queue.name), '{}'), COALESCE(array_agg(queue.room), '{}') INTO v_published, v_publish_room
-      FROM (SELECT mine.name, dispatcher_queue_room_0341a11f(mine.name, p_room, p_tuning, v_now) AS room
+      FROM (SELECT mine.name, dispatcher_queue_room_d9aa110b(mine.name, p_room, p_tuning, v_now) AS room
               FROM unnest(v_queues) AS mine (name)) AS queue
      WHERE queue.room > 0;
     v_queues := v_published;
   END IF;
-  v_rows := dispatcher_ready_rows_0341a11f(v_queues, p_room);
-  IF (SELECT site.lane_id FROM dispatcher_lanesite AS site
-       WHERE site.place = -1 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
-    v_rows := v_rows || dispatcher_limited_rows_0341a11f(p_worker, v_queues, p_room, v_now);
-  END IF;
+  SELECT array_agg(front.row),
+         (SELECT site.lane_id FROM dispatcher_lanesite AS site
+           WHERE site.place = -1 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL
+    INTO v_rows, v_has_limited
+    FROM unnest(v_queues) AS mine (name)
+   CROSS JOIN LATERAL (
+         SELECT site.ctid AS row
+           FROM dispatcher_lanesite AS site
+          WHERE site.place = 0 AND site.queue = mine.name
+          ORDER BY site.priority DESC, site.served_at, site.lane_id
+          LIMIT p_room
+            FOR NO KEY UPDATE SKIP LOCKED) AS front;
+  IF v_has_limited THEN v_rows := v_rows || dispatcher_limited_rows_d9aa110b(p_worker, v_queues, p_room, v_now); END IF;
   IF v_rows IS NULL AND v_queues <> '{}'
      AND (SELECT site.lane_id FROM dispatcher_lanesite AS site
            WHERE site.place = 0 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
@@ -664,23 +688,25 @@ BEGIN
     END;
   END IF;
   v_now := COALESCE(p_now, clock_timestamp());
-  IF v_rows IS NOT NULL THEN v_lanes := dispatcher_lanes_at_0341a11f(v_rows, 'mine'); END IF;
-  v_open := v_open || ARRAY(SELECT kept.place
-                              FROM (SELECT site.place FROM dispatcher_lanesite AS site
-                                     WHERE site.queue = ANY (v_queues) AND site.kept_until IS NOT NULL OFFSET 0) AS kept
-                             WHERE kept.place > 0);
-  v_want := v_open || ARRAY(SELECT unnest(lane.key_ids) FROM unnest(v_lanes) AS lane);
+  IF v_rows IS NOT NULL THEN v_lanes := dispatcher_lanes_at_d9aa110b(v_rows, 'mine'); END IF;
+  SELECT v_open || ARRAY(SELECT kept.place
+                           FROM (SELECT site.place FROM dispatcher_lanesite AS site
+                                  WHERE site.queue = ANY (v_queues) AND site.kept_until IS NOT NULL OFFSET 0) AS kept
+                          WHERE kept.place > 0),
+         array_agg(spent.id)
+    INTO v_open, v_want
+    FROM unnest(v_lanes) AS lane
+   CROSS JOIN LATERAL unnest(lane.key_ids) AS spent (id);
+  v_want := v_open || v_want;
   FOR v_round IN 1 .. 2 LOOP
-    v_want := ARRAY(SELECT DISTINCT want.id FROM unnest(v_want) AS want (id)
-                     WHERE want.id IS NOT NULL AND want.id <> ALL (v_ids || v_busy));
     EXIT WHEN v_want = '{}';
-    v_locked := dispatcher_lock_keys_0341a11f(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
+    v_locked := dispatcher_lock_keys_d9aa110b(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
     IF v_locked.busy <> '{}'
        AND NOT EXISTS (SELECT FROM unnest(v_lanes) AS lane WHERE NOT lane.key_ids && v_locked.busy) THEN
       BEGIN
         PERFORM FROM dispatcher_ratelimitkey AS key
           WHERE key.id = ANY (v_locked.busy) ORDER BY key.id FOR NO KEY UPDATE;
-        v_locked := dispatcher_lock_keys_0341a11f(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
+        v_locked := dispatcher_lock_keys_d9aa110b(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
       EXCEPTION WHEN lock_not_available THEN
         NULL;
       END;
@@ -691,7 +717,9 @@ BEGIN
     v_busy := v_busy || v_locked.busy;
     v_open := v_open || v_locked.groups;
     EXIT WHEN v_round = 2;
-    v_want := '{}';
+    v_is_parked := (SELECT site.lane_id FROM dispatcher_lanesite AS site
+                     WHERE site.place = ANY (v_locked.ids) LIMIT 1) IS NOT NULL;
+    EXIT WHEN NOT v_is_parked;
     FOR v_other IN
       WITH RECURSIVE turn (key_id, room, queue) AS (
         SELECT key.id, key.room,
@@ -721,7 +749,7 @@ BEGIN
       v_turn_keys := v_turn_keys || v_other.key_id;
       CONTINUE WHEN v_other.taker IS NULL;
       IF v_other.taker = 'published' AND v_other.queue <> ALL (v_published) THEN
-        v_left := dispatcher_queue_room_0341a11f(v_other.queue, p_publish, p_tuning, v_now);
+        v_left := dispatcher_queue_room_d9aa110b(v_other.queue, p_publish, p_tuning, v_now);
         CONTINUE WHEN v_left = 0;
         v_published := v_published || v_other.queue;
         v_publish_room := v_publish_room || v_left;
@@ -732,75 +760,83 @@ BEGIN
                        ORDER BY site.priority DESC, site.served_at, site.lane_id
                        LIMIT v_other.most
                          FOR NO KEY UPDATE SKIP LOCKED);
-      v_lanes := v_lanes || dispatcher_lanes_at_0341a11f(v_rows, v_other.taker);
+      v_lanes := v_lanes || dispatcher_lanes_at_d9aa110b(v_rows, v_other.taker);
     END LOOP;
-    v_want := ARRAY(SELECT unnest(lane.key_ids) FROM unnest(v_lanes) AS lane);
+    v_want := ARRAY(SELECT DISTINCT spent.id FROM unnest(v_lanes) AS lane, unnest(lane.key_ids) AS spent (id)
+                     WHERE spent.id <> ALL (v_ids || v_busy));
   END LOOP;
-  RETURN (v_now, v_since, v_open, v_busy, v_ids, v_keys, v_lanes, v_turn_keys, v_published, v_publish_room);
+  RETURN (v_now, v_since, v_open, v_busy, v_ids, v_keys, v_lanes, v_is_parked, v_turn_keys, v_published,
+          v_publish_room);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_find_lanes_0341a11f FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_find_lanes_d9aa110b FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_opens_at_0341a11f(p_key dispatcher_key_room_0341a11f, p_cost bigint, p_worker uuid, p_tuning dispatcher_tuning_0341a11f, p_now timestamptz)
+CREATE FUNCTION dispatcher_opens_at_d9aa110b(p_key dispatcher_key_room_d9aa110b, p_cost bigint, p_worker uuid, p_tuning dispatcher_tuning_d9aa110b, p_now timestamptz)
 RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
 DECLARE
-  v_at timestamptz := dispatcher_opening_0341a11f(p_key, p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp, p_now);
+  v_at timestamptz := dispatcher_opening_d9aa110b(p_key, p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp, p_now);
 BEGIN
   IF v_at IS NULL AND p_key.is_group THEN
-    v_at := (SELECT min(dispatcher_opening_0341a11f(member, p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp, p_now))
-               FROM dispatcher_room_0341a11f(dispatcher_members_of_0341a11f(p_key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member
+    v_at := (SELECT min(dispatcher_opening_d9aa110b(member, p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp, p_now))
+               FROM dispatcher_room_d9aa110b(dispatcher_members_of_d9aa110b(p_key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member
               WHERE member.fits >= p_cost);
   END IF;
   RETURN v_at;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_opens_at_0341a11f FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_opens_at_d9aa110b FROM PUBLIC;
 
-CREATE TYPE dispatcher_start_0341a11f AS (call uuid, at timestamptz, state text, chosen jsonb);
+CREATE TYPE dispatcher_start_d9aa110b AS (
+    call uuid,
+    at timestamptz,
+    state text,
+    chosen jsonb,
+    key_ids bigint[],
+    costs int[],
+    is_counted bool
+);
 
-CREATE TYPE dispatcher_spent_0341a11f AS (call uuid, key_id bigint, cost int);
+CREATE TYPE dispatcher_fate_d9aa110b AS (call uuid, fate text, at timestamptz, key_id bigint, cost int, queue text);
 
-CREATE TYPE dispatcher_fate_0341a11f AS (call uuid, fate text, at timestamptz, key_id bigint, cost int, queue text);
+CREATE TYPE dispatcher_move_d9aa110b AS (lane bigint, place bigint, served_at timestamptz, kept_until timestamptz, stopped uuid);
 
-CREATE TYPE dispatcher_move_0341a11f AS (lane bigint, place bigint, served_at timestamptz, kept_until timestamptz, stopped uuid);
+CREATE TYPE dispatcher_pending_d9aa110b AS (at timestamptz, lane_id bigint, key_id bigint);
 
-CREATE TYPE dispatcher_pending_0341a11f AS (at timestamptz, lane_id bigint, key_id bigint);
-
-CREATE TYPE dispatcher_chosen_0341a11f AS (
-    starts dispatcher_start_0341a11f[],
-    spent dispatcher_spent_0341a11f[],
-    fates dispatcher_fate_0341a11f[],
+CREATE TYPE dispatcher_chosen_d9aa110b AS (
+    starts dispatcher_start_d9aa110b[],
+    fates dispatcher_fate_d9aa110b[],
     served bigint[],
-    moves dispatcher_move_0341a11f[],
-    notes dispatcher_pending_0341a11f[],
+    moves dispatcher_move_d9aa110b[],
+    notes dispatcher_pending_d9aa110b[],
     wake uuid[],
-    keys dispatcher_key_room_0341a11f[],
-    counted dispatcher_key_room_0341a11f[],
+    keys dispatcher_key_room_d9aa110b[],
+    counts bool,
+    counted dispatcher_key_room_d9aa110b[],
     open bigint[],
     room_left int
 );
 
-CREATE FUNCTION dispatcher_choose_0341a11f(p_found dispatcher_found_0341a11f, p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text,
-    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_0341a11f) RETURNS dispatcher_chosen_0341a11f LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_choose_d9aa110b(p_found dispatcher_found_d9aa110b, p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text,
+    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_d9aa110b) RETURNS dispatcher_chosen_d9aa110b LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz := p_found.now;
   v_until timestamptz := p_found.now + p_tuning.horizon;
   v_ids bigint[] := p_found.ids;
-  v_keys dispatcher_key_room_0341a11f[] := p_found.keys;
+  v_keys dispatcher_key_room_d9aa110b[] := p_found.keys;
   v_publish int[] := p_found.publish_room;
   v_behind bigint[] := array_fill(0, ARRAY[cardinality(p_found.ids)]);
-  v_key dispatcher_key_room_0341a11f;
-  v_counted dispatcher_key_room_0341a11f[] := '{}';
+  v_key dispatcher_key_room_d9aa110b;
+  v_counted dispatcher_key_room_d9aa110b[] := '{}';
   v_counted_at timestamptz;
   v_left int := p_room;
   v_due bigint[] := p_due;
-  v_heads int := GREATEST(p_room, COALESCE((SELECT max(room) FROM unnest(p_found.publish_room) AS room), 0))
-                 / GREATEST(1, COALESCE(cardinality(p_found.lanes), 0)) + 1;
-  v_starts dispatcher_start_0341a11f[] := '{}';
-  v_spent dispatcher_spent_0341a11f[] := '{}';
-  v_fates dispatcher_fate_0341a11f[] := '{}';
+  v_heads int := p_room;
+  v_starts dispatcher_start_d9aa110b[] := '{}';
+  v_start dispatcher_start_d9aa110b;
+  v_counts bool := false;
+  v_fates dispatcher_fate_d9aa110b[] := '{}';
   v_served bigint[] := '{}';
-  v_moves dispatcher_move_0341a11f[] := '{}';
-  v_notes dispatcher_pending_0341a11f[] := '{}';
+  v_moves dispatcher_move_d9aa110b[] := '{}';
+  v_notes dispatcher_pending_d9aa110b[] := '{}';
   v_wake uuid[] := '{}';
   v_open bigint[] := p_found.open;
   v_done bigint[] := '{}';
@@ -826,6 +862,8 @@ DECLARE
   k int;
   m int;
 BEGIN
+  IF v_publish <> '{}' THEN v_heads := GREATEST(v_heads, (SELECT max(room) FROM unnest(v_publish) AS room)); END IF;
+  v_heads := v_heads / GREATEST(1, COALESCE(cardinality(p_found.lanes), 0)) + 1;
   LOOP
     v_is_over := true;
     v_short := NULL;
@@ -843,7 +881,8 @@ BEGIN
                     END AS fate
                FROM (SELECT call.id, call.key_costs, call.is_revoked, call.expires_at, call.task
                        FROM dispatcher_callqueue AS call
-                      WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
+                      WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
+                        AND call.state = 'available' AND call.oversized_key_id IS NULL
                         AND call.id <> ALL (v_over)
                       ORDER BY call.position
                       LIMIT v_heads
@@ -920,14 +959,14 @@ BEGIN
         IF v_least = 2 AND v_call.on_limit = 'reschedule' THEN
           v_key := v_keys[v_by];
           v_key.unstarted := v_key.unstarted + v_behind[v_by];
-          v_key.next_at := v_key.next_at + dispatcher_spacing_0341a11f(v_behind[v_by], v_key.throttle_limit, v_key.throttle_period);
-          v_opens := dispatcher_opens_at_0341a11f(v_key, v_by_cost, p_worker, p_tuning, p_found.since);
+          v_key.next_at := v_key.next_at + dispatcher_spacing_d9aa110b(v_behind[v_by], v_key.throttle_limit, v_key.throttle_period);
+          v_opens := dispatcher_opens_at_d9aa110b(v_key, v_by_cost, p_worker, p_tuning, p_found.since);
           v_behind[v_by] := v_behind[v_by] + v_by_cost;
         END IF;
         v_fates := v_fates || (v_call.id,
           COALESCE(v_call.fate, CASE WHEN v_call.on_limit = 'drop' THEN 'dropped' WHEN v_least = 1 THEN 'oversized'
                                      ELSE 'later' END),
-          COALESCE(v_opens, v_now + p_tuning.later), v_by_id, v_by_cost, v_call.queue)::dispatcher_fate_0341a11f;
+          COALESCE(v_opens, v_now + p_tuning.later), v_by_id, v_by_cost, v_call.queue)::dispatcher_fate_d9aa110b;
         v_over := v_over || v_call.id;
         v_opens := NULL;
         CONTINUE WHEN cardinality(v_fates) > 50;
@@ -942,28 +981,29 @@ BEGIN
         v_done := v_done || v_call.lane;
         v_moves := v_moves || (v_call.lane, CASE WHEN v_least = 4 AND v_is_own THEN -1
                                                  ELSE v_by_id END,
-                               NULL, NULL, CASE WHEN v_least = 2 THEN v_call.id END)::dispatcher_move_0341a11f;
+                               NULL, NULL, CASE WHEN v_least = 2 THEN v_call.id END)::dispatcher_move_d9aa110b;
         CASE v_least
           WHEN 2 THEN
             v_keys[v_by].room := 0;
             v_open := v_open || v_by_id;
-            v_opens := dispatcher_opens_at_0341a11f(v_keys[v_by], v_by_cost, p_worker, p_tuning, p_found.since);
-            IF v_opens IS NOT NULL THEN v_notes := v_notes || (v_opens, NULL, v_by_id)::dispatcher_pending_0341a11f; END IF;
+            v_opens := dispatcher_opens_at_d9aa110b(v_keys[v_by], v_by_cost, p_worker, p_tuning, p_found.since);
+            IF v_opens IS NOT NULL THEN v_notes := v_notes || (v_opens, NULL, v_by_id)::dispatcher_pending_d9aa110b; END IF;
             v_opens := NULL;
           WHEN 3 THEN
-            v_notes := v_notes || (v_now + interval '20 milliseconds', NULL, v_by_id)::dispatcher_pending_0341a11f;
+            v_notes := v_notes || (v_now + interval '20 milliseconds', NULL, v_by_id)::dispatcher_pending_d9aa110b;
           ELSE
             IF v_is_own THEN
               v_keys[v_by].own := 0;
-              v_wake := v_wake || dispatcher_wake_0341a11f(v_call.queue, v_by_id, p_worker, p_tuning.silence, v_now);
+              v_wake := v_wake || dispatcher_wake_d9aa110b(v_call.queue, v_by_id, p_worker, p_tuning.silence, v_now);
             END IF;
         END CASE;
         CONTINUE WHEN p_stride IS NULL;
         v_is_over := false;
         EXIT;
       ELSIF v_call.taker <> 'others' THEN
-        v_starts := v_starts || (v_call.id, v_at,
-          CASE WHEN v_call.taker = 'mine' THEN p_becomes ELSE 'dispatched' END, v_chosen)::dispatcher_start_0341a11f;
+        v_start := (v_call.id, v_at, CASE WHEN v_call.taker = 'mine' THEN p_becomes ELSE 'dispatched' END, v_chosen,
+                    CASE WHEN v_ks = '{}' THEN '{NULL}' ELSE '{}' END,
+                    CASE WHEN v_ks = '{}' THEN '{1}' ELSE v_costs END, false)::dispatcher_start_d9aa110b;
         v_over := v_over || v_call.id;
         v_served := array_remove(v_served, v_call.lane) || v_call.lane;
         IF v_call.turn = v_heads THEN v_short := GREATEST(v_short, v_call.priority); END IF;
@@ -972,34 +1012,33 @@ BEGIN
           v_left := v_left - 1;
           v_due[v_call.n] := v_due[v_call.n] + p_stride[v_call.n];
         END IF;
-        IF v_ks = '{}' THEN v_spent := v_spent || (v_call.id, NULL, 1)::dispatcher_spent_0341a11f; END IF;
       ELSE
         v_done := v_done || v_call.lane;
         v_opens := CASE WHEN isfinite(v_call.kept_until) THEN v_call.kept_until END;
         IF v_opens IS NULL THEN
-          v_worker := dispatcher_wake_0341a11f(v_call.queue, v_call.place, p_worker, p_tuning.silence, v_now);
+          v_worker := dispatcher_wake_d9aa110b(v_call.queue, v_call.place, p_worker, p_tuning.silence, v_now);
           v_wake := v_wake || v_worker;
           v_opens := CASE WHEN v_worker IS NOT NULL THEN v_now + interval '100 milliseconds'
                           WHEN v_call.kept_until = 'infinity' THEN v_now + p_tuning.keep END;
         END IF;
         IF v_opens IS NULL THEN
-          v_moves := v_moves || (v_call.lane, v_call.place, v_now, 'infinity', NULL)::dispatcher_move_0341a11f;
+          v_moves := v_moves || (v_call.lane, v_call.place, v_now, 'infinity', NULL)::dispatcher_move_d9aa110b;
           CONTINUE;
         ELSIF v_opens <= v_now THEN
-          v_moves := v_moves || (v_call.lane, 0, NULL, NULL, NULL)::dispatcher_move_0341a11f;
+          v_moves := v_moves || (v_call.lane, 0, NULL, NULL, NULL)::dispatcher_move_d9aa110b;
           CONTINUE;
         ELSE
-          v_moves := v_moves || (v_call.lane, v_call.place, NULL, v_opens, NULL)::dispatcher_move_0341a11f;
+          v_moves := v_moves || (v_call.lane, v_call.place, NULL, v_opens, NULL)::dispatcher_move_d9aa110b;
         END IF;
       END IF;
       FOR i IN 1 .. cardinality(v_ks) LOOP
         k := v_ks[i];
         v_keys[k].room := v_keys[k].room - v_costs[i];
         IF v_keys[k].next_at IS NOT NULL THEN
-          v_keys[k].next_at := v_at + dispatcher_spacing_0341a11f(v_costs[i], v_keys[k].throttle_limit, v_keys[k].throttle_period);
+          v_keys[k].next_at := v_at + dispatcher_spacing_d9aa110b(v_costs[i], v_keys[k].throttle_limit, v_keys[k].throttle_period);
         END IF;
         IF v_call.taker = 'others' THEN
-          v_notes := v_notes || (v_opens, NULL, v_ids[k])::dispatcher_pending_0341a11f;
+          v_notes := v_notes || (v_opens, NULL, v_ids[k])::dispatcher_pending_d9aa110b;
           CONTINUE;
         END IF;
         v_keys[k].own := v_keys[k].own - v_costs[i];
@@ -1015,11 +1054,14 @@ BEGIN
           v_keys[k].used := v_keys[k].used + v_costs[i];
           v_keys[k].last_cost := v_costs[i];
           v_keys[k].last_at := v_counted_at;
+          v_counts := v_counts OR v_keys[k].is_counted;
         ELSE
           v_keys[k].unstarted := v_keys[k].unstarted + v_costs[i];
         END IF;
-        v_spent := v_spent || (v_call.id, v_ids[k], v_costs[i])::dispatcher_spent_0341a11f;
+        v_start.key_ids := v_start.key_ids || v_ids[k];
+        v_start.is_counted := v_start.is_counted OR v_keys[k].rate_limit IS NOT NULL;
       END LOOP;
+      IF v_call.taker <> 'others' THEN v_starts := v_starts || v_start; END IF;
       v_opens := NULL;
     END LOOP;
     EXIT WHEN v_is_over AND (v_short IS NULL OR (v_left = 0 AND 0 = ALL (v_publish)));
@@ -1027,15 +1069,15 @@ BEGIN
   FOR i IN 1 .. cardinality(v_moves) LOOP
     k := array_position(v_ids, v_moves[i].place);
     IF v_moves[i].kept_until = 'infinity' AND v_keys[k].room > 0 AND COALESCE(v_keys[k].next_at <= v_until, true) THEN
-      v_moves[i] := (v_moves[i].lane, 0, NULL, NULL, NULL)::dispatcher_move_0341a11f;
+      v_moves[i] := (v_moves[i].lane, 0, NULL, NULL, NULL)::dispatcher_move_d9aa110b;
     END IF;
   END LOOP;
-  RETURN (v_starts, v_spent, v_fates, v_served, v_moves, v_notes, array_remove(v_wake, NULL), v_keys, v_counted, v_open,
-          v_left);
+  RETURN (v_starts, v_fates, v_served, v_moves, v_notes, array_remove(v_wake, NULL), v_keys, v_counts, v_counted,
+          v_open, v_left);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_choose_0341a11f FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_choose_d9aa110b FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_note_limits_0341a11f(p_found dispatcher_found_0341a11f, p_chosen dispatcher_chosen_0341a11f, p_until timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_note_limits_d9aa110b(p_found dispatcher_found_d9aa110b, p_chosen dispatcher_chosen_d9aa110b, p_until timestamptz) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO dispatcher_eventlogentry (kind, queue, call_id, data, at)
   SELECT 'rate_limit.released', latest.queue, start.call, latest.data - '{limit,current}'::text[], clock_timestamp()
@@ -1057,7 +1099,7 @@ BEGIN
                                                 'current', strict.spent) AS data
       FROM unnest(p_found.keys) AS key
       JOIN unnest(p_found.keys) AS before
-        ON before.id = key.id OR (key.is_group AND before.id = ANY (dispatcher_members_of_0341a11f(key.name)))
+        ON before.id = key.id OR (key.is_group AND before.id = ANY (dispatcher_members_of_d9aa110b(key.name)))
       JOIN unnest(p_chosen.keys) AS after ON after.id = before.id
      CROSS JOIN LATERAL (
            VALUES (1, 'throttle', after.throttle_limit, after.unstarted, after.next_at > p_until),
@@ -1079,9 +1121,9 @@ BEGIN
            ORDER BY entry.id DESC
            LIMIT 1) IS NOT TRUE;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_note_limits_0341a11f FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_note_limits_d9aa110b FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_settle_0341a11f(p_fates dispatcher_fate_0341a11f[], p_tuning dispatcher_tuning_0341a11f, p_now timestamptz)
+CREATE FUNCTION dispatcher_settle_d9aa110b(p_fates dispatcher_fate_d9aa110b[], p_tuning dispatcher_tuning_d9aa110b, p_now timestamptz)
 RETURNS TABLE (id uuid, state text, task text, queue text, attempt int, fate text, key text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -1122,13 +1164,13 @@ BEGIN
    WHERE call.id = ANY (ARRAY(SELECT fate.call FROM unnest(p_fates) AS fate)) AND call.id = fate.call
   RETURNING call.id, call.state::text, call.task::text, call.queue::text, call.attempt, fate.fate, fate.key::text;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_settle_0341a11f FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_settle_d9aa110b FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_take_0341a11f(p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text, p_publish int,
+CREATE FUNCTION dispatcher_take_d9aa110b(p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text, p_publish int,
     p_is_marked bool, p_is_pulled bool, p_keys bigint[],
     p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[], p_crashes smallint[],
     p_results jsonb[], p_errors jsonb[], p_waits interval[],
-    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_0341a11f, p_now timestamptz)
+    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_d9aa110b, p_now timestamptz)
 RETURNS TABLE (id uuid, ticket uuid, state text, task text, args jsonb, kwargs jsonb, call_data jsonb, headers jsonb,
     options jsonb, queue text, attempt int, retry jsonb, chosen_keys jsonb, key_ids bigint[], is_counted bool,
     start_at timestamptz,
@@ -1142,16 +1184,18 @@ DECLARE
   v_open bigint[] := p_keys;
   v_ends record;
   v_noted record;
-  v_found dispatcher_found_0341a11f;
-  v_chosen dispatcher_chosen_0341a11f;
-  v_key dispatcher_key_room_0341a11f;
+  v_found dispatcher_found_d9aa110b;
+  v_chosen dispatcher_chosen_d9aa110b;
+  v_keys dispatcher_key_room_d9aa110b[] := '{}';
+  v_key dispatcher_key_room_d9aa110b;
   v_queues text[] := '{}';
   v_freed record;
+  v_is_ready bool;
 BEGIN
   ended := '{}';
   locked := '{}';
   IF cardinality(p_calls) > 0 THEN
-    v_ends := dispatcher_record_ends_0341a11f(p_calls, p_tickets, p_claims, p_states, p_reasons, p_crashes, p_results, p_errors, p_waits,
+    v_ends := dispatcher_record_ends_d9aa110b(p_calls, p_tickets, p_claims, p_states, p_reasons, p_crashes, p_results, p_errors, p_waits,
                            v_now);
     ended := v_ends.ended;
     locked := v_ends.locked;
@@ -1166,15 +1210,15 @@ BEGIN
                                 FOR NO KEY UPDATE SKIP LOCKED);
   END IF;
   IF EXISTS (SELECT FROM dispatcher_note AS note WHERE note.at <= v_now) THEN
-    v_noted := dispatcher_read_notes_0341a11f(v_now);
+    v_noted := dispatcher_read_notes_d9aa110b(v_now);
     v_open := v_open || v_noted.keys;
     v_queues := v_noted.queues;
     again_at := v_noted.again_at;
   END IF;
-  v_found := dispatcher_find_lanes_0341a11f(p_worker, p_queues,
+  v_found := dispatcher_find_lanes_d9aa110b(p_worker, p_queues,
     CASE WHEN p_becomes = 'dispatched' THEN 'broker' WHEN p_is_pulled THEN 'http' ELSE 'direct' END,
     p_room, p_publish, v_open, p_tuning, p_now);
-  v_chosen := dispatcher_choose_0341a11f(v_found, p_worker, p_queues, p_tasks, p_room, p_becomes, p_due, p_stride, p_is_strict, p_tuning);
+  v_chosen := dispatcher_choose_d9aa110b(v_found, p_worker, p_queues, p_tasks, p_room, p_becomes, p_due, p_stride, p_is_strict, p_tuning);
   v_now := v_found.now;
   v_open := v_chosen.open || v_found.turn_keys;
   IF v_chosen.starts <> '{}' THEN
@@ -1187,32 +1231,31 @@ BEGIN
              started_at = CASE start.state WHEN 'active' THEN start.at END,
              attempt = call.attempt + (start.state = 'active')::int,
              returns = CASE start.state WHEN 'active' THEN 0 ELSE call.returns END
-        FROM (SELECT start.call, start.at, start.state, start.chosen, gen_random_uuid() AS ticket, turn
-                FROM unnest(v_chosen.starts) WITH ORDINALITY AS start (call, at, state, chosen, turn)) AS start
+        FROM (SELECT start.call, start.at, start.state, start.chosen, array_remove(start.key_ids, NULL) AS key_ids,
+                     start.is_counted, gen_random_uuid() AS ticket, turn
+                FROM unnest(v_chosen.starts) WITH ORDINALITY
+                  AS start (call, at, state, chosen, key_ids, costs, is_counted, turn)) AS start
        WHERE call.id = ANY (ARRAY(SELECT start.call FROM unnest(v_chosen.starts) AS start)) AND call.id = start.call
       RETURNING call.id, call.ticket, call.state::text, call.task::text, call.args, call.kwargs, call.call_data,
-                call.headers, call.options, call.queue::text, call.attempt, call.retry, call.chosen_keys, start.at,
-                start.turn)
+                call.headers, call.options, call.queue::text, call.attempt, call.retry, call.chosen_keys,
+                start.key_ids, start.is_counted, start.at, start.turn
+    ), held AS (
+      INSERT INTO dispatcher_slot (call_id, key_id, cost, worker_id, started_at, lease_until, pulled_until,
+                                   is_confirmed)
+      SELECT start.call, spent.key_id, spent.cost,
+             CASE WHEN start.state = 'active' THEN p_worker END,
+             CASE WHEN start.state = 'active' THEN start.at END,
+             CASE WHEN start.state = 'active' THEN start.at + p_tuning.lease ELSE v_now + p_tuning.dispatch_lease END,
+             CASE WHEN start.state = 'active' AND p_is_pulled THEN v_now + p_tuning.lease END, false
+        FROM unnest(v_chosen.starts) AS start
+       CROSS JOIN LATERAL unnest(start.key_ids, start.costs) AS spent (key_id, cost))
     SELECT started.id, started.ticket, started.state, started.task, started.args, started.kwargs, started.call_data,
            started.headers, started.options, started.queue, started.attempt, started.retry, started.chosen_keys,
-           ARRAY(SELECT spent.key_id FROM unnest(v_chosen.spent) AS spent
-                  WHERE spent.call = started.id AND spent.key_id IS NOT NULL),
-           EXISTS (SELECT FROM unnest(v_chosen.spent) AS spent
-                     JOIN unnest(v_chosen.keys) AS key ON key.id = spent.key_id AND key.rate_limit IS NOT NULL
-                    WHERE spent.call = started.id),
-           started.at, NULL::text, NULL::text, NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[],
-           NULL::uuid[], NULL::bigint[], v_now
+           started.key_ids, started.is_counted, started.at, NULL::text, NULL::text, NULL::uuid[], NULL::timestamptz,
+           NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], v_now
       FROM started
      ORDER BY started.turn;
-    INSERT INTO dispatcher_slot (call_id, key_id, cost, worker_id, started_at, lease_until, pulled_until, is_confirmed)
-    SELECT spent.call, spent.key_id, spent.cost,
-           CASE WHEN start.state = 'active' THEN p_worker END,
-           CASE WHEN start.state = 'active' THEN start.at END,
-           CASE WHEN start.state = 'active' THEN start.at + p_tuning.lease ELSE v_now + p_tuning.dispatch_lease END,
-           CASE WHEN start.state = 'active' AND p_is_pulled THEN v_now + p_tuning.lease END, false
-      FROM unnest(v_chosen.spent) AS spent
-      JOIN unnest(v_chosen.starts) AS start ON start.call = spent.call;
-    PERFORM dispatcher_count_starts_0341a11f(v_chosen.counted || v_chosen.keys);
+    IF v_chosen.counts THEN PERFORM dispatcher_count_starts_d9aa110b(v_chosen.counted || v_chosen.keys); END IF;
   END IF;
   IF v_chosen.fates <> '{}' THEN
     RETURN QUERY
@@ -1220,84 +1263,89 @@ BEGIN
            fate.queue, fate.attempt, NULL::jsonb, NULL::jsonb, NULL::bigint[], NULL::bool, NULL::timestamptz, fate.fate,
            fate.key,
            NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], v_now
-      FROM dispatcher_settle_0341a11f(v_chosen.fates, p_tuning, v_now) AS fate;
+      FROM dispatcher_settle_d9aa110b(v_chosen.fates, p_tuning, v_now) AS fate;
   END IF;
   IF p_tuning.keeps_events AND (v_chosen.starts <> '{}' OR v_chosen.moves <> '{}' OR v_chosen.fates <> '{}') THEN
-    PERFORM dispatcher_note_limits_0341a11f(v_found, v_chosen, v_found.now + p_tuning.horizon);
+    PERFORM dispatcher_note_limits_d9aa110b(v_found, v_chosen, v_found.now + p_tuning.horizon);
   END IF;
   IF v_found.lanes <> '{}' THEN
     UPDATE dispatcher_lanesite AS site
-       SET place = settled.place, served_at = settled.served_at, kept_until = settled.kept_until
+       SET place = settled.place, served_at = settled.served_at, kept_until = settled.kept_until,
+           waits_from = settled.waits_from
       FROM (SELECT lane.row,
                    COALESCE(move.served_at, v_now + array_position(v_chosen.served, lane.id) * interval '1 microsecond',
                             lane.served_at) AS served_at,
                    move.kept_until,
-                   CASE WHEN move.lane IS NOT NULL THEN move.place
-                        ELSE (SELECT 0 FROM dispatcher_callqueue AS call
-                               WHERE call.lane_id = lane.id AND call.state = 'available'
-                                 AND call.oversized_key_id IS NULL LIMIT 1) END AS place
+                   CASE WHEN move.lane IS NOT NULL THEN move.place WHEN first.position IS NOT NULL THEN 0 END AS place,
+                   COALESCE(first.position, (SELECT last_value + 1 FROM dispatcher_call_position)) AS waits_from
               FROM unnest(v_found.lanes) AS lane
               LEFT JOIN unnest(v_chosen.moves) AS move ON move.lane = lane.id
+              LEFT JOIN LATERAL (
+                   SELECT call.position FROM dispatcher_callqueue AS call
+                    WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
+                      AND call.state = 'available' AND call.oversized_key_id IS NULL
+                    ORDER BY call.position LIMIT 1) AS first ON true
             OFFSET 0) AS settled
      WHERE site.ctid = ANY (ARRAY(SELECT lane.row FROM unnest(v_found.lanes) AS lane)) AND site.ctid = settled.row;
   END IF;
   IF v_found.turn_keys <> '{}' THEN
     v_queues := v_queues || ARRAY(SELECT lane.queue FROM unnest(v_found.lanes) AS lane WHERE lane.taker <> 'mine');
   END IF;
-  FOREACH v_key IN ARRAY COALESCE(v_chosen.keys, '{}') LOOP
-    CONTINUE WHEN v_key.id <> ALL (v_open)
-               OR (SELECT site.lane_id FROM dispatcher_lanesite AS site WHERE site.place = v_key.id LIMIT 1) IS NULL;
+  IF v_found.is_parked OR v_chosen.moves <> '{}' THEN
+    v_keys := ARRAY(
+      SELECT key FROM unnest(v_chosen.keys) AS key
+       WHERE key.id = ANY (v_open)
+         AND (SELECT site.lane_id FROM dispatcher_lanesite AS site WHERE site.place = key.id LIMIT 1) IS NOT NULL);
+  END IF;
+  FOREACH v_key IN ARRAY v_keys LOOP
     IF v_key.room > 0 AND COALESCE(v_key.next_at <= v_now + p_tuning.horizon, true) THEN
-      v_freed := dispatcher_free_lanes_0341a11f(v_key.id, v_key.room, ARRAY(SELECT move.lane FROM unnest(v_chosen.moves) AS move));
+      v_freed := dispatcher_free_lanes_d9aa110b(v_key.id, v_key.room, ARRAY(SELECT move.lane FROM unnest(v_chosen.moves) AS move));
       v_queues := v_queues || v_freed.queues;
       IF v_freed.is_short THEN
-        v_chosen.notes := v_chosen.notes || (v_now + interval '20 milliseconds', NULL, v_key.id)::dispatcher_pending_0341a11f;
+        v_chosen.notes := v_chosen.notes || (v_now + interval '20 milliseconds', NULL, v_key.id)::dispatcher_pending_d9aa110b;
         again_at := LEAST(again_at, v_now + interval '20 milliseconds');
       END IF;
     ELSE
       v_chosen.notes := v_chosen.notes
-        || (dispatcher_opens_at_0341a11f(v_key, 1, p_worker, p_tuning, v_found.since), NULL, v_key.id)::dispatcher_pending_0341a11f;
+        || (dispatcher_opens_at_d9aa110b(v_key, 1, p_worker, p_tuning, v_found.since), NULL, v_key.id)::dispatcher_pending_d9aa110b;
     END IF;
   END LOOP;
-  INSERT INTO dispatcher_note (at, lane_id, key_id)
-  SELECT DISTINCT note.at, note.lane_id, note.key_id
-    FROM (SELECT note.at, note.lane_id, note.key_id FROM unnest(v_chosen.notes) AS note
-           UNION ALL
-          SELECT v_now + interval '20 milliseconds', NULL, busy.id
-            FROM unnest(v_found.busy) AS busy (id)
-           WHERE busy.id = ANY (v_open)) AS note
-   WHERE note.at IS NOT NULL
-     AND (note.key_id = ANY (v_found.busy)
-          OR NOT EXISTS (SELECT FROM dispatcher_note AS earlier
-                          WHERE earlier.key_id = note.key_id AND earlier.at <= note.at));
-  IF p_becomes = 'active' THEN
-    again_at := LEAST(again_at, (SELECT min(note.at) FROM unnest(v_chosen.notes) AS note));
+  IF v_chosen.notes <> '{}' OR v_found.busy && v_open THEN
+    INSERT INTO dispatcher_note (at, lane_id, key_id)
+    SELECT DISTINCT note.at, note.lane_id, note.key_id
+      FROM (SELECT note.at, note.lane_id, note.key_id FROM unnest(v_chosen.notes) AS note
+             UNION ALL
+            SELECT v_now + interval '20 milliseconds', NULL, busy.id
+              FROM unnest(v_found.busy) AS busy (id)
+             WHERE busy.id = ANY (v_open)) AS note
+     WHERE note.at IS NOT NULL
+       AND (note.key_id = ANY (v_found.busy)
+            OR NOT EXISTS (SELECT FROM dispatcher_note AS earlier
+                            WHERE earlier.key_id = note.key_id AND earlier.at <= note.at));
+    again_at := LEAST(again_at,
+                      CASE WHEN p_becomes = 'active' THEN (SELECT min(note.at) FROM unnest(v_chosen.notes) AS note) END,
+                      CASE WHEN v_found.busy && v_open THEN v_now + interval '20 milliseconds' END);
   END IF;
-  IF v_found.busy && v_open THEN again_at := LEAST(again_at, v_now + interval '20 milliseconds'); END IF;
-  IF (SELECT site.lane_id FROM dispatcher_lanesite AS site
-       WHERE site.place = 0 AND site.queue = ANY (p_queues) LIMIT 1) IS NOT NULL THEN
-    v_queues := v_queues || p_queues;
-    IF v_chosen.room_left > 0 THEN
-      again_at := CASE WHEN v_chosen.starts = '{}' AND v_chosen.moves = '{}' AND v_chosen.fates = '{}'
-                       THEN LEAST(again_at, v_now + interval '5 milliseconds') ELSE v_now END;
-    END IF;
-  END IF;
-  wake := v_chosen.wake;
-  publish := '{}';
-  IF v_queues <> '{}' THEN
-    SELECT array_remove(wake || array_agg(CASE WHEN queue.delivery <> 'broker' AND queue.is_ready
-                                               THEN dispatcher_wake_0341a11f(queue.name, NULL, p_worker, p_tuning.silence, v_now) END),
-                        NULL),
-           COALESCE(array_agg(queue.name) FILTER (WHERE queue.delivery = 'broker' AND queue.is_ready), '{}')
-      INTO wake, publish
-      FROM (SELECT mine.name,
-                   COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = mine.name),
-                            'broker') AS delivery,
-                   (SELECT site.lane_id FROM dispatcher_lanesite AS site
-                     WHERE site.place = 0 AND site.queue = mine.name LIMIT 1) IS NOT NULL AS is_ready
-              FROM (SELECT DISTINCT name FROM unnest(v_queues) AS queue (name) ORDER BY name) AS mine) AS queue;
+  SELECT array_remove(v_chosen.wake || array_agg(
+           CASE WHEN queue.delivery <> 'broker'
+                     AND (SELECT feed.worker_id FROM dispatcher_feed AS feed WHERE feed.idle_at IS NOT NULL LIMIT 1)
+                         IS NOT NULL
+                THEN dispatcher_wake_d9aa110b(queue.name, NULL, p_worker, p_tuning.silence, v_now) END), NULL),
+         COALESCE(array_agg(queue.name) FILTER (WHERE queue.delivery = 'broker'), '{}'),
+         COALESCE(bool_or(queue.name = ANY (p_queues)), false)
+    INTO wake, publish, v_is_ready
+    FROM (SELECT mine.name,
+                 COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = mine.name),
+                          'broker') AS delivery
+            FROM (SELECT DISTINCT name FROM unnest(v_queues || p_queues) AS queue (name) ORDER BY name) AS mine
+           WHERE (SELECT site.lane_id FROM dispatcher_lanesite AS site
+                   WHERE site.place = 0 AND site.queue = mine.name
+                   ORDER BY site.priority, site.served_at DESC, site.lane_id DESC LIMIT 1) IS NOT NULL) AS queue;
+  IF v_is_ready AND v_chosen.room_left > 0 THEN
+    again_at := CASE WHEN v_chosen.starts = '{}' AND v_chosen.moves = '{}' AND v_chosen.fates = '{}'
+                     THEN LEAST(again_at, v_now + interval '5 milliseconds') ELSE v_now END;
   END IF;
   at := v_now;
   RETURN NEXT;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_take_0341a11f FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_take_d9aa110b FROM PUBLIC;
