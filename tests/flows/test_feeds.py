@@ -99,7 +99,8 @@ def test_room_that_was_given_back_before_the_connection_broke_is_used(processes:
     calls = [Call(task, args=[str(tmp_path / "go")], queue=QUEUE, keys=["api"]) for task in tasks]
     first, following = CallQueue.objects.send_many(calls)
     eventually(lambda: processes.noted(first.id))
-    # The next start is counted, and waits for the table's lock again and again. Where the connection breaks, the end may be recorded or not.
+    # The next start is counted, and waits for the table's lock again and again. Where the connection breaks, the end
+    # may be recorded or not.
     api.limit("api", {"concurrency": 1, "rate": {"limit": 100, "period": "PT1S"}})
     with holding("LOCK TABLE dispatcher_start IN SHARE MODE") as gate:
         (tmp_path / "go").touch()
