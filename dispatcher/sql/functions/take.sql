@@ -150,7 +150,7 @@ BEGIN
       END IF;
     ELSE
       v_chosen.notes := v_chosen.notes
-        || (@opens_at(v_key, 1, p_worker, p_tuning, v_found.since), NULL, v_key.id)::@pending;
+        || (@opens_at(v_key, 1, v_chosen.keys, p_worker, p_tuning, v_found.since), NULL, v_key.id)::@pending;
     END IF;
   END LOOP;
   INSERT INTO dispatcher_note (at, lane_id, key_id)
