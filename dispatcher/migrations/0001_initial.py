@@ -1044,5 +1044,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("d9aa110b"),
+        InstallFunctions("c16ccedc"),
     ]

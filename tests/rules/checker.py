@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from copy import deepcopy
+from math import inf
 from typing import Any
 
 from tests.rules.reference import (
@@ -64,16 +65,20 @@ def _out_of_order(after: State, started: list[Any]) -> Iterator[str]:
 def _passed_over(before: State, after: State, trip: Trip, started: list[Any]) -> Iterator[str]:
     """No call of lower priority takes from a key what one of higher priority of the same worker could have had.
 
-    A trip reads no more lanes of a queue than it has room for calls.
+    A trip reads no more lanes of a queue than it has room for calls, those among them that its notes made ready, though
+    they have no calls any more. Where its room is used up, what it publishes is not the same worker's.
     """
     if trip.is_strict or trip.becomes != "active" or not trip.tuning.any_delivery:
         return
-    front = [lane.id for queue in trip.queues for lane in before.front(0, queue)[: trip.room]]
+    front = {lane.id for queue in trip.queues for lane in _read(before, trip).front(0, queue)[: trip.room]}
+    own = [call for call in after.calls if call.id in started and call.state == "active"]
+    least = min((_priority(after, call) for call in own), default=inf) if len(own) >= trip.room else -inf
     ready = [
         lane
         for lane in after.lanes.values()
         if lane.queue in trip.queues and after.waiting(lane.id)
         if lane.id in front or (before.lanes[lane.id].place or 0) > 0
+        if lane.priority > least
     ]
     for lane in ready:
         head = after.waiting(lane.id)[0]
@@ -94,6 +99,18 @@ def _passed_over(before: State, after: State, trip: Trip, started: list[Any]) ->
                 _start(world, after, call)
         if _could_start(world, lane, head, trip):
             yield f"lane {lane.id} was passed by {[call.id for call in lower]}"
+
+
+def _read(before: State, trip: Trip) -> State:
+    """Return the state with the lanes ready that are noted, or get back a call that ends."""
+    state = deepcopy(before)
+    forced = {note.lane for note in before.notes if note.at <= trip.now and note.is_forced}
+    forced |= {end.call.lane for end in trip.ends if end.state == "available" and not end.is_stale}
+    noted = {note.lane for note in before.notes if note.at <= trip.now}
+    for lane in state.lanes.values():
+        if lane.id in forced or (lane.place is None and lane.id in noted):
+            lane.place = 0
+    return state
 
 
 def _priority(state: State, call: Call) -> int:
@@ -124,7 +141,11 @@ def _could_start(state: State, lane: Lane, call: Call, trip: Trip) -> bool:
 
 
 def _forgotten(after: State, trip: Trip) -> Iterator[str]:
-    """Find lanes with calls that are not ready, noted, or parked on a key that an end or a note opens."""
+    """Find lanes with calls that are not ready, noted, or parked on a key that an end or a note opens.
+
+    The broker's calls may wait for good on a key with a limit per worker, or with such a member: that mixture is
+    refused, and where it arises all the same they wait until it is changed (decision 0021).
+    """
     for lane in after.lanes.values():
         waiting = after.waiting(lane.id)
         if not waiting or lane.kept_until is not None:
@@ -137,9 +158,18 @@ def _forgotten(after: State, trip: Trip) -> Iterator[str]:
             continue
         at = _noted(after, lane.place)
         is_brokers = after.deliveries.get(lane.queue, "broker") == "broker"
-        opens = _opens(after, after.keys[lane.place], _most_cost(after, lane.place), trip, is_brokers=is_brokers)
+        if is_brokers and is_per_worker(after, lane.place, trip.now):
+            continue
+        opens = _opens(after, after.keys[lane.place], _most_cost(after, lane.place), trip)
         if opens is not None and (at is None or at > max(opens + trip.tuning.horizon, trip.now + SOON)):
             yield f"lane {lane.id} is parked on {lane.place}, which opens at {opens} and is noted for {at}"
+
+
+def is_per_worker(state: State, key: int | None, now: int) -> bool:
+    """Return whether a key or a member of it has a limit per worker now."""
+    mine = state.keys.get(key or 0)
+    keys = [] if mine is None else [mine, *state.members(mine)]
+    return any(_in_force(each, now).per_worker is not None for each in keys)
 
 
 def _is_looked_at(state: State, key: int) -> bool:
@@ -167,15 +197,12 @@ def cost_of(state: State, lane: Lane, call: Call, key: int) -> int:
     return (costs[n] if n < len(costs) else None) or 1
 
 
-def _opens(state: State, key: Key, cost: int, trip: Trip, *, is_brokers: bool) -> int | None:
-    """Return from when on a call of this cost may start; None: not before an end or a change.
-
-    The broker's calls wait until a key has no limit per worker any more.
-    """
+def _opens(state: State, key: Key, cost: int, trip: Trip) -> int | None:
+    """Return from when on a call of this cost may start; None: not before an end or a change."""
 
     def when(one: Key) -> int | None:
         allowed = room(state, one, None, trip.now, trip.tuning)
-        if allowed.fits < cost or (is_brokers and allowed.own <= 0):
+        if allowed.fits < cost:
             return None
         if allowed.is_open(cost, trip.now + trip.tuning.horizon):
             return trip.now

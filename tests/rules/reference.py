@@ -403,12 +403,15 @@ def _window_opens(state: State, key: Room, cost: int, now: int, tuning: Tuning) 
     return now + limits.rate_period + tuning.margin
 
 
-def opens_at(state: State, key: Room, cost: int, trip: Trip) -> int | None:
+def opens_at(state: State, key: Room, cost: int, keys: dict[int, Room], trip: Trip) -> int | None:
     """Return when time opens a key, or the first member of it that a call of this cost fits."""
     at = opening(state, key, cost, trip.now, trip.tuning)
     if at is not None or not key.key.is_group:
         return at
-    members = [room(state, member, trip.worker, trip.now, trip.tuning) for member in state.members(key.key)]
+    members = [
+        keys.get(member.id) or room(state, member, trip.worker, trip.now, trip.tuning)
+        for member in state.members(key.key)
+    ]
     return least(*(opening(state, each, cost, trip.now, trip.tuning) for each in members if each.fits >= cost))
 
 
@@ -733,7 +736,7 @@ class _Choice:
         if by.next_at is not None:
             later.next_at = by.next_at + by.limits.spacing(behind)
         self.behind[by.id] = behind + cost
-        return opens_at(self.state, later, cost, self.trip)
+        return opens_at(self.state, later, cost, self.keys, self.trip)
 
     def _fate(self, call: Call, taker: str) -> str | None:
         if call.is_revoked:
@@ -796,7 +799,7 @@ class _Choice:
         if kind == 2:
             by.room = 0
             self.chosen.open.add(by.id)
-            opens = opens_at(self.state, by, cost, self.trip)
+            opens = opens_at(self.state, by, cost, self.keys, self.trip)
             if opens is not None:
                 self.chosen.notes.add(Note(opens, None, by.id))
         elif is_own:
@@ -926,7 +929,7 @@ def _leave(
         if key.is_open(1, until):
             queues |= _free(state, key, chosen)
         else:
-            opens = opens_at(state, key, 1, trip)
+            opens = opens_at(state, key, 1, found.keys, trip)
             if opens is not None:
                 chosen.notes.add(Note(opens, None, key.id))
     earlier = [*state.notes]

@@ -111,7 +111,7 @@ class Comparison:
         lanes = [lane for lane in self.state.lanes.values() if not stopped & {*reference.all_keys(self.state, lane)}]
         self.tuning = replace(self.tuning, any_delivery=True)
         for lane in lanes:  # That a queue is another's to deliver is a change that is noted.
-            if (key := self.state.keys.get(lane.place or 0)) is not None and key.limits.per_worker is not None:
+            if checker.is_per_worker(self.state, lane.place, self.now):
                 self._note(lane.id, is_forced=True)
         empty = 0
         while (left := [lane.id for lane in lanes if self.state.waiting(lane.id)]) and empty < 60:

@@ -182,7 +182,7 @@ BEGIN
           v_key := v_keys[v_by];
           v_key.unstarted := v_key.unstarted + v_behind[v_by];
           v_key.next_at := v_key.next_at + @spacing(v_behind[v_by], v_key.throttle_limit, v_key.throttle_period);
-          v_opens := @opens_at(v_key, v_by_cost, p_worker, p_tuning, p_found.since);
+          v_opens := @opens_at(v_key, v_by_cost, v_keys, p_worker, p_tuning, p_found.since);
           v_behind[v_by] := v_behind[v_by] + v_by_cost;
         END IF;
         v_fates := v_fates || (v_call.id,
@@ -208,7 +208,7 @@ BEGIN
           WHEN 2 THEN                                -- calls behind it do not take the room that it waits for
             v_keys[v_by].room := 0;
             v_open := v_open || v_by_id;
-            v_opens := @opens_at(v_keys[v_by], v_by_cost, p_worker, p_tuning, p_found.since);
+            v_opens := @opens_at(v_keys[v_by], v_by_cost, v_keys, p_worker, p_tuning, p_found.since);
             IF v_opens IS NOT NULL THEN v_notes := v_notes || (v_opens, NULL, v_by_id)::@pending; END IF;
             v_opens := NULL;
           WHEN 3 THEN

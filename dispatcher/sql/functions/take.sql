@@ -160,7 +160,7 @@ BEGIN
       END IF;
     ELSE
       v_chosen.notes := v_chosen.notes
-        || (@opens_at(v_key, 1, p_worker, p_tuning, v_found.since), NULL, v_key.id)::@pending;
+        || (@opens_at(v_key, 1, v_chosen.keys, p_worker, p_tuning, v_found.since), NULL, v_key.id)::@pending;
     END IF;
   END LOOP;
   IF v_chosen.notes <> '{}' OR v_found.busy && v_open THEN
