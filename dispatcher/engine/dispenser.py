@@ -47,7 +47,7 @@ def dispense(
         made += _SETTLING if taken.fates and not taken.dispatched else 1
         fruitless = 0 if taken.dispatched or taken.fates else fruitless + 1
         # What another transaction has locked is looked at again, once: who has it may have missed the note about it.
-        wait_s = None if taken.again_at is None else (taken.again_at - taken.at).total_seconds()
+        wait_s = None if taken.again_at is None else max(0.0, (taken.again_at - taken.at).total_seconds())
         is_over = not taken.publish and (wait_s is None or (wait_s > 0 and has_waited))
         if is_over or fruitless == _FRUITLESS:
             break

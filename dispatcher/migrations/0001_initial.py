@@ -45,8 +45,7 @@ CREATE TABLE dispatcher_lanesite (
     priority smallint NOT NULL,
     place bigint,
     served_at timestamptz NOT NULL DEFAULT 'epoch',
-    kept_until timestamptz,
-    waits_from bigint NOT NULL DEFAULT 0
+    kept_until timestamptz
 );
 CREATE INDEX lanesite_place ON dispatcher_lanesite (place, queue, priority DESC, served_at, lane_id)
     WHERE place IS NOT NULL;
@@ -66,8 +65,7 @@ CREATE TABLE dispatcher_note (
     at timestamptz NOT NULL,
     lane_id bigint,
     key_id bigint,
-    is_forced boolean NOT NULL DEFAULT false,
-    waits_from bigint
+    is_forced boolean NOT NULL DEFAULT false
 );
 CREATE INDEX note_at ON dispatcher_note (at);
 CREATE INDEX note_key ON dispatcher_note (key_id, at) WHERE key_id IS NOT NULL;
@@ -113,12 +111,6 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("served_at", models.DateTimeField(help_text="When a call of it last started.")),
-                (
-                    "waits_from",
-                    models.BigIntegerField(
-                        help_text="No call of it waits before this position, but for those of notes."
-                    ),
-                ),
             ],
             options={
                 "db_table": "dispatcher_lanesite",
@@ -135,12 +127,6 @@ class Migration(migrations.Migration):
                     "is_forced",
                     models.BooleanField(
                         help_text="The first call of the lane has changed: it is ready, parked or not."
-                    ),
-                ),
-                (
-                    "waits_from",
-                    models.BigIntegerField(
-                        help_text="The first position of the calls that now wait in the lane; null: any.", null=True
                     ),
                 ),
             ],
@@ -505,12 +491,6 @@ class Migration(migrations.Migration):
                         default=False,
                         editable=False,
                         help_text="Created from a template of the settings and never changed by people: deleted when it is unused.",
-                    ),
-                ),
-                (
-                    "slots_from",
-                    models.BigIntegerField(
-                        db_default=0, default=0, editable=False, help_text="It has no slots with a lower id."
                     ),
                 ),
                 (
@@ -1034,7 +1014,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="slot",
-            index=models.Index(condition=models.Q(("key__isnull", False)), fields=["key", "id"], name="slot_key"),
+            index=models.Index(condition=models.Q(("key__isnull", False)), fields=["key"], name="slot_key"),
         ),
         migrations.AddIndex(
             model_name="slot",
@@ -1044,5 +1024,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("c16ccedc"),
+        InstallFunctions("69da1574"),
     ]

@@ -51,8 +51,6 @@ class LaneSite(models.Model):
         help_text="Until when the key that it is parked on keeps room for it; infinity: it was passed over once.",
     )
 
-    waits_from = models.BigIntegerField(help_text="No call of it waits before this position, but for those of notes.")
-
     class Meta:
         managed = False
         db_table = "dispatcher_lanesite"
@@ -72,10 +70,6 @@ class Note(models.Model):
     lane_id = models.BigIntegerField(null=True)
     key_id = models.BigIntegerField(null=True)
     is_forced = models.BooleanField(help_text="The first call of the lane has changed: it is ready, parked or not.")
-
-    waits_from = models.BigIntegerField(
-        null=True, help_text="The first position of the calls that now wait in the lane; null: any."
-    )
 
     class Meta:
         managed = False

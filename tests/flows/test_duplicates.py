@@ -114,8 +114,8 @@ def test_a_duplicate_that_is_killed_at_its_claim_leaves_the_attempt_that_runs(
     processes: Processes, tmp_path: Path
 ) -> None:
     call = running(processes, tmp_path / "end")
-    # A claim reads the keys, and tries for half a second; a heartbeat does not.
-    with holding("LOCK TABLE dispatcher_ratelimitkey IN ACCESS EXCLUSIVE MODE"):
+    # A claim tries for half a second.
+    with holding("LOCK TABLE dispatcher_callqueue IN ACCESS EXCLUSIVE MODE"):
         deliver_again(call, time_limit=0.3)
         eventually(lambda: "Hard time limit (0.3" in processes.stack.children["second"].output())
         # The loss was to be recorded behind the lock; a heartbeat of the second worker follows it.

@@ -10,5 +10,5 @@ WITH moved AS (
                FOR NO KEY UPDATE) AS locked
      WHERE call.id = locked.id AND call.state = 'pending'
     RETURNING call.id, call.lane_id
-), {{lanes_noted(moved, true, NULL::bigint)}}
+), {{lanes_noted(moved, true)}}
 SELECT id, lane_id FROM moved

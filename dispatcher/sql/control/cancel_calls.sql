@@ -10,5 +10,5 @@ WITH ended AS (
        AND call.state IN ('scheduled', 'pending', 'available', 'dispatched', 'retryable')
        AND (call.is_revoked OR NOT %(only_revoked)s::bool)
     RETURNING call.id, call.lane_id
-), {{slots_freed(ended)}}, {{lanes_noted(ended, true, NULL::bigint)}}
+), {{slots_freed(ended)}}, {{lanes_noted(ended, true)}}
 SELECT id FROM ended ORDER BY id

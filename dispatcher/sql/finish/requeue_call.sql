@@ -51,7 +51,7 @@ WITH {{clock}}, mine AS MATERIALIZED (
     RETURNING call.id, call.lane_id, call.state, call.queue, call.task
 ), waiting AS (
     SELECT returned.lane_id FROM returned WHERE returned.state = 'available'
-), {{slots_freed(returned)}}, {{lanes_noted(waiting, true, NULL::bigint)}}
+), {{slots_freed(returned)}}, {{lanes_noted(waiting, true)}}
 SELECT returned.state, returned.queue, returned.task, waits.is_known
   FROM returned
  CROSS JOIN waits

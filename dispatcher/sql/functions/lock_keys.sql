@@ -56,13 +56,6 @@ BEGIN
     busy := ARRAY(SELECT key.id FROM dispatcher_ratelimitkey AS key
                    WHERE key.id = ANY (p_keys || groups) AND key.id <> ALL (ids || p_known));
   END IF;
-  IF random() < 0.004 THEN      -- an old snapshot keeps slots that are gone: they are not read again and again
-    UPDATE dispatcher_ratelimitkey AS key
-       SET slots_from = COALESCE((SELECT slot.id FROM dispatcher_slot AS slot
-                                   WHERE slot.key_id = key.id AND slot.id >= key.slots_from ORDER BY slot.id LIMIT 1),
-                                 (SELECT last_value + 1 FROM dispatcher_slot_id_seq))
-     WHERE key.id = ANY (ids);
-  END IF;
   SELECT array_agg(key), COALESCE(array_agg(key.id), '{}') INTO keys, ids
     FROM @room(ids, p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS key;
   FOREACH v_group IN ARRAY COALESCE(v_groups, '{}') LOOP

@@ -120,22 +120,17 @@ BEGIN
   END IF;
   IF v_found.lanes <> '{}' THEN
     UPDATE dispatcher_lanesite AS site
-       SET place = settled.place, served_at = settled.served_at, kept_until = settled.kept_until,
-           waits_from = settled.waits_from
+       SET place = settled.place, served_at = settled.served_at, kept_until = settled.kept_until
       FROM (SELECT lane.row,
                    COALESCE(move.served_at, v_now + array_position(v_chosen.served, lane.id) * interval '1 microsecond',
                             lane.served_at) AS served_at,
                    move.kept_until,
-                   CASE WHEN move.lane IS NOT NULL THEN move.place WHEN first.position IS NOT NULL THEN 0 END AS place,
-                   -- Where none waits, later ones come after all that were sent, but for those of notes.
-                   COALESCE(first.position, (SELECT last_value + 1 FROM dispatcher_call_position)) AS waits_from
+                   CASE WHEN move.lane IS NOT NULL THEN move.place
+                        ELSE (SELECT 0 FROM dispatcher_callqueue AS call
+                               WHERE call.lane_id = lane.id AND call.state = 'available'
+                                 AND call.oversized_key_id IS NULL LIMIT 1) END AS place
               FROM unnest(v_found.lanes) AS lane
               LEFT JOIN unnest(v_chosen.moves) AS move ON move.lane = lane.id
-              LEFT JOIN LATERAL (
-                   SELECT call.position FROM dispatcher_callqueue AS call
-                    WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
-                      AND call.state = 'available' AND call.oversized_key_id IS NULL
-                    ORDER BY call.position LIMIT 1) AS first ON true
             OFFSET 0) AS settled
      WHERE site.ctid = ANY (ARRAY(SELECT lane.row FROM unnest(v_found.lanes) AS lane)) AND site.ctid = settled.row;
   END IF;

@@ -33,5 +33,5 @@ WITH kind AS MATERIALIZED (
     RETURNING call.id, call.lane_id, call.position, call.state
 ), moved AS (
     SELECT placed.lane_id FROM placed WHERE placed.state = 'available'
-), {{lanes_noted(moved, true, NULL::bigint)}}
+), {{lanes_noted(moved, true)}}
 SELECT id, lane_id, state FROM placed ORDER BY position, id

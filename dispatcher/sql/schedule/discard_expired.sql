@@ -20,5 +20,5 @@ WITH late AS MATERIALIZED (
      -- An array: joined, the planner may read the whole table to find these.
      WHERE call.id = ANY (ARRAY(SELECT late.id FROM late)) AND call.state = ANY (%(states)s::text[])
     RETURNING call.lane_id
-), {{lanes_noted(ended, true, NULL::bigint)}}
+), {{lanes_noted(ended, true)}}
 SELECT count(*) AS calls FROM ended

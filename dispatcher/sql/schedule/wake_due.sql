@@ -19,5 +19,5 @@ WITH due AS MATERIALIZED (
      -- An array: joined, the planner may read the whole table to find these.
      WHERE call.id = ANY (ARRAY(SELECT due.id FROM due)) AND call.state = ANY (%(states)s::text[])
     RETURNING call.lane_id
-), {{lanes_noted(woken, true, NULL::bigint)}}
+), {{lanes_noted(woken, true)}}
 SELECT count(*) AS calls FROM woken

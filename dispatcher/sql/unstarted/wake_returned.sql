@@ -23,5 +23,5 @@ WITH {{clock}}, known AS MATERIALIZED (
      -- An array: joined, the planner may read the whole table to find these.
      WHERE call.id = ANY (ARRAY(SELECT again.id FROM again)) AND call.state = 'scheduled'
     RETURNING call.lane_id
-), {{lanes_noted(woken, false, NULL::bigint)}}
+), {{lanes_noted(woken, false)}}
 SELECT count(*) FROM woken

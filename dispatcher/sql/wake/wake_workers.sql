@@ -29,7 +29,7 @@ WITH clock AS MATERIALIZED (
                  LIMIT 1) = call.id)
 ), moved AS (
     SELECT lane.lane_id FROM lane WHERE lane.place <> 0
-), {{lanes_noted(moved, true, NULL::bigint)}}, queue AS MATERIALIZED (
+), {{lanes_noted(moved, true)}}, queue AS MATERIALIZED (
     SELECT named.name,
            {{queue_delivery(named.name)}} = ANY (CASE WHEN (SELECT %(is_eager)s::bool) THEN ARRAY['broker', 'direct']
                                                       ELSE ARRAY['broker'] END) AS is_published

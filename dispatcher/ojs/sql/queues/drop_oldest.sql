@@ -35,6 +35,6 @@ WITH RECURSIVE hop AS (
        -- Selected, and not written plainly: a partial index of such calls must not look cheaper than the primary key.
        AND call.state = (SELECT 'available')
     RETURNING call.id, call.lane_id
-), {{lanes_noted(dropped, true, NULL::bigint)}}
+), {{lanes_noted(dropped, true)}}
 SELECT dropped.id
   FROM dropped
