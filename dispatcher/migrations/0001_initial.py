@@ -1024,5 +1024,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("69da1574"),
+        InstallFunctions("d394c08a"),
     ]

@@ -65,7 +65,7 @@ def test_the_plan_of_each_statement_is_shown_where_the_server_has_the_module_for
             assert "where the server has the module auto_explain" in printed("api")
             return
     shown = printed("api")
-    for part, table in (("read_notes", "note"), ("find_lanes", "lanesite"), ("lock_keys", "ratelimitkey")):
+    for part, table in (("read_notes", "note"), ("find_lanes", "queue"), ("lock_keys", "ratelimitkey")):
         (plan,) = re.findall(rf"^{part}, line \d+: {NUMBER} ms\n((?:.+\n)+)", shown, re.MULTILINE)[:1]
         assert re.search(rf"dispatcher_{table} .*{PLAN}", plan)
 

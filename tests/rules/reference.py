@@ -941,7 +941,7 @@ def _leave(
         queues |= {*trip.queues}
         if chosen.left > 0:
             did = chosen.starts or chosen.moves or chosen.fates
-            again_at = now if did else least(again_at, now + 5 * MILLISECOND)
+            again_at = now if did else least(again_at, now + 20 * MILLISECOND)
     woken, publish = {each for each in chosen.wake if each is not None}, set()
     for queue in sorted(queues):
         if not state.front(READY, queue):

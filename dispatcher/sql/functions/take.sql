@@ -193,7 +193,7 @@ BEGIN
                    ORDER BY site.priority, site.served_at DESC, site.lane_id DESC LIMIT 1) IS NOT NULL) AS queue;
   IF v_is_ready AND v_chosen.room_left > 0 THEN
     again_at := CASE WHEN v_chosen.starts = '{}' AND v_chosen.moves = '{}' AND v_chosen.fates = '{}'
-                     THEN LEAST(again_at, v_now + interval '5 milliseconds') ELSE v_now END;
+                     THEN LEAST(again_at, v_now + interval '20 milliseconds') ELSE v_now END;
   END IF;
   at := v_now;
   RETURN NEXT;
