@@ -4,6 +4,7 @@ import itertools
 import signal
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread, get_ident
@@ -48,11 +49,10 @@ def call() -> CallQueue:
     return seen(CallQueue.objects.send("noop", keys=["api"]))
 
 
-def waiting() -> set[int]:
-    """Return the server's processes that wait for a lock in the database of the tests."""
-    ask = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
-    rows = db_admin.monitor().execute(ask, [connection.settings_dict["NAME"]])
-    return {pid for (pid,) in rows}
+def waiting() -> set[tuple[int, datetime]]:
+    """Return the server's processes that wait for a lock in the database of the tests, and since when they ask."""
+    ask = "SELECT pid, query_start FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
+    return {*db_admin.monitor().execute(ask, [connection.settings_dict["NAME"]])}
 
 
 class Interruption:
@@ -83,7 +83,7 @@ class Interruption:
                 self.is_locked.set()
                 stopped = eventually(waiting)
                 signal.pthread_kill(self.main, signal.SIGUSR1)
-                # What is left to be done is asked for on another connection.
+                # What is left to be done is asked for again; behind a pooler by the same process of the server, maybe.
                 eventually(lambda: not self.is_tried_again or waiting() - stopped)
         except BaseException as error:  # noqa: BLE001 -- raised by the test's own thread
             self.errors.append(error)
