@@ -144,7 +144,8 @@ def _forgotten(after: State, trip: Trip) -> Iterator[str]:
     """Find lanes with calls that are not ready, noted, or parked on a key that an end or a note opens.
 
     The broker's calls may wait for good on a key with a limit per worker, or with such a member: that mixture is
-    refused, and where it arises all the same they wait until it is changed (decision 0021).
+    refused, and where it arises all the same they wait until it is changed (decision 0021). Where room of a key is kept
+    for a lane that waits for another of its keys, the others may wait until it is kept no longer.
     """
     for lane in after.lanes.values():
         waiting = after.waiting(lane.id)
@@ -161,7 +162,8 @@ def _forgotten(after: State, trip: Trip) -> Iterator[str]:
         if is_brokers and is_per_worker(after, lane.place, trip.now):
             continue
         opens = _opens(after, after.keys[lane.place], _most_cost(after, lane.place), trip)
-        if opens is not None and (at is None or at > max(opens + trip.tuning.horizon, trip.now + SOON)):
+        kept = _kept_until(after, lane.place)
+        if opens is not None and (at is None or at > max(opens + trip.tuning.horizon, trip.now + SOON, kept)):
             yield f"lane {lane.id} is parked on {lane.place}, which opens at {opens} and is noted for {at}"
 
 
@@ -180,14 +182,21 @@ def _is_looked_at(state: State, key: int) -> bool:
     )
 
 
+def _kept_until(state: State, key: int) -> float:
+    """Return until when room of a key is kept for lanes; 0: it is not."""
+    kept = [lane.kept_until for lane in state.lanes.values() if lane.kept_until and key in all_keys(state, lane)]
+    return max((until for until in kept if until < inf), default=0)
+
+
 def _noted(state: State, key: int) -> int | None:
     keys = {key, *(member.id for member in state.members(state.keys[key]))}
     return min((note.at for note in state.notes if note.key in keys), default=None)
 
 
 def _most_cost(state: State, key: int) -> int:
-    """Return the most that a call costs which is the first of its lane, and waits for a key."""
-    return max(cost_of(state, lane, call, key) for lane in state.parked(key) for call in state.waiting(lane.id)[:1])
+    """Return the most that a call costs which is the first of its lane, and waits for a key; 0: none does."""
+    firsts = [(lane, call) for lane in state.parked(key) for call in state.waiting(lane.id)[:1]]
+    return max((cost_of(state, lane, call, key) for lane, call in firsts), default=0)
 
 
 def cost_of(state: State, lane: Lane, call: Call, key: int) -> int:
@@ -198,9 +207,12 @@ def cost_of(state: State, lane: Lane, call: Call, key: int) -> int:
 
 
 def _opens(state: State, key: Key, cost: int, trip: Trip) -> int | None:
-    """Return from when on a call of this cost may start; None: not before an end or a change."""
+    """Return from when on a call of this cost may start; None: not before an end or a change.
 
-    def when(one: Key) -> int | None:
+    What waits for a member itself goes first: its room is not a group's while that waits.
+    """
+
+    def when(one: Key, cost: int = cost) -> int | None:
         allowed = room(state, one, None, trip.now, trip.tuning)
         if allowed.fits < cost:
             return None
@@ -211,7 +223,9 @@ def _opens(state: State, key: Key, cost: int, trip: Trip) -> int | None:
     own = when(key)
     if own is None or not key.is_group:
         return own
-    times = [at for member in state.members(key) if (at := when(member)) is not None]
+    times = [
+        at for member in state.members(key) if (at := when(member, max(cost, _most_cost(state, member.id)))) is not None
+    ]
     return max(own, min(times)) if times else None
 
 
