@@ -1,0 +1,1336 @@
+-- The functions of version d394c08a, as a migration installs them. Written by `make functions`.
+
+CREATE FUNCTION dispatcher_spacing_d394c08a(p_cost bigint, p_limit int, p_period interval) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
+SELECT interval '1 microsecond' * LEAST(ceil(extract(epoch FROM p_period) * 1e6 * p_cost / p_limit), 1e15)::float8
+$$;
+REVOKE EXECUTE ON FUNCTION dispatcher_spacing_d394c08a FROM PUBLIC;
+
+CREATE TYPE dispatcher_tuning_d394c08a AS (
+    horizon interval,
+    lead interval,
+    slack interval,
+    margin interval,
+    ramp interval,
+    later interval,
+    keep interval,
+    silence interval,
+    lease interval,
+    dispatch_lease interval,
+    ahead int,
+    needs_worker bool,
+    any_delivery bool,
+    keeps_events bool
+);
+
+CREATE TYPE dispatcher_lane_d394c08a AS (
+    id bigint,
+    row tid,
+    queue text,
+    priority smallint,
+    on_limit text,
+    key_ids bigint[],
+    place bigint,
+    served_at timestamptz,
+    kept_until timestamptz,
+    taker text
+);
+
+CREATE FUNCTION dispatcher_lanes_at_d394c08a(p_rows tid[], p_taker text) RETURNS dispatcher_lane_d394c08a[] LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (
+    SELECT array_agg((lane.id, site.ctid, lane.queue, lane.priority, lane.on_limit,
+                      array_remove(lane.key_ids || own.id, NULL), site.place, site.served_at, site.kept_until,
+                      p_taker)::dispatcher_lane_d394c08a)
+      FROM (SELECT site.ctid, site.lane_id, site.place, site.served_at, site.kept_until
+              FROM dispatcher_lanesite AS site
+             WHERE site.ctid = ANY (p_rows) OFFSET 0) AS site
+     CROSS JOIN LATERAL (
+           SELECT lane.id, lane.queue, lane.priority, lane.on_limit, lane.key_ids
+             FROM dispatcher_lane AS lane
+            WHERE lane.id = site.lane_id LIMIT 1) AS lane
+      LEFT JOIN LATERAL (
+           SELECT own.id
+             FROM dispatcher_ratelimitkey AS own
+            WHERE own.name = 'queue:' || lane.queue AND own.id <> ALL (lane.key_ids) LIMIT 1) AS own ON true);
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_lanes_at_d394c08a FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_limited_rows_d394c08a(p_worker uuid, p_queues text[], p_most int, p_now timestamptz) RETURNS tid[]
+LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN (
+    WITH reached AS MATERIALIZED (
+      SELECT slot.key_id AS id
+        FROM dispatcher_slot AS slot
+        JOIN dispatcher_ratelimitkey AS key ON key.id = slot.key_id
+       WHERE slot.worker_id = p_worker
+       GROUP BY slot.key_id, key.id
+      HAVING sum(slot.cost) >= CASE WHEN key.override_until > p_now THEN key.override_per_worker
+                                    ELSE key.per_worker END
+    ), front AS MATERIALIZED (
+      SELECT seen.row
+        FROM unnest(p_queues) AS mine (name)
+       CROSS JOIN LATERAL (
+             SELECT site.ctid AS row, site.lane_id
+               FROM dispatcher_lanesite AS site
+              WHERE site.place = -1 AND site.queue = mine.name
+              ORDER BY site.priority DESC, site.served_at, site.lane_id
+              LIMIT 50) AS seen
+        JOIN dispatcher_lane AS lane ON lane.id = seen.lane_id
+       WHERE NOT lane.key_ids && ARRAY(SELECT reached.id FROM reached)
+       LIMIT p_most
+    ), mine AS (
+      SELECT site.ctid AS row
+        FROM dispatcher_lanesite AS site
+       WHERE site.ctid = ANY (ARRAY(SELECT front.row FROM front))
+         FOR NO KEY UPDATE SKIP LOCKED
+    )
+    SELECT array_agg(mine.row) FROM mine);
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_limited_rows_d394c08a FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_free_lanes_d394c08a(p_key bigint, p_room bigint, p_not bigint[], OUT queues text[], OUT is_short bool)
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_count int;
+BEGIN
+  WITH RECURSIVE turn (queue) AS (
+    SELECT min(site.queue) FROM dispatcher_lanesite AS site WHERE site.place = p_key
+     UNION ALL
+    SELECT (SELECT min(site.queue) FROM dispatcher_lanesite AS site
+             WHERE site.place = p_key AND site.queue > turn.queue)
+      FROM turn
+     WHERE turn.queue IS NOT NULL
+  ), freed AS (
+    UPDATE dispatcher_lanesite AS site
+       SET place = 0, kept_until = NULL
+     WHERE site.ctid = ANY (ARRAY(
+             SELECT front.row
+               FROM turn
+              CROSS JOIN LATERAL (
+                    SELECT site.ctid AS row
+                      FROM dispatcher_lanesite AS site
+                     WHERE site.place = p_key AND site.queue = turn.queue AND site.lane_id <> ALL (p_not)
+                     ORDER BY site.priority DESC, site.served_at, site.lane_id
+                     LIMIT LEAST(p_room, 20)
+                       FOR NO KEY UPDATE SKIP LOCKED) AS front))
+    RETURNING site.queue
+  )
+  SELECT COALESCE(array_agg(DISTINCT freed.queue), '{}'), count(*) INTO queues, v_count FROM freed;
+  is_short := v_count < LEAST(p_room, 20)
+              AND (SELECT site.lane_id FROM dispatcher_lanesite AS site
+                    WHERE site.place = p_key AND site.lane_id <> ALL (p_not) LIMIT 1) IS NOT NULL;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_free_lanes_d394c08a FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_groups_of_d394c08a(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (
+    SELECT ARRAY(SELECT joined.id
+                   FROM dispatcher_ratelimitkey AS joined
+                  WHERE joined.is_group
+                    AND joined.name = ANY (ARRAY(SELECT left(p_name, place) || '*'
+                                                   FROM generate_series(1, length(p_name)) AS place))));
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_groups_of_d394c08a FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_members_of_d394c08a(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (
+    SELECT ARRAY(SELECT member.id
+                   FROM dispatcher_ratelimitkey AS member
+                  WHERE member.name ~>=~ rtrim(p_name, '*') AND member.name ~<~ (rtrim(p_name, '*') || '~')
+                    AND NOT member.is_group));
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_members_of_d394c08a FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_read_notes_d394c08a(p_now timestamptz, OUT keys bigint[], OUT queues text[], OUT again_at timestamptz)
+LANGUAGE plpgsql AS $$
+BEGIN
+  WITH due AS MATERIALIZED (
+    SELECT note.ctid AS row, note.lane_id, note.key_id, note.is_forced
+      FROM dispatcher_note AS note
+     WHERE note.at <= p_now
+     ORDER BY note.at
+     LIMIT 100
+       FOR UPDATE SKIP LOCKED
+  ), mine AS MATERIALIZED (
+    SELECT site.lane_id, site.place
+      FROM dispatcher_lanesite AS site
+     WHERE site.lane_id = ANY (ARRAY(SELECT due.lane_id FROM due WHERE due.lane_id IS NOT NULL))
+       FOR NO KEY UPDATE SKIP LOCKED
+  ), ready AS (
+    UPDATE dispatcher_lanesite AS site
+       SET place = 0
+     WHERE site.lane_id = ANY (ARRAY(
+             SELECT mine.lane_id
+               FROM mine
+              WHERE mine.place IS NULL
+                 OR (mine.place <> 0 AND EXISTS (SELECT FROM due WHERE due.lane_id = mine.lane_id AND due.is_forced))))
+    RETURNING site.queue
+  ), settled AS MATERIALIZED (
+    SELECT due.row, due.key_id,
+           due.lane_id IS NULL OR due.lane_id IN (SELECT mine.lane_id FROM mine)
+           OR NOT EXISTS (SELECT FROM dispatcher_lanesite AS site WHERE site.lane_id = due.lane_id) AS is_over
+      FROM due
+  ), read AS (
+    DELETE FROM dispatcher_note AS note
+     WHERE note.ctid = ANY (ARRAY(SELECT settled.row FROM settled WHERE settled.is_over))
+  ), kept AS (
+    UPDATE dispatcher_note AS note
+       SET at = p_now + interval '20 milliseconds'
+     WHERE note.ctid = ANY (ARRAY(SELECT settled.row FROM settled WHERE NOT settled.is_over))
+  )
+  SELECT ARRAY(SELECT DISTINCT settled.key_id FROM settled WHERE settled.key_id IS NOT NULL),
+         ARRAY(SELECT DISTINCT ready.queue FROM ready),
+         CASE WHEN (SELECT count(*) FROM due) = 100 THEN p_now
+              WHEN EXISTS (SELECT FROM settled WHERE NOT settled.is_over) THEN p_now + interval '20 milliseconds' END
+    INTO keys, queues, again_at;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_read_notes_d394c08a FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_record_ends_d394c08a(p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[],
+    p_crashes smallint[], p_results jsonb[], p_errors jsonb[], p_waits interval[], p_now timestamptz,
+    OUT ended uuid[], OUT locked uuid[], OUT freed bigint[]) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+  WITH slots AS MATERIALIZED (
+    SELECT slot.id FROM dispatcher_slot AS slot WHERE slot.call_id = ANY (p_calls) FOR UPDATE SKIP LOCKED
+  ), recorded AS (
+    UPDATE dispatcher_callqueue AS call
+       SET state = ending.state, reason = ending.reason, ticket = NULL, claim = ending.claim, result = ending.result,
+           returns = 0,
+           crashes = COALESCE(ending.crashes, call.crashes),
+           scheduled_at = COALESCE(p_now + ending.wait, call.scheduled_at),
+           finished_at = CASE WHEN ending.state IN ('completed', 'cancelled', 'discarded') THEN p_now END,
+           error = failure.error,
+           errors = CASE WHEN failure.error IS NULL THEN call.errors
+                         WHEN jsonb_array_length(call.errors) < 25 THEN call.errors || failure.error
+                         ELSE jsonb_path_query_array(call.errors, '$[0 to 4]')
+                              || jsonb_path_query_array(call.errors, '$[last - 18 to last]') || failure.error END,
+           error_count = CASE WHEN failure.error IS NULL THEN call.error_count
+                              ELSE GREATEST(call.error_count, jsonb_array_length(call.errors)) + 1 END
+      FROM unnest(p_calls, p_tickets, p_claims, p_states, p_reasons, p_crashes, p_results, p_errors, p_waits)
+           AS ending (id, ticket, claim, state, reason, crashes, result, error, wait)
+     CROSS JOIN LATERAL (SELECT ending.error || jsonb_build_object('occurred_at', p_now)) AS failure (error)
+     WHERE call.id = ANY (ARRAY(SELECT mine.id FROM dispatcher_callqueue AS mine
+                                 WHERE mine.id = ANY (p_calls) FOR NO KEY UPDATE SKIP LOCKED))
+       AND call.id = ending.id AND call.ticket = ending.ticket AND COALESCE(call.state, '') = 'active'
+       AND (ending.claim IS NULL OR call.claim = ending.claim)
+       AND NOT EXISTS (SELECT FROM dispatcher_slot AS slot WHERE slot.call_id = ending.id
+                                                            AND slot.id NOT IN (SELECT slots.id FROM slots))
+    RETURNING call.id
+  ), gone AS (
+    DELETE FROM dispatcher_slot AS slot
+     WHERE slot.call_id = ANY (ARRAY(SELECT recorded.id FROM recorded))
+    RETURNING slot.key_id)
+  SELECT ARRAY(SELECT recorded.id FROM recorded),
+         ARRAY(SELECT DISTINCT gone.key_id FROM gone WHERE gone.key_id IS NOT NULL)
+    INTO ended, freed;
+  IF 'available' = ANY (p_states) THEN
+    INSERT INTO dispatcher_note (at, lane_id, is_forced)
+    SELECT DISTINCT p_now, call.lane_id, true
+      FROM dispatcher_callqueue AS call
+     WHERE call.id = ANY (ended) AND call.state = 'available';
+  END IF;
+  IF cardinality(ended) < cardinality(p_calls) THEN
+    locked := ARRAY(SELECT call.id
+                      FROM unnest(p_calls, p_tickets, p_claims) AS ending (id, ticket, claim)
+                      JOIN dispatcher_callqueue AS call
+                        ON call.id = ending.id AND call.ticket = ending.ticket AND COALESCE(call.state, '') = 'active'
+                       AND (ending.claim IS NULL OR call.claim = ending.claim));
+  END IF;
+  locked := COALESCE(locked, '{}');
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_record_ends_d394c08a FROM PUBLIC;
+
+CREATE TYPE dispatcher_key_room_d394c08a AS (
+    id bigint,
+    room bigint,
+    own bigint,
+    fits bigint,
+    next_at timestamptz,
+    throttle_limit int,
+    throttle_period interval,
+    rate_limit int,
+    rate_period interval,
+    unstarted bigint,
+    held bigint,
+    closed_until timestamptz,
+    ramp_from timestamptz,
+    is_group bool,
+    is_counted bool,
+    total bigint,
+    last_at timestamptz,
+    last_cost int,
+    used bigint,
+    name text,
+    concurrency int,
+    per_worker int
+);
+
+CREATE FUNCTION dispatcher_room_d394c08a(p_keys bigint[], p_worker uuid, p_now timestamptz, p_margin interval, p_ramp interval)
+RETURNS SETOF dispatcher_key_room_d394c08a LANGUAGE sql STABLE AS $$
+SELECT key.id,
+       GREATEST(0, CASE WHEN key.is_paused OR key.blocked_until > p_now THEN 0
+                        ELSE LEAST(force.concurrency - slots.held,
+                                   force.rate_limit - slots.unstarted
+                                   - COALESCE((starts.last).total - (starts.first).total + (starts.first).cost, 0),
+                                   (1 << ramp.step) - slots.held,
+                                   2147483647) END),
+       CASE WHEN force.per_worker IS NULL THEN 2147483647
+            WHEN p_worker IS NULL THEN 0
+            ELSE force.per_worker - slots.mine END,
+       LEAST(NULLIF(force.concurrency, 0), force.per_worker, force.rate_limit, 2147483647,
+             CASE WHEN force.throttle_limit IS NOT NULL
+                  THEN floor(366 * 86400.0 * force.throttle_limit / extract(epoch FROM force.throttle_period))
+             END)::bigint,
+       CASE WHEN force.throttle_limit IS NOT NULL
+            THEN GREATEST(p_now, (starts.last).at
+                                 + dispatcher_spacing_d394c08a((starts.last).last_cost, force.throttle_limit, force.throttle_period))
+                 + dispatcher_spacing_d394c08a(slots.unstarted, force.throttle_limit, force.throttle_period) END,
+       force.throttle_limit, force.throttle_period, force.rate_limit, force.rate_period, slots.unstarted, slots.held,
+       CASE WHEN key.is_paused THEN 'infinity' WHEN key.blocked_until > p_now THEN key.blocked_until END,
+       CASE WHEN key.blocked_until + p_ramp > p_now THEN key.blocked_until END,
+       key.is_group,
+       COALESCE(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit) IS NOT NULL,
+       (starts.last).total, (starts.last).at, (starts.last).last_cost, 0::bigint,
+       key.name::text, force.concurrency, force.per_worker
+  FROM dispatcher_ratelimitkey AS key
+ CROSS JOIN LATERAL (SELECT COALESCE(key.override_until > p_now, false) AS is_on) AS override
+ CROSS JOIN LATERAL (
+       SELECT CASE WHEN override.is_on THEN key.override_concurrency ELSE key.concurrency END AS concurrency,
+              CASE WHEN override.is_on THEN key.override_per_worker ELSE key.per_worker END AS per_worker,
+              CASE WHEN override.is_on THEN key.override_rate_limit ELSE key.rate_limit END AS rate_limit,
+              CASE WHEN override.is_on THEN key.override_rate_period ELSE key.rate_period END AS rate_period,
+              CASE WHEN override.is_on THEN key.override_throttle_limit ELSE key.throttle_limit END AS throttle_limit,
+              CASE WHEN override.is_on THEN key.override_throttle_period ELSE key.throttle_period END
+                  AS throttle_period) AS force
+ CROSS JOIN LATERAL (
+       SELECT CASE WHEN key.blocked_until <= p_now AND p_now < key.blocked_until + p_ramp
+                   THEN floor(8 * extract(epoch FROM p_now - key.blocked_until) / extract(epoch FROM p_ramp))::int
+              END AS step) AS ramp
+ CROSS JOIN LATERAL (
+       SELECT COALESCE(sum(slot.cost), 0) AS held,
+              COALESCE(sum(slot.cost) FILTER (WHERE slot.started_at IS NULL), 0) AS unstarted,
+              COALESCE(sum(slot.cost) FILTER (WHERE slot.worker_id = p_worker), 0) AS mine
+         FROM dispatcher_slot AS slot
+        WHERE slot.key_id = key.id) AS slots
+ CROSS JOIN LATERAL (
+       SELECT (SELECT start
+                 FROM dispatcher_start AS start
+                WHERE start.key_id = key.id
+                ORDER BY start.key_id DESC, start.at DESC, start.total DESC
+                LIMIT 1) AS last,
+              CASE WHEN force.rate_limit IS NOT NULL
+                   THEN (SELECT start
+                           FROM dispatcher_start AS start
+                          WHERE start.key_id = key.id AND start.at > p_now - force.rate_period - p_margin
+                          ORDER BY start.key_id, start.at, start.total
+                          LIMIT 1) END AS first
+       OFFSET 0) AS starts
+ WHERE key.id = ANY (p_keys)
+$$;
+REVOKE EXECUTE ON FUNCTION dispatcher_room_d394c08a FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_queue_room_d394c08a(p_queue text, p_want int, p_tuning dispatcher_tuning_d394c08a, p_now timestamptz) RETURNS int
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_unclaimed int;
+BEGIN
+  IF p_want <= 0
+     OR (p_tuning.needs_worker AND NOT EXISTS (
+           SELECT FROM dispatcher_worker AS worker
+            WHERE p_queue = ANY (worker.queues) AND worker.serves_until > p_now)) THEN
+    RETURN 0;
+  END IF;
+  FOR v_try IN 1 .. 2 LOOP
+    v_unclaimed := (
+      SELECT count(*) FROM (
+        SELECT FROM dispatcher_callqueue AS call
+         WHERE call.queue = p_queue AND call.state IN ('dispatched', 'active') AND call.state >= 'dispatched'
+         LIMIT p_tuning.ahead) AS call);
+    EXIT WHEN v_try = 2 OR v_unclaimed + 32 * p_want <= p_tuning.ahead;
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('dispatcher.queue.' || p_queue, 0)) THEN RETURN 0; END IF;
+  END LOOP;
+  RETURN LEAST(p_want, p_tuning.ahead - v_unclaimed);
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_queue_room_d394c08a FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_is_member_d394c08a(p_name text, p_is_group bool) RETURNS bool LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (
+    SELECT NOT p_is_group
+           AND (SELECT key.id FROM dispatcher_ratelimitkey AS key
+                 WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL
+           AND dispatcher_groups_of_d394c08a(p_name) <> '{}');
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_is_member_d394c08a FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_count_starts_d394c08a(p_keys dispatcher_key_room_d394c08a[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO dispatcher_start (key_id, at, total, cost, last_cost)
+  SELECT key.id, key.last_at, COALESCE(key.total, 0) + key.used, key.used, key.last_cost
+    FROM unnest(p_keys) AS key
+   WHERE key.used > 0 AND key.is_counted;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_count_starts_d394c08a FROM PUBLIC;
+
+CREATE TYPE dispatcher_group_room_d394c08a AS (id bigint, room bigint, fits bigint, best bigint[]);
+
+CREATE FUNCTION dispatcher_lock_keys_d394c08a(p_keys bigint[], p_known bigint[], p_worker uuid, p_most int, p_tuning dispatcher_tuning_d394c08a,
+    p_now timestamptz, OUT ids bigint[], OUT keys dispatcher_key_room_d394c08a[], OUT groups bigint[], OUT busy bigint[])
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_groups dispatcher_group_room_d394c08a[];
+  v_members bigint[];
+  v_group dispatcher_group_room_d394c08a;
+  k int;
+BEGIN
+  WITH mine AS (
+    SELECT key.id, key.name, key.is_group
+      FROM dispatcher_ratelimitkey AS key
+     WHERE key.id = ANY (p_keys) AND key.id <> ALL (p_known)
+     ORDER BY key.id
+       FOR NO KEY UPDATE SKIP LOCKED)
+  SELECT COALESCE(array_agg(DISTINCT mine.id), '{}'),
+         array_agg(DISTINCT joined.id) FILTER (WHERE joined.id IS NOT NULL),
+         array_agg(mine.id) FILTER (WHERE joined.id IS NOT NULL AND NOT mine.is_group)
+    INTO ids, groups, v_members
+    FROM mine
+    LEFT JOIN LATERAL unnest(CASE WHEN mine.is_group THEN ARRAY[mine.id]
+                                  WHEN (SELECT key.id FROM dispatcher_ratelimitkey AS key
+                                         WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL
+                                  THEN dispatcher_groups_of_d394c08a(mine.name) END) AS joined (id) ON true;
+  groups := COALESCE(groups, '{}');
+  IF groups <> '{}' THEN
+    SELECT array_agg((key.id, ranked.room, ranked.fits, ranked.best)::dispatcher_group_room_d394c08a) INTO v_groups
+      FROM dispatcher_ratelimitkey AS key
+     CROSS JOIN LATERAL (
+           SELECT COALESCE(sum(member.room) FILTER (WHERE member.is_open), 0) AS room, max(member.fits) AS fits,
+                  (array_agg(member.id ORDER BY member.is_open AND member.own > 0 DESC, member.is_open DESC,
+                             member.room DESC, member.last_at NULLS FIRST, member.id))[:p_most + 1] AS best
+             FROM (SELECT member.id, member.room, member.fits, member.own, member.last_at,
+                          member.room > 0 AND COALESCE(member.next_at <= p_now + p_tuning.horizon, true) AS is_open
+                     FROM dispatcher_room_d394c08a(dispatcher_members_of_d394c08a(key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member)
+                  AS member) AS ranked
+     WHERE key.id = ANY (groups) AND key.id <> ALL (p_known);
+    WITH mine AS (
+      SELECT key.id
+        FROM dispatcher_ratelimitkey AS key
+       WHERE key.id = ANY (ARRAY(SELECT unnest(ranked.best || ranked.id) FROM unnest(v_groups) AS ranked))
+         AND key.id <> ALL (ids || p_known)
+       ORDER BY key.id
+         FOR NO KEY UPDATE SKIP LOCKED)
+    SELECT ids || ARRAY(SELECT mine.id FROM mine) INTO ids;
+  END IF;
+  busy := '{}';
+  IF NOT (p_keys || groups) <@ (ids || p_known) THEN
+    busy := ARRAY(SELECT key.id FROM dispatcher_ratelimitkey AS key
+                   WHERE key.id = ANY (p_keys || groups) AND key.id <> ALL (ids || p_known));
+  END IF;
+  SELECT array_agg(key), COALESCE(array_agg(key.id), '{}') INTO keys, ids
+    FROM dispatcher_room_d394c08a(ids, p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS key;
+  FOREACH v_group IN ARRAY COALESCE(v_groups, '{}') LOOP
+    v_members := v_members || v_group.best;
+    k := array_position(ids, v_group.id);
+    CONTINUE WHEN k IS NULL;
+    keys[k].room := LEAST(keys[k].room, v_group.room);
+    keys[k].fits := LEAST(keys[k].fits, v_group.fits);
+    IF NOT v_group.best <@ (ids || p_known) THEN busy := busy || v_group.id; END IF;
+  END LOOP;
+  FOR k IN 1 .. CASE WHEN v_members IS NULL THEN 0 ELSE cardinality(ids) END LOOP
+    IF ids[k] = ANY (v_members) THEN keys[k].is_counted := true; END IF;
+  END LOOP;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_lock_keys_d394c08a FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_opening_d394c08a(p_key dispatcher_key_room_d394c08a, p_cost bigint, p_horizon interval, p_margin interval, p_ramp interval,
+    p_now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  v_at timestamptz := p_now;
+  v_need bigint;
+  v_gone bigint;
+BEGIN
+  IF p_key.closed_until = 'infinity' OR p_key.concurrency < p_key.held + p_cost THEN
+    RETURN NULL;
+  END IF;
+  v_at := GREATEST(v_at, p_key.closed_until);
+  IF p_key.ramp_from IS NOT NULL AND p_key.held + p_cost > 1 THEN
+    v_at := GREATEST(v_at, p_key.ramp_from
+      + interval '1 microsecond' * ceil(extract(epoch FROM p_ramp) * 1e6 / 8 * COALESCE(
+          (SELECT min(step) FROM generate_series(0, 7) AS step WHERE (1 << step) >= p_key.held + p_cost), 8))::float8);
+  END IF;
+  IF p_key.rate_limit IS NOT NULL THEN
+    v_need := COALESCE(p_key.total, 0) + p_key.used + p_key.unstarted + p_cost - p_key.rate_limit;
+    SELECT start.total - start.cost INTO v_gone
+      FROM dispatcher_start AS start
+     WHERE start.key_id = p_key.id AND start.at > p_now - p_key.rate_period - p_margin
+     ORDER BY start.key_id, start.at, start.total
+     LIMIT 1;
+    IF v_gone IS NULL THEN
+      v_gone := COALESCE((SELECT max(start.total) FROM dispatcher_start AS start WHERE start.key_id = p_key.id), 0);
+    END IF;
+    IF v_need > v_gone THEN
+      v_at := GREATEST(v_at, p_key.rate_period + p_margin + COALESCE(
+        (SELECT start.at
+           FROM dispatcher_start AS start
+          WHERE start.key_id = p_key.id AND start.at > p_now - p_key.rate_period - p_margin AND start.total >= v_need
+          ORDER BY start.key_id, start.at, start.total
+          LIMIT 1),
+        CASE WHEN v_need <= COALESCE(p_key.total, 0) + p_key.used THEN p_key.last_at END,
+        p_now));
+    END IF;
+  END IF;
+  v_at := GREATEST(v_at, p_key.next_at - p_horizon);
+  RETURN NULLIF(v_at, p_now);
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_opening_d394c08a FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_wake_d394c08a(p_queue text, p_key bigint, p_not uuid, p_silence interval, p_now timestamptz) RETURNS uuid
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_worker uuid;
+BEGIN
+  UPDATE dispatcher_feed AS feed
+     SET idle_at = NULL
+   WHERE feed.worker_id = (
+           SELECT idle.worker_id
+             FROM dispatcher_feed AS idle
+             LEFT JOIN dispatcher_worker AS worker ON worker.id = idle.worker_id
+            WHERE idle.idle_at IS NOT NULL AND p_queue = ANY (idle.queues) AND idle.worker_id IS DISTINCT FROM p_not
+              AND worker.stopped_at IS NULL AND worker.lost_at IS NULL
+              AND COALESCE(worker.seen_at, idle.idle_at) > p_now - p_silence
+              AND (p_key IS NULL
+                   OR COALESCE((SELECT key.own > 0 FROM dispatcher_room_d394c08a(ARRAY[p_key], idle.worker_id, p_now, '0', '0') AS key),
+                               true))
+            ORDER BY idle.idle_at, idle.worker_id
+            LIMIT 1
+              FOR NO KEY UPDATE OF idle SKIP LOCKED)
+  RETURNING feed.worker_id INTO v_worker;
+  RETURN v_worker;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_wake_d394c08a FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_claim_d394c08a(p_call uuid, p_ticket uuid, p_claim uuid, p_worker uuid, p_ahead interval, p_tuning dispatcher_tuning_d394c08a,
+    p_now timestamptz)
+RETURNS TABLE (start_at timestamptz, refused text, attempt int, retry jsonb, queue text, is_paced bool, is_counted bool,
+    at timestamptz)
+LANGUAGE plpgsql SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = 'off' SET jit = 'off'
+SET lock_timeout = '20ms' SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+  v_call record;
+  v_keys dispatcher_key_room_d394c08a[];
+  v_ids bigint[];
+  v_costs int[];
+BEGIN
+  BEGIN
+    SELECT call.state, call.started_at, call.attempt, call.retry, call.queue, call.expires_at, call.is_revoked
+      INTO v_call
+      FROM dispatcher_callqueue AS call
+     WHERE call.id = p_call AND call.ticket = p_ticket
+       AND (call.state = 'dispatched' OR (call.state = 'active' AND call.claim = p_claim))
+       FOR NO KEY UPDATE;
+    IF NOT FOUND THEN RETURN; END IF;
+    SELECT array_agg(slot.key_id), array_agg(slot.cost) INTO v_ids, v_costs
+      FROM dispatcher_slot AS slot WHERE slot.call_id = p_call AND slot.key_id IS NOT NULL;
+    PERFORM FROM dispatcher_ratelimitkey AS key
+      WHERE key.id = ANY (v_ids)
+        AND (COALESCE(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit)
+               IS NOT NULL
+             OR dispatcher_is_member_d394c08a(key.name, key.is_group))
+      ORDER BY key.id
+        FOR NO KEY UPDATE;
+  EXCEPTION WHEN lock_not_available THEN
+    refused := 'busy';
+    at := COALESCE(p_now, clock_timestamp());
+    RETURN NEXT;
+    RETURN;
+  END;
+  at := COALESCE(p_now, clock_timestamp());
+  start_at := at;
+  queue := v_call.queue;
+  SELECT array_agg(key), COALESCE(bool_or(key.throttle_limit IS NOT NULL), false),
+         COALESCE(bool_or(key.rate_limit IS NOT NULL), false),
+         CASE WHEN p_ahead IS NULL THEN NULL
+              WHEN v_call.is_revoked THEN 'revoked'
+              WHEN v_call.expires_at <= at THEN 'expired'
+              WHEN bool_or(key.closed_until IS NOT NULL OR key.concurrency = 0) THEN 'closed' END
+    INTO v_keys, is_paced, is_counted, refused
+    FROM dispatcher_room_d394c08a(v_ids, p_worker, at, p_tuning.margin, p_tuning.ramp) AS key;
+  IF v_call.state = 'active' THEN
+    start_at := v_call.started_at;
+    attempt := v_call.attempt;
+    retry := v_call.retry;
+    refused := NULL;
+    RETURN NEXT;
+    RETURN;
+  END IF;
+  IF is_paced AND p_ahead IS NOT NULL THEN
+    SELECT GREATEST(at + p_tuning.lead,
+                    max(key.last_at + dispatcher_spacing_d394c08a(key.last_cost, key.throttle_limit, key.throttle_period)))
+      INTO start_at
+      FROM unnest(v_keys) AS key
+     WHERE key.throttle_limit IS NOT NULL;
+    IF start_at - at > p_ahead THEN refused := COALESCE(refused, 'early'); END IF;
+  END IF;
+  IF refused IS NOT NULL THEN
+    start_at := NULL;
+    RETURN NEXT;
+    RETURN;
+  END IF;
+  UPDATE dispatcher_callqueue AS call
+     SET state = 'active', claim = p_claim, started_at = start_at, attempt = call.attempt + 1, returns = 0,
+         published_at = COALESCE(call.published_at, at)
+   WHERE call.id = p_call
+  RETURNING call.attempt, call.retry INTO attempt, retry;
+  UPDATE dispatcher_slot AS slot
+     SET started_at = start_at, worker_id = p_worker, lease_until = start_at + p_tuning.lease
+   WHERE slot.call_id = p_call;
+  FOR i IN 1 .. COALESCE(cardinality(v_keys), 0) LOOP
+    v_keys[i].is_counted := v_keys[i].is_counted OR dispatcher_is_member_d394c08a(v_keys[i].name, v_keys[i].is_group);
+    v_keys[i].used := v_costs[array_position(v_ids, v_keys[i].id)];
+    v_keys[i].last_cost := v_keys[i].used;
+    v_keys[i].last_at := GREATEST(v_keys[i].last_at, start_at + p_tuning.slack);
+  END LOOP;
+  PERFORM dispatcher_count_starts_d394c08a(v_keys);
+  RETURN NEXT;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_claim_d394c08a FROM PUBLIC;
+
+CREATE TYPE dispatcher_found_d394c08a AS (
+    now timestamptz,
+    since timestamptz,
+    open bigint[],
+    busy bigint[],
+    ids bigint[],
+    keys dispatcher_key_room_d394c08a[],
+    lanes dispatcher_lane_d394c08a[],
+    is_parked bool,
+    turn_keys bigint[],
+    published text[],
+    publish_room int[]
+);
+
+CREATE FUNCTION dispatcher_find_lanes_d394c08a(p_worker uuid, p_queues text[], p_delivery text, p_room int, p_publish int, p_open bigint[],
+    p_tuning dispatcher_tuning_d394c08a, p_now timestamptz) RETURNS dispatcher_found_d394c08a LANGUAGE plpgsql AS $$
+DECLARE
+  v_now timestamptz := COALESCE(p_now, clock_timestamp());
+  v_since timestamptz := v_now;
+  v_queues text[] := '{}';
+  v_open bigint[] := p_open;
+  v_want bigint[];
+  v_busy bigint[] := '{}';
+  v_ids bigint[] := '{}';
+  v_keys dispatcher_key_room_d394c08a[];
+  v_lanes dispatcher_lane_d394c08a[];
+  v_rows tid[];
+  v_turn_keys bigint[] := '{}';
+  v_published text[] := '{}';
+  v_publish_room int[] := '{}';
+  v_has_limited bool;
+  v_is_parked bool := false;
+  v_other record;
+  v_left int;
+  v_locked record;
+BEGIN
+  IF p_room > 0 THEN
+    v_queues := ARRAY(SELECT mine.name FROM unnest(p_queues) AS mine (name)
+                       WHERE p_tuning.any_delivery
+                          OR p_delivery = COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored
+                                                     WHERE stored.name = mine.name), 'broker'));
+  END IF;
+  IF p_delivery = 'broker' AND v_queues <> '{}' THEN
+    SELECT COALESCE(array_agg(queue.name), '{}'), COALESCE(array_agg(queue.room), '{}') INTO v_published, v_publish_room
+      FROM (SELECT mine.name, dispatcher_queue_room_d394c08a(mine.name, p_room, p_tuning, v_now) AS room
+              FROM unnest(v_queues) AS mine (name)) AS queue
+     WHERE queue.room > 0;
+    v_queues := v_published;
+  END IF;
+  SELECT array_agg(front.row),
+         (SELECT site.lane_id FROM dispatcher_lanesite AS site
+           WHERE site.place = -1 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL
+    INTO v_rows, v_has_limited
+    FROM unnest(v_queues) AS mine (name)
+   CROSS JOIN LATERAL (
+         SELECT site.ctid AS row
+           FROM dispatcher_lanesite AS site
+          WHERE site.place = 0 AND site.queue = mine.name
+          ORDER BY site.priority DESC, site.served_at, site.lane_id
+          LIMIT p_room
+            FOR NO KEY UPDATE SKIP LOCKED) AS front;
+  IF v_has_limited THEN v_rows := v_rows || dispatcher_limited_rows_d394c08a(p_worker, v_queues, p_room, v_now); END IF;
+  IF v_rows IS NULL AND v_queues <> '{}'
+     AND (SELECT site.lane_id FROM dispatcher_lanesite AS site
+           WHERE site.place = 0 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
+    BEGIN
+      v_rows := ARRAY(SELECT site.ctid
+                        FROM dispatcher_lanesite AS site
+                       WHERE site.place = 0 AND site.queue = ANY (v_queues)
+                       ORDER BY site.queue, site.priority DESC, site.served_at, site.lane_id
+                       LIMIT 1
+                         FOR NO KEY UPDATE);
+    EXCEPTION WHEN lock_not_available THEN
+      v_rows := NULL;
+    END;
+  END IF;
+  v_now := COALESCE(p_now, clock_timestamp());
+  IF v_rows IS NOT NULL THEN v_lanes := dispatcher_lanes_at_d394c08a(v_rows, 'mine'); END IF;
+  SELECT v_open || ARRAY(SELECT kept.place
+                           FROM (SELECT site.place FROM dispatcher_lanesite AS site
+                                  WHERE site.queue = ANY (v_queues) AND site.kept_until IS NOT NULL OFFSET 0) AS kept
+                          WHERE kept.place > 0),
+         array_agg(spent.id)
+    INTO v_open, v_want
+    FROM unnest(v_lanes) AS lane
+   CROSS JOIN LATERAL unnest(lane.key_ids) AS spent (id);
+  v_want := v_open || v_want;
+  FOR v_round IN 1 .. 2 LOOP
+    EXIT WHEN v_want = '{}';
+    v_locked := dispatcher_lock_keys_d394c08a(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
+    IF v_locked.busy <> '{}'
+       AND NOT EXISTS (SELECT FROM unnest(v_lanes) AS lane WHERE NOT lane.key_ids && v_locked.busy) THEN
+      BEGIN
+        PERFORM FROM dispatcher_ratelimitkey AS key
+          WHERE key.id = ANY (v_locked.busy) ORDER BY key.id FOR NO KEY UPDATE;
+        v_locked := dispatcher_lock_keys_d394c08a(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
+      EXCEPTION WHEN lock_not_available THEN
+        NULL;
+      END;
+    END IF;
+    v_now := COALESCE(p_now, clock_timestamp());
+    v_keys := v_keys || v_locked.keys;
+    v_ids := v_ids || v_locked.ids;
+    v_busy := v_busy || v_locked.busy;
+    v_open := v_open || v_locked.groups;
+    EXIT WHEN v_round = 2;
+    v_is_parked := (SELECT site.lane_id FROM dispatcher_lanesite AS site
+                     WHERE site.place = ANY (v_locked.ids) LIMIT 1) IS NOT NULL;
+    EXIT WHEN NOT v_is_parked;
+    FOR v_other IN
+      WITH RECURSIVE turn (key_id, room, queue) AS (
+        SELECT key.id, key.room,
+               (SELECT min(site.queue) FROM dispatcher_lanesite AS site WHERE site.place = key.id)
+          FROM unnest(v_locked.keys) AS key
+         WHERE key.room > 0 AND COALESCE(key.next_at <= v_now + p_tuning.horizon, true)
+         UNION ALL
+        SELECT turn.key_id, turn.room,
+               (SELECT min(site.queue) FROM dispatcher_lanesite AS site
+                 WHERE site.place = turn.key_id AND site.queue > turn.queue)
+          FROM turn
+         WHERE turn.queue IS NOT NULL
+      )
+      SELECT turn.key_id, turn.queue, LEAST(turn.room, GREATEST(p_room, 1)) AS most,
+             CASE WHEN turn.queue = ANY (v_queues) THEN 'mine'
+                  WHEN queue.delivery = 'broker' THEN 'published'
+                  WHEN queue.delivery = 'http' OR EXISTS (
+                         SELECT FROM dispatcher_feed AS feed
+                          WHERE turn.queue = ANY (feed.queues) AND feed.worker_id IS DISTINCT FROM p_worker)
+                  THEN 'others' END AS taker
+        FROM turn
+       CROSS JOIN LATERAL (
+             SELECT COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = turn.queue),
+                             'broker') AS delivery) AS queue
+       WHERE turn.queue IS NOT NULL
+    LOOP
+      v_turn_keys := v_turn_keys || v_other.key_id;
+      CONTINUE WHEN v_other.taker IS NULL;
+      IF v_other.taker = 'published' AND v_other.queue <> ALL (v_published) THEN
+        v_left := dispatcher_queue_room_d394c08a(v_other.queue, p_publish, p_tuning, v_now);
+        CONTINUE WHEN v_left = 0;
+        v_published := v_published || v_other.queue;
+        v_publish_room := v_publish_room || v_left;
+      END IF;
+      v_rows := ARRAY(SELECT site.ctid
+                        FROM dispatcher_lanesite AS site
+                       WHERE site.place = v_other.key_id AND site.queue = v_other.queue
+                       ORDER BY site.priority DESC, site.served_at, site.lane_id
+                       LIMIT v_other.most
+                         FOR NO KEY UPDATE SKIP LOCKED);
+      v_lanes := v_lanes || dispatcher_lanes_at_d394c08a(v_rows, v_other.taker);
+    END LOOP;
+    v_want := ARRAY(SELECT DISTINCT spent.id FROM unnest(v_lanes) AS lane, unnest(lane.key_ids) AS spent (id)
+                     WHERE spent.id <> ALL (v_ids || v_busy));
+  END LOOP;
+  RETURN (v_now, v_since, v_open, v_busy, v_ids, v_keys, v_lanes, v_is_parked, v_turn_keys, v_published,
+          v_publish_room);
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_find_lanes_d394c08a FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_opens_at_d394c08a(p_key dispatcher_key_room_d394c08a, p_cost bigint, p_keys dispatcher_key_room_d394c08a[], p_worker uuid, p_tuning dispatcher_tuning_d394c08a,
+    p_now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  v_at timestamptz := dispatcher_opening_d394c08a(p_key, p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp, p_now);
+BEGIN
+  IF v_at IS NULL AND p_key.is_group THEN
+    v_at := (SELECT min(dispatcher_opening_d394c08a(COALESCE(mine, member), p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp,
+                                 p_now))
+               FROM dispatcher_room_d394c08a(dispatcher_members_of_d394c08a(p_key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member
+               LEFT JOIN unnest(p_keys) AS mine ON mine.id = member.id
+              WHERE member.fits >= p_cost);
+  END IF;
+  RETURN v_at;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_opens_at_d394c08a FROM PUBLIC;
+
+CREATE TYPE dispatcher_start_d394c08a AS (
+    call uuid,
+    at timestamptz,
+    state text,
+    chosen jsonb,
+    key_ids bigint[],
+    costs int[],
+    is_counted bool
+);
+
+CREATE TYPE dispatcher_fate_d394c08a AS (call uuid, fate text, at timestamptz, key_id bigint, cost int, queue text);
+
+CREATE TYPE dispatcher_move_d394c08a AS (lane bigint, place bigint, served_at timestamptz, kept_until timestamptz, stopped uuid);
+
+CREATE TYPE dispatcher_pending_d394c08a AS (at timestamptz, lane_id bigint, key_id bigint);
+
+CREATE TYPE dispatcher_chosen_d394c08a AS (
+    starts dispatcher_start_d394c08a[],
+    fates dispatcher_fate_d394c08a[],
+    served bigint[],
+    moves dispatcher_move_d394c08a[],
+    notes dispatcher_pending_d394c08a[],
+    wake uuid[],
+    keys dispatcher_key_room_d394c08a[],
+    counts bool,
+    counted dispatcher_key_room_d394c08a[],
+    open bigint[],
+    room_left int
+);
+
+CREATE FUNCTION dispatcher_choose_d394c08a(p_found dispatcher_found_d394c08a, p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text,
+    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_d394c08a) RETURNS dispatcher_chosen_d394c08a LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz := p_found.now;
+  v_until timestamptz := p_found.now + p_tuning.horizon;
+  v_ids bigint[] := p_found.ids;
+  v_keys dispatcher_key_room_d394c08a[] := p_found.keys;
+  v_publish int[] := p_found.publish_room;
+  v_behind bigint[] := array_fill(0, ARRAY[cardinality(p_found.ids)]);
+  v_key dispatcher_key_room_d394c08a;
+  v_counted dispatcher_key_room_d394c08a[] := '{}';
+  v_counted_at timestamptz;
+  v_left int := p_room;
+  v_due bigint[] := p_due;
+  v_heads int := p_room;
+  v_starts dispatcher_start_d394c08a[] := '{}';
+  v_start dispatcher_start_d394c08a;
+  v_counts bool := false;
+  v_fates dispatcher_fate_d394c08a[] := '{}';
+  v_served bigint[] := '{}';
+  v_moves dispatcher_move_d394c08a[] := '{}';
+  v_notes dispatcher_pending_d394c08a[] := '{}';
+  v_wake uuid[] := '{}';
+  v_open bigint[] := p_found.open;
+  v_done bigint[] := '{}';
+  v_over uuid[] := '{}';
+  v_is_over bool;
+  v_is_own bool;
+  v_met bigint[] := '{}';
+  v_short int;
+  v_call record;
+  v_kind int;
+  v_least int;
+  v_by int;
+  v_by_id bigint;
+  v_by_cost int;
+  v_cost int;
+  v_at timestamptz;
+  v_opens timestamptz;
+  v_ks int[];
+  v_costs int[];
+  v_chosen jsonb;
+  v_worker uuid;
+  v_publishes int;
+  k int;
+  m int;
+BEGIN
+  IF v_publish <> '{}' THEN v_heads := GREATEST(v_heads, (SELECT max(room) FROM unnest(v_publish) AS room)); END IF;
+  v_heads := v_heads / GREATEST(1, COALESCE(cardinality(p_found.lanes), 0)) + 1;
+  LOOP
+    v_is_over := true;
+    v_short := NULL;
+    FOR v_call IN
+      SELECT head.id, head.key_costs, head.fate, head.turn, lane.id AS lane, lane.place, lane.key_ids, lane.queue,
+             lane.priority, lane.on_limit, lane.taker, lane.kept_until, mine.n
+        FROM unnest(p_found.lanes) AS lane
+       CROSS JOIN LATERAL (SELECT array_position(p_queues, lane.queue) AS n) AS mine
+       CROSS JOIN LATERAL (SELECT cardinality(array_positions(v_met, lane.id)) AS n) AS met
+       CROSS JOIN LATERAL (
+             SELECT call.id, call.key_costs, row_number() OVER () AS turn,
+                    CASE WHEN call.is_revoked THEN 'cancelled'
+                         WHEN call.expires_at <= v_now THEN 'expired'
+                         WHEN lane.taker = 'mine' AND p_becomes = 'active' AND call.task <> ALL (p_tasks) THEN 'unknown'
+                    END AS fate
+               FROM (SELECT call.id, call.key_costs, call.is_revoked, call.expires_at, call.task
+                       FROM dispatcher_callqueue AS call
+                      WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
+                        AND call.id <> ALL (v_over)
+                      ORDER BY call.position
+                      LIMIT v_heads
+                        FOR NO KEY UPDATE SKIP LOCKED) AS call) AS head
+       WHERE lane.id <> ALL (v_done)
+       ORDER BY CASE WHEN p_is_strict THEN COALESCE(mine.n, 1) END, lane.priority DESC,
+                v_due[mine.n] + p_stride[mine.n] * row_number() OVER (
+                  PARTITION BY lane.queue
+                      ORDER BY lane.priority DESC, head.turn + met.n, lane.served_at, lane.id) NULLS FIRST,
+                head.turn + met.n, CASE WHEN p_stride IS NOT NULL THEN mine.n END NULLS FIRST, lane.served_at, lane.id
+    LOOP
+      CONTINUE WHEN v_call.lane = ANY (v_done);
+      v_is_own := v_call.taker = 'mine' AND (p_becomes = 'active' OR p_worker IS NOT NULL);
+      v_publishes := CASE WHEN v_call.taker = 'published' OR p_becomes = 'dispatched'
+                          THEN array_position(p_found.published, v_call.queue) END;
+      CONTINUE WHEN (v_call.taker = 'mine' AND v_left = 0) OR v_publish[v_publishes] = 0;
+      IF v_call.priority < v_short OR (v_short IS NOT NULL AND (p_stride IS NOT NULL OR p_is_strict)) THEN
+        v_is_over := false;
+        EXIT;
+      END IF;
+      v_met := v_met || v_call.lane;
+      v_least := 9;
+      v_at := v_now;
+      v_by := NULL;
+      v_by_id := NULL;
+      v_ks := '{}';
+      v_costs := '{}';
+      v_chosen := NULL;
+      FOR i IN 1 .. CASE WHEN v_call.fate IS NULL THEN cardinality(v_call.key_ids) ELSE 0 END LOOP
+        v_cost := COALESCE(v_call.key_costs[i], 1);
+        k := array_position(v_ids, v_call.key_ids[i]);
+        m := NULL;
+        IF v_keys[k].is_group THEN
+          SELECT member.n INTO m
+            FROM (SELECT n, v_keys[n].id, v_keys[n].room, v_keys[n].own, v_keys[n].last_at
+                    FROM generate_subscripts(v_keys, 1) AS n
+                   WHERE starts_with(v_keys[n].name, rtrim(v_keys[k].name, '*')) AND NOT v_keys[n].is_group
+                     AND v_keys[n].fits >= v_cost AND v_keys[n].room >= v_cost
+                     AND COALESCE(v_keys[n].next_at <= v_until, true)) AS member (n, id, room, own, last_at)
+           ORDER BY member.own >= v_cost DESC, member.room DESC, member.last_at NULLS FIRST, member.id
+           LIMIT 1;
+        END IF;
+        v_kind := CASE WHEN k IS NULL AND v_call.key_ids[i] = ANY (p_found.busy) THEN 3
+                       WHEN k IS NULL THEN 9
+                       WHEN v_keys[k].fits < v_cost THEN 1
+                       WHEN v_keys[k].room < v_cost OR v_keys[k].next_at > v_until THEN 2
+                       WHEN v_keys[k].is_group AND m IS NULL
+                       THEN CASE WHEN v_ids[k] = ANY (p_found.busy) THEN 3 ELSE 2 END
+                       WHEN v_call.taker = 'mine' AND (v_keys[k].own < v_cost OR v_keys[m].own < v_cost) THEN 4
+                       WHEN v_call.taker = 'published'
+                            AND COALESCE(v_keys[k].per_worker, v_keys[m].per_worker) IS NOT NULL THEN 4
+                       ELSE 9 END;
+        IF v_kind < v_least THEN
+          v_least := v_kind;
+          v_by := k;
+          v_by_id := v_call.key_ids[i];
+          v_by_cost := v_cost;
+        END IF;
+        IF k IS NOT NULL THEN
+          v_ks := v_ks || k;
+          v_costs := v_costs || v_cost;
+        END IF;
+        IF m IS NOT NULL THEN
+          v_ks := v_ks || m;
+          v_costs := v_costs || v_cost;
+          v_chosen := COALESCE(v_chosen, '{}') || jsonb_build_object(v_keys[k].name, v_keys[m].name);
+        END IF;
+      END LOOP;
+      FOREACH k IN ARRAY v_ks LOOP
+        v_at := GREATEST(v_at, v_keys[k].next_at,
+                         CASE WHEN v_keys[k].next_at IS NOT NULL THEN v_now + p_tuning.lead END);
+      END LOOP;
+      IF v_call.fate IS NOT NULL OR v_least = 1 OR (v_least = 2 AND v_call.on_limit <> 'wait') THEN
+        IF v_least = 2 AND v_call.on_limit = 'reschedule' THEN
+          v_key := v_keys[v_by];
+          v_key.unstarted := v_key.unstarted + v_behind[v_by];
+          v_key.next_at := v_key.next_at + dispatcher_spacing_d394c08a(v_behind[v_by], v_key.throttle_limit, v_key.throttle_period);
+          v_opens := dispatcher_opens_at_d394c08a(v_key, v_by_cost, v_keys, p_worker, p_tuning, p_found.since);
+          v_behind[v_by] := v_behind[v_by] + v_by_cost;
+        END IF;
+        v_fates := v_fates || (v_call.id,
+          COALESCE(v_call.fate, CASE WHEN v_call.on_limit = 'drop' THEN 'dropped' WHEN v_least = 1 THEN 'oversized'
+                                     ELSE 'later' END),
+          COALESCE(v_opens, v_now + p_tuning.later), v_by_id, v_by_cost, v_call.queue)::dispatcher_fate_d394c08a;
+        v_over := v_over || v_call.id;
+        v_opens := NULL;
+        CONTINUE WHEN cardinality(v_fates) > 50;
+        IF v_call.turn = v_heads THEN
+          v_short := GREATEST(v_short, v_call.priority);
+          v_is_over := false;
+        END IF;
+        CONTINUE WHEN p_stride IS NULL;
+        v_is_over := false;
+        EXIT;
+      ELSIF v_least < 9 THEN
+        v_done := v_done || v_call.lane;
+        v_moves := v_moves || (v_call.lane, CASE WHEN v_least = 4 AND v_is_own THEN -1
+                                                 ELSE v_by_id END,
+                               NULL, NULL, CASE WHEN v_least = 2 THEN v_call.id END)::dispatcher_move_d394c08a;
+        CASE v_least
+          WHEN 2 THEN
+            v_keys[v_by].room := 0;
+            v_open := v_open || v_by_id;
+            v_opens := dispatcher_opens_at_d394c08a(v_keys[v_by], v_by_cost, v_keys, p_worker, p_tuning, p_found.since);
+            IF v_opens IS NOT NULL THEN v_notes := v_notes || (v_opens, NULL, v_by_id)::dispatcher_pending_d394c08a; END IF;
+            v_opens := NULL;
+          WHEN 3 THEN
+            v_notes := v_notes || (v_now + interval '20 milliseconds', NULL, v_by_id)::dispatcher_pending_d394c08a;
+          ELSE
+            IF v_is_own THEN
+              v_keys[v_by].own := 0;
+              v_wake := v_wake || dispatcher_wake_d394c08a(v_call.queue, v_by_id, p_worker, p_tuning.silence, v_now);
+            END IF;
+        END CASE;
+        CONTINUE WHEN p_stride IS NULL;
+        v_is_over := false;
+        EXIT;
+      ELSIF v_call.taker <> 'others' THEN
+        v_start := (v_call.id, v_at, CASE WHEN v_call.taker = 'mine' THEN p_becomes ELSE 'dispatched' END, v_chosen,
+                    CASE WHEN v_ks = '{}' THEN '{NULL}' ELSE '{}' END,
+                    CASE WHEN v_ks = '{}' THEN '{1}' ELSE v_costs END, false)::dispatcher_start_d394c08a;
+        v_over := v_over || v_call.id;
+        v_served := array_remove(v_served, v_call.lane) || v_call.lane;
+        IF v_call.turn = v_heads THEN v_short := GREATEST(v_short, v_call.priority); END IF;
+        IF v_publishes IS NOT NULL THEN v_publish[v_publishes] := v_publish[v_publishes] - 1; END IF;
+        IF v_call.taker = 'mine' THEN
+          v_left := v_left - 1;
+          v_due[v_call.n] := v_due[v_call.n] + p_stride[v_call.n];
+        END IF;
+      ELSE
+        v_done := v_done || v_call.lane;
+        v_opens := CASE WHEN isfinite(v_call.kept_until) THEN v_call.kept_until END;
+        IF v_opens IS NULL THEN
+          v_worker := dispatcher_wake_d394c08a(v_call.queue, v_call.place, p_worker, p_tuning.silence, v_now);
+          v_wake := v_wake || v_worker;
+          v_opens := CASE WHEN v_worker IS NOT NULL THEN v_now + interval '100 milliseconds'
+                          WHEN v_call.kept_until = 'infinity' THEN v_now + p_tuning.keep END;
+        END IF;
+        IF v_opens IS NULL THEN
+          v_moves := v_moves || (v_call.lane, v_call.place, v_now, 'infinity', NULL)::dispatcher_move_d394c08a;
+          CONTINUE;
+        ELSIF v_opens <= v_now THEN
+          v_moves := v_moves || (v_call.lane, 0, NULL, NULL, NULL)::dispatcher_move_d394c08a;
+          CONTINUE;
+        ELSE
+          v_moves := v_moves || (v_call.lane, v_call.place, NULL, v_opens, NULL)::dispatcher_move_d394c08a;
+        END IF;
+      END IF;
+      FOR i IN 1 .. cardinality(v_ks) LOOP
+        k := v_ks[i];
+        v_keys[k].room := v_keys[k].room - v_costs[i];
+        IF v_keys[k].next_at IS NOT NULL THEN
+          v_keys[k].next_at := v_at + dispatcher_spacing_d394c08a(v_costs[i], v_keys[k].throttle_limit, v_keys[k].throttle_period);
+        END IF;
+        IF v_call.taker = 'others' THEN
+          v_notes := v_notes || (v_opens, NULL, v_ids[k])::dispatcher_pending_d394c08a;
+          CONTINUE;
+        END IF;
+        v_keys[k].own := v_keys[k].own - v_costs[i];
+        v_keys[k].held := v_keys[k].held + v_costs[i];
+        IF v_call.taker = 'mine' AND p_becomes = 'active' THEN
+          v_counted_at := GREATEST(v_keys[k].last_at, v_at
+            + CASE WHEN v_keys[k].next_at IS NULL THEN p_tuning.slack ELSE '0' END);
+          IF v_keys[k].used > 0 AND v_keys[k].last_at < v_counted_at THEN
+            v_counted := v_counted || v_keys[k];
+            v_keys[k].total := COALESCE(v_keys[k].total, 0) + v_keys[k].used;
+            v_keys[k].used := 0;
+          END IF;
+          v_keys[k].used := v_keys[k].used + v_costs[i];
+          v_keys[k].last_cost := v_costs[i];
+          v_keys[k].last_at := v_counted_at;
+          v_counts := v_counts OR v_keys[k].is_counted;
+        ELSE
+          v_keys[k].unstarted := v_keys[k].unstarted + v_costs[i];
+        END IF;
+        v_start.key_ids := v_start.key_ids || v_ids[k];
+        v_start.is_counted := v_start.is_counted OR v_keys[k].rate_limit IS NOT NULL;
+      END LOOP;
+      IF v_call.taker <> 'others' THEN v_starts := v_starts || v_start; END IF;
+      v_opens := NULL;
+    END LOOP;
+    EXIT WHEN v_is_over AND (v_short IS NULL OR (v_left = 0 AND 0 = ALL (v_publish)));
+  END LOOP;
+  FOR i IN 1 .. cardinality(v_moves) LOOP
+    k := array_position(v_ids, v_moves[i].place);
+    IF v_moves[i].kept_until = 'infinity' AND v_keys[k].room > 0 AND COALESCE(v_keys[k].next_at <= v_until, true) THEN
+      v_moves[i] := (v_moves[i].lane, 0, NULL, NULL, NULL)::dispatcher_move_d394c08a;
+    END IF;
+  END LOOP;
+  RETURN (v_starts, v_fates, v_served, v_moves, v_notes, array_remove(v_wake, NULL), v_keys, v_counts, v_counted,
+          v_open, v_left);
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_choose_d394c08a FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_note_limits_d394c08a(p_found dispatcher_found_d394c08a, p_chosen dispatcher_chosen_d394c08a, p_until timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO dispatcher_eventlogentry (kind, queue, call_id, data, at)
+  SELECT 'rate_limit.released', latest.queue, start.call, latest.data - '{limit,current}'::text[], clock_timestamp()
+    FROM unnest(p_chosen.starts) AS start
+   CROSS JOIN LATERAL (
+         SELECT entry.kind, entry.queue, entry.data
+           FROM (SELECT entry.id, entry.kind, entry.queue, entry.data FROM dispatcher_eventlogentry AS entry
+                  WHERE entry.call_id = start.call OFFSET 0) AS entry
+          ORDER BY entry.id DESC
+          LIMIT 1) AS latest
+   WHERE latest.kind = 'rate_limit.exceeded';
+  WITH stop AS MATERIALIZED (
+    SELECT move.stopped AS call, move.place AS key_id FROM unnest(p_chosen.moves) AS move WHERE move.stopped IS NOT NULL
+     UNION ALL
+    SELECT fate.call, fate.key_id FROM unnest(p_chosen.fates) AS fate WHERE fate.fate IN ('later', 'oversized')
+  ), limits AS MATERIALIZED (
+    SELECT DISTINCT ON (key.id)
+           key.id, key.name, jsonb_build_object('key', key.name, 'strategy', strict.strategy, 'limit', strict.most,
+                                                'current', strict.spent) AS data
+      FROM unnest(p_found.keys) AS key
+      JOIN unnest(p_found.keys) AS before
+        ON before.id = key.id OR (key.is_group AND before.id = ANY (dispatcher_members_of_d394c08a(key.name)))
+      JOIN unnest(p_chosen.keys) AS after ON after.id = before.id
+     CROSS JOIN LATERAL (
+           VALUES (1, 'throttle', after.throttle_limit, after.unstarted, after.next_at > p_until),
+                  (2, 'concurrency', after.concurrency, after.held, before.concurrency - before.held <= before.room),
+                  (3, 'rate', after.rate_limit, after.rate_limit - before.room + after.held - before.held,
+                   before.ramp_from IS NULL)) AS strict (n, strategy, most, spent, is_strictest)
+     WHERE key.id IN (SELECT stop.key_id FROM stop)
+       AND strict.most IS NOT NULL AND strict.is_strictest AND before.closed_until IS NULL
+     ORDER BY key.id, before.id = key.id DESC, strict.n)
+  INSERT INTO dispatcher_eventlogentry (kind, queue, call_id, data, at)
+  SELECT 'rate_limit.exceeded', call.queue, call.id, jsonb_build_object('job_id', call.id) || limits.data,
+         clock_timestamp()
+    FROM stop
+    JOIN limits ON limits.id = stop.key_id
+    JOIN dispatcher_callqueue AS call ON call.id = stop.call
+   WHERE (SELECT entry.kind = 'rate_limit.exceeded' AND entry.data ->> 'key' = limits.name
+            FROM (SELECT entry.id, entry.kind, entry.data FROM dispatcher_eventlogentry AS entry
+                   WHERE entry.call_id = call.id OFFSET 0) AS entry
+           ORDER BY entry.id DESC
+           LIMIT 1) IS NOT TRUE;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_note_limits_d394c08a FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_settle_d394c08a(p_fates dispatcher_fate_d394c08a[], p_tuning dispatcher_tuning_d394c08a, p_now timestamptz)
+RETURNS TABLE (id uuid, state text, task text, queue text, attempt int, fate text, key text) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  UPDATE dispatcher_callqueue AS call
+     SET state = CASE fate.fate WHEN 'oversized' THEN 'available' WHEN 'later' THEN 'scheduled'
+                                WHEN 'unknown' THEN 'scheduled' WHEN 'cancelled' THEN 'cancelled' ELSE 'discarded' END,
+         reason = CASE fate.fate WHEN 'dropped' THEN 'limit' WHEN 'expired' THEN 'expired' END,
+         oversized_key_id = CASE WHEN fate.fate = 'oversized' THEN fate.key_id END,
+         oversized_cost = CASE WHEN fate.fate = 'oversized' THEN fate.cost END,
+         scheduled_at = CASE fate.fate WHEN 'later' THEN fate.at WHEN 'unknown' THEN p_now + fate.wait
+                                       ELSE call.scheduled_at END,
+         returns = CASE WHEN fate.fate = 'unknown' THEN LEAST(call.returns + 1, 32767) ELSE call.returns END,
+         finished_at = CASE WHEN fate.fate IN ('dropped', 'expired', 'cancelled') THEN p_now END,
+         error = CASE fate.fate
+                 WHEN 'dropped'
+                 THEN jsonb_build_object('type', 'LimitReached', 'message', 'dropped at the limit of ' || fate.key,
+                                         'attempt', call.attempt, 'key', fate.key, 'occurred_at', p_now)
+                 WHEN 'expired'
+                 THEN jsonb_build_object('type', 'Expired', 'message', 'not started by ' || call.expires_at,
+                                         'attempt', call.attempt, 'occurred_at', p_now)
+                 ELSE call.error END
+    FROM (SELECT fate.call, fate.fate, fate.at, fate.key_id, fate.cost, key.name AS key,
+                 CASE WHEN fate.fate = 'unknown'
+                      THEN CASE WHEN known.is_known
+                                THEN LEAST(interval '0.5 seconds' * (seen.returns + 1), longest.first)
+                                ELSE LEAST(longest.first * power(2, LEAST(seen.returns, 20)),
+                                           12 * p_tuning.dispatch_lease) END END AS wait
+            FROM unnest(p_fates) AS fate
+            JOIN dispatcher_callqueue AS seen ON seen.id = fate.call
+            LEFT JOIN dispatcher_ratelimitkey AS key ON key.id = fate.key_id
+           CROSS JOIN LATERAL (
+                 SELECT fate.fate = 'unknown' AND EXISTS (
+                          SELECT FROM dispatcher_worker AS worker
+                           WHERE seen.queue = ANY (worker.queues) AND worker.serves_until > p_now
+                             AND (worker.tasks IS NULL OR seen.task = ANY (worker.tasks))) AS is_known) AS known
+           CROSS JOIN LATERAL (SELECT LEAST(interval '1 minute', p_tuning.dispatch_lease) AS first) AS longest) AS fate
+   WHERE call.id = ANY (ARRAY(SELECT fate.call FROM unnest(p_fates) AS fate)) AND call.id = fate.call
+  RETURNING call.id, call.state::text, call.task::text, call.queue::text, call.attempt, fate.fate, fate.key::text;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_settle_d394c08a FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_take_d394c08a(p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text, p_publish int,
+    p_is_marked bool, p_is_pulled bool, p_keys bigint[],
+    p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[], p_crashes smallint[],
+    p_results jsonb[], p_errors jsonb[], p_waits interval[],
+    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_d394c08a, p_now timestamptz)
+RETURNS TABLE (id uuid, ticket uuid, state text, task text, args jsonb, kwargs jsonb, call_data jsonb, headers jsonb,
+    options jsonb, queue text, attempt int, retry jsonb, chosen_keys jsonb, key_ids bigint[], is_counted bool,
+    start_at timestamptz,
+    fate text, key text, wake uuid[], again_at timestamptz, publish text[], ended uuid[], locked uuid[], freed bigint[],
+    at timestamptz)
+LANGUAGE plpgsql SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = 'off' SET enable_bitmapscan = 'off'
+SET jit = 'off' SET lock_timeout = '20ms' SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz := COALESCE(p_now, clock_timestamp());
+  v_open bigint[] := p_keys;
+  v_ends record;
+  v_noted record;
+  v_found dispatcher_found_d394c08a;
+  v_chosen dispatcher_chosen_d394c08a;
+  v_keys dispatcher_key_room_d394c08a[] := '{}';
+  v_key dispatcher_key_room_d394c08a;
+  v_queues text[] := '{}';
+  v_freed record;
+  v_is_ready bool;
+BEGIN
+  ended := '{}';
+  locked := '{}';
+  IF cardinality(p_calls) > 0 THEN
+    v_ends := dispatcher_record_ends_d394c08a(p_calls, p_tickets, p_claims, p_states, p_reasons, p_crashes, p_results, p_errors, p_waits,
+                           v_now);
+    ended := v_ends.ended;
+    locked := v_ends.locked;
+    freed := v_ends.freed;
+    v_open := v_open || freed;
+  END IF;
+  IF p_is_marked THEN
+    UPDATE dispatcher_feed AS feed
+       SET idle_at = NULL
+     WHERE feed.worker_id = (SELECT mine.worker_id FROM dispatcher_feed AS mine
+                              WHERE mine.worker_id = p_worker AND mine.idle_at IS NOT NULL
+                                FOR NO KEY UPDATE SKIP LOCKED);
+  END IF;
+  IF EXISTS (SELECT FROM dispatcher_note AS note WHERE note.at <= v_now) THEN
+    v_noted := dispatcher_read_notes_d394c08a(v_now);
+    v_open := v_open || v_noted.keys;
+    v_queues := v_noted.queues;
+    again_at := v_noted.again_at;
+  END IF;
+  v_found := dispatcher_find_lanes_d394c08a(p_worker, p_queues,
+    CASE WHEN p_becomes = 'dispatched' THEN 'broker' WHEN p_is_pulled THEN 'http' ELSE 'direct' END,
+    p_room, p_publish, v_open, p_tuning, p_now);
+  v_chosen := dispatcher_choose_d394c08a(v_found, p_worker, p_queues, p_tasks, p_room, p_becomes, p_due, p_stride, p_is_strict, p_tuning);
+  v_now := v_found.now;
+  v_open := v_chosen.open || v_found.turn_keys;
+  IF v_chosen.starts <> '{}' THEN
+    RETURN QUERY
+    WITH started AS (
+      UPDATE dispatcher_callqueue AS call
+         SET state = start.state, ticket = start.ticket, chosen_keys = start.chosen, dispatched_at = v_now,
+             claim = CASE start.state WHEN 'active' THEN start.ticket ELSE call.claim END,
+             published_at = CASE start.state WHEN 'active' THEN v_now END,
+             started_at = CASE start.state WHEN 'active' THEN start.at END,
+             attempt = call.attempt + (start.state = 'active')::int,
+             returns = CASE start.state WHEN 'active' THEN 0 ELSE call.returns END
+        FROM (SELECT start.call, start.at, start.state, start.chosen, array_remove(start.key_ids, NULL) AS key_ids,
+                     start.is_counted, gen_random_uuid() AS ticket, turn
+                FROM unnest(v_chosen.starts) WITH ORDINALITY
+                  AS start (call, at, state, chosen, key_ids, costs, is_counted, turn)) AS start
+       WHERE call.id = ANY (ARRAY(SELECT start.call FROM unnest(v_chosen.starts) AS start)) AND call.id = start.call
+      RETURNING call.id, call.ticket, call.state::text, call.task::text, call.args, call.kwargs, call.call_data,
+                call.headers, call.options, call.queue::text, call.attempt, call.retry, call.chosen_keys,
+                start.key_ids, start.is_counted, start.at, start.turn
+    ), held AS (
+      INSERT INTO dispatcher_slot (call_id, key_id, cost, worker_id, started_at, lease_until, pulled_until,
+                                   is_confirmed)
+      SELECT start.call, spent.key_id, spent.cost,
+             CASE WHEN start.state = 'active' THEN p_worker END,
+             CASE WHEN start.state = 'active' THEN start.at END,
+             CASE WHEN start.state = 'active' THEN start.at + p_tuning.lease ELSE v_now + p_tuning.dispatch_lease END,
+             CASE WHEN start.state = 'active' AND p_is_pulled THEN v_now + p_tuning.lease END, false
+        FROM unnest(v_chosen.starts) AS start
+       CROSS JOIN LATERAL unnest(start.key_ids, start.costs) AS spent (key_id, cost))
+    SELECT started.id, started.ticket, started.state, started.task, started.args, started.kwargs, started.call_data,
+           started.headers, started.options, started.queue, started.attempt, started.retry, started.chosen_keys,
+           started.key_ids, started.is_counted, started.at, NULL::text, NULL::text, NULL::uuid[], NULL::timestamptz,
+           NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], v_now
+      FROM started
+     ORDER BY started.turn;
+    IF v_chosen.counts THEN PERFORM dispatcher_count_starts_d394c08a(v_chosen.counted || v_chosen.keys); END IF;
+  END IF;
+  IF v_chosen.fates <> '{}' THEN
+    RETURN QUERY
+    SELECT fate.id, NULL::uuid, fate.state, fate.task, NULL::jsonb, NULL::jsonb, NULL::jsonb, NULL::jsonb, NULL::jsonb,
+           fate.queue, fate.attempt, NULL::jsonb, NULL::jsonb, NULL::bigint[], NULL::bool, NULL::timestamptz, fate.fate,
+           fate.key,
+           NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], v_now
+      FROM dispatcher_settle_d394c08a(v_chosen.fates, p_tuning, v_now) AS fate;
+  END IF;
+  IF p_tuning.keeps_events AND (v_chosen.starts <> '{}' OR v_chosen.moves <> '{}' OR v_chosen.fates <> '{}') THEN
+    PERFORM dispatcher_note_limits_d394c08a(v_found, v_chosen, v_found.now + p_tuning.horizon);
+  END IF;
+  IF v_found.lanes <> '{}' THEN
+    UPDATE dispatcher_lanesite AS site
+       SET place = settled.place, served_at = settled.served_at, kept_until = settled.kept_until
+      FROM (SELECT lane.row,
+                   COALESCE(move.served_at, v_now + array_position(v_chosen.served, lane.id) * interval '1 microsecond',
+                            lane.served_at) AS served_at,
+                   move.kept_until,
+                   CASE WHEN move.lane IS NOT NULL THEN move.place
+                        ELSE (SELECT 0 FROM dispatcher_callqueue AS call
+                               WHERE call.lane_id = lane.id AND call.state = 'available'
+                                 AND call.oversized_key_id IS NULL LIMIT 1) END AS place
+              FROM unnest(v_found.lanes) AS lane
+              LEFT JOIN unnest(v_chosen.moves) AS move ON move.lane = lane.id
+            OFFSET 0) AS settled
+     WHERE site.ctid = ANY (ARRAY(SELECT lane.row FROM unnest(v_found.lanes) AS lane)) AND site.ctid = settled.row;
+  END IF;
+  IF v_found.turn_keys <> '{}' THEN
+    v_queues := v_queues || ARRAY(SELECT lane.queue FROM unnest(v_found.lanes) AS lane WHERE lane.taker <> 'mine');
+  END IF;
+  IF v_found.is_parked OR v_chosen.moves <> '{}' THEN
+    v_keys := ARRAY(
+      SELECT key FROM unnest(v_chosen.keys) AS key
+       WHERE key.id = ANY (v_open)
+         AND (SELECT site.lane_id FROM dispatcher_lanesite AS site WHERE site.place = key.id LIMIT 1) IS NOT NULL);
+  END IF;
+  FOREACH v_key IN ARRAY v_keys LOOP
+    IF v_key.room > 0 AND COALESCE(v_key.next_at <= v_now + p_tuning.horizon, true) THEN
+      v_freed := dispatcher_free_lanes_d394c08a(v_key.id, v_key.room, ARRAY(SELECT move.lane FROM unnest(v_chosen.moves) AS move));
+      v_queues := v_queues || v_freed.queues;
+      IF v_freed.is_short THEN
+        v_chosen.notes := v_chosen.notes || (v_now + interval '20 milliseconds', NULL, v_key.id)::dispatcher_pending_d394c08a;
+        again_at := LEAST(again_at, v_now + interval '20 milliseconds');
+      END IF;
+    ELSE
+      v_chosen.notes := v_chosen.notes
+        || (dispatcher_opens_at_d394c08a(v_key, 1, v_chosen.keys, p_worker, p_tuning, v_found.since), NULL, v_key.id)::dispatcher_pending_d394c08a;
+    END IF;
+  END LOOP;
+  IF v_chosen.notes <> '{}' OR v_found.busy && v_open THEN
+    INSERT INTO dispatcher_note (at, lane_id, key_id)
+    SELECT DISTINCT note.at, note.lane_id, note.key_id
+      FROM (SELECT note.at, note.lane_id, note.key_id FROM unnest(v_chosen.notes) AS note
+             UNION ALL
+            SELECT v_now + interval '20 milliseconds', NULL, busy.id
+              FROM unnest(v_found.busy) AS busy (id)
+             WHERE busy.id = ANY (v_open)) AS note
+     WHERE note.at IS NOT NULL
+       AND (note.key_id = ANY (v_found.busy)
+            OR NOT EXISTS (SELECT FROM dispatcher_note AS earlier
+                            WHERE earlier.key_id = note.key_id AND earlier.at <= note.at));
+    again_at := LEAST(again_at,
+                      CASE WHEN p_becomes = 'active' THEN (SELECT min(note.at) FROM unnest(v_chosen.notes) AS note) END,
+                      CASE WHEN v_found.busy && v_open THEN v_now + interval '20 milliseconds' END);
+  END IF;
+  SELECT array_remove(v_chosen.wake || array_agg(
+           CASE WHEN queue.delivery <> 'broker'
+                     AND (SELECT feed.worker_id FROM dispatcher_feed AS feed WHERE feed.idle_at IS NOT NULL LIMIT 1)
+                         IS NOT NULL
+                THEN dispatcher_wake_d394c08a(queue.name, NULL, p_worker, p_tuning.silence, v_now) END), NULL),
+         COALESCE(array_agg(queue.name) FILTER (WHERE queue.delivery = 'broker'), '{}'),
+         COALESCE(bool_or(queue.name = ANY (p_queues)), false)
+    INTO wake, publish, v_is_ready
+    FROM (SELECT mine.name,
+                 COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = mine.name),
+                          'broker') AS delivery
+            FROM (SELECT DISTINCT name FROM unnest(v_queues || p_queues) AS queue (name) ORDER BY name) AS mine
+           WHERE (SELECT site.lane_id FROM dispatcher_lanesite AS site
+                   WHERE site.place = 0 AND site.queue = mine.name
+                   ORDER BY site.priority, site.served_at DESC, site.lane_id DESC LIMIT 1) IS NOT NULL) AS queue;
+  IF v_is_ready AND v_chosen.room_left > 0 THEN
+    again_at := CASE WHEN v_chosen.starts = '{}' AND v_chosen.moves = '{}' AND v_chosen.fates = '{}'
+                     THEN LEAST(again_at, v_now + interval '20 milliseconds') ELSE v_now END;
+  END IF;
+  at := v_now;
+  RETURN NEXT;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_take_d394c08a FROM PUBLIC;
