@@ -120,7 +120,7 @@ def test_what_changes_while_the_call_of_an_end_is_locked_counts_for_who_follows(
     drive.send_many(2, "api", "tenant")
     (run,) = drive.take(2)
     other = drive.beside("broker")
-    with faults.ending_through_a_lock(drive, run, "call"):
+    with faults.ending_through_a_lock(drive, run, "call"), drive.clock.running():
         other.send_many(2, "tenant")
         assert drive.use("tenant") == 3
         drive.limit("tenant", concurrency=2)

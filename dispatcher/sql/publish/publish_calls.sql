@@ -4,4 +4,5 @@ UPDATE dispatcher_callqueue AS call
    SET published_at = {{now}}
   FROM unnest(%(calls)s::uuid[], %(tickets)s::uuid[]) AS published (id, ticket),
        (SELECT set_config('synchronous_commit', 'off', true)) AS lax
- WHERE call.id = published.id AND call.ticket = published.ticket AND call.published_at IS NULL
+ WHERE call.id = ANY (%(calls)s::uuid[]) AND call.id = published.id AND call.ticket = published.ticket
+   AND call.published_at IS NULL
