@@ -2,8 +2,8 @@
 -- Lanes are changed by their ids: a version that was written since the statement began is found by no ctid, and the
 -- note would be gone in vain.
 -- Returns the keys to look at, and the queues of these lanes: who may serve them is not here, maybe; and when to come
--- again: at once, if more may be due; or soon for a note whose lane another transaction has locked, which may be
--- putting the lane to sleep.
+-- again: at once, if more may be due; or soon, if other trips are reading all that are due, or for a note whose lane
+-- another transaction has locked, which may be putting the lane to sleep.
 CREATE FUNCTION @read_notes(p_now timestamptz, OUT keys bigint[], OUT queues text[], OUT again_at timestamptz)
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -44,6 +44,7 @@ BEGIN
   SELECT ARRAY(SELECT DISTINCT settled.key_id FROM settled WHERE settled.key_id IS NOT NULL),
          ARRAY(SELECT DISTINCT ready.queue FROM ready),
          CASE WHEN (SELECT count(*) FROM due) = 100 THEN p_now
-              WHEN EXISTS (SELECT FROM settled WHERE NOT settled.is_over) THEN p_now + interval '20 milliseconds' END
+              WHEN NOT EXISTS (SELECT FROM due) OR EXISTS (SELECT FROM settled WHERE NOT settled.is_over)
+              THEN p_now + interval '20 milliseconds' END
     INTO keys, queues, again_at;
 END $$;
