@@ -23,9 +23,9 @@ from dispatcher.ojs.long_poll import WAITERS, Fetchable
 
 _LOOK_AGAIN_S: Final = 1.0
 """How often a fetch that waits looks, though it was not woken: a call of its own worker may have ended."""
-_SOON: Final = timedelta(milliseconds=5)
+_SOON: Final = timedelta(milliseconds=20)
 """A trip that should come again so soon is made again at once: others have locked what is ready."""
-_TRIPS: Final = 50
+_TRIPS: Final = 20
 """How many trips one fetch makes at the most before it answers, or waits."""
 
 
