@@ -13,7 +13,8 @@ WITH {{clock}}, start AS MATERIALIZED (
            {{limited_since(key, clock.now)}} AS since
       FROM clock
      CROSS JOIN start
-      JOIN dispatcher_ratelimitkey AS key ON key.id = start.key_id
+      JOIN dispatcher_ratelimitkey AS key
+        ON key.id = ANY (ARRAY(SELECT started.key_id FROM start AS started)) AND key.id = start.key_id
      WHERE start.earlier_at IS NOT NULL
 ), spaced AS MATERIALIZED (
     SELECT id, name, call_id, at, earlier_call, earlier_at, since,
